@@ -1,0 +1,66 @@
+# `make bench` and `make test` need only python3 with venv and pip: the rest is installed into .venv, once, and again
+# when the packaging files or one of these two choices change. A choice holds for .venv until another one is named.
+#   TF=tensorflow-cpu   or tensorflow
+#   PYTHON=python3.12   the interpreter that .venv is made with, 3.10 to 3.13
+EXTRAS := opencv,plot,examples,test,dev
+STAMP := .venv/.installed
+
+version_of = $(shell $(1) -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null)
+
+installed_tf := $(shell cat $(STAMP) 2>/dev/null)
+# Without pip in it, .venv is the rest of an interrupted set-up.
+venv_python := $(if $(wildcard .venv/bin/pip),$(call version_of,.venv/bin/python))
+
+ifndef TF
+TF := $(or $(installed_tf),tensorflow-cpu)
+endif
+ifndef PYTHON
+PYTHON := $(if $(venv_python),.venv/bin/python,python3)
+endif
+wanted_python := $(call version_of,$(PYTHON))
+
+ifeq ($(filter tensorflow tensorflow-cpu,$(TF)),)
+$(error TF=$(TF) is not a choice; take TF=tensorflow or TF=tensorflow-cpu)
+endif
+
+.PHONY: help bench test check clean FORCE
+
+help:  ## show this list (default)
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-6s %s\n", $$1, $$2 }' Makefile
+	@echo "options:    TF=tensorflow, PYTHON=python3.12, ARGS='arguments for fastfeed-bench or pytest'"
+
+bench: ARGS ?= --threads 1,4,8 --output build/bench
+bench: $(STAMP)  ## measure feeding with 1, 4 and 8 threads; results in build/bench
+	.venv/bin/fastfeed-bench $(ARGS)
+
+test: $(STAMP)  ## run the tests
+	.venv/bin/python -m pytest $(ARGS)
+
+check: $(STAMP)  ## lint, types and the shape of the code
+	.venv/bin/ruff check .
+	.venv/bin/mypy --strict fastfeed/
+	.venv/bin/python -m pytest -q tests/test_shape.py
+
+clean:  ## remove results and caches; .venv stays (rm -rf .venv to start afresh)
+	rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -path ./.venv -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +
+
+ifneq ($(installed_tf) on $(venv_python),$(TF) on $(wanted_python))
+$(STAMP): FORCE
+endif
+
+# The stamp goes first and comes back last, so that an interrupted installation is taken up again.
+# The other TensorFlow goes too: both own the same files, and removing it later would break the chosen one.
+$(STAMP): setup.cfg pyproject.toml
+	@case "$(wanted_python)" in 3.10 | 3.11 | 3.12 | 3.13) ;; *) \
+	    echo "fastfeed needs Python 3.10 to 3.13, but '$(PYTHON)' $(if $(wanted_python),is $(wanted_python),does not run);" \
+	        "name another one: make $(MAKECMDGOALS) PYTHON=python3.12" >&2; exit 1;; esac
+	@rm -f $@
+	@test "$(venv_python)" = "$(wanted_python)" || { $(PYTHON) -c 'import ensurepip, venv' 2>/dev/null \
+	    && $(PYTHON) -m venv --clear .venv; } || { \
+	    echo "'$(PYTHON)' cannot make a virtual environment; install its venv module" \
+	        "(on Debian and Ubuntu: apt install python3-venv)" >&2; exit 1; }
+	@echo "installing fastfeed and $(TF) into .venv: about a minute and 1.5 GB the first time ..."
+	@.venv/bin/python -m pip uninstall -qqy $(filter-out $(TF),tensorflow tensorflow-cpu)
+	@.venv/bin/python -m pip install -q --disable-pip-version-check -e '.[$(TF),$(EXTRAS)]'
+	@echo $(TF) > $@

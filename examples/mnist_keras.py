@@ -1,0 +1,97 @@
+"""Train a small CNN on handwritten digits with Keras, fed by producer threads: batches are plain numpy arrays.
+
+    python examples/mnist_keras.py --sleep 0.05 --threads 1     # 50 ms of work for each batch: the model starves
+    python examples/mnist_keras.py --sleep 0.05 --threads 16    # the same work, side by side
+
+Every epoch is each record exactly once: the producers share them out, and the runner keeps the epochs apart.
+"""
+
+import argparse
+import math
+import sys
+import time
+from itertools import pairwise
+
+import numpy as np
+import tensorflow as tf
+from tqdm import tqdm
+
+from fastfeed import FeedRunner
+from fastfeed.benchmark import cnn_keras, digits
+
+
+def main():
+    args = options()
+    data = digits.load(args.data)
+    print(data.origin)
+    model = cnn_keras.model(data.x_train.shape[1:])
+    writer = tf.summary.create_file_writer(args.logdir) if args.logdir else None
+    runner = FeedRunner(
+        lambda worker: batches(data, args, worker),
+        threads=args.threads,
+        batch_size=args.batch_size,
+        epochs=args.epochs,
+    )
+    with runner:
+        feed = iter(runner)
+        for epoch, steps in enumerate(steps_of_epochs(len(data.x_train), args), start=1):
+            before = runner.snapshot()
+            train(model, feed, tqdm(steps, f"epoch {epoch}", unit="step"), writer)
+            fed = runner.snapshot() - before
+            _, accuracy = model.evaluate(data.x_test, data.y_test, batch_size=1000, verbose=0)
+            record(writer, steps.stop, test_accuracy=accuracy, starvation=fed.starvation)
+            print(
+                f"epoch {epoch}: test accuracy {accuracy:.4f}, {fed.batches_per_second:.0f} steps/s, "
+                f"waited for input {fed.starvation:.1%} of the time"
+            )
+
+
+def batches(data, args, worker):
+    """One epoch of this producer's share, in a new order: (images, labels) of up to `--batch-size` records."""
+    share = worker.rng.permutation(np.arange(worker.index, len(data.x_train), worker.count))
+    for start in range(0, len(share), args.batch_size):
+        chosen = share[start : start + args.batch_size]
+        time.sleep(args.sleep)  # pretend preprocessing
+        yield data.x_train[chosen], data.y_train[chosen]
+
+
+def steps_of_epochs(records, args):
+    """The step numbers of each epoch, as ranges; the last step of an epoch takes what is left."""
+    length = math.ceil(records / args.batch_size)
+    ends = [min(epoch * length, args.steps) for epoch in range(args.epochs + 1)]
+    return [range(start, end) for start, end in pairwise(ends) if start < end]
+
+
+def train(model, feed, bar, writer):
+    """Takes the steps of one epoch; the bar shows running means."""
+    mean = None
+    for number, (images, labels) in zip(bar, feed, strict=False):
+        model.reset_metrics()  # some releases of Keras add up over the batches, some do not
+        now = model.train_on_batch(images, labels)
+        mean = np.array(now) if mean is None else 0.98 * mean + 0.02 * np.array(now)
+        bar.set_postfix(loss=f"{mean[0]:.3f}", accuracy=f"{mean[1]:.3f}", refresh=False)
+        record(writer, number, loss=now[0], accuracy=now[1])
+
+
+def record(writer, step, **values):
+    """Writes `values` for TensorBoard, where that is wanted."""
+    if writer is not None:
+        with writer.as_default(step):
+            for tag, value in values.items():
+                tf.summary.scalar(tag, value)
+
+
+def options():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--threads", type=int, default=4, help="producer threads (4)")
+    parser.add_argument("--sleep", type=float, default=0.0, help="seconds of pretend preprocessing per batch (0)")
+    parser.add_argument("--epochs", type=int, default=10, help="passes over the training set (10)")
+    parser.add_argument("--batch-size", type=int, default=32, help="records of one step (32)")
+    parser.add_argument("--data", help="mnist.npz or its folder (the digits that this machine has)")
+    parser.add_argument("--logdir", help="folder for TensorBoard (no summaries)")
+    parser.add_argument("--steps", type=int, default=sys.maxsize, help="stop after so many steps (all)")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

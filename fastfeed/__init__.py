@@ -1,0 +1,38 @@
+"""fastfeed: any Python iterator, made by parallel producers, fed into any training loop.
+
+Importing this package imports no framework.
+"""
+
+from fastfeed.errors import (
+    FeedError,
+    FeedStopped,
+    FeedTimeout,
+    FeedWarning,
+    MissingExtra,
+    OptionError,
+    ProducerError,
+    SpecError,
+    StateError,
+)
+from fastfeed.options import FeedOptions, Shuffle
+from fastfeed.runner import FeedRunner
+from fastfeed.source import Worker
+from fastfeed.stats import Snapshot
+
+__all__ = [
+    "FeedError",
+    "FeedOptions",
+    "FeedRunner",
+    "FeedStopped",
+    "FeedTimeout",
+    "FeedWarning",
+    "MissingExtra",
+    "OptionError",
+    "ProducerError",
+    "Shuffle",
+    "Snapshot",
+    "SpecError",
+    "StateError",
+    "Worker",
+]
+__version__ = "0.1.0"

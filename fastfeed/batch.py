@@ -1,0 +1,256 @@
+"""What a batch is: its structure, dtypes and record shapes, learned from the first one and held against every other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from fastfeed.errors import OptionError, SpecError
+from fastfeed.structure import SCALARS, Structure, describe, leaves_of, paths_of, rebuild, spread, structure_of
+
+Shape = tuple[int | None, ...]
+BYTES = np.dtype("S")  # stands for bytes of any length: arrays of dtype S and object arrays that hold only bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Checked arrays with one leading dimension of `rows` records; `nbytes` is what they occupy."""
+
+    leaves: tuple[np.ndarray, ...]
+    rows: int
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class LeafSpec:
+    """One leaf: `path`, delivered `dtype`, record `shape` (None: varies), and the dtype that the producer makes."""
+
+    path: str
+    dtype: np.dtype
+    shape: Shape
+    made: np.dtype
+
+    @property
+    def record_nbytes(self) -> int:
+        """Bytes of one record; a varying dimension counts as 1, bytes count as a pointer."""
+        return int(np.prod([d or 1 for d in self.shape])) * (8 if self.dtype == BYTES else self.dtype.itemsize)
+
+
+@dataclass(frozen=True, slots=True)
+class BatchSpec:
+    """Structure and leaves of every batch; `rows` is the leading dimension of the first; `ragged` when padded."""
+
+    structure: Structure
+    leaves: tuple[LeafSpec, ...]
+    rows: int
+    ragged: bool = False
+
+    @property
+    def record_nbytes(self) -> int:
+        """Bytes of one record over all leaves."""
+        return sum(leaf.record_nbytes for leaf in self.leaves)
+
+    def check(self, batch: Any, place: str) -> Batch:
+        """`batch` as arrays that hold to this spec; `SpecError` names `place` and the leaf that does not."""
+        values = leaves_of(self.structure, batch)
+        if values is None:
+            have = describe(structure_of(batch))
+            raise SpecError(
+                f"{place} has another structure: needed {describe(self.structure)} as in the first, got {have}. "
+                "Yield the same containers and keys in every batch."
+            )
+        return self.check_leaves(values, place)
+
+    def check_leaves(self, values: Sequence[Any], place: str) -> Batch:
+        """The same for leaves that are already out of their containers."""
+        arrays = tuple(self._fit(v, leaf, place) for v, leaf in zip(values, self.leaves, strict=True))
+        return Batch(arrays, rows_of(arrays, self.leaves, place), sum(map(_nbytes, arrays)))
+
+    def rebuild(self, batch: Batch) -> Any:
+        """The containers that the producer used, around the checked arrays."""
+        return rebuild(self.structure, batch.leaves)
+
+    def _fit(self, value: Any, leaf: LeafSpec, place: str) -> np.ndarray:
+        array = value if type(value) is np.ndarray else as_array(value, leaf.path, place)
+        if array.dtype != leaf.dtype:
+            array = _convert(array, leaf, place)
+        fits = array.shape[1:] == leaf.shape or (self.ragged and array.ndim == len(leaf.shape) + 1)
+        if not fits or array.ndim == 0:
+            _refuse_shape(array, leaf, place)
+        return array
+
+
+def infer(
+    batch: Any,
+    *,
+    dtypes: Any = None,
+    ragged: bool = False,
+    varied: Sequence[Sequence[bool]] | None = None,
+    place: str = "the first batch",
+) -> BatchSpec:
+    """The spec of all batches, from the first one that has at least one record.
+
+    Where records are padded (`ragged`), the axes that `varied` among the first records vary; where none did or nobody
+    knows, the first axis of every record does (time, as a rule). Raises SpecError (no leading dimension, leading dimensions that differ, a dtype that is no number, bool or bytes)
+    and OptionError (`dtypes` does not fit the structure).
+    """
+    structure = structure_of(batch)
+    paths = paths_of(structure)
+    if not paths:
+        raise SpecError(f"{place} is an empty container: needed arrays with one leading dimension")
+    arrays = [as_array(v, p, place) for v, p in zip(leaves_of(structure, batch) or [], paths, strict=True)]
+    made = [BYTES if a.dtype.kind in "SO" else a.dtype.newbyteorder("=") for a in arrays]
+    wanted = _wanted_dtypes(dtypes, structure, made)
+    shapes = _record_shapes(arrays, varied) if ragged else [a.shape[1:] for a in arrays]
+    leaves = tuple(map(LeafSpec, paths, wanted, shapes, made))
+    return BatchSpec(structure, leaves, rows_of(arrays, leaves, place), ragged)
+
+
+def with_shapes(spec: BatchSpec, shapes: Any) -> BatchSpec:
+    """`spec` with the record shapes that the user states (a structure like the batch, a shape for each leaf)."""
+    given = spread_shapes(spec.structure, shapes)
+    if given is None or any(len(g) != len(leaf.shape) for g, leaf in zip(given, spec.leaves, strict=False)):
+        have = [leaf.shape for leaf in spec.leaves]
+        raise OptionError(f"shapes={shapes!r} does not fit: needed one record shape a leaf, like {have}")
+    leaves = tuple(replace(leaf, shape=tuple(g)) for leaf, g in zip(spec.leaves, given, strict=True))
+    return replace(spec, leaves=leaves)
+
+
+def spread_shapes(structure: Structure, shapes: Any) -> list[Any] | None:
+    """`shapes` as one tuple a leaf: tuples of numbers are shapes here, not containers."""
+    marked = _mark_shapes(shapes)
+    found = spread(structure, marked)
+    return None if found is None else [getattr(f, "shape", ()) for f in found]
+
+
+@dataclass(frozen=True)
+class _Mark:
+    shape: tuple[int | None, ...]
+
+
+def _mark_shapes(shapes: Any) -> Any:
+    if isinstance(shapes, dict):
+        return {key: _mark_shapes(value) for key, value in shapes.items()}
+    if isinstance(shapes, (tuple, list)) and all(d is None or isinstance(d, int) for d in shapes):
+        return _Mark(tuple(shapes))
+    return [_mark_shapes(s) for s in shapes] if isinstance(shapes, (tuple, list)) else shapes
+
+
+def as_array(value: Any, path: str, place: str) -> np.ndarray:
+    """A leaf as an array of numbers, bools or bytes with a leading dimension; else `SpecError` says what it was."""
+    if isinstance(value, SCALARS) or value is None:
+        raise SpecError(
+            f"{path} of {place} is {_short(value)}: needed an array with one leading dimension (the records of the "
+            "batch). If the source yields single records, say so: records=True, batch_size=32"
+        )
+    try:
+        array = np.asarray(value)
+    except ValueError as error:
+        raise SpecError(
+            f"{path} of {place} is a ragged list, which is no array ({error}): pad it, or yield single records with "
+            "records=True, batch_size=32, pad=True"
+        ) from None
+    if array.ndim == 0:
+        raise SpecError(f"{path} of {place} is {_short(value)}: needed an array with one leading dimension")
+    return check_dtype(array, path, place)
+
+
+def check_dtype(array: np.ndarray, path: str, place: str) -> np.ndarray:
+    """`array` in this machine's byte order, if its dtype can be fed; else SpecError."""
+    kind = array.dtype.kind
+    if kind in "biufcS" or (kind == "V" and array.dtype.type.__module__.startswith("ml_dtypes")):
+        return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
+    if kind == "O" and all(type(v) is bytes for v in array.flat):
+        return array
+    if kind == "U":
+        raise SpecError(f"{path} of {place} holds text ({array.dtype}): needed numbers or bytes; encode it: s.encode()")
+    if kind == "O":
+        inside = type(next((v for v in array.flat if type(v) is not bytes), None)).__name__
+        raise SpecError(
+            f"{path} of {place} is an object array that holds {inside}: needed numbers, bools or bytes. Records of "
+            "varying shape: yield single records with records=True, batch_size=32, pad=True"
+        )
+    raise SpecError(f"{path} of {place} has dtype {array.dtype}: needed numbers, bools or bytes")
+
+
+def rows_of(arrays: Sequence[np.ndarray], leaves: Sequence[LeafSpec], place: str) -> int:
+    """The one leading dimension of all arrays; SpecError names the leaf that has another."""
+    rows = int(arrays[0].shape[0])
+    for array, leaf in zip(arrays, leaves, strict=True):
+        if array.shape[0] != rows:
+            raise SpecError(
+                f"{leaf.path} of {place} has {array.shape[0]} records, {leaves[0].path} has {rows}: needed the same "
+                "leading dimension in every leaf"
+            )
+    return rows
+
+
+def _record_shapes(arrays: Sequence[np.ndarray], varied: Sequence[Sequence[bool]] | None) -> list[Shape]:
+    if not varied or not any(map(any, varied)):
+        varied = [(True, *(False for _ in a.shape[2:])) for a in arrays]
+    return [
+        tuple(None if varies else size for size, varies in zip(a.shape[1:], axes, strict=False))
+        for a, axes in zip(arrays, varied, strict=True)
+    ]
+
+
+def _wanted_dtypes(dtypes: Any, structure: Structure, made: Sequence[np.dtype]) -> list[np.dtype]:
+    if dtypes is None:
+        return list(made)
+    single = None if isinstance(dtypes, (tuple, list, dict)) else _dtype(dtypes)
+    if single is not None:
+        return [single if have.kind == "f" else have for have in made]
+    given = spread(structure, dtypes)
+    if given is None:
+        raise OptionError(f"dtypes={dtypes!r} does not fit the batch: needed one dtype or {describe(structure)}")
+    return [have if want is None else _dtype(want) for want, have in zip(given, made, strict=True)]
+
+
+def _dtype(value: Any) -> np.dtype:
+    """A numpy dtype from whatever names one; TensorFlow's dtypes say theirs in `as_numpy_dtype`."""
+    try:
+        return np.dtype(getattr(value, "as_numpy_dtype", value))
+    except TypeError:
+        raise OptionError(f"dtypes: {value!r} is no dtype; write for instance dtypes='float32'") from None
+
+
+def _convert(array: np.ndarray, leaf: LeafSpec, place: str) -> np.ndarray:
+    """The cast that `dtypes` asked for, native byte order, or the two forms of bytes; anything else is refused."""
+    array = check_dtype(array, leaf.path, place)
+    if leaf.dtype == BYTES and array.dtype.kind in "SO":
+        return array
+    if array.dtype == leaf.dtype:
+        return array
+    asked = leaf.dtype != leaf.made
+    if asked and array.dtype.kind not in "SO" and (array.dtype == leaf.made or array.dtype.kind == leaf.made.kind):
+        return array.astype(leaf.dtype)
+    raise SpecError(
+        f"{leaf.path} of {place} has dtype {array.dtype}: needed {_name(leaf.made)} as in the first batch. "
+        "Yield one dtype, or cast floats with dtypes="
+    )
+
+
+def _refuse_shape(array: np.ndarray, leaf: LeafSpec, place: str) -> None:
+    if array.ndim == 0:
+        raise SpecError(f"{leaf.path} of {place} is a scalar: needed an array with one leading dimension")
+    raise SpecError(
+        f"{leaf.path} of {place} has records of shape {array.shape[1:]}: needed {leaf.shape} as in the first batch. "
+        "Records that vary in shape need pad=True (zeros) or pad=<number>"
+    )
+
+
+def _name(dtype: np.dtype) -> str:
+    return "bytes" if dtype == BYTES else str(dtype)
+
+
+def _nbytes(array: np.ndarray) -> int:
+    """Bytes in memory; an object array's own bytes are counted beside its pointers."""
+    return int(array.nbytes) + (sum(map(len, array.flat)) if array.dtype.kind == "O" else 0)
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return f"{type(value).__name__} ({text if len(text) < 40 else text[:37] + '...'})"

@@ -1,0 +1,35 @@
+"""The network of `cnn_session` in today's Keras."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastfeed.errors import MissingExtra
+
+try:
+    import keras
+except ImportError as error:
+    raise MissingExtra("keras", "tensorflow-cpu") from error
+
+FILTERS = (4, 8, 8, 8)
+HIDDEN = 64
+
+
+def model(input_shape: tuple[int, ...], classes: int = 10, *, dtype: str = "uint8", learning_rate: float = 1e-4) -> Any:
+    """A compiled keras.Model from images of `input_shape` (H, W) or (H, W, C), H and W at least 8, to class scores.
+
+    uint8 becomes 0..1 on the device; every other `dtype` keeps its values. Labels (B,) are integers; the scores are
+    logits (B, classes) float32; the metric is called "accuracy".
+    """
+    pixels = keras.Input(input_shape, dtype=dtype)
+    x = keras.layers.Rescaling(1 / 255 if dtype == "uint8" else 1.0)(pixels)
+    x = x if len(input_shape) == 3 else keras.layers.Reshape((*input_shape, 1))(x)
+    for filters in FILTERS:
+        x = keras.layers.Conv2D(filters, 3, padding="same", use_bias=False)(x)
+        x = keras.layers.ReLU()(keras.layers.BatchNormalization()(x))
+        x = x if min(x.shape[1:3]) < 4 else keras.layers.MaxPooling2D()(x)
+    x = keras.layers.Dense(HIDDEN, activation="relu")(keras.layers.Flatten()(x))
+    network = keras.Model(pixels, keras.layers.Dense(classes)(x))
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    network.compile(keras.optimizers.Adam(learning_rate), loss, metrics=["accuracy"])
+    return network

@@ -1,0 +1,124 @@
+"""Handwritten digits for examples and benchmarks, without a download.
+
+MNIST from a path that the user names, from `$FASTFEED_DATA` or from Keras's cache; where there is none, scikit-learn's
+small digits, enlarged to the same 28 x 28 pixels. `Digits.origin` says which.
+"""
+
+from __future__ import annotations
+
+import os
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fastfeed.errors import MissingExtra, OptionError
+
+FILE = "mnist.npz"
+SIDE = 28
+KEYS = ("x_train", "y_train", "x_test", "y_test")
+TEST_RECORDS = 297  # of scikit-learn's 1797 digits, the last ones: other writers than the first ones'
+READ_ERRORS = (OSError, ValueError, EOFError, zipfile.BadZipFile)
+
+
+@dataclass(frozen=True)
+class Digits:
+    """Images (n, 28, 28) uint8 of white on black, labels (n,) int64 from 0 to 9, and where they came from."""
+
+    x_train: npt.NDArray[np.uint8]
+    y_train: npt.NDArray[np.int64]
+    x_test: npt.NDArray[np.uint8]
+    y_test: npt.NDArray[np.int64]
+    origin: str
+
+
+def load(path: str | Path | None = None) -> Digits:
+    """The digits at `path`, a file or a folder with mnist.npz in it; without `path` the best that this machine has.
+
+    OptionError: the named path, or a file that was found, does not hold MNIST. MissingExtra: nothing was found, and
+    scikit-learn is not installed.
+    """
+    if path is not None:
+        return _read(_named(Path(path).expanduser()))
+    places = _usual_places()
+    found = next((place for place in places if place.is_file()), None)
+    return _enlarged(places) if found is None else _read(found)
+
+
+def _named(path: Path) -> Path:
+    file = path / FILE if path.is_dir() else path
+    if not file.is_file():
+        there = f"the folder {path} holds no {FILE}" if path.is_dir() else f"{path} does not exist"
+        raise OptionError(
+            f"a file with MNIST was needed (Keras's {FILE}), but {there}; "
+            f"name the file or its folder as path=, or no path to use what this machine has"
+        )
+    return file
+
+
+def _usual_places() -> list[Path]:
+    named = os.environ.get("FASTFEED_DATA")
+    keras = Path(os.environ.get("KERAS_HOME") or Path.home() / ".keras")
+    return [*([Path(named).expanduser() / FILE] if named else []), keras.expanduser() / "datasets" / FILE]
+
+
+def _read(file: Path) -> Digits:
+    arrays = _arrays(file)
+    missing = [key for key in KEYS if key not in arrays]
+    if missing:
+        raise _unfit(file, f"it lacks {', '.join(missing)} and has {', '.join(arrays) or 'nothing'}")
+    x_train, y_train, x_test, y_test = (arrays[key] for key in KEYS)
+    for part, x, y in (("train", x_train, y_train), ("test", x_test, y_test)):
+        if y.ndim != 1 or y.dtype.kind not in "iu" or x.shape != (len(y), SIDE, SIDE) or x.dtype != np.uint8:
+            raise _unfit(file, f"x_{part} is {x.dtype} {x.shape} and y_{part} {y.dtype} {y.shape}")
+    origin = f"MNIST from {file}: {len(x_train)} digits to train on, {len(x_test)} to test with."
+    return Digits(x_train, y_train.astype(np.int64), x_test, y_test.astype(np.int64), origin)
+
+
+def _arrays(file: Path) -> dict[str, npt.NDArray[Any]]:
+    try:
+        with file.open("rb") as opened:  # np.load leaves a broken file open that it opened itself
+            content = np.load(opened)
+            return dict(content) if isinstance(content, Mapping) else {"one array without a name": content}
+    except READ_ERRORS as error:
+        raise _unfit(file, f"it cannot be read as an .npz file ({error})") from error
+
+
+def _unfit(file: Path, there: str) -> OptionError:
+    return OptionError(
+        f"{file} was taken for MNIST, with {', '.join(KEYS)} of shapes (n, {SIDE}, {SIDE}) uint8 and (n,), "
+        f"but {there}; name another file as path=, or take this one away"
+    )
+
+
+def _enlarged(places: list[Path]) -> Digits:
+    try:
+        from sklearn.datasets import load_digits
+    except ImportError as error:
+        raise MissingExtra("scikit-learn", "examples") from error
+    x, y = load_digits(return_X_y=True)
+    images, labels = enlarge(x.reshape(-1, 8, 8), full=16), y.astype(np.int64)
+    train, test = slice(None, -TEST_RECORDS), slice(-TEST_RECORDS, None)
+    origin = (
+        f"scikit-learn's small digits, enlarged from 8 x 8 to {SIDE} x {SIDE} pixels, {len(labels[train])} to train on "
+        f"and {len(labels[test])} to test with, because there is no MNIST at {' or '.join(map(str, places))}."
+    )
+    return Digits(images[train], labels[train], images[test], labels[test], origin)
+
+
+def enlarge(images: npt.NDArray[Any], full: float) -> npt.NDArray[np.uint8]:
+    """`images` (n, h, w) with values from 0 to `full` as (n, 28, 28) uint8 from 0 to 255, bilinearly interpolated."""
+    rows, columns = _weights(images.shape[1]), _weights(images.shape[2])
+    pixels = rows @ (images * (255 / full)) @ columns.T
+    return np.asarray(np.rint(pixels), dtype=np.uint8)
+
+
+def _weights(size: int) -> npt.NDArray[np.float64]:
+    """(28, size): the share of each source pixel in each target pixel; centres as in half-pixel bilinear resizing."""
+    centres = np.clip((np.arange(SIDE) + 0.5) * size / SIDE - 0.5, 0, size - 1)
+    shares: npt.NDArray[np.float64] = np.clip(1 - np.abs(centres[:, None] - np.arange(size)), 0, 1)
+    return shares

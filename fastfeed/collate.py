@@ -1,0 +1,217 @@
+"""Records to batches, and batches to batches of another size: no record is lost, repeated or mixed between leaves."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from fastfeed.batch import Batch, check_dtype
+from fastfeed.errors import OptionError, SpecError
+from fastfeed.structure import describe, leaves_of, paths_of, rebuild, structure_of
+
+Pad = bool | int | float | None
+
+
+def collate(records: Sequence[Any], pad: Pad, place: str) -> tuple[Any, list[tuple[bool, ...]]]:
+    """One batch from single records, and for each leaf which of its record's axes varied.
+
+    Leaves become arrays of shape (len(records), *record shape); records that differ in shape are padded at the end
+    with `pad` (True: zeros), or refused with SpecError where `pad` is None.
+    """
+    structure = structure_of(records[0])
+    rows = []
+    for position, record in enumerate(records):
+        leaves = leaves_of(structure, record)
+        if leaves is None:
+            raise SpecError(
+                f"record {position} of {place} has another structure: needed {describe(structure)}, "
+                f"got {describe(structure_of(record))}"
+            )
+        rows.append(leaves)
+    columns = list(zip(*rows, strict=True))
+    arrays, varied = [], []
+    for column, path in zip(columns, paths_of(structure, "record"), strict=True):
+        array, axes = _stack(column, pad, f"{path} in {place}")
+        arrays.append(array)
+        varied.append(axes)
+    return rebuild(structure, arrays), varied
+
+
+class Rebatcher:
+    """Batches of exactly `size` records out of batches of any size, in order.
+
+    A batch that already fits passes through untouched, and one that is cut is a view; only batches that straddle two
+    others are copied. `last` says what `flush` does with the remainder: "keep" or "drop" (counted in `dropped`).
+    """
+
+    def __init__(self, size: int, last: str, pad: Pad = None) -> None:
+        self.size = size
+        self.dropped = 0
+        self._keep = last == "keep"
+        self._pad = pad
+        self._parts: deque[Batch] = deque()
+        self._rows = 0
+
+    def push(self, batch: Batch, stream: int = 0, place: str = "") -> Iterable[Batch]:
+        """The batches that are complete now; where a batch comes from does not matter here."""
+        if batch.rows == self.size and not self._rows:
+            return (batch,)
+        self._parts.append(batch)
+        self._rows += batch.rows
+        return [self._take(self.size) for _ in range(self._rows // self.size)]
+
+    def flush(self) -> Iterable[Batch]:
+        """The remainder, at the end of an epoch."""
+        if not self._rows:
+            return ()
+        rest = self._take(self._rows)
+        if self._keep:
+            return (rest,)
+        self.dropped += rest.rows
+        return ()
+
+    def _take(self, rows: int) -> Batch:
+        pieces: list[Batch] = []
+        missing = rows
+        while missing:
+            part = self._parts.popleft()
+            if part.rows > missing:
+                self._parts.appendleft(_cut(part, missing, part.rows))
+                part = _cut(part, 0, missing)
+            pieces.append(part)
+            missing -= part.rows
+        self._rows -= rows
+        return pieces[0] if len(pieces) == 1 else join(pieces, self._pad)
+
+
+class Records:
+    """Batches of any size, for a sink that takes single records out of them."""
+
+    dropped = 0
+
+    def push(self, batch: Batch, stream: int = 0, place: str = "") -> Iterable[Batch]:
+        """The batch itself."""
+        return (batch,)
+
+    def flush(self) -> Iterable[Batch]:
+        """Nothing is held back."""
+        return ()
+
+
+class AsProduced:
+    """Batches as they were produced; the only smaller one allowed is the last of its stream in an epoch."""
+
+    dropped = 0
+
+    def __init__(self) -> None:
+        self._size: dict[int, int] = {}
+        self._short: dict[int, str] = {}
+
+    def push(self, batch: Batch, stream: int = 0, place: str = "") -> Iterable[Batch]:
+        """The batch itself; SpecError where the leading dimension changed midway."""
+        size = self._size.setdefault(stream, batch.rows)
+        if stream in self._short or batch.rows > size:
+            raise SpecError(
+                f"the leading dimension changed midway: {self._short.get(stream, place)} has another number of records "
+                f"than the {size} of the batches before it, and it is not the last of its epoch. "
+                "Say batch_size= to cut the stream into equal batches"
+            )
+        if batch.rows < size:
+            self._short[stream] = f"{place} ({batch.rows} records)"
+        return (batch,)
+
+    def flush(self) -> Iterable[Batch]:
+        """Nothing is held back; a new epoch may start."""
+        self._short.clear()
+        return ()
+
+
+def join(parts: Sequence[Batch], pad: Pad) -> Batch:
+    """One batch with the records of all parts."""
+    leaves = tuple(_concatenate([p.leaves[i] for p in parts], pad) for i in range(len(parts[0].leaves)))
+    return Batch(leaves, sum(p.rows for p in parts), sum(p.nbytes for p in parts))
+
+
+def _cut(batch: Batch, start: int, stop: int) -> Batch:
+    rows = stop - start
+    return Batch(tuple(leaf[start:stop] for leaf in batch.leaves), rows, batch.nbytes * rows // batch.rows)
+
+
+def _concatenate(arrays: list[np.ndarray], pad: Pad) -> np.ndarray:
+    if any(a.dtype.kind == "O" for a in arrays):
+        arrays = [a.astype(object) for a in arrays]
+    if len({a.shape[1:] for a in arrays}) > 1:
+        shape = tuple(map(max, zip(*(a.shape[1:] for a in arrays), strict=True)))
+        arrays = [_padded(a, (a.shape[0], *shape), pad) for a in arrays]
+    return np.concatenate(arrays)
+
+
+def _stack(values: Sequence[Any], pad: Pad, where: str) -> tuple[np.ndarray, tuple[bool, ...]]:
+    if type(values[0]) is bytes:
+        return _stack_bytes(values, where), ()
+    arrays = [_record_array(v, where) for v in values]
+    first = arrays[0]
+    if any(a.dtype != first.dtype for a in arrays):
+        other = next(a.dtype for a in arrays if a.dtype != first.dtype)
+        raise SpecError(f"{where} has dtype {first.dtype} in one record and {other} in another: yield one dtype")
+    shapes = {a.shape for a in arrays}
+    if len(shapes) == 1:
+        return np.stack(arrays), (False,) * first.ndim
+    if len({len(s) for s in shapes}) > 1:
+        raise SpecError(f"{where} has records of {first.ndim} and of other numbers of dimensions: {sorted(shapes)[:3]}")
+    if pad is None:
+        raise SpecError(
+            f"{where} has records of varying shape, such as {sorted(shapes)[:3]}: say pad=True (zeros) or "
+            "pad=<number>, or make one shape in transform="
+        )
+    return _stack_padded(arrays, pad)
+
+
+def _stack_padded(arrays: Sequence[np.ndarray], pad: Pad) -> tuple[np.ndarray, tuple[bool, ...]]:
+    sizes = list(zip(*(a.shape for a in arrays), strict=True))
+    out = np.full((len(arrays), *map(max, sizes)), pad_value(pad, arrays[0].dtype), arrays[0].dtype)
+    for row, array in zip(out, arrays, strict=True):
+        row[tuple(map(slice, array.shape))] = array
+    return out, tuple(len(set(s)) > 1 for s in sizes)
+
+
+def _stack_bytes(values: Sequence[Any], where: str) -> np.ndarray:
+    """Object arrays: numpy's own S dtype would cut the zero bytes at the end of a record."""
+    if any(type(v) is not bytes for v in values):
+        raise SpecError(f"{where} is bytes in one record and {type(values[-1]).__name__} in another: yield one type")
+    out = np.empty(len(values), object)
+    out[:] = values
+    return out
+
+
+def _record_array(value: Any, where: str) -> np.ndarray:
+    try:
+        array = value if type(value) is np.ndarray else np.asarray(value)
+    except ValueError as error:
+        raise SpecError(f"{where} is a ragged list, which is no array ({error})") from None
+    if type(value) is np.bytes_ or array.dtype.kind in "biufc":
+        return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
+    return check_dtype(array, where, "a record")
+
+
+def _padded(array: np.ndarray, shape: tuple[int, ...], pad: Pad) -> np.ndarray:
+    if array.shape == shape:
+        return array
+    out = np.full(shape, pad_value(pad, array.dtype), array.dtype)
+    out[tuple(map(slice, array.shape))] = array
+    return out
+
+
+def pad_value(pad: Pad, dtype: np.dtype) -> Any:
+    """What fills the rest of a padded record, in the leaf's dtype; OptionError where it does not fit into it."""
+    if dtype.kind in "SO":
+        return b""
+    if pad is None or isinstance(pad, bool):
+        return 0
+    value = np.array(pad)
+    if dtype.kind in "iub" and value.astype(dtype) != value:
+        raise OptionError(f"pad={pad!r} does not fit into a leaf of dtype {dtype}: choose a number that it can hold")
+    return value.astype(dtype)

@@ -1,0 +1,70 @@
+"""Every failure that fastfeed raises.
+
+    FeedError
+    ├── OptionError     (ValueError)    an argument cannot work; the text names the right one
+    ├── SpecError       (ValueError)    a batch does not have the structure, dtype or shape that was promised
+    ├── StateError      (RuntimeError)  a call at the wrong moment: start twice, get_inputs after start
+    ├── FeedStopped     (RuntimeError)  the runner was stopped by you
+    ├── FeedTimeout     (TimeoutError)  nothing arrived within stall_timeout_s
+    ├── ProducerError                   a producer is the cause
+    │   └── ProducerFailed              it raised: the original exception is the __cause__
+    └── MissingExtra    (ImportError)   an optional package is not installed; the text is the pip line
+    FeedWarning         (UserWarning)   it works, but not as well as you probably expect
+
+The end of a finite source is no error: iteration stops, and a session raises tf.errors.OutOfRangeError.
+"""
+
+from __future__ import annotations
+
+import traceback
+
+
+class FeedError(Exception):
+    """Base of every failure that fastfeed raises."""
+
+
+class OptionError(FeedError, ValueError):
+    """An argument, or the source itself, cannot work as given."""
+
+
+class SpecError(FeedError, ValueError):
+    """A batch does not have the structure, dtype or shape that was promised."""
+
+
+class StateError(FeedError, RuntimeError):
+    """The call does not fit the state that the runner is in."""
+
+
+class FeedStopped(FeedError, RuntimeError):
+    """The runner was stopped by its owner, and batches were asked for afterwards."""
+
+
+class FeedTimeout(FeedError, TimeoutError):
+    """No batch arrived within `stall_timeout_s`; the text shows what every producer is doing."""
+
+
+class ProducerError(FeedError):
+    """A producer is the cause why no more batches come."""
+
+
+class ProducerFailed(ProducerError):
+    """A producer raised: `__cause__` is the original exception, whose traceback is part of the text."""
+
+    def __init__(self, place: str, cause: BaseException) -> None:
+        original = "".join(traceback.format_exception(type(cause), cause, cause.__traceback__)).rstrip()
+        super().__init__(f"{place} raised {type(cause).__name__}: {cause}\n\nIn the producer:\n{original}")
+        self.place = place
+        self.__cause__ = cause
+
+
+class MissingExtra(FeedError, ImportError):
+    """An optional package is not installed."""
+
+    def __init__(self, package: str, extra: str) -> None:
+        super().__init__(f"{package} is needed for this and is not installed: pip install 'fastfeed[{extra}]'")
+        self.package = package
+        self.extra = extra
+
+
+class FeedWarning(UserWarning):
+    """It works, but not as well as you probably expect; said once for each runner."""

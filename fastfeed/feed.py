@@ -1,0 +1,200 @@
+"""The engine: source, producers and buffer as one stream of checked batches, whatever sink takes them."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from typing import Any
+
+import numpy as np
+
+from fastfeed import stats
+from fastfeed.batch import Batch, BatchSpec
+from fastfeed.collate import AsProduced, Rebatcher, Records
+from fastfeed.errors import FeedError, FeedStopped, FeedTimeout, OptionError, SpecError
+from fastfeed.options import FeedOptions
+from fastfeed.producers.handoff import Handoff, Made, Timeout
+from fastfeed.producers.loop import Maker, Producer
+from fastfeed.producers.threads import ThreadProducers
+from fastfeed.source import Worker, source_from
+from fastfeed.stats import Snapshot, StageRow
+
+JOIN_S = 1.8  # stop() promises two seconds
+
+
+class Feed:
+    """One pass over a source (all its epochs): `start`, `take` until it is None, `stop`. One consumer at a time."""
+
+    def __init__(self, given: Any, options: FeedOptions, *, seed: int, first_epoch: int = 0) -> None:
+        self.options = options
+        source = source_from(given, options)
+        self._maker = Maker(source, options)
+        self._handoff = Handoff(
+            options.threads,
+            ordered=source.ordered and options.order == "kept",
+            max_batches=max(16, 4 * options.threads),
+            max_nbytes=options.memory_nbytes,
+        )
+        epochs = range(first_epoch, first_epoch + (options.epochs or 1))
+        self._producers = [
+            Producer(
+                Worker(i, options.threads, seed, first_epoch),
+                source=source,
+                maker=self._maker,
+                handoff=self._handoff,
+                epochs=epochs,
+            )
+            for i in range(options.threads)
+        ]
+        self._threads = ThreadProducers(self._producers)
+        self._stage: AsProduced | Rebatcher | Records = Records()
+        self._cut: deque[Batch] = deque()
+        self._ended = False
+        self._first_s: float | None = None
+        self._last_s = 0.0
+        self.error: BaseException | None = None
+        self.consumed = StageRow()
+
+    def start(self) -> None:
+        """Starts the producers."""
+        self._threads.start()
+
+    def first_spec(self) -> BatchSpec:
+        """The spec of the batches, as soon as the first is made; that batch stays the first to be taken.
+
+        Raises SpecError where the source has no batch, ProducerError where it fails, FeedTimeout where it stalls.
+        """
+        if not self._cut:
+            batch = self._next()
+            if batch is not None:
+                self._cut.append(batch)
+        if self._maker.spec is None:
+            raise SpecError(
+                "the source ended before its first batch (batches of zero records are skipped): needed at least one "
+                "record; is the iterator used up, or the path empty?"
+            )
+        return self._maker.spec
+
+    def deliver(self, stage: AsProduced | Rebatcher | Records) -> None:
+        """Has every batch, also those looked at already, pass `stage`. Before the first `take`."""
+        early, self._stage = list(self._cut), stage
+        self._cut.clear()
+        for batch in early:
+            self._cut.extend(stage.push(batch))
+        if self._ended:
+            self._cut.extend(stage.flush())
+
+    def take(self) -> Batch | None:
+        """The next batch, or None after the last; the time inside counts as waiting for input."""
+        start = time.perf_counter()
+        batch = self._next()
+        now = time.perf_counter()
+        if batch is not None:
+            self._account(batch, start, now)
+        return batch
+
+    def stop(self, join_s: float = JOIN_S) -> None:
+        """Ends every producer; waits `join_s` for them (0: not at all). May be called from anywhere, any number of times."""
+        self._handoff.stop()
+        if join_s:
+            self._threads.join(join_s)
+
+    @property
+    def spec(self) -> BatchSpec:
+        """The spec of the batches; known once one was taken."""
+        assert self._maker.spec is not None  # a batch exists, and it was checked against the spec
+        return self._maker.spec
+
+    @property
+    def ended(self) -> bool:
+        """Whether the last batch has been taken."""
+        return self._ended and not self._cut
+
+    def stacks(self) -> str:
+        """What every producer is doing."""
+        return self._threads.stacks()
+
+    def snapshot(self) -> Snapshot:
+        """The counters of now."""
+        rows = tuple(stats.copy(p.row) for p in self._producers)
+        end_s = self._last_s if self.ended else time.perf_counter()
+        return Snapshot(
+            elapsed_s=0.0 if self._first_s is None else end_s - self._first_s,
+            produced=stats.total(rows),
+            consumed=stats.copy(self.consumed),
+            depth=self._handoff.depth + len(self._cut),
+            depth_nbytes=self._handoff.depth_nbytes,
+            producers=rows,
+        )
+
+    def _account(self, batch: Batch, start: float, now: float) -> None:
+        row = self.consumed
+        self._last_s = now
+        if self._first_s is None:  # the wait for the first batch is warm-up, not starvation
+            self._first_s = now
+            return
+        row.wait_in_s += now - start
+        row.batches += 1
+        row.records += batch.rows
+        row.nbytes += batch.nbytes
+
+    def _next(self) -> Batch | None:
+        while not self._cut:
+            if self._ended:
+                return None
+            try:
+                made = self._handoff.take(self.options.stall_timeout_s)
+            except Timeout:
+                self._fail(self._stalled())
+            except BaseException as error:
+                self._fail(error)
+            if made is None:
+                self._finish()
+            elif made.batch is None:
+                self._cut.extend(self._stage.flush())
+            else:
+                self._push(made, made.batch)
+        return self._cut.popleft()
+
+    def _push(self, made: Made, batch: Batch) -> None:
+        try:
+            self._cut.extend(self._stage.push(batch, made.stream, made.place))
+        except SpecError as error:
+            self._fail(error)
+
+    def _finish(self) -> None:
+        if self._handoff.stopped:
+            raise self.error or FeedStopped("the runner was stopped: make a new one to go on")
+        self._ended = True
+        self._cut.extend(self._stage.flush())
+        self._threads.join(JOIN_S)
+        if self._maker.spec is None:
+            self.first_spec()  # nothing ever came, which needs the same words
+        if not self._cut and self._stage.dropped and self._first_s is None:
+            raise never_filled(self._stage.dropped, self.options.batch_size)
+
+    def _fail(self, error: BaseException) -> None:
+        """Ends the feed on `error`, which every later `take` meets again."""
+        if isinstance(error, FeedError):
+            self.error = error
+            self.stop(0)
+        raise error
+
+    def _stalled(self) -> FeedTimeout:
+        return FeedTimeout(
+            f"no batch came for {self.options.stall_timeout_s:g} s (stall_timeout_s). What the producers are doing:\n"
+            f"{self.stacks()}"
+        )
+
+
+def never_filled(records: int, batch_size: int | None) -> OptionError:
+    """The error of a source that is smaller than one batch, all of which last_batch="drop" would lose."""
+    return OptionError(
+        f"batch_size={batch_size} can never be filled: the source has {records} records and "
+        'last_batch="drop"; lower batch_size or say last_batch="keep"'
+    )
+
+
+def new_seed() -> int:
+    """A root seed for a run that states none."""
+    return int(np.random.SeedSequence().generate_state(1)[0])

@@ -1,0 +1,125 @@
+"""Every knob of a FeedRunner: one frozen, validated value. A sink never has knobs of its own for the same thing."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from numbers import Integral
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from fastfeed.errors import OptionError
+
+UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
+
+
+@dataclass(frozen=True)
+class Shuffle:
+    """Record-level shuffle as in RandomShuffleQueue: each draw is uniform over a pool of records.
+
+    `capacity` is the largest pool and `min_after_dequeue` the smallest that is drawn from, both in records: more of
+    them shuffle better, cost memory (capacity x record bytes) and delay the first batch.
+    """
+
+    capacity: int = 2000
+    min_after_dequeue: int = 1000
+
+    def __post_init__(self) -> None:
+        if self.min_after_dequeue < 0 or self.capacity <= self.min_after_dequeue:
+            raise OptionError(
+                f"Shuffle(capacity={self.capacity}, min_after_dequeue={self.min_after_dequeue}): needed "
+                "0 <= min_after_dequeue < capacity"
+            )
+
+
+@dataclass(frozen=True)
+class FeedOptions:
+    """The keywords of FeedRunner; each comment gives the trade-off."""
+
+    threads: int = 1  # more hide waiting (sleep, network, disk, native code); pure Python gains nothing from them
+    records: bool | None = None  # the source yields single records; None: only an indexable does
+    transform: Callable[[Any], Any] | None = None  # runs on one item in the producers: what makes one stream parallel
+    batch_size: int | None = None  # records per delivered batch; None costs no re-batching and keeps what was produced
+    last_batch: str = "keep"  # "drop" gives a static batch dimension in a session, at the price of the last records
+    shuffle: bool | Shuffle | None = None  # None: only a session shuffles, as the hand-written idiom does
+    dtypes: Any = None  # cast once, in the producers, instead of in every step
+    pad: bool | int | float | None = None  # records of varying shape: None refuses them, else what fills the rest
+    epochs: int | None = None  # passes over a finite source; None is one
+    seed: int | None = None  # root of every draw; None draws one
+    order: str = "kept"  # "any" delivers what is ready first: no waiting for a straggler
+    memory: int | str | None = None  # bytes of batches in flight; None is a quarter of what is free
+    stall_timeout_s: float = 60.0  # a longer wait for one batch is an error that shows every producer's stack
+    repeat_per_producer: bool = False  # allow each producer its own full copy of a finite callable
+
+    def __post_init__(self) -> None:
+        _positive_int("threads", self.threads, "one producer thread is the least")
+        for name in ("batch_size", "epochs"):
+            if getattr(self, name) is not None:
+                _positive_int(name, getattr(self, name), "leave it out for the default")
+        _one_of("last_batch", self.last_batch, ("keep", "drop"))
+        _one_of("order", self.order, ("kept", "any"))
+        if not (self.shuffle is None or isinstance(self.shuffle, (bool, Shuffle))):
+            raise OptionError(f"shuffle={self.shuffle!r}: needed None, True, False or Shuffle(capacity=...)")
+        if self.transform is not None and not callable(self.transform):
+            raise OptionError(f"transform={self.transform!r}: needed a function of one item")
+        if self.pad is not None and not isinstance(self.pad, (bool, int, float)):
+            raise OptionError(f"pad={self.pad!r}: needed None, True (zeros) or a number")
+        if self.seed is not None and (isinstance(self.seed, bool) or not isinstance(self.seed, Integral) or int(self.seed) < 0):
+            raise OptionError(f"seed={self.seed!r}: needed an integer of 0 or more, or None")
+        if isinstance(self.stall_timeout_s, bool) or not self.stall_timeout_s > 0:
+            raise OptionError(f"stall_timeout_s={self.stall_timeout_s!r}: needed seconds above 0 (float('inf'): never)")
+        _ = self.memory_nbytes
+
+    @property
+    def memory_nbytes(self) -> int:
+        """The bound on batches in flight, in bytes."""
+        return parse_bytes(self.memory) if self.memory is not None else free_memory_nbytes() // 4
+
+    @property
+    def padded(self) -> bool:
+        """Whether records may vary in shape."""
+        return self.pad is not None and self.pad is not False
+
+
+def options_from(given: dict[str, Any]) -> FeedOptions:
+    """FeedOptions from keywords; OptionError names the nearest right one for each that does not exist."""
+    known = [f.name for f in fields(FeedOptions)]
+    for name in given:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, 1, 0.7)
+            hint = f"did you mean {near[0]}=?" if near else f"the options are {', '.join(known)}"
+            raise OptionError(f"FeedRunner has no option {name!r}: {hint}")
+    return FeedOptions(**given)
+
+
+def parse_bytes(value: int | str) -> int:
+    """Bytes from 2000000, "2GB" or "512 MiB"."""
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kKmMgG]?[iI]?[bB]?)\s*", str(value))
+    if isinstance(value, bool) or match is None or match[2].upper() not in UNITS or not float(match[1]):
+        raise OptionError(f'memory={value!r}: needed a number of bytes above 0, such as "2GB"')
+    return int(float(match[1]) * UNITS[match[2].upper()])
+
+
+def free_memory_nbytes() -> int:
+    """Bytes that this process may still take: the machine's, or its control group's where that is less."""
+    free = int(psutil.virtual_memory().available)
+    try:
+        limit = Path("/sys/fs/cgroup/memory.max").read_text().strip()
+        used = int(Path("/sys/fs/cgroup/memory.current").read_text())
+    except (OSError, ValueError):
+        return free
+    return free if limit == "max" else max(min(free, int(limit) - used), 2**20)
+
+
+def _positive_int(name: str, value: Any, least: str) -> None:
+    if isinstance(value, bool) or not isinstance(value, Integral) or int(value) < 1:
+        raise OptionError(f"{name}={value!r}: needed an integer of 1 or more; {least}")
+
+
+def _one_of(name: str, value: Any, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise OptionError(f"{name}={value!r}: needed one of {', '.join(map(repr, choices))}")

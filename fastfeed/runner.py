@@ -1,0 +1,179 @@
+"""FeedRunner: the one object that users hold. It owns a feed and hands it to a sink."""
+
+from __future__ import annotations
+
+import inspect
+import weakref
+from collections.abc import Iterator
+from dataclasses import fields
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from fastfeed.collate import AsProduced, Rebatcher
+from fastfeed.errors import FeedStopped, OptionError, StateError
+from fastfeed.feed import Feed, new_seed
+from fastfeed.options import FeedOptions, Shuffle, options_from
+from fastfeed.source import IndexedSource, ends_for_good, source_from
+from fastfeed.stats import Snapshot
+
+if TYPE_CHECKING:
+    from fastfeed.sinks.session_queue import SessionQueue
+
+
+class FeedRunner:
+    """Feeds the batches of `source` to a training loop, made by parallel producers.
+
+    `source` is a callable that returns an iterator of batches (each producer calls it for a stream of its own; with a
+    parameter `worker` it yields that share), an iterable or iterator (one stream; `transform` runs in parallel), or
+    an indexable of records. The keywords are the fields of `FeedOptions`. Then either
+
+        for batch in runner: ...                       # numpy arrays, any loop
+
+    or, in a graph of tf.compat.v1,
+
+        x, y = runner.get_inputs(); runner.start(sess)  # tensors; every sess.run takes the next batch
+
+    Raises OptionError for keywords and sources that cannot work. What a batch must be is learned from the first one.
+    """
+
+    def __init__(self, source: Any, **options: Any) -> None:
+        self.options = options_from(options)
+        self._source = source
+        self._seed = new_seed() if self.options.seed is None else int(self.options.seed)
+        source_from(source, self.options)  # refuse what cannot work now, not at the first batch
+        self._feed: Feed | None = None
+        self._sink: SessionQueue | None = None
+        self._started = False
+        self._stopped = False
+        self._next_epoch = 0
+        self._cleanup: Any = None
+
+    def __enter__(self) -> FeedRunner:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.stop()
+
+    def get_inputs(self, *, shapes: Any = None) -> Any:
+        """Symbolic tensors with the structure of the batches, for the default graph of tf.compat.v1.
+
+        The first batch is made here (and delivered later), so dtypes and static shapes are known; the batch
+        dimension is static with last_batch="drop". `shapes`: record shapes in the structure of the batch, None where
+        a dimension varies, for padded records whose first batch does not show which.
+
+        Raises StateError after `start` or in a finalised graph, OptionError (queue smaller than a batch), SpecError,
+        ProducerError, FeedTimeout, MissingExtra (no TensorFlow).
+        """
+        if self._sink is None:
+            if self._started or self._feed is not None:
+                raise StateError("get_inputs() after start(): call it first, it makes the queue that start() fills")
+            self._refuse_stopped()
+            from fastfeed.sinks.session_queue import SessionQueue, check_graph
+
+            check_graph()
+            feed = self._new_feed()
+            try:
+                self._sink = SessionQueue(feed, shapes=shapes, shuffle=self._session_shuffle(), seed=self._seed)
+            except BaseException:
+                self.stop()
+                raise
+        return self._sink.inputs
+
+    def start(self, session: Any = None, coord: Any = None) -> FeedRunner:
+        """Begins to fill the queue of `session`; without a session, begins to make batches for iteration.
+
+        `session` is a tf.compat.v1 Session or a monitored one; its `run` raises ProducerError when a producer failed.
+        With a `coord` (tf.train.Coordinator) the feed ends when it asks to stop, and its failure stops the others.
+        Raises StateError when started twice, without get_inputs, or with a session of another graph.
+        """
+        self._refuse_stopped()
+        if self._started:
+            raise StateError("start() was called twice: one runner feeds one session; make a second FeedRunner")
+        if session is None:
+            if self._sink is not None:
+                raise StateError("start() needs the session after get_inputs(): start(sess)")
+            self._iterated()
+        elif self._sink is None:
+            raise StateError("start(session) needs the queue: call get_inputs() while the graph is built, and use it")
+        else:
+            self._sink.start(session, coord, owner=self)
+        self._started = True
+        return self
+
+    def stop(self) -> None:
+        """Ends every thread within two seconds; batches asked for afterwards raise FeedStopped. May be repeated."""
+        self._stopped = True
+        if self._sink is not None:
+            self._sink.stop()
+        if self._feed is not None:
+            self._feed.stop()
+
+    def __iter__(self) -> Iterator[Any]:
+        """Batches as numpy arrays, all epochs of one pass.
+
+        A loop that was left early goes on where it was; after the end a new pass begins with the next epoch.
+        Raises ProducerError, SpecError, FeedTimeout, FeedStopped, OptionError.
+        """
+        self._refuse_stopped()
+        if self._sink is not None:
+            raise StateError("this runner feeds a session: iterate over another FeedRunner")
+        feed = self._iterated()
+        while True:
+            batch = feed.take()
+            if batch is None:
+                return
+            yield feed.spec.rebuild(batch)
+
+    def snapshot(self) -> Snapshot:
+        """What every stage has done until now; `snapshot().starvation` is the share of time lost to input."""
+        if self._feed is None:
+            raise StateError("snapshot() before the first batch: start the runner, or iterate over it")
+        return self._sink.snapshot() if self._sink is not None and self._started else self._feed.snapshot()
+
+    def _iterated(self) -> Feed:
+        if self._feed is not None and not self._feed.ended:
+            return self._feed
+        if self._feed is not None and ends_for_good(self._source):
+            raise FeedStopped("the source is an iterator and has ended: pass the function that makes it to go again")
+        shuffle = self.options.shuffle
+        if shuffle and not (shuffle is True and isinstance(source_from(self._source, self.options), IndexedSource)):
+            raise OptionError(
+                f"shuffle={shuffle!r} in plain iteration: only shuffle=True of an indexable source is possible; "
+                "shuffle in the source, or feed a session, whose queue shuffles records"
+            )
+        feed = self._new_feed()
+        size, last = self.options.batch_size, self.options.last_batch
+        feed.deliver(AsProduced() if size is None else Rebatcher(size, last, self.options.pad))
+        return feed
+
+    def _new_feed(self) -> Feed:
+        self._feed = Feed(self._source, self.options, seed=self._seed, first_epoch=self._next_epoch)
+        self._next_epoch += self.options.epochs or 1
+        # A forgotten runner must not leave threads behind: they hold the feed, never the runner.
+        self._cleanup = weakref.finalize(self, self._feed.stop, 0)
+        self._feed.start()
+        return self._feed
+
+    def _session_shuffle(self) -> Shuffle | None:
+        """The queue's shuffle: an indexable that is shuffled by index needs no second one; padding keeps the order."""
+        shuffle = self.options.shuffle
+        if isinstance(shuffle, Shuffle):
+            return shuffle
+        indexed = shuffle is True and isinstance(source_from(self._source, self.options), IndexedSource)
+        return None if shuffle is False or indexed or (shuffle is None and self.options.padded) else Shuffle()
+
+    def _refuse_stopped(self) -> None:
+        if self._stopped:
+            raise FeedStopped("this runner was stopped: make a new FeedRunner to go on")
+
+
+FeedRunner.__init__.__signature__ = inspect.Signature(  # type: ignore[attr-defined]  # editors and help() show the knobs
+    [
+        inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD),
+        inspect.Parameter("source", inspect.Parameter.POSITIONAL_OR_KEYWORD),
+        *(
+            inspect.Parameter(f.name, inspect.Parameter.KEYWORD_ONLY, default=f.default, annotation=f.type)
+            for f in fields(FeedOptions)
+        ),
+    ]
+)

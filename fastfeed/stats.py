@@ -1,0 +1,72 @@
+"""What every stage did, as rows of counters: one writer a row, no locks; readers copy rows and subtract copies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
+
+
+@dataclass(slots=True)
+class StageRow:
+    """The counters of one stage or of one producer; seconds are cumulative."""
+
+    batches: int = 0
+    records: int = 0
+    nbytes: int = 0
+    skipped: int = 0  # batches of zero records
+    busy_s: float = 0.0  # in the user's code, collating and checking
+    cpu_s: float = 0.0  # of that, on a core
+    wait_in_s: float = 0.0  # for something to work on
+    wait_out_s: float = 0.0  # for room in the buffer behind
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A feed at one moment, or (one snapshot minus an earlier one) over the time between the two.
+
+    `elapsed_s`, `consumed.batches` and `consumed.wait_in_s` start with the first batch that was delivered, so that
+    warm-up does not count. `depth` and `depth_nbytes` are the batches made and not yet taken.
+    """
+
+    elapsed_s: float
+    produced: StageRow
+    consumed: StageRow
+    depth: int
+    depth_nbytes: int
+    producers: tuple[StageRow, ...]
+
+    @property
+    def starvation(self) -> float:
+        """Share (0 to 1) of wall time in which the training step waited for input; nan before the second batch."""
+        return min(1.0, self.consumed.wait_in_s / self.elapsed_s) if self.elapsed_s > 0 else float("nan")
+
+    @property
+    def batches_per_second(self) -> float:
+        """Batches that the consumer took, per second of wall time."""
+        return self.consumed.batches / self.elapsed_s if self.elapsed_s > 0 else float("nan")
+
+    def __sub__(self, earlier: Snapshot) -> Snapshot:
+        producers = zip(self.producers, earlier.producers, strict=True)
+        return Snapshot(
+            self.elapsed_s - earlier.elapsed_s,
+            _minus(self.produced, earlier.produced),
+            _minus(self.consumed, earlier.consumed),
+            self.depth,
+            self.depth_nbytes,
+            tuple(_minus(now, then) for now, then in producers),
+        )
+
+
+def total(rows: Iterable[StageRow]) -> StageRow:
+    """The sum of all rows."""
+    rows = list(rows)
+    return StageRow(**{f.name: sum(getattr(r, f.name) for r in rows) for f in fields(StageRow)})
+
+
+def copy(row: StageRow) -> StageRow:
+    """The row as it is now."""
+    return StageRow(**{f.name: getattr(row, f.name) for f in fields(StageRow)})
+
+
+def _minus(now: StageRow, then: StageRow) -> StageRow:
+    return StageRow(**{f.name: getattr(now, f.name) - getattr(then, f.name) for f in fields(StageRow)})

@@ -1,0 +1,132 @@
+"""The shape of a batch as a container: tuples, lists, dicts and NamedTuples around leaves.
+
+A list that holds only numbers or bytes, however deeply nested, is a leaf (it becomes one array); a list that holds
+arrays, tuples or dicts is a container. Every other object that is not a container is a leaf.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+SCALARS = (int, float, complex, bool, bytes, str, np.generic)
+
+
+@dataclass(frozen=True)
+class Container:
+    """One container: its type, the keys of its children, and the children (None stands for a leaf)."""
+
+    kind: type
+    keys: tuple[Any, ...]
+    children: tuple[Container | None, ...]
+
+
+Structure = Container | None
+
+
+def structure_of(value: Any) -> Structure:
+    """The structure of `value`."""
+    if isinstance(value, Mapping):
+        kind = OrderedDict if type(value) is OrderedDict else dict
+        return Container(kind, tuple(value), tuple(structure_of(child) for child in value.values()))
+    if _is_sequence(value):
+        keys = getattr(value, "_fields", None) or tuple(range(len(value)))
+        return Container(type(value), tuple(keys), tuple(structure_of(child) for child in value))
+    return None
+
+
+def leaves_of(structure: Structure, value: Any) -> list[Any] | None:
+    """The leaves of `value` in order, or None where it does not have this structure."""
+    found: list[Any] = []
+    return found if _collect(structure, value, found) else None
+
+
+def rebuild(structure: Structure, leaves: Sequence[Any]) -> Any:
+    """The containers of `structure` around `leaves`: the reverse of `leaves_of`."""
+    return _build(structure, iter(leaves))
+
+
+def paths_of(structure: Structure, prefix: str = "batch") -> list[str]:
+    """The path of every leaf as one would write it: batch[0]['image']."""
+    if structure is None:
+        return [prefix]
+    named = hasattr(structure.kind, "_fields")
+    steps = [f".{key}" if named else f"[{key!r}]" for key in structure.keys]
+    return [p for step, child in zip(steps, structure.children, strict=True) for p in paths_of(child, prefix + step)]
+
+
+def describe(structure: Structure) -> str:
+    """The structure in words for an error text: (array, {'a': array})."""
+    if structure is None:
+        return "array"
+    inner = [describe(child) for child in structure.children]
+    if issubclass(structure.kind, dict):
+        return "{" + ", ".join(f"{key!r}: {text}" for key, text in zip(structure.keys, inner, strict=True)) + "}"
+    if hasattr(structure.kind, "_fields"):
+        pairs = ", ".join(f"{key}={text}" for key, text in zip(structure.keys, inner, strict=True))
+        return f"{structure.kind.__name__}({pairs})"
+    return f"[{', '.join(inner)}]" if issubclass(structure.kind, list) else f"({', '.join(inner)})"
+
+
+def spread(structure: Structure, given: Any) -> list[Any] | None:
+    """`given`, a structure like the batch's (tuples and lists count as the same), as one value a leaf."""
+    if structure is None:
+        return [given]
+    if isinstance(given, Mapping):
+        if set(given) != set(structure.keys):
+            return None
+        parts: list[Any] = [given[key] for key in structure.keys]
+    elif isinstance(given, (tuple, list)) and len(given) == len(structure.children):
+        parts = list(given)
+    else:
+        return None
+    spreads = [spread(child, part) for child, part in zip(structure.children, parts, strict=True)]
+    return None if any(s is None for s in spreads) else [leaf for s in spreads for leaf in s or []]
+
+
+def _is_sequence(value: Any) -> bool:
+    return isinstance(value, tuple) or (isinstance(value, list) and not _is_list_of_scalars(value))
+
+
+def _is_list_of_scalars(value: list[Any]) -> bool:
+    first: Any = value
+    while isinstance(first, list):
+        if not first:
+            return True
+        first = first[0]
+    return isinstance(first, SCALARS)
+
+
+def _collect(node: Structure, value: Any, found: list[Any]) -> bool:
+    if node is None:
+        found.append(value)
+        return not isinstance(value, (tuple, Mapping))
+    if issubclass(node.kind, dict):
+        if not isinstance(value, Mapping) or len(value) != len(node.keys):
+            return False
+        return all(key in value and _collect(child, value[key], found) for key, child in _pairs(node))
+    if not _same_kind(node.kind, value) or len(value) != len(node.children):
+        return False
+    return all(_collect(child, part, found) for child, part in zip(node.children, value, strict=True))
+
+
+def _pairs(node: Container) -> Iterator[tuple[Any, Structure]]:
+    return zip(node.keys, node.children, strict=True)
+
+
+def _same_kind(kind: type, value: Any) -> bool:
+    """The same container type; NamedTuples defined twice (in two workers, say) count by their fields."""
+    return type(value) is kind or getattr(kind, "_fields", None) == getattr(value, "_fields", ())
+
+
+def _build(node: Structure, leaves: Iterator[Any]) -> Any:
+    if node is None:
+        return next(leaves)
+    children = [_build(child, leaves) for child in node.children]
+    if issubclass(node.kind, dict):
+        return node.kind(zip(node.keys, children, strict=True))
+    return node.kind(*children) if hasattr(node.kind, "_fields") else node.kind(children)

@@ -1,0 +1,97 @@
+"""Each example runs to its end as a program of its own, and says what it should."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = ROOT / "examples"
+TRAININGS = ["mnist_session.py", "mnist_keras.py"]
+SHARED = [Path(os.environ.get("FASTFEED_DATA") or ROOT), ROOT.parent / "shared" / "data"]
+MNIST = next((str(folder) for folder in SHARED if (folder / "mnist.npz").is_file()), None)
+
+pytest.importorskip("tensorflow")
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> dict[str, str]:
+    """A machine without MNIST, where every warning of an example's own is an error."""
+    kept = {key: value for key, value in os.environ.items() if key != "FASTFEED_DATA"}
+    changed = {"KERAS_HOME": str(tmp_path / "keras"), "PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "2"}
+    return {**kept, **changed, "PYTHONWARNINGS": "error:::__main__"}
+
+
+def run(environment: dict[str, str], *command: str) -> subprocess.CompletedProcess[str]:
+    program = [sys.executable, str(EXAMPLES / command[0]), *command[1:]]
+    return subprocess.run(program, env=environment, capture_output=True, text=True, timeout=110)
+
+
+def epochs(done: subprocess.CompletedProcess[str]) -> list[float]:
+    """The test accuracy of every epoch that was printed, in order."""
+    assert done.returncode == 0, done.stderr
+    rates = r"(?:\d+|nan) steps/s, waited for input (?:\d+\.\d|nan)% of the time"
+    found = re.findall(rf"^epoch (\d+): test accuracy (\d\.\d{{4}}), {rates}$", done.stdout, re.MULTILINE)
+    assert [int(number) for number, _ in found] == list(range(1, len(found) + 1))
+    return [float(accuracy) for _, accuracy in found]
+
+
+@pytest.mark.parametrize("example", TRAININGS)
+def test_two_epochs_of_the_small_digits(example: str, environment: dict[str, str]) -> None:
+    pytest.importorskip("sklearn")
+    done = run(environment, example, "--epochs", "2", "--threads", "3", "--batch-size", "64")
+    assert len(epochs(done)) == 2
+    assert "scikit-learn's small digits" in done.stdout
+    assert f"{1500 // 64 if 'session' in example else -(-1500 // 64)}/" in done.stderr, "all steps of an epoch"
+
+
+@pytest.mark.parametrize("example", TRAININGS)
+def test_steps_end_the_training_within_an_epoch(example: str, environment: dict[str, str]) -> None:
+    pytest.importorskip("sklearn")
+    done = run(environment, example, "--steps", "3", "--threads", "2")
+    assert len(epochs(done)) == 1
+    assert "3/3" in done.stderr
+
+
+@pytest.mark.parametrize("example", TRAININGS)
+def test_summaries_for_tensorboard(example: str, environment: dict[str, str], tmp_path: Path) -> None:
+    pytest.importorskip("sklearn")
+    pytest.importorskip("tensorboard")
+    done = run(environment, example, "--steps", "2", "--logdir", str(tmp_path / "log"))
+    assert len(epochs(done)) == 1
+    (events,) = (tmp_path / "log").glob("events.out.tfevents.*")
+    content = events.read_bytes()
+    assert all(tag in content for tag in (b"\x04loss", b"\x08accuracy", b"\x0dtest_accuracy", b"\x0astarvation"))
+
+
+@pytest.mark.parametrize("example", TRAININGS)
+def test_data_that_is_not_there_is_named(example: str, environment: dict[str, str], tmp_path: Path) -> None:
+    done = run(environment, example, "--data", str(tmp_path / "gone.npz"))
+    assert done.returncode != 0
+    assert "gone.npz does not exist" in done.stderr
+
+
+@pytest.mark.skipif(MNIST is None, reason="no MNIST on this machine")
+@pytest.mark.parametrize("example", TRAININGS)
+def test_a_little_of_the_real_mnist(example: str, environment: dict[str, str]) -> None:
+    done = run({**environment, "FASTFEED_DATA": str(MNIST)}, example, "--steps", "300", "--threads", "2")
+    (accuracy,) = epochs(done)
+    assert "60000 digits to train on" in done.stdout
+    assert accuracy > 0.2, "300 steps give about 0.5; guessing gives 0.1"
+
+
+def test_both_train_the_same_network() -> None:
+    import tensorflow as tf
+
+    from fastfeed.benchmark import cnn_keras, cnn_session
+
+    for shape in ((28, 28), (224, 200, 3), (8, 9)):
+        with tf.Graph().as_default():
+            cnn_session.logits(tf.compat.v1.placeholder(tf.uint8, (None, *shape)), training=True)
+            session = [tuple(v.shape) for v in tf.compat.v1.trainable_variables()]
+        assert session == [tuple(v.shape) for v in cnn_keras.model(shape).trainable_variables]

@@ -33,7 +33,7 @@ def main():
         epochs=args.epochs,
     )
     with runner:
-        feed = iter(runner)
+        feed = iter(runner.start())
         for epoch, steps in enumerate(steps_of_epochs(len(data.x_train), args), start=1):
             before = runner.snapshot()
             train(model, feed, tqdm(steps, f"epoch {epoch}", unit="step"), writer)

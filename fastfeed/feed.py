@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -53,14 +54,15 @@ class Feed:
         self._first_s: float | None = None
         self._last_s = 0.0
         self.error: BaseException | None = None
+        self.starving: Callable[[], bool] = lambda: True  # whether somebody waits for the batch that does not come
         self.consumed = StageRow()
 
     def start(self) -> None:
         """Starts the producers."""
         self._threads.start()
 
-    def first_spec(self) -> BatchSpec:
-        """The spec of the batches, as soon as the first is made; that batch stays the first to be taken.
+    def first(self) -> Batch:
+        """The first batch, as soon as it is made; it stays the first to be taken.
 
         Raises SpecError where the source has no batch, ProducerError where it fails, FeedTimeout where it stalls.
         """
@@ -68,12 +70,9 @@ class Feed:
             batch = self._next()
             if batch is not None:
                 self._cut.append(batch)
-        if self._maker.spec is None:
-            raise SpecError(
-                "the source ended before its first batch (batches of zero records are skipped): needed at least one "
-                "record; is the iterator used up, or the path empty?"
-            )
-        return self._maker.spec
+        if not self._cut:
+            raise self.error or _no_batch()
+        return self._cut[0]
 
     def deliver(self, stage: AsProduced | Rebatcher | Records) -> None:
         """Has every batch, also those looked at already, pass `stage`. Before the first `take`."""
@@ -145,7 +144,9 @@ class Feed:
             try:
                 made = self._handoff.take(self.options.stall_timeout_s)
             except Timeout:
-                self._fail(self._stalled())
+                if self.starving():
+                    self._fail(self._stalled())
+                continue
             except BaseException as error:
                 self._fail(error)
             if made is None:
@@ -169,7 +170,7 @@ class Feed:
         self._cut.extend(self._stage.flush())
         self._threads.join(JOIN_S)
         if self._maker.spec is None:
-            self.first_spec()  # nothing ever came, which needs the same words
+            self._fail(_no_batch())
         if not self._cut and self._stage.dropped and self._first_s is None:
             raise never_filled(self._stage.dropped, self.options.batch_size)
 
@@ -185,6 +186,13 @@ class Feed:
             f"no batch came for {self.options.stall_timeout_s:g} s (stall_timeout_s). What the producers are doing:\n"
             f"{self.stacks()}"
         )
+
+
+def _no_batch() -> SpecError:
+    return SpecError(
+        "the source ended before its first batch (batches of zero records are skipped): needed at least one record; "
+        "is the iterator used up, or the path empty?"
+    )
 
 
 def never_filled(records: int, batch_size: int | None) -> OptionError:

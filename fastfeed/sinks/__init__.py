@@ -1,0 +1,1 @@
+"""Where the batches go: one file for each outside world, and frameworks are imported nowhere else."""

@@ -1,0 +1,188 @@
+"""The running half of the session sink: one thread fills the queue, one watches for every way in which it can end."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+import tensorflow as tf
+
+from fastfeed.batch import Batch, BatchSpec
+from fastfeed.errors import FeedStopped, SpecError
+from fastfeed.feed import Feed, never_filled
+from fastfeed.sinks.interrupt import InterruptPipe
+from fastfeed.sinks.session_guard import SessionGuard, guard_of
+
+if TYPE_CHECKING:
+    from fastfeed.sinks.session_queue import QueueOps
+
+TICK_S = 0.1  # how often the watcher looks at a coordinator and at the session
+GRACE_S = 0.25  # after a failure, how long steps may still take what lies ready in the queue
+PATIENCE_S = 0.3  # after Ctrl-C, how long the step in progress may take to end by itself
+
+
+class Pump:
+    """From a feed into a session's queue, until the source, the session, the user or a failure ends it."""
+
+    def __init__(self, feed: Feed, ops: QueueOps, *, spec: BatchSpec, coord: Any, owner: Any) -> None:
+        self._feed = feed
+        self._ops = ops
+        self._spec = spec
+        self._coord = coord
+        self._owner = owner  # a runner that nobody else holds lives as long as it feeds a session
+        self._over = threading.Event()
+        self._lock = threading.Lock()
+        self._ending: BaseException | None = None
+        self._taken = 0  # dequeues when the feed was broken off: one that came later raises after all
+        self._warm: tuple[float, float, int] | None = None  # time, seconds waited, dequeues at the first dequeue
+        self._last = (0.0, 0)
+        self._end_s: float | None = None
+        self.interrupts = InterruptPipe()
+        self._filler = threading.Thread(target=self._fill, name="fastfeed-enqueue", daemon=True)
+        self._watcher = threading.Thread(target=self._watch, name="fastfeed-watch", daemon=True)
+
+    def start(self, session: Any) -> None:
+        """Starts both threads and puts the guard into the session."""
+        self._session = _raw(session)
+        self._guard: SessionGuard = guard_of(session)
+        self._run = self._session.run if self._session is not session else self._guard.run_unguarded
+        self._run(self._ops.totals.initializer)
+        self._feed.starving = self._starving
+        self._guard.feeds.append(self)
+        self._guard.attention = True
+        if self._coord is not None:
+            self._coord.register_thread(self._filler)
+        self._filler.start()
+        self._watcher.start()
+
+    def stop(self) -> None:
+        """Breaks the feed off and waits for its threads."""
+        self._break_off(FeedStopped("the runner was stopped: make a new one to go on"), grace_s=0)
+        self._feed.stop()
+        for thread in (self._filler, self._watcher):
+            if thread is not threading.current_thread():
+                thread.join(2)
+
+    def explain(self, error: Exception) -> BaseException | None:
+        """Why the queue has ended, if it is this one and the end is no regular one."""
+        if not self._ops.names(error):
+            return None
+        self._end_s = self._end_s or time.perf_counter()
+        return self._ending
+
+    def after_run(self) -> BaseException | None:
+        """Notes the first dequeue, where warm-up ends; afterwards, catches a run that waited while the feed broke."""
+        waited, count = self._totals()
+        if self._warm is None and count:
+            self._warm = (time.perf_counter(), waited, count)
+            self._guard.attention = self._ending is not None
+        if self._ending is not None and count > self._taken:
+            self._taken = count
+            return self._ending
+        return None
+
+    def consumed(self) -> tuple[float, float, int]:
+        """Seconds since the first dequeue, seconds waited in them, dequeues in them."""
+        waited, count = self._totals()
+        if self._warm is None:
+            return 0.0, 0.0, 0
+        start_s, first_waited, first_count = self._warm
+        return (self._end_s or time.perf_counter()) - start_s, waited - first_waited, count - first_count
+
+    def _fill(self) -> None:
+        rows = 0
+        try:
+            while (batch := self._feed.take()) is not None:
+                self._check_shapes(batch)
+                self._run(self._ops.enqueue, dict(zip(self._ops.placeholders, batch.leaves, strict=True)))
+                rows += batch.rows
+            if rows < self._ops.batch_size and self._feed.options.last_batch == "drop":
+                raise never_filled(rows, self._ops.batch_size)
+            self._run(self._ops.finish)
+        except (FeedStopped, tf.errors.CancelledError):
+            pass  # by stop(), or by closing the session
+        except BaseException as error:
+            if not self._session_closed():
+                self._break_off(error, grace_s=GRACE_S)
+        finally:
+            self._feed.stop(0)
+
+    def _watch(self) -> None:
+        while not self._over.is_set():
+            if self.interrupts.wait(TICK_S):
+                self._interrupted()
+            if self._coord is not None and self._coord.should_stop():
+                self._break_off(FeedStopped("the coordinator asked to stop"), grace_s=0)
+            if self._session_closed():
+                self._break_off(FeedStopped("the session was closed"), grace_s=0)
+        self.interrupts.close()
+
+    def _interrupted(self) -> None:
+        """Ctrl-C: a run that waits in TensorFlow is ended, so that Python can raise KeyboardInterrupt."""
+        main = threading.main_thread().ident or 0
+        since = self._guard.inside.get(main)
+        deadline = time.perf_counter() + PATIENCE_S
+        while time.perf_counter() < deadline and not self._over.wait(0.02):
+            if self._guard.inside.get(main) != since:
+                return
+        self._break_off(FeedStopped("interrupted"), grace_s=0)
+
+    def _break_off(self, error: BaseException, *, grace_s: float) -> None:
+        """Ends the queue so that a run that would wait fails now, and one that need not still gets its batch."""
+        with self._lock:
+            if self._ending is not None:
+                return
+            deadline = time.perf_counter() + grace_s
+            while time.perf_counter() < deadline and self._enough() and not self._over.wait(0.01):
+                pass
+            self._taken = self._totals()[1]
+            self._ending = error
+            self._guard.attention = True
+            self._try(self._ops.cancel)
+            self._try(self._ops.drain)
+        self._feed.stop(0)
+        if self._coord is not None and not isinstance(error, FeedStopped):
+            self._coord.request_stop(error if isinstance(error, Exception) else None)
+        self._owner = None
+        self._over.set()
+
+    def _starving(self) -> bool:
+        return bool(self._guard.inside) and not self._enough()
+
+    def _enough(self) -> bool:
+        """Whether a dequeue would get its batch without waiting."""
+        size = self._try(self._ops.size)
+        return size is not None and size >= self._ops.min_after_dequeue + self._ops.batch_size
+
+    def _totals(self) -> tuple[float, int]:
+        totals = self._try(self._ops.totals_value)
+        if totals is not None:
+            self._last = (float(totals[0]), int(totals[1]))
+        return self._last
+
+    def _try(self, fetch: Any) -> Any:
+        """The value, or None where the session is closed or the queue has nothing more."""
+        with contextlib.suppress(tf.errors.OpError, RuntimeError):
+            return self._run(fetch)
+        return None
+
+    def _session_closed(self) -> bool:
+        return bool(getattr(self._session, "_closed", False))  # no public name says it
+
+    def _check_shapes(self, batch: Batch) -> None:
+        if not self._spec.ragged:
+            return
+        for array, leaf in zip(batch.leaves, self._spec.leaves, strict=True):
+            if any(want not in (None, have) for want, have in zip(leaf.shape, array.shape[1:], strict=True)):
+                raise SpecError(
+                    f"{leaf.path} has records of shape {array.shape[1:]}, and the graph was built for {leaf.shape}, as "
+                    "far as the first batch showed it: say which dimensions vary with get_inputs(shapes=...)"
+                )
+
+
+def _raw(session: Any) -> Any:
+    """The plain session inside a monitored one: enqueuing must not run the training hooks."""
+    inner = getattr(session, "_tf_sess", None)  # MonitoredSession has no public name for it
+    return inner() if callable(inner) else session

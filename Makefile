@@ -60,7 +60,7 @@ $(STAMP): setup.cfg pyproject.toml
 	    && $(PYTHON) -m venv --clear .venv; } || { \
 	    echo "'$(PYTHON)' cannot make a virtual environment; install its venv module" \
 	        "(on Debian and Ubuntu: apt install python3-venv)" >&2; exit 1; }
-	@echo "installing fastfeed and $(TF) into .venv: about a minute and 1.5 GB the first time ..."
+	@echo "installing fastfeed and $(TF) into .venv: about a minute and 2 GB the first time ..."
 	@.venv/bin/python -m pip uninstall -qqy $(filter-out $(TF),tensorflow tensorflow-cpu)
 	@.venv/bin/python -m pip install -q --disable-pip-version-check -e '.[$(TF),$(EXTRAS)]'
 	@echo $(TF) > $@

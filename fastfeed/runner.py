@@ -79,6 +79,13 @@ class FeedRunner:
                 raise
         return self._sink.inputs
 
+    @property
+    def waited_s(self) -> Any:
+        """A scalar float64 tensor: the seconds for which this step waited for its batch (after get_inputs)."""
+        if self._sink is None:
+            raise StateError("waited_s belongs to a session's queue: call get_inputs() first")
+        return self._sink.waited
+
     def start(self, session: Any = None, coord: Any = None) -> FeedRunner:
         """Begins to fill the queue of `session`; without a session, begins to make batches for iteration.
 

@@ -82,7 +82,7 @@ class CallableSource:
 
     def __init__(self, function: Callable[..., Any], options: FeedOptions) -> None:
         self._function = function
-        self._takes_worker = _takes_worker(function)
+        self._takes_worker = takes_worker(function)
         self._chunk = _chunk_size(options, default=False)
         self.records = self._chunk > 0
         self._alone = options.threads == 1 or self._takes_worker or options.repeat_per_producer
@@ -269,7 +269,7 @@ def _chunk_size(options: FeedOptions, *, default: bool) -> int:
     return int(options.batch_size)
 
 
-def _takes_worker(function: Callable[..., Any]) -> bool:
+def takes_worker(function: Callable[..., Any]) -> bool:
     """Whether the callable has a parameter `worker`; OptionError where it needs any other argument."""
     try:
         parameters = inspect.signature(function).parameters.values()

@@ -13,6 +13,7 @@ except ImportError as error:
 
 FILTERS = (4, 8, 8, 8)
 HIDDEN = 64
+MOMENTUM = 0.9
 
 
 def model(input_shape: tuple[int, ...], classes: int = 10, *, dtype: str = "uint8", learning_rate: float = 1e-4) -> Any:
@@ -26,7 +27,7 @@ def model(input_shape: tuple[int, ...], classes: int = 10, *, dtype: str = "uint
     x = x if len(input_shape) == 3 else keras.layers.Reshape((*input_shape, 1))(x)
     for filters in FILTERS:
         x = keras.layers.Conv2D(filters, 3, padding="same", use_bias=False)(x)
-        x = keras.layers.ReLU()(keras.layers.BatchNormalization()(x))
+        x = keras.layers.ReLU()(keras.layers.BatchNormalization(momentum=MOMENTUM)(x))
         x = x if min(x.shape[1:3]) < 4 else keras.layers.MaxPooling2D()(x)
     x = keras.layers.Dense(HIDDEN, activation="relu")(keras.layers.Flatten()(x))
     network = keras.Model(pixels, keras.layers.Dense(classes)(x))

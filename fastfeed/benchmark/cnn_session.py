@@ -21,7 +21,8 @@ tf1 = tf.compat.v1
 SCOPE = "cnn"
 FILTERS = (4, 8, 8, 8)
 HIDDEN = 64
-MOMENTUM, EPSILON = 0.99, 1e-3  # those of tf.layers and Keras
+MOMENTUM = 0.9  # with Keras's 0.99 the test accuracy lags: 15 % after 300 steps of MNIST, where this gives 50 %
+EPSILON = 1e-3
 
 
 @dataclass(frozen=True)

@@ -43,7 +43,7 @@ class QueueOps:
             self.cancel = self.queue.close(cancel_pending_enqueues=True)
             self.drain = self.queue.dequeue_up_to(capacity)
             self.size = self.queue.size()
-            self.totals, outputs = self._timed_dequeue(last_batch)
+            self.totals, self.waited, outputs = self._timed_dequeue(last_batch)
             self.totals_value = self.totals.read_value()
         for output, leaf in zip(outputs, spec.leaves, strict=True):
             output.set_shape((None if last_batch == "keep" else self.batch_size, *leaf.shape))
@@ -54,8 +54,8 @@ class QueueOps:
         """Whether an error of TensorFlow speaks of this queue."""
         return bool(self._named.search(str(error)))
 
-    def _timed_dequeue(self, last_batch: str) -> tuple[Any, list[Any]]:
-        """The dequeued leaves, and a variable [seconds waited, dequeues]: measured in the graph, with no Python.
+    def _timed_dequeue(self, last_batch: str) -> tuple[Any, Any, list[Any]]:
+        """A variable [seconds waited, dequeues], the seconds of this step, and the leaves: measured in the graph, with no Python.
 
         The variable is in no collection (nothing saves it) and is initialised by start(); asking for that first
         turns a run before start(), which used to hang for ever, into an error.
@@ -75,7 +75,7 @@ class QueueOps:
             waited = tf.timestamp() - before
         update = totals.assign_add(tf.stack([waited, tf.ones_like(waited)]), read_value=False)
         with tf.control_dependencies([update]):
-            return totals, [tf.identity(o) for o in outputs]
+            return totals, waited, [tf.identity(o) for o in outputs]
 
 
 class SessionQueue:
@@ -96,6 +96,7 @@ class SessionQueue:
         self._graph = tf.compat.v1.get_default_graph()
         self._ops = QueueOps(spec, capacity=capacity, shuffle=shuffle, batch=(size, options.last_batch), seed=seed)
         self.inputs = self._ops.inputs
+        self.waited = self._ops.waited
         self._pump: Pump | None = None
 
     def start(self, session: Any, coord: Any, *, owner: Any) -> None:

@@ -82,7 +82,7 @@ def test_a_little_of_the_real_mnist(example: str, environment: dict[str, str]) -
     done = run({**environment, "FASTFEED_DATA": str(MNIST)}, example, "--steps", "300", "--threads", "2")
     (accuracy,) = epochs(done)
     assert "60000 digits to train on" in done.stdout
-    assert accuracy > 0.2, "300 steps give about 0.5; guessing gives 0.1"
+    assert accuracy > 0.2, "300 steps give about 0.5, guessing gives 0.1"
 
 
 def test_both_train_the_same_network() -> None:

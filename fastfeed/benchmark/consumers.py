@@ -1,0 +1,113 @@
+"""Who takes the batches: the training loops that a benchmark can drive. Each counts its own steps and waits."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from fastfeed import FeedRunner
+from fastfeed.benchmark.workloads import seconds_from
+from fastfeed.errors import OptionError
+
+FOR_EVER = 10**9  # epochs
+KINDS = "mnist, mnist-keras, sim:20ms or none"
+
+
+@dataclass(frozen=True)
+class Loop:
+    """A training loop that is ready: `step` takes a batch, trains, and returns the seconds that it waited for it."""
+
+    step: Callable[[], float]
+    first_batch_s: float
+    runner: FeedRunner | None
+
+
+class Consumer(Protocol):
+    """A kind of training loop."""
+
+    name: str
+    burns_cpu: bool  # whether its step competes with the producers for cores
+
+    def cached(self, batch: Any) -> Any:
+        """A context whose value is a function that takes one step on the same batch again and again."""
+
+    def loop(self, source: Any, *, threads: int, batch_size: int | None) -> Any:
+        """A context whose value is a Loop fed by FeedRunner."""
+
+
+def consumer_from(text: str) -> Consumer:
+    """The consumer that `text` names; OptionError says what can be named."""
+    kind, _, rest = text.partition(":")
+    if text == "mnist":
+        from fastfeed.benchmark.session_loop import SessionConsumer
+
+        return SessionConsumer()
+    if text == "mnist-keras":
+        return PlainConsumer(text, _keras_step, burns_cpu=True)
+    if text == "none":
+        return PlainConsumer(text, lambda batch: lambda _: None)
+    if kind == "sim" and rest:
+        seconds = seconds_from(rest, text)
+        return PlainConsumer(text, lambda batch: lambda _: time.sleep(seconds))
+    raise OptionError(f"--consumer {text!r}: needed {KINDS}")
+
+
+class PlainConsumer:
+    """A loop over numpy batches; `make_step(batch)` returns the function that trains on one."""
+
+    def __init__(self, name: str, make_step: Callable[[Any], Callable[[Any], Any]], burns_cpu: bool = False) -> None:
+        self.name = name
+        self.burns_cpu = burns_cpu
+        self._make_step = make_step
+
+    @contextmanager
+    def cached(self, batch: Any) -> Iterator[Callable[[], Any]]:
+        """The step on one batch that is always there."""
+        train = self._make_step(batch)
+        yield lambda: train(batch)
+
+    @contextmanager
+    def loop(self, source: Any, *, threads: int, batch_size: int | None) -> Iterator[Loop]:
+        """Plain iteration over a FeedRunner."""
+        start = time.perf_counter()
+        with ExitStack() as stack:
+            runner = stack.enter_context(runner_for(source, threads, batch_size))
+            batches = iter(runner)
+            first = next(batches)
+            first_batch_s = time.perf_counter() - start
+            train = self._make_step(first)
+
+            def step() -> float:
+                before = time.perf_counter()
+                batch = next(batches)
+                waited_s = time.perf_counter() - before
+                train(batch)
+                return waited_s
+
+            yield Loop(step, first_batch_s, runner)
+
+
+def runner_for(source: Any, threads: int, batch_size: int | None) -> FeedRunner:
+    """The runner under test: a finite iterator starts again, for it is the speed that is measured, not the data."""
+    return FeedRunner(source, threads=threads, batch_size=batch_size, epochs=FOR_EVER, repeat_per_producer=True)
+
+
+def images_and_labels(batch: Any) -> tuple[Any, Any]:
+    """The two leaves that an image classifier needs; OptionError where the batch holds something else."""
+    if isinstance(batch, (tuple, list)) and len(batch) == 2 and batch[0].ndim in (3, 4) and batch[1].ndim == 1:
+        return batch[0], batch[1]
+    raise OptionError(
+        "this consumer trains an image classifier: needed batches (images (B, H, W) or (B, H, W, C), labels (B,)). "
+        "For other batches take --consumer sim:20ms with the time of your own step, or none"
+    )
+
+
+def _keras_step(batch: Any) -> Callable[[Any], Any]:
+    from fastfeed.benchmark.cnn_keras import model
+
+    images, _ = images_and_labels(batch)
+    network = model(images.shape[1:], dtype=str(images.dtype))
+    return lambda pair: network.train_on_batch(*pair)

@@ -1,0 +1,167 @@
+"""Single measurements: a window of a running loop, a step on a cached batch, a producer alone."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import psutil
+
+from fastfeed.benchmark.consumers import Consumer, Loop
+from fastfeed.benchmark.gpu import GpuMeter
+from fastfeed.benchmark.workloads import open_stream
+from fastfeed.errors import OptionError
+
+PROBE_S = 0.005  # the GIL probe's period; a lag of more than LAG_S means that somebody held the lock
+LAG_S = 0.001
+WARMUP_STEPS = 40
+
+
+@dataclass(frozen=True)
+class Window:
+    """One measured window of one setting. Times in seconds, memory in bytes, starvation 0 to 1 (nan: unknown)."""
+
+    steps: int
+    wall_s: float
+    starvation: float
+    wait_p50_s: float
+    wait_p99_s: float
+    cpu_cores: float
+    rss_nbytes: int
+    first_batch_s: float
+    gpu_utilisation: float | None
+    gpu_nbytes: int | None
+
+    @property
+    def rate(self) -> float:
+        """Steps per second."""
+        return self.steps / self.wall_s
+
+    @property
+    def step_s(self) -> float:
+        """One step without its wait, as it was beside the producers."""
+        return self.wall_s * (1 - self.starvation) / self.steps
+
+
+@dataclass(frozen=True)
+class StepCost:
+    """One step on a cached batch: median seconds with the spread (10th, 90th percentile)."""
+
+    step_s: float
+    low_s: float
+    high_s: float
+
+
+@dataclass(frozen=True)
+class ProducerCost:
+    """One batch of one producer alone: seconds of wall time, on a core, and with the interpreter lock held."""
+
+    batch_s: float
+    cpu_s: float
+    gil_s: float
+
+
+def measure_loop(loop: Loop, *, seconds: float, steps: int | None = None, tick: Callable[[], None]) -> Window:
+    """A window of at least `seconds`, or of exactly `steps`, after warm-up."""
+    _warm_up(loop, tick)
+    process, gpu = psutil.Process(), GpuMeter()
+    waits: list[float] = []
+    cpu, start = _cpu_s(process), time.perf_counter()
+    now = start
+    while len(waits) < steps if steps else now < start + seconds:
+        waits.append(loop.step())
+        now = time.perf_counter()
+        gpu.sample(now)
+        tick()
+    wall_s = now - start
+    return Window(
+        steps=len(waits),
+        wall_s=wall_s,
+        starvation=min(1.0, float(np.sum(waits)) / wall_s),
+        wait_p50_s=float(np.percentile(waits, 50)),
+        wait_p99_s=float(np.percentile(waits, 99)),
+        cpu_cores=(_cpu_s(process) - cpu) / wall_s,
+        rss_nbytes=process.memory_info().rss,
+        first_batch_s=loop.first_batch_s,
+        gpu_utilisation=gpu.utilisation,
+        gpu_nbytes=gpu.nbytes,
+    )
+
+
+def measure_step(consumer: Consumer, batch: Any, *, seconds: float, tick: Callable[[], None]) -> StepCost:
+    """The ceiling: steps on one cached batch, back to back."""
+    with consumer.cached(batch) as step:
+        for _ in range(10):
+            step()
+        times: list[float] = []
+        end = time.perf_counter() + seconds
+        while len(times) < 20 or time.perf_counter() < end:
+            start = time.perf_counter()
+            step()
+            times.append(time.perf_counter() - start)
+            tick()
+    low, middle, high = np.percentile(times, (10, 50, 90))
+    # Back to back the mean is what steps/s follows from; the percentiles are its spread.
+    return StepCost(float(np.mean(times)) if middle > 1e-6 else 0.0, float(low), float(high))
+
+
+def measure_producer(source: Any, *, seconds: float, tick: Callable[[], None]) -> tuple[Any, ProducerCost]:
+    """A first batch, and what a bare loop over one producer costs; the interpreter lock is probed meanwhile."""
+    stream = open_stream(source)
+    batch = next(stream, None)
+    if batch is None:
+        raise OptionError("the workload's iterator ended before its first batch: needed an endless or a long one")
+    batches, cpu = 1, time.thread_time()
+    with _gil_probe() as held:
+        start = now = time.perf_counter()
+        while now < start + seconds and next(stream, None) is not None:
+            now = time.perf_counter()
+            batches += 1
+            tick()
+    count = max(1, batches - 1)
+    wall_s = max(now - start, 1e-9)
+    close = getattr(stream, "close", None)
+    if close is not None:
+        close()
+    cpu_s = time.thread_time() - cpu
+    # A lock that is held only now and then cannot slow the trainer more than the CPU time that the producer takes.
+    gil_s = min(held() * wall_s, cpu_s) / count
+    return batch, ProducerCost(wall_s / count, cpu_s / count, gil_s)
+
+
+def _warm_up(loop: Loop, tick: Callable[[], None]) -> None:
+    """Past the first steps and past what the queue had in stock when training began."""
+    for _ in range(WARMUP_STEPS):
+        loop.step()
+        tick()
+
+
+@contextmanager
+def _gil_probe() -> Iterator[Callable[[], float]]:
+    """The share (0 to 1) of probes that came late for the interpreter lock."""
+    lags: list[float] = []
+    over = threading.Event()
+
+    def probe() -> None:
+        while not over.is_set():
+            start = time.perf_counter()
+            time.sleep(PROBE_S)
+            lags.append(time.perf_counter() - start - PROBE_S)
+
+    thread = threading.Thread(target=probe, daemon=True)
+    thread.start()
+    try:
+        yield lambda: float(np.mean(np.array(lags) > LAG_S)) if lags else 0.0
+    finally:
+        over.set()
+        thread.join()
+
+
+def _cpu_s(process: psutil.Process) -> float:
+    times = process.cpu_times()
+    return float(times.user + times.system)

@@ -1,0 +1,173 @@
+"""A sweep as a table for the terminal and as versioned JSON."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import platform
+import sys
+from dataclasses import asdict
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import psutil
+from rich.table import Table
+
+from fastfeed.benchmark.advice import advise, slow_down
+from fastfeed.benchmark.gpu import gpu_name
+from fastfeed.benchmark.sweep import Setting, Sweep
+
+SCHEMA = 1
+PACKAGES = ("fastfeed", "numpy", "tensorflow", "tensorflow-cpu", "keras", "opencv-python-headless")
+
+
+def tables_of(sweep: Sweep) -> list[Table]:
+    """What was reached beside what was predicted, and what it cost: one row a setting, each fits 80 columns."""
+    return [_results(sweep), _costs(sweep)]
+
+
+def _results(sweep: Sweep) -> Table:
+    table = Table(title=f"{sweep.workload} into {sweep.consumer}", header_style="bold")
+    headers = ("threads", "steps/s", "min-max", "speed-up", "starvation", "predicted\nsteps/s", "predicted\nstarvation")
+    for header in headers:
+        table.add_column(header, justify="right")
+    for setting in sweep.settings:
+        low, high = setting.spread
+        p = setting.predicted
+        table.add_row(
+            _name(setting),
+            f"{setting.rate:.1f}",
+            f"{low:.0f}-{high:.0f}",
+            f"{setting.rate / sweep.settings[0].rate:.2f}x",
+            _percent(setting.middle("starvation")),
+            f"{p.low:.0f}-{p.high:.0f}" if p else "-",
+            _percent(p.starvation) if p and sweep.step.step_s else "-",
+        )
+    return table
+
+
+def _costs(sweep: Sweep) -> Table:
+    table = Table(header_style="bold", caption=f"{_ceiling(sweep)}\n{sweep.data}", caption_justify="left")
+    headers = ["threads", "AU", "wait ms\np50", "wait ms\np99", "step\nslow-down", "CPU\ncores", "RSS\nMB", "first\nbatch s"]
+    with_gpu = any(w.gpu_utilisation is not None for s in sweep.settings for w in s.windows)
+    for header in headers + ["GPU\nuse / MB"] * with_gpu:
+        table.add_column(header, justify="right")
+    for setting in sweep.settings:
+        table.add_row(
+            _name(setting),
+            _percent(sweep.au(setting)) if sweep.step.step_s else "-",
+            _number(setting.middle("wait_p50_s") * 1e3, "{:.1f}"),
+            _number(setting.middle("wait_p99_s") * 1e3, "{:.1f}"),
+            _number(slow_down(sweep, setting), "{:.2f}x"),
+            f"{setting.middle('cpu_cores'):.2f}",
+            f"{setting.middle('rss_nbytes') / 1e6:.0f}",
+            f"{setting.middle('first_batch_s'):.2f}",
+            *([_gpu(setting)] if with_gpu else []),
+        )
+    return table
+
+
+def json_of(sweep: Sweep) -> dict[str, Any]:
+    """Everything that was measured, with the machine and the versions; the schema is in docs/benchmark.md."""
+    return _plain(
+        {
+            "schema": SCHEMA,
+            "workload": sweep.workload,
+            "data": sweep.data,
+            "consumer": sweep.consumer,
+            "plan": asdict(sweep.plan),
+            "ceiling_steps_per_second": sweep.ceiling,
+            "step": asdict(sweep.step),
+            "producer": asdict(sweep.producer),
+            "profile": asdict(sweep.profile),
+            "settings": [_setting(sweep, s) for s in sweep.settings],
+            "advice": advise(sweep),
+            "machine": _machine(),
+            "versions": _versions(),
+        }
+    )
+
+
+def write_json(sweep: Sweep, folder: Path) -> Path:
+    """`folder`/bench.json."""
+    path = folder / "bench.json"
+    path.write_text(json.dumps(json_of(sweep), indent=2, allow_nan=False) + "\n")
+    return path
+
+
+def _setting(sweep: Sweep, setting: Setting) -> dict[str, Any]:
+    low, high = setting.spread
+    return {
+        "kind": setting.kind,
+        "threads": setting.threads,
+        "steps_per_second": {"median": setting.rate, "min": low, "max": high},
+        "starvation": setting.middle("starvation"),
+        "accelerator_utilisation": sweep.au(setting),
+        "step_slow_down": slow_down(sweep, setting),
+        "share_of_possible": setting.rate / sweep.possible(setting.threads),
+        "predicted": asdict(setting.predicted) if setting.predicted else None,
+        "windows": [asdict(w) for w in setting.windows],
+    }
+
+
+def _machine() -> dict[str, Any]:
+    return {
+        "system": platform.system(),
+        "kernel": platform.release(),
+        "processor": _processor(),
+        "cores": len(os.sched_getaffinity(0)),
+        "memory_nbytes": psutil.virtual_memory().total,
+        "gpu": gpu_name(),
+    }
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine()
+
+
+def _versions() -> dict[str, str]:
+    found = {"python": sys.version.split()[0]}
+    for name in PACKAGES:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def _ceiling(sweep: Sweep) -> str:
+    bare = f"one bare producer loop makes {1 / sweep.producer.batch_s:.1f}/s"
+    return f"{bare}, the step alone {sweep.ceiling:.1f}/s" if sweep.step.step_s else bare
+
+
+def _gpu(setting: Setting) -> str:
+    window = setting.windows[-1]
+    return "-" if window.gpu_utilisation is None else f"{window.gpu_utilisation:.0%} / {(window.gpu_nbytes or 0) / 1e6:.0f}"
+
+
+def _name(setting: Setting) -> str:
+    return str(setting.threads) if setting.kind == "fastfeed" else f"{setting.threads} by hand"
+
+
+def _number(value: float, form: str) -> str:
+    return "-" if math.isnan(value) else form.format(value)
+
+
+def _percent(value: float) -> str:
+    return "-" if math.isnan(value) else f"{value:.1%}"
+
+
+def _plain(value: Any) -> Any:
+    """JSON has neither nan nor infinity: null."""
+    if isinstance(value, dict):
+        return {key: _plain(v) for key, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(v) for v in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,145 @@
+"""What a producer does for one batch: a known cost, photographs, or the user's own iterator."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fastfeed.benchmark import digits
+from fastfeed.errors import MissingExtra, OptionError
+from fastfeed.source import Worker, takes_worker
+
+KINDS = "sleep:50ms, python:10ms, opencv:10ms, photos:DIR or package.module:callable"
+PHOTO_SIDE = 224
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A named source for FeedRunner, and a sentence that says which data it uses."""
+
+    name: str
+    source: Callable[..., Iterator[Any]]
+    data: str
+
+
+def workload_from(text: str, *, batch_size: int, data: str | None = None) -> Workload:
+    """The workload that `text` names; OptionError says what can be named."""
+    kind, colon, rest = text.partition(":")
+    if not colon or not rest:
+        raise OptionError(f"--workload {text!r}: needed {KINDS}")
+    if kind == "photos":
+        return _photos(Path(rest).expanduser(), batch_size, text)
+    if kind in ("sleep", "python", "opencv"):
+        cost_s = seconds_from(rest, text)
+        cost = {"sleep": time.sleep, "python": _burn_python}.get(kind) or _opencv_burner()
+        return _digits(text, lambda: cost(cost_s), batch_size=batch_size, data=data)
+    return Workload(text, _users_own(kind, rest, text), "the batches of your own iterator")
+
+
+def open_stream(source: Callable[..., Iterator[Any]], index: int = 0, count: int = 1) -> Iterator[Any]:
+    """The stream of one of `count` producers, without a runner."""
+    return iter(source(worker=Worker(index, count, 0, 0)) if takes_worker(source) else source())
+
+
+def seconds_from(text: str, option: str) -> float:
+    """Seconds from 50ms, 0.05s or 300us."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)(us|ms|s)", text)
+    if match is None:
+        raise OptionError(f"{option!r}: {text!r} is no time; write 50ms, 0.05s or 300us")
+    return float(match[1]) * {"us": 1e-6, "ms": 1e-3, "s": 1.0}[match[2]]
+
+
+def _digits(name: str, cost: Callable[[], None], *, batch_size: int, data: str | None) -> Workload:
+    found = digits.load(data)
+
+    def batches(worker: Worker) -> Iterator[Any]:
+        rng = worker.rng
+        while True:
+            rows = rng.integers(0, len(found.x_train), batch_size)
+            cost()
+            yield found.x_train[rows], found.y_train[rows]
+
+    return Workload(name, batches, found.origin)
+
+
+def _burn_python(seconds: float) -> None:
+    """Bytecode that holds the interpreter lock for `seconds` of this thread's CPU time: more wall time when it waits."""
+    end = time.thread_time() + seconds
+    total = 0
+    while time.thread_time() < end:
+        for i in range(200):
+            total += i
+
+
+def _opencv_burner() -> Callable[[float], None]:
+    try:
+        import cv2
+    except ImportError as error:
+        raise MissingExtra("OpenCV", "opencv") from error
+    cv2.setNumThreads(0)  # the benchmark's own threads are what is measured
+    image = np.random.default_rng(0).random((256, 256), np.float32)
+
+    def burn(seconds: float) -> None:
+        end = time.thread_time() + seconds
+        while time.thread_time() < end:
+            cv2.GaussianBlur(image, (15, 15), 3.0)
+
+    return burn
+
+
+def _photos(folder: Path, batch_size: int, name: str) -> Workload:
+    files = sorted(p for p in folder.glob("**/*") if p.suffix.lower() in (".jpg", ".jpeg", ".png"))
+    if not files:
+        raise OptionError(f"--workload {name!r}: needed a folder with .jpg or .png files, {folder} holds none")
+    try:
+        import cv2
+    except ImportError as error:
+        raise MissingExtra("OpenCV", "opencv") from error
+    cv2.setNumThreads(0)
+    labels = {folder_name: i % 10 for i, folder_name in enumerate(sorted({p.stem for p in files}))}
+
+    def batches(worker: Worker) -> Iterator[Any]:
+        rng = worker.rng
+        while True:
+            chosen = [files[i] for i in rng.integers(0, len(files), batch_size)]
+            images = [_augment(cv2, cv2.imread(str(path), cv2.IMREAD_COLOR), path, rng) for path in chosen]
+            yield np.stack(images), np.array([labels[path.stem] for path in chosen])
+
+    return Workload(name, batches, f"{len(files)} photographs of {folder}")
+
+
+def _augment(cv2: Any, image: Any, path: Path, rng: np.random.Generator) -> Any:
+    """A random crop of 224 x 224 x 3, uint8, flipped half of the time; small photographs are enlarged first."""
+    if image is None:
+        raise OptionError(f"{path} is no image that OpenCV can decode: take it out of the folder")
+    height, width = image.shape[:2]
+    if min(height, width) < PHOTO_SIDE:
+        scale = PHOTO_SIDE / min(height, width)
+        size = max(PHOTO_SIDE, round(width * scale)), max(PHOTO_SIDE, round(height * scale))
+        image = cv2.resize(image, size)
+        height, width = image.shape[:2]
+    top, left = rng.integers(0, height - PHOTO_SIDE + 1), rng.integers(0, width - PHOTO_SIDE + 1)
+    crop = image[top : top + PHOTO_SIDE, left : left + PHOTO_SIDE]
+    return cv2.flip(crop, 1) if rng.random() < 0.5 else crop
+
+
+def _users_own(module_name: str, attribute: str, text: str) -> Callable[..., Iterator[Any]]:
+    if "" not in sys.path:
+        sys.path.insert(0, "")  # as `python -m` does: the module lies where the user stands
+    try:
+        found = importlib.import_module(module_name)
+        for part in attribute.split("."):
+            found = getattr(found, part)
+    except (ImportError, AttributeError) as error:
+        raise OptionError(f"--workload {text!r}: {error}; needed {KINDS}") from error
+    if not callable(found):
+        raise OptionError(f"--workload {text!r} is a {type(found).__name__}: needed a callable that returns batches")
+    return found

@@ -1,0 +1,117 @@
+"""The commands; the only place that prints and returns exit codes."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+
+from fastfeed import __version__
+from fastfeed.errors import FeedError, MissingExtra
+
+BAD_INPUT = 2  # the exit code of everything that the user can mend; click's own is the same
+
+
+@click.group()
+@click.version_option(__version__, prog_name="fastfeed")
+def main() -> None:
+    """Any Python iterator, fed at hardware speed into any training loop."""
+
+
+@main.command()
+@click.option("--threads", default="1,4,8", show_default=True, help="Producer threads to measure, such as 1,4,8.")
+@click.option(
+    "--workload",
+    default="sleep:50ms",
+    show_default=True,
+    help="What a batch costs: sleep:50ms, python:10ms (holds the interpreter lock), opencv:10ms (releases it), "
+    "photos:DIR (decode, crop, flip) or your own package.module:callable.",
+)
+@click.option(
+    "--consumer",
+    default="mnist",
+    show_default=True,
+    help="What takes the batches: mnist (a TF1 session), mnist-keras, sim:20ms (an accelerator) or none.",
+)
+@click.option("--batch-size", default=32, show_default=True, type=click.IntRange(1), help="Records per batch.")
+@click.option("--seconds", default=3.0, show_default=True, type=click.FloatRange(0.1), help="Length of one run.")
+@click.option("--steps", default=None, type=click.IntRange(1), help="Length of one run in steps, instead of seconds.")
+@click.option("--repeats", default=3, show_default=True, type=click.IntRange(1), help="Runs of every setting, in turn.")
+@click.option("--baseline", is_flag=True, help="Also run the hand-written idiom, in turn with fastfeed.")
+@click.option("--data", default=None, help="MNIST: the file mnist.npz or its folder.")
+@click.option("--output", default=None, type=click.Path(file_okay=False, path_type=Path), help="Folder for JSON and pictures.")
+def bench(**options: Any) -> None:
+    """Measure how long a training step starves for input, against the number of producer threads."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # before TensorFlow is loaded: its start is not our report
+    with _failures():
+        _bench(**options)
+
+
+def _bench(*, output: Path | None, **options: Any) -> None:
+    from fastfeed.benchmark.advice import advise
+    from fastfeed.benchmark.report import tables_of, write_json
+
+    console = Console()
+    if output is not None:
+        output.mkdir(parents=True, exist_ok=True)
+    sweep = _sweep(options, Console(stderr=True))
+    console.print(*tables_of(sweep), sep="\n")
+    if output is not None:
+        written = [write_json(sweep, output), *_plots(sweep, output, console)]
+        console.print("written: " + ", ".join(str(path) for path in written), soft_wrap=True)
+    console.print(advise(sweep), style="bold", soft_wrap=True, highlight=False)
+
+
+def _sweep(options: dict[str, Any], console: Console) -> Any:
+    from fastfeed.benchmark.consumers import consumer_from
+    from fastfeed.benchmark.sweep import Plan, parse_threads, run_sweep
+    from fastfeed.benchmark.workloads import workload_from
+
+    threads = parse_threads(options["threads"])
+    consumer = consumer_from(options["consumer"])
+    size = options["batch_size"]
+    workload = workload_from(options["workload"], batch_size=size, data=options["data"])
+    plan = Plan(threads, size, options["seconds"], options["steps"], options["repeats"], options["baseline"])
+    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("starting", total=1.0)
+        return run_sweep(workload, consumer, plan, progress=_reporter(bar, task))
+
+
+def _reporter(bar: Progress, task: Any) -> Callable[[str, float], None]:
+    last = ("", -1.0)
+
+    def report(text: str, share: float) -> None:
+        nonlocal last
+        if (text, share) != last:
+            last = (text, share)
+            bar.update(task, description=text, completed=share)
+
+    return report
+
+
+def _plots(sweep: Any, output: Path, console: Console) -> list[Path]:
+    from fastfeed.benchmark.plot import write_plots
+
+    try:
+        return write_plots(sweep, output)
+    except MissingExtra as error:
+        console.print(f"no picture: {error}", style="yellow")
+        return []
+
+
+@contextmanager
+def _failures() -> Any:
+    """A failure that the user can mend is one message and exit code 2, never a traceback."""
+    try:
+        yield
+    except FeedError as error:
+        click.echo(f"Error: {error}", err=True)
+        sys.exit(BAD_INPUT)

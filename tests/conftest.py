@@ -1,0 +1,80 @@
+"""Every test proves that it left nothing behind: no thread, no child process, no file descriptor, nothing in /dev/shm."""
+
+from __future__ import annotations
+
+import gc
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import psutil
+import pytest
+
+LIMIT_S = 3.0
+# Opened once and kept: by the C library and TensorFlow (devices, CPU lists) and by Python (shared objects, modules).
+KEPT_OPEN = ("/dev/", "/sys/", "/proc/", "/usr/", "anon_inode:[eventfd]", "anon_inode:[eventpoll]")
+FAILED = pytest.StashKey[bool]()
+
+
+def threads() -> set[str]:
+    """Python's own threads; TensorFlow's native ones show up only as dummies."""
+    alive = threading.enumerate()
+    return {f"thread {t.name} ({t.ident})" for t in alive if not isinstance(t, threading._DummyThread)}
+
+
+def processes() -> set[str]:
+    """Children, and their children."""
+    return {f"process {p.pid}" for p in psutil.Process().children(recursive=True)}
+
+
+def descriptors() -> set[str]:
+    """What is open; pipes and sockets have a number of their own."""
+    found = set()
+    for number in os.listdir("/proc/self/fd"):
+        try:
+            target = os.readlink(f"/proc/self/fd/{number}")
+        except OSError:  # the one that listed the folder
+            continue
+        if not target.startswith(KEPT_OPEN) and "site-packages" not in target:
+            found.add(f"file descriptor {target}")
+    return found
+
+
+def shared_memory() -> set[str]:
+    """Named shared memory of this machine."""
+    return {f"/dev/shm/{name}" for name in os.listdir("/dev/shm")}
+
+
+KINDS: tuple[Callable[[], set[str]], ...] = (threads, processes, descriptors, shared_memory)
+
+
+def left_behind(before: list[set[str]], limit_s: float = LIMIT_S) -> list[str]:
+    """What is there and was not there before, after it had `limit_s` to go away."""
+    deadline = time.monotonic() + limit_s
+    while left := sorted(thing for kind, had in zip(KINDS, before, strict=True) for thing in kind() - had):
+        if time.monotonic() > deadline:
+            return left
+        gc.collect()  # a forgotten runner may be part of a cycle
+        time.sleep(0.01)
+    return []
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[Any]:
+    report = yield
+    if report.when == "call":
+        item.stash[FAILED] = report.failed
+    return report
+
+
+@pytest.fixture(autouse=True)
+def nothing_left_behind(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Fails a test that passed and left something; a failed one is still held by its traceback."""
+    before = [kind() for kind in KINDS]
+    yield
+    if request.node.stash.get(FAILED, True):
+        return
+    left = left_behind(before)
+    assert not left, f"left behind by {request.node.name}: {', '.join(left)}"

@@ -1,0 +1,70 @@
+"""The proof that nothing is left behind sees each kind of thing that can be."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+
+import pytest
+
+from tests.conftest import KINDS, left_behind
+
+
+@contextmanager
+def a_thread() -> Iterator[None]:
+    end = threading.Event()
+    thread = threading.Thread(target=end.wait)
+    thread.start()
+    yield
+    end.set()
+    thread.join()
+
+
+@contextmanager
+def a_child() -> Iterator[None]:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE):
+        yield
+
+
+@contextmanager
+def a_pipe() -> Iterator[None]:
+    ends = os.pipe()
+    yield
+    for end in ends:
+        os.close(end)
+
+
+@contextmanager
+def a_memfd() -> Iterator[None]:
+    number = os.memfd_create("fastfeed-test")
+    yield
+    os.close(number)
+
+
+@contextmanager
+def shared_memory() -> Iterator[None]:
+    file = "/dev/shm/fastfeed-test"
+    os.close(os.open(file, os.O_CREAT))
+    yield
+    os.unlink(file)
+
+
+@pytest.mark.parametrize(
+    ("made", "said"),
+    [
+        (a_thread, "thread Thread-"),
+        (a_child, "process "),
+        (a_pipe, "file descriptor pipe:"),
+        (a_memfd, "file descriptor /memfd:fastfeed-test"),
+        (shared_memory, "/dev/shm/fastfeed-test"),
+    ],
+)
+def test_it_is_seen_while_it_is_there(made: Callable[[], AbstractContextManager[None]], said: str) -> None:
+    before = [kind() for kind in KINDS]
+    with made():
+        assert any(said in thing for thing in left_behind(before, limit_s=0))
+    assert not left_behind(before)

@@ -94,7 +94,8 @@ def infer(
     """The spec of all batches, from the first one that has at least one record.
 
     Where records are padded (`ragged`), the axes that `varied` among the first records vary; where none did or nobody
-    knows, the first axis of every record does (time, as a rule). Raises SpecError (no leading dimension, leading dimensions that differ, a dtype that is no number, bool or bytes)
+    knows, the first axis of every record does (time, as a rule). Raises SpecError (no leading dimension, leading
+    dimensions that differ, a dtype that is no number, bool or bytes)
     and OptionError (`dtypes` does not fit the structure).
     """
     structure = structure_of(batch)
@@ -212,7 +213,8 @@ def _wanted_dtypes(dtypes: Any, structure: Structure, made: Sequence[np.dtype]) 
 def _dtype(value: Any) -> np.dtype:
     """A numpy dtype from whatever names one; TensorFlow's dtypes say theirs in `as_numpy_dtype`."""
     try:
-        return np.dtype(getattr(value, "as_numpy_dtype", value))
+        found: np.dtype = np.dtype(getattr(value, "as_numpy_dtype", value))
+        return found
     except TypeError:
         raise OptionError(f"dtypes: {value!r} is no dtype; write for instance dtypes='float32'") from None
 

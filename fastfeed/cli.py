@@ -46,7 +46,9 @@ def main() -> None:
 @click.option("--repeats", default=3, show_default=True, type=click.IntRange(1), help="Runs of every setting, in turn.")
 @click.option("--baseline", is_flag=True, help="Also run the hand-written idiom, in turn with fastfeed.")
 @click.option("--data", default=None, help="MNIST: the file mnist.npz or its folder.")
-@click.option("--output", default=None, type=click.Path(file_okay=False, path_type=Path), help="Folder for JSON and pictures.")
+@click.option(
+    "--output", default=None, type=click.Path(file_okay=False, path_type=Path), help="Folder for JSON and pictures."
+)
 def bench(**options: Any) -> None:
     """Measure how long a training step starves for input, against the number of producer threads."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # before TensorFlow is loaded: its start is not our report

@@ -17,6 +17,10 @@ The end of a finite source is no error: iteration stops, and a session raises tf
 from __future__ import annotations
 
 import traceback
+from pathlib import Path
+from types import TracebackType
+
+_OWN = (str(Path(__file__).parent / "producers"), str(Path(__file__).parent / "source.py"))
 
 
 class FeedError(Exception):
@@ -51,10 +55,18 @@ class ProducerFailed(ProducerError):
     """A producer raised: `__cause__` is the original exception, whose traceback is part of the text."""
 
     def __init__(self, place: str, cause: BaseException) -> None:
-        original = "".join(traceback.format_exception(type(cause), cause, cause.__traceback__)).rstrip()
+        original = "".join(traceback.format_exception(type(cause), cause, _from_the_users_code(cause))).rstrip()
         super().__init__(f"{place} raised {type(cause).__name__}: {cause}\n\nIn the producer:\n{original}")
         self.place = place
         self.__cause__ = cause
+
+
+def _from_the_users_code(cause: BaseException) -> TracebackType | None:
+    """The traceback without our own loop around the user's function."""
+    at = cause.__traceback__
+    while at is not None and at.tb_next is not None and at.tb_frame.f_code.co_filename.startswith(_OWN):
+        at = at.tb_next
+    return at
 
 
 class MissingExtra(FeedError, ImportError):

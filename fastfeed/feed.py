@@ -93,7 +93,7 @@ class Feed:
         return batch
 
     def stop(self, join_s: float = JOIN_S) -> None:
-        """Ends every producer; waits `join_s` for them (0: not at all). May be called from anywhere, any number of times."""
+        """Ends every producer; waits `join_s` for them (0: not at all). From any thread, any number of times."""
         self._handoff.stop()
         if join_s:
             self._threads.join(join_s)

@@ -68,7 +68,8 @@ class FeedOptions:
             raise OptionError(f"transform={self.transform!r}: needed a function of one item")
         if self.pad is not None and not isinstance(self.pad, (bool, int, float)):
             raise OptionError(f"pad={self.pad!r}: needed None, True (zeros) or a number")
-        if self.seed is not None and (isinstance(self.seed, bool) or not isinstance(self.seed, Integral) or int(self.seed) < 0):
+        number = isinstance(self.seed, Integral) and not isinstance(self.seed, bool)
+        if self.seed is not None and not (number and int(self.seed) >= 0):
             raise OptionError(f"seed={self.seed!r}: needed an integer of 0 or more, or None")
         if isinstance(self.stall_timeout_s, bool) or not self.stall_timeout_s > 0:
             raise OptionError(f"stall_timeout_s={self.stall_timeout_s!r}: needed seconds above 0 (float('inf'): never)")

@@ -7,7 +7,7 @@ arrays, tuples or dicts is a container. Every other object that is not a contain
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -129,4 +129,5 @@ def _build(node: Structure, leaves: Iterator[Any]) -> Any:
     children = [_build(child, leaves) for child in node.children]
     if issubclass(node.kind, dict):
         return node.kind(zip(node.keys, children, strict=True))
-    return node.kind(*children) if hasattr(node.kind, "_fields") else node.kind(children)
+    make: Callable[..., Any] = node.kind
+    return make(*children) if hasattr(node.kind, "_fields") else make(children)

@@ -49,7 +49,7 @@ def test_a_list_of_scalars_is_a_leaf(leaf: Any) -> None:
     assert leaves_of(structure_of((leaf, A)), (leaf, A)) == [leaf, A]
 
 
-@pytest.mark.parametrize("value", [[A, B], [(1, 2)], [{"a": 1}], [[A], [B]]])
+@pytest.mark.parametrize("value", [[A, B], [(1, 2)], [{"a": 1}], [[A], [B]], [3, A], [3, (1, 2)]])
 def test_a_list_of_arrays_or_containers_is_a_container(value: list[Any]) -> None:
     assert isinstance(structure_of(value), type(structure_of((A,))))
     assert type(rebuild(structure_of(value), leaves_of(structure_of(value), value) or [])) is list

@@ -36,7 +36,8 @@ def write_plots(sweep: Sweep, folder: Path) -> list[Path]:
 def _draw_rates(axes: Any, sweep: Sweep) -> None:
     axes.set_title("steps per second")
     if sweep.step.step_s:
-        axes.axhline(sweep.ceiling, color=CEILING, linestyle=":", label=f"ceiling: cached batches, {sweep.ceiling:.0f}/s")
+        label = f"ceiling: cached batches, {sweep.ceiling:.0f}/s"
+        axes.axhline(sweep.ceiling, color=CEILING, linestyle=":", label=label)
     ours = sweep.ours()
     threads = _every_count(sweep)
     predicted = [predict(sweep.profile, n) for n in threads]

@@ -50,9 +50,9 @@ def _results(sweep: Sweep) -> Table:
 
 def _costs(sweep: Sweep) -> Table:
     table = Table(header_style="bold", caption=f"{_ceiling(sweep)}\n{sweep.data}", caption_justify="left")
-    headers = ["threads", "AU", "wait ms\np50", "wait ms\np99", "step\nslow-down", "CPU\ncores", "RSS\nMB", "first\nbatch s"]
+    headers = ["threads", "AU", "wait ms\np50", "wait ms\np99", "step\nslow-down", "CPU\ncores", "RSS\nMB"]
     with_gpu = any(w.gpu_utilisation is not None for s in sweep.settings for w in s.windows)
-    for header in headers + ["GPU\nuse / MB"] * with_gpu:
+    for header in [*headers, "first\nbatch s"] + ["GPU\nuse / MB"] * with_gpu:
         table.add_column(header, justify="right")
     for setting in sweep.settings:
         table.add_row(
@@ -71,7 +71,7 @@ def _costs(sweep: Sweep) -> Table:
 
 def json_of(sweep: Sweep) -> dict[str, Any]:
     """Everything that was measured, with the machine and the versions; the schema is in docs/benchmark.md."""
-    return _plain(
+    found: dict[str, Any] = _plain(
         {
             "schema": SCHEMA,
             "workload": sweep.workload,
@@ -88,6 +88,7 @@ def json_of(sweep: Sweep) -> dict[str, Any]:
             "versions": _versions(),
         }
     )
+    return found
 
 
 def write_json(sweep: Sweep, folder: Path) -> Path:
@@ -149,7 +150,9 @@ def _ceiling(sweep: Sweep) -> str:
 
 def _gpu(setting: Setting) -> str:
     window = setting.windows[-1]
-    return "-" if window.gpu_utilisation is None else f"{window.gpu_utilisation:.0%} / {(window.gpu_nbytes or 0) / 1e6:.0f}"
+    if window.gpu_utilisation is None or window.gpu_nbytes is None:
+        return "-"
+    return f"{window.gpu_utilisation:.0%} / {window.gpu_nbytes / 1e6:.0f}"
 
 
 def _name(setting: Setting) -> str:

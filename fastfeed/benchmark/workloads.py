@@ -71,7 +71,7 @@ def _digits(name: str, cost: Callable[[], None], *, batch_size: int, data: str |
 
 
 def _burn_python(seconds: float) -> None:
-    """Bytecode that holds the interpreter lock for `seconds` of this thread's CPU time: more wall time when it waits."""
+    """Bytecode that holds the interpreter lock for `seconds` of this thread's CPU time; waiting for it comes on top."""
     end = time.thread_time() + seconds
     total = 0
     while time.thread_time() < end:

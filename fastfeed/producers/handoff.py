@@ -143,7 +143,7 @@ class Handoff:
         if self._stopped:
             return True
         if failure is not None:
-            last = not self._ready and (self._open == 0 or (failure.ticket is not None and failure.ticket == self._turn))
+            last = not self._ready and (self._open == 0 or failure.ticket == self._turn)
             if last or time.perf_counter() - failure.time_s > GRACE_S:
                 raise failure.error
         return bool(self._ready) or (self._open == 0 and failure is None)

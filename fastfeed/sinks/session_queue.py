@@ -55,7 +55,7 @@ class QueueOps:
         return bool(self._named.search(str(error)))
 
     def _timed_dequeue(self, last_batch: str) -> tuple[Any, Any, list[Any]]:
-        """A variable [seconds waited, dequeues], the seconds of this step, and the leaves: measured in the graph, with no Python.
+        """A variable [seconds waited, dequeues], the seconds of this step, and the leaves: no Python takes part.
 
         The variable is in no collection (nothing saves it) and is initialised by start(); asking for that first
         turns a run before start(), which used to hang for ever, into an error.

@@ -1,0 +1,22 @@
+"""A graph for each test, and less time to hang in than elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if "sinks" in item.path.parts:
+            item.add_marker(pytest.mark.timeout(60))
+
+
+@pytest.fixture
+def graph() -> Iterator[Any]:
+    """The default graph of the test."""
+    tf = pytest.importorskip("tensorflow")
+    with tf.Graph().as_default() as made:
+        yield made

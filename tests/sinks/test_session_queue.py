@@ -1,0 +1,234 @@
+"""The queue of a session: everything exactly once, in the shapes, dtypes and order that were asked for."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import warnings
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fastfeed import FeedRunner, FeedWarning, OptionError, Shuffle, SpecError
+from tests.batches import make, templates
+from tests.feeds import Readable, chunks, ids_of, shared_out
+
+tf = pytest.importorskip("tensorflow")
+from tests.graphs import drained, session, tf1  # noqa: E402
+
+SMALL = Shuffle(capacity=20, min_after_dequeue=8)
+pytestmark = pytest.mark.usefixtures("graph")
+
+
+@pytest.mark.parametrize("shuffle", [None, False, SMALL])
+@pytest.mark.parametrize("last_batch", ["keep", "drop"])
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("batch_size", [None, 5])
+def test_exactly_once(shuffle: Any, last_batch: str, threads: int, batch_size: int | None) -> None:
+    options = {"shuffle": shuffle, "last_batch": last_batch, "threads": threads, "batch_size": batch_size}
+    with session(FeedRunner(shared_out(27, 4), epochs=2, **options)) as (sess, inputs):
+        batches = drained(sess, inputs)
+        for _ in range(2):
+            assert drained(sess, inputs) == [], "the end stays"
+    size = batch_size or 4
+    counts = Counter(ids_of(batches))
+    assert set(counts) <= set(range(27))
+    assert max(counts.values()) == 2
+    assert [len(b[0]) for b in batches[:-1]] == [size] * (len(batches) - 1)
+    assert sum(counts.values()) == (54 if last_batch == "keep" else 54 - 54 % size)
+
+
+def test_without_shuffle_the_order_is_kept() -> None:
+    with session(FeedRunner(Readable(lambda: chunks(40, 4)), shuffle=False, threads=3, epochs=2)) as (sess, inputs):
+        assert ids_of(drained(sess, inputs)) == list(range(40)) * 2
+
+
+def test_records_are_shuffled_and_not_batches() -> None:
+    def order(seed: int) -> list[int]:
+        with tf.Graph().as_default(), session(FeedRunner(shared_out(400, 4), seed=seed)) as (sess, inputs):
+            return ids_of(drained(sess, inputs))
+
+    first = order(1)
+    assert sorted(first) == list(range(400))
+    together = sum(b == a + 1 for a, b in zip(first, first[1:], strict=False))
+    assert together < 40, "neighbours are torn apart"
+
+
+def test_an_indexable_is_shuffled_by_index() -> None:
+    runner = FeedRunner(range(50), transform=lambda i: (i, -i), batch_size=5, shuffle=True, seed=3)
+    with session(runner) as (sess, inputs):
+        every = ids_of(drained(sess, inputs))
+        assert "RandomShuffle" not in str({op.type for op in sess.graph.get_operations()})
+    assert sorted(every) == list(range(50)) != every
+
+
+@pytest.mark.parametrize(("last_batch", "rows"), [("keep", None), ("drop", 4)])
+def test_static_shapes(last_batch: str, rows: int | None) -> None:
+    source = iter([{"x": np.zeros((4, 5, 3), np.float32), "y": np.arange(4)}])
+    with session(FeedRunner(source, last_batch=last_batch)) as (sess, inputs):
+        assert inputs["x"].shape.as_list() == [rows, 5, 3]
+        assert inputs["y"].shape.as_list() == [rows]
+        assert (inputs["x"].dtype, inputs["y"].dtype) == (tf.float32, tf.int64)
+        assert sess.run(inputs)["x"].shape == (4, 5, 3)
+
+
+@settings(max_examples=30, deadline=None)
+@given(templates, st.booleans())
+def test_any_structure_and_dtype(template: Any, shuffled: bool) -> None:
+    made = [make(template, range(i, i + 3)) for i in (0, 3)]
+    with warnings.catch_warnings(), tf.Graph().as_default():
+        warnings.simplefilter("ignore", FeedWarning)
+        runner = FeedRunner(iter(made), shuffle=SMALL if shuffled else False)
+        with session(runner) as (sess, inputs):
+            flat = tf.nest.flatten(inputs)
+            tf.nest.assert_same_structure(inputs, made[0])
+            parts = drained(sess, flat)
+    wanted = [[leaf for b in made for leaf in [tf.nest.flatten(b)[i]]] for i in range(len(flat))]
+    for index, want in enumerate(wanted):
+        have = np.concatenate([part[index] for part in parts])
+        whole = np.concatenate([w.astype(object) if w.dtype.kind == "S" else w for w in want])
+        assert have.dtype.kind == whole.dtype.kind
+        key = repr if have.dtype.kind in "Oc" else None
+        assert have.shape == whole.shape
+        assert sorted(have.ravel().tolist(), key=key) == sorted(whole.ravel().tolist(), key=key)
+        assert shuffled or (have == whole).all()
+
+
+def words(total: int) -> list[Any]:
+    return [(np.arange(1 + i % 3), b"w" * i) for i in range(total)]
+
+
+@pytest.mark.parametrize(("pad", "fill"), [(True, 0), (-1, -1)])
+def test_records_of_varying_shape_are_padded(pad: Any, fill: int) -> None:
+    with session(FeedRunner(words(7), batch_size=3, pad=pad)) as (sess, (ids, text)):
+        assert ids.shape.as_list() == [None, None]
+        batches = drained(sess, (ids, text))
+    assert batches[0][0].tolist() == [[0, fill, fill], [0, 1, fill], [0, 1, 2]]
+    assert batches[2][0].tolist() == [[0]]
+    assert [t for _, text in batches for t in text] == [b"w" * i for i in range(7)]
+
+
+@pytest.mark.parametrize("batch_size", [None, 3])
+def test_batches_of_varying_width_are_padded(batch_size: int | None) -> None:
+    made = [np.full((2, width), width) for width in (1, 4, 2)]
+    with session(FeedRunner(iter(made), pad=-1, batch_size=batch_size)) as (sess, inputs):
+        batches = drained(sess, inputs)
+    if batch_size is None:
+        assert [b.tolist() for b in batches] == [m.tolist() for m in made]
+    else:
+        assert batches[0].tolist() == [[1, -1, -1, -1], [1, -1, -1, -1], [4] * 4]
+        assert batches[1].tolist() == [[4] * 4, [2, 2, -1, -1], [2, 2, -1, -1]]
+
+
+def test_which_dimensions_vary_can_be_said() -> None:
+    made = [np.zeros((2, 5, 3)), np.zeros((2, 5, 4))]
+    options = {"pad": True, "dtypes": "float32"}
+    with session(FeedRunner(iter(made), **options), shapes=(5, None)) as (sess, inputs):
+        assert inputs.shape.as_list() == [None, 5, None]
+        assert [b.shape for b in drained(sess, inputs)] == [(2, 5, 3), (2, 5, 4)]
+
+
+def test_a_dimension_that_the_graph_does_not_know_to_vary() -> None:
+    made = [np.zeros((2, 5, 3), "f4"), np.zeros((2, 5, 4), "f4")]
+    with session(FeedRunner(iter(made), pad=True)) as (sess, inputs):
+        with pytest.raises(SpecError, match=r"\(5, 4\).*get_inputs\(shapes=\.\.\.\)"):
+            drained(sess, inputs)
+
+
+@pytest.mark.parametrize(
+    ("dtypes", "x", "y"),
+    [("float32", "f4", "i8"), (tf.float16, "f2", "i8"), ((tf.float32, tf.int32), "f4", "i4"), ("float64", "f8", "i8")],
+)
+def test_dtypes_are_cast_and_nothing_is_said(dtypes: Any, x: str, y: str) -> None:
+    with session(FeedRunner(iter([(np.ones((2, 3)), np.arange(2))]), dtypes=dtypes)) as (sess, inputs):
+        assert [tensor.dtype.as_numpy_dtype for tensor in inputs] == [np.dtype(x), np.dtype(y)]
+        assert [array.dtype for array in sess.run(inputs)] == [np.dtype(x), np.dtype(y)]
+
+
+def test_float64_is_said_once_where_the_caller_sees_it() -> None:
+    runner = FeedRunner(iter([(np.ones((2, 3)), np.arange(2.0), np.arange(2))] * 3))
+    with pytest.warns(FeedWarning, match=r"batch\[0\], batch\[1\] is float64.*dtypes='float32'") as said:
+        inputs = runner.get_inputs()
+        runner.get_inputs()
+    assert len(said) == 1
+    assert said[0].filename == __file__
+    with tf1.Session() as sess, runner.start(sess):
+        assert len(drained(sess, inputs)) == 3
+
+
+def test_a_dtype_that_tensorflow_does_not_have() -> None:
+    with pytest.raises(SpecError, match=r"batch\[1\] has dtype .*which TensorFlow does not have.*dtypes="):
+        FeedRunner(iter([(np.arange(3), np.zeros(3, np.longdouble))])).get_inputs()
+
+
+def test_asking_twice_gives_the_same_tensors() -> None:
+    with FeedRunner(shared_out(8, 4)) as runner:
+        assert runner.get_inputs()[0] is runner.get_inputs()[0]
+
+
+def test_a_batch_larger_than_the_queue_of_the_others_passes() -> None:
+    made = [np.arange(2), np.arange(5000)]
+    with session(FeedRunner(iter(made), shuffle=False)) as (sess, inputs):
+        assert sum(len(b) for b in drained(sess, inputs)) == 5002
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"batch_size": 1500}, r"1500 records does not fit.*needed capacity >= .* = 2500, .*shuffle=Shuffle\(capacity="),
+        ({"shuffle": SMALL, "batch_size": 13}, r"13 records does not fit.*= 21,"),
+        ({"shuffle": SMALL, "memory": 300}, r"20 records of 16 bytes do not fit into the 300 bytes.*memory="),
+        ({"shuffle": SMALL, "pad": True}, r"with pad=: a RandomShuffleQueue holds records of one shape"),
+    ],
+)
+def test_a_queue_that_cannot_work(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(OptionError, match=said):
+        FeedRunner(shared_out(10**5, 4), **options).get_inputs()
+
+
+def test_nothing_of_the_feed_is_saved_or_trained() -> None:
+    with FeedRunner(shared_out(8, 4)) as runner:
+        runner.get_inputs()
+        assert not tf1.global_variables() + tf1.local_variables() + tf1.trainable_variables()
+
+
+def test_several_threads_may_run_steps() -> None:
+    with session(FeedRunner(shared_out(200, 4), threads=2, shuffle=SMALL)) as (sess, inputs):
+        parts: list[list[Any]] = [[], [], []]
+        steps = [threading.Thread(target=lambda p=p: p.extend(drained(sess, inputs))) for p in parts]
+        for thread in steps:
+            thread.start()
+        for thread in steps:
+            thread.join()
+    assert sorted(ids_of(sum(parts, []))) == list(range(200))
+
+
+def test_a_runner_that_nobody_holds_feeds_on() -> None:
+    """The idiom keeps only the tensors."""
+
+    def build() -> Any:
+        runner = FeedRunner(shared_out(400, 4), shuffle=False)
+        inputs = runner.get_inputs()
+        runner.start(sess)
+        return inputs
+
+    with tf1.Session() as sess:
+        inputs = build()
+        gc.collect()
+        assert ids_of(drained(sess, inputs)) == list(range(400))
+
+
+def test_the_snapshot_counts_what_the_session_took() -> None:
+    runner = FeedRunner(shared_out(40, 4), shuffle=False)
+    with session(runner) as (sess, inputs):
+        assert np.isnan(runner.snapshot().starvation)
+        drained(sess, inputs)
+        now = runner.snapshot()
+    assert (now.consumed.batches, now.consumed.records) == (9, 36), "the first batch ends the warm-up"
+    assert now.produced.records == 40
+    assert now.depth == 0
+    assert 0 <= now.starvation <= 1

@@ -1,0 +1,109 @@
+"""Every knob is refused with its name and the right one, before anything runs."""
+
+from __future__ import annotations
+
+from dataclasses import FrozenInstanceError, fields
+from inspect import signature
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fastfeed import FeedOptions, FeedRunner, OptionError, Shuffle
+from fastfeed.options import UNITS, free_memory_nbytes, options_from, parse_bytes
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *(("threads", v) for v in (0, -1, 1.5, 2.0, True, "2", None)),
+        *(("batch_size", v) for v in (0, -3, 2.5, True, "32")),
+        *(("epochs", v) for v in (0, -1, 1.0, False)),
+        *(("last_batch", v) for v in ("kept", None, True)),
+        *(("order", v) for v in ("random", None)),
+        *(("shuffle", v) for v in (1, 0, "yes", (2000, 1000))),
+        *(("transform", v) for v in (3, "f", [len])),
+        *(("pad", v) for v in ("0", [0])),
+        *(("seed", v) for v in (-1, 1.5, True, "1")),
+        *(("memory", v) for v in (0, -1, "0", "2 XB", "GB", "many", True, "0.1")),
+        *(("stall_timeout_s", v) for v in (0, -1, float("nan"), True, None, "60")),
+        *(("records", v) for v in (1, "yes")),
+        *(("repeat_per_producer", v) for v in (1, "yes", None)),
+    ],
+)
+def test_a_value_that_cannot_work_is_named(name: str, value: Any) -> None:
+    with pytest.raises(OptionError, match=rf"{name}=.*needed"):
+        FeedOptions(**{name: value})
+
+
+@pytest.mark.parametrize(
+    "given_",
+    [
+        {"threads": np.int64(3), "batch_size": np.int32(4), "epochs": np.uint8(2), "seed": np.int64(1)},
+        {"memory": "1.5 GiB", "stall_timeout_s": float("inf")},
+        {"shuffle": Shuffle(10, 0), "pad": -1.5, "order": "any", "last_batch": "drop"},
+        {"records": False, "repeat_per_producer": True, "transform": len},
+    ],
+)
+def test_values_that_work(given_: dict[str, Any]) -> None:
+    options = options_from(given_)
+    assert {name: getattr(options, name) for name in given_} == given_
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("thread", r"did you mean threads=\?"),
+        ("batchsize", r"did you mean batch_size=\?"),
+        ("shuffel", r"did you mean shuffle=\?"),
+        ("zebra", "the options are threads, .*batch_size"),
+    ],
+)
+def test_an_unknown_option_names_the_nearest(name: str, said: str) -> None:
+    with pytest.raises(OptionError, match=rf"no option '{name}': {said}"):
+        FeedRunner(list, **{name: 1})
+
+
+def test_options_are_frozen() -> None:
+    with pytest.raises(FrozenInstanceError):
+        FeedOptions().threads = 2  # type: ignore[misc]
+
+
+def test_the_runner_shows_its_knobs() -> None:
+    shown = signature(FeedRunner).parameters
+    assert [n for n in shown if n != "source"] == [f.name for f in fields(FeedOptions)]
+    assert all(shown[f.name].default == f.default for f in fields(FeedOptions))
+    with pytest.raises(TypeError):
+        FeedRunner(list, 4)  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize("given_", [(10, 10), (10, 11), (0, 0), (10, -1)])
+def test_a_shuffle_that_could_never_draw(given_: tuple[int, int]) -> None:
+    with pytest.raises(OptionError, match=r"Shuffle.*needed 0 <= min_after_dequeue < capacity"):
+        Shuffle(*given_)
+
+
+@pytest.mark.parametrize("given_", [(10.5, 1), ("10", 1), (10, None)])
+def test_a_shuffle_counts_records(given_: tuple[Any, Any]) -> None:
+    with pytest.raises(OptionError, match="Shuffle"):
+        Shuffle(*given_)
+
+
+@given(st.integers(1, 10**6), st.sampled_from(sorted(UNITS)), st.booleans(), st.sampled_from(["", " "]))
+def test_bytes_in_any_unit(number: int, unit: str, lower: bool, space: str) -> None:
+    text = f"{number}{space}{unit.lower() if lower else unit}"
+    assert parse_bytes(text) == number * UNITS[unit]
+    assert FeedOptions(memory=text).memory_nbytes == number * UNITS[unit]
+    assert parse_bytes(number) == number
+
+
+def test_memory_is_a_quarter_of_what_is_free() -> None:
+    free = free_memory_nbytes()
+    assert 0 < FeedOptions().memory_nbytes < free
+
+
+@pytest.mark.parametrize(("pad", "padded"), [(None, False), (False, False), (True, True), (0, True), (-1.0, True)])
+def test_what_counts_as_padding(pad: Any, padded: bool) -> None:
+    assert FeedOptions(pad=pad).padded is padded

@@ -20,7 +20,7 @@ from fastfeed.producers.threads import ThreadProducers
 from fastfeed.source import Worker, source_from
 from fastfeed.stats import Snapshot, StageRow
 
-JOIN_S = 1.8  # stop() promises two seconds
+JOIN_S = 1.8  # a producer that has ended its work is gone long before
 
 
 class Feed:

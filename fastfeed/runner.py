@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import time
 import weakref
 from collections.abc import Iterator
 from dataclasses import fields
@@ -18,6 +19,9 @@ from fastfeed.stats import Snapshot
 
 if TYPE_CHECKING:
     from fastfeed.sinks.session_queue import SessionQueue
+
+
+STOP_S = 1.8  # stop() promises two seconds
 
 
 class FeedRunner:
@@ -110,10 +114,11 @@ class FeedRunner:
     def stop(self) -> None:
         """Ends every thread within two seconds; batches asked for afterwards raise FeedStopped. May be repeated."""
         self._stopped = True
+        deadline = time.perf_counter() + STOP_S
         if self._sink is not None:
-            self._sink.stop()
+            self._sink.stop(deadline)
         if self._feed is not None:
-            self._feed.stop()
+            self._feed.stop(max(0.01, deadline - time.perf_counter()))
 
     def __iter__(self) -> Iterator[Any]:
         """Batches as numpy arrays, all epochs of one pass.
@@ -124,17 +129,12 @@ class FeedRunner:
         self._refuse_stopped()
         if self._sink is not None:
             raise StateError("this runner feeds a session: iterate over another FeedRunner")
-        feed = self._iterated()
-        while True:
-            batch = feed.take()
-            if batch is None:
-                return
-            yield feed.spec.rebuild(batch)
+        return _batches(self._iterated())
 
     def snapshot(self) -> Snapshot:
         """What every stage has done until now; `snapshot().starvation` is the share of time lost to input."""
         if self._feed is None:
-            raise StateError("snapshot() before the first batch: start the runner, or iterate over it")
+            raise StateError("snapshot() before anything was started: call start() or iter(), or begin the loop")
         return self._sink.snapshot() if self._sink is not None and self._started else self._feed.snapshot()
 
     def _iterated(self) -> Feed:
@@ -172,6 +172,11 @@ class FeedRunner:
     def _refuse_stopped(self) -> None:
         if self._stopped:
             raise FeedStopped("this runner was stopped: make a new FeedRunner to go on")
+
+
+def _batches(feed: Feed) -> Iterator[Any]:
+    while (batch := feed.take()) is not None:
+        yield feed.spec.rebuild(batch)
 
 
 FeedRunner.__init__.__signature__ = inspect.Signature(  # type: ignore[attr-defined]  # editors and help() show the knobs

@@ -21,7 +21,7 @@ tf1 = tf.compat.v1
 SCOPE = "cnn"
 FILTERS = (4, 8, 8, 8)
 HIDDEN = 64
-MOMENTUM = 0.9  # with Keras's 0.99 the test accuracy lags: 15 % after 300 steps of MNIST, where this gives 50 %
+MOMENTUM = 0.9  # after 300 steps of MNIST 51-56 % of the test set are right; with Keras's 0.99, which lags, 11-47 %
 EPSILON = 1e-3
 
 

@@ -34,8 +34,8 @@ class ThreadProducers:
                 thread.join(max(0.0, deadline - time.perf_counter()))
         if any(t.is_alive() and t is not threading.current_thread() for t in self._threads):
             warnings.warn(
-                f"producers did not end within {timeout_s:g} s; no thread can be interrupted, so they end when their "
-                f"present call returns:\n{self.stacks()}",
+                "producers did not end in time; no thread can be interrupted, so they end when their present call "
+                f"returns:\n{self.stacks()}",
                 FeedWarning,
                 stacklevel=3,
             )

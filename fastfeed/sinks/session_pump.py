@@ -42,6 +42,7 @@ class Pump:
         self._warm: tuple[float, float, int] | None = None  # time, seconds waited, dequeues at the first dequeue
         self._last = (0.0, 0)
         self._end_s: float | None = None
+        self.rows = 0  # records enqueued
         self.interrupts = InterruptPipe()
         self._filler = threading.Thread(target=self._fill, name="fastfeed-enqueue", daemon=True)
         self._watcher = threading.Thread(target=self._watch, name="fastfeed-watch", daemon=True)
@@ -60,13 +61,12 @@ class Pump:
         self._filler.start()
         self._watcher.start()
 
-    def stop(self) -> None:
-        """Breaks the feed off and waits for its threads."""
+    def stop(self, deadline: float) -> None:
+        """Breaks the queue off and waits for its two threads, until `deadline` of time.perf_counter."""
         self._break_off(FeedStopped("the runner was stopped: make a new one to go on"), grace_s=0)
-        self._feed.stop()
         for thread in (self._filler, self._watcher):
             if thread is not threading.current_thread():
-                thread.join(2)
+                thread.join(max(0.01, deadline - time.perf_counter()))
 
     def explain(self, error: Exception) -> BaseException | None:
         """Why the queue has ended, if it is this one and the end is no regular one."""
@@ -95,15 +95,14 @@ class Pump:
         return (self._end_s or time.perf_counter()) - start_s, waited - first_waited, count - first_count
 
     def _fill(self) -> None:
-        rows = 0
         try:
             enqueue = self._enqueue_function()
             while (batch := self._feed.take()) is not None:
                 self._check_shapes(batch)
                 enqueue(*(_plain_bytes(leaf) for leaf in batch.leaves))
-                rows += batch.rows
-            if rows < self._ops.batch_size and self._feed.options.last_batch == "drop":
-                raise never_filled(rows, self._ops.batch_size)
+                self.rows += batch.rows
+            if self.rows < self._ops.batch_size and self._feed.options.last_batch == "drop":
+                raise never_filled(self.rows, self._ops.batch_size)
             self._run(self._ops.finish)
         except (FeedStopped, tf.errors.CancelledError):
             pass  # by stop(), or by closing the session

@@ -111,10 +111,10 @@ class SessionQueue:
         self._pump = Pump(self._feed, self._ops, spec=self._spec, coord=coord, owner=owner)
         self._pump.start(session)
 
-    def stop(self) -> None:
-        """Ends the feed; a run that waits, and every later one that takes from the queue, raises FeedStopped."""
+    def stop(self, deadline: float) -> None:
+        """Ends the queue; a run that waits, and every later one that takes from it, raises FeedStopped."""
         if self._pump is not None:
-            self._pump.stop()
+            self._pump.stop(deadline)
 
     def snapshot(self) -> Snapshot:
         """The feed's counters, with what the graph measured about its consumer."""
@@ -122,7 +122,7 @@ class SessionQueue:
         if self._pump is None:
             return now
         elapsed_s, waited_s, batches = self._pump.consumed()
-        records = batches * self._ops.batch_size
+        records = min(batches * self._ops.batch_size, max(0, self._pump.rows - self._ops.batch_size))
         consumed = StageRow(batches, records, records * self._spec.record_nbytes, wait_in_s=waited_s)
         return replace(now, elapsed_s=elapsed_s, consumed=consumed)
 

@@ -8,8 +8,8 @@ STAMP := .venv/.installed
 version_of = $(shell $(1) -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null)
 
 installed_tf := $(shell cat $(STAMP) 2>/dev/null)
-# Without pip in it, .venv is the rest of an interrupted set-up.
-venv_python := $(if $(wildcard .venv/bin/pip),$(call version_of,.venv/bin/python))
+# Without both files, .venv is the rest of an interrupted set-up, and its python would install outside of it.
+venv_python := $(if $(and $(wildcard .venv/pyvenv.cfg),$(wildcard .venv/bin/pip)),$(call version_of,.venv/bin/python))
 
 ifndef TF
 TF := $(or $(installed_tf),tensorflow-cpu)
@@ -57,7 +57,7 @@ $(STAMP): setup.cfg pyproject.toml
 	        "name another one: make $(MAKECMDGOALS) PYTHON=python3.12" >&2; exit 1;; esac
 	@rm -f $@
 	@test "$(venv_python)" = "$(wanted_python)" || { $(PYTHON) -c 'import ensurepip, venv' 2>/dev/null \
-	    && $(PYTHON) -m venv --clear .venv; } || { \
+	    && rm -f .venv/pyvenv.cfg && $(PYTHON) -m venv --clear .venv; } || { \
 	    echo "'$(PYTHON)' cannot make a virtual environment; install its venv module" \
 	        "(on Debian and Ubuntu: apt install python3-venv)" >&2; exit 1; }
 	@echo "installing fastfeed and $(TF) into .venv: about a minute and 2 GB the first time ..."

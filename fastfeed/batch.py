@@ -26,12 +26,14 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class LeafSpec:
-    """One leaf: `path`, delivered `dtype`, record `shape` (None: varies), and the dtype that the producer makes."""
+    """One leaf: `path`, delivered `dtype`, record `shape` (None: varies), the dtype that the producer made in the
+    first batch, and whether a cast was asked for."""
 
     path: str
     dtype: np.dtype
     shape: Shape
     made: np.dtype
+    cast: bool
 
     @property
     def record_nbytes(self) -> int:
@@ -66,20 +68,20 @@ class BatchSpec:
 
     def check_leaves(self, values: Sequence[Any], place: str) -> Batch:
         """The same for leaves that are already out of their containers."""
-        arrays = tuple(self._fit(v, leaf, place) for v, leaf in zip(values, self.leaves, strict=True))
-        return Batch(arrays, rows_of(arrays, self.leaves, place), sum(map(_nbytes, arrays)))
+        arrays = tuple(self._fit(v, leaf, place=place) for v, leaf in zip(values, self.leaves, strict=True))
+        return Batch(arrays, rows_of(arrays, self.leaves, place=place), sum(map(_nbytes, arrays)))
 
     def rebuild(self, batch: Batch) -> Any:
         """The containers that the producer used, around the checked arrays."""
         return rebuild(self.structure, batch.leaves)
 
-    def _fit(self, value: Any, leaf: LeafSpec, place: str) -> np.ndarray:
-        array = value if type(value) is np.ndarray else as_array(value, leaf.path, place)
+    def _fit(self, value: Any, leaf: LeafSpec, *, place: str) -> np.ndarray:
+        array = value if type(value) is np.ndarray else as_array(value, leaf.path, place=place)
         if array.dtype != leaf.dtype:
-            array = _convert(array, leaf, place)
+            array = _convert(array, leaf, place=place)
         fits = array.shape[1:] == leaf.shape or (self.ragged and array.ndim == len(leaf.shape) + 1)
         if not fits or array.ndim == 0:
-            _refuse_shape(array, leaf, place)
+            _refuse_shape(array, leaf, place=place)
         return array
 
 
@@ -102,20 +104,24 @@ def infer(
     paths = paths_of(structure)
     if not paths:
         raise SpecError(f"{place} is an empty container: needed arrays with one leading dimension")
-    arrays = [as_array(v, p, place) for v, p in zip(leaves_of(structure, batch) or [], paths, strict=True)]
+    arrays = [as_array(v, p, place=place) for v, p in zip(leaves_of(structure, batch) or [], paths, strict=True)]
     made = [BYTES if a.dtype.kind in "SO" else a.dtype.newbyteorder("=") for a in arrays]
-    wanted = _wanted_dtypes(dtypes, structure, made)
+    wanted = _wanted_dtypes(dtypes, structure, made=made)
     shapes = _record_shapes(arrays, varied) if ragged else [a.shape[1:] for a in arrays]
-    leaves = tuple(map(LeafSpec, paths, wanted, shapes, made))
-    return BatchSpec(structure, leaves, rows_of(arrays, leaves, place), ragged)
+    given = [want is not None for want in wanted]
+    dtypes_out = [have if want is None else want for want, have in zip(wanted, made, strict=True)]
+    leaves = tuple(map(LeafSpec, paths, dtypes_out, shapes, made, given))
+    return BatchSpec(structure, leaves, rows_of(arrays, leaves, place=place), ragged)
 
 
 def with_shapes(spec: BatchSpec, shapes: Any) -> BatchSpec:
     """`spec` with the record shapes that the user states (a structure like the batch, a shape for each leaf)."""
     given = spread_shapes(spec.structure, shapes)
+    have = rebuild(spec.structure, [leaf.shape for leaf in spec.leaves])
     if given is None or any(len(g) != len(leaf.shape) for g, leaf in zip(given, spec.leaves, strict=False)):
-        have = [leaf.shape for leaf in spec.leaves]
         raise OptionError(f"shapes={shapes!r} does not fit: needed one record shape a leaf, like {have}")
+    if not spec.ragged and any(None in g for g in given):
+        raise OptionError(f"shapes={shapes!r} has dimensions that vary: say pad=True (zeros) or pad=<number> as well")
     leaves = tuple(replace(leaf, shape=tuple(g)) for leaf, g in zip(spec.leaves, given, strict=True))
     return replace(spec, leaves=leaves)
 
@@ -133,6 +139,8 @@ class _Mark:
 
 
 def _mark_shapes(shapes: Any) -> Any:
+    if hasattr(shapes, "as_list"):  # tf.TensorShape
+        shapes = shapes.as_list()
     if isinstance(shapes, dict):
         return {key: _mark_shapes(value) for key, value in shapes.items()}
     if isinstance(shapes, (tuple, list)) and all(d is None or isinstance(d, int) for d in shapes):
@@ -140,7 +148,7 @@ def _mark_shapes(shapes: Any) -> Any:
     return [_mark_shapes(s) for s in shapes] if isinstance(shapes, (tuple, list)) else shapes
 
 
-def as_array(value: Any, path: str, place: str) -> np.ndarray:
+def as_array(value: Any, path: str, *, place: str) -> np.ndarray:
     """A leaf as an array of numbers, bools or bytes with a leading dimension; else `SpecError` says what it was."""
     if isinstance(value, SCALARS) or value is None:
         raise SpecError(
@@ -156,10 +164,10 @@ def as_array(value: Any, path: str, place: str) -> np.ndarray:
         ) from None
     if array.ndim == 0:
         raise SpecError(f"{path} of {place} is {_short(value)}: needed an array with one leading dimension")
-    return check_dtype(array, path, place)
+    return check_dtype(array, f"{path} of {place}")
 
 
-def check_dtype(array: np.ndarray, path: str, place: str) -> np.ndarray:
+def check_dtype(array: np.ndarray, where: str) -> np.ndarray:
     """`array` in this machine's byte order, if its dtype can be fed; else SpecError."""
     kind = array.dtype.kind
     if kind in "biufcS" or (kind == "V" and array.dtype.type.__module__.startswith("ml_dtypes")):
@@ -167,17 +175,17 @@ def check_dtype(array: np.ndarray, path: str, place: str) -> np.ndarray:
     if kind == "O" and all(type(v) is bytes for v in array.flat):
         return array
     if kind == "U":
-        raise SpecError(f"{path} of {place} holds text ({array.dtype}): needed numbers or bytes; encode it: s.encode()")
+        raise SpecError(f"{where} holds text ({array.dtype}): needed numbers or bytes; encode it: s.encode()")
     if kind == "O":
         inside = type(next((v for v in array.flat if type(v) is not bytes), None)).__name__
         raise SpecError(
-            f"{path} of {place} is an object array that holds {inside}: needed numbers, bools or bytes. Records of "
+            f"{where} is an object array that holds {inside}: needed numbers, bools or bytes. Records of "
             "varying shape: yield single records with records=True, batch_size=32, pad=True"
         )
-    raise SpecError(f"{path} of {place} has dtype {array.dtype}: needed numbers, bools or bytes")
+    raise SpecError(f"{where} has dtype {array.dtype}: needed numbers, bools or bytes")
 
 
-def rows_of(arrays: Sequence[np.ndarray], leaves: Sequence[LeafSpec], place: str) -> int:
+def rows_of(arrays: Sequence[np.ndarray], leaves: Sequence[LeafSpec], *, place: str) -> int:
     """The one leading dimension of all arrays; SpecError names the leaf that has another."""
     rows = int(arrays[0].shape[0])
     for array, leaf in zip(arrays, leaves, strict=True):
@@ -198,20 +206,26 @@ def _record_shapes(arrays: Sequence[np.ndarray], varied: Sequence[Sequence[bool]
     ]
 
 
-def _wanted_dtypes(dtypes: Any, structure: Structure, made: Sequence[np.dtype]) -> list[np.dtype]:
+def _wanted_dtypes(dtypes: Any, structure: Structure, *, made: Sequence[np.dtype]) -> list[np.dtype | None]:
+    """The dtype that each leaf is to be cast to, or None."""
     if dtypes is None:
-        return list(made)
-    single = None if isinstance(dtypes, (tuple, list, dict)) else _dtype(dtypes)
-    if single is not None:
-        return [single if have.kind == "f" else have for have in made]
+        return [None] * len(made)
+    if not isinstance(dtypes, (tuple, list, dict)):
+        return [_dtype(dtypes) if _is_floating(have) else None for have in made]
     given = spread(structure, dtypes)
     if given is None:
         raise OptionError(f"dtypes={dtypes!r} does not fit the batch: needed one dtype or {describe(structure)}")
-    return [have if want is None else _dtype(want) for want, have in zip(given, made, strict=True)]
+    return [None if want is None else _dtype(want) for want in given]
+
+
+def _is_floating(dtype: np.dtype) -> bool:
+    return dtype.kind == "f" or (dtype.kind == "V" and "float" in dtype.name)
 
 
 def _dtype(value: Any) -> np.dtype:
     """A numpy dtype from whatever names one; TensorFlow's dtypes say theirs in `as_numpy_dtype`."""
+    if isinstance(value, (tuple, list, dict)):
+        raise OptionError(f"dtypes: {value!r} stands where one dtype was needed")
     try:
         found: np.dtype = np.dtype(getattr(value, "as_numpy_dtype", value))
         return found
@@ -219,15 +233,17 @@ def _dtype(value: Any) -> np.dtype:
         raise OptionError(f"dtypes: {value!r} is no dtype; write for instance dtypes='float32'") from None
 
 
-def _convert(array: np.ndarray, leaf: LeafSpec, place: str) -> np.ndarray:
+def _convert(array: np.ndarray, leaf: LeafSpec, *, place: str) -> np.ndarray:
     """The cast that `dtypes` asked for, native byte order, or the two forms of bytes; anything else is refused."""
-    array = check_dtype(array, leaf.path, place)
+    array = check_dtype(array, f"{leaf.path} of {place}")
     if leaf.dtype == BYTES and array.dtype.kind in "SO":
         return array
     if array.dtype == leaf.dtype:
         return array
-    asked = leaf.dtype != leaf.made
-    if asked and array.dtype.kind not in "SO" and (array.dtype == leaf.made or array.dtype.kind == leaf.made.kind):
+    if not array.size and leaf.dtype != BYTES:  # an empty list has no dtype that anybody chose
+        return array.astype(leaf.dtype)
+    near = array.dtype.kind == leaf.made.kind or (_is_floating(array.dtype) and _is_floating(leaf.made))
+    if leaf.cast and array.dtype.kind not in "SO" and (near or np.can_cast(array.dtype, leaf.dtype, "same_kind")):
         return array.astype(leaf.dtype)
     raise SpecError(
         f"{leaf.path} of {place} has dtype {array.dtype}: needed {_name(leaf.made)} as in the first batch. "
@@ -235,7 +251,7 @@ def _convert(array: np.ndarray, leaf: LeafSpec, place: str) -> np.ndarray:
     )
 
 
-def _refuse_shape(array: np.ndarray, leaf: LeafSpec, place: str) -> None:
+def _refuse_shape(array: np.ndarray, leaf: LeafSpec, *, place: str) -> None:
     if array.ndim == 0:
         raise SpecError(f"{leaf.path} of {place} is a scalar: needed an array with one leading dimension")
     raise SpecError(

@@ -66,7 +66,7 @@ def _bench(*, output: Path | None, **options: Any) -> None:
     sweep = _sweep(options, Console(stderr=True))
     console.print(*tables_of(sweep), sep="\n")
     if output is not None:
-        written = [write_json(sweep, output), *_plots(sweep, output, console)]
+        written = [write_json(sweep, output), *_plots(sweep, output, console=console)]
         console.print("written: " + ", ".join(str(path) for path in written), soft_wrap=True)
     console.print(advise(sweep), style="bold", soft_wrap=True, highlight=False)
 
@@ -84,7 +84,7 @@ def _sweep(options: dict[str, Any], console: Console) -> Any:
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task("starting", total=1.0)
-        return run_sweep(workload, consumer, plan, progress=_reporter(bar, task))
+        return run_sweep(workload, consumer, plan=plan, progress=_reporter(bar, task))
 
 
 def _reporter(bar: Progress, task: Any) -> Callable[[str, float], None]:
@@ -99,7 +99,7 @@ def _reporter(bar: Progress, task: Any) -> Callable[[str, float], None]:
     return report
 
 
-def _plots(sweep: Any, output: Path, console: Console) -> list[Path]:
+def _plots(sweep: Any, output: Path, *, console: Console) -> list[Path]:
     from fastfeed.benchmark.plot import write_plots
 
     try:

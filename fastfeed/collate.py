@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -15,7 +16,7 @@ from fastfeed.structure import describe, leaves_of, paths_of, rebuild, structure
 Pad = bool | int | float | None
 
 
-def collate(records: Sequence[Any], pad: Pad, place: str) -> tuple[Any, list[tuple[bool, ...]]]:
+def collate(records: Sequence[Any], pad: Pad, *, place: str) -> tuple[Any, list[tuple[bool, ...]]]:
     """One batch from single records, and for each leaf which of its record's axes varied.
 
     Leaves become arrays of shape (len(records), *record shape); records that differ in shape are padded at the end
@@ -34,7 +35,7 @@ def collate(records: Sequence[Any], pad: Pad, place: str) -> tuple[Any, list[tup
     columns = list(zip(*rows, strict=True))
     arrays, varied = [], []
     for column, path in zip(columns, paths_of(structure, "record"), strict=True):
-        array, axes = _stack(column, pad, f"{path} in {place}")
+        array, axes = _stack(column, pad, where=f"{path} of {place}")
         arrays.append(array)
         varied.append(axes)
     return rebuild(structure, arrays), varied
@@ -47,15 +48,16 @@ class Rebatcher:
     others are copied. `last` says what `flush` does with the remainder: "keep" or "drop" (counted in `dropped`).
     """
 
-    def __init__(self, size: int, last: str, pad: Pad = None) -> None:
+    def __init__(self, size: int, last: str, *, pad: Pad = None, across_epochs: bool = False) -> None:
         self.size = size
+        self._across_epochs = across_epochs
         self.dropped = 0
         self._keep = last == "keep"
         self._pad = pad
         self._parts: deque[Batch] = deque()
         self._rows = 0
 
-    def push(self, batch: Batch, stream: int = 0, place: str = "") -> Iterable[Batch]:
+    def push(self, batch: Batch, stream: int = 0, *, place: str = "") -> Iterable[Batch]:
         """The batches that are complete now; where a batch comes from does not matter here."""
         if batch.rows == self.size and not self._rows:
             return (batch,)
@@ -63,8 +65,12 @@ class Rebatcher:
         self._rows += batch.rows
         return [self._take(self.size) for _ in range(self._rows // self.size)]
 
+    def end_epoch(self) -> Iterable[Batch]:
+        """What is delivered where an epoch ends: the remainder, unless batches may straddle epochs."""
+        return () if self._across_epochs else self.flush()
+
     def flush(self) -> Iterable[Batch]:
-        """The remainder, at the end of an epoch."""
+        """The remainder."""
         if not self._rows:
             return ()
         rest = self._take(self._rows)
@@ -79,8 +85,8 @@ class Rebatcher:
         while missing:
             part = self._parts.popleft()
             if part.rows > missing:
-                self._parts.appendleft(_cut(part, missing, part.rows))
-                part = _cut(part, 0, missing)
+                self._parts.appendleft(_cut(part, missing, stop=part.rows))
+                part = _cut(part, 0, stop=missing)
             pieces.append(part)
             missing -= part.rows
         self._rows -= rows
@@ -92,13 +98,15 @@ class Records:
 
     dropped = 0
 
-    def push(self, batch: Batch, stream: int = 0, place: str = "") -> Iterable[Batch]:
+    def push(self, batch: Batch, stream: int = 0, *, place: str = "") -> Iterable[Batch]:
         """The batch itself."""
         return (batch,)
 
-    def flush(self) -> Iterable[Batch]:
+    def end_epoch(self) -> Iterable[Batch]:
         """Nothing is held back."""
         return ()
+
+    flush = end_epoch
 
 
 class AsProduced:
@@ -110,7 +118,7 @@ class AsProduced:
         self._size: dict[int, int] = {}
         self._short: dict[int, str] = {}
 
-    def push(self, batch: Batch, stream: int = 0, place: str = "") -> Iterable[Batch]:
+    def push(self, batch: Batch, stream: int = 0, *, place: str = "") -> Iterable[Batch]:
         """The batch itself; SpecError where the leading dimension changed midway."""
         size = self._size.setdefault(stream, batch.rows)
         if stream in self._short or batch.rows > size:
@@ -123,10 +131,12 @@ class AsProduced:
             self._short[stream] = f"{place} ({batch.rows} records)"
         return (batch,)
 
-    def flush(self) -> Iterable[Batch]:
+    def end_epoch(self) -> Iterable[Batch]:
         """Nothing is held back; a new epoch may start."""
         self._short.clear()
         return ()
+
+    flush = end_epoch
 
 
 def join(parts: Sequence[Batch], pad: Pad) -> Batch:
@@ -135,7 +145,7 @@ def join(parts: Sequence[Batch], pad: Pad) -> Batch:
     return Batch(leaves, sum(p.rows for p in parts), sum(p.nbytes for p in parts))
 
 
-def _cut(batch: Batch, start: int, stop: int) -> Batch:
+def _cut(batch: Batch, start: int, *, stop: int) -> Batch:
     rows = stop - start
     return Batch(tuple(leaf[start:stop] for leaf in batch.leaves), rows, batch.nbytes * rows // batch.rows)
 
@@ -145,15 +155,16 @@ def _concatenate(arrays: list[np.ndarray], pad: Pad) -> np.ndarray:
         arrays = [a.astype(object) for a in arrays]
     if len({a.shape[1:] for a in arrays}) > 1:
         shape = tuple(map(max, zip(*(a.shape[1:] for a in arrays), strict=True)))
-        arrays = [_padded(a, (a.shape[0], *shape), pad) for a in arrays]
+        arrays = [_padded(a, (a.shape[0], *shape), pad=pad) for a in arrays]
     return np.concatenate(arrays)
 
 
-def _stack(values: Sequence[Any], pad: Pad, where: str) -> tuple[np.ndarray, tuple[bool, ...]]:
+def _stack(values: Sequence[Any], pad: Pad, *, where: str) -> tuple[np.ndarray, tuple[bool, ...]]:
     if type(values[0]) is bytes:
         return _stack_bytes(values, where), ()
     arrays = [_record_array(v, where) for v in values]
-    first = arrays[0]
+    first = next((a for a in arrays if a.size), arrays[0])
+    arrays = [a if a.size else a.astype(first.dtype) for a in arrays]  # an empty list has no dtype of its own
     if any(a.dtype != first.dtype for a in arrays):
         other = next(a.dtype for a in arrays if a.dtype != first.dtype)
         raise SpecError(f"{where} has dtype {first.dtype} in one record and {other} in another: yield one dtype")
@@ -194,10 +205,10 @@ def _record_array(value: Any, where: str) -> np.ndarray:
         raise SpecError(f"{where} is a ragged list, which is no array ({error})") from None
     if type(value) is np.bytes_ or array.dtype.kind in "biufc":
         return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
-    return check_dtype(array, where, "a record")
+    return check_dtype(array, where)
 
 
-def _padded(array: np.ndarray, shape: tuple[int, ...], pad: Pad) -> np.ndarray:
+def _padded(array: np.ndarray, shape: tuple[int, ...], *, pad: Pad) -> np.ndarray:
     if array.shape == shape:
         return array
     out = np.full(shape, pad_value(pad, array.dtype), array.dtype)
@@ -212,6 +223,6 @@ def pad_value(pad: Pad, dtype: np.dtype) -> Any:
     if pad is None or isinstance(pad, bool):
         return 0
     value = np.array(pad)
-    if dtype.kind in "iub" and value.astype(dtype) != value:
+    if dtype.kind in "iub" and not (math.isfinite(pad) and value.astype(dtype) == value):
         raise OptionError(f"pad={pad!r} does not fit into a leaf of dtype {dtype}: choose a number that it can hold")
     return value.astype(dtype)

@@ -54,11 +54,19 @@ class ProducerError(FeedError):
 class ProducerFailed(ProducerError):
     """A producer raised: `__cause__` is the original exception, whose traceback is part of the text."""
 
-    def __init__(self, place: str, cause: BaseException) -> None:
+    def __init__(self, place: str, cause: BaseException, *, ticket: int | None = None) -> None:
         original = "".join(traceback.format_exception(type(cause), cause, _from_the_users_code(cause))).rstrip()
-        super().__init__(f"{place} raised {type(cause).__name__}: {cause}\n\nIn the producer:\n{original}")
+        super().__init__(f"{place} raised {type(cause).__name__}: {_message(cause)}\n\nIn the producer:\n{original}")
         self.place = place
+        self.ticket = ticket
         self.__cause__ = cause
+
+
+def _message(cause: BaseException) -> str:
+    try:
+        return str(cause)
+    except Exception:  # a user's own __str__ may fail, and must not hide that the producer did
+        return "(its text cannot be shown)"
 
 
 def _from_the_users_code(cause: BaseException) -> TracebackType | None:

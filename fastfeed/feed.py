@@ -14,7 +14,7 @@ from fastfeed.batch import Batch, BatchSpec
 from fastfeed.collate import AsProduced, Rebatcher, Records
 from fastfeed.errors import FeedError, FeedStopped, FeedTimeout, OptionError, SpecError
 from fastfeed.options import FeedOptions
-from fastfeed.producers.handoff import Handoff, Made, Timeout
+from fastfeed.producers.handoff import END_OF_EPOCH, Handoff, Made, Timeout
 from fastfeed.producers.loop import Maker, Producer
 from fastfeed.producers.threads import ThreadProducers
 from fastfeed.source import Worker, source_from
@@ -89,7 +89,7 @@ class Feed:
         batch = self._next()
         now = time.perf_counter()
         if batch is not None:
-            self._account(batch, start, now)
+            self._count(batch, now - start, now_s=now)
         return batch
 
     def stop(self, join_s: float = JOIN_S) -> None:
@@ -126,13 +126,13 @@ class Feed:
             producers=rows,
         )
 
-    def _account(self, batch: Batch, start: float, now: float) -> None:
+    def _count(self, batch: Batch, waited_s: float, *, now_s: float) -> None:
         row = self.consumed
-        self._last_s = now
+        self._last_s = now_s
         if self._first_s is None:  # the wait for the first batch is warm-up, not starvation
-            self._first_s = now
+            self._first_s = now_s
             return
-        row.wait_in_s += now - start
+        row.wait_in_s += waited_s
         row.batches += 1
         row.records += batch.rows
         row.nbytes += batch.nbytes
@@ -151,28 +151,28 @@ class Feed:
                 self._fail(error)
             if made is None:
                 self._finish()
-            elif made.batch is None:
-                self._cut.extend(self._stage.flush())
-            else:
+            elif made is END_OF_EPOCH:
+                self._cut.extend(self._stage.end_epoch())
+            elif made.batch is not None:
                 self._push(made, made.batch)
         return self._cut.popleft()
 
     def _push(self, made: Made, batch: Batch) -> None:
         try:
-            self._cut.extend(self._stage.push(batch, made.stream, made.place))
+            self._cut.extend(self._stage.push(batch, made.stream, place=made.place))
         except SpecError as error:
             self._fail(error)
 
     def _finish(self) -> None:
         if self._handoff.stopped:
             raise self.error or FeedStopped("the runner was stopped: make a new one to go on")
-        self._ended = True
         self._cut.extend(self._stage.flush())
         self._threads.join(JOIN_S)
         if self._maker.spec is None:
             self._fail(_no_batch())
         if not self._cut and self._stage.dropped and self._first_s is None:
-            raise never_filled(self._stage.dropped, self.options.batch_size)
+            self._fail(never_filled(self._stage.dropped, self.options.batch_size))
+        self._ended = True
 
     def _fail(self, error: BaseException) -> None:
         """Ends the feed on `error`, which every later `take` meets again."""

@@ -66,7 +66,7 @@ def starvation(rate: float, step_s: float) -> float:
     return min(1.0, max(0.0, 1 - rate * step_s))
 
 
-def utilisation(steps: int, step_s: float, wall_s: float) -> float:
+def utilisation(steps: int, step_s: float, *, wall_s: float) -> float:
     """AU of MLPerf Storage: compute time by total time."""
     return min(1.0, steps * step_s / wall_s) if wall_s > 0 else float("nan")
 

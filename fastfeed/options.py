@@ -29,6 +29,8 @@ class Shuffle:
     min_after_dequeue: int = 1000
 
     def __post_init__(self) -> None:
+        if not all(isinstance(n, Integral) for n in (self.capacity, self.min_after_dequeue)):
+            raise OptionError(f"{self!r}: needed integers, in records")
         if self.min_after_dequeue < 0 or self.capacity <= self.min_after_dequeue:
             raise OptionError(
                 f"Shuffle(capacity={self.capacity}, min_after_dequeue={self.min_after_dequeue}): needed "
@@ -56,14 +58,17 @@ class FeedOptions:
     repeat_per_producer: bool = False  # allow each producer its own full copy of a finite callable
 
     def __post_init__(self) -> None:
-        _positive_int("threads", self.threads, "one producer thread is the least")
+        _positive_int("threads", self.threads, least="one producer thread is the least")
         for name in ("batch_size", "epochs"):
             if getattr(self, name) is not None:
-                _positive_int(name, getattr(self, name), "leave it out for the default")
-        _one_of("last_batch", self.last_batch, ("keep", "drop"))
-        _one_of("order", self.order, ("kept", "any"))
+                _positive_int(name, getattr(self, name), least="leave it out for the default")
+        _one_of("last_batch", self.last_batch, choices=("keep", "drop"))
+        _one_of("order", self.order, choices=("kept", "any"))
         if not (self.shuffle is None or isinstance(self.shuffle, (bool, Shuffle))):
             raise OptionError(f"shuffle={self.shuffle!r}: needed None, True, False or Shuffle(capacity=...)")
+        for name, choices in (("records", (None, True, False)), ("repeat_per_producer", (True, False))):
+            if not any(getattr(self, name) is choice for choice in choices):
+                raise OptionError(f"{name}={getattr(self, name)!r}: needed one of {choices}")
         if self.transform is not None and not callable(self.transform):
             raise OptionError(f"transform={self.transform!r}: needed a function of one item")
         if self.pad is not None and not isinstance(self.pad, (bool, int, float)):
@@ -71,7 +76,8 @@ class FeedOptions:
         number = isinstance(self.seed, Integral) and not isinstance(self.seed, bool)
         if self.seed is not None and not (number and int(self.seed) >= 0):
             raise OptionError(f"seed={self.seed!r}: needed an integer of 0 or more, or None")
-        if isinstance(self.stall_timeout_s, bool) or not self.stall_timeout_s > 0:
+        limit = self.stall_timeout_s
+        if isinstance(limit, bool) or not isinstance(limit, (int, float)) or not limit > 0:
             raise OptionError(f"stall_timeout_s={self.stall_timeout_s!r}: needed seconds above 0 (float('inf'): never)")
         _ = self.memory_nbytes
 
@@ -100,9 +106,11 @@ def options_from(given: dict[str, Any]) -> FeedOptions:
 def parse_bytes(value: int | str) -> int:
     """Bytes from 2000000, "2GB" or "512 MiB"."""
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kKmMgG]?[iI]?[bB]?)\s*", str(value))
-    if isinstance(value, bool) or match is None or match[2].upper() not in UNITS or not float(match[1]):
+    known = match is not None and not isinstance(value, bool) and match[2].upper() in UNITS
+    nbytes = int(float(match[1]) * UNITS[match[2].upper()]) if match is not None and known else 0
+    if not nbytes:
         raise OptionError(f'memory={value!r}: needed a number of bytes above 0, such as "2GB"')
-    return int(float(match[1]) * UNITS[match[2].upper()])
+    return nbytes
 
 
 def free_memory_nbytes() -> int:
@@ -116,11 +124,11 @@ def free_memory_nbytes() -> int:
     return free if limit == "max" else max(min(free, int(limit) - used), 2**20)
 
 
-def _positive_int(name: str, value: Any, least: str) -> None:
+def _positive_int(name: str, value: Any, *, least: str) -> None:
     if isinstance(value, bool) or not isinstance(value, Integral) or int(value) < 1:
         raise OptionError(f"{name}={value!r}: needed an integer of 1 or more; {least}")
 
 
-def _one_of(name: str, value: Any, choices: tuple[str, ...]) -> None:
+def _one_of(name: str, value: Any, *, choices: tuple[str, ...]) -> None:
     if value not in choices:
         raise OptionError(f"{name}={value!r}: needed one of {', '.join(map(repr, choices))}")

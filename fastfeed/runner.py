@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import threading
 import time
 import weakref
 from collections.abc import Iterator
@@ -50,7 +51,6 @@ class FeedRunner:
         self._started = False
         self._stopped = False
         self._next_epoch = 0
-        self._cleanup: Any = None
 
     def __enter__(self) -> FeedRunner:
         return self
@@ -68,10 +68,10 @@ class FeedRunner:
         Raises StateError after `start` or in a finalised graph, OptionError (queue smaller than a batch), SpecError,
         ProducerError, FeedTimeout, MissingExtra (no TensorFlow).
         """
+        self._refuse_stopped()
         if self._sink is None:
             if self._started or self._feed is not None:
                 raise StateError("get_inputs() after start(): call it first, it makes the queue that start() fills")
-            self._refuse_stopped()
             from fastfeed.sinks.session_queue import SessionQueue, check_graph
 
             check_graph()
@@ -113,12 +113,12 @@ class FeedRunner:
 
     def stop(self) -> None:
         """Ends every thread within two seconds; batches asked for afterwards raise FeedStopped. May be repeated."""
+        deadline = time.perf_counter() + (0 if self._stopped else STOP_S)
         self._stopped = True
-        deadline = time.perf_counter() + STOP_S
         if self._sink is not None:
             self._sink.stop(deadline)
         if self._feed is not None:
-            self._feed.stop(max(0.01, deadline - time.perf_counter()))
+            self._feed.stop(max(0.0, deadline - time.perf_counter()))
 
     def __iter__(self) -> Iterator[Any]:
         """Batches as numpy arrays, all epochs of one pass.
@@ -129,7 +129,7 @@ class FeedRunner:
         self._refuse_stopped()
         if self._sink is not None:
             raise StateError("this runner feeds a session: iterate over another FeedRunner")
-        return _batches(self._iterated())
+        return _batches(self, self._iterated())
 
     def snapshot(self) -> Snapshot:
         """What every stage has done until now; `snapshot().starvation` is the share of time lost to input."""
@@ -150,14 +150,17 @@ class FeedRunner:
             )
         feed = self._new_feed()
         size, last = self.options.batch_size, self.options.last_batch
-        feed.deliver(AsProduced() if size is None else Rebatcher(size, last, self.options.pad))
+        if size is not None:
+            feed.deliver(Rebatcher(size, last, pad=self.options.pad))
+        elif self.options.order == "kept":  # without order nobody can tell which batch is the last
+            feed.deliver(AsProduced())
         return feed
 
     def _new_feed(self) -> Feed:
         self._feed = Feed(self._source, self.options, seed=self._seed, first_epoch=self._next_epoch)
         self._next_epoch += self.options.epochs or 1
         # A forgotten runner must not leave threads behind: they hold the feed, never the runner.
-        self._cleanup = weakref.finalize(self, self._feed.stop, 0)
+        weakref.finalize(self, _abandon, self._feed)
         self._feed.start()
         return self._feed
 
@@ -174,7 +177,13 @@ class FeedRunner:
             raise FeedStopped("this runner was stopped: make a new FeedRunner to go on")
 
 
-def _batches(feed: Feed) -> Iterator[Any]:
+def _abandon(feed: Feed) -> None:
+    """At the interpreter's exit the threads are waited for: one that is inside native code then would abort it."""
+    feed.stop(0 if threading.main_thread().is_alive() else 1.0)
+
+
+def _batches(runner: FeedRunner, feed: Feed) -> Iterator[Any]:
+    """Holds the runner, which nobody else may: `for batch in FeedRunner(source)`."""
     while (batch := feed.take()) is not None:
         yield feed.spec.rebuild(batch)
 

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from fastfeed.errors import OptionError
+from fastfeed.errors import OptionError, ProducerFailed
 from fastfeed.options import FeedOptions
 
 Item = tuple["int | None", Any]
@@ -119,7 +119,7 @@ class CallableSource:
             )
         if not empty:
             self._gave.add(worker.index)
-        if not self._alone:
+        if not self._alone and not empty:
             raise OptionError(
                 f"the callable's stream ended, and each of the {worker.count} producers has one of its own: the data "
                 "would be delivered several times. Three ways out: give the callable an argument `worker` and yield "
@@ -157,14 +157,14 @@ class SharedSource:
         self._chunk = _chunk_size(options, default=False)
         self.records = self._chunk > 0
         self._lock = threading.Lock()
-        self._iterator: Iterator[Any] | None = None
+        self._iterator: Iterator[Any] = iter(())
         self._ticket = 0
         self._epoch = -1
         self._ended = False
         if (options.epochs or 1) > 1 and ends_for_good(stream):
             raise OptionError(
                 f"epochs={options.epochs} needs a source that can be read again: an iterator ends once. Pass the "
-                "function that makes it, or an iterable such as a list"
+                "function that makes it, or a list of batches with records=False"
             )
 
     def open(self, worker: Worker) -> Iterator[Item]:
@@ -181,15 +181,16 @@ class SharedSource:
         return part
 
     def _read(self, epoch: int) -> Item | None:
-        if epoch > self._epoch:
-            self._iterator, self._epoch, self._ended = _chunks(iter(self._stream), self._chunk), epoch, False
-        if self._ended or epoch < self._epoch or self._iterator is None:
+        if epoch < self._epoch or (epoch == self._epoch and self._ended):
             return None
         try:
+            if epoch > self._epoch:
+                self._epoch, self._ended = epoch, False
+                self._iterator = _chunks(iter(self._stream), self._chunk)
             payload: Any = next(self._iterator, EpochEnd)
-        except BaseException:
+        except BaseException as error:
             self._ended = True
-            raise
+            raise ProducerFailed(f"batch {self._ticket}", error, ticket=self._ticket) from error
         self._ended = payload is EpochEnd
         self._ticket += 1
         return self._ticket - 1, payload

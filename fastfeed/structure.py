@@ -42,7 +42,7 @@ def structure_of(value: Any) -> Structure:
 def leaves_of(structure: Structure, value: Any) -> list[Any] | None:
     """The leaves of `value` in order, or None where it does not have this structure."""
     found: list[Any] = []
-    return found if _collect(structure, value, found) else None
+    return found if _collect(structure, value, found=found) else None
 
 
 def rebuild(structure: Structure, leaves: Sequence[Any]) -> Any:
@@ -80,6 +80,8 @@ def spread(structure: Structure, given: Any) -> list[Any] | None:
         if set(given) != set(structure.keys):
             return None
         parts: list[Any] = [given[key] for key in structure.keys]
+    elif issubclass(structure.kind, dict):
+        return None
     elif isinstance(given, (tuple, list)) and len(given) == len(structure.children):
         parts = list(given)
     else:
@@ -93,6 +95,8 @@ def _is_sequence(value: Any) -> bool:
 
 
 def _is_list_of_scalars(value: list[Any]) -> bool:
+    if not all(isinstance(v, (list, *SCALARS)) for v in value):
+        return False
     first: Any = value
     while isinstance(first, list):
         if not first:
@@ -101,17 +105,17 @@ def _is_list_of_scalars(value: list[Any]) -> bool:
     return isinstance(first, SCALARS)
 
 
-def _collect(node: Structure, value: Any, found: list[Any]) -> bool:
+def _collect(node: Structure, value: Any, *, found: list[Any]) -> bool:
     if node is None:
         found.append(value)
         return not isinstance(value, (tuple, Mapping))
     if issubclass(node.kind, dict):
         if not isinstance(value, Mapping) or len(value) != len(node.keys):
             return False
-        return all(key in value and _collect(child, value[key], found) for key, child in _pairs(node))
+        return all(key in value and _collect(child, value[key], found=found) for key, child in _pairs(node))
     if not _same_kind(node.kind, value) or len(value) != len(node.children):
         return False
-    return all(_collect(child, part, found) for child, part in zip(node.children, value, strict=True))
+    return all(_collect(child, part, found=found) for child, part in zip(node.children, value, strict=True))
 
 
 def _pairs(node: Container) -> Iterator[tuple[Any, Structure]]:

@@ -1,4 +1,4 @@
-"""Every test proves that it left nothing behind: no thread, no child process, no file descriptor, nothing in /dev/shm."""
+"""Every test proves that it left nothing behind: no thread, child process, file descriptor or shared memory."""
 
 from __future__ import annotations
 

@@ -54,4 +54,4 @@ def test_without_a_step_nothing_starves_and_nothing_is_bounded_by_it() -> None:
 def test_the_definitions_of_starvation_and_utilisation() -> None:
     assert starvation(20, 0.02) == pytest.approx(0.6)
     assert starvation(100, 0.02) == 0
-    assert utilisation(100, 0.009, 1.0) == pytest.approx(0.9)
+    assert utilisation(100, 0.009, wall_s=1.0) == pytest.approx(0.9)

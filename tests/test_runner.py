@@ -187,6 +187,14 @@ def test_a_shuffle_that_plain_iteration_does_not_have_is_refused(shuffle: Any) -
         next(iter(FeedRunner(shared_out(8, 4), shuffle=shuffle)))
 
 
+def test_a_loop_keeps_the_runner_that_nobody_else_holds() -> None:
+    seen = []
+    for batch in FeedRunner(shared_out(200, 4), threads=2):
+        gc.collect()
+        seen.append(batch)
+    assert sorted(ids_of(seen)) == list(range(200))
+
+
 def test_a_forgotten_runner_ends_its_threads() -> None:
     with Blocked(chunks(400, 4)) as source:
         runner = FeedRunner(source)
@@ -236,7 +244,7 @@ def test_a_producer_that_does_not_end_is_shown() -> None:
         runner = FeedRunner(source)
         next(iter(runner))
         source.reached.wait(LONG_S)
-        with pytest.warns(FeedWarning, match=r"did not end within(.|\n)*let_go\.wait"):
+        with pytest.warns(FeedWarning, match=r"did not end(.|\n)*let_go\.wait"):
             runner.stop()
 
 

@@ -58,7 +58,7 @@ def consumer_from(text: str) -> Consumer:
 class PlainConsumer:
     """A loop over numpy batches; `make_step(batch)` returns the function that trains on one."""
 
-    def __init__(self, name: str, make_step: Callable[[Any], Callable[[Any], Any]], burns_cpu: bool = False) -> None:
+    def __init__(self, name: str, make_step: Callable[[Any], Callable[[Any], Any]], *, burns_cpu: bool = False) -> None:
         self.name = name
         self.burns_cpu = burns_cpu
         self._make_step = make_step
@@ -74,7 +74,7 @@ class PlainConsumer:
         """Plain iteration over a FeedRunner."""
         start = time.perf_counter()
         with ExitStack() as stack:
-            runner = stack.enter_context(runner_for(source, threads, batch_size))
+            runner = stack.enter_context(runner_for(source, threads, batch_size=batch_size))
             batches = iter(runner)
             first = next(batches)
             first_batch_s = time.perf_counter() - start
@@ -90,7 +90,7 @@ class PlainConsumer:
             yield Loop(step, first_batch_s, runner)
 
 
-def runner_for(source: Any, threads: int, batch_size: int | None) -> FeedRunner:
+def runner_for(source: Any, threads: int, *, batch_size: int | None) -> FeedRunner:
     """The runner under test: a finite iterator starts again, for it is the speed that is measured, not the data."""
     return FeedRunner(source, threads=threads, batch_size=batch_size, epochs=FOR_EVER, repeat_per_producer=True)
 

@@ -43,15 +43,15 @@ def _draw_rates(axes: Any, sweep: Sweep) -> None:
     predicted = [predict(sweep.profile, n) for n in threads]
     axes.fill_between(threads, [p.low for p in predicted], [p.high for p in predicted], color=PREDICTED, alpha=0.2)
     axes.plot(threads, [p.rate for p in predicted], "--", color=PREDICTED, label="predicted from a short profile")
-    _draw_measured(axes, ours, MEASURED, "fastfeed, measured")
+    _draw_measured(axes, ours, color=MEASURED, label="fastfeed, measured")
     idiom = [s for s in sweep.settings if s.kind != "fastfeed"]
     if idiom:
-        _draw_measured(axes, idiom, IDIOM, "hand-written runner, measured")
+        _draw_measured(axes, idiom, color=IDIOM, label="hand-written runner, measured")
     axes.set_ylim(bottom=0)
     axes.legend(fontsize="small", loc="lower right")
 
 
-def _draw_measured(axes: Any, settings: list[Setting], color: str, label: str) -> None:
+def _draw_measured(axes: Any, settings: list[Setting], *, color: str, label: str) -> None:
     rates = [s.rate for s in settings]
     errors = [
         [rate - s.spread[0] for rate, s in zip(rates, settings, strict=True)],

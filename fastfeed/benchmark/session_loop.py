@@ -44,7 +44,7 @@ class SessionConsumer:
     def loop(self, source: Any, *, threads: int, batch_size: int | None) -> Iterator[Loop]:
         """The drop-in."""
         start = time.perf_counter()
-        with tf.Graph().as_default(), runner_for(source, threads, batch_size) as runner:
+        with tf.Graph().as_default(), runner_for(source, threads, batch_size=batch_size) as runner:
             x, y = images_and_labels(runner.get_inputs())
             first_batch_s = time.perf_counter() - start
             train = train_step(x, y)
@@ -66,7 +66,7 @@ class SessionConsumer:
             enqueue, size = queue.enqueue_many(places), batch_size or len(first[0])
             train = train_step(*queue.dequeue_many(size))
             with _session() as session:
-                idiom = _HandWritten(session, enqueue, places, source)
+                idiom = _HandWritten(session, enqueue, places=places, source=source)
                 idiom.start(threads)
                 try:
                     yield Loop(lambda: _unmeasured(session.run([train.train_op, train.loss])), first_batch_s, None)
@@ -77,7 +77,7 @@ class SessionConsumer:
 class _HandWritten:
     """The threads of the idiom, with the end that the idiom does not have."""
 
-    def __init__(self, session: Any, enqueue: Any, places: Any, source: Any) -> None:
+    def __init__(self, session: Any, enqueue: Any, *, places: Any, source: Any) -> None:
         self._session, self._enqueue, self._places, self._source = session, enqueue, places, source
         self._threads: list[threading.Thread] = []
 
@@ -96,7 +96,7 @@ class _HandWritten:
     def _main(self, index: int, count: int) -> None:
         with suppress(tf.errors.CancelledError):
             while True:
-                for batch in open_stream(self._source, index, count):
+                for batch in open_stream(self._source, index, count=count):
                     self._session.run(self._enqueue, feed_dict=dict(zip(self._places, batch, strict=True)))
 
 

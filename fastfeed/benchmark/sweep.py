@@ -91,13 +91,13 @@ class Sweep:
 
     def au(self, setting: Setting) -> float:
         """Accelerator utilisation: time for the pure steps by total time."""
-        return float(median(utilisation(w.steps, self.step.step_s, w.wall_s) for w in setting.windows))
+        return float(median(utilisation(w.steps, self.step.step_s, wall_s=w.wall_s) for w in setting.windows))
 
 
 Progress = Callable[[str, float], None]  # what is being done, and which share (0 to 1) of all is done
 
 
-def run_sweep(workload: Workload, consumer: Consumer, plan: Plan, *, progress: Progress) -> Sweep:
+def run_sweep(workload: Workload, consumer: Consumer, *, plan: Plan, progress: Progress) -> Sweep:
     """Measures everything that the plan asks for; raises what the workload or the consumer raises."""
     kinds = ["fastfeed", "hand-written"] if plan.baseline else ["fastfeed"]
     if plan.baseline and not hasattr(consumer, "handwritten"):
@@ -107,12 +107,12 @@ def run_sweep(workload: Workload, consumer: Consumer, plan: Plan, *, progress: P
         batch, producer = measure_producer(workload.source, seconds=PROFILE_S, tick=tick)
     with meter.part("the step on a cached batch") as tick:
         step = measure_step(consumer, batch, seconds=PROFILE_S, tick=tick)
-    profile = _profile(workload, consumer, plan, producer=producer, step=step, meter=meter)
+    profile = _profile(workload, consumer, plan=plan, producer=producer, step=step, meter=meter)
     windows: dict[tuple[int, str], list[Window]] = {(n, k): [] for n in plan.threads for k in kinds}
     for repeat in range(plan.repeats):
         for (threads, kind), found in windows.items():
             with meter.part(f"{kind}, {threads} threads, run {repeat + 1} of {plan.repeats}") as tick:
-                found.append(_window(workload, consumer, plan, threads=threads, kind=kind, tick=tick))
+                found.append(_window(workload, consumer, plan=plan, threads=threads, kind=kind, tick=tick))
     settings = tuple(
         Setting(kind, n, tuple(found), predict(profile, n) if kind == "fastfeed" else None)
         for (n, kind), found in windows.items()
@@ -121,7 +121,7 @@ def run_sweep(workload: Workload, consumer: Consumer, plan: Plan, *, progress: P
 
 
 def _profile(
-    workload: Workload, consumer: Consumer, plan: Plan, *, producer: ProducerCost, step: StepCost, meter: _Meter
+    workload: Workload, consumer: Consumer, *, plan: Plan, producer: ProducerCost, step: StepCost, meter: _Meter
 ) -> Profile:
     """Alone where the step needs no core; else with two short runs of the real loop."""
     cores = len(os.sched_getaffinity(0))
@@ -129,13 +129,13 @@ def _profile(
     for threads in LIVE_THREADS if consumer.burns_cpu else ():
         with meter.part(f"a short run with {threads} threads") as tick:
             short = Plan((threads,), plan.batch_size, PROFILE_S, None, 1, False)
-            found = _window(workload, consumer, short, threads=threads, kind="fastfeed", tick=tick)
+            found = _window(workload, consumer, plan=short, threads=threads, kind="fastfeed", tick=tick)
             live.append(LivePoint(threads, found.rate, found.cpu_cores / found.rate))
     return Profile(producer.batch_s, producer.cpu_s, producer.gil_s, step.step_s, cores, tuple(live))
 
 
 def _window(
-    workload: Workload, consumer: Any, plan: Plan, *, threads: int, kind: str, tick: Callable[[], None]
+    workload: Workload, consumer: Any, *, plan: Plan, threads: int, kind: str, tick: Callable[[], None]
 ) -> Window:
     make = consumer.loop if kind == "fastfeed" else consumer.handwritten
     with make(workload.source, threads=threads, batch_size=plan.batch_size) as loop:

@@ -36,15 +36,15 @@ def workload_from(text: str, *, batch_size: int, data: str | None = None) -> Wor
     if not colon or not rest:
         raise OptionError(f"--workload {text!r}: needed {KINDS}")
     if kind == "photos":
-        return _photos(Path(rest).expanduser(), batch_size, text)
+        return _photos(Path(rest).expanduser(), batch_size, name=text)
     if kind in ("sleep", "python", "opencv"):
         cost_s = seconds_from(rest, text)
         cost = {"sleep": time.sleep, "python": _burn_python}.get(kind) or _opencv_burner()
         return _digits(text, lambda: cost(cost_s), batch_size=batch_size, data=data)
-    return Workload(text, _users_own(kind, rest, text), "the batches of your own iterator")
+    return Workload(text, _users_own(kind, rest, text=text), "the batches of your own iterator")
 
 
-def open_stream(source: Callable[..., Iterator[Any]], index: int = 0, count: int = 1) -> Iterator[Any]:
+def open_stream(source: Callable[..., Iterator[Any]], index: int = 0, *, count: int = 1) -> Iterator[Any]:
     """The stream of one of `count` producers, without a runner."""
     return iter(source(worker=Worker(index, count, 0, 0)) if takes_worker(source) else source())
 
@@ -95,7 +95,7 @@ def _opencv_burner() -> Callable[[float], None]:
     return burn
 
 
-def _photos(folder: Path, batch_size: int, name: str) -> Workload:
+def _photos(folder: Path, batch_size: int, *, name: str) -> Workload:
     files = sorted(p for p in folder.glob("**/*") if p.suffix.lower() in (".jpg", ".jpeg", ".png"))
     if not files:
         raise OptionError(f"--workload {name!r}: needed a folder with .jpg or .png files, {folder} holds none")
@@ -110,13 +110,13 @@ def _photos(folder: Path, batch_size: int, name: str) -> Workload:
         rng = worker.rng
         while True:
             chosen = [files[i] for i in rng.integers(0, len(files), batch_size)]
-            images = [_augment(cv2, cv2.imread(str(path), cv2.IMREAD_COLOR), path, rng) for path in chosen]
+            images = [_augment(cv2, cv2.imread(str(path), cv2.IMREAD_COLOR), path=path, rng=rng) for path in chosen]
             yield np.stack(images), np.array([labels[path.stem] for path in chosen])
 
     return Workload(name, batches, f"{len(files)} photographs of {folder}")
 
 
-def _augment(cv2: Any, image: Any, path: Path, rng: np.random.Generator) -> Any:
+def _augment(cv2: Any, image: Any, *, path: Path, rng: np.random.Generator) -> Any:
     """A random crop of 224 x 224 x 3, uint8, flipped half of the time; small photographs are enlarged first."""
     if image is None:
         raise OptionError(f"{path} is no image that OpenCV can decode: take it out of the folder")
@@ -131,7 +131,7 @@ def _augment(cv2: Any, image: Any, path: Path, rng: np.random.Generator) -> Any:
     return cv2.flip(crop, 1) if rng.random() < 0.5 else crop
 
 
-def _users_own(module_name: str, attribute: str, text: str) -> Callable[..., Iterator[Any]]:
+def _users_own(module_name: str, attribute: str, *, text: str) -> Callable[..., Iterator[Any]]:
     if "" not in sys.path:
         sys.path.insert(0, "")  # as `python -m` does: the module lies where the user stands
     try:

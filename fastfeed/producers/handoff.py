@@ -14,10 +14,11 @@ from fastfeed.stats import StageRow
 # After a failure the batches made before it are still delivered, but no longer than this: the consumer must know
 # within a second.
 GRACE_S = 0.5
+POLL_S = 0.2  # no wait is longer without a look at the flag
 
 
 class Made(NamedTuple):
-    """A batch (None: nothing but an end of epoch) of one producer's stream, and its place for error texts."""
+    """A batch (None: it had no records) of one producer's stream, and its place for error texts."""
 
     batch: Batch | None
     stream: int
@@ -48,7 +49,7 @@ class Handoff:
     """
 
     def __init__(self, producers: int, *, ordered: bool, max_batches: int, max_nbytes: int) -> None:
-        self._ordered = ordered
+        self.ordered = ordered
         self._max_batches = max_batches
         self._max_nbytes = max_nbytes
         self._lock = threading.Lock()
@@ -67,11 +68,11 @@ class Handoff:
         self.depth = 0
         self.depth_nbytes = 0
 
-    def put(self, made: Made, key: int, row: StageRow) -> bool:
+    def put(self, made: Made, key: int, *, row: StageRow) -> bool:
         """Hands over a batch under its ticket or epoch; False when the feed was stopped and nobody wants it."""
         nbytes = made.batch.nbytes if made.batch else 0
         with self._lock:
-            if self._full(key, nbytes) and not self._wait_for_room(key, nbytes, row):
+            if self._full(key, nbytes) and not self._wait_for_room(key, nbytes, row=row):
                 return False
             if self._stopped:
                 return False
@@ -84,7 +85,7 @@ class Handoff:
         """One producer has put everything that it has in this epoch; the last one lets the next epoch pass."""
         with self._lock:
             self._finished[epoch] = self._finished.get(epoch, 0) + 1
-            while not self._ordered and self._finished.get(self._turn, 0) == self._producers:
+            while not self.ordered and self._finished.get(self._turn, 0) == self._producers:
                 self._turn += 1
                 self._ready.append(END_OF_EPOCH)
                 self._ready.extend(self._early.pop(self._turn, ()))
@@ -124,13 +125,18 @@ class Handoff:
 
     def stop(self) -> None:
         """Nobody takes any more: every `put` and `take` returns at once and what was made is let go."""
-        with self._lock:
-            self._stopped = True
+        self._stopped = True
+        # A signal handler may call this inside our own `take`: the lock is ours then, and the waits see the flag.
+        if not self._lock.acquire(timeout=POLL_S):
+            return
+        try:
             self._ready.clear()
             self._early.clear()
             self.depth = self.depth_nbytes = 0
             self._filled.notify_all()
             self._room.notify_all()
+        finally:
+            self._lock.release()
 
     @property
     def stopped(self) -> bool:
@@ -156,21 +162,21 @@ class Handoff:
             raise Timeout
         self._waiting = True
         try:
-            self._filled.wait(min(max(remaining, 0.0), threading.TIMEOUT_MAX))
+            self._filled.wait(min(max(remaining, 0.0), POLL_S))
         finally:
             self._waiting = False
 
     def _full(self, key: int, nbytes: int) -> bool:
-        if not self.depth or (key == self._turn and (self._ordered or not self._ready)):
+        if not self.depth or (key == self._turn and (self.ordered or not self._ready)):
             return False
         return self.depth >= self._max_batches or self.depth_nbytes + nbytes > self._max_nbytes
 
-    def _wait_for_room(self, key: int, nbytes: int, row: StageRow) -> bool:
+    def _wait_for_room(self, key: int, nbytes: int, *, row: StageRow) -> bool:
         start = time.perf_counter()
         self._blocked.append(key)
         try:
             while self._full(key, nbytes) and not self._stopped:
-                self._room.wait()
+                self._room.wait(POLL_S)
         finally:
             self._blocked.remove(key)
             row.wait_out_s += time.perf_counter() - start
@@ -181,7 +187,7 @@ class Handoff:
             self._early.setdefault(key, []).append(made)
             return
         self._ready.append(made)
-        if self._ordered:
+        if self.ordered:
             self._turn += 1
             while self._turn in self._early:
                 self._ready.extend(self._early.pop(self._turn))

@@ -34,10 +34,10 @@ class Maker:
         varied = None
         if self._source.records:
             records = [self._item(part, f"record {self._name(part, i)} of {place}") for i, part in enumerate(payload)]
-            value, varied = collate(records, self._pad, place)
+            value, varied = collate(records, self._pad, place=place)
         else:
             value = self._item(payload, f"item {payload}" if self._source.indexed else place)
-        spec = self.spec or self._infer(value, varied, place)
+        spec = self.spec or self._infer(value, varied, place=place)
         try:
             batch = spec.check(value, place)
         except SpecError:
@@ -56,7 +56,7 @@ class Maker:
     def _name(self, part: Any, position: int) -> str:
         return str(part if self._source.indexed else position)
 
-    def _infer(self, value: Any, varied: Any, place: str) -> BatchSpec:
+    def _infer(self, value: Any, varied: Any, *, place: str) -> BatchSpec:
         with self._lock:
             if self.spec is None:
                 spec = infer(value, dtypes=self._dtypes, ragged=self._ragged, varied=varied, place=place)
@@ -70,6 +70,7 @@ class Producer:
     """One producer's whole life; `run` returns when its share is made, the feed was stopped, or it failed."""
 
     def __init__(self, worker: Worker, *, source: Source, maker: Maker, handoff: Handoff, epochs: range) -> None:
+        self._ordered = handoff.ordered
         self.worker = worker
         self.row = StageRow()
         self._source = source
@@ -87,7 +88,7 @@ class Producer:
                     return
                 self._handoff.end_epoch(position)
         except FeedError as error:
-            self._handoff.fail(error, None)
+            self._handoff.fail(error, getattr(error, "ticket", None) if self._ordered else None)
         except BaseException as error:  # the source's own failure, whatever it is
             self._handoff.fail(ProducerFailed(self._place(None), error), None)
         finally:
@@ -100,29 +101,29 @@ class Producer:
                 item = next(items, None)
                 if item is None:
                     return True
-                if not self._pass_on(item, position, start, cpu):
+                if not self._pass_on(item, position, start=start, cpu=cpu):
                     return False
         finally:
             items.close()  # type: ignore[attr-defined]  # every source opens a generator
 
-    def _pass_on(self, item: Item, position: int, start: float, cpu: float) -> bool:
+    def _pass_on(self, item: Item, position: int, *, start: float, cpu: float) -> bool:
         ticket, payload = item
-        key = position if ticket is None else ticket
-        if payload is EpochEnd:
-            return self._handoff.put(END_OF_EPOCH, key, self.row)
+        key = ticket if self._ordered and ticket is not None else position
+        if payload is EpochEnd:  # without order every producer says so itself, in end_epoch
+            return self._handoff.put(END_OF_EPOCH, key, row=self.row) if self._ordered else True
         place = self._place(ticket)
         try:
             batch = self._maker.make(payload, place)
         except FeedError as error:
-            self._handoff.fail(error, ticket)
+            self._handoff.fail(error, ticket if self._ordered else None)
             return False
         self._count += 1
-        self._account(batch, start, cpu)
-        if batch is None and ticket is None:
+        self._account(batch, start, cpu=cpu)
+        if batch is None and not self._ordered:
             return not self._handoff.stopped
-        return self._handoff.put(Made(batch, -1 if ticket is not None else self.worker.index, place), key, self.row)
+        return self._handoff.put(Made(batch, -1 if ticket is not None else self.worker.index, place), key, row=self.row)
 
-    def _account(self, batch: Batch | None, start: float, cpu: float) -> None:
+    def _account(self, batch: Batch | None, start: float, *, cpu: float) -> None:
         row = self.row
         row.busy_s += time.perf_counter() - start
         row.cpu_s += time.thread_time() - cpu

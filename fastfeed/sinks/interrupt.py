@@ -2,61 +2,77 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-import select
 import signal
 import threading
+import time
+
+ENDING = (signal.SIGINT, signal.SIGTERM)
 
 
 class InterruptPipe:
-    """The main thread enters it around a blocking call; another thread learns that SIGINT came during the call.
+    """The main thread enters it around a call that may block; other threads learn that a signal came during the call.
 
     Python runs signal handlers between bytecodes of the main thread only, so a call that blocks in C delays Ctrl-C
     for ever. The C part of the handler does write to the wakeup file descriptor at once, whatever the main thread
-    does. It is ours only during the call, and only where nobody else (asyncio, say) uses it.
+    does. It is ours only during the call; what comes then is passed on to whoever had it before (asyncio, say).
     """
 
     def __init__(self) -> None:
-        self._read, self._write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._lock = threading.Lock()
+        self._users = 0
+        self._fds: tuple[int, int] | None = None
+        self._before = -1
         self._inside = False
-        self._closed = False
+        self.signalled_s: float | None = None  # when a signal came that asks for the end, during the present call
+
+    def open(self) -> None:
+        """One more user; the first one gets the pipe made."""
+        with self._lock:
+            self._users += 1
+            if self._fds is None:
+                self._fds = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+
+    def close(self) -> None:
+        """One user less; with the last one the file descriptors go, at the latest when the main thread leaves."""
+        with self._lock:
+            self._users -= 1
+            self._release()
 
     def enter(self) -> bool:
-        """Begins to listen, if this thread can; `leave` must follow when True."""
-        if threading.current_thread() is not threading.main_thread() or self._closed:
-            return False
-        if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
-            return False
-        before = signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
-        if before != -1:
-            signal.set_wakeup_fd(before)
+        """Begins to listen, if this is the main thread and anybody wants to know; `leave` must follow when True."""
+        fds = self._fds
+        if fds is None or not self._users or threading.current_thread() is not threading.main_thread():
             return False
         self._inside = True
+        self.signalled_s = None
+        self._before = signal.set_wakeup_fd(fds[1], warn_on_full_buffer=False)
         return True
 
     def leave(self) -> None:
         """Ends what `enter` began."""
-        signal.set_wakeup_fd(-1)
+        signal.set_wakeup_fd(self._before)
+        self.poll()
         with self._lock:
             self._inside = False
-            if self._closed:
-                self._release()
+            self._release()
 
-    def wait(self, timeout_s: float) -> bool:
-        """Whether SIGINT came within the time; called by the other thread."""
-        if self._closed or not select.select([self._read], [], [], timeout_s)[0]:
-            return False
-        return signal.SIGINT in os.read(self._read, 512)
-
-    def close(self) -> None:
-        """Gives the file descriptors back, at the latest when the main thread leaves."""
+    def poll(self) -> None:
+        """Reads what came, without waiting, and notes a signal that asks for the end and has a handler in Python."""
         with self._lock:
-            if not self._closed:
-                self._closed = True
-                if not self._inside:
-                    self._release()
+            if self._fds is None:
+                return
+            with contextlib.suppress(BlockingIOError):
+                came = os.read(self._fds[0], 512)
+                if self._before != -1:
+                    with contextlib.suppress(OSError):
+                        os.write(self._before, came)
+                if any(s in came and callable(signal.getsignal(s)) for s in ENDING):
+                    self.signalled_s = time.perf_counter()
 
     def _release(self) -> None:
-        os.close(self._read)
-        os.close(self._write)
+        if self._fds is not None and not self._users and not self._inside:
+            for fd in self._fds:
+                os.close(fd)
+            self._fds = None

@@ -1,8 +1,8 @@
 """What meets `sess.run` on its way out: no Python exception crosses a TensorFlow graph by itself.
 
 A producer's failure can only close the queue, and TensorFlow then says OutOfRangeError, as at a regular end. The
-session object that `start` was given therefore gets a `run` of its own, which costs a step well under a microsecond
-of Python and turns that error into the real one.
+session object that `start` was given therefore gets a `run` of its own, which costs a step a few microseconds of
+Python and turns that error into the real one.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ from fastfeed.sinks.interrupt import InterruptPipe
 class Guarded(Protocol):
     """A feed behind a session's queue."""
 
-    interrupts: InterruptPipe
+    @property
+    def wants_attention(self) -> bool:
+        """Whether `after_run` has anything to find out."""
 
     def explain(self, error: Exception) -> BaseException | None:
         """The failure behind an error that TensorFlow raised, or None if it is none of ours."""
@@ -34,24 +36,29 @@ class SessionGuard:
     def __init__(self, session: Any) -> None:
         self._run = session.run
         self.feeds: list[Guarded] = []
+        self.interrupts = InterruptPipe()
         self.attention = False  # some feed wants to be asked after each run
         self.inside: dict[int, float] = {}  # thread ident -> when its run began
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Like the session's own run; raises ProducerError, FeedTimeout or FeedStopped where the feed is the cause."""
-        return self.call(self._run, args, kwargs)
+        return self.call(self._run, args, kwargs=kwargs)
 
-    def call(self, function: Any, args: Any, kwargs: Any) -> Any:
+    def call(self, function: Any, args: Any, *, kwargs: Any) -> Any:
         """`function(*args, **kwargs)` under guard."""
         ident = threading.get_ident()
         self.inside[ident] = time.perf_counter()
-        listening = [f.interrupts for f in self.feeds[-1:] if f.interrupts.enter()]
+        listening = self.interrupts.enter()
         try:
             result = function(*args, **kwargs)
         except (tf.errors.OutOfRangeError, tf.errors.CancelledError) as error:
-            cause = next((c for c in (f.explain(error) for f in self.feeds) if c is not None), None)
+            cause = next((c for c in [f.explain(error) for f in self.feeds] if c is not None), None)
             if cause is None:
                 raise
+        except RuntimeError as error:
+            if "REPLACED BY KeyboardInterrupt" not in str(error):
+                raise
+            cause = KeyboardInterrupt()  # it came while TensorFlow's binding made its own error
         else:
             cause = None
             if self.attention:
@@ -59,30 +66,30 @@ class SessionGuard:
             if cause is None:
                 return result
         finally:
-            for pipe in listening:
-                pipe.leave()
+            if listening:
+                self.interrupts.leave()
             self.inside.pop(ident, None)
         raise cause
 
-    def run_unguarded(self, *args: Any, **kwargs: Any) -> Any:
+    def unguarded(self, *args: Any, **kwargs: Any) -> Any:
         """The session's own run."""
         return self._run(*args, **kwargs)
 
 
 def guard_of(session: Any) -> SessionGuard:
-    """The guard of a session, put in place the first time."""
+    """The guard of a plain session, put in place the first time; a monitored one runs through it as well."""
     guard = session.__dict__.get("run")
     if not isinstance(guard, SessionGuard):
         guard = SessionGuard(session)
         session.run = guard
-        if hasattr(session, "make_callable"):
-            session.make_callable = _guarded_callables(session.make_callable, guard)
+        session.make_callable = _guarded_callables(session.make_callable, guard)
+        session.partial_run = _guarded(session.partial_run, guard)
     return guard
 
 
-def _guarded_callables(make: Any, guard: SessionGuard) -> Any:
-    def make_callable(*args: Any, **kwargs: Any) -> Any:
-        inner = make(*args, **kwargs)
-        return lambda *a, **k: guard.call(inner, a, k)
+def _guarded(function: Any, guard: SessionGuard) -> Any:
+    return lambda *args, **kwargs: guard.call(function, args, kwargs=kwargs)
 
-    return make_callable
+
+def _guarded_callables(make: Any, guard: SessionGuard) -> Any:
+    return lambda *args, **kwargs: _guarded(make(*args, **kwargs), guard)

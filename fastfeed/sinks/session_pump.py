@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -15,12 +16,12 @@ from tensorflow.core.protobuf import config_pb2
 from fastfeed.batch import Batch, BatchSpec
 from fastfeed.errors import FeedStopped, SpecError
 from fastfeed.feed import Feed, never_filled
-from fastfeed.sinks.interrupt import InterruptPipe
 from fastfeed.sinks.session_guard import SessionGuard, guard_of
 
 if TYPE_CHECKING:
     from fastfeed.sinks.session_queue import QueueOps
 
+NEVER_MS = 10**12
 TICK_S = 0.1  # how often the watcher looks at a coordinator and at the session
 GRACE_S = 0.25  # after a failure, how long steps may still take what lies ready in the queue
 PATIENCE_S = 0.3  # after Ctrl-C, how long the step in progress may take to end by itself
@@ -36,30 +37,31 @@ class Pump:
         self._coord = coord
         self._owner = owner  # a runner that nobody else holds lives as long as it feeds a session
         self._over = threading.Event()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal handler may call stop() inside stop()
         self._ending: BaseException | None = None
         self._taken = 0  # dequeues when the feed was broken off: one that came later raises after all
         self._warm: tuple[float, float, int] | None = None  # time, seconds waited, dequeues at the first dequeue
         self._last = (0.0, 0)
         self._end_s: float | None = None
         self.rows = 0  # records enqueued
-        self.interrupts = InterruptPipe()
         self._filler = threading.Thread(target=self._fill, name="fastfeed-enqueue", daemon=True)
         self._watcher = threading.Thread(target=self._watch, name="fastfeed-watch", daemon=True)
 
     def start(self, session: Any) -> None:
-        """Starts both threads and puts the guard into the session."""
+        """Puts the guard into the session and starts both threads."""
         self._session = _raw(session)
-        self._guard: SessionGuard = guard_of(session)
-        self._run = self._session.run if self._session is not session else self._guard.run_unguarded
+        self._guard: SessionGuard = guard_of(self._session)
+        self._run = self._guard.unguarded
         self._run(self._ops.totals.initializer)
         self._feed.starving = self._starving
         self._guard.feeds.append(self)
         self._guard.attention = True
+        self._guard.interrupts.open()
         if self._coord is not None:
             self._coord.register_thread(self._filler)
         self._filler.start()
         self._watcher.start()
+        weakref.finalize(self._owner, _at_exit, weakref.ref(self))
 
     def stop(self, deadline: float) -> None:
         """Breaks the queue off and waits for its two threads, until `deadline` of time.perf_counter."""
@@ -80,11 +82,16 @@ class Pump:
         waited, count = self._totals()
         if self._warm is None and count:
             self._warm = (time.perf_counter(), waited, count)
-            self._guard.attention = self._ending is not None
+            self._guard.attention = any(f.wants_attention for f in self._guard.feeds)
         if self._ending is not None and count > self._taken:
             self._taken = count
             return self._ending
         return None
+
+    @property
+    def wants_attention(self) -> bool:
+        """Whether `after_run` has anything to find out."""
+        return self._warm is None or self._ending is not None
 
     def consumed(self) -> tuple[float, float, int]:
         """Seconds since the first dequeue, seconds waited in them, dequeues in them."""
@@ -99,11 +106,15 @@ class Pump:
             enqueue = self._enqueue_function()
             while (batch := self._feed.take()) is not None:
                 self._check_shapes(batch)
-                enqueue(*(_plain_bytes(leaf) for leaf in batch.leaves))
+                if all(leaf.size for leaf in batch.leaves):
+                    enqueue(*(_plain_bytes(leaf) for leaf in batch.leaves))
+                else:
+                    self._enqueue_records(batch)
                 self.rows += batch.rows
             if self.rows < self._ops.batch_size and self._feed.options.last_batch == "drop":
                 raise never_filled(self.rows, self._ops.batch_size)
             self._run(self._ops.finish)
+            self._over.set()  # what is left in the queue needs nobody
         except (FeedStopped, tf.errors.CancelledError):
             pass  # by stop(), or by closing the session
         except BaseException as error:
@@ -122,29 +133,34 @@ class Pump:
         if make is None:
             return lambda *leaves: self._run(self._ops.enqueue, dict(zip(self._ops.placeholders, leaves, strict=True)))
         options = config_pb2.CallableOptions(target=[self._ops.enqueue.name])
+        options.run_options.timeout_in_ms = NEVER_MS  # waiting for room is no operation that takes too long
         options.feed.extend(place.name for place in self._ops.placeholders)
         prepared: Callable[..., Any] = make(options)
         return prepared
 
+    def _enqueue_records(self, batch: Batch) -> None:
+        for row in range(batch.rows):
+            values = (np.asarray(_plain_bytes(leaf)[row]) for leaf in batch.leaves)
+            self._run(self._ops.enqueue_one, dict(zip(self._ops.record, values, strict=True)))
+
     def _watch(self) -> None:
-        while not self._over.is_set():
-            if self.interrupts.wait(TICK_S):
-                self._interrupted()
+        while not self._over.wait(TICK_S):
+            self._guard.interrupts.poll()
+            if self._interrupted():
+                self._break_off(FeedStopped("interrupted while waiting for input"), grace_s=0)
             if self._coord is not None and self._coord.should_stop():
                 self._break_off(FeedStopped("the coordinator asked to stop"), grace_s=0)
             if self._session_closed():
                 self._break_off(FeedStopped("the session was closed"), grace_s=0)
-        self.interrupts.close()
+        self._guard.interrupts.close()
 
-    def _interrupted(self) -> None:
-        """Ctrl-C: a run that waits in TensorFlow is ended, so that Python can raise KeyboardInterrupt."""
-        main = threading.main_thread().ident or 0
-        since = self._guard.inside.get(main)
-        deadline = time.perf_counter() + PATIENCE_S
-        while time.perf_counter() < deadline and not self._over.wait(0.02):
-            if self._guard.inside.get(main) != since:
-                return
-        self._break_off(FeedStopped("interrupted"), grace_s=0)
+    def _interrupted(self) -> bool:
+        """Whether a signal waits for its handler behind a run that waits for this queue."""
+        since = self._guard.inside.get(threading.main_thread().ident or 0)
+        came = self._guard.interrupts.signalled_s
+        if since is None or came is None or came < since:
+            return False
+        return time.perf_counter() - came > PATIENCE_S and self._starving()
 
     def _break_off(self, error: BaseException, *, grace_s: float) -> None:
         """Ends the queue so that a run that would wait fails now, and one that need not still gets its batch."""
@@ -157,15 +173,16 @@ class Pump:
             self._taken = self._totals()[1]
             self._ending = error
             self._guard.attention = True
+            if self._coord is not None and not isinstance(error, FeedStopped):
+                self._coord.request_stop(error if isinstance(error, Exception) else None)  # before any run can fail
             self._try(self._ops.cancel)
             self._try(self._ops.drain)
         self._feed.stop(0)
-        if self._coord is not None and not isinstance(error, FeedStopped):
-            self._coord.request_stop(error if isinstance(error, Exception) else None)
         self._owner = None
         self._over.set()
 
     def _starving(self) -> bool:
+        """Whether a run is in progress while the queue is too short for a dequeue."""
         return bool(self._guard.inside) and not self._enough()
 
     def _enough(self) -> bool:
@@ -202,6 +219,13 @@ class Pump:
 def _plain_bytes(leaf: np.ndarray) -> np.ndarray:
     """TensorFlow takes strings as object arrays only."""
     return leaf.astype(object) if leaf.dtype.kind == "S" else leaf
+
+
+def _at_exit(pump: weakref.ref[Pump]) -> None:
+    """Daemon threads inside TensorFlow while the interpreter ends can abort the process."""
+    alive = pump()
+    if alive is not None:
+        alive.stop(time.perf_counter() + 1.0)
 
 
 def _raw(session: Any) -> Any:

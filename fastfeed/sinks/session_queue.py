@@ -24,6 +24,7 @@ except ImportError as error:
 
 from fastfeed.sinks.session_pump import Pump
 
+FIFO_NBYTES = 2**28  # a queue that does not shuffle only smooths; more would be memory for nothing
 NOT_STARTED = "FeedRunner.start(sess) was not called in this session: the queue would stay empty for ever"
 
 
@@ -34,11 +35,13 @@ class QueueOps:
         self.batch_size, last_batch = batch
         self.min_after_dequeue = shuffle.min_after_dequeue if shuffle else 0
         with tf.device("/device:CPU:0"), tf.name_scope("fastfeed"):
-            self.queue = _queue(spec, capacity, shuffle, seed)
+            self.queue = _queue(spec, capacity, shuffle=shuffle, seed=seed)
             self.placeholders = [
                 tf.compat.v1.placeholder(_tf_dtype(leaf.dtype, leaf.path), (None, *leaf.shape)) for leaf in spec.leaves
             ]
             self.enqueue = self.queue.enqueue_many(self.placeholders)
+            self.record = [tf.compat.v1.placeholder(p.dtype, p.shape[1:]) for p in self.placeholders]
+            self.enqueue_one = self.queue.enqueue(self.record)  # enqueue_many crashes TensorFlow on records of size 0
             self.finish = self.queue.close()
             self.cancel = self.queue.close(cancel_pending_enqueues=True)
             self.drain = self.queue.dequeue_up_to(capacity)
@@ -88,8 +91,8 @@ class SessionQueue:
         size = options.batch_size or first.rows
         if spec.ragged:
             # Equal batches at the entrance leave as they came in: the padding is ours, with the user's number.
-            feed.deliver(Rebatcher(size, "keep", options.pad))
-        capacity = _capacity(options, shuffle, spec, first, size)
+            feed.deliver(Rebatcher(size, "keep", pad=options.pad, across_epochs=True))
+        capacity = _capacity(options, shuffle, spec=spec, first=first, size=size)
         _say_float64(spec, options)
         self._feed = feed
         self._spec = spec
@@ -108,8 +111,9 @@ class SessionQueue:
                 "start(session): the session runs another graph than the one in which get_inputs() was called. Make "
                 "the session inside the same `with graph.as_default()`, or pass graph="
             )
-        self._pump = Pump(self._feed, self._ops, spec=self._spec, coord=coord, owner=owner)
-        self._pump.start(session)
+        pump = Pump(self._feed, self._ops, spec=self._spec, coord=coord, owner=owner)
+        pump.start(session)
+        self._pump = pump
 
     def stop(self, deadline: float) -> None:
         """Ends the queue; a run that waits, and every later one that takes from it, raises FeedStopped."""
@@ -138,7 +142,7 @@ def check_graph() -> None:
         raise StateError("get_inputs() in a finalised graph: call it while the graph is built, before the session")
 
 
-def _queue(spec: BatchSpec, capacity: int, shuffle: Shuffle | None, seed: int) -> Any:
+def _queue(spec: BatchSpec, capacity: int, *, shuffle: Shuffle | None, seed: int) -> Any:
     dtypes = [_tf_dtype(leaf.dtype, leaf.path) for leaf in spec.leaves]
     shapes = [leaf.shape for leaf in spec.leaves]
     if spec.ragged:
@@ -150,11 +154,11 @@ def _queue(spec: BatchSpec, capacity: int, shuffle: Shuffle | None, seed: int) -
     )
 
 
-def _capacity(options: FeedOptions, shuffle: Shuffle | None, spec: BatchSpec, first: Batch, size: int) -> int:
+def _capacity(options: FeedOptions, shuffle: Shuffle | None, *, spec: BatchSpec, first: Batch, size: int) -> int:
     """The queue's size in records; OptionError where the shuffle's does not fit the batch or the memory."""
     record_nbytes = max(1, first.nbytes // first.rows)
     if shuffle is None:
-        return max(2 * size, min(2000, options.memory_nbytes // 2 // record_nbytes))
+        return max(4 * size, min(2000, options.memory_nbytes // 2 // record_nbytes, FIFO_NBYTES // record_nbytes))
     if spec.ragged:
         raise OptionError(
             f"shuffle={options.shuffle!r} with pad=: a RandomShuffleQueue holds records of one shape only. Leave "
@@ -183,7 +187,7 @@ def _say_float64(spec: BatchSpec, options: FeedOptions) -> None:
             f"{', '.join(paths)} is float64, twice the bytes of float32, and casting it in the step costs 38 ms per "
             "9.6 MB: say dtypes='float32' to cast once, in the producers (dtypes='float64' if you mean it)",
             FeedWarning,
-            stacklevel=5,
+            stacklevel=4,
         )
 
 

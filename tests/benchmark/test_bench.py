@@ -109,7 +109,7 @@ def test_a_sweep_measures_every_setting_and_a_finite_iterator_starts_again(tmp_p
         patch.syspath_prepend(str(tmp_path))
         workload = workload_from("mine:batches", batch_size=4)
     plan = Plan((1, 2), 4, 1.0, 60, 2, False)
-    sweep = run_sweep(workload, consumer_from("sim:100us"), plan, progress=quiet)
+    sweep = run_sweep(workload, consumer_from("sim:100us"), plan=plan, progress=quiet)
     assert [(s.threads, len(s.windows)) for s in sweep.settings] == [(1, 2), (2, 2)]
     assert all(w.steps == 60 and 0 <= w.starvation <= 1 for s in sweep.settings for w in s.windows)
     found = json.loads(json.dumps(json_of(sweep), allow_nan=False))
@@ -121,7 +121,7 @@ def test_a_sweep_measures_every_setting_and_a_finite_iterator_starts_again(tmp_p
 def test_the_session_is_measured_beside_the_hand_written_idiom() -> None:
     workload = workload_from("sleep:1ms", batch_size=32)
     plan = Plan((2,), 32, 1.0, 30, 1, True)
-    sweep = run_sweep(workload, consumer_from("mnist"), plan, progress=quiet)
+    sweep = run_sweep(workload, consumer_from("mnist"), plan=plan, progress=quiet)
     assert [s.kind for s in sweep.settings] == ["fastfeed", "hand-written"]
     assert all(s.windows[0].steps == 30 for s in sweep.settings)
     assert len(sweep.profile.live) == 2 and sweep.ceiling < 1e6
@@ -130,7 +130,7 @@ def test_the_session_is_measured_beside_the_hand_written_idiom() -> None:
 def test_the_idiom_exists_for_sessions_only() -> None:
     workload = workload_from("sleep:1ms", batch_size=4)
     with pytest.raises(OptionError, match="--consumer mnist"):
-        run_sweep(workload, consumer_from("none"), Plan((1,), 4, 1.0, 5, 1, True), progress=quiet)
+        run_sweep(workload, consumer_from("none"), plan=Plan((1,), 4, 1.0, 5, 1, True), progress=quiet)
 
 
 def test_advice_says_when_enough_is_enough() -> None:

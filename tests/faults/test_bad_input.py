@@ -1,4 +1,4 @@
-"""The list of bad input in issue 2: for each its own error (what was needed, what there was, which knob) and nothing left running.
+"""The list of bad input in issue 2: for each its own error (what was needed, what there was, which knob).
 
 That nothing runs on, although nobody calls stop(), is proved after each test by the fixture in tests/conftest.py.
 """
@@ -165,7 +165,7 @@ def test_unusual_arrays_are_accepted(array: np.ndarray, threads: int) -> None:
 
 
 def test_a_generator_object_shared_by_several_threads() -> None:
-    both, one = threading.Barrier(2), chunks(40, 4)
+    both, one = threading.Barrier(2), chunks(10**6, 4)
 
     def same() -> Iterator[Any]:
         both.wait()
@@ -196,8 +196,8 @@ def test_threads_that_cannot_be(count: Any) -> None:
 @pytest.mark.parametrize("source", [chunks(3, 2), shared_out(3, 3), range(3), Readable(lambda: chunks(3, 3))])
 def test_a_batch_size_that_can_never_be_filled(source: Any, threads: int) -> None:
     said = "batch_size=50 can never be filled", "has 3 records", 'last_batch="drop"', 'say last_batch="keep"'
-    by = looped(chunks(3, 2) if hasattr(source, "__next__") else source, threads=threads, batch_size=50, last_batch="drop")
-    refused(OptionError, *said, by=by)
+    source = chunks(3, 2) if hasattr(source, "__next__") else source  # one that is not used up yet
+    refused(OptionError, *said, by=looped(source, threads=threads, batch_size=50, last_batch="drop"))
 
 
 def test_a_batch_size_that_a_session_can_never_fill() -> None:
@@ -249,10 +249,10 @@ class TestAtTheWrongMoment:
         runner.get_inputs()
         refused(StateError, "feeds a session: iterate over another FeedRunner", by=lambda: list(runner))
 
-    @pytest.mark.parametrize("first", [lambda r: None, lambda r: r.start(), lambda r: list(r), lambda r: r.get_inputs()])
-    @pytest.mark.parametrize("use", [lambda r: r.start(), lambda r: list(r), lambda r: r.get_inputs()])
-    def test_use_after_stop(self, tf: Any, runner: FeedRunner, first: Any, use: Any) -> None:
-        first(runner)
+    @pytest.mark.parametrize("first", ["stop", "start", "__iter__", "get_inputs"])
+    @pytest.mark.parametrize("use", [FeedRunner.start, FeedRunner.get_inputs, list])
+    def test_use_after_stop(self, tf: Any, runner: FeedRunner, first: str, use: Any) -> None:
+        getattr(runner, first)()
         runner.stop()
         refused(FeedStopped, "stopped: make a new", by=lambda: use(runner))
 

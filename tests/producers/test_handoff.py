@@ -72,7 +72,7 @@ class InOrder(RuleBasedStateMachine):
     @rule()
     def put(self) -> None:
         ticket = self.coming.pop()
-        assert self.buffer.put(made(ticket), ticket, StageRow())
+        assert self.buffer.put(made(ticket), ticket, row=StageRow())
         self.arrived.add(ticket)
 
     @rule()
@@ -111,7 +111,7 @@ class ByEpoch(RuleBasedStateMachine):
     @rule(data=st.data())
     def put(self, data: st.DataObject) -> None:
         epoch = data.draw(st.sampled_from(self.epoch))
-        assert self.buffer.put(made(self.count), epoch, StageRow())
+        assert self.buffer.put(made(self.count), epoch, row=StageRow())
         self.model.setdefault(epoch, []).append(self.count)
         self.count += 1
         self._settle()
@@ -152,7 +152,7 @@ def test_in_order_and_never_a_dead_end(
     def produce(index: int) -> None:
         for ticket, size in enumerate(nbytes):
             if owner[ticket] == index:
-                assert buffer.put(made(ticket, size), ticket, StageRow())
+                assert buffer.put(made(ticket, size), ticket, row=StageRow())
         buffer.end()
 
     *_, taken = together([*(lambda i=i: produce(i) for i in range(producers)), lambda: take_all(buffer)])
@@ -170,7 +170,7 @@ def test_epochs_stay_apart_however_full_it_is(counts: list[list[int]], bound: tu
     def produce(index: int) -> None:
         for epoch in range(epochs):
             for _ in range(counts[index][epoch]):
-                assert buffer.put(made(epoch, 3), epoch, StageRow())
+                assert buffer.put(made(epoch, 3), epoch, row=StageRow())
             buffer.end_epoch(epoch)
         buffer.end()
 
@@ -197,7 +197,7 @@ def put_late(buffer: Handoff, late: int, key: int) -> tuple[threading.Thread, li
     """A producer that is waiting for room by now."""
     room, entered, row = Room(buffer._lock), [], StageRow()
     buffer._room = room
-    thread = threading.Thread(target=lambda: entered.append(buffer.put(made(late, 10), key, row)))
+    thread = threading.Thread(target=lambda: entered.append(buffer.put(made(late, 10), key, row=row)))
     thread.start()
     assert room.waited_for.wait(LONG_S)
     return thread, entered, row
@@ -207,10 +207,10 @@ def put_late(buffer: Handoff, late: int, key: int) -> tuple[threading.Thread, li
 def test_the_bounds_hold_for_all_but_the_one_whose_turn_it_is(batches: int, nbytes: int, fit: int) -> None:
     buffer = handoff(2, batches=batches, nbytes=nbytes)
     for ticket in range(1, fit + 1):
-        assert buffer.put(made(ticket, 10), ticket, StageRow())
+        assert buffer.put(made(ticket, 10), ticket, row=StageRow())
     thread, entered, row = put_late(buffer, fit + 1, fit + 1)
     assert (buffer.depth, buffer.depth_nbytes, entered) == (fit, 10 * fit, [])
-    assert buffer.put(made(0, 10), 0, StageRow()), "its turn: it gets in, however full"
+    assert buffer.put(made(0, 10), 0, row=StageRow()), "its turn: it gets in, however full"
     assert buffer.depth >= fit + 1
     assert [number(buffer.take(LONG_S)) for _ in range(fit + 2)] == list(range(fit + 2))
     thread.join()
@@ -221,7 +221,7 @@ def test_the_bounds_hold_for_all_but_the_one_whose_turn_it_is(batches: int, nbyt
 @pytest.mark.parametrize(("batches", "nbytes"), [(2, 100), (100, 20), (100, 29)])
 def test_the_bounds_hold_without_an_order(batches: int, nbytes: int) -> None:
     buffer, row = handoff(1, ordered=False, batches=batches, nbytes=nbytes), StageRow()
-    assert all(buffer.put(made(i, 10), 0, row) for i in range(2))
+    assert all(buffer.put(made(i, 10), 0, row=row) for i in range(2))
     assert row.wait_out_s == 0
     thread, entered, row = put_late(buffer, 2, 0)
     assert (buffer.depth, buffer.depth_nbytes, entered) == (2, 20, [])
@@ -233,14 +233,14 @@ def test_the_bounds_hold_without_an_order(batches: int, nbytes: int) -> None:
 
 def test_stop_lets_everybody_go() -> None:
     buffer = handoff(3, batches=1)
-    buffer.put(made(5), 5, StageRow())
-    blocked = [lambda k=k: buffer.put(made(k), k, StageRow()) for k in (6, 7)]
+    buffer.put(made(5), 5, row=StageRow())
+    blocked = [lambda k=k: buffer.put(made(k), k, row=StageRow()) for k in (6, 7)]
     *puts, taken, _ = together([*blocked, lambda: buffer.take(LONG_S), buffer.stop])
     assert puts == [False, False]
     assert taken is None
     assert buffer.stopped
     assert (buffer.depth, buffer.depth_nbytes) == (0, 0)
-    assert not buffer.put(made(0), 0, StageRow())
+    assert not buffer.put(made(0), 0, row=StageRow())
     assert buffer.take(LONG_S) is None
 
 
@@ -248,9 +248,9 @@ def test_a_failure_is_met_after_everything_before_it() -> None:
     buffer = handoff(2)
     failure = ValueError("third")
     buffer.fail(failure, 2)
-    buffer.put(made(0), 0, StageRow())
-    buffer.put(made(1), 1, StageRow())
-    buffer.put(made(3), 3, StageRow())
+    buffer.put(made(0), 0, row=StageRow())
+    buffer.put(made(1), 1, row=StageRow())
+    buffer.put(made(3), 3, row=StageRow())
     assert [number(buffer.take(LONG_S)) for _ in range(2)] == [0, 1]
     for _ in range(2):
         with pytest.raises(ValueError, match="third"):
@@ -278,8 +278,8 @@ def test_a_failure_does_not_wait_for_a_producer_that_hangs() -> None:
 
 def test_the_end_comes_after_the_last_batch_and_stays() -> None:
     buffer = handoff(1)
-    buffer.put(made(0), 0, StageRow())
-    buffer.put(END_OF_EPOCH, 1, StageRow())
+    buffer.put(made(0), 0, row=StageRow())
+    buffer.put(END_OF_EPOCH, 1, row=StageRow())
     buffer.end()
     assert take_all(buffer) == [0, "epoch"]
     assert buffer.take(0) is None

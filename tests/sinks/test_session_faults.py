@@ -94,11 +94,10 @@ def test_a_batch_that_does_not_fit_the_others() -> None:
 
 
 def test_a_stall_is_an_error_that_shows_the_producer() -> None:
-    with Blocked(chunks(4, 4)) as blocked:
-        with session(FeedRunner(blocked, shuffle=False, stall_timeout_s=0.1)) as (sess, inputs):
-            with pytest.raises(FeedTimeout, match=r"let_go\.wait"):
-                drained(sess, inputs)
-            blocked.let_go.set()
+    blocked = Blocked(chunks(4, 4))
+    runner = FeedRunner(blocked, shuffle=False, stall_timeout_s=0.1)
+    with session(runner) as (sess, inputs), blocked, pytest.raises(FeedTimeout, match=r"let_go\.wait"):
+        drained(sess, inputs)
 
 
 def test_a_session_that_does_not_ask_does_not_stall() -> None:

@@ -201,7 +201,7 @@ def _record_shapes(arrays: Sequence[np.ndarray], varied: Sequence[Sequence[bool]
     if not varied or not any(map(any, varied)):
         varied = [(True, *(False for _ in a.shape[2:])) for a in arrays]
     return [
-        tuple(None if varies else size for size, varies in zip(a.shape[1:], axes, strict=False))
+        tuple(None if varies or not size else size for size, varies in zip(a.shape[1:], axes, strict=False))
         for a, axes in zip(arrays, varied, strict=True)
     ]
 

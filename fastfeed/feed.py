@@ -92,11 +92,10 @@ class Feed:
             self._count(batch, now - start, now_s=now)
         return batch
 
-    def stop(self, join_s: float = JOIN_S) -> None:
-        """Ends every producer; waits `join_s` for them (0: not at all). From any thread, any number of times."""
+    def stop(self, join_s: float = JOIN_S) -> bool:
+        """Ends every producer and waits `join_s` for them; whether all have ended. From any thread, at any time."""
         self._handoff.stop()
-        if join_s:
-            self._threads.join(join_s)
+        return self._threads.join(join_s)
 
     @property
     def spec(self) -> BatchSpec:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import threading
 import time
+import warnings
 import weakref
 from collections.abc import Iterator
 from dataclasses import fields
@@ -12,7 +13,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from fastfeed.collate import AsProduced, Rebatcher
-from fastfeed.errors import FeedStopped, OptionError, StateError
+from fastfeed.errors import FeedStopped, FeedWarning, OptionError, StateError
 from fastfeed.feed import Feed, new_seed
 from fastfeed.options import FeedOptions, Shuffle, options_from
 from fastfeed.source import IndexedSource, ends_for_good, source_from
@@ -113,12 +114,17 @@ class FeedRunner:
 
     def stop(self) -> None:
         """Ends every thread within two seconds; batches asked for afterwards raise FeedStopped. May be repeated."""
-        deadline = time.perf_counter() + (0 if self._stopped else STOP_S)
-        self._stopped = True
+        again, self._stopped = self._stopped, True
+        deadline = time.perf_counter() + (0 if again else STOP_S)
         if self._sink is not None:
             self._sink.stop(deadline)
-        if self._feed is not None:
-            self._feed.stop(max(0.0, deadline - time.perf_counter()))
+        if self._feed is not None and not self._feed.stop(max(0.0, deadline - time.perf_counter())) and not again:
+            warnings.warn(
+                "producers did not end in time; no thread can be interrupted, so they end when their present call "
+                f"returns:\n{self._feed.stacks()}",
+                FeedWarning,
+                stacklevel=2,
+            )
 
     def __iter__(self) -> Iterator[Any]:
         """Batches as numpy arrays, all epochs of one pass.

@@ -6,10 +6,8 @@ import sys
 import threading
 import time
 import traceback
-import warnings
 from collections.abc import Sequence
 
-from fastfeed.errors import FeedWarning
 from fastfeed.producers.loop import Producer
 
 
@@ -26,19 +24,13 @@ class ThreadProducers:
         for thread in self._threads:
             thread.start()
 
-    def join(self, timeout_s: float) -> None:
-        """Waits for the threads, which must have been told to end; says where one is that does not within the limit."""
+    def join(self, timeout_s: float) -> bool:
+        """Waits for the threads, which must have been told to end; whether all have, within the limit."""
         deadline = time.perf_counter() + timeout_s
-        for thread in self._threads:
-            if thread is not threading.current_thread() and thread.ident is not None:
-                thread.join(max(0.0, deadline - time.perf_counter()))
-        if any(t.is_alive() and t is not threading.current_thread() for t in self._threads):
-            warnings.warn(
-                "producers did not end in time; no thread can be interrupted, so they end when their present call "
-                f"returns:\n{self.stacks()}",
-                FeedWarning,
-                stacklevel=3,
-            )
+        others = [t for t in self._threads if t is not threading.current_thread() and t.ident is not None]
+        for thread in others:
+            thread.join(max(0.0, deadline - time.perf_counter()))
+        return not any(t.is_alive() for t in others)
 
     def stacks(self) -> str:
         """What every living producer is doing, as Python stacks."""

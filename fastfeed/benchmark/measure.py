@@ -59,11 +59,13 @@ class StepCost:
 
 @dataclass(frozen=True)
 class ProducerCost:
-    """One batch of one producer alone: seconds of wall time, on a core, and with the interpreter lock held."""
+    """One batch of one producer alone: seconds of wall time, on a core, and with the interpreter lock held; and the
+    mean seconds for which another thread waited for that lock meanwhile."""
 
     batch_s: float
     cpu_s: float
     gil_s: float
+    gil_wait_s: float
 
 
 def measure_loop(loop: Loop, *, seconds: float, steps: int | None = None, tick: Callable[[], None]) -> Window:
@@ -117,7 +119,7 @@ def measure_producer(source: Any, *, seconds: float, tick: Callable[[], None]) -
     if batch is None:
         raise OptionError("the workload's iterator ended before its first batch: needed an endless or a long one")
     batches, cpu = 1, time.thread_time()
-    with _gil_probe() as held:
+    with _gil_probe() as lags:
         start = now = time.perf_counter()
         while now < start + seconds and next(stream, None) is not None:
             now = time.perf_counter()
@@ -129,9 +131,11 @@ def measure_producer(source: Any, *, seconds: float, tick: Callable[[], None]) -
     if close is not None:
         close()
     cpu_s = time.thread_time() - cpu
+    late = np.array(lags)[np.array(lags) > LAG_S] if lags else np.zeros(0)
+    held = len(late) / max(1, len(lags))
     # A lock that is held only now and then cannot slow the trainer more than the CPU time that the producer takes.
-    gil_s = min(held() * wall_s, cpu_s) / count
-    return batch, ProducerCost(wall_s / count, cpu_s / count, gil_s)
+    gil_s = min(held * wall_s, cpu_s) / count
+    return batch, ProducerCost(wall_s / count, cpu_s / count, gil_s, float(late.sum()) / max(1, len(lags)))
 
 
 def _warm_up(loop: Loop, tick: Callable[[], None]) -> None:
@@ -142,8 +146,8 @@ def _warm_up(loop: Loop, tick: Callable[[], None]) -> None:
 
 
 @contextmanager
-def _gil_probe() -> Iterator[Callable[[], float]]:
-    """The share (0 to 1) of probes that came late for the interpreter lock."""
+def _gil_probe() -> Iterator[list[float]]:
+    """By how many seconds each probe came late for the interpreter lock."""
     lags: list[float] = []
     over = threading.Event()
 
@@ -156,7 +160,7 @@ def _gil_probe() -> Iterator[Callable[[], float]]:
     thread = threading.Thread(target=probe, daemon=True)
     thread.start()
     try:
-        yield lambda: float(np.mean(np.array(lags) > LAG_S)) if lags else 0.0
+        yield lags
     finally:
         over.set()
         thread.join()

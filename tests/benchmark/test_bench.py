@@ -30,7 +30,7 @@ def quiet(text: str, share: float) -> None:
 
 def sweep_of(*, rates: dict[int, float], step_s: float, producer: ProducerCost, wait: float) -> Sweep:
     """A sweep with invented figures."""
-    profile = Profile(producer.batch_s, producer.cpu_s, producer.gil_s, step_s, 2)
+    profile = Profile(producer.batch_s, producer.cpu_s, producer.gil_s, producer.gil_wait_s, step_s, 2)
     plan = Plan(tuple(rates), 32, 1.0, None, 1, False)
     settings = []
     for n, rate in rates.items():
@@ -134,17 +134,17 @@ def test_the_idiom_exists_for_sessions_only() -> None:
 
 
 def test_advice_says_when_enough_is_enough() -> None:
-    sweep = sweep_of(rates={1: 20.0, 8: 99.0}, step_s=0.01, producer=ProducerCost(0.05, 0.0, 0.0), wait=0.02)
+    sweep = sweep_of(rates={1: 20.0, 8: 99.0}, step_s=0.01, producer=ProducerCost(0.05, 0.0, 0.0, 0.0), wait=0.02)
     assert advise(sweep) == "8 threads: starvation 2%; more gains nothing, the step is the limit."
 
 
 def test_advice_counts_the_threads_that_are_missing() -> None:
-    sweep = sweep_of(rates={1: 20.0, 2: 40.0}, step_s=0.01, producer=ProducerCost(0.05, 0.0, 0.0), wait=0.6)
-    assert "6 threads are predicted" in advise(sweep) and "limit is: step" in advise(sweep)
+    sweep = sweep_of(rates={1: 20.0, 2: 40.0}, step_s=0.01, producer=ProducerCost(0.05, 0.0, 0.0, 0.0), wait=0.6)
+    assert "6 threads are predicted" in advise(sweep) and "limit is: the step" in advise(sweep)
 
 
 def test_advice_names_the_interpreter_lock() -> None:
-    sweep = sweep_of(rates={1: 60.0, 4: 50.0}, step_s=0.001, producer=ProducerCost(0.01, 0.01, 0.0097), wait=0.5)
+    sweep = sweep_of(rates={1: 60.0, 4: 50.0}, step_s=0.001, producer=ProducerCost(0.01, 0.01, 0.0097, 0.0), wait=0.5)
     assert "hold the interpreter lock for 97%" in advise(sweep) and "other processes" in advise(sweep)
 
 

@@ -19,7 +19,7 @@ BYTES = np.dtype("S")  # stands for bytes of any length: arrays of dtype S and o
 class Batch:
     """Checked arrays with one leading dimension of `rows` records; `nbytes` is what they occupy."""
 
-    leaves: tuple[np.ndarray, ...]
+    leaves: tuple[np.ndarray[Any, Any], ...]
     rows: int
     nbytes: int
 
@@ -30,9 +30,9 @@ class LeafSpec:
     first batch, and whether a cast was asked for."""
 
     path: str
-    dtype: np.dtype
+    dtype: np.dtype[Any]
     shape: Shape
-    made: np.dtype
+    made: np.dtype[Any]
     cast: bool
 
     @property
@@ -75,7 +75,7 @@ class BatchSpec:
         """The containers that the producer used, around the checked arrays."""
         return rebuild(self.structure, batch.leaves)
 
-    def _fit(self, value: Any, leaf: LeafSpec, *, place: str) -> np.ndarray:
+    def _fit(self, value: Any, leaf: LeafSpec, *, place: str) -> np.ndarray[Any, Any]:
         array = value if type(value) is np.ndarray else as_array(value, leaf.path, place=place)
         if array.dtype != leaf.dtype:
             array = _convert(array, leaf, place=place)
@@ -148,7 +148,7 @@ def _mark_shapes(shapes: Any) -> Any:
     return [_mark_shapes(s) for s in shapes] if isinstance(shapes, (tuple, list)) else shapes
 
 
-def as_array(value: Any, path: str, *, place: str) -> np.ndarray:
+def as_array(value: Any, path: str, *, place: str) -> np.ndarray[Any, Any]:
     """A leaf as an array of numbers, bools or bytes with a leading dimension; else `SpecError` says what it was."""
     if isinstance(value, SCALARS) or value is None:
         raise SpecError(
@@ -167,7 +167,7 @@ def as_array(value: Any, path: str, *, place: str) -> np.ndarray:
     return check_dtype(array, f"{path} of {place}")
 
 
-def check_dtype(array: np.ndarray, where: str) -> np.ndarray:
+def check_dtype(array: np.ndarray[Any, Any], where: str) -> np.ndarray[Any, Any]:
     """`array` in this machine's byte order, if its dtype can be fed; else SpecError."""
     kind = array.dtype.kind
     if kind in "biufcS" or (kind == "V" and array.dtype.type.__module__.startswith("ml_dtypes")):
@@ -185,7 +185,7 @@ def check_dtype(array: np.ndarray, where: str) -> np.ndarray:
     raise SpecError(f"{where} has dtype {array.dtype}: needed numbers, bools or bytes")
 
 
-def rows_of(arrays: Sequence[np.ndarray], leaves: Sequence[LeafSpec], *, place: str) -> int:
+def rows_of(arrays: Sequence[np.ndarray[Any, Any]], leaves: Sequence[LeafSpec], *, place: str) -> int:
     """The one leading dimension of all arrays; SpecError names the leaf that has another."""
     rows = int(arrays[0].shape[0])
     for array, leaf in zip(arrays, leaves, strict=True):
@@ -197,7 +197,7 @@ def rows_of(arrays: Sequence[np.ndarray], leaves: Sequence[LeafSpec], *, place: 
     return rows
 
 
-def _record_shapes(arrays: Sequence[np.ndarray], varied: Sequence[Sequence[bool]] | None) -> list[Shape]:
+def _record_shapes(arrays: Sequence[np.ndarray[Any, Any]], varied: Sequence[Sequence[bool]] | None) -> list[Shape]:
     if not varied or not any(map(any, varied)):
         varied = [(True, *(False for _ in a.shape[2:])) for a in arrays]
     return [
@@ -206,7 +206,7 @@ def _record_shapes(arrays: Sequence[np.ndarray], varied: Sequence[Sequence[bool]
     ]
 
 
-def _wanted_dtypes(dtypes: Any, structure: Structure, *, made: Sequence[np.dtype]) -> list[np.dtype | None]:
+def _wanted_dtypes(dtypes: Any, structure: Structure, *, made: Sequence[np.dtype[Any]]) -> list[np.dtype[Any] | None]:
     """The dtype that each leaf is to be cast to, or None."""
     if dtypes is None:
         return [None] * len(made)
@@ -218,22 +218,22 @@ def _wanted_dtypes(dtypes: Any, structure: Structure, *, made: Sequence[np.dtype
     return [None if want is None else _dtype(want) for want in given]
 
 
-def _is_floating(dtype: np.dtype) -> bool:
+def _is_floating(dtype: np.dtype[Any]) -> bool:
     return dtype.kind == "f" or (dtype.kind == "V" and "float" in dtype.name)
 
 
-def _dtype(value: Any) -> np.dtype:
+def _dtype(value: Any) -> np.dtype[Any]:
     """A numpy dtype from whatever names one; TensorFlow's dtypes say theirs in `as_numpy_dtype`."""
     if isinstance(value, (tuple, list, dict)):
         raise OptionError(f"dtypes: {value!r} stands where one dtype was needed")
     try:
-        found: np.dtype = np.dtype(getattr(value, "as_numpy_dtype", value))
+        found: np.dtype[Any] = np.dtype(getattr(value, "as_numpy_dtype", value))
         return found
     except TypeError:
         raise OptionError(f"dtypes: {value!r} is no dtype; write for instance dtypes='float32'") from None
 
 
-def _convert(array: np.ndarray, leaf: LeafSpec, *, place: str) -> np.ndarray:
+def _convert(array: np.ndarray[Any, Any], leaf: LeafSpec, *, place: str) -> np.ndarray[Any, Any]:
     """The cast that `dtypes` asked for, native byte order, or the two forms of bytes; anything else is refused."""
     array = check_dtype(array, f"{leaf.path} of {place}")
     if leaf.dtype == BYTES and array.dtype.kind in "SO":
@@ -251,7 +251,7 @@ def _convert(array: np.ndarray, leaf: LeafSpec, *, place: str) -> np.ndarray:
     )
 
 
-def _refuse_shape(array: np.ndarray, leaf: LeafSpec, *, place: str) -> None:
+def _refuse_shape(array: np.ndarray[Any, Any], leaf: LeafSpec, *, place: str) -> None:
     if array.ndim == 0:
         raise SpecError(f"{leaf.path} of {place} is a scalar: needed an array with one leading dimension")
     raise SpecError(
@@ -260,11 +260,11 @@ def _refuse_shape(array: np.ndarray, leaf: LeafSpec, *, place: str) -> None:
     )
 
 
-def _name(dtype: np.dtype) -> str:
+def _name(dtype: np.dtype[Any]) -> str:
     return "bytes" if dtype == BYTES else str(dtype)
 
 
-def _nbytes(array: np.ndarray) -> int:
+def _nbytes(array: np.ndarray[Any, Any]) -> int:
     """Bytes in memory; an object array's own bytes are counted beside its pointers."""
     return int(array.nbytes) + (sum(map(len, array.flat)) if array.dtype.kind == "O" else 0)
 

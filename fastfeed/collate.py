@@ -150,7 +150,7 @@ def _cut(batch: Batch, start: int, *, stop: int) -> Batch:
     return Batch(tuple(leaf[start:stop] for leaf in batch.leaves), rows, batch.nbytes * rows // batch.rows)
 
 
-def _concatenate(arrays: list[np.ndarray], pad: Pad) -> np.ndarray:
+def _concatenate(arrays: list[np.ndarray[Any, Any]], pad: Pad) -> np.ndarray[Any, Any]:
     if any(a.dtype.kind == "O" for a in arrays):
         arrays = [a.astype(object) for a in arrays]
     if len({a.shape[1:] for a in arrays}) > 1:
@@ -159,7 +159,7 @@ def _concatenate(arrays: list[np.ndarray], pad: Pad) -> np.ndarray:
     return np.concatenate(arrays)
 
 
-def _stack(values: Sequence[Any], pad: Pad, *, where: str) -> tuple[np.ndarray, tuple[bool, ...]]:
+def _stack(values: Sequence[Any], pad: Pad, *, where: str) -> tuple[np.ndarray[Any, Any], tuple[bool, ...]]:
     if type(values[0]) is bytes:
         return _stack_bytes(values, where), ()
     arrays = [_record_array(v, where) for v in values]
@@ -181,7 +181,7 @@ def _stack(values: Sequence[Any], pad: Pad, *, where: str) -> tuple[np.ndarray, 
     return _stack_padded(arrays, pad)
 
 
-def _stack_padded(arrays: Sequence[np.ndarray], pad: Pad) -> tuple[np.ndarray, tuple[bool, ...]]:
+def _stack_padded(arrays: Sequence[np.ndarray[Any, Any]], pad: Pad) -> tuple[np.ndarray[Any, Any], tuple[bool, ...]]:
     sizes = list(zip(*(a.shape for a in arrays), strict=True))
     out = np.full((len(arrays), *map(max, sizes)), pad_value(pad, arrays[0].dtype), arrays[0].dtype)
     for row, array in zip(out, arrays, strict=True):
@@ -189,7 +189,7 @@ def _stack_padded(arrays: Sequence[np.ndarray], pad: Pad) -> tuple[np.ndarray, t
     return out, tuple(len(set(s)) > 1 for s in sizes)
 
 
-def _stack_bytes(values: Sequence[Any], where: str) -> np.ndarray:
+def _stack_bytes(values: Sequence[Any], where: str) -> np.ndarray[Any, Any]:
     """Object arrays: numpy's own S dtype would cut the zero bytes at the end of a record."""
     if any(type(v) is not bytes for v in values):
         raise SpecError(f"{where} is bytes in one record and {type(values[-1]).__name__} in another: yield one type")
@@ -198,7 +198,7 @@ def _stack_bytes(values: Sequence[Any], where: str) -> np.ndarray:
     return out
 
 
-def _record_array(value: Any, where: str) -> np.ndarray:
+def _record_array(value: Any, where: str) -> np.ndarray[Any, Any]:
     try:
         array = value if type(value) is np.ndarray else np.asarray(value)
     except ValueError as error:
@@ -208,7 +208,7 @@ def _record_array(value: Any, where: str) -> np.ndarray:
     return check_dtype(array, where)
 
 
-def _padded(array: np.ndarray, shape: tuple[int, ...], *, pad: Pad) -> np.ndarray:
+def _padded(array: np.ndarray[Any, Any], shape: tuple[int, ...], *, pad: Pad) -> np.ndarray[Any, Any]:
     if array.shape == shape:
         return array
     out = np.full(shape, pad_value(pad, array.dtype), array.dtype)
@@ -216,7 +216,7 @@ def _padded(array: np.ndarray, shape: tuple[int, ...], *, pad: Pad) -> np.ndarra
     return out
 
 
-def pad_value(pad: Pad, dtype: np.dtype) -> Any:
+def pad_value(pad: Pad, dtype: np.dtype[Any]) -> Any:
     """What fills the rest of a padded record, in the leaf's dtype; OptionError where it does not fit into it."""
     if dtype.kind in "SO":
         return b""

@@ -33,10 +33,17 @@ def test_live_points_show_where_more_threads_stop_helping() -> None:
     assert [predict(profile, n).starvation for n in (1, 4)] == pytest.approx([1 - 20 * 0.008, 1 - 40 * 0.02])
 
 
+def test_what_fell_with_more_threads_goes_on_falling() -> None:
+    live = (LivePoint(1, 90.0, 0.01, 0.01), LivePoint(4, 76.0, 0.01, 0.013))
+    profile = Profile(batch_s=0.01, cpu_s=0.01, gil_s=0.01, gil_wait_s=0.005, step_s=0.004, cores=2, live=live)
+    assert [predict(profile, n).rate for n in (4, 8, 16)] == pytest.approx([76, 69, 62])
+    assert predict(profile, 10**6).rate == pytest.approx(38)
+
+
 def test_live_points_of_waiting_producers_go_on_until_the_step_is_the_limit() -> None:
     live = (LivePoint(1, 20.0, 0.01, 0.008), LivePoint(4, 80.0, 0.01, 0.006))
     profile = Profile(batch_s=0.05, cpu_s=0.0, gil_s=0.0, gil_wait_s=0.0, step_s=0.005, cores=2, live=live)
-    assert [predict(profile, n).rate for n in (1, 2, 8, 16)] == pytest.approx([20, 40, 160, 200])
+    assert [predict(profile, n).rate for n in (1, 2, 8, 16)] == pytest.approx([20, 40, 160, 200 / 1.1])
     assert predict(profile, 1).starvation == pytest.approx(1 - 20 * 0.008)
     assert predict(profile, 16).starvation == pytest.approx(0)
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from fastfeed.benchmark.sweep import Setting, Sweep
-from fastfeed.model import INPUT_BOUND, predict
+from fastfeed.model import BESIDE, INPUT_BOUND, Profile, predict
 
 CANDIDATES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
 SLOWED = 1.5  # a step this many times slower than alone is worth a word
@@ -39,10 +41,11 @@ def advise(sweep: Sweep) -> str:
 def _next_step(sweep: Sweep, enough: Setting) -> str:
     """What more threads would do, by the model."""
     more = [n for n in CANDIDATES if n > enough.threads]
-    rates = {n: predict(sweep.profile, n) for n in more}
+    profile = _as_measured(sweep, enough)
+    rates = {n: predict(profile, n) for n in more}
     best = max((p.rate for p in rates.values()), default=0.0)
     if best < 1.05 * enough.rate:
-        limit = predict(sweep.profile, enough.threads).limit
+        limit = rates[more[-1]].limit if more else "the step"
         return f"more threads gain nothing, the limit is: {limit}."
     threads = next(n for n in more if rates[n].rate >= 0.95 * best)
     found = rates[threads]
@@ -50,6 +53,12 @@ def _next_step(sweep: Sweep, enough: Setting) -> str:
         f"{threads} threads are predicted to make {found.low:.0f} to {found.high:.0f} steps/s "
         f"({found.rate / enough.rate:.1f} times as many), and then the limit is: {found.limit}."
     )
+
+
+def _as_measured(sweep: Sweep, setting: Setting) -> Profile:
+    """The profile with the quickest step that was seen: a ceiling below what is reached would promise nothing."""
+    beside = BESIDE if sweep.profile.live else 1.0
+    return replace(sweep.profile, step_s=min(sweep.step.step_s, setting.middle("step_s") / beside))
 
 
 def _threads(setting: Setting) -> str:

@@ -84,7 +84,7 @@ def measure_loop(loop: Loop, *, seconds: float, steps: int | None = None, tick: 
     return Window(
         steps=len(waits),
         wall_s=wall_s,
-        starvation=min(1.0, float(np.sum(waits)) / wall_s),
+        starvation=float(np.minimum(1.0, np.sum(waits) / wall_s)),  # unlike min(), it keeps nan: not known
         wait_p50_s=float(np.percentile(waits, 50)),
         wait_p99_s=float(np.percentile(waits, 99)),
         cpu_cores=(_cpu_s(process) - cpu) / wall_s,

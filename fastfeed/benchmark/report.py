@@ -29,8 +29,8 @@ def tables_of(sweep: Sweep) -> list[Table]:
 
 
 def _results(sweep: Sweep) -> Table:
-    table = Table(title=f"{sweep.workload} into {sweep.consumer}", header_style="bold")
-    headers = ("threads", "steps/s", "min-max", "speed-up", "starvation", "predicted\nsteps/s", "predicted\nstarvation")
+    table = Table(title=f"{sweep.workload} into {sweep.consumer}: steps/s and starvation", header_style="bold")
+    headers = ("threads", "steps/s", "min-max", "speed-up", "starved", "predicted\nsteps/s", "predicted\nstarved")
     for header in headers:
         table.add_column(header, justify="right")
     for setting in sweep.settings:

@@ -216,7 +216,7 @@ class Pump:
                 )
 
 
-def _plain_bytes(leaf: np.ndarray) -> np.ndarray:
+def _plain_bytes(leaf: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """TensorFlow takes strings as object arrays only."""
     return leaf.astype(object) if leaf.dtype.kind == "S" else leaf
 

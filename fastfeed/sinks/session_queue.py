@@ -191,7 +191,7 @@ def _say_float64(spec: BatchSpec, options: FeedOptions) -> None:
         )
 
 
-def _tf_dtype(dtype: np.dtype, path: str) -> Any:
+def _tf_dtype(dtype: np.dtype[Any], path: str) -> Any:
     if dtype == BYTES:
         return tf.string
     try:

@@ -83,9 +83,7 @@ def _every_count(sweep: Sweep) -> list[int]:
 
 def _threads_axis(axes: Any, sweep: Sweep) -> None:
     counts = sorted(sweep.plan.threads)
-    axes.set_xscale("log", base=2)
     axes.set_xticks(counts, [str(n) for n in counts])
-    axes.minorticks_off()
     axes.set_xlabel("producer threads")
     axes.margins(x=0.1)
     axes.grid(alpha=0.3)

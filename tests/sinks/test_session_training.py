@@ -170,6 +170,8 @@ import os, signal, sys, threading
 import numpy as np, tensorflow as tf
 from fastfeed import FeedRunner
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job inherits SIGINT ignored
+
 def stalls(batches):
     def stream():
         yield from [np.arange(4)] * batches

@@ -82,6 +82,8 @@ def step_beside(profile: Profile, threads: int, *, rate: float) -> float:
         return profile.step_s + profile.gil_wait_s * (1 + CROWD * (1 - 1 / threads))
     few, many = _ends(profile)
     if _saturated(few, many):
+        if threads > many.threads:  # the share of waiting stays, whatever the rate falls to
+            return many.step_s * many.rate / rate
         return _between(few, many, threads=threads, values=(few.step_s, many.step_s))
     pure_s = BESIDE * profile.step_s
     loads = [few.rate * pure_s, many.rate * pure_s, 1.0]

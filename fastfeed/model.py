@@ -8,7 +8,6 @@ make at most N batches in the time of one.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -98,12 +97,6 @@ def starvation(rate: float, step_s: float) -> float:
 def utilisation(steps: int, step_s: float, *, wall_s: float) -> float:
     """AU of MLPerf Storage: compute time by total time."""
     return min(1.0, steps * step_s / wall_s) if wall_s > 0 else float("nan")
-
-
-def threads_needed(profile: Profile, candidates: Sequence[int]) -> int:
-    """The smallest candidate after which more threads promise less than 5 %."""
-    best = max(predict(profile, n).rate for n in candidates)
-    return min(n for n in candidates if predict(profile, n).rate >= 0.95 * best)
 
 
 def _bounds(profile: Profile, threads: int) -> dict[str, float]:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fastfeed.model import LivePoint, Profile, predict, starvation, threads_needed, utilisation
+from fastfeed.model import LivePoint, Profile, predict, starvation, utilisation
 
 costs = st.floats(1e-4, 1.0)
 
@@ -16,7 +16,6 @@ def test_waiting_producers_add_up_until_the_step_is_the_limit() -> None:
     assert [round(predict(profile, n).rate) for n in (1, 2, 4, 8)] == [20, 40, 80, 100]
     assert [predict(profile, n).limit for n in (1, 4, 8)] == ["the producers", "the producers", "the step"]
     assert predict(profile, 1).starvation == pytest.approx(0.8)
-    assert threads_needed(profile, (1, 2, 4, 5, 8)) == 5
 
 
 def test_the_interpreter_lock_and_the_cores_bound_producers_that_compute() -> None:

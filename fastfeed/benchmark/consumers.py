@@ -18,11 +18,12 @@ KINDS = "mnist, mnist-keras, sim:20ms or none"
 
 @dataclass(frozen=True)
 class Loop:
-    """A training loop that is ready: `step` takes a batch, trains, and returns the seconds that it waited for it."""
+    """A training loop that is ready: `step` takes a batch, trains, and returns the seconds that it waited for it;
+    `stock` is how many batches lie ready."""
 
     step: Callable[[], float]
     first_batch_s: float
-    runner: FeedRunner | None
+    stock: Callable[[], float]
 
 
 class Consumer(Protocol):
@@ -87,7 +88,7 @@ class PlainConsumer:
                 train(batch)
                 return waited_s
 
-            yield Loop(step, first_batch_s, runner)
+            yield Loop(step, first_batch_s, lambda: runner.snapshot().depth)
 
 
 def runner_for(source: Any, threads: int, *, batch_size: int | None) -> FeedRunner:

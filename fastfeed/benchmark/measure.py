@@ -19,7 +19,8 @@ from fastfeed.errors import OptionError
 
 PROBE_S = 0.005  # the GIL probe's period; a lag of more than LAG_S means that somebody held the lock
 LAG_S = 0.001
-WARMUP_STEPS = 40
+WARMUP_STEPS, STOCK_STEPS = 40, 10
+WARMUP_S = 5.0
 
 
 @dataclass(frozen=True)
@@ -139,10 +140,15 @@ def measure_producer(source: Any, *, seconds: float, tick: Callable[[], None]) -
 
 
 def _warm_up(loop: Loop, tick: Callable[[], None]) -> None:
-    """Past the first steps and past what the queue had in stock when training began."""
-    for _ in range(WARMUP_STEPS):
-        loop.step()
-        tick()
+    """Past the first steps, and until the stock from before training falls no more: it would pass for speed."""
+    start, steps = time.perf_counter(), WARMUP_STEPS
+    stock, falling = float("inf"), True
+    while falling and time.perf_counter() < start + WARMUP_S:
+        for _ in range(steps):
+            loop.step()
+            tick()
+        before, stock, steps = stock, loop.stock(), STOCK_STEPS
+        falling = stock < before
 
 
 @contextmanager

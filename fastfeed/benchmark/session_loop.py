@@ -51,7 +51,9 @@ class SessionConsumer:
             with _session() as session:
                 runner.start(session)
                 fetches = [train.train_op, train.loss, runner.waited_s]
-                yield Loop(lambda: float(session.run(fetches)[2]), first_batch_s, runner)
+                yield Loop(
+                    lambda: float(session.run(fetches)[2]), first_batch_s, lambda: runner.snapshot().depth
+                )
 
     @contextmanager
     def handwritten(self, source: Any, *, threads: int, batch_size: int | None) -> Iterator[Loop]:
@@ -63,13 +65,17 @@ class SessionConsumer:
             dtypes, shapes = [a.dtype for a in first], [a.shape[1:] for a in first]
             places = [v1.placeholder(d, (None, *s)) for d, s in zip(dtypes, shapes, strict=True)]
             queue = tf.queue.RandomShuffleQueue(QUEUE.capacity, QUEUE.min_after_dequeue, dtypes, shapes)
+            in_stock = queue.size()
             enqueue, size = queue.enqueue_many(places), batch_size or len(first[0])
             train = train_step(*queue.dequeue_many(size))
             with _session() as session:
                 idiom = _HandWritten(session, enqueue, places=places, source=source)
                 idiom.start(threads)
                 try:
-                    yield Loop(lambda: _unmeasured(session.run([train.train_op, train.loss])), first_batch_s, None)
+                    fetches = [train.train_op, train.loss]
+                    yield Loop(
+                        lambda: _unmeasured(session.run(fetches)), first_batch_s, lambda: session.run(in_stock) / size
+                    )
                 finally:
                     idiom.end(queue.close(cancel_pending_enqueues=True))
 

@@ -101,6 +101,10 @@ class Pump:
         start_s, first_waited, first_count = self._warm
         return (self._end_s or time.perf_counter()) - start_s, waited - first_waited, count - first_count
 
+    def queued_records(self) -> int:
+        """Records that lie in the queue; 0 where the session is closed."""
+        return int(self._try(self._ops.size) or 0)
+
     def _fill(self) -> None:
         try:
             enqueue = self._enqueue_function()

@@ -128,7 +128,8 @@ class SessionQueue:
         elapsed_s, waited_s, batches = self._pump.consumed()
         records = min(batches * self._ops.batch_size, max(0, self._pump.rows - self._ops.batch_size))
         consumed = StageRow(batches, records, records * self._spec.record_nbytes, wait_in_s=waited_s)
-        return replace(now, elapsed_s=elapsed_s, consumed=consumed)
+        depth = now.depth + self._pump.queued_records() // self._ops.batch_size
+        return replace(now, elapsed_s=elapsed_s, consumed=consumed, depth=depth)
 
 
 def check_graph() -> None:

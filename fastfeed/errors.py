@@ -7,7 +7,8 @@
     ├── FeedStopped     (RuntimeError)  the runner was stopped by you
     ├── FeedTimeout     (TimeoutError)  nothing arrived within stall_timeout_s
     ├── ProducerError                   a producer is the cause
-    │   └── ProducerFailed              it raised: the original exception is the __cause__
+    │   ├── ProducerFailed              it raised: the original exception is the __cause__
+    │   └── ProducerDied                its process was killed or ended: signal or exit code, likely cause, item in hand
     └── MissingExtra    (ImportError)   an optional package is not installed; the text is the pip line
     FeedWarning         (UserWarning)   it works, but not as well as you probably expect
 

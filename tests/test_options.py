@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fastfeed import FeedOptions, FeedRunner, OptionError, Shuffle
-from fastfeed.options import UNITS, free_memory_nbytes, options_from, parse_bytes
+from fastfeed.machine import free_memory_nbytes
+from fastfeed.options import UNITS, options_from, parse_bytes
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,8 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 # Each room may import from itself and from those above it.
 ROOMS = (
-    ("errors", "structure", "batch", "collate", "options", "stats", "model"),
+    ("errors", "machine", "structure", "batch", "collate", "options", "stats", "model"),
+    ("ring",),
     ("source", "producers"),
     ("feed",),
     ("sinks",),

@@ -16,8 +16,8 @@ from fastfeed.errors import (
 )
 from fastfeed.options import FeedOptions, Shuffle
 from fastfeed.runner import FeedRunner
-from fastfeed.source import Worker
 from fastfeed.stats import Snapshot
+from fastfeed.worker import Worker
 
 __all__ = [
     "FeedError",

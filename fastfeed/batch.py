@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -15,6 +15,16 @@ Shape = tuple[int | None, ...]
 BYTES = np.dtype("S")  # stands for bytes of any length: arrays of dtype S and object arrays that hold only bytes
 
 
+class Lease(Protocol):
+    """A batch's hold on memory that is used again when nobody looks at it any more."""
+
+    def hand_out(self) -> bool:
+        """The consumer gets it; False where it must get a copy, because no more memory can be spared."""
+
+    def end(self) -> None:
+        """Gives the memory back now, unless somebody made a view or a tensor of a leaf."""
+
+
 @dataclass(frozen=True, slots=True)
 class Batch:
     """Checked arrays with one leading dimension of `rows` records; `nbytes` is what they occupy."""
@@ -22,6 +32,7 @@ class Batch:
     leaves: tuple[np.ndarray[Any, Any], ...]
     rows: int
     nbytes: int
+    lease: Lease | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +81,18 @@ class BatchSpec:
         """The same for leaves that are already out of their containers."""
         arrays = tuple(self._fit(v, leaf, place=place) for v, leaf in zip(values, self.leaves, strict=True))
         return Batch(arrays, rows_of(arrays, self.leaves, place=place), sum(map(_nbytes, arrays)))
+
+    def difference(self, other: BatchSpec) -> str:
+        """In what batches of another spec differ from those of this one; empty where they do not."""
+        if self.structure != other.structure:
+            return f"structure {describe(other.structure)} instead of {describe(self.structure)}"
+        for mine, its in zip(self.leaves, other.leaves, strict=True):
+            if mine.dtype != its.dtype:
+                return f"{mine.path} has dtype {_name(its.dtype)} instead of {_name(mine.dtype)}"
+            same = len(mine.shape) == len(its.shape) if self.ragged else mine.shape == its.shape
+            if not same:
+                return f"{mine.path} has records of shape {its.shape} instead of {mine.shape}"
+        return ""
 
     def rebuild(self, batch: Batch) -> Any:
         """The containers that the producer used, around the checked arrays."""

@@ -26,7 +26,18 @@ def main() -> None:
 
 
 @main.command()
-@click.option("--threads", default="1,4,8", show_default=True, help="Producer threads to measure, such as 1,4,8.")
+@click.option(
+    "--threads",
+    default="1,4,8",
+    show_default=True,
+    help="Producer threads to measure, such as 1,4,8; with --processes, so many in each process.",
+)
+@click.option(
+    "--processes",
+    default="0",
+    show_default=True,
+    help="Worker processes to measure, such as 0,1,2, each with every count of --threads; 0: threads in the trainer.",
+)
 @click.option(
     "--workload",
     default="sleep:50ms",
@@ -44,13 +55,17 @@ def main() -> None:
 @click.option("--seconds", default=3.0, show_default=True, type=click.FloatRange(0.1), help="Length of one run.")
 @click.option("--steps", default=None, type=click.IntRange(1), help="Length of one run in steps, instead of seconds.")
 @click.option("--repeats", default=3, show_default=True, type=click.IntRange(1), help="Runs of every setting, in turn.")
-@click.option("--baseline", is_flag=True, help="Also run the hand-written idiom, in turn with fastfeed.")
+@click.option(
+    "--baseline",
+    is_flag=True,
+    help="Also run the hand-written idiom, in turn with fastfeed: where --processes is 0, for it has threads only.",
+)
 @click.option("--data", default=None, help="MNIST: the file mnist.npz or its folder.")
 @click.option(
     "--output", default=None, type=click.Path(file_okay=False, path_type=Path), help="Folder for JSON and pictures."
 )
 def bench(**options: Any) -> None:
-    """Measure how long a training step starves for input, against the number of producer threads."""
+    """Measure how long a training step starves for input, against the number of producer threads and processes."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # before TensorFlow is loaded: its start is not our report
     with _failures():
         _bench(**options)
@@ -64,7 +79,9 @@ def _bench(*, output: Path | None, **options: Any) -> None:
     if output is not None:
         output.mkdir(parents=True, exist_ok=True)
     sweep = _sweep(options, Console(stderr=True))
-    console.print(*tables_of(sweep), sep="\n")
+    for table in tables_of(sweep):
+        console.print(table)
+        console.print()
     if output is not None:
         written = [write_json(sweep, output), *_plots(sweep, output, console=console)]
         console.print("written: " + ", ".join(str(path) for path in written), soft_wrap=True)
@@ -73,14 +90,16 @@ def _bench(*, output: Path | None, **options: Any) -> None:
 
 def _sweep(options: dict[str, Any], console: Console) -> Any:
     from fastfeed.benchmark.consumers import consumer_from
-    from fastfeed.benchmark.sweep import Plan, parse_threads, run_sweep
+    from fastfeed.benchmark.sweep import Plan, parse_counts, run_sweep
     from fastfeed.benchmark.workloads import workload_from
 
-    threads = parse_threads(options["threads"])
+    threads = parse_counts(options["threads"], "--threads", least=1, such_as="1,4,8")
+    processes = parse_counts(options["processes"], "--processes", least=0, such_as="0,1,2")
     consumer = consumer_from(options["consumer"])
     size = options["batch_size"]
     workload = workload_from(options["workload"], batch_size=size, data=options["data"])
-    plan = Plan(threads, size, options["seconds"], options["steps"], options["repeats"], options["baseline"])
+    rest = {name: options[name] for name in ("seconds", "steps", "repeats", "baseline")}
+    plan = Plan(threads, size, processes=processes, **rest)
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task("starting", total=1.0)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -14,13 +14,26 @@ from fastfeed.errors import OptionError, SpecError
 from fastfeed.structure import describe, leaves_of, paths_of, rebuild, structure_of
 
 Pad = bool | int | float | None
+ALIGN = 64  # TensorFlow takes arrays that begin at such an address without a copy; numpy promises 16
 
 
-def collate(records: Sequence[Any], pad: Pad, *, place: str) -> tuple[Any, list[tuple[bool, ...]]]:
+Blank = tuple[tuple[int, ...], "np.dtype[Any]"]  # shape and dtype of an array that is to be made
+Allocate = Callable[[Sequence[Blank]], Sequence["np.ndarray[Any, Any]"]]
+
+
+def aligned_arrays(blanks: Sequence[Blank]) -> list[np.ndarray[Any, Any]]:
+    """Arrays that begin at a multiple of ALIGN."""
+    return [_aligned_empty(shape, dtype) for shape, dtype in blanks]
+
+
+def collate(
+    records: Sequence[Any], pad: Pad, *, place: str, allocate: Allocate = aligned_arrays
+) -> tuple[Any, list[tuple[bool, ...]]]:
     """One batch from single records, and for each leaf which of its record's axes varied.
 
     Leaves become arrays of shape (len(records), *record shape); records that differ in shape are padded at the end
-    with `pad` (True: zeros), or refused with SpecError where `pad` is None.
+    with `pad` (True: zeros), or refused with SpecError where `pad` is None. Where they are all of one shape, the
+    batch is written into what `allocate` gives.
     """
     structure = structure_of(records[0])
     rows = []
@@ -32,13 +45,15 @@ def collate(records: Sequence[Any], pad: Pad, *, place: str) -> tuple[Any, list[
                 f"got {describe(structure_of(record))}"
             )
         rows.append(leaves)
-    columns = list(zip(*rows, strict=True))
-    arrays, varied = [], []
-    for column, path in zip(columns, paths_of(structure, "record"), strict=True):
-        array, axes = _stack(column, pad, where=f"{path} of {place}")
-        arrays.append(array)
-        varied.append(axes)
-    return rebuild(structure, arrays), varied
+    columns = []
+    for column, path in zip(zip(*rows, strict=True), paths_of(structure, "record"), strict=True):
+        columns.append(_column(column, pad, where=f"{path} of {place}"))
+    if all(c.shape is not None for c in columns):
+        out = allocate([((len(rows), *(c.shape or ())), c.values[0].dtype) for c in columns])
+        arrays = [np.stack(c.values, out=blank) for c, blank in zip(columns, out, strict=True)]
+        return rebuild(structure, arrays), [(False,) * len(c.shape or ()) for c in columns]
+    made = [_stack(c, pad) for c in columns]
+    return rebuild(structure, [array for array, _ in made]), [axes for _, axes in made]
 
 
 class Rebatcher:
@@ -159,9 +174,19 @@ def _concatenate(arrays: list[np.ndarray[Any, Any]], pad: Pad) -> np.ndarray[Any
     return np.concatenate(arrays)
 
 
-def _stack(values: Sequence[Any], pad: Pad, *, where: str) -> tuple[np.ndarray[Any, Any], tuple[bool, ...]]:
+class _Column(NamedTuple):
+    """One leaf of all records; `shape` is None where they have not all the same, and for bytes."""
+
+    values: Sequence[Any]
+    shape: tuple[int, ...] | None
+
+
+def _column(values: Sequence[Any], pad: Pad, *, where: str) -> _Column:
     if type(values[0]) is bytes:
-        return _stack_bytes(values, where), ()
+        if any(type(v) is not bytes for v in values):
+            other = type(values[-1]).__name__
+            raise SpecError(f"{where} is bytes in one record and {other} in another: yield one type")
+        return _Column(values, None)
     arrays = [_record_array(v, where) for v in values]
     first = next((a for a in arrays if a.size), arrays[0])
     arrays = [a if a.size else a.astype(first.dtype) for a in arrays]  # an empty list has no dtype of its own
@@ -169,16 +194,27 @@ def _stack(values: Sequence[Any], pad: Pad, *, where: str) -> tuple[np.ndarray[A
         other = next(a.dtype for a in arrays if a.dtype != first.dtype)
         raise SpecError(f"{where} has dtype {first.dtype} in one record and {other} in another: yield one dtype")
     shapes = {a.shape for a in arrays}
-    if len(shapes) == 1:
-        return np.stack(arrays), (False,) * first.ndim
+    if len(shapes) == 1 and first.dtype.kind not in "SO":
+        return _Column(arrays, first.shape)
     if len({len(s) for s in shapes}) > 1:
         raise SpecError(f"{where} has records of {first.ndim} and of other numbers of dimensions: {sorted(shapes)[:3]}")
-    if pad is None:
+    if pad is None and len(shapes) > 1:
         raise SpecError(
             f"{where} has records of varying shape, such as {sorted(shapes)[:3]}: say pad=True (zeros) or "
             "pad=<number>, or make one shape in transform="
         )
-    return _stack_padded(arrays, pad)
+    return _Column(arrays, None)
+
+
+def _stack(column: _Column, pad: Pad) -> tuple[np.ndarray[Any, Any], tuple[bool, ...]]:
+    values = column.values
+    if type(values[0]) is bytes:  # as objects: numpy's own S dtype would cut the zero bytes at the end of a record
+        out = np.empty(len(values), object)
+        out[:] = values
+        return out, ()
+    if len({a.shape for a in values}) == 1:
+        return np.stack(values), (False,) * values[0].ndim
+    return _stack_padded(values, pad)
 
 
 def _stack_padded(arrays: Sequence[np.ndarray[Any, Any]], pad: Pad) -> tuple[np.ndarray[Any, Any], tuple[bool, ...]]:
@@ -189,15 +225,6 @@ def _stack_padded(arrays: Sequence[np.ndarray[Any, Any]], pad: Pad) -> tuple[np.
     return out, tuple(len(set(s)) > 1 for s in sizes)
 
 
-def _stack_bytes(values: Sequence[Any], where: str) -> np.ndarray[Any, Any]:
-    """Object arrays: numpy's own S dtype would cut the zero bytes at the end of a record."""
-    if any(type(v) is not bytes for v in values):
-        raise SpecError(f"{where} is bytes in one record and {type(values[-1]).__name__} in another: yield one type")
-    out = np.empty(len(values), object)
-    out[:] = values
-    return out
-
-
 def _record_array(value: Any, where: str) -> np.ndarray[Any, Any]:
     try:
         array = value if type(value) is np.ndarray else np.asarray(value)
@@ -206,6 +233,13 @@ def _record_array(value: Any, where: str) -> np.ndarray[Any, Any]:
     if type(value) is np.bytes_ or array.dtype.kind in "biufc":
         return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
     return check_dtype(array, where)
+
+
+def _aligned_empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
+    nbytes = math.prod(shape) * dtype.itemsize
+    raw = np.empty(nbytes + ALIGN, np.uint8)
+    start = -raw.ctypes.data % ALIGN
+    return raw[start : start + nbytes].view(dtype).reshape(shape) if nbytes else np.empty(shape, dtype)
 
 
 def _padded(array: np.ndarray[Any, Any], shape: tuple[int, ...], *, pad: Pad) -> np.ndarray[Any, Any]:

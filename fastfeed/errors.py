@@ -53,14 +53,32 @@ class ProducerError(FeedError):
 
 
 class ProducerFailed(ProducerError):
-    """A producer raised: `__cause__` is the original exception, whose traceback is part of the text."""
+    """A producer raised: `__cause__` is the original exception, whose traceback is part of the text.
 
-    def __init__(self, place: str, cause: BaseException, *, ticket: int | None = None) -> None:
-        original = "".join(traceback.format_exception(type(cause), cause, _from_the_users_code(cause))).rstrip()
-        super().__init__(f"{place} raised {type(cause).__name__}: {_message(cause)}\n\nIn the producer:\n{original}")
+    `trace` is that traceback where the exception comes from another process, which tracebacks cannot leave.
+    """
+
+    def __init__(
+        self, place: str, cause: BaseException, *, ticket: int | None = None, trace: str | None = None
+    ) -> None:
+        self.trace = trace or "".join(traceback.format_exception(type(cause), cause, _from_the_users_code(cause)))
+        super().__init__(
+            f"{place} raised {type(cause).__name__}: {_message(cause)}\n\nIn the producer:\n{self.trace.rstrip()}"
+        )
         self.place = place
         self.ticket = ticket
         self.__cause__ = cause
+
+
+class ProducerDied(ProducerError):
+    """A worker process has ended without being told to: by a signal, or with an exit code."""
+
+    def __init__(self, text: str, *, pid: int, signal: int | None, exit_code: int | None, out_of_memory: bool) -> None:
+        super().__init__(text)
+        self.pid = pid
+        self.signal = signal
+        self.exit_code = exit_code
+        self.out_of_memory = out_of_memory
 
 
 def _message(cause: BaseException) -> str:

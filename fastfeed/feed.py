@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,10 +15,10 @@ from fastfeed.batch import Batch, BatchSpec
 from fastfeed.collate import AsProduced, Rebatcher, Records
 from fastfeed.errors import FeedError, FeedStopped, FeedTimeout, OptionError, SpecError
 from fastfeed.options import FeedOptions
-from fastfeed.producers.handoff import END_OF_EPOCH, Handoff, Made, Timeout
-from fastfeed.producers.loop import Maker, Producer
+from fastfeed.producers.processes import ProcessProducers
+from fastfeed.producers.sequence import END_OF_EPOCH, Made, Timeout
 from fastfeed.producers.threads import ThreadProducers
-from fastfeed.source import Worker, source_from
+from fastfeed.source import source_from
 from fastfeed.stats import Snapshot, StageRow
 
 JOIN_S = 1.8  # a producer that has ended its work is gone long before
@@ -28,26 +29,9 @@ class Feed:
 
     def __init__(self, given: Any, options: FeedOptions, *, seed: int, first_epoch: int = 0) -> None:
         self.options = options
-        source = source_from(given, options)
-        self._maker = Maker(source, options)
-        self._handoff = Handoff(
-            options.threads,
-            ordered=source.ordered and options.order == "kept",
-            max_batches=max(16, 4 * options.threads),
-            max_nbytes=options.memory_nbytes,
-        )
         epochs = range(first_epoch, first_epoch + (options.epochs or 1))
-        self._producers = [
-            Producer(
-                Worker(i, options.threads, seed, first_epoch),
-                source=source,
-                maker=self._maker,
-                handoff=self._handoff,
-                epochs=epochs,
-            )
-            for i in range(options.threads)
-        ]
-        self._threads = ThreadProducers(self._producers)
+        kind = ProcessProducers if options.processes else ThreadProducers
+        self._producers = kind(source_from(given, options), options, seed=seed, epochs=epochs)
         self._stage: AsProduced | Rebatcher | Records = Records()
         self._cut: deque[Batch] = deque()
         self._ended = False
@@ -59,7 +43,7 @@ class Feed:
 
     def start(self) -> None:
         """Starts the producers."""
-        self._threads.start()
+        self._producers.start()
 
     def first(self) -> Batch:
         """The first batch, as soon as it is made; it stays the first to be taken.
@@ -94,14 +78,15 @@ class Feed:
 
     def stop(self, join_s: float = JOIN_S) -> bool:
         """Ends every producer and waits `join_s` for them; whether all have ended. From any thread, at any time."""
-        self._handoff.stop()
-        return self._threads.join(join_s)
+        self._producers.stop()
+        return self._producers.join(join_s)
 
     @property
     def spec(self) -> BatchSpec:
         """The spec of the batches; known once one was taken."""
-        assert self._maker.spec is not None  # a batch exists, and it was checked against the spec
-        return self._maker.spec
+        spec = self._producers.spec
+        assert spec is not None  # a batch exists, and it was checked against the spec
+        return spec
 
     @property
     def ended(self) -> bool:
@@ -110,19 +95,22 @@ class Feed:
 
     def stacks(self) -> str:
         """What every producer is doing."""
-        return self._threads.stacks()
+        return self._producers.stacks()
 
     def snapshot(self) -> Snapshot:
         """The counters of now."""
-        rows = tuple(stats.copy(p.row) for p in self._producers)
+        rows = self._producers.rows()
+        depth, depth_nbytes = self._producers.depth
         end_s = self._last_s if self.ended else time.perf_counter()
         return Snapshot(
             elapsed_s=0.0 if self._first_s is None else end_s - self._first_s,
             produced=stats.total(rows),
-            consumed=stats.copy(self.consumed),
-            depth=self._handoff.depth + len(self._cut),
-            depth_nbytes=self._handoff.depth_nbytes,
+            consumed=replace(self.consumed, copied=self._producers.copied),
+            depth=depth + len(self._cut),
+            depth_nbytes=depth_nbytes,
             producers=rows,
+            slots=self._producers.audit(),
+            set_aside=self._producers.aside,
         )
 
     def _count(self, batch: Batch, waited_s: float, *, now_s: float) -> None:
@@ -141,7 +129,7 @@ class Feed:
             if self._ended:
                 return None
             try:
-                made = self._handoff.take(self.options.stall_timeout_s)
+                made = self._producers.take(self.options.stall_timeout_s)
             except Timeout:
                 if self.starving():
                     self._fail(self._stalled())
@@ -163,11 +151,11 @@ class Feed:
             self._fail(error)
 
     def _finish(self) -> None:
-        if self._handoff.stopped:
+        if self._producers.stopped:
             raise self.error or FeedStopped("the runner was stopped: make a new one to go on")
         self._cut.extend(self._stage.flush())
-        self._threads.join(JOIN_S)
-        if self._maker.spec is None:
+        self._producers.join(JOIN_S)
+        if self._producers.spec is None:
             self._fail(_no_batch())
         if not self._cut and self._stage.dropped and self._first_s is None:
             self._fail(never_filled(self._stage.dropped, self.options.batch_size))

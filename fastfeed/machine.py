@@ -1,4 +1,4 @@
-"""What this machine, or the control group that the process lives in, has: free memory, and deaths for the lack of it."""
+"""What this machine, or the control group that the process is in, has: free memory, and deaths for the lack of it."""
 
 from __future__ import annotations
 

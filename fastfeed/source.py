@@ -6,11 +6,9 @@ The payload is one batch, or, with records=True, a list of records.
 
 from __future__ import annotations
 
-import inspect
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import islice
 from typing import Any, Protocol
 
@@ -18,26 +16,9 @@ import numpy as np
 
 from fastfeed.errors import OptionError, ProducerFailed
 from fastfeed.options import FeedOptions
+from fastfeed.worker import Worker, takes_worker
 
 Item = tuple["int | None", Any]
-
-
-@dataclass(frozen=True)
-class Worker:
-    """Which share of the data a producer makes: the `index`-th of `count`, in pass `epoch` (0 first).
-
-    `seed` is the run's root seed; `rng` is a numpy Generator that no other producer or epoch has.
-    """
-
-    index: int
-    count: int
-    seed: int
-    epoch: int
-
-    @cached_property
-    def rng(self) -> np.random.Generator:
-        """Seeded by (seed, epoch, index): runs with the same seed draw the same numbers."""
-        return np.random.default_rng((self.seed, self.epoch, self.index))
 
 
 class EpochEnd:
@@ -50,12 +31,26 @@ class Source(Protocol):
     ordered: bool  # whether tickets count up from 0 over all producers
     indexed: bool  # whether a payload holds indices, which `fetch` turns into items
     records: bool  # whether a payload is a list of single records
+    shipped: Any  # what a worker process is given: the function, or, where the trainer keeps the order, `Items`
 
     def open(self, worker: Worker) -> Iterator[Item]:
         """The payloads that this producer makes batches of in this epoch."""
 
     def fetch(self, part: Any) -> Any:
         """The item that `part` of a payload stands for; the slow half of reading, called outside any lock."""
+
+
+@dataclass(frozen=True)
+class Items:
+    """The half of an ordered source that makes items of payloads."""
+
+    indexed: bool
+    records: bool
+    data: Any = None
+
+    def fetch(self, part: Any) -> Any:
+        """The record or batch at index `part`, or the item itself."""
+        return self.data[part] if self.indexed else part
 
 
 def source_from(given: Any, options: FeedOptions) -> Source:
@@ -81,11 +76,11 @@ class CallableSource:
     indexed = False
 
     def __init__(self, function: Callable[..., Any], options: FeedOptions) -> None:
-        self._function = function
+        self._function = self.shipped = function
         self._takes_worker = takes_worker(function)
         self._chunk = _chunk_size(options, default=False)
         self.records = self._chunk > 0
-        self._alone = options.threads == 1 or self._takes_worker or options.repeat_per_producer
+        self._alone = options.producers == 1 or self._takes_worker or options.repeat_per_producer
         self._lock = threading.Lock()
         self._given_out: dict[int, tuple[Any, int]] = {}
         self._gave: set[int] = set()
@@ -156,6 +151,7 @@ class SharedSource:
         self._stream = stream
         self._chunk = _chunk_size(options, default=False)
         self.records = self._chunk > 0
+        self.shipped = Items(False, self.records)
         self._lock = threading.Lock()
         self._iterator: Iterator[Any] = iter(())
         self._ticket = 0
@@ -207,6 +203,7 @@ class IndexedSource:
         self._length = len(data)
         self._chunk = _chunk_size(options, default=True)
         self.records = self._chunk > 0
+        self.shipped = Items(True, self.records, data)
         self._shuffled = options.shuffle is True
         self._lock = threading.Lock()
         self._ticket = 0
@@ -268,25 +265,6 @@ def _chunk_size(options: FeedOptions, *, default: bool) -> int:
         way = "records=False if each item is a batch already" if default else "leave records out if items are batches"
         raise OptionError(f"a source of single records needs batch_size=, such as 32; or {way}")
     return int(options.batch_size)
-
-
-def takes_worker(function: Callable[..., Any]) -> bool:
-    """Whether the callable has a parameter `worker`; OptionError where it needs any other argument."""
-    try:
-        parameters = inspect.signature(function).parameters.values()
-    except (TypeError, ValueError):  # built-in callables may have no signature
-        return False
-    needed = [
-        p.name
-        for p in parameters
-        if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD) and p.name != "worker"
-    ]
-    if needed:
-        raise OptionError(
-            f"the callable needs {', '.join(needed)}: needed one that is called with nothing, or with `worker`. "
-            "Bind the rest: functools.partial(function, ...)"
-        )
-    return any(p.name == "worker" for p in parameters)
 
 
 def ends_for_good(stream: Any) -> bool:

@@ -18,6 +18,34 @@ class StageRow:
     cpu_s: float = 0.0  # of that, on a core
     wait_in_s: float = 0.0  # for something to work on
     wait_out_s: float = 0.0  # for room in the buffer behind
+    errors: int = 0  # records or batches whose making raised, with on_error="skip"
+    copied: int = 0  # batches handed out as copies, because the consumer holds all the slots that can be spared
+
+
+@dataclass(frozen=True, slots=True)
+class Audit:
+    """How many slots of shared memory are in each state; `all` of them are accounted for."""
+
+    free: int
+    filling: int
+    ready: int
+    lent: int
+
+    @property
+    def all(self) -> int:
+        """The slots there are."""
+        return self.free + self.filling + self.ready + self.lent
+
+    def __add__(self, other: Audit) -> Audit:
+        return Audit(
+            self.free + other.free, self.filling + other.filling, self.ready + other.ready, self.lent + other.lent
+        )
+
+    def __str__(self) -> str:
+        return f"{self.all} slots: {self.free} free, {self.filling} filling, {self.ready} ready, {self.lent} lent"
+
+
+NO_SLOTS = Audit(0, 0, 0, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +53,8 @@ class Snapshot:
     """A feed at one moment, or (one snapshot minus an earlier one) over the time between the two.
 
     `elapsed_s`, `consumed.batches` and `consumed.wait_in_s` start with the first batch that was delivered, so that
-    warm-up does not count. `depth` and `depth_nbytes` are the batches made and not yet taken.
+    warm-up does not count. `depth` and `depth_nbytes` are the batches made and not yet taken. With worker processes,
+    `slots` says how many slots there are and in what state, and `set_aside` names what killed its worker repeatedly.
     """
 
     elapsed_s: float
@@ -34,6 +63,8 @@ class Snapshot:
     depth: int
     depth_nbytes: int
     producers: tuple[StageRow, ...]
+    slots: Audit = NO_SLOTS
+    set_aside: tuple[str, ...] = ()
 
     @property
     def starvation(self) -> float:
@@ -54,6 +85,8 @@ class Snapshot:
             self.depth,
             self.depth_nbytes,
             tuple(_minus(now, then) for now, then in producers),
+            self.slots,
+            self.set_aside,
         )
 
 

@@ -38,12 +38,14 @@ def test_the_users_own_iterator_is_found_where_the_user_stands(tmp_path: Path) -
     ("args", "says"),
     [
         (["--threads", "none"], "1,4,8"),
+        (["--processes", "-1"], "0,1,2"),
         (["--workload", "sleep:often"], "50ms"),
         (["--workload", "no.such.module:f"], "no.such"),
         (["--consumer", "tpu"], "mnist-keras"),
         (["--data", "/does/not/exist"], "does not exist"),
         (["--threads", "1", "--workload", "string:capwords"], "needs s"),
         (["--baseline", "--consumer", "none"], "--consumer mnist"),
+        (["--baseline", "--processes", "1,2"], "with 0 among"),
         (["--nonsense"], "--nonsense"),
     ],
 )
@@ -56,3 +58,4 @@ def test_bad_input_is_one_message_and_exit_code_2(args: list[str], says: str) ->
 def test_version_and_help() -> None:
     assert "fastfeed, version" in run("--version").stdout
     assert "bench" in run("--help").stdout
+    assert "--processes" in run("bench", "--help").stdout

@@ -21,7 +21,7 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 # Each room may import from itself and from those above it.
 ROOMS = (
-    ("errors", "machine", "structure", "batch", "collate", "options", "stats", "model"),
+    ("errors", "machine", "structure", "batch", "collate", "options", "stats", "model", "worker"),
     ("ring",),
     ("source", "producers"),
     ("feed",),

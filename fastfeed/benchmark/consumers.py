@@ -11,6 +11,7 @@ from typing import Any, Protocol
 from fastfeed import FeedRunner
 from fastfeed.benchmark.workloads import seconds_from
 from fastfeed.errors import OptionError
+from fastfeed.model import Producers
 
 FOR_EVER = 10**9  # epochs
 KINDS = "mnist, mnist-keras, sim:20ms or none"
@@ -35,7 +36,7 @@ class Consumer(Protocol):
     def cached(self, batch: Any) -> Any:
         """A context whose value is a function that takes one step on the same batch again and again."""
 
-    def loop(self, source: Any, *, threads: int, batch_size: int | None) -> Any:
+    def loop(self, source: Any, *, producers: Producers, batch_size: int | None) -> Any:
         """A context whose value is a Loop fed by FeedRunner."""
 
 
@@ -71,11 +72,11 @@ class PlainConsumer:
         yield lambda: train(batch)
 
     @contextmanager
-    def loop(self, source: Any, *, threads: int, batch_size: int | None) -> Iterator[Loop]:
+    def loop(self, source: Any, *, producers: Producers, batch_size: int | None) -> Iterator[Loop]:
         """Plain iteration over a FeedRunner."""
         start = time.perf_counter()
         with ExitStack() as stack:
-            runner = stack.enter_context(runner_for(source, threads, batch_size=batch_size))
+            runner = stack.enter_context(runner_for(source, producers, batch_size=batch_size))
             batches = iter(runner)
             first = next(batches)
             first_batch_s = time.perf_counter() - start
@@ -91,9 +92,16 @@ class PlainConsumer:
             yield Loop(step, first_batch_s, lambda: runner.snapshot().depth)
 
 
-def runner_for(source: Any, threads: int, *, batch_size: int | None) -> FeedRunner:
+def runner_for(source: Any, producers: Producers, *, batch_size: int | None) -> FeedRunner:
     """The runner under test: a finite iterator starts again, for it is the speed that is measured, not the data."""
-    return FeedRunner(source, threads=threads, batch_size=batch_size, epochs=FOR_EVER, repeat_per_producer=True)
+    return FeedRunner(
+        source,
+        threads=producers.threads,
+        processes=producers.processes,
+        batch_size=batch_size,
+        epochs=FOR_EVER,
+        repeat_per_producer=True,
+    )
 
 
 def images_and_labels(batch: Any) -> tuple[Any, Any]:

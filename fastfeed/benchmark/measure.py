@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import psutil
 
+from fastfeed.benchmark import tree
 from fastfeed.benchmark.consumers import Consumer, Loop
 from fastfeed.benchmark.gpu import GpuMeter
 from fastfeed.benchmark.workloads import open_stream
@@ -25,7 +26,11 @@ WARMUP_S = 5.0
 
 @dataclass(frozen=True)
 class Window:
-    """One measured window of one setting. Times in seconds, memory in bytes, starvation 0 to 1 (nan: unknown)."""
+    """One measured window of one setting. Times in seconds, memory in bytes, starvation 0 to 1 (nan: unknown).
+
+    `rss_nbytes` is what the trainer alone has resident, `memory_nbytes` what it and its worker processes use together;
+    `cpu_cores` are the cores that all of them kept busy.
+    """
 
     steps: int
     wall_s: float
@@ -34,6 +39,7 @@ class Window:
     wait_p99_s: float
     cpu_cores: float
     rss_nbytes: int
+    memory_nbytes: int
     first_batch_s: float
     gpu_utilisation: float | None
     gpu_nbytes: int | None
@@ -51,11 +57,12 @@ class Window:
 
 @dataclass(frozen=True)
 class StepCost:
-    """One step on a cached batch: median seconds with the spread (10th, 90th percentile)."""
+    """One step on a cached batch: mean seconds with the spread (10th, 90th percentile), and seconds on the cores."""
 
     step_s: float
     low_s: float
     high_s: float
+    cpu_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -70,26 +77,27 @@ class ProducerCost:
 
 
 def measure_loop(loop: Loop, *, seconds: float, steps: int | None = None, tick: Callable[[], None]) -> Window:
-    """A window of at least `seconds`, or of exactly `steps`, after warm-up."""
+    """A window of at least `seconds`, or of exactly `steps`, after warm-up; cores and memory are read at its ends."""
     _warm_up(loop, tick)
-    process, gpu = psutil.Process(), GpuMeter()
+    gpu = GpuMeter()
     waits: list[float] = []
-    cpu, start = _cpu_s(process), time.perf_counter()
+    cpu, start = tree.cpu_s(), time.perf_counter()
     now = start
     while len(waits) < steps if steps else now < start + seconds:
         waits.append(loop.step())
         now = time.perf_counter()
         gpu.sample(now)
         tick()
-    wall_s = now - start
+    wall_s, cpu_s = now - start, tree.cpu_s() - cpu
     return Window(
         steps=len(waits),
         wall_s=wall_s,
         starvation=float(np.minimum(1.0, np.sum(waits) / wall_s)),  # unlike min(), it keeps nan: not known
         wait_p50_s=float(np.percentile(waits, 50)),
         wait_p99_s=float(np.percentile(waits, 99)),
-        cpu_cores=(_cpu_s(process) - cpu) / wall_s,
-        rss_nbytes=process.memory_info().rss,
+        cpu_cores=cpu_s / wall_s,
+        rss_nbytes=psutil.Process().memory_info().rss,
+        memory_nbytes=tree.memory_nbytes(),
         first_batch_s=loop.first_batch_s,
         gpu_utilisation=gpu.utilisation,
         gpu_nbytes=gpu.nbytes,
@@ -102,15 +110,18 @@ def measure_step(consumer: Consumer, batch: Any, *, seconds: float, tick: Callab
         for _ in range(10):
             step()
         times: list[float] = []
+        cpu = time.process_time()
         end = time.perf_counter() + seconds
         while len(times) < 20 or time.perf_counter() < end:
             start = time.perf_counter()
             step()
             times.append(time.perf_counter() - start)
             tick()
+        cpu_s = (time.process_time() - cpu) / len(times)
     low, middle, high = np.percentile(times, (10, 50, 90))
     # Back to back the mean is what steps/s follows from; the percentiles are its spread.
-    return StepCost(float(np.mean(times)) if middle > 1e-6 else 0.0, float(low), float(high))
+    step_s = float(np.mean(times)) if middle > 1e-6 else 0.0
+    return StepCost(step_s, float(low), float(high), cpu_s if step_s else 0.0)
 
 
 def measure_producer(source: Any, *, seconds: float, tick: Callable[[], None]) -> tuple[Any, ProducerCost]:
@@ -170,8 +181,3 @@ def _gil_probe() -> Iterator[list[float]]:
     finally:
         over.set()
         thread.join()
-
-
-def _cpu_s(process: psutil.Process) -> float:
-    times = process.cpu_times()
-    return float(times.user + times.system)

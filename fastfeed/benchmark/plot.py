@@ -1,16 +1,19 @@
-"""The picture: steps/s and starvation against threads, measured and predicted, with the ceiling drawn."""
+"""The picture: steps/s and starvation against producers, measured and predicted, with the ceiling drawn."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
 from fastfeed.benchmark.advice import advise
-from fastfeed.benchmark.sweep import Setting, Sweep
+from fastfeed.benchmark.sweep import OURS, Setting, Sweep
 from fastfeed.errors import MissingExtra
-from fastfeed.model import INPUT_BOUND, predict
+from fastfeed.model import INPUT_BOUND, Prediction, Producers, predict
 
-MEASURED, PREDICTED, CEILING, IDIOM = "#1b6ca8", "#e08e0b", "#444444", "#a23b3b"
+MEASURED = ("#1b6ca8", "#2a8c4a", "#8a4fa3", "#c2571a", "#12908e", "#7a6a20")
+PREDICTED, CEILING, IDIOM = "#e08e0b", "#444444", "#a23b3b"
 
 
 def write_plots(sweep: Sweep, folder: Path) -> list[Path]:
@@ -24,7 +27,7 @@ def write_plots(sweep: Sweep, folder: Path) -> list[Path]:
     _draw_rates(rates, sweep)
     _draw_starvation(starved, sweep)
     for axes in (rates, starved):
-        _threads_axis(axes, sweep)
+        _producers_axis(axes, sweep)
     figure.suptitle(f"{sweep.workload} into {sweep.consumer}", fontweight="bold")
     figure.supxlabel(advise(sweep), fontsize="small", wrap=True)
     paths = [folder / "bench.png", folder / "bench.svg"]
@@ -33,57 +36,117 @@ def write_plots(sweep: Sweep, folder: Path) -> list[Path]:
     return paths
 
 
+@dataclass(frozen=True)
+class _Curve:
+    """Settings that differ only in the count `along` ("threads" or "processes"), in its order, and their looks."""
+
+    label: str
+    along: str
+    settings: tuple[Setting, ...]
+    colour: str
+    predicted_colour: str
+
+    @property
+    def counts(self) -> list[int]:
+        """Where it was measured."""
+        return [getattr(s.producers, self.along) for s in self.settings]
+
+    def predicted(self, sweep: Sweep) -> tuple[list[int], list[Prediction]]:
+        """Every count from the first to the last, and what was predicted there."""
+        every = list(range(self.counts[0], self.counts[-1] + 1))
+        one: Producers = self.settings[0].producers
+        return every, [predict(sweep.profile, replace(one, **{self.along: n})) for n in every]
+
+
+def _along(sweep: Sweep) -> str:
+    return "processes" if len(sweep.plan.threads) == 1 < len(sweep.plan.processes) else "threads"
+
+
+def _curves(sweep: Sweep) -> list[_Curve]:
+    """One for each process count, against threads; or a single one where only one of the two counts varies."""
+    along, counts = _along(sweep), sorted(sweep.plan.processes)
+    ours = sorted(sweep.ours(), key=lambda s: (s.producers.processes, s.producers.threads))
+    if along == "processes" or len(counts) == 1:
+        return [_Curve("fastfeed", along, tuple(ours), MEASURED[0], PREDICTED)]
+    return [
+        _Curve(_place(n), along, tuple(s for s in ours if s.producers.processes == n), colour, colour)
+        for n, colour in zip(counts, cycle(MEASURED), strict=False)
+    ]
+
+
+def _place(processes: int) -> str:
+    return f"{processes} process{'es' if processes > 1 else ''}" if processes else "in the trainer"
+
+
 def _draw_rates(axes: Any, sweep: Sweep) -> None:
     axes.set_title("steps per second")
     if sweep.step.step_s:
         label = f"ceiling: cached batches, {sweep.ceiling:.0f}/s"
         axes.axhline(sweep.ceiling, color=CEILING, linestyle=":", label=label)
-    ours = sweep.ours()
-    threads = _every_count(sweep)
-    predicted = [predict(sweep.profile, n) for n in threads]
-    axes.fill_between(threads, [p.low for p in predicted], [p.high for p in predicted], color=PREDICTED, alpha=0.2)
-    axes.plot(threads, [p.rate for p in predicted], "--", color=PREDICTED, label="predicted from a short profile")
-    _draw_measured(axes, ours, color=MEASURED, label="fastfeed, measured")
-    idiom = [s for s in sweep.settings if s.kind != "fastfeed"]
+    curves = _curves(sweep)
+    _predicted_label(axes, curves, text="predicted from a short profile")
+    for curve in curves:
+        every, predicted = curve.predicted(sweep)
+        low, high = [p.low for p in predicted], [p.high for p in predicted]
+        axes.fill_between(every, low, high, color=curve.predicted_colour, alpha=0.2 / len(curves))
+        axes.plot(every, [p.rate for p in predicted], "--", color=curve.predicted_colour)
+        _draw_measured(axes, curve)
+    idiom = tuple(s for s in sweep.settings if s.kind != OURS)
     if idiom:
-        _draw_measured(axes, idiom, color=IDIOM, label="hand-written runner, measured")
+        _draw_measured(axes, _Curve("hand-written runner", _along(sweep), idiom, IDIOM, IDIOM))
     axes.set_ylim(bottom=0)
     axes.legend(fontsize="small", loc="lower right")
 
 
-def _draw_measured(axes: Any, settings: list[Setting], *, color: str, label: str) -> None:
-    rates = [s.rate for s in settings]
+def _draw_measured(axes: Any, curve: _Curve) -> None:
+    rates = [s.rate for s in curve.settings]
     errors = [
-        [rate - s.spread[0] for rate, s in zip(rates, settings, strict=True)],
-        [s.spread[1] - rate for rate, s in zip(rates, settings, strict=True)],
+        [rate - s.spread[0] for rate, s in zip(rates, curve.settings, strict=True)],
+        [s.spread[1] - rate for rate, s in zip(rates, curve.settings, strict=True)],
     ]
-    axes.errorbar([s.threads for s in settings], rates, yerr=errors, fmt="o-", color=color, capsize=3, label=label)
+    label = f"{curve.label}, measured"
+    axes.errorbar(curve.counts, rates, yerr=errors, fmt="o-", color=curve.colour, capsize=3, label=label)
 
 
 def _draw_starvation(axes: Any, sweep: Sweep) -> None:
     axes.set_title("starvation: share of time spent waiting for input")
-    every = _every_count(sweep)
-    predicted = [100 * predict(sweep.profile, n).starvation for n in every]
-    axes.plot(every, predicted, "--", color=PREDICTED, label="predicted")
-    ours = sweep.ours()
-    threads = [s.threads for s in ours]
-    measured = [100 * s.middle("starvation") for s in ours]
-    axes.plot(threads, measured, "o-", color=MEASURED, label="measured")
-    for x, y in zip(threads, measured, strict=True):
-        axes.annotate(f"{y:.0f} %", (x, y), textcoords="offset points", xytext=(0, 8), ha="center", fontsize="small")
+    curves = _curves(sweep)
+    _predicted_label(axes, curves, text="predicted")
+    for curve in curves:
+        every, predicted = curve.predicted(sweep)
+        axes.plot(every, [100 * p.starvation for p in predicted], "--", color=curve.predicted_colour)
+        measured = [100 * s.middle("starvation") for s in curve.settings]
+        label = "measured" if len(curves) == 1 else f"{curve.label}, measured"
+        axes.plot(curve.counts, measured, "o-", color=curve.colour, label=label)
+        for x, y in zip(curve.counts, measured, strict=True) if len(curves) == 1 else ():
+            near = {"textcoords": "offset points", "ha": "center", "fontsize": "small"}
+            axes.annotate(f"{y:.0f} %", (x, y), xytext=(0, 8), **near)
     axes.axhspan(0, 100 * INPUT_BOUND, color="#3a9d5d", alpha=0.15, label="not input-bound")
     axes.set_ylim(0, 112)
     axes.set_ylabel("%")
     axes.legend(fontsize="small", loc="upper right")
 
 
-def _every_count(sweep: Sweep) -> list[int]:
-    return list(range(min(sweep.plan.threads), max(sweep.plan.threads) + 1))
+def _predicted_label(axes: Any, curves: list[_Curve], *, text: str) -> None:
+    """One word for every dashed line, whatever its colour."""
+    colour = CEILING if len(curves) > 1 else curves[0].predicted_colour
+    axes.plot([], [], "--", color=colour, label=text)
 
 
-def _threads_axis(axes: Any, sweep: Sweep) -> None:
-    counts = sorted(sweep.plan.threads)
+def _producers_axis(axes: Any, sweep: Sweep) -> None:
+    along = _along(sweep)
+    counts = sorted(getattr(sweep.plan, along))
     axes.set_xticks(counts, [str(n) for n in counts])
-    axes.set_xlabel("producer threads")
+    axes.set_xlabel(_axis_label(sweep, along))
     axes.margins(x=0.1)
     axes.grid(alpha=0.3)
+
+
+def _axis_label(sweep: Sweep, along: str) -> str:
+    plan = sweep.plan
+    if along == "processes":
+        in_trainer = "; 0: in the trainer" if 0 in plan.processes else ""
+        return f"worker processes with {Producers(plan.threads[0])} each{in_trainer}"
+    if not any(plan.processes):
+        return "producer threads"
+    return "producer threads in each process"

@@ -13,13 +13,21 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+from rich import box
 from rich.table import Table
 
 from fastfeed.benchmark.advice import advise, slow_down
 from fastfeed.benchmark.gpu import gpu_name
-from fastfeed.benchmark.sweep import Setting, Sweep
+from fastfeed.benchmark.sweep import OURS, Setting, Sweep
 
-SCHEMA = 1
+SCHEMA = 2
+STYLE: Any = {
+    "box": box.SIMPLE_HEAD,
+    "header_style": "bold",
+    "show_edge": False,
+    "pad_edge": False,
+    "padding": (0, 1, 0, 0),
+}
 PACKAGES = ("fastfeed", "numpy", "tensorflow", "tensorflow-cpu", "keras", "opencv-python-headless")
 
 
@@ -29,15 +37,15 @@ def tables_of(sweep: Sweep) -> list[Table]:
 
 
 def _results(sweep: Sweep) -> Table:
-    table = Table(title=f"{sweep.workload} into {sweep.consumer}: steps/s and starvation", header_style="bold")
-    headers = ("threads", "steps/s", "min-max", "speed-up", "starved", "predicted\nsteps/s", "predicted\nstarved")
-    for header in headers:
+    table = Table(title=f"{sweep.workload} into {sweep.consumer}: steps/s and starvation", **STYLE)
+    headers = ("steps/s", "min-max", "speed-\nup", "starved", "predicted\nsteps/s", "predicted\nstarved")
+    for header in (*_who(sweep), *headers):
         table.add_column(header, justify="right")
     for setting in sweep.settings:
         low, high = setting.spread
         p = setting.predicted
         table.add_row(
-            _name(setting),
+            *_name(sweep, setting),
             f"{setting.rate:.1f}",
             f"{low:.0f}-{high:.0f}",
             f"{setting.rate / sweep.settings[0].rate:.2f}x",
@@ -49,20 +57,20 @@ def _results(sweep: Sweep) -> Table:
 
 
 def _costs(sweep: Sweep) -> Table:
-    table = Table(header_style="bold", caption=f"{_ceiling(sweep)}\n{sweep.data}", caption_justify="left")
-    headers = ["threads", "AU", "wait ms\np50", "wait ms\np99", "step\nslow-down", "CPU\ncores", "RSS\nMB"]
+    table = Table(caption=f"{_ceiling(sweep)}\n{sweep.data}", caption_justify="left", **STYLE)
+    headers = ("AU", "wait ms\np50", "wait ms\np99", "step\nslow-\ndown", "CPU\ncores", "memory\nMB", "first\nbatch s")
     with_gpu = any(w.gpu_utilisation is not None for s in sweep.settings for w in s.windows)
-    for header in [*headers, "first\nbatch s"] + ["GPU\nuse / MB"] * with_gpu:
+    for header in (*_who(sweep), *headers, *["GPU\nuse / MB"] * with_gpu):
         table.add_column(header, justify="right")
     for setting in sweep.settings:
         table.add_row(
-            _name(setting),
+            *_name(sweep, setting),
             _percent(sweep.au(setting)) if sweep.step.step_s else "-",
             _number(setting.middle("wait_p50_s") * 1e3, "{:.1f}"),
             _number(setting.middle("wait_p99_s") * 1e3, "{:.1f}"),
             _number(slow_down(sweep, setting), "{:.2f}x"),
             f"{setting.middle('cpu_cores'):.2f}",
-            f"{setting.middle('rss_nbytes') / 1e6:.0f}",
+            f"{setting.middle('memory_nbytes') / 1e6:.0f}",
             f"{setting.middle('first_batch_s'):.2f}",
             *([_gpu(setting)] if with_gpu else []),
         )
@@ -102,12 +110,13 @@ def _setting(sweep: Sweep, setting: Setting) -> dict[str, Any]:
     low, high = setting.spread
     return {
         "kind": setting.kind,
-        "threads": setting.threads,
+        "processes": setting.producers.processes,
+        "threads": setting.producers.threads,
         "steps_per_second": {"median": setting.rate, "min": low, "max": high},
         "starvation": setting.middle("starvation"),
         "accelerator_utilisation": sweep.au(setting),
         "step_slow_down": slow_down(sweep, setting),
-        "share_of_possible": setting.rate / sweep.possible(setting.threads),
+        "share_of_possible": setting.rate / sweep.possible(setting.producers),
         "predicted": asdict(setting.predicted) if setting.predicted else None,
         "windows": [asdict(w) for w in setting.windows],
     }
@@ -155,8 +164,14 @@ def _gpu(setting: Setting) -> str:
     return f"{window.gpu_utilisation:.0%} / {window.gpu_nbytes / 1e6:.0f}"
 
 
-def _name(setting: Setting) -> str:
-    return str(setting.threads) if setting.kind == "fastfeed" else f"{setting.threads} by hand"
+def _who(sweep: Sweep) -> list[str]:
+    """The headers of the columns that tell settings apart."""
+    return ["processes", "threads"] if any(sweep.plan.processes) else ["threads"]
+
+
+def _name(sweep: Sweep, setting: Setting) -> list[str]:
+    threads = str(setting.producers.threads) + ("" if setting.kind == OURS else " by hand")
+    return [str(setting.producers.processes), threads] if any(sweep.plan.processes) else [threads]
 
 
 def _number(value: float, form: str) -> str:

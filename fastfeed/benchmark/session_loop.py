@@ -13,6 +13,7 @@ from fastfeed.benchmark.cnn_session import train_step
 from fastfeed.benchmark.consumers import Loop, images_and_labels, runner_for
 from fastfeed.benchmark.workloads import open_stream
 from fastfeed.errors import MissingExtra
+from fastfeed.model import Producers
 from fastfeed.structure import leaves_of, structure_of
 
 try:
@@ -41,10 +42,10 @@ class SessionConsumer:
                 yield lambda: session.run([train.train_op, train.loss])
 
     @contextmanager
-    def loop(self, source: Any, *, threads: int, batch_size: int | None) -> Iterator[Loop]:
+    def loop(self, source: Any, *, producers: Producers, batch_size: int | None) -> Iterator[Loop]:
         """The drop-in."""
         start = time.perf_counter()
-        with tf.Graph().as_default(), runner_for(source, threads, batch_size=batch_size) as runner:
+        with tf.Graph().as_default(), runner_for(source, producers, batch_size=batch_size) as runner:
             x, y = images_and_labels(runner.get_inputs())
             first_batch_s = time.perf_counter() - start
             train = train_step(x, y)
@@ -56,7 +57,7 @@ class SessionConsumer:
                 )
 
     @contextmanager
-    def handwritten(self, source: Any, *, threads: int, batch_size: int | None) -> Iterator[Loop]:
+    def handwritten(self, source: Any, *, producers: Producers, batch_size: int | None) -> Iterator[Loop]:
         """What every code base copies: placeholders, a queue, daemon threads that run the enqueue."""
         start = time.perf_counter()
         first = leaves_of(structure_of(batch := next(open_stream(source))), batch) or []
@@ -70,7 +71,7 @@ class SessionConsumer:
             train = train_step(*queue.dequeue_many(size))
             with _session() as session:
                 idiom = _HandWritten(session, enqueue, places=places, source=source)
-                idiom.start(threads)
+                idiom.start(producers.threads)
                 try:
                     fetches = [train.train_op, train.loss]
                     yield Loop(

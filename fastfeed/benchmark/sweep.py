@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any
 
@@ -20,15 +20,17 @@ from fastfeed.benchmark.measure import (
 )
 from fastfeed.benchmark.workloads import Workload
 from fastfeed.errors import OptionError
-from fastfeed.model import LivePoint, Prediction, Profile, predict, utilisation
+from fastfeed.model import LivePoint, Prediction, Producers, Profile, predict, utilisation
 
 PROFILE_S = 1.5
 LIVE_THREADS = (1, 4)
+OURS, BY_HAND = "fastfeed", "hand-written"
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What to run: thread counts, records a batch, the window of one run, how often, with the idiom or without."""
+    """What to run: every combination of `processes` and `threads`, records a batch, the window of one run, how often,
+    and whether the idiom runs too, where the threads are the trainer's."""
 
     threads: tuple[int, ...]
     batch_size: int | None
@@ -36,14 +38,35 @@ class Plan:
     steps: int | None
     repeats: int
     baseline: bool
+    processes: tuple[int, ...] = (0,)
+
+    @property
+    def grid(self) -> tuple[Producers, ...]:
+        """The combinations, all threads of a process count together."""
+        return tuple(Producers(threads, processes) for processes in self.processes for threads in self.threads)
+
+    @property
+    def runs(self) -> tuple[tuple[Producers, str], ...]:
+        """Everything that is measured in turn: who makes the batches, and in which kind of runner."""
+        kinds = [(producers, kind) for producers in self.grid for kind in (OURS, BY_HAND)]
+        return tuple((p, kind) for p, kind in kinds if kind == OURS or (self.baseline and not p.processes))
+
+    @property
+    def live(self) -> tuple[Producers, ...]:
+        """The short runs from which a step that burns CPU is predicted: two for threads in the trainer, and the
+        fewest and the most processes."""
+        worker_counts = [n for n in self.processes if n]
+        ends = sorted({min(worker_counts), max(worker_counts)}) if worker_counts else []
+        in_trainer = LIVE_THREADS if 0 in self.processes else ()
+        return (*map(Producers, in_trainer), *(Producers(min(self.threads), n) for n in ends))
 
 
 @dataclass(frozen=True)
 class Setting:
-    """All windows of one thread count, ours or the hand-written idiom's, and what was predicted for ours."""
+    """All windows of one combination, ours or the hand-written idiom's, and what was predicted for ours."""
 
     kind: str
-    threads: int
+    producers: Producers
     windows: tuple[Window, ...]
     predicted: Prediction | None
 
@@ -82,12 +105,12 @@ class Sweep:
         return 1 / self.step.step_s if self.step.step_s else float("inf")
 
     def ours(self) -> list[Setting]:
-        """Our settings, by threads."""
-        return [s for s in self.settings if s.kind == "fastfeed"]
+        """Our settings, in the order of the plan."""
+        return [s for s in self.settings if s.kind == OURS]
 
-    def possible(self, threads: int) -> float:
+    def possible(self, producers: Producers) -> float:
         """Steps/s that nothing can exceed: so many bare producer loops, or the ceiling."""
-        return min(threads / self.producer.batch_s, self.ceiling)
+        return min(producers.count / self.producer.batch_s, self.ceiling)
 
     def au(self, setting: Setting) -> float:
         """Accelerator utilisation: time for the pure steps by total time."""
@@ -99,50 +122,68 @@ Progress = Callable[[str, float], None]  # what is being done, and which share (
 
 def run_sweep(workload: Workload, consumer: Consumer, *, plan: Plan, progress: Progress) -> Sweep:
     """Measures everything that the plan asks for; raises what the workload or the consumer raises."""
-    kinds = ["fastfeed", "hand-written"] if plan.baseline else ["fastfeed"]
-    if plan.baseline and not hasattr(consumer, "handwritten"):
-        raise OptionError(f"--baseline is a TensorFlow 1 idiom: needed --consumer mnist, got {consumer.name}")
-    meter = _Meter(progress, 3 + len(plan.threads) * plan.repeats * len(kinds) + len(LIVE_THREADS) * consumer.burns_cpu)
+    if plan.baseline:
+        _check_baseline(plan, consumer)
+    live = plan.live if consumer.burns_cpu else ()
+    meter = _Meter(progress, 3 + len(plan.runs) * plan.repeats + len(live))
     with meter.part("one producer alone") as tick:
         batch, producer = measure_producer(workload.source, seconds=PROFILE_S, tick=tick)
     with meter.part("the step on a cached batch") as tick:
         step = measure_step(consumer, batch, seconds=PROFILE_S, tick=tick)
-    profile = _profile(workload, consumer, plan=plan, producer=producer, step=step, meter=meter)
-    windows: dict[tuple[int, str], list[Window]] = {(n, k): [] for n in plan.threads for k in kinds}
+    run = _Run(workload, consumer, plan, meter)
+    profile = _profile(producer, step, live=[run.short(producers) for producers in live])
+    windows: dict[tuple[Producers, str], list[Window]] = {key: [] for key in plan.runs}
     for repeat in range(plan.repeats):
-        for (threads, kind), found in windows.items():
-            with meter.part(f"{kind}, {threads} threads, run {repeat + 1} of {plan.repeats}") as tick:
-                found.append(_window(workload, consumer, plan=plan, threads=threads, kind=kind, tick=tick))
+        for (producers, kind), found in windows.items():
+            text = f"{kind}, {producers}, run {repeat + 1} of {plan.repeats}"
+            found.append(run.window(producers, kind, text=text))
     with meter.part("the step on a cached batch, again") as tick:  # machines drift: the ceiling is the better one
         step = min(step, measure_step(consumer, batch, seconds=PROFILE_S, tick=tick), key=lambda cost: cost.step_s)
     settings = tuple(
-        Setting(kind, n, tuple(found), predict(profile, n) if kind == "fastfeed" else None)
-        for (n, kind), found in windows.items()
+        Setting(kind, producers, tuple(found), predict(profile, producers) if kind == OURS else None)
+        for (producers, kind), found in windows.items()
     )
     return Sweep(workload.name, workload.data, consumer.name, plan, step, producer, profile, settings)
 
 
-def _profile(
-    workload: Workload, consumer: Consumer, *, plan: Plan, producer: ProducerCost, step: StepCost, meter: _Meter
-) -> Profile:
-    """Alone where the step needs no core; else with two short runs of the real loop."""
-    cores = len(os.sched_getaffinity(0))
-    live = []
-    for threads in LIVE_THREADS if consumer.burns_cpu else ():
-        with meter.part(f"a short run with {threads} threads") as tick:
-            short = Plan((threads,), plan.batch_size, PROFILE_S, None, 1, False)
-            found = _window(workload, consumer, plan=short, threads=threads, kind="fastfeed", tick=tick)
-            live.append(LivePoint(threads, found.rate, found.cpu_cores / found.rate, found.step_s))
+def _check_baseline(plan: Plan, consumer: Consumer) -> None:
+    if not hasattr(consumer, "handwritten"):
+        raise OptionError(f"--baseline is a TensorFlow 1 idiom: needed --consumer mnist, got {consumer.name}")
+    if 0 not in plan.processes:
+        raise OptionError("--baseline has threads in the trainer only: needed --processes with 0 among the counts")
+
+
+def _profile(producer: ProducerCost, step: StepCost, *, live: Sequence[LivePoint]) -> Profile:
+    """Alone where the step needs no core; else with the short runs of the real loop."""
     costs = (producer.batch_s, producer.cpu_s, producer.gil_s, producer.gil_wait_s)
-    return Profile(*costs, step.step_s, cores, tuple(live))
+    return Profile(*costs, step.step_s, len(os.sched_getaffinity(0)), tuple(live), step.cpu_s)
 
 
-def _window(
-    workload: Workload, consumer: Any, *, plan: Plan, threads: int, kind: str, tick: Callable[[], None]
-) -> Window:
-    make = consumer.loop if kind == "fastfeed" else consumer.handwritten
-    with make(workload.source, threads=threads, batch_size=plan.batch_size) as loop:
-        return measure_loop(loop, seconds=plan.seconds, steps=plan.steps, tick=tick)
+@dataclass(frozen=True)
+class _Run:
+    """Runs of the real loop, each a part of the whole."""
+
+    workload: Workload
+    consumer: Any
+    plan: Plan
+    meter: _Meter
+
+    def short(self, producers: Producers) -> LivePoint:
+        """A live point for the model."""
+        brief = replace(self, plan=replace(self.plan, seconds=PROFILE_S, steps=None))
+        found = brief.window(producers, OURS, text=f"a short run with {producers}")
+        cpu_s = found.cpu_cores / found.rate
+        return LivePoint(producers.threads, found.rate, cpu_s, found.step_s, producers.processes)
+
+    def window(self, producers: Producers, kind: str, *, text: str) -> Window:
+        """One window of ours, or of the hand-written idiom."""
+        make = self.consumer.loop if kind == OURS else self.consumer.handwritten
+        batch_size = self.plan.batch_size
+        with (
+            self.meter.part(text) as tick,
+            make(self.workload.source, producers=producers, batch_size=batch_size) as loop,
+        ):
+            return measure_loop(loop, seconds=self.plan.seconds, steps=self.plan.steps, tick=tick)
 
 
 class _Meter:
@@ -161,12 +202,12 @@ class _Meter:
         self._progress(text, self._done / self._parts)
 
 
-def parse_threads(text: str) -> tuple[int, ...]:
-    """Thread counts from "1,4,8"; OptionError for anything else."""
+def parse_counts(text: str, option: str, *, least: int, such_as: str) -> tuple[int, ...]:
+    """Counts from "1,4,8", each once; OptionError for anything else."""
     try:
         counts: Sequence[int] = [int(part) for part in text.split(",")]
     except ValueError:
         counts = []
-    if not counts or min(counts) < 1:
-        raise OptionError(f"--threads {text!r}: needed counts of 1 or more, such as 1,4,8")
+    if not counts or min(counts) < least:
+        raise OptionError(f"{option} {text!r}: needed counts of {least} or more, such as {such_as}")
     return tuple(dict.fromkeys(counts))

@@ -1,4 +1,8 @@
-"""What a producer does for one batch: a known cost, photographs, or the user's own iterator."""
+"""What a producer does for one batch: a known cost, photographs, or the user's own iterator.
+
+Every source travels to worker processes, so it is a function over plain data. What each process must have for itself,
+such as OpenCV without threads of its own, is made where it is used.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +20,11 @@ import numpy as np
 
 from fastfeed.benchmark import digits
 from fastfeed.errors import MissingExtra, OptionError
-from fastfeed.source import Worker, takes_worker
+from fastfeed.worker import Worker, takes_worker
 
 KINDS = "sleep:50ms, python:10ms, opencv:10ms, photos:DIR or package.module:callable"
 PHOTO_SIDE = 224
+PICTURE = np.random.default_rng(0).random((256, 256), np.float32)  # something to blur
 
 
 @dataclass(frozen=True)
@@ -39,8 +45,10 @@ def workload_from(text: str, *, batch_size: int, data: str | None = None) -> Wor
         return _photos(Path(rest).expanduser(), batch_size, name=text)
     if kind in ("sleep", "python", "opencv"):
         cost_s = seconds_from(rest, text)
-        cost = {"sleep": time.sleep, "python": _burn_python}.get(kind) or _opencv_burner()
-        return _digits(text, lambda: cost(cost_s), batch_size=batch_size, data=data)
+        if kind == "opencv":
+            _opencv()  # refused here if it is missing, not in a producer
+        cost = {"sleep": time.sleep, "python": _burn_python, "opencv": _burn_opencv}[kind]
+        return _digits(text, partial(cost, cost_s), batch_size=batch_size, data=data)
     return Workload(text, _users_own(kind, rest, text=text), "the batches of your own iterator")
 
 
@@ -59,13 +67,14 @@ def seconds_from(text: str, option: str) -> float:
 
 def _digits(name: str, cost: Callable[[], None], *, batch_size: int, data: str | None) -> Workload:
     found = digits.load(data)
+    images, labels = found.x_train, found.y_train  # the test set need not travel
 
     def batches(worker: Worker) -> Iterator[Any]:
         rng = worker.rng
         while True:
-            rows = rng.integers(0, len(found.x_train), batch_size)
+            rows = rng.integers(0, len(images), batch_size)
             cost()
-            yield found.x_train[rows], found.y_train[rows]
+            yield images[rows], labels[rows]
 
     return Workload(name, batches, found.origin)
 
@@ -79,35 +88,33 @@ def _burn_python(seconds: float) -> None:
             total += i
 
 
-def _opencv_burner() -> Callable[[float], None]:
+def _burn_opencv(seconds: float) -> None:
+    """Native code without the interpreter lock for `seconds` of this thread's CPU time."""
+    cv2, end = _opencv(), time.thread_time() + seconds
+    while time.thread_time() < end:
+        cv2.GaussianBlur(PICTURE, (15, 15), 3.0)
+
+
+@cache
+def _opencv() -> Any:
+    """OpenCV without threads of its own: the benchmark's are what is measured."""
     try:
         import cv2
     except ImportError as error:
         raise MissingExtra("OpenCV", "opencv") from error
-    cv2.setNumThreads(0)  # the benchmark's own threads are what is measured
-    image = np.random.default_rng(0).random((256, 256), np.float32)
-
-    def burn(seconds: float) -> None:
-        end = time.thread_time() + seconds
-        while time.thread_time() < end:
-            cv2.GaussianBlur(image, (15, 15), 3.0)
-
-    return burn
+    cv2.setNumThreads(0)
+    return cv2
 
 
 def _photos(folder: Path, batch_size: int, *, name: str) -> Workload:
     files = sorted(p for p in folder.glob("**/*") if p.suffix.lower() in (".jpg", ".jpeg", ".png"))
     if not files:
         raise OptionError(f"--workload {name!r}: needed a folder with .jpg or .png files, {folder} holds none")
-    try:
-        import cv2
-    except ImportError as error:
-        raise MissingExtra("OpenCV", "opencv") from error
-    cv2.setNumThreads(0)
+    _opencv()
     labels = {folder_name: i % 10 for i, folder_name in enumerate(sorted({p.stem for p in files}))}
 
     def batches(worker: Worker) -> Iterator[Any]:
-        rng = worker.rng
+        cv2, rng = _opencv(), worker.rng
         while True:
             chosen = [files[i] for i in rng.integers(0, len(files), batch_size)]
             images = [_augment(cv2, cv2.imread(str(path), cv2.IMREAD_COLOR), path=path, rng=rng) for path in chosen]

@@ -2,19 +2,59 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any, Protocol
+
+import numpy as np
 
 from fastfeed.batch import Batch, BatchSpec, infer
-from fastfeed.collate import collate
+from fastfeed.collate import Blank, collate
 from fastfeed.errors import FeedError, ProducerFailed, SpecError
 from fastfeed.options import FeedOptions
-from fastfeed.producers.handoff import END_OF_EPOCH, Handoff, Made
-from fastfeed.source import EpochEnd, Item, Source, Worker
+from fastfeed.producers.sequence import END_OF_EPOCH, Made
+from fastfeed.ring.writer import Stopped
+from fastfeed.source import EpochEnd, Item, Source
 from fastfeed.stats import StageRow
 from fastfeed.structure import leaves_of
+from fastfeed.worker import Worker, takes
+
+Skip = tuple[int, int]  # epochs, and items of the next one, that another producer has made already
+
+
+class Outlet(Protocol):
+    """Where one producer's batches go."""
+
+    ordered: bool
+    row: StageRow
+
+    @property
+    def stopped(self) -> bool:
+        """Whether nobody takes any more."""
+
+    def allocate(self, blanks: Sequence[Blank]) -> Sequence[np.ndarray[Any, Any]]:
+        """Arrays of these shapes and dtypes, to be filled and put."""
+
+    def hold(self, key: int, item: int, record: int) -> None:
+        """Takes note of what is being made: `record` of the `item`-th item, under ticket or epoch `key`."""
+
+    def put(self, made: Made, key: int, *, item: int, spec: BatchSpec | None) -> bool:
+        """Hands over a batch under its ticket or epoch; False when the feed was stopped and nobody wants it."""
+
+    def end_epoch(self, epoch: int) -> None:
+        """This producer has put everything that it has in this epoch."""
+
+    def end(self) -> None:
+        """This producer has ended."""
+
+    def fail(self, error: BaseException, ticket: int | None) -> None:
+        """The error that ends this producer."""
+
+    def skip(self, error: BaseException, ticket: int | None) -> None:
+        """An error that costs one record or batch only."""
 
 
 class Maker:
@@ -22,21 +62,26 @@ class Maker:
 
     def __init__(self, source: Source, options: FeedOptions) -> None:
         self._source = source
-        self._transform = options.transform
+        self._transform: Callable[..., Any] | None = options.transform
+        self._tells_worker = options.transform is not None and takes(options.transform, "worker")
         self._dtypes = options.dtypes
         self._pad = options.pad if options.padded else None
         self._ragged = options.padded
+        self.skips = options.on_error == "skip"
         self._lock = threading.Lock()
         self.spec: BatchSpec | None = None
 
-    def make(self, payload: Any, place: str) -> Batch | None:
-        """The batch, or None where it has no records."""
+    def make(self, payload: Any, place: str, *, outlet: Outlet, worker: Worker, at: tuple[int, int]) -> Batch | None:
+        """The batch, or None where it has no records; `at` is its ticket or epoch, and its number in it."""
         varied = None
         if self._source.records:
-            records = [self._item(part, f"record {self._name(part, i)} of {place}") for i, part in enumerate(payload)]
-            value, varied = collate(records, self._pad, place=place)
+            records = self._records(payload, place, outlet=outlet, worker=worker, at=at)
+            if not records:
+                return None
+            value, varied = collate(records, self._pad, place=place, allocate=outlet.allocate)
         else:
-            value = self._item(payload, f"item {payload}" if self._source.indexed else place)
+            outlet.hold(*at, -1)
+            value = self._item(payload, f"item {payload}" if self._source.indexed else place, worker=worker)
         spec = self.spec or self._infer(value, varied, place=place)
         try:
             batch = spec.check(value, place)
@@ -46,10 +91,29 @@ class Maker:
             raise
         return batch if batch.rows else None
 
-    def _item(self, part: Any, place: str) -> Any:
+    def _records(
+        self, payload: Any, place: str, *, outlet: Outlet, worker: Worker, at: tuple[int, int]
+    ) -> list[Any]:
+        records = []
+        for position, part in enumerate(payload):
+            outlet.hold(*at, position)
+            try:
+                records.append(self._item(part, f"record {self._name(part, position)} of {place}", worker=worker))
+            except ProducerFailed as error:
+                if not self.skips:
+                    raise
+                outlet.row.errors += 1
+                outlet.skip(error, at[0] if outlet.ordered else None)
+        return records
+
+    def _item(self, part: Any, place: str, *, worker: Worker) -> Any:
         try:
             item = self._source.fetch(part)
-            return item if self._transform is None else self._transform(item)
+            if self._transform is None:
+                return item
+            return self._transform(item, worker=worker) if self._tells_worker else self._transform(item)
+        except Stopped:
+            raise
         except BaseException as error:  # whatever ends this producer must reach the consumer
             raise ProducerFailed(place, error) from error
 
@@ -69,63 +133,84 @@ class Maker:
 class Producer:
     """One producer's whole life; `run` returns when its share is made, the feed was stopped, or it failed."""
 
-    def __init__(self, worker: Worker, *, source: Source, maker: Maker, handoff: Handoff, epochs: range) -> None:
-        self._ordered = handoff.ordered
-        self.worker = worker
-        self.row = StageRow()
+    def __init__(
+        self, worker: Worker, *, source: Source, maker: Maker, outlet: Outlet, epochs: range, skip: Skip = (0, 0)
+    ) -> None:
+        self.row = outlet.row
+        self.worker = replace(worker, allocate=outlet.allocate)
         self._source = source
         self._maker = maker
-        self._handoff = handoff
+        self._outlet = outlet
         self._epochs = epochs
-        self._count = 0
+        self._skip = skip
+        self._item = 0  # counts the items of an epoch
 
     def run(self) -> None:
-        """Never raises: a failure goes to the handoff."""
+        """Never raises: a failure goes out like a batch."""
+        outlet = self._outlet
         try:
             for position, epoch in enumerate(self._epochs):
-                worker = Worker(self.worker.index, self.worker.count, self.worker.seed, epoch)
-                if not self._run_epoch(self._source.open(worker), position):
+                if position < self._skip[0]:
+                    continue
+                worker = replace(self.worker, epoch=epoch)
+                if not self._run_epoch(self._source.open(worker), position, worker=worker):
                     return
-                self._handoff.end_epoch(position)
+                outlet.end_epoch(position)
+        except Stopped:
+            return
         except FeedError as error:
-            self._handoff.fail(error, getattr(error, "ticket", None) if self._ordered else None)
+            outlet.fail(error, getattr(error, "ticket", None) if outlet.ordered else None)
         except BaseException as error:  # the source's own failure, whatever it is
-            self._handoff.fail(ProducerFailed(self._place(None), error), None)
+            outlet.fail(ProducerFailed(self._place(None), error), None)
         finally:
-            self._handoff.end()
+            with contextlib.suppress(Stopped):
+                outlet.end()
 
-    def _run_epoch(self, items: Iterator[Item], position: int) -> bool:
+    def _run_epoch(self, items: Iterator[Item], position: int, *, worker: Worker) -> bool:
+        already = self._skip[1] if position == self._skip[0] else 0
+        self._item = 0
+        row = self.row
         try:
             while True:
-                start, cpu = time.perf_counter(), time.thread_time()
+                start, cpu, waited = time.perf_counter(), time.thread_time(), row.wait_in_s + row.wait_out_s
                 item = next(items, None)
                 if item is None:
                     return True
-                if not self._pass_on(item, position, start=start, cpu=cpu):
+                since = (start, cpu, waited)
+                if self._item >= already and not self._pass_on(item, position, worker=worker, since=since):
                     return False
+                self._item += 1
         finally:
             items.close()  # type: ignore[attr-defined]  # every source opens a generator
 
-    def _pass_on(self, item: Item, position: int, *, start: float, cpu: float) -> bool:
+    def _pass_on(self, item: Item, position: int, *, worker: Worker, since: tuple[float, float, float]) -> bool:
         ticket, payload = item
-        key = ticket if self._ordered and ticket is not None else position
+        outlet = self._outlet
+        key = ticket if outlet.ordered and ticket is not None else position
         if payload is EpochEnd:  # without order every producer says so itself, in end_epoch
-            return self._handoff.put(END_OF_EPOCH, key, row=self.row) if self._ordered else True
+            return not outlet.ordered or outlet.put(END_OF_EPOCH, key, item=self._item, spec=None)
         place = self._place(ticket)
         try:
-            batch = self._maker.make(payload, place)
+            batch = self._maker.make(payload, place, outlet=outlet, worker=worker, at=(key, self._item))
+        except ProducerFailed as error:
+            if not self._maker.skips:
+                outlet.fail(error, ticket if outlet.ordered else None)
+                return False
+            self.row.errors += 1
+            outlet.skip(error, ticket if outlet.ordered else None)
+            batch = None
         except FeedError as error:
-            self._handoff.fail(error, ticket if self._ordered else None)
+            outlet.fail(error, ticket if outlet.ordered else None)
             return False
-        self._count += 1
-        self._account(batch, start, cpu=cpu)
-        if batch is None and not self._ordered:
-            return not self._handoff.stopped
-        return self._handoff.put(Made(batch, -1 if ticket is not None else self.worker.index, place), key, row=self.row)
+        self._account(batch, since)
+        if batch is None and not outlet.ordered:
+            return not outlet.stopped
+        stream = -1 if ticket is not None else self.worker.index
+        return outlet.put(Made(batch, stream, place), key, item=self._item, spec=self._maker.spec)
 
-    def _account(self, batch: Batch | None, start: float, *, cpu: float) -> None:
-        row = self.row
-        row.busy_s += time.perf_counter() - start
+    def _account(self, batch: Batch | None, since: tuple[float, float, float]) -> None:
+        row, (start, cpu, waited) = self.row, since
+        row.busy_s += time.perf_counter() - start - (row.wait_in_s + row.wait_out_s - waited)
         row.cpu_s += time.thread_time() - cpu
         if batch is None:
             row.skipped += 1
@@ -137,7 +222,7 @@ class Producer:
     def _place(self, ticket: int | None) -> str:
         if ticket is not None:
             return f"batch {ticket}"
-        return f"batch {self._count} of producer {self.worker.index}"
+        return f"batch {self._item} of producer {self.worker.index}"
 
 
 def _is_empty(spec: BatchSpec, value: Any) -> bool:

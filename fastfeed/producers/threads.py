@@ -7,22 +7,60 @@ import threading
 import time
 import traceback
 from collections.abc import Sequence
+from typing import Any
 
-from fastfeed.producers.loop import Producer
+import numpy as np
+
+from fastfeed.batch import BatchSpec
+from fastfeed.collate import Blank, aligned_arrays
+from fastfeed.options import FeedOptions
+from fastfeed.producers.handoff import Handoff
+from fastfeed.producers.loop import Maker, Producer
+from fastfeed.producers.sequence import Made
+from fastfeed.producers.sequence import Sequence as Order
+from fastfeed.source import Source
+from fastfeed.stats import NO_SLOTS, Audit, StageRow, copy
+from fastfeed.worker import Worker
 
 
 class ThreadProducers:
-    """Runs each producer in a daemon thread."""
+    """Runs each producer in a daemon thread, all of them into one buffer."""
 
-    def __init__(self, producers: Sequence[Producer]) -> None:
+    def __init__(self, source: Source, options: FeedOptions, *, seed: int, epochs: range) -> None:
+        ordered = source.ordered and options.order == "kept"
+        self._maker = Maker(source, options)
+        self._handoff = Handoff(
+            Order(options.threads, ordered=ordered, error_limit=options.error_limit),
+            max_batches=max(16, 4 * options.threads),
+            max_nbytes=options.memory_nbytes,
+        )
+        self._producers = [
+            Producer(
+                Worker(i, options.threads, seed, epochs.start),
+                source=source,
+                maker=self._maker,
+                outlet=ThreadOutlet(self._handoff),
+                epochs=epochs,
+            )
+            for i in range(options.threads)
+        ]
         self._threads = [
-            threading.Thread(target=p.run, name=f"fastfeed-producer-{p.worker.index}", daemon=True) for p in producers
+            threading.Thread(target=p.run, name=f"fastfeed-producer-{p.worker.index}", daemon=True)
+            for p in self._producers
         ]
 
     def start(self) -> None:
         """Starts every thread."""
         for thread in self._threads:
             thread.start()
+
+    def take(self, timeout_s: float) -> Made | None:
+        """The next batch or end of epoch; None at the end. Raises the failure, or Timeout after `timeout_s`."""
+        return self._handoff.take(timeout_s)
+
+    def stop(self) -> None:
+        """Nobody takes any more; the threads end when their present call returns."""
+        self._handoff.stop()
 
     def join(self, timeout_s: float) -> bool:
         """Waits for the threads, which must have been told to end; whether all have, within the limit."""
@@ -31,6 +69,32 @@ class ThreadProducers:
         for thread in others:
             thread.join(max(0.0, deadline - time.perf_counter()))
         return not any(t.is_alive() for t in others)
+
+    @property
+    def stopped(self) -> bool:
+        """Whether `stop` was called."""
+        return self._handoff.stopped
+
+    @property
+    def spec(self) -> BatchSpec | None:
+        """The spec of the batches; known once there is one."""
+        return self._maker.spec
+
+    @property
+    def depth(self) -> tuple[int, int]:
+        """Batches that are ready, and their bytes."""
+        return self._handoff.depth, self._handoff.depth_nbytes
+
+    def rows(self) -> tuple[StageRow, ...]:
+        """What each producer has done."""
+        return tuple(copy(p.row) for p in self._producers)
+
+    def audit(self) -> Audit:
+        """There are no slots."""
+        return NO_SLOTS
+
+    copied = 0  # the consumer keeps what it likes
+    aside: tuple[str, ...] = ()  # a thread's death is everybody's
 
     def stacks(self) -> str:
         """What every living producer is doing, as Python stacks."""
@@ -41,3 +105,32 @@ class ThreadProducers:
             if thread.is_alive() and frame is not None:
                 texts.append(f"{thread.name}:\n{''.join(traceback.format_stack(frame)[-4:]).rstrip()}")
         return "\n".join(texts) or "no producer is alive"
+
+
+class ThreadOutlet:
+    """One thread's way into the buffer."""
+
+    def __init__(self, handoff: Handoff) -> None:
+        self.ordered = handoff.ordered
+        self.row = StageRow()
+        self._handoff = handoff
+        self.end_epoch = handoff.end_epoch
+        self.end = handoff.end
+        self.fail = handoff.fail
+        self.skip = handoff.skip
+
+    @property
+    def stopped(self) -> bool:
+        """Whether nobody takes any more."""
+        return self._handoff.stopped
+
+    def allocate(self, blanks: Sequence[Blank]) -> Sequence[np.ndarray[Any, Any]]:
+        """Memory of this process's own."""
+        return aligned_arrays(blanks)
+
+    def hold(self, key: int, item: int, record: int) -> None:
+        """Threads die with the trainer: nobody would ask."""
+
+    def put(self, made: Made, key: int, *, item: int, spec: BatchSpec | None) -> bool:
+        """Into the buffer; False when the feed was stopped."""
+        return self._handoff.put(made, key, row=self.row)

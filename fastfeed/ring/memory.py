@@ -6,13 +6,10 @@ import contextlib
 import fcntl
 import mmap
 import os
-from collections.abc import Sequence
-from typing import Any
 
-import numpy as np
+from fastfeed.collate import ALIGN
 
 PAGE = mmap.PAGESIZE
-ALIGN = 64  # TensorFlow takes arrays that begin at such an address without a copy
 MADV_POPULATE_READ, MADV_POPULATE_WRITE = 22, 23  # Linux 5.14; Python has no names for them
 F_ADD_SEALS, F_SEAL_SHRINK, F_SEAL_GROW = 1033, 0x2, 0x4
 
@@ -56,9 +53,13 @@ def aligned(nbytes: int) -> int:
     return -(-nbytes // ALIGN) * ALIGN
 
 
-def aligned_empty(shape: Sequence[int], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
-    """An array of this process's own memory that begins at a multiple of 64: numpy alone promises 16."""
-    nbytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
-    raw = np.empty(nbytes + ALIGN, np.uint8)
-    start = -raw.ctypes.data % ALIGN
-    return raw[start : start + nbytes].view(dtype).reshape(shape) if nbytes else np.empty(shape, dtype)
+class Descriptor:
+    """A file descriptor that is closed when nobody holds it any more: while somebody does, its number cannot come to
+    mean another file."""
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+
+    def __del__(self) -> None:
+        with contextlib.suppress(OSError):
+            os.close(self.fd)

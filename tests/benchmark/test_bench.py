@@ -1,42 +1,33 @@
-"""The harness: what it accepts, what it measures, and what it says."""
+"""The harness: what it accepts and what it measures."""
 
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
 
+import cloudpickle
 import numpy as np
 import pytest
 
 from fastfeed import OptionError, Worker
-from fastfeed.benchmark import gpu
-from fastfeed.benchmark.advice import advise
-from fastfeed.benchmark.consumers import consumer_from, images_and_labels
-from fastfeed.benchmark.measure import ProducerCost, StepCost, Window, measure_producer
+from fastfeed.benchmark import gpu, tree
+from fastfeed.benchmark.consumers import PlainConsumer, consumer_from, images_and_labels, runner_for
+from fastfeed.benchmark.measure import measure_producer, measure_step
 from fastfeed.benchmark.plot import write_plots
 from fastfeed.benchmark.report import json_of
-from fastfeed.benchmark.sweep import Plan, Setting, Sweep, parse_threads, run_sweep
+from fastfeed.benchmark.sweep import Plan, parse_counts, run_sweep
 from fastfeed.benchmark.workloads import seconds_from, workload_from
-from fastfeed.model import Profile, predict
+from fastfeed.model import Producers
 
 WORKER = Worker(0, 1, 0, 0)
 
 
 def quiet(text: str, share: float) -> None:
     assert 0 <= share <= 1, text
-
-
-def sweep_of(*, rates: dict[int, float], step_s: float, producer: ProducerCost, wait: float) -> Sweep:
-    """A sweep with invented figures."""
-    profile = Profile(producer.batch_s, producer.cpu_s, producer.gil_s, producer.gil_wait_s, step_s, 2)
-    plan = Plan(tuple(rates), 32, 1.0, None, 1, False)
-    settings = []
-    for n, rate in rates.items():
-        window = Window(int(rate), 1.0, wait, 0.0, 0.0, 1.0, 10**8, 0.1, None, None)
-        settings.append(Setting("fastfeed", n, (window,), predict(profile, n)))
-    return Sweep("w", "d", "c", plan, StepCost(step_s, step_s, step_s), producer, profile, tuple(settings))
 
 
 @pytest.mark.parametrize(
@@ -55,13 +46,33 @@ def test_a_consumer_that_does_not_exist_is_refused(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["", "0", "1,x", "-1"])
 def test_thread_counts_are_positive_numbers(text: str) -> None:
-    with pytest.raises(OptionError, match="1,4,8"):
-        parse_threads(text)
+    with pytest.raises(OptionError, match="--threads .* of 1 or more, such as 1,4,8"):
+        parse_counts(text, "--threads", least=1, such_as="1,4,8")
 
 
 def test_times_and_counts_are_read() -> None:
     assert (seconds_from("50ms", ""), seconds_from("0.5s", ""), seconds_from("300us", "")) == (0.05, 0.5, 3e-4)
-    assert parse_threads("1,4,4,8") == (1, 4, 8)
+    assert parse_counts("0,4,4,8", "--processes", least=0, such_as="") == (0, 4, 8)
+
+
+def test_the_grid_is_every_combination_and_the_idiom_joins_the_threads_of_the_trainer() -> None:
+    plan = Plan((1, 4), 4, 1.0, None, 1, True, processes=(0, 2))
+    assert [(p.processes, p.threads) for p in plan.grid] == [(0, 1), (0, 4), (2, 1), (2, 4)]
+    by_hand = [p for p, kind in plan.runs if kind != "fastfeed"]
+    assert by_hand == [Producers(1), Producers(4)] and len(plan.runs) == 6
+
+
+@pytest.mark.parametrize(
+    ("processes", "live"),
+    [
+        ((0,), [(0, 1), (0, 4)]),
+        ((0, 2), [(0, 1), (0, 4), (2, 3)]),
+        ((4, 1, 2), [(1, 3), (4, 3)]),
+    ],
+)
+def test_short_runs_are_few(processes: tuple[int, ...], live: list[tuple[int, int]]) -> None:
+    plan = Plan((8, 3), 4, 1.0, None, 1, False, processes)
+    assert [(p.processes, p.threads) for p in plan.live] == live
 
 
 @pytest.mark.parametrize("kind", ["sleep", "python", "opencv"])
@@ -69,6 +80,21 @@ def test_the_digit_workloads_make_batches_for_the_classifier(kind: str) -> None:
     stream = workload_from(f"{kind}:1ms", batch_size=5).source(worker=WORKER)
     images, labels = images_and_labels(next(stream))
     assert images.shape == (5, 28, 28) and images.dtype == np.uint8 and labels.shape == (5,)
+
+
+@pytest.mark.parametrize("kind", ["sleep", "python", "opencv", "photos"])
+def test_a_workload_travels_to_another_process_which_loads_no_framework(kind: str, tmp_path: Path) -> None:
+    cv2 = pytest.importorskip("cv2")
+    cv2.imwrite(str(tmp_path / "a.jpg"), np.full((40, 30, 3), 127, np.uint8))
+    workload = workload_from(f"{kind}:{tmp_path if kind == 'photos' else '1ms'}", batch_size=5)
+    code = (
+        "import sys, pickle; source = pickle.load(sys.stdin.buffer); from fastfeed import Worker\n"
+        "print(len(next(source(worker=Worker(0, 1, 0, 0)))[1]), *{'tensorflow', 'keras', 'sklearn'} & {*sys.modules})\n"
+        "if 'cv2' in sys.modules: print(sys.modules['cv2'].getNumThreads())"
+    )
+    shipped = cloudpickle.dumps(workload.source)
+    done = subprocess.run([sys.executable, "-c", code], input=shipped, capture_output=True, check=True)
+    assert done.stdout.split() == [b"5"] + [b"1"] * (kind in ("opencv", "photos"))
 
 
 def test_photographs_of_any_size_become_crops(tmp_path: Path) -> None:
@@ -103,6 +129,68 @@ def test_a_producer_alone_is_measured_on_its_own_clock() -> None:
         measure_producer(lambda: iter(()), seconds=1, tick=lambda: None)
 
 
+def test_a_step_is_measured_on_the_clock_and_on_the_cores() -> None:
+    def burn(_: object) -> None:
+        end = time.thread_time() + 0.002
+        while time.thread_time() < end:
+            pass
+
+    found = measure_step(PlainConsumer("", lambda batch: burn), None, seconds=0.05, tick=lambda: None)
+    assert 0.0019 <= found.cpu_s <= found.step_s * 1.1 and found.low_s <= found.high_s
+    asleep = measure_step(consumer_from("sim:2ms"), None, seconds=0.05, tick=lambda: None)
+    assert asleep.cpu_s < 0.001 < asleep.step_s
+
+
+def test_what_children_use_is_counted_while_they_run_and_after_they_ended() -> None:
+    code = "import time; ballast = b'x' * 50_000_000\nwhile time.process_time() < 0.3: pass\nprint(flush=True); input()"
+    nbytes, cpu_s = tree.memory_nbytes(), tree.cpu_s()
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None and child.stdout.readline()
+        assert tree.memory_nbytes() - nbytes > 40_000_000
+        alive_s = tree.cpu_s() - cpu_s
+        child.communicate(b"\n")
+    assert alive_s + 0.02 >= 0.3 and alive_s <= tree.cpu_s() - cpu_s < alive_s + 1
+
+
+def test_a_runner_gets_as_many_threads_and_processes_as_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: dict[str, object] = {}
+    monkeypatch.setattr("fastfeed.benchmark.consumers.FeedRunner", lambda source, **options: given.update(options))
+    runner_for(lambda: iter(()), Producers(3, processes=2), batch_size=8)
+    assert (given["threads"], given["processes"], given["batch_size"]) == (3, 2, 8)
+
+
+class Recording:
+    """A plain consumer that notes who makes the batches, and has threads make them instead of processes."""
+
+    name, burns_cpu = "recording", True
+
+    def __init__(self) -> None:
+        self._plain = consumer_from("sim:100us")
+        self.cached = self._plain.cached
+        self.seen: list[tuple[int, int]] = []
+
+    def loop(self, source: object, *, producers: Producers, batch_size: int | None) -> object:
+        self.seen.append((producers.processes, producers.threads))
+        return self._plain.loop(source, producers=Producers(producers.count), batch_size=batch_size)
+
+
+def test_a_sweep_of_processes_takes_live_points_of_them_and_reports_the_grid(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fastfeed.benchmark.sweep.PROFILE_S", 0.1)
+    consumer = Recording()
+    plan = Plan((1, 2), 4, 0.1, None, 1, False, processes=(0, 1, 2))
+    sweep = run_sweep(workload_from("sleep:1ms", batch_size=4), consumer, plan=plan, progress=quiet)
+    grid = [(0, 1), (0, 2), (1, 1), (1, 2), (2, 1), (2, 2)]
+    assert consumer.seen == [(0, 1), (0, 4), (1, 1), (2, 1), *grid]
+    found = json.loads(json.dumps(json_of(sweep), allow_nan=False))
+    assert [(s["processes"], s["threads"]) for s in found["settings"]] == grid
+    assert found["plan"]["processes"] == [0, 1, 2]
+    assert [p["processes"] for p in found["profile"]["live"]] == [0, 0, 1, 2]
+    assert found["settings"][0]["windows"][0]["memory_nbytes"] > 10**6
+    assert {p.name for p in write_plots(sweep, tmp_path)} == {"bench.png", "bench.svg"}
+
+
 def test_a_sweep_measures_every_setting_and_a_finite_iterator_starts_again(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text("import numpy as np\ndef batches():\n    yield from [(np.zeros((4, 2)),)] * 7\n")
     with pytest.MonkeyPatch.context() as patch:
@@ -110,10 +198,10 @@ def test_a_sweep_measures_every_setting_and_a_finite_iterator_starts_again(tmp_p
         workload = workload_from("mine:batches", batch_size=4)
     plan = Plan((1, 2), 4, 1.0, 60, 2, False)
     sweep = run_sweep(workload, consumer_from("sim:100us"), plan=plan, progress=quiet)
-    assert [(s.threads, len(s.windows)) for s in sweep.settings] == [(1, 2), (2, 2)]
+    assert [(s.producers.threads, len(s.windows)) for s in sweep.settings] == [(1, 2), (2, 2)]
     assert all(w.steps == 60 and 0 <= w.starvation <= 1 for s in sweep.settings for w in s.windows)
     found = json.loads(json.dumps(json_of(sweep), allow_nan=False))
-    assert found["schema"] == 1 and found["settings"][1]["threads"] == 2
+    assert found["schema"] == 2 and found["settings"][1]["threads"] == 2
     assert {p.name for p in write_plots(sweep, tmp_path)} == {"bench.png", "bench.svg"}
     assert (tmp_path / "bench.png").read_bytes().startswith(b"\x89PNG")
 
@@ -131,21 +219,9 @@ def test_the_idiom_exists_for_sessions_only() -> None:
     workload = workload_from("sleep:1ms", batch_size=4)
     with pytest.raises(OptionError, match="--consumer mnist"):
         run_sweep(workload, consumer_from("none"), plan=Plan((1,), 4, 1.0, 5, 1, True), progress=quiet)
-
-
-def test_advice_says_when_enough_is_enough() -> None:
-    sweep = sweep_of(rates={1: 20.0, 8: 99.0}, step_s=0.01, producer=ProducerCost(0.05, 0.0, 0.0, 0.0), wait=0.02)
-    assert advise(sweep) == "8 threads: starvation 2%; more gains nothing, the step is the limit."
-
-
-def test_advice_counts_the_threads_that_are_missing() -> None:
-    sweep = sweep_of(rates={1: 20.0, 2: 40.0}, step_s=0.01, producer=ProducerCost(0.05, 0.0, 0.0, 0.0), wait=0.6)
-    assert "6 threads are predicted" in advise(sweep) and "limit is: the step" in advise(sweep)
-
-
-def test_advice_names_the_interpreter_lock() -> None:
-    sweep = sweep_of(rates={1: 60.0, 4: 50.0}, step_s=0.001, producer=ProducerCost(0.01, 0.01, 0.0097, 0.0), wait=0.5)
-    assert "hold the interpreter lock for 97%" in advise(sweep) and "other processes" in advise(sweep)
+    idiom = SimpleNamespace(name="mnist", handwritten=None)
+    with pytest.raises(OptionError, match="--processes with 0"):
+        run_sweep(workload, idiom, plan=Plan((1,), 4, 1.0, 5, 1, True, processes=(1,)), progress=quiet)
 
 
 def test_gpu_figures_come_from_nvml_and_are_none_without(monkeypatch: pytest.MonkeyPatch) -> None:

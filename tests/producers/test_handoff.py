@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from fastfeed.batch import Batch
-from fastfeed.producers.handoff import END_OF_EPOCH, Handoff, Made, Timeout
+from fastfeed.producers.handoff import Handoff
+from fastfeed.producers.sequence import END_OF_EPOCH, Made, Sequence, Timeout
 from fastfeed.stats import StageRow
 
 LONG_S = 20.0
@@ -31,7 +32,7 @@ def number(item: Made | None) -> int | str | None:
 
 
 def handoff(producers: int = 1, *, ordered: bool = True, batches: int = 4, nbytes: int = 10**6) -> Handoff:
-    return Handoff(producers, ordered=ordered, max_batches=batches, max_nbytes=nbytes)
+    return Handoff(Sequence(producers, ordered=ordered), max_batches=batches, max_nbytes=nbytes)
 
 
 def take_all(buffer: Handoff) -> list[Any]:

@@ -1,0 +1,56 @@
+"""Puts the tables of measured JSON documents into the documentation, between its markers.
+
+    python -m bench.fill build/transport/transport.json build/scaling/scaling.json build/startup/startup.json
+
+A marker is <!-- KIND: text --> ... <!-- end -->; the tables whose names begin with the text stand there. KIND is that of
+the document; the text "machine" stands for a sentence about the machine and the versions.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+from bench.report import markdown, tables
+from bench.results import read
+from bench.rounds import ROOT
+
+DOCS = ROOT / "docs" / "benchmarks.md"
+MARKER = r"(<!-- {kind}: (.*?) -->\n).*?(<!-- end -->)"
+
+
+def fill(text: str, document: dict[str, Any]) -> str:
+    """`text` with the tables of this document; markers of other kinds stay as they are."""
+    pattern = re.compile(MARKER.format(kind=re.escape(document["kind"])), re.DOTALL)
+    return pattern.sub(lambda found: f"{found[1]}{_content(found[2], document)}\n{found[3]}", text)
+
+
+def _content(name: str, document: dict[str, Any]) -> str:
+    if name == "machine":
+        return machine(document)
+    found = [markdown(title, rows) for title, rows in tables(document).items() if title.startswith(name)]
+    return "\n\n".join(found) or "Not measured yet."
+
+
+def machine(document: dict[str, Any]) -> str:
+    about, plan = document["machine"], document["plan"]
+    versions = ", ".join(f"{name} {version}" for name, version in sorted(document["versions"].items()))
+    missing = ", ".join(document["not_installed"]) or "none"
+    quick = " **A quick run: these figures mean nothing.**" if plan["quick"] else ""
+    return (
+        f"{about['cores']} cores of {about['cpu']}, {about['memory_gib']} GiB, Linux {about['kernel']}, {about['at']}; "
+        f"{plan['repeats']} runs of {plan['seconds']:g} s for each figure. {versions}. Not installed: {missing}.{quick}"
+    )
+
+
+def main() -> None:
+    text = DOCS.read_text()
+    for path in sys.argv[1:]:
+        text = fill(text, read(Path(path)))
+    DOCS.write_text(text)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,97 @@
+"""One measurement in a process of its own, started by bench/rounds.py: python -m bench.one '{"measure": "rate", ...}'
+
+Kept light: workers that are spawned import it again. The result is the last line on stdout.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from bench import libraries  # noqa: F401  # registers the libraries
+from bench.peers import PEERS
+from bench.workloads import check_order, from_json, read_stamp
+
+MARK = "RESULT "
+
+
+def rate(cell: dict[str, Any]) -> dict[str, float]:
+    """Batches per second, after warm-up; every batch is touched, and the order of all is checked after the clock."""
+    work, peer, workers = from_json(cell["work"]), PEERS[cell["peer"]], cell["workers"]
+    with peer.open(work, workers) as batches:
+        seen: list[int] = []
+        _run(batches, seen, seconds=cell["warm_s"], least=8 * workers)
+        warm, cpu, start = len(seen), time.process_time(), time.perf_counter()
+        _run(batches, seen, seconds=cell["seconds"], least=2)
+        wall, cpu = time.perf_counter() - start, time.process_time() - cpu
+    check_order(seen, workers, ordered=peer.ordered or workers == 1, period=work.period)
+    count = len(seen) - warm
+    return {"value": count / wall, "batches": count, "wall_s": wall, "consumer_cpu_s": cpu}
+
+
+def _run(batches: Iterator[Any], seen: list[int], *, seconds: float, least: int) -> None:
+    end, least = time.perf_counter() + seconds, len(seen) + least
+    for batch in batches:
+        seen.append(read_stamp(batch))
+        if len(seen) >= least and time.perf_counter() >= end:
+            return
+    raise RuntimeError("the stream ended")
+
+
+def memcpy(cell: dict[str, Any]) -> dict[str, float]:
+    """One copy between two buffers of a batch's size, both touched before: copies per second."""
+    size = from_json(cell["work"]).nbytes
+    source, target = np.ones(size, np.uint8), np.ones(size, np.uint8)
+    end, counts, start = time.perf_counter() + cell["warm_s"], 0, 0.0
+    while (now := time.perf_counter()) < end or not counts:
+        if not start and now >= end - cell["warm_s"] / 2:
+            start, counts, end = now, 0, now + cell["seconds"]
+        np.copyto(target, source)
+        counts += 1
+    return {"value": counts / (time.perf_counter() - start)}
+
+
+def step(cell: dict[str, Any]) -> dict[str, float]:
+    """Milliseconds of a Keras training step that takes its batches from a peer, without the wait for them."""
+    from bench.keras_step import times
+
+    value = float(np.median(times(cell)))
+    return {"value": 1e3 * value}
+
+
+def start(cell: dict[str, Any]) -> dict[str, float]:
+    from bench.footprint import measure
+
+    return measure(cell)
+
+
+def forever(cell: dict[str, Any]) -> dict[str, float]:
+    """Takes batches until it is killed; says so when the first second has passed."""
+    work, peer, workers = from_json(cell["work"]), PEERS[cell["peer"]], cell["workers"]
+    with peer.open(work, workers) as batches:
+        seen: list[int] = []
+        _run(batches, seen, seconds=1.0, least=8 * workers)
+        print(f"{MARK}{{}}", flush=True)
+        while True:
+            _run(batches, seen, seconds=1.0, least=1)
+            seen.clear()
+
+
+MEASURES = {f.__name__: f for f in (rate, memcpy, step, start, forever)}
+
+
+def main() -> None:
+    cell = json.loads(sys.argv[1])
+    result = MEASURES[cell["measure"]](cell)
+    print(f"\n{MARK}{json.dumps(result)}", flush=True)
+    os._exit(0)  # what a library does at exit is not measured, and some of them hang there
+
+
+if __name__ == "__main__":
+    main()

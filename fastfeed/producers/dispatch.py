@@ -1,0 +1,238 @@
+"""Where the source has one order, the trainer reads it, deals its items out to the workers that ask, and knows at every
+moment which worker has which."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import select
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+from fastfeed.errors import FeedError, ProducerFailed
+from fastfeed.producers.inbox import INLINE_NBYTES, ORDER, REQUEST
+from fastfeed.producers.sequence import END_OF_EPOCH
+from fastfeed.producers.sequence import Sequence as Order
+from fastfeed.producers.ship import pack
+from fastfeed.ring.memory import Descriptor
+from fastfeed.source import EpochEnd, Source
+from fastfeed.worker import Worker
+
+READ_S = 0.002  # a worker that asked for many items gets what could be read in this time
+WAIT_MS = 500
+
+
+class Deal(NamedTuple):
+    """An item on its way: its epoch's position, its ticket, and its payload."""
+
+    position: int
+    ticket: int
+    payload: Any
+
+
+def read(source: Source, *, seed: int, epochs: range) -> Iterator[Deal]:
+    """All items of all epochs, in order; an EpochEnd has a ticket, too."""
+    for position, epoch in enumerate(epochs):
+        for ticket, payload in source.open(Worker(0, 1, seed, epoch)):
+            yield Deal(position, ticket or 0, payload)
+
+
+class Dispatcher:
+    """Reads in a thread of its own, which may wait in the user's code. Methods that say so are called under `lock`."""
+
+    def __init__(self, deals: Iterator[Deal], order: Order, *, lock: threading.Lock, wake: Callable[[], None]) -> None:
+        self._deals = deals
+        self._order = order
+        self._lock = lock
+        self._wake = wake
+        self._workers: dict[int, socket.socket] = {}
+        self._with: dict[int, dict[int, Deal]] = {}  # by worker and ticket: what has not come back
+        self._again: dict[int, deque[Deal]] = {}  # by worker: what it inherits
+        self._spare: deque[Deal] = deque()  # read for a worker that died before it got it
+        self._left: dict[int, int] = {}  # by epoch: items that have not come back
+        self._closed: set[int] = set()  # epochs of which every item was read
+        self._requests: deque[tuple[int, int]] = deque()  # worker, items wanted
+        self._read = False  # whether the source has ended
+        self._complete = False
+        self._over = False
+        self._bell = Descriptor(os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC))
+        self._thread = threading.Thread(target=self._run, name="fastfeed-dispatch", daemon=True)
+
+    def start(self) -> None:
+        """Begins to read when the first worker asks."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ends the thread when its present call into the user's code returns."""
+        self._over = True
+        self._ring()
+
+    def join(self, timeout_s: float) -> bool:
+        """Whether the thread has ended, within the limit."""
+        if self._thread.ident is not None and self._thread is not threading.current_thread():
+            self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    def attach(self, worker: int, work: socket.socket) -> None:
+        """A worker that will ask. Under the lock."""
+        self._workers[worker] = work
+        self._ring()
+
+    def deal(self, worker: int, ticket: int) -> Deal:
+        """What a worker has under a ticket. Under the lock."""
+        return self._with[worker][ticket]
+
+    def received(self, worker: int, ticket: int) -> None:
+        """The item has come back as a batch, or as none. Under the lock."""
+        self.give_up(self._with[worker].pop(ticket))
+
+    def detach(self, worker: int) -> list[Deal]:
+        """The worker is gone; what it had, the lowest ticket first. Under the lock."""
+        self._workers.pop(worker, None)
+        lost = [*self._with.pop(worker, {}).values(), *self._again.pop(worker, ())]
+        return sorted(lost, key=lambda d: d.ticket)
+
+    def bequeath(self, deals: Sequence[Deal], heir: int) -> None:
+        """A new worker begins with these: so each worker gets its tickets in rising order, and none can fill its slots
+        with batches that wait for a ticket behind them. Under the lock."""
+        self._again[heir] = deque(deals)
+
+    def give_up(self, deal: Deal) -> None:
+        """The item will never come back. Under the lock."""
+        self._left[deal.position] -= 1
+        self._look_for_ends()
+
+    def _look_for_ends(self) -> None:
+        if not self._order.ordered:
+            for position in sorted(p for p in self._closed if not self._left.get(p)):
+                self._closed.remove(position)
+                self._order.end_epoch(position)
+        if self._read and not self._complete and not any(self._left.values()):
+            self._complete = True
+            self._order.end()
+            self._ring()
+            self._wake()
+
+    def _ring(self) -> None:
+        os.eventfd_write(self._bell.fd, 1)
+
+    def _run(self) -> None:
+        try:
+            while not self._over and (not self._complete or self._workers):
+                self._listen()
+                for _ in range(len(self._requests)):
+                    request = self._requests.popleft()
+                    if not self._answer(*request):
+                        self._requests.append(request)
+        except BaseException as error:  # the user's iterator failed
+            failure = error if isinstance(error, FeedError) else ProducerFailed("the source", error)
+            with self._lock:
+                self._order.fail(failure, getattr(failure, "ticket", None) if self._order.ordered else None)
+            self._wake()
+        finally:
+            self._deals.close()  # type: ignore[attr-defined]  # a generator
+
+    def _listen(self) -> None:
+        with self._lock:
+            workers = {work.fileno(): (worker, work) for worker, work in self._workers.items()}
+        poll = select.poll()
+        for fd in (self._bell.fd, *workers):
+            poll.register(fd, select.POLLIN)
+        for fd, _ in poll.poll(WAIT_MS):
+            if fd == self._bell.fd:
+                os.eventfd_read(fd)
+                continue
+            worker, work = workers[fd]
+            data = _receive(work)
+            if data:
+                self._requests.append((worker, *REQUEST.unpack(data)))
+            else:
+                with self._lock:
+                    self._workers.pop(worker, None)  # it has ended; whether well, others find out
+
+    def _answer(self, worker: int, wanted: int) -> bool:
+        """Sends items, or the end; False where there is nothing to say yet."""
+        items = self._inherited(worker, wanted) or self._next_items(worker, wanted)
+        with self._lock:
+            work = self._workers.get(worker)
+            complete = self._complete
+        if work is None:
+            return True
+        if items:
+            _send(work, items)
+        elif complete:
+            _tell(work, ORDER.pack(b"E", 0))
+        return bool(items) or complete
+
+    def _inherited(self, worker: int, wanted: int) -> list[Deal]:
+        with self._lock:
+            again = self._again.get(worker, deque())
+            items = [again.popleft() for _ in range(min(wanted, len(again)))]
+            if worker in self._workers:
+                self._with.setdefault(worker, {}).update((d.ticket, d) for d in items)
+            return items
+
+    def _next_items(self, worker: int, wanted: int) -> list[Deal]:
+        items: list[Deal] = []
+        end_s = time.perf_counter() + READ_S
+        while len(items) < wanted and (not items or time.perf_counter() < end_s):
+            deal = self._spare.popleft() if self._spare else self._next()
+            if deal is None:
+                break
+            with self._lock:
+                if worker not in self._workers:  # it died meanwhile: the next one that asks gets the item
+                    self._spare.append(deal)
+                    break
+                self._with.setdefault(worker, {})[deal.ticket] = deal
+            items.append(deal)
+        return items
+
+    def _next(self) -> Deal | None:
+        while not self._read and not self._over:
+            deal = next(self._deals, None)
+            with self._lock:
+                if deal is None:
+                    self._read = True
+                elif deal.payload is not EpochEnd:
+                    self._left[deal.position] = self._left.get(deal.position, 0) + 1
+                    return deal
+                elif self._order.ordered:
+                    self._order.insert(END_OF_EPOCH, deal.ticket)
+                    self._wake()
+                else:
+                    self._closed.add(deal.position)
+                self._look_for_ends()
+        return None
+
+
+def _receive(work: socket.socket) -> bytes:
+    try:
+        return work.recv(REQUEST.size)
+    except OSError:  # closed, from either side
+        return b""
+
+
+def _send(work: socket.socket, deals: Sequence[Deal]) -> None:
+    """Small items in the message itself; large ones, and those with large arrays, in memory that the worker maps."""
+    items = [(d.ticket, d.payload) for d in deals]
+    small = None
+    with contextlib.suppress(Exception):  # whatever it is, `pack` tells it better
+        small = pickle.dumps(items, protocol=5)
+    if small is not None and len(small) <= INLINE_NBYTES:
+        _tell(work, ORDER.pack(b"I", 0) + small)
+        return
+    shipment = pack(items, what="an item of the source")
+    try:
+        _tell(work, ORDER.pack(b"F", shipment.nbytes), shipment.fd)
+    finally:
+        shipment.close()
+
+
+def _tell(work: socket.socket, message: bytes, *fds: int) -> None:
+    with contextlib.suppress(OSError):  # it died: what it had is dealt again
+        socket.send_fds(work, [message], fds)

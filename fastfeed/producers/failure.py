@@ -1,0 +1,116 @@
+"""Failures that cross from a worker process into the trainer: exceptions are carried, deaths are explained."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import cloudpickle
+
+from fastfeed.errors import FeedError, ProducerDied, ProducerFailed
+
+
+class LostException(Exception):
+    """Stands for an exception that cannot be pickled; its text begins with the name of the original's class."""
+
+
+def carry(error: BaseException, ticket: int | None) -> bytes:
+    """A failure of a producer as bytes; what cannot be pickled leaves its text behind."""
+    cause = error.__cause__ if isinstance(error, ProducerFailed) else None
+    if isinstance(error, ProducerFailed) and cause is not None:
+        parts: tuple[Any, ...] = (error.place, error.trace, ticket, _pickled(cause))
+    else:
+        parts = (None, "", ticket, _pickled(error))
+    return pickle.dumps(parts)
+
+
+def revive(data: bytes) -> tuple[FeedError, int | None]:
+    """The failure again, and its ticket."""
+    place, trace, ticket, pickled = pickle.loads(data)
+    try:
+        error = pickle.loads(pickled)
+    except Exception as reason:  # its class may be unknown here, or refuse its own arguments
+        error = LostException(f"an exception that could not be read here ({type(reason).__name__}: {reason})")
+    if place is None:
+        failure = error if isinstance(error, FeedError) else ProducerFailed("the source", error, ticket=ticket)
+        return failure, ticket
+    return ProducerFailed(place, error, ticket=ticket, trace=trace), ticket
+
+
+def _pickled(error: BaseException) -> bytes:
+    try:
+        data: bytes = cloudpickle.dumps(error)
+        pickle.loads(data)  # many exceptions go in and do not come out, for want of their arguments
+        return data
+    except Exception:
+        return cloudpickle.dumps(LostException(f"{type(error).__name__}: {_text(error)}"))  # type: ignore[no-any-return]
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:  # a user's own __str__ may fail, too
+        return "(its text cannot be shown)"
+
+
+@dataclass(frozen=True)
+class Death:
+    """How a worker process ended: `status` as os.waitpid gives it, whether the kernel killed for memory meanwhile,
+    and what its producers had in their hands."""
+
+    worker: int
+    pid: int
+    status: int
+    out_of_memory: bool
+    in_hand: Sequence[str]
+
+    @property
+    def signal(self) -> int | None:
+        """The signal that killed it, or None."""
+        return os.WTERMSIG(self.status) if os.WIFSIGNALED(self.status) else None
+
+    @property
+    def accidental(self) -> bool:
+        """Whether it may have had nothing to do with what was in hand: somebody, or some scheduler, sent a signal."""
+        return self.signal in (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT) and not self.out_of_memory
+
+    def error(self) -> ProducerDied:
+        """The death as an exception."""
+        exit_code = os.WEXITSTATUS(self.status) if self.signal is None else None
+        hand = " and ".join(self.in_hand) or "nothing"
+        text = f"worker process {self.worker} (pid {self.pid}) {self._how(exit_code)}. It had in hand: {hand}."
+        return ProducerDied(
+            f'{text}\n{self._advice()} on_worker_death="restart" goes on with a new worker.',
+            pid=self.pid,
+            signal=self.signal,
+            exit_code=exit_code,
+            out_of_memory=self.out_of_memory,
+        )
+
+    def _how(self, exit_code: int | None) -> str:
+        if exit_code is not None:
+            return f"ended with exit code {exit_code}"
+        return f"was killed by {_signal_name(self.signal or 0)}"
+
+    def _advice(self) -> str:
+        if self.out_of_memory:
+            return (
+                "The kernel's out-of-memory killer was at work in this control group: take fewer processes=, smaller "
+                "batches, less memory=, or raise the limit."
+            )
+        if self.signal in (signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGILL, signal.SIGFPE):
+            return "Native code crashed: run that item alone in the trainer (processes=0) to see where."
+        if self.signal is not None:
+            return "Somebody sent that signal: a job scheduler, an operator, or the code itself."
+        return "The producer's code has called sys.exit or os._exit, or a library has."
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

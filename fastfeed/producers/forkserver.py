@@ -1,0 +1,176 @@
+"""A small clean process that forks the workers: it never ran the user's main module nor started a thread, so forking
+it is safe, and a worker costs milliseconds instead of the imports again.
+
+Both its ends are here. The trainer's holds the process and its socket; the other one runs in the process. Whoever dies
+takes the ones below along, by the kernel's hand: trainer, fork server, workers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gc
+import json
+import os
+import select
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fastfeed.errors import OptionError
+from fastfeed.ring.memory import Descriptor
+
+PR_SET_PDEATHSIG = 1
+EVENT = struct.Struct("<cqqq")  # b"S", lane, pid, 0: started, with a pidfd; b"X", lane, pid, status: ended
+MESSAGE_NBYTES = 2**16
+# Libraries that start one thread for each core would have each worker start as many; who wants that says so.
+ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+CLOSE_S = 1.0
+
+
+@dataclass(frozen=True)
+class Event:
+    """A worker has started, or (with a status as of os.waitpid) ended."""
+
+    lane: int
+    pid: int
+    status: int | None
+    pidfd: Descriptor | None
+
+
+class ForkServer:
+    """The trainer's end. The thread that starts it must live as long as it is needed: its end kills the process."""
+
+    def __init__(self) -> None:
+        if not sys.executable:
+            raise OptionError("processes= needs a Python interpreter, and sys.executable does not name one")
+        self.socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        call = f"serve({theirs.fileno()}, {os.getpid()})"
+        code = f"import sys; sys.path[:] = {sys.path!r}; from {__name__} import serve; {call}"
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", code],
+                stdin=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno()],
+                env={**dict.fromkeys(ONE_THREAD, "1"), **os.environ},
+            )
+        self.pid = self._process.pid
+
+    def spawn(self, task: dict[str, Any], fds: Sequence[int]) -> None:
+        """Asks for a worker; its start and its end come as events. Raises OSError when the server is gone."""
+        socket.send_fds(self.socket, [json.dumps(task).encode()], list(fds))
+
+    def event(self) -> Event | None:
+        """The next event, which must be there; None when the server is gone."""
+        data, fds, _, _ = socket.recv_fds(self.socket, EVENT.size, 1)
+        if not data:
+            return None
+        kind, lane, pid, status = EVENT.unpack(data)
+        return Event(lane, pid, None if kind == b"S" else status, Descriptor(fds[0]) if fds else None)
+
+    def close(self) -> int:
+        """Ends the server and every worker that is left; its exit status."""
+        self.socket.close()
+        try:
+            return self._process.wait(CLOSE_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            return self._process.wait()
+
+
+def die_with(parent: int) -> None:
+    """The kernel kills this process when `parent` ends, whatever either of them is doing then. See prctl(2)."""
+    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:  # it was faster
+        os._exit(1)
+
+
+def serve(control: int, trainer: int) -> None:
+    """The life of the fork server; never returns."""
+    die_with(trainer)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the whole group; the trainer decides what it means
+    # What every worker needs is imported once, here.
+    from fastfeed.producers import worker
+
+    server = _Server(socket.socket(fileno=control), worker.main)
+    gc.freeze()
+    while server.step():
+        pass
+    server.kill()
+    os._exit(0)
+
+
+class _Server:
+    def __init__(self, control: socket.socket, run: Callable[[dict[str, Any], Sequence[int]], int]) -> None:
+        self._control = control
+        self._run = run
+        self._lanes: dict[int, int] = {}
+        ended, wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._ended = ended
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+        self._poll = select.poll()
+        self._poll.register(control, select.POLLIN)
+        self._poll.register(ended, select.POLLIN)
+
+    def step(self) -> bool:
+        """Waits for a request or a death; False when the trainer wants no more."""
+        ready = dict(self._poll.poll())
+        if self._ended in ready:
+            with contextlib.suppress(BlockingIOError):
+                os.read(self._ended, 4096)
+            self._reap()
+        if self._control.fileno() not in ready:
+            return True
+        data, fds, _, _ = socket.recv_fds(self._control, MESSAGE_NBYTES, 16)
+        if data:
+            self._fork(json.loads(data), fds)
+        return bool(data)
+
+    def kill(self) -> None:
+        """Ends what is left."""
+        for pid in self._lanes:
+            os.kill(pid, signal.SIGKILL)
+        for pid in self._lanes:
+            os.waitpid(pid, 0)
+
+    def _fork(self, task: dict[str, Any], fds: Sequence[int]) -> None:
+        server = os.getpid()
+        pid = os.fork()
+        if pid == 0:
+            self._become_worker(server, task, fds)
+        self._lanes[pid] = task["lane"]
+        pidfd = os.pidfd_open(pid)
+        socket.send_fds(self._control, [EVENT.pack(b"S", self._lanes[pid], pid, 0)], [pidfd])
+        for fd in (*fds, pidfd):
+            os.close(fd)
+
+    def _become_worker(self, server: int, task: dict[str, Any], fds: Sequence[int]) -> None:
+        code = 1
+        try:
+            die_with(server)
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            os.close(self._control.detach())
+            gc.unfreeze()
+            code = self._run(task, fds)
+        except BaseException:  # a mistake of ours: the producers' own failures go another way
+            traceback.print_exc()
+        finally:
+            with contextlib.suppress(OSError, ValueError):
+                sys.stdout.flush()
+                sys.stderr.flush()
+            os._exit(code)
+
+    def _reap(self) -> None:
+        while self._lanes:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if not pid:
+                return
+            self._control.send(EVENT.pack(b"X", self._lanes.pop(pid), pid, status))

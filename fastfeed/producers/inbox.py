@@ -1,0 +1,109 @@
+"""Orders from the trainer: where the source has one order, the trainer reads it and deals its items out to workers."""
+
+from __future__ import annotations
+
+import heapq
+import pickle
+import select
+import socket
+import struct
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from fastfeed.producers.outlet import RingOutlet
+from fastfeed.producers.ship import unpack
+from fastfeed.ring.writer import Stopped
+from fastfeed.source import Item, Items
+from fastfeed.worker import Worker
+
+REQUEST = struct.Struct("<I")  # how many items are wanted
+ORDER = struct.Struct("<cq")  # b"I": items follow; b"F": they lie in the descriptor, so many bytes; b"E": no more
+INLINE_NBYTES = 2**15
+BUSY_S = 0.01  # a worker takes in advance what keeps it busy for so long: more would wait for it instead of for another
+MOST = 64
+WAIT_MS = 1000
+
+
+class Inbox:
+    """The items that this worker's producers are to make next."""
+
+    def __init__(self, work: socket.socket, stop: int, *, threads: int) -> None:
+        self._work = work
+        self._stop = stop
+        self._threads = threads
+        self._lock = threading.Lock()
+        self._items: list[tuple[int, Any]] = []  # a heap: what has the lowest ticket is waited for
+        self._asked = False
+        self._ended = False
+        self._item_s = BUSY_S
+        self._poll = select.poll()
+        self._poll.register(work, select.POLLIN)
+        self._poll.register(stop, select.POLLIN)
+
+    def take(self) -> Item | None:
+        """The item with the lowest ticket, or None when there are no more. Raises Stopped."""
+        with self._lock:
+            while not self._items and not self._ended:
+                self._ask()
+                self._receive()
+            item = heapq.heappop(self._items) if self._items else None
+            if len(self._items) < self._threads:
+                self._ask()  # so that the answer is there when it is needed
+            return item
+
+    def made(self, seconds: float) -> None:
+        """How long one item took."""
+        self._item_s += 0.2 * (seconds - self._item_s)
+
+    def _ask(self) -> None:
+        if not self._asked and not self._ended:
+            self._asked = True
+            wanted = int(BUSY_S / max(self._item_s, 1e-6)) * self._threads
+            self._work.send(REQUEST.pack(max(self._threads, min(MOST, wanted))))
+
+    def _receive(self) -> None:
+        ready = dict(self._poll.poll(WAIT_MS))
+        if self._stop in ready:
+            raise Stopped
+        if not ready:
+            return
+        data, fds, _, _ = socket.recv_fds(self._work, ORDER.size + INLINE_NBYTES, 1)
+        if not data:  # the trainer is gone
+            raise Stopped
+        kind, nbytes = ORDER.unpack_from(data)
+        self._asked = False
+        if kind == b"E":
+            self._ended = True
+            return
+        items = pickle.loads(data[ORDER.size :]) if kind == b"I" else unpack(fds[0], nbytes)
+        for item in items:
+            heapq.heappush(self._items, tuple(item))
+
+
+class InboxSource:
+    """The worker's half of an ordered source: order and payloads come by the inbox, items from `source` as ever."""
+
+    ordered = True
+    shipped = None
+
+    def __init__(self, source: Items, inbox: Inbox, outlet: RingOutlet) -> None:
+        self.indexed = source.indexed
+        self.records = source.records
+        self.fetch = source.fetch
+        self._inbox = inbox
+        self._outlet = outlet
+
+    def open(self, worker: Worker) -> Iterator[Item]:
+        """One item after another; the slot comes first, see RingOutlet.reserve."""
+        while True:
+            self._outlet.reserve()
+            start = time.perf_counter()
+            item = self._inbox.take()
+            if item is None:
+                return
+            now = time.perf_counter()
+            self._outlet.row.wait_in_s += now - start
+            yield item
+            self._inbox.made(time.perf_counter() - now)

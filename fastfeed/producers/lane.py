@@ -1,0 +1,155 @@
+"""One worker process as the trainer sees it: its ring, its news, what it has delivered, and how it is doing."""
+
+from __future__ import annotations
+
+import contextlib
+import linecache
+import os
+import re
+import signal
+import socket
+import time
+from collections import deque
+from pathlib import Path
+
+import cloudpickle
+
+from fastfeed.batch import Batch, BatchSpec
+from fastfeed.errors import FeedError
+from fastfeed.producers.failure import revive
+from fastfeed.producers.forkserver import ForkServer
+from fastfeed.producers.worker import STACKS_SIGNAL, Task
+from fastfeed.ring.board import NOTHING, Board, Hand
+from fastfeed.ring.memory import Descriptor, Segment
+from fastfeed.ring.reader import Reader
+from fastfeed.ring.token import Token
+from fastfeed.ring.writer import NEWS
+
+STACKS_S = 0.5  # a process that runs answers in a millisecond
+FRAMES = 4
+
+
+class Lane:
+    """A worker process and this end of everything that it was given."""
+
+    def __init__(self, task: Task) -> None:
+        self.task = task
+        self.board = Board.create(task.threads)
+        self.pid = 0
+        self.pidfd: Descriptor | None = None
+        self.spec: BatchSpec | None = None
+        self.progress = list(task.skip)  # by thread: epochs, and items of the next one, that have come
+        self.delivered = 0
+        self.ended: set[int] = set()  # threads that have no more
+        self.failed = False
+        self.exited = False
+        self._returned, give_back = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        self._news, self._their_news = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.work, self._their_work = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._stacks = Descriptor(os.memfd_create("fastfeed-stacks", os.MFD_CLOEXEC))
+        self._errors: deque[tuple[FeedError, int | None]] = deque()
+        self.reader = Reader(self.board, returns=give_back, spared=task.threads + 1)
+
+    def spawn(self, server: ForkServer, *, tokens: int, stop: int, shipment: int) -> None:
+        """Has the worker started. Its ends of what they share are its alone from then on."""
+        theirs = (self._their_news.fileno(), self._their_work.fileno(), self._stacks.fd)
+        try:
+            server.spawn(self.task.message(), (self.board.segment.fd, self._returned, tokens, stop, *theirs, shipment))
+        finally:
+            self.board.segment.close_fd()
+            os.close(self._returned)
+            self._their_news.close()
+            self._their_work.close()
+
+    def close(self) -> None:
+        """The worker is gone; batches of it may still be about."""
+        self._news.close()
+        self.work.close()
+
+    def open(self, token: Token) -> Batch:
+        """The batch that a token speaks of."""
+        while self.spec is None or not self.reader.knows(token.slot):
+            self._hear()
+        return self.reader.open(token.slot, self.spec, rows=token.rows, room=token.room)
+
+    def error(self) -> tuple[FeedError, int | None]:
+        """The error that a token speaks of, and its ticket."""
+        while not self._errors:
+            self._hear()
+        return self._errors.popleft()
+
+    def in_hand(self) -> list[Hand]:
+        """What each producer that has something in its hand makes."""
+        hands = [self.board.hand(t) for t in range(self.task.threads)]
+        return [h for h in hands if h.key != NOTHING]
+
+    def kill(self) -> None:
+        """Ends the process, whatever it does."""
+        if self.pidfd is not None:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self.pidfd.fd, signal.SIGKILL)
+
+    def ask_for_stacks(self) -> None:
+        """Has the process write down where each of its threads is."""
+        if self.pidfd is not None and not self.exited:
+            os.ftruncate(self._stacks.fd, 0)
+            os.lseek(self._stacks.fd, 0, os.SEEK_SET)
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self.pidfd.fd, STACKS_SIGNAL)
+
+    def stacks(self) -> str:
+        """What the process is doing: its state as the kernel sees it, and the answer to `ask_for_stacks`."""
+        head = f"worker process {self.task.index} (pid {self.pid or 'not started'}{_state(self.pid)})"
+        if self.exited:
+            return f"{head}: has ended"
+        text, deadline = "", time.perf_counter() + STACKS_S
+        while not text.endswith("\n\n") and time.perf_counter() < deadline:
+            before, text = text, os.pread(self._stacks.fd, 2**16, 0).decode(errors="replace")
+            if text and text == before:
+                break
+            time.sleep(0.002)
+        return f"{head}:\n{_readable(text) or '  no answer'}"
+
+    def _hear(self) -> None:
+        data, fds, _, _ = socket.recv_fds(self._news, NEWS.size, 1)
+        kind, nbytes, first, count = NEWS.unpack(data)
+        if kind == b"S":
+            self.reader.add_part(fds[0], range(first, first + count), nbytes)
+            return
+        segment = Segment(fds[0], max(1, nbytes), writable=False)
+        segment.close_fd()
+        text = segment.map[:nbytes]
+        if kind == b"P":
+            self.spec = cloudpickle.loads(text)
+        else:
+            self._errors.append(revive(text))
+
+
+def _state(pid: int) -> str:
+    """The letter of proc(5) in words, and where the kernel waits, as far as it can be read."""
+    if not pid:
+        return ""
+    try:
+        letter = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        wchan = Path(f"/proc/{pid}/wchan").read_text()
+    except OSError:
+        return ", gone"
+    words = {"R": "running", "S": "sleeping", "D": "in uninterruptible sleep", "T": "stopped by a signal", "Z": "ended"}
+    where = f" in {wchan}" if wchan not in ("", "0") else ""
+    return f", {words.get(letter, letter)}{where}"
+
+
+def _readable(text: str) -> str:
+    """faulthandler's frames, the innermost first, with the lines of code; only the user's own threads' top ones."""
+    lines: list[str] = []
+    frames = 0
+    for line in text.splitlines():
+        found = re.match(r'\s+File "(.*)", line (\d+) in (.*)', line)
+        if found is None:
+            frames = 0
+            continue
+        frames += 1
+        if frames <= FRAMES:
+            code = linecache.getline(found[1], int(found[2])).strip()
+            lines.append(f'  File "{found[1]}", line {found[2]}, in {found[3]}' + (f"\n    {code}" if code else ""))
+    return "\n".join(lines)

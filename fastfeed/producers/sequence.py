@@ -1,0 +1,114 @@
+"""The order in which batches leave, and how a feed ends: no locks, no waiting, so that every buffer can share it."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from fastfeed.batch import Batch
+
+# After a failure the batches made before it are still delivered, but no longer than this: the consumer must know
+# within a second.
+GRACE_S = 0.5
+
+
+LOG = logging.getLogger("fastfeed")
+
+
+class Made(NamedTuple):
+    """A batch (None: it had no records) of one producer's stream, and its place for error texts."""
+
+    batch: Batch | None
+    stream: int
+    place: str
+
+
+END_OF_EPOCH = Made(None, -1, "")
+
+
+class Timeout(Exception):
+    """Nothing came in time."""
+
+
+@dataclass(frozen=True)
+class Failure:
+    """What a producer could not go on for; with a ticket where the order is known."""
+
+    error: BaseException
+    ticket: int | None
+    time_s: float
+
+
+class Sequence:
+    """Ordered: batches leave by ticket. Unordered: as they come, but none before the epoch ahead of it is complete."""
+
+    def __init__(self, producers: int, *, ordered: bool, error_limit: int = 0) -> None:
+        self.ordered = ordered
+        self._errors_left = error_limit
+        self.ready: deque[Made] = deque()
+        self.early: dict[int, list[Made]] = {}  # by ticket, or by epoch where there are no tickets
+        self.turn = 0  # the ticket, or the epoch, that leaves now
+        self.failure: Failure | None = None
+        self._producers = producers
+        self._open = producers  # producers that have not ended
+        self._finished: dict[int, int] = {}  # how many producers ended an epoch
+
+    def insert(self, made: Made, key: int) -> None:
+        """A batch under its ticket or epoch."""
+        if key != self.turn:
+            self.early.setdefault(key, []).append(made)
+            return
+        self.ready.append(made)
+        if self.ordered:
+            self.turn += 1
+            while self.turn in self.early:
+                self.ready.extend(self.early.pop(self.turn))
+                self.turn += 1
+
+    def end_epoch(self, epoch: int) -> None:
+        """One producer has put everything that it has in this epoch; the last one lets the next epoch pass."""
+        self._finished[epoch] = self._finished.get(epoch, 0) + 1
+        while not self.ordered and self._finished.get(self.turn, 0) == self._producers:
+            self.turn += 1
+            self.ready.append(END_OF_EPOCH)
+            self.ready.extend(self.early.pop(self.turn, ()))
+
+    def end(self) -> None:
+        """One producer has ended, for whatever reason."""
+        self._open -= 1
+
+    def fail(self, error: BaseException, ticket: int | None) -> None:
+        """The first failure counts; the consumer meets it in its place, or at the latest after the grace time."""
+        if self.failure is None:
+            self.failure = Failure(error, ticket, time.perf_counter())
+
+    def skip(self, error: BaseException, ticket: int | None) -> None:
+        """An error that costs one record only, unless there were too many of them already."""
+        self._errors_left -= 1
+        if self._errors_left < 0:
+            self.fail(error, ticket)
+        else:
+            LOG.warning("skipped: %s", error)
+
+    def settled(self) -> bool:
+        """Whether there is a batch to deliver, or none will ever come; raises the failure when its time has come."""
+        failure = self.failure
+        if failure is not None:
+            last = not self.ready and (self._open == 0 or failure.ticket == self.turn)
+            if last or time.perf_counter() - failure.time_s > GRACE_S:
+                raise failure.error
+        return bool(self.ready) or (self._open == 0 and failure is None)
+
+    def patience_s(self, remaining_s: float) -> float:
+        """How long to wait at most, when `remaining_s` are left: a failure does not wait longer than its grace."""
+        if self.failure is None:
+            return remaining_s
+        return min(remaining_s, self.failure.time_s + GRACE_S - time.perf_counter() + 0.001)
+
+    def clear(self) -> None:
+        """Lets everything go that was made."""
+        self.ready.clear()
+        self.early.clear()

@@ -1,0 +1,132 @@
+"""A worker process: what runs between the fork and the end. It follows the trainer's orders and leaves nothing."""
+
+from __future__ import annotations
+
+import ctypes
+import faulthandler
+import random
+import signal
+import socket
+import threading
+import traceback
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from fastfeed.errors import FeedError, OptionError
+from fastfeed.producers.inbox import Inbox, InboxSource
+from fastfeed.producers.loop import Maker, Producer
+from fastfeed.producers.outlet import RingOutlet
+from fastfeed.producers.ship import unpack
+from fastfeed.ring.board import Board
+from fastfeed.ring.layout import Share
+from fastfeed.ring.memory import Segment
+from fastfeed.ring.writer import Ends, Writer
+from fastfeed.source import Source, source_from
+from fastfeed.worker import Worker
+
+STACKS_SIGNAL = signal.SIGRTMAX - 3  # no library is known to take it
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
+KEPT_NBYTES, MMAP_NBYTES = 2**27, 2**25  # glibc takes no larger mmap threshold
+
+
+@dataclass(frozen=True)
+class Task:
+    """What one worker process is to do; `skip` holds, for each of its producers, the epochs and the items of the next
+    one that were made before."""
+
+    lane: int
+    index: int
+    count: int
+    threads: int
+    seed: int
+    first_epoch: int
+    epochs: int
+    skip: tuple[tuple[int, int], ...]
+    dispatched: bool
+    budget: int
+    wanted: int
+    nbytes: int
+
+    def message(self) -> dict[str, Any]:
+        """As JSON takes it."""
+        return asdict(self)
+
+
+# The descriptors that a worker is given, in this order.
+DESCRIPTORS = ("board", "returned", "tokens", "stop", "news", "work", "stacks", "shipment")
+
+
+def main(message: dict[str, Any], fds: Sequence[int]) -> int:
+    """Runs the producers of a worker until their share is made or the trainer says stop; the exit code."""
+    task = Task(**message)
+    ends = dict(zip(DESCRIPTORS, fds, strict=True))
+    # With this one even native code that never returns can be asked where it is.
+    faulthandler.register(STACKS_SIGNAL, file=ends["stacks"], all_threads=True)
+    _keep_heap()
+    _seed(task)
+    board = Board(Segment(ends["board"], Board.nbytes(task.threads)), task.threads)
+    writer = Writer(
+        board,
+        Ends(ends["returned"], ends["tokens"], socket.socket(fileno=ends["news"]), ends["stop"]),
+        share=Share(task.budget, task.wanted, task.threads),
+        lane=task.lane,
+    )
+    epochs = [skip[0] for skip in task.skip]
+    outlets = [RingOutlet(writer, t, ordered=task.dispatched, epochs=epochs) for t in range(task.threads)]
+    try:
+        producers = _producers(task, ends, outlets=outlets)
+    except BaseException as error:  # what the user's own classes do while they are unpickled
+        outlets[0].fail(error if isinstance(error, FeedError) else OptionError(_shown(error)), None)
+        return 1
+    _run(producers)
+    return 0
+
+
+def _producers(task: Task, ends: dict[str, int], *, outlets: Sequence[RingOutlet]) -> list[Producer]:
+    given, options = unpack(ends["shipment"], task.nbytes)
+    source = given if task.dispatched else source_from(given, options)
+    inbox = Inbox(socket.socket(fileno=ends["work"]), ends["stop"], threads=task.threads)
+    maker = Maker(source, options)
+    producers = []
+    for thread, outlet in enumerate(outlets):
+        own: Source = InboxSource(given, inbox, outlet) if task.dispatched else source
+        worker = Worker(task.index * task.threads + thread, task.count, task.seed, task.first_epoch)
+        epochs = range(1) if task.dispatched else range(task.first_epoch, task.first_epoch + task.epochs)
+        producers.append(
+            Producer(worker, source=own, maker=maker, outlet=outlet, epochs=epochs, skip=task.skip[thread])
+        )
+    return producers
+
+
+def _run(producers: Sequence[Producer]) -> None:
+    """One producer needs no thread beside the main one."""
+    threads = [threading.Thread(target=p.run, name=f"producer-{p.worker.index}") for p in producers[1:]]
+    for thread in threads:
+        thread.start()
+    producers[0].run()
+    for thread in threads:
+        thread.join()
+
+
+def _keep_heap() -> None:
+    """glibc returns large arrays to the system after every batch, and the pages of the next one cost more than copying:
+    images/s of a worker that decodes photographs rose by a third with these thresholds."""
+    libc = ctypes.CDLL(None)
+    if hasattr(libc, "mallopt"):
+        libc.mallopt(M_MMAP_THRESHOLD, MMAP_NBYTES)
+        libc.mallopt(M_TRIM_THRESHOLD, KEPT_NBYTES)
+
+
+def _seed(task: Task) -> None:
+    """Forked processes share the state of every generator: the same numbers in all workers, unless they are seeded."""
+    sequence = np.random.SeedSequence((task.seed, task.first_epoch, task.index, task.lane))
+    np.random.seed(sequence.generate_state(4))
+    random.seed(int(sequence.generate_state(1, np.uint64)[0]))
+
+
+def _shown(error: BaseException) -> str:
+    text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+    return f"the source could not be set up in a worker process:\n{text.rstrip()}"

@@ -1,0 +1,283 @@
+"""The worker's end of a ring: slots to fill, memory for them, and the tokens that say what they hold."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import os
+import select
+import socket
+import struct
+import threading
+import weakref
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import cloudpickle
+import numpy as np
+
+from fastfeed.batch import BatchSpec
+from fastfeed.collate import Blank
+from fastfeed.errors import StateError
+from fastfeed.ring.board import Board
+from fastfeed.ring.layout import Share, offsets, slot_nbytes
+from fastfeed.ring.memory import Segment
+from fastfeed.ring.slots import FILLING, UNUSED
+from fastfeed.ring.token import FORMAT, SLOT, Token
+
+# News, each with a descriptor. b"S", bytes of a slot, the first slot, their number: memory of new slots.
+# b"P", bytes: the spec, pickled. b"E", bytes: an error.
+NEWS = struct.Struct("<cqII")
+GROWTH = 1.25
+WAIT_MS = 1000  # no wait is longer without a look around
+Array = np.ndarray[Any, Any]
+
+
+class Stopped(BaseException):
+    """The feed is over: unwinds a producer, whatever its own code catches."""
+
+
+@dataclass(frozen=True)
+class Ends:
+    """What a worker holds of its ring: the pipe of returned slots, that of tokens, the news, and the sign to stop."""
+
+    returned: int
+    tokens: int
+    news: socket.socket
+    stop: int
+
+
+@dataclass(eq=False)
+class Part:
+    """The memory of the slots `slots`, each of `slot_nbytes`."""
+
+    segment: Segment
+    slots: range
+    slot_nbytes: int
+    touched: set[int]
+
+    def __post_init__(self) -> None:
+        self.address = ctypes.addressof(ctypes.c_ubyte.from_buffer(self.segment.map))
+
+    def holds(self, address: int) -> bool:
+        """Whether an address lies in this memory."""
+        return self.address <= address < self.address + self.segment.nbytes
+
+    def offset(self, slot: int) -> int:
+        """Where a slot begins."""
+        return (slot - self.slots.start) * self.slot_nbytes
+
+
+class LentOut(NamedTuple):
+    """A slot in the hands of the user's own code: a weak reference to what stands for its memory, where its leaves
+    begin, and for how many records it is laid out."""
+
+    slot: int
+    owner: Any
+    addresses: tuple[int, ...]
+    sizes: tuple[int, ...]
+    room: int
+
+    def holds(self, leaves: Sequence[Array], addresses: tuple[int, ...]) -> bool:
+        """Whether every leaf lies in its place, with records of the size that it was laid out for."""
+        same = all(
+            leaf.flags.c_contiguous and leaf.nbytes * self.room == size * len(leaf)
+            for leaf, size in zip(leaves, self.sizes, strict=False)
+        )
+        return same and addresses == self.addresses
+
+
+class Writer:
+    """Lends slots to the producers of one worker process and sends them off filled."""
+
+    def __init__(self, board: Board, ends: Ends, *, share: Share, lane: int) -> None:
+        self.board = board
+        self._ends = ends
+        self._share = share
+        self.lane = lane
+        self.generation = 0  # counts the parts: views of slots are good for one generation
+        self._changed = threading.Condition()
+        self._polling = False
+        self._free: list[int] = []
+        self._parts: list[Part] = []  # the last one is in use; the others wait for their slots to come back
+        self._next_slot = 0
+        self._poll = select.poll()
+        self._poll.register(ends.returned, select.POLLIN)
+        self._poll.register(ends.stop, select.POLLIN)
+        self._lent_out: dict[int, LentOut] = {}  # by the address of the slot
+        self._lends_out = False
+        self._announced = False
+
+    def lend(self, nbytes: int, *, reserve: int = 0) -> int:
+        """A slot of at least `nbytes`; waits for one while no more than `reserve` are free. Raises Stopped."""
+        with self._changed:
+            while True:
+                if not self._parts or nbytes > self._parts[-1].slot_nbytes:
+                    self._grow(nbytes)
+                if len(self._free) <= reserve:
+                    self._collect()
+                if len(self._free) > reserve:
+                    slot = self._free.pop()  # the one that came back last is still in the cache
+                    self.board.slots.fill(slot)
+                    return slot
+                self._refuse_hoarding()
+                self._wait()
+
+    def _memory(self, slot: int) -> tuple[Part, int]:
+        """The part that a slot lies in, and its offset there; its pages are there, too."""
+        part = next(p for p in reversed(self._parts) if slot in p.slots)
+        offset = part.offset(slot)
+        if slot not in part.touched:
+            part.touched.add(slot)
+            part.segment.populate(offset, part.slot_nbytes, write=True)
+        return part, offset
+
+    def fits(self, slot: int, nbytes: int) -> bool:
+        """Whether a lent slot can hold so much."""
+        return slot in self._parts[-1].slots and nbytes <= self._parts[-1].slot_nbytes
+
+    def views(self, slot: int, like: Sequence[Array]) -> list[Array]:
+        """Arrays of the shapes and dtypes of `like` that lie in a slot."""
+        part, offset = self._memory(slot)
+        places, _ = offsets([a.nbytes for a in like])
+        return [np.ndarray(a.shape, a.dtype, part.segment.map, offset + at) for a, at in zip(like, places, strict=True)]
+
+    def lend_out(self, slot: int, blanks: Sequence[Blank]) -> list[Array]:
+        """The same for the user's own code: the slot is free again when the arrays are gone unused."""
+        part, offset = self._memory(slot)
+        self._lends_out = True
+        owner = (ctypes.c_ubyte * part.slot_nbytes).from_buffer(part.segment.map, offset)
+        sizes = tuple(math.prod(shape) * dtype.itemsize for shape, dtype in blanks)
+        places, _ = offsets(sizes)
+        memory: Any = owner
+        arrays = [np.ndarray(shape, dtype, memory, at) for (shape, dtype), at in zip(blanks, places, strict=True)]
+        address = part.address + offset
+        gone = weakref.ref(owner, lambda gone: self._dropped(address, gone))
+        room = blanks[0][0][0] if all(shape and shape[0] == blanks[0][0][0] for shape, _ in blanks) else 0
+        self._lent_out[address] = LentOut(slot, gone, tuple(address + at for at in places), sizes, room)
+        return arrays
+
+    def claim(self, leaves: Sequence[Array]) -> tuple[int, int] | None:
+        """The slot that a batch was lent by `lend_out`, which is no longer the user's, and the records that it is laid
+        out for (0: not all leaves lie in their places); None for other memory. StateError for memory that was sent off.
+        """
+        if not self._lends_out:
+            return None
+        addresses = tuple(leaf.__array_interface__["data"][0] for leaf in leaves)
+        lent = self._lent_out.pop(addresses[0], None)
+        if lent is None:
+            self._refuse_sent(addresses)
+            return None
+        return lent.slot, lent.room if lent.holds(leaves, addresses) else 0
+
+    def send(self, token: Token) -> None:
+        """Tells the trainer; a batch's slot is its own from now on."""
+        os.write(self._ends.tokens, FORMAT.pack(*token))
+
+    def commit(self, slot: int, token: Token) -> None:
+        """Sends a filled slot off."""
+        self.board.slots.commit(slot)
+        os.write(self._ends.tokens, FORMAT.pack(*token))
+
+    def abandon(self, slot: int) -> None:
+        """Takes a lent slot back unused."""
+        with self._changed:
+            self.board.slots.abandon(slot)
+            self._put_back(slot)
+            self._changed.notify_all()
+
+    def tell(self, kind: bytes, text: bytes) -> None:
+        """News of any length. What it is about comes as a token, afterwards."""
+        segment = Segment.create(max(1, len(text)), "fastfeed-news")
+        segment.map[: len(text)] = text
+        self._tell(segment, NEWS.pack(kind, len(text), 0, 0))
+
+    def announce(self, spec: BatchSpec) -> None:
+        """Tells the spec of all batches to come, once."""
+        if not self._announced:
+            self._announced = True
+            self.tell(b"P", cloudpickle.dumps(spec))
+
+    def _tell(self, segment: Segment, message: bytes) -> None:
+        socket.send_fds(self._ends.news, [message], [segment.fd])
+        segment.close_fd()
+
+    def _grow(self, nbytes: int) -> None:
+        """A new part with slots that hold `nbytes`; the old one goes when its last slot has come back."""
+        size, taken = slot_nbytes(nbytes), 0
+        if self._parts:
+            size = slot_nbytes(max(nbytes, int(self._parts[-1].slot_nbytes * GROWTH)))
+            for slot in self._free:
+                self.board.slots.close(slot)
+            self._free.clear()
+            self._drop_empty_parts()
+            taken = sum(p.segment.nbytes for p in self._parts)
+        count = self._share.slots(size, taken)
+        slots = range(self._next_slot, self._next_slot + count)
+        segment = Segment.create(size * count, "fastfeed-ring")
+        self._next_slot = slots.stop
+        self.board.slots.open(slots)
+        self._parts.append(Part(segment, slots, size, set()))
+        self._free = list(reversed(slots))
+        self.generation += 1
+        self._tell(segment, NEWS.pack(b"S", size, slots.start, count))
+
+    def _collect(self) -> None:
+        """Takes what has come back; slots of an old part are free no more."""
+        try:
+            ids = os.read(self._ends.returned, 4096)
+        except BlockingIOError:
+            return
+        for (slot,) in SLOT.iter_unpack(ids):
+            self._put_back(slot)
+        if len(self._parts) > 1:
+            self._drop_empty_parts()
+
+    def _put_back(self, slot: int) -> None:
+        if slot in self._parts[-1].slots:
+            self._free.append(slot)
+        else:
+            self.board.slots.close(slot)
+
+    def _drop_empty_parts(self) -> None:
+        used = [p for p in self._parts[:-1] if self.board.slots.count(UNUSED, p.slots) < len(p.slots)]
+        self._parts = [*used, self._parts[-1]]
+
+    def _wait(self) -> None:
+        """Until something may have changed; one producer looks at the pipe, the others at what it finds."""
+        if self._polling:
+            self._changed.wait(WAIT_MS / 1000)
+            return
+        self._polling = True
+        self._changed.release()
+        try:
+            ready = self._poll.poll(WAIT_MS)
+        finally:
+            self._changed.acquire()
+            self._polling = False
+            self._changed.notify_all()
+        if any(fd == self._ends.stop for fd, _ in ready):
+            raise Stopped
+
+    def _refuse_sent(self, addresses: Sequence[int]) -> None:
+        if any(p.holds(a) for p in self._parts for a in addresses):
+            raise StateError(
+                "a buffer of worker.empty() was yielded twice, or without its first array: a batch that has left must "
+                "not be written to any more. Call worker.empty() again for each batch, and yield all of its arrays"
+            )
+
+    def _refuse_hoarding(self) -> None:
+        slots = self._parts[-1].slots
+        if self._lends_out and self.board.slots.count(FILLING, slots) == len(slots) > self._share.threads:
+            raise StateError(
+                f"all {len(slots)} slots are in the hands of the producers' own code: worker.empty() was called again "
+                "and again without a yield. Yield a batch (or drop its arrays) before the next call, or raise memory="
+            )
+
+    def _dropped(self, address: int, gone: Any) -> None:
+        """The user's code let a lent buffer go unused. May be called at any moment, by the garbage collector."""
+        lent = self._lent_out.get(address)
+        if lent is not None and lent.owner is gone:
+            del self._lent_out[address]
+            self.abandon(lent.slot)

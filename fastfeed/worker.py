@@ -1,0 +1,74 @@
+"""Worker: what a producer is told about its share of the work, and memory to do it in."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from fastfeed.collate import Allocate, aligned_arrays
+from fastfeed.errors import OptionError
+from fastfeed.structure import leaves_of, rebuild, structure_of
+
+
+@dataclass(frozen=True)
+class Worker:
+    """Which share of the data a producer makes: the `index`-th of `count`, in pass `epoch` (0 first).
+
+    `seed` is the run's root seed; `rng` is a numpy Generator that no other producer or epoch has.
+    """
+
+    index: int
+    count: int
+    seed: int
+    epoch: int
+    allocate: Allocate = field(default=aligned_arrays, repr=False, compare=False)
+
+    @cached_property
+    def rng(self) -> np.random.Generator:
+        """Seeded by (seed, epoch, index): runs with the same seed draw the same numbers."""
+        return np.random.default_rng((self.seed, self.epoch, self.index))
+
+    def empty(self, like: Any) -> Any:
+        """Arrays to fill and to yield as the next batch, in the containers, shapes and dtypes of the batch `like`.
+
+        In a worker process they lie in the shared memory that the trainer reads, so that nothing is copied; elsewhere
+        they are ordinary arrays. Leaves of `like` need no more than `shape` and `dtype`. Each batch needs a call of
+        its own; waits while no memory is free, and raises StateError for a buffer that is yielded twice.
+        """
+        structure = structure_of(like)
+        blanks = [(tuple(leaf.shape), np.dtype(leaf.dtype)) for leaf in leaves_of(structure, like) or ()]
+        if not blanks:
+            raise OptionError("worker.empty(like): needed a batch, that is at least one array, and got an empty one")
+        return rebuild(structure, self.allocate(blanks))
+
+
+def takes(function: Callable[..., Any], name: str) -> bool:
+    """Whether the callable has a parameter `name`."""
+    try:
+        return name in inspect.signature(function).parameters
+    except (TypeError, ValueError):  # built-in callables may have no signature
+        return False
+
+
+def takes_worker(function: Callable[..., Any]) -> bool:
+    """Whether the callable has a parameter `worker`; OptionError where it needs any other argument."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return False
+    needed = [
+        p.name
+        for p in parameters
+        if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD) and p.name != "worker"
+    ]
+    if needed:
+        raise OptionError(
+            f"the callable needs {', '.join(needed)}: needed one that is called with nothing, or with `worker`. "
+            "Bind the rest: functools.partial(function, ...)"
+        )
+    return takes(function, "worker")

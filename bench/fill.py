@@ -2,8 +2,8 @@
 
     python -m bench.fill build/transport/transport.json build/scaling/scaling.json build/startup/startup.json
 
-A marker is <!-- KIND: text --> ... <!-- end -->; the tables whose names begin with the text stand there. KIND is that of
-the document; the text "machine" stands for a sentence about the machine and the versions.
+A marker is <!-- KIND: text --> ... <!-- end -->; the tables whose names begin with the text stand there. KIND is that
+of the document; the text "machine" stands for a sentence about the machine and the versions.
 """
 
 from __future__ import annotations

@@ -191,17 +191,18 @@ def _numbered(batches: Iterator[np.ndarray]) -> Iterator[Batch]:
 
 @peer("dali", module="nvidia.dali", packages=("nvidia-dali-cuda130", "nvidia-dali-cuda120"))
 def dali(work: Work, workers: int) -> Iterator[Iterator[Batch]]:
-    """fn.external_source(parallel=True, batch=True) in a pipeline of device_id=None, py_num_workers=workers, forked,
-    prefetch_queue_depth at its default; the outputs looked at as numpy arrays.
+    """fn.external_source(parallel=True, batch=True, prefetch_queue_depth=2 * workers, since at its default of 1 one
+    worker has all the work) in a pipeline of device_id=None, py_num_workers=workers, forked; outputs seen as numpy arrays.
     """
     from nvidia.dali import fn, pipeline_def
 
     leaves = len(work.like())
-    source = _DaliSource(work)
+    make = _DaliSource(work)
+    ahead = {"parallel": True, "batch": True, "prefetch_queue_depth": 2 * workers}
 
     @pipeline_def(batch_size=work.shape[0], num_threads=workers, device_id=None, py_num_workers=workers)
     def pipeline() -> Any:
-        return tuple(fn.external_source(source, num_outputs=leaves, parallel=True, batch=True))
+        return tuple(fn.external_source(make, num_outputs=leaves, **ahead))
 
     feed = pipeline()
     feed.start_py_workers()
@@ -213,8 +214,8 @@ class _DaliSource:
     def __init__(self, work: Work) -> None:
         self.work = work
 
-    def __call__(self, info: Any) -> list[np.ndarray]:
-        return list(self.work.batch(info.iteration))
+    def __call__(self, index: int) -> list[np.ndarray]:
+        return list(self.work.batch(index))
 
 
 @peer("ray", module="ray", packages=("ray",))

@@ -45,14 +45,14 @@ def _run(batches: Iterator[Any], seen: list[int], *, seconds: float, least: int)
 
 
 def memcpy(cell: dict[str, Any]) -> dict[str, float]:
-    """One copy between two buffers of a batch's size, both touched before: copies per second."""
+    """Copies per second between buffers of a batch's size, all touched before: one pair, or `pairs` in turn."""
     size = from_json(cell["work"]).nbytes
-    source, target = np.ones(size, np.uint8), np.ones(size, np.uint8)
+    pairs = [(np.ones(size, np.uint8), np.ones(size, np.uint8)) for _ in range(cell["pairs"])]
     end, counts, start = time.perf_counter() + cell["warm_s"], 0, 0.0
     while (now := time.perf_counter()) < end or not counts:
         if not start and now >= end - cell["warm_s"] / 2:
             start, counts, end = now, 0, now + cell["seconds"]
-        np.copyto(target, source)
+        np.copyto(*pairs[counts % len(pairs)])
         counts += 1
     return {"value": counts / (time.perf_counter() - start)}
 

@@ -26,13 +26,15 @@ def cells_of(row: dict[str, Any]) -> tuple[str, ...]:
     if row["median"] is None:
         return (*head, "failed", (row["failed"] or ["not run"])[-1][:80], "", "")
     spread = f"{number(row['min'])} to {number(row['max'])}"
-    median = number(row["median"]) + (f" ({len(row['failed'])} runs failed)" if row["failed"] else "")
+    median = number(row["median"]) + (f" (failed runs: {len(row['failed'])})" if row["failed"] else "")
     return (*head, median, spread, _ratio(row), row["also"])
 
 
 def _ratio(row: dict[str, Any]) -> str:
     if row["ratio"] is None:
         return "1" if row["peer"] == "fastfeed" else ""
+    if row["apart"] is None:
+        return f"{row['ratio']:.2f} (one run)"
     return f"{row['ratio']:.2f}" if row["apart"] else "no difference seen"
 
 

@@ -21,7 +21,7 @@ OURS = "fastfeed"
 
 @dataclass
 class Row:
-    """One peer in one table: `values` in `unit`, one a run; `failed`: why others gave none; `also`: about the median."""
+    """One peer in one table: `values` in `unit`, one a run; `failed`: why others have none; `also`: on the median."""
 
     table: str
     peer: str
@@ -38,9 +38,11 @@ class Row:
 
 
 def ratio(row: Row, base: Row | None) -> dict[str, Any]:
-    """The row's median over the base's; `apart` is false where the two spreads overlap: no difference seen."""
+    """The row's median over the base's. `apart` is false where the spreads overlap, None where one run has none."""
     if base is None or row is base or not row.values or not base.values or not base.median:
         return {"ratio": None, "apart": None}
+    if min(len(row.values), len(base.values)) < 2:
+        return {"ratio": row.median / base.median, "apart": None}
     apart = min(row.values) > max(base.values) or max(row.values) < min(base.values)
     return {"ratio": row.median / base.median, "apart": apart}
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shutil
 import subprocess
 import sys
 import time
@@ -11,6 +13,7 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -74,8 +77,7 @@ def run(spec: dict[str, Any], *, timeout_s: float) -> dict[str, float]:
             raise RunFailed(f"no result within {timeout_s:.0f} s") from None
         result = measurement.result()
         if result is None:
-            said = [line for line in measurement.errors.read_text().splitlines() if line.strip()]
-            raise RunFailed(f"exit {code}: {said[-1][:200] if said else 'said nothing'}")
+            raise RunFailed(f"exit {code}: {measurement.last_words()}")
         return result
 
 
@@ -92,14 +94,20 @@ class Measurement:
         lines = [line for line in self.out.read_text(errors="replace").splitlines() if line.startswith(MARK)]
         return json.loads(lines[-1].removeprefix(MARK)) if lines else None
 
+    def last_words(self) -> str:
+        """The last line on stderr that is the name of an error, else the last one at all."""
+        said = [line for line in self.errors.read_text(errors="replace").splitlines() if line.strip()] or ["nothing"]
+        named = [line for line in said if re.match(r"[\w.]*(Error|Exception|Failed|Timeout|Stopped)\b", line)]
+        return (named or said)[-1][:200]
+
 
 @contextmanager
 def started(spec: dict[str, Any]) -> Iterator[Measurement]:
     """A measurement under way in a fresh process; its whole tree is ended at the end."""
-    owner, before = uuid.uuid4().hex, shared_files()
+    owner = uuid.uuid4().hex
     paths = os.pathsep.join(p for p in (str(ROOT), os.environ.get("PYTHONPATH")) if p)
     environment = QUIET | os.environ | {OWNER: owner, "PYTHONPATH": paths}
-    command = [sys.executable, "-m", "bench.one", json.dumps(spec)]
+    command = [*own_shared_memory(), sys.executable, "-m", "bench.one", json.dumps(spec)]
     with TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         out, errors = Path(folder) / "out", Path(folder) / "errors"
         with out.open("wb") as o, errors.open("wb") as e:
@@ -109,8 +117,17 @@ def started(spec: dict[str, Any]) -> Iterator[Measurement]:
         finally:
             end_all(owner)
             process.wait()
-            for name in orphaned_files(before):
-                (Path("/dev/shm") / name).unlink(missing_ok=True)
+
+
+@cache
+def own_shared_memory() -> tuple[str, ...]:
+    """The beginning of a command that gives a run a /dev/shm of its own, which vanishes with it; empty if refused."""
+    mount = 'mount -t tmpfs -o size=100% tmpfs /dev/shm && exec "$@"'
+    for unshare in (("unshare", "--mount"), ("unshare", "--mount", "--map-root-user")):
+        command = (*unshare, "sh", "-c", mount, "sh")
+        if shutil.which("unshare") and subprocess.run([*command, "true"], capture_output=True).returncode == 0:
+            return command
+    return ()
 
 
 def tree_of(owner: str) -> list[psutil.Process]:
@@ -132,29 +149,3 @@ def end_all(owner: str) -> None:
         for process in left:
             process.kill()
         psutil.wait_procs(left, timeout=1)
-
-
-def shared_files() -> set[str]:
-    return set(os.listdir("/dev/shm"))
-
-
-def orphaned_files(before: set[str], owner: str | None = None) -> dict[str, int]:
-    """Files new in /dev/shm, with their sizes, that no living process has mapped but those of the run `owner`."""
-    new = shared_files() - before
-    own = {p.pid for p in tree_of(owner)} if new and owner else set()
-    mapped = "\n".join(_maps(pid) for pid in psutil.pids() if pid not in own) if new else ""
-    return {name: _size(name) for name in new if f"/dev/shm/{name}\n" not in mapped + "\n"}
-
-
-def _maps(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/maps").read_text()
-    except OSError:
-        return ""
-
-
-def _size(name: str) -> int:
-    try:
-        return os.stat(f"/dev/shm/{name}").st_blocks * 512
-    except OSError:
-        return 0

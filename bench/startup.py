@@ -6,6 +6,7 @@ python -m bench.startup [--quick] [--tensorflow] [--output build/startup]
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import threading
 import time
@@ -17,7 +18,7 @@ from tqdm import tqdm
 from bench.command import chosen, measure, options, parsed
 from bench.peers import PEERS as ALL
 from bench.results import Row
-from bench.rounds import Cell, RunFailed, end_all, orphaned_files, shared_files, started, tree_of
+from bench.rounds import Cell, RunFailed, end_all, own_shared_memory, started, tree_of
 from bench.workloads import OnePass, Ready, Work, to_json
 
 PEERS = ["fastfeed", "torch", "grain", "spdl", "tensorpack", "keras", "dali", "ray", "mp.Queue"]
@@ -53,7 +54,7 @@ def finish(rows: list[Row]) -> list[Row]:
             table=row.table.replace(FIRST, MEMORY),
             unit="MB",
             values=[m["pss_mb"] for m in row.more],
-            also=f"{row.more[0]['processes']} processes" if row.more else "",
+            also=f"processes: {row.more[0]['processes']}" if row.more else "",
         )
         for row in rows
     ]
@@ -77,14 +78,17 @@ def kill_rows(given: argparse.Namespace) -> list[Row]:
         else:
             row.values.append(left[-1]["processes"])
             row.more += left
-            row.also = "; ".join(f"{a['after_s']} s: {a['processes']} processes, {a['shm_mb']:.1f} MB" for a in left)
+            row.also = "; ".join(f"{a['processes']} and {a['shm_mb']:.1f} MB after {a['after_s']} s" for a in left)
         rows.append(row)
     return rows
 
 
 def killed(name: str, *, waits: tuple[int, ...]) -> list[dict[str, Any]]:
-    """Processes of the tree and megabytes new in /dev/shm, so many seconds after the trainer's SIGKILL."""
-    before = shared_files()
+    """Processes of the tree and megabytes new in /dev/shm, so many seconds after the trainer's SIGKILL.
+
+    A run has a /dev/shm of its own where the system allows that; else what others make there meanwhile counts too.
+    """
+    before = set() if own_shared_memory() else set(os.listdir("/dev/shm"))
     spec = {"measure": "forever", "work": to_json(PHOTOS), "peer": name, "workers": 2}
     with started(spec) as measurement:
         limit = threading.Timer(60, end_all, (measurement.owner,))
@@ -93,16 +97,23 @@ def killed(name: str, *, waits: tuple[int, ...]) -> list[dict[str, Any]]:
             time.sleep(0.05)
         limit.cancel()
         if measurement.process.poll() is not None:
-            raise RunFailed(f"ended by itself: {measurement.errors.read_text()[-200:]}")
+            raise RunFailed(f"ended by itself: {measurement.last_words()}")
+        # An open folder outlives the last process that had it mounted.
+        shared = os.open(f"/proc/{measurement.process.pid}/root/dev/shm", os.O_DIRECTORY)
         measurement.process.kill()
         measurement.process.wait()
         at, left = time.monotonic(), []
         for wait in waits:
             time.sleep(max(0.0, at + wait - time.monotonic()))
-            files = orphaned_files(before, measurement.owner)
-            processes = len(tree_of(measurement.owner))
-            left.append({"after_s": wait, "processes": processes, "shm_mb": sum(files.values()) / 1e6})
+            left.append({"after_s": wait, "processes": len(tree_of(measurement.owner)), **_new_in(shared, before)})
+        os.close(shared)
         return left
+
+
+def _new_in(folder: int, before: set[str]) -> dict[str, float]:
+    """The files in an open folder that were not there before, and what they take."""
+    new = set(os.listdir(folder)) - before
+    return {"shm_files": len(new), "shm_mb": sum(os.stat(name, dir_fd=folder).st_blocks for name in new) * 512 / 1e6}
 
 
 def main() -> None:

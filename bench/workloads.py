@@ -228,10 +228,8 @@ def check_order(seen: list[int], workers: int, *, ordered: bool, period: int) ->
         counts = np.bincount(seen, minlength=period)
         wrong = [int(n) for n in counts if counts.max() - counts.min() > workers]
     else:
-        wrong = [w for w in range(workers) if (own := [n for n in seen if n % workers == w]) != _steps(w, own, workers)]
+        shares = [[n for n in seen if n % workers == w] for w in range(workers)]
+        right = [list(range(w, w + workers * len(own), workers)) for w, own in enumerate(shares)]
+        wrong = [w for w in range(workers) if shares[w] != right[w] or not shares[w]]
     if wrong:
-        raise RuntimeError(f"batches lost or repeated: {len(wrong)} mistakes, the first at {wrong[0]} of {len(seen)}")
-
-
-def _steps(first: int, own: list[int], step: int) -> list[int]:
-    return list(range(first, first + step * len(own), step))
+        raise RuntimeError(f"batches lost or repeated: {len(wrong)} mistakes among {len(seen)}, the first: {wrong[0]}")

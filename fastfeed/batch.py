@@ -18,11 +18,8 @@ BYTES = np.dtype("S")  # stands for bytes of any length: arrays of dtype S and o
 class Lease(Protocol):
     """A batch's hold on memory that is used again when nobody looks at it any more."""
 
-    def hand_out(self) -> bool:
-        """The consumer gets it; False where it must get a copy, because no more memory can be spared."""
-
     def end(self) -> None:
-        """Gives the memory back now, unless somebody made a view or a tensor of a leaf."""
+        """Gives the memory back, whoever looks at it still."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -38,6 +39,7 @@ class Feed:
         self._first_s: float | None = None
         self._last_s = 0.0
         self.error: BaseException | None = None
+        self.on_failure: Callable[[], None] = lambda: None
         self.starving: Callable[[], bool] = lambda: True  # whether somebody waits for the batch that does not come
         self.consumed = StageRow()
 
@@ -92,6 +94,11 @@ class Feed:
     def ended(self) -> bool:
         """Whether the last batch has been taken."""
         return self._ended and not self._cut
+
+    @property
+    def threads(self) -> Sequence[threading.Thread]:
+        """The threads of this process that the feed runs."""
+        return self._producers.threads
 
     def stacks(self) -> str:
         """What every producer is doing."""
@@ -166,6 +173,7 @@ class Feed:
         if isinstance(error, FeedError):
             self.error = error
             self.stop(0)
+            self.on_failure()
         raise error
 
     def _stalled(self) -> FeedTimeout:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import inspect
+import sys
 import threading
 import time
 import warnings
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import fields
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from fastfeed.batch import Batch
 from fastfeed.collate import AsProduced, Rebatcher
 from fastfeed.errors import FeedStopped, FeedWarning, OptionError, StateError
 from fastfeed.feed import Feed, new_seed
@@ -49,6 +51,7 @@ class FeedRunner:
         source_from(source, self.options)  # refuse what cannot work now, not at the first batch
         self._feed: Feed | None = None
         self._sink: SessionQueue | None = None
+        self._taking: Feed | None = None  # a pass that take() has begun and not ended
         self._started = False
         self._stopped = False
         self._next_epoch = 0
@@ -137,6 +140,21 @@ class FeedRunner:
             raise StateError("this runner feeds a session: iterate over another FeedRunner")
         return _batches(self, self._iterated())
 
+    def take(self) -> Taken:
+        """The next batch, for `with runner.take() as batch:`, which gives its memory back where the block ends.
+
+        Raises StopIteration at the end of the source, and otherwise what iteration raises.
+        """
+        self._refuse_stopped()
+        if self._sink is not None:
+            raise StateError("this runner feeds a session: take() from another FeedRunner")
+        feed = self._taking or self._iterated()
+        batch = feed.take()
+        self._taking = feed if batch is not None else None
+        if batch is None:
+            raise StopIteration
+        return Taken(batch, feed.spec.rebuild(batch))
+
     def snapshot(self) -> Snapshot:
         """What every stage has done until now; `snapshot().starvation` is the share of time lost to input."""
         if self._feed is None:
@@ -166,7 +184,9 @@ class FeedRunner:
         self._feed = Feed(self._source, self.options, seed=self._seed, first_epoch=self._next_epoch)
         self._next_epoch += self.options.epochs or 1
         # A forgotten runner must not leave threads behind: they hold the feed, never the runner.
-        weakref.finalize(self, _abandon, self._feed)
+        ending = _Ending(self._feed)
+        weakref.finalize(self, ending.run)
+        self._feed.on_failure = ending.leave
         self._feed.start()
         return self._feed
 
@@ -183,9 +203,56 @@ class FeedRunner:
             raise FeedStopped("this runner was stopped: make a new FeedRunner to go on")
 
 
-def _abandon(feed: Feed) -> None:
-    """At the interpreter's exit the threads are waited for: one that is inside native code then would abort it."""
-    feed.stop(0 if threading.main_thread().is_alive() else 1.0)
+class Taken:
+    """A batch for the length of a block: `with runner.take() as batch`.
+
+    After the block its memory is used again, unless somebody still holds it: a list that the batch was put into, a
+    view or a tensor made of one of its arrays, a second name for an array. They keep it as they always do.
+    """
+
+    def __init__(self, batch: Batch, value: Any) -> None:
+        self._batch: Batch | None = batch
+        self._value = value
+
+    def __enter__(self) -> Any:
+        return self._value
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        batch, value = self._batch, self._value
+        self._batch = self._value = None
+        if batch is None or batch.lease is None:
+            return
+        # Known holders: of the containers this function and the block's name; of an array its container or the block's
+        # name, the batch, and the name in the loop. sys.getrefcount counts its own argument, too.
+        bare = any(leaf is value for leaf in batch.leaves)
+        held = not bare and sys.getrefcount(value) > 3
+        for leaf in batch.leaves:
+            held = held or sys.getrefcount(leaf) > (5 if bare else 4)
+        if not held:
+            batch.lease.end()
+
+
+class _Ending:
+    """What is to be done when a runner is forgotten, or the interpreter ends."""
+
+    def __init__(self, feed: Feed) -> None:
+        self._feed: Feed | None = feed
+        self._threads: Sequence[threading.Thread] = ()
+
+    def run(self) -> None:
+        """At the interpreter's exit the threads are waited for: one that is inside native code then would abort it."""
+        patience_s = 0 if threading.main_thread().is_alive() else 1.0
+        if self._feed is not None:
+            self._feed.stop(patience_s)
+        for thread in self._threads:
+            thread.join(patience_s)
+
+    def leave(self) -> None:
+        """The feed has failed and ends by itself. To hold it would be to hold its error, by the traceback of that the
+        frames that hold the runner, and so the runner, for ever."""
+        if self._feed is not None:
+            self._threads = self._feed.threads
+            self._feed = None
 
 
 def _batches(runner: FeedRunner, feed: Feed) -> Iterator[Any]:

@@ -28,24 +28,29 @@ WAIT_MS = 500
 
 
 class Deal(NamedTuple):
-    """An item on its way: its epoch's position, its ticket, and its payload."""
+    """An item on its way: its epoch and that epoch's position among those of this feed, its ticket, its payload, and
+    whether a worker has died over it."""
 
     position: int
     ticket: int
     payload: Any
+    epoch: int
+    suspect: bool = False
 
 
 def read(source: Source, *, seed: int, epochs: range) -> Iterator[Deal]:
     """All items of all epochs, in order; an EpochEnd has a ticket, too."""
     for position, epoch in enumerate(epochs):
         for ticket, payload in source.open(Worker(0, 1, seed, epoch)):
-            yield Deal(position, ticket or 0, payload)
+            yield Deal(position, ticket or 0, payload, epoch)
 
 
 class Dispatcher:
     """Reads in a thread of its own, which may wait in the user's code. Methods that say so are called under `lock`."""
 
-    def __init__(self, deals: Iterator[Deal], order: Order, *, lock: threading.Lock, wake: Callable[[], None]) -> None:
+    def __init__(
+        self, deals: Iterator[Deal], order: Order[Any], *, lock: threading.Lock, wake: Callable[[], None]
+    ) -> None:
         self._deals = deals
         self._order = order
         self._lock = lock
@@ -61,11 +66,11 @@ class Dispatcher:
         self._complete = False
         self._over = False
         self._bell = Descriptor(os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC))
-        self._thread = threading.Thread(target=self._run, name="fastfeed-dispatch", daemon=True)
+        self.thread = threading.Thread(target=self._run, name="fastfeed-dispatch", daemon=True)
 
     def start(self) -> None:
         """Begins to read when the first worker asks."""
-        self._thread.start()
+        self.thread.start()
 
     def stop(self) -> None:
         """Ends the thread when its present call into the user's code returns."""
@@ -74,33 +79,37 @@ class Dispatcher:
 
     def join(self, timeout_s: float) -> bool:
         """Whether the thread has ended, within the limit."""
-        if self._thread.ident is not None and self._thread is not threading.current_thread():
-            self._thread.join(timeout_s)
-        return not self._thread.is_alive()
+        if self.thread.ident is not None and self.thread is not threading.current_thread():
+            self.thread.join(timeout_s)
+        return not self.thread.is_alive()
 
-    def attach(self, worker: int, work: socket.socket) -> None:
-        """A worker that will ask. Under the lock."""
+    def attach(self, worker: int, work: socket.socket, *, inherits: Sequence[Deal] = ()) -> None:
+        """A worker that will ask, and that begins with what it inherits: so each worker gets its tickets in rising
+        order, and none can fill its slots with batches that wait for a ticket behind them. Under the lock."""
         self._workers[worker] = work
+        self._again[worker] = deque(inherits)
         self._ring()
 
     def deal(self, worker: int, ticket: int) -> Deal:
         """What a worker has under a ticket. Under the lock."""
         return self._with[worker][ticket]
 
+    def has(self, worker: int, ticket: int) -> bool:
+        """Whether a worker has the item under a ticket. Under the lock."""
+        return ticket in self._with.get(worker, ())
+
     def received(self, worker: int, ticket: int) -> None:
         """The item has come back as a batch, or as none. Under the lock."""
-        self.give_up(self._with[worker].pop(ticket))
+        deal = self._with[worker].pop(ticket)
+        self.give_up(deal)
+        if deal.suspect:
+            self._ring()  # its worker may have more now
 
     def detach(self, worker: int) -> list[Deal]:
         """The worker is gone; what it had, the lowest ticket first. Under the lock."""
         self._workers.pop(worker, None)
         lost = [*self._with.pop(worker, {}).values(), *self._again.pop(worker, ())]
         return sorted(lost, key=lambda d: d.ticket)
-
-    def bequeath(self, deals: Sequence[Deal], heir: int) -> None:
-        """A new worker begins with these: so each worker gets its tickets in rising order, and none can fill its slots
-        with batches that wait for a ticket behind them. Under the lock."""
-        self._again[heir] = deque(deals)
 
     def give_up(self, deal: Deal) -> None:
         """The item will never come back. Under the lock."""
@@ -157,7 +166,9 @@ class Dispatcher:
 
     def _answer(self, worker: int, wanted: int) -> bool:
         """Sends items, or the end; False where there is nothing to say yet."""
-        items = self._inherited(worker, wanted) or self._next_items(worker, wanted)
+        items, inherits = self._inherited(worker, wanted)
+        if not inherits:
+            items = self._next_items(worker, wanted)
         with self._lock:
             work = self._workers.get(worker)
             complete = self._complete
@@ -169,13 +180,21 @@ class Dispatcher:
             _tell(work, ORDER.pack(b"E", 0))
         return bool(items) or complete
 
-    def _inherited(self, worker: int, wanted: int) -> list[Deal]:
+    def _inherited(self, worker: int, wanted: int) -> tuple[list[Deal], bool]:
+        """What a worker inherits, and whether there is more to come first. Suspects are made one by one, with nothing
+        beside them: so the next death tells which one it was."""
         with self._lock:
-            again = self._again.get(worker, deque())
-            items = [again.popleft() for _ in range(min(wanted, len(again)))]
-            if worker in self._workers:
-                self._with.setdefault(worker, {}).update((d.ticket, d) for d in items)
-            return items
+            again, has = self._again.get(worker), self._with.setdefault(worker, {})
+            if not again or worker not in self._workers:
+                alone = any(d.suspect for d in has.values())
+                return [], alone
+            items: list[Deal] = []
+            while again and len(items) < wanted and not (again[0].suspect and (items or has)):
+                items.append(again.popleft())
+                if items[-1].suspect:
+                    break
+            has.update((d.ticket, d) for d in items)
+            return items, True
 
     def _next_items(self, worker: int, wanted: int) -> list[Deal]:
         items: list[Deal] = []
@@ -219,11 +238,12 @@ def _receive(work: socket.socket) -> bytes:
 
 def _send(work: socket.socket, deals: Sequence[Deal]) -> None:
     """Small items in the message itself; large ones, and those with large arrays, in memory that the worker maps."""
-    items = [(d.ticket, d.payload) for d in deals]
+    items = [(d.ticket, d.epoch, d.payload) for d in deals]
     small = None
     with contextlib.suppress(Exception):  # whatever it is, `pack` tells it better
         small = pickle.dumps(items, protocol=5)
-    if small is not None and len(small) <= INLINE_NBYTES:
+    # A class of the main module would be pickled by its name, which means nothing in a worker.
+    if small is not None and len(small) <= INLINE_NBYTES and b"__main__" not in small:
         _tell(work, ORDER.pack(b"I", 0) + small)
         return
     shipment = pack(items, what="an item of the source")

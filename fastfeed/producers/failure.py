@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import pickle
 import signal
@@ -12,6 +13,8 @@ from typing import Any
 import cloudpickle
 
 from fastfeed.errors import FeedError, ProducerDied, ProducerFailed
+
+LOG = logging.getLogger("fastfeed")
 
 
 class LostException(Exception):
@@ -35,6 +38,8 @@ def revive(data: bytes) -> tuple[FeedError, int | None]:
         error = pickle.loads(pickled)
     except Exception as reason:  # its class may be unknown here, or refuse its own arguments
         error = LostException(f"an exception that could not be read here ({type(reason).__name__}: {reason})")
+    if not isinstance(error, BaseException):
+        error = LostException(f"an exception that turned into {error!r} on its way")
     if place is None:
         failure = error if isinstance(error, FeedError) else ProducerFailed("the source", error, ticket=ticket)
         return failure, ticket
@@ -44,10 +49,11 @@ def revive(data: bytes) -> tuple[FeedError, int | None]:
 def _pickled(error: BaseException) -> bytes:
     try:
         data: bytes = cloudpickle.dumps(error)
-        pickle.loads(data)  # many exceptions go in and do not come out, for want of their arguments
-        return data
+        if isinstance(pickle.loads(data), BaseException):  # many go in and do not come out, for want of their arguments
+            return data
     except Exception:
-        return cloudpickle.dumps(LostException(f"{type(error).__name__}: {_text(error)}"))  # type: ignore[no-any-return]
+        LOG.debug("an exception cannot be pickled", exc_info=True)
+    return cloudpickle.dumps(LostException(f"{type(error).__name__}: {_text(error)}"))  # type: ignore[no-any-return]
 
 
 def _text(error: BaseException) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import fcntl
 import gc
 import json
 import os
@@ -31,7 +32,7 @@ EVENT = struct.Struct("<cqqq")  # b"S", lane, pid, 0: started, with a pidfd; b"X
 MESSAGE_NBYTES = 2**16
 # Libraries that start one thread for each core would have each worker start as many; who wants that says so.
 ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
-CLOSE_S = 1.0
+CLOSE_S = 0.3
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,7 @@ class ForkServer:
     def __init__(self) -> None:
         if not sys.executable:
             raise OptionError("processes= needs a Python interpreter, and sys.executable does not name one")
-        self.socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.socket, theirs = _socketpair()
         call = f"serve({theirs.fileno()}, {os.getpid()})"
         code = f"import sys; sys.path[:] = {sys.path!r}; from {__name__} import serve; {call}"
         with theirs:
@@ -59,6 +60,7 @@ class ForkServer:
                 stdin=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
                 env={**dict.fromkeys(ONE_THREAD, "1"), **os.environ},
+                start_new_session=True,  # signals to the whole group are for the trainer to decide on
             )
         self.pid = self._process.pid
 
@@ -68,7 +70,10 @@ class ForkServer:
 
     def event(self) -> Event | None:
         """The next event, which must be there; None when the server is gone."""
-        data, fds, _, _ = socket.recv_fds(self.socket, EVENT.size, 1)
+        try:
+            data, fds, _, _ = socket.recv_fds(self.socket, EVENT.size, 1)
+        except ConnectionError:  # it is gone, and has not read all that it was asked for
+            return None
         if not data:
             return None
         kind, lane, pid, status = EVENT.unpack(data)
@@ -76,12 +81,21 @@ class ForkServer:
 
     def close(self) -> int:
         """Ends the server and every worker that is left; its exit status."""
+        with contextlib.suppress(OSError):
+            self.socket.shutdown(socket.SHUT_RDWR)  # a forked copy of the trainer may have this socket, too
         self.socket.close()
         try:
             return self._process.wait(CLOSE_S)
         except subprocess.TimeoutExpired:
             self._process.kill()
             return self._process.wait()
+
+
+def _socketpair() -> tuple[socket.socket, socket.socket]:
+    """Theirs has none of the numbers 0 to 2, which are theirs already, and which may be free here."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with theirs:
+        return ours, socket.socket(fileno=fcntl.fcntl(theirs.fileno(), fcntl.F_DUPFD_CLOEXEC, 3))
 
 
 def die_with(parent: int) -> None:
@@ -94,7 +108,13 @@ def die_with(parent: int) -> None:
 def serve(control: int, trainer: int) -> None:
     """The life of the fork server; never returns."""
     die_with(trainer)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the whole group; the trainer decides what it means
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())  # a trainer that blocks signals would have blocked them here, too
+    for fd in range(3):  # or else some memory of ours would get such a number, and native code would print into it
+        with contextlib.suppress(OSError):
+            os.fstat(fd)
+            continue
+        os.open(os.devnull, os.O_RDWR)
     # What every worker needs is imported once, here.
     from fastfeed.producers import worker
 
@@ -159,13 +179,14 @@ class _Server:
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             os.close(self._control.detach())
             gc.unfreeze()
-            code = self._run(task, fds)
-        except BaseException:  # a mistake of ours: the producers' own failures go another way
-            traceback.print_exc()
+            try:
+                code = self._run(task, fds)
+            except BaseException:  # a mistake of ours: the producers' own failures go another way
+                traceback.print_exc()
+            for stream in (sys.stdout, sys.stderr):
+                if stream is not None:  # a daemon has none
+                    stream.flush()
         finally:
-            with contextlib.suppress(OSError, ValueError):
-                sys.stdout.flush()
-                sys.stderr.flush()
             os._exit(code)
 
     def _reap(self) -> None:

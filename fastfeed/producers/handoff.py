@@ -18,7 +18,7 @@ class Handoff:
     bound cannot lock up. Unordered: batches leave as they come, but none before the epoch ahead of it is complete.
     """
 
-    def __init__(self, sequence: Sequence, *, max_batches: int, max_nbytes: int) -> None:
+    def __init__(self, sequence: Sequence[Made], *, max_batches: int, max_nbytes: int) -> None:
         self.ordered = sequence.ordered
         self._max_batches = max_batches
         self._max_nbytes = max_nbytes

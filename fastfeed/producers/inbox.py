@@ -9,7 +9,7 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from fastfeed.producers.outlet import RingOutlet
@@ -19,7 +19,8 @@ from fastfeed.source import Item, Items
 from fastfeed.worker import Worker
 
 REQUEST = struct.Struct("<I")  # how many items are wanted
-ORDER = struct.Struct("<cq")  # b"I": items follow; b"F": they lie in the descriptor, so many bytes; b"E": no more
+# b"I": items (ticket, epoch, payload) follow. b"F": they lie in the descriptor, so many bytes. b"E": there are no more.
+ORDER = struct.Struct("<cq")
 INLINE_NBYTES = 2**15
 BUSY_S = 0.01  # a worker takes in advance what keeps it busy for so long: more would wait for it instead of for another
 MOST = 64
@@ -34,7 +35,7 @@ class Inbox:
         self._stop = stop
         self._threads = threads
         self._lock = threading.Lock()
-        self._items: list[tuple[int, Any]] = []  # a heap: what has the lowest ticket is waited for
+        self._items: list[tuple[int, int, Any]] = []  # a heap: what has the lowest ticket is waited for
         self._asked = False
         self._ended = False
         self._item_s = BUSY_S
@@ -42,16 +43,19 @@ class Inbox:
         self._poll.register(work, select.POLLIN)
         self._poll.register(stop, select.POLLIN)
 
-    def take(self) -> Item | None:
-        """The item with the lowest ticket, or None when there are no more. Raises Stopped."""
+    def take(self, epoch: int, begin: Callable[[int], None]) -> Item | None:
+        """The item with the lowest ticket, which `begin` is told; None when this epoch has no more. Raises Stopped."""
         with self._lock:
             while not self._items and not self._ended:
                 self._ask()
                 self._receive()
-            item = heapq.heappop(self._items) if self._items else None
+            if not self._items or self._items[0][1] > epoch:
+                return None
+            ticket, _, payload = heapq.heappop(self._items)
+            begin(ticket)  # still under the lock, so that nobody gets a later ticket before
             if len(self._items) < self._threads:
                 self._ask()  # so that the answer is there when it is needed
-            return item
+            return ticket, payload
 
     def made(self, seconds: float) -> None:
         """How long one item took."""
@@ -96,11 +100,10 @@ class InboxSource:
         self._outlet = outlet
 
     def open(self, worker: Worker) -> Iterator[Item]:
-        """One item after another; the slot comes first, see RingOutlet.reserve."""
+        """One item after another."""
         while True:
-            self._outlet.reserve()
             start = time.perf_counter()
-            item = self._inbox.take()
+            item = self._inbox.take(worker.epoch, self._outlet.begin)
             if item is None:
                 return
             now = time.perf_counter()

@@ -6,6 +6,7 @@ import contextlib
 import linecache
 import os
 import re
+import select
 import signal
 import socket
 import time
@@ -14,17 +15,17 @@ from pathlib import Path
 
 import cloudpickle
 
-from fastfeed.batch import Batch, BatchSpec
+from fastfeed.batch import BatchSpec
 from fastfeed.errors import FeedError
 from fastfeed.producers.failure import revive
 from fastfeed.producers.forkserver import ForkServer
 from fastfeed.producers.worker import STACKS_SIGNAL, Task
-from fastfeed.ring.board import NOTHING, Board, Hand
+from fastfeed.ring.board import Board
 from fastfeed.ring.memory import Descriptor, Segment
-from fastfeed.ring.reader import Reader
-from fastfeed.ring.token import Token
+from fastfeed.ring.reader import Hold, Reader
 from fastfeed.ring.writer import NEWS
 
+NOWHERE = Descriptor(-1)
 STACKS_S = 0.5  # a process that runs answers in a millisecond
 FRAMES = 4
 
@@ -32,7 +33,7 @@ FRAMES = 4
 class Lane:
     """A worker process and this end of everything that it was given."""
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: Task, gone: deque[Hold]) -> None:
         self.task = task
         self.board = Board.create(task.threads)
         self.pid = 0
@@ -43,51 +44,57 @@ class Lane:
         self.ended: set[int] = set()  # threads that have no more
         self.failed = False
         self.exited = False
-        self._returned, give_back = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        self.odd = False  # it makes other batches than the first worker did
+        self._returned, give_back = map(Descriptor, os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK))
         self._news, self._their_news = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.work, self._their_work = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._stacks = Descriptor(os.memfd_create("fastfeed-stacks", os.MFD_CLOEXEC))
-        self._errors: deque[tuple[FeedError, int | None]] = deque()
-        self.reader = Reader(self.board, returns=give_back, spared=task.threads + 1)
+        self._errors: dict[bytes, deque[tuple[FeedError, int | None]]] = {b"E": deque(), b"K": deque()}
+        self.reader = Reader(self.board, returns=give_back, gone=gone, spared=task.threads + 1)
 
     def spawn(self, server: ForkServer, *, tokens: int, stop: int, shipment: int) -> None:
         """Has the worker started. Its ends of what they share are its alone from then on."""
         theirs = (self._their_news.fileno(), self._their_work.fileno(), self._stacks.fd)
         try:
-            server.spawn(self.task.message(), (self.board.segment.fd, self._returned, tokens, stop, *theirs, shipment))
+            ours = (self.board.segment.fd, self._returned.fd, tokens, stop)
+            server.spawn(self.task.message(), (*ours, *theirs, shipment))
         finally:
-            self.board.segment.close_fd()
-            os.close(self._returned)
-            self._their_news.close()
-            self._their_work.close()
+            self._let_go()
 
     def close(self) -> None:
-        """The worker is gone; batches of it may still be about."""
+        """The worker is gone, or never came; batches of it may still be about."""
+        self._let_go()
         self._news.close()
         self.work.close()
 
-    def open(self, token: Token) -> Batch:
-        """The batch that a token speaks of."""
-        while self.spec is None or not self.reader.knows(token.slot):
-            self._hear()
-        return self.reader.open(token.slot, self.spec, rows=token.rows, room=token.room)
+    def _let_go(self) -> None:
+        self.board.segment.close_fd()
+        self._returned = NOWHERE
+        self._their_news.close()
+        self._their_work.close()
 
-    def error(self) -> tuple[FeedError, int | None]:
-        """The error that a token speaks of, and its ticket."""
-        while not self._errors:
+    def learn_of(self, slot: int) -> None:
+        """Hears what must be known before the slot can be opened."""
+        while self.spec is None or not self.reader.knows(slot):
             self._hear()
-        return self._errors.popleft()
 
-    def in_hand(self) -> list[Hand]:
-        """What each producer that has something in its hand makes."""
-        hands = [self.board.hand(t) for t in range(self.task.threads)]
-        return [h for h in hands if h.key != NOTHING]
+    def error(self, kind: bytes) -> tuple[FeedError, int | None]:
+        """The error that a token speaks of, and its ticket: b"E" ends the feed, b"K" was skipped."""
+        while not self._errors[kind]:
+            self._hear()
+        return self._errors[kind].popleft()
 
     def kill(self) -> None:
         """Ends the process, whatever it does."""
         if self.pidfd is not None:
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self.pidfd.fd, signal.SIGKILL)
+
+    def gone(self, timeout_s: float) -> bool:
+        """Whether the process has ended, within the limit; also where nobody is left to say how."""
+        if self.pidfd is None:  # then at least its end of the news is closed
+            return _readable_within(self._news.fileno(), timeout_s)
+        return _readable_within(self.pidfd.fd, timeout_s)
 
     def ask_for_stacks(self) -> None:
         """Has the process write down where each of its threads is."""
@@ -122,7 +129,13 @@ class Lane:
         if kind == b"P":
             self.spec = cloudpickle.loads(text)
         else:
-            self._errors.append(revive(text))
+            self._errors[kind].append(revive(text))
+
+
+def _readable_within(fd: int, timeout_s: float) -> bool:
+    poll = select.poll()
+    poll.register(fd, select.POLLIN)
+    return bool(poll.poll(timeout_s * 1000))
 
 
 def _state(pid: int) -> str:

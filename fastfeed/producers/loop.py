@@ -22,6 +22,7 @@ from fastfeed.stats import StageRow
 from fastfeed.structure import leaves_of
 from fastfeed.worker import Worker, takes
 
+CPU_EVERY_S = 0.001  # asking for the time on a core is a system call
 Skip = tuple[int, int]  # epochs, and items of the next one, that another producer has made already
 
 
@@ -144,10 +145,13 @@ class Producer:
         self._epochs = epochs
         self._skip = skip
         self._item = 0  # counts the items of an epoch
+        self._since = self._waited = 0.0  # when the last item was made, and how long had been waited until then
+        self._cpu = self._cpu_seen = 0.0
 
     def run(self) -> None:
         """Never raises: a failure goes out like a batch."""
         outlet = self._outlet
+        self._since, self._cpu = time.perf_counter(), time.thread_time()
         try:
             for position, epoch in enumerate(self._epochs):
                 if position < self._skip[0]:
@@ -163,27 +167,23 @@ class Producer:
         except BaseException as error:  # the source's own failure, whatever it is
             outlet.fail(ProducerFailed(self._place(None), error), None)
         finally:
+            self.row.cpu_s = time.thread_time() - self._cpu
             with contextlib.suppress(Stopped):
                 outlet.end()
 
     def _run_epoch(self, items: Iterator[Item], position: int, *, worker: Worker) -> bool:
         already = self._skip[1] if position == self._skip[0] else 0
         self._item = 0
-        row = self.row
         try:
-            while True:
-                start, cpu, waited = time.perf_counter(), time.thread_time(), row.wait_in_s + row.wait_out_s
-                item = next(items, None)
-                if item is None:
-                    return True
-                since = (start, cpu, waited)
-                if self._item >= already and not self._pass_on(item, position, worker=worker, since=since):
+            for item in items:
+                if self._item >= already and not self._pass_on(item, position, worker=worker):
                     return False
                 self._item += 1
+            return True
         finally:
             items.close()  # type: ignore[attr-defined]  # every source opens a generator
 
-    def _pass_on(self, item: Item, position: int, *, worker: Worker, since: tuple[float, float, float]) -> bool:
+    def _pass_on(self, item: Item, position: int, *, worker: Worker) -> bool:
         ticket, payload = item
         outlet = self._outlet
         key = ticket if outlet.ordered and ticket is not None else position
@@ -202,16 +202,20 @@ class Producer:
         except FeedError as error:
             outlet.fail(error, ticket if outlet.ordered else None)
             return False
-        self._account(batch, since)
+        self._account(batch)
         if batch is None and not outlet.ordered:
             return not outlet.stopped
         stream = -1 if ticket is not None else self.worker.index
         return outlet.put(Made(batch, stream, place), key, item=self._item, spec=self._maker.spec)
 
-    def _account(self, batch: Batch | None, since: tuple[float, float, float]) -> None:
-        row, (start, cpu, waited) = self.row, since
-        row.busy_s += time.perf_counter() - start - (row.wait_in_s + row.wait_out_s - waited)
-        row.cpu_s += time.thread_time() - cpu
+    def _account(self, batch: Batch | None) -> None:
+        """All the time since the last item that was not spent in waiting for somebody else."""
+        row, now = self.row, time.perf_counter()
+        waited = row.wait_in_s + row.wait_out_s
+        row.busy_s += now - self._since - (waited - self._waited)
+        self._since, self._waited = now, waited
+        if now - self._cpu_seen > CPU_EVERY_S:
+            row.cpu_s, self._cpu_seen = time.thread_time() - self._cpu, now
         if batch is None:
             row.skipped += 1
             return

@@ -10,13 +10,12 @@ from typing import Any
 import numpy as np
 
 from fastfeed.batch import BYTES, Batch, BatchSpec
-from fastfeed.collate import Blank
+from fastfeed.collate import Blank, aligned_arrays
 from fastfeed.producers.failure import carry
 from fastfeed.producers.sequence import Made
-from fastfeed.ring.board import IDLE
 from fastfeed.ring.layout import encode, packed_nbytes
-from fastfeed.ring.token import BATCH, END, EPOCH, FAILED, HOLE, SKIPPED, Token
-from fastfeed.ring.writer import Writer
+from fastfeed.ring.token import BATCH, END, EPOCH, FAILED, HOLE, SKIPPED
+from fastfeed.ring.writer import NO_NEED, Writer
 from fastfeed.stats import StageRow
 
 Array = np.ndarray[Any, Any]
@@ -28,26 +27,27 @@ class RingOutlet:
 
     stopped = False  # a producer in a worker process learns of the end by Stopped
 
-    def __init__(self, writer: Writer, thread: int, *, ordered: bool, epochs: list[int]) -> None:
+    def __init__(self, writer: Writer, thread: int, *, ordered: bool, epoch: int) -> None:
         self.ordered = ordered
         self.row = StageRow()
         self._writer = writer
         self._thread = thread
-        self._epochs = epochs  # where this worker's producers are, shared between them
-        self._slot: int | None = None  # lent in advance
         self._spec: BatchSpec | None = None
         self._regular = True
-        self._views: dict[tuple[int, int], list[Array]] = {}
+        self._views: dict[tuple[int, int], list[Array]] = {}  # by slot and records
+        self._nbytes: dict[int, int] = {}  # by records
         self._generation = 0
+        writer.need(thread, NO_NEED if ordered else epoch)
 
-    def reserve(self) -> None:
-        """A slot in advance: whoever holds a ticket must be able to deliver it, or all would wait for that ticket."""
-        if self._slot is None and self._writer.generation:
-            self._slot = self._lend(1)
+    def begin(self, ticket: int) -> None:
+        """This producer has a ticket now: what is under it must leave before what is under any later one."""
+        self._writer.need(self._thread, ticket)
 
-    def allocate(self, blanks: Sequence[Blank]) -> list[Array]:
+    def allocate(self, blanks: Sequence[Blank]) -> Sequence[Array]:
         """Arrays in a slot, to be filled and put."""
-        slot = self._take_slot(packed_nbytes([math.prod(shape) * dtype.itemsize for shape, dtype in blanks]))
+        if not self._regular:  # a description comes first, and says how long it is only when all is known
+            return aligned_arrays(blanks)
+        slot = self._lend(packed_nbytes([math.prod(shape) * dtype.itemsize for shape, dtype in blanks]))
         return self._writer.lend_out(slot, blanks)
 
     def hold(self, key: int, item: int, record: int) -> None:
@@ -63,18 +63,21 @@ class RingOutlet:
             if spec is not self._spec:
                 self._learn(spec)
             slot, room = self._fill(batch)
-            self._writer.commit(slot, Token(BATCH, self._thread, slot, key, item, batch.rows, room, self._writer.lane))
+            self._writer.commit(slot, (BATCH, self._thread, slot, key, item, batch.rows, room, self._writer.lane))
+        if self.ordered:
+            self._writer.need(self._thread, NO_NEED)
         self._writer.board.publish(self._thread, self.row)
-        self._writer.board.hold(self._thread, IDLE)
         return True
 
     def end_epoch(self, epoch: int) -> None:
         """This producer has put everything that it has in this epoch."""
-        self._epochs[self._thread] = epoch + 1
+        if not self.ordered:
+            self._writer.need(self._thread, epoch + 1)
         self._send(EPOCH, key=epoch)
 
     def end(self) -> None:
         """This producer has ended."""
+        self._writer.need(self._thread, NO_NEED)
         self._writer.board.publish(self._thread, self.row)
         self._send(END)
 
@@ -85,46 +88,58 @@ class RingOutlet:
 
     def skip(self, error: BaseException, ticket: int | None) -> None:
         """An error that costs one record only."""
-        self._writer.tell(b"E", carry(error, ticket))
+        self._writer.tell(b"K", carry(error, ticket))
         self._send(SKIPPED)
 
     def _fill(self, batch: Batch) -> tuple[int, int]:
         """The slot that holds the batch now, and the number of records that it is laid out for."""
-        lent = self._writer.claim(batch.leaves)
-        if lent is not None and lent[1] and self._regular:
-            return lent
-        parts: Sequence[Array] = batch.leaves if self._regular else encode(batch.leaves)
-        slot = self._take_slot(packed_nbytes([p.nbytes for p in parts]))
-        for view, part in zip(self._views_of(slot, parts, rows=batch.rows), parts, strict=True):
-            view[...] = part
-        if lent is not None:
-            self._writer.abandon(lent[0])
-        return slot, batch.rows if self._regular else 0
+        leaves, room = batch.leaves, batch.rows if self._regular else 0
+        lent = self._writer.borrowed(leaves)
+        if lent is not None and self._regular and lent.holds(leaves):
+            self._writer.claim(lent)
+            return lent.slot, lent.room
+        if self._regular:
+            nbytes = self._nbytes.get(batch.rows) or self._measure(batch)
+        else:
+            leaves = tuple(encode(leaves))
+            nbytes = packed_nbytes([leaf.nbytes for leaf in leaves])
+        slot = self._lend(nbytes, wait=lent is None)
+        if slot < 0 and lent is not None:  # the only slot to be had is the one that parts of the batch lie in
+            leaves = tuple(map(np.array, leaves))
+            self._writer.claim(lent)
+            slot = lent.slot if self._writer.fits(lent.slot, nbytes) else self._exchange(lent.slot, nbytes)
+        for view, leaf in zip(self._views_of(slot, leaves, room=room), leaves, strict=True):
+            view[...] = leaf
+        return slot, room
 
-    def _take_slot(self, nbytes: int) -> int:
-        slot, self._slot = self._slot, None
-        if slot is not None and self._writer.fits(slot, nbytes):
-            return slot
-        if slot is not None:
-            self._writer.abandon(slot)
+    def _exchange(self, slot: int, nbytes: int) -> int:
+        self._writer.abandon(slot)
         return self._lend(nbytes)
 
-    def _views_of(self, slot: int, parts: Sequence[Array], *, rows: int) -> Sequence[Array]:
-        if not self._regular:
-            return self._writer.views(slot, parts)
+    def _measure(self, batch: Batch) -> int:
+        """The bytes of regular batches of so many records."""
+        if len(self._nbytes) > MOST_VIEWS:
+            self._nbytes.clear()
+        nbytes = self._nbytes[batch.rows] = packed_nbytes([leaf.nbytes for leaf in batch.leaves])
+        return nbytes
+
+    def _views_of(self, slot: int, leaves: Sequence[Array], *, room: int) -> Sequence[Array]:
+        if not room:
+            return self._writer.views(slot, leaves)
         if self._generation != self._writer.generation or len(self._views) > MOST_VIEWS:
             self._views.clear()
             self._generation = self._writer.generation
-        found = self._views.get((slot, rows))
+        found = self._views.get((slot, room))
         if found is None:
-            found = self._views[slot, rows] = self._writer.views(slot, parts)
+            found = self._views[slot, room] = self._writer.views(slot, leaves)
         return found
 
-    def _lend(self, nbytes: int) -> int:
-        """Producers in an earlier epoch go first: only their batches can leave now."""
-        mine = self._epochs[self._thread]
+    def _lend(self, nbytes: int, *, wait: bool = True) -> int:
+        slot = self._writer.lend(nbytes, self._thread, wait=False)
+        if slot >= 0 or not wait:
+            return slot
         start = time.perf_counter()
-        slot = self._writer.lend(nbytes, reserve=sum(e < mine for e in self._epochs))
+        slot = self._writer.lend(nbytes, self._thread)
         self.row.wait_out_s += time.perf_counter() - start
         return slot
 
@@ -134,4 +149,4 @@ class RingOutlet:
         self._writer.announce(spec)
 
     def _send(self, kind: int, *, key: int = 0, item: int = 0) -> None:
-        self._writer.send(Token(kind, self._thread, 0, key, item, 0, 0, self._writer.lane))
+        self._writer.send((kind, self._thread, 0, key, item, 0, 0, self._writer.lane))

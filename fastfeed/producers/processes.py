@@ -7,30 +7,27 @@ import os
 import select
 import threading
 import time
+from collections import deque
+from itertools import chain
 
-from fastfeed import stats
 from fastfeed.batch import BatchSpec
-from fastfeed.errors import FeedError, ProducerError, SpecError
-from fastfeed.machine import oom_kills
+from fastfeed.errors import FeedError, ProducerError, SpecError, StateError
 from fastfeed.options import FeedOptions
+from fastfeed.producers.crew import Crew
 from fastfeed.producers.dispatch import Dispatcher, read
-from fastfeed.producers.failure import Death
 from fastfeed.producers.lane import Lane
-from fastfeed.producers.sequence import LOG, Made, Timeout
+from fastfeed.producers.sequence import Made, Timeout
 from fastfeed.producers.sequence import Sequence as Order
 from fastfeed.producers.ship import pack
-from fastfeed.producers.strikes import Strikes, describe, without
 from fastfeed.producers.supervisor import Supervisor
-from fastfeed.producers.worker import Task
-from fastfeed.ring.board import Hand
 from fastfeed.ring.memory import Descriptor
-from fastfeed.ring.reader import copied
-from fastfeed.ring.token import BATCH, END, EPOCH, FAILED, FORMAT, HOLE, READ_NBYTES, SKIPPED, Token
+from fastfeed.ring.token import BATCH, END, EPOCH, FAILED, FORMAT, HOLE, READ_TOKENS, SKIPPED, Token
 from fastfeed.source import Source
-from fastfeed.stats import NO_SLOTS, Audit, StageRow
+from fastfeed.stats import Audit, StageRow
 
+Ready = tuple[Lane, Token]  # a token, and where it comes from
 POLL_MS = 200
-BUFFERED = 16  # batches in flight over all workers, at least
+SPIN_S = 5e-5
 
 
 class ProcessProducers:
@@ -39,29 +36,26 @@ class ProcessProducers:
     def __init__(self, source: Source, options: FeedOptions, *, seed: int, epochs: range) -> None:
         self._source = source
         self._options = options
-        self._seed = seed
-        self._epochs = epochs
         self._pid = os.getpid()
         self._lock = threading.Lock()
         ordered = source.ordered and options.order == "kept"
         streams = 1 if source.ordered else options.producers
-        self._order = Order(streams, ordered=ordered, error_limit=options.error_limit)
-        self._lanes: dict[int, Lane] = {}
-        self._next_lane = 0
-        self._before = [StageRow() for _ in range(options.producers)]  # what workers did that have died
-        self._strikes = Strikes()
-        self._aside: list[str] = []
+        self._order = Order[Ready](streams, ordered=ordered, error_limit=options.error_limit)
+        self._crew = Crew(source, options, seed=seed, epochs=epochs)
+        self._hoard = 1  # so many slots that the consumer has let go are worth a message
         self._copied = 0
         self._stopped = False
-        self._oom_kills = oom_kills() or 0
+        self._brisk = False
         self.spec: BatchSpec | None = None
         self._tokens, tokens = map(Descriptor, os.pipe2(os.O_CLOEXEC))
         os.set_blocking(self._tokens.fd, False)
+        self._pipe = ((self._tokens.fd,), (READ_TOKENS * FORMAT.size,))
+        self._unread: deque[Token] = deque()
         self._bell = Descriptor(os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC))
         self._poll = select.poll()
         self._poll.register(self._tokens.fd, select.POLLIN)
         self._poll.register(self._bell.fd, select.POLLIN)
-        self._supervisor = Supervisor(tokens, exited=self._exited, failed=self._failed)
+        self._supervisor = Supervisor(tokens, exited=self._exited, failed=self._failed, tick=self._take_back)
         self._dispatcher: Dispatcher | None = None
         if source.ordered:
             deals = read(source, seed=seed, epochs=epochs)
@@ -70,12 +64,12 @@ class ProcessProducers:
     def start(self) -> None:
         """Packs the source and has the workers started; OptionError names what cannot be sent to them."""
         shipment = pack((self._source.shipped, self._options), what="the source")
-        self._nbytes = shipment.nbytes
-        nothing = ((0, 0),) * self._options.threads
-        lanes = [self._new_lane(index, nothing) for index in range(self._options.processes)]
-        self._supervisor.start(lanes, shipment)
+        lanes = [self._crew.hire(index, nbytes=shipment.nbytes) for index in range(self._options.processes)]
         if self._dispatcher is not None:
+            for lane in lanes:
+                self._dispatcher.attach(lane.task.lane, lane.work)
             self._dispatcher.start()
+        self._supervisor.start(lanes, shipment)
 
     def take(self, timeout_s: float) -> Made | None:
         """The next batch or end of epoch; None at the end. Raises the failure, or Timeout after `timeout_s`."""
@@ -83,7 +77,11 @@ class ProcessProducers:
         order = self._order
         while True:
             with self._lock:
+                if len(self._crew.gone) >= self._hoard:
+                    self._crew.give_back()
                 if not order.ready or order.failure is not None:
+                    self._refuse_copy()
+                    self._crew.give_back()
                     self._drain()
                 if self._stopped:
                     return None
@@ -119,6 +117,12 @@ class ProcessProducers:
         return ended
 
     @property
+    def threads(self) -> list[threading.Thread]:
+        """The threads that see to the workers."""
+        own = [] if self._dispatcher is None else [self._dispatcher.thread]
+        return [self._supervisor.thread, *own]
+
+    @property
     def stopped(self) -> bool:
         """Whether `stop` was called."""
         return self._stopped
@@ -126,8 +130,7 @@ class ProcessProducers:
     @property
     def depth(self) -> tuple[int, int]:
         """Batches that are ready, and the bytes of their slots."""
-        ready = [(lane.reader.audit().ready, lane.reader.slot_nbytes) for lane in list(self._lanes.values())]
-        return sum(n for n, _ in ready), sum(n * nbytes for n, nbytes in ready)
+        return self._crew.depth()
 
     @property
     def copied(self) -> int:
@@ -137,96 +140,125 @@ class ProcessProducers:
     @property
     def aside(self) -> tuple[str, ...]:
         """The samples that killed their worker again and again."""
-        return tuple(self._aside)
+        return tuple(self._crew.aside)
 
     def rows(self) -> tuple[StageRow, ...]:
         """What each producer has done."""
-        threads = self._options.threads
-        rows = list(self._before)
-        for lane in list(self._lanes.values()):
-            for thread in range(threads):
-                producer = lane.task.index * threads + thread
-                rows[producer] = stats.total((rows[producer], lane.board.row(thread)))
-        return tuple(rows)
+        return self._crew.rows()
 
     def audit(self) -> Audit:
         """Where every slot is."""
-        return sum((lane.reader.audit() for lane in list(self._lanes.values())), NO_SLOTS)
+        self._take_back()
+        return self._crew.audit()
 
     def stacks(self) -> str:
         """What every worker is doing, and who holds the slots."""
-        lanes = list(self._lanes.values())
-        for lane in lanes:
-            lane.ask_for_stacks()
-        return "\n".join([*(lane.stacks() for lane in lanes), f"{self.audit()}"])
+        return self._crew.stacks()
 
-    def _hand_out(self, made: Made) -> Made:
-        batch = made.batch
-        if batch is None or batch.lease is None or batch.lease.hand_out():
-            return made
-        self._copied += 1
-        return made._replace(batch=copied(batch))
+    def _hand_out(self, ready: Ready | Made) -> Made:
+        if isinstance(ready, Made):
+            return ready
+        lane, (kind, thread, slot, key, item, rows, room, _) = ready
+        if self._dispatcher is None:
+            stream = lane.task.index * lane.task.threads + thread
+            place = f"batch {item} of producer {stream}"
+        else:
+            stream, place = -1, f"batch {key}"
+        if kind == HOLE or lane.spec is None:
+            return Made(None, stream, place)
+        batch, copied = lane.reader.lend(slot, lane.spec, rows=rows, room=room)
+        self._copied += copied
+        return Made(batch, stream, place)
+
+    def _refuse_copy(self) -> None:
+        if os.getpid() != self._pid:
+            raise StateError(
+                "this process is a forked copy of the one that made the runner, whose batches they are: needed a "
+                "FeedRunner of its own"
+            )
+
+    def _take_back(self) -> None:
+        """Slots, now and then, of a consumer that has let go of them and does not come back soon."""
+        if self._crew.gone and self._lock.acquire(blocking=False):
+            try:
+                self._crew.give_back()
+            finally:
+                self._lock.release()
 
     def _wait(self, seconds: float) -> None:
+        """Until there is news. Where batches come every few microseconds, to be woken for each would cost more than
+        to look again at once."""
+        start = time.perf_counter()
+        if self._brisk and self._spin(start + SPIN_S):
+            return
         for fd, _ in self._poll.poll(min(max(seconds, 0.0) * 1000 + 1, POLL_MS)):
             if fd == self._bell.fd:
                 with contextlib.suppress(BlockingIOError):
                     os.eventfd_read(fd)
+
+        self._brisk = time.perf_counter() - start < SPIN_S
+
+    def _spin(self, end_s: float) -> bool:
+        """Whether a batch came before `end_s`."""
+        while time.perf_counter() < end_s:
+            with self._lock:
+                self._drain()
+                if self._order.ready:
+                    return True
+        return False
 
     def _wake(self) -> None:
         os.eventfd_write(self._bell.fd, 1)
 
     def _drain(self) -> None:
         """Takes in every token that has come. Under the lock, as all that follows."""
-        while True:
-            try:
-                data = os.read(self._tokens.fd, READ_NBYTES)
-            except BlockingIOError:
-                return
-            for fields in FORMAT.iter_unpack(data):
-                self._take_in(Token._make(fields))
-            if len(data) < READ_NBYTES:
-                return
+        more = True
+        while more:
+            with contextlib.suppress(BlockingIOError):
+                # One call, in which no Python code runs: so no exception of a signal handler can come between the
+                # reading and the keeping.
+                self._unread.extend(chain.from_iterable(map(FORMAT.iter_unpack, map(os.read, *self._pipe))))
+            more = len(self._unread) >= READ_TOKENS
+            while self._unread:
+                self._take_in(self._unread[0])
+                self._unread.popleft()
 
     def _take_in(self, token: Token) -> None:
-        lane = self._lanes[token.lane]
-        kind = token.kind
-        if kind == BATCH:
-            batch = lane.open(token)
-            if lane.spec is not self.spec:
+        kind, thread, slot, key, _, _, _, number = token
+        lane = self._crew.lanes.get(number)
+        if lane is None:
+            return
+        if kind in (BATCH, HOLE):
+            if kind == BATCH and not lane.reader.knows(slot):
+                lane.learn_of(slot)
                 self._agree(lane)
-            self._insert(Made(batch, *self._origin(lane, token)), lane, token=token)
-        elif kind == HOLE:
-            self._insert(Made(None, *self._origin(lane, token)), lane, token=token)
+                self._hoard = max(1, self._crew.audit().all // 16)
+            if not lane.odd:
+                self._insert(token, lane)
         elif kind == EPOCH and self._dispatcher is None:
-            lane.progress[token.thread] = (token.key + 1, 0)
-            self._order.end_epoch(token.key)
-        elif kind == END and token.thread not in lane.ended:
-            lane.ended.add(token.thread)
+            lane.progress[thread] = (key + 1, 0)
+            self._order.end_epoch(key)
+        elif kind == END and thread not in lane.ended:
+            lane.ended.add(thread)
             if self._dispatcher is None:
                 self._order.end()
         elif kind == FAILED:
             lane.failed = True
-            self._order.fail(*lane.error())
+            self._order.fail(*lane.error(b"E"))
         elif kind == SKIPPED:
-            self._order.skip(*lane.error())
+            self._order.skip(*lane.error(b"K"))
 
-    def _origin(self, lane: Lane, token: Token) -> tuple[int, str]:
-        if self._dispatcher is not None:
-            return -1, f"batch {token.key}"
-        producer = lane.task.index * lane.task.threads + token.thread
-        return producer, f"batch {token.item} of producer {producer}"
-
-    def _insert(self, made: Made, lane: Lane, *, token: Token) -> None:
+    def _insert(self, token: Token, lane: Lane) -> None:
+        _, thread, _, key, item, _, _, number = token
         lane.delivered += 1
-        key = token.key
         if self._dispatcher is None:
-            lane.progress[token.thread] = (key, token.item + 1)
-            self._order.insert(made, key)
+            lane.progress[thread] = (key, item + 1)
+            self._order.insert((lane, token), key)
             return
-        position = self._dispatcher.deal(lane.task.lane, key).position
-        self._order.insert(made, key if self._order.ordered else position)
-        self._dispatcher.received(lane.task.lane, key)
+        if self._dispatcher.has(number, key):
+            position = self._dispatcher.deal(number, key).position
+            self._order.insert((lane, token), key if self._order.ordered else position)
+            self._dispatcher.received(number, key)
 
     def _agree(self, lane: Lane) -> None:
         """All workers must make the same batches; the first one says which."""
@@ -235,31 +267,9 @@ class ProcessProducers:
         elif lane.spec is not None:
             difference = self.spec.difference(lane.spec)
             if difference:
+                lane.odd = True
                 self._order.fail(SpecError(f"worker process {lane.task.index} makes other batches: {difference}"), None)
             lane.spec = self.spec
-
-    def _new_lane(self, index: int, skip: tuple[tuple[int, int], ...]) -> Lane:
-        options = self._options
-        processes, threads = options.processes, options.threads
-        task = Task(
-            lane=self._next_lane,
-            index=index,
-            count=options.producers,
-            threads=threads,
-            seed=self._seed,
-            first_epoch=self._epochs.start,
-            epochs=len(self._epochs),
-            skip=skip,
-            dispatched=self._dispatcher is not None,
-            budget=options.memory_nbytes // processes,
-            wanted=max(BUFFERED, 4 * options.producers) // processes + threads + 1,
-            nbytes=self._nbytes,
-        )
-        self._next_lane += 1
-        lane = self._lanes[task.lane] = Lane(task)
-        if self._dispatcher is not None:
-            self._dispatcher.attach(task.lane, lane.work)
-        return lane
 
     def _failed(self, error: Exception) -> None:
         """Workers cannot be started."""
@@ -270,60 +280,19 @@ class ProcessProducers:
 
     def _exited(self, lane: Lane, status: int) -> Lane | None:
         """A worker has ended; the one to start in its place."""
+        if self._stopped:  # a signal handler that calls stop() may hold the lock
+            lane.exited = True
+            lane.close()
+            return None
         with self._lock:
             self._drain()
             lane.exited = True
             lane.close()
-            well = lane.failed or (status == 0 and len(lane.ended) == lane.task.threads)
-            heir = None if well or self._stopped else self._bury(lane, status)
+            well = lane.failed or len(lane.ended) == lane.task.threads
+            heir = None
+            if not well:
+                heir = self._crew.succeed(lane, status, order=self._order, dispatcher=self._dispatcher)
             if heir is None and self._dispatcher is not None:
                 self._dispatcher.detach(lane.task.lane)
         self._wake()
         return heir
-
-    def _bury(self, lane: Lane, status: int) -> Lane | None:
-        """The end of a worker that should not have ended; its successor where there is to be one."""
-        hands = lane.in_hand()
-        oom_now = oom_kills() or 0
-        named = [self._name(lane, hand) for hand in hands]
-        death = Death(lane.task.index, lane.pid, status, oom_now > self._oom_kills, named)
-        self._oom_kills = oom_now
-        hopeless = self._strikes.hopeless(lane.task.index, fruitful=lane.delivered > 0)
-        if self._options.on_worker_death == "raise" or hopeless:
-            self._order.fail(death.error(), None)
-            return None
-        LOG.warning("%s A new worker takes its place.", str(death.error()).split("\n")[0])
-        del self._lanes[lane.task.lane]
-        for thread in range(lane.task.threads):
-            producer = lane.task.index * lane.task.threads + thread
-            self._before[producer] = stats.total((self._before[producer], lane.board.row(thread)))
-        heir = self._new_lane(lane.task.index, tuple(lane.progress))
-        heir.ended = set(lane.ended)
-        if self._dispatcher is not None:
-            self._bequeath(lane, heir, guilty=self._strikes.blame(hands, accidental=death.accidental))
-        return heir
-
-    def _name(self, lane: Lane, hand: Hand) -> str:
-        """What a hand holds, in words."""
-        if self._dispatcher is None:
-            return f"batch {hand.item}"
-        deal = self._dispatcher.deal(lane.task.lane, hand.key)
-        return describe(hand, None if deal is None else deal.payload, indexed=self._source.indexed)
-
-    def _bequeath(self, lane: Lane, heir: Lane, *, guilty: list[Hand]) -> None:
-        """The successor begins with what the dead worker had, without what has killed too often."""
-        assert self._dispatcher is not None
-        deals = []
-        for deal in self._dispatcher.detach(lane.task.lane):
-            killers = [h for h in guilty if h.key == deal.ticket]
-            for hand in killers:
-                self._aside.append(describe(hand, deal.payload, indexed=self._source.indexed))
-                LOG.warning("set aside, for its worker died each time: %s", self._aside[-1])
-            payload = without(deal.payload, [h.record for h in killers])
-            if payload is None:
-                key = deal.ticket if self._order.ordered else deal.position
-                self._order.insert(Made(None, -1, ""), key)
-                self._dispatcher.give_up(deal)
-            else:
-                deals.append(deal._replace(payload=payload))
-        self._dispatcher.bequeath(deals, heir.task.lane)

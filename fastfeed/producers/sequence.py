@@ -6,7 +6,7 @@ import logging
 import time
 from collections import deque
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 from fastfeed.batch import Batch
 
@@ -42,21 +42,24 @@ class Failure:
     time_s: float
 
 
-class Sequence:
+T = TypeVar("T")
+
+
+class Sequence(Generic[T]):
     """Ordered: batches leave by ticket. Unordered: as they come, but none before the epoch ahead of it is complete."""
 
     def __init__(self, producers: int, *, ordered: bool, error_limit: int = 0) -> None:
         self.ordered = ordered
         self._errors_left = error_limit
-        self.ready: deque[Made] = deque()
-        self.early: dict[int, list[Made]] = {}  # by ticket, or by epoch where there are no tickets
+        self.ready: deque[T | Made] = deque()  # batches, and END_OF_EPOCH
+        self.early: dict[int, list[T | Made]] = {}  # by ticket, or by epoch where there are no tickets
         self.turn = 0  # the ticket, or the epoch, that leaves now
         self.failure: Failure | None = None
         self._producers = producers
         self._open = producers  # producers that have not ended
         self._finished: dict[int, int] = {}  # how many producers ended an epoch
 
-    def insert(self, made: Made, key: int) -> None:
+    def insert(self, made: T | Made, key: int) -> None:
         """A batch under its ticket or epoch."""
         if key != self.turn:
             self.early.setdefault(key, []).append(made)

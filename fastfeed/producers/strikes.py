@@ -3,32 +3,36 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from fastfeed.ring.board import NOTHING, Hand
+from fastfeed.ring.board import NOTHING
 
 LIMIT = 2
 ACCIDENTS = 3  # a signal from outside may hit the same sample twice by chance
 FRUITLESS = 5  # so many workers in a row that die before they delivered anything: no other one will do better
 
 
+Sample = tuple[int, int]  # its item's ticket, and the record in the item's payload (-1: the item is one piece)
+
+
 class Strikes:
     """Counts the deaths over each sample, and those of each worker that led to nothing."""
 
     def __init__(self) -> None:
-        self._samples: Counter[Hand] = Counter()
+        self._samples: Counter[Sample] = Counter()
         self._fruitless: Counter[int] = Counter()
 
-    def blame(self, hands: Iterable[Hand], *, accidental: bool) -> list[Hand]:
-        """Notes a death over `hands`; those that have killed too often."""
-        guilty = []
-        for hand in hands:
-            self._samples[hand] += 1
-            if self._samples[hand] >= (ACCIDENTS if accidental else LIMIT):
-                del self._samples[hand]
-                guilty.append(hand)
-        return guilty
+    def blame(self, hands: Sequence[Sample], *, accidental: bool) -> list[Sample]:
+        """Notes a death over `hands`; the one that has killed too often. Of several it may have been any: nobody is
+        guilty but who was alone the last time."""
+        self._samples.update(hands)
+        if len(hands) != 1 or self._samples[hands[0]] < (ACCIDENTS if accidental else LIMIT):
+            return []
+        ticket = hands[0][0]
+        for sample in [s for s in self._samples if s[0] == ticket]:  # the records behind it have other places now
+            del self._samples[sample]
+        return [hands[0]]
 
     def hopeless(self, worker: int, *, fruitful: bool) -> bool:
         """Notes the death of a worker that had delivered something, or not; whether to give up."""
@@ -36,14 +40,12 @@ class Strikes:
         return self._fruitless[worker] >= FRUITLESS
 
 
-def describe(hand: Hand, payload: Any, *, indexed: bool) -> str:
-    """What was in a hand, in words."""
-    if payload is None:
-        return f"batch {hand.key}"
-    if hand.record == NOTHING:
-        return f"item {payload} (batch {hand.key})" if indexed else f"batch {hand.key}"
-    index = f" (index {payload[hand.record]})" if indexed else ""
-    return f"record {hand.record}{index} of batch {hand.key}"
+def describe(ticket: int, record: int, *, payload: Any, indexed: bool) -> str:
+    """A sample in words."""
+    if record == NOTHING:
+        return f"item {payload} (batch {ticket})" if indexed else f"batch {ticket}"
+    index = f" (index {payload[record]})" if indexed else ""
+    return f"record {record}{index} of batch {ticket}"
 
 
 def without(payload: Any, records: Sequence[int]) -> Any:

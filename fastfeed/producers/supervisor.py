@@ -16,20 +16,27 @@ from fastfeed.producers.lane import Lane
 from fastfeed.producers.ship import Shipment
 from fastfeed.ring.memory import Descriptor
 
-GRACE_S = 0.6  # how long a producer's own code may take to come back when it is over; then its process is killed
-POLL_MS = 500
+GRACE_S = 0.5  # how long a producer's own code may take to come back when it is over; then its process is killed
+OVERDUE_S = 0.3
+POLL_MS = 200
 
 
 class Supervisor:
     """`exited(lane, status)` is called for each worker that has ended, and gives the one to start in its place;
-    `failed(error)` where workers cannot be started at all."""
+    `failed(error)` where workers cannot be started at all; `tick()` now and then."""
 
     def __init__(
-        self, tokens: Descriptor, *, exited: Callable[[Lane, int], Lane | None], failed: Callable[[Exception], None]
+        self,
+        tokens: Descriptor,
+        *,
+        exited: Callable[[Lane, int], Lane | None],
+        failed: Callable[[Exception], None],
+        tick: Callable[[], None],
     ) -> None:
         self._tokens = tokens
         self._exited = exited
         self._failed = failed
+        self._tick = tick
         self._stop, self._say_stop = map(Descriptor, os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK))
         self._bell = Descriptor(os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC))
         self._waiting: deque[Lane] = deque()  # to be started
@@ -37,13 +44,13 @@ class Supervisor:
         self._kill_at: float | None = None
         self._shipment: Shipment | None = None
         # The fork server lives as long as the thread that started it: this one, which ends when no worker is left.
-        self._thread = threading.Thread(target=self._run, name="fastfeed-supervisor", daemon=True)
+        self.thread = threading.Thread(target=self._run, name="fastfeed-supervisor", daemon=True)
 
     def start(self, lanes: Sequence[Lane], shipment: Shipment) -> None:
         """Starts the workers; returns at once."""
         self._waiting.extend(lanes)
         self._shipment = shipment
-        self._thread.start()
+        self.thread.start()
 
     def stop(self) -> None:
         """Tells the workers to end, and ends those that do not."""
@@ -55,17 +62,19 @@ class Supervisor:
 
     def join(self, timeout_s: float) -> bool:
         """Whether every worker has ended, within the limit."""
-        if self._thread.ident is not None and self._thread is not threading.current_thread():
-            self._thread.join(timeout_s)
-        return not self._thread.is_alive()
+        if self.thread.ident is not None and self.thread is not threading.current_thread():
+            self.thread.join(timeout_s)
+        return not self.thread.is_alive()
 
     def _run(self) -> None:
         try:
-            while self._waiting or self._alive:
+            while self._kill_at is None and (self._waiting or self._alive):
                 self._serve(ForkServer())
         except Exception as error:
             self._failed(error)
         finally:
+            for lane in (*self._waiting, *self._alive.values()):
+                lane.close()
             if self._shipment is not None:
                 self._shipment.close()
 
@@ -79,19 +88,27 @@ class Supervisor:
                 ready = dict(poll.poll(self._patience_ms()))
                 if self._bell.fd in ready:
                     os.eventfd_read(self._bell.fd)
-                if self._kill_at is not None and time.perf_counter() >= self._kill_at:
-                    for lane in self._alive.values():
-                        lane.kill()
-                if server.socket.fileno() in ready and not self._hear(server.event()):
+                heard = server.socket.fileno() not in ready or self._hear(server.event())
+                if not heard or not self._enforce_end():
+                    server.close()
                     self._all_lost()
                     return
+                self._tick()
         finally:
             server.close()
+
+    def _enforce_end(self) -> bool:
+        """Kills what does not end by itself; False when even the fork server's answer is overdue."""
+        late_s = 0.0 if self._kill_at is None else time.perf_counter() - self._kill_at
+        if self._kill_at is not None and late_s >= 0:
+            for lane in self._alive.values():
+                lane.kill()
+        return late_s < OVERDUE_S
 
     def _start_waiting(self, server: ForkServer) -> bool:
         """Whether there was one to start."""
         if self._kill_at is not None:
-            self._waiting.clear()
+            return False
         started = bool(self._waiting)
         while self._waiting:
             lane = self._waiting.popleft()
@@ -123,6 +140,10 @@ class Supervisor:
             self._waiting.append(heir)
 
     def _all_lost(self) -> None:
-        """The fork server was killed, and its workers with it."""
+        """The fork server is gone, and the kernel kills its workers; until it has, they may still deliver."""
+        deadline = time.perf_counter() + OVERDUE_S
+        for lane in self._alive.values():
+            lane.kill()
         for lane in list(self._alive.values()):
+            lane.gone(max(0.0, deadline - time.perf_counter()))
             self._gone(lane, signal.SIGKILL)

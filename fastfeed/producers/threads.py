@@ -30,7 +30,7 @@ class ThreadProducers:
         ordered = source.ordered and options.order == "kept"
         self._maker = Maker(source, options)
         self._handoff = Handoff(
-            Order(options.threads, ordered=ordered, error_limit=options.error_limit),
+            Order[Made](options.threads, ordered=ordered, error_limit=options.error_limit),
             max_batches=max(16, 4 * options.threads),
             max_nbytes=options.memory_nbytes,
         )
@@ -44,14 +44,14 @@ class ThreadProducers:
             )
             for i in range(options.threads)
         ]
-        self._threads = [
+        self.threads = [
             threading.Thread(target=p.run, name=f"fastfeed-producer-{p.worker.index}", daemon=True)
             for p in self._producers
         ]
 
     def start(self) -> None:
         """Starts every thread."""
-        for thread in self._threads:
+        for thread in self.threads:
             thread.start()
 
     def take(self, timeout_s: float) -> Made | None:
@@ -65,7 +65,7 @@ class ThreadProducers:
     def join(self, timeout_s: float) -> bool:
         """Waits for the threads, which must have been told to end; whether all have, within the limit."""
         deadline = time.perf_counter() + timeout_s
-        others = [t for t in self._threads if t is not threading.current_thread() and t.ident is not None]
+        others = [t for t in self.threads if t is not threading.current_thread() and t.ident is not None]
         for thread in others:
             thread.join(max(0.0, deadline - time.perf_counter()))
         return not any(t.is_alive() for t in others)
@@ -100,7 +100,7 @@ class ThreadProducers:
         """What every living producer is doing, as Python stacks."""
         frames = sys._current_frames()
         texts = []
-        for thread in self._threads:
+        for thread in self.threads:
             frame = frames.get(thread.ident or -1)
             if thread.is_alive() and frame is not None:
                 texts.append(f"{thread.name}:\n{''.join(traceback.format_stack(frame)[-4:]).rstrip()}")

@@ -74,8 +74,7 @@ def main(message: dict[str, Any], fds: Sequence[int]) -> int:
         share=Share(task.budget, task.wanted, task.threads),
         lane=task.lane,
     )
-    epochs = [skip[0] for skip in task.skip]
-    outlets = [RingOutlet(writer, t, ordered=task.dispatched, epochs=epochs) for t in range(task.threads)]
+    outlets = [RingOutlet(writer, t, ordered=task.dispatched, epoch=task.skip[t][0]) for t in range(task.threads)]
     try:
         producers = _producers(task, ends, outlets=outlets)
     except BaseException as error:  # what the user's own classes do while they are unpickled
@@ -94,7 +93,7 @@ def _producers(task: Task, ends: dict[str, int], *, outlets: Sequence[RingOutlet
     for thread, outlet in enumerate(outlets):
         own: Source = InboxSource(given, inbox, outlet) if task.dispatched else source
         worker = Worker(task.index * task.threads + thread, task.count, task.seed, task.first_epoch)
-        epochs = range(1) if task.dispatched else range(task.first_epoch, task.first_epoch + task.epochs)
+        epochs = range(task.first_epoch, task.first_epoch + task.epochs)
         producers.append(
             Producer(worker, source=own, maker=maker, outlet=outlet, epochs=epochs, skip=task.skip[thread])
         )

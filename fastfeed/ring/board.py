@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import struct
-from dataclasses import astuple
+from dataclasses import fields
+from operator import attrgetter
 from typing import NamedTuple
 
 from fastfeed.ring.memory import Segment
 from fastfeed.ring.slots import Slots
 from fastfeed.stats import StageRow
 
-TABLE_NBYTES = 8192  # the states of all slots that a worker ever has: its ring grows a few times at most
+TABLE_NBYTES = 2**16  # the states of all slots that a worker ever has: its ring grows forty times at most
 ROW = struct.Struct("<qqqqddddqq")
+COUNTERS = attrgetter(*(f.name for f in fields(StageRow)))
 HAND = struct.Struct("<qqq")
 THREAD_NBYTES = 128
 NOTHING = -1
@@ -53,7 +55,7 @@ class Board:
 
     def publish(self, thread: int, row: StageRow) -> None:
         """Shows a producer's counters."""
-        ROW.pack_into(self._memory, TABLE_NBYTES + thread * THREAD_NBYTES, *astuple(row))
+        ROW.pack_into(self._memory, TABLE_NBYTES + thread * THREAD_NBYTES, *COUNTERS(row))
 
     def row(self, thread: int) -> StageRow:
         """A producer's counters."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import pickle
 import struct
 from collections.abc import Sequence
@@ -33,13 +34,18 @@ class Share:
         """One slot for each producer, one that is ready, one that is lent."""
         return self.threads + 2
 
+    def holds(self, slot_nbytes: int) -> bool:
+        """Whether there is room for the least that is needed."""
+        return slot_nbytes * self.least <= self.budget
+
     def slots(self, slot_nbytes: int, taken: int = 0) -> int:
         """How many slots of this size fit beside `taken` bytes; OptionError where the budget holds too few."""
-        if slot_nbytes * self.least > self.budget:
+        if not self.holds(slot_nbytes):
             raise OptionError(
                 f"memory= gives each worker process {self.budget} bytes, which is room for "
-                f"{self.budget // slot_nbytes} slots of {slot_nbytes} bytes (a batch): needed {self.least}. Raise "
-                "memory=, take fewer processes= or threads=, or make smaller batches"
+                f"{self.budget // slot_nbytes} slots of {slot_nbytes} bytes (a batch): needed {self.least}, that is "
+                f"memory={slot_nbytes * self.least} for each process. Raise memory=, take fewer processes= or "
+                "threads=, or make smaller batches"
             )
         wanted = max(self.wanted, min(MOST_SLOTS, SMALL_NBYTES // slot_nbytes))
         return max(self.least, min(wanted, (self.budget - taken) // slot_nbytes))
@@ -81,19 +87,21 @@ def encode(leaves: Sequence[Array]) -> list[Array]:
     return [np.frombuffer(LENGTH.pack(len(text)) + text, np.uint8), *parts]
 
 
-def decode(memory: Array) -> tuple[Array, ...]:
-    """The leaves that `encode` described at the beginning of `memory`: views, but for bytes, which are objects."""
+def decode(owner: Any) -> tuple[Array, ...]:
+    """The leaves that `encode` described at the beginning of the memory of `owner` (a ctypes array): views of it, but
+    for bytes, which are objects."""
+    memory = np.frombuffer(owner, np.uint8)
     (length,) = LENGTH.unpack(memory[: LENGTH.size].tobytes())
     described = pickle.loads(memory[LENGTH.size : LENGTH.size + length].tobytes())
     at = aligned(LENGTH.size + length)
     leaves = []
     for dtype, shape, nbytes in described:
         if dtype.kind == "O":
-            lengths = np.ndarray((int(np.prod(shape)),), np.int64, memory, at)
+            lengths = np.ndarray((math.prod(shape),), np.int64, owner, at).copy()
             at += aligned(lengths.nbytes)
             leaves.append(_objects(memory[at : at + nbytes].tobytes(), lengths, shape=shape))
         else:
-            leaves.append(np.ndarray(shape, dtype, memory, at))
+            leaves.append(np.ndarray(shape, dtype, owner, at))
         at += aligned(nbytes)
     return tuple(leaves)
 

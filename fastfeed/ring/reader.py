@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
-import sys
 import weakref
-from collections.abc import Callable
+from array import array
+from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,35 +19,29 @@ from fastfeed.collate import aligned_arrays
 from fastfeed.ring.board import Board
 from fastfeed.ring.layout import decode, offsets
 from fastfeed.ring.memory import Descriptor, Segment
-from fastfeed.ring.slots import LENT, UNUSED, Slots
-from fastfeed.ring.token import SLOT
+from fastfeed.ring.slots import LENT, UNUSED
 from fastfeed.stats import Audit
 
 Array = np.ndarray[Any, Any]
-Recipe = tuple[tuple[tuple[int, ...], "np.dtype[Any]", int], ...]  # shape, dtype and offset of each leaf
+MOST_RECIPES = 1024
+Recipe = tuple[tuple[tuple[tuple[int, ...], "np.dtype[Any]", int], ...], int]  # shape, dtype, offset; bytes of all
 
 
-@dataclass(frozen=True)
-class Returns:
-    """The way back of a slot. Whoever drops the last view of it comes here, in any thread, at any moment: so this must
-    take no lock. A forked copy of this process has the same views but not the slots."""
+class Hold(weakref.ref[Any]):
+    """Sees when the last view of a slot is gone.
 
-    slots: Slots
-    pipe: Descriptor
-    pid: int
+    That may be at any moment, in any thread. Its callback must be no Python code: a signal that came just then would
+    have its exception raised in there, where Python only prints it and goes on. So it is `deque.append`, and what is in
+    the deque goes back when the consumer comes the next time.
+    """
 
-    def give_back(self, slot: int) -> None:
-        """The slot is free, and the worker knows."""
-        if os.getpid() != self.pid:
-            return
-        self.slots.release(slot)
-        try:
-            os.write(self.pipe.fd, SLOT.pack(slot))
-        except OSError:  # the worker is gone, and its ring with it
-            return
+    __slots__ = ("reader", "slot")
+
+    reader: Reader
+    slot: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Part:
     """The memory of the slots `slots`, each of `slot_nbytes`."""
 
@@ -59,49 +54,43 @@ class Part:
 class Lease:
     """One batch's hold on its slot."""
 
-    __slots__ = ("_leaves", "_reader", "slot")
+    __slots__ = ("_hold",)
 
-    def __init__(self, reader: Reader, slot: int, leaves: int) -> None:
-        self._reader = reader
-        self.slot = slot
-        self._leaves = leaves
-
-    def hand_out(self) -> bool:
-        """The consumer gets it; False where it must get a copy, because no more slots can be spared."""
-        return self._reader.hand_out(self.slot)
+    def __init__(self, hold: Hold) -> None:
+        self._hold = hold
 
     def end(self) -> None:
-        """Gives the slot back now, unless somebody made a view or a tensor of a leaf: that one ends the lease."""
-        self._reader.end(self.slot, self._leaves)
+        """Gives the slot back, whoever looks at it still."""
+        self._hold.reader.gone.append(self._hold)
 
 
 class Reader:
     """Makes batches of tokens."""
 
-    def __init__(self, board: Board, *, returns: int, spared: int) -> None:
+    def __init__(self, board: Board, *, returns: Descriptor, gone: deque[Hold], spared: int) -> None:
         self.board = board
-        self._returns = Returns(board.slots, Descriptor(returns), os.getpid())
+        self._returns = returns
+        self.gone = gone
         self._spared = spared  # slots that the worker must always be left with
         self._parts: list[Part] = []
-        self._owners: dict[int, weakref.ref[Any]] = {}
-        self._back: dict[int, Callable[[Any], None]] = {}
+        self._holds: dict[int, Hold] = {}  # by slot: what the consumer has
+        self._known: set[int] = set()
         self._touched: set[int] = set()
         self._recipes: dict[tuple[int, int], Recipe] = {}
 
     def add_part(self, fd: int, slots: range, slot_nbytes: int) -> None:
-        """Maps the memory of new slots; memory whose slots the worker has given up goes."""
+        """Maps the memory of new slots."""
         segment = Segment(fd, slot_nbytes * len(slots))
         segment.close_fd()
-        self._parts = [p for p in self._parts if self.board.slots.count(UNUSED, p.slots) < len(p.slots)]
         self._parts.append(Part(segment, slots, slot_nbytes, ctypes.c_ubyte * slot_nbytes))
-        self._back.update((slot, partial(self._gone, self._owners, self._returns, slot)) for slot in slots)
+        self._known.update(slots)
 
     def knows(self, slot: int) -> bool:
         """Whether the memory of a slot is here."""
-        return slot in self._back
+        return slot in self._known
 
-    def open(self, slot: int, spec: BatchSpec, *, rows: int, room: int) -> Batch:
-        """The batch in a slot, as views; the slot goes back when the last of them is gone."""
+    def _open(self, slot: int, spec: BatchSpec, *, rows: int, room: int) -> Batch:
+        """The batch in a slot, as views: the slot goes back when the last of them is gone."""
         part = self._parts[-1]
         if slot not in part.slots:
             part = next(p for p in self._parts if slot in p.slots)
@@ -110,36 +99,50 @@ class Reader:
             self._touched.add(slot)
             part.segment.populate(offset, part.slot_nbytes, write=False)
         owner = part.owner.from_buffer(part.segment.map, offset)
-        self._owners[slot] = weakref.ref(owner, self._back[slot])
+        self._holds[slot] = hold = Hold(owner, self.gone.append)
+        hold.reader, hold.slot = self, slot
         if room:
-            recipe = self._recipes.get((rows, room)) or self._recipe(spec, rows, room=room)
+            recipe, nbytes = self._recipes.get((rows, room)) or self._recipe(spec, rows, room=room)
             leaves = tuple([np.ndarray(shape, dtype, owner, at) for shape, dtype, at in recipe])
-            nbytes = rows * spec.record_nbytes
         else:
-            leaves = decode(np.frombuffer(owner, np.uint8))
+            leaves = decode(owner)
             nbytes = sum(leaf.nbytes for leaf in leaves)
-        views = sum(leaf.dtype.kind != "O" for leaf in leaves)
-        return Batch(leaves, rows, nbytes, Lease(self, slot, views) if views else None)
+        return Batch(leaves, rows, nbytes, Lease(hold))
 
-    def hand_out(self, slot: int) -> bool:
-        """Whether the worker is left with slots enough when the consumer has this one, too."""
-        slots, current = self.board.slots, self._parts[-1].slots
-        if slots.count(LENT, current) + self._spared >= len(current):
-            return False
-        slots.lend(slot)
-        return True
+    def lend(self, slot: int, spec: BatchSpec, *, rows: int, room: int) -> tuple[Batch, bool]:
+        """The batch in a slot for the consumer: its views, or, when it has all slots that can be spared, a copy (then
+        true)."""
+        if len(self._parts) > 1:
+            self._drop_unused()
+        current = self._parts[-1].slots
+        scarce = len(self._holds) + self._spared >= len(current)
+        if self.board.slots.state(slot) != LENT:  # or an exception of a signal handler has come behind this, before
+            self.board.slots.lend(slot)
+        batch = self._open(slot, spec, rows=rows, room=room)
+        return (copied(batch), True) if scarce else (batch, False)
 
-    def end(self, slot: int, leaves: int) -> None:
-        """See Lease.end: beside the leaves only this function may hold the owner."""
-        owner = self._owners[slot]() if slot in self._owners else None
-        if owner is None or sys.getrefcount(owner) > leaves + 2:
-            return
-        del self._owners[slot]
-        self._returns.give_back(slot)
+    def take_back(self, holds: Iterable[Hold]) -> None:
+        """Slots that nobody looks at any more are the worker's again."""
+        slots = [h.slot for h in holds if self._holds.get(h.slot) is h]
+        for slot in slots:
+            del self._holds[slot]
+            self.board.slots.release(slot)
+        if slots:
+            with contextlib.suppress(OSError):  # the worker is gone, and its ring with it
+                os.write(self._returns.fd, array("I", slots).tobytes())
 
     def audit(self) -> Audit:
         """Where every slot is."""
         return self.board.slots.audit()
+
+    def _drop_unused(self) -> None:
+        """Memory whose slots the worker has given up goes."""
+        used = [p for p in self._parts[:-1] if self.board.slots.count(UNUSED, p.slots) < len(p.slots)]
+        for part in self._parts[:-1]:
+            if part not in used:
+                self._known.difference_update(part.slots)
+                self._touched.difference_update(part.slots)
+        self._parts = [*used, self._parts[-1]]
 
     @property
     def slot_nbytes(self) -> int:
@@ -151,16 +154,13 @@ class Reader:
         shapes = [tuple(int(d or 0) for d in leaf.shape) for leaf in spec.leaves]
         sizes = [room * leaf.dtype.itemsize * int(np.prod(s)) for leaf, s in zip(spec.leaves, shapes, strict=True)]
         places, _ = offsets(sizes)
-        found = tuple(
+        leaves = tuple(
             ((rows, *shape), leaf.dtype, at) for shape, leaf, at in zip(shapes, spec.leaves, places, strict=True)
         )
-        self._recipes[(rows, room)] = found
-        return found
-
-    @staticmethod
-    def _gone(owners: dict[int, Any], returns: Returns, slot: int, owner: Any) -> None:
-        if owners.pop(slot, None) is owner:
-            returns.give_back(slot)
+        if len(self._recipes) > MOST_RECIPES:
+            self._recipes.clear()
+        self._recipes[(rows, room)] = leaves, rows * spec.record_nbytes
+        return self._recipes[(rows, room)]
 
 
 def copied(batch: Batch) -> Batch:

@@ -12,7 +12,7 @@ import threading
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import cloudpickle
 import numpy as np
@@ -23,14 +23,17 @@ from fastfeed.errors import StateError
 from fastfeed.ring.board import Board
 from fastfeed.ring.layout import Share, offsets, slot_nbytes
 from fastfeed.ring.memory import Segment
+from fastfeed.ring.part import LentOut, Part
 from fastfeed.ring.slots import FILLING, UNUSED
 from fastfeed.ring.token import FORMAT, SLOT, Token
 
 # News, each with a descriptor. b"S", bytes of a slot, the first slot, their number: memory of new slots.
-# b"P", bytes: the spec, pickled. b"E", bytes: an error.
+# b"P", bytes: the spec, pickled. b"E", b"K", bytes: an error that ends the feed, or one that was skipped.
 NEWS = struct.Struct("<cqII")
-GROWTH = 1.25
+GROWTH = 1.5
+NO_NEED = 2**62
 WAIT_MS = 1000  # no wait is longer without a look around
+SHORT_WAIT_MS = 10  # and this long where a free slot is kept for somebody else, who may not need it any more
 Array = np.ndarray[Any, Any]
 
 
@@ -48,46 +51,6 @@ class Ends:
     stop: int
 
 
-@dataclass(eq=False)
-class Part:
-    """The memory of the slots `slots`, each of `slot_nbytes`."""
-
-    segment: Segment
-    slots: range
-    slot_nbytes: int
-    touched: set[int]
-
-    def __post_init__(self) -> None:
-        self.address = ctypes.addressof(ctypes.c_ubyte.from_buffer(self.segment.map))
-
-    def holds(self, address: int) -> bool:
-        """Whether an address lies in this memory."""
-        return self.address <= address < self.address + self.segment.nbytes
-
-    def offset(self, slot: int) -> int:
-        """Where a slot begins."""
-        return (slot - self.slots.start) * self.slot_nbytes
-
-
-class LentOut(NamedTuple):
-    """A slot in the hands of the user's own code: a weak reference to what stands for its memory, where its leaves
-    begin, and for how many records it is laid out."""
-
-    slot: int
-    owner: Any
-    addresses: tuple[int, ...]
-    sizes: tuple[int, ...]
-    room: int
-
-    def holds(self, leaves: Sequence[Array], addresses: tuple[int, ...]) -> bool:
-        """Whether every leaf lies in its place, with records of the size that it was laid out for."""
-        same = all(
-            leaf.flags.c_contiguous and leaf.nbytes * self.room == size * len(leaf)
-            for leaf, size in zip(leaves, self.sizes, strict=False)
-        )
-        return same and addresses == self.addresses
-
-
 class Writer:
     """Lends slots to the producers of one worker process and sends them off filled."""
 
@@ -97,7 +60,8 @@ class Writer:
         self._share = share
         self.lane = lane
         self.generation = 0  # counts the parts: views of slots are good for one generation
-        self._changed = threading.Condition()
+        self._lock = threading.RLock()  # the garbage collector may come back here in the middle of anything
+        self._changed = threading.Condition(self._lock)
         self._polling = False
         self._free: list[int] = []
         self._parts: list[Part] = []  # the last one is in use; the others wait for their slots to come back
@@ -105,28 +69,44 @@ class Writer:
         self._poll = select.poll()
         self._poll.register(ends.returned, select.POLLIN)
         self._poll.register(ends.stop, select.POLLIN)
-        self._lent_out: dict[int, LentOut] = {}  # by the address of the slot
+        self._alone = share.threads == 1
+        self._needs = [NO_NEED] * share.threads  # by producer: the key that it will need a slot for
+        self._lent_out: dict[int, LentOut] = {}  # by slot
         self._lends_out = False
         self._announced = False
 
-    def lend(self, nbytes: int, *, reserve: int = 0) -> int:
-        """A slot of at least `nbytes`; waits for one while no more than `reserve` are free. Raises Stopped."""
-        with self._changed:
+    def need(self, thread: int, key: int) -> None:
+        """A producer makes something under ticket or epoch `key`, and will need a slot for it."""
+        self._needs[thread] = key
+
+    def lend(self, nbytes: int, thread: int, *, wait: bool = True) -> int:
+        """A slot of at least `nbytes`; waits for one, or else gives -1. Raises Stopped.
+
+        What has the lower key leaves first. So nobody takes the slot that a producer with a lower one will need: or all
+        slots might hold batches that wait for a batch that has no slot.
+        """
+        with self._lock:
             while True:
                 if not self._parts or nbytes > self._parts[-1].slot_nbytes:
                     self._grow(nbytes)
+                reserve = 0 if self._alone else sum(key < self._needs[thread] for key in self._needs)
                 if len(self._free) <= reserve:
                     self._collect()
                 if len(self._free) > reserve:
                     slot = self._free.pop()  # the one that came back last is still in the cache
                     self.board.slots.fill(slot)
                     return slot
+                if not wait:
+                    return -1
                 self._refuse_hoarding()
-                self._wait()
+                self._wait(SHORT_WAIT_MS if self._free else WAIT_MS)
+
+    def _part_of(self, slot: int) -> Part:
+        return next(p for p in reversed(self._parts) if slot in p.slots)
 
     def _memory(self, slot: int) -> tuple[Part, int]:
         """The part that a slot lies in, and its offset there; its pages are there, too."""
-        part = next(p for p in reversed(self._parts) if slot in p.slots)
+        part = self._part_of(slot)
         offset = part.offset(slot)
         if slot not in part.touched:
             part.touched.add(slot)
@@ -135,7 +115,7 @@ class Writer:
 
     def fits(self, slot: int, nbytes: int) -> bool:
         """Whether a lent slot can hold so much."""
-        return slot in self._parts[-1].slots and nbytes <= self._parts[-1].slot_nbytes
+        return nbytes <= self._part_of(slot).slot_nbytes
 
     def views(self, slot: int, like: Sequence[Array]) -> list[Array]:
         """Arrays of the shapes and dtypes of `like` that lie in a slot."""
@@ -152,31 +132,39 @@ class Writer:
         places, _ = offsets(sizes)
         memory: Any = owner
         arrays = [np.ndarray(shape, dtype, memory, at) for (shape, dtype), at in zip(blanks, places, strict=True)]
-        address = part.address + offset
-        gone = weakref.ref(owner, lambda gone: self._dropped(address, gone))
+        gone = weakref.ref(owner, lambda gone: self._dropped(slot, gone))
         room = blanks[0][0][0] if all(shape and shape[0] == blanks[0][0][0] for shape, _ in blanks) else 0
-        self._lent_out[address] = LentOut(slot, gone, tuple(address + at for at in places), sizes, room)
+        self._lent_out[slot] = LentOut(slot, gone, tuple(part.address + offset + at for at in places), sizes, room)
         return arrays
 
-    def claim(self, leaves: Sequence[Array]) -> tuple[int, int] | None:
-        """The slot that a batch was lent by `lend_out`, which is no longer the user's, and the records that it is laid
-        out for (0: not all leaves lie in their places); None for other memory. StateError for memory that was sent off.
-        """
+    def borrowed(self, leaves: Sequence[Array]) -> LentOut | None:
+        """What a batch was lent by `lend_out`; None for other memory, and StateError for memory that was sent off."""
         if not self._lends_out:
             return None
-        addresses = tuple(leaf.__array_interface__["data"][0] for leaf in leaves)
-        lent = self._lent_out.pop(addresses[0], None)
-        if lent is None:
-            self._refuse_sent(addresses)
-            return None
-        return lent.slot, lent.room if lent.holds(leaves, addresses) else 0
+        found = None
+        for leaf in leaves:
+            address = leaf.__array_interface__["data"][0]
+            part = next((p for p in self._parts if p.holds(address)), None)
+            if part is None:
+                continue
+            found = self._lent_out.get(part.slots.start + (address - part.address) // part.slot_nbytes)
+            if found is None:
+                raise StateError(
+                    "a buffer of worker.empty() was yielded twice: a batch that has left must not be written to any "
+                    "more. Call worker.empty() again for each batch, and yield all of its arrays"
+                )
+        return found
+
+    def claim(self, lent: LentOut) -> None:
+        """The slot is the user's no more."""
+        self._lent_out.pop(lent.slot, None)
 
     def send(self, token: Token) -> None:
-        """Tells the trainer; a batch's slot is its own from now on."""
+        """Tells the trainer."""
         os.write(self._ends.tokens, FORMAT.pack(*token))
 
     def commit(self, slot: int, token: Token) -> None:
-        """Sends a filled slot off."""
+        """Sends a filled slot off: it is the trainer's from now on."""
         self.board.slots.commit(slot)
         os.write(self._ends.tokens, FORMAT.pack(*token))
 
@@ -207,7 +195,8 @@ class Writer:
         """A new part with slots that hold `nbytes`; the old one goes when its last slot has come back."""
         size, taken = slot_nbytes(nbytes), 0
         if self._parts:
-            size = slot_nbytes(max(nbytes, int(self._parts[-1].slot_nbytes * GROWTH)))
+            roomy = slot_nbytes(int(self._parts[-1].slot_nbytes * GROWTH))
+            size = max(size, roomy) if self._share.holds(roomy) else size
             for slot in self._free:
                 self.board.slots.close(slot)
             self._free.clear()
@@ -244,28 +233,21 @@ class Writer:
         used = [p for p in self._parts[:-1] if self.board.slots.count(UNUSED, p.slots) < len(p.slots)]
         self._parts = [*used, self._parts[-1]]
 
-    def _wait(self) -> None:
+    def _wait(self, limit_ms: int) -> None:
         """Until something may have changed; one producer looks at the pipe, the others at what it finds."""
         if self._polling:
-            self._changed.wait(WAIT_MS / 1000)
+            self._changed.wait(limit_ms / 1000)
             return
         self._polling = True
         self._changed.release()
         try:
-            ready = self._poll.poll(WAIT_MS)
+            ready = self._poll.poll(limit_ms)
         finally:
             self._changed.acquire()
             self._polling = False
             self._changed.notify_all()
         if any(fd == self._ends.stop for fd, _ in ready):
             raise Stopped
-
-    def _refuse_sent(self, addresses: Sequence[int]) -> None:
-        if any(p.holds(a) for p in self._parts for a in addresses):
-            raise StateError(
-                "a buffer of worker.empty() was yielded twice, or without its first array: a batch that has left must "
-                "not be written to any more. Call worker.empty() again for each batch, and yield all of its arrays"
-            )
 
     def _refuse_hoarding(self) -> None:
         slots = self._parts[-1].slots
@@ -275,9 +257,9 @@ class Writer:
                 "and again without a yield. Yield a batch (or drop its arrays) before the next call, or raise memory="
             )
 
-    def _dropped(self, address: int, gone: Any) -> None:
+    def _dropped(self, slot: int, gone: Any) -> None:
         """The user's code let a lent buffer go unused. May be called at any moment, by the garbage collector."""
-        lent = self._lent_out.get(address)
+        lent = self._lent_out.get(slot)
         if lent is not None and lent.owner is gone:
-            del self._lent_out[address]
-            self.abandon(lent.slot)
+            del self._lent_out[slot]
+            self.abandon(slot)

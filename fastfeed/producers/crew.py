@@ -1,0 +1,174 @@
+"""The worker processes of one feed: who is there, what each has done, and who follows one that has died."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any, NamedTuple
+
+from fastfeed import stats
+from fastfeed.machine import oom_kills
+from fastfeed.options import FeedOptions
+from fastfeed.producers.dispatch import Dispatcher
+from fastfeed.producers.failure import Death
+from fastfeed.producers.lane import Lane
+from fastfeed.producers.sequence import LOG, Made, Sequence
+from fastfeed.producers.strikes import Strikes, describe, without
+from fastfeed.producers.worker import Task
+from fastfeed.ring.board import NOTHING
+from fastfeed.ring.reader import Hold
+from fastfeed.source import Source
+from fastfeed.stats import NO_SLOTS, Audit, StageRow
+
+BUFFERED = 16  # batches in flight over all workers, at least
+Skips = tuple[tuple[int, int], ...]
+
+
+class InHand(NamedTuple):
+    """What a producer held when its process died; see ring.board.Hand."""
+
+    thread: int
+    key: int
+    item: int
+    record: int
+
+
+class Crew:
+    """Every call under the feed's lock, but for those that only look."""
+
+    def __init__(self, source: Source, options: FeedOptions, *, seed: int, epochs: range) -> None:
+        self._indexed = source.indexed
+        self._dispatched = source.ordered
+        self._options = options
+        self._seed = seed
+        self._epochs = epochs
+        self.lanes: dict[int, Lane] = {}
+        self.gone: deque[Hold] = deque()  # slots that nobody looks at any more
+        self.aside: list[str] = []  # samples that killed their worker again and again
+        self._hired = 0
+        self._before = [StageRow() for _ in range(options.producers)]  # what workers did that have died
+        self._strikes = Strikes()
+        self._oom_kills = oom_kills() or 0
+
+    def hire(self, index: int, *, nbytes: int, skip: Skips | None = None) -> Lane:
+        """The `index`-th worker, or its successor, which skips what has been delivered; `nbytes` is the shipment's."""
+        options = self._options
+        processes, threads = options.processes, options.threads
+        task = Task(
+            lane=self._hired,
+            index=index,
+            count=options.producers,
+            threads=threads,
+            seed=self._seed,
+            first_epoch=self._epochs.start,
+            epochs=len(self._epochs),
+            skip=skip or ((0, 0),) * threads,
+            dispatched=self._dispatched,
+            budget=options.memory_nbytes // processes,
+            wanted=max(BUFFERED, 4 * options.producers) // processes + threads + 1,
+            nbytes=nbytes,
+        )
+        self._hired += 1
+        lane = self.lanes[task.lane] = Lane(task, self.gone)
+        return lane
+
+    def give_back(self) -> None:
+        """Slots that the consumer has let go are their workers' again."""
+        while self.gone:
+            holds = [self.gone.popleft() for _ in range(len(self.gone))]
+            for reader in dict.fromkeys(h.reader for h in holds):
+                reader.take_back(h for h in holds if h.reader is reader)
+
+    def succeed(self, lane: Lane, status: int, *, order: Sequence[Any], dispatcher: Dispatcher | None) -> Lane | None:
+        """The end of a worker that should not have ended: the feed's, or else its successor."""
+        hands = [hand for thread in range(lane.task.threads) for hand in _in_hand(lane, thread, dispatcher=dispatcher)]
+        death = self._death(lane, status, named=[self._name(lane, hand, dispatcher=dispatcher) for hand in hands])
+        guilty = self._strikes.blame([(h.key, h.record) for h in hands], accidental=death.accidental)
+        hopeless = self._strikes.hopeless(lane.task.index, fruitful=lane.delivered > 0 or bool(guilty))
+        if self._options.on_worker_death == "raise" or hopeless:
+            order.fail(death.error(), None)
+            return None
+        LOG.warning("%s A new worker takes its place.", str(death.error()).split("\n")[0])
+        self._forget(lane)
+        heir = self.hire(lane.task.index, nbytes=lane.task.nbytes, skip=tuple(lane.progress))
+        heir.ended = set(lane.ended)
+        if dispatcher is None:
+            _say_fast_forward(lane)
+            return heir
+        kept = []
+        for deal in dispatcher.detach(lane.task.lane):
+            records = [record for ticket, record in guilty if ticket == deal.ticket]
+            self._set_aside(deal.ticket, records, payload=deal.payload)
+            payload = without(deal.payload, records)
+            if payload is None:
+                order.insert(Made(None, -1, ""), deal.ticket if order.ordered else deal.position)
+                dispatcher.give_up(deal)
+            else:
+                suspect = any(hand.key == deal.ticket for hand in hands)
+                kept.append(deal._replace(payload=payload, suspect=suspect))
+        dispatcher.attach(heir.task.lane, heir.work, inherits=kept)
+        return heir
+
+    def rows(self) -> tuple[StageRow, ...]:
+        """What each producer has done."""
+        rows = list(self._before)
+        for lane in list(self.lanes.values()):
+            for thread in range(lane.task.threads):
+                producer = lane.task.index * lane.task.threads + thread
+                rows[producer] = stats.total((rows[producer], lane.board.row(thread)))
+        return tuple(rows)
+
+    def audit(self) -> Audit:
+        """Where every slot is."""
+        return sum((lane.reader.audit() for lane in list(self.lanes.values())), NO_SLOTS)
+
+    def depth(self) -> tuple[int, int]:
+        """Batches that are ready, and the bytes of their slots."""
+        ready = [(lane.reader.audit().ready, lane.reader.slot_nbytes) for lane in list(self.lanes.values())]
+        return sum(n for n, _ in ready), sum(n * nbytes for n, nbytes in ready)
+
+    def stacks(self) -> str:
+        """What every worker is doing, and who holds the slots."""
+        lanes = list(self.lanes.values())
+        for lane in lanes:
+            lane.ask_for_stacks()
+        return "\n".join([*(lane.stacks() for lane in lanes), str(self.audit())])
+
+    def _death(self, lane: Lane, status: int, *, named: list[str]) -> Death:
+        before, self._oom_kills = self._oom_kills, oom_kills() or 0
+        return Death(lane.task.index, lane.pid, status, self._oom_kills > before, named)
+
+    def _name(self, lane: Lane, hand: InHand, *, dispatcher: Dispatcher | None) -> str:
+        """What a hand holds, in words."""
+        if dispatcher is None:
+            return f"batch {hand.item} of producer {lane.task.index * lane.task.threads + hand.thread}"
+        payload = dispatcher.deal(lane.task.lane, hand.key).payload
+        return describe(hand.key, hand.record, payload=payload, indexed=self._indexed)
+
+    def _set_aside(self, ticket: int, records: list[int], *, payload: Any) -> None:
+        for record in records:
+            self.aside.append(describe(ticket, record, payload=payload, indexed=self._indexed))
+            LOG.warning("set aside, for its worker died each time: %s", self.aside[-1])
+
+    def _forget(self, lane: Lane) -> None:
+        del self.lanes[lane.task.lane]
+        for thread in range(lane.task.threads):
+            producer = lane.task.index * lane.task.threads + thread
+            self._before[producer] = stats.total((self._before[producer], lane.board.row(thread)))
+
+
+def _in_hand(lane: Lane, thread: int, *, dispatcher: Dispatcher | None) -> list[InHand]:
+    """What a producer was making: nothing, or one thing. Its hand is never emptied, it only takes the next thing; and
+    what a callable does before it yields is not in it yet."""
+    hand = lane.board.hand(thread)
+    if dispatcher is not None:
+        return [InHand(thread, *hand)] if dispatcher.has(lane.task.lane, hand.key) else []
+    if thread in lane.ended:
+        return []
+    next_one = lane.progress[thread]
+    return [InHand(thread, *(hand if hand[:2] == next_one else (*next_one, NOTHING)))]
+
+
+def _say_fast_forward(lane: Lane) -> None:
+    items = sum(item for _, item in lane.progress)
+    if items:
+        LOG.warning("the new worker runs the callable again and passes over the %d batches that were delivered", items)

@@ -1,0 +1,317 @@
+"""Every way in which a trainer can end: two seconds later no process of it is left, and nobody saw a traceback of ours.
+
+That nothing is left in /dev/shm is proved by the fixture of every test.
+"""
+
+from __future__ import annotations
+
+import random
+import signal
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tests.dying import state_of, until
+from tests.scripts import Ended, Script
+
+Start = Callable[..., Script]
+QUIET = ""
+
+
+@pytest.fixture
+def script() -> Iterator[Start]:
+    started: list[Script] = []
+
+    def start(code: str, *arguments: str, python: tuple[str, ...] = ()) -> Script:
+        started.append(Script(code, *arguments, python=python))
+        return started[-1]
+
+    yield start
+    for one in started:
+        one.kill()
+
+
+def tracebacks(ended: Ended) -> int:
+    assert "Exception ignored" not in ended.err
+    assert "fatal" not in ended.err.lower()
+    return ended.err.count("Traceback (most recent call last)")
+
+
+@pytest.mark.parametrize("python", [(), ("-W", "error")])
+def test_the_normal_end(script: Start, python: tuple[str, ...]) -> None:
+    ended = script(
+        """
+        def stream(worker):
+            yield from (np.full(4, i) for i in range(worker.index, 10, worker.count))
+        with FeedRunner(stream, processes=2) as runner:
+            print(sorted(int(b[0]) for b in runner) == list(range(10)))
+        print("left", *below(os.getpid()))
+        """,
+        python=python,
+    ).ended()
+    assert (ended.code, ended.out, ended.err) == (0, ["True", "left"], QUIET)
+
+
+@pytest.mark.parametrize("use", ["with started()[0] as runner:", "runner, stream = started()\nif runner:"])
+def test_an_exception_in_the_training_loop(script: Start, use: str) -> None:
+    running = script(f"{use}\n    1 / 0\n")
+    running.line("tree")
+    ended = running.ended()
+    assert ended.code == 1
+    assert tracebacks(ended) == 1
+    assert "ZeroDivisionError" in ended.err
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        "sys.exit(0)",
+        "os._exit(0)",
+        "del runner, stream; gc.collect()",
+        "runner.stop(); runner.stop()",
+        "threading.Thread(target=runner.stop).start(); list(iter(lambda: ended(stream), True))",
+    ],
+)
+def test_the_end_of_the_interpreter(script: Start, end: str) -> None:
+    """With a runner that is alive, forgotten, stopped twice, or stopped by another thread while it is in use."""
+    running = script(
+        f"""
+        def ended(stream):
+            try:
+                next(stream)
+            except FeedStopped:
+                return True
+        runner, stream = started()
+        {end}
+        """
+    )
+    running.line("tree")
+    ended = running.ended()
+    assert (ended.code, ended.err) == (0, QUIET)
+
+
+ENDLESS_LOOP = """
+    import faulthandler
+    print("running", flush=True)
+    with FeedRunner(endless, processes=2, threads=2) as runner:
+        for number, batch in enumerate(runner):
+            if number == 0:
+                say_tree(3)
+    """
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_ctrl_c_at_any_moment(script: Start, seed: int) -> None:
+    """The terminal sends it to the whole group; also while the processes start. One traceback: the trainer's."""
+    running = script(ENDLESS_LOOP)
+    running.line("running" if seed % 2 else "tree")
+    pause(random.Random(seed).random() * 0.3)
+    running.signal_group(signal.SIGINT)
+    ended = running.ended()
+    assert ended.code == -signal.SIGINT
+    assert tracebacks(ended) == 1
+    assert ended.err.strip().endswith("KeyboardInterrupt")
+
+
+def pause(seconds: float) -> None:
+    """The moment itself is what is tested; nothing is waited for."""
+    import threading
+
+    threading.Event().wait(seconds)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL, signal.SIGHUP])
+@pytest.mark.parametrize("group", [False, True])
+def test_signals_that_end_the_trainer(script: Start, number: int, group: bool) -> None:
+    running = script(ENDLESS_LOOP)
+    running.line("tree")
+    (running.signal_group if group else running.signal)(number)
+    ended = running.ended()
+    assert (ended.code, ended.err) == (-number, QUIET)
+
+
+def test_a_handler_that_raises_system_exit(script: Start) -> None:
+    running = script("signal.signal(signal.SIGTERM, lambda *_: sys.exit(5))" + ENDLESS_LOOP.replace("\n    ", "\n"))
+    running.line("tree")
+    running.signal(signal.SIGTERM)
+    ended = running.ended()
+    assert (ended.code, ended.err) == (5, QUIET)
+
+
+def test_stop_in_a_signal_handler(script: Start) -> None:
+    """At full rate: the signal comes while the runner's own code runs."""
+    running = script(
+        """
+        runner, stream = started()
+        signal.signal(signal.SIGTERM, lambda *_: runner.stop())
+        try:
+            for batch in stream:
+                pass
+        except FeedStopped:
+            print("stopped")
+        """,
+        python=("-W", "error"),
+    )
+    running.line("tree")
+    pause(0.1)
+    running.signal(signal.SIGTERM)
+    ended = running.ended()
+    assert (ended.code, ended.err, ended.out[-1]) == (0, QUIET, "stopped")
+
+
+@pytest.mark.parametrize(
+    "stuck",
+    [
+        "time.sleep(100)",
+        "ctypes.PyDLL(None).sleep(30)",
+        "threading.Lock().__enter__() or [lock := threading.Lock(), lock.acquire(), lock.acquire()]",
+        "[signal.signal(n, signal.SIG_IGN) for n in (1, 2, 3, 15)] and time.sleep(100)",
+        "os.kill(os.getpid(), signal.SIGSTOP)",
+    ],
+    ids=["sleep", "native code with the lock", "a lock", "signals ignored", "stopped"],
+)
+def test_workers_that_do_not_listen(script: Start, stuck: str) -> None:
+    running = script(
+        f"""
+        def stream():
+            yield np.zeros(4)
+            {stuck}
+            yield np.zeros(4)
+        runner, stream = started(stream)
+        runner.stop()
+        print("left", *below(os.getpid()))
+        """,
+        python=("-W", "error"),
+    )
+    running.line("tree")
+    ended = running.ended()
+    assert (ended.code, ended.err, ended.out[-1]) == (0, QUIET, "left")
+
+
+def test_a_fork_server_that_is_stopped(script: Start) -> None:
+    running = script(
+        """
+        runner, stream = started()
+        os.kill(below(os.getpid())[0], signal.SIGSTOP)
+        runner.stop()
+        """
+    )
+    running.line("tree")
+    ended = running.ended()
+    assert ended.code == 0
+    assert tracebacks(ended) == 0
+
+
+@pytest.mark.parametrize(
+    "forgotten",
+    ["del runner", "next(stream); del runner, stream", "runner.me = runner; runner.stream = stream; del runner, stream"],
+    ids=["never read", "half way", "in a cycle"],
+)
+def test_a_forgotten_runner(script: Start, forgotten: str) -> None:
+    """The trainer lives on: its children are gone, and nobody is a zombie."""
+    running = script(
+        f"""
+        runner, stream = started()
+        if "stream" not in {forgotten!r}:
+            del stream
+        {forgotten}
+        gc.collect()
+        deadline = time.monotonic() + 2
+        while below(os.getpid()) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        print("left", *below(os.getpid()))
+        """
+    )
+    running.line("tree")
+    ended = running.ended()
+    assert (ended.code, ended.err, ended.out[-1]) == (0, QUIET, "left")
+
+
+def test_the_thread_that_started_it_has_ended(script: Start) -> None:
+    """The kernel ties a process to the thread that started it: that must not be the user's."""
+    running = script(
+        """
+        found = []
+        thread = threading.Thread(target=lambda: found.append(started()))
+        thread.start()
+        thread.join()
+        runner, stream = found.pop()
+        for _ in range(5000):
+            next(stream)
+        runner.stop()
+        print("read")
+        """
+    )
+    ended = running.ended()
+    assert (ended.code, ended.err, ended.out[-1]) == (0, QUIET, "read")
+
+
+def test_workers_with_threads_and_processes_of_their_own(script: Start) -> None:
+    running = script(
+        """
+        def stream():
+            threading.Thread(target=time.sleep, args=(100,)).start()
+            child = subprocess.Popen(["cat"], stdin=subprocess.PIPE)
+            while True:
+                yield np.full(4, child.pid)
+        runner, stream = started(stream, processes=1)
+        say_tree(3)
+        runner.stop()
+        """
+    )
+    running.line("tree")
+    ended = running.ended()
+    assert (ended.code, ended.err) == (0, QUIET)
+    assert len(running.tree()) >= 3
+
+
+@pytest.mark.parametrize("closed", ["0", "1", "2", "012"])
+def test_closed_standard_streams(script: Start, closed: str) -> None:
+    """A daemon: numbers 0 to 2 are free, and must not be taken by a pipe that anybody prints to."""
+    running = script(
+        """
+        import sys
+        say = os.dup(1)
+        for number in sys.argv[1]:
+            os.close(int(number))
+        def stream(worker):
+            os.system("echo noise; echo noise >&2")
+            yield from (np.full(4, i) for i in range(worker.index, 10, worker.count))
+        with FeedRunner(stream, processes=2) as runner:
+            found = sorted(int(b[0]) for b in runner)
+        os.write(say, b"whole\\n" if found == list(range(10)) else b"broken\\n")
+        os._exit(0)
+        """,
+        closed,
+    )
+    ended = running.ended()
+    assert "whole" in ended.out
+    assert tracebacks(ended) == 0
+
+
+def test_blocked_signals(script: Start) -> None:
+    """Who waits for signals in a thread of its own blocks them everywhere: workers must not inherit that."""
+    running = script(
+        """
+        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        def stream():
+            yield np.zeros(4)
+            os._exit(3)
+        try:
+            with FeedRunner(stream, processes=1, stall_timeout_s=5) as runner:
+                list(runner)
+        except Exception as error:
+            print(type(error).__name__)
+        """
+    )
+    ended = running.ended()
+    assert (ended.code, ended.err, ended.out[-1]) == (0, QUIET, "ProducerDied")
+
+
+def test_a_trainer_that_is_stopped_and_then_killed(script: Start) -> None:
+    running = script(ENDLESS_LOOP)
+    running.line("tree")
+    running.signal(signal.SIGSTOP)
+    until(lambda: state_of(running.pid) == "T", "the trainer to be stopped")
+    running.signal(signal.SIGKILL)
+    assert running.ended().code == -signal.SIGKILL

@@ -1,0 +1,259 @@
+"""on_worker_death="restart": another worker goes on, every record comes exactly once, and what kills again and again is
+set aside."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fastfeed import FeedRunner, Worker
+from fastfeed.errors import ProducerDied
+from tests import dying
+from tests.dying import MIXES, Deadly, numbered, once, until, workers
+
+mixes = pytest.mark.parametrize("mix", MIXES, ids="{0[0]}x{0[1]}".format)
+in_order = pytest.mark.parametrize(("mix", "order"), [((1, 1), "kept"), ((2, 3), "kept"), ((2, 1), "any")])
+TOTAL = 4000
+
+
+def exit_3() -> None:
+    os._exit(3)
+
+
+def restarting(source: Any, mix: tuple[int, int], **more: Any) -> FeedRunner:
+    processes, threads = mix
+    return FeedRunner(
+        source, processes=processes, threads=threads, on_worker_death="restart", stall_timeout_s=5.0, **more
+    )
+
+
+def read_while_killing(runner: FeedRunner, at: tuple[int, ...] = (40, 120, 200)) -> list[int]:
+    """The records, while one worker after another is killed from outside."""
+    ids: list[int] = []
+    kills = itertools.count()
+    for number, batch in enumerate(runner):
+        ids += (batch[0] if isinstance(batch, tuple) else batch).tolist()
+        if number in at:
+            victims = workers(1)
+            victims[next(kills) % len(victims)].kill()
+    return ids
+
+
+class Records:
+    """Records that take a moment, so that the workers live while they are killed."""
+
+    def __len__(self) -> int:
+        return TOTAL
+
+    def __getitem__(self, index: int) -> Any:
+        if index % 16 == 0:
+            time.sleep(0.001)
+        return np.int64(index)
+
+
+def slow_batch(index: int) -> Any:
+    time.sleep(0.001)
+    return np.arange(index * 8, index * 8 + 8)
+
+
+@in_order
+def test_an_indexable(mix: tuple[int, int], order: str) -> None:
+    with restarting(Records(), mix, batch_size=8, order=order) as runner:
+        ids = read_while_killing(runner)
+        assert runner.snapshot().set_aside == ()
+    assert sorted(ids) == list(range(TOTAL))
+    assert order == "any" or ids == sorted(ids)
+
+
+@in_order
+def test_an_iterator(mix: tuple[int, int], order: str) -> None:
+    with restarting(iter(range(TOTAL // 8)), mix, transform=slow_batch, order=order) as runner:
+        ids = read_while_killing(runner)
+    assert sorted(ids) == list(range(TOTAL))
+    assert order == "any" or ids == sorted(ids)
+
+
+@mixes
+def test_a_callable_goes_on_where_it_was(mix: tuple[int, int]) -> None:
+    def stream(worker: Worker) -> Iterator[Any]:
+        for batch in numbered(TOTAL, 8)(worker):
+            time.sleep(0.001)
+            yield batch
+
+    with restarting(stream, mix) as runner:
+        ids = read_while_killing(runner)
+    assert sorted(ids) == list(range(TOTAL))
+
+
+def test_over_epochs_the_shares_stay_whole() -> None:
+    """Each epoch comes whole before the next one begins, whoever made it."""
+    with restarting(Records(), (2, 3), batch_size=8, epochs=2, seed=1, shuffle=True) as runner:
+        ids = read_while_killing(runner, at=(100, 450, 550, 900))
+    assert sorted(ids[:TOTAL]) == sorted(ids[TOTAL:]) == list(range(TOTAL))
+    assert ids[:TOTAL] != ids[TOTAL:], "it was shuffled"
+
+
+def test_the_same_order_with_and_without_deaths() -> None:
+    with FeedRunner(Records(), batch_size=8, seed=3, shuffle=True) as runner:
+        undisturbed = np.concatenate([b for b in runner]).tolist()
+    with restarting(Records(), (2, 1), batch_size=8, seed=3, shuffle=True) as runner:
+        assert read_while_killing(runner) == undisturbed
+
+
+def test_the_fork_server_is_killed() -> None:
+    """Another one is started, and other workers; with what was in the hands of the old ones."""
+    ids: list[int] = []
+    with restarting(Records(), (2, 3), batch_size=8) as runner:
+        for number, batch in enumerate(runner):
+            ids += batch.tolist()
+            if number in (40, 200):
+                dying.server().kill()
+    assert ids == list(range(TOTAL))
+
+
+@mixes
+def test_a_record_that_kills_is_set_aside(mix: tuple[int, int], tmp_path: Path) -> None:
+    """Twice is enough, and its neighbours, in its batch and in other hands, come all the same."""
+    deaths = tmp_path / "deaths"
+
+    def die() -> None:
+        with deaths.open("a") as file:
+            file.write("x")
+        os._exit(3)
+
+    with restarting(Deadly(400, 101, die), mix, batch_size=8) as runner:
+        ids = np.concatenate(list(runner)).tolist()
+        aside = runner.snapshot().set_aside
+    assert ids == [i for i in range(400) if i != 101]
+    assert aside == ("record 5 (index 101) of batch 12",)
+    assert deaths.read_text() == "xx"
+
+
+@pytest.mark.parametrize("beside", [0, 2])
+def test_an_item_that_kills_is_set_aside_alone(beside: int) -> None:
+    """Others are in the hands of the other threads at each of its deaths: they are innocent."""
+
+    def make(index: int) -> Any:
+        if index == 20:
+            os._exit(3)
+        time.sleep(0.02)
+        return np.full(2, index)
+
+    with restarting(range(40), (1, 1 + beside), records=False, transform=make) as runner:
+        ids = [int(b[0]) for b in runner]
+        aside = runner.snapshot().set_aside
+    assert ids == [i for i in range(40) if i != 20]
+    assert len(aside) == 1
+    assert "batch 20" in aside[0]
+
+
+def test_two_records_of_one_batch_that_kill() -> None:
+    class Two(Deadly):
+        def __getitem__(self, index: int) -> Any:
+            if index in (17, 19):
+                os._exit(3)
+            return np.int64(index)
+
+    with restarting(Two(40, -1, exit_3), (1, 1), batch_size=8) as runner:
+        ids = np.concatenate(list(runner)).tolist()
+        aside = runner.snapshot().set_aside
+    assert ids == [i for i in range(40) if i not in (17, 19)]
+    assert ["(index 17)" in aside[0], "(index 19)" in aside[1]] == [True, True]
+
+
+def test_a_batch_whose_records_all_kill_leaves_a_gap_and_no_stall() -> None:
+    class Eight(Deadly):
+        def __getitem__(self, index: int) -> Any:
+            if 4 <= index < 6:
+                os._exit(3)
+            return np.int64(index)
+
+    with restarting(Eight(12, -1, exit_3), (1, 1), batch_size=2) as runner:
+        assert np.concatenate(list(runner)).tolist() == [0, 1, 2, 3, 6, 7, 8, 9, 10, 11]
+        assert len(runner.snapshot().set_aside) == 2
+
+
+def test_signals_from_outside_are_no_proof(tmp_path: Path) -> None:
+    """The same item is in hand at two deaths that somebody else caused: the third worker makes it."""
+
+    at, go = tmp_path / "at", tmp_path / "go"
+
+    def make(index: int) -> Any:
+        if index == 3 and not go.exists():
+            at.write_text(str(os.getpid()))
+            time.sleep(dying.LONG_S)
+        return np.full(2, index)
+
+    with restarting(range(8), (1, 1), records=False, transform=make) as runner:
+        stream = iter(runner)
+        ids = [int(next(stream)[0]) for _ in range(3)]
+        dead = 0
+        for last in (False, True):
+            dead = until(lambda dead=dead: at.exists() and int(at.read_text() or 0) not in (0, dead), "item 3 in hand")
+            dead = int(at.read_text())
+            if last:
+                go.touch()
+            os.kill(dead, signal.SIGKILL)
+        ids += [int(b[0]) for b in stream]
+        assert runner.snapshot().set_aside == ()
+    assert ids == list(range(8))
+
+
+def test_workers_that_die_before_they_deliver_anything() -> None:
+    """Five in a row: no other one will do better."""
+
+    def stream() -> Iterator[Any]:
+        os._exit(3)
+        yield
+
+    with restarting(stream, (1, 1)) as runner, pytest.raises(ProducerDied, match="exit code 3"):
+        list(runner)
+
+
+def test_a_callable_that_always_dies_at_the_same_place() -> None:
+    """Its stream cannot be set aside in part: after some tries the feed ends, with all that came before."""
+
+    def stream() -> Iterator[Any]:
+        yield from (np.full(4, i) for i in range(10))
+        os._exit(3)
+
+    got = []
+    with restarting(stream, (1, 1)) as runner, pytest.raises(ProducerDied, match="exit code 3"):
+        got.extend(int(b[0]) for b in runner)
+    assert got == list(range(10))
+
+
+def test_one_thread_of_a_worker_that_always_dies_beside_healthy_ones() -> None:
+    """The others deliver between the deaths, and the feed must end all the same."""
+
+    def stream(worker: Worker) -> Iterator[Any]:
+        for i in itertools.count():
+            if worker.index == 1 and i == 3:
+                os._exit(3)
+            time.sleep(0.0005)
+            yield np.full(4, i)
+
+    with restarting(stream, (1, 3)) as runner, pytest.raises(ProducerDied, match="exit code 3"):
+        for _ in itertools.islice(runner, 100_000):
+            pass
+
+
+def test_a_crash_of_native_code_that_does_not_come_again(tmp_path: Path) -> None:
+    crash = once(tmp_path / "once", dying.by_abort)
+
+    def make(index: int) -> Any:
+        if index == 5:
+            crash()
+        return np.full(2, index)
+
+    with restarting(range(10), (1, 1), records=False, transform=make) as runner:
+        assert [int(b[0]) for b in runner] == list(range(10))
+        assert runner.snapshot().set_aside == ()

@@ -1,0 +1,85 @@
+"""The states of a slot against a list: every move that has an owner works, every other one is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from fastfeed.ring.slots import FILLING, FREE, LENT, NAMES, READY, UNUSED, BadMove, Slots
+
+COUNT = 4
+any_slot = st.integers(0, COUNT - 1)
+# What each move needs, and what it leaves; drawn in the module's own picture.
+MOVES: dict[str, tuple[set[int], int]] = {
+    "open": ({UNUSED}, FREE),
+    "close": ({FREE}, UNUSED),
+    "fill": ({FREE}, FILLING),
+    "abandon": ({FILLING}, FREE),
+    "commit": ({FILLING}, READY),
+    "lend": ({READY}, LENT),
+    "release": ({READY, LENT}, FREE),
+}
+
+
+def move(slots: Slots, name: str, slot: int) -> None:
+    getattr(slots, name)(range(slot, slot + 1) if name == "open" else slot)
+
+
+class Moves(RuleBasedStateMachine):
+    """Any moves in any order; two views of one table, as trainer and worker have them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        table = bytearray(COUNT)
+        self.ends = Slots(table), Slots(memoryview(table))
+        self.model = [UNUSED] * COUNT
+
+    @rule(name=st.sampled_from(sorted(MOVES)), slot=any_slot, end=st.integers(0, 1))
+    def make(self, name: str, slot: int, end: int) -> None:
+        needed, left = MOVES[name]
+        if self.model[slot] in needed:
+            move(self.ends[end], name, slot)
+            self.model[slot] = left
+            return
+        with pytest.raises(BadMove, match=f"slot {slot} was {NAMES[self.model[slot]]}, to "):
+            move(self.ends[end], name, slot)
+
+    @invariant()
+    def both_ends_see_the_model(self) -> None:
+        for slots in self.ends:
+            assert [slots.state(slot) for slot in range(COUNT)] == self.model
+            for state in range(len(NAMES)):
+                assert slots.count(state, range(COUNT)) == self.model.count(state)
+                assert slots.count(state, range(1, 3)) == self.model[1:3].count(state)
+
+    @invariant()
+    def the_audit_adds_up(self) -> None:
+        audit = self.ends[0].audit()
+        counts = [self.model.count(state) for state in (FREE, FILLING, READY, LENT)]
+        assert [audit.free, audit.filling, audit.ready, audit.lent] == counts
+        assert audit.all == sum(counts) == COUNT - self.model.count(UNUSED)
+
+
+TestMoves = Moves.TestCase
+
+
+@given(st.integers(0, COUNT), st.integers(0, COUNT))
+def test_a_range_is_opened_as_one(start: int, stop: int) -> None:
+    slots = Slots(bytearray(COUNT))
+    slots.open(range(start, stop))
+    assert [slots.state(s) == FREE for s in range(COUNT)] == [start <= s < stop for s in range(COUNT)]
+
+
+def test_a_full_circle_in_the_order_of_the_ring() -> None:
+    slots = Slots(bytearray(1))
+    slots.open(range(1))
+    circle: tuple[Callable[[int], None], ...] = (slots.fill, slots.commit, slots.lend, slots.release)
+    for _ in range(3):
+        for step in circle:
+            step(0)
+    slots.close(0)
+    assert slots.audit().all == 0

@@ -1,0 +1,265 @@
+"""Every mix of processes and threads delivers the same: each record once, in order, in its structure, dtype and shape."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from fastfeed import FeedRunner, FeedStopped, Worker
+from tests.batches import Leaf, Pair, make, same, templates
+from tests.feeds import Readable, chunks, ids_of, shared_out
+from tests.mixes import LIMIT_S, MIXES, SOURCES, Named, draws, name, producers, told
+
+ROOT = Path(__file__).parents[1]
+in_every_mix = pytest.mark.parametrize("mix", MIXES, ids=name)
+of_any_kind = pytest.mark.parametrize("kind", SOURCES)
+
+
+def runner_of(source: Any, mix: tuple[int, int], **options: Any) -> FeedRunner:
+    return FeedRunner(source, processes=mix[0], threads=mix[1], stall_timeout_s=LIMIT_S, **options)
+
+
+def batches_of(source: Any, mix: tuple[int, int], **options: Any) -> list[Any]:
+    with runner_of(source, mix, **options) as runner:
+        return list(runner)
+
+
+def of_kind(kind: str, mix: tuple[int, int], total: int = 50, size: int = 4, **options: Any) -> list[Any]:
+    source, needed = SOURCES[kind](total, size)
+    return batches_of(source, mix, **{**needed, **options})
+
+
+@in_every_mix
+@of_any_kind
+def test_everything_once_and_in_order(kind: str, mix: tuple[int, int]) -> None:
+    batches = of_kind(kind, mix, epochs=2, batch_size=None if kind in ("callable", "iterable", "sequence") else 4)
+    every = ids_of(batches)
+    in_order = kind != "callable" or producers(mix) == 1
+    for epoch in (every[:50], every[50:]):
+        assert (epoch if in_order else sorted(epoch)) == list(range(50))
+    if kind != "callable":
+        assert [len(ids) for ids, _ in batches] == ([4] * 12 + [2]) * 2
+
+
+@in_every_mix
+def test_the_order_within_a_stream_is_kept(mix: tuple[int, int]) -> None:
+    size, every = 4, [int(ids[0]) for ids, _ in of_kind("callable", mix, total=200)]
+    for index in range(producers(mix)):
+        own = [start for start in every if start // size % producers(mix) == index]
+        assert own == sorted(own) and len(own) >= 200 // size // producers(mix)
+
+
+@pytest.mark.parametrize("mix", [(1, 2), (2, 1)], ids=name)
+@of_any_kind
+def test_any_order_delivers_everything_too(kind: str, mix: tuple[int, int]) -> None:
+    every = ids_of(of_kind(kind, mix, order="any", epochs=3))
+    assert [sorted(every[i : i + 50]) for i in (0, 50, 100)] == [list(range(50))] * 3
+
+
+@in_every_mix
+def test_batches_are_cut_and_the_remainder_is_dropped_when_asked(mix: tuple[int, int]) -> None:
+    for kind in ("iterable", "records"):
+        batches = of_kind(kind, mix, total=50, size=4, batch_size=7, last_batch="drop", epochs=2)
+        assert [len(ids) for ids, _ in batches] == [7] * 14
+        assert ids_of(batches) == [*range(49), *range(49)]
+
+
+@in_every_mix
+def test_each_producer_may_deliver_a_copy_of_its_own(mix: tuple[int, int]) -> None:
+    every = ids_of(batches_of(lambda: chunks(12, 4), mix, repeat_per_producer=True))
+    assert sorted(every) == sorted(list(range(12)) * producers(mix))
+
+
+def test_a_shuffled_indexable_has_the_same_order_in_every_mix() -> None:
+    def order(mix: tuple[int, int]) -> list[int]:
+        with runner_of(range(40), mix, transform=lambda i: (i, -i), batch_size=3, shuffle=True, seed=5) as runner:
+            return ids_of(runner) + ids_of(runner)
+
+    orders = [order(mix) for mix in MIXES]
+    assert sorted(orders[0]) == sorted([*range(40)] * 2)
+    assert orders[0][:40] != orders[0][40:]
+    assert all(o == orders[0] for o in orders)
+
+
+@in_every_mix
+def test_a_second_pass_has_the_next_epochs_and_a_loop_goes_on_where_it_was_left(mix: tuple[int, int]) -> None:
+    def stream(worker: Worker) -> Iterator[np.ndarray]:
+        for batch in range(10):
+            yield np.array([[worker.epoch, worker.index, batch]])
+
+    with runner_of(stream, mix, epochs=2) as runner:
+        for _ in range(2):
+            next(iter(runner))
+        records = np.concatenate(list(runner)).tolist()
+        again = np.concatenate(list(runner)).tolist()
+    count = producers(mix)
+    assert len(records) == 2 * 10 * count - 2
+    assert sorted(again) == [[e, i, b] for e in (2, 3) for i in range(count) for b in range(10)]
+    assert [e for e, _, _ in again] == sorted(e for e, _, _ in again), "no batch passes the end of its epoch"
+
+
+@in_every_mix
+def test_an_iterator_has_no_second_pass(mix: tuple[int, int]) -> None:
+    with runner_of(chunks(8, 4), mix) as runner:
+        assert ids_of(runner) == list(range(8))
+        with pytest.raises(FeedStopped, match="is an iterator and has ended"):
+            list(runner)
+
+
+@in_every_mix
+def test_a_transform_is_told_who_it_works_for(mix: tuple[int, int]) -> None:
+    with runner_of(Readable(lambda: range(40)), mix, transform=told, epochs=2, seed=3) as runner:
+        passes = [np.concatenate(list(runner)) for _ in range(2)]
+    records = np.concatenate(passes)
+    item, index, count, seed, epoch, drawn = records.T
+    assert item.tolist() == [*range(40)] * 4
+    assert epoch.tolist() == [e for e in range(4) for _ in range(40)]
+    assert set(seed) == {3}
+    assert set(count) == {producers(mix)}
+    assert set(index) <= set(range(producers(mix)))
+    assert len(set(drawn)) == len(drawn), "two producers, or two epochs, draw the same"
+
+
+@in_every_mix
+def test_what_producers_draw_is_their_own_and_repeats(mix: tuple[int, int]) -> None:
+    def drawn() -> np.ndarray:
+        with runner_of(draws, mix, seed=11) as runner:
+            records = np.concatenate([*runner, *runner])
+        return records[np.lexsort((np.repeat([0, 1], producers(mix)), records[:, 0]))]
+
+    first, second = drawn(), drawn()
+    index, pid, own, of_numpy, of_python = first.T
+    assert index.tolist() == [i for i in range(producers(mix)) for _ in range(2)]
+    assert own.tolist() == second[:, 2].tolist()
+    for numbers in (own, of_numpy, of_python):
+        assert len(set(numbers)) == len(numbers)
+    if mix[0]:
+        assert len(set(pid)) == 2 * mix[0], "two passes of as many processes"
+        if mix[1] == 1:
+            assert first[:, 3:].tolist() == second[:, 3:].tolist(), "numpy's and Python's own generators are seeded"
+
+
+EVERYTHING = {
+    "numbers": [Leaf(dtype, (2,)) for dtype in ("i1", "u1", "i4", "i8", "f2", "f4", "f8", "c8", "?", ">i4", ">f8")],
+    ("a", 1): (Leaf("S4"), Leaf("O"), Leaf("O", (2, 1))),
+    3: Pair(Leaf("f4", (3, 0)), {"scalar": Leaf("f8"), "one": (Leaf("u1", (1, 1)),)}),
+}
+ONLY_NUMBERS = {"numbers": EVERYTHING["numbers"], 3: EVERYTHING[3]}
+
+
+@in_every_mix
+@pytest.mark.parametrize("template", [EVERYTHING, ONLY_NUMBERS], ids=["described", "laid out"])
+def test_batches_arrive_in_their_structure(template: Any, mix: tuple[int, int]) -> None:
+    """With sizes that grow and shrink, of no record and of one."""
+    rows = [1, 3, 0, 90, 2, 400, 1, 0, 5000, 7]
+    wanted = [make(template, [i] * n) for i, n in enumerate(rows)]
+    made = batches_of(wanted, mix, records=False, order="any")
+    assert len(made) == len(rows) - 2
+    by_size = {len(batch[3].image): batch for batch in made}
+    assert len(by_size) == len(set(rows)) - 1
+    assert all(any(same(batch, want) for want in wanted) for batch in made)
+
+
+@settings(max_examples=5, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(template=templates)
+def test_any_structure_leaves_a_process_as_it_entered(template: Any) -> None:
+    wanted = [make(template, range(i, i + 3)) for i in range(4)]
+    assert all(map(same, batches_of(iter(wanted), (1, 1)), wanted))
+
+
+class Here(Named):
+    """A named tuple of this very module."""
+
+
+@pytest.mark.parametrize("kind", [Named, Here])
+def test_named_tuples_come_back_as_the_same_class(kind: Any) -> None:
+    made = [kind(np.arange(3), {"x": np.zeros(3)})] * 2
+    for source in (lambda: iter(made), iter(made)):
+        assert all(type(batch) is kind for batch in batches_of(source, (1, 1)))
+
+
+MAIN = """
+import sys
+from collections import namedtuple
+from typing import NamedTuple
+import numpy as np
+from fastfeed import FeedRunner
+
+assert __name__ == "__main__"
+if "stands for a side effect" in sys.argv:
+    print("the main module runs", flush=True)
+class Point(NamedTuple):
+    x: object
+    y: object
+class Item:
+    def __init__(self, i): self.i = i
+    def batch(self, k): return Point(np.array([self.i + k]), np.array([self.i]))
+class Source:
+    step = 10
+    def batches(self): return (Item(i).batch(self.step) for i in range(3))
+bias = 5
+def transform(item): return item.batch(bias)
+seen = []
+for source, options in (
+    (Source().batches, {}),
+    (lambda: Source().batches(), {}),
+    (iter([Item(i) for i in range(3)]), {"transform": transform}),
+    ([Item(i) for i in range(3)], {"transform": lambda i: transform(i), "records": False}),
+    (iter([Point(np.array([i]), np.array([i])) for i in range(3)]), {}),
+):
+    for batch in FeedRunner(source, processes=1, stall_timeout_s=15, **options):
+        assert type(batch) is Point, type(batch)
+        seen.append(int(batch.x[0]))
+print(seen)
+"""
+
+
+def test_what_lives_in_the_main_module_works_and_it_is_not_run_again(tmp_path: Path) -> None:
+    script = tmp_path / "main.py"
+    script.write_text(MAIN)
+    call = [sys.executable, str(script), "stands for a side effect"]
+    done = subprocess.run(call, capture_output=True, text=True, timeout=60, cwd=ROOT, env={"PYTHONPATH": str(ROOT)})
+    assert done.stdout.splitlines() == ["the main module runs", str([10, 11, 12] * 2 + [5, 6, 7] * 2 + [0, 1, 2])]
+    assert (done.stderr, done.returncode) == ("", 0)
+
+
+@in_every_mix
+def test_leaves_are_cast_in_the_producers(mix: tuple[int, int]) -> None:
+    """Also where one leaf is cast and lies elsewhere then, and the other stays where it was written."""
+
+    def filled(worker: Worker) -> Iterator[Any]:
+        for i in range(worker.index, 9, worker.count):
+            x, y = worker.empty((np.zeros((2, 3)), np.zeros(2, int)))
+            x[:], y[:] = i / 2, i
+            yield x, y
+
+    rows = [(np.full(3, i / 2), i) for i in range(18)]
+    for source, options in ((rows, {"batch_size": 2}), (filled, {})):
+        for dtypes in ("float32", (ml_dtypes.bfloat16, "int16")):
+            made = batches_of(source, mix, dtypes=dtypes, **options)
+            kinds = (np.float32, np.int64) if dtypes == "float32" else (ml_dtypes.bfloat16, np.int16)
+            assert {(x.dtype, y.dtype) for x, y in made} == {tuple(map(np.dtype, kinds))}
+            halves = [(float(x) * 2, int(y)) for xs, ys in made for x, y in zip(xs[:, 0], ys, strict=True)]
+            assert all(half == number for half, number in halves)
+            assert len(halves) == 18
+
+
+@in_every_mix
+def test_records_of_any_length_are_padded(mix: tuple[int, int]) -> None:
+    words = [{"ids": np.arange(n), "text": b"w" * n + b"\0"} for n in (2, 2, 3, 1, 0, 5, 4)]
+    made = batches_of(words, mix, batch_size=2, pad=-1)
+    assert [batch["ids"].tolist() for batch in made] == [
+        [[0, 1], [0, 1]],
+        [[0, 1, 2], [0, -1, -1]],
+        [[-1] * 5, [0, 1, 2, 3, 4]],
+        [[0, 1, 2, 3]],
+    ]
+    assert [text for batch in made for text in batch["text"]] == [word["text"] for word in words]

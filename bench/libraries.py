@@ -192,7 +192,7 @@ def _numbered(batches: Iterator[np.ndarray]) -> Iterator[Batch]:
 @peer("dali", module="nvidia.dali", packages=("nvidia-dali-cuda130", "nvidia-dali-cuda120"))
 def dali(work: Work, workers: int) -> Iterator[Iterator[Batch]]:
     """fn.external_source(parallel=True, batch=True, prefetch_queue_depth=2 * workers, since at its default of 1 one
-    worker has all the work) in a pipeline of device_id=None, py_num_workers=workers, forked; outputs seen as numpy arrays.
+    worker has all the work) in a pipeline of device_id=None, py_num_workers=workers, forked; seen as numpy arrays.
     """
     from nvidia.dali import fn, pipeline_def
 

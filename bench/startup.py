@@ -70,7 +70,7 @@ def kill_rows(given: argparse.Namespace) -> list[Row]:
     rows = []
     names = chosen(PEERS, given)
     for name in tqdm(names, desc=KILLED, file=sys.stderr):
-        row = Row(KILLED, name, 2, "processes after 12 s")
+        row = Row(KILLED, name, 2, "processes")
         try:
             left = killed(name, waits=(2, 4) if given.quick else (2, 12))
         except RunFailed as error:

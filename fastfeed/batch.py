@@ -76,8 +76,8 @@ class BatchSpec:
 
     def check_leaves(self, values: Sequence[Any], place: str) -> Batch:
         """The same for leaves that are already out of their containers."""
-        arrays = tuple(self._fit(v, leaf, place=place) for v, leaf in zip(values, self.leaves, strict=True))
-        return Batch(arrays, rows_of(arrays, self.leaves, place=place), sum(map(_nbytes, arrays)))
+        arrays = tuple([self._fit(v, leaf, place=place) for v, leaf in zip(values, self.leaves, strict=True)])
+        return Batch(arrays, rows_of(arrays, self.leaves, place=place), sum(map(nbytes_of, arrays)))
 
     def difference(self, other: BatchSpec) -> str:
         """In what batches of another spec differ from those of this one; empty where they do not."""
@@ -284,7 +284,7 @@ def _name(dtype: np.dtype[Any]) -> str:
     return "bytes" if dtype == BYTES else str(dtype)
 
 
-def _nbytes(array: np.ndarray[Any, Any]) -> int:
+def nbytes_of(array: np.ndarray[Any, Any]) -> int:
     """Bytes in memory; an object array's own bytes are counted beside its pointers."""
     return int(array.nbytes) + (sum(map(len, array.flat)) if array.dtype.kind == "O" else 0)
 

@@ -1,4 +1,4 @@
-"""Sources for the tests of every mix of processes and threads. A worker process imports this file, so it is a light one."""
+"""Sources for the tests of every mix of processes and threads. Worker processes import this file: it is a light one."""
 
 from __future__ import annotations
 

@@ -88,6 +88,16 @@ class Script:
         """Sends a signal to all of its process group, as a terminal does."""
         os.killpg(self.pid, number)
 
+    @staticmethod
+    def signal_other(pid: int, number: int) -> None:
+        """Sends a signal to a process that the script has told of."""
+        os.kill(pid, number)
+
+    def gone(self) -> None:
+        """Waits until every process that the script has named has ended: two seconds, not more."""
+        self._process.poll()
+        until(lambda: all(map(gone, self.tree())), f"the end of {self.tree()}", GONE_S)
+
     def tree(self) -> list[int]:
         """Every process that the script has named."""
         return [int(word) for line in self.lines if line.startswith("tree") for word in line.split()[1:]]
@@ -96,7 +106,7 @@ class Script:
         """Waits for the end, and for that of all its processes: two seconds, not more."""
         out, err = self._process.communicate(timeout=LONG_S)
         self.lines += out.splitlines()
-        until(lambda: all(map(gone, self.tree())), f"the end of {self.tree()}", GONE_S)
+        self.gone()
         return Ended(self._process.returncode, self.lines, err)
 
     def kill(self) -> None:

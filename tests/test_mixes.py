@@ -1,4 +1,4 @@
-"""Every mix of processes and threads delivers the same: each record once, in order, in its structure, dtype and shape."""
+"""Every mix of processes and threads delivers the same: each record once, in order, in its structure and dtype."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 
 from fastfeed import FeedRunner, FeedStopped, Worker
 from tests.batches import Leaf, Pair, make, same, templates
-from tests.feeds import Readable, chunks, ids_of, shared_out
+from tests.feeds import Readable, chunks, ids_of
 from tests.mixes import LIMIT_S, MIXES, SOURCES, Named, draws, name, producers, told
 
 ROOT = Path(__file__).parents[1]

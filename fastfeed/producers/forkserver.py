@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fastfeed.errors import OptionError
-from fastfeed.ring.memory import Descriptor
+from fastfeed.ring.memory import MSG_CMSG_CLOEXEC, Descriptor
 
 PR_SET_PDEATHSIG = 1
 EVENT = struct.Struct("<cqqq")  # b"S", lane, pid, 0: started, with a pidfd; b"X", lane, pid, status: ended
@@ -71,7 +71,7 @@ class ForkServer:
     def event(self) -> Event | None:
         """The next event, which must be there; None when the server is gone."""
         try:
-            data, fds, _, _ = socket.recv_fds(self.socket, EVENT.size, 1)
+            data, fds, _, _ = socket.recv_fds(self.socket, EVENT.size, 1, MSG_CMSG_CLOEXEC)
         except ConnectionError:  # it is gone, and has not read all that it was asked for
             return None
         if not data:
@@ -98,9 +98,9 @@ def _socketpair() -> tuple[socket.socket, socket.socket]:
         return ours, socket.socket(fileno=fcntl.fcntl(theirs.fileno(), fcntl.F_DUPFD_CLOEXEC, 3))
 
 
-def die_with(parent: int) -> None:
-    """The kernel kills this process when `parent` ends, whatever either of them is doing then. See prctl(2)."""
-    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+def die_with(parent: int, by: int = signal.SIGKILL) -> None:
+    """The kernel ends this process when `parent` ends, whatever either of them is doing then. See prctl(2)."""
+    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, by, 0, 0, 0)
     if os.getppid() != parent:  # it was faster
         os._exit(1)
 
@@ -108,6 +108,7 @@ def die_with(parent: int) -> None:
 def serve(control: int, trainer: int) -> None:
     """The life of the fork server; never returns."""
     die_with(trainer)
+    os.set_inheritable(control, False)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())  # a trainer that blocks signals would have blocked them here, too
     for fd in range(3):  # or else some memory of ours would get such a number, and native code would print into it
@@ -119,11 +120,21 @@ def serve(control: int, trainer: int) -> None:
     from fastfeed.producers import worker
 
     server = _Server(socket.socket(fileno=control), worker.main)
+    # By a signal that it can answer: what the workers have started themselves is to go, too.
+    signal.signal(signal.SIGTERM, lambda *_: server.end())
+    die_with(trainer, signal.SIGTERM)
     gc.freeze()
     while server.step():
         pass
-    server.kill()
-    os._exit(0)
+    server.end()
+
+
+def _kill_group(leader: int) -> None:
+    """Ends a worker and the programs that it has started."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(leader, signal.SIGKILL)
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(leader, signal.SIGKILL)  # it may not have made its group yet
 
 
 class _Server:
@@ -148,17 +159,18 @@ class _Server:
             self._reap()
         if self._control.fileno() not in ready:
             return True
-        data, fds, _, _ = socket.recv_fds(self._control, MESSAGE_NBYTES, 16)
+        data, fds, _, _ = socket.recv_fds(self._control, MESSAGE_NBYTES, 16, MSG_CMSG_CLOEXEC)
         if data:
             self._fork(json.loads(data), fds)
         return bool(data)
 
-    def kill(self) -> None:
-        """Ends what is left."""
-        for pid in self._lanes:
-            os.kill(pid, signal.SIGKILL)
-        for pid in self._lanes:
-            os.waitpid(pid, 0)
+    def end(self) -> None:
+        """Ends the workers that are left, all that they have started, and this process."""
+        try:
+            for pid in self._lanes:
+                _kill_group(pid)
+        finally:
+            os._exit(0)
 
     def _fork(self, task: dict[str, Any], fds: Sequence[int]) -> None:
         server = os.getpid()
@@ -175,6 +187,8 @@ class _Server:
         code = 1
         try:
             die_with(server)
+            os.setpgid(0, 0)
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             os.close(self._control.detach())
@@ -191,7 +205,9 @@ class _Server:
 
     def _reap(self) -> None:
         while self._lanes:
-            pid, status = os.waitpid(-1, os.WNOHANG)
-            if not pid:
+            ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            if ended is None:
                 return
+            _kill_group(ended.si_pid)  # as long as it is not reaped, its number means no other process
+            pid, status = os.waitpid(ended.si_pid, 0)
             self._control.send(EVENT.pack(b"X", self._lanes.pop(pid), pid, status))

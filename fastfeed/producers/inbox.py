@@ -14,6 +14,7 @@ from typing import Any
 
 from fastfeed.producers.outlet import RingOutlet
 from fastfeed.producers.ship import unpack
+from fastfeed.ring.memory import MSG_CMSG_CLOEXEC
 from fastfeed.ring.writer import Stopped
 from fastfeed.source import Item, Items
 from fastfeed.worker import Worker
@@ -65,7 +66,10 @@ class Inbox:
         if not self._asked and not self._ended:
             self._asked = True
             wanted = int(BUSY_S / max(self._item_s, 1e-6)) * self._threads
-            self._work.send(REQUEST.pack(max(self._threads, min(MOST, wanted))))
+            try:
+                self._work.send(REQUEST.pack(max(self._threads, min(MOST, wanted))))
+            except ConnectionError:  # the trainer is gone
+                raise Stopped from None
 
     def _receive(self) -> None:
         ready = dict(self._poll.poll(WAIT_MS))
@@ -73,7 +77,7 @@ class Inbox:
             raise Stopped
         if not ready:
             return
-        data, fds, _, _ = socket.recv_fds(self._work, ORDER.size + INLINE_NBYTES, 1)
+        data, fds, _, _ = socket.recv_fds(self._work, ORDER.size + INLINE_NBYTES, 1, MSG_CMSG_CLOEXEC)
         if not data:  # the trainer is gone
             raise Stopped
         kind, nbytes = ORDER.unpack_from(data)

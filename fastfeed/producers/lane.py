@@ -21,7 +21,7 @@ from fastfeed.producers.failure import revive
 from fastfeed.producers.forkserver import ForkServer
 from fastfeed.producers.worker import STACKS_SIGNAL, Task
 from fastfeed.ring.board import Board
-from fastfeed.ring.memory import Descriptor, Segment
+from fastfeed.ring.memory import MSG_CMSG_CLOEXEC, Descriptor, Segment
 from fastfeed.ring.reader import Hold, Reader
 from fastfeed.ring.writer import NEWS
 
@@ -118,7 +118,7 @@ class Lane:
         return f"{head}:\n{_readable(text) or '  no answer'}"
 
     def _hear(self) -> None:
-        data, fds, _, _ = socket.recv_fds(self._news, NEWS.size, 1)
+        data, fds, _, _ = socket.recv_fds(self._news, NEWS.size, 1, MSG_CMSG_CLOEXEC)
         kind, nbytes, first, count = NEWS.unpack(data)
         if kind == b"S":
             self.reader.add_part(fds[0], range(first, first + count), nbytes)

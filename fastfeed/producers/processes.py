@@ -75,12 +75,16 @@ class ProcessProducers:
         """The next batch or end of epoch; None at the end. Raises the failure, or Timeout after `timeout_s`."""
         deadline = 0.0
         order = self._order
+        if os.getpid() != self._pid:
+            raise StateError(
+                "this process is a forked copy of the one that made the runner, whose batches they are: needed a "
+                "FeedRunner of its own"
+            )
         while True:
             with self._lock:
                 if len(self._crew.gone) >= self._hoard:
                     self._crew.give_back()
                 if not order.ready or order.failure is not None:
-                    self._refuse_copy()
                     self._crew.give_back()
                     self._drain()
                 if self._stopped:
@@ -169,13 +173,6 @@ class ProcessProducers:
         batch, copied = lane.reader.lend(slot, lane.spec, rows=rows, room=room)
         self._copied += copied
         return Made(batch, stream, place)
-
-    def _refuse_copy(self) -> None:
-        if os.getpid() != self._pid:
-            raise StateError(
-                "this process is a forked copy of the one that made the runner, whose batches they are: needed a "
-                "FeedRunner of its own"
-            )
 
     def _take_back(self) -> None:
         """Slots, now and then, of a consumer that has let go of them and does not come back soon."""

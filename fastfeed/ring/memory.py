@@ -11,6 +11,7 @@ from fastfeed.collate import ALIGN
 
 PAGE = mmap.PAGESIZE
 MADV_POPULATE_READ, MADV_POPULATE_WRITE = 22, 23  # Linux 5.14; Python has no names for them
+MSG_CMSG_CLOEXEC = 0x40000000  # received descriptors are not for programs that are started later; see recvmsg(2)
 F_ADD_SEALS, F_SEAL_SHRINK, F_SEAL_GROW = 1033, 0x2, 0x4
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from fastfeed.batch import BYTES, Batch, BatchSpec
+from fastfeed.batch import BYTES, Batch, BatchSpec, nbytes_of
 from fastfeed.collate import aligned_arrays
 from fastfeed.ring.board import Board
 from fastfeed.ring.layout import decode, offsets
@@ -106,7 +106,7 @@ class Reader:
             leaves = tuple([np.ndarray(shape, dtype, owner, at) for shape, dtype, at in recipe])
         else:
             leaves = decode(owner)
-            nbytes = sum(leaf.nbytes for leaf in leaves)
+            nbytes = sum(map(nbytes_of, leaves))
         return Batch(leaves, rows, nbytes, Lease(hold))
 
     def lend(self, slot: int, spec: BatchSpec, *, rows: int, room: int) -> tuple[Batch, bool]:
@@ -123,10 +123,12 @@ class Reader:
 
     def take_back(self, holds: Iterable[Hold]) -> None:
         """Slots that nobody looks at any more are the worker's again."""
-        slots = [h.slot for h in holds if self._holds.get(h.slot) is h]
-        for slot in slots:
-            del self._holds[slot]
-            self.board.slots.release(slot)
+        slots = []
+        for hold in holds:  # the same one may come twice: ended by the user, and gone
+            if self._holds.get(hold.slot) is hold:
+                del self._holds[hold.slot]
+                self.board.slots.release(hold.slot)
+                slots.append(hold.slot)
         if slots:
             with contextlib.suppress(OSError):  # the worker is gone, and its ring with it
                 os.write(self._returns.fd, array("I", slots).tobytes())

@@ -145,7 +145,7 @@ class Writer:
         for leaf in leaves:
             address = leaf.__array_interface__["data"][0]
             part = next((p for p in self._parts if p.holds(address)), None)
-            if part is None:
+            if part is None or not leaf.nbytes:  # nothing may "lie" where the next slot begins
                 continue
             found = self._lent_out.get(part.slots.start + (address - part.address) // part.slot_nbytes)
             if found is None:
@@ -160,13 +160,16 @@ class Writer:
         self._lent_out.pop(lent.slot, None)
 
     def send(self, token: Token) -> None:
-        """Tells the trainer."""
-        os.write(self._ends.tokens, FORMAT.pack(*token))
+        """Tells the trainer. Raises Stopped where there is none any more."""
+        try:
+            os.write(self._ends.tokens, FORMAT.pack(*token))
+        except BrokenPipeError:  # the kernel is about to kill this process, too
+            raise Stopped from None
 
     def commit(self, slot: int, token: Token) -> None:
         """Sends a filled slot off: it is the trainer's from now on."""
         self.board.slots.commit(slot)
-        os.write(self._ends.tokens, FORMAT.pack(*token))
+        self.send(token)
 
     def abandon(self, slot: int) -> None:
         """Takes a lent slot back unused."""
@@ -188,8 +191,12 @@ class Writer:
             self.tell(b"P", cloudpickle.dumps(spec))
 
     def _tell(self, segment: Segment, message: bytes) -> None:
-        socket.send_fds(self._ends.news, [message], [segment.fd])
-        segment.close_fd()
+        try:
+            socket.send_fds(self._ends.news, [message], [segment.fd])
+        except ConnectionError:
+            raise Stopped from None
+        finally:
+            segment.close_fd()
 
     def _grow(self, nbytes: int) -> None:
         """A new part with slots that hold `nbytes`; the old one goes when its last slot has come back."""

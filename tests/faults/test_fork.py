@@ -1,0 +1,141 @@
+"""The trainer is forked while a runner lives: the copy can do no harm, and it keeps nothing alive."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tests.scripts import Script
+
+Start = Callable[..., Script]
+
+# The child holds copies of views, of the runner and of every descriptor; the parent's batches must stay right.
+FORKED = """
+    import random
+    def stream():
+        for i in range(20_000):
+            yield np.full((4, 100), i)
+
+    runner, reader = started(stream, processes=1)
+    held = [next(reader) for _ in range(3)]
+
+    def child():
+        {child}
+
+    pid = os.fork()
+    if pid == 0:
+        child()
+        os._exit(0)
+    print("tree", pid, flush=True)
+    expected = 4
+    for batch in reader:
+        assert (batch == expected).all(), (batch, expected)
+        expected += 1
+    assert [int(b[0, 0]) for b in held] == [1, 2, 3] and all((b == b[0, 0]).all() for b in held)
+    assert expected == 20_000
+    os.waitpid(pid, 0)
+    print("right")
+    """
+
+
+@pytest.fixture
+def script() -> Iterator[Start]:
+    started: list[Script] = []
+
+    def start(code: str) -> Script:
+        started.append(Script(code, python=("-W", "error")))
+        return started[-1]
+
+    yield start
+    for one in started:
+        one.kill()
+
+
+@pytest.mark.parametrize(
+    "child",
+    [
+        "held.clear(); gc.collect()",
+        "runner.stop()",
+        "sys.exit(0)",
+        "global runner, reader; del runner, reader; gc.collect()",
+        "runner.snapshot()",
+    ],
+)
+def test_a_child_can_do_no_harm(script: Start, child: str) -> None:
+    ended = script(FORKED.replace("{child}", child)).ended()
+    assert (ended.code, ended.err, ended.out[-1]) == (0, "", "right")
+
+
+def test_a_child_cannot_take(script: Start) -> None:
+    """It would take the parent's batches; and it has no worker of its own."""
+    child = """
+        try:
+            next(reader)
+        except Exception as error:
+            print("child:", type(error).__name__, flush=True)
+        """.strip()
+    ended = script(FORKED.replace("{child}", child)).ended()
+    assert (ended.code, ended.err, ended.out[-1]) == (0, "", "right")
+    assert "child: StateError" in ended.out
+
+
+def test_a_child_can_have_a_runner_of_its_own(script: Start) -> None:
+    child = """
+        with FeedRunner(stream, processes=1) as own:
+            print("child:", sum(1 for _ in own), flush=True)
+        """.strip()
+    ended = script(FORKED.replace("{child}", child)).ended()
+    assert (ended.code, ended.err, ended.out[-1]) == (0, "", "right")
+    assert "child: 20000" in ended.out
+
+
+LIVING = """
+    runner, reader = started()
+    others = below(os.getpid())
+    {start}
+    print("child", pid, flush=True)
+    {end}
+    """
+CHILDREN = {
+    "fork": "pid = os.fork() or (signal.pause(), os._exit(0))",
+    "multiprocessing": "p = multiprocessing.get_context('fork').Process(target=signal.pause, daemon=True); p.start(); pid = p.pid",
+    "subprocess": "pid = subprocess.Popen(['sleep', '100'], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,"
+    " stderr=subprocess.DEVNULL).pid",
+    "subprocess that inherits": "pid = subprocess.Popen(['sleep', '100'], close_fds=False).pid",
+}
+
+
+@pytest.mark.parametrize("kind", CHILDREN)
+@pytest.mark.parametrize("end", ["stop", "SIGKILL"])
+def test_children_that_live_on_keep_no_worker(script: Start, kind: str, end: str) -> None:
+    """They hold copies of pipes and sockets: no end of file may be what the workers wait for."""
+    stop = "runner.stop(); os.kill(pid, 9); os.waitpid(pid, 0)" if end == "stop" else "signal.pause()"
+    running = script(LIVING.replace("{start}", CHILDREN[kind]).replace("{end}", stop))
+    running.line("tree")
+    child = int(running.line("child"))
+    if end == "SIGKILL":
+        running.signal(signal.SIGKILL)
+        running.gone()
+        running.signal_other(child, signal.SIGKILL)
+    assert running.ended().code == (0 if end == "stop" else -signal.SIGKILL)
+
+
+def test_descriptors_do_not_leak_into_other_programs(script: Start) -> None:
+    """Neither the trainer's nor the worker's: a program that inherits everything has the three standard streams."""
+    running = script(
+        """
+        def stream():
+            seen = subprocess.run(["ls", "/proc/self/fd"], close_fds=False, capture_output=True).stdout.split()
+            while True:
+                yield np.full(4, len(seen))
+        runner = FeedRunner(stream, processes=1)
+        in_worker = int(next(iter(runner))[0])
+        seen = subprocess.run(["ls", "/proc/self/fd"], close_fds=False, capture_output=True).stdout.split()
+        runner.stop()
+        print(in_worker, len(seen))
+        """
+    )
+    ended = running.ended()
+    assert (ended.code, ended.err, ended.out[-1]) == (0, "", "4 4"), "three, and the folder itself"

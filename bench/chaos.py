@@ -94,7 +94,10 @@ class Killer:
                 found = workers()
                 if not found:
                     continue
-                os.kill(self._random.choice(found), signal.SIGKILL)
+                try:
+                    os.kill(self._random.choice(found), signal.SIGKILL)
+                except ProcessLookupError:  # its predecessor's death was not heard of yet
+                    continue
                 outcome.kills += 1
                 self._audit()
         except Exception as error:

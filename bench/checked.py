@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
 import zlib
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
 import psutil
+
+from fastfeed import Worker
 
 RECORDS = 16
 MB = 1e6
@@ -35,6 +39,29 @@ class Stamped:
         return {"check": np.full(RECORDS, checksum(ids, data)), "data": data, "ids": ids}
 
 
+@dataclass(frozen=True)
+class InPlace:
+    """The same as a callable that fills its batches in the ring's own memory: every producer numbers its own."""
+
+    width: int
+    vary: bool = False
+
+    def __call__(self, worker: Worker) -> Iterator[dict[str, Any]]:
+        for index in itertools.count():
+            width = self.width * (1 + index * 7919 % 4) if self.vary else self.width
+            batch = worker.empty({**_like(width), "who": np.empty(RECORDS, np.int64)})
+            batch["data"][...] = worker.rng.integers(0, 256, batch["data"].shape, np.uint8)
+            batch["ids"][...] = np.arange(index * RECORDS, (index + 1) * RECORDS)
+            batch["check"][...] = checksum(batch["ids"], batch["data"])
+            batch["who"][...] = worker.index
+            yield batch
+
+
+def _like(width: int) -> dict[str, Any]:
+    numbers = np.empty(RECORDS, np.int64)
+    return {"check": numbers, "data": np.empty((RECORDS, width), np.uint8), "ids": numbers}
+
+
 def checksum(ids: np.ndarray[Any, Any], data: np.ndarray[Any, Any]) -> int:
     """Over the bytes of both, and their shape."""
     return zlib.crc32(np.ascontiguousarray(data), zlib.crc32(ids.tobytes(), data.shape[1]))
@@ -42,13 +69,13 @@ def checksum(ids: np.ndarray[Any, Any], data: np.ndarray[Any, Any]) -> int:
 
 @dataclass
 class Ledger:
-    """Takes every batch in its order and notes what is wrong."""
+    """Takes every batch in the order of its stream (there is one, but for InPlace) and notes what is wrong."""
 
     batches: int = 0
     nbytes: int = 0
     faults: Counter[str] = field(default_factory=Counter)
     first: dict[str, str] = field(default_factory=dict)
-    _next: int = 0
+    _next: Counter[int] = field(default_factory=Counter)
 
     def take(self, batch: dict[str, Any]) -> None:
         """One batch."""
@@ -57,10 +84,11 @@ class Ledger:
         self.nbytes += data.nbytes + ids.nbytes + check.nbytes
         if not (check == checksum(ids, data)).all():
             self.note("torn", f"batch {self.batches - 1}: the checksum is wrong")
-        start = int(ids[0])
-        if start != self._next or not (np.diff(ids) == 1).all() or len(ids) != RECORDS:
-            self.note("lost" if start > self._next else "repeated", f"needed record {self._next}, got {ids[:2]}")
-        self._next = start + RECORDS
+        start, who = int(ids[0]), int(batch["who"][0]) if "who" in batch else 0
+        if start != self._next[who] or not (np.diff(ids) == 1).all() or len(ids) != RECORDS:
+            needed = self._next[who]
+            self.note("lost" if start > needed else "repeated", f"stream {who}: needed record {needed}, got {ids[:2]}")
+        self._next[who] = start + RECORDS
 
     def note(self, kind: str, text: str) -> None:
         """Something is wrong."""

@@ -41,7 +41,8 @@ def machine(document: dict[str, Any]) -> str:
     quick = " **A quick run: these figures mean nothing.**" if plan["quick"] else ""
     return (
         f"{about['cores']} cores of {about['cpu']}, {about['memory_gib']} GiB, Linux {about['kernel']}, {about['at']}; "
-        f"runs for each figure: {plan['repeats']}, {plan['seconds']:g} s each. {versions}. Not installed: {missing}.{quick}"
+        f"runs for each figure: {plan['repeats']}, {plan['seconds']:g} s each. "
+        f"{versions}. Not installed: {missing}.{quick}"
     )
 
 

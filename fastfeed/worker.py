@@ -27,6 +27,7 @@ class Worker:
     seed: int
     epoch: int
     allocate: Allocate = field(default=aligned_arrays, repr=False, compare=False)
+    _known: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)  # the last `like`
 
     @cached_property
     def rng(self) -> np.random.Generator:
@@ -40,11 +41,14 @@ class Worker:
         they are ordinary arrays. Leaves of `like` need no more than `shape` and `dtype`. Each batch needs a call of
         its own; waits while no memory is free, and raises StateError for a buffer that is yielded twice.
         """
-        structure = structure_of(like)
-        blanks = [(tuple(leaf.shape), np.dtype(leaf.dtype)) for leaf in leaves_of(structure, like) or ()]
-        if not blanks:
-            raise OptionError("worker.empty(like): needed a batch, that is at least one array, and got an empty one")
-        return rebuild(structure, self.allocate(blanks))
+        known = self._known.get("like")
+        if known is None or known[0] is not like:
+            structure = structure_of(like)
+            blanks = [(tuple(leaf.shape), np.dtype(leaf.dtype)) for leaf in leaves_of(structure, like) or ()]
+            if not blanks:
+                raise OptionError("worker.empty(like): needed a batch, that is at least one array; got an empty one")
+            known = self._known["like"] = (like, structure, blanks)
+        return rebuild(known[1], self.allocate(known[2]))
 
 
 def takes(function: Callable[..., Any], name: str) -> bool:

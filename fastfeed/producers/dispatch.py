@@ -65,6 +65,7 @@ class Dispatcher:
         self._read = False  # whether the source has ended
         self._complete = False
         self._over = False
+        self._broken: BaseException | None = None
         self._bell = Descriptor(os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC))
         self.thread = threading.Thread(target=self._run, name="fastfeed-dispatch", daemon=True)
 
@@ -138,7 +139,9 @@ class Dispatcher:
                     request = self._requests.popleft()
                     if not self._answer(*request):
                         self._requests.append(request)
-        except BaseException as error:  # the user's iterator failed
+                if self._broken is not None:
+                    raise self._broken
+        except BaseException as error:
             failure = error if isinstance(error, FeedError) else ProducerFailed("the source", error)
             with self._lock:
                 self._order.fail(failure, getattr(failure, "ticket", None) if self._order.ordered else None)
@@ -213,8 +216,14 @@ class Dispatcher:
 
     def _next(self) -> Deal | None:
         while not self._read and not self._over:
-            deal = next(self._deals, None)
+            deal = None
+            try:
+                deal = next(self._deals, None)
+            except BaseException as error:  # the user's iterator failed; what it gave before is still sent
+                self._broken = error
             with self._lock:
+                if self._broken is not None:
+                    return None
                 if deal is None:
                     self._read = True
                 elif deal.payload is not EpochEnd:

@@ -44,6 +44,7 @@ class Lane:
         self.ended: set[int] = set()  # threads that have no more
         self.failed = False
         self.exited = False
+        self.agreed = False  # whether its spec was held against the first worker's
         self.odd = False  # it makes other batches than the first worker did
         self._returned, give_back = map(Descriptor, os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK))
         self._news, self._their_news = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)

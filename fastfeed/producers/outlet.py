@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -14,6 +13,7 @@ from fastfeed.collate import Blank, aligned_arrays
 from fastfeed.producers.failure import carry
 from fastfeed.producers.sequence import Made
 from fastfeed.ring.layout import encode, packed_nbytes
+from fastfeed.ring.part import Plan
 from fastfeed.ring.token import BATCH, END, EPOCH, FAILED, HOLE, SKIPPED
 from fastfeed.ring.writer import NO_NEED, Writer
 from fastfeed.stats import StageRow
@@ -37,6 +37,8 @@ class RingOutlet:
         self._views: dict[tuple[int, int], list[Array]] = {}  # by slot and records
         self._nbytes: dict[int, int] = {}  # by records
         self._generation = 0
+        self._blanks: Sequence[Blank] = ()
+        self._plan = Plan.of(())
         writer.need(thread, NO_NEED if ordered else epoch)
 
     def begin(self, ticket: int) -> None:
@@ -47,8 +49,9 @@ class RingOutlet:
         """Arrays in a slot, to be filled and put."""
         if not self._regular:  # a description comes first, and says how long it is only when all is known
             return aligned_arrays(blanks)
-        slot = self._lend(packed_nbytes([math.prod(shape) * dtype.itemsize for shape, dtype in blanks]))
-        return self._writer.lend_out(slot, blanks)
+        if blanks is not self._blanks:
+            self._blanks, self._plan = blanks, Plan.of(blanks)
+        return self._writer.lend_out(self._lend(self._plan.nbytes), self._plan)
 
     def hold(self, key: int, item: int, record: int) -> None:
         """Shows what is being made, so that it can be named if this process dies."""

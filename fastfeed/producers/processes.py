@@ -226,7 +226,7 @@ class ProcessProducers:
         if lane is None:
             return
         if kind in (BATCH, HOLE):
-            if kind == BATCH and not lane.reader.knows(slot):
+            if kind == BATCH and not (lane.agreed and lane.reader.knows(slot)):
                 lane.learn_of(slot)
                 self._agree(lane)
                 self._hoard = max(1, self._crew.audit().all // 16)
@@ -259,6 +259,7 @@ class ProcessProducers:
 
     def _agree(self, lane: Lane) -> None:
         """All workers must make the same batches; the first one says which."""
+        lane.agreed = True
         if self.spec is None:
             self.spec = lane.spec
         elif lane.spec is not None:

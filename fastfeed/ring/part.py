@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import ctypes
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from fastfeed.collate import Blank
+from fastfeed.ring.layout import offsets
 from fastfeed.ring.memory import Segment
 
 Array = np.ndarray[Any, Any]
@@ -24,6 +27,7 @@ class Part:
     touched: set[int]
 
     def __post_init__(self) -> None:
+        self.owner: Any = ctypes.c_ubyte * self.slot_nbytes  # stands for the memory of one slot
         self.address = ctypes.addressof(ctypes.c_ubyte.from_buffer(self.segment.map))
 
     def holds(self, address: int) -> bool:
@@ -35,21 +39,46 @@ class Part:
         return (slot - self.slots.start) * self.slot_nbytes
 
 
+@dataclass(frozen=True)
+class Plan:
+    """How a batch that is to be made lies in a slot: shape, dtype and offset of each leaf, their bytes, the bytes of
+    all, and for how many records it is laid out (0: they do not have the same number)."""
+
+    leaves: tuple[tuple[tuple[int, ...], np.dtype[Any], int], ...]
+    sizes: tuple[int, ...]
+    nbytes: int
+    room: int
+
+    @classmethod
+    def of(cls, blanks: Sequence[Blank]) -> Plan:
+        """The plan for arrays of these shapes and dtypes."""
+        sizes = tuple(math.prod(shape) * dtype.itemsize for shape, dtype in blanks)
+        places, nbytes = offsets(sizes)
+        rows = {shape[0] if shape else 0 for shape, _ in blanks}
+        leaves = tuple((shape, dtype, at) for (shape, dtype), at in zip(blanks, places, strict=True))
+        return cls(leaves, sizes, nbytes, rows.pop() if len(rows) == 1 else 0)
+
+
 class LentOut(NamedTuple):
-    """A slot in the hands of the user's own code: a weak reference to what stands for its memory, where its leaves
-    begin, and for how many records it is laid out."""
+    """A slot in the hands of the user's own code: a weak reference to what stands for its memory, which begins at
+    `address`, and the plan of what lies in it."""
 
     slot: int
     owner: Any
-    addresses: tuple[int, ...]
-    sizes: tuple[int, ...]
-    room: int
+    address: int
+    plan: Plan
+
+    @property
+    def room(self) -> int:
+        """For how many records the slot is laid out."""
+        return self.plan.room
 
     def holds(self, leaves: Sequence[Array]) -> bool:
         """Whether every leaf lies in its place, with records of the size that it was laid out for."""
-        return len(leaves) == len(self.sizes) and all(
+        plan = self.plan
+        return len(leaves) == len(plan.sizes) and all(
             leaf.flags.c_contiguous
-            and leaf.nbytes * self.room == size * len(leaf)
-            and leaf.__array_interface__["data"][0] == address
-            for leaf, size, address in zip(leaves, self.sizes, self.addresses, strict=True)
+            and leaf.nbytes * plan.room == size * len(leaf)
+            and leaf.__array_interface__["data"][0] == self.address + at
+            for leaf, size, (_, _, at) in zip(leaves, plan.sizes, plan.leaves, strict=True)
         )

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
-import math
 import os
 import select
 import socket
@@ -12,18 +10,18 @@ import threading
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import cloudpickle
 import numpy as np
 
 from fastfeed.batch import BatchSpec
-from fastfeed.collate import Blank
 from fastfeed.errors import StateError
 from fastfeed.ring.board import Board
 from fastfeed.ring.layout import Share, offsets, slot_nbytes
 from fastfeed.ring.memory import Segment
-from fastfeed.ring.part import LentOut, Part
+from fastfeed.ring.part import LentOut, Part, Plan
 from fastfeed.ring.slots import FILLING, UNUSED
 from fastfeed.ring.token import FORMAT, SLOT, Token
 
@@ -123,18 +121,14 @@ class Writer:
         places, _ = offsets([a.nbytes for a in like])
         return [np.ndarray(a.shape, a.dtype, part.segment.map, offset + at) for a, at in zip(like, places, strict=True)]
 
-    def lend_out(self, slot: int, blanks: Sequence[Blank]) -> list[Array]:
+    def lend_out(self, slot: int, plan: Plan) -> list[Array]:
         """The same for the user's own code: the slot is free again when the arrays are gone unused."""
         part, offset = self._memory(slot)
         self._lends_out = True
-        owner = (ctypes.c_ubyte * part.slot_nbytes).from_buffer(part.segment.map, offset)
-        sizes = tuple(math.prod(shape) * dtype.itemsize for shape, dtype in blanks)
-        places, _ = offsets(sizes)
-        memory: Any = owner
-        arrays = [np.ndarray(shape, dtype, memory, at) for (shape, dtype), at in zip(blanks, places, strict=True)]
-        gone = weakref.ref(owner, lambda gone: self._dropped(slot, gone))
-        room = blanks[0][0][0] if all(shape and shape[0] == blanks[0][0][0] for shape, _ in blanks) else 0
-        self._lent_out[slot] = LentOut(slot, gone, tuple(part.address + offset + at for at in places), sizes, room)
+        owner = part.owner.from_buffer(part.segment.map, offset)
+        arrays = [np.ndarray(shape, dtype, owner, at) for shape, dtype, at in plan.leaves]
+        gone = weakref.ref(owner, partial(self._dropped, slot))
+        self._lent_out[slot] = LentOut(slot, gone, part.address + offset, plan)
         return arrays
 
     def borrowed(self, leaves: Sequence[Array]) -> LentOut | None:

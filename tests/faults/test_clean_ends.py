@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import random
 import signal
+import threading
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -91,7 +92,6 @@ def test_the_end_of_the_interpreter(script: Start, end: str) -> None:
 
 
 ENDLESS_LOOP = """
-    import faulthandler
     print("running", flush=True)
     with FeedRunner(endless, processes=2, threads=2) as runner:
         for number, batch in enumerate(runner):
@@ -115,8 +115,6 @@ def test_ctrl_c_at_any_moment(script: Start, seed: int) -> None:
 
 def pause(seconds: float) -> None:
     """The moment itself is what is tested; nothing is waited for."""
-    import threading
-
     threading.Event().wait(seconds)
 
 
@@ -204,7 +202,11 @@ def test_a_fork_server_that_is_stopped(script: Start) -> None:
 
 @pytest.mark.parametrize(
     "forgotten",
-    ["del runner", "next(stream); del runner, stream", "runner.me = runner; runner.stream = stream; del runner, stream"],
+    [
+        "del runner",
+        "next(stream); del runner, stream",
+        "runner.me = runner; runner.stream = stream; del runner, stream",
+    ],
     ids=["never read", "half way", "in a cycle"],
 )
 def test_a_forgotten_runner(script: Start, forgotten: str) -> None:

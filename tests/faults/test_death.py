@@ -1,4 +1,4 @@
-"""A worker process dies: the error says how, over what, within a second; or another one goes on, and nothing is lost."""
+"""A worker process dies: the error says how, and over what, and comes within a second."""
 
 from __future__ import annotations
 

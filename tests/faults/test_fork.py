@@ -100,7 +100,8 @@ LIVING = """
     """
 CHILDREN = {
     "fork": "pid = os.fork() or (signal.pause(), os._exit(0))",
-    "multiprocessing": "p = multiprocessing.get_context('fork').Process(target=signal.pause, daemon=True); p.start(); pid = p.pid",
+    "multiprocessing": "child = multiprocessing.get_context('fork').Process(target=signal.pause, daemon=True)\n"
+    "    child.start(); pid = child.pid",
     "subprocess": "pid = subprocess.Popen(['sleep', '100'], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,"
     " stderr=subprocess.DEVNULL).pid",
     "subprocess that inherits": "pid = subprocess.Popen(['sleep', '100'], close_fds=False).pid",

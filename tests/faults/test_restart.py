@@ -103,7 +103,7 @@ def test_over_epochs_the_shares_stay_whole() -> None:
 
 def test_the_same_order_with_and_without_deaths() -> None:
     with FeedRunner(Records(), batch_size=8, seed=3, shuffle=True) as runner:
-        undisturbed = np.concatenate([b for b in runner]).tolist()
+        undisturbed = np.concatenate(list(runner)).tolist()
     with restarting(Records(), (2, 1), batch_size=8, seed=3, shuffle=True) as runner:
         assert read_while_killing(runner) == undisturbed
 

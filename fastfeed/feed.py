@@ -142,6 +142,8 @@ class Feed:
                     self._fail(self._stalled())
                 continue
             except BaseException as error:
+                if not isinstance(error, FeedError):  # a signal handler's: what it came amidst is no part of it
+                    error.__suppress_context__ = True
                 self._fail(error)
             if made is None:
                 self._finish()

@@ -16,8 +16,8 @@ def free_memory_nbytes(root: Path = ROOT, own: str | None = None) -> int:
     """Bytes that this process may still take: the machine's, or those of its control groups where that is less."""
     free = int(psutil.virtual_memory().available)
     for folder in memory_groups(root, own):
-        limit = _number(folder / "memory.max") or _number(folder / "memory.limit_in_bytes")
-        used = _number(folder / "memory.current") or _number(folder / "memory.usage_in_bytes")
+        limit = _number(folder, "memory.max", "memory.limit_in_bytes")
+        used = _number(folder, "memory.current", "memory.usage_in_bytes")
         if limit is not None and used is not None and limit < UNLIMITED:
             free = min(free, limit - used)
     return max(free, LEAST_NBYTES)
@@ -54,6 +54,6 @@ def _text(file: Path) -> str:
         return ""
 
 
-def _number(file: Path) -> int | None:
-    text = _text(file).strip()
-    return int(text) if text.isdigit() else None
+def _number(folder: Path, *names: str) -> int | None:
+    texts = [_text(folder / name).strip() for name in names]
+    return next((int(text) for text in texts if text.isdigit()), None)

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from fastfeed.collate import Allocate, aligned_arrays
+from fastfeed.collate import Allocate, Blank, aligned_arrays
 from fastfeed.errors import OptionError
-from fastfeed.structure import leaves_of, rebuild, structure_of
+from fastfeed.structure import leaves_of, paths_of, rebuild, structure_of
 
 
 @dataclass(frozen=True)
@@ -44,11 +44,21 @@ class Worker:
         known = self._known.get("like")
         if known is None or known[0] is not like:
             structure = structure_of(like)
-            blanks = [(tuple(leaf.shape), np.dtype(leaf.dtype)) for leaf in leaves_of(structure, like) or ()]
+            blanks = list(map(_blank, leaves_of(structure, like) or (), paths_of(structure, "like")))
             if not blanks:
                 raise OptionError("worker.empty(like): needed a batch, that is at least one array; got an empty one")
             known = self._known["like"] = (like, structure, blanks)
         return rebuild(known[1], self.allocate(known[2]))
+
+
+def _blank(leaf: Any, path: str) -> Blank:
+    try:
+        shape, dtype = tuple(leaf.shape), np.dtype(leaf.dtype)
+    except (AttributeError, TypeError):
+        raise OptionError(f"worker.empty(like): {path} is a {type(leaf).__name__}; needed an array") from None
+    if dtype.kind in "OU":
+        raise OptionError(f"worker.empty(like): {path} has dtype {dtype}; needed numbers, bools or bytes of one length")
+    return shape, dtype
 
 
 def takes(function: Callable[..., Any], name: str) -> bool:

@@ -1,4 +1,4 @@
-"""What the machine, or the control group that the process is in, still has: read from trees as the kernel shows them."""
+"""What the machine, or the control group that the process is in, still has: from trees as the kernel shows them."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_the_least_of_all_groups_above_counts(tmp_path: Path, root: str, kind: d
     assert free_memory_nbytes(tmp_path, own) == 6 * GB
     work = group(base / "work", kind, 12 * GB, 11 * GB)
     assert free_memory_nbytes(tmp_path, own) == GB
-    assert memory_groups(tmp_path, own)[:2] == [job, work]
+    assert [g for g in memory_groups(tmp_path, own) if g != tmp_path][:2] == [job, work], "the innermost first"
     group(base / "other", kind, 1, 1)
     assert free_memory_nbytes(tmp_path, own) == GB, "a group that the process is not in"
 
@@ -83,15 +83,17 @@ def test_a_limit_of_zero_is_a_limit(tmp_path: Path) -> None:
     assert free_memory_nbytes(tmp_path, "0::/\n") == LEAST_NBYTES
 
 
-@given(st.lists(st.tuples(st.integers(1, 200 * GB), st.integers(0, 200 * GB)), min_size=1, max_size=4))
-def test_never_more_than_any_of_them_has(tmp_path_factory: pytest.TempPathFactory, groups: list[tuple[int, int]]) -> None:
+@given(groups=st.lists(st.tuples(st.integers(1, 200 * GB), st.integers(0, 200 * GB)), min_size=1, max_size=4))
+def test_never_more_than_any_of_them_has(
+    tmp_path_factory: pytest.TempPathFactory, groups: list[tuple[int, int]]
+) -> None:
     root = tmp_path_factory.mktemp("cgroup")
     folder, path = root, ""
     for number, (limit, used) in enumerate(groups):
         folder, path = folder / f"g{number}", f"{path}/g{number}"
         group(folder, V2, limit, used)
     rooms = [limit - used for limit, used in groups]
-    assert free_memory_nbytes(root, f"0::{path}\n") == max(LEAST_NBYTES, min(100 * GB, *rooms, 100 * GB))
+    assert free_memory_nbytes(root, f"0::{path}\n") == max(LEAST_NBYTES, min(100 * GB, *rooms))
 
 
 @pytest.mark.parametrize(

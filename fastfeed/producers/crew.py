@@ -73,17 +73,19 @@ class Crew:
 
     def give_back(self) -> None:
         """Slots that the consumer has let go are their workers' again."""
-        while self.gone:
-            holds = [self.gone.popleft() for _ in range(len(self.gone))]
-            for reader in dict.fromkeys(h.reader for h in holds):
-                reader.take_back(h for h in holds if h.reader is reader)
+        holds = tuple(self.gone)
+        for reader in dict.fromkeys(h.reader for h in holds):
+            reader.take_back(h for h in holds if h.reader is reader)
+        for _ in holds:  # only now: an exception of a signal handler must not lose them
+            self.gone.popleft()
 
     def succeed(self, lane: Lane, status: int, *, order: Sequence[Any], dispatcher: Dispatcher | None) -> Lane | None:
         """The end of a worker that should not have ended: the feed's, or else its successor."""
         hands = [hand for thread in range(lane.task.threads) for hand in _in_hand(lane, thread, dispatcher=dispatcher)]
         death = self._death(lane, status, named=[self._name(lane, hand, dispatcher=dispatcher) for hand in hands])
         guilty = self._strikes.blame([(h.key, h.record) for h in hands], accidental=death.accidental)
-        hopeless = self._strikes.hopeless(lane.task.index, fruitful=lane.delivered > 0 or bool(guilty))
+        fruitful = lane.delivered > 0 or bool(guilty)
+        hopeless = self._strikes.hopeless(lane.task.index, fruitful=fruitful, accidental=death.accidental)
         if self._options.on_worker_death == "raise" or hopeless:
             order.fail(death.error(), None)
             return None

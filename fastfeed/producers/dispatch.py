@@ -66,6 +66,7 @@ class Dispatcher:
         self._complete = False
         self._over = False
         self._broken: BaseException | None = None
+        self.reading = False  # whether the thread is in the user's code
         self._bell = Descriptor(os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC))
         self.thread = threading.Thread(target=self._run, name="fastfeed-dispatch", daemon=True)
 
@@ -217,10 +218,12 @@ class Dispatcher:
     def _next(self) -> Deal | None:
         while not self._read and not self._over:
             deal = None
+            self.reading = True
             try:
                 deal = next(self._deals, None)
             except BaseException as error:  # the user's iterator failed; what it gave before is still sent
                 self._broken = error
+            self.reading = False
             with self._lock:
                 if self._broken is not None:
                     return None

@@ -176,14 +176,14 @@ class _Server:
         server = os.getpid()
         pid = os.fork()
         if pid == 0:
-            self._become_worker(server, task, fds)
+            self._become_worker(task, fds, server=server)
         self._lanes[pid] = task["lane"]
         pidfd = os.pidfd_open(pid)
         socket.send_fds(self._control, [EVENT.pack(b"S", self._lanes[pid], pid, 0)], [pidfd])
         for fd in (*fds, pidfd):
             os.close(fd)
 
-    def _become_worker(self, server: int, task: dict[str, Any], fds: Sequence[int]) -> None:
+    def _become_worker(self, task: dict[str, Any], fds: Sequence[int], *, server: int) -> None:
         code = 1
         try:
             die_with(server)

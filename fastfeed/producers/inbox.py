@@ -96,7 +96,7 @@ class InboxSource:
     ordered = True
     shipped = None
 
-    def __init__(self, source: Items, inbox: Inbox, outlet: RingOutlet) -> None:
+    def __init__(self, source: Items, inbox: Inbox, *, outlet: RingOutlet) -> None:
         self.indexed = source.indexed
         self.records = source.records
         self.fetch = source.fetch

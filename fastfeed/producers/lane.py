@@ -122,7 +122,7 @@ class Lane:
         data, fds, _, _ = socket.recv_fds(self._news, NEWS.size, 1, MSG_CMSG_CLOEXEC)
         kind, nbytes, first, count = NEWS.unpack(data)
         if kind == b"S":
-            self.reader.add_part(fds[0], range(first, first + count), nbytes)
+            self.reader.add_part(fds[0], range(first, first + count), slot_nbytes=nbytes)
             return
         segment = Segment(fds[0], max(1, nbytes), writable=False)
         segment.close_fd()

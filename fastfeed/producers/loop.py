@@ -39,7 +39,7 @@ class Outlet(Protocol):
     def allocate(self, blanks: Sequence[Blank]) -> Sequence[np.ndarray[Any, Any]]:
         """Arrays of these shapes and dtypes, to be filled and put."""
 
-    def hold(self, key: int, item: int, record: int) -> None:
+    def hold(self, key: int, item: int, *, record: int) -> None:
         """Takes note of what is being made: `record` of the `item`-th item, under ticket or epoch `key`."""
 
     def put(self, made: Made, key: int, *, item: int, spec: BatchSpec | None) -> bool:
@@ -81,7 +81,7 @@ class Maker:
                 return None
             value, varied = collate(records, self._pad, place=place, allocate=outlet.allocate)
         else:
-            outlet.hold(*at, -1)
+            outlet.hold(*at, record=-1)
             value = self._item(payload, f"item {payload}" if self._source.indexed else place, worker=worker)
         spec = self.spec or self._infer(value, varied, place=place)
         try:
@@ -97,7 +97,7 @@ class Maker:
     ) -> list[Any]:
         records = []
         for position, part in enumerate(payload):
-            outlet.hold(*at, position)
+            outlet.hold(*at, record=position)
             try:
                 records.append(self._item(part, f"record {self._name(part, position)} of {place}", worker=worker))
             except ProducerFailed as error:

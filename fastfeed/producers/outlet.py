@@ -53,7 +53,7 @@ class RingOutlet:
             self._blanks, self._plan = blanks, Plan.of(blanks)
         return self._writer.lend_out(self._lend(self._plan.nbytes), self._plan)
 
-    def hold(self, key: int, item: int, record: int) -> None:
+    def hold(self, key: int, item: int, *, record: int) -> None:
         """Shows what is being made, so that it can be named if this process dies."""
         self._writer.board.hold(self._thread, (key, item, record))
 

@@ -20,6 +20,7 @@ from fastfeed.producers.sequence import Made, Timeout
 from fastfeed.producers.sequence import Sequence as Order
 from fastfeed.producers.ship import pack
 from fastfeed.producers.supervisor import Supervisor
+from fastfeed.producers.threads import stack_of
 from fastfeed.ring.memory import Descriptor
 from fastfeed.ring.token import BATCH, END, EPOCH, FAILED, FORMAT, HOLE, READ_TOKENS, SKIPPED, Token
 from fastfeed.source import Source
@@ -156,8 +157,10 @@ class ProcessProducers:
         return self._crew.audit()
 
     def stacks(self) -> str:
-        """What every worker is doing, and who holds the slots."""
-        return self._crew.stacks()
+        """What every worker is doing, and who reads the source here, and who holds the slots."""
+        reading = self._dispatcher is not None and self._dispatcher.reading
+        own = [f"in the trainer, {stack_of(self._dispatcher.thread)}"] if reading and self._dispatcher else []
+        return "\n".join([*own, self._crew.stacks()])
 
     def _hand_out(self, ready: Ready | Made) -> Made:
         if isinstance(ready, Made):

@@ -10,7 +10,9 @@ from fastfeed.ring.board import NOTHING
 
 LIMIT = 2
 ACCIDENTS = 3  # a signal from outside may hit the same sample twice by chance
-FRUITLESS = 5  # so many workers in a row that die before they delivered anything: no other one will do better
+# So many workers in a row that die before they delivered anything: no other one will do better. Somebody who sends
+# signals again and again proves less.
+FRUITLESS, FRUITLESS_ACCIDENTS = 5, 20
 
 
 Sample = tuple[int, int]  # its item's ticket, and the record in the item's payload (-1: the item is one piece)
@@ -34,10 +36,10 @@ class Strikes:
             del self._samples[sample]
         return [hands[0]]
 
-    def hopeless(self, worker: int, *, fruitful: bool) -> bool:
+    def hopeless(self, worker: int, *, fruitful: bool, accidental: bool) -> bool:
         """Notes the death of a worker that had delivered something, or not; whether to give up."""
         self._fruitless[worker] = 0 if fruitful else self._fruitless[worker] + 1
-        return self._fruitless[worker] >= FRUITLESS
+        return self._fruitless[worker] >= (FRUITLESS_ACCIDENTS if accidental else FRUITLESS)
 
 
 def describe(ticket: int, record: int, *, payload: Any, indexed: bool) -> str:

@@ -98,13 +98,13 @@ class ThreadProducers:
 
     def stacks(self) -> str:
         """What every living producer is doing, as Python stacks."""
-        frames = sys._current_frames()
-        texts = []
-        for thread in self.threads:
-            frame = frames.get(thread.ident or -1)
-            if thread.is_alive() and frame is not None:
-                texts.append(f"{thread.name}:\n{''.join(traceback.format_stack(frame)[-4:]).rstrip()}")
-        return "\n".join(texts) or "no producer is alive"
+        return "\n".join(map(stack_of, filter(threading.Thread.is_alive, self.threads))) or "no producer is alive"
+
+
+def stack_of(thread: threading.Thread) -> str:
+    """Where a thread of this process is, as the innermost frames of its Python stack."""
+    frame = sys._current_frames().get(thread.ident or -1)
+    return f"{thread.name}:\n{''.join(traceback.format_stack(frame)[-4:]).rstrip()}"
 
 
 class ThreadOutlet:
@@ -128,7 +128,7 @@ class ThreadOutlet:
         """Memory of this process's own."""
         return aligned_arrays(blanks)
 
-    def hold(self, key: int, item: int, record: int) -> None:
+    def hold(self, key: int, item: int, *, record: int) -> None:
         """Threads die with the trainer: nobody would ask."""
 
     def put(self, made: Made, key: int, *, item: int, spec: BatchSpec | None) -> bool:

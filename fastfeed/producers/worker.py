@@ -91,7 +91,7 @@ def _producers(task: Task, ends: dict[str, int], *, outlets: Sequence[RingOutlet
     maker = Maker(source, options)
     producers = []
     for thread, outlet in enumerate(outlets):
-        own: Source = InboxSource(given, inbox, outlet) if task.dispatched else source
+        own: Source = InboxSource(given, inbox, outlet=outlet) if task.dispatched else source
         worker = Worker(task.index * task.threads + thread, task.count, task.seed, task.first_epoch)
         epochs = range(task.first_epoch, task.first_epoch + task.epochs)
         producers.append(

@@ -78,7 +78,7 @@ class Reader:
         self._touched: set[int] = set()
         self._recipes: dict[tuple[int, int], Recipe] = {}
 
-    def add_part(self, fd: int, slots: range, slot_nbytes: int) -> None:
+    def add_part(self, fd: int, slots: range, *, slot_nbytes: int) -> None:
         """Maps the memory of new slots."""
         segment = Segment(fd, slot_nbytes * len(slots))
         segment.close_fd()

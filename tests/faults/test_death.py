@@ -16,7 +16,7 @@ import pytest
 
 from fastfeed import FeedRunner
 from fastfeed.errors import ProducerDied, ProducerFailed
-from fastfeed.producers import processes
+from fastfeed.producers import crew
 from tests import dying
 from tests.dying import LONG_S, MIXES, SIGNALS, Deadly, endless, full, once, until, workers
 
@@ -102,7 +102,7 @@ def test_sys_exit_is_an_exception_like_any_other() -> None:
     assert caught.value.__cause__.code == 7
 
 
-@pytest.mark.parametrize(("mix", "number"), zip(MIXES, SIGNALS, strict=True))
+@pytest.mark.parametrize(("mix", "number"), list(zip(MIXES, SIGNALS, strict=True)))
 def test_killed_from_outside_while_its_slots_are_full(mix: tuple[int, int], number: int) -> None:
     """The trainer is in a long step meanwhile."""
     with FeedRunner(endless, **options(mix)) as runner:
@@ -189,7 +189,7 @@ def test_after_the_last_batch_a_death_is_no_matter() -> None:
 def test_the_out_of_memory_killer_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """The kernel's counter rose meanwhile."""
     kills = iter([4, 5, 5])
-    monkeypatch.setattr(processes, "oom_kills", lambda: next(kills, 5))
+    monkeypatch.setattr(crew, "oom_kills", lambda: next(kills, 5))
     with FeedRunner(Deadly(100, 17, WAYS["SIGKILL"][0]), batch_size=8, processes=1) as runner:
         _, error = death_of(runner)
     assert error.out_of_memory
@@ -198,7 +198,7 @@ def test_the_out_of_memory_killer_is_named(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_without_a_counter_nothing_is_said_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(processes, "oom_kills", lambda: None)
+    monkeypatch.setattr(crew, "oom_kills", lambda: None)
     with FeedRunner(Deadly(100, 17, WAYS["SIGKILL"][0]), batch_size=8, processes=1) as runner:
         _, error = death_of(runner)
     assert not error.out_of_memory

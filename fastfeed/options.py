@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from numbers import Integral
 from typing import Any
 
@@ -97,6 +97,10 @@ class FeedOptions:
         """Streams that are made in parallel."""
         return self.threads * max(1, self.processes)
 
+    def shipped(self) -> FeedOptions:
+        """The same for a worker process, which should not import TensorFlow to know a dtype."""
+        return replace(self, dtypes=_numpy_dtypes(self.dtypes))
+
     @property
     def padded(self) -> bool:
         """Whether records may vary in shape."""
@@ -122,6 +126,14 @@ def parse_bytes(value: int | str) -> int:
     if not nbytes:
         raise OptionError(f'memory={value!r}: needed a number of bytes above 0, such as "2GB"')
     return nbytes
+
+
+def _numpy_dtypes(given: Any) -> Any:
+    if isinstance(given, dict):
+        return {key: _numpy_dtypes(value) for key, value in given.items()}
+    if isinstance(given, (tuple, list)):
+        return [_numpy_dtypes(value) for value in given]
+    return getattr(given, "as_numpy_dtype", given)
 
 
 def _integer(name: str, value: Any, *, least: int, hint: str) -> None:

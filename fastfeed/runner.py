@@ -222,14 +222,21 @@ class Taken:
         self._batch = self._value = None
         if batch is None or batch.lease is None:
             return
-        # Known holders: of the containers this function and the block's name; of an array its container or the block's
-        # name, the batch, and the name in the loop. sys.getrefcount counts its own argument, too.
-        bare = any(leaf is value for leaf in batch.leaves)
-        held = not bare and sys.getrefcount(value) > 3
-        for leaf in batch.leaves:
-            held = held or sys.getrefcount(leaf) > (5 if bare else 4)
-        if not held:
+        # Known holders: of the outermost object this function and the block's name; of an array the batch, too.
+        # sys.getrefcount counts its own argument.
+        if sys.getrefcount(value) <= 3 + any(leaf is value for leaf in batch.leaves) and not _held(value, batch):
             batch.lease.end()
+
+
+def _held(value: Any, batch: Batch) -> bool:
+    """Whether anybody has something that is inside the containers of `value`."""
+    if not isinstance(value, (tuple, list, dict)):
+        return False
+    # Known holders of what is inside: the container, the name here and the argument; of an array the batch, too.
+    for part in value.values() if isinstance(value, dict) else value:
+        if sys.getrefcount(part) > 3 + any(leaf is part for leaf in batch.leaves) or _held(part, batch):
+            return True
+    return False
 
 
 class _Ending:

@@ -100,3 +100,17 @@ def first_waits(path: str, rows: Callable[[int], int]) -> Callable[[int], np.nda
         return np.full((rows(item), 4), item)
 
     return transform
+
+
+def gated(path: str, error: Exception | None = None) -> Callable[[Worker], Iterator[Any]]:
+    """A batch from the first producer; then all wait until somebody opens the FIFO at `path`, and fail or end."""
+
+    def stream(worker: Worker) -> Iterator[Any]:
+        if worker.index == 0:
+            yield from chunks(8, 8)
+        with open(path) as gate:
+            gate.read()
+        if error is not None:
+            raise error  # the user's own line
+
+    return stream

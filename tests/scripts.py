@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -52,6 +53,12 @@ class Ended:
     code: int
     out: list[str]
     err: str
+
+    def tracebacks(self) -> int:
+        """How many there were; none may be of what nobody could catch."""
+        assert "Exception ignored" not in self.err
+        assert "fatal" not in self.err.lower()
+        return self.err.count("Traceback (most recent call last)")
 
 
 class Script:
@@ -114,3 +121,6 @@ class Script:
         if self._process.poll() is None:
             os.killpg(self.pid, signal.SIGKILL)
             self._process.communicate()
+
+
+Start = Callable[..., Script]

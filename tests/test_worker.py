@@ -69,7 +69,7 @@ def test_a_buffer_needs_shapes_and_dtypes_only() -> None:
 
 @pytest.mark.parametrize("like", [(), {}, [], [[]], ((), {})])
 def test_a_buffer_like_nothing(like: Any) -> None:
-    with pytest.raises(OptionError, match=r"worker\.empty\(like\): needed "):
+    with pytest.raises(OptionError, match=r"worker\.empty\(like\): .*needed "):
         Worker(0, 1, 0, 0).empty(like)
 
 

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fastfeed.errors import OptionError
-from fastfeed.ring.memory import MSG_CMSG_CLOEXEC, Descriptor
+from fastfeed.ring.memory import Descriptor, receive
 
 PR_SET_PDEATHSIG = 1
 EVENT = struct.Struct("<cqqq")  # b"S", lane, pid, 0: started, with a pidfd; b"X", lane, pid, status: ended
@@ -71,7 +71,7 @@ class ForkServer:
     def event(self) -> Event | None:
         """The next event, which must be there; None when the server is gone."""
         try:
-            data, fds, _, _ = socket.recv_fds(self.socket, EVENT.size, 1, MSG_CMSG_CLOEXEC)
+            data, fds = receive(self.socket, EVENT.size, fds=1)
         except ConnectionError:  # it is gone, and has not read all that it was asked for
             return None
         if not data:
@@ -159,7 +159,7 @@ class _Server:
             self._reap()
         if self._control.fileno() not in ready:
             return True
-        data, fds, _, _ = socket.recv_fds(self._control, MESSAGE_NBYTES, 16, MSG_CMSG_CLOEXEC)
+        data, fds = receive(self._control, MESSAGE_NBYTES, fds=16)
         if data:
             self._fork(json.loads(data), fds)
         return bool(data)

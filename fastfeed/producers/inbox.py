@@ -14,7 +14,7 @@ from typing import Any
 
 from fastfeed.producers.outlet import RingOutlet
 from fastfeed.producers.ship import unpack
-from fastfeed.ring.memory import MSG_CMSG_CLOEXEC
+from fastfeed.ring.memory import receive
 from fastfeed.ring.writer import Stopped
 from fastfeed.source import Item, Items
 from fastfeed.worker import Worker
@@ -77,7 +77,7 @@ class Inbox:
             raise Stopped
         if not ready:
             return
-        data, fds, _, _ = socket.recv_fds(self._work, ORDER.size + INLINE_NBYTES, 1, MSG_CMSG_CLOEXEC)
+        data, fds = receive(self._work, ORDER.size + INLINE_NBYTES, fds=1)
         if not data:  # the trainer is gone
             raise Stopped
         kind, nbytes = ORDER.unpack_from(data)

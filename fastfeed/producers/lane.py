@@ -21,7 +21,7 @@ from fastfeed.producers.failure import revive
 from fastfeed.producers.forkserver import ForkServer
 from fastfeed.producers.worker import STACKS_SIGNAL, Task
 from fastfeed.ring.board import Board
-from fastfeed.ring.memory import MSG_CMSG_CLOEXEC, Descriptor, Segment
+from fastfeed.ring.memory import Descriptor, Segment, receive
 from fastfeed.ring.reader import Hold, Reader
 from fastfeed.ring.writer import NEWS
 
@@ -119,7 +119,7 @@ class Lane:
         return f"{head}:\n{_readable(text) or '  no answer'}"
 
     def _hear(self) -> None:
-        data, fds, _, _ = socket.recv_fds(self._news, NEWS.size, 1, MSG_CMSG_CLOEXEC)
+        data, fds = receive(self._news, NEWS.size, fds=1)
         kind, nbytes, first, count = NEWS.unpack(data)
         if kind == b"S":
             self.reader.add_part(fds[0], range(first, first + count), slot_nbytes=nbytes)

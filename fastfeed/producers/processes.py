@@ -64,7 +64,7 @@ class ProcessProducers:
 
     def start(self) -> None:
         """Packs the source and has the workers started; OptionError names what cannot be sent to them."""
-        shipment = pack((self._source.shipped, self._options), what="the source")
+        shipment = pack((self._source.shipped, self._options.shipped()), what="the source")
         lanes = [self._crew.hire(index, nbytes=shipment.nbytes) for index in range(self._options.processes)]
         if self._dispatcher is not None:
             for lane in lanes:
@@ -83,13 +83,13 @@ class ProcessProducers:
             )
         while True:
             with self._lock:
+                if self._stopped:
+                    return None
                 if len(self._crew.gone) >= self._hoard:
                     self._crew.give_back()
                 if not order.ready or order.failure is not None:
                     self._crew.give_back()
                     self._drain()
-                if self._stopped:
-                    return None
                 if order.settled():
                     return self._hand_out(order.ready.popleft()) if order.ready else None
             now = time.perf_counter()
@@ -179,7 +179,7 @@ class ProcessProducers:
 
     def _take_back(self) -> None:
         """Slots, now and then, of a consumer that has let go of them and does not come back soon."""
-        if self._crew.gone and self._lock.acquire(blocking=False):
+        if self._crew.gone and os.getpid() == self._pid and self._lock.acquire(blocking=False):
             try:
                 self._crew.give_back()
             finally:
@@ -212,7 +212,7 @@ class ProcessProducers:
 
     def _drain(self) -> None:
         """Takes in every token that has come. Under the lock, as all that follows."""
-        more = True
+        more = not self._stopped
         while more:
             with contextlib.suppress(BlockingIOError):
                 # One call, in which no Python code runs: so no exception of a signal handler can come between the

@@ -9,7 +9,7 @@ from typing import Any
 from fastfeed.ring.board import NOTHING
 
 LIMIT = 2
-ACCIDENTS = 3  # a signal from outside may hit the same sample twice by chance
+ACCIDENTS = 6  # signals from outside hit the same sample now and then, the more so as a new worker begins with it
 # So many workers in a row that die before they delivered anything: no other one will do better. Somebody who sends
 # signals again and again proves less.
 FRUITLESS, FRUITLESS_ACCIDENTS = 5, 20

@@ -6,12 +6,14 @@ import contextlib
 import fcntl
 import mmap
 import os
+import socket
+from array import array
 
 from fastfeed.collate import ALIGN
 
 PAGE = mmap.PAGESIZE
 MADV_POPULATE_READ, MADV_POPULATE_WRITE = 22, 23  # Linux 5.14; Python has no names for them
-MSG_CMSG_CLOEXEC = 0x40000000  # received descriptors are not for programs that are started later; see recvmsg(2)
+MSG_CMSG_CLOEXEC = 0x40000000  # see recvmsg(2); Python has no name for it
 F_ADD_SEALS, F_SEAL_SHRINK, F_SEAL_GROW = 1033, 0x2, 0x4
 
 
@@ -47,6 +49,17 @@ class Segment:
         fd, self.fd = self.fd, -1
         if fd >= 0:
             os.close(fd)
+
+
+def receive(source: socket.socket, nbytes: int, *, fds: int) -> tuple[bytes, list[int]]:
+    """A message and the descriptors that came with it, which no program that is started later inherits:
+    `socket.recv_fds` takes no notice of its flags."""
+    numbers = array("i")
+    data, extra, _, _ = source.recvmsg(nbytes, socket.CMSG_SPACE(fds * numbers.itemsize), MSG_CMSG_CLOEXEC)
+    for level, kind, content in extra:
+        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+            numbers.frombytes(content[: len(content) // numbers.itemsize * numbers.itemsize])
+    return data, list(numbers)
 
 
 def aligned(nbytes: int) -> int:

@@ -40,6 +40,12 @@ def death_of(runner: FeedRunner) -> tuple[list[Any], ProducerDied]:
     return batches, caught.value
 
 
+def die_over_5(item: int) -> Any:
+    if item == 5:
+        os._exit(3)
+    return np.full(4, item)
+
+
 def options(mix: tuple[int, int], **more: Any) -> dict[str, Any]:
     """A death that is not heard of becomes a FeedTimeout."""
     return {"processes": mix[0], "threads": mix[1], "stall_timeout_s": HEARD_S, **more}
@@ -60,8 +66,8 @@ def test_the_error_says_how_and_over_what(way: str) -> None:
 @pytest.mark.parametrize(
     ("source", "more", "hand"),
     [
-        (Deadly(20, 5, lambda: os._exit(3)), {"records": False}, "item 5 (batch 5)"),
-        (iter(range(20)), {"transform": lambda i: os._exit(3) if i == 5 else np.full(4, i)}, "batch 5"),
+        (list(range(20)), {"records": False, "transform": die_over_5}, "item 5 (batch 5)"),
+        (iter(range(20)), {"transform": die_over_5}, "batch 5"),
     ],
     ids=["whole items", "an iterator with transform"],
 )

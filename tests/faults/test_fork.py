@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.scripts import Script
+from tests.scripts import Start
 
-Start = Callable[..., Script]
+STRICT = ("-W", "error")
 
 # The child holds copies of views, of the runner and of every descriptor; the parent's batches must stay right.
 FORKED = """
@@ -40,19 +39,6 @@ FORKED = """
     """
 
 
-@pytest.fixture
-def script() -> Iterator[Start]:
-    started: list[Script] = []
-
-    def start(code: str) -> Script:
-        started.append(Script(code, python=("-W", "error")))
-        return started[-1]
-
-    yield start
-    for one in started:
-        one.kill()
-
-
 @pytest.mark.parametrize(
     "child",
     [
@@ -64,7 +50,7 @@ def script() -> Iterator[Start]:
     ],
 )
 def test_a_child_can_do_no_harm(script: Start, child: str) -> None:
-    ended = script(FORKED.replace("{child}", child)).ended()
+    ended = script(FORKED.replace("{child}", child), python=STRICT).ended()
     assert (ended.code, ended.err, ended.out[-1]) == (0, "", "right")
 
 
@@ -76,7 +62,7 @@ def test_a_child_cannot_take(script: Start) -> None:
         except Exception as error:
             print("child:", type(error).__name__, flush=True)
         """.strip()
-    ended = script(FORKED.replace("{child}", child)).ended()
+    ended = script(FORKED.replace("{child}", child), python=STRICT).ended()
     assert (ended.code, ended.err, ended.out[-1]) == (0, "", "right")
     assert "child: StateError" in ended.out
 
@@ -86,7 +72,7 @@ def test_a_child_can_have_a_runner_of_its_own(script: Start) -> None:
         with FeedRunner(stream, processes=1) as own:
             print("child:", sum(1 for _ in own), flush=True)
         """.strip()
-    ended = script(FORKED.replace("{child}", child)).ended()
+    ended = script(FORKED.replace("{child}", child), python=STRICT).ended()
     assert (ended.code, ended.err, ended.out[-1]) == (0, "", "right")
     assert "child: 20000" in ended.out
 
@@ -113,7 +99,7 @@ CHILDREN = {
 def test_children_that_live_on_keep_no_worker(script: Start, kind: str, end: str) -> None:
     """They hold copies of pipes and sockets: no end of file may be what the workers wait for."""
     stop = "runner.stop(); os.kill(pid, 9); os.waitpid(pid, 0)" if end == "stop" else "signal.pause()"
-    running = script(LIVING.replace("{start}", CHILDREN[kind]).replace("{end}", stop))
+    running = script(LIVING.replace("{start}", CHILDREN[kind]).replace("{end}", stop), python=STRICT)
     running.line("tree")
     child = int(running.line("child"))
     if end == "SIGKILL":
@@ -136,7 +122,8 @@ def test_descriptors_do_not_leak_into_other_programs(script: Start) -> None:
         seen = subprocess.run(["ls", "/proc/self/fd"], close_fds=False, capture_output=True).stdout.split()
         runner.stop()
         print(in_worker, len(seen))
-        """
+        """,
+        python=STRICT,
     )
     ended = running.ended()
     assert (ended.code, ended.err, ended.out[-1]) == (0, "", "4 4"), "three, and the folder itself"

@@ -1,0 +1,108 @@
+"""Odd trainers: daemons, threads that end, blocked signals, workers with children of their own."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+
+from tests.dying import state_of, until
+from tests.scripts import Start
+
+QUIET = ""
+LOOP = """
+    with FeedRunner(endless, processes=2, threads=2) as runner:
+        for number, batch in enumerate(runner):
+            if number == 0:
+                say_tree(3)
+    """
+
+
+def test_the_thread_that_started_it_has_ended(script: Start) -> None:
+    """The kernel ties a process to the thread that started it: that must not be the user's."""
+    running = script(
+        """
+        found = []
+        thread = threading.Thread(target=lambda: found.append(started()))
+        thread.start()
+        thread.join()
+        runner, stream = found.pop()
+        for _ in range(5000):
+            next(stream)
+        runner.stop()
+        print("read")
+        """
+    )
+    ended = running.ended()
+    assert (ended.code, ended.err, ended.out[-1]) == (0, QUIET, "read")
+
+
+def test_workers_with_threads_and_processes_of_their_own(script: Start) -> None:
+    running = script(
+        """
+        def stream():
+            threading.Thread(target=time.sleep, args=(100,)).start()
+            child = subprocess.Popen(["cat"], stdin=subprocess.PIPE)
+            while True:
+                yield np.full(4, child.pid)
+        runner, stream = started(stream, processes=1)
+        say_tree(3)
+        runner.stop()
+        """
+    )
+    running.line("tree")
+    ended = running.ended()
+    assert (ended.code, ended.err) == (0, QUIET)
+    assert len(running.tree()) >= 3
+
+
+@pytest.mark.parametrize("closed", ["0", "1", "2", "012"])
+def test_closed_standard_streams(script: Start, closed: str) -> None:
+    """A daemon: numbers 0 to 2 are free, and must not be taken by a pipe that anybody prints to."""
+    running = script(
+        """
+        import sys
+        say = os.dup(1)
+        for number in sys.argv[1]:
+            os.close(int(number))
+        def stream(worker):
+            os.system("echo noise; echo noise >&2")
+            yield from (np.full(4, i) for i in range(worker.index, 10, worker.count))
+        with FeedRunner(stream, processes=2) as runner:
+            found = sorted(int(b[0]) for b in runner)
+        os.write(say, b"whole\\n" if found == list(range(10)) else b"broken\\n")
+        os._exit(0)
+        """,
+        closed,
+    )
+    ended = running.ended()
+    assert "whole" in ended.out
+    assert ended.tracebacks() == 0
+
+
+def test_blocked_signals(script: Start) -> None:
+    """Who waits for signals in a thread of its own blocks them everywhere: workers must not inherit that."""
+    running = script(
+        """
+        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        def stream():
+            yield np.zeros(4)
+            os._exit(3)
+        try:
+            with FeedRunner(stream, processes=1, stall_timeout_s=5) as runner:
+                list(runner)
+        except Exception as error:
+            print(type(error).__name__)
+        """
+    )
+    ended = running.ended()
+    assert (ended.code, ended.err, ended.out[-1]) == (0, QUIET, "ProducerDied")
+
+
+def test_a_trainer_that_is_stopped_and_then_killed(script: Start) -> None:
+    running = script(LOOP)
+    running.line("tree")
+    running.signal(signal.SIGSTOP)
+    until(lambda: state_of(running.pid) == "T", "the trainer to be stopped")
+    running.signal(signal.SIGKILL)
+    assert running.ended().code == -signal.SIGKILL

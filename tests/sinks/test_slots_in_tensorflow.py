@@ -1,0 +1,53 @@
+"""A tensor that shares a slot's memory keeps the slot: it never changes, and when it is gone the slot goes back."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Iterator
+
+import numpy as np
+import tensorflow as tf
+
+from fastfeed import FeedRunner
+
+SHAPE = (8, 1000)
+
+
+def numbered() -> Iterator[np.ndarray]:
+    for number in range(200):
+        yield np.full(SHAPE, number, np.float32)
+
+
+def few_slots() -> FeedRunner:
+    """Many more slots would be wanted; these come round again at once."""
+    return FeedRunner(numbered, processes=1, memory=8 * 36864)
+
+
+def test_a_dlpack_tensor_shares_the_slot_and_keeps_it() -> None:
+    with few_slots() as runner:
+        batches = iter(runner)
+        array = next(batches)
+        assert array.ctypes.data % 64 == 0
+        with tf.device("/CPU:0"):
+            tensor = tf.experimental.dlpack.from_dlpack(array.__dlpack__())
+        array[0, 0] = -1
+        assert float(tensor[0, 0]) == -1, "the tensor is no copy"
+        del array
+        for _ in batches:
+            assert float(tf.reduce_sum(tensor)) == -1
+        assert runner.snapshot().slots.lent == 2
+        del tensor, _
+        gc.collect()
+        assert runner.snapshot().slots.lent == 0
+
+
+def test_tensors_of_a_dataset_keep_theirs() -> None:
+    with few_slots() as runner:
+        signature = tf.TensorSpec(SHAPE, tf.float32)
+        alive = weakref.ref(runner)  # TensorFlow never lets go of a generator function
+        dataset = tf.data.Dataset.from_generator(lambda: iter(alive()), output_signature=signature).prefetch(4)
+        kept = list(dataset)
+        assert [int(tensor[0, 0]) for tensor in kept] == list(range(200))
+        assert all(bool(tf.reduce_all(tensor == tensor[0, 0])) for tensor in kept)
+        assert runner.snapshot().consumed.copied > 0, "more are kept than there are slots"

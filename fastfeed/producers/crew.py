@@ -83,7 +83,9 @@ class Crew:
         """The end of a worker that should not have ended: the feed's, or else its successor."""
         hands = [hand for thread in range(lane.task.threads) for hand in _in_hand(lane, thread, dispatcher=dispatcher)]
         death = self._death(lane, status, named=[self._name(lane, hand, dispatcher=dispatcher) for hand in hands])
-        guilty = self._strikes.blame([(h.key, h.record) for h in hands], accidental=death.accidental)
+        guilty = []
+        if dispatcher is not None:  # of a callable nothing can be left out
+            guilty = self._strikes.blame([(h.key, h.record) for h in hands], accidental=death.accidental)
         fruitful = lane.delivered > 0 or bool(guilty)
         hopeless = self._strikes.hopeless(lane.task.index, fruitful=fruitful, accidental=death.accidental)
         if self._options.on_worker_death == "raise" or hopeless:

@@ -27,7 +27,7 @@ FORKED = """
     if pid == 0:
         child()
         os._exit(0)
-    print("tree", pid, flush=True)
+    say("tree", pid)
     expected = 4
     for batch in reader:
         assert (batch == expected).all(), (batch, expected)
@@ -35,7 +35,7 @@ FORKED = """
     assert [int(b[0, 0]) for b in held] == [1, 2, 3] and all((b == b[0, 0]).all() for b in held)
     assert expected == 20_000
     os.waitpid(pid, 0)
-    print("right")
+    say("right")
     """
 
 
@@ -60,7 +60,7 @@ def test_a_child_cannot_take(script: Start) -> None:
         try:
             next(reader)
         except Exception as error:
-            print("child:", type(error).__name__, flush=True)
+            say("child:", type(error).__name__)
         """.strip()
     ended = script(FORKED.replace("{child}", child), python=STRICT).ended()
     assert (ended.code, ended.err, ended.out[-1]) == (0, "", "right")
@@ -70,7 +70,7 @@ def test_a_child_cannot_take(script: Start) -> None:
 def test_a_child_can_have_a_runner_of_its_own(script: Start) -> None:
     child = """
         with FeedRunner(stream, processes=1) as own:
-            print("child:", sum(1 for _ in own), flush=True)
+            say("child:", sum(1 for _ in own))
         """.strip()
     ended = script(FORKED.replace("{child}", child), python=STRICT).ended()
     assert (ended.code, ended.err, ended.out[-1]) == (0, "", "right")
@@ -81,7 +81,7 @@ LIVING = """
     runner, reader = started()
     others = below(os.getpid())
     {start}
-    print("child", pid, flush=True)
+    say("child", pid)
     {end}
     """
 CHILDREN = {

@@ -117,10 +117,10 @@ def test_our_own_errors_stay_what_they_are(error: FeedError) -> None:
     assert (type(after), str(after), ticket) == (type(error), str(error), 3)
 
 
-@pytest.mark.parametrize(
-    "error",
-    [MissingExtra("tensorflow", "tensorflow"), ProducerDied("died", pid=1, signal=9, exit_code=None, out_of_memory=False)],
-)
+DIED = ProducerDied("died", pid=1, signal=9, exit_code=None, out_of_memory=False)
+
+
+@pytest.mark.parametrize("error", [MissingExtra("tensorflow", "tensorflow"), DIED])
 def test_our_own_errors_with_arguments_keep_their_text(error: FeedError) -> None:
     after, _ = revive(carry(error, None))
     assert isinstance(after, FeedError)

@@ -94,7 +94,8 @@ def test_no_worker_imports_tensorflow(dtypes: Any) -> None:
 @either_queue
 def test_a_failure_reaches_a_run_that_waits(shuffle: Any, tmp_path: Path) -> None:
     gate = Gate(tmp_path)
-    with session(FeedRunner(gated(gate.path, Broken("the disk is gone")), processes=2, shuffle=shuffle)) as (sess, inputs):
+    runner = FeedRunner(gated(gate.path, Broken("the disk is gone")), processes=2, shuffle=shuffle)
+    with session(runner) as (sess, inputs):
         if not shuffle:
             assert ids_of([sess.run(inputs)]) == list(range(8))
         run = Run(sess, inputs, Inside())

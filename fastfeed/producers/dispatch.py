@@ -24,6 +24,7 @@ from fastfeed.source import EpochEnd, Source
 from fastfeed.worker import Worker
 
 READ_S = 0.002  # a worker that asked for many items gets what could be read in this time
+MOST_NBYTES = 2**22  # or what has reached so many bytes: they lie beside the slots, and nobody counts them
 WAIT_MS = 500
 
 
@@ -202,8 +203,8 @@ class Dispatcher:
 
     def _next_items(self, worker: int, wanted: int) -> list[Deal]:
         items: list[Deal] = []
-        end_s = time.perf_counter() + READ_S
-        while len(items) < wanted and (not items or time.perf_counter() < end_s):
+        end_s, nbytes = time.perf_counter() + READ_S, 0
+        while len(items) < wanted and (not items or (nbytes < MOST_NBYTES and time.perf_counter() < end_s)):
             deal = self._spare.popleft() if self._spare else self._next()
             if deal is None:
                 break
@@ -213,6 +214,7 @@ class Dispatcher:
                     break
                 self._with.setdefault(worker, {})[deal.ticket] = deal
             items.append(deal)
+            nbytes += _weight(deal.payload)
         return items
 
     def _next(self) -> Deal | None:
@@ -239,6 +241,17 @@ class Dispatcher:
                     self._closed.add(deal.position)
                 self._look_for_ends()
         return None
+
+
+def _weight(payload: Any) -> int:
+    """The bytes of the arrays and bytes in an item, as far as they can be seen."""
+    if isinstance(payload, dict):
+        payload = payload.values()
+    elif not isinstance(payload, (list, tuple)):
+        return len(payload) if isinstance(payload, bytes) else int(getattr(payload, "nbytes", 0))
+    if isinstance(payload, list) and payload and isinstance(payload[0], int):
+        return 0  # indices
+    return sum(map(_weight, payload))
 
 
 def _receive(work: socket.socket) -> bytes:

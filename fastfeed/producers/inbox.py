@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import os
 import pickle
 import select
 import socket
@@ -85,9 +86,16 @@ class Inbox:
         if kind == b"E":
             self._ended = True
             return
-        items = pickle.loads(data[ORDER.size :]) if kind == b"I" else unpack(fds[0], nbytes)
+        items = pickle.loads(data[ORDER.size :]) if kind == b"I" else _unpack(fds[0], nbytes)
         for item in items:
             heapq.heappush(self._items, tuple(item))
+
+
+def _unpack(fd: int, nbytes: int) -> Any:
+    try:
+        return unpack(fd, nbytes)
+    finally:
+        os.close(fd)
 
 
 class InboxSource:

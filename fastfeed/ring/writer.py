@@ -142,7 +142,7 @@ class Writer:
             if part is None or not leaf.nbytes:  # nothing may "lie" where the next slot begins
                 continue
             found = self._lent_out.get(part.slots.start + (address - part.address) // part.slot_nbytes)
-            if found is None:
+            if found is None or _memory_of(leaf) is not found.owner():
                 raise StateError(
                     "a buffer of worker.empty() was yielded twice: a batch that has left must not be written to any "
                     "more. Call worker.empty() again for each batch, and yield all of its arrays"
@@ -264,3 +264,11 @@ class Writer:
         if lent is not None and lent.owner is gone:
             del self._lent_out[slot]
             self.abandon(slot)
+
+
+def _memory_of(array: Array) -> Any:
+    """What an array's memory belongs to in the end."""
+    base: Any = array
+    while isinstance(base, np.ndarray):
+        base = base.base
+    return base

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,11 @@ class Container:
     kind: type
     keys: tuple[Any, ...]
     children: tuple[Container | None, ...]
+
+    @cached_property
+    def flat(self) -> bool:
+        """Whether it is a plain tuple or list of leaves: the usual batch, on the fast way."""
+        return self.kind in (tuple, list) and not any(self.children)
 
 
 Structure = Container | None
@@ -41,12 +47,19 @@ def structure_of(value: Any) -> Structure:
 
 def leaves_of(structure: Structure, value: Any) -> list[Any] | None:
     """The leaves of `value` in order, or None where it does not have this structure."""
+    if structure is not None and structure.flat and _is_plain(structure, value):
+        return list(value)
     found: list[Any] = []
     return found if _collect(structure, value, found=found) else None
 
 
 def rebuild(structure: Structure, leaves: Sequence[Any]) -> Any:
     """The containers of `structure` around `leaves`: the reverse of `leaves_of`."""
+    if structure is None:
+        return leaves[0]
+    if structure.flat:
+        make: Callable[..., Any] = structure.kind
+        return make(leaves)
     return _build(structure, iter(leaves))
 
 
@@ -88,6 +101,11 @@ def spread(structure: Structure, given: Any) -> list[Any] | None:
         return None
     spreads = [spread(child, part) for child, part in zip(structure.children, parts, strict=True)]
     return None if any(s is None for s in spreads) else [leaf for s in spreads for leaf in s or []]
+
+
+def _is_plain(structure: Container, value: Any) -> bool:
+    kind: Any = type(value)  # compared, not narrowed: a subclass, such as a NamedTuple, is another container
+    return kind is structure.kind and [type(part) for part in value] == [np.ndarray] * len(structure.children)
 
 
 def _is_sequence(value: Any) -> bool:

@@ -7,10 +7,8 @@ import select
 import socket
 import struct
 import threading
-import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import cloudpickle
@@ -21,7 +19,7 @@ from fastfeed.errors import StateError
 from fastfeed.ring.board import Board
 from fastfeed.ring.layout import Share, offsets, slot_nbytes
 from fastfeed.ring.memory import Segment
-from fastfeed.ring.part import LentOut, Part, Plan
+from fastfeed.ring.part import LentOut, OwnerRef, Part, Plan
 from fastfeed.ring.slots import FILLING, UNUSED
 from fastfeed.ring.token import FORMAT, SLOT, Token
 
@@ -69,7 +67,7 @@ class Writer:
         self._poll.register(ends.stop, select.POLLIN)
         self._alone = share.threads == 1
         self._needs = [NO_NEED] * share.threads  # by producer: the key that it will need a slot for
-        self._lent_out: dict[int, LentOut] = {}  # by slot
+        self._lent_out: dict[int, LentOut] = {}  # by the identity of what stands for its memory
         self._lends_out = False
         self._announced = False
 
@@ -104,7 +102,9 @@ class Writer:
 
     def _memory(self, slot: int) -> tuple[Part, int]:
         """The part that a slot lies in, and its offset there; its pages are there, too."""
-        part = self._part_of(slot)
+        part = self._parts[-1]
+        if slot not in part.slots:
+            part = self._part_of(slot)
         offset = part.offset(slot)
         if slot not in part.touched:
             part.touched.add(slot)
@@ -127,8 +127,9 @@ class Writer:
         self._lends_out = True
         owner = part.owner.from_buffer(part.segment.map, offset)
         arrays = [np.ndarray(shape, dtype, owner, at) for shape, dtype, at in plan.leaves]
-        gone = weakref.ref(owner, partial(self._dropped, slot))
-        self._lent_out[slot] = LentOut(slot, gone, part.address + offset, plan)
+        alive = OwnerRef(owner, self._dropped)
+        alive.key = id(owner)
+        self._lent_out[alive.key] = LentOut(slot, alive, part.address + offset, plan, tuple(map(id, arrays)))
         return arrays
 
     def borrowed(self, leaves: Sequence[Array]) -> LentOut | None:
@@ -137,12 +138,11 @@ class Writer:
             return None
         found = None
         for leaf in leaves:
-            address = leaf.__array_interface__["data"][0]
-            part = next((p for p in self._parts if p.holds(address)), None)
-            if part is None or not leaf.nbytes:  # nothing may "lie" where the next slot begins
+            owner = _memory_of(leaf)
+            if not any(isinstance(owner, p.owner) for p in self._parts):
                 continue
-            found = self._lent_out.get(part.slots.start + (address - part.address) // part.slot_nbytes)
-            if found is None or _memory_of(leaf) is not found.owner():
+            found = self._lent_out.get(id(owner))
+            if found is None or found.owner() is not owner:
                 raise StateError(
                     "a buffer of worker.empty() was yielded twice: a batch that has left must not be written to any "
                     "more. Call worker.empty() again for each batch, and yield all of its arrays"
@@ -151,7 +151,7 @@ class Writer:
 
     def claim(self, lent: LentOut) -> None:
         """The slot is the user's no more."""
-        self._lent_out.pop(lent.slot, None)
+        self._lent_out.pop(lent.owner.key, None)
 
     def send(self, token: Token) -> None:
         """Tells the trainer. Raises Stopped where there is none any more."""
@@ -258,17 +258,17 @@ class Writer:
                 "and again without a yield. Yield a batch (or drop its arrays) before the next call, or raise memory="
             )
 
-    def _dropped(self, slot: int, gone: Any) -> None:
+    def _dropped(self, gone: OwnerRef) -> None:
         """The user's code let a lent buffer go unused. May be called at any moment, by the garbage collector."""
-        lent = self._lent_out.get(slot)
+        lent = self._lent_out.get(gone.key)
         if lent is not None and lent.owner is gone:
-            del self._lent_out[slot]
-            self.abandon(slot)
+            del self._lent_out[gone.key]
+            self.abandon(lent.slot)
 
 
 def _memory_of(array: Array) -> Any:
     """What an array's memory belongs to in the end."""
-    base: Any = array
-    while isinstance(base, np.ndarray):
+    base: Any = array.base
+    while type(base) is np.ndarray:
         base = base.base
     return base

@@ -21,6 +21,8 @@ import numpy as np
 from pathlib import Path
 from fastfeed import FeedRunner, FeedStopped
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background inherits it ignored
+
 def endless():
     while True:
         yield np.full((4, 100), os.getpid())

@@ -16,7 +16,7 @@ import pytest
 from fastfeed import FeedRunner, FeedTimeout
 from tests.dying import LONG_S, state_of, until
 
-STALL_S = 0.3
+STALL_S = 2.0  # the workers start in this time, too
 HERE = Path(__file__).name
 
 

@@ -204,9 +204,10 @@ def test_what_a_broken_source_gave_before_is_still_sent(trainers: Any) -> None:
 
 
 def test_stop_does_not_wait_for_the_users_code() -> None:
-    go_on = threading.Event()
+    reached, go_on = threading.Event(), threading.Event()
 
     def stream() -> Iterator[int]:
+        reached.set()
         go_on.wait(LONG_S)
         yield 1
 
@@ -214,6 +215,7 @@ def test_stop_does_not_wait_for_the_users_code() -> None:
     try:
         trainer.hire(0)
         trainer.ask(0)
+        assert reached.wait(LONG_S)
         trainer.dispatcher.stop()
         assert not trainer.dispatcher.join(0.05)
     finally:

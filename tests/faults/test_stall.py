@@ -105,7 +105,7 @@ def test_workers_that_wait_for_a_source_that_is_read_in_the_trainer() -> None:
 
     def slow() -> Iterator[int]:
         yield 1
-        time.sleep(1.0)  # where the iterator sleeps
+        time.sleep(STALL_S + 1.2)  # where the iterator sleeps; stop() waits for its end
 
     with FeedRunner(slow(), transform=lambda i: np.full(4, i), processes=1, stall_timeout_s=STALL_S) as runner:
         text = stall_of(runner)

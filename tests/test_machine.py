@@ -41,17 +41,17 @@ def test_without_control_groups_it_is_the_machines(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("root", "kind", "own"),
     [
-        ("", V2, "0::/work/job\n"),
-        ("unified", V2, "12:cpu,cpuacct:/work/job\n0::/work/job\n"),
-        ("memory", V1, "9:cpuset:/\n4:memory:/work/job\n1:name=systemd:/work/job\n"),
-        ("memory", V1, "4:hugetlb,memory:/work/job\n0::/elsewhere\n"),
+        ("", V2, "0::/jobs/job\n"),
+        ("unified", V2, "12:cpu,cpuacct:/jobs/job\n0::/jobs/job\n"),
+        ("memory", V1, "9:cpuset:/\n4:memory:/jobs/job\n1:name=systemd:/jobs/job\n"),
+        ("memory", V1, "4:hugetlb,memory:/jobs/job\n0::/elsewhere\n"),
     ],
 )
 def test_the_least_of_all_groups_above_counts(tmp_path: Path, root: str, kind: dict[str, str], own: str) -> None:
     base = tmp_path / root
-    job = group(base / "work" / "job", kind, 10 * GB, 4 * GB)
+    job = group(base / "jobs" / "job", kind, 10 * GB, 4 * GB)
     assert free_memory_nbytes(tmp_path, own) == 6 * GB
-    work = group(base / "work", kind, 12 * GB, 11 * GB)
+    work = group(base / "jobs", kind, 12 * GB, 11 * GB)
     assert free_memory_nbytes(tmp_path, own) == GB
     assert [g for g in memory_groups(tmp_path, own) if g != tmp_path][:2] == [job, work], "the innermost first"
     group(base / "other", kind, 1, 1)
@@ -99,8 +99,8 @@ def test_never_more_than_any_of_them_has(
 @pytest.mark.parametrize(
     ("place", "text", "own"),
     [
-        ("work/memory.events", "low 0\nhigh 12\nmax 30\noom 4\noom_kill 3\noom_group_kill 1\n", "0::/work\n"),
-        ("memory/work/memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill 3\n", "4:memory:/work\n"),
+        ("jobs/memory.events", "low 0\nhigh 12\nmax 30\noom 4\noom_kill 3\noom_group_kill 1\n", "0::/jobs\n"),
+        ("memory/jobs/memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill 3\n", "4:memory:/jobs\n"),
     ],
 )
 def test_deaths_for_lack_of_memory_are_counted(tmp_path: Path, place: str, text: str, own: str) -> None:

@@ -63,7 +63,7 @@ class ProducerFailed(ProducerError):
     ) -> None:
         self.trace = trace or "".join(traceback.format_exception(type(cause), cause, _from_the_users_code(cause)))
         super().__init__(
-            f"{place} raised {type(cause).__name__}: {_message(cause)}\n\nIn the producer:\n{self.trace.rstrip()}"
+            f"{place} raised {type(cause).__name__}: {message_of(cause)}\n\nIn the producer:\n{self.trace.rstrip()}"
         )
         self.place = place
         self.ticket = ticket
@@ -81,7 +81,8 @@ class ProducerDied(ProducerError):
         self.out_of_memory = out_of_memory
 
 
-def _message(cause: BaseException) -> str:
+def message_of(cause: BaseException) -> str:
+    """The text of an exception, as far as its own __str__ gives one."""
     try:
         return str(cause)
     except Exception:  # a user's own __str__ may fail, and must not hide that the producer did

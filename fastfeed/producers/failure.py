@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import logging
+import contextlib
 import os
 import pickle
 import signal
@@ -12,10 +12,7 @@ from typing import Any
 
 import cloudpickle
 
-from fastfeed.errors import FeedError, ProducerDied, ProducerFailed
-
-LOG = logging.getLogger("fastfeed")
-
+from fastfeed.errors import FeedError, ProducerDied, ProducerFailed, message_of
 
 class LostException(Exception):
     """Stands for an exception that cannot be pickled; its text begins with the name of the original's class."""
@@ -47,20 +44,12 @@ def revive(data: bytes) -> tuple[FeedError, int | None]:
 
 
 def _pickled(error: BaseException) -> bytes:
-    try:
+    """The exception, or what can be said of it: its class is the user's, whose __reduce__ may raise anything at all."""
+    with contextlib.suppress(Exception):
         data: bytes = cloudpickle.dumps(error)
         if isinstance(pickle.loads(data), BaseException):  # many go in and do not come out, for want of their arguments
             return data
-    except Exception:
-        LOG.debug("an exception cannot be pickled", exc_info=True)
-    return cloudpickle.dumps(LostException(f"{type(error).__name__}: {_text(error)}"))  # type: ignore[no-any-return]
-
-
-def _text(error: BaseException) -> str:
-    try:
-        return str(error)
-    except Exception:  # a user's own __str__ may fail, too
-        return "(its text cannot be shown)"
+    return cloudpickle.dumps(LostException(f"{type(error).__name__}: {message_of(error)}"))  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True)

@@ -120,8 +120,9 @@ def _keep_heap() -> None:
 
 
 def _seed(task: Task) -> None:
-    """Forked processes share the state of every generator: the same numbers in all workers, unless they are seeded."""
-    sequence = np.random.SeedSequence((task.seed, task.first_epoch, task.index, task.lane))
+    """Forked processes share the state of every generator: the same numbers in all workers, unless they are seeded. A
+    successor draws what its predecessor drew, for it passes over what that one delivered."""
+    sequence = np.random.SeedSequence((task.seed, task.first_epoch, task.index))
     np.random.seed(sequence.generate_state(4))
     random.seed(int(sequence.generate_state(1, np.uint64)[0]))
 

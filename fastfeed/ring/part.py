@@ -31,10 +31,6 @@ class Part:
         self.owner: Any = ctypes.c_ubyte * self.slot_nbytes  # stands for the memory of one slot
         self.address = ctypes.addressof(ctypes.c_ubyte.from_buffer(self.segment.map))
 
-    def holds(self, address: int) -> bool:
-        """Whether an address lies in this memory."""
-        return self.address <= address < self.address + self.segment.nbytes
-
     def offset(self, slot: int) -> int:
         """Where a slot begins."""
         return (slot - self.slots.start) * self.slot_nbytes

@@ -14,6 +14,7 @@ import cloudpickle
 
 from fastfeed.errors import FeedError, ProducerDied, ProducerFailed, message_of
 
+
 class LostException(Exception):
     """Stands for an exception that cannot be pickled; its text begins with the name of the original's class."""
 

@@ -65,6 +65,12 @@ def step(cell: dict[str, Any]) -> dict[str, float]:
     return {"value": 1e3 * value}
 
 
+def shuffled(cell: dict[str, Any]) -> dict[str, float]:
+    from bench.shuffle import shuffled as measure
+
+    return measure(cell)
+
+
 def start(cell: dict[str, Any]) -> dict[str, float]:
     from bench.footprint import measure
 
@@ -83,7 +89,7 @@ def forever(cell: dict[str, Any]) -> dict[str, float]:
             seen.clear()
 
 
-MEASURES = {f.__name__: f for f in (rate, memcpy, step, start, forever)}
+MEASURES = {f.__name__: f for f in (rate, memcpy, step, shuffled, start, forever)}
 
 
 def main() -> None:

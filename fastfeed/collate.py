@@ -154,6 +154,11 @@ class AsProduced:
     flush = end_epoch
 
 
+def tail(batch: Batch, start: int) -> Batch:
+    """The records from `start` on."""
+    return _cut(batch, min(start, batch.rows), stop=batch.rows) if start else batch
+
+
 def join(parts: Sequence[Batch], pad: Pad) -> Batch:
     """One batch with the records of all parts."""
     leaves = tuple(_concatenate([p.leaves[i] for p in parts], pad) for i in range(len(parts[0].leaves)))

@@ -9,16 +9,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
 from fastfeed import stats
 from fastfeed.batch import Batch, BatchSpec
 from fastfeed.collate import AsProduced, Rebatcher, Records
 from fastfeed.errors import FeedError, FeedStopped, FeedTimeout, OptionError, SpecError
 from fastfeed.options import FeedOptions
+from fastfeed.position import FROM_THE_START, ONLY, Position
+from fastfeed.producers.gate import Course
 from fastfeed.producers.processes import ProcessProducers
 from fastfeed.producers.sequence import END_OF_EPOCH, Made, Timeout
 from fastfeed.producers.threads import ThreadProducers
+from fastfeed.runs import Rest, Runs, Span
+from fastfeed.shuffled import Shuffled
 from fastfeed.source import source_from
 from fastfeed.stats import Snapshot, StageRow
 
@@ -26,13 +28,22 @@ JOIN_S = 1.8  # a producer that has ended its work is gone long before
 
 
 class Feed:
-    """One pass over a source (all its epochs): `start`, `take` until it is None, `stop`. One consumer at a time."""
+    """The epochs of a source, run after run: `start`, `take` until it is None (a run, or an epoch, is over: the next
+    `take` begins the next one, made by the same producers), `stop`. One consumer at a time."""
 
-    def __init__(self, given: Any, options: FeedOptions, *, seed: int, first_epoch: int = 0) -> None:
+    def __init__(self, given: Any, options: FeedOptions, *, seed: int, span: Span | None = None) -> None:
         self.options = options
-        epochs = range(first_epoch, first_epoch + (options.epochs or 1))
+        span = span or Span(per_run=options.epochs or 1)
+        source = source_from(given, options, start=span.starts.get(ONLY))
+        self.runs = runs = Runs(span, again=source.again)
+        self._streams = [ONLY] if source.ordered else list(range(options.producers))
+        passed = () if source.ordered else tuple(span.starts.get(n, FROM_THE_START).first for n in self._streams)
         kind = ProcessProducers if options.processes else ThreadProducers
-        self._producers = kind(source_from(given, options), options, seed=seed, epochs=epochs)
+        self._producers = kind(source, options, course=Course(seed, runs.epochs, runs.allowed, passed))
+        self._rest = Rest(span.starts, ordered=source.ordered)
+        self._shuffled: Shuffled | None = None
+        self.position = Position(span.epoch, span.starts)
+        self.delivers = True  # whether what is taken is what the trainer has had
         self._stage: AsProduced | Rebatcher | Records = Records()
         self._cut: deque[Batch] = deque()
         self._ended = False
@@ -69,19 +80,38 @@ class Feed:
         if self._ended:
             self._cut.extend(stage.flush())
 
+    def shuffle(self, shuffled: Shuffled) -> None:
+        """Has every record pass a record-level shuffle. Before the first `take`."""
+        self._shuffled = shuffled
+
     def take(self) -> Batch | None:
-        """The next batch, or None after the last; the time inside counts as waiting for input."""
+        """The next batch, or None after the last of a run; the time inside counts as waiting for input."""
+        if self.runs.told:
+            self._producers.allow(self.runs.go_on())
         start = time.perf_counter()
         batch = self._next()
         now = time.perf_counter()
         if batch is not None:
             self._count(batch, now - start, now_s=now)
+            if self._shuffled is not None:
+                self.position.shuffled(batch.rows)
+            elif self.delivers:
+                self.position.delivered(batch.rows)
         return batch
 
     def stop(self, join_s: float = JOIN_S) -> bool:
         """Ends every producer and waits `join_s` for them; whether all have ended. From any thread, at any time."""
         self._producers.stop()
         return self._producers.join(join_s)
+
+    def run(self, per_run: int | None, *, each: bool) -> None:
+        """How many epochs make a run (None: no end), and whether `take` says so where an epoch ends."""
+        self._producers.allow(self.runs.change(per_run, each=each))
+
+    def state(self) -> dict[str, Any]:
+        """Where the consumer is, and the first epoch of the run that it is in."""
+        state = {**self.position.state(), "run_first": self.runs.first}
+        return state if self._shuffled is None else self._shuffled.state(state, streams=self._streams)
 
     @property
     def spec(self) -> BatchSpec:
@@ -108,7 +138,7 @@ class Feed:
         """The counters of now."""
         rows = self._producers.rows()
         depth, depth_nbytes = self._producers.depth
-        end_s = self._last_s if self.ended else time.perf_counter()
+        end_s = self._last_s if self.ended or self.runs.told else time.perf_counter()
         return Snapshot(
             elapsed_s=0.0 if self._first_s is None else end_s - self._first_s,
             produced=stats.total(rows),
@@ -133,30 +163,81 @@ class Feed:
 
     def _next(self) -> Batch | None:
         while not self._cut:
-            if self._ended:
+            if self._ended or self.runs.paused:
+                if self.error is not None:
+                    raise self.error
+                self.runs.told = self.runs.paused
                 return None
+            if self._shuffled is None or self._shuffled.wants(self.runs.may_read):
+                self._take_in(self._receive())
+            else:
+                self._draw(self._shuffled)
+        return self._cut.popleft()
+
+    def _receive(self) -> Made | None:
+        while True:
             try:
-                made = self._producers.take(self.options.stall_timeout_s)
+                return self._producers.take(self.options.stall_timeout_s)
             except Timeout:
                 if self.starving():
                     self._fail(self._stalled())
-                continue
             except BaseException as error:
                 if not isinstance(error, FeedError):  # a signal handler's: what it came amidst is no part of it
                     error.__suppress_context__ = True
                 self._fail(error)
-            if made is None:
-                self._finish()
-            elif made is END_OF_EPOCH:
-                self._cut.extend(self._stage.end_epoch())
-            elif made.batch is not None:
-                self._push(made, made.batch)
-        return self._cut.popleft()
+
+    def _take_in(self, made: Made | None) -> None:
+        if made is None:
+            self._finish()
+        elif made is END_OF_EPOCH:
+            self._end_epoch()
+        elif made.batch is not None:
+            self._push(made, made.batch)
+        else:
+            self.position.arrived(made.stream, made.number, rows=0)
+
+    def _draw(self, shuffled: Shuffled) -> None:
+        batch = shuffled.draw()
+        if batch is not None:
+            self._cut.append(batch)
+            return
+        self._delivered()
+        self._ended = shuffled.finished
+
+    def _end_epoch(self) -> None:
+        """All of an epoch has come from the producers."""
+        self.runs.received()
+        self._rest.clear()
+        if self._shuffled is not None:
+            self.position.end_epoch()
+            self._shuffled.end_epoch()
+            if self._shuffled.empty:
+                self._delivered()
+            return
+        self.runs.delivered()
+        dropped = self._stage.dropped
+        self._cut.extend(self._stage.flush() if self.runs.paused else self._stage.end_epoch())
+        self.position.dropped(self._stage.dropped - dropped)
+        self.position.end_epoch()
+        self._refuse_nothing()
+
+    def _delivered(self) -> None:
+        self.runs.delivered()
+        self._refuse_nothing()
 
     def _push(self, made: Made, batch: Batch) -> None:
+        rest = self._rest.of(batch, stream=made.stream, item=made.number)
+        if rest is None:
+            return
+        self.position.arrived(made.stream, made.number, rows=0 if self._shuffled is not None else rest.rows)
+        if not rest.rows:
+            return
         try:
-            self._cut.extend(self._stage.push(batch, made.stream, place=made.place))
-        except SpecError as error:
+            if self._shuffled is not None:
+                self._shuffled.push(made, rest)
+            else:
+                self._cut.extend(self._stage.push(rest, made.stream, place=made.place))
+        except FeedError as error:
             self._fail(error)
 
     def _finish(self) -> None:
@@ -164,11 +245,25 @@ class Feed:
             raise self.error or FeedStopped("the runner was stopped: make a new one to go on")
         self._cut.extend(self._stage.flush())
         self._producers.join(JOIN_S)
+        if self._shuffled is not None and not self._shuffled.empty:
+            self.runs.received_all()
+            self._shuffled.end()
+            self._ended = self._shuffled.finished
+            return
+        self._refuse_nothing(at_last=True)
+        self._ended = True
+
+    def _refuse_nothing(self, *, at_last: bool = False) -> None:
+        """In the first run there must have been a batch."""
+        if self._cut or self._first_s is not None or self.runs.span.starts:
+            return
+        if not at_last and (self.runs.complete or not self.runs.paused):
+            return
         if self._producers.spec is None:
             self._fail(_no_batch())
-        if not self._cut and self._stage.dropped and self._first_s is None:
-            self._fail(never_filled(self._stage.dropped, self.options.batch_size))
-        self._ended = True
+        dropped = self._stage.dropped if self._shuffled is None else self._shuffled.dropped
+        if dropped:
+            self._fail(never_filled(dropped, self.options.batch_size))
 
     def _fail(self, error: BaseException) -> None:
         """Ends the feed on `error`, which every later `take` meets again."""
@@ -198,8 +293,3 @@ def never_filled(records: int, batch_size: int | None) -> OptionError:
         f"batch_size={batch_size} can never be filled: the source has {records} records and "
         'last_batch="drop"; lower batch_size or say last_batch="keep"'
     )
-
-
-def new_seed() -> int:
-    """A root seed for a run that states none."""
-    return int(np.random.SeedSequence().generate_state(1)[0])

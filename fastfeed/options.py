@@ -11,6 +11,7 @@ from typing import Any
 
 from fastfeed.errors import OptionError
 from fastfeed.machine import free_memory_nbytes
+from fastfeed.plan import Recipe
 
 UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 
@@ -49,8 +50,11 @@ class FeedOptions:
     shuffle: bool | Shuffle | None = None  # None: only a session shuffles, as the hand-written idiom does
     dtypes: Any = None  # cast once, in the producers, instead of in every step
     pad: bool | int | float | None = None  # records of varying shape: None refuses them, else what fills the rest
-    epochs: int | None = None  # passes over a finite source; None is one
+    epochs: int | None = None  # passes over a finite source; None: one for each iteration, no end in a session
     seed: int | None = None  # root of every draw; None draws one
+    shard: tuple[int, int] | None = None  # (rank, world): this rank's share, as many records as every other rank's
+    remainder: str | None = None  # "drop" or "pad": what becomes of records that cannot be divided among the ranks
+    sampler: Any = None  # which indices an epoch has, and in which order: indices(seed, epoch, length), or an iterable
     order: str = "kept"  # "any" delivers what is ready first: no waiting for a straggler
     memory: int | str | None = None  # bytes of batches in flight; None is a quarter of what is free
     on_error: str = "raise"  # "skip" goes on without the record (or batch) whose making raised, and counts it
@@ -85,6 +89,9 @@ class FeedOptions:
         limit = self.stall_timeout_s
         if isinstance(limit, bool) or not isinstance(limit, (int, float)) or not limit > 0:
             raise OptionError(f"stall_timeout_s={self.stall_timeout_s!r}: needed seconds above 0 (float('inf'): never)")
+        # Said here, and not where the order is made: Recipe knows what goes together.
+        recipe = Recipe(self.shuffle is True, self.sampler, self.shard, self.remainder)
+        object.__setattr__(self, "shard", recipe.shard)
         _ = self.memory_nbytes
 
     @property
@@ -99,7 +106,7 @@ class FeedOptions:
 
     def shipped(self) -> FeedOptions:
         """The same for a worker process, which should not import TensorFlow to know a dtype."""
-        return replace(self, dtypes=_numpy_dtypes(self.dtypes))
+        return replace(self, dtypes=_numpy_dtypes(self.dtypes), sampler=None)
 
     @property
     def padded(self) -> bool:

@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import inspect
-import sys
-import threading
 import time
 import warnings
 import weakref
-from collections.abc import Iterator, Sequence
-from dataclasses import fields
+from collections.abc import Iterator
+from dataclasses import fields, replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from fastfeed.batch import Batch
+import numpy as np
+
 from fastfeed.collate import AsProduced, Rebatcher
-from fastfeed.errors import FeedStopped, FeedWarning, OptionError, StateError
-from fastfeed.feed import Feed, new_seed
+from fastfeed.ending import Ending
+from fastfeed.epoch import Epoch
+from fastfeed.errors import FeedStopped, FeedWarning, StateError
+from fastfeed.feed import Feed
 from fastfeed.options import FeedOptions, Shuffle, options_from
-from fastfeed.source import IndexedSource, ends_for_good, source_from
+from fastfeed.position import Position
+from fastfeed.runs import Span
+from fastfeed.shuffled import Shuffled
+from fastfeed.source import IndexedSource, source_from
+from fastfeed.state import fingerprint, restored, saved, warn_of_reading_again
 from fastfeed.stats import Snapshot
+from fastfeed.taken import Taken
 
 if TYPE_CHECKING:
     from fastfeed.sinks.session_queue import SessionQueue
@@ -47,14 +53,13 @@ class FeedRunner:
     def __init__(self, source: Any, **options: Any) -> None:
         self.options = options_from(options)
         self._source = source
-        self._seed = new_seed() if self.options.seed is None else int(self.options.seed)
-        source_from(source, self.options)  # refuse what cannot work now, not at the first batch
+        self._seed = _new_seed() if self.options.seed is None else int(self.options.seed)
+        self._kind = source_from(source, self.options)  # refuses what cannot work now, not at the first batch
+        self._span: Span | None = None  # where to begin, restored
         self._feed: Feed | None = None
         self._sink: SessionQueue | None = None
-        self._taking: Feed | None = None  # a pass that take() has begun and not ended
         self._started = False
         self._stopped = False
-        self._next_epoch = 0
 
     def __enter__(self) -> FeedRunner:
         return self
@@ -79,7 +84,7 @@ class FeedRunner:
             from fastfeed.sinks.session_queue import SessionQueue, check_graph
 
             check_graph()
-            feed = self._new_feed()
+            feed = self._new_feed(replace(self._span or Span(), per_run=self.options.epochs, once=True))
             try:
                 self._sink = SessionQueue(feed, shapes=shapes, shuffle=self._session_shuffle(), seed=self._seed)
             except BaseException:
@@ -130,10 +135,10 @@ class FeedRunner:
             )
 
     def __iter__(self) -> Iterator[Any]:
-        """Batches as numpy arrays, all epochs of one pass.
+        """Batches as numpy arrays: one run of `epochs` epochs, or of one.
 
-        A loop that was left early goes on where it was; after the end a new pass begins with the next epoch.
-        Raises ProducerError, SpecError, FeedTimeout, FeedStopped, OptionError.
+        A loop that was left early goes on where it was; after the end a new run begins with the next epoch, made by the
+        same producers, which wait for it. Raises ProducerError, SpecError, FeedTimeout, FeedStopped, OptionError.
         """
         self._refuse_stopped()
         if self._sink is not None:
@@ -143,14 +148,13 @@ class FeedRunner:
     def take(self) -> Taken:
         """The next batch, for `with runner.take() as batch:`, which gives its memory back where the block ends.
 
-        Raises StopIteration at the end of the source, and otherwise what iteration raises.
+        Raises StopIteration where iteration would end, and otherwise what iteration raises.
         """
         self._refuse_stopped()
         if self._sink is not None:
             raise StateError("this runner feeds a session: take() from another FeedRunner")
-        feed = self._taking or self._iterated()
+        feed = self._iterated()
         batch = feed.take()
-        self._taking = feed if batch is not None else None
         if batch is None:
             raise StopIteration
         return Taken(batch, feed.spec.rebuild(batch))
@@ -161,18 +165,77 @@ class FeedRunner:
             raise StateError("snapshot() before anything was started: call start() or iter(), or begin the loop")
         return self._sink.snapshot() if self._sink is not None and self._started else self._feed.snapshot()
 
-    def _iterated(self) -> Feed:
+    def epochs(self) -> Iterator[Epoch]:
+        """One epoch after another, each to be iterated over: `epochs=` of them, or without end.
+
+        The next one is made while the last batches of this one are consumed. Of an epoch that was left early the rest
+        is passed over. Raises what iteration raises.
+        """
+        self._refuse_stopped()
+        if self._sink is not None:
+            raise StateError("this runner feeds a session: epochs() of another FeedRunner")
+        return self._each_epoch()
+
+    def state(self) -> dict[str, Any]:
+        """What the training loop has consumed, as a small dict for JSON: save it beside the model.
+
+        Every batch that was handed out counts, however many more are made already. Raises StateError for a session
+        whose queue shuffles, of which nobody can tell what it has given.
+        """
+        if self._sink is not None:
+            position = self._sink.state()
+        elif self._feed is not None:
+            position = self._feed.state()
+        else:
+            span = self._span or Span()
+            position = {**Position(span.epoch, span.starts).state(), "run_first": span.run_first}
+        return saved(position, seed=self._seed, of=fingerprint(self._source, self._kind, options=self.options))
+
+    def restore(self, state: dict[str, Any]) -> FeedRunner:
+        """Goes on where `state` was saved, with any number of threads and processes; before anything is started.
+
+        What was made ahead then and not consumed is made again. Raises StateError after the start, and OptionError for
+        a state of another stream, naming what differs.
+        """
+        self._refuse_stopped()
+        if self._feed is not None:
+            raise StateError("restore() after the start: call it first, on a new FeedRunner")
+        of = fingerprint(self._source, self._kind, options=self.options)
+        self._span, self._seed = restored(state, of=of, seed=self.options.seed, span=Span())
+        warn_of_reading_again(self._kind, self._span)
+        return self
+
+    state_dict = state  # as torch calls them
+    load_state_dict = restore
+
+    def _each_epoch(self) -> Iterator[Epoch]:
+        feed = self._iterated(each=True)
+        while True:
+            epoch = Epoch(self, feed)
+            yield epoch
+            self._refuse_stopped()
+            if not epoch.complete and feed.take() is not None:
+                feed.stop()
+                self._feed, self._span = None, feed.runs.next_epoch()
+                feed = self._iterated(each=True)
+            if feed.ended or feed.runs.over:
+                return
+
+    def _iterated(self, *, each: bool = False) -> Feed:
+        per_run = self.options.epochs if each else self.options.epochs or 1
         if self._feed is not None and not self._feed.ended:
+            self._feed.run(per_run, each=each)
             return self._feed
-        if self._feed is not None and ends_for_good(self._source):
+        if self._feed is not None and not self._kind.again:
             raise FeedStopped("the source is an iterator and has ended: pass the function that makes it to go again")
-        shuffle = self.options.shuffle
-        if shuffle and not (shuffle is True and isinstance(source_from(self._source, self.options), IndexedSource)):
-            raise OptionError(
-                f"shuffle={shuffle!r} in plain iteration: only shuffle=True of an indexable source is possible; "
-                "shuffle in the source, or feed a session, whose queue shuffles records"
-            )
-        feed = self._new_feed()
+        span = replace(self._span or Span(), per_run=per_run, each=each)
+        shuffle = self._record_shuffle()
+        if shuffle is not None:
+            shuffled = Shuffled(shuffle, self.options, seed=self._seed, epoch=span.epoch, state=span.pool)
+            feed = self._new_feed(replace(span, starts=shuffled.again(span.starts)))
+            feed.shuffle(shuffled)
+            return feed
+        feed = self._new_feed(span)
         size, last = self.options.batch_size, self.options.last_batch
         if size is not None:
             feed.deliver(Rebatcher(size, last, pad=self.options.pad))
@@ -180,22 +243,28 @@ class FeedRunner:
             feed.deliver(AsProduced())
         return feed
 
-    def _new_feed(self) -> Feed:
-        self._feed = Feed(self._source, self.options, seed=self._seed, first_epoch=self._next_epoch)
-        self._next_epoch += self.options.epochs or 1
+    def _new_feed(self, span: Span) -> Feed:
+        self._feed = Feed(self._source, self.options, seed=self._seed, span=span)
         # A forgotten runner must not leave threads behind: they hold the feed, never the runner.
-        ending = _Ending(self._feed)
+        ending = Ending(self._feed)
         weakref.finalize(self, ending.run)
         self._feed.on_failure = ending.leave
         self._feed.start()
         return self._feed
+
+    def _record_shuffle(self) -> Shuffle | None:
+        """The record-level shuffle of plain iteration."""
+        shuffle = self.options.shuffle
+        if shuffle is True:
+            return None if isinstance(self._kind, IndexedSource) else Shuffle()
+        return shuffle or None
 
     def _session_shuffle(self) -> Shuffle | None:
         """The queue's shuffle: an indexable that is shuffled by index needs no second one; padding keeps the order."""
         shuffle = self.options.shuffle
         if isinstance(shuffle, Shuffle):
             return shuffle
-        indexed = shuffle is True and isinstance(source_from(self._source, self.options), IndexedSource)
+        indexed = shuffle is True and isinstance(self._kind, IndexedSource)
         return None if shuffle is False or indexed or (shuffle is None and self.options.padded) else Shuffle()
 
     def _refuse_stopped(self) -> None:
@@ -203,63 +272,9 @@ class FeedRunner:
             raise FeedStopped("this runner was stopped: make a new FeedRunner to go on")
 
 
-class Taken:
-    """A batch for the length of a block: `with runner.take() as batch`.
-
-    After the block its memory is used again, unless somebody still holds it: a list that the batch was put into, a
-    view or a tensor made of one of its arrays, a second name for an array. They keep it as they always do.
-    """
-
-    def __init__(self, batch: Batch, value: Any) -> None:
-        self._batch: Batch | None = batch
-        self._value = value
-
-    def __enter__(self) -> Any:
-        return self._value
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        batch, value = self._batch, self._value
-        self._batch = self._value = None
-        if batch is None or batch.lease is None:
-            return
-        # Known holders: of the outermost object this function and the block's name; of an array the batch, too.
-        # sys.getrefcount counts its own argument.
-        if sys.getrefcount(value) <= 3 + any(leaf is value for leaf in batch.leaves) and not _held(value, batch):
-            batch.lease.end()
-
-
-def _held(value: Any, batch: Batch) -> bool:
-    """Whether anybody has something that is inside the containers of `value`."""
-    if not isinstance(value, (tuple, list, dict)):
-        return False
-    # Known holders of what is inside: the container, the name here and the argument; of an array the batch, too.
-    for part in value.values() if isinstance(value, dict) else value:
-        if sys.getrefcount(part) > 3 + any(leaf is part for leaf in batch.leaves) or _held(part, batch):
-            return True
-    return False
-
-
-class _Ending:
-    """What is to be done when a runner is forgotten, or the interpreter ends."""
-
-    def __init__(self, feed: Feed) -> None:
-        self._feed: Feed | None = feed
-        self._threads: Sequence[threading.Thread] = ()
-
-    def run(self) -> None:
-        """At the interpreter's exit the threads are waited for: one that is inside native code then would abort it."""
-        patience_s = 0 if threading.main_thread().is_alive() else 1.0
-        if self._feed is not None:
-            self._feed.stop(patience_s)
-        for thread in self._threads:
-            thread.join(patience_s)
-
-    def leave(self) -> None:
-        """The feed has failed and ends by itself. To hold it would be to hold its error, by the traceback of that the
-        frames that hold the runner, and so the runner, for ever."""
-        if self._feed is not None:
-            self._threads = self._feed.threads
-            self._feed = None
+def _new_seed() -> int:
+    """A root seed for a run that states none."""
+    return int(np.random.SeedSequence().generate_state(1)[0])
 
 
 def _batches(runner: FeedRunner, feed: Feed) -> Iterator[Any]:

@@ -19,7 +19,8 @@ from fastfeed.structure import leaves_of, paths_of, rebuild, structure_of
 class Worker:
     """Which share of the data a producer makes: the `index`-th of `count`, in pass `epoch` (0 first).
 
-    `seed` is the run's root seed; `rng` is a numpy Generator that no other producer or epoch has.
+    With `shard=(rank, world)` the producers of all ranks are counted: rank r's come after those of rank r - 1. `seed`
+    is the run's root seed; `rng` is a numpy Generator that nobody else has.
     """
 
     index: int
@@ -27,12 +28,29 @@ class Worker:
     seed: int
     epoch: int
     allocate: Allocate = field(default=aligned_arrays, repr=False, compare=False)
+    passed: int = field(default=0, repr=False, compare=False)  # what `start` says, to those that only look
+    item: tuple[int, ...] | None = field(default=None, repr=False, compare=False)  # what a transform works on
     _known: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)  # the last `like`
 
     @cached_property
     def rng(self) -> np.random.Generator:
-        """Seeded by (seed, epoch, index): runs with the same seed draw the same numbers."""
-        return np.random.default_rng((self.seed, self.epoch, self.index))
+        """Seeded by (seed, epoch, index of the record) in a transform of a source that has one order, and else by
+        (seed, epoch, index of the producer): runs with the same seed draw the same numbers, however many work."""
+        return np.random.default_rng((self.seed, self.epoch, *(self.item or (self.index,))))
+
+    @property
+    def start(self) -> int:
+        """How many items of its share were delivered before, in a run that this one resumes: begin with the next.
+
+        Who never asks gets the stream fast-forwarded: its items are made and passed over.
+        """
+        self._known["start"] = self.passed
+        return self.passed
+
+    @property
+    def began_at_start(self) -> bool:
+        """Whether `start` was asked for."""
+        return "start" in self._known
 
     def empty(self, like: Any) -> Any:
         """Arrays to fill and to yield as the next batch, in the containers, shapes and dtypes of the batch `like`.

@@ -34,7 +34,7 @@ class Ring:
     def __init__(self, *, threads: int = 1, budget: int = 2**24, wanted: int = 6) -> None:
         skip = ((0, 0),) * threads
         numbers = {"lane": 0, "index": 0, "count": threads, "seed": 0, "first_epoch": 0, "epochs": 1, "nbytes": 0}
-        task = Task(threads=threads, skip=skip, dispatched=True, budget=budget, wanted=wanted, **numbers)
+        task = Task(threads=threads, skip=skip, dispatched=True, allowed=1, budget=budget, wanted=wanted, **numbers)
         self._gone: deque[Hold] = deque()
         self.lane = Lane(task, self._gone)
         self._tokens, tokens = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
@@ -52,7 +52,7 @@ class Ring:
             share=Share(budget, wanted, threads),
             lane=0,
         )
-        self.outlets = [RingOutlet(self.writer, t, ordered=True, epoch=0) for t in range(threads)]
+        self.outlets = [RingOutlet(self.writer, t, ordered=True, epoch=0, admit=lambda _: True) for t in range(threads)]
         self.reader = self.lane.reader
         self.slots = self.lane.board.slots
 

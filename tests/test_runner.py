@@ -152,7 +152,7 @@ def test_a_second_loop_is_a_new_pass_with_the_next_epochs() -> None:
 
     runner = FeedRunner(stream, epochs=2)
     assert ids_of(runner) == ids_of(runner) == [0, 1, 2, 3] * 2
-    assert seen == [0, 1, 2, 3]
+    assert seen[:4] == [0, 1, 2, 3], "and perhaps the next ones, made ahead"
 
 
 def test_an_iterator_has_no_second_pass() -> None:

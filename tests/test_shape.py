@@ -21,12 +21,15 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 # Each room may import from itself and from those above it.
 ROOMS = (
-    ("errors", "machine", "structure", "batch", "collate", "options", "stats", "model", "worker"),
+    (
+        *("errors", "machine", "structure", "batch", "collate", "options", "stats", "model", "worker"),
+        *("plan", "samplers", "mix", "shuffle", "position"),
+    ),
     ("ring",),
     ("source", "producers"),
-    ("feed",),
+    ("feed", "runs", "shuffled"),
     ("sinks",),
-    ("runner", ""),  # "" is the package itself: its public names
+    ("runner", "ending", "epoch", "state", "taken", ""),  # "" is the package itself: its public names
     ("benchmark",),
     ("cli", "__main__"),
 )

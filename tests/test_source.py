@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
 from itertools import chain
 from typing import Any
@@ -12,16 +12,21 @@ import numpy as np
 import pytest
 
 from fastfeed import FeedOptions, OptionError, ProducerError, Worker
-from fastfeed.source import CallableSource, EpochEnd, IndexedSource, SharedSource, source_from
+from fastfeed.source import CallableSource, EpochEnd, IndexedSource, Item, SharedSource, source_from
 
 
 def worker(index: int = 0, count: int = 1, epoch: int = 0) -> Worker:
     return Worker(index, count, seed=5, epoch=epoch)
 
 
+def pairs(items: Iterable[Item]) -> list[Any]:
+    """Tickets and payloads."""
+    return [(item.ticket, item.payload) for item in items]
+
+
 def read(given: Any, *, epoch: int = 0, **options: Any) -> list[Any]:
     """All items of one producer in one epoch."""
-    return list(source_from(given, FeedOptions(**options)).open(worker(epoch=epoch)))
+    return pairs(source_from(given, FeedOptions(**options)).open(worker(epoch=epoch)))
 
 
 class Rows:
@@ -94,7 +99,7 @@ def test_a_callable_gets_worker_by_name_only_if_it_asks() -> None:
 
     options = FeedOptions(threads=3)
     source = source_from(shared, options)
-    parts = [[item for _, item in source.open(worker(i, 3))] for i in range(3)]
+    parts = [[item.payload for item in source.open(worker(i, 3))] for i in range(3)]
     assert sorted(chain(*parts)) == list(range(10))
     assert read(lambda *args, **kwargs: iter([len(args) + len(kwargs)])) == [(None, 0)]
     assert read(lambda *, worker=None: iter([worker.epoch]), epoch=4) == [(None, 4)]
@@ -136,7 +141,7 @@ def test_a_finite_callable_under_several_producers_names_three_ways_out() -> Non
     with pytest.raises(OptionError, match=r"2 producers.*`worker`.*transform=.*repeat_per_producer=True"):
         list(source.open(worker(0, 2)))
     allowed = source_from(lambda: iter([1]), FeedOptions(threads=2, repeat_per_producer=True))
-    assert [list(allowed.open(worker(i, 2))) for i in (0, 1)] == [[(None, 1)]] * 2
+    assert [pairs(allowed.open(worker(i, 2))) for i in (0, 1)] == [[(None, 1)]] * 2
 
 
 def test_one_generator_for_two_producers_is_refused() -> None:
@@ -160,7 +165,7 @@ def test_a_callable_that_returns_a_used_up_iterator() -> None:
     ("given", "options"), [(lambda: iter("abcde"), {}), (iter("abcde"), {}), (set("abcde"), {}), (list("abcde"), {})]
 )
 def test_records_come_in_lists_of_batch_size(given: Any, options: dict[str, Any]) -> None:
-    chunks = [item for _, item in read(given, records=True, batch_size=2, **options) if item is not EpochEnd]
+    chunks = [chunk for _, chunk in read(given, records=True, batch_size=2, **options) if chunk is not EpochEnd]
     assert list(map(len, chunks)) == [2, 2, 1]
 
 
@@ -184,15 +189,15 @@ def test_one_stream_is_read_once_by_all() -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    every = sorted(chain(*got), key=lambda item: item[0])
+    every = sorted(pairs(chain(*got)), key=lambda item: item[0])
     assert every == [*((i, i) for i in range(200)), (200, EpochEnd)]
 
 
 def test_tickets_count_on_over_epochs() -> None:
     source = source_from({7}, FeedOptions(epochs=2))
-    assert list(source.open(worker())) == [(0, 7), (1, EpochEnd)]
-    assert list(source.open(worker(epoch=1))) == [(2, 7), (3, EpochEnd)]
-    assert list(source.open(worker())) == [], "who comes late finds the epoch over"
+    assert pairs(source.open(worker())) == [(0, 7), (1, EpochEnd)]
+    assert pairs(source.open(worker(epoch=1))) == [(2, 7), (3, EpochEnd)]
+    assert pairs(source.open(worker())) == [], "who comes late finds the epoch over"
 
 
 def test_a_stream_that_failed_has_ended_for_all() -> None:
@@ -203,7 +208,7 @@ def test_a_stream_that_failed_has_ended_for_all() -> None:
     source = source_from(broken(), FeedOptions(threads=2))
     with pytest.raises(ProducerError, match="batch 1 raised OSError: disk"):
         list(source.open(worker()))
-    assert list(source.open(worker(1, 2))) == []
+    assert pairs(source.open(worker(1, 2))) == []
 
 
 def test_an_iterator_cannot_have_two_epochs() -> None:
@@ -214,7 +219,7 @@ def test_an_iterator_cannot_have_two_epochs() -> None:
 def test_indices_are_the_same_for_any_number_of_producers() -> None:
     def plan(seed: int, epoch: int) -> list[Any]:
         source = source_from(Rows(10), FeedOptions(batch_size=3, shuffle=True))
-        items = list(source.open(Worker(0, 1, seed, epoch)))
+        items = pairs(source.open(Worker(0, 1, seed, epoch)))
         assert [t for t, _ in items] == list(range(5))
         return [part for _, part in items if part is not EpochEnd]
 

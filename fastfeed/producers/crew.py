@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import deque
 from typing import Any, NamedTuple
 
 from fastfeed import stats
 from fastfeed.machine import oom_kills
 from fastfeed.options import FeedOptions
+from fastfeed.position import ONLY
 from fastfeed.producers.dispatch import Dispatcher
 from fastfeed.producers.failure import Death
+from fastfeed.producers.gate import Course
+from fastfeed.producers.inbox import ALLOWED
 from fastfeed.producers.lane import Lane
 from fastfeed.producers.sequence import LOG, Made, Sequence
 from fastfeed.producers.strikes import Strikes, describe, without
@@ -35,12 +39,12 @@ class InHand(NamedTuple):
 class Crew:
     """Every call under the feed's lock, but for those that only look."""
 
-    def __init__(self, source: Source, options: FeedOptions, *, seed: int, epochs: range) -> None:
+    def __init__(self, source: Source, options: FeedOptions, *, course: Course) -> None:
         self._indexed = source.indexed
         self._dispatched = source.ordered
         self._options = options
-        self._seed = seed
-        self._epochs = epochs
+        self._course = course
+        self._allowed = course.allowed
         self.lanes: dict[int, Lane] = {}
         self.gone: deque[Hold] = deque()  # slots that nobody looks at any more
         self.aside: list[str] = []  # samples that killed their worker again and again
@@ -58,11 +62,12 @@ class Crew:
             index=index,
             count=options.producers,
             threads=threads,
-            seed=self._seed,
-            first_epoch=self._epochs.start,
-            epochs=len(self._epochs),
-            skip=skip or ((0, 0),) * threads,
+            seed=self._course.seed,
+            first_epoch=self._course.epochs.start,
+            epochs=len(self._course.epochs),
+            skip=skip or self._passed(index),
             dispatched=self._dispatched,
+            allowed=self._allowed,
             budget=options.memory_nbytes // processes,
             wanted=max(BUFFERED, 4 * options.producers) // processes + threads + 1,
             nbytes=nbytes,
@@ -70,6 +75,19 @@ class Crew:
         self._hired += 1
         lane = self.lanes[task.lane] = Lane(task, self.gone)
         return lane
+
+    def _passed(self, index: int) -> Skips:
+        threads = self._options.threads
+        passed = self._course.passed or (0,) * self._options.producers
+        return tuple((0, passed[index * threads + thread]) for thread in range(threads))
+
+    def allow(self, epochs: int) -> None:
+        """So many epochs in all may be begun now; where the trainer deals out the items, it need not be said."""
+        self._allowed = max(self._allowed, epochs)
+        if not self._dispatched:
+            for lane in self.lanes.values():
+                with contextlib.suppress(OSError):  # it has ended
+                    lane.work.send(ALLOWED.pack(self._allowed))
 
     def give_back(self) -> None:
         """Slots that the consumer has let go are their workers' again."""
@@ -104,7 +122,7 @@ class Crew:
             self._set_aside(deal.ticket, records, payload=deal.payload)
             payload = without(deal.payload, records)
             if payload is None:
-                order.insert(Made(None, -1, ""), deal.ticket if order.ordered else deal.position)
+                order.insert(Made(None, ONLY, "", deal.number), deal.ticket if order.ordered else deal.position)
                 dispatcher.give_up(deal)
             else:
                 suspect = any(hand.key == deal.ticket for hand in hands)

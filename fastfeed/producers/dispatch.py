@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from fastfeed.errors import FeedError, ProducerFailed
+from fastfeed.producers.gate import Course, Gate
 from fastfeed.producers.inbox import INLINE_NBYTES, ORDER, REQUEST
 from fastfeed.producers.sequence import END_OF_EPOCH
 from fastfeed.producers.sequence import Sequence as Order
@@ -29,28 +30,35 @@ WAIT_MS = 500
 
 
 class Deal(NamedTuple):
-    """An item on its way: its epoch and that epoch's position among those of this feed, its ticket, its payload, and
-    whether a worker has died over it."""
+    """An item on its way: its epoch and that epoch's position among those of this feed, its ticket, its payload, its
+    number in the epoch, and whether a worker has died over it."""
 
     position: int
     ticket: int
     payload: Any
     epoch: int
+    number: int = 0
     suspect: bool = False
 
 
-def read(source: Source, *, seed: int, epochs: range) -> Iterator[Deal]:
-    """All items of all epochs, in order; an EpochEnd has a ticket, too."""
-    for position, epoch in enumerate(epochs):
-        for ticket, payload in source.open(Worker(0, 1, seed, epoch)):
-            yield Deal(position, ticket or 0, payload, epoch)
+class Ended:
+    """In place of a deal: there are no more."""
+
+
+def read(source: Source, course: Course, *, gate: Gate) -> Iterator[Deal | None]:
+    """All items of all epochs, in order; an EpochEnd has a ticket, too. None where an epoch may not be begun yet."""
+    for position, epoch in enumerate(course.epochs):
+        while position >= gate.allowed:
+            yield None
+        for ticket, payload, number in source.open(Worker(0, 1, course.seed, epoch)):
+            yield Deal(position, ticket or 0, payload, epoch, number)
 
 
 class Dispatcher:
     """Reads in a thread of its own, which may wait in the user's code. Methods that say so are called under `lock`."""
 
     def __init__(
-        self, deals: Iterator[Deal], order: Order[Any], *, lock: threading.Lock, wake: Callable[[], None]
+        self, deals: Iterator[Deal | None], order: Order[Any], *, lock: threading.Lock, wake: Callable[[], None]
     ) -> None:
         self._deals = deals
         self._order = order
@@ -78,7 +86,7 @@ class Dispatcher:
     def stop(self) -> None:
         """Ends the thread when its present call into the user's code returns."""
         self._over = True
-        self._ring()
+        self.ring()
 
     def join(self, timeout_s: float) -> bool:
         """Whether the thread has ended, within the limit."""
@@ -91,7 +99,7 @@ class Dispatcher:
         order, and none can fill its slots with batches that wait for a ticket behind them. Under the lock."""
         self._workers[worker] = work
         self._again[worker] = deque(inherits)
-        self._ring()
+        self.ring()
 
     def deal(self, worker: int, ticket: int) -> Deal:
         """What a worker has under a ticket. Under the lock."""
@@ -106,7 +114,7 @@ class Dispatcher:
         deal = self._with[worker].pop(ticket)
         self.give_up(deal)
         if deal.suspect:
-            self._ring()  # its worker may have more now
+            self.ring()  # its worker may have more now
 
     def detach(self, worker: int) -> list[Deal]:
         """The worker is gone; what it had, the lowest ticket first. Under the lock."""
@@ -117,7 +125,9 @@ class Dispatcher:
     def give_up(self, deal: Deal) -> None:
         """The item will never come back. Under the lock."""
         self._left[deal.position] -= 1
-        self._look_for_ends()
+        if not self._left[deal.position]:
+            del self._left[deal.position]
+            self._look_for_ends()
 
     def _look_for_ends(self) -> None:
         if not self._order.ordered:
@@ -127,10 +137,11 @@ class Dispatcher:
         if self._read and not self._complete and not any(self._left.values()):
             self._complete = True
             self._order.end()
-            self._ring()
+            self.ring()
             self._wake()
 
-    def _ring(self) -> None:
+    def ring(self) -> None:
+        """There may be more to deal out now."""
         os.eventfd_write(self._bell.fd, 1)
 
     def _run(self) -> None:
@@ -219,17 +230,17 @@ class Dispatcher:
 
     def _next(self) -> Deal | None:
         while not self._read and not self._over:
-            deal = None
+            deal: Deal | Ended | None = None
             self.reading = True
             try:
-                deal = next(self._deals, None)
+                deal = next(self._deals, Ended())
             except BaseException as error:  # the user's iterator failed; what it gave before is still sent
                 self._broken = error
             self.reading = False
             with self._lock:
-                if self._broken is not None:
+                if self._broken is not None or deal is None:
                     return None
-                if deal is None:
+                if isinstance(deal, Ended):
                     self._read = True
                 elif deal.payload is not EpochEnd:
                     self._left[deal.position] = self._left.get(deal.position, 0) + 1
@@ -263,7 +274,7 @@ def _receive(work: socket.socket) -> bytes:
 
 def _send(work: socket.socket, deals: Sequence[Deal]) -> None:
     """Small items in the message itself; large ones, and those with large arrays, in memory that the worker maps."""
-    items = [(d.ticket, d.epoch, d.payload) for d in deals]
+    items = [(d.ticket, d.epoch, d.payload, d.number) for d in deals]
     small = None
     with contextlib.suppress(Exception):  # whatever it is, `pack` tells it better
         small = pickle.dumps(items, protocol=5)

@@ -23,6 +23,7 @@ from fastfeed.worker import Worker
 REQUEST = struct.Struct("<I")  # how many items are wanted
 # b"I": items (ticket, epoch, payload) follow. b"F": they lie in the descriptor, so many bytes. b"E": there are no more.
 ORDER = struct.Struct("<cq")
+ALLOWED = struct.Struct("<q")  # where nothing is dealt out: how many epochs may be begun
 INLINE_NBYTES = 2**15
 BUSY_S = 0.01  # a worker takes in advance what keeps it busy for so long: more would wait for it instead of for another
 MOST = 64
@@ -37,7 +38,7 @@ class Inbox:
         self._stop = stop
         self._threads = threads
         self._lock = threading.Lock()
-        self._items: list[tuple[int, int, Any]] = []  # a heap: what has the lowest ticket is waited for
+        self._items: list[tuple[int, int, Any, int]] = []  # a heap: what has the lowest ticket is waited for
         self._asked = False
         self._ended = False
         self._item_s = BUSY_S
@@ -53,11 +54,15 @@ class Inbox:
                 self._receive()
             if not self._items or self._items[0][1] > epoch:
                 return None
-            ticket, _, payload = heapq.heappop(self._items)
+            ticket, _, payload, number = heapq.heappop(self._items)
             begin(ticket)  # still under the lock, so that nobody gets a later ticket before
             if len(self._items) < self._threads:
                 self._ask()  # so that the answer is there when it is needed
-            return ticket, payload
+            return Item(ticket, payload, number)
+
+    def admit(self, position: int) -> bool:
+        """Whether there can be items still: the trainer does not deal out those of epochs that may not be begun."""
+        return not self._ended or bool(self._items)
 
     def made(self, seconds: float) -> None:
         """How long one item took."""
@@ -98,16 +103,47 @@ def _unpack(fd: int, nbytes: int) -> Any:
         os.close(fd)
 
 
+class Leave:
+    """Where every producer has a stream of its own, the trainer only says how many epochs may be begun."""
+
+    def __init__(self, work: socket.socket, stop: int, *, allowed: int) -> None:
+        self._work = work
+        self._allowed = allowed
+        self._lock = threading.Lock()
+        self._stop = stop
+        self._poll = select.poll()
+        self._poll.register(work, select.POLLIN)
+        self._poll.register(stop, select.POLLIN)
+
+    def admit(self, position: int) -> bool:
+        """Waits until the epoch at `position` may be begun. Raises Stopped."""
+        if position < self._allowed:  # the lock is for those that must wait, and one of them has it
+            return True
+        with self._lock:
+            while position >= self._allowed:
+                ready = dict(self._poll.poll(WAIT_MS))
+                if self._stop in ready:
+                    raise Stopped
+                if ready:
+                    data = self._work.recv(ALLOWED.size)
+                    if not data:  # the trainer is gone
+                        raise Stopped
+                    (self._allowed,) = ALLOWED.unpack(data)
+        return True
+
+
 class InboxSource:
     """The worker's half of an ordered source: order and payloads come by the inbox, items from `source` as ever."""
 
     ordered = True
+    again = True
     shipped = None
 
     def __init__(self, source: Items, inbox: Inbox, *, outlet: RingOutlet) -> None:
         self.indexed = source.indexed
         self.records = source.records
         self.fetch = source.fetch
+        self.draw_key = source.draw_key
         self._inbox = inbox
         self._outlet = outlet
 

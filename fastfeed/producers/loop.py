@@ -15,6 +15,7 @@ from fastfeed.batch import Batch, BatchSpec, infer
 from fastfeed.collate import Blank, collate
 from fastfeed.errors import FeedError, ProducerFailed, SpecError
 from fastfeed.options import FeedOptions
+from fastfeed.position import ONLY
 from fastfeed.producers.sequence import END_OF_EPOCH, Made
 from fastfeed.ring.writer import Stopped
 from fastfeed.source import EpochEnd, Item, Source
@@ -24,6 +25,8 @@ from fastfeed.worker import Worker, takes
 
 CPU_EVERY_S = 0.001  # asking for the time on a core is a system call
 Skip = tuple[int, int]  # epochs, and items of the next one, that another producer has made already
+PLAIN = (np.ndarray, list, tuple, range)  # to read these runs no code that draws
+Reseed = Callable[[tuple[int, ...]], None]  # seeds the generators that all code of a process shares
 
 
 class Outlet(Protocol):
@@ -35,6 +38,9 @@ class Outlet(Protocol):
     @property
     def stopped(self) -> bool:
         """Whether nobody takes any more."""
+
+    def admit(self, position: int) -> bool:
+        """Waits until the epoch at `position` may be begun; False when none will be any more."""
 
     def allocate(self, blanks: Sequence[Blank]) -> Sequence[np.ndarray[Any, Any]]:
         """Arrays of these shapes and dtypes, to be filled and put."""
@@ -61,16 +67,25 @@ class Outlet(Protocol):
 class Maker:
     """Makes checked batches from payloads; the first one made, by whichever producer, fixes the spec for all."""
 
-    def __init__(self, source: Source, options: FeedOptions) -> None:
+    def __init__(self, source: Source, options: FeedOptions, *, reseed: Reseed | None = None) -> None:
         self._source = source
         self._transform: Callable[..., Any] | None = options.transform
         self._tells_worker = options.transform is not None and takes(options.transform, "worker")
+        self._reseed = reseed
+        plain = not source.indexed or isinstance(getattr(source, "data", None), PLAIN)
+        # Whether code of the user's runs for single items: seeding for each of them takes 10 us.
+        self._draws = self._tells_worker or (reseed is not None and not (plain and options.transform is None))
         self._dtypes = options.dtypes
         self._pad = options.pad if options.padded else None
         self._ragged = options.padded
         self.skips = options.on_error == "skip"
         self._lock = threading.Lock()
         self.spec: BatchSpec | None = None
+
+    def begin(self, worker: Worker) -> None:
+        """A producer begins an epoch: from here a callable draws."""
+        if self._reseed is not None:
+            self._reseed((worker.seed, worker.epoch, worker.index))
 
     def make(self, payload: Any, place: str, *, outlet: Outlet, worker: Worker, at: tuple[int, int]) -> Batch | None:
         """The batch, or None where it has no records; `at` is its ticket or epoch, and its number in it."""
@@ -82,6 +97,8 @@ class Maker:
             value, varied = collate(records, self._pad, place=place, allocate=outlet.allocate)
         else:
             outlet.hold(*at, record=-1)
+            if self._draws:
+                worker = self._for_draws(worker, payload, number=at[1], position=0)
             value = self._item(payload, f"item {payload}" if self._source.indexed else place, worker=worker)
         spec = self.spec or self._infer(value, varied, place=place)
         try:
@@ -98,6 +115,8 @@ class Maker:
         records = []
         for position, part in enumerate(payload):
             outlet.hold(*at, record=position)
+            if self._draws:
+                worker = self._for_draws(worker, part, number=at[1], position=position)
             try:
                 records.append(self._item(part, f"record {self._name(part, position)} of {place}", worker=worker))
             except ProducerFailed as error:
@@ -106,6 +125,15 @@ class Maker:
                 outlet.row.errors += 1
                 outlet.skip(error, at[0] if outlet.ordered else None)
         return records
+
+    def _for_draws(self, worker: Worker, part: Any, *, number: int, position: int) -> Worker:
+        """The worker whose `rng` is this part's own; the process's own generators are seeded for it, too."""
+        key = self._source.draw_key(part, number=number, position=position)
+        if key is None:
+            return worker
+        if self._reseed is not None:
+            self._reseed((worker.seed, worker.epoch, *key))
+        return replace(worker, item=key) if self._tells_worker else worker
 
     def _item(self, part: Any, place: str, *, worker: Worker) -> Any:
         try:
@@ -144,7 +172,7 @@ class Producer:
         self._outlet = outlet
         self._epochs = epochs
         self._skip = skip
-        self._item = 0  # counts the items of an epoch
+        self._item = 0  # the number, in its epoch, of the item in hand
         self._since = self._waited = 0.0  # when the last item was made, and how long had been waited until then
         self._cpu = self._cpu_seen = 0.0
 
@@ -156,7 +184,11 @@ class Producer:
             for position, epoch in enumerate(self._epochs):
                 if position < self._skip[0]:
                     continue
-                worker = replace(self.worker, epoch=epoch)
+                if not outlet.admit(position):
+                    return
+                passed = self._skip[1] if position == self._skip[0] else 0
+                worker = replace(self.worker, epoch=epoch, passed=passed)
+                self._maker.begin(worker)
                 if not self._run_epoch(self._source.open(worker), position, worker=worker):
                     return
                 outlet.end_epoch(position)
@@ -172,11 +204,11 @@ class Producer:
                 outlet.end()
 
     def _run_epoch(self, items: Iterator[Item], position: int, *, worker: Worker) -> bool:
-        already = self._skip[1] if position == self._skip[0] else 0
-        self._item = 0
+        self._item = worker.passed
         try:
             for item in items:
-                if self._item >= already and not self._pass_on(item, position, worker=worker):
+                self._item = item.number
+                if not self._pass_on(item, position, worker=worker):
                     return False
                 self._item += 1
             return True
@@ -184,14 +216,14 @@ class Producer:
             items.close()  # type: ignore[attr-defined]  # every source opens a generator
 
     def _pass_on(self, item: Item, position: int, *, worker: Worker) -> bool:
-        ticket, payload = item
+        ticket, payload, number = item
         outlet = self._outlet
         key = ticket if outlet.ordered and ticket is not None else position
         if payload is EpochEnd:  # without order every producer says so itself, in end_epoch
-            return not outlet.ordered or outlet.put(END_OF_EPOCH, key, item=self._item, spec=None)
+            return not outlet.ordered or outlet.put(END_OF_EPOCH, key, item=number, spec=None)
         place = self._place(ticket)
         try:
-            batch = self._maker.make(payload, place, outlet=outlet, worker=worker, at=(key, self._item))
+            batch = self._maker.make(payload, place, outlet=outlet, worker=worker, at=(key, number))
         except ProducerFailed as error:
             if not self._maker.skips:
                 outlet.fail(error, ticket if outlet.ordered else None)
@@ -203,10 +235,8 @@ class Producer:
             outlet.fail(error, ticket if outlet.ordered else None)
             return False
         self._account(batch)
-        if batch is None and not outlet.ordered:
-            return not outlet.stopped
-        stream = -1 if ticket is not None else self.worker.index
-        return outlet.put(Made(batch, stream, place), key, item=self._item, spec=self._maker.spec)
+        stream = ONLY if ticket is not None else self.worker.index
+        return outlet.put(Made(batch, stream, place, number), key, item=number, spec=self._maker.spec)
 
     def _account(self, batch: Batch | None) -> None:
         """All the time since the last item that was not spent in waiting for somebody else."""

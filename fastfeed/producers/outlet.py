@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -27,8 +27,11 @@ class RingOutlet:
 
     stopped = False  # a producer in a worker process learns of the end by Stopped
 
-    def __init__(self, writer: Writer, thread: int, *, ordered: bool, epoch: int) -> None:
+    def __init__(
+        self, writer: Writer, thread: int, *, ordered: bool, epoch: int, admit: Callable[[int], bool]
+    ) -> None:
         self.ordered = ordered
+        self.admit = admit
         self.row = StageRow()
         self._writer = writer
         self._thread = thread

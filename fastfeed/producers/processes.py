@@ -2,39 +2,35 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import select
 import threading
 import time
-from collections import deque
-from itertools import chain
 
 from fastfeed.batch import BatchSpec
 from fastfeed.errors import FeedError, ProducerError, SpecError, StateError
 from fastfeed.options import FeedOptions
+from fastfeed.position import ONLY
 from fastfeed.producers.crew import Crew
 from fastfeed.producers.dispatch import Dispatcher, read
+from fastfeed.producers.gate import Course, Gate
 from fastfeed.producers.lane import Lane
+from fastfeed.producers.mailbox import Mailbox
 from fastfeed.producers.sequence import Made, Timeout
 from fastfeed.producers.sequence import Sequence as Order
 from fastfeed.producers.ship import pack
 from fastfeed.producers.supervisor import Supervisor
 from fastfeed.producers.threads import stack_of
-from fastfeed.ring.memory import Descriptor
-from fastfeed.ring.token import BATCH, END, EPOCH, FAILED, FORMAT, HOLE, READ_TOKENS, SKIPPED, Token
+from fastfeed.ring.token import BATCH, END, EPOCH, FAILED, HOLE, SKIPPED, Token
 from fastfeed.source import Source
 from fastfeed.stats import Audit, StageRow
 
 Ready = tuple[Lane, Token]  # a token, and where it comes from
-POLL_MS = 200
-SPIN_S = 5e-5
 
 
 class ProcessProducers:
     """Worker processes, each with a ring of its own; all their tokens come by one pipe, in the order of events."""
 
-    def __init__(self, source: Source, options: FeedOptions, *, seed: int, epochs: range) -> None:
+    def __init__(self, source: Source, options: FeedOptions, *, course: Course) -> None:
         self._source = source
         self._options = options
         self._pid = os.getpid()
@@ -42,25 +38,20 @@ class ProcessProducers:
         ordered = source.ordered and options.order == "kept"
         streams = 1 if source.ordered else options.producers
         self._order = Order[Ready](streams, ordered=ordered, error_limit=options.error_limit)
-        self._crew = Crew(source, options, seed=seed, epochs=epochs)
+        self._crew = Crew(source, options, course=course)
+        self._gate = Gate(course.allowed)
         self._hoard = 1  # so many slots that the consumer has let go are worth a message
         self._copied = 0
         self._stopped = False
-        self._brisk = False
         self.spec: BatchSpec | None = None
-        self._tokens, tokens = map(Descriptor, os.pipe2(os.O_CLOEXEC))
-        os.set_blocking(self._tokens.fd, False)
-        self._pipe = ((self._tokens.fd,), (READ_TOKENS * FORMAT.size,))
-        self._unread: deque[Token] = deque()
-        self._bell = Descriptor(os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC))
-        self._poll = select.poll()
-        self._poll.register(self._tokens.fd, select.POLLIN)
-        self._poll.register(self._bell.fd, select.POLLIN)
-        self._supervisor = Supervisor(tokens, exited=self._exited, failed=self._failed, tick=self._take_back)
+        self._mailbox = Mailbox()
+        self._supervisor = Supervisor(
+            self._mailbox.entrance, exited=self._exited, failed=self._failed, tick=self._take_back
+        )
         self._dispatcher: Dispatcher | None = None
         if source.ordered:
-            deals = read(source, seed=seed, epochs=epochs)
-            self._dispatcher = Dispatcher(deals, self._order, lock=self._lock, wake=self._wake)
+            deals = read(source, course, gate=self._gate)
+            self._dispatcher = Dispatcher(deals, self._order, lock=self._lock, wake=self._mailbox.wake)
 
     def start(self) -> None:
         """Packs the source and has the workers started; OptionError names what cannot be sent to them."""
@@ -71,6 +62,14 @@ class ProcessProducers:
                 self._dispatcher.attach(lane.task.lane, lane.work)
             self._dispatcher.start()
         self._supervisor.start(lanes, shipment)
+
+    def allow(self, epochs: int) -> None:
+        """So many epochs in all may be begun now."""
+        self._gate.allow(epochs)
+        with self._lock:
+            self._crew.allow(epochs)
+        if self._dispatcher is not None:
+            self._dispatcher.ring()
 
     def take(self, timeout_s: float) -> Made | None:
         """The next batch or end of epoch; None at the end. Raises the failure, or Timeout after `timeout_s`."""
@@ -96,7 +95,7 @@ class ProcessProducers:
             deadline = deadline or now + timeout_s
             if now >= deadline and order.failure is None:
                 raise Timeout
-            self._wait(order.patience_s(deadline - now))
+            self._mailbox.wait(order.patience_s(deadline - now), self._look)
 
     def stop(self) -> None:
         """Nobody takes any more; the workers end. A forked copy of the trainer has no say in this."""
@@ -106,7 +105,7 @@ class ProcessProducers:
         self._supervisor.stop()
         if self._dispatcher is not None:
             self._dispatcher.stop()
-        self._wake()
+        self._mailbox.wake()
 
     def join(self, timeout_s: float) -> bool:
         """Waits for the workers, which must have been told to end; whether all have, within the limit."""
@@ -170,12 +169,12 @@ class ProcessProducers:
             stream = lane.task.index * lane.task.threads + thread
             place = f"batch {item} of producer {stream}"
         else:
-            stream, place = -1, f"batch {key}"
+            stream, place = ONLY, f"batch {key}"
         if kind == HOLE or lane.spec is None:
-            return Made(None, stream, place)
+            return Made(None, stream, place, item)
         batch, copied = lane.reader.lend(slot, lane.spec, rows=rows, room=room)
         self._copied += copied
-        return Made(batch, stream, place)
+        return Made(batch, stream, place, item)
 
     def _take_back(self) -> None:
         """Slots, now and then, of a consumer that has let go of them and does not come back soon."""
@@ -185,43 +184,21 @@ class ProcessProducers:
             finally:
                 self._lock.release()
 
-    def _wait(self, seconds: float) -> None:
-        """Until there is news. Where batches come every few microseconds, to be woken for each would cost more than
-        to look again at once."""
-        start = time.perf_counter()
-        if self._brisk and self._spin(start + SPIN_S):
-            return
-        for fd, _ in self._poll.poll(min(max(seconds, 0.0) * 1000 + 1, POLL_MS)):
-            if fd == self._bell.fd:
-                with contextlib.suppress(BlockingIOError):
-                    os.eventfd_read(fd)
-
-        self._brisk = time.perf_counter() - start < SPIN_S
-
-    def _spin(self, end_s: float) -> bool:
-        """Whether a batch came before `end_s`."""
-        while time.perf_counter() < end_s:
-            with self._lock:
-                self._drain()
-                if self._order.ready:
-                    return True
-        return False
-
-    def _wake(self) -> None:
-        os.eventfd_write(self._bell.fd, 1)
+    def _look(self) -> bool:
+        """Whether a batch has come."""
+        with self._lock:
+            self._drain()
+            return bool(self._order.ready)
 
     def _drain(self) -> None:
         """Takes in every token that has come. Under the lock, as all that follows."""
         more = not self._stopped
+        unread = self._mailbox.unread
         while more:
-            with contextlib.suppress(BlockingIOError):
-                # One call, in which no Python code runs: so no exception of a signal handler can come between the
-                # reading and the keeping.
-                self._unread.extend(chain.from_iterable(map(FORMAT.iter_unpack, map(os.read, *self._pipe))))
-            more = len(self._unread) >= READ_TOKENS
-            while self._unread:
-                self._take_in(self._unread[0])
-                self._unread.popleft()
+            more = self._mailbox.fetch()
+            while unread:
+                self._take_in(unread[0])
+                unread.popleft()
 
     def _take_in(self, token: Token) -> None:
         kind, thread, slot, key, _, _, _, number = token
@@ -277,7 +254,7 @@ class ProcessProducers:
         with self._lock:
             failure = error if isinstance(error, FeedError) else ProducerError(f"no worker could be started: {error}")
             self._order.fail(failure, None)
-        self._wake()
+        self._mailbox.wake()
 
     def _exited(self, lane: Lane, status: int) -> Lane | None:
         """A worker has ended; the one to start in its place."""
@@ -295,5 +272,5 @@ class ProcessProducers:
                 heir = self._crew.succeed(lane, status, order=self._order, dispatcher=self._dispatcher)
             if heir is None and self._dispatcher is not None:
                 self._dispatcher.detach(lane.task.lane)
-        self._wake()
+        self._mailbox.wake()
         return heir

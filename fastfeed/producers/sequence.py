@@ -19,11 +19,12 @@ LOG = logging.getLogger("fastfeed")
 
 
 class Made(NamedTuple):
-    """A batch (None: it had no records) of one producer's stream, and its place for error texts."""
+    """A batch (None: it had no records) of a stream, its place for error texts, and its item's number in the epoch."""
 
     batch: Batch | None
     stream: int
     place: str
+    number: int = 0
 
 
 END_OF_EPOCH = Made(None, -1, "")
@@ -75,6 +76,7 @@ class Sequence(Generic[T]):
         """One producer has put everything that it has in this epoch; the last one lets the next epoch pass."""
         self._finished[epoch] = self._finished.get(epoch, 0) + 1
         while not self.ordered and self._finished.get(self.turn, 0) == self._producers:
+            del self._finished[self.turn]
             self.turn += 1
             self.ready.append(END_OF_EPOCH)
             self.ready.extend(self.early.pop(self.turn, ()))

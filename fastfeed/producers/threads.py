@@ -14,6 +14,7 @@ import numpy as np
 from fastfeed.batch import BatchSpec
 from fastfeed.collate import Blank, aligned_arrays
 from fastfeed.options import FeedOptions
+from fastfeed.producers.gate import Course, Gate
 from fastfeed.producers.handoff import Handoff
 from fastfeed.producers.loop import Maker, Producer
 from fastfeed.producers.sequence import Made
@@ -26,9 +27,11 @@ from fastfeed.worker import Worker
 class ThreadProducers:
     """Runs each producer in a daemon thread, all of them into one buffer."""
 
-    def __init__(self, source: Source, options: FeedOptions, *, seed: int, epochs: range) -> None:
+    def __init__(self, source: Source, options: FeedOptions, *, course: Course) -> None:
         ordered = source.ordered and options.order == "kept"
         self._maker = Maker(source, options)
+        self._gate = Gate(course.allowed)
+        passed = course.passed or (0,) * options.threads
         self._handoff = Handoff(
             Order[Made](options.threads, ordered=ordered, error_limit=options.error_limit),
             max_batches=max(16, 4 * options.threads),
@@ -36,11 +39,12 @@ class ThreadProducers:
         )
         self._producers = [
             Producer(
-                Worker(i, options.threads, seed, epochs.start),
+                Worker(i, options.threads, course.seed, course.epochs.start),
                 source=source,
                 maker=self._maker,
-                outlet=ThreadOutlet(self._handoff),
-                epochs=epochs,
+                outlet=ThreadOutlet(self._handoff, self._gate),
+                epochs=course.epochs,
+                skip=(0, passed[i]),
             )
             for i in range(options.threads)
         ]
@@ -54,12 +58,17 @@ class ThreadProducers:
         for thread in self.threads:
             thread.start()
 
+    def allow(self, epochs: int) -> None:
+        """So many epochs in all may be begun now."""
+        self._gate.allow(epochs)
+
     def take(self, timeout_s: float) -> Made | None:
         """The next batch or end of epoch; None at the end. Raises the failure, or Timeout after `timeout_s`."""
         return self._handoff.take(timeout_s)
 
     def stop(self) -> None:
         """Nobody takes any more; the threads end when their present call returns."""
+        self._gate.close()
         self._handoff.stop()
 
     def join(self, timeout_s: float) -> bool:
@@ -110,10 +119,11 @@ def stack_of(thread: threading.Thread) -> str:
 class ThreadOutlet:
     """One thread's way into the buffer."""
 
-    def __init__(self, handoff: Handoff) -> None:
+    def __init__(self, handoff: Handoff, gate: Gate) -> None:
         self.ordered = handoff.ordered
         self.row = StageRow()
         self._handoff = handoff
+        self.admit = gate.admit
         self.end_epoch = handoff.end_epoch
         self.end = handoff.end
         self.fail = handoff.fail

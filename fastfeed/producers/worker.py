@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from fastfeed.errors import FeedError, OptionError
-from fastfeed.producers.inbox import Inbox, InboxSource
+from fastfeed.producers.inbox import Inbox, InboxSource, Leave
 from fastfeed.producers.loop import Maker, Producer
 from fastfeed.producers.outlet import RingOutlet
 from fastfeed.producers.ship import unpack
@@ -46,6 +46,7 @@ class Task:
     epochs: int
     skip: tuple[tuple[int, int], ...]
     dispatched: bool
+    allowed: int
     budget: int
     wanted: int
     nbytes: int
@@ -66,7 +67,6 @@ def main(message: dict[str, Any], fds: Sequence[int]) -> int:
     # With this one even native code that never returns can be asked where it is.
     faulthandler.register(STACKS_SIGNAL, file=ends["stacks"], all_threads=True)
     _keep_heap()
-    _seed(task)
     board = Board(Segment(ends["board"], Board.nbytes(task.threads)), task.threads)
     writer = Writer(
         board,
@@ -74,9 +74,16 @@ def main(message: dict[str, Any], fds: Sequence[int]) -> int:
         share=Share(task.budget, task.wanted, task.threads),
         lane=task.lane,
     )
-    outlets = [RingOutlet(writer, t, ordered=task.dispatched, epoch=task.skip[t][0]) for t in range(task.threads)]
+    work = socket.socket(fileno=ends["work"])
+    orders: Inbox | Leave = Leave(work, ends["stop"], allowed=task.allowed)
+    if task.dispatched:
+        orders = Inbox(work, ends["stop"], threads=task.threads)
+    outlets = [
+        RingOutlet(writer, t, ordered=task.dispatched, epoch=task.skip[t][0], admit=orders.admit)
+        for t in range(task.threads)
+    ]
     try:
-        producers = _producers(task, ends, outlets=outlets)
+        producers = _producers(task, ends["shipment"], orders=orders, outlets=outlets)
     except BaseException as error:  # what the user's own classes do while they are unpickled
         outlets[0].fail(error if isinstance(error, FeedError) else OptionError(_shown(error)), None)
         return 1
@@ -84,14 +91,15 @@ def main(message: dict[str, Any], fds: Sequence[int]) -> int:
     return 0
 
 
-def _producers(task: Task, ends: dict[str, int], *, outlets: Sequence[RingOutlet]) -> list[Producer]:
-    given, options = unpack(ends["shipment"], task.nbytes)
+def _producers(
+    task: Task, shipment: int, *, orders: Inbox | Leave, outlets: Sequence[RingOutlet]
+) -> list[Producer]:
+    given, options = unpack(shipment, task.nbytes)
     source = given if task.dispatched else source_from(given, options)
-    inbox = Inbox(socket.socket(fileno=ends["work"]), ends["stop"], threads=task.threads)
-    maker = Maker(source, options)
+    maker = Maker(source, options, reseed=_reseed)
     producers = []
     for thread, outlet in enumerate(outlets):
-        own: Source = InboxSource(given, inbox, outlet=outlet) if task.dispatched else source
+        own: Source = InboxSource(given, orders, outlet=outlet) if isinstance(orders, Inbox) else source
         worker = Worker(task.index * task.threads + thread, task.count, task.seed, task.first_epoch)
         epochs = range(task.first_epoch, task.first_epoch + task.epochs)
         producers.append(
@@ -119,12 +127,12 @@ def _keep_heap() -> None:
         libc.mallopt(M_TRIM_THRESHOLD, KEPT_NBYTES)
 
 
-def _seed(task: Task) -> None:
-    """Forked processes share the state of every generator: the same numbers in all workers, unless they are seeded. A
-    successor draws what its predecessor drew, for it passes over what that one delivered."""
-    sequence = np.random.SeedSequence((task.seed, task.first_epoch, task.index))
-    np.random.seed(sequence.generate_state(4))
-    random.seed(int(sequence.generate_state(1, np.uint64)[0]))
+def _reseed(key: tuple[int, ...]) -> None:
+    """Forked processes share the state of every generator: the same numbers in all workers, unless they are seeded.
+    Who makes an item again, elsewhere or later, draws the same for it."""
+    mixed = hash(key) & 2**64 - 1  # of a tuple of integers, it is the same in every process
+    np.random.seed([mixed >> 32, mixed & 2**32 - 1])
+    random.seed(mixed)
 
 
 def _shown(error: BaseException) -> str:

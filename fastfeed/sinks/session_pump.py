@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import threading
 import time
 import weakref
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 NEVER_MS = 10**12
 TICK_S = 0.1  # how often the watcher looks at a coordinator and at the session
+NOTE = 4096  # batches after which the feed is told: it remembers every one of which it does not know
 GRACE_S = 0.25  # after a failure, how long steps may still take what lies ready in the queue
 PATIENCE_S = 0.3  # after Ctrl-C, how long the step in progress may take to end by itself
 
@@ -44,6 +46,7 @@ class Pump:
         self._last = (0.0, 0)
         self._end_s: float | None = None
         self.rows = 0  # records enqueued
+        self._noted = (0, 0)  # records and dequeues that the feed knows of
         self._filler = threading.Thread(target=self._fill, name="fastfeed-enqueue", daemon=True)
         self._watcher = threading.Thread(target=self._watch, name="fastfeed-watch", daemon=True)
 
@@ -101,6 +104,14 @@ class Pump:
         start_s, first_waited, first_count = self._warm
         return (self._end_s or time.perf_counter()) - start_s, waited - first_waited, count - first_count
 
+    def note(self) -> None:
+        """Tells the feed how many records the session has taken out of the queue, which keeps their order."""
+        with self._lock:
+            count = self._totals()[1]
+            rows = min(count * self._ops.batch_size, self.rows)
+            self._feed.position.delivered(rows - self._noted[0], count - self._noted[1])
+            self._noted = (rows, count)
+
     def queued_records(self) -> int:
         """Records that lie in the queue; 0 where the session is closed."""
         return int(self._try(self._ops.size) or 0)
@@ -108,7 +119,12 @@ class Pump:
     def _fill(self) -> None:
         try:
             enqueue = self._enqueue_function()
-            while (batch := self._feed.take()) is not None:
+            for number in itertools.count(1):
+                batch = self._feed.take()
+                if batch is None:
+                    break
+                if number % NOTE == 0:
+                    self.note()
                 self._check_shapes(batch)
                 if all(leaf.size for leaf in batch.leaves):
                     enqueue(*(_plain_bytes(leaf) for leaf in batch.leaves))

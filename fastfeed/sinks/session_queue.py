@@ -95,6 +95,8 @@ class SessionQueue:
         capacity = _capacity(options, shuffle, spec=spec, first=first, size=size)
         _say_float64(spec, options)
         self._feed = feed
+        feed.delivers = False
+        self._shuffled = shuffle is not None
         self._spec = spec
         self._graph = tf.compat.v1.get_default_graph()
         self._ops = QueueOps(spec, capacity=capacity, shuffle=shuffle, batch=(size, options.last_batch), seed=seed)
@@ -119,6 +121,17 @@ class SessionQueue:
         """Ends the queue; a run that waits, and every later one that takes from it, raises FeedStopped."""
         if self._pump is not None:
             self._pump.stop(deadline)
+
+    def state(self) -> dict[str, Any]:
+        """What the session has taken out of the queue; StateError where it shuffles."""
+        if self._shuffled:
+            raise StateError(
+                "state() of a session whose queue shuffles: nobody can tell which records it has given. Say "
+                "shuffle=True for an indexable (which is shuffled by index) or shuffle=False"
+            )
+        if self._pump is not None:
+            self._pump.note()
+        return self._feed.state()
 
     def snapshot(self) -> Snapshot:
         """The feed's counters, with what the graph measured about its consumer."""

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from fastfeed import FeedOptions, OptionError, ProducerError
 from fastfeed.producers.dispatch import Dispatcher, read
+from fastfeed.producers.gate import Course, Gate
 from fastfeed.producers.inbox import INLINE_NBYTES, ORDER, REQUEST
 from fastfeed.producers.sequence import END_OF_EPOCH, Sequence
 from fastfeed.producers.ship import unpack
@@ -32,7 +33,8 @@ class Trainer:
         self.lock = threading.Lock()
         self.order: Sequence[Any] = Sequence(1, ordered=ordered)
         self.woken = threading.Event()
-        deals = read(source_from(source, settings), seed=0, epochs=range(settings.epochs or 1))
+        epochs = settings.epochs or 1
+        deals = read(source_from(source, settings), Course(0, range(epochs), epochs), gate=Gate(epochs))
         self.dispatcher = Dispatcher(deals, self.order, lock=self.lock, wake=self.woken.set)
         self.sockets: dict[int, tuple[socket.socket, socket.socket]] = {}
         self.has: dict[int, dict[int, Any]] = {}
@@ -58,7 +60,7 @@ class Trainer:
         items = pickle.loads(data[ORDER.size :]) if kind == b"I" else unpack(fds[0], nbytes)
         for fd in fds:
             os.close(fd)
-        self.has[worker].update((ticket, payload) for ticket, _, payload in items)
+        self.has[worker].update((ticket, payload) for ticket, _, payload, _ in items)
         return list(items)
 
     def come_back(self, worker: int, ticket: int) -> None:
@@ -157,7 +159,7 @@ def test_nobody_asks_nothing_is_read(trainers: Any) -> None:
     trainer.hire(0)
     assert not seen
     trainer.ask(0)
-    assert trainer.answer(0) == [(0, 0, 0)]
+    assert trainer.answer(0) == [(0, 0, 0, 0)]
 
 
 @pytest.mark.parametrize("nbytes", [10, INLINE_NBYTES - 100, INLINE_NBYTES, 200_000])
@@ -169,7 +171,7 @@ def test_items_of_any_size_arrive(trainers: Any, nbytes: int) -> None:
     while len(items) < 2:
         items += trainer.answer(0) or []
         trainer.ask(0, 1)
-    assert [(ticket, epoch) for ticket, epoch, _ in items] == [(0, 0), (1, 0)]
+    assert [(ticket, epoch) for ticket, epoch, *_ in items] == [(0, 0), (1, 0)]
     assert items[0][2].tolist() == [i % 256 for i in range(nbytes)]
     assert items[1][2] == b"x" * nbytes
 

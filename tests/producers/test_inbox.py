@@ -33,7 +33,8 @@ class Post:
         self.begun: list[int] = []
 
     def take(self, epoch: int = 0) -> Any:
-        return self.inbox.take(epoch, self.begun.append)
+        item = self.inbox.take(epoch, self.begun.append)
+        return item and (item.ticket, item.payload)
 
     def wanted(self) -> int:
         """What the worker asks for."""
@@ -43,7 +44,9 @@ class Post:
         """Whether there is a request."""
         return bool(select.select([self.trainer], [], [], 0)[0])
 
-    def send(self, *items: tuple[int, int, Any], large: bool = False) -> None:
+    def send(self, *given: tuple[int, int, Any], large: bool = False) -> None:
+        """Items: ticket, epoch, payload. Their numbers are their tickets."""
+        items = tuple((*item, item[0]) for item in given)
         if not large:
             self.trainer.send(ORDER.pack(b"I", 0) + pickle.dumps(items))
             return

@@ -1,0 +1,31 @@
+"""What is to be done when a runner is forgotten, or the interpreter ends."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+
+from fastfeed.feed import Feed
+
+
+class Ending:
+    """What is to be done when a runner is forgotten, or the interpreter ends."""
+
+    def __init__(self, feed: Feed) -> None:
+        self._feed: Feed | None = feed
+        self._threads: Sequence[threading.Thread] = ()
+
+    def run(self) -> None:
+        """At the interpreter's exit the threads are waited for: one that is inside native code then would abort it."""
+        patience_s = 0 if threading.main_thread().is_alive() else 1.0
+        if self._feed is not None:
+            self._feed.stop(patience_s)
+        for thread in self._threads:
+            thread.join(patience_s)
+
+    def leave(self) -> None:
+        """The feed has failed and ends by itself. To hold it would be to hold its error, by the traceback of that the
+        frames that hold the runner, and so the runner, for ever."""
+        if self._feed is not None:
+            self._threads = self._feed.threads
+            self._feed = None

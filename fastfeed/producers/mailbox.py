@@ -1,0 +1,58 @@
+"""The trainer's end of the pipe that brings the tokens of all workers, and the bell of everybody else."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import time
+from collections import deque
+from collections.abc import Callable
+from itertools import chain
+
+from fastfeed.ring.memory import Descriptor
+from fastfeed.ring.token import FORMAT, READ_TOKENS, Token
+
+POLL_MS = 200
+SPIN_S = 5e-5
+
+
+class Mailbox:
+    """`fetch` what has come, `wait` for more, `wake` whoever waits."""
+
+    def __init__(self) -> None:
+        self._tokens, self.entrance = map(Descriptor, os.pipe2(os.O_CLOEXEC))
+        os.set_blocking(self._tokens.fd, False)
+        self._pipe = ((self._tokens.fd,), (READ_TOKENS * FORMAT.size,))
+        self._bell = Descriptor(os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC))
+        self._poll = select.poll()
+        self._poll.register(self._tokens.fd, select.POLLIN)
+        self._poll.register(self._bell.fd, select.POLLIN)
+        self._brisk = False
+        self.unread: deque[Token] = deque()
+
+    def fetch(self) -> bool:
+        """Puts what has come into `unread`; whether there may be more."""
+        with contextlib.suppress(BlockingIOError):
+            # One call, in which no Python code runs: so no exception of a signal handler can come between the reading
+            # and the keeping.
+            self.unread.extend(chain.from_iterable(map(FORMAT.iter_unpack, map(os.read, *self._pipe))))
+        return len(self.unread) >= READ_TOKENS
+
+    def wake(self) -> None:
+        """Ends a wait."""
+        os.eventfd_write(self._bell.fd, 1)
+
+    def wait(self, seconds: float, look: Callable[[], bool]) -> None:
+        """Until there is news. Where batches come every few microseconds, to be woken for each would cost more than to
+        `look` again at once."""
+        start = time.perf_counter()
+        if self._brisk:
+            while time.perf_counter() < start + SPIN_S:
+                if look():
+                    return
+        for fd, _ in self._poll.poll(min(max(seconds, 0.0) * 1000 + 1, POLL_MS)):
+            if fd == self._bell.fd:
+                with contextlib.suppress(BlockingIOError):
+                    os.eventfd_read(fd)
+        self._brisk = time.perf_counter() - start < SPIN_S

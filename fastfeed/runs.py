@@ -1,0 +1,120 @@
+"""Epochs and runs: which one is delivered now, where `take` says that one is over, and how many may be begun."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from fastfeed.batch import Batch
+from fastfeed.collate import tail
+from fastfeed.position import Start
+
+FOREVER = 2**40  # epochs
+
+
+@dataclass(frozen=True)
+class Span:
+    """The epochs of a feed: the one to begin with, where each stream begins in it, the first one of the run that it
+    belongs to, how many make a run (None: no end), whether `take` says so where an epoch ends, or only a run, and
+    whether one run is all."""
+
+    epoch: int = 0
+    starts: dict[int, Start] = field(default_factory=dict)
+    run_first: int = 0
+    per_run: int | None = 1
+    each: bool = False
+    once: bool = False
+    pool: dict[str, Any] | None = None  # what a record-level shuffle had in its pool
+
+    @property
+    def left(self) -> int | None:
+        """Epochs until the run ends."""
+        return None if self.per_run is None else max(0, self.run_first + self.per_run - self.epoch)
+
+
+class Runs:
+    """Counts epochs: those delivered, and those of which everything has come from the producers.
+
+    `again`: whether the source has more than one.
+    """
+
+    def __init__(self, span: Span, *, again: bool) -> None:
+        if not span.once and span.left == 0:
+            span = replace(span, run_first=span.epoch)  # the run was complete: this is the next
+        left = span.left
+        total = 1 if not again else left if span.once and left is not None else FOREVER
+        self.span = span
+        self.epochs = range(span.epoch, span.epoch + total)
+        self.allowed = total if left is None else min(total, left)  # epochs that may be begun, from the first on
+        self.epoch = span.epoch  # whose batches come now
+        self.first = span.run_first  # the first epoch of the run
+        self.complete = 0  # runs that are over
+        self.paused = False  # a run or an epoch has come to its end
+        self.told = False  # and whoever takes has heard so
+        self._again = again
+        self._received = 0
+
+    @property
+    def over(self) -> bool:
+        """Whether every epoch of the run has been delivered."""
+        return self.span.per_run is not None and self.epoch - self.first >= self.span.per_run
+
+    @property
+    def may_read(self) -> bool:
+        """Whether producers have more, or will."""
+        return self._received < self.allowed
+
+    def received(self) -> None:
+        """All of an epoch has come."""
+        self._received += 1
+
+    def received_all(self) -> None:
+        """Nothing more will ever come."""
+        self._received = self.allowed
+
+    def delivered(self) -> None:
+        """All of an epoch has left, or is about to."""
+        self.epoch += 1
+        self.paused = self._again and not self.span.once and (self.span.each or self.over)
+
+    def go_on(self) -> int:
+        """The next run or epoch begins; how many epochs may be begun now. Who comes for a second run will come for a
+        third: it is made ahead."""
+        self.paused = self.told = False
+        if self.over:
+            self.complete += 1
+            self.first = self.epoch
+            self.allowed = max(self.allowed, self.epoch - self.epochs.start + 2 * (self.span.per_run or 1))
+        return self.allowed
+
+    def change(self, per_run: int | None, *, each: bool) -> int:
+        """Another length of runs, and another place to say so; how many epochs may be begun now."""
+        if (per_run, each) != (self.span.per_run, self.span.each):
+            self.span = replace(self.span, per_run=per_run, each=each)
+            left = FOREVER if per_run is None else self.first + per_run - self.epochs.start
+            self.allowed = max(self.allowed, left)
+        return self.allowed
+
+    def next_epoch(self) -> Span:
+        """Where to go on for the epoch after this one."""
+        return replace(self.span, epoch=self.epoch + 1, run_first=self.first, starts={}, pool=None)
+
+
+class Rest:
+    """What is still wanted of the first epoch's items, where a run goes on in the middle."""
+
+    def __init__(self, starts: dict[int, Start], *, ordered: bool) -> None:
+        self._parts = {(stream, n): rows for stream, s in starts.items() for n, rows in s.part.items()}
+        # The streams of a callable begin with the first item that is wanted; ordered sources know which ones are.
+        self._sift = {} if ordered else {n: s for n, s in starts.items() if s.again or s.done}
+
+    def of(self, batch: Batch, *, stream: int, item: int) -> Batch | None:
+        """The records of an item that are wanted; None where none is."""
+        if stream in self._sift and not self._sift[stream].wants(item):
+            return None
+        return tail(batch, self._parts.pop((stream, item), 0)) if self._parts else batch
+
+    def clear(self) -> None:
+        """The epoch is over: all is wanted."""
+        self._parts.clear()
+        self._sift.clear()

@@ -1,0 +1,7 @@
+"""Record-level shuffle: the pool that batches are drawn from, and the memory that holds its records."""
+
+from __future__ import annotations
+
+from fastfeed.shuffle.pool import Origin, ShufflePool
+
+__all__ = ["Origin", "ShufflePool"]

@@ -1,0 +1,103 @@
+"""What every kind of source gives to its producers: items, each a batch or the records of one.
+
+A ticket is the position in the one order that the source has over all epochs of a feed, or None where every producer
+has a stream of its own; `number` is the item's in its epoch. The payload is one batch, or, with records=True, a list of
+records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, NamedTuple, Protocol
+
+from fastfeed.errors import OptionError
+from fastfeed.options import FeedOptions
+from fastfeed.worker import Worker
+
+
+class Item(NamedTuple):
+    """One payload and its place."""
+
+    ticket: int | None
+    payload: Any
+    number: int
+
+
+class EpochEnd:
+    """In place of a payload: everything of this epoch has a smaller ticket."""
+
+
+class Source(Protocol):
+    """Something that can be read by several producers at once."""
+
+    ordered: bool  # whether tickets count up from 0 over all producers
+    indexed: bool  # whether a payload holds indices, which `fetch` turns into items
+    records: bool  # whether a payload is a list of single records
+    again: bool  # whether it can be read for another epoch
+    shipped: Any  # what a worker process is given: the function, or, where the trainer keeps the order, `Items`
+
+    def open(self, worker: Worker) -> Iterator[Item]:
+        """The payloads that this producer makes batches of in this epoch."""
+
+    def fetch(self, part: Any) -> Any:
+        """The item that `part` of a payload stands for; the slow half of reading, called outside any lock."""
+
+    def draw_key(self, part: Any, *, number: int, position: int) -> tuple[int, ...] | None:
+        """What random draws for a part of an item depend on, beside seed and epoch; None: on the producer."""
+
+
+@dataclass(frozen=True)
+class Items:
+    """The half of an ordered source that makes items of payloads; `size` is the number of records in a whole item, or
+    0 where items are batches. With `repeats` an index comes more than once in an epoch."""
+
+    indexed: bool
+    records: bool
+    data: Any = None
+    size: int = 0
+    repeats: bool = False
+
+    def fetch(self, part: Any) -> Any:
+        """The record or batch at index `part`, or the item itself."""
+        return self.data[part] if self.indexed else part
+
+    def draw_key(self, part: Any, *, number: int, position: int) -> tuple[int, ...] | None:
+        """The record's index; its place in the epoch where it has none, or comes more than once."""
+        place = number * max(1, self.size) + position
+        if not self.indexed:
+            return (place,)
+        return (int(part), place) if self.repeats else (int(part),)
+
+
+def chunks(iterator: Iterator[Any], size: int) -> Iterator[Any]:
+    """The items themselves, or lists of `size` of them."""
+    if not size:
+        return iterator
+    return iter(lambda: list(islice(iterator, size)), [])
+
+
+def chunk_size(options: FeedOptions, *, default: bool) -> int:
+    """How many records make one batch, or 0 where the items are batches already."""
+    if not (default if options.records is None else options.records):
+        return 0
+    if options.batch_size is None:
+        way = "records=False if each item is a batch already" if default else "leave records out if items are batches"
+        raise OptionError(f"a source of single records needs batch_size=, such as 32; or {way}")
+    return int(options.batch_size)
+
+
+def ends_for_good(stream: Any) -> bool:
+    """Whether it is an iterator, which can be read only once."""
+    return hasattr(stream, "__next__")
+
+
+def refuse(options: FeedOptions, *, names: tuple[str, ...], kind: str) -> None:
+    """OptionError for options that only an indexable can follow."""
+    for name in names:
+        if getattr(options, name) is not None:
+            raise OptionError(
+                f"{name}= needs an indexable source (len() and [index]), and this is {kind}: hand in an object with "
+                "both, or do it in the source"
+            )

@@ -1,0 +1,90 @@
+"""Records by index: every epoch is a plan of batches that the producers take from in turn."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+from fastfeed.errors import OptionError
+from fastfeed.mix import Mix
+from fastfeed.options import FeedOptions
+from fastfeed.plan import Order, Recipe, order_of
+from fastfeed.position import FROM_THE_START, Start
+from fastfeed.source.base import EpochEnd, Item, Items, chunk_size
+from fastfeed.worker import Worker
+
+
+class IndexedSource:
+    """An object with a length and records by index."""
+
+    ordered = True
+    indexed = True
+    again = True
+
+    def __init__(self, data: Any, options: FeedOptions, *, start: Start | None = None) -> None:
+        self._data = data
+        self._length = len(data)
+        self._chunk = chunk_size(options, default=True)
+        self._start = start or FROM_THE_START
+        self.records = self._chunk > 0
+        self._recipe = Recipe(options.shuffle is True, options.sampler, options.shard, options.remainder)
+        repeats = bool(getattr(options.sampler, "repeats", False)) or options.remainder == "pad"
+        self.shipped = Items(True, self.records, data, self._chunk, repeats or isinstance(data, Mix))
+        self.fetch = self.shipped.fetch
+        self.draw_key = self.shipped.draw_key
+        self._lock = threading.Lock()
+        self._ticket = 0
+        self._epoch = -1
+        self._order: Order | None = None
+        self._numbers: Iterator[int] = iter(())
+        self._ended = False
+        if not self._length:
+            raise OptionError("the source has a length of 0: needed at least one record")
+        self._refuse_unfillable(options)
+
+    def open(self, worker: Worker) -> Iterator[Item]:
+        """The next batches of indices."""
+        while True:
+            with self._lock:
+                item = self._next(worker)
+            if item is None:
+                return
+            yield item
+
+    def _next(self, worker: Worker) -> Item | None:
+        if worker.epoch > self._epoch:
+            self._begin(worker)
+        if self._ended or worker.epoch < self._epoch or self._order is None:
+            return None
+        number, size = next(self._numbers), max(1, self._chunk)
+        indices: Any = self._order.indices(number * size, (number + 1) * size)
+        if not indices:
+            indices, self._ended = EpochEnd, True
+        elif not self._chunk:
+            indices = indices[0]
+        self._ticket += 1
+        return Item(self._ticket - 1, indices, number)
+
+    def _begin(self, worker: Worker) -> None:
+        start = self._start if self._epoch < 0 else FROM_THE_START
+        if len(self._data) != self._length:
+            raise OptionError(f"the source's length changed from {self._length} to {len(self._data)} between epochs")
+        self._order = self._order_of(worker.seed, worker.epoch)
+        self._numbers, self._epoch, self._ended = start.numbers(), worker.epoch, False
+
+    def _order_of(self, seed: int, epoch: int) -> Order:
+        base = None
+        if isinstance(self._data, Mix):
+            base = self._data.order(seed, epoch, shuffled=self._recipe.shuffled)
+        return order_of(self._length, seed=seed, epoch=epoch, recipe=self._recipe, base=base)
+
+    def _refuse_unfillable(self, options: FeedOptions) -> None:
+        """What can be known now: an order that is impossible, and a first batch that never comes."""
+        length = self._order_of(0, 0).length
+        if self._chunk and options.last_batch == "drop" and self._chunk > length:
+            whole = "source" if options.shard is None else f"shard {options.shard} of the source"
+            raise OptionError(
+                f"batch_size={self._chunk} can never be filled: the {whole} has {length} records and "
+                'last_batch="drop"; lower batch_size or say last_batch="keep"'
+            )

@@ -31,18 +31,22 @@ class Feed:
     """The epochs of a source, run after run: `start`, `take` until it is None (a run, or an epoch, is over: the next
     `take` begins the next one, made by the same producers), `stop`. One consumer at a time."""
 
-    def __init__(self, given: Any, options: FeedOptions, *, seed: int, span: Span | None = None) -> None:
+    def __init__(
+        self, given: Any, options: FeedOptions, *, seed: int, span: Span | None = None, leader: Feed | None = None
+    ) -> None:
         self.options = options
         span = span or Span(per_run=options.epochs or 1)
         source = source_from(given, options, start=span.starts.get(ONLY))
         self.runs = runs = Runs(span, again=source.again)
         self._streams = [ONLY] if source.ordered else list(range(options.producers))
         passed = () if source.ordered else tuple(span.starts.get(n, FROM_THE_START).first for n in self._streams)
-        kind = ProcessProducers if options.processes else ThreadProducers
-        self._producers = kind(source, options, course=Course(seed, runs.epochs, runs.allowed, passed))
+        kind: Any = ProcessProducers if options.processes else ThreadProducers
+        course = Course(seed, runs.epochs, runs.allowed, passed)
+        self._producers: ProcessProducers | ThreadProducers
+        self._producers = kind(source, options, course=course, leader=leader and leader._producers)
         self._rest = Rest(span.starts, ordered=source.ordered)
         self._shuffled: Shuffled | None = None
-        self.position = Position(span.epoch, span.starts)
+        self.position = Position(span.epoch, span.starts, counts=span.counts)
         self.delivers = True  # whether what is taken is what the trainer has had
         self._stage: AsProduced | Rebatcher | Records = Records()
         self._cut: deque[Batch] = deque()
@@ -106,7 +110,8 @@ class Feed:
 
     def run(self, per_run: int | None, *, each: bool) -> None:
         """How many epochs make a run (None: no end), and whether `take` says so where an epoch ends."""
-        self._producers.allow(self.runs.change(per_run, each=each))
+        if self.runs.change(per_run, each=each):
+            self._producers.allow(self.runs.allowed)
 
     def state(self) -> dict[str, Any]:
         """Where the consumer is, and the first epoch of the run that it is in."""
@@ -201,7 +206,8 @@ class Feed:
         if batch is not None:
             self._cut.append(batch)
             return
-        self._delivered()
+        self.runs.delivered()
+        self._refuse_nothing()
         self._ended = shuffled.finished
 
     def _end_epoch(self) -> None:
@@ -212,17 +218,14 @@ class Feed:
             self.position.end_epoch()
             self._shuffled.end_epoch()
             if self._shuffled.empty:
-                self._delivered()
+                self.runs.delivered()
+                self._refuse_nothing()
             return
         self.runs.delivered()
         dropped = self._stage.dropped
         self._cut.extend(self._stage.flush() if self.runs.paused else self._stage.end_epoch())
         self.position.dropped(self._stage.dropped - dropped)
         self.position.end_epoch()
-        self._refuse_nothing()
-
-    def _delivered(self) -> None:
-        self.runs.delivered()
         self._refuse_nothing()
 
     def _push(self, made: Made, batch: Batch) -> None:

@@ -7,12 +7,13 @@ items: the source's only one (`ONLY`), or one for each producer of a callable.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
 
 ONLY = -1
+DONE = 2**62  # no item has this number: all of an epoch were had
 SETTLE = 4096  # so many arrivals are kept before they are worked off
 
 
@@ -47,15 +48,16 @@ FROM_THE_START = Start()
 class Position:
     """`arrived` and `end_epoch` in the order of arrival, `delivered` as the records leave in that same order."""
 
-    def __init__(self, epoch: int, starts: dict[int, Start] | None = None) -> None:
+    def __init__(
+        self, epoch: int, starts: dict[int, Start] | None = None, *, counts: tuple[int, int] = (0, 0)
+    ) -> None:
         self.epoch = epoch
         self._starts = {stream: (s.next, set(s.done)) for stream, s in (starts or {}).items()}
         self._part = {(stream, item): rows for stream, s in (starts or {}).items() for item, rows in s.part.items()}
         self._log: deque[tuple[int, int, int]] = deque()  # stream, item, records; an epoch's end has stream None
         self._head = 0  # records of the log's first entry that were delivered
         self._owed = 0  # records delivered and not yet worked off
-        self.batches = 0
-        self.records = 0
+        self.batches, self.records = counts
 
     def arrived(self, stream: int, item: int, *, rows: int) -> None:
         """An item whose `rows` records (those not had before) will be delivered after all that came earlier."""
@@ -136,7 +138,7 @@ class Position:
         self._starts[stream] = following, done
 
 
-def starts_of(state: dict[str, Any]) -> dict[int, Start]:
+def starts_of(state: Mapping[str, Any]) -> dict[int, Start]:
     """The starts of every stream, out of a `Position.state`."""
     return {
         int(stream): Start(

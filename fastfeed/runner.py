@@ -5,26 +5,18 @@ from __future__ import annotations
 import inspect
 import time
 import warnings
-import weakref
 from collections.abc import Iterator
-from dataclasses import fields, replace
+from dataclasses import fields
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from fastfeed.collate import AsProduced, Rebatcher
-from fastfeed.ending import Ending
 from fastfeed.epoch import Epoch
-from fastfeed.errors import FeedStopped, FeedWarning, StateError
+from fastfeed.errors import FeedStopped, FeedWarning, OptionError, StateError
 from fastfeed.feed import Feed
 from fastfeed.options import FeedOptions, Shuffle, options_from
-from fastfeed.position import Position
-from fastfeed.runs import Span
-from fastfeed.shuffled import Shuffled
-from fastfeed.source import IndexedSource, source_from
-from fastfeed.state import fingerprint, restored, saved, warn_of_reading_again
+from fastfeed.source import IndexedSource
 from fastfeed.stats import Snapshot
+from fastfeed.stream import Stream, batches_of
 from fastfeed.taken import Taken
 
 if TYPE_CHECKING:
@@ -52,11 +44,8 @@ class FeedRunner:
 
     def __init__(self, source: Any, **options: Any) -> None:
         self.options = options_from(options)
-        self._source = source
-        self._seed = _new_seed() if self.options.seed is None else int(self.options.seed)
-        self._kind = source_from(source, self.options)  # refuses what cannot work now, not at the first batch
-        self._span: Span | None = None  # where to begin, restored
-        self._feed: Feed | None = None
+        self._stream = Stream(source, self.options)
+        self._leader: FeedRunner | None = None  # whose workers make these batches: it must live as long
         self._sink: SessionQueue | None = None
         self._started = False
         self._stopped = False
@@ -84,9 +73,9 @@ class FeedRunner:
             from fastfeed.sinks.session_queue import SessionQueue, check_graph
 
             check_graph()
-            feed = self._new_feed(replace(self._span or Span(), per_run=self.options.epochs, once=True))
+            feed = self._stream.for_session()
             try:
-                self._sink = SessionQueue(feed, shapes=shapes, shuffle=self._session_shuffle(), seed=self._seed)
+                self._sink = SessionQueue(feed, shapes=shapes, shuffle=self._session_shuffle(), seed=self._stream.seed)
             except BaseException:
                 self.stop()
                 raise
@@ -112,7 +101,7 @@ class FeedRunner:
         if session is None:
             if self._sink is not None:
                 raise StateError("start() needs the session after get_inputs(): start(sess)")
-            self._iterated()
+            self._stream.iterated()
         elif self._sink is None:
             raise StateError("start(session) needs the queue: call get_inputs() while the graph is built, and use it")
         else:
@@ -126,6 +115,7 @@ class FeedRunner:
         deadline = time.perf_counter() + (0 if again else STOP_S)
         if self._sink is not None:
             self._sink.stop(deadline)
+        self._stream.stop_followers()
         if self._feed is not None and not self._feed.stop(max(0.0, deadline - time.perf_counter())) and not again:
             warnings.warn(
                 "producers did not end in time; no thread can be interrupted, so they end when their present call "
@@ -143,7 +133,7 @@ class FeedRunner:
         self._refuse_stopped()
         if self._sink is not None:
             raise StateError("this runner feeds a session: iterate over another FeedRunner")
-        return _batches(self, self._iterated())
+        return batches_of(self._stream.iterated(), self)
 
     def take(self) -> Taken:
         """The next batch, for `with runner.take() as batch:`, which gives its memory back where the block ends.
@@ -153,7 +143,7 @@ class FeedRunner:
         self._refuse_stopped()
         if self._sink is not None:
             raise StateError("this runner feeds a session: take() from another FeedRunner")
-        feed = self._iterated()
+        feed = self._stream.iterated()
         batch = feed.take()
         if batch is None:
             raise StopIteration
@@ -182,14 +172,7 @@ class FeedRunner:
         Every batch that was handed out counts, however many more are made already. Raises StateError for a session
         whose queue shuffles, of which nobody can tell what it has given.
         """
-        if self._sink is not None:
-            position = self._sink.state()
-        elif self._feed is not None:
-            position = self._feed.state()
-        else:
-            span = self._span or Span()
-            position = {**Position(span.epoch, span.starts).state(), "run_first": span.run_first}
-        return saved(position, seed=self._seed, of=fingerprint(self._source, self._kind, options=self.options))
+        return self._stream.state(None if self._sink is None else self._sink.state())
 
     def restore(self, state: dict[str, Any]) -> FeedRunner:
         """Goes on where `state` was saved, with any number of threads and processes; before anything is started.
@@ -198,89 +181,59 @@ class FeedRunner:
         a state of another stream, naming what differs.
         """
         self._refuse_stopped()
-        if self._feed is not None:
-            raise StateError("restore() after the start: call it first, on a new FeedRunner")
-        of = fingerprint(self._source, self._kind, options=self.options)
-        self._span, self._seed = restored(state, of=of, seed=self.options.seed, span=Span())
-        warn_of_reading_again(self._kind, self._span)
+        self._stream.restore(state)
         return self
+
+    def also(self, source: Any, **options: Any) -> FeedRunner:
+        """A second runner for `source`, such as for validation: the workers of this one make its batches, too.
+
+        Its options are its own, but for those that make the workers. It is iterated over as any other, each time one
+        exact pass; training's producers go first where cores are scarce, and go on filling their buffer meanwhile.
+        Call it before anything is started (StateError); OptionError for processes=, which is this runner's.
+        """
+        self._refuse_stopped()
+        if self._feed is not None or self._stream.shares:
+            raise StateError("also() after the start, or of a runner that was made by also(): call it on the first one")
+        if "processes" in options:
+            raise OptionError("also(processes=...): the worker processes are those of the first runner: leave it out")
+        names = ("threads", "processes", "seed", "memory", "on_worker_death", "stall_timeout_s")
+        runner = FeedRunner(source, **{name: getattr(self.options, name) for name in names} | options)
+        runner._leader = self
+        self._stream.share(runner._stream)
+        return runner
 
     state_dict = state  # as torch calls them
     load_state_dict = restore
 
     def _each_epoch(self) -> Iterator[Epoch]:
-        feed = self._iterated(each=True)
-        while True:
+        feed: Feed | None = self._stream.iterated(each=True)
+        while feed is not None:
             epoch = Epoch(self, feed)
             yield epoch
             self._refuse_stopped()
-            if not epoch.complete and feed.take() is not None:
-                feed.stop()
-                self._feed, self._span = None, feed.runs.next_epoch()
-                feed = self._iterated(each=True)
-            if feed.ended or feed.runs.over:
+            complete, epoch.complete = epoch.complete, True
+            if not complete and not self._stream.kind.again:
+                return  # there is no other epoch: the rest is there for whoever iterates
+            if not complete and feed.take() is not None:
+                feed = self._stream.pass_over(feed)
+            elif feed.ended or feed.runs.over:
                 return
-
-    def _iterated(self, *, each: bool = False) -> Feed:
-        per_run = self.options.epochs if each else self.options.epochs or 1
-        if self._feed is not None and not self._feed.ended:
-            self._feed.run(per_run, each=each)
-            return self._feed
-        if self._feed is not None and not self._kind.again:
-            raise FeedStopped("the source is an iterator and has ended: pass the function that makes it to go again")
-        span = replace(self._span or Span(), per_run=per_run, each=each)
-        shuffle = self._record_shuffle()
-        if shuffle is not None:
-            shuffled = Shuffled(shuffle, self.options, seed=self._seed, epoch=span.epoch, state=span.pool)
-            feed = self._new_feed(replace(span, starts=shuffled.again(span.starts)))
-            feed.shuffle(shuffled)
-            return feed
-        feed = self._new_feed(span)
-        size, last = self.options.batch_size, self.options.last_batch
-        if size is not None:
-            feed.deliver(Rebatcher(size, last, pad=self.options.pad))
-        elif self.options.order == "kept":  # without order nobody can tell which batch is the last
-            feed.deliver(AsProduced())
-        return feed
-
-    def _new_feed(self, span: Span) -> Feed:
-        self._feed = Feed(self._source, self.options, seed=self._seed, span=span)
-        # A forgotten runner must not leave threads behind: they hold the feed, never the runner.
-        ending = Ending(self._feed)
-        weakref.finalize(self, ending.run)
-        self._feed.on_failure = ending.leave
-        self._feed.start()
-        return self._feed
-
-    def _record_shuffle(self) -> Shuffle | None:
-        """The record-level shuffle of plain iteration."""
-        shuffle = self.options.shuffle
-        if shuffle is True:
-            return None if isinstance(self._kind, IndexedSource) else Shuffle()
-        return shuffle or None
 
     def _session_shuffle(self) -> Shuffle | None:
         """The queue's shuffle: an indexable that is shuffled by index needs no second one; padding keeps the order."""
         shuffle = self.options.shuffle
         if isinstance(shuffle, Shuffle):
             return shuffle
-        indexed = shuffle is True and isinstance(self._kind, IndexedSource)
+        indexed = shuffle is True and isinstance(self._stream.kind, IndexedSource)
         return None if shuffle is False or indexed or (shuffle is None and self.options.padded) else Shuffle()
+
+    @property
+    def _feed(self) -> Feed | None:
+        return self._stream.feed
 
     def _refuse_stopped(self) -> None:
         if self._stopped:
             raise FeedStopped("this runner was stopped: make a new FeedRunner to go on")
-
-
-def _new_seed() -> int:
-    """A root seed for a run that states none."""
-    return int(np.random.SeedSequence().generate_state(1)[0])
-
-
-def _batches(runner: FeedRunner, feed: Feed) -> Iterator[Any]:
-    """Holds the runner, which nobody else may: `for batch in FeedRunner(source)`."""
-    while (batch := feed.take()) is not None:
-        yield feed.spec.rebuild(batch)
 
 
 FeedRunner.__init__.__signature__ = inspect.Signature(  # type: ignore[attr-defined]  # editors and help() show the knobs

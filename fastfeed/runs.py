@@ -24,7 +24,9 @@ class Span:
     per_run: int | None = 1
     each: bool = False
     once: bool = False
+    held: bool = False  # nothing is made before the first `take`
     pool: dict[str, Any] | None = None  # what a record-level shuffle had in its pool
+    counts: tuple[int, int] = (0, 0)  # batches and records that were had before
 
     @property
     def left(self) -> int | None:
@@ -45,12 +47,13 @@ class Runs:
         total = 1 if not again else left if span.once and left is not None else FOREVER
         self.span = span
         self.epochs = range(span.epoch, span.epoch + total)
-        self.allowed = total if left is None else min(total, left)  # epochs that may be begun, from the first on
+        self._at_once = total if left is None else min(total, left)
+        self.allowed = 0 if span.held else self._at_once  # epochs that may be begun, from the first on
         self.epoch = span.epoch  # whose batches come now
         self.first = span.run_first  # the first epoch of the run
         self.complete = 0  # runs that are over
         self.paused = False  # a run or an epoch has come to its end
-        self.told = False  # and whoever takes has heard so
+        self.told = span.held  # and whoever takes has heard so, or nobody has taken yet
         self._again = again
         self._received = 0
 
@@ -81,23 +84,27 @@ class Runs:
         """The next run or epoch begins; how many epochs may be begun now. Who comes for a second run will come for a
         third: it is made ahead."""
         self.paused = self.told = False
+        self.allowed = max(self.allowed, self._at_once)
         if self.over:
             self.complete += 1
             self.first = self.epoch
             self.allowed = max(self.allowed, self.epoch - self.epochs.start + 2 * (self.span.per_run or 1))
         return self.allowed
 
-    def change(self, per_run: int | None, *, each: bool) -> int:
-        """Another length of runs, and another place to say so; how many epochs may be begun now."""
-        if (per_run, each) != (self.span.per_run, self.span.each):
-            self.span = replace(self.span, per_run=per_run, each=each)
-            left = FOREVER if per_run is None else self.first + per_run - self.epochs.start
+    def change(self, per_run: int | None, *, each: bool) -> bool:
+        """Another length of runs, and another place to say so; whether that changed anything."""
+        if (per_run, each) == (self.span.per_run, self.span.each):
+            return False
+        self.span = replace(self.span, per_run=per_run, each=each)
+        left = FOREVER if per_run is None else self.first + per_run - self.epochs.start
+        self._at_once = max(self._at_once, left)
+        if not self.told:
             self.allowed = max(self.allowed, left)
-        return self.allowed
+        return True
 
-    def next_epoch(self) -> Span:
-        """Where to go on for the epoch after this one."""
-        return replace(self.span, epoch=self.epoch + 1, run_first=self.first, starts={}, pool=None)
+    def next_epoch(self, counts: tuple[int, int]) -> Span:
+        """Where to go on for the epoch after this one, when so many batches and records were had."""
+        return replace(self.span, epoch=self.epoch + 1, run_first=self.first, starts={}, pool=None, counts=counts)
 
 
 class Rest:

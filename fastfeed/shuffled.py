@@ -10,13 +10,12 @@ from typing import Any
 from fastfeed.batch import Batch
 from fastfeed.errors import OptionError, StateError
 from fastfeed.options import FeedOptions, Shuffle
-from fastfeed.position import FROM_THE_START, Start
+from fastfeed.position import DONE, FROM_THE_START, Start
 from fastfeed.producers.sequence import Made
 from fastfeed.shuffle import ShufflePool
 
 LOG = logging.getLogger("fastfeed")
 Key = tuple[int, int]  # stream and item
-DONE = 2**62  # no item has this number: all of an epoch were had
 
 
 class Shuffled:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from fastfeed.errors import FeedWarning, OptionError
+from fastfeed.errors import FeedWarning, OptionError, message_of
 from fastfeed.options import FeedOptions, Shuffle
 from fastfeed.position import starts_of
 from fastfeed.runs import Span
@@ -26,8 +26,11 @@ def fingerprint(given: Any, source: Source, *, options: FeedOptions) -> dict[str
         "remainder": options.remainder,
         "shuffle": _shuffle(options.shuffle),
     }
-    if source.records:
+    mixed = bool(options.shuffle) and not (source.indexed and options.shuffle is True)  # record by record
+    if source.records or mixed:
         known["batch_size"] = options.batch_size
+    if mixed:
+        known["last_batch"] = options.last_batch
     if isinstance(source, IndexedSource):
         sampler = options.sampler
         known |= {"class": type(given).__name__, "length": len(given)}
@@ -48,9 +51,10 @@ def restored(state: Any, *, of: dict[str, Any], seed: int | None, span: Span) ->
         raise OptionError(f"restore({type(state).__name__}): needed what FeedRunner.state() gave")
     if state["version"] != VERSION:
         raise OptionError(f"the state has version {state['version']!r}: this fastfeed reads version {VERSION}")
-    missing = [key for key in ("seed", "of", "epoch", "run_first", "streams") if key not in state]
+    keys = ("seed", "of", "epoch", "run_first", "streams", "batches", "records")
+    missing = [key for key in keys if key not in state or state[key] is None]
     if missing:
-        raise OptionError(f"the state lacks {', '.join(missing)}: needed the whole of what FeedRunner.state() gave")
+        raise OptionError(f"the state lacks {', '.join(missing)}: needed all of what FeedRunner.state() gave")
     had = {"seed": state["seed"], **state["of"]}
     have = {"seed": state["seed"] if seed is None else seed, **of}
     differences = [
@@ -63,9 +67,17 @@ def restored(state: Any, *, of: dict[str, Any], seed: int | None, span: Span) ->
             f"the state is of another stream: {'; '.join(differences)}. Restore it with the source and the options "
             "that it was saved with (the number of threads and processes may be another)"
         )
-    begin = replace(span, epoch=int(state["epoch"]), run_first=int(state["run_first"]), starts=starts_of(dict(state)))
-    begin = replace(begin, pool=state.get("pool"))
-    return begin, int(state["seed"])
+    try:
+        counts = (int(state["batches"]), int(state["records"]))
+        begin = replace(span, epoch=int(state["epoch"]), run_first=int(state["run_first"]), counts=counts)
+        begin = replace(begin, starts=starts_of(state), pool=state.get("pool"))
+        if not (begin.epoch >= begin.run_first >= 0 and min(counts) >= 0):
+            raise ValueError(f"epoch {begin.epoch} of a run from {begin.run_first}, {counts[0]} batches")
+        return begin, int(state["seed"])
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise OptionError(
+            f"the state is damaged ({message_of(error)}): needed what FeedRunner.state() gave, unchanged"
+        ) from error
 
 
 def warn_of_reading_again(source: Source, span: Span) -> None:

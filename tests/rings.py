@@ -15,13 +15,16 @@ from typing import Any
 import numpy as np
 
 from fastfeed.batch import Batch, BatchSpec
+from fastfeed.producers.host import Host
+from fastfeed.producers.lane import Ends as LaneEnds
 from fastfeed.producers.lane import Lane
 from fastfeed.producers.outlet import RingOutlet
 from fastfeed.producers.sequence import Made
+from fastfeed.producers.ship import Shipment
 from fastfeed.producers.worker import DESCRIPTORS, Task
 from fastfeed.ring.board import Board
 from fastfeed.ring.layout import Share
-from fastfeed.ring.memory import Segment
+from fastfeed.ring.memory import Descriptor, Segment
 from fastfeed.ring.reader import Hold
 from fastfeed.ring.slots import FREE
 from fastfeed.ring.token import BATCH, FORMAT, Token
@@ -36,13 +39,13 @@ class Ring:
         numbers = {"lane": 0, "index": 0, "count": threads, "seed": 0, "first_epoch": 0, "epochs": 1, "nbytes": 0}
         task = Task(threads=threads, skip=skip, dispatched=True, allowed=1, budget=budget, wanted=wanted, **numbers)
         self._gone: deque[Hold] = deque()
-        self.lane = Lane(task, self._gone)
         self._tokens, tokens = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         stop, self._say_stop = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-        self.lane.spawn(self, tokens=tokens, stop=stop, shipment=stop)  # type: ignore[arg-type]
+        ends = LaneEnds(Descriptor(tokens), Descriptor(stop), Shipment(os.dup(stop), 0))
+        self.lane = Lane(task, self._gone, ends=ends)
+        Host([self.lane]).spawn(self, 0)  # type: ignore[arg-type]
         self._own = [self._tokens, self._say_stop]
-        os.close(tokens)
-        os.close(stop)
+        ends.shipment.close()
         given = dict(zip(DESCRIPTORS, self._given, strict=True))
         self._news = socket.socket(fileno=given.pop("news"))
         self._own += given.values()

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fastfeed import FeedRunner, FeedStopped, FeedWarning, OptionError, Shuffle, StateError, Worker
+from fastfeed import FeedRunner, FeedStopped, FeedWarning, Shuffle, StateError, Worker
 from tests.batches import make, same, templates
 from tests.feeds import LONG_S, Blocked, Readable, chunks, ids_of, shared_out
 
@@ -182,9 +182,10 @@ def test_an_indexable_is_shuffled_the_same_for_any_number_of_threads() -> None:
 
 
 @pytest.mark.parametrize("shuffle", [True, Shuffle(10, 2)])
-def test_a_shuffle_that_plain_iteration_does_not_have_is_refused(shuffle: Any) -> None:
-    with pytest.raises(OptionError, match=r"shuffle=.* in plain iteration"):
-        next(iter(FeedRunner(shared_out(8, 4), shuffle=shuffle)))
+def test_plain_iteration_shuffles_the_records_of_any_source(shuffle: Any) -> None:
+    got = ids_of(FeedRunner(shared_out(80, 4), shuffle=shuffle, seed=1))
+    assert got != list(range(80))
+    assert sorted(got) == list(range(80))
 
 
 def test_a_loop_keeps_the_runner_that_nobody_else_holds() -> None:

@@ -29,13 +29,13 @@ ROOMS = (
     ("source", "producers"),
     ("feed", "runs", "shuffled"),
     ("sinks",),
-    ("runner", "ending", "epoch", "state", "taken", ""),  # "" is the package itself: its public names
+    ("runner", "ending", "epoch", "state", "stream", "taken", ""),  # "" is the package itself: its public names
     ("benchmark",),
     ("cli", "__main__"),
 )
 FRAMEWORKS = {"tensorflow", "keras", "torch", "jax", "cv2", "matplotlib", "nvidia", "sklearn", "pynvml"}
 # Whoever lives here may import a framework.
-FRAMEWORK_FILES = ("sinks/session_", "benchmark/")
+FRAMEWORK_FILES = ("sinks/session_", "sinks/checkpoint_", "benchmark/")
 # Sorted; at most 15.
 PUBLIC = [
     *("FeedError", "FeedOptions", "FeedRunner", "FeedStopped", "FeedTimeout", "FeedWarning", "MissingExtra"),

@@ -14,7 +14,7 @@ from fastfeed.producers.dispatch import Dispatcher
 from fastfeed.producers.failure import Death
 from fastfeed.producers.gate import Course
 from fastfeed.producers.inbox import ALLOWED
-from fastfeed.producers.lane import Lane
+from fastfeed.producers.lane import Ends, Lane
 from fastfeed.producers.sequence import LOG, Made, Sequence
 from fastfeed.producers.strikes import Strikes, describe, without
 from fastfeed.producers.worker import Task
@@ -53,8 +53,8 @@ class Crew:
         self._strikes = Strikes()
         self._oom_kills = oom_kills() or 0
 
-    def hire(self, index: int, *, nbytes: int, skip: Skips | None = None) -> Lane:
-        """The `index`-th worker, or its successor, which skips what has been delivered; `nbytes` is the shipment's."""
+    def hire(self, index: int, ends: Ends, *, owner: Any = None, skip: Skips | None = None) -> Lane:
+        """The `index`-th worker, or its successor, which skips what has been delivered."""
         options = self._options
         processes, threads = options.processes, options.threads
         task = Task(
@@ -70,10 +70,10 @@ class Crew:
             allowed=self._allowed,
             budget=options.memory_nbytes // processes,
             wanted=max(BUFFERED, 4 * options.producers) // processes + threads + 1,
-            nbytes=nbytes,
+            nbytes=ends.shipment.nbytes,
         )
         self._hired += 1
-        lane = self.lanes[task.lane] = Lane(task, self.gone)
+        lane = self.lanes[task.lane] = Lane(task, self.gone, ends=ends, owner=owner)
         return lane
 
     def _passed(self, index: int) -> Skips:
@@ -83,7 +83,9 @@ class Crew:
 
     def allow(self, epochs: int) -> None:
         """So many epochs in all may be begun now; where the trainer deals out the items, it need not be said."""
-        self._allowed = max(self._allowed, epochs)
+        if epochs <= self._allowed:
+            return
+        self._allowed = epochs
         if not self._dispatched:
             for lane in self.lanes.values():
                 with contextlib.suppress(OSError):  # it has ended
@@ -111,7 +113,7 @@ class Crew:
             return None
         LOG.warning("%s A new worker takes its place.", str(death.error()).split("\n")[0])
         self._forget(lane)
-        heir = self.hire(lane.task.index, nbytes=lane.task.nbytes, skip=tuple(lane.progress))
+        heir = self.hire(lane.task.index, lane.ends, owner=lane.owner, skip=tuple(lane.progress))
         heir.ended = set(lane.ended)
         if dispatcher is None:
             _say_fast_forward(lane)
@@ -135,7 +137,7 @@ class Crew:
         rows = list(self._before)
         for lane in list(self.lanes.values()):
             for thread in range(lane.task.threads):
-                producer = lane.task.index * lane.task.threads + thread
+                producer = lane.task.producer(thread)
                 rows[producer] = stats.total((rows[producer], lane.board.row(thread)))
         return tuple(rows)
 
@@ -162,7 +164,7 @@ class Crew:
     def _name(self, lane: Lane, hand: InHand, *, dispatcher: Dispatcher | None) -> str:
         """What a hand holds, in words."""
         if dispatcher is None:
-            return f"batch {hand.item} of producer {lane.task.index * lane.task.threads + hand.thread}"
+            return f"batch {hand.item} of producer {lane.task.producer(hand.thread)}"
         payload = dispatcher.deal(lane.task.lane, hand.key).payload
         return describe(hand.key, hand.record, payload=payload, indexed=self._indexed)
 
@@ -174,7 +176,7 @@ class Crew:
     def _forget(self, lane: Lane) -> None:
         del self.lanes[lane.task.lane]
         for thread in range(lane.task.threads):
-            producer = lane.task.index * lane.task.threads + thread
+            producer = lane.task.producer(thread)
             self._before[producer] = stats.total((self._before[producer], lane.board.row(thread)))
 
 

@@ -109,27 +109,42 @@ class Leave:
     def __init__(self, work: socket.socket, stop: int, *, allowed: int) -> None:
         self._work = work
         self._allowed = allowed
-        self._lock = threading.Lock()
+        self._changed = threading.Condition()
+        self._polling = False
         self._stop = stop
         self._poll = select.poll()
         self._poll.register(work, select.POLLIN)
         self._poll.register(stop, select.POLLIN)
 
     def admit(self, position: int) -> bool:
-        """Waits until the epoch at `position` may be begun. Raises Stopped."""
-        if position < self._allowed:  # the lock is for those that must wait, and one of them has it
-            return True
-        with self._lock:
+        """Waits until the epoch at `position` may be begun; one producer hears what is said, and tells the others.
+        Raises Stopped."""
+        with self._changed:
             while position >= self._allowed:
-                ready = dict(self._poll.poll(WAIT_MS))
-                if self._stop in ready:
-                    raise Stopped
-                if ready:
-                    data = self._work.recv(ALLOWED.size)
-                    if not data:  # the trainer is gone
-                        raise Stopped
-                    (self._allowed,) = ALLOWED.unpack(data)
+                if self._polling:
+                    self._changed.wait(WAIT_MS / 1000)
+                    continue
+                self._polling = True
+                self._changed.release()
+                try:
+                    heard = self._listen()
+                finally:
+                    self._changed.acquire()
+                    self._polling = False
+                    self._changed.notify_all()
+                self._allowed = max(self._allowed, heard)
         return True
+
+    def _listen(self) -> int:
+        ready = dict(self._poll.poll(WAIT_MS))
+        if self._stop in ready:
+            raise Stopped
+        if not ready:
+            return 0
+        data = self._work.recv(ALLOWED.size)
+        if not data:  # the trainer is gone
+            raise Stopped
+        return int(ALLOWED.unpack(data)[0])
 
 
 class InboxSource:

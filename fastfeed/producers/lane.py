@@ -11,14 +11,16 @@ import signal
 import socket
 import time
 from collections import deque
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import cloudpickle
 
 from fastfeed.batch import BatchSpec
 from fastfeed.errors import FeedError
 from fastfeed.producers.failure import revive
-from fastfeed.producers.forkserver import ForkServer
+from fastfeed.producers.ship import Shipment
 from fastfeed.producers.worker import STACKS_SIGNAL, Task
 from fastfeed.ring.board import Board
 from fastfeed.ring.memory import Descriptor, Segment, receive
@@ -30,11 +32,23 @@ STACKS_S = 0.5  # a process that runs answers in a millisecond
 FRAMES = 4
 
 
+@dataclass(frozen=True)
+class Ends:
+    """What all lanes of a feed have in common: the pipe of tokens, the sign to stop, and what the workers unpack."""
+
+    tokens: Descriptor
+    stop: Descriptor
+    shipment: Shipment
+
+
 class Lane:
     """A worker process and this end of everything that it was given."""
 
-    def __init__(self, task: Task, gone: deque[Hold]) -> None:
+    def __init__(self, task: Task, gone: deque[Hold], *, ends: Ends, owner: Any = None) -> None:
         self.task = task
+        self.owner = owner  # the pool's member that hears of its end
+        self.host = self  # the first lane of its process
+        self.ends = ends
         self.board = Board.create(task.threads)
         self.pid = 0
         self.pidfd: Descriptor | None = None
@@ -53,22 +67,19 @@ class Lane:
         self._errors: dict[bytes, deque[tuple[FeedError, int | None]]] = {b"E": deque(), b"K": deque()}
         self.reader = Reader(self.board, returns=give_back, gone=gone, spared=task.threads + 1)
 
-    def spawn(self, server: ForkServer, *, tokens: int, stop: int, shipment: int) -> None:
-        """Has the worker started. Its ends of what they share are its alone from then on."""
-        theirs = (self._their_news.fileno(), self._their_work.fileno(), self._stacks.fd)
-        try:
-            ours = (self.board.segment.fd, self._returned.fd, tokens, stop)
-            server.spawn(self.task.message(), (*ours, *theirs, shipment))
-        finally:
-            self._let_go()
+    def theirs(self) -> tuple[int, ...]:
+        """What the worker is given, as DESCRIPTORS names it."""
+        own = (self.board.segment.fd, self._returned.fd, self.ends.tokens.fd, self.ends.stop.fd)
+        return (*own, self._their_news.fileno(), self._their_work.fileno(), self._stacks.fd, self.ends.shipment.fd)
 
     def close(self) -> None:
         """The worker is gone, or never came; batches of it may still be about."""
-        self._let_go()
+        self.let_go()
         self._news.close()
         self.work.close()
 
-    def _let_go(self) -> None:
+    def let_go(self) -> None:
+        """The worker has its ends now: they are its alone."""
         self.board.segment.close_fd()
         self._returned = NOWHERE
         self._their_news.close()
@@ -100,8 +111,8 @@ class Lane:
     def ask_for_stacks(self) -> None:
         """Has the process write down where each of its threads is."""
         if self.pidfd is not None and not self.exited:
-            os.ftruncate(self._stacks.fd, 0)
-            os.lseek(self._stacks.fd, 0, os.SEEK_SET)
+            os.ftruncate(self.host._stacks.fd, 0)
+            os.lseek(self.host._stacks.fd, 0, os.SEEK_SET)
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self.pidfd.fd, STACKS_SIGNAL)
 
@@ -112,7 +123,7 @@ class Lane:
             return f"{head}: has ended"
         text, deadline = "", time.perf_counter() + STACKS_S
         while not text.endswith("\n\n") and time.perf_counter() < deadline:
-            before, text = text, os.pread(self._stacks.fd, 2**16, 0).decode(errors="replace")
+            before, text = text, os.pread(self.host._stacks.fd, 2**16, 0).decode(errors="replace")
             if text and text == before:
                 break
             time.sleep(0.002)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -15,7 +16,7 @@ from fastfeed.batch import Batch, BatchSpec, infer
 from fastfeed.collate import Blank, collate
 from fastfeed.errors import FeedError, ProducerFailed, SpecError
 from fastfeed.options import FeedOptions
-from fastfeed.position import ONLY
+from fastfeed.position import DONE, ONLY
 from fastfeed.producers.sequence import END_OF_EPOCH, Made
 from fastfeed.ring.writer import Stopped
 from fastfeed.source import EpochEnd, Item, Source
@@ -23,6 +24,7 @@ from fastfeed.stats import StageRow
 from fastfeed.structure import leaves_of
 from fastfeed.worker import Worker, takes
 
+POLITE = 5  # niceness
 CPU_EVERY_S = 0.001  # asking for the time on a core is a system call
 Skip = tuple[int, int]  # epochs, and items of the next one, that another producer has made already
 PLAIN = (np.ndarray, list, tuple, range)  # to read these runs no code that draws
@@ -189,7 +191,8 @@ class Producer:
                 passed = self._skip[1] if position == self._skip[0] else 0
                 worker = replace(self.worker, epoch=epoch, passed=passed)
                 self._maker.begin(worker)
-                if not self._run_epoch(self._source.open(worker), position, worker=worker):
+                # What was had to the end is not even opened.
+                if passed < DONE and not self._run_epoch(self._source.open(worker), position, worker=worker):
                     return
                 outlet.end_epoch(position)
         except Stopped:
@@ -257,6 +260,13 @@ class Producer:
         if ticket is not None:
             return f"batch {ticket}"
         return f"batch {self._item} of producer {self.worker.index}"
+
+
+def run_politely(producer: Producer) -> None:
+    """Runs a producer in a thread that gives way to those of the training. Linux knows niceness for each thread."""
+    with contextlib.suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), POLITE)
+    producer.run()
 
 
 def _is_empty(spec: BatchSpec, value: Any) -> bool:

@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable
 from itertools import chain
 
+from fastfeed.errors import StateError
 from fastfeed.ring.memory import Descriptor
 from fastfeed.ring.token import FORMAT, READ_TOKENS, Token
 
@@ -29,7 +30,21 @@ class Mailbox:
         self._poll.register(self._tokens.fd, select.POLLIN)
         self._poll.register(self._bell.fd, select.POLLIN)
         self._brisk = False
+        self._pid = os.getpid()
         self.unread: deque[Token] = deque()
+
+    @property
+    def is_copy(self) -> bool:
+        """Whether this process is a forked copy of the trainer."""
+        return os.getpid() != self._pid
+
+    def refuse_copies(self) -> None:
+        """StateError in a forked copy of the trainer, which would take what is the trainer's."""
+        if self.is_copy:
+            raise StateError(
+                "this process is a forked copy of the one that made the runner, whose batches they are: needed a "
+                "FeedRunner of its own"
+            )
 
     def fetch(self) -> bool:
         """Puts what has come into `unread`; whether there may be more."""

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
+from collections.abc import Sequence
 
 from fastfeed.batch import BatchSpec
-from fastfeed.errors import FeedError, ProducerError, SpecError, StateError
+from fastfeed.errors import FeedError, ProducerError, SpecError
 from fastfeed.options import FeedOptions
 from fastfeed.position import ONLY
 from fastfeed.producers.crew import Crew
 from fastfeed.producers.dispatch import Dispatcher, read
 from fastfeed.producers.gate import Course, Gate
-from fastfeed.producers.lane import Lane
+from fastfeed.producers.lane import Ends, Lane
 from fastfeed.producers.mailbox import Mailbox
+from fastfeed.producers.pool import Pool
 from fastfeed.producers.sequence import Made, Timeout
 from fastfeed.producers.sequence import Sequence as Order
-from fastfeed.producers.ship import pack
-from fastfeed.producers.supervisor import Supervisor
+from fastfeed.producers.ship import Shipment, pack
 from fastfeed.producers.threads import stack_of
+from fastfeed.ring.memory import Descriptor
 from fastfeed.ring.token import BATCH, END, EPOCH, FAILED, HOLE, SKIPPED, Token
 from fastfeed.source import Source
 from fastfeed.stats import Audit, StageRow
@@ -28,12 +31,16 @@ Ready = tuple[Lane, Token]  # a token, and where it comes from
 
 
 class ProcessProducers:
-    """Worker processes, each with a ring of its own; all their tokens come by one pipe, in the order of events."""
+    """Worker processes, each with a ring of its own; all their tokens come by one pipe, in the order of events.
 
-    def __init__(self, source: Source, options: FeedOptions, *, course: Course) -> None:
+    With a `leader` the processes are the leader's, which starts them: they make this feed's batches beside its.
+    """
+
+    def __init__(
+        self, source: Source, options: FeedOptions, *, course: Course, leader: ProcessProducers | None = None
+    ) -> None:
         self._source = source
         self._options = options
-        self._pid = os.getpid()
         self._lock = threading.Lock()
         ordered = source.ordered and options.order == "kept"
         streams = 1 if source.ordered else options.producers
@@ -45,23 +52,36 @@ class ProcessProducers:
         self._stopped = False
         self.spec: BatchSpec | None = None
         self._mailbox = Mailbox()
-        self._supervisor = Supervisor(
-            self._mailbox.entrance, exited=self._exited, failed=self._failed, tick=self._take_back
-        )
+        self._stop, self._say_stop = map(Descriptor, os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK))
+        self._shipment: Shipment | None = None
+        self._leads = leader is None
+        self._pool: Pool = Pool() if leader is None else leader._pool
+        self._pool.members.append(self)
         self._dispatcher: Dispatcher | None = None
         if source.ordered:
             deals = read(source, course, gate=self._gate)
             self._dispatcher = Dispatcher(deals, self._order, lock=self._lock, wake=self._mailbox.wake)
 
     def start(self) -> None:
-        """Packs the source and has the workers started; OptionError names what cannot be sent to them."""
-        shipment = pack((self._source.shipped, self._options.shipped()), what="the source")
-        lanes = [self._crew.hire(index, nbytes=shipment.nbytes) for index in range(self._options.processes)]
+        """Has the workers started, if they are this feed's; OptionError names what cannot be sent to them."""
+        if self._leads:
+            self._pool.start()
+
+    def prepare(self) -> Sequence[Lane]:
+        """Packs the source; a lane for each process."""
+        self._shipment = pack((self._source.shipped, self._options.shipped()), what="the source")
+        ends = Ends(self._mailbox.entrance, self._stop, self._shipment)
+        lanes = [self._crew.hire(index, ends, owner=self) for index in range(self._options.processes)]
         if self._dispatcher is not None:
             for lane in lanes:
                 self._dispatcher.attach(lane.task.lane, lane.work)
             self._dispatcher.start()
-        self._supervisor.start(lanes, shipment)
+        return lanes
+
+    def close(self) -> None:
+        """No other worker will unpack the source."""
+        if self._shipment is not None:
+            self._shipment.close()
 
     def allow(self, epochs: int) -> None:
         """So many epochs in all may be begun now."""
@@ -75,11 +95,7 @@ class ProcessProducers:
         """The next batch or end of epoch; None at the end. Raises the failure, or Timeout after `timeout_s`."""
         deadline = 0.0
         order = self._order
-        if os.getpid() != self._pid:
-            raise StateError(
-                "this process is a forked copy of the one that made the runner, whose batches they are: needed a "
-                "FeedRunner of its own"
-            )
+        self._mailbox.refuse_copies()
         while True:
             with self._lock:
                 if self._stopped:
@@ -98,21 +114,26 @@ class ProcessProducers:
             self._mailbox.wait(order.patience_s(deadline - now), self._look)
 
     def stop(self) -> None:
-        """Nobody takes any more; the workers end. A forked copy of the trainer has no say in this."""
-        if os.getpid() != self._pid:
+        """Nobody takes any more; the workers end, if they are this feed's. A forked copy has no say in this."""
+        if self._mailbox.is_copy:
             return
         self._stopped = True
-        self._supervisor.stop()
+        with contextlib.suppress(BlockingIOError):
+            os.write(self._say_stop.fd, b"!")  # never read: every worker sees it
+        if self._leads:
+            self._pool.stop()
         if self._dispatcher is not None:
             self._dispatcher.stop()
         self._mailbox.wake()
 
     def join(self, timeout_s: float) -> bool:
         """Waits for the workers, which must have been told to end; whether all have, within the limit."""
-        if os.getpid() != self._pid:
+        if self._mailbox.is_copy:
             return True
         deadline = time.perf_counter() + timeout_s
-        ended = self._supervisor.join(timeout_s)
+        # Where others use the workers, too, these go on when this feed has come to its end.
+        mine = self._leads and (self._stopped or len(self._pool.members) == 1)
+        ended = not mine or self._pool.supervisor.join(timeout_s)
         if self._dispatcher is not None:
             ended = self._dispatcher.join(max(0.0, deadline - time.perf_counter())) and ended
         if ended and self._stopped and self._lock.acquire(timeout=0.1):
@@ -124,7 +145,7 @@ class ProcessProducers:
     def threads(self) -> list[threading.Thread]:
         """The threads that see to the workers."""
         own = [] if self._dispatcher is None else [self._dispatcher.thread]
-        return [self._supervisor.thread, *own]
+        return [self._pool.supervisor.thread, *own]
 
     @property
     def stopped(self) -> bool:
@@ -152,7 +173,7 @@ class ProcessProducers:
 
     def audit(self) -> Audit:
         """Where every slot is."""
-        self._take_back()
+        self.tick()
         return self._crew.audit()
 
     def stacks(self) -> str:
@@ -166,19 +187,19 @@ class ProcessProducers:
             return ready
         lane, (kind, thread, slot, key, item, rows, room, _) = ready
         if self._dispatcher is None:
-            stream = lane.task.index * lane.task.threads + thread
+            stream = lane.task.producer(thread)
             place = f"batch {item} of producer {stream}"
         else:
             stream, place = ONLY, f"batch {key}"
-        if kind == HOLE or lane.spec is None:
-            return Made(None, stream, place, item)
-        batch, copied = lane.reader.lend(slot, lane.spec, rows=rows, room=room)
-        self._copied += copied
+        batch = None
+        if kind != HOLE and lane.spec is not None:
+            batch, copied = lane.reader.lend(slot, lane.spec, rows=rows, room=room)
+            self._copied += copied
         return Made(batch, stream, place, item)
 
-    def _take_back(self) -> None:
+    def tick(self) -> None:
         """Slots, now and then, of a consumer that has let go of them and does not come back soon."""
-        if self._crew.gone and os.getpid() == self._pid and self._lock.acquire(blocking=False):
+        if self._crew.gone and not self._mailbox.is_copy and self._lock.acquire(blocking=False):
             try:
                 self._crew.give_back()
             finally:
@@ -249,14 +270,14 @@ class ProcessProducers:
                 self._order.fail(SpecError(f"worker process {lane.task.index} makes other batches: {difference}"), None)
             lane.spec = self.spec
 
-    def _failed(self, error: Exception) -> None:
+    def failed(self, error: Exception) -> None:
         """Workers cannot be started."""
         with self._lock:
             failure = error if isinstance(error, FeedError) else ProducerError(f"no worker could be started: {error}")
             self._order.fail(failure, None)
         self._mailbox.wake()
 
-    def _exited(self, lane: Lane, status: int) -> Lane | None:
+    def exited(self, lane: Lane, status: int) -> Lane | None:
         """A worker has ended; the one to start in its place."""
         if self._stopped:  # a signal handler that calls stop() may hold the lock
             lane.exited = True

@@ -16,7 +16,7 @@ from fastfeed.collate import Blank, aligned_arrays
 from fastfeed.options import FeedOptions
 from fastfeed.producers.gate import Course, Gate
 from fastfeed.producers.handoff import Handoff
-from fastfeed.producers.loop import Maker, Producer
+from fastfeed.producers.loop import Maker, Producer, run_politely
 from fastfeed.producers.sequence import Made
 from fastfeed.producers.sequence import Sequence as Order
 from fastfeed.source import Source
@@ -25,9 +25,9 @@ from fastfeed.worker import Worker
 
 
 class ThreadProducers:
-    """Runs each producer in a daemon thread, all of them into one buffer."""
+    """Runs each producer in a daemon thread, all of them into one buffer; with a `leader`, in threads that give way."""
 
-    def __init__(self, source: Source, options: FeedOptions, *, course: Course) -> None:
+    def __init__(self, source: Source, options: FeedOptions, *, course: Course, leader: object = None) -> None:
         ordered = source.ordered and options.order == "kept"
         self._maker = Maker(source, options)
         self._gate = Gate(course.allowed)
@@ -48,8 +48,9 @@ class ThreadProducers:
             )
             for i in range(options.threads)
         ]
+        run = Producer.run if leader is None else run_politely
         self.threads = [
-            threading.Thread(target=p.run, name=f"fastfeed-producer-{p.worker.index}", daemon=True)
+            threading.Thread(target=run, args=(p,), name=f"fastfeed-producer-{p.worker.index}", daemon=True)
             for p in self._producers
         ]
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from fastfeed.errors import FeedError, OptionError
 from fastfeed.producers.inbox import Inbox, InboxSource, Leave
-from fastfeed.producers.loop import Maker, Producer
+from fastfeed.producers.loop import Maker, Producer, run_politely
 from fastfeed.producers.outlet import RingOutlet
 from fastfeed.producers.ship import unpack
 from fastfeed.ring.board import Board
@@ -51,6 +51,10 @@ class Task:
     wanted: int
     nbytes: int
 
+    def producer(self, thread: int) -> int:
+        """The number of a producer among all of the feed's."""
+        return self.index * self.threads + thread
+
     def message(self) -> dict[str, Any]:
         """As JSON takes it."""
         return asdict(self)
@@ -61,12 +65,30 @@ DESCRIPTORS = ("board", "returned", "tokens", "stop", "news", "work", "stacks", 
 
 
 def main(message: dict[str, Any], fds: Sequence[int]) -> int:
-    """Runs the producers of a worker until their share is made or the trainer says stop; the exit code."""
-    task = Task(**message)
-    ends = dict(zip(DESCRIPTORS, fds, strict=True))
-    # With this one even native code that never returns can be asked where it is.
-    faulthandler.register(STACKS_SIGNAL, file=ends["stacks"], all_threads=True)
+    """Runs the producers of a worker until their shares are made or the trainer says stop; the exit code.
+
+    The first task is the training's. Those of feeds that share the process give way to it where cores are scarce.
+    """
     _keep_heap()
+    producers: list[Producer] = []
+    polite: list[Producer] = []
+    for number, task in enumerate(Task(**task) for task in message["tasks"]):
+        ends = dict(zip(DESCRIPTORS, fds[number * len(DESCRIPTORS) :], strict=False))
+        if not number:  # with this even native code that never returns can be asked where it is
+            faulthandler.register(STACKS_SIGNAL, file=ends["stacks"], all_threads=True)
+        outlets, orders = _outlets(task, ends)
+        try:
+            found = _producers(task, ends["shipment"], orders=orders, outlets=outlets)
+            (polite if number else producers).extend(found)
+        except BaseException as error:  # what the user's own classes do while they are unpickled
+            outlets[0].fail(error if isinstance(error, FeedError) else OptionError(_shown(error)), None)
+            if not number:
+                return 1
+    _run(producers, polite)
+    return 0
+
+
+def _outlets(task: Task, ends: dict[str, int]) -> tuple[list[RingOutlet], Inbox | Leave]:
     board = Board(Segment(ends["board"], Board.nbytes(task.threads)), task.threads)
     writer = Writer(
         board,
@@ -78,17 +100,10 @@ def main(message: dict[str, Any], fds: Sequence[int]) -> int:
     orders: Inbox | Leave = Leave(work, ends["stop"], allowed=task.allowed)
     if task.dispatched:
         orders = Inbox(work, ends["stop"], threads=task.threads)
-    outlets = [
+    return [
         RingOutlet(writer, t, ordered=task.dispatched, epoch=task.skip[t][0], admit=orders.admit)
         for t in range(task.threads)
-    ]
-    try:
-        producers = _producers(task, ends["shipment"], orders=orders, outlets=outlets)
-    except BaseException as error:  # what the user's own classes do while they are unpickled
-        outlets[0].fail(error if isinstance(error, FeedError) else OptionError(_shown(error)), None)
-        return 1
-    _run(producers)
-    return 0
+    ], orders
 
 
 def _producers(
@@ -100,7 +115,7 @@ def _producers(
     producers = []
     for thread, outlet in enumerate(outlets):
         own: Source = InboxSource(given, orders, outlet=outlet) if isinstance(orders, Inbox) else source
-        worker = Worker(task.index * task.threads + thread, task.count, task.seed, task.first_epoch)
+        worker = Worker(task.producer(thread), task.count, task.seed, task.first_epoch)
         epochs = range(task.first_epoch, task.first_epoch + task.epochs)
         producers.append(
             Producer(worker, source=own, maker=maker, outlet=outlet, epochs=epochs, skip=task.skip[thread])
@@ -108,9 +123,10 @@ def _producers(
     return producers
 
 
-def _run(producers: Sequence[Producer]) -> None:
+def _run(producers: Sequence[Producer], polite: Sequence[Producer]) -> None:
     """One producer needs no thread beside the main one."""
     threads = [threading.Thread(target=p.run, name=f"producer-{p.worker.index}") for p in producers[1:]]
+    threads += [threading.Thread(target=run_politely, args=(p,), name=f"also-{p.worker.index}") for p in polite]
     for thread in threads:
         thread.start()
     producers[0].run()

@@ -1,0 +1,67 @@
+"""The worker processes of a runner, and the feeds that share them: its own, and those of `also()`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from fastfeed.producers.host import Host
+from fastfeed.producers.lane import Lane
+from fastfeed.producers.supervisor import Supervisor
+
+
+class Member(Protocol):
+    """A feed whose batches the pool's processes make."""
+
+    def prepare(self) -> Sequence[Lane]:
+        """One lane for each process."""
+
+    def exited(self, lane: Lane, status: int) -> Lane | None:
+        """A worker process has ended; the lane to take the place of its one."""
+
+    def failed(self, error: Exception) -> None:
+        """Workers cannot be started."""
+
+    def tick(self) -> None:
+        """Now and then."""
+
+    def stop(self) -> None:
+        """Nobody takes any more."""
+
+    def close(self) -> None:
+        """There will be no other worker."""
+
+
+class Pool:
+    """Every process has a lane of each member."""
+
+    def __init__(self) -> None:
+        self.members: list[Member] = []
+        self.supervisor = Supervisor(exited=self._exited, failed=self._failed, tick=self._tick, over=self._over)
+
+    def start(self) -> None:
+        """Starts the processes. Raises what `prepare` raises."""
+        self.supervisor.start([Host(lanes) for lanes in zip(*(m.prepare() for m in self.members), strict=True)])
+
+    def stop(self) -> None:
+        """The first member has stopped: so do the others, and the processes end."""
+        self.supervisor.stop()
+        for member in self.members[1:]:
+            member.stop()
+
+    def _exited(self, host: Host, status: int) -> Host | None:
+        heirs = [lane.owner.exited(lane, status) for lane in host.lanes]
+        lanes = [heir for heir in heirs if heir is not None]
+        return Host(lanes) if lanes else None
+
+    def _failed(self, error: Exception) -> None:
+        for member in self.members:
+            member.failed(error)
+
+    def _tick(self) -> None:
+        for member in self.members:
+            member.tick()
+
+    def _over(self) -> None:
+        for member in self.members:
+            member.close()

@@ -1,0 +1,145 @@
+"""A runner's state in a file beside the model of Keras, exact although `fit` takes batches ahead of the step."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Iterator
+from itertools import chain
+from numbers import Integral
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from fastfeed.errors import MissingExtra, OptionError, StateError
+
+try:
+    import keras
+except ImportError as error:
+    raise MissingExtra("Keras", "tensorflow-cpu") from error
+
+if TYPE_CHECKING:
+    from fastfeed.runner import FeedRunner
+
+
+class Ahead(NamedTuple):
+    """A batch that was handed out, and the runner's state after it."""
+
+    batch: Any
+    state: dict[str, Any]
+
+
+class StateCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has no types
+    """Writes what the model was trained on to the file `path`, at the moments at which ModelCheckpoint saves the model.
+
+        feed = StateCallback(runner, "model.json")
+        model.fit(
+            feed.batches(), steps_per_epoch=500, epochs=10, initial_epoch=feed.restore(), shuffle=False,
+            callbacks=[keras.callbacks.ModelCheckpoint("model.keras"), feed],
+        )
+
+    `save_freq` is "epoch" or a number of batches, as ModelCheckpoint has it. Batches that fit() took from `batches()`
+    and did not train on do not count; they are kept until it has. Each rank of a data-parallel training needs a file of
+    its own. Raises StateError in a fit() of other batches.
+    """
+
+    def __init__(self, runner: FeedRunner, path: str | os.PathLike[str], *, save_freq: int | str = "epoch") -> None:
+        super().__init__()
+        number = isinstance(save_freq, Integral) and not isinstance(save_freq, bool) and int(save_freq) > 0
+        if save_freq != "epoch" and not number:
+            raise OptionError(f'save_freq={save_freq!r}: needed "epoch" or a number of batches above 0')
+        self._runner = runner
+        self._path = Path(path)
+        self._save_freq = save_freq
+        self._stream: Iterator[Any] | None = None
+        # fit() reads in a thread of TensorFlow's, and that of an earlier fit() may not have ended yet.
+        self._reading = threading.Lock()
+        self._ahead: dict[int, Ahead] = {}  # handed out and not trained on, by number
+        self._read = 0  # batches that came from the runner
+        self._trained = 0  # batches that were trained on
+        self._state: dict[str, Any] | None = None  # after the last of them
+        self._epoch = 0
+        self._epoch_began = 0  # batches trained on before this epoch
+        self._unsaved = 0  # batches trained on since the last save
+
+    def batches(self) -> Iterator[Any]:
+        """The runner's batches for fit(): `epochs=` epochs, or without end, so that fit() needs `steps_per_epoch`.
+
+        Another call, for another fit(), goes on behind the batch that was trained on last. Raises what iteration does.
+        """
+        number = self._trained  # as of the first batch that is asked for
+        while True:
+            with self._reading:
+                if number == self._read and not self._read_one():
+                    return
+            kept = self._ahead.get(number)
+            if kept is None:  # trained on already: this is a fit() that was left
+                return
+            number += 1
+            yield kept.batch
+
+    def restore(self) -> int:
+        """Has the runner go on where the file says, if there is one; the epoch to begin with: fit(initial_epoch=...).
+
+        An epoch of fit() that was interrupted begins again, with all its steps, on the batches that come next. Raises
+        OptionError for a file of something else, or of another stream, and StateError after the runner's start.
+        """
+        if not self._path.exists():
+            return 0
+        try:
+            saved = json.loads(self._path.read_text())
+            epoch, state = int(saved["epoch"]), saved["feed"]
+        except (ValueError, TypeError, KeyError) as error:
+            raise OptionError(f"{self._path}: needed a file that a StateCallback wrote") from error
+        self._runner.restore(state)
+        return epoch
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        """Called by Keras."""
+        self._epoch, self._epoch_began = epoch, self._trained
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        """Called by Keras, with the number of the last batch of an execution."""
+        if self._trained == self._read:
+            raise StateError(
+                "fit() has trained on a batch that is not a new one of this callback's: call fit(feed.batches(), "
+                "steps_per_epoch=...). Without steps_per_epoch Keras reads a generator's first batches again when it "
+                "has ended"
+            )
+        before = self._trained
+        # The last execution of several steps may have found fewer batches than it counts.
+        while self._trained < min(self._epoch_began + batch + 1, self._read):
+            self._state = self._ahead.pop(self._trained).state
+            self._trained += 1
+        self._unsaved += self._trained - before
+        if self._save_freq != "epoch" and self._unsaved >= int(self._save_freq):
+            steps = self.params.get("steps")
+            self._save(self._epoch + (steps is not None and batch + 1 >= steps))
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        """Called by Keras."""
+        if self._save_freq == "epoch" and self._state is not None:
+            self._save(epoch + 1)
+
+    def _read_one(self) -> bool:
+        """Takes the next batch from the runner; whether there was one."""
+        if self._stream is None:
+            self._stream = chain.from_iterable(self._runner.epochs())
+        try:
+            batch = next(self._stream)
+        except BaseException as error:
+            self._stream = None  # it has ended; the runner knows what comes now: an error again, or another run
+            if isinstance(error, StopIteration):
+                return False
+            raise
+        self._ahead[self._read] = Ahead(batch, self._runner.state())
+        self._read += 1
+        return True
+
+    def _save(self, epoch: int) -> None:
+        """Whoever reads the file finds the old one or the new one, whole."""
+        self._unsaved = 0
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        new = self._path.with_name(f"{self._path.name}.new")
+        new.write_text(json.dumps({"epoch": epoch, "feed": self._state}))
+        os.replace(new, self._path)

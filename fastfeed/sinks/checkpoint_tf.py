@@ -1,0 +1,36 @@
+"""A runner's state inside a checkpoint of TensorFlow, beside the model."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from fastfeed.errors import MissingExtra
+
+try:
+    import tensorflow as tf
+except ImportError as error:
+    raise MissingExtra("TensorFlow", "tensorflow-cpu") from error
+
+if TYPE_CHECKING:
+    from fastfeed.runner import FeedRunner
+
+
+class FeedCheckpoint(tf.train.experimental.PythonState):  # type: ignore[misc]  # TensorFlow has no types
+    """A part of `tf.train.Checkpoint(model=model, feed=FeedCheckpoint(runner))`: what the loop has consumed.
+
+    What is saved is the state at the moment of `save()`. Reading the checkpoint restores the runner, so read it before
+    anything is started; StateError afterwards, and OptionError for a checkpoint of another stream.
+    """
+
+    def __init__(self, runner: FeedRunner) -> None:
+        super().__init__()
+        self._runner = runner
+
+    def serialize(self) -> str:
+        """The state as JSON, for TensorFlow."""
+        return json.dumps(self._runner.state())
+
+    def deserialize(self, string_value: Any) -> None:
+        """Restores the runner, for TensorFlow."""
+        self._runner.restore(json.loads(string_value))

@@ -1,0 +1,145 @@
+"""The feeds of one runner, one after another: where the next one begins, and whose workers make its batches."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from fastfeed.collate import AsProduced, Rebatcher
+from fastfeed.ending import Ending
+from fastfeed.errors import FeedStopped, StateError
+from fastfeed.feed import Feed
+from fastfeed.options import FeedOptions, Shuffle
+from fastfeed.position import Position
+from fastfeed.runs import Span
+from fastfeed.shuffled import Shuffled
+from fastfeed.source import IndexedSource, source_from
+from fastfeed.state import fingerprint, restored, saved, warn_of_reading_again
+
+
+class Stream:
+    """A source under its options. Raises OptionError for what cannot work, now and not at the first batch."""
+
+    def __init__(self, source: Any, options: FeedOptions) -> None:
+        self.options = options
+        self.kind = source_from(source, options)
+        self.seed = new_seed() if options.seed is None else int(options.seed)
+        self.feed: Feed | None = None
+        self._source = source
+        self._span = Span()  # where the next feed begins
+        self._leader: Stream | None = None  # whose workers make these batches
+        self._followers: list[weakref.ref[Stream]] = []  # whose batches these workers make
+
+    def iterated(self, *, each: bool = False) -> Feed:
+        """The feed for a loop, of whole runs or of `each` epoch."""
+        per_run = self.options.epochs if each else self.options.epochs or 1
+        if self.feed is None and self._leader is not None and self._leader.feed is None:
+            self._leader.iterated()
+        if self.feed is not None and not self.feed.ended:
+            self.feed.run(per_run, each=each)
+            return self.feed
+        if self.feed is not None and not self.kind.again:
+            raise FeedStopped("the source is an iterator and has ended: pass the function that makes it to go again")
+        return self._for_loops(replace(self._span, per_run=per_run, each=each))
+
+    def for_session(self) -> Feed:
+        """The feed for the queue of a session: one run, without end where epochs= is not given."""
+        return self._new_feed(replace(self._span, per_run=self.options.epochs, once=True))
+
+    def pass_over(self, feed: Feed) -> Feed | None:
+        """The feed for the epoch after one that was left early; None where that was the run's last."""
+        feed.stop()
+        self.feed, self._span = None, feed.runs.next_epoch((feed.position.batches, feed.position.records))
+        return None if self._span.left == 0 else self.iterated(each=True)
+
+    def share(self, other: Stream) -> None:
+        """Has the workers of this one make the batches of another one, too."""
+        other._leader = self
+        self._followers.append(weakref.ref(other))
+
+    def stop_followers(self) -> None:
+        """Ends the feeds whose workers these are."""
+        for follower in filter(None, (ref() for ref in self._followers)):
+            if follower.feed is not None:
+                follower.feed.stop(0)
+
+    @property
+    def shares(self) -> bool:
+        """Whether the workers are another one's."""
+        return self._leader is not None
+
+    def state(self, position: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Where the consumer is, unless `position` says it better."""
+        if position is None:
+            position = self.feed.state() if self.feed is not None else _at(self._span)
+        return saved(position, seed=self.seed, of=self._fingerprint)
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Begins where `state` was saved. Raises StateError after the start, OptionError for another stream's state."""
+        if self.feed is not None:
+            raise StateError("restore() after the start: call it first, on a new FeedRunner")
+        self._span, self.seed = restored(state, of=self._fingerprint, seed=self.options.seed, span=Span())
+        warn_of_reading_again(self.kind, self._span)
+
+    def _follow(self, leader: Feed) -> None:
+        """The leader's workers are about to be started, perhaps for the second time: then this goes on where it is."""
+        if self.feed is not None:
+            self.feed.stop(0)
+            self._span, _ = restored(self.state(), of=self._fingerprint, seed=None, span=Span())
+        self._for_loops(replace(self._span, per_run=self.options.epochs or 1, held=True), leader=leader)
+
+    def _for_loops(self, span: Span, *, leader: Feed | None = None) -> Feed:
+        options, shuffle = self.options, self._record_shuffle()
+        if shuffle is not None:
+            shuffled = Shuffled(shuffle, options, seed=self.seed, epoch=span.epoch, state=span.pool)
+            feed = self._new_feed(replace(span, starts=shuffled.again(span.starts)), leader=leader)
+            feed.shuffle(shuffled)
+            return feed
+        feed = self._new_feed(span, leader=leader)
+        if options.batch_size is not None:
+            feed.deliver(Rebatcher(options.batch_size, options.last_batch, pad=options.pad))
+        elif options.order == "kept":  # without order nobody can tell which batch is the last
+            feed.deliver(AsProduced())
+        return feed
+
+    def _new_feed(self, span: Span, *, leader: Feed | None = None) -> Feed:
+        feed = Feed(self._source, self.options, seed=self.seed, span=span, leader=leader)
+        self.feed = feed
+        # A forgotten runner must not leave threads behind: they hold the feed, never the runner or this.
+        ending = Ending(feed)
+        weakref.finalize(self, ending.run)
+        feed.on_failure = ending.leave
+        for follower in filter(None, (ref() for ref in self._followers)):
+            follower._follow(feed)
+        feed.start()
+        return feed
+
+    def _record_shuffle(self) -> Shuffle | None:
+        shuffle = self.options.shuffle
+        if shuffle is True:
+            return None if isinstance(self.kind, IndexedSource) else Shuffle()
+        return shuffle or None
+
+    @property
+    def _fingerprint(self) -> dict[str, Any]:
+        return fingerprint(self._source, self.kind, options=self.options)
+
+
+def batches_of(feed: Feed, owner: Any) -> Iterator[Any]:
+    """A run's batches. Holds the owner, which nobody else may: `for batch in FeedRunner(source)`."""
+    while (batch := feed.take()) is not None:
+        yield feed.spec.rebuild(batch)
+
+
+def new_seed() -> int:
+    """A root seed for a run that states none."""
+    return int(np.random.SeedSequence().generate_state(1)[0])
+
+
+def _at(span: Span) -> dict[str, Any]:
+    position = {**Position(span.epoch, span.starts, counts=span.counts).state(), "run_first": span.run_first}
+    return position if span.pool is None else {**position, "pool": span.pool}

@@ -1,0 +1,316 @@
+"""What fit() was trained on, saved beside the model: exact, although fit() takes batches ahead."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fastfeed import FeedRunner, OptionError, ProducerError, Shuffle, StateError
+
+keras = pytest.importorskip("keras")
+from fastfeed.sinks.checkpoint_keras import StateCallback  # noqa: E402
+
+EPOCH = 10  # batches
+
+
+def record(index: int) -> tuple[np.ndarray, np.ndarray]:
+    return np.full(1, index, np.float32), np.zeros(1, np.float32)
+
+
+def runner_of(**options: Any) -> FeedRunner:
+    return FeedRunner(range(4 * EPOCH), transform=record, batch_size=4, **{"seed": 3, **options})
+
+
+def stream(count: int, **options: Any) -> list[list[int]]:
+    """The first batches, epoch after epoch, as nobody interrupted them."""
+    with runner_of(**options) as runner:
+        every = chain.from_iterable(runner.epochs())
+        return [batch[0].ravel().astype(int).tolist() for batch in islice(every, count)]
+
+
+class Diary(keras.Model):
+    """Remembers the records of each batch that it is trained on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[list[int]] = []
+        self.layer = keras.layers.Dense(1)
+
+    def call(self, x: Any) -> Any:
+        return self.layer(x)
+
+    def train_step(self, data: Any) -> dict[str, Any]:
+        self.seen.append(data[0].numpy().ravel().astype(int).tolist())
+        return {"loss": 0.0}
+
+
+class Crash(keras.callbacks.Callback):
+    """Kills the training as a batch begins or ends."""
+
+    def __init__(self, batch: int, *, begins: bool = True) -> None:
+        super().__init__()
+        self._left = batch
+        self._begins = begins
+
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+        if self._begins:
+            self._count()
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        if not self._begins:
+            self._count()
+
+    def _count(self) -> None:
+        if not self._left:
+            raise KeyboardInterrupt
+        self._left -= 1
+
+
+def diary(steps_per_execution: int = 1) -> Diary:
+    made = Diary()
+    made.compile(run_eagerly=True, steps_per_execution=steps_per_execution)
+    return made
+
+
+def fit(model: Diary, feed: StateCallback, *callbacks: Any, **options: Any) -> list[list[int]]:
+    """The batches that this training had."""
+    before = len(model.seen)
+    options = {"steps_per_epoch": EPOCH, "verbose": 0, "shuffle": False, **options}
+    model.fit(feed.batches(), initial_epoch=feed.restore(), callbacks=[feed, *callbacks], **options)
+    return model.seen[before:]
+
+
+def interrupted(feed: StateCallback, crash: Crash, **options: Any) -> list[list[int]]:
+    model = diary()
+    with pytest.raises(KeyboardInterrupt):
+        fit(model, feed, crash, **options)
+    return model.seen
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Iterator[Path]:
+    """The file, in a folder that is not there yet; no other file may be left there."""
+    path = tmp_path / "run" / "model.json"
+    yield path
+    assert not path.parent.exists() or [file.name for file in path.parent.iterdir()] == [path.name]
+
+
+@pytest.mark.parametrize("crash", [1, 2, 9, 10, 11, 17])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"shuffle": True, "threads": 3},
+        {"shuffle": Shuffle(12, 6)},
+        {"processes": 2},
+        {"epochs": 2},
+    ],
+    ids=str,
+)
+def test_it_goes_on_with_the_batch_after_the_last_one(crash: int, options: dict[str, Any], path: Path) -> None:
+    with runner_of(**options) as runner:
+        seen = interrupted(StateCallback(runner, path, save_freq=1), Crash(crash), epochs=2)
+    assert len(seen) == crash
+    with runner_of(**options) as runner:
+        steps = 2 * EPOCH - crash
+        seen += fit(diary(), StateCallback(runner, path), epochs=2 if crash < EPOCH else 3, steps_per_epoch=steps)[
+            :steps
+        ]
+    assert seen == stream(2 * EPOCH, **options)
+
+
+def test_batches_that_were_trained_on_after_the_last_save_come_again(path: Path) -> None:
+    with runner_of() as runner:
+        seen = interrupted(StateCallback(runner, path, save_freq=4), Crash(11), epochs=3)
+    with runner_of() as runner:
+        seen = seen[:8] + fit(diary(), StateCallback(runner, path), epochs=1)
+    assert seen == stream(18)
+
+
+def test_an_interruption_inside_the_callbacks_of_a_batch(path: Path) -> None:
+    """The state was written, the callback after it failed."""
+    with runner_of() as runner:
+        seen = interrupted(StateCallback(runner, path, save_freq=1), Crash(5, begins=False))
+    with runner_of() as runner:
+        seen += fit(diary(), StateCallback(runner, path))
+    assert seen == stream(16)
+
+
+def test_epochs_are_saved_where_they_end_and_counted(path: Path) -> None:
+    with runner_of() as runner:
+        seen = interrupted(StateCallback(runner, path), Crash(2 * EPOCH + 3), epochs=4)
+    with runner_of() as runner:
+        feed = StateCallback(runner, path)
+        seen = seen[: 2 * EPOCH] + fit(diary(), feed, epochs=3)
+    assert json.loads(path.read_text())["epoch"] == 3
+    assert seen == stream(3 * EPOCH)
+
+
+def test_nothing_is_saved_before_the_first_time(path: Path) -> None:
+    with runner_of() as runner:
+        interrupted(StateCallback(runner, path), Crash(3))
+        assert not path.exists()
+    with runner_of() as runner:
+        assert StateCallback(runner, path).restore() == 0
+        assert runner.state()["epoch"] == 0
+
+
+def test_saves_fall_on_those_of_the_model(path: Path, tmp_path: Path) -> None:
+    """ModelCheckpoint counts the batches of all epochs; at most one batch lies between."""
+
+    class Written(keras.callbacks.Callback):
+        def __init__(self) -> None:
+            super().__init__()
+            self.found: list[tuple[bool, bool]] = []
+
+        def _look(self) -> None:
+            both = (tmp_path / "model.weights.h5", path)
+            self.found.append((both[0].exists(), both[1].exists()))
+            for file in both:
+                file.unlink(missing_ok=True)
+
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            self._look()
+
+        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+            self._look()
+
+    for freq in ("epoch", 1, 3, 7, 10, 13):
+        model = diary()
+        model.build((None, 1))
+        model_saves = keras.callbacks.ModelCheckpoint(
+            tmp_path / "model.weights.h5", save_weights_only=True, save_freq=freq
+        )
+        with runner_of() as runner:
+            feed = StateCallback(runner, path, save_freq=freq)
+            model.fit(
+                feed.batches(), steps_per_epoch=7, epochs=4, verbose=0, callbacks=[model_saves, feed, look := Written()]
+            )
+        assert all(weights == state for weights, state in look.found), f"save_freq={freq}"
+        assert any(state for _, state in look.found)
+
+
+@pytest.mark.parametrize("steps", [2, 3])
+def test_several_steps_in_one_execution(steps: int, path: Path) -> None:
+    with runner_of(epochs=1) as runner:
+        seen = fit(diary(steps), StateCallback(runner, path, save_freq=1), steps_per_epoch=steps)
+    with runner_of(epochs=1) as runner:
+        seen += fit(diary(steps), StateCallback(runner, path, save_freq=1), steps_per_epoch=None)
+    assert seen == stream(EPOCH)
+    with runner_of() as runner:
+        feed = StateCallback(runner, path)
+        feed.restore()
+        assert next(feed.batches())[0][0, 0] == 0, "the second epoch begins"
+        assert runner.state()["epoch"] == 1
+
+
+def test_another_fit_goes_on_with_what_the_first_took_and_did_not_train_on(path: Path) -> None:
+    model = diary()
+    with runner_of() as runner:
+        feed = StateCallback(runner, path)
+        for _ in range(4):
+            model.fit(feed.batches(), steps_per_epoch=6, verbose=0, callbacks=[feed])
+        with pytest.raises(KeyboardInterrupt):
+            model.fit(feed.batches(), steps_per_epoch=6, verbose=0, callbacks=[feed, Crash(2)])
+        model.fit(feed.batches(), steps_per_epoch=6, verbose=0, callbacks=[feed])
+    assert model.seen == stream(32)
+
+
+def test_a_training_that_is_stopped_saves_what_it_had(path: Path) -> None:
+    class Enough(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            self.model.stop_training = batch == 3
+
+    with runner_of() as runner:
+        seen = fit(diary(), StateCallback(runner, path), Enough(), epochs=5)
+    assert len(seen) == 4
+    with runner_of() as runner:
+        seen += fit(diary(), StateCallback(runner, path), epochs=2)
+    assert seen == stream(14)
+
+
+def test_validation_does_not_count(path: Path) -> None:
+    """Its callbacks are others, and its data are not the runner's."""
+
+    class Lenient(Diary):
+        def test_step(self, data: Any) -> dict[str, Any]:
+            return {"loss": 0.0}
+
+    model = Lenient()
+    model.compile(run_eagerly=True)
+    valid = np.zeros((5, 1), np.float32), np.zeros((5, 1), np.float32)
+    with runner_of() as runner:
+        fit(model, StateCallback(runner, path), epochs=2, steps_per_epoch=3, validation_data=valid)
+    with runner_of() as runner:
+        assert model.seen + fit(diary(), StateCallback(runner, path), epochs=3, steps_per_epoch=3) == stream(9)
+
+
+def test_the_end_of_the_data_ends_fit_and_another_run_may_follow(path: Path) -> None:
+    with runner_of(epochs=1) as runner:
+        feed, model = StateCallback(runner, path), diary()
+        model.fit(feed.batches(), verbose=0, callbacks=[feed])
+        model.fit(feed.batches(), verbose=0, callbacks=[feed])
+        state = runner.state()
+    assert model.seen == stream(2 * EPOCH)
+    assert json.loads(path.read_text())["feed"] == state
+
+
+@pytest.mark.filterwarnings("ignore:Your input ran out of data")
+def test_a_second_epoch_of_a_generator_that_has_ended_is_refused(path: Path) -> None:
+    """Keras would train on its first batches again."""
+    with runner_of(epochs=1) as runner, pytest.raises(StateError, match="steps_per_epoch"):
+        fit(diary(), StateCallback(runner, path), epochs=2, steps_per_epoch=None)
+
+
+def test_batches_of_somebody_else_are_refused(path: Path) -> None:
+    with runner_of() as runner, pytest.raises(StateError, match="call fit\\(feed.batches"):
+        diary().fit(iter(runner), steps_per_epoch=2, verbose=0, callbacks=[StateCallback(runner, path)])
+
+
+def test_a_failure_is_met_by_every_generator(path: Path) -> None:
+    def broken(index: int) -> Any:
+        if index == 9:
+            raise ValueError("the disk is gone")
+        return record(index)
+
+    with FeedRunner(range(20), transform=broken, batch_size=4) as runner:
+        feed = StateCallback(runner, path)
+        for _ in range(2):
+            batches = feed.batches()
+            assert [batch[0][0, 0] for batch in islice(batches, 2)] == [0, 4], "nothing was trained on"
+            with pytest.raises(ProducerError, match="the disk is gone"):
+                next(batches)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"epoch": 1}', '{"epoch": null, "feed": {}}', '{"epoch": 1, "feed"'])
+def test_a_file_of_something_else_is_refused(text: str, path: Path) -> None:
+    path.parent.mkdir()
+    path.write_text(text)
+    with runner_of() as runner, pytest.raises(OptionError, match="needed a file that a StateCallback wrote"):
+        StateCallback(runner, path).restore()
+
+
+def test_a_state_of_another_stream_is_refused(path: Path) -> None:
+    with runner_of() as runner:
+        fit(diary(), StateCallback(runner, path))
+    with runner_of(seed=4) as runner, pytest.raises(OptionError, match="seed was 3 and is 4"):
+        StateCallback(runner, path).restore()
+
+
+def test_restoring_after_the_start_is_refused(path: Path) -> None:
+    with runner_of() as runner:
+        fit(diary(), feed := StateCallback(runner, path))
+        with pytest.raises(StateError, match="after the start"):
+            feed.restore()
+
+
+@pytest.mark.parametrize("save_freq", [0, -1, True, 1.5, "batch", None])
+def test_a_save_freq_that_never_comes_is_refused(save_freq: Any, path: Path) -> None:
+    with runner_of() as runner, pytest.raises(OptionError, match="save_freq="):
+        StateCallback(runner, path, save_freq=save_freq)

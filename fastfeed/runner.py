@@ -215,7 +215,7 @@ class FeedRunner:
             if not complete and not self._stream.kind.again:
                 return  # there is no other epoch: the rest is there for whoever iterates
             if not complete and feed.take() is not None:
-                feed = self._stream.pass_over(feed)
+                feed = self._stream.pass_over(feed, epoch.number)
             elif feed.ended or feed.runs.over:
                 return
 

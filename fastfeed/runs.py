@@ -102,9 +102,9 @@ class Runs:
             self.allowed = max(self.allowed, left)
         return True
 
-    def next_epoch(self, counts: tuple[int, int]) -> Span:
-        """Where to go on for the epoch after this one, when so many batches and records were had."""
-        return replace(self.span, epoch=self.epoch + 1, run_first=self.first, starts={}, pool=None, counts=counts)
+    def from_epoch(self, epoch: int, counts: tuple[int, int]) -> Span:
+        """Where to go on with a whole epoch, when so many batches and records were had."""
+        return replace(self.span, epoch=epoch, run_first=self.first, starts={}, pool=None, counts=counts)
 
 
 class Rest:

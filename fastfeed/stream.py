@@ -48,12 +48,18 @@ class Stream:
 
     def for_session(self) -> Feed:
         """The feed for the queue of a session: one run, without end where epochs= is not given."""
-        return self._new_feed(replace(self._span, per_run=self.options.epochs, once=True))
+        span = replace(self._span, per_run=self.options.epochs, once=True)
+        if span.left == 0:
+            raise StateError(
+                f"the state is at the end of its run: all {span.per_run} epochs were delivered. Raise epochs= to go on"
+            )
+        return self._new_feed(span)
 
-    def pass_over(self, feed: Feed) -> Feed | None:
+    def pass_over(self, feed: Feed, epoch: int) -> Feed | None:
         """The feed for the epoch after one that was left early; None where that was the run's last."""
         feed.stop()
-        self.feed, self._span = None, feed.runs.next_epoch((feed.position.batches, feed.position.records))
+        self.feed = None
+        self._span = feed.runs.from_epoch(epoch + 1, (feed.position.batches, feed.position.records))
         return None if self._span.left == 0 else self.iterated(each=True)
 
     def share(self, other: Stream) -> None:

@@ -19,11 +19,13 @@ from fastfeed.producers.sequence import LOG, Made, Sequence
 from fastfeed.producers.strikes import Strikes, describe, without
 from fastfeed.producers.worker import Task
 from fastfeed.ring.board import NOTHING
+from fastfeed.ring.layout import MOST_SLOTS, SMALL_NBYTES
 from fastfeed.ring.reader import Hold
 from fastfeed.source import Source
 from fastfeed.stats import NO_SLOTS, Audit, StageRow
 
 BUFFERED = 16  # batches in flight over all workers, at least
+EARLY = 128  # slots of a worker, where memory= has room for them, for batches that wait for a straggler's
 Skips = tuple[tuple[int, int], ...]
 
 
@@ -42,6 +44,7 @@ class Crew:
     def __init__(self, source: Source, options: FeedOptions, *, course: Course) -> None:
         self._indexed = source.indexed
         self._dispatched = source.ordered
+        self._reorders = source.ordered and options.order == "kept"
         self._options = options
         self._course = course
         self._allowed = course.allowed
@@ -69,7 +72,7 @@ class Crew:
             dispatched=self._dispatched,
             allowed=self._allowed,
             budget=options.memory_nbytes // processes,
-            wanted=max(BUFFERED, 4 * options.producers) // processes + threads + 1,
+            wanted=self.ready_limit() // processes + threads + 1 + (EARLY if self._reorders else 0),
             nbytes=ends.shipment.nbytes,
         )
         self._hired += 1
@@ -90,6 +93,11 @@ class Crew:
             for lane in self.lanes.values():
                 with contextlib.suppress(OSError):  # it has ended
                     lane.work.send(ALLOWED.pack(self._allowed))
+
+    def ready_limit(self, slot_nbytes: int = SMALL_NBYTES) -> int:
+        """How many batches may wait for the consumer; more of small ones, which cost fewer wake-ups then."""
+        small = self._options.processes * min(MOST_SLOTS, SMALL_NBYTES // slot_nbytes)
+        return max(BUFFERED, 4 * self._options.producers, small)
 
     def give_back(self) -> None:
         """Slots that the consumer has let go are their workers' again."""

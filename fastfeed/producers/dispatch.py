@@ -3,23 +3,21 @@ moment which worker has which."""
 
 from __future__ import annotations
 
-import contextlib
 import os
-import pickle
 import select
 import socket
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from fastfeed.errors import FeedError, ProducerFailed
+from fastfeed.producers.deals import Deal, request_from, send_deals, tell, weight
 from fastfeed.producers.gate import Course, Gate
-from fastfeed.producers.inbox import INLINE_NBYTES, ORDER, REQUEST
+from fastfeed.producers.inbox import ORDER, REQUEST
 from fastfeed.producers.sequence import END_OF_EPOCH
 from fastfeed.producers.sequence import Sequence as Order
-from fastfeed.producers.ship import pack
 from fastfeed.ring.memory import Descriptor
 from fastfeed.source import EpochEnd, Source
 from fastfeed.worker import Worker
@@ -27,18 +25,6 @@ from fastfeed.worker import Worker
 READ_S = 0.002  # a worker that asked for many items gets what could be read in this time
 MOST_NBYTES = 2**22  # or what has reached so many bytes: they lie beside the slots, and nobody counts them
 WAIT_MS = 500
-
-
-class Deal(NamedTuple):
-    """An item on its way: its epoch and that epoch's position among those of this feed, its ticket, its payload, its
-    number in the epoch, and whether a worker has died over it."""
-
-    position: int
-    ticket: int
-    payload: Any
-    epoch: int
-    number: int = 0
-    suspect: bool = False
 
 
 class Ended:
@@ -75,6 +61,8 @@ class Dispatcher:
         self._complete = False
         self._over = False
         self._broken: BaseException | None = None
+        self.ready_limit = 2**30  # batches that can leave, and are taken no more of
+        self.held = False  # whether somebody asked in vain, because there are so many
         self.reading = False  # whether the thread is in the user's code
         self._bell = Descriptor(os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC))
         self.thread = threading.Thread(target=self._run, name="fastfeed-dispatch", daemon=True)
@@ -121,6 +109,12 @@ class Dispatcher:
         self._workers.pop(worker, None)
         lost = [*self._with.pop(worker, {}).values(), *self._again.pop(worker, ())]
         return sorted(lost, key=lambda d: d.ticket)
+
+    def taken(self) -> None:
+        """The consumer has taken a batch. Under the lock."""
+        if self.held and len(self._order.ready) * 2 <= self.ready_limit:
+            self.held = False
+            self.ring()
 
     def give_up(self, deal: Deal) -> None:
         """The item will never come back. Under the lock."""
@@ -173,7 +167,7 @@ class Dispatcher:
                 os.eventfd_read(fd)
                 continue
             worker, work = workers[fd]
-            data = _receive(work)
+            data = request_from(work)
             if data:
                 self._requests.append((worker, *REQUEST.unpack(data)))
             else:
@@ -191,9 +185,9 @@ class Dispatcher:
         if work is None:
             return True
         if items:
-            _send(work, items)
+            send_deals(work, items)
         elif complete:
-            _tell(work, ORDER.pack(b"E", 0))
+            tell(work, ORDER.pack(b"E", 0))
         return bool(items) or complete
 
     def _inherited(self, worker: int, wanted: int) -> tuple[list[Deal], bool]:
@@ -214,6 +208,7 @@ class Dispatcher:
 
     def _next_items(self, worker: int, wanted: int) -> list[Deal]:
         items: list[Deal] = []
+        wanted = min(wanted, self._allowance(worker))
         end_s, nbytes = time.perf_counter() + READ_S, 0
         while len(items) < wanted and (not items or (nbytes < MOST_NBYTES and time.perf_counter() < end_s)):
             deal = self._spare.popleft() if self._spare else self._next()
@@ -225,8 +220,16 @@ class Dispatcher:
                     break
                 self._with.setdefault(worker, {})[deal.ticket] = deal
             items.append(deal)
-            nbytes += _weight(deal.payload)
+            nbytes += weight(deal.payload)
         return items
+
+    def _allowance(self, worker: int) -> int:
+        """How many items a worker may have: enough that the consumer need not wait, and no more, for what can leave
+        has its place in memory as well as what must wait for a straggler's batch."""
+        with self._lock:
+            ready, out = len(self._order.ready), sum(map(len, self._with.values()))
+            self.held = ready >= self.ready_limit
+            return 0 if self.held else max(self.ready_limit - ready - out, 0 if self._with.get(worker) else 1)
 
     def _next(self) -> Deal | None:
         while not self._read and not self._over:
@@ -252,43 +255,3 @@ class Dispatcher:
                     self._closed.add(deal.position)
                 self._look_for_ends()
         return None
-
-
-def _weight(payload: Any) -> int:
-    """The bytes of the arrays and bytes in an item, as far as they can be seen."""
-    if isinstance(payload, dict):
-        payload = payload.values()
-    elif not isinstance(payload, (list, tuple)):
-        return len(payload) if isinstance(payload, bytes) else int(getattr(payload, "nbytes", 0))
-    if isinstance(payload, list) and payload and isinstance(payload[0], int):
-        return 0  # indices
-    return sum(map(_weight, payload))
-
-
-def _receive(work: socket.socket) -> bytes:
-    try:
-        return work.recv(REQUEST.size)
-    except OSError:  # closed, from either side
-        return b""
-
-
-def _send(work: socket.socket, deals: Sequence[Deal]) -> None:
-    """Small items in the message itself; large ones, and those with large arrays, in memory that the worker maps."""
-    items = [(d.ticket, d.epoch, d.payload, d.number) for d in deals]
-    small = None
-    with contextlib.suppress(Exception):  # whatever it is, `pack` tells it better
-        small = pickle.dumps(items, protocol=5)
-    # A class of the main module would be pickled by its name, which means nothing in a worker.
-    if small is not None and len(small) <= INLINE_NBYTES and b"__main__" not in small:
-        _tell(work, ORDER.pack(b"I", 0) + small)
-        return
-    shipment = pack(items, what="an item of the source")
-    try:
-        _tell(work, ORDER.pack(b"F", shipment.nbytes), shipment.fd)
-    finally:
-        shipment.close()
-
-
-def _tell(work: socket.socket, message: bytes, *fds: int) -> None:
-    with contextlib.suppress(OSError):  # it died: what it had is dealt again
-        socket.send_fds(work, [message], fds)

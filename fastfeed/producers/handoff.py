@@ -8,14 +8,17 @@ import time
 from fastfeed.producers.sequence import Made, Sequence, Timeout
 from fastfeed.stats import StageRow
 
+MOST_EARLY = 4096  # batches: smaller ones than the limit in bytes is meant for
 POLL_S = 0.2  # no wait is longer without a look at the flag
 
 
 class Handoff:
     """Producers `put`, one consumer `take`s.
 
-    Ordered: batches leave by ticket, and the one whose turn it is always gets in, however full the buffer is; so the
-    bound cannot lock up. Unordered: batches leave as they come, but none before the epoch ahead of it is complete.
+    Ordered: batches leave by ticket. Of those that can leave there are at most `max_batches`; those that came early
+    wait for a straggler and are limited in bytes, so that one slow batch does not stop the others. Unordered: batches
+    leave as they come, but none before the epoch ahead of it is complete. In both, what the consumer waits for always
+    gets in, however full the buffer is; so the bounds cannot lock up.
     """
 
     def __init__(self, sequence: Sequence[Made], *, max_batches: int, max_nbytes: int) -> None:
@@ -85,7 +88,8 @@ class Handoff:
                 self.depth -= 1
                 self.depth_nbytes -= made.batch.nbytes
             # Waking producers one by one would cost two switches a batch; below half full they get a run of them.
-            if self._blocked and (self.depth * 2 <= self._max_batches or not ready):
+            waiting = len(ready) if self.ordered else self.depth
+            if self._blocked and (waiting * 2 <= self._max_batches or not ready):
                 self._room.notify_all()
             return made
 
@@ -120,9 +124,14 @@ class Handoff:
             self._waiting = False
 
     def _full(self, key: int, nbytes: int) -> bool:
-        if not self.depth or (key == self._sequence.turn and (self.ordered or not self._sequence.ready)):
+        sequence = self._sequence
+        if not self.depth or (key == sequence.turn and not sequence.ready):
             return False
-        return self.depth >= self._max_batches or self.depth_nbytes + nbytes > self._max_nbytes
+        if self.ordered and len(sequence.early) < MOST_EARLY:
+            crowded = len(sequence.ready) >= self._max_batches
+        else:
+            crowded = self.depth >= self._max_batches
+        return crowded or self.depth_nbytes + nbytes > self._max_nbytes
 
     def _wait_for_room(self, key: int, nbytes: int, *, row: StageRow) -> bool:
         start = time.perf_counter()

@@ -90,6 +90,12 @@ class Lane:
         while self.spec is None or not self.reader.knows(slot):
             self._hear()
 
+    def agree(self, spec: BatchSpec | None) -> str:
+        """Takes the spec of all workers for its own; what differs."""
+        difference = spec.difference(self.spec) if spec is not None and self.spec is not None else ""
+        self.agreed, self.odd, self.spec = True, bool(difference), spec
+        return difference
+
     def error(self, kind: bytes) -> tuple[FeedError, int | None]:
         """The error that a token speaks of, and its ticket: b"E" ends the feed, b"K" was skipped."""
         while not self._errors[kind]:

@@ -31,10 +31,8 @@ Ready = tuple[Lane, Token]  # a token, and where it comes from
 
 
 class ProcessProducers:
-    """Worker processes, each with a ring of its own; all their tokens come by one pipe, in the order of events.
-
-    With a `leader` the processes are the leader's, which starts them: they make this feed's batches beside its.
-    """
+    """Worker processes, each with a ring of its own; all their tokens come by one pipe, in the order of events. With a
+    `leader` the processes are the leader's, which starts them: they make this feed's batches beside its."""
 
     def __init__(
         self, source: Source, options: FeedOptions, *, course: Course, leader: ProcessProducers | None = None
@@ -106,7 +104,10 @@ class ProcessProducers:
                     self._crew.give_back()
                     self._drain()
                 if order.settled():
-                    return self._hand_out(order.ready.popleft()) if order.ready else None
+                    made = self._hand_out(order.ready.popleft()) if order.ready else None
+                    if self._dispatcher is not None:
+                        self._dispatcher.taken()
+                    return made
             now = time.perf_counter()
             deadline = deadline or now + timeout_s
             if now >= deadline and order.failure is None:
@@ -230,7 +231,7 @@ class ProcessProducers:
             if kind == BATCH and not (lane.agreed and lane.reader.knows(slot)):
                 lane.learn_of(slot)
                 self._agree(lane)
-                self._hoard = max(1, self._crew.audit().all // 16)
+                self._limit(self._crew.ready_limit(max(1, lane.reader.slot_nbytes)))
             if not lane.odd:
                 self._insert(token, lane)
         elif kind == EPOCH and self._dispatcher is None:
@@ -246,6 +247,12 @@ class ProcessProducers:
         elif kind == SKIPPED:
             self._order.skip(*lane.error(b"K"))
 
+    def _limit(self, ready: int) -> None:
+        """How many batches may wait for the consumer."""
+        self._hoard = max(1, ready // 16)
+        if self._dispatcher is not None:
+            self._dispatcher.ready_limit = ready
+
     def _insert(self, token: Token, lane: Lane) -> None:
         _, thread, _, key, item, _, _, number = token
         lane.delivered += 1
@@ -260,15 +267,10 @@ class ProcessProducers:
 
     def _agree(self, lane: Lane) -> None:
         """All workers must make the same batches; the first one says which."""
-        lane.agreed = True
-        if self.spec is None:
-            self.spec = lane.spec
-        elif lane.spec is not None:
-            difference = self.spec.difference(lane.spec)
-            if difference:
-                lane.odd = True
-                self._order.fail(SpecError(f"worker process {lane.task.index} makes other batches: {difference}"), None)
-            lane.spec = self.spec
+        self.spec = self.spec or lane.spec
+        difference = lane.agree(self.spec)
+        if difference:
+            self._order.fail(SpecError(f"worker process {lane.task.index} makes other batches: {difference}"), None)
 
     def failed(self, error: Exception) -> None:
         """Workers cannot be started."""

@@ -60,6 +60,7 @@ class Writer:
         self._changed = threading.Condition(self._lock)
         self._polling = False
         self._free: list[int] = []
+        self._fresh: list[int] = []  # free and never used: their memory does not exist before it is needed
         self._parts: list[Part] = []  # the last one is in use; the others wait for their slots to come back
         self._next_slot = 0
         self._poll = select.poll()
@@ -88,6 +89,8 @@ class Writer:
                 reserve = 0 if self._alone else sum(key < self._needs[thread] for key in self._needs)
                 if len(self._free) <= reserve:
                     self._collect()
+                while len(self._free) <= reserve and self._fresh:
+                    self._free.insert(0, self._fresh.pop())
                 if len(self._free) > reserve:
                     slot = self._free.pop()  # the one that came back last is still in the cache
                     self.board.slots.fill(slot)
@@ -198,7 +201,7 @@ class Writer:
         if self._parts:
             roomy = slot_nbytes(int(self._parts[-1].slot_nbytes * GROWTH))
             size = max(size, roomy) if self._share.holds(roomy) else size
-            for slot in self._free:
+            for slot in (*self._free, *self._fresh):
                 self.board.slots.close(slot)
             self._free.clear()
             self._drop_empty_parts()
@@ -209,7 +212,7 @@ class Writer:
         self._next_slot = slots.stop
         self.board.slots.open(slots)
         self._parts.append(Part(segment, slots, size, set()))
-        self._free = list(reversed(slots))
+        self._fresh = list(reversed(slots))
         self.generation += 1
         self._tell(segment, NEWS.pack(b"S", size, slots.start, count))
 

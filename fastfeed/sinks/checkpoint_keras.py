@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import threading
+import weakref
 from collections.abc import Iterator
 from itertools import chain
 from numbers import Integral
@@ -67,16 +68,7 @@ class StateCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras ha
 
         Another call, for another fit(), goes on behind the batch that was trained on last. Raises what iteration does.
         """
-        number = self._trained  # as of the first batch that is asked for
-        while True:
-            with self._reading:
-                if number == self._read and not self._read_one():
-                    return
-            kept = self._ahead.get(number)
-            if kept is None:  # trained on already: this is a fit() that was left
-                return
-            number += 1
-            yield kept.batch
+        return _batches(weakref.ref(self))
 
     def restore(self) -> int:
         """Has the runner go on where the file says, if there is one; the epoch to begin with: fit(initial_epoch=...).
@@ -121,20 +113,36 @@ class StateCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras ha
         if self._save_freq == "epoch" and self._state is not None:
             self._save(epoch + 1)
 
+    def _batch(self, number: int) -> Any:
+        """One of those that were not trained on; None behind the last one, or where another fit() goes on."""
+        with self._reading:
+            if number == self._read and not self._read_one():
+                return None
+        ahead = self._ahead.get(number)
+        return None if ahead is None else ahead.batch
+
     def _read_one(self) -> bool:
         """Takes the next batch from the runner; whether there was one."""
-        if self._stream is None:
-            self._stream = chain.from_iterable(self._runner.epochs())
-        try:
-            batch = next(self._stream)
-        except BaseException as error:
-            self._stream = None  # it has ended; the runner knows what comes now: an error again, or another run
-            if isinstance(error, StopIteration):
-                return False
-            raise
+        batch = self._next()
+        if batch is None and not self._read:
+            batch = self._next()  # the state was that of the end of a run: the next one begins
+        if batch is None:
+            return False
         self._ahead[self._read] = Ahead(batch, self._runner.state())
         self._read += 1
         return True
+
+    def _next(self) -> Any:
+        """The next batch of the runner's present run, or None."""
+        if self._stream is None:
+            self._stream = chain.from_iterable(self._runner.epochs())
+        try:
+            return next(self._stream)
+        except BaseException as error:
+            self._stream = None  # it has ended; the runner knows what comes now: an error again, or another run
+            if not isinstance(error, StopIteration):
+                raise
+            return None
 
     def _save(self, epoch: int) -> None:
         """Whoever reads the file finds the old one or the new one, whole."""
@@ -143,3 +151,18 @@ class StateCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras ha
         new = self._path.with_name(f"{self._path.name}.new")
         new.write_text(json.dumps({"epoch": epoch, "feed": self._state}))
         os.replace(new, self._path)
+
+
+def _batches(owner: weakref.ref[StateCallback]) -> Iterator[Any]:
+    """Begins behind what was trained on when the first batch is asked for.
+
+    Holds no runner: TensorFlow never lets go of a generator that fit() was given.
+    """
+    number: int | None = None
+    while (feed := owner()) is not None:
+        number = feed._trained if number is None else number + 1
+        batch = feed._batch(number)
+        del feed
+        if batch is None:
+            return
+        yield batch

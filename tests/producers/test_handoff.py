@@ -204,8 +204,10 @@ def put_late(buffer: Handoff, late: int, key: int) -> tuple[threading.Thread, li
     return thread, entered, row
 
 
-@pytest.mark.parametrize(("batches", "nbytes", "fit"), [(3, 100, 3), (100, 35, 3), (1, 1, 1)])
-def test_the_bounds_hold_for_all_but_the_one_whose_turn_it_is(batches: int, nbytes: int, fit: int) -> None:
+@pytest.mark.parametrize(("batches", "nbytes", "fit"), [(1, 35, 3), (100, 35, 3), (1, 1, 1)])
+def test_what_came_early_is_bound_in_bytes_but_for_the_one_whose_turn_it_is(
+    batches: int, nbytes: int, fit: int
+) -> None:
     buffer = handoff(2, batches=batches, nbytes=nbytes)
     for ticket in range(1, fit + 1):
         assert buffer.put(made(ticket, 10), ticket, row=StageRow())
@@ -217,6 +219,17 @@ def test_the_bounds_hold_for_all_but_the_one_whose_turn_it_is(batches: int, nbyt
     thread.join()
     assert entered == [True]
     assert row.wait_out_s > 0
+
+
+@pytest.mark.parametrize(("batches", "nbytes", "fit"), [(3, 100, 3), (100, 35, 3), (1, 1, 1)])
+def test_what_can_leave_is_bound_also_where_everybody_comes_in_turn(batches: int, nbytes: int, fit: int) -> None:
+    buffer = handoff(1, batches=batches, nbytes=nbytes)
+    assert all(buffer.put(made(ticket, 10), ticket, row=StageRow()) for ticket in range(fit))
+    thread, entered, _ = put_late(buffer, fit, fit)
+    assert (buffer.depth, entered) == (fit, [])
+    assert [number(buffer.take(LONG_S)) for _ in range(fit + 1)] == list(range(fit + 1))
+    thread.join()
+    assert entered == [True]
 
 
 @pytest.mark.parametrize(("batches", "nbytes"), [(2, 100), (100, 20), (100, 29)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 from collections.abc import Iterator
 from itertools import chain, islice
@@ -17,13 +18,17 @@ keras = pytest.importorskip("keras")
 from fastfeed.sinks.checkpoint_keras import StateCallback  # noqa: E402
 
 EPOCH = 10  # batches
+NO_MORE = "ignore:Your input ran out of data:UserWarning"  # how fit() without steps_per_epoch learns of the end
 
 
-def record(index: int) -> tuple[np.ndarray, np.ndarray]:
-    return np.full(1, index, np.float32), np.zeros(1, np.float32)
+def runner_of(broken: int | None = None, **options: Any) -> FeedRunner:
+    """Records that say which they are, but for a broken one; nothing for which a worker would import this file."""
 
+    def record(index: int) -> tuple[np.ndarray, np.ndarray]:
+        if index == broken:
+            raise ValueError("the disk is gone")
+        return np.full(1, index, np.float32), np.zeros(1, np.float32)
 
-def runner_of(**options: Any) -> FeedRunner:
     return FeedRunner(range(4 * EPOCH), transform=record, batch_size=4, **{"seed": 3, **options})
 
 
@@ -93,22 +98,30 @@ def interrupted(feed: StateCallback, crash: Crash, **options: Any) -> list[list[
     return model.seen
 
 
+@pytest.fixture(scope="module", autouse=True)
+def short_collections() -> Iterator[None]:
+    """Of all that TensorFlow has, they take seconds, in which a producer that stop() waits for cannot end."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
 @pytest.fixture
 def path(tmp_path: Path) -> Iterator[Path]:
     """The file, in a folder that is not there yet; no other file may be left there."""
     path = tmp_path / "run" / "model.json"
     yield path
-    assert not path.parent.exists() or [file.name for file in path.parent.iterdir()] == [path.name]
+    assert {file.name for file in path.parent.glob("*")} <= {path.name}
 
 
-@pytest.mark.parametrize("crash", [1, 2, 9, 10, 11, 17])
+@pytest.mark.parametrize("crash", [1, 10, 17])
 @pytest.mark.parametrize(
     "options",
     [
         {},
         {"shuffle": True, "threads": 3},
         {"shuffle": Shuffle(12, 6)},
-        {"processes": 2},
         {"epochs": 2},
     ],
     ids=str,
@@ -118,10 +131,8 @@ def test_it_goes_on_with_the_batch_after_the_last_one(crash: int, options: dict[
         seen = interrupted(StateCallback(runner, path, save_freq=1), Crash(crash), epochs=2)
     assert len(seen) == crash
     with runner_of(**options) as runner:
-        steps = 2 * EPOCH - crash
-        seen += fit(diary(), StateCallback(runner, path), epochs=2 if crash < EPOCH else 3, steps_per_epoch=steps)[
-            :steps
-        ]
+        epochs = 1 if crash < EPOCH else 2  # of which one is left
+        seen += fit(diary(), StateCallback(runner, path), epochs=epochs, steps_per_epoch=2 * EPOCH - crash)
     assert seen == stream(2 * EPOCH, **options)
 
 
@@ -183,7 +194,7 @@ def test_saves_fall_on_those_of_the_model(path: Path, tmp_path: Path) -> None:
 
     for freq in ("epoch", 1, 3, 7, 10, 13):
         model = diary()
-        model.build((None, 1))
+        model(np.zeros((1, 1)))  # which makes its weights
         model_saves = keras.callbacks.ModelCheckpoint(
             tmp_path / "model.weights.h5", save_weights_only=True, save_freq=freq
         )
@@ -196,12 +207,13 @@ def test_saves_fall_on_those_of_the_model(path: Path, tmp_path: Path) -> None:
         assert any(state for _, state in look.found)
 
 
+@pytest.mark.filterwarnings(NO_MORE)
 @pytest.mark.parametrize("steps", [2, 3])
 def test_several_steps_in_one_execution(steps: int, path: Path) -> None:
     with runner_of(epochs=1) as runner:
         seen = fit(diary(steps), StateCallback(runner, path, save_freq=1), steps_per_epoch=steps)
     with runner_of(epochs=1) as runner:
-        seen += fit(diary(steps), StateCallback(runner, path, save_freq=1), steps_per_epoch=None)
+        seen += fit(diary(steps), StateCallback(runner, path), steps_per_epoch=None, epochs=2)
     assert seen == stream(EPOCH)
     with runner_of() as runner:
         feed = StateCallback(runner, path)
@@ -251,17 +263,19 @@ def test_validation_does_not_count(path: Path) -> None:
         assert model.seen + fit(diary(), StateCallback(runner, path), epochs=3, steps_per_epoch=3) == stream(9)
 
 
+@pytest.mark.filterwarnings(NO_MORE)
 def test_the_end_of_the_data_ends_fit_and_another_run_may_follow(path: Path) -> None:
     with runner_of(epochs=1) as runner:
         feed, model = StateCallback(runner, path), diary()
         model.fit(feed.batches(), verbose=0, callbacks=[feed])
         model.fit(feed.batches(), verbose=0, callbacks=[feed])
-        state = runner.state()
-    assert model.seen == stream(2 * EPOCH)
-    assert json.loads(path.read_text())["feed"] == state
+    with runner_of(epochs=1) as runner:
+        feed = StateCallback(runner, path)
+        model.fit(feed.batches(), epochs=2, initial_epoch=feed.restore(), verbose=0, callbacks=[feed])
+    assert model.seen == stream(3 * EPOCH), "the run was complete: the next one begins"
 
 
-@pytest.mark.filterwarnings("ignore:Your input ran out of data")
+@pytest.mark.filterwarnings(NO_MORE)
 def test_a_second_epoch_of_a_generator_that_has_ended_is_refused(path: Path) -> None:
     """Keras would train on its first batches again."""
     with runner_of(epochs=1) as runner, pytest.raises(StateError, match="steps_per_epoch"):
@@ -274,12 +288,7 @@ def test_batches_of_somebody_else_are_refused(path: Path) -> None:
 
 
 def test_a_failure_is_met_by_every_generator(path: Path) -> None:
-    def broken(index: int) -> Any:
-        if index == 9:
-            raise ValueError("the disk is gone")
-        return record(index)
-
-    with FeedRunner(range(20), transform=broken, batch_size=4) as runner:
+    with runner_of(broken=9) as runner:
         feed = StateCallback(runner, path)
         for _ in range(2):
             batches = feed.batches()

@@ -18,7 +18,7 @@ from tests.graphs import session  # noqa: E402
 
 def runner_of(**options: Any) -> FeedRunner:
     """Ten batches an epoch."""
-    return FeedRunner(range(40), transform=np.atleast_1d, batch_size=4, **{"seed": 3, **options})
+    return FeedRunner(range(40), transform=np.atleast_1d, **{"batch_size": 4, "seed": 3, **options})
 
 
 def ids(batches: Any) -> list[int]:

@@ -125,17 +125,20 @@ class Records:
 
 
 class AsProduced:
-    """Batches as they were produced; the only smaller one allowed is the last of its stream in an epoch."""
+    """Batches as they were produced; the only smaller one allowed is the last of its stream in an epoch.
+
+    `sizes` says how many records the batches of each stream have, where that is known from an earlier run.
+    """
 
     dropped = 0
 
-    def __init__(self) -> None:
-        self._size: dict[int, int] = {}
+    def __init__(self, sizes: dict[int, int] | None = None) -> None:
+        self.sizes = dict(sizes or {})
         self._short: dict[int, str] = {}
 
     def push(self, batch: Batch, stream: int = 0, *, place: str = "") -> Iterable[Batch]:
         """The batch itself; SpecError where the leading dimension changed midway."""
-        size = self._size.setdefault(stream, batch.rows)
+        size = self.sizes.setdefault(stream, batch.rows)
         if stream in self._short or batch.rows > size:
             raise SpecError(
                 f"the leading dimension changed midway: {self._short.get(stream, place)} has another number of records "

@@ -12,14 +12,14 @@ from typing import Any
 from fastfeed import stats
 from fastfeed.batch import Batch, BatchSpec
 from fastfeed.collate import AsProduced, Rebatcher, Records
-from fastfeed.errors import FeedError, FeedStopped, FeedTimeout, OptionError, SpecError
+from fastfeed.errors import FeedError, FeedStopped, FeedTimeout, StateError
 from fastfeed.options import FeedOptions
 from fastfeed.position import FROM_THE_START, ONLY, Position
 from fastfeed.producers.gate import Course
 from fastfeed.producers.processes import ProcessProducers
 from fastfeed.producers.sequence import END_OF_EPOCH, Made, Timeout
 from fastfeed.producers.threads import ThreadProducers
-from fastfeed.runs import Rest, Runs, Span
+from fastfeed.runs import Rest, Runs, Span, never_filled, no_batch
 from fastfeed.shuffled import Shuffled
 from fastfeed.source import source_from
 from fastfeed.stats import Snapshot, StageRow
@@ -61,6 +61,7 @@ class Feed:
     def start(self) -> None:
         """Starts the producers."""
         self._producers.start()
+        self._producers.allow(self.runs.allowed, asked=self.runs.asked)
 
     def first(self) -> Batch:
         """The first batch, as soon as it is made; it stays the first to be taken.
@@ -72,7 +73,7 @@ class Feed:
             if batch is not None:
                 self._cut.append(batch)
         if not self._cut:
-            raise self.error or _no_batch()
+            raise self.error or no_batch()
         return self._cut[0]
 
     def deliver(self, stage: AsProduced | Rebatcher | Records) -> None:
@@ -91,7 +92,8 @@ class Feed:
     def take(self) -> Batch | None:
         """The next batch, or None after the last of a run; the time inside counts as waiting for input."""
         if self.runs.told:
-            self._producers.allow(self.runs.go_on())
+            self.runs.go_on()
+            self._producers.allow(self.runs.allowed, asked=self.runs.asked)
         start = time.perf_counter()
         batch = self._next()
         now = time.perf_counter()
@@ -111,11 +113,13 @@ class Feed:
     def run(self, per_run: int | None, *, each: bool) -> None:
         """How many epochs make a run (None: no end), and whether `take` says so where an epoch ends."""
         if self.runs.change(per_run, each=each):
-            self._producers.allow(self.runs.allowed)
+            self._producers.allow(self.runs.allowed, asked=self.runs.asked)
 
     def state(self) -> dict[str, Any]:
         """Where the consumer is, and the first epoch of the run that it is in."""
-        state = {**self.position.state(), "run_first": self.runs.first}
+        sizes = self._stage.sizes if isinstance(self._stage, AsProduced) else {}
+        state = {**self.position.state(), "run_first": self.runs.first, "pool": None}
+        state["sizes"] = {str(stream): size for stream, size in sorted(sizes.items())}
         return state if self._shuffled is None else self._shuffled.state(state, streams=self._streams)
 
     @property
@@ -242,6 +246,11 @@ class Feed:
                 self._cut.extend(self._stage.push(rest, made.stream, place=made.place))
         except FeedError as error:
             self._fail(error)
+        except BaseException:  # a signal handler's: nobody knows which records are where
+            if self._shuffled is not None:
+                self.error = StateError("an exception came amidst the shuffle: restore a state that was saved before")
+                self.stop(0)
+            raise
 
     def _finish(self) -> None:
         if self._producers.stopped:
@@ -263,7 +272,7 @@ class Feed:
         if not at_last and (self.runs.complete or not self.runs.paused):
             return
         if self._producers.spec is None:
-            self._fail(_no_batch())
+            self._fail(no_batch())
         dropped = self._stage.dropped if self._shuffled is None else self._shuffled.dropped
         if dropped:
             self._fail(never_filled(dropped, self.options.batch_size))
@@ -281,18 +290,3 @@ class Feed:
             f"no batch came for {self.options.stall_timeout_s:g} s (stall_timeout_s). What the producers are doing:\n"
             f"{self.stacks()}"
         )
-
-
-def _no_batch() -> SpecError:
-    return SpecError(
-        "the source ended before its first batch (batches of zero records are skipped): needed at least one record; "
-        "is the iterator used up, or the path empty?"
-    )
-
-
-def never_filled(records: int, batch_size: int | None) -> OptionError:
-    """The error of a source that is smaller than one batch, all of which last_batch="drop" would lose."""
-    return OptionError(
-        f"batch_size={batch_size} can never be filled: the source has {records} records and "
-        'last_batch="drop"; lower batch_size or say last_batch="keep"'
-    )

@@ -34,12 +34,12 @@ class Mix:
     def __init__(self, given: Any, *, stop: str = "first") -> None:
         pairs = _pairs(given)
         self._sources = [_indexable(source) for source, _ in pairs]
-        self._lengths = [len(source) for source in self._sources]
-        self._offsets = [0, *accumulate(self._lengths)]
+        self.lengths = [len(source) for source in self._sources]
+        self._offsets = [0, *accumulate(self.lengths)]
         if stop not in ("first", "all"):
             raise OptionError(f'stop={stop!r}: needed "first" or "all"')
-        if 0 in self._lengths:
-            raise OptionError(f"source {self._lengths.index(0)} of the mix has a length of 0: needed at least 1 record")
+        if 0 in self.lengths:
+            raise OptionError(f"source {self.lengths.index(0)} of the mix has a length of 0: needed at least 1 record")
         self.parts = _parts([_weight(weight) for _, weight in pairs])
         self._turns, self._counts = _turns(self.parts)
         self._length = self._first_end() if stop == "first" else self._last_end()
@@ -61,10 +61,10 @@ class Mix:
     def order(self, seed: int, epoch: int, *, shuffled: bool = False) -> Order:
         """The flat indices of one epoch; shuffled: each source by itself, anew each time it begins again."""
         now = [len(source) for source in self._sources]
-        if now != self._lengths:
-            raise OptionError(f"the lengths of the mix's sources changed from {self._lengths} to {now}")
+        if now != self.lengths:
+            raise OptionError(f"the lengths of the mix's sources changed from {self.lengths} to {now}")
         root = (seed, epoch) if shuffled else None
-        streams = [_Stream(length, root, number=n) for n, length in enumerate(self._lengths)]
+        streams = [_Stream(length, root, number=n) for n, length in enumerate(self.lengths)]
         parts = np.asarray(self.parts, np.int64)
 
         def at(positions: Indices) -> Indices:
@@ -80,11 +80,11 @@ class Mix:
 
     def _first_end(self) -> int:
         """The first position whose source has no more."""
-        return min(self._position(number, length) for number, length in enumerate(self._lengths))
+        return min(self._position(number, length) for number, length in enumerate(self.lengths))
 
     def _last_end(self) -> int:
         """The position after the last first delivery of a record."""
-        return 1 + max(self._position(number, length - 1) for number, length in enumerate(self._lengths))
+        return 1 + max(self._position(number, length - 1) for number, length in enumerate(self.lengths))
 
     def _position(self, number: int, count: int) -> int:
         """Where record `count` of a source's own stream comes."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import inspect
+import json
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -202,8 +203,15 @@ class FeedRunner:
         self._stream.share(runner._stream)
         return runner
 
-    state_dict = state  # as torch calls them
-    load_state_dict = restore
+    def state_dict(self) -> dict[str, str]:
+        """`state()` for torch: one value, since torch.distributed.checkpoint reads only keys that a new runner has."""
+        return {"state": json.dumps(self.state())}
+
+    def load_state_dict(self, state_dict: Mapping[str, str]) -> None:
+        """What `state_dict()` gave, to `restore`, whose errors it raises."""
+        if "state" not in state_dict:
+            raise OptionError("load_state_dict(): needed what state_dict() gave; what state() gave goes to restore()")
+        self.restore(json.loads(state_dict["state"]))
 
     def _each_epoch(self) -> Iterator[Epoch]:
         feed: Feed | None = self._stream.iterated(each=True)

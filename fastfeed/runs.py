@@ -7,6 +7,7 @@ from typing import Any
 
 from fastfeed.batch import Batch
 from fastfeed.collate import tail
+from fastfeed.errors import OptionError, SpecError
 from fastfeed.position import Start
 
 FOREVER = 2**40  # epochs
@@ -26,6 +27,7 @@ class Span:
     once: bool = False
     held: bool = False  # nothing is made before the first `take`
     pool: dict[str, Any] | None = None  # what a record-level shuffle had in its pool
+    sizes: dict[int, int] = field(default_factory=dict)  # by stream: records of a batch, where they stay as produced
     counts: tuple[int, int] = (0, 0)  # batches and records that were had before
 
     @property
@@ -49,6 +51,7 @@ class Runs:
         self.epochs = range(span.epoch, span.epoch + total)
         self._at_once = total if left is None else min(total, left)
         self.allowed = 0 if span.held else self._at_once  # epochs that may be begun, from the first on
+        self.asked = self.allowed  # epochs that somebody waits for; others are made ahead
         self.epoch = span.epoch  # whose batches come now
         self.first = span.run_first  # the first epoch of the run
         self.complete = 0  # runs that are over
@@ -80,16 +83,17 @@ class Runs:
         self.epoch += 1
         self.paused = self._again and not self.span.once and (self.span.each or self.over)
 
-    def go_on(self) -> int:
-        """The next run or epoch begins; how many epochs may be begun now. Who comes for a second run will come for a
-        third: it is made ahead."""
+    def go_on(self) -> None:
+        """The next run or epoch begins. Who comes for a second run will come for a third: it is made ahead."""
         self.paused = self.told = False
         self.allowed = max(self.allowed, self._at_once)
+        self.asked = max(self.asked, self._at_once)
         if self.over:
             self.complete += 1
             self.first = self.epoch
-            self.allowed = max(self.allowed, self.epoch - self.epochs.start + 2 * (self.span.per_run or 1))
-        return self.allowed
+            per_run = self.span.per_run or 1
+            self.asked = max(self.asked, self.epoch - self.epochs.start + per_run)
+            self.allowed = max(self.allowed, self.asked + per_run)
 
     def change(self, per_run: int | None, *, each: bool) -> bool:
         """Another length of runs, and another place to say so; whether that changed anything."""
@@ -99,7 +103,7 @@ class Runs:
         left = FOREVER if per_run is None else self.first + per_run - self.epochs.start
         self._at_once = max(self._at_once, left)
         if not self.told:
-            self.allowed = max(self.allowed, left)
+            self.allowed, self.asked = max(self.allowed, left), max(self.asked, left)
         return True
 
     def from_epoch(self, epoch: int, counts: tuple[int, int]) -> Span:
@@ -125,3 +129,19 @@ class Rest:
         """The epoch is over: all is wanted."""
         self._parts.clear()
         self._sift.clear()
+
+
+def no_batch() -> SpecError:
+    """The error of a source that has nothing at all."""
+    return SpecError(
+        "the source ended before its first batch (batches of zero records are skipped): needed at least one record; "
+        "is the iterator used up, or the path empty?"
+    )
+
+
+def never_filled(records: int, batch_size: int | None) -> OptionError:
+    """The error of a source that is smaller than one batch, all of which last_batch="drop" would lose."""
+    return OptionError(
+        f"batch_size={batch_size} can never be filled: the source has {records} records and "
+        'last_batch="drop"; lower batch_size or say last_batch="keep"'
+    )

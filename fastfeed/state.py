@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import warnings
+import zlib
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from fastfeed.errors import FeedWarning, OptionError, message_of
+from fastfeed.mix import Mix
 from fastfeed.options import FeedOptions, Shuffle
 from fastfeed.position import starts_of
 from fastfeed.runs import Span
 from fastfeed.source import CallableSource, IndexedSource, SharedSource, Source
 
 VERSION = 1
+KEYS = ("seed", "of", "epoch", "run_first", "streams", "batches", "records", "sizes", "pool")
 WORDS = {IndexedSource: "indexable", SharedSource: "iterable", CallableSource: "callable"}
 
 
@@ -22,7 +27,7 @@ def fingerprint(given: Any, source: Source, *, options: FeedOptions) -> dict[str
     known: dict[str, Any] = {
         "source": WORDS[type(source)],
         "records": source.records,
-        "shard": None if options.shard is None else list(options.shard),
+        "world": None if options.shard is None else options.shard[1],
         "remainder": options.remainder,
         "shuffle": _shuffle(options.shuffle),
     }
@@ -31,10 +36,12 @@ def fingerprint(given: Any, source: Source, *, options: FeedOptions) -> dict[str
         known["batch_size"] = options.batch_size
     if mixed:
         known["last_batch"] = options.last_batch
+    if options.shard is not None and not (source.ordered and options.order == "kept"):
+        known["rank"] = options.shard[0]  # where the order is kept, every rank is at the same place in its own share
     if isinstance(source, IndexedSource):
-        sampler = options.sampler
-        known |= {"class": type(given).__name__, "length": len(given)}
-        known["sampler"] = None if sampler is None else type(sampler).__name__
+        known |= {"class": type(given).__name__, "length": len(given), "sampler": _digest(options.sampler)}
+    if isinstance(given, Mix):
+        known["mix"] = [given.lengths, given.parts]
     if not source.ordered:
         known["producers"] = options.producers
     return known
@@ -51,8 +58,7 @@ def restored(state: Any, *, of: dict[str, Any], seed: int | None, span: Span) ->
         raise OptionError(f"restore({type(state).__name__}): needed what FeedRunner.state() gave")
     if state["version"] != VERSION:
         raise OptionError(f"the state has version {state['version']!r}: this fastfeed reads version {VERSION}")
-    keys = ("seed", "of", "epoch", "run_first", "streams", "batches", "records")
-    missing = [key for key in keys if key not in state or state[key] is None]
+    missing = [key for key in KEYS if key not in state]
     if missing:
         raise OptionError(f"the state lacks {', '.join(missing)}: needed all of what FeedRunner.state() gave")
     had = {"seed": state["seed"], **state["of"]}
@@ -65,12 +71,14 @@ def restored(state: Any, *, of: dict[str, Any], seed: int | None, span: Span) ->
     if differences:
         raise OptionError(
             f"the state is of another stream: {'; '.join(differences)}. Restore it with the source and the options "
-            "that it was saved with (the number of threads and processes may be another)"
+            "that it was saved with. Another number of threads and processes is no difference, but where each of them "
+            "has a stream of its own"
         )
     try:
         counts = (int(state["batches"]), int(state["records"]))
         begin = replace(span, epoch=int(state["epoch"]), run_first=int(state["run_first"]), counts=counts)
-        begin = replace(begin, starts=starts_of(state), pool=state.get("pool"))
+        sizes = {int(stream): int(size) for stream, size in state["sizes"].items()}
+        begin = replace(begin, starts=starts_of(state), pool=state["pool"], sizes=sizes)
         if not (begin.epoch >= begin.run_first >= 0 and min(counts) >= 0):
             raise ValueError(f"epoch {begin.epoch} of a run from {begin.run_first}, {counts[0]} batches")
         return begin, int(state["seed"])
@@ -92,6 +100,17 @@ def warn_of_reading_again(source: Source, span: Span) -> None:
             FeedWarning,
             stacklevel=3,
         )
+
+
+def _digest(sampler: Any) -> str | None:
+    """What tells a sampler from others of its class: the numbers that it holds, or is."""
+    if sampler is None:
+        return None
+    plain = isinstance(sampler, (list, tuple, range, np.ndarray))
+    held = [sampler] if plain else getattr(sampler, "__dict__", {}).values()
+    numbers = [np.asarray(h) for h in held if isinstance(h, (int, float, str, list, tuple, range, np.ndarray))]
+    sums = [zlib.crc32(n.tobytes()) for n in numbers if n.dtype.kind in "biuf"]
+    return f"{type(sampler).__name__} {'-'.join(f'{s:08x}' for s in sums)}".strip()
 
 
 def _shuffle(shuffle: bool | Shuffle | None) -> Any:

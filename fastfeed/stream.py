@@ -11,7 +11,7 @@ import numpy as np
 
 from fastfeed.collate import AsProduced, Rebatcher
 from fastfeed.ending import Ending
-from fastfeed.errors import FeedStopped, StateError
+from fastfeed.errors import FeedStopped, OptionError, StateError
 from fastfeed.feed import Feed
 from fastfeed.options import FeedOptions, Shuffle
 from fastfeed.position import Position
@@ -101,6 +101,10 @@ class Stream:
     def _for_loops(self, span: Span, *, leader: Feed | None = None) -> Feed:
         options, shuffle = self.options, self._record_shuffle()
         if shuffle is not None:
+            if options.batch_size is None:
+                raise OptionError(
+                    f"shuffle={options.shuffle!r} draws records anew into batches: say batch_size=, or shuffle=False"
+                )
             shuffled = Shuffled(shuffle, options, seed=self.seed, epoch=span.epoch, state=span.pool)
             feed = self._new_feed(replace(span, starts=shuffled.again(span.starts)), leader=leader)
             feed.shuffle(shuffled)
@@ -109,7 +113,7 @@ class Stream:
         if options.batch_size is not None:
             feed.deliver(Rebatcher(options.batch_size, options.last_batch, pad=options.pad))
         elif options.order == "kept":  # without order nobody can tell which batch is the last
-            feed.deliver(AsProduced())
+            feed.deliver(AsProduced(span.sizes))
         return feed
 
     def _new_feed(self, span: Span, *, leader: Feed | None = None) -> Feed:
@@ -148,4 +152,4 @@ def new_seed() -> int:
 
 def _at(span: Span) -> dict[str, Any]:
     position = {**Position(span.epoch, span.starts, counts=span.counts).state(), "run_first": span.run_first}
-    return position if span.pool is None else {**position, "pool": span.pool}
+    return {**position, "sizes": {str(n): size for n, size in span.sizes.items()}, "pool": span.pool}

@@ -183,7 +183,7 @@ def test_an_indexable_is_shuffled_the_same_for_any_number_of_threads() -> None:
 
 @pytest.mark.parametrize("shuffle", [True, Shuffle(10, 2)])
 def test_plain_iteration_shuffles_the_records_of_any_source(shuffle: Any) -> None:
-    got = ids_of(FeedRunner(shared_out(80, 4), shuffle=shuffle, seed=1))
+    got = ids_of(FeedRunner(shared_out(80, 4), shuffle=shuffle, batch_size=4, seed=1))
     assert got != list(range(80))
     assert sorted(got) == list(range(80))
 

@@ -7,12 +7,13 @@ import json
 import pickle
 from collections.abc import Callable
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from fastfeed import FeedRunner, Shuffle
+from fastfeed import FeedRunner, OptionError, Shuffle
 
 OPTIONS: list[dict[str, Any]] = [{}, {"shuffle": True}, {"shuffle": Shuffle(12, 6)}, {"shard": (1, 2)}, {"threads": 3}]
 
@@ -54,14 +55,24 @@ def test_state_dicts_go_where_others_go(way: str, options: dict[str, Any]) -> No
         assert first + ids(runner) == whole
 
 
-def test_they_are_the_state_itself() -> None:
+def test_they_are_the_state_in_one_value() -> None:
     with runner_of() as runner:
-        assert runner.state_dict() == runner.state()
-        assert json.loads(json.dumps(runner.state_dict())) == runner.state_dict()
+        assert json.loads(runner.state_dict()["state"]) == runner.state()
+        with pytest.raises(OptionError, match=r"needed what state_dict\(\) gave"):
+            runner.load_state_dict(runner.state())
 
 
-def test_a_checkpoint_of_torch_sees_a_stateful_object() -> None:
+@pytest.mark.parametrize("options", [{}, {"shuffle": Shuffle(12, 6)}], ids=str)
+@pytest.mark.filterwarnings("ignore:.*assuming the intent is to (save|load) in a single process:UserWarning")
+def test_a_distributed_checkpoint_takes_the_runner_itself(options: dict[str, Any], tmp_path: Path) -> None:
+    """Of a state_dict it loads only the keys that are there, and a new runner's state has fewer."""
     pytest.importorskip("torch")
-    stateful = pytest.importorskip("torch.distributed.checkpoint.stateful")
-    with runner_of() as runner:
-        assert isinstance(runner, stateful.Stateful)
+    distributed = pytest.importorskip("torch.distributed.checkpoint")
+    with runner_of(**options) as runner:
+        whole = ids(runner)
+    with runner_of(**options) as runner:
+        first = ids(islice(runner, 2))
+        distributed.save({"feed": runner}, checkpoint_id=tmp_path, no_dist=True)
+    with runner_of(**options) as runner:
+        distributed.load({"feed": runner}, checkpoint_id=tmp_path, no_dist=True)
+        assert first + ids(runner) == whole

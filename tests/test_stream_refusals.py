@@ -111,9 +111,12 @@ def test_a_record_that_is_not_there(mix: tuple[int, int]) -> None:
 
     options: dict[str, Any] = {"processes": mix[0], "threads": mix[1], "stall_timeout_s": LIMIT_S}
     for shuffle in (None, True, Shuffle(6, 2)):
-        with FeedRunner(Short(), batch_size=2, shuffle=shuffle, **options) as runner:
-            with pytest.raises(ProducerError, match=r"record [789] of batch \d raised IndexError: no row"):
-                list(runner)
+        says = r"record [789] of batch \d raised IndexError: no row"
+        with (
+            FeedRunner(Short(), batch_size=2, shuffle=shuffle, **options) as runner,
+            pytest.raises(ProducerError, match=says),
+        ):
+            list(runner)
 
 
 class Given:
@@ -263,7 +266,7 @@ def test_a_stream_that_is_read_again_says_what_it_costs(caplog: pytest.LogCaptur
         state = state_of(source, batch_size=None)
         caplog.clear()
         with caplog.at_level(logging.WARNING, "fastfeed"), FeedRunner(source).restore(state) as runner:
-            assert [ids.tolist() for ids, _ in runner][0] == [2, 3]
+            assert next(ids.tolist() for ids, _ in runner) == [2, 3]
         assert ("passed over" in caplog.text) is told
 
 

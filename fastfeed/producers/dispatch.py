@@ -57,6 +57,7 @@ class Dispatcher:
         self._left: dict[int, int] = {}  # by epoch: items that have not come back
         self._closed: set[int] = set()  # epochs of which every item was read
         self._requests: deque[tuple[int, int]] = deque()  # worker, items wanted
+        self._position = 0  # of the epoch that is read
         self._read = False  # whether the source has ended
         self._complete = False
         self._over = False
@@ -151,7 +152,8 @@ class Dispatcher:
         except BaseException as error:
             failure = error if isinstance(error, FeedError) else ProducerFailed("the source", error)
             with self._lock:
-                self._order.fail(failure, getattr(failure, "ticket", None) if self._order.ordered else None)
+                ticket = getattr(failure, "ticket", None) if self._order.ordered else None
+                self._order.fail(failure, ticket, epoch=self._position if error is self._broken else -1)
             self._wake()
         finally:
             self._deals.close()  # type: ignore[attr-defined]  # a generator
@@ -245,10 +247,13 @@ class Dispatcher:
                     return None
                 if isinstance(deal, Ended):
                     self._read = True
-                elif deal.payload is not EpochEnd:
+                    self._look_for_ends()
+                    return None
+                self._position = deal.position + (deal.payload is EpochEnd)
+                if deal.payload is not EpochEnd:
                     self._left[deal.position] = self._left.get(deal.position, 0) + 1
                     return deal
-                elif self._order.ordered:
+                if self._order.ordered:
                     self._order.insert(END_OF_EPOCH, deal.ticket)
                     self._wake()
                 else:

@@ -61,16 +61,21 @@ class Handoff:
             self._sequence.end()
             self._filled.notify()
 
-    def fail(self, error: BaseException, ticket: int | None) -> None:
+    def ask(self, epochs: int) -> None:
+        """Somebody waits for so many epochs now."""
+        with self._lock:
+            self._sequence.ask(epochs)
+
+    def fail(self, error: BaseException, ticket: int | None, *, epoch: int = -1) -> None:
         """The first failure counts; the consumer meets it in its place, or at the latest after the grace time."""
         with self._lock:
-            self._sequence.fail(error, ticket)
+            self._sequence.fail(error, ticket, epoch=epoch)
             self._filled.notify()
 
-    def skip(self, error: BaseException, ticket: int | None) -> None:
+    def skip(self, error: BaseException, ticket: int | None, *, epoch: int = -1) -> None:
         """An error that costs one record only, unless there were too many of them already."""
         with self._lock:
-            self._sequence.skip(error, ticket)
+            self._sequence.skip(error, ticket, epoch=epoch)
             self._filled.notify()
 
     def take(self, timeout_s: float) -> Made | None:
@@ -81,9 +86,9 @@ class Handoff:
                 deadline = time.perf_counter() + timeout_s
                 while not (self._stopped or self._sequence.settled()):
                     self._wait_for_batch(deadline)
-            if self._stopped or not ready:
+            made = None if self._stopped else self._sequence.pop()
+            if made is None:
                 return None
-            made = ready.popleft()
             if made.batch is not None:
                 self.depth -= 1
                 self.depth_nbytes -= made.batch.nbytes

@@ -36,6 +36,7 @@ class Outlet(Protocol):
 
     ordered: bool
     row: StageRow
+    position: int  # of the epoch that is being made, among those of the feed
 
     @property
     def stopped(self) -> bool:
@@ -188,6 +189,7 @@ class Producer:
                     continue
                 if not outlet.admit(position):
                     return
+                outlet.position = position
                 passed = self._skip[1] if position == self._skip[0] else 0
                 worker = replace(self.worker, epoch=epoch, passed=passed)
                 self._maker.begin(worker)

@@ -33,6 +33,7 @@ class RingOutlet:
         self.ordered = ordered
         self.admit = admit
         self.row = StageRow()
+        self.position = 0
         self._writer = writer
         self._thread = thread
         self._spec: BatchSpec | None = None
@@ -90,12 +91,12 @@ class RingOutlet:
     def fail(self, error: BaseException, ticket: int | None) -> None:
         """The error that ends this producer."""
         self._writer.tell(b"E", carry(error, ticket))
-        self._send(FAILED)
+        self._send(FAILED, key=self.position)
 
     def skip(self, error: BaseException, ticket: int | None) -> None:
         """An error that costs one record only."""
         self._writer.tell(b"K", carry(error, ticket))
-        self._send(SKIPPED)
+        self._send(SKIPPED, key=self.position)
 
     def _fill(self, batch: Batch) -> tuple[int, int]:
         """The slot that holds the batch now, and the number of records that it is laid out for."""

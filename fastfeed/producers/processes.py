@@ -81,10 +81,11 @@ class ProcessProducers:
         if self._shipment is not None:
             self._shipment.close()
 
-    def allow(self, epochs: int) -> None:
-        """So many epochs in all may be begun now."""
+    def allow(self, epochs: int, *, asked: int) -> None:
+        """So many epochs in all may be begun now, and somebody waits for so many of them."""
         self._gate.allow(epochs)
         with self._lock:
+            self._order.ask(asked)
             self._crew.allow(epochs)
         if self._dispatcher is not None:
             self._dispatcher.ring()
@@ -104,7 +105,8 @@ class ProcessProducers:
                     self._crew.give_back()
                     self._drain()
                 if order.settled():
-                    made = self._hand_out(order.ready.popleft()) if order.ready else None
+                    ready = order.pop()
+                    made = None if ready is None else self._hand_out(ready)
                     if self._dispatcher is not None:
                         self._dispatcher.taken()
                     return made
@@ -243,9 +245,9 @@ class ProcessProducers:
                 self._order.end()
         elif kind == FAILED:
             lane.failed = True
-            self._order.fail(*lane.error(b"E"))
+            self._order.fail(*lane.error(b"E"), epoch=key)
         elif kind == SKIPPED:
-            self._order.skip(*lane.error(b"K"))
+            self._order.skip(*lane.error(b"K"), epoch=key)
 
     def _limit(self, ready: int) -> None:
         """How many batches may wait for the consumer."""

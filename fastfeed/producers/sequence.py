@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Generic, NamedTuple, TypeVar
 
 from fastfeed.batch import Batch
@@ -36,10 +36,12 @@ class Timeout(Exception):
 
 @dataclass(frozen=True)
 class Failure:
-    """What a producer could not go on for; with a ticket where the order is known."""
+    """What a producer could not go on for; with a ticket where the order is known, and the position of its epoch, or -1
+    where it concerns them all."""
 
     error: BaseException
     ticket: int | None
+    epoch: int
     time_s: float
 
 
@@ -56,6 +58,8 @@ class Sequence(Generic[T]):
         self.early: dict[int, list[T | Made]] = {}  # by ticket, or by epoch where there are no tickets
         self.turn = 0  # the ticket, or the epoch, that leaves now
         self.failure: Failure | None = None
+        self._asked = 2**62  # epochs that somebody waits for: others are made ahead, and may fail there unheard
+        self._left = 0  # epochs that have left to the end
         self._producers = producers
         self._open = producers  # producers that have not ended
         self._finished: dict[int, int] = {}  # how many producers ended an epoch
@@ -85,31 +89,47 @@ class Sequence(Generic[T]):
         """One producer has ended, for whatever reason."""
         self._open -= 1
 
-    def fail(self, error: BaseException, ticket: int | None) -> None:
+    def ask(self, epochs: int) -> None:
+        """Somebody waits for so many epochs now; a failure in the last of them has time from now on."""
+        if self.failure is not None and self._asked <= self.failure.epoch < epochs:
+            self.failure = replace(self.failure, time_s=time.perf_counter())
+        self._asked = epochs
+
+    def fail(self, error: BaseException, ticket: int | None, *, epoch: int = -1) -> None:
         """The first failure counts; the consumer meets it in its place, or at the latest after the grace time."""
         if self.failure is None:
-            self.failure = Failure(error, ticket, time.perf_counter())
+            self.failure = Failure(error, ticket, epoch, time.perf_counter())
 
-    def skip(self, error: BaseException, ticket: int | None) -> None:
+    def skip(self, error: BaseException, ticket: int | None, *, epoch: int = -1) -> None:
         """An error that costs one record only, unless there were too many of them already."""
         self._errors_left -= 1
         if self._errors_left < 0:
-            self.fail(error, ticket)
+            self.fail(error, ticket, epoch=epoch)
         else:
             LOG.warning("skipped: %s", error)
 
     def settled(self) -> bool:
         """Whether there is a batch to deliver, or none will ever come; raises the failure when its time has come."""
         failure = self.failure
-        if failure is not None:
+        if failure is not None and failure.epoch < self._asked:
             last = not self.ready and (self._open == 0 or failure.ticket == self.turn)
-            if last or time.perf_counter() - failure.time_s > GRACE_S:
+            # An end of an epoch must not be taken for the end of all that there is to say about it.
+            at_end = bool(self.ready) and self.ready[0] is END_OF_EPOCH and failure.epoch <= self._left
+            if last or at_end or time.perf_counter() - failure.time_s > GRACE_S:
                 raise failure.error
         return bool(self.ready) or (self._open == 0 and failure is None)
 
+    def pop(self) -> T | Made | None:
+        """What leaves now; None where all has left."""
+        if not self.ready:
+            return None
+        made = self.ready.popleft()
+        self._left += made is END_OF_EPOCH
+        return made
+
     def patience_s(self, remaining_s: float) -> float:
         """How long to wait at most, when `remaining_s` are left: a failure does not wait longer than its grace."""
-        if self.failure is None:
+        if self.failure is None or self.failure.epoch >= self._asked:
             return remaining_s
         return min(remaining_s, self.failure.time_s + GRACE_S - time.perf_counter() + 0.001)
 

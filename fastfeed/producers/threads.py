@@ -59,8 +59,9 @@ class ThreadProducers:
         for thread in self.threads:
             thread.start()
 
-    def allow(self, epochs: int) -> None:
-        """So many epochs in all may be begun now."""
+    def allow(self, epochs: int, *, asked: int) -> None:
+        """So many epochs in all may be begun now, and somebody waits for so many of them."""
+        self._handoff.ask(asked)
         self._gate.allow(epochs)
 
     def take(self, timeout_s: float) -> Made | None:
@@ -127,8 +128,7 @@ class ThreadOutlet:
         self.admit = gate.admit
         self.end_epoch = handoff.end_epoch
         self.end = handoff.end
-        self.fail = handoff.fail
-        self.skip = handoff.skip
+        self.position = 0
 
     @property
     def stopped(self) -> bool:
@@ -141,6 +141,14 @@ class ThreadOutlet:
 
     def hold(self, key: int, item: int, *, record: int) -> None:
         """Threads die with the trainer: nobody would ask."""
+
+    def fail(self, error: BaseException, ticket: int | None) -> None:
+        """The error that ends this producer."""
+        self._handoff.fail(error, ticket, epoch=self.position)
+
+    def skip(self, error: BaseException, ticket: int | None) -> None:
+        """An error that costs one record or batch only."""
+        self._handoff.skip(error, ticket, epoch=self.position)
 
     def put(self, made: Made, key: int, *, item: int, spec: BatchSpec | None) -> bool:
         """Into the buffer; False when the feed was stopped."""

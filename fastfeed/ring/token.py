@@ -13,6 +13,6 @@ BATCH, HOLE, EPOCH, END, FAILED, SKIPPED = range(6)
 # What a producer (a thread of a lane: of a worker process) says: (kind, thread, slot, key, item, rows, room, lane).
 # BATCH: `slot` holds `rows` records, laid out for `room` records (0: the slot begins with a description). HOLE: the
 # item had no records. EPOCH: the producer has ended an epoch. END: it has ended. FAILED, SKIPPED: there is an error
-# among the news. `key` is the ticket, or the epoch's position where there are no tickets; `item` counts the items of
-# the producer's epoch.
+# among the news. `key` is the ticket, or the epoch's position where there are no tickets and for errors; `item` counts
+# the items of the producer's epoch.
 Token = tuple[int, int, int, int, int, int, int, int]

@@ -140,7 +140,7 @@ def _blank(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
 
 def packed(origins: Array) -> str:
     """Origins of records as text."""
-    return base64.b64encode(zlib.compress(origins.astype("<i8").tobytes())).decode()
+    return base64.b64encode(zlib.compress(origins.astype("<i8").tobytes(), 1)).decode()
 
 
 def unpacked(text: str) -> Array:

@@ -16,7 +16,8 @@ from tensorflow.core.protobuf import config_pb2
 
 from fastfeed.batch import Batch, BatchSpec
 from fastfeed.errors import FeedStopped, SpecError
-from fastfeed.feed import Feed, never_filled
+from fastfeed.feed import Feed
+from fastfeed.runs import never_filled
 from fastfeed.sinks.session_guard import SessionGuard, guard_of
 
 if TYPE_CHECKING:

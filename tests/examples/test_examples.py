@@ -77,6 +77,26 @@ def test_a_little_of_the_real_mnist(example: str, environment: dict[str, str]) -
     assert accuracy > 0.2, "300 steps give about 0.5, guessing gives 0.1"
 
 
+@pytest.mark.parametrize("options", [(), ("--crash", "0"), ("--crash", "69", "--processes", "2")], ids=str)
+def test_a_training_that_crashed_goes_on_with_the_very_same_stream(
+    options: tuple[str, ...], environment: dict[str, str]
+) -> None:
+    done = run(environment, "resume.py", *options)
+    crash = int(options[1]) if options else 37
+    assert done.stdout.splitlines() == [
+        f"crashed at step {crash}",
+        f"went on at step {crash // 10 * 10}: {70 - crash // 10 * 10} steps were left",
+        "the stream is the very same: True",
+        "and so is the model: True",
+    ], done.stderr
+
+
+def test_a_crash_that_never_comes_is_refused(environment: dict[str, str]) -> None:
+    done = run(environment, "resume.py", "--crash", "70")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "needed a step from 0 to 69" in done.stderr
+
+
 def test_both_train_the_same_network() -> None:
     import tensorflow as tf
 

@@ -31,7 +31,7 @@ def test_a_death_while_a_run_waits() -> None:
         yield np.full(4, os.getpid())
         time.sleep(LONG_S)
 
-    with session(FeedRunner(stream, processes=1, shuffle=False)) as (sess, inputs):
+    with session(FeedRunner(stream, processes=1, shuffle=False, epochs=1)) as (sess, inputs):
         pid = int(sess.run(inputs)[0])
         run = Run(sess, inputs, Inside())
         os.kill(pid, signal.SIGKILL)
@@ -41,7 +41,7 @@ def test_a_death_while_a_run_waits() -> None:
 
 
 def test_a_restart_is_not_noticed() -> None:
-    runner = FeedRunner(numbered(4000, 4), processes=2, shuffle=False, on_worker_death="restart")
+    runner = FeedRunner(numbered(4000, 4), processes=2, shuffle=False, on_worker_death="restart", epochs=1)
     found = []
     with session(runner) as (sess, inputs):
         found.append(sess.run(inputs)[0])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 from typing import Any
 
@@ -20,3 +21,12 @@ def graph() -> Iterator[Any]:
     tf = pytest.importorskip("tensorflow")
     with tf.Graph().as_default() as made:
         yield made
+
+
+@pytest.fixture(scope="module")
+def short_collections() -> Iterator[None]:
+    """Of all that TensorFlow has, they take seconds, in which a producer that stop() waits for cannot end."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()

@@ -2,57 +2,21 @@
 
 from __future__ import annotations
 
-import gc
 import json
 from collections.abc import Iterator
-from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from fastfeed import FeedRunner, OptionError, ProducerError, Shuffle, StateError
+from fastfeed import Shuffle
 
 keras = pytest.importorskip("keras")
 from fastfeed.sinks.checkpoint_keras import StateCallback  # noqa: E402
+from tests.fits import EPOCH, NO_MORE, Diary, diary, fit, runner_of, stream  # noqa: E402
 
-EPOCH = 10  # batches
-NO_MORE = "ignore:Your input ran out of data:UserWarning"  # how fit() without steps_per_epoch learns of the end
-
-
-def runner_of(broken: int | None = None, **options: Any) -> FeedRunner:
-    """Records that say which they are, but for a broken one; nothing for which a worker would import this file."""
-
-    def record(index: int) -> tuple[np.ndarray, np.ndarray]:
-        if index == broken:
-            raise ValueError("the disk is gone")
-        return np.full(1, index, np.float32), np.zeros(1, np.float32)
-
-    return FeedRunner(range(4 * EPOCH), transform=record, batch_size=4, **{"seed": 3, **options})
-
-
-def stream(count: int, **options: Any) -> list[list[int]]:
-    """The first batches, epoch after epoch, as nobody interrupted them."""
-    with runner_of(**options) as runner:
-        every = chain.from_iterable(runner.epochs())
-        return [batch[0].ravel().astype(int).tolist() for batch in islice(every, count)]
-
-
-class Diary(keras.Model):
-    """Remembers the records of each batch that it is trained on."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.seen: list[list[int]] = []
-        self.layer = keras.layers.Dense(1)
-
-    def call(self, x: Any) -> Any:
-        return self.layer(x)
-
-    def train_step(self, data: Any) -> dict[str, Any]:
-        self.seen.append(data[0].numpy().ravel().astype(int).tolist())
-        return {"loss": 0.0}
+pytestmark = pytest.mark.usefixtures("short_collections")
 
 
 class Crash(keras.callbacks.Callback):
@@ -77,34 +41,11 @@ class Crash(keras.callbacks.Callback):
         self._left -= 1
 
 
-def diary(steps_per_execution: int = 1) -> Diary:
-    made = Diary()
-    made.compile(run_eagerly=True, steps_per_execution=steps_per_execution)
-    return made
-
-
-def fit(model: Diary, feed: StateCallback, *callbacks: Any, **options: Any) -> list[list[int]]:
-    """The batches that this training had."""
-    before = len(model.seen)
-    options = {"steps_per_epoch": EPOCH, "verbose": 0, "shuffle": False, **options}
-    model.fit(feed.batches(), initial_epoch=feed.restore(), callbacks=[feed, *callbacks], **options)
-    return model.seen[before:]
-
-
 def interrupted(feed: StateCallback, crash: Crash, **options: Any) -> list[list[int]]:
     model = diary()
     with pytest.raises(KeyboardInterrupt):
         fit(model, feed, crash, **options)
     return model.seen
-
-
-@pytest.fixture(scope="module", autouse=True)
-def short_collections() -> Iterator[None]:
-    """Of all that TensorFlow has, they take seconds, in which a producer that stop() waits for cannot end."""
-    gc.collect()
-    gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 @pytest.fixture
@@ -275,51 +216,5 @@ def test_the_end_of_the_data_ends_fit_and_another_run_may_follow(path: Path) -> 
     assert model.seen == stream(3 * EPOCH), "the run was complete: the next one begins"
 
 
-@pytest.mark.filterwarnings(NO_MORE)
-def test_a_second_epoch_of_a_generator_that_has_ended_is_refused(path: Path) -> None:
-    """Keras would train on its first batches again."""
-    with runner_of(epochs=1) as runner, pytest.raises(StateError, match="steps_per_epoch"):
-        fit(diary(), StateCallback(runner, path), epochs=2, steps_per_epoch=None)
-
-
-def test_batches_of_somebody_else_are_refused(path: Path) -> None:
-    with runner_of() as runner, pytest.raises(StateError, match="call fit\\(feed.batches"):
-        diary().fit(iter(runner), steps_per_epoch=2, verbose=0, callbacks=[StateCallback(runner, path)])
-
-
-def test_a_failure_is_met_by_every_generator(path: Path) -> None:
-    with runner_of(broken=9) as runner:
-        feed = StateCallback(runner, path)
-        for _ in range(2):
-            batches = feed.batches()
-            assert [batch[0][0, 0] for batch in islice(batches, 2)] == [0, 4], "nothing was trained on"
-            with pytest.raises(ProducerError, match="the disk is gone"):
-                next(batches)
-
-
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"epoch": 1}', '{"epoch": null, "feed": {}}', '{"epoch": 1, "feed"'])
-def test_a_file_of_something_else_is_refused(text: str, path: Path) -> None:
-    path.parent.mkdir()
-    path.write_text(text)
-    with runner_of() as runner, pytest.raises(OptionError, match="needed a file that a StateCallback wrote"):
-        StateCallback(runner, path).restore()
-
-
-def test_a_state_of_another_stream_is_refused(path: Path) -> None:
-    with runner_of() as runner:
-        fit(diary(), StateCallback(runner, path))
-    with runner_of(seed=4) as runner, pytest.raises(OptionError, match="seed was 3 and is 4"):
-        StateCallback(runner, path).restore()
-
-
-def test_restoring_after_the_start_is_refused(path: Path) -> None:
-    with runner_of() as runner:
-        fit(diary(), feed := StateCallback(runner, path))
-        with pytest.raises(StateError, match="after the start"):
-            feed.restore()
-
-
-@pytest.mark.parametrize("save_freq", [0, -1, True, 1.5, "batch", None])
-def test_a_save_freq_that_never_comes_is_refused(save_freq: Any, path: Path) -> None:
-    with runner_of() as runner, pytest.raises(OptionError, match="save_freq="):
-        StateCallback(runner, path, save_freq=save_freq)
+def test_a_runner_that_is_forgotten_ends_although_tensorflow_keeps_the_generator(path: Path) -> None:
+    assert len(fit(diary(), StateCallback(runner_of(threads=2), path))) == EPOCH

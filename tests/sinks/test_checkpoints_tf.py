@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import sys
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -9,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fastfeed import FeedRunner, OptionError, Shuffle, StateError
+from fastfeed import FeedRunner, MissingExtra, OptionError, Shuffle, StateError
 
 tf = pytest.importorskip("tensorflow")
 from fastfeed.sinks.checkpoint_tf import FeedCheckpoint  # noqa: E402
@@ -121,3 +123,11 @@ def test_a_session_that_shuffles_cannot_be_saved(graph: Any, tmp_path: Path) -> 
         saver = tf.train.Checkpoint(feed=FeedCheckpoint(runner))
         with pytest.raises(StateError, match="shuffles"):
             saver.save(str(tmp_path / "model"))
+
+
+@pytest.mark.parametrize(("name", "module"), [("tensorflow", "checkpoint_tf"), ("keras", "checkpoint_keras")])
+def test_what_is_missing_is_named(name: str, module: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, name, None)
+    monkeypatch.delitem(sys.modules, f"fastfeed.sinks.{module}", raising=False)
+    with pytest.raises(MissingExtra, match="tensorflow-cpu"):
+        importlib.import_module(f"fastfeed.sinks.{module}")

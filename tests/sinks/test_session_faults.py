@@ -39,13 +39,16 @@ def assert_it_is_the_producers(error: BaseException | None) -> None:
 
 def test_before_the_first_batch() -> None:
     with pytest.raises(ProducerError) as caught:
-        FeedRunner(broken_after(0)).get_inputs()
+        FeedRunner(broken_after(0), epochs=1).get_inputs()
     assert_it_is_the_producers(caught.value)
 
 
 @either_queue
 def test_while_a_run_waits(shuffle: Any) -> None:
-    with Blocked(chunks(4, 4)) as blocked, session(FeedRunner(failing(blocked), shuffle=shuffle)) as (sess, inputs):
+    with (
+        Blocked(chunks(4, 4)) as blocked,
+        session(FeedRunner(failing(blocked), shuffle=shuffle, epochs=1)) as (sess, inputs),
+    ):
         if not shuffle:
             assert ids_of([sess.run(inputs)]) == [0, 1, 2, 3]
         run = Run(sess, inputs, Inside())
@@ -69,7 +72,10 @@ def test_after_many_batches(shuffle: Any, threads: int) -> None:
 
 
 def test_a_failure_reaches_every_run_that_waits() -> None:
-    with Blocked(chunks(4, 4)) as blocked, session(FeedRunner(failing(blocked), shuffle=False)) as (sess, inputs):
+    with (
+        Blocked(chunks(4, 4)) as blocked,
+        session(FeedRunner(failing(blocked), shuffle=False, epochs=1)) as (sess, inputs),
+    ):
         sess.run(inputs)
         inside = [Inside() for _ in range(3)]
         runs = [Run(sess, inputs, i) for i in inside]
@@ -79,7 +85,10 @@ def test_a_failure_reaches_every_run_that_waits() -> None:
 
 
 def test_a_callable_made_by_the_session_is_met_too() -> None:
-    with Blocked(chunks(4, 4)) as blocked, session(FeedRunner(failing(blocked), shuffle=False)) as (sess, inputs):
+    with (
+        Blocked(chunks(4, 4)) as blocked,
+        session(FeedRunner(failing(blocked), shuffle=False, epochs=1)) as (sess, inputs),
+    ):
         step = sess.make_callable(inputs)
         assert ids_of([step()]) == [0, 1, 2, 3]
         blocked.let_go.set()
@@ -89,13 +98,16 @@ def test_a_callable_made_by_the_session_is_met_too() -> None:
 
 def test_a_batch_that_does_not_fit_the_others() -> None:
     made = [np.zeros((4, 3), "f4"), np.zeros((4, 2), "f4")]
-    with session(FeedRunner(iter(made), shuffle=False)) as (sess, inputs), pytest.raises(SpecError, match="batch 1"):
+    with (
+        session(FeedRunner(iter(made), shuffle=False, epochs=1)) as (sess, inputs),
+        pytest.raises(SpecError, match="batch 1"),
+    ):
         drained(sess, inputs)
 
 
 def test_a_stall_is_an_error_that_shows_the_producer() -> None:
     blocked = Blocked(chunks(4, 4))
-    runner = FeedRunner(blocked, shuffle=False, stall_timeout_s=0.1)
+    runner = FeedRunner(blocked, shuffle=False, stall_timeout_s=0.1, epochs=1)
     with session(runner) as (sess, inputs), blocked, pytest.raises(FeedTimeout, match=r"let_go\.wait"):
         drained(sess, inputs)
 
@@ -110,7 +122,7 @@ def test_a_session_that_does_not_ask_does_not_stall() -> None:
         go_on.wait(LONG_S)
         yield from chunks(40, 4)
 
-    with session(FeedRunner(stream, shuffle=False, stall_timeout_s=0.05)) as (sess, inputs):
+    with session(FeedRunner(stream, shuffle=False, stall_timeout_s=0.05, epochs=1)) as (sess, inputs):
         sess.run(inputs)
         assert pulled.acquire(timeout=LONG_S)
         threading.Event().wait(0.2)  # four times the limit; that nothing happens in it is what is tested
@@ -121,7 +133,7 @@ def test_a_session_that_does_not_ask_does_not_stall() -> None:
 @either_queue
 def test_stop_while_a_run_waits(shuffle: Any) -> None:
     with Blocked(chunks(4, 4)) as blocked:
-        runner = FeedRunner(blocked, shuffle=shuffle)
+        runner = FeedRunner(blocked, shuffle=shuffle, epochs=1)
         with session(runner) as (sess, inputs):
             if not shuffle:
                 sess.run(inputs)
@@ -145,7 +157,7 @@ def test_stop_while_the_queue_is_full(shuffle: Any, steps: int) -> None:
             yield from chunks(1000, 1000)
 
     shuffle = shuffle and Shuffle(capacity=2000, min_after_dequeue=1000)
-    runner = FeedRunner(endless, shuffle=shuffle, memory=2000 * 16)
+    runner = FeedRunner(endless, shuffle=shuffle, memory=2000 * 16, epochs=1)
     with session(runner) as (sess, inputs):
         for _ in range(steps):
             sess.run(inputs)
@@ -160,7 +172,7 @@ def test_stop_while_the_queue_is_full(shuffle: Any, steps: int) -> None:
 @either_queue
 def test_the_session_is_closed_first(shuffle: Any) -> None:
     """No stop() at all: that every thread ends is proved by the fixture of every test."""
-    runner = FeedRunner(shared_out(10**6, 4), shuffle=shuffle)
+    runner = FeedRunner(shared_out(10**6, 4), shuffle=shuffle, epochs=1)
     inputs = runner.get_inputs()
     with tf1.Session() as sess:
         runner.start(sess)
@@ -171,7 +183,7 @@ def test_the_session_is_closed_first(shuffle: Any) -> None:
 
 def test_the_session_is_closed_while_a_run_waits() -> None:
     with Blocked(chunks(4, 4)) as blocked:
-        runner = FeedRunner(blocked, shuffle=False)
+        runner = FeedRunner(blocked, shuffle=False, epochs=1)
         inputs, inside = runner.get_inputs(), Inside()
         sess = tf1.Session()
         runner.start(sess)
@@ -185,7 +197,7 @@ def test_the_session_is_closed_while_a_run_waits() -> None:
 
 
 def test_the_session_is_closed_after_the_last_batch() -> None:
-    runner = FeedRunner(shared_out(8, 4), shuffle=False)
+    runner = FeedRunner(shared_out(8, 4), shuffle=False, epochs=1)
     inputs = runner.get_inputs()
     with tf1.Session() as sess:
         runner.start(sess)
@@ -193,14 +205,14 @@ def test_the_session_is_closed_after_the_last_batch() -> None:
 
 
 def test_a_run_after_all_producers_have_ended() -> None:
-    with session(FeedRunner(shared_out(8, 4), threads=2, shuffle=False)) as (sess, inputs):
+    with session(FeedRunner(shared_out(8, 4), threads=2, shuffle=False, epochs=1)) as (sess, inputs):
         assert len(drained(sess, inputs)) == 2
         run = Run(sess, inputs, Inside())
         assert isinstance(run.ended_with(), tf.errors.OutOfRangeError)
 
 
 def test_a_run_before_start_is_an_error_and_not_a_wait() -> None:
-    with FeedRunner(shared_out(8, 4)) as runner:
+    with FeedRunner(shared_out(8, 4), epochs=1) as runner:
         inputs = runner.get_inputs()
         with tf1.Session() as sess:
             with pytest.raises(tf.errors.InvalidArgumentError, match=r"start\(sess\) was not called"):
@@ -210,7 +222,7 @@ def test_a_run_before_start_is_an_error_and_not_a_wait() -> None:
 
 
 def test_a_closed_session_cannot_be_started() -> None:
-    with FeedRunner(shared_out(8, 4)) as runner:
+    with FeedRunner(shared_out(8, 4), epochs=1) as runner:
         runner.get_inputs()
         sess = tf1.Session()
         sess.close()
@@ -219,7 +231,7 @@ def test_a_closed_session_cannot_be_started() -> None:
 
 
 def test_after_a_session_of_another_graph_the_right_one_may_follow() -> None:
-    with FeedRunner(shared_out(8, 4), shuffle=False) as runner:
+    with FeedRunner(shared_out(8, 4), shuffle=False, epochs=1) as runner:
         inputs = runner.get_inputs()
         with tf1.Session(graph=tf.Graph()) as other, pytest.raises(StateError, match="another graph"):
             runner.start(other)
@@ -230,7 +242,10 @@ def test_after_a_session_of_another_graph_the_right_one_may_follow() -> None:
 
 def test_other_runs_of_the_session_are_not_touched() -> None:
     """A failure of the feed belongs to the runs that take from it, and their own errors stay their own."""
-    with Blocked(chunks(4, 4)) as blocked, session(FeedRunner(failing(blocked), shuffle=False)) as (sess, inputs):
+    with (
+        Blocked(chunks(4, 4)) as blocked,
+        session(FeedRunner(failing(blocked), shuffle=False, epochs=1)) as (sess, inputs),
+    ):
         one, wrong = tf.constant(1), tf.debugging.Assert(False, ["mine"])
         own = tf1.FIFOQueue(1, tf.int32)
         close, take = own.close(), own.dequeue()

@@ -45,7 +45,7 @@ def test_records_without_elements_pass() -> None:
         for count in (2, 0, 1, 0):
             yield np.full((3, count), count, np.float32), np.int32(count)
 
-    runner = FeedRunner(mentions, records=True, batch_size=1, pad=True)
+    runner = FeedRunner(mentions, records=True, batch_size=1, pad=True, epochs=1)
     with session(runner, shapes=((3, None), ())) as (sess, inputs):
         assert [x.shape for x, _ in drained(sess, inputs)] == [(1, 3, 2), (1, 3, 0), (1, 3, 1), (1, 3, 0)]
 
@@ -55,7 +55,7 @@ def test_a_failure_reaches_a_monitored_step_function() -> None:
         yield (np.zeros((4, 1)),)
         raise ValueError("boom")
 
-    runner = FeedRunner(stream, shuffle=False, dtypes="float32")
+    runner = FeedRunner(stream, shuffle=False, dtypes="float32", epochs=1)
     (x,) = runner.get_inputs()
     with runner, pytest.raises(ProducerError, match="boom"), tf1.train.MonitoredTrainingSession() as sess:
         runner.start(sess)
@@ -69,7 +69,7 @@ def test_an_error_that_cannot_be_printed_is_still_an_error(in_session: bool) -> 
         yield (np.zeros((4, 1), np.float32),)
         raise Unprintable
 
-    runner = FeedRunner(stream, shuffle=False)
+    runner = FeedRunner(stream, shuffle=False, epochs=1)
     with pytest.raises(ProducerError, match="Unprintable"):
         if in_session:
             with session(runner) as (sess, inputs):
@@ -103,7 +103,7 @@ def alarm() -> Iterator[Any]:
 def test_a_users_handler_runs_while_a_run_waits(alarm: Any) -> None:
     stream, send, release = alarm
 
-    runner = FeedRunner(stream, shuffle=False)
+    runner = FeedRunner(stream, shuffle=False, epochs=1)
 
     def handle(number: int, frame: Any) -> None:
         release.set()
@@ -121,7 +121,7 @@ def test_a_users_handler_runs_while_a_run_waits(alarm: Any) -> None:
 
 def test_stop_in_a_signal_handler_ends_the_loop(alarm: Any) -> None:
     stream, send, release = alarm
-    runner = FeedRunner(stream)
+    runner = FeedRunner(stream, epochs=1)
 
     def handle(number: int, frame: Any) -> None:
         release.set()

@@ -60,7 +60,7 @@ def test_it_trains_and_the_slots_come_back() -> None:
             x[:] = worker.rng.random((16, 1))
             yield x, 3 * x
 
-    runner = FeedRunner(stream, processes=2, shuffle=SMALL, batch_size=4, memory=2 * 4 * 4096)
+    runner = FeedRunner(stream, processes=2, shuffle=SMALL, batch_size=4, memory=2 * 4 * 4096, epochs=1)
     x, y = runner.get_inputs()
     weight = tf1.get_variable("weight", (1, 1), initializer=tf1.zeros_initializer())
     loss = tf.reduce_mean((tf.matmul(x, weight) - y) ** 2)
@@ -84,7 +84,7 @@ def test_no_worker_imports_tensorflow(dtypes: Any) -> None:
         heavy = {name.partition(".")[0] for name in sys.modules} & {"tensorflow", "keras", "pytest", "hypothesis"}
         yield np.full((2, 1), float(len(heavy))), np.full(2, worker.index)
 
-    runner = FeedRunner(stream, processes=2, shuffle=False, dtypes=dtypes)
+    runner = FeedRunner(stream, processes=2, shuffle=False, dtypes=dtypes, epochs=1)
     with session(runner) as (sess, inputs):
         batches = drained(sess, inputs)
     assert sorted(int(index[0]) for _, index in batches) == [0, 1]
@@ -94,7 +94,7 @@ def test_no_worker_imports_tensorflow(dtypes: Any) -> None:
 @either_queue
 def test_a_failure_reaches_a_run_that_waits(shuffle: Any, tmp_path: Path) -> None:
     gate = Gate(tmp_path)
-    runner = FeedRunner(gated(gate.path, Broken("the disk is gone")), processes=2, shuffle=shuffle)
+    runner = FeedRunner(gated(gate.path, Broken("the disk is gone")), processes=2, shuffle=shuffle, epochs=1)
     with session(runner) as (sess, inputs):
         if not shuffle:
             assert ids_of([sess.run(inputs)]) == list(range(8))
@@ -111,7 +111,7 @@ def test_a_failure_reaches_a_run_that_waits(shuffle: Any, tmp_path: Path) -> Non
 @either_queue
 def test_stop_while_a_run_waits(shuffle: Any, tmp_path: Path) -> None:
     """The producers are in the user's code, which does not end: their processes are ended for them."""
-    runner = FeedRunner(gated(Gate(tmp_path).path), processes=2, shuffle=shuffle)
+    runner = FeedRunner(gated(Gate(tmp_path).path), processes=2, shuffle=shuffle, epochs=1)
     with session(runner) as (sess, inputs):
         if not shuffle:
             sess.run(inputs)
@@ -124,8 +124,8 @@ def test_stop_while_a_run_waits(shuffle: Any, tmp_path: Path) -> None:
 
 
 def test_two_feeds_in_one_session() -> None:
-    train = FeedRunner(shared_out(40, 4), processes=1, shuffle=SMALL)
-    valid = FeedRunner(Readable(lambda: chunks(20, 5)), processes=1, threads=2, shuffle=False)
+    train = FeedRunner(shared_out(40, 4), processes=1, shuffle=SMALL, epochs=1)
+    valid = FeedRunner(Readable(lambda: chunks(20, 5)), processes=1, threads=2, shuffle=False, epochs=1)
     with session(train, valid) as (sess, x, v):
         assert ids_of(drained(sess, v)) == list(range(20))
         assert sorted(ids_of(drained(sess, x))) == list(range(40))
@@ -133,7 +133,7 @@ def test_two_feeds_in_one_session() -> None:
 
 def test_records_are_padded_and_bytes_arrive() -> None:
     words = [{"ids": np.arange(n, dtype=np.int32), "text": b"w" * n} for n in (1, 3, 2)]
-    runner = FeedRunner(words, processes=1, batch_size=2, pad=True, shuffle=False)
+    runner = FeedRunner(words, processes=1, batch_size=2, pad=True, shuffle=False, epochs=1)
     with session(runner) as (sess, inputs):
         first, last = drained(sess, inputs)
     assert first["ids"].tolist() == [[0, 0, 0], [0, 1, 2]]

@@ -51,7 +51,7 @@ def test_without_shuffle_the_order_is_kept() -> None:
 
 def test_records_are_shuffled_and_not_batches() -> None:
     def order(seed: int) -> list[int]:
-        with tf.Graph().as_default(), session(FeedRunner(shared_out(400, 4), seed=seed)) as (sess, inputs):
+        with tf.Graph().as_default(), session(FeedRunner(shared_out(400, 4), seed=seed, epochs=1)) as (sess, inputs):
             return ids_of(drained(sess, inputs))
 
     first = order(1)
@@ -61,7 +61,7 @@ def test_records_are_shuffled_and_not_batches() -> None:
 
 
 def test_an_indexable_is_shuffled_by_index() -> None:
-    runner = FeedRunner(range(50), transform=lambda i: (i, -i), batch_size=5, shuffle=True, seed=3)
+    runner = FeedRunner(range(50), transform=lambda i: (i, -i), batch_size=5, shuffle=True, seed=3, epochs=1)
     with session(runner) as (sess, inputs):
         every = ids_of(drained(sess, inputs))
         assert "RandomShuffle" not in str({op.type for op in sess.graph.get_operations()})
@@ -71,7 +71,7 @@ def test_an_indexable_is_shuffled_by_index() -> None:
 @pytest.mark.parametrize(("last_batch", "rows"), [("keep", None), ("drop", 4)])
 def test_static_shapes(last_batch: str, rows: int | None) -> None:
     source = iter([{"x": np.zeros((4, 5, 3), np.float32), "y": np.arange(4)}])
-    with session(FeedRunner(source, last_batch=last_batch)) as (sess, inputs):
+    with session(FeedRunner(source, last_batch=last_batch, epochs=1)) as (sess, inputs):
         assert inputs["x"].shape.as_list() == [rows, 5, 3]
         assert inputs["y"].shape.as_list() == [rows]
         assert (inputs["x"].dtype, inputs["y"].dtype) == (tf.float32, tf.int64)
@@ -84,7 +84,7 @@ def test_any_structure_and_dtype(template: Any, shuffled: bool) -> None:
     made = [make(template, range(i, i + 3)) for i in (0, 3)]
     with warnings.catch_warnings(), tf.Graph().as_default():
         warnings.simplefilter("ignore", FeedWarning)
-        runner = FeedRunner(iter(made), shuffle=SMALL if shuffled else False)
+        runner = FeedRunner(iter(made), shuffle=SMALL if shuffled else False, epochs=1)
         with session(runner) as (sess, inputs):
             parts = drained(sess, inputs)
     structure = structure_of(made[0])
@@ -107,7 +107,7 @@ def words(total: int) -> list[Any]:
 
 @pytest.mark.parametrize(("pad", "fill"), [(True, 0), (-1, -1)])
 def test_records_of_varying_shape_are_padded(pad: Any, fill: int) -> None:
-    with session(FeedRunner(words(7), batch_size=3, pad=pad)) as (sess, (ids, text)):
+    with session(FeedRunner(words(7), batch_size=3, pad=pad, epochs=1)) as (sess, (ids, text)):
         assert ids.shape.as_list() == [None, None]
         batches = drained(sess, (ids, text))
     assert batches[0][0].tolist() == [[0, fill, fill], [0, 1, fill], [0, 1, 2]]
@@ -118,7 +118,7 @@ def test_records_of_varying_shape_are_padded(pad: Any, fill: int) -> None:
 @pytest.mark.parametrize("batch_size", [None, 3])
 def test_batches_of_varying_width_are_padded(batch_size: int | None) -> None:
     made = [np.full((2, width), width) for width in (1, 4, 2)]
-    with session(FeedRunner(iter(made), pad=-1, batch_size=batch_size)) as (sess, inputs):
+    with session(FeedRunner(iter(made), pad=-1, batch_size=batch_size, epochs=1)) as (sess, inputs):
         batches = drained(sess, inputs)
     if batch_size is None:
         assert [b.tolist() for b in batches] == [m.tolist() for m in made]
@@ -138,7 +138,7 @@ def test_which_dimensions_vary_can_be_said() -> None:
 def test_a_dimension_that_the_graph_does_not_know_to_vary() -> None:
     made = [np.zeros((2, 5, 3), "f4"), np.zeros((2, 5, 4), "f4")]
     said = r"\(5, 4\).*get_inputs\(shapes=\.\.\.\)"
-    with session(FeedRunner(iter(made), pad=True)) as (sess, inputs), pytest.raises(SpecError, match=said):
+    with session(FeedRunner(iter(made), pad=True, epochs=1)) as (sess, inputs), pytest.raises(SpecError, match=said):
         drained(sess, inputs)
 
 
@@ -147,13 +147,13 @@ def test_a_dimension_that_the_graph_does_not_know_to_vary() -> None:
     [("float32", "f4", "i8"), (tf.float16, "f2", "i8"), ((tf.float32, tf.int32), "f4", "i4"), ("float64", "f8", "i8")],
 )
 def test_dtypes_are_cast_and_nothing_is_said(dtypes: Any, x: str, y: str) -> None:
-    with session(FeedRunner(iter([(np.ones((2, 3)), np.arange(2))]), dtypes=dtypes)) as (sess, inputs):
+    with session(FeedRunner(iter([(np.ones((2, 3)), np.arange(2))]), dtypes=dtypes, epochs=1)) as (sess, inputs):
         assert [tensor.dtype.as_numpy_dtype for tensor in inputs] == [np.dtype(x), np.dtype(y)]
         assert [array.dtype for array in sess.run(inputs)] == [np.dtype(x), np.dtype(y)]
 
 
 def test_float64_is_said_once_where_the_caller_sees_it() -> None:
-    runner = FeedRunner(iter([(np.ones((2, 3)), np.arange(2.0), np.arange(2))] * 3))
+    runner = FeedRunner(iter([(np.ones((2, 3)), np.arange(2.0), np.arange(2))] * 3), epochs=1)
     with pytest.warns(FeedWarning, match=r"batch\[0\], batch\[1\] is float64.*dtypes='float32'") as said:
         inputs = runner.get_inputs()
     runner.get_inputs()
@@ -165,17 +165,17 @@ def test_float64_is_said_once_where_the_caller_sees_it() -> None:
 
 def test_a_dtype_that_tensorflow_does_not_have() -> None:
     with pytest.raises(SpecError, match=r"batch\[1\] has dtype .*which TensorFlow does not have.*dtypes="):
-        FeedRunner(iter([(np.arange(3), np.zeros(3, np.longdouble))])).get_inputs()
+        FeedRunner(iter([(np.arange(3), np.zeros(3, np.longdouble))]), epochs=1).get_inputs()
 
 
 def test_asking_twice_gives_the_same_tensors() -> None:
-    with FeedRunner(shared_out(8, 4)) as runner:
+    with FeedRunner(shared_out(8, 4), epochs=1) as runner:
         assert runner.get_inputs()[0] is runner.get_inputs()[0]
 
 
 def test_a_batch_larger_than_the_queue_of_the_others_passes() -> None:
     made = [np.arange(2), np.arange(5000)]
-    with session(FeedRunner(iter(made), shuffle=False)) as (sess, inputs):
+    with session(FeedRunner(iter(made), shuffle=False, epochs=1)) as (sess, inputs):
         assert sum(len(b) for b in drained(sess, inputs)) == 5002
 
 
@@ -194,13 +194,13 @@ def test_a_queue_that_cannot_work(options: dict[str, Any], said: str) -> None:
 
 
 def test_nothing_of_the_feed_is_saved_or_trained() -> None:
-    with FeedRunner(shared_out(8, 4)) as runner:
+    with FeedRunner(shared_out(8, 4), epochs=1) as runner:
         runner.get_inputs()
         assert not tf1.global_variables() + tf1.local_variables() + tf1.trainable_variables()
 
 
 def test_several_threads_may_run_steps() -> None:
-    with session(FeedRunner(shared_out(200, 4), threads=2, shuffle=SMALL)) as (sess, inputs):
+    with session(FeedRunner(shared_out(200, 4), threads=2, shuffle=SMALL, epochs=1)) as (sess, inputs):
         parts: list[list[Any]] = [[], [], []]
         steps = [threading.Thread(target=lambda p=p: p.extend(drained(sess, inputs))) for p in parts]
         for thread in steps:
@@ -214,7 +214,7 @@ def test_a_runner_that_nobody_holds_feeds_on() -> None:
     """The idiom keeps only the tensors."""
 
     def build() -> Any:
-        runner = FeedRunner(shared_out(400, 4), shuffle=False)
+        runner = FeedRunner(shared_out(400, 4), shuffle=False, epochs=1)
         inputs = runner.get_inputs()
         runner.start(sess)
         return inputs
@@ -226,7 +226,7 @@ def test_a_runner_that_nobody_holds_feeds_on() -> None:
 
 
 def test_the_snapshot_counts_what_the_session_took() -> None:
-    runner = FeedRunner(shared_out(40, 4), shuffle=False)
+    runner = FeedRunner(shared_out(40, 4), shuffle=False, epochs=1)
     with session(runner) as (sess, inputs):
         assert np.isnan(runner.snapshot().starvation)
         drained(sess, inputs)

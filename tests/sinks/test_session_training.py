@@ -45,7 +45,7 @@ def monitored(runner: FeedRunner, **options: Any) -> tuple[list[Any], BaseExcept
 @pytest.mark.usefixtures("step")
 @pytest.mark.parametrize("shuffle", [False, SMALL])
 def test_a_monitored_session_ends_regularly(shuffle: Any, tmp_path: Path) -> None:
-    runner = FeedRunner(shared_out(42, 4), shuffle=shuffle, threads=2)
+    runner = FeedRunner(shared_out(42, 4), shuffle=shuffle, threads=2, epochs=1)
     got, error = monitored(runner, checkpoint_dir=str(tmp_path), save_summaries_steps=None, save_summaries_secs=None)
     assert error is None, "OutOfRangeError is a regular end, which the session swallows"
     assert sorted(ids_of(got)) == list(range(42))
@@ -53,7 +53,7 @@ def test_a_monitored_session_ends_regularly(shuffle: Any, tmp_path: Path) -> Non
 
 @pytest.mark.usefixtures("step")
 def test_a_failure_leaves_a_monitored_session_as_what_it_is() -> None:
-    got, error = monitored(FeedRunner(broken_after(5), shuffle=False))
+    got, error = monitored(FeedRunner(broken_after(5), shuffle=False, epochs=1))
     assert isinstance(error, ProducerError)
     assert len(got) <= 5
 
@@ -67,7 +67,7 @@ def test_hooks_of_a_monitored_session_see_only_the_training_steps() -> None:
             self.runs += 1
 
     hook = Count()
-    got, error = monitored(FeedRunner(shared_out(40, 4), shuffle=False), hooks=[hook])
+    got, error = monitored(FeedRunner(shared_out(40, 4), shuffle=False, epochs=1), hooks=[hook])
     assert error is None
     assert hook.runs == len(got) + 1, "each step, and the one that met the end"
 
@@ -75,7 +75,7 @@ def test_hooks_of_a_monitored_session_see_only_the_training_steps() -> None:
 def test_a_coordinator_that_asks_to_stop_ends_the_feed() -> None:
     coord = tf1.train.Coordinator()
     with Blocked(chunks(8, 4)) as blocked:
-        runner = FeedRunner(blocked, shuffle=False)
+        runner = FeedRunner(blocked, shuffle=False, epochs=1)
         inputs, inside = runner.get_inputs(), Inside()
         with tf1.Session() as sess:
             runner.start(sess, coord)
@@ -90,7 +90,7 @@ def test_a_coordinator_that_asks_to_stop_ends_the_feed() -> None:
 
 def test_a_coordinator_hears_of_a_failure() -> None:
     coord = tf1.train.Coordinator()
-    runner = FeedRunner(broken_after(2), shuffle=False)
+    runner = FeedRunner(broken_after(2), shuffle=False, epochs=1)
     inputs = runner.get_inputs()
     with tf1.Session() as sess:
         runner.start(sess, coord)
@@ -103,7 +103,7 @@ def test_a_coordinator_hears_of_a_failure() -> None:
 
 def test_a_coordinator_of_a_finite_feed() -> None:
     coord = tf1.train.Coordinator()
-    runner = FeedRunner(shared_out(40, 4), shuffle=False)
+    runner = FeedRunner(shared_out(40, 4), shuffle=False, epochs=1)
     inputs = runner.get_inputs()
     with tf1.Session() as sess:
         runner.start(sess, coord)
@@ -116,7 +116,9 @@ def test_a_coordinator_of_a_finite_feed() -> None:
 
 
 def two_feeds() -> tuple[FeedRunner, FeedRunner]:
-    return FeedRunner(shared_out(40, 4), shuffle=SMALL), FeedRunner(shared_out(20, 5), shuffle=False)
+    return FeedRunner(shared_out(40, 4), shuffle=SMALL, epochs=1), FeedRunner(
+        shared_out(20, 5), shuffle=False, epochs=1
+    )
 
 
 def test_two_feeds_in_one_session() -> None:
@@ -139,7 +141,10 @@ def test_each_of_two_feeds_counts_its_own_steps() -> None:
 
 
 def test_the_failure_of_one_feed_is_not_the_others() -> None:
-    train, valid = FeedRunner(shared_out(400, 4), shuffle=SMALL), FeedRunner(broken_after(1), shuffle=False)
+    train, valid = (
+        FeedRunner(shared_out(400, 4), shuffle=SMALL, epochs=1),
+        FeedRunner(broken_after(1), shuffle=False, epochs=1),
+    )
     with session(train, valid) as (sess, x, v):
         with pytest.raises(ProducerError):
             drained(sess, v)

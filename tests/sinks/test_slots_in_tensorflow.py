@@ -21,7 +21,7 @@ def numbered() -> Iterator[np.ndarray]:
 
 def few_slots() -> FeedRunner:
     """Many more slots would be wanted; these come round again at once."""
-    return FeedRunner(numbered, processes=1, memory=8 * 36864)
+    return FeedRunner(numbered, processes=1, memory=8 * 36864, epochs=1)
 
 
 def test_a_dlpack_tensor_shares_the_slot_and_keeps_it() -> None:

@@ -71,6 +71,12 @@ def shuffled(cell: dict[str, Any]) -> dict[str, float]:
     return measure(cell)
 
 
+def streams(cell: dict[str, Any]) -> dict[str, float]:
+    from bench import streams
+
+    return getattr(streams, cell["measure"])(cell)
+
+
 def start(cell: dict[str, Any]) -> dict[str, float]:
     from bench.footprint import measure
 
@@ -90,6 +96,7 @@ def forever(cell: dict[str, Any]) -> dict[str, float]:
 
 
 MEASURES = {f.__name__: f for f in (rate, memcpy, step, shuffled, start, forever)}
+MEASURES |= dict.fromkeys(("gap", "tail", "resume"), streams)
 
 
 def main() -> None:

@@ -266,15 +266,13 @@ class Feed:
         self._ended = True
 
     def _refuse_nothing(self, *, at_last: bool = False) -> None:
-        """In the first run there must have been a batch."""
+        """An epoch has ended: there must have been a batch, or else an endless run would never find out."""
         if self._cut or self._first_s is not None or self.runs.span.starts:
-            return
-        if not at_last and (self.runs.complete or not self.runs.paused):
             return
         if self._producers.spec is None:
             self._fail(no_batch())
         dropped = self._stage.dropped if self._shuffled is None else self._shuffled.dropped
-        if dropped:
+        if dropped and (at_last or self.runs.paused):
             self._fail(never_filled(dropped, self.options.batch_size))
 
     def _fail(self, error: BaseException) -> None:

@@ -37,7 +37,7 @@ class Stream:
     def iterated(self, *, each: bool = False) -> Feed:
         """The feed for a loop, of whole runs or of `each` epoch."""
         per_run = self.options.epochs if each else self.options.epochs or 1
-        if self.feed is None and self._leader is not None and self._leader.feed is None:
+        if self._leader is not None and self._leader.feed is None:  # not started yet, or left in its run's last epoch
             self._leader.iterated()
         if self.feed is not None and not self.feed.ended:
             self.feed.run(per_run, each=each)

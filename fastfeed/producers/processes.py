@@ -46,7 +46,7 @@ class ProcessProducers:
         self._crew = Crew(source, options, course=course)
         self._gate = Gate(course.allowed)
         self._hoard = 1  # so many slots that the consumer has let go are worth a message
-        self._copied = 0
+        self.copied = 0  # batches that were handed out as copies
         self._stopped = False
         self.spec: BatchSpec | None = None
         self._mailbox = Mailbox()
@@ -121,6 +121,7 @@ class ProcessProducers:
         if self._mailbox.is_copy:
             return
         self._stopped = True
+        self._order.failure = None  # it holds the consumer's frames, and the pool, which others share, holds this
         with contextlib.suppress(BlockingIOError):
             os.write(self._say_stop.fd, b"!")  # never read: every worker sees it
         if self._leads:
@@ -161,11 +162,6 @@ class ProcessProducers:
         return self._crew.depth()
 
     @property
-    def copied(self) -> int:
-        """Batches that were handed out as copies."""
-        return self._copied
-
-    @property
     def aside(self) -> tuple[str, ...]:
         """The samples that killed their worker again and again."""
         return tuple(self._crew.aside)
@@ -197,7 +193,7 @@ class ProcessProducers:
         batch = None
         if kind != HOLE and lane.spec is not None:
             batch, copied = lane.reader.lend(slot, lane.spec, rows=rows, room=room)
-            self._copied += copied
+            self.copied += copied
         return Made(batch, stream, place, item)
 
     def tick(self) -> None:

@@ -1,0 +1,220 @@
+"""What order and epochs cost: the gap where an epoch ends, order beside none under stragglers, and a late resume.
+
+    python -m bench.streams [--quick] [--output build/streams]
+
+The gap is the time between the last batch of an epoch and the first of the next one, over the median time between two
+batches: 1 is none at all. The consumer's step sleeps; the producers sleep, too, so that cores are no matter. Stragglers:
+an item takes a lognormal time around 2 ms, and one in 200 takes 50 times as long. A resume is the time from
+`restore()`, of a state that stands at batch 10^6, to the first batch; beside it, that of a run that begins.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from bench.command import measure, options, parsed
+from bench.peers import PEERS
+from bench.results import Row
+from bench.rounds import Cell
+
+BATCHES, EPOCHS = 40, 6
+ITEM_S, STEP_S = 0.02, 0.01
+GAP = "gap at an epoch's end, producers that keep up"
+STARVED = "gap at an epoch's end, producers that do not"
+TAIL = "order under stragglers"
+RESUME = "resume at batch 10^6"
+
+
+@dataclass
+class Slow:
+    """An indexable of batches, each of which takes a while."""
+
+    seconds: float
+    length: int = BATCHES
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: int) -> np.ndarray:
+        time.sleep(self.seconds)
+        return np.full(256, index, np.float32)
+
+
+class Straggling(Slow):
+    """One item in 200 takes 50 times as long as the others do in the middle."""
+
+    def __getitem__(self, index: int) -> np.ndarray:
+        rng = np.random.default_rng(index)
+        time.sleep(self.seconds * (50 if rng.integers(200) == 0 else float(rng.lognormal(0, 0.5))))
+        return np.full(256, index, np.float32)
+
+
+class Endless:
+    """As many records as the state needs."""
+
+    def __init__(self, length: int) -> None:
+        self.length = length
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: int) -> np.ndarray:
+        return np.array([index])
+
+
+def passes(**given: Any) -> Callable[[Any], Iterator[Iterator[Any]]]:
+    """A runner that is iterated over again and again."""
+
+    def epochs(data: Any) -> Iterator[Iterator[Any]]:
+        from fastfeed import FeedRunner
+
+        with FeedRunner(data, records=False, shuffle=True, **given) as runner:
+            for _ in range(EPOCHS):
+                yield iter(runner)
+
+    return epochs
+
+
+def each(**given: Any) -> Callable[[Any], Iterator[Iterator[Any]]]:
+    """`runner.epochs()`."""
+
+    def epochs(data: Any) -> Iterator[Iterator[Any]]:
+        from fastfeed import FeedRunner
+
+        with FeedRunner(data, records=False, shuffle=True, epochs=EPOCHS, **given) as runner:
+            yield from map(iter, runner.epochs())
+
+    return epochs
+
+
+def torch(workers: int, **given: Any) -> Callable[[Any], Iterator[Iterator[Any]]]:
+    """torch's DataLoader, which takes whole batches here."""
+
+    def epochs(data: Any) -> Iterator[Iterator[Any]]:
+        from torch.utils.data import DataLoader
+
+        loader = DataLoader(data, batch_size=None, shuffle=True, num_workers=workers, **given)
+        for _ in range(EPOCHS):
+            yield iter(loader)
+
+    return epochs
+
+
+def loops(starved: bool) -> dict[str, Callable[[Any], Iterator[Iterator[Any]]]]:
+    count = 1 if starved else 4
+    return {
+        "fastfeed": each(threads=count),
+        "fastfeed, iterated again": passes(threads=count),
+        "fastfeed, processes": each(processes=count),
+        "torch": torch(count),
+        "torch, persistent": torch(count, persistent_workers=True),
+    }
+
+
+def gap(cell: dict[str, Any]) -> dict[str, float]:
+    """The worst gap from the second epoch on, over the median time between batches."""
+    epochs = loops(cell["starved"])[cell["peer"]](Slow(ITEM_S))
+    between: list[float] = []
+    gaps: list[float] = []
+    last = 0.0
+    for number, epoch in enumerate(epochs):
+        for position, _ in enumerate(epoch):
+            now = time.perf_counter()
+            if last:
+                (between if position else gaps).append(now - last)
+            if not cell["starved"]:
+                time.sleep(STEP_S)
+            last = now
+        if number == EPOCHS - 1:
+            break
+    median = float(np.median(between))
+    return {"value": max(gaps[1:]) / median, "median_s": median, "gaps": [g / median for g in gaps]}
+
+
+def tail(cell: dict[str, Any]) -> dict[str, float]:
+    """Batches per second of a loop that only takes."""
+    from fastfeed import FeedRunner
+
+    data = Straggling(0.002, length=10**6)
+    with FeedRunner(data, records=False, order=cell["order"], **cell["mix"]) as runner:
+        batches = iter(runner)
+        for _ in range(400):
+            next(batches)
+        start, count = time.perf_counter(), 0
+        while (now := time.perf_counter()) - start < cell["seconds"]:
+            next(batches)
+            count += 1
+    return {"value": count / (now - start), "batches": count}
+
+
+def resume(cell: dict[str, Any]) -> dict[str, float]:
+    """Milliseconds until the first batch."""
+    from fastfeed import FeedRunner
+
+    data = Endless(cell["length"])
+
+    def made() -> FeedRunner:
+        return FeedRunner(data, batch_size=32, shuffle=True, seed=1, **cell["mix"])
+
+    with made() as runner:
+        start = time.perf_counter()
+        next(iter(runner))
+        fresh = 1e3 * (time.perf_counter() - start)
+        state = json.loads(json.dumps(runner.state()))
+    state["streams"]["-1"]["next"] = 10**6
+    with made() as runner:
+        start = time.perf_counter()
+        batch = next(iter(runner.restore(state)))
+        value = 1e3 * (time.perf_counter() - start)
+    return {"value": value, "fresh_ms": fresh, "first": float(batch[0, 0])}
+
+
+def cells_for(given: argparse.Namespace) -> list[Cell]:
+    cells = []
+    for table, starved in ((GAP, False), (STARVED, True)):
+        for name in loops(starved):
+            if "torch" not in name or PEERS["torch"].installed:
+                spec = {"measure": "gap", "peer": name, "starved": starved}
+                cells.append(Cell(Row(table, name, 1 if starved else 4, "times the median"), spec))
+    for mix, (name, order) in itertools.product(
+        ({"threads": 4}, {"processes": 4}), (("fastfeed", "kept"), ("fastfeed, any order", "any"))
+    ):
+        kind, count = next(iter(mix.items()))
+        spec = {"measure": "tail", "order": order, "mix": mix, "seconds": given.seconds}
+        cells.append(Cell(Row(f"{TAIL}, {kind}", name, count, "batches/s"), spec))
+    for length, mix in itertools.product((10**8, 10**10), ({"threads": 2}, {"processes": 2})):
+        name = "fastfeed" if "threads" in mix else "fastfeed, processes"
+        spec = {"measure": "resume", "length": length, "mix": mix}
+        cells.append(Cell(Row(f"{RESUME} of {length:.0e} records", name, 2, "ms"), spec))
+    return cells
+
+
+def finish(rows: list[Row]) -> list[Row]:
+    """Beside each gap the time between batches, beside each resume that of a fresh start."""
+    return [replace(row, also=_also(row)) for row in rows]
+
+
+def _also(row: Row) -> str:
+    if not row.more:
+        return ""
+    for key, text, scale in (("median_s", "ms between batches", 1e3), ("fresh_ms", "ms for a run that begins", 1.0)):
+        if key in row.more[0]:
+            return f"{scale * float(np.median([m[key] for m in row.more])):.1f} {text}"
+    return ""
+
+
+def main() -> None:
+    given = parsed(options("streams", __doc__.splitlines()[0]))
+    measure("streams", cells_for(given), given, finish=finish)
+
+
+if __name__ == "__main__":
+    main()

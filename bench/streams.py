@@ -3,7 +3,7 @@
     python -m bench.streams [--quick] [--output build/streams]
 
 The gap is the time between the last batch of an epoch and the first of the next one, over the median time between two
-batches: 1 is none at all. The consumer's step sleeps; the producers sleep, too, so that cores are no matter. Stragglers:
+batches: 1 is none at all. The step of the consumer sleeps; the producers sleep, too: cores are no matter. Stragglers:
 an item takes a lognormal time around 2 ms, and one in 200 takes 50 times as long. A resume is the time from
 `restore()`, of a state that stands at batch 10^6, to the first batch; beside it, that of a run that begins.
 """

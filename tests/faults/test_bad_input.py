@@ -220,8 +220,9 @@ class TestAtTheWrongMoment:
             yield tf
 
     @pytest.fixture
-    def runner(self) -> FeedRunner:
-        return FeedRunner(shared_out(8, 4))
+    def runner(self) -> Iterator[FeedRunner]:
+        with FeedRunner(shared_out(8, 4)) as runner:
+            yield runner
 
     def test_start_twice(self, tf: Any, runner: FeedRunner) -> None:
         runner.get_inputs()

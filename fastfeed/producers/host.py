@@ -15,7 +15,7 @@ class Host:
     def __init__(self, lanes: Sequence[Lane]) -> None:
         self.lanes = lanes
         for lane in lanes:
-            lane.host = lanes[0]
+            lane.answers = lanes[0].answers
 
     def spawn(self, server: ForkServer, number: int) -> None:
         """Has the process started. Its ends of what they share are its alone from then on."""

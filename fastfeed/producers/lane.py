@@ -47,7 +47,6 @@ class Lane:
     def __init__(self, task: Task, gone: deque[Hold], *, ends: Ends, owner: Any = None) -> None:
         self.task = task
         self.owner = owner  # the pool's member that hears of its end
-        self.host = self  # the first lane of its process
         self.ends = ends
         self.board = Board.create(task.threads)
         self.pid = 0
@@ -64,6 +63,7 @@ class Lane:
         self._news, self._their_news = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.work, self._their_work = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._stacks = Descriptor(os.memfd_create("fastfeed-stacks", os.MFD_CLOEXEC))
+        self.answers = self._stacks  # where the process writes down its stacks: with its first lane's
         self._errors: dict[bytes, deque[tuple[FeedError, int | None]]] = {b"E": deque(), b"K": deque()}
         self.reader = Reader(self.board, returns=give_back, gone=gone, spared=task.threads + 1)
 
@@ -117,8 +117,8 @@ class Lane:
     def ask_for_stacks(self) -> None:
         """Has the process write down where each of its threads is."""
         if self.pidfd is not None and not self.exited:
-            os.ftruncate(self.host._stacks.fd, 0)
-            os.lseek(self.host._stacks.fd, 0, os.SEEK_SET)
+            os.ftruncate(self.answers.fd, 0)
+            os.lseek(self.answers.fd, 0, os.SEEK_SET)
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self.pidfd.fd, STACKS_SIGNAL)
 
@@ -129,7 +129,7 @@ class Lane:
             return f"{head}: has ended"
         text, deadline = "", time.perf_counter() + STACKS_S
         while not text.endswith("\n\n") and time.perf_counter() < deadline:
-            before, text = text, os.pread(self.host._stacks.fd, 2**16, 0).decode(errors="replace")
+            before, text = text, os.pread(self.answers.fd, 2**16, 0).decode(errors="replace")
             if text and text == before:
                 break
             time.sleep(0.002)

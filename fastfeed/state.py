@@ -58,7 +58,7 @@ def restored(state: Any, *, of: dict[str, Any], seed: int | None, span: Span) ->
         raise OptionError(f"restore({type(state).__name__}): needed what FeedRunner.state() gave")
     if state["version"] != VERSION:
         raise OptionError(f"the state has version {state['version']!r}: this fastfeed reads version {VERSION}")
-    missing = [key for key in KEYS if key not in state]
+    missing = [key for key in KEYS if key not in state or (state[key] is None and key != "pool")]
     if missing:
         raise OptionError(f"the state lacks {', '.join(missing)}: needed all of what FeedRunner.state() gave")
     had = {"seed": state["seed"], **state["of"]}

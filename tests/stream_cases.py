@@ -35,6 +35,8 @@ def cases(draw: st.DrawFn, kinds: tuple[str, ...] = tuple(KINDS), *, exact: bool
     if kind == "sequence" and not options["batch_size"]:
         total = -(-total // size) * size  # a smaller batch may only be the last, and comes anywhere in another order
     options |= draw(_orders(kind, options.get("batch_size") or size))
+    if isinstance(options["shuffle"], Shuffle) and "batch_size" in options:
+        options["batch_size"] = options["batch_size"] or size  # a pool of records makes batches of its own
     if options.get("batch_size", 0) is None:
         del options["batch_size"]
     return Case(kind, total, size, {name: value for name, value in options.items() if value is not None})

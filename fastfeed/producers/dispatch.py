@@ -197,9 +197,10 @@ class Dispatcher:
         beside them: so the next death tells which one it was."""
         with self._lock:
             again, has = self._again.get(worker), self._with.setdefault(worker, {})
+            if any(d.suspect for d in has.values()):
+                return [], True
             if not again or worker not in self._workers:
-                alone = any(d.suspect for d in has.values())
-                return [], alone
+                return [], False
             items: list[Deal] = []
             while again and len(items) < wanted and not (again[0].suspect and (items or has)):
                 items.append(again.popleft())

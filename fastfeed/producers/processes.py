@@ -247,7 +247,7 @@ class ProcessProducers:
 
     def _limit(self, ready: int) -> None:
         """How many batches may wait for the consumer."""
-        self._hoard = max(1, ready // 16)
+        self._hoard = max(1, min(ready, self._crew.audit().all) // 16)
         if self._dispatcher is not None:
             self._dispatcher.ready_limit = ready
 

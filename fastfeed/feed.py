@@ -233,7 +233,7 @@ class Feed:
         self._refuse_nothing()
 
     def _push(self, made: Made, batch: Batch) -> None:
-        rest = self._rest.of(batch, stream=made.stream, item=made.number)
+        rest = self._rest.of(batch, stream=made.stream, item=made.number) if self._rest else batch
         if rest is None:
             return
         self.position.arrived(made.stream, made.number, rows=0 if self._shuffled is not None else rest.rows)

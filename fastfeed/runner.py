@@ -71,6 +71,8 @@ class FeedRunner:
         if self._sink is None:
             if self._started or self._feed is not None:
                 raise StateError("get_inputs() after start(): call it first, it makes the queue that start() fills")
+            if self._stream.shares:
+                raise StateError("get_inputs() of a runner made by also(): iterate over it, or make a FeedRunner")
             from fastfeed.sinks.session_queue import SessionQueue, check_graph
 
             check_graph()

@@ -119,6 +119,9 @@ class Rest:
         # The streams of a callable begin with the first item that is wanted; ordered sources know which ones are.
         self._sift = {} if ordered else {n: s for n, s in starts.items() if s.again or s.done}
 
+    def __bool__(self) -> bool:
+        return bool(self._parts or self._sift)
+
     def of(self, batch: Batch, *, stream: int, item: int) -> Batch | None:
         """The records of an item that are wanted; None where none is."""
         if stream in self._sift and not self._sift[stream].wants(item):

@@ -137,6 +137,8 @@ def test_it_is_called_first_and_on_the_first() -> None:
             validation.also(Records(3), batch_size=1)
         with pytest.raises(OptionError, match="processes of the first runner|are those of the first runner"):
             runner.also(Records(3), batch_size=1, processes=2)
+        with pytest.raises(StateError, match="iterate over it"):
+            validation.get_inputs()
         next(iter(runner))
         with pytest.raises(StateError, match="after the start"):
             runner.also(Records(3), batch_size=1)

@@ -6,10 +6,11 @@ from collections import Counter
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from fastfeed import FeedRunner, Shuffle, Worker
+from fastfeed import FeedRunner, OptionError, Shuffle, Worker
 from tests.feeds import Readable
 from tests.streams import LIMIT_S, SEED, Rows, play
 from tests.streams import Case as Stream
@@ -117,3 +118,18 @@ def test_what_is_left_out_is_another_record_in_each_epoch_of_a_shuffle() -> None
     left = [set(range(10)) - set(counted(parts, epoch)) for epoch in range(EPOCHS)]
     assert [len(gone) for gone in left] == [1, 1]
     assert left[0] != left[1]
+
+
+def test_one_rank_may_save_for_all_where_the_order_is_kept() -> None:
+    def rank(number: int, **more: Any) -> FeedRunner:
+        return FeedRunner(range(40), batch_size=4, shuffle=True, seed=2, shard=(number, 2), **more)
+
+    with rank(0) as runner:
+        next(iter(runner))
+        state = runner.state()
+    with rank(1) as runner:
+        whole = [batch.tolist() for batch in runner]
+    with rank(1).restore(state) as runner:
+        assert [batch.tolist() for batch in runner] == whole[1:]
+    with rank(0, order="any") as runner, pytest.raises(OptionError, match="rank was 0 and is 1"):
+        rank(1, order="any").restore(runner.state())

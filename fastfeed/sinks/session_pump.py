@@ -47,6 +47,7 @@ class Pump:
         self._last = (0.0, 0)
         self._end_s: float | None = None
         self.rows = 0  # records enqueued
+        self._offered = 0  # and those that are being enqueued: a step may have taken them already
         self._noted = (0, 0)  # records and dequeues that the feed knows of
         self._filler = threading.Thread(target=self._fill, name="fastfeed-enqueue", daemon=True)
         self._watcher = threading.Thread(target=self._watch, name="fastfeed-watch", daemon=True)
@@ -109,7 +110,7 @@ class Pump:
         """Tells the feed how many records the session has taken out of the queue, which keeps their order."""
         with self._lock:
             count = self._totals()[1]
-            rows = min(count * self._ops.batch_size, self.rows)
+            rows = min(count * self._ops.batch_size, self._offered)  # the last dequeue may be a smaller one
             self._feed.position.delivered(rows - self._noted[0], count - self._noted[1])
             self._noted = (rows, count)
 
@@ -127,6 +128,7 @@ class Pump:
                 if number % NOTE == 0:
                     self.note()
                 self._check_shapes(batch)
+                self._offered += batch.rows
                 if all(leaf.size for leaf in batch.leaves):
                     enqueue(*(_plain_bytes(leaf) for leaf in batch.leaves))
                 else:

@@ -21,7 +21,8 @@ class Ending:
         if self._feed is not None:
             self._feed.stop(patience_s)
         for thread in self._threads:
-            thread.join(patience_s)
+            if thread.ident is not None:  # else it was never started
+                thread.join(patience_s)
 
     def leave(self) -> None:
         """The feed has failed and ends by itself. To hold it would be to hold its error, by the traceback of that the

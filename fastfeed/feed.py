@@ -12,7 +12,7 @@ from typing import Any
 from fastfeed import stats
 from fastfeed.batch import Batch, BatchSpec
 from fastfeed.collate import AsProduced, Rebatcher, Records
-from fastfeed.errors import FeedError, FeedStopped, FeedTimeout, StateError
+from fastfeed.errors import FeedError, FeedStopped, FeedTimeout
 from fastfeed.options import FeedOptions
 from fastfeed.position import FROM_THE_START, ONLY, Position
 from fastfeed.producers.gate import Course
@@ -88,6 +88,7 @@ class Feed:
     def shuffle(self, shuffled: Shuffled) -> None:
         """Has every record pass a record-level shuffle. Before the first `take`."""
         self._shuffled = shuffled
+        shuffled.had = lambda stream, item: self.position.arrived(stream, item, rows=0)
 
     def take(self) -> Batch | None:
         """The next batch, or None after the last of a run; the time inside counts as waiting for input."""
@@ -101,6 +102,7 @@ class Feed:
             self._count(batch, now - start, now_s=now)
             if self._shuffled is not None:
                 self.position.shuffled(batch.rows)
+                self._shuffled.given()
             elif self.delivers:
                 self.position.delivered(batch.rows)
         return batch
@@ -202,14 +204,17 @@ class Feed:
             self._end_epoch()
         elif made.batch is not None:
             self._push(made, made.batch)
-        else:
+        elif self._shuffled is None:
             self.position.arrived(made.stream, made.number, rows=0)
+        else:
+            self._mix_in(self._shuffled, made, batch=None)
 
     def _draw(self, shuffled: Shuffled) -> None:
         batch = shuffled.draw()
         if batch is not None:
             self._cut.append(batch)
             return
+        shuffled.given()
         self.runs.delivered()
         self._refuse_nothing()
         self._ended = shuffled.finished
@@ -236,21 +241,22 @@ class Feed:
         rest = self._rest.of(batch, stream=made.stream, item=made.number) if self._rest else batch
         if rest is None:
             return
-        self.position.arrived(made.stream, made.number, rows=0 if self._shuffled is not None else rest.rows)
+        if self._shuffled is not None:
+            self._mix_in(self._shuffled, made, batch=rest)
+            return
+        self.position.arrived(made.stream, made.number, rows=rest.rows)
         if not rest.rows:
             return
         try:
-            if self._shuffled is not None:
-                self._shuffled.push(made, rest)
-            else:
-                self._cut.extend(self._stage.push(rest, made.stream, place=made.place))
+            self._cut.extend(self._stage.push(rest, made.stream, place=made.place))
         except FeedError as error:
             self._fail(error)
-        except BaseException:  # a signal handler's: nobody knows which records are where
-            if self._shuffled is not None:
-                self.error = StateError("an exception came amidst the shuffle: restore a state that was saved before")
-                self.stop(0)
-            raise
+
+    def _mix_in(self, shuffled: Shuffled, made: Made, *, batch: Batch | None) -> None:
+        try:
+            shuffled.push(made, batch)
+        except FeedError as error:
+            self._fail(error)
 
     def _finish(self) -> None:
         if self._producers.stopped:

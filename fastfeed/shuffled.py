@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -16,6 +17,7 @@ from fastfeed.shuffle import ShufflePool
 
 LOG = logging.getLogger("fastfeed")
 Key = tuple[int, int]  # stream and item
+AMIDST = "an exception came amidst the shuffle, and nobody knows which records are where: restore a state saved before"
 
 
 class Shuffled:
@@ -31,6 +33,8 @@ class Shuffled:
         self._pool: ShufflePool | None = None
         self._missing: set[Key] = set()
         self._kept: deque[tuple[Made, Batch]] = deque()  # came before all that was missing
+        self.had: Callable[[int, int], None] = lambda stream, item: None  # hears of what has come into the pool
+        self._amidst = False  # something has begun that changes the pool
         self._ended_before = False  # the input of the first epoch, before the state was saved
         if state is not None:
             self._restore(state)
@@ -53,12 +57,19 @@ class Shuffled:
         if self._pool is None or self._missing:
             return True
         while self._kept and self._pool.wants():
-            made, batch = self._kept.popleft()
-            self._pool.push(batch, stream=made.stream, item=made.number)
+            self._begin()
+            self._mix(self._pool, *self._kept[0])
+            self._kept.popleft()
+            self._amidst = False
         return may_read and self._pool.wants()
 
-    def push(self, made: Made, batch: Batch) -> None:
-        """Takes in the records of one item."""
+    def push(self, made: Made, batch: Batch | None) -> None:
+        """Takes in the records of one item; None where it has none."""
+        if batch is None:
+            self._refuse_less(made, 0)
+            self.had(made.stream, made.number)
+            return
+        self._begin()
         if self._pool is None:
             self._pool = self._new_pool(batch)
         if (made.stream, made.number) in self._missing:
@@ -66,7 +77,8 @@ class Shuffled:
         elif self._missing:
             self._kept.append((made, batch))
         else:
-            self._pool.push(batch, stream=made.stream, item=made.number)
+            self._mix(self._pool, made, batch)
+        self._amidst = False
 
     def end_epoch(self) -> None:
         """The input of an epoch has ended."""
@@ -81,9 +93,14 @@ class Shuffled:
             self._pool.end()
 
     def draw(self) -> Batch | None:
-        """A batch, or None once where an epoch ends."""
+        """A batch, or None once where an epoch ends; `given` says that somebody has it."""
         assert self._pool is not None
+        self._begin()
         return self._pool.draw()
+
+    def given(self) -> None:
+        """What was drawn has been handed out."""
+        self._amidst = False
 
     @property
     def dropped(self) -> int:
@@ -98,7 +115,9 @@ class Shuffled:
     def state(self, position: dict[str, Any], *, streams: list[int]) -> dict[str, Any]:
         """The position of what was drawn, out of that of what was pushed: records of the epoch after it count as not
         had, and so does what has come too early."""
-        if self._pool is None:
+        if self._amidst:
+            raise StateError(AMIDST)
+        if self._pool is None or self._pool.finished:
             return {**position, "pool": None}
         pool = self._pool.state()
         pool["epochs"], pool["origins"], pool["over"] = pool["epochs"][:1], pool["origins"][:1], False
@@ -145,7 +164,21 @@ class Shuffled:
         self._pool.place(batch, stream=made.stream, item=made.number, of_next=False)
         self._missing.remove((made.stream, made.number))
         if any((origin.stream, origin.item) == (made.stream, made.number) for origin in self._pool.missing()):
+            self._missing.add((made.stream, made.number))
+            self._refuse_less(made, batch.rows)
+
+    def _mix(self, pool: ShufflePool, made: Made, batch: Batch) -> None:
+        pool.push(batch, stream=made.stream, item=made.number)
+        self.had(made.stream, made.number)
+
+    def _begin(self) -> None:
+        if self._amidst:
+            raise StateError(AMIDST)
+        self._amidst = True
+
+    def _refuse_less(self, made: Made, rows: int) -> None:
+        if (made.stream, made.number) in self._missing:
             raise StateError(
-                f"{made.place} has {batch.rows} records, and had more when the state was saved: the records in the "
-                "shuffle pool must be made again as they were"
+                f"item {made.number} of its epoch has {rows} records, and had more when the state was saved: the "
+                "records in the shuffle pool must be made again as they were"
             )

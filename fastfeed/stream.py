@@ -5,6 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,8 @@ class Stream:
         self.seed = new_seed() if options.seed is None else int(options.seed)
         self.feed: Feed | None = None
         self._source = source
+        self._stopped = False
+        self._ending: weakref.finalize[Any, Any] | None = None
         self._span = Span()  # where the next feed begins
         self._leader: Stream | None = None  # whose workers make these batches
         self._followers: list[weakref.ref[Stream]] = []  # whose batches these workers make
@@ -37,6 +40,8 @@ class Stream:
     def iterated(self, *, each: bool = False) -> Feed:
         """The feed for a loop, of whole runs or of `each` epoch."""
         per_run = self.options.epochs if each else self.options.epochs or 1
+        if self._leader is not None and self._leader._stopped:
+            raise FeedStopped("the runner whose workers make these batches was stopped: make new ones to go on")
         if self._leader is not None and self._leader.feed is None:  # not started yet, or left in its run's last epoch
             self._leader.iterated()
         if self.feed is not None and not self.feed.ended:
@@ -55,20 +60,30 @@ class Stream:
             )
         return self._new_feed(span)
 
-    def pass_over(self, feed: Feed, epoch: int) -> Feed | None:
+    def pass_over(self, feed: Feed, epoch: int, *, counts: tuple[int, int]) -> Feed | None:
         """The feed for the epoch after one that was left early; None where that was the run's last."""
+        if self._leader is not None:  # its workers have other things to do, and are not started again for this
+            while feed.take() is not None:
+                pass
+            return None if feed.runs.over else feed
         feed.stop()
-        self.feed = None
-        self._span = feed.runs.from_epoch(epoch + 1, (feed.position.batches, feed.position.records))
+        self._let_go()
+        self._span = feed.runs.from_epoch(epoch + 1, counts)
         return None if self._span.left == 0 else self.iterated(each=True)
 
     def share(self, other: Stream) -> None:
-        """Has the workers of this one make the batches of another one, too."""
+        """Has the workers of this one make the batches of another one, too; OptionError for one that ends for good."""
+        if not other.kind.again:
+            raise OptionError(
+                "also() of an iterator, which ends for good: pass the function that makes it, or an object with len() "
+                "and [index]"
+            )
         other._leader = self
         self._followers.append(weakref.ref(other))
 
     def stop_followers(self) -> None:
-        """Ends the feeds whose workers these are."""
+        """Ends the feeds whose workers these are, for good."""
+        self._stopped = True
         for follower in filter(None, (ref() for ref in self._followers)):
             if follower.feed is not None:
                 follower.feed.stop(0)
@@ -96,6 +111,7 @@ class Stream:
         if self.feed is not None:
             self.feed.stop(0)
             self._span, _ = restored(self.state(), of=self._fingerprint, seed=None, span=Span())
+            self._let_go()
         self._for_loops(replace(self._span, per_run=self.options.epochs or 1, held=True), leader=leader)
 
     def _for_loops(self, span: Span, *, leader: Feed | None = None) -> Feed:
@@ -121,12 +137,23 @@ class Stream:
         self.feed = feed
         # A forgotten runner must not leave threads behind: they hold the feed, never the runner or this.
         ending = Ending(feed)
-        weakref.finalize(self, ending.run)
+        self._ending = weakref.finalize(self, ending.run)
         feed.on_failure = ending.leave
-        for follower in filter(None, (ref() for ref in self._followers)):
-            follower._follow(feed)
-        feed.start()
+        try:
+            for follower in filter(None, (ref() for ref in self._followers)):
+                follower._follow(feed)
+            feed.start()
+        except BaseException:  # nothing has begun: the next one who asks hears the same
+            feed.stop(0)
+            self._let_go()
+            raise
         return feed
+
+    def _let_go(self) -> None:
+        """The feed was stopped, and another one will follow."""
+        self.feed = None
+        if self._ending is not None:
+            self._ending.detach()
 
     def _record_shuffle(self) -> Shuffle | None:
         shuffle = self.options.shuffle
@@ -134,7 +161,7 @@ class Stream:
             return None if isinstance(self.kind, IndexedSource) else Shuffle()
         return shuffle or None
 
-    @property
+    @cached_property
     def _fingerprint(self) -> dict[str, Any]:
         return fingerprint(self._source, self.kind, options=self.options)
 

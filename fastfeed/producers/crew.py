@@ -107,13 +107,22 @@ class Crew:
         for _ in holds:  # only now: an exception of a signal handler must not lose them
             self.gone.popleft()
 
-    def succeed(self, lane: Lane, status: int, *, order: Sequence[Any], dispatcher: Dispatcher | None) -> Lane | None:
+    def busy(self, lane: Lane, dispatcher: Dispatcher | None) -> bool:
+        """Whether a worker makes something for this feed now, as far as can be known."""
+        if dispatcher is not None:
+            return bool(_hands(lane, dispatcher))
+        return any(t not in lane.ended and lane.progress[t][0] < self._allowed for t in range(lane.task.threads))
+
+    def succeed(
+        self, lane: Lane, status: int, *, order: Sequence[Any], dispatcher: Dispatcher | None, beside: bool
+    ) -> Lane | None:
         """The end of a worker that should not have ended: the feed's, or else its successor."""
-        hands = [hand for thread in range(lane.task.threads) for hand in _in_hand(lane, thread, dispatcher=dispatcher)]
+        hands = _hands(lane, dispatcher)
         death = self._death(lane, status, named=[self._name(lane, hand, dispatcher=dispatcher) for hand in hands])
         guilty = []
         if dispatcher is not None:  # of a callable nothing can be left out
-            guilty = self._strikes.blame([(h.key, h.record) for h in hands], accidental=death.accidental)
+            samples = [(h.key, h.record) for h in hands]
+            guilty = self._strikes.blame(samples, accidental=death.accidental, beside=beside)
         fruitful = lane.delivered > 0 or bool(guilty)
         hopeless = self._strikes.hopeless(lane.task.index, fruitful=fruitful, accidental=death.accidental)
         if self._options.on_worker_death == "raise" or hopeless:
@@ -186,6 +195,10 @@ class Crew:
         for thread in range(lane.task.threads):
             producer = lane.task.producer(thread)
             self._before[producer] = stats.total((self._before[producer], lane.board.row(thread)))
+
+
+def _hands(lane: Lane, dispatcher: Dispatcher | None) -> list[InHand]:
+    return [hand for thread in range(lane.task.threads) for hand in _in_hand(lane, thread, dispatcher=dispatcher)]
 
 
 def _in_hand(lane: Lane, thread: int, *, dispatcher: Dispatcher | None) -> list[InHand]:

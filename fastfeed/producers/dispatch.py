@@ -63,7 +63,7 @@ class Dispatcher:
         self._over = False
         self._broken: BaseException | None = None
         self.ready_limit = 2**30  # batches that can leave, and are taken no more of
-        self.held = False  # whether somebody asked in vain, because there are so many
+        self.held = False  # whether somebody asked in vain, because so many are ready or being made
         self.reading = False  # whether the thread is in the user's code
         self._bell = Descriptor(os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC))
         self.thread = threading.Thread(target=self._run, name="fastfeed-dispatch", daemon=True)
@@ -102,8 +102,9 @@ class Dispatcher:
         """The item has come back as a batch, or as none. Under the lock."""
         deal = self._with[worker].pop(ticket)
         self.give_up(deal)
-        if deal.suspect:
+        if deal.suspect or self._again.get(worker):
             self.ring()  # its worker may have more now
+        self.taken()  # and others, where this one waits for a straggler's
 
     def detach(self, worker: int) -> list[Deal]:
         """The worker is gone; what it had, the lowest ticket first. Under the lock."""
@@ -112,7 +113,7 @@ class Dispatcher:
         return sorted(lost, key=lambda d: d.ticket)
 
     def taken(self) -> None:
-        """The consumer has taken a batch. Under the lock."""
+        """A batch has gone out of what counts. Under the lock."""
         if self.held and len(self._order.ready) * 2 <= self.ready_limit:
             self.held = False
             self.ring()
@@ -231,8 +232,10 @@ class Dispatcher:
         has its place in memory as well as what must wait for a straggler's batch."""
         with self._lock:
             ready, out = len(self._order.ready), sum(map(len, self._with.values()))
-            self.held = ready >= self.ready_limit
-            return 0 if self.held else max(self.ready_limit - ready - out, 0 if self._with.get(worker) else 1)
+            least = 0 if self._with.get(worker) or ready >= self.ready_limit else 1
+            allowance = max(self.ready_limit - ready - out, least)
+            self.held = self.held or not allowance
+            return allowance
 
     def _next(self) -> Deal | None:
         while not self._read and not self._over:

@@ -75,6 +75,7 @@ class Maker:
         self._transform: Callable[..., Any] | None = options.transform
         self._tells_worker = options.transform is not None and takes(options.transform, "worker")
         self._reseed = reseed
+        self._rank = (options.shard or (0, 1))[0]
         plain = not source.indexed or isinstance(getattr(source, "data", None), PLAIN)
         # Whether code of the user's runs for single items: seeding for each of them takes 10 us.
         self._draws = self._tells_worker or (reseed is not None and not (plain and options.transform is None))
@@ -88,7 +89,7 @@ class Maker:
     def begin(self, worker: Worker) -> None:
         """A producer begins an epoch: from here a callable draws."""
         if self._reseed is not None:
-            self._reseed((worker.seed, worker.epoch, worker.index))
+            self._reseed((worker.seed, worker.epoch, self._rank * worker.count + worker.index))
 
     def make(self, payload: Any, place: str, *, outlet: Outlet, worker: Worker, at: tuple[int, int]) -> Batch | None:
         """The batch, or None where it has no records; `at` is its ticket or epoch, and its number in it."""

@@ -16,8 +16,12 @@ class Member(Protocol):
     def prepare(self) -> Sequence[Lane]:
         """One lane for each process."""
 
-    def exited(self, lane: Lane, status: int) -> Lane | None:
-        """A worker process has ended; the lane to take the place of its one."""
+    def busy(self, lane: Lane) -> bool:
+        """Whether the process makes something for this member."""
+
+    def exited(self, lane: Lane, status: int, *, beside: bool) -> Lane | None:
+        """A worker process has ended, which made something for another member `beside`; the lane to take the place of
+        its one."""
 
     def failed(self, error: Exception) -> None:
         """Workers cannot be started."""
@@ -50,7 +54,11 @@ class Pool:
             member.stop()
 
     def _exited(self, host: Host, status: int) -> Host | None:
-        heirs = [lane.owner.exited(lane, status) for lane in host.lanes]
+        # Whoever was at work may be to blame: asked before anything is done about it.
+        busy = [len(host.lanes) > 1 and lane.owner.busy(lane) for lane in host.lanes]
+        heirs = [
+            lane.owner.exited(lane, status, beside=any(busy[:n] + busy[n + 1 :])) for n, lane in enumerate(host.lanes)
+        ]
         lanes = [heir for heir in heirs if heir is not None]
         return Host(lanes) if lanes else None
 

@@ -92,8 +92,7 @@ class ProcessProducers:
 
     def take(self, timeout_s: float) -> Made | None:
         """The next batch or end of epoch; None at the end. Raises the failure, or Timeout after `timeout_s`."""
-        deadline = 0.0
-        order = self._order
+        deadline, order = 0.0, self._order
         self._mailbox.refuse_copies()
         while True:
             with self._lock:
@@ -105,8 +104,7 @@ class ProcessProducers:
                     self._crew.give_back()
                     self._drain()
                 if order.settled():
-                    ready = order.pop()
-                    made = None if ready is None else self._hand_out(ready)
+                    made = self._hand_out(order.pop())
                     if self._dispatcher is not None:
                         self._dispatcher.taken()
                     return made
@@ -181,8 +179,8 @@ class ProcessProducers:
         own = [f"in the trainer, {stack_of(self._dispatcher.thread)}"] if reading and self._dispatcher else []
         return "\n".join([*own, self._crew.stacks()])
 
-    def _hand_out(self, ready: Ready | Made) -> Made:
-        if isinstance(ready, Made):
+    def _hand_out(self, ready: Ready | Made | None) -> Made | None:
+        if ready is None or isinstance(ready, Made):
             return ready
         lane, (kind, thread, slot, key, item, rows, room, _) = ready
         if self._dispatcher is None:
@@ -277,7 +275,11 @@ class ProcessProducers:
             self._order.fail(failure, None)
         self._mailbox.wake()
 
-    def exited(self, lane: Lane, status: int) -> Lane | None:
+    def busy(self, lane: Lane) -> bool:
+        """Whether a worker makes something for this feed."""
+        return not self._stopped and self._crew.busy(lane, self._dispatcher)
+
+    def exited(self, lane: Lane, status: int, *, beside: bool) -> Lane | None:
         """A worker has ended; the one to start in its place."""
         if self._stopped:  # a signal handler that calls stop() may hold the lock
             lane.exited = True
@@ -288,10 +290,10 @@ class ProcessProducers:
             lane.exited = True
             lane.close()
             well = lane.failed or len(lane.ended) == lane.task.threads
-            heir = None
+            heir, dealer = None, self._dispatcher
             if not well:
-                heir = self._crew.succeed(lane, status, order=self._order, dispatcher=self._dispatcher)
-            if heir is None and self._dispatcher is not None:
-                self._dispatcher.detach(lane.task.lane)
+                heir = self._crew.succeed(lane, status, order=self._order, dispatcher=dealer, beside=beside)
+            if heir is None and dealer is not None:
+                dealer.detach(lane.task.lane)
         self._mailbox.wake()
         return heir

@@ -78,8 +78,10 @@ class Sequence(Generic[T]):
 
     def end_epoch(self, epoch: int) -> None:
         """One producer has put everything that it has in this epoch; the last one lets the next epoch pass."""
+        if self.ordered:  # its end has a ticket
+            return
         self._finished[epoch] = self._finished.get(epoch, 0) + 1
-        while not self.ordered and self._finished.get(self.turn, 0) == self._producers:
+        while self._finished.get(self.turn, 0) == self._producers:
             del self._finished[self.turn]
             self.turn += 1
             self.ready.append(END_OF_EPOCH)

@@ -25,11 +25,11 @@ class Strikes:
         self._samples: Counter[Sample] = Counter()
         self._fruitless: Counter[int] = Counter()
 
-    def blame(self, hands: Sequence[Sample], *, accidental: bool) -> list[Sample]:
-        """Notes a death over `hands`; the one that has killed too often. Of several it may have been any: nobody is
-        guilty but who was alone the last time."""
+    def blame(self, hands: Sequence[Sample], *, accidental: bool, beside: bool = False) -> list[Sample]:
+        """Notes a death over `hands`; the one that has killed too often. Of several it may have been any, also of those
+        that another feed had `beside` these: nobody is guilty but who was alone the last time."""
         self._samples.update(hands)
-        if len(hands) != 1 or self._samples[hands[0]] < (ACCIDENTS if accidental else LIMIT):
+        if len(hands) != 1 or beside or self._samples[hands[0]] < (ACCIDENTS if accidental else LIMIT):
             return []
         ticket = hands[0][0]
         for sample in [s for s in self._samples if s[0] == ticket]:  # the records behind it have other places now

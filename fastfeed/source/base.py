@@ -51,13 +51,15 @@ class Source(Protocol):
 @dataclass(frozen=True)
 class Items:
     """The half of an ordered source that makes items of payloads; `size` is the number of records in a whole item, or
-    0 where items are batches. With `repeats` an index comes more than once in an epoch."""
+    0 where items are batches. With `repeats` an index comes more than once in an epoch. The items are those of one
+    rank: `shard` tells its draws from those of others."""
 
     indexed: bool
     records: bool
     data: Any = None
     size: int = 0
     repeats: bool = False
+    shard: tuple[int, int] = (0, 1)
 
     def fetch(self, part: Any) -> Any:
         """The record or batch at index `part`, or the item itself."""
@@ -65,7 +67,8 @@ class Items:
 
     def draw_key(self, part: Any, *, number: int, position: int) -> tuple[int, ...] | None:
         """The record's index; its place in the epoch where it has none, or comes more than once."""
-        place = number * max(1, self.size) + position
+        rank, world = self.shard
+        place = (number * max(1, self.size) + position) * world + rank
         if not self.indexed:
             return (place,)
         return (int(part), place) if self.repeats else (int(part),)

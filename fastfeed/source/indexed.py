@@ -30,7 +30,9 @@ class IndexedSource:
         self.records = self._chunk > 0
         self._recipe = Recipe(options.shuffle is True, options.sampler, options.shard, options.remainder)
         repeats = bool(getattr(options.sampler, "repeats", False)) or options.remainder == "pad"
-        self.shipped = Items(True, self.records, data, self._chunk, repeats or isinstance(data, Mix))
+        repeats = repeats or isinstance(data, Mix)
+        shard = options.shard or (0, 1)
+        self.shipped = Items(True, self.records, data, size=self._chunk, repeats=repeats, shard=shard)
         self.fetch = self.shipped.fetch
         self.draw_key = self.shipped.draw_key
         self._lock = threading.Lock()

@@ -27,7 +27,7 @@ class SharedSource:
         self._start = start or FROM_THE_START
         self.records = self._chunk > 0
         self.again = not ends_for_good(stream)
-        self.shipped = Items(False, self.records, size=self._chunk)
+        self.shipped = Items(False, self.records, size=self._chunk, shard=self._shard)
         self.draw_key = self.shipped.draw_key
         self._lock = threading.Lock()
         self._iterator: Iterator[Any] = iter(())
@@ -36,6 +36,7 @@ class SharedSource:
         self._first: int | None = None
         self._number = 0
         self._ended = False
+        self._gave = False  # whether there ever was an item
         refuse(options, names=("sampler",), kind="an iterable")
         if (options.epochs or 1) > 1 and not self.again:
             raise OptionError(
@@ -75,6 +76,12 @@ class SharedSource:
             self._ended = True
             raise ProducerFailed(f"batch {self._ticket}", error, ticket=self._ticket) from error
         self._ended = payload is EpochEnd
+        if self._ended and self._gave and not self._number:
+            raise OptionError(
+                f"the iterable was empty in epoch {epoch} and was not before: needed a new iterator from each iter(), "
+                "and it seems to return one that is used up"
+            )
+        self._gave = self._gave or not self._ended
         self._ticket += 1
         self._number += 1
         return Item(self._ticket - 1, payload, self._number - 1)

@@ -58,6 +58,7 @@ class Position:
         self._head = 0  # records of the log's first entry that were delivered
         self._owed = 0  # records delivered and not yet worked off
         self.batches, self.records = counts
+        self.resumed = any(counts)  # whether something was had before
 
     def arrived(self, stream: int, item: int, *, rows: int) -> None:
         """An item whose `rows` records (those not had before) will be delivered after all that came earlier."""

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from fastfeed.sinks.session_queue import SessionQueue
 
 
+MOST_SHARED = 24  # a message to a worker process has no room for the descriptors of more
 STOP_S = 1.8  # stop() promises two seconds
 
 
@@ -201,6 +202,8 @@ class FeedRunner:
             raise OptionError("also(processes=...): the worker processes are those of the first runner: leave it out")
         names = ("threads", "processes", "seed", "memory", "on_worker_death", "stall_timeout_s")
         runner = FeedRunner(source, **{name: getattr(self.options, name) for name in names} | options)
+        if self._stream.followers == MOST_SHARED:
+            raise OptionError(f"also(): {MOST_SHARED} runners share these workers already: make a FeedRunner")
         runner._leader = self
         self._stream.share(runner._stream)
         return runner

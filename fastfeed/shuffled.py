@@ -58,7 +58,8 @@ class Shuffled:
             return True
         while self._kept and self._pool.wants():
             self._begin()
-            self._mix(self._pool, *self._kept[0])
+            made, batch = self._kept[0]
+            self._mix(self._pool, made, batch=batch)
             self._kept.popleft()
             self._amidst = False
         return may_read and self._pool.wants()
@@ -77,7 +78,7 @@ class Shuffled:
         elif self._missing:
             self._kept.append((made, batch))
         else:
-            self._mix(self._pool, made, batch)
+            self._mix(self._pool, made, batch=batch)
         self._amidst = False
 
     def end_epoch(self) -> None:
@@ -167,7 +168,7 @@ class Shuffled:
             self._missing.add((made.stream, made.number))
             self._refuse_less(made, batch.rows)
 
-    def _mix(self, pool: ShufflePool, made: Made, batch: Batch) -> None:
+    def _mix(self, pool: ShufflePool, made: Made, *, batch: Batch) -> None:
         pool.push(batch, stream=made.stream, item=made.number)
         self.had(made.stream, made.number)
 

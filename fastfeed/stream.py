@@ -54,6 +54,11 @@ class Stream:
     def for_session(self) -> Feed:
         """The feed for the queue of a session: one run, without end where epochs= is not given."""
         span = replace(self._span, per_run=self.options.epochs, once=True)
+        if span.pool is not None:
+            raise StateError(
+                "the state has records in the pool of a loop's shuffle, which a session's queue does not have: go on "
+                "in a loop, or save with shuffle=False"
+            )
         if span.left == 0:
             raise StateError(
                 f"the state is at the end of its run: all {span.per_run} epochs were delivered. Raise epochs= to go on"
@@ -87,6 +92,11 @@ class Stream:
         for follower in filter(None, (ref() for ref in self._followers)):
             if follower.feed is not None:
                 follower.feed.stop(0)
+
+    @property
+    def followers(self) -> int:
+        """How many share the workers."""
+        return len(self._followers)
 
     @property
     def shares(self) -> bool:

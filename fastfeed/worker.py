@@ -38,6 +38,13 @@ class Worker:
         (seed, epoch, index of the producer): runs with the same seed draw the same numbers, however many work."""
         return np.random.default_rng((self.seed, self.epoch, *(self.item or (self.index,))))
 
+    def at(self, item: tuple[int, ...]) -> Worker:
+        """The same for one record of a transform's: `replace` takes 4 us."""
+        one = object.__new__(Worker)
+        one.__dict__.update(self.__dict__, item=item)
+        one.__dict__.pop("rng", None)
+        return one
+
     @property
     def start(self) -> int:
         """How many items of its share were delivered before, in a run that this one resumes: begin with the next.

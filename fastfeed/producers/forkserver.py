@@ -32,7 +32,7 @@ EVENT = struct.Struct("<cqqq")  # b"S", lane, pid, 0: started, with a pidfd; b"X
 MESSAGE_NBYTES = 2**16
 # Libraries that start one thread for each core would have each worker start as many; who wants that says so.
 ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
-MOST_FDS = 128  # of one message; Linux passes 253
+MOST_FDS = 253  # of one message, as many as Linux passes
 CLOSE_S = 0.3
 
 

@@ -137,7 +137,7 @@ class Maker:
             return worker
         if self._reseed is not None:
             self._reseed((worker.seed, worker.epoch, *key))
-        return replace(worker, item=key) if self._tells_worker else worker
+        return worker.at(key) if self._tells_worker else worker
 
     def _item(self, part: Any, place: str, *, worker: Worker) -> Any:
         try:

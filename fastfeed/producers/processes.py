@@ -136,7 +136,7 @@ class ProcessProducers:
         # Where others use the workers, too, these go on when this feed has come to its end.
         mine = self._leads and (self._stopped or len(self._pool.members) == 1)
         ended = not mine or self._pool.supervisor.join(timeout_s)
-        if self._dispatcher is not None:
+        if self._dispatcher is not None and (mine or self._stopped):
             ended = self._dispatcher.join(max(0.0, deadline - time.perf_counter())) and ended
         if ended and self._stopped and self._lock.acquire(timeout=0.1):
             self._order.clear()

@@ -134,7 +134,8 @@ class Pump:
                 else:
                     self._enqueue_records(batch)
                 self.rows += batch.rows
-            if self.rows < self._ops.batch_size and self._feed.options.last_batch == "drop":
+            fresh = not self._feed.position.resumed  # of a run that is resumed at its end there may be little left
+            if fresh and self.rows < self._ops.batch_size and self._feed.options.last_batch == "drop":
                 raise never_filled(self.rows, self._ops.batch_size)
             self._run(self._ops.finish)
             self._over.set()  # what is left in the queue needs nobody

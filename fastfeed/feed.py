@@ -226,6 +226,8 @@ class Feed:
         if self._shuffled is not None:
             self.position.end_epoch()
             self._shuffled.end_epoch()
+            if not self.runs.again:
+                self._shuffled.end()
             if self._shuffled.empty:
                 self.runs.delivered()
                 self._refuse_nothing()

@@ -57,7 +57,7 @@ class Runs:
         self.complete = 0  # runs that are over
         self.paused = False  # a run or an epoch has come to its end
         self.told = span.held  # and whoever takes has heard so, or nobody has taken yet
-        self._again = again
+        self.again = again
         self._received = 0
 
     @property
@@ -81,7 +81,7 @@ class Runs:
     def delivered(self) -> None:
         """All of an epoch has left, or is about to."""
         self.epoch += 1
-        self.paused = self._again and not self.span.once and (self.span.each or self.over)
+        self.paused = self.again and not self.span.once and (self.span.each or self.over)
 
     def go_on(self) -> None:
         """The next run or epoch begins. Who comes for a second run will come for a third: it is made ahead."""

@@ -13,7 +13,7 @@ import numpy as np
 from fastfeed.errors import FeedWarning, OptionError, message_of
 from fastfeed.mix import Mix
 from fastfeed.options import FeedOptions, Shuffle
-from fastfeed.position import starts_of
+from fastfeed.position import DONE, starts_of
 from fastfeed.runs import Span
 from fastfeed.source import CallableSource, IndexedSource, SharedSource, Source
 
@@ -90,13 +90,14 @@ def restored(state: Any, *, of: dict[str, Any], seed: int | None, span: Span) ->
 
 def warn_of_reading_again(source: Source, span: Span) -> None:
     """Says what it costs where a stream can only be read from its beginning."""
-    items = sum(start.first for start in span.starts.values())
+    passed = [start.first for start in span.starts.values()]
+    where = "at the end of" if max(passed, default=0) >= DONE else f"{sum(passed)} items into"
     takes_start = isinstance(source, CallableSource) and source.takes_worker
-    if items and not isinstance(source, IndexedSource) and not takes_start:
+    if any(passed) and not isinstance(source, IndexedSource) and not takes_start:
         how = "let the callable take `worker` and begin at worker.start, or hand in an indexable"
         warnings.warn(
-            f"the state is {items} items into the epoch, and the source can only be read from its beginning: they are "
-            f"made again and passed over, which takes as long as it did before. To begin at once, {how}",
+            f"the state is {where} the epoch, and the source can only be read from its beginning: what was had is made "
+            f"again and passed over, which takes as long as it did before. To begin at once, {how}",
             FeedWarning,
             stacklevel=3,
         )

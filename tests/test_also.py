@@ -111,6 +111,22 @@ def test_what_a_killed_worker_had_is_made_again_for_both() -> None:
         assert column(seen + list(checks)) == list(range(100))
 
 
+def test_a_record_that_kills_is_set_aside_and_no_other_one_of_either_feed() -> None:
+    def kills(record: np.ndarray) -> np.ndarray:
+        if record[0] == 21:
+            os._exit(3)
+        return record
+
+    with FeedRunner(Records(40), batch_size=4, processes=1, on_worker_death="restart", transform=kills) as runner:
+        validation = runner.also(Records(100), batch_size=5)
+        checks = iter(validation)
+        seen = list(islice(checks, 1))
+        assert column(runner) == [n for n in range(40) if n != 21]
+        assert column([*seen, *checks]) == list(range(100))
+        assert len(runner.snapshot().set_aside) == 1
+        assert not validation.snapshot().set_aside
+
+
 @pytest.mark.parametrize("mix", MIXES, ids=str)
 def test_the_end_of_the_first_runner_is_the_end_of_the_second(mix: dict[str, Any]) -> None:
     with FeedRunner(Records(40), batch_size=4, **mix) as runner:

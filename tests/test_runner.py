@@ -6,6 +6,7 @@ import gc
 import threading
 import weakref
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -186,6 +187,23 @@ def test_plain_iteration_shuffles_the_records_of_any_source(shuffle: Any) -> Non
     got = ids_of(FeedRunner(shared_out(80, 4), shuffle=shuffle, batch_size=4, seed=1))
     assert got != list(range(80))
     assert sorted(got) == list(range(80))
+
+
+@pytest.mark.parametrize("total", [1, 5, 80])
+@pytest.mark.parametrize("taken", [0, 1, 20])
+@pytest.mark.filterwarnings("ignore:the state is .* the epoch:fastfeed.FeedWarning")
+def test_an_iterator_that_is_shuffled_ends_and_goes_on(total: int, taken: int) -> None:
+    def runner() -> FeedRunner:
+        return FeedRunner(chunks(total, 4), shuffle=Shuffle(20, 5), batch_size=4, seed=1)
+
+    whole = ids_of(runner())
+    assert sorted(whole) == list(range(total))
+    first = runner()
+    batches = list(islice(first, taken))
+    rest = runner().restore(first.state())
+    first.stop()
+    if len(ids_of(batches)) < total:
+        assert ids_of([*batches, *rest]) == whole
 
 
 def test_a_loop_keeps_the_runner_that_nobody_else_holds() -> None:

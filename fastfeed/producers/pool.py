@@ -37,7 +37,7 @@ class Member(Protocol):
 
 
 class Pool:
-    """Every process has a lane of each member."""
+    """Every process has a lane of each member; where one has died, each member has a process of its own instead."""
 
     def __init__(self) -> None:
         self.members: list[Member] = []
@@ -53,14 +53,14 @@ class Pool:
         for member in self.members[1:]:
             member.stop()
 
-    def _exited(self, host: Host, status: int) -> Host | None:
+    def _exited(self, host: Host, status: int) -> list[Host]:
         # Whoever was at work may be to blame: asked before anything is done about it.
         busy = [len(host.lanes) > 1 and lane.owner.busy(lane) for lane in host.lanes]
         heirs = [
             lane.owner.exited(lane, status, beside=any(busy[:n] + busy[n + 1 :])) for n, lane in enumerate(host.lanes)
         ]
-        lanes = [heir for heir in heirs if heir is not None]
-        return Host(lanes) if lanes else None
+        # Each in a process of its own now: the next death tells over whose sample it was.
+        return [Host([heir]) for heir in heirs if heir is not None]
 
     def _failed(self, error: Exception) -> None:
         for member in self.members:

@@ -21,13 +21,13 @@ POLL_MS = 200
 
 
 class Supervisor:
-    """`exited(host, status)` is called for each worker that has ended, and gives the one to start in its place;
+    """`exited(host, status)` is called for each worker that has ended, and gives what to start in its place;
     `failed(error)` where workers cannot be started at all; `tick()` now and then; `over()` when none will follow."""
 
     def __init__(
         self,
         *,
-        exited: Callable[[Host, int], Host | None],
+        exited: Callable[[Host, int], Sequence[Host]],
         failed: Callable[[Exception], None],
         tick: Callable[[], None],
         over: Callable[[], None],
@@ -127,9 +127,7 @@ class Supervisor:
         return True
 
     def _gone(self, number: int, status: int) -> None:
-        heir = self._exited(self._alive.pop(number), status)
-        if heir is not None:
-            self._waiting.append(heir)
+        self._waiting.extend(self._exited(self._alive.pop(number), status))
 
     def _all_lost(self) -> None:
         """The fork server is gone, and the kernel kills its workers; until it has, they may still deliver."""

@@ -104,12 +104,13 @@ def warn_of_reading_again(source: Source, span: Span) -> None:
 
 
 def _digest(sampler: Any) -> str | None:
-    """What tells a sampler from others of its class: the numbers that it holds, or is."""
+    """What tells a sampler from others of its class: the arrays of numbers that it holds, or is. A single number may be
+    a counter."""
     if sampler is None:
         return None
     plain = isinstance(sampler, (list, tuple, range, np.ndarray))
     held = [sampler] if plain else getattr(sampler, "__dict__", {}).values()
-    numbers = [np.asarray(h) for h in held if isinstance(h, (int, float, str, list, tuple, range, np.ndarray))]
+    numbers = [np.asarray(h) for h in held if isinstance(h, (list, tuple, range, np.ndarray))]
     sums = [zlib.crc32(n.tobytes()) for n in numbers if n.dtype.kind in "biuf"]
     return f"{type(sampler).__name__} {'-'.join(f'{s:08x}' for s in sums)}".strip()
 

@@ -36,7 +36,8 @@ class Ring:
 
     def __init__(self, *, threads: int = 1, budget: int = 2**24, wanted: int = 6) -> None:
         skip = ((0, 0),) * threads
-        numbers = {"lane": 0, "index": 0, "count": threads, "seed": 0, "first_epoch": 0, "epochs": 1, "nbytes": 0}
+        numbers = dict.fromkeys(("lane", "index", "seed", "first_epoch", "nbytes", "rank"), 0)
+        numbers |= {"count": threads, "epochs": 1}
         task = Task(threads=threads, skip=skip, dispatched=True, allowed=1, budget=budget, wanted=wanted, **numbers)
         self._gone: deque[Hold] = deque()
         self._tokens, tokens = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)

@@ -70,6 +70,7 @@ class Crew:
             epochs=len(self._course.epochs),
             skip=skip or self._passed(index),
             dispatched=self._dispatched,
+            rank=(options.shard or (0, 1))[0],
             allowed=self._allowed,
             budget=options.memory_nbytes // processes,
             wanted=self.ready_limit() // processes + threads + 1 + (EARLY if self._reorders else 0),

@@ -46,6 +46,7 @@ class Task:
     epochs: int
     skip: tuple[tuple[int, int], ...]
     dispatched: bool
+    rank: int
     allowed: int
     budget: int
     wanted: int
@@ -71,7 +72,7 @@ def main(message: dict[str, Any], fds: Sequence[int]) -> int:
     """
     _keep_heap()
     first = Task(**message["tasks"][0])
-    _reseed((first.seed, first.first_epoch, first.index))
+    _reseed((first.seed, first.first_epoch, first.rank, first.index, first.lane))
     exclusive = len(message["tasks"]) == 1 and first.threads == 1
     producers: list[Producer] = []
     polite: list[Producer] = []

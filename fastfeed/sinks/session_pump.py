@@ -106,6 +106,12 @@ class Pump:
         start_s, first_waited, first_count = self._warm
         return (self._end_s or time.perf_counter()) - start_s, waited - first_waited, count - first_count
 
+    def state(self) -> dict[str, Any]:
+        """The feed's, with what the session has taken until now."""
+        with self._lock:
+            self.note()
+            return self._feed.state()
+
     def note(self) -> None:
         """Tells the feed how many records the session has taken out of the queue, which keeps their order."""
         with self._lock:

@@ -129,9 +129,7 @@ class SessionQueue:
                 "state() of a session whose queue shuffles: nobody can tell which records it has given. Say "
                 "shuffle=True for an indexable (which is shuffled by index) or shuffle=False"
             )
-        if self._pump is not None:
-            self._pump.note()
-        return self._feed.state()
+        return self._feed.state() if self._pump is None else self._pump.state()
 
     def snapshot(self) -> Snapshot:
         """The feed's counters, with what the graph measured about its consumer."""

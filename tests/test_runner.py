@@ -208,10 +208,10 @@ def test_an_iterator_that_is_shuffled_ends_and_goes_on(total: int, taken: int) -
 
 def test_a_loop_keeps_the_runner_that_nobody_else_holds() -> None:
     seen = []
-    for batch in FeedRunner(shared_out(200, 4), threads=2):
+    for batch in FeedRunner(shared_out(40, 4), threads=2):
         gc.collect()
         seen.append(batch)
-    assert sorted(ids_of(seen)) == list(range(200))
+    assert sorted(ids_of(seen)) == list(range(40))
 
 
 def test_a_forgotten_runner_ends_its_threads() -> None:

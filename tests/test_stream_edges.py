@@ -82,7 +82,7 @@ AS_PRODUCED: dict[str, AsProduced] = {
 
 
 @pytest.mark.parametrize("kind", AS_PRODUCED)
-@pytest.mark.filterwarnings("ignore:the state is .* items into the epoch")
+@pytest.mark.filterwarnings("ignore:the state is .* the epoch")
 def test_the_first_batch_of_a_resumed_run_may_be_a_smaller_one(kind: str) -> None:
     source, options = AS_PRODUCED[kind]()
     with FeedRunner(source, **options, **OPTIONS) as runner:

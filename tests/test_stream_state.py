@@ -13,7 +13,7 @@ from tests.stream_cases import any_mixes, cases, thread_mixes
 from tests.streams import CALLABLES, KINDS, SEED, Case, Rows, by_epoch, epochs, play
 
 ORDERED = tuple(kind for kind in KINDS if kind not in CALLABLES)
-QUIET = pytest.mark.filterwarnings("ignore:the state is .* items into the epoch")  # that is what is tested here
+QUIET = pytest.mark.filterwarnings("ignore:the state is .* the epoch")  # that is what is tested here
 in_threads = settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
 in_processes = settings(max_examples=5, deadline=None, phases=(Phase.explicit, Phase.reuse, Phase.generate))
 pytestmark = QUIET

@@ -15,6 +15,7 @@ from fastfeed.mix import Mix
 from fastfeed.options import FeedOptions, Shuffle
 from fastfeed.position import DONE, starts_of
 from fastfeed.runs import Span
+from fastfeed.samplers import Balanced, Weighted
 from fastfeed.source import CallableSource, IndexedSource, SharedSource, Source
 
 VERSION = 1
@@ -105,12 +106,13 @@ def warn_of_reading_again(source: Source, span: Span) -> None:
 
 def _digest(sampler: Any) -> str | None:
     """What tells a sampler from others of its class: the arrays of numbers that it holds, or is. A single number may be
-    a counter."""
+    a counter, but for our own."""
     if sampler is None:
         return None
     plain = isinstance(sampler, (list, tuple, range, np.ndarray))
     held = [sampler] if plain else getattr(sampler, "__dict__", {}).values()
-    numbers = [np.asarray(h) for h in held if isinstance(h, (list, tuple, range, np.ndarray))]
+    kinds = (list, tuple, range, np.ndarray, *((int,) if isinstance(sampler, (Weighted, Balanced)) else ()))
+    numbers = [np.asarray(h) for h in held if isinstance(h, kinds)]
     sums = [zlib.crc32(n.tobytes()) for n in numbers if n.dtype.kind in "biuf"]
     return f"{type(sampler).__name__} {'-'.join(f'{s:08x}' for s in sums)}".strip()
 

@@ -18,7 +18,7 @@ from typing import Any
 import cloudpickle
 
 from fastfeed.batch import BatchSpec
-from fastfeed.errors import FeedError
+from fastfeed.errors import FeedError, ProducerError
 from fastfeed.producers.failure import revive
 from fastfeed.producers.ship import Shipment
 from fastfeed.producers.worker import STACKS_SIGNAL, Task
@@ -85,10 +85,12 @@ class Lane:
         self._their_news.close()
         self._their_work.close()
 
-    def learn_of(self, slot: int) -> None:
-        """Hears what must be known before the slot can be opened."""
+    def learn_of(self, slot: int) -> bool:
+        """Hears what must be known before the slot can be opened; false where the worker died before it had told."""
         while self.spec is None or not self.reader.knows(slot):
-            self._hear()
+            if not self._hear():
+                return False
+        return True
 
     def agree(self, spec: BatchSpec | None) -> str:
         """Takes the spec of all workers for its own; what differs."""
@@ -99,7 +101,8 @@ class Lane:
     def error(self, kind: bytes) -> tuple[FeedError, int | None]:
         """The error that a token speaks of, and its ticket: b"E" ends the feed, b"K" was skipped."""
         while not self._errors[kind]:
-            self._hear()
+            if not self._hear():
+                return ProducerError("a worker failed, and died before it could tell how"), None
         return self._errors[kind].popleft()
 
     def kill(self) -> None:
@@ -135,12 +138,14 @@ class Lane:
             time.sleep(0.002)
         return f"{head}:\n{_readable(text) or '  no answer'}"
 
-    def _hear(self) -> None:
+    def _hear(self) -> bool:
         data, fds = receive(self._news, NEWS.size, fds=1)
+        if not data:
+            return False
         kind, nbytes, first, count = NEWS.unpack(data)
         if kind == b"S":
             self.reader.add_part(fds[0], range(first, first + count), slot_nbytes=nbytes)
-            return
+            return True
         segment = Segment(fds[0], max(1, nbytes), writable=False)
         segment.close_fd()
         text = segment.map[:nbytes]
@@ -148,6 +153,7 @@ class Lane:
             self.spec = cloudpickle.loads(text)
         else:
             self._errors[kind].append(revive(text))
+        return True
 
 
 def _readable_within(fd: int, timeout_s: float) -> bool:

@@ -69,7 +69,7 @@ class ProcessProducers:
         """Packs the source; a lane for each process."""
         self._shipment = pack((self._source.shipped, self._options.shipped()), what="the source")
         ends = Ends(self._mailbox.entrance, self._stop, self._shipment)
-        lanes = [self._crew.hire(index, ends, owner=self) for index in range(self._options.processes)]
+        lanes = [self._crew.hire(n, ends, owner=self) for n in range(self._options.processes)]
         if self._dispatcher is not None:
             for lane in lanes:
                 self._dispatcher.attach(lane.task.lane, lane.work)
@@ -202,8 +202,7 @@ class ProcessProducers:
             finally:
                 self._lock.release()
 
-    def _look(self) -> bool:
-        """Whether a batch has come."""
+    def _look(self) -> bool:  # whether a batch has come
         with self._lock:
             self._drain()
             return bool(self._order.ready)
@@ -225,7 +224,8 @@ class ProcessProducers:
             return
         if kind in (BATCH, HOLE):
             if kind == BATCH and not (lane.agreed and lane.reader.knows(slot)):
-                lane.learn_of(slot)
+                if not lane.learn_of(slot):
+                    return
                 self._agree(lane)
                 self._limit(self._crew.ready_limit(max(1, lane.reader.slot_nbytes)))
             if not lane.odd:

@@ -183,9 +183,10 @@ class Writer:
 
     def announce(self, spec: BatchSpec) -> None:
         """Tells the spec of all batches to come, once."""
-        if not self._announced:
-            self._announced = True
-            self.tell(b"P", cloudpickle.dumps(spec))
+        with self._lock:  # no other producer's batch may be sent before
+            if not self._announced:
+                self.tell(b"P", cloudpickle.dumps(spec))
+                self._announced = True
 
     def _tell(self, segment: Segment, message: bytes) -> None:
         try:

@@ -21,7 +21,7 @@ import traceback
 from pathlib import Path
 from types import TracebackType
 
-_OWN = (str(Path(__file__).parent / "producers"), str(Path(__file__).parent / "source.py"))
+_OWN = (str(Path(__file__).parent / "producers"), str(Path(__file__).parent / "source"))
 
 
 class FeedError(Exception):

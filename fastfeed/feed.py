@@ -48,6 +48,7 @@ class Feed:
         self._shuffled: Shuffled | None = None
         self.position = Position(span.epoch, span.starts, counts=span.counts)
         self.delivers = True  # whether what is taken is what the trainer has had
+        self._allowed = (0, 0)  # what the producers have been told
         self._stage: AsProduced | Rebatcher | Records = Records()
         self._cut: deque[Batch] = deque()
         self._ended = False
@@ -61,7 +62,6 @@ class Feed:
     def start(self) -> None:
         """Starts the producers."""
         self._producers.start()
-        self._producers.allow(self.runs.allowed, asked=self.runs.asked)
 
     def first(self) -> Batch:
         """The first batch, as soon as it is made; it stays the first to be taken.
@@ -94,7 +94,9 @@ class Feed:
         """The next batch, or None after the last of a run; the time inside counts as waiting for input."""
         if self.runs.told:
             self.runs.go_on()
+        if self._allowed != (self.runs.allowed, self.runs.asked):  # also where an exception came between, last time
             self._producers.allow(self.runs.allowed, asked=self.runs.asked)
+            self._allowed = (self.runs.allowed, self.runs.asked)
         start = time.perf_counter()
         batch = self._next()
         now = time.perf_counter()
@@ -114,8 +116,7 @@ class Feed:
 
     def run(self, per_run: int | None, *, each: bool) -> None:
         """How many epochs make a run (None: no end), and whether `take` says so where an epoch ends."""
-        if self.runs.change(per_run, each=each):
-            self._producers.allow(self.runs.allowed, asked=self.runs.asked)
+        self.runs.change(per_run, each=each)
 
     def state(self) -> dict[str, Any]:
         """Where the consumer is, and the first epoch of the run that it is in."""

@@ -54,7 +54,6 @@ class Runs:
         self.asked = self.allowed  # epochs that somebody waits for; others are made ahead
         self.epoch = span.epoch  # whose batches come now
         self.first = span.run_first  # the first epoch of the run
-        self.complete = 0  # runs that are over
         self.paused = False  # a run or an epoch has come to its end
         self.told = span.held  # and whoever takes has heard so, or nobody has taken yet
         self.again = again
@@ -89,22 +88,20 @@ class Runs:
         self.allowed = max(self.allowed, self._at_once)
         self.asked = max(self.asked, self._at_once)
         if self.over:
-            self.complete += 1
             self.first = self.epoch
             per_run = self.span.per_run or 1
             self.asked = max(self.asked, self.epoch - self.epochs.start + per_run)
             self.allowed = max(self.allowed, self.asked + per_run)
 
-    def change(self, per_run: int | None, *, each: bool) -> bool:
-        """Another length of runs, and another place to say so; whether that changed anything."""
+    def change(self, per_run: int | None, *, each: bool) -> None:
+        """Another length of runs, and another place to say so."""
         if (per_run, each) == (self.span.per_run, self.span.each):
-            return False
+            return
         self.span = replace(self.span, per_run=per_run, each=each)
         left = FOREVER if per_run is None else self.first + per_run - self.epochs.start
         self._at_once = max(self._at_once, left)
         if not self.told:
             self.allowed, self.asked = max(self.allowed, left), max(self.asked, left)
-        return True
 
     def from_epoch(self, epoch: int, counts: tuple[int, int]) -> Span:
         """Where to go on with a whole epoch, when so many batches and records were had."""

@@ -129,7 +129,6 @@ class Shuffled:
 
     def _new_pool(self, batch: Batch) -> ShufflePool:
         options = self._options
-        size = options.batch_size or batch.rows
         nbytes = self._shuffle.capacity * batch.nbytes // batch.rows
         if nbytes > options.memory_nbytes:
             raise OptionError(
@@ -140,7 +139,7 @@ class Shuffled:
         LOG.info("the shuffle pool takes %.1f MB: %d records", nbytes / 1e6, self._shuffle.capacity)
         return ShufflePool(
             self._shuffle,
-            batch_size=size,
+            batch_size=int(options.batch_size or 0),  # a loop that shuffles has one
             last_batch=options.last_batch,
             seed=self._seed,
             epoch=self._epoch,
@@ -152,7 +151,7 @@ class Shuffled:
         self._pool = ShufflePool.restored(
             state,
             self._shuffle,
-            batch_size=options.batch_size or int(state["options"]["batch_size"]),
+            batch_size=int(options.batch_size or 0),
             last_batch=options.last_batch,
             seed=self._seed,
             pad=options.pad if options.padded else None,

@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fastfeed import FeedOptions, OptionError, ProducerError, Worker
+from fastfeed import FeedOptions, FeedRunner, OptionError, ProducerError, Worker
 from fastfeed.source import CallableSource, EpochEnd, IndexedSource, Item, SharedSource, source_from
+from tests.feeds import Readable
 
 
 def worker(index: int = 0, count: int = 1, epoch: int = 0) -> Worker:
@@ -250,3 +251,22 @@ def test_a_length_that_changes_between_epochs() -> None:
 def test_an_indexable_that_cannot_work(length: int, options: dict[str, Any], said: str) -> None:
     with pytest.raises(OptionError, match=said):
         source_from(Rows(length), FeedOptions(**options))
+
+
+class BrokenRows(Rows):
+    def __getitem__(self, index: int) -> int:
+        raise OSError("disk")
+
+
+def broken_stream() -> Iterator[int]:
+    yield 1
+    raise OSError("disk")
+
+
+@pytest.mark.parametrize("given", [broken_stream, broken_stream(), Readable(broken_stream), BrokenRows(4)])
+def test_the_trace_of_an_error_begins_in_the_users_own_code(given: Any) -> None:
+    options: dict[str, Any] = {"records": False, "transform": lambda item: np.full(2, item)}
+    with pytest.raises(ProducerError) as caught, FeedRunner(given, **options) as runner:
+        list(runner)
+    frames = [line for line in str(caught.value).splitlines() if line.lstrip().startswith("File ")]
+    assert __file__ in frames[0], "none of our own loops"

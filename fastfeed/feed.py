@@ -12,14 +12,14 @@ from typing import Any
 from fastfeed import stats
 from fastfeed.batch import Batch, BatchSpec
 from fastfeed.collate import AsProduced, Rebatcher, Records
-from fastfeed.errors import FeedError, FeedStopped, FeedTimeout
+from fastfeed.errors import FeedError, FeedStopped
 from fastfeed.options import FeedOptions
 from fastfeed.position import FROM_THE_START, ONLY, Position
 from fastfeed.producers.gate import Course
 from fastfeed.producers.processes import ProcessProducers
 from fastfeed.producers.sequence import END_OF_EPOCH, Made, Timeout
 from fastfeed.producers.threads import ThreadProducers
-from fastfeed.runs import Rest, Runs, Span, never_filled, no_batch
+from fastfeed.runs import Rest, Runs, Span, never_filled, no_batch, stalled
 from fastfeed.shuffled import Shuffled
 from fastfeed.source import source_from
 from fastfeed.stats import Snapshot, StageRow
@@ -68,13 +68,14 @@ class Feed:
 
         Raises SpecError where the source has no batch, ProducerError where it fails, FeedTimeout where it stalls.
         """
-        if not self._cut:
+        batch = None
+        while batch is None and not self.ended:  # where a run was restored at its end, the next one begins
+            self._go_on()
             batch = self._next()
-            if batch is not None:
-                self._cut.append(batch)
-        if not self._cut:
+        if batch is None:
             raise self.error or no_batch()
-        return self._cut[0]
+        self._cut.appendleft(batch)
+        return batch
 
     def deliver(self, stage: AsProduced | Rebatcher | Records) -> None:
         """Has every batch, also those looked at already, pass `stage`. Before the first `take`."""
@@ -92,11 +93,7 @@ class Feed:
 
     def take(self) -> Batch | None:
         """The next batch, or None after the last of a run; the time inside counts as waiting for input."""
-        if self.runs.told:
-            self.runs.go_on()
-        if self._allowed != (self.runs.allowed, self.runs.asked):  # also where an exception came between, last time
-            self._producers.allow(self.runs.allowed, asked=self.runs.asked)
-            self._allowed = (self.runs.allowed, self.runs.asked)
+        self._go_on()
         start = time.perf_counter()
         batch = self._next()
         now = time.perf_counter()
@@ -113,10 +110,6 @@ class Feed:
         """Ends every producer and waits `join_s` for them; whether all have ended. From any thread, at any time."""
         self._producers.stop()
         return self._producers.join(join_s)
-
-    def run(self, per_run: int | None, *, each: bool) -> None:
-        """How many epochs make a run (None: no end), and whether `take` says so where an epoch ends."""
-        self.runs.change(per_run, each=each)
 
     def state(self) -> dict[str, Any]:
         """Where the consumer is, and the first epoch of the run that it is in."""
@@ -173,6 +166,14 @@ class Feed:
         row.records += batch.rows
         row.nbytes += batch.nbytes
 
+    def _go_on(self) -> None:
+        """Begins the next run or epoch behind one that is over, and tells the producers what they may make."""
+        if self.runs.told:
+            self.runs.go_on()
+        if self._allowed != (self.runs.allowed, self.runs.asked):  # also where an exception came between, last time
+            self._producers.allow(self.runs.allowed, asked=self.runs.asked)
+            self._allowed = (self.runs.allowed, self.runs.asked)
+
     def _next(self) -> Batch | None:
         while not self._cut:
             if self._ended or self.runs.paused:
@@ -192,7 +193,7 @@ class Feed:
                 return self._producers.take(self.options.stall_timeout_s)
             except Timeout:
                 if self.starving():
-                    self._fail(self._stalled())
+                    self._fail(stalled(self.options.stall_timeout_s, self.stacks()))
             except BaseException as error:
                 if not isinstance(error, FeedError):  # a signal handler's: what it came amidst is no part of it
                     error.__suppress_context__ = True
@@ -291,9 +292,3 @@ class Feed:
             self.stop(0)
             self.on_failure()
         raise error
-
-    def _stalled(self) -> FeedTimeout:
-        return FeedTimeout(
-            f"no batch came for {self.options.stall_timeout_s:g} s (stall_timeout_s). What the producers are doing:\n"
-            f"{self.stacks()}"
-        )

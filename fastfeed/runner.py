@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Any
 from fastfeed.epoch import Epoch
 from fastfeed.errors import FeedStopped, FeedWarning, OptionError, StateError
 from fastfeed.feed import Feed
+from fastfeed.frameworks import Frameworks
 from fastfeed.options import FeedOptions, Shuffle, options_from
+from fastfeed.passes import Passes
 from fastfeed.source import IndexedSource
 from fastfeed.stats import Snapshot
 from fastfeed.stream import Stream, batches_of
@@ -28,7 +30,7 @@ MOST_SHARED = 24  # a message to a worker process has no room for the descriptor
 STOP_S = 1.8  # stop() promises two seconds
 
 
-class FeedRunner:
+class FeedRunner(Frameworks):
     """Feeds the batches of `source` to a training loop, made by parallel producers.
 
     `source` is a callable that returns an iterator of batches (each producer calls it for a stream of its own; with a
@@ -50,7 +52,9 @@ class FeedRunner:
         self._leader: FeedRunner | None = None  # whose workers make these batches: it must live as long
         self._sink: SessionQueue | None = None
         self._started = False
-        self._stopped = False
+        self.stopped = False
+        self._feeds = ""  # what takes the batches: there is one taker only
+        self._taken_in: Passes | None = None
 
     def __enter__(self) -> FeedRunner:
         return self
@@ -68,7 +72,7 @@ class FeedRunner:
         Raises StateError after `start` or in a finalised graph, OptionError (queue smaller than a batch), SpecError,
         ProducerError, FeedTimeout, MissingExtra (no TensorFlow).
         """
-        self._refuse_stopped()
+        self._claim("a session")
         if self._sink is None:
             if self._started or self._feed is not None:
                 raise StateError("get_inputs() after start(): call it first, it makes the queue that start() fills")
@@ -115,7 +119,7 @@ class FeedRunner:
 
     def stop(self) -> None:
         """Ends every thread within two seconds; batches asked for afterwards raise FeedStopped. May be repeated."""
-        again, self._stopped = self._stopped, True
+        again, self.stopped = self.stopped, True
         deadline = time.perf_counter() + (0 if again else STOP_S)
         if self._sink is not None:
             self._sink.stop(deadline)
@@ -134,9 +138,7 @@ class FeedRunner:
         A loop that was left early goes on where it was; after the end a new run begins with the next epoch, made by the
         same producers, which wait for it. Raises ProducerError, SpecError, FeedTimeout, FeedStopped, OptionError.
         """
-        self._refuse_stopped()
-        if self._sink is not None:
-            raise StateError("this runner feeds a session: iterate over another FeedRunner")
+        self._claim("a loop")
         return batches_of(self._stream.iterated(), self)
 
     def take(self) -> Taken:
@@ -144,9 +146,7 @@ class FeedRunner:
 
         Raises StopIteration where iteration would end, and otherwise what iteration raises.
         """
-        self._refuse_stopped()
-        if self._sink is not None:
-            raise StateError("this runner feeds a session: take() from another FeedRunner")
+        self._claim("a loop")
         feed = self._stream.iterated()
         batch = feed.take()
         if batch is None:
@@ -165,9 +165,7 @@ class FeedRunner:
         The next one is made while the last batches of this one are consumed. Of an epoch that was left early the rest
         is passed over. Raises what iteration raises.
         """
-        self._refuse_stopped()
-        if self._sink is not None:
-            raise StateError("this runner feeds a session: epochs() of another FeedRunner")
+        self._claim("a loop")
         return self._each_epoch()
 
     def state(self) -> dict[str, Any]:
@@ -245,8 +243,24 @@ class FeedRunner:
     def _feed(self) -> Feed | None:
         return self._stream.feed
 
+    def _passes(self, taker: str) -> Passes:
+        self._claim(taker)
+        if self._taken_in is None:
+            self._taken_in = Passes(self._stream, self, sink=taker)
+        return self._taken_in
+
+    def _claim(self, taker: str) -> None:
+        """One runner has one taker: two would share its batches between them."""
+        self._refuse_stopped()
+        if self._feeds not in ("", taker):
+            raise StateError(
+                f"this runner feeds {self._feeds}, and {taker} would get only some of the batches: make another "
+                "FeedRunner, or runner.also(...) for one that shares the workers"
+            )
+        self._feeds = taker
+
     def _refuse_stopped(self) -> None:
-        if self._stopped:
+        if self.stopped:
             raise FeedStopped("this runner was stopped: make a new FeedRunner to go on")
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from fastfeed.batch import Batch
 from fastfeed.collate import tail
-from fastfeed.errors import OptionError, SpecError
+from fastfeed.errors import FeedTimeout, OptionError, SpecError
 from fastfeed.position import Start
 
 FOREVER = 2**40  # epochs
@@ -94,7 +94,7 @@ class Runs:
             self.allowed = max(self.allowed, self.asked + per_run)
 
     def change(self, per_run: int | None, *, each: bool) -> None:
-        """Another length of runs, and another place to say so."""
+        """Another number of epochs that make a run (None: no end), and whether `take` says so where an epoch ends."""
         if (per_run, each) == (self.span.per_run, self.span.each):
             return
         self.span = replace(self.span, per_run=per_run, each=each)
@@ -144,4 +144,11 @@ def never_filled(records: int, batch_size: int | None) -> OptionError:
     return OptionError(
         f"batch_size={batch_size} can never be filled: the source has {records} records and "
         'last_batch="drop"; lower batch_size or say last_batch="keep"'
+    )
+
+
+def stalled(limit_s: float, stacks: str) -> FeedTimeout:
+    """The error of producers that make nothing any more."""
+    return FeedTimeout(
+        f"no batch came for {limit_s:g} s (stall_timeout_s). What the producers are doing:\n{stacks}"
     )

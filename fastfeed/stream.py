@@ -32,6 +32,7 @@ class Stream:
         self.feed: Feed | None = None
         self._source = source
         self._stopped = False
+        self.resumed = False  # whether the first run begins in its middle
         self._ending: weakref.finalize[Any, Any] | None = None
         self._span = Span()  # where the next feed begins
         self._leader: Stream | None = None  # whose workers make these batches
@@ -45,7 +46,7 @@ class Stream:
         if self._leader is not None and self._leader.feed is None:  # not started yet, or left in its run's last epoch
             self._leader.iterated()
         if self.feed is not None and not self.feed.ended:
-            self.feed.run(per_run, each=each)
+            self.feed.runs.change(per_run, each=each)
             return self.feed
         if self.feed is not None and not self.kind.again:
             raise FeedStopped("the source is an iterator and has ended: pass the function that makes it to go again")
@@ -67,14 +68,23 @@ class Stream:
 
     def pass_over(self, feed: Feed, epoch: int, *, counts: tuple[int, int]) -> Feed | None:
         """The feed for the epoch after one that was left early; None where that was the run's last."""
-        if self._leader is not None:  # its workers have other things to do, and are not started again for this
-            while feed.take() is not None:
-                pass
+        if self._passed_over(feed, epoch + 1, counts=counts):
             return None if feed.runs.over else feed
-        feed.stop()
-        self._let_go()
-        self._span = feed.runs.from_epoch(epoch + 1, counts)
         return None if self._span.left == 0 else self.iterated(each=True)
+
+    def next_run(self) -> Feed:
+        """The feed for a loop that begins a run; what is left of the present one is passed over."""
+        feed = self.iterated()
+        counts = (feed.position.batches, feed.position.records)
+        if feed.take() is not None:
+            self._passed_over(feed, feed.runs.first + (self.options.epochs or 1), counts=counts)
+        return self.iterated()
+
+    @cached_property
+    def run_batches(self) -> int | None:
+        """Batches of every run that a loop takes from its beginning, where that is known."""
+        per_epoch = self.kind.batches(self.options) if isinstance(self.kind, IndexedSource) else None
+        return None if per_epoch is None else per_epoch * (self.options.epochs or 1)
 
     def share(self, other: Stream) -> None:
         """Has the workers of this one make the batches of another one, too; OptionError for one that ends for good."""
@@ -114,6 +124,7 @@ class Stream:
         if self.feed is not None:
             raise StateError("restore() after the start: call it first, on a new FeedRunner")
         self._span, self.seed = restored(state, of=self._fingerprint, seed=self.options.seed, span=Span())
+        self.resumed = True
         warn_of_reading_again(self.kind, self._span)
 
     def _follow(self, leader: Feed) -> None:
@@ -123,6 +134,17 @@ class Stream:
             self._span, _ = restored(self.state(), of=self._fingerprint, seed=None, span=Span())
             self._let_go()
         self._for_loops(replace(self._span, per_run=self.options.epochs or 1, held=True), leader=leader)
+
+    def _passed_over(self, feed: Feed, epoch: int, *, counts: tuple[int, int]) -> bool:
+        """Has the next feed begin with `epoch`; true where the present one goes on, after what was left of it."""
+        if self._leader is not None:  # its workers have other things to do, and are not started again for this
+            while feed.take() is not None:
+                pass
+            return True
+        feed.stop()
+        self._let_go()
+        self._span = feed.runs.from_epoch(epoch, counts)
+        return False
 
     def _for_loops(self, span: Span, *, leader: Feed | None = None) -> Feed:
         options, shuffle = self.options, self._record_shuffle()

@@ -29,13 +29,15 @@ ROOMS = (
     ("source", "producers"),
     ("feed", "runs", "shuffled"),
     ("sinks",),
-    ("runner", "ending", "epoch", "state", "stream", "taken", ""),  # "" is the package itself: its public names
+    # "" is the package itself: its public names
+    ("runner", "ending", "epoch", "frameworks", "passes", "state", "stream", "taken", ""),
     ("benchmark",),
     ("cli", "__main__"),
 )
 FRAMEWORKS = {"tensorflow", "keras", "torch", "jax", "cv2", "matplotlib", "nvidia", "sklearn", "pynvml"}
 # Whoever lives here may import a framework.
-FRAMEWORK_FILES = ("sinks/session_", "sinks/checkpoint_", "benchmark/")
+FRAMEWORK_FILES = tuple(f"sinks/{name}_" for name in ("session", "tf", "checkpoint", "keras", "torch", "jax"))
+FRAMEWORK_FILES += ("benchmark/",)
 # Sorted; at most 15.
 PUBLIC = [
     *("FeedError", "FeedOptions", "FeedRunner", "FeedStopped", "FeedTimeout", "FeedWarning", "MissingExtra"),

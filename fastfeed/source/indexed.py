@@ -11,6 +11,7 @@ from fastfeed.mix import Mix
 from fastfeed.options import FeedOptions
 from fastfeed.plan import Order, Recipe, order_of
 from fastfeed.position import FROM_THE_START, Start
+from fastfeed.samplers import Balanced, Weighted
 from fastfeed.source.base import EpochEnd, Item, Items, chunk_size
 from fastfeed.worker import Worker
 
@@ -44,6 +45,16 @@ class IndexedSource:
         if not self._length:
             raise OptionError("the source has a length of 0: needed at least one record")
         self._refuse_unfillable(options)
+
+    def batches(self, options: FeedOptions) -> int | None:
+        """Batches of an epoch, where every epoch has as many and nothing is left out."""
+        sampler = options.sampler
+        varies = hasattr(sampler, "indices") and not isinstance(sampler, (Weighted, Balanced))
+        skips = options.on_error == "skip" or options.on_worker_death != "raise"
+        if varies or skips or not (self._chunk or options.batch_size is None):
+            return None
+        size = max(1, self._chunk)
+        return (self._order_of(0, 0).length + (size - 1 if options.last_batch == "keep" else 0)) // size
 
     def open(self, worker: Worker) -> Iterator[Item]:
         """The next batches of indices."""

@@ -248,7 +248,8 @@ class TestAtTheWrongMoment:
 
     def test_iteration_beside_a_session(self, tf: Any, runner: FeedRunner) -> None:
         runner.get_inputs()
-        refused(StateError, "feeds a session: iterate over another FeedRunner", by=lambda: list(runner))
+        what = "feeds a session, and a loop would get only some"
+        refused(StateError, what, "make another FeedRunner", by=lambda: list(runner))
 
     @pytest.mark.parametrize("first", ["stop", "start", "__iter__", "get_inputs"])
     @pytest.mark.parametrize("use", [FeedRunner.start, FeedRunner.get_inputs, list])

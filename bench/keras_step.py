@@ -48,7 +48,8 @@ def _run(batches: Iterator[Batch], step: Callable[[Any], None], *, seconds: floa
     return taken
 
 
-def _step(work: Work) -> Callable[[Any], None]:
+def model_of(work: Work) -> Any:
+    """A small convolutional network, compiled."""
     import keras
 
     layers = keras.layers
@@ -64,5 +65,10 @@ def _step(work: Work) -> Callable[[Any], None]:
         ]
     )
     model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    return model
+
+
+def _step(work: Work) -> Callable[[Any], None]:
+    model = model_of(work)
     labels = np.zeros(work.shape[0], np.int32)
     return lambda images: model.train_on_batch(images, labels)

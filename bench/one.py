@@ -77,6 +77,12 @@ def streams(cell: dict[str, Any]) -> dict[str, float]:
     return getattr(streams, cell["measure"])(cell)
 
 
+def sinks(cell: dict[str, Any]) -> dict[str, float]:
+    from bench.sinks import sinks as measure
+
+    return measure(cell)
+
+
 def start(cell: dict[str, Any]) -> dict[str, float]:
     from bench.footprint import measure
 
@@ -95,7 +101,7 @@ def forever(cell: dict[str, Any]) -> dict[str, float]:
             seen.clear()
 
 
-MEASURES = {f.__name__: f for f in (rate, memcpy, step, shuffled, start, forever)}
+MEASURES = {f.__name__: f for f in (rate, memcpy, step, shuffled, sinks, start, forever)}
 MEASURES |= dict.fromkeys(("gap", "tail", "resume"), streams)
 
 

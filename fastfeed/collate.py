@@ -56,6 +56,12 @@ def collate(
     return rebuild(structure, [array for array, _ in made]), [axes for _, axes in made]
 
 
+def lengths_of(record: Any) -> Any:
+    """The shape of each leaf of a record, as int32 of shape (number of axes,), in the record's structure."""
+    structure = structure_of(record)
+    return rebuild(structure, [np.array(np.shape(leaf), np.int32) for leaf in leaves_of(structure, record) or []])
+
+
 class Rebatcher:
     """Batches of exactly `size` records out of batches of any size, in order.
 

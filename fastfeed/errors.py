@@ -67,7 +67,11 @@ class ProducerFailed(ProducerError):
         )
         self.place = place
         self.ticket = ticket
-        self.__cause__ = cause
+        self._original = cause
+
+    @property  # TensorFlow and Keras raise errors again `from None`, which loses the cause of others
+    def __cause__(self) -> BaseException | None:  # type: ignore[override]
+        return self._original
 
 
 class ProducerDied(ProducerError):

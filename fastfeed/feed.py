@@ -13,6 +13,7 @@ from fastfeed import stats
 from fastfeed.batch import Batch, BatchSpec
 from fastfeed.collate import AsProduced, Rebatcher, Records
 from fastfeed.errors import FeedError, FeedStopped
+from fastfeed.hints import Hints
 from fastfeed.options import FeedOptions
 from fastfeed.position import FROM_THE_START, ONLY, Position
 from fastfeed.producers.gate import Course
@@ -44,6 +45,7 @@ class Feed:
         course = Course(seed, runs.epochs, runs.allowed, passed)
         self._producers: ProcessProducers | ThreadProducers
         self._producers = kind(source, options, course=course, leader=leader and leader._producers)
+        self._hints = Hints(options, self._producers.rows, shares=leader is not None)
         self._rest = Rest(span.starts, ordered=source.ordered)
         self._shuffled: Shuffled | None = None
         self.position = Position(span.epoch, span.starts, counts=span.counts)
@@ -108,6 +110,7 @@ class Feed:
 
     def stop(self, join_s: float = JOIN_S) -> bool:
         """Ends every producer and waits `join_s` for them; whether all have ended. From any thread, at any time."""
+        self._hints.stop()
         self._producers.stop()
         return self._producers.join(join_s)
 
@@ -133,7 +136,7 @@ class Feed:
     @property
     def threads(self) -> Sequence[threading.Thread]:
         """The threads of this process that the feed runs."""
-        return self._producers.threads
+        return [*self._producers.threads, *self._hints.threads]
 
     def stacks(self) -> str:
         """What every producer is doing."""
@@ -165,6 +168,7 @@ class Feed:
         row.batches += 1
         row.records += batch.rows
         row.nbytes += batch.nbytes
+        self._hints.look(now_s, copied=self._producers.copied, first_s=self._first_s)
 
     def _go_on(self) -> None:
         """Begins the next run or epoch behind one that is over, and tells the producers what they may make."""

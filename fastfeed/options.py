@@ -50,6 +50,9 @@ class FeedOptions:
     shuffle: bool | Shuffle | None = None  # None: only a session shuffles, as the hand-written idiom does
     dtypes: Any = None  # cast once, in the producers, instead of in every step
     pad: bool | int | float | None = None  # records of varying shape: None refuses them, else what fills the rest
+    lengths: bool = (
+        False  # with pad, batches become (batch, lengths): the shape of each record, for masks
+    )
     epochs: int | None = None  # passes over a finite source; None: one for each iteration, no end in a session
     seed: int | None = None  # root of every draw; None draws one
     shard: tuple[int, int] | None = None  # (rank, world): this rank's share, as many records as every other rank's
@@ -76,13 +79,16 @@ class FeedOptions:
         _integer("error_limit", self.error_limit, least=0, hint='on_error="raise" allows no error at all')
         if not (self.shuffle is None or isinstance(self.shuffle, (bool, Shuffle))):
             raise OptionError(f"shuffle={self.shuffle!r}: needed None, True, False or Shuffle(capacity=...)")
-        for name, choices in (("records", (None, True, False)), ("repeat_per_producer", (True, False))):
+        flags = ("lengths", (True, False)), ("repeat_per_producer", (True, False))
+        for name, choices in (("records", (None, True, False)), *flags):
             if not any(getattr(self, name) is choice for choice in choices):
                 raise OptionError(f"{name}={getattr(self, name)!r}: needed one of {choices}")
         if self.transform is not None and not callable(self.transform):
             raise OptionError(f"transform={self.transform!r}: needed a function of one item")
         if self.pad is not None and not isinstance(self.pad, (bool, int, float)):
             raise OptionError(f"pad={self.pad!r}: needed None, True (zeros) or a number")
+        if self.lengths and not self.padded:
+            raise OptionError("lengths=True: needed pad= as well, for records whose shape varies")
         number = isinstance(self.seed, Integral) and not isinstance(self.seed, bool)
         if self.seed is not None and not (number and int(self.seed) >= 0):
             raise OptionError(f"seed={self.seed!r}: needed an integer of 0 or more, or None")

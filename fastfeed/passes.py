@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -38,16 +39,30 @@ class Passes:
         """
         with self._lock:
             if self._spec is None:
-                self._refuse_stopped()
+                self.refuse_stopped()
                 feed = self._stream.iterated()
                 feed.first()
                 self._spec = feed.spec
             return self._spec
 
+    def say_lengths(self) -> None:
+        """Has every batch become (batch, lengths). Raises OptionError without pad=, StateError after the start."""
+        self._stream.say_lengths()
+
     @property
     def length(self) -> int | None:
         """Batches of every pass, where that is known."""
         return None if self._stream.resumed else self._stream.run_batches
+
+    @property
+    def rows(self) -> int | None:
+        """Records of every batch, where all have as many."""
+        return None if self._stream.resumed else self._stream.batch_rows
+
+    @property
+    def sharded(self) -> bool:
+        """Whether the batches are one rank's of several."""
+        return self._stream.options.shard is not None
 
     def __iter__(self) -> Pass:
         return Pass(self)
@@ -55,7 +70,7 @@ class Passes:
     def take(self, of: Pass) -> Batch | None:
         """The next batch of a pass, or None behind its last one."""
         with self._lock:
-            self._refuse_stopped()
+            self.refuse_stopped()
             if of.feed is None:
                 of.feed = self._begin()
                 self._newest = of
@@ -64,13 +79,17 @@ class Passes:
                     f"{self.sink} is iterated by two iterators at once, and the newer one has taken over: finish one "
                     "pass before the next begins, or make a second FeedRunner"
                 )
-            return of.feed.take()
+            start = time.thread_time()
+            try:
+                return of.feed.take()
+            finally:  # mostly with the interpreter lock: the wait for a batch is without it, and on no core
+                of.feed.consumed.cpu_s += time.thread_time() - start
 
     def _begin(self) -> Feed:
         left = self._newest is not None and self._newest.taken and not self._newest.over
         return self._stream.next_run() if left and self._stream.run_batches is not None else self._stream.iterated()
 
-    def _refuse_stopped(self) -> None:
+    def refuse_stopped(self) -> None:
         if self._owner.stopped:
             raise FeedStopped("this runner was stopped: make a new FeedRunner to go on")
 

@@ -15,7 +15,7 @@ class StageRow:
     nbytes: int = 0
     skipped: int = 0  # batches of zero records
     busy_s: float = 0.0  # in the user's code, collating and checking
-    cpu_s: float = 0.0  # of that, on a core
+    cpu_s: float = 0.0  # of that, on a core; of the consumer: spent in handing over to a framework, under the lock
     wait_in_s: float = 0.0  # for something to work on
     wait_out_s: float = 0.0  # for room in the buffer behind
     errors: int = 0  # records or batches whose making raised, with on_error="skip"

@@ -28,6 +28,10 @@ class Stream:
     def __init__(self, source: Any, options: FeedOptions) -> None:
         self.options = options
         self.kind = source_from(source, options)
+        if options.lengths and not self.kind.records:
+            raise OptionError(
+                "lengths=True: needed single records (records=True, batch_size=32), got batches"
+            )
         self.seed = new_seed() if options.seed is None else int(options.seed)
         self.feed: Feed | None = None
         self._source = source
@@ -86,6 +90,14 @@ class Stream:
         per_epoch = self.kind.batches(self.options) if isinstance(self.kind, IndexedSource) else None
         return None if per_epoch is None else per_epoch * (self.options.epochs or 1)
 
+    def say_lengths(self) -> None:
+        """Has every batch become (batch, lengths), as lengths=True does; StateError after the start."""
+        if self.options.lengths:
+            return
+        if self.feed is not None:
+            raise StateError("a ragged dataset after the start: say FeedRunner(..., lengths=True)")
+        self.options = replace(self.options, lengths=True)
+
     def share(self, other: Stream) -> None:
         """Has the workers of this one make the batches of another one, too; OptionError for one that ends for good."""
         if not other.kind.again:
@@ -134,6 +146,15 @@ class Stream:
             self._span, _ = restored(self.state(), of=self._fingerprint, seed=None, span=Span())
             self._let_go()
         self._for_loops(replace(self._span, per_run=self.options.epochs or 1, held=True), leader=leader)
+
+    @cached_property
+    def batch_rows(self) -> int | None:
+        """Records of every batch that a loop takes, where all have as many."""
+        if self.options.last_batch == "drop" or not isinstance(self.kind, IndexedSource):
+            return self.options.batch_size if self.options.last_batch == "drop" else None
+        batches = self.kind.batches(self.options)
+        whole = self.kind.batches(replace(self.options, last_batch="drop"))
+        return self.options.batch_size if batches is not None and batches == whole else None
 
     def _passed_over(self, feed: Feed, epoch: int, *, counts: tuple[int, int]) -> bool:
         """Has the next feed begin with `epoch`; true where the present one goes on, after what was left of it."""

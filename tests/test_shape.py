@@ -27,7 +27,7 @@ ROOMS = (
     ),
     ("ring",),
     ("source", "producers"),
-    ("feed", "runs", "shuffled"),
+    ("feed", "hints", "runs", "shuffled"),
     ("sinks",),
     # "" is the package itself: its public names
     ("runner", "ending", "epoch", "frameworks", "passes", "state", "stream", "taken", ""),

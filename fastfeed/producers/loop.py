@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from fastfeed.batch import Batch, BatchSpec, infer
-from fastfeed.collate import Blank, collate
+from fastfeed.collate import Blank, collate, lengths_of
 from fastfeed.errors import FeedError, ProducerFailed, SpecError
 from fastfeed.options import FeedOptions
 from fastfeed.position import DONE, ONLY
@@ -21,7 +21,7 @@ from fastfeed.producers.sequence import END_OF_EPOCH, Made
 from fastfeed.ring.writer import Stopped
 from fastfeed.source import EpochEnd, Item, Source
 from fastfeed.stats import StageRow
-from fastfeed.structure import leaves_of
+from fastfeed.structure import leaves_of, paths_of, rebuild, structure_of
 from fastfeed.worker import Worker, takes
 
 POLITE = 5  # niceness
@@ -82,6 +82,7 @@ class Maker:
         self._dtypes = options.dtypes
         self._pad = options.pad if options.padded else None
         self._ragged = options.padded
+        self._lengths = options.lengths
         self.skips = options.on_error == "skip"
         self._lock = threading.Lock()
         self.spec: BatchSpec | None = None
@@ -98,6 +99,8 @@ class Maker:
             records = self._records(payload, place, outlet=outlet, worker=worker, at=at)
             if not records:
                 return None
+            if self._lengths:
+                records = [(record, lengths_of(record)) for record in records]
             value, varied = collate(records, self._pad, place=place, allocate=outlet.allocate)
         else:
             outlet.hold(*at, record=-1)
@@ -156,7 +159,11 @@ class Maker:
     def _infer(self, value: Any, varied: Any, *, place: str) -> BatchSpec:
         with self._lock:
             if self.spec is None:
-                spec = infer(value, dtypes=self._dtypes, ragged=self._ragged, varied=varied, place=place)
+                dtypes = self._dtypes
+                if self._lengths and isinstance(dtypes, (tuple, list, dict)):
+                    structure = structure_of(value[1])
+                    dtypes = (dtypes, rebuild(structure, [None] * len(paths_of(structure))))
+                spec = infer(value, dtypes=dtypes, ragged=self._ragged, varied=varied, place=place)
                 if not spec.rows:
                     return spec
                 self.spec = spec

@@ -1,0 +1,315 @@
+"""What handing batches to a framework costs, and what is lost on the way.
+
+    python -m bench.sinks [--quick] [--only Keras] [--output build/sinks]
+
+"Handing over": worker processes hand out slots without filling them, so that all that is timed is the way of a batch of
+any size into the training process ("fastfeed", the plain loop) and on into TensorFlow. "from_generator" reads a
+generator of arrays that lie ready: at addresses that TensorFlow takes without a copy ("aligned"), and as numpy made
+them. "over a counter": Dataset.counter().map(...) with a Python function that takes the same arrays.
+
+"From two processes": every batch is written by its worker. "Python": a batch costs 5 ms of Python. "Keras": the time
+of a step of fit(), whose batches cost three fifths of that in Python; one core is left for it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from bench.command import measure, options, parsed
+from bench.keras_step import model_of
+from bench.results import OURS, Row
+from bench.rounds import Cell
+from bench.workloads import Python, Ready, Work, from_json, rounds_for, to_json
+
+SIZES: dict[str, tuple[int, ...]] = {
+    "100 KB": (100, 1000),
+    "9.6 MB": (64, 224, 224, 3),
+    "38.5 MB": (256, 224, 224, 3),
+}
+HAND, RATE, PYTHON, KERAS = "Handing over {}", "{} from two processes", "5 ms of Python a batch", "Keras fit"
+LOOP_OF = 50  # elements for each call of a tf.function
+PYTHON_S = 0.005
+STEP_SHAPE = (64, 64, 64, 3)
+Step = Callable[[], int]  # takes some elements, and says how many
+
+
+def cells_for(given: argparse.Namespace) -> list[Cell]:
+    run = {"measure": "sinks", "warm_s": given.warm_s, "seconds": given.seconds}
+    cells = []
+    for size, shape in SIZES.items():
+        work = to_json(Ready(shape))
+        for name in WAYS:
+            spec = {**run, "way": name, "work": work, "filled": False}
+            cells.append(Cell(Row(HAND.format(size), name, 0, "µs"), {**spec, "invert": True}, 1e6))
+        for name in (n for n in WAYS if n.startswith((OURS, "runner"))):
+            spec = {**run, "way": name, "work": work, "filled": True}
+            cells.append(Cell(Row(RATE.format(size), name, 2, "GB/s"), spec, Ready(shape).nbytes / 1e9))
+    work = to_json(Python((32, 28, 28), rounds=rounds_for(PYTHON_S)))
+    for name in (OURS, "runner.dataset()", "from_generator"):
+        spec = {**run, "way": name, "work": work, "filled": True}
+        cells.append(Cell(Row(PYTHON, name, 0 if name == "from_generator" else 2, "batches/s"), spec))
+    for name in FITS:
+        cells.append(Cell(Row(KERAS, name, 0, "ms a step"), {**run, "fit": name}, 1e3))
+    return cells
+
+
+def sinks(cell: dict[str, Any]) -> dict[str, float]:
+    """Elements per second of one way in, or seconds of one step of fit()."""
+    if "fit" in cell:
+        return {"value": fit_step_s(cell)}
+    with WAYS[cell["way"]](from_json(cell["work"]), cell["filled"]) as step:
+        _rate(step, cell["warm_s"])
+        rate = _rate(step, cell["seconds"])
+    return {"value": 1 / rate if cell.get("invert") else rate}
+
+
+def _rate(step: Step, seconds: float) -> float:
+    count, start = 0, time.perf_counter()
+    while (now := time.perf_counter()) - start < seconds or not count:
+        count += step()
+    return count / (now - start)
+
+
+@contextmanager
+def _running(work: Work, filled: bool, **given: Any) -> Iterator[Any]:
+    from fastfeed import FeedRunner
+
+    def source(worker: Any) -> Iterator[tuple[np.ndarray, ...]]:
+        like = work.like()
+        for index in itertools.count(worker.index, worker.count):
+            out = worker.empty(like)
+            if filled:
+                work.fill(index, out)
+            yield out
+
+    with FeedRunner(source, **({"processes": 2} | given)) as runner:
+        yield runner
+
+
+def _each(iterator: Any) -> Step:
+    def step() -> int:
+        next(iterator)
+        return 1
+
+    return step
+
+
+def _in_function(data: Any) -> Step:
+    import tensorflow as tf
+
+    iterator = iter(data)
+
+    @tf.function
+    def run() -> Any:
+        rows = tf.constant(0)
+        for _ in tf.range(LOOP_OF):
+            rows += tf.shape(next(iterator)[0])[0]
+        return rows
+
+    def step() -> int:
+        run()
+        return LOOP_OF
+
+    return step
+
+
+@contextmanager
+def loop(work: Work, filled: bool) -> Iterator[Step]:
+    with _running(work, filled) as runner:
+        yield _each(iter(runner))
+
+
+def dataset(*, function: bool = False, **given: Any) -> Any:
+    @contextmanager
+    def opened(work: Work, filled: bool) -> Iterator[Step]:
+        with _running(work, filled) as runner:
+            data = runner.dataset(**given)
+            yield _in_function(data) if function else _each(iter(data))
+
+    return opened
+
+
+@contextmanager
+def generator_over_loop(work: Work, filled: bool) -> Iterator[Step]:
+    import tensorflow as tf
+
+    with _running(work, filled) as runner:
+        yield _each(iter(_quiet(tf.data.Dataset.from_generator(lambda: runner, output_signature=_signature(work)))))
+
+
+def arrays_of(work: Work, aligned: bool) -> Iterator[tuple[np.ndarray, ...]]:
+    """The same few batches for ever; those of work that costs something are made anew each time."""
+    from fastfeed.collate import aligned_arrays
+
+    if not isinstance(work, Ready):
+        yield from work.stream(0, 1)
+    batches = [work.batch(number) for number in range(3)]
+    if aligned:
+        copies = [tuple(aligned_arrays([(a.shape, a.dtype) for a in batch])) for batch in batches]
+        for batch, copy in zip(batches, copies, strict=True):
+            for array, twin in zip(batch, copy, strict=True):
+                twin[:] = array
+        batches = copies
+    yield from itertools.cycle(batches)
+
+
+def generator(aligned: bool) -> Any:
+    @contextmanager
+    def opened(work: Work, filled: bool) -> Iterator[Step]:
+        import tensorflow as tf
+
+        made = tf.data.Dataset.from_generator(lambda: arrays_of(work, aligned), output_signature=_signature(work))
+        yield _each(iter(_quiet(made)))
+
+    return opened
+
+
+def counter(dlpack: bool) -> Any:
+    @contextmanager
+    def opened(work: Work, filled: bool) -> Iterator[Step]:
+        import tensorflow as tf
+
+        batches, signature = arrays_of(work, aligned=True), _signature(work)
+
+        def taken() -> Any:
+            batch = next(batches)
+            return [tf.experimental.dlpack.from_dlpack(a.__dlpack__()) for a in batch] if dlpack else list(batch)
+
+        def following(_: Any) -> Any:
+            call = tf.py_function if dlpack else tf.numpy_function
+            leaves = call(taken, [], [spec.dtype for spec in signature])
+            for leaf, spec in zip(leaves, signature, strict=True):
+                leaf.set_shape(spec.shape)
+            return tuple(leaves)
+
+        yield _each(iter(_quiet(tf.data.Dataset.counter().map(following))))
+
+    return opened
+
+
+@contextmanager
+def nothing(work: Work, filled: bool) -> Iterator[Step]:
+    import tensorflow as tf
+
+    yield _each(iter(_quiet(tf.data.Dataset.range(2**60))))
+
+
+def _signature(work: Work) -> Any:
+    import tensorflow as tf
+
+    return tuple(tf.TensorSpec(a.shape, a.dtype) for a in work.like())
+
+
+def _quiet(data: Any) -> Any:
+    """Without the prefetch that TensorFlow adds, as our own dataset."""
+    import tensorflow as tf
+
+    settings = tf.data.Options()
+    settings.experimental_optimization.inject_prefetch = False
+    return data.with_options(settings)
+
+
+WAYS: dict[str, Any] = {
+    OURS: loop,
+    "runner.dataset()": dataset(),
+    "runner.dataset(), in a tf.function": dataset(function=True),
+    "runner.dataset(prefetch=2)": dataset(prefetch=2),
+    "from_generator over the loop": generator_over_loop,
+    "from_generator, aligned": generator(aligned=True),
+    "from_generator": generator(aligned=False),
+    "numpy_function over a counter": counter(dlpack=False),
+    "dlpack over a counter": counter(dlpack=True),
+    "Dataset.range, no Python": nothing,
+}
+
+
+def fit_step_s(cell: dict[str, Any]) -> float:
+    """Seconds of a step, from one fit() of as many steps as fit into the time."""
+    import tensorflow as tf
+
+    work = Ready(STEP_SHAPE)
+    model = model_of(work)
+    labels = np.zeros(STEP_SHAPE[0], np.int32)
+    cached = tf.data.Dataset.from_tensors((work.batch(0)[0], labels)).repeat()
+    model.fit(cached, steps_per_epoch=30, verbose=0)
+    alone_s = _fit(model, cached, 1.0, 0.005)
+    python = Python(STEP_SHAPE, rounds=rounds_for(0.6 * alone_s))
+    with FITS[cell["fit"]](python, labels, cached) as data:
+        _fit(model, data, cell["warm_s"], alone_s)
+        return _fit(model, data, cell["seconds"], alone_s)
+
+
+def _fit(model: Any, data: Any, seconds: float, step_s: float) -> float:
+    steps = max(20, round(seconds / step_s))
+    start = time.perf_counter()
+    model.fit(data, steps_per_epoch=steps, verbose=0)
+    return (time.perf_counter() - start) / steps
+
+
+@contextmanager
+def fit_cached(work: Work, labels: np.ndarray, cached: Any) -> Iterator[Any]:
+    yield cached
+
+
+def fit_runner(**given: Any) -> Any:
+    @contextmanager
+    def opened(work: Work, labels: np.ndarray, cached: Any) -> Iterator[Any]:
+        from fastfeed import FeedRunner
+
+        def source(worker: Any) -> Iterator[Any]:
+            return ((*batch, labels) for batch in work.stream(worker.index, worker.count))
+
+        with FeedRunner(source, **given) as runner:
+            yield runner.dataset()
+
+    return opened
+
+
+@contextmanager
+def fit_generator(work: Work, labels: np.ndarray, cached: Any) -> Iterator[Any]:
+    import tensorflow as tf
+
+    signature = (*_signature(work), tf.TensorSpec(labels.shape, labels.dtype))
+    batches = work.stream(0, 1)
+    yield tf.data.Dataset.from_generator(lambda: ((*b, labels) for b in batches), output_signature=signature)
+
+
+FITS: dict[str, Any] = {
+    "a cached batch": fit_cached,
+    "runner.dataset(), processes=1": fit_runner(processes=1),
+    "runner.dataset(), threads=1": fit_runner(threads=1),
+    "from_generator": fit_generator,
+}
+
+
+def finish(rows: list[Row]) -> list[Row]:
+    """Beside the way in: what it costs above the plain loop; beside fit(): the share of the cached step."""
+    loops = {row.table: row.median for row in rows if row.peer == OURS}
+    cached = next((row.median for row in rows if row.peer == "a cached batch"), None)
+    return [_with_note(row, loops.get(row.table), cached) for row in rows]
+
+
+def _with_note(row: Row, loop: float | None, cached: float | None) -> Row:
+    note = ""
+    if row.median and row.table == KERAS and cached:
+        note = f"{row.median / cached:.2f} of the step on a cached batch"
+    elif row.median and loop and row.unit == "µs" and row.peer.startswith("runner"):
+        note = f"{row.median - loop:.0f} µs above the loop"
+    return replace(row, also=note)
+
+
+def main() -> None:
+    given = parsed(options("sinks", __doc__.splitlines()[0]))
+    measure("sinks", cells_for(given), given, finish=finish)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,75 @@
+"""A batch's structure, dtypes and shapes in TensorFlow's terms."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from fastfeed.batch import BYTES, BatchSpec
+from fastfeed.errors import SpecError
+from fastfeed.structure import Structure, rebuild
+
+
+def tf_dtype(dtype: np.dtype[Any], path: str) -> Any:
+    """The dtype of a leaf; SpecError for one that TensorFlow does not have."""
+    if dtype == BYTES:
+        return tf.string
+    try:
+        return tf.as_dtype(dtype)
+    except TypeError:
+        raise SpecError(f"{path} has dtype {dtype}, which TensorFlow does not have: cast it with dtypes=") from None
+
+
+def element_spec(spec: BatchSpec, rows: int | None) -> Any:
+    """Nested `tf.TensorSpec`s of batches with `rows` records (None: varies). Lists become tuples: tf.data has none."""
+    leaves = [tf.TensorSpec((rows, *leaf.shape), tf_dtype(leaf.dtype, leaf.path)) for leaf in spec.leaves]
+    return without_lists(spec.structure, rebuild(spec.structure, leaves))
+
+
+def leaf_order(spec: BatchSpec) -> list[int]:
+    """Which leaf of ours stands where in tf.data's flat order, which sorts the keys of dicts."""
+    numbers = rebuild(spec.structure, range(len(spec.leaves)))
+    order: list[int] = tf.nest.flatten(without_lists(spec.structure, numbers))
+    return order
+
+
+def ragged_of(spec: BatchSpec) -> Callable[[Any, Any], Any]:
+    """A function of a padded batch and its lengths: the batch, with a `tf.RaggedTensor` for each leaf whose records
+    vary in shape."""
+    order = leaf_order(spec)
+    count = len(order) // 2
+    shapes = [spec.leaves[at].shape for at in order[:count]]
+    depths = [max((axis + 1 for axis, size in enumerate(shape) if size is None), default=0) for shape in shapes]
+
+    def ragged(batch: Any, lengths: Any) -> Any:
+        pairs = zip(tf.nest.flatten(batch), tf.nest.flatten(lengths), depths, strict=True)
+        return tf.nest.pack_sequence_as(batch, [_ragged(leaf, sizes, depth) for leaf, sizes, depth in pairs])
+
+    return ragged
+
+
+def _ragged(padded: Any, sizes: Any, depth: int) -> Any:
+    """`sizes`: one row a record, with the length of each of its axes; `depth`: so many of them vary."""
+    if not depth:
+        return padded
+    sizes = tf.cast(sizes, tf.int64)  # as the partitions of every RaggedTensor that does not say otherwise
+    rows = tf.ones_like(sizes[:, 0])  # of the next axis, in each record
+    lengths = []
+    for axis in range(depth):
+        lengths.append(tf.repeat(sizes[:, axis], rows))
+        rows *= sizes[:, axis]
+    return tf.RaggedTensor.from_tensor(padded, lengths=lengths)
+
+
+def without_lists(structure: Structure, value: Any) -> Any:
+    """The same with tuples for lists."""
+    if structure is None:
+        return value
+    parts = [value[k] for k in structure.keys] if isinstance(value, dict) else list(value)
+    parts = [without_lists(child, part) for child, part in zip(structure.children, parts, strict=True)]
+    if isinstance(value, dict):
+        return type(value)(zip(structure.keys, parts, strict=True))
+    return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)

@@ -215,10 +215,10 @@ class Feed:
         if batch is not None:
             self._cut.append(batch)
             return
-        shuffled.given()
+        self._ended = shuffled.turn()
         self.runs.delivered()
+        shuffled.given()
         self._refuse_nothing()
-        self._ended = shuffled.finished
 
     def _end_epoch(self) -> None:
         """All of an epoch has come from the producers."""

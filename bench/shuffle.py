@@ -94,6 +94,7 @@ def _pool(batches: list[list[np.ndarray]], capacity: int) -> Iterator[list[int]]
         while pool.wants():
             pool.push(next(ready))
         drawn = pool.draw()
+        pool.given()
         yield [int(drawn.leaves[0].item(-1)) % ROWS, int(drawn.leaves[1].item(-1))]
 
 

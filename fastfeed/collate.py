@@ -23,7 +23,7 @@ Allocate = Callable[[Sequence[Blank]], Sequence["np.ndarray[Any, Any]"]]
 
 def aligned_arrays(blanks: Sequence[Blank]) -> list[np.ndarray[Any, Any]]:
     """Arrays that begin at a multiple of ALIGN."""
-    return [_aligned_empty(shape, dtype) for shape, dtype in blanks]
+    return [aligned_empty(shape, dtype) for shape, dtype in blanks]
 
 
 def collate(
@@ -249,11 +249,13 @@ def _record_array(value: Any, where: str) -> np.ndarray[Any, Any]:
     return check_dtype(array, where)
 
 
-def _aligned_empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
+def aligned_empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
+    """An array, of no objects, at an address that TensorFlow takes without a copy."""
     nbytes = math.prod(shape) * dtype.itemsize
+    if not nbytes:
+        return np.empty(shape, dtype)
     raw = np.empty(nbytes + ALIGN, np.uint8)
-    start = -raw.ctypes.data % ALIGN
-    return raw[start : start + nbytes].view(dtype).reshape(shape) if nbytes else np.empty(shape, dtype)
+    return np.ndarray(shape, dtype, raw, -raw.ctypes.data % ALIGN)
 
 
 def _padded(array: np.ndarray[Any, Any], shape: tuple[int, ...], *, pad: Pad) -> np.ndarray[Any, Any]:

@@ -39,7 +39,7 @@ class Feed:
         span = span or Span(per_run=options.epochs or 1)
         source = source_from(given, options, start=span.starts.get(ONLY))
         self.runs = runs = Runs(span, again=source.again)
-        self._streams = [ONLY] if source.ordered else list(range(options.producers))
+        self._streams = [ONLY] if source.ordered else list(range(span.streams or options.producers))
         passed = () if source.ordered else tuple(span.starts.get(n, FROM_THE_START).first for n in self._streams)
         kind: Any = ProcessProducers if options.processes else ThreadProducers
         course = Course(seed, runs.epochs, runs.allowed, passed)
@@ -220,10 +220,10 @@ class Feed:
         if batch is not None:
             self._cut.append(batch)
             return
-        shuffled.given()
+        self._ended = shuffled.turn()
         self.runs.delivered()
+        shuffled.given()
         self._refuse_nothing()
-        self._ended = shuffled.finished
 
     def _end_epoch(self) -> None:
         """All of an epoch has come from the producers."""

@@ -29,6 +29,7 @@ class Span:
     pool: dict[str, Any] | None = None  # what a record-level shuffle had in its pool
     sizes: dict[int, int] = field(default_factory=dict)  # by stream: records of a batch, where they stay as produced
     counts: tuple[int, int] = (0, 0)  # batches and records that were had before
+    streams: int = 0  # of a callable, in all; 0: one for each producer
 
     @property
     def left(self) -> int | None:

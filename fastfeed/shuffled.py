@@ -94,13 +94,22 @@ class Shuffled:
             self._pool.end()
 
     def draw(self) -> Batch | None:
-        """A batch, or None once where an epoch ends; `given` says that somebody has it."""
+        """A batch, or None where an epoch ends; the same until `given` says that somebody has it, or `turn`."""
+        assert self._pool is not None
+        self._refuse_amidst()
+        return self._pool.draw()
+
+    def turn(self) -> bool:
+        """The end of an epoch is about to be passed on, until `given` says that it was; whether it was the last."""
         assert self._pool is not None
         self._begin()
-        return self._pool.draw()
+        self._pool.turn()
+        return self._pool.finished
 
     def given(self) -> None:
         """What was drawn has been handed out."""
+        assert self._pool is not None
+        self._pool.given()
         self._amidst = False
 
     @property
@@ -116,8 +125,7 @@ class Shuffled:
     def state(self, position: dict[str, Any], *, streams: list[int]) -> dict[str, Any]:
         """The position of what was drawn, out of that of what was pushed: records of the epoch after it count as not
         had, and so does what has come too early."""
-        if self._amidst:
-            raise StateError(AMIDST)
+        self._refuse_amidst()
         if self._pool is None or self._pool.finished:
             return {**position, "pool": None}
         pool = self._pool.state()
@@ -172,9 +180,12 @@ class Shuffled:
         self.had(made.stream, made.number)
 
     def _begin(self) -> None:
+        self._refuse_amidst()
+        self._amidst = True
+
+    def _refuse_amidst(self) -> None:
         if self._amidst:
             raise StateError(AMIDST)
-        self._amidst = True
 
     def _refuse_less(self, made: Made, rows: int) -> None:
         if (made.stream, made.number) in self._missing:

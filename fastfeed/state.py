@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import warnings
 import zlib
 from collections.abc import Mapping
@@ -13,12 +14,14 @@ import numpy as np
 from fastfeed.errors import FeedWarning, OptionError, message_of
 from fastfeed.mix import Mix
 from fastfeed.options import FeedOptions, Shuffle
-from fastfeed.position import DONE, starts_of
+from fastfeed.position import DONE, ONLY, starts_of
 from fastfeed.runs import Span
 from fastfeed.samplers import Balanced, Weighted
 from fastfeed.source import CallableSource, IndexedSource, SharedSource, Source
 
+LOG = logging.getLogger("fastfeed")
 VERSION = 1
+STREAMS = "producers"  # how many had a stream of their own: whoever goes on makes as many
 KEYS = ("seed", "of", "epoch", "run_first", "streams", "batches", "records", "sizes", "pool")
 WORDS = {IndexedSource: "indexable", SharedSource: "iterable", CallableSource: "callable"}
 
@@ -44,13 +47,13 @@ def fingerprint(given: Any, source: Source, *, options: FeedOptions) -> dict[str
     if isinstance(given, Mix):
         known["mix"] = [given.lengths, given.parts]
     if not source.ordered:
-        known["producers"] = options.producers
+        known[STREAMS] = options.producers
     return known
 
 
-def saved(position: dict[str, Any], *, seed: int, of: dict[str, Any]) -> dict[str, Any]:
-    """The whole state, of a position."""
-    return {"version": VERSION, "seed": seed, "of": of, **position}
+def saved(position: dict[str, Any], *, seed: int, of: dict[str, Any], streams: int) -> dict[str, Any]:
+    """The whole state, of a position; `streams`: how many a state before it had, 0 where there was none."""
+    return {"version": VERSION, "seed": seed, "of": {**of, STREAMS: streams} if streams else of, **position}
 
 
 def restored(state: Any, *, of: dict[str, Any], seed: int | None, span: Span) -> tuple[Span, int]:
@@ -62,8 +65,8 @@ def restored(state: Any, *, of: dict[str, Any], seed: int | None, span: Span) ->
     missing = [key for key in KEYS if key not in state or (state[key] is None and key != "pool")]
     if missing:
         raise OptionError(f"the state lacks {', '.join(missing)}: needed all of what FeedRunner.state() gave")
-    had = {"seed": state["seed"], **state["of"]}
-    have = {"seed": state["seed"] if seed is None else seed, **of}
+    had = {**state["of"], "seed": state["seed"], STREAMS: None}
+    have = {**of, "seed": state["seed"] if seed is None else seed, STREAMS: None}
     differences = [
         f"{name} was {had.get(name)!r} and is {have.get(name)!r}"
         for name in sorted({*had, *have})
@@ -72,14 +75,17 @@ def restored(state: Any, *, of: dict[str, Any], seed: int | None, span: Span) ->
     if differences:
         raise OptionError(
             f"the state is of another stream: {'; '.join(differences)}. Restore it with the source and the options "
-            "that it was saved with. Another number of threads and processes is no difference, but where each of them "
-            "has a stream of its own"
+            "that it was saved with. Another number of threads and processes is no difference"
         )
     try:
         counts = (int(state["batches"]), int(state["records"]))
         begin = replace(span, epoch=int(state["epoch"]), run_first=int(state["run_first"]), counts=counts)
         sizes = {int(stream): int(size) for stream, size in state["sizes"].items()}
         begin = replace(begin, starts=starts_of(state), pool=state["pool"], sizes=sizes)
+        if STREAMS in of:
+            begin = replace(begin, streams=int(state["of"][STREAMS]))
+        if begin.streams <= max(begin.starts, default=0 if STREAMS in of else ONLY):
+            raise ValueError(f"{begin.streams} streams")
         if not (begin.epoch >= begin.run_first >= 0 and min(counts) >= 0):
             raise ValueError(f"epoch {begin.epoch} of a run from {begin.run_first}, {counts[0]} batches")
         return begin, int(state["seed"])
@@ -89,8 +95,13 @@ def restored(state: Any, *, of: dict[str, Any], seed: int | None, span: Span) ->
         ) from error
 
 
-def warn_of_reading_again(source: Source, span: Span) -> None:
-    """Says what it costs where a stream can only be read from its beginning."""
+def warn_of_costs(source: Source, span: Span, *, producers: int) -> None:
+    """Says what it costs where a stream can only be read from its beginning, and who has nothing to do."""
+    if 0 < span.streams < producers:
+        LOG.warning(
+            "%d of %d producers have nothing to do: the state is of %d producers, each with a stream of its own",
+            *(producers - span.streams, producers, span.streams),
+        )
     passed = [start.first for start in span.starts.values()]
     where = "at the end of" if max(passed, default=0) >= DONE else f"{sum(passed)} items into"
     takes_start = isinstance(source, CallableSource) and source.takes_worker

@@ -19,7 +19,7 @@ from fastfeed.position import Position
 from fastfeed.runs import Span
 from fastfeed.shuffled import Shuffled
 from fastfeed.source import IndexedSource, source_from
-from fastfeed.state import fingerprint, restored, saved, warn_of_reading_again
+from fastfeed.state import fingerprint, restored, saved, warn_of_costs
 
 
 class Stream:
@@ -129,7 +129,7 @@ class Stream:
         """Where the consumer is, unless `position` says it better."""
         if position is None:
             position = self.feed.state() if self.feed is not None else _at(self._span)
-        return saved(position, seed=self.seed, of=self._fingerprint)
+        return saved(position, seed=self.seed, of=self._fingerprint, streams=self._span.streams)
 
     def restore(self, state: dict[str, Any]) -> None:
         """Begins where `state` was saved. Raises StateError after the start, OptionError for another stream's state."""
@@ -137,7 +137,7 @@ class Stream:
             raise StateError("restore() after the start: call it first, on a new FeedRunner")
         self._span, self.seed = restored(state, of=self._fingerprint, seed=self.options.seed, span=Span())
         self.resumed = True
-        warn_of_reading_again(self.kind, self._span)
+        warn_of_costs(self.kind, self._span, producers=self.options.producers)
 
     def _follow(self, leader: Feed) -> None:
         """The leader's workers are about to be started, perhaps for the second time: then this goes on where it is."""

@@ -19,8 +19,9 @@ from fastfeed.structure import leaves_of, paths_of, rebuild, structure_of
 class Worker:
     """Which share of the data a producer makes: the `index`-th of `count`, in pass `epoch` (0 first).
 
-    With `shard=(rank, world)` the producers of all ranks are counted: rank r's come after those of rank r - 1. `seed`
-    is the run's root seed; `rng` is a numpy Generator that nobody else has.
+    With `shard=(rank, world)` the producers of all ranks are counted: rank r's come after those of rank r - 1. Where
+    a callable's run is restored they are those that it began with, whoever makes their shares now. `seed` is the run's
+    root seed; `rng` is a numpy Generator that nobody else has.
     """
 
     index: int

@@ -84,6 +84,16 @@ def plan(lengths: list[int], cuts: list[int], leaves: Leaves = numbers) -> Itera
     yield ShufflePool.end
 
 
+def had(pool: ShufflePool) -> Batch | None:
+    """What is drawn, and handed out."""
+    batch = pool.draw()
+    if batch is None:
+        pool.turn()
+    else:
+        pool.given()
+    return batch
+
+
 def drawn(pool: ShufflePool, actions: Iterator[Action], *, lazy: bool = False, look: Any = None) -> list[Batch | None]:
     """All draws; who is lazy pushes nothing of an epoch before the one before is drained."""
     found, waits = [], False
@@ -94,7 +104,7 @@ def drawn(pool: ShufflePool, actions: Iterator[Action], *, lazy: bool = False, l
             waits = lazy and action is ShufflePool.end_epoch
         if pool.finished:
             return found
-        found.append(pool.draw())
+        found.append(had(pool))
         waits = waits and found[-1] is not None
         if look:
             look(pool, found)

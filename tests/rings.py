@@ -37,7 +37,7 @@ class Ring:
     def __init__(self, *, threads: int = 1, budget: int = 2**24, wanted: int = 6) -> None:
         skip = ((0, 0),) * threads
         numbers = dict.fromkeys(("lane", "index", "seed", "first_epoch", "nbytes", "rank"), 0)
-        numbers |= {"count": threads, "epochs": 1}
+        numbers |= {"count": threads, "producers": threads, "epochs": 1}
         task = Task(threads=threads, skip=skip, dispatched=True, allowed=1, budget=budget, wanted=wanted, **numbers)
         self._gone: deque[Hold] = deque()
         self._tokens, tokens = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from fastfeed.errors import OptionError, StateError
 from fastfeed.options import Shuffle
 from fastfeed.shuffle import Origin, ShufflePool
-from tests.pools import Push, batch_of, drawn, lengths, numbers, plan, ragged, rooms, same, sizes, untimed, words
+from tests.pools import Push, batch_of, drawn, had, lengths, numbers, plan, ragged, rooms, same, sizes, untimed, words
 
 
 @untimed
@@ -28,7 +28,7 @@ def test_an_interrupted_pool_goes_on_as_if_it_were_not(
         if pool.wants():
             next(actions)(pool)
         elif not pool.finished:
-            found.append(pool.draw())
+            found.append(had(pool))
     state = json.loads(json.dumps(pool.state()))
     again = ShufflePool.restored(state, **room, **made)
     assert again.state() == state, "saved before a record is there"
@@ -62,7 +62,7 @@ def test_what_a_restored_pool_misses() -> None:
     pool.place(batch_of(numbers(list(range(-10, 4)))), **of_this._asdict())
     assert not pool.missing()
     want = half_full()
-    assert same([pool.draw(), pool.draw()], [want.draw(), want.draw()])
+    assert same([had(pool), had(pool)], [had(want), had(want)])
     with pytest.raises(OptionError, match="'batch_size': 6.*'batch_size': 7"):
         ShufflePool.restored(half_full().state(), **{**options, "batch_size": 7})
 
@@ -72,5 +72,5 @@ def test_a_state_is_small() -> None:
     for _ in range(30):
         while pool.wants():
             next(actions)(pool)
-        pool.draw()
+        had(pool)
     assert len(json.dumps(pool.state())) < 12_000

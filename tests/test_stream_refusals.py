@@ -221,12 +221,6 @@ def test_a_state_of_another_shuffle_is_refused_at_once() -> None:
             FeedRunner(range(20), **{"batch_size": 4, "seed": 1, "shuffle": Shuffle(9, 2), **options}).restore(state)
 
 
-def test_streams_of_producers_need_as_many_of_them() -> None:
-    state = state_of(shared_out(20, 2), threads=2)
-    with pytest.raises(OptionError, match="producers was 2 and is 3"):
-        FeedRunner(shared_out(20, 2), batch_size=4, threads=3).restore(state)
-
-
 @pytest.mark.parametrize("bad", [None, {}, [], "x", {"version": 2}, {"version": 1}, {"version": 1, "seed": 1}])
 def test_what_is_no_state(bad: Any) -> None:
     with pytest.raises(OptionError, match="state"):

@@ -90,17 +90,12 @@ def unordered(draw: st.DrawFn) -> Case:
 @in_threads
 @given(unordered(), st.lists(st.integers(1, 4), min_size=3, max_size=3), cuts)
 def test_epochs_stay_exact_in_any_order(case: Case, threads: list[int], cut: list[int]) -> None:
-    if case.kind in CALLABLES:  # each producer has a stream of its own: their number is part of the stream
-        threads = threads[:1] * 3
     check_exact_epochs(case, [(0, n) for n in threads], cut)
 
 
 @in_processes
 @given(unordered(), st.lists(any_mixes, min_size=2, max_size=2), cuts)
 def test_epochs_stay_exact_in_processes(case: Case, mixes: list[tuple[int, int]], cut: list[int]) -> None:
-    if case.kind in CALLABLES:
-        count = max(1, mixes[0][0]) * mixes[0][1]
-        mixes = [mixes[0], (0, count)]
     check_exact_epochs(case, mixes, cut[:2])
 
 

@@ -30,9 +30,9 @@ Skips = tuple[tuple[int, int], ...]
 
 
 class InHand(NamedTuple):
-    """What a producer held when its process died; see ring.board.Hand."""
+    """What of a stream a producer held when its process died; see ring.board.Hand."""
 
-    thread: int
+    stream: int
     key: int
     item: int
     record: int
@@ -60,15 +60,17 @@ class Crew:
         """The `index`-th worker, or its successor, which skips what has been delivered."""
         options = self._options
         processes, threads = options.processes, options.threads
+        skip = skip or self._passed()
         task = Task(
             lane=self._hired,
             index=index,
-            count=options.producers,
+            count=len(self._course.passed) or options.producers,
+            producers=options.producers,
             threads=threads,
             seed=self._course.seed,
             first_epoch=self._course.epochs.start,
             epochs=len(self._course.epochs),
-            skip=skip or self._passed(index),
+            skip=skip,
             dispatched=self._dispatched,
             rank=(options.shard or (0, 1))[0],
             allowed=self._allowed,
@@ -80,10 +82,9 @@ class Crew:
         lane = self.lanes[task.lane] = Lane(task, self.gone, ends=ends, owner=owner)
         return lane
 
-    def _passed(self, index: int) -> Skips:
-        threads = self._options.threads
-        passed = self._course.passed or (0,) * self._options.producers
-        return tuple((0, passed[index * threads + thread]) for thread in range(threads))
+    def _passed(self) -> Skips:
+        passed = self._course.passed
+        return tuple((0, items) for items in (*passed, *(0,) * (self._options.producers - len(passed))))
 
     def allow(self, epochs: int) -> None:
         """So many epochs in all may be begun now; where the trainer deals out the items, it need not be said."""
@@ -112,7 +113,8 @@ class Crew:
         """Whether a worker makes something for this feed now, as far as can be known."""
         if dispatcher is not None:
             return bool(_hands(lane, dispatcher))
-        return any(t not in lane.ended and lane.progress[t][0] < self._allowed for t in range(lane.task.threads))
+        working = [lane.task.producer(t) for t in range(lane.task.threads) if t not in lane.ended]
+        return any(lane.progress[producer][0] < self._allowed for producer in working)
 
     def succeed(
         self, lane: Lane, status: int, *, order: Sequence[Any], dispatcher: Dispatcher | None, beside: bool
@@ -182,7 +184,7 @@ class Crew:
     def _name(self, lane: Lane, hand: InHand, *, dispatcher: Dispatcher | None) -> str:
         """What a hand holds, in words."""
         if dispatcher is None:
-            return f"batch {hand.item} of producer {lane.task.producer(hand.thread)}"
+            return f"batch {hand.item} of producer {hand.stream}"
         payload = dispatcher.deal(lane.task.lane, hand.key).payload
         return describe(hand.key, hand.record, payload=payload, indexed=self._indexed)
 
@@ -204,17 +206,16 @@ def _hands(lane: Lane, dispatcher: Dispatcher | None) -> list[InHand]:
 
 def _in_hand(lane: Lane, thread: int, *, dispatcher: Dispatcher | None) -> list[InHand]:
     """What a producer was making: nothing, or one thing. Its hand is never emptied, it only takes the next thing; and
-    what a callable does before it yields is not in it yet."""
-    hand = lane.board.hand(thread)
+    what a callable does before it yields is not in it: of each of its streams it may have been the next one."""
     if dispatcher is not None:
-        return [InHand(thread, *hand)] if dispatcher.has(lane.task.lane, hand.key) else []
-    if thread in lane.ended:
-        return []
-    next_one = lane.progress[thread]
-    return [InHand(thread, *(hand if hand[:2] == next_one else (*next_one, NOTHING)))]
+        hand = lane.board.hand(thread)
+        return [InHand(ONLY, *hand)] if dispatcher.has(lane.task.lane, hand.key) else []
+    streams = () if thread in lane.ended else lane.task.streams(thread)
+    return [InHand(stream, *lane.progress[stream], NOTHING) for stream in streams]
 
 
 def _say_fast_forward(lane: Lane) -> None:
-    items = sum(item for _, item in lane.progress)
+    streams = (stream for thread in range(lane.task.threads) for stream in lane.task.streams(thread))
+    items = sum(lane.progress[stream][1] for stream in streams)
     if items:
         LOG.warning("the new worker runs the callable again and passes over the %d batches that were delivered", items)

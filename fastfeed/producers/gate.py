@@ -11,7 +11,7 @@ POLL_S = 0.2
 @dataclass(frozen=True)
 class Course:
     """What a feed runs through: the root seed, every epoch that there can be, how many of them may be begun before
-    `allow` says more, and, for each producer of a callable, the items of the first one that were had before."""
+    `allow` says more, and, for each stream of a callable, the items of the first one that were had before."""
 
     seed: int
     epochs: range

@@ -52,7 +52,7 @@ class Lane:
         self.pid = 0
         self.pidfd: Descriptor | None = None
         self.spec: BatchSpec | None = None
-        self.progress = list(task.skip)  # by thread: epochs, and items of the next one, that have come
+        self.progress = list(task.skip)  # by stream: epochs, and items of the next one, that have come
         self.delivered = 0
         self.ended: set[int] = set()  # threads that have no more
         self.failed = False
@@ -104,6 +104,11 @@ class Lane:
             if not self._hear():
                 return ProducerError("a worker failed, and died before it could tell how"), None
         return self._errors[kind].popleft()
+
+    def end_epoch(self, thread: int, epoch: int) -> None:
+        """Everything of an epoch has come from a producer, whose streams are all at the beginning of the next one."""
+        for stream in range(self.task.producer(thread), len(self.progress), self.task.producers):
+            self.progress[stream] = (epoch + 1, 0)
 
     def kill(self) -> None:
         """Ends the process, whatever it does."""

@@ -64,13 +64,14 @@ class RingOutlet:
     def put(self, made: Made, key: int, *, item: int, spec: BatchSpec | None) -> bool:
         """Sends a batch off under its ticket or epoch."""
         batch = made.batch
+        maker = self._thread if self.ordered else made.stream
         if batch is None or spec is None:
-            self._send(HOLE, key=key, item=item)
+            self._writer.send((HOLE, maker, 0, key, item, 0, 0, self._writer.lane))
         else:
             if spec is not self._spec:
                 self._learn(spec)
             slot, room = self._fill(batch)
-            self._writer.commit(slot, (BATCH, self._thread, slot, key, item, batch.rows, room, self._writer.lane))
+            self._writer.commit(slot, (BATCH, maker, slot, key, item, batch.rows, room, self._writer.lane))
         if self.ordered:
             self._writer.need(self._thread, NO_NEED)
         self._writer.board.publish(self._thread, self.row)
@@ -155,5 +156,5 @@ class RingOutlet:
         self._regular = not spec.ragged and all(leaf.dtype != BYTES for leaf in spec.leaves)
         self._writer.announce(spec)
 
-    def _send(self, kind: int, *, key: int = 0, item: int = 0) -> None:
-        self._writer.send((kind, self._thread, 0, key, item, 0, 0, self._writer.lane))
+    def _send(self, kind: int, *, key: int = 0) -> None:
+        self._writer.send((kind, self._thread, 0, key, 0, 0, 0, self._writer.lane))

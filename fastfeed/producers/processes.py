@@ -182,9 +182,8 @@ class ProcessProducers:
     def _hand_out(self, ready: Ready | Made | None) -> Made | None:
         if ready is None or isinstance(ready, Made):
             return ready
-        lane, (kind, thread, slot, key, item, rows, room, _) = ready
+        lane, (kind, stream, slot, key, item, rows, room, _) = ready
         if self._dispatcher is None:
-            stream = lane.task.producer(thread)
             place = f"batch {item} of producer {stream}"
         else:
             stream, place = ONLY, f"batch {key}"
@@ -231,7 +230,7 @@ class ProcessProducers:
             if not lane.odd:
                 self._insert(token, lane)
         elif kind == EPOCH and self._dispatcher is None:
-            lane.progress[thread] = (key + 1, 0)
+            lane.end_epoch(thread, key)
             self._order.end_epoch(key)
         elif kind == END and thread not in lane.ended:
             lane.ended.add(thread)
@@ -250,10 +249,10 @@ class ProcessProducers:
             self._dispatcher.ready_limit = ready
 
     def _insert(self, token: Token, lane: Lane) -> None:
-        _, thread, _, key, item, _, _, number = token
+        _, stream, _, key, item, _, _, number = token
         lane.delivered += 1
         if self._dispatcher is None:
-            lane.progress[thread] = (key, item + 1)
+            lane.progress[stream] = (key, item + 1)
             self._order.insert((lane, token), key)
             return
         if self._dispatcher.has(number, key):

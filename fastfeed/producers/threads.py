@@ -16,7 +16,8 @@ from fastfeed.collate import Blank, aligned_arrays
 from fastfeed.options import FeedOptions
 from fastfeed.producers.gate import Course, Gate
 from fastfeed.producers.handoff import Handoff
-from fastfeed.producers.loop import Maker, Producer, run_politely
+from fastfeed.producers.loop import Producer, run_politely
+from fastfeed.producers.maker import Maker
 from fastfeed.producers.sequence import Made
 from fastfeed.producers.sequence import Sequence as Order
 from fastfeed.source import Source
@@ -31,7 +32,7 @@ class ThreadProducers:
         ordered = source.ordered and options.order == "kept"
         self._maker = Maker(source, options)
         self._gate = Gate(course.allowed)
-        passed = course.passed or (0,) * options.threads
+        passed = course.passed or (0,) * options.threads  # by stream
         self._handoff = Handoff(
             Order[Made](options.threads, ordered=ordered, error_limit=options.error_limit),
             max_batches=max(16, 4 * options.threads),
@@ -39,19 +40,21 @@ class ThreadProducers:
         )
         self._producers = [
             Producer(
-                Worker(i, options.threads, course.seed, course.epochs.start),
+                [
+                    Worker(n, len(passed), course.seed, course.epochs.start, passed=passed[n])
+                    for n in range(i, len(passed), options.threads)
+                ],
                 source=source,
                 maker=self._maker,
                 outlet=ThreadOutlet(self._handoff, self._gate),
                 epochs=course.epochs,
-                skip=(0, passed[i]),
             )
             for i in range(options.threads)
         ]
         run = Producer.run if leader is None else run_politely
         self.threads = [
-            threading.Thread(target=run, args=(p,), name=f"fastfeed-producer-{p.worker.index}", daemon=True)
-            for p in self._producers
+            threading.Thread(target=run, args=(p,), name=f"fastfeed-producer-{i}", daemon=True)
+            for i, p in enumerate(self._producers)
         ]
 
     def start(self) -> None:

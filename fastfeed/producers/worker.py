@@ -17,7 +17,8 @@ import numpy as np
 
 from fastfeed.errors import FeedError, OptionError
 from fastfeed.producers.inbox import Inbox, InboxSource, Leave
-from fastfeed.producers.loop import Maker, Producer, run_politely
+from fastfeed.producers.loop import Producer, run_politely
+from fastfeed.producers.maker import Maker
 from fastfeed.producers.outlet import RingOutlet
 from fastfeed.producers.ship import unpack
 from fastfeed.ring.board import Board
@@ -34,12 +35,14 @@ KEPT_NBYTES, MMAP_NBYTES = 2**27, 2**25  # glibc takes no larger mmap threshold
 
 @dataclass(frozen=True)
 class Task:
-    """What one worker process is to do; `skip` holds, for each of its producers, the epochs and the items of the next
+    """What one worker process is to do. Its producers are `threads` of `producers` in all, which share `count` streams
+    among them; `skip` holds, for each stream (and each producer that has none), the epochs and the items of the next
     one that were made before."""
 
     lane: int
     index: int
     count: int
+    producers: int
     threads: int
     seed: int
     first_epoch: int
@@ -55,6 +58,10 @@ class Task:
     def producer(self, thread: int) -> int:
         """The number of a producer among all of the feed's."""
         return self.index * self.threads + thread
+
+    def streams(self, thread: int) -> range:
+        """The streams that a producer makes."""
+        return range(self.producer(thread), self.count, self.producers)
 
     def message(self) -> dict[str, Any]:
         """As JSON takes it."""
@@ -105,7 +112,7 @@ def _outlets(task: Task, ends: dict[str, int]) -> tuple[list[RingOutlet], Inbox 
     if task.dispatched:
         orders = Inbox(work, ends["stop"], threads=task.threads)
     return [
-        RingOutlet(writer, t, ordered=task.dispatched, epoch=task.skip[t][0], admit=orders.admit)
+        RingOutlet(writer, t, ordered=task.dispatched, epoch=task.skip[task.producer(t)][0], admit=orders.admit)
         for t in range(task.threads)
     ], orders
 
@@ -120,18 +127,18 @@ def _producers(
     producers = []
     for thread, outlet in enumerate(outlets):
         own: Source = InboxSource(given, orders, outlet=outlet) if isinstance(orders, Inbox) else source
-        worker = Worker(task.producer(thread), task.count, task.seed, task.first_epoch)
-        epochs = range(task.first_epoch, task.first_epoch + task.epochs)
-        producers.append(
-            Producer(worker, source=own, maker=maker, outlet=outlet, epochs=epochs, skip=task.skip[thread])
-        )
+        workers = [
+            Worker(n, task.count, task.seed, task.first_epoch, passed=task.skip[n][1]) for n in task.streams(thread)
+        ]
+        epochs, skip = range(task.first_epoch, task.first_epoch + task.epochs), task.skip[task.producer(thread)][0]
+        producers.append(Producer(workers, source=own, maker=maker, outlet=outlet, epochs=epochs, skip=skip))
     return producers
 
 
 def _run(producers: Sequence[Producer], polite: Sequence[Producer]) -> None:
     """One producer needs no thread beside the main one."""
-    threads = [threading.Thread(target=p.run, name=f"producer-{p.worker.index}") for p in producers[1:]]
-    threads += [threading.Thread(target=run_politely, args=(p,), name=f"also-{p.worker.index}") for p in polite]
+    threads = [threading.Thread(target=p.run, name=f"producer-{n}") for n, p in enumerate(producers[1:], start=1)]
+    threads += [threading.Thread(target=run_politely, args=(p,), name=f"also-{n}") for n, p in enumerate(polite)]
     for thread in threads:
         thread.start()
     producers[0].run()

@@ -14,5 +14,5 @@ BATCH, HOLE, EPOCH, END, FAILED, SKIPPED = range(6)
 # BATCH: `slot` holds `rows` records, laid out for `room` records (0: the slot begins with a description). HOLE: the
 # item had no records. EPOCH: the producer has ended an epoch. END: it has ended. FAILED, SKIPPED: there is an error
 # among the news. `key` is the ticket, or the epoch's position where there are no tickets and for errors; `item` counts
-# the items of the producer's epoch.
+# the items of the stream's epoch. Where producers have streams of their own, `thread` of a BATCH or HOLE is the stream.
 Token = tuple[int, int, int, int, int, int, int, int]

@@ -8,11 +8,16 @@ Records are copied once into numbered slots and once out of them; else only slot
 - What arrived beyond them waits its turn. So what a draw chooses from follows from the order of the records and the
   number of draws, not from how the input was cut or when it came.
 - When its input has ended the pool drains to zero, and the places that become free are filled from the next epoch.
+
+An exception of a signal handler may come at any instruction of a draw, and the next draw gives the same batch: what was
+chosen is written down first, what follows from it may be done twice, and one assignment says that all of it is done.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,6 +26,7 @@ from fastfeed.batch import Batch
 from fastfeed.collate import Pad
 from fastfeed.errors import OptionError, StateError
 from fastfeed.options import Shuffle
+from fastfeed.shuffle.ledger import Drawn, Epoch, Now
 from fastfeed.shuffle.slots import Array, Slots, Store, packed, unpacked
 
 
@@ -35,8 +41,9 @@ class Origin(NamedTuple):
 class ShufflePool:
     """Batches of `batch_size` records in random order, out of batches of any size.
 
-    The caller pushes while `wants()`, then draws. What is drawn follows from the seed, the epoch's number and the
-    order of the pushed records alone. Not for several threads at once.
+    The caller pushes while `wants()`, then draws, and says `given()` when the batch was handed out, or `turn()` where
+    there was none. What is drawn follows from the seed, the epoch's number and the order of the pushed records alone.
+    Not for several threads at once.
     """
 
     def __init__(
@@ -52,17 +59,20 @@ class ShufflePool:
         self.epoch = epoch
         self.dropped = 0
         self.nbytes = 0  # capacity x record bytes, known after the first push
-        self.held = 0  # records of both epochs: less than one pushed batch above the capacity
         self._size, self._last, self._seed = batch_size, last_batch, seed
-        self._rng = np.random.default_rng((seed, epoch))
+        self._seed_draws()
         self._store = Store(pad)
-        self._epochs = deque([_Epoch()])  # the one that is drawn, and then the one that is pushed if that is another
+        self._epochs = deque([Epoch()])  # the one that is drawn, and then the one that is pushed if that is another
         self._over = False
-        self._ready = self._first
-        self._goal = self._first  # how many to hold, of both epochs; unlike _ready it does not start again
-        self._pool: Slots = np.empty(self._capacity, np.intp)  # slots that a draw chooses from: [:_count]
-        self._count = 0
+        self._all = np.ones(batch_size, bool)
+        self._pool: Slots = np.empty(self._capacity, np.intp)  # slots that a draw chooses from: [:count]
+        self._now = Now(0, 0, self._first, self._first, [])
         self._missing: dict[Origin, Slots] = {}
+
+    @property
+    def held(self) -> int:
+        """Records of both epochs: less than one pushed batch above the capacity."""
+        return self._store.held
 
     @property
     def finished(self) -> bool:
@@ -75,7 +85,8 @@ class ShufflePool:
         Also while an epoch drains, so that the next one starts warm. A caller who waits with the next epoch may draw
         the rest of this one all the same: that changes nothing in what is drawn.
         """
-        return not self._over and not self._ahead() and self.held < self._goal
+        now = self._now
+        return not self._over and not now.drawn and self._store.held < now.goal and not self._ahead()
 
     def push(self, batch: Batch, *, stream: int = 0, item: int = 0, first_row: int = 0) -> None:
         """Copies the records in, which are rows `first_row`, ... of that item; StateError unless wants()."""
@@ -88,7 +99,6 @@ class ShufflePool:
         slots = self._store.lend(batch.rows, (stream, item, np.arange(first_row, first_row + batch.rows)))
         self._store.write(slots, batch.leaves)
         self._pushed().add(slots)
-        self.held += batch.rows
 
     def end_epoch(self) -> None:
         """The input of the epoch that is pushed has ended; what is pushed from now on belongs to the next one."""
@@ -105,36 +115,63 @@ class ShufflePool:
             self._epochs.pop()
 
     def draw(self) -> Batch | None:
-        """A batch drawn uniformly without replacement, or None once where an epoch ends.
+        """A batch drawn uniformly without replacement, or None where an epoch ends; the same until `given` or `turn`.
 
         The last batch of an epoch may be smaller, or is dropped. StateError where there is too little input.
         """
         if not self._epochs or self._missing:
             raise StateError("draw() from a shuffle pool that " + ("misses records" if self._missing else "has ended"))
-        current = self._epochs[0]
-        for slots in current.oldest(min(self._ready - self._count, current.rows)):
-            self._pool[self._count : self._count + len(slots)] = slots
-            self._count += len(slots)
-        if self._count < self._ready and not current.ended:
-            raise StateError(f"draw() from {self._count} records where {self._ready} are needed: push while wants()")
-        rows = min(self._size, self._count)
-        if rows:
-            batch = self._store.take(self._choose(rows))
-            if rows == self._size or self._last == "keep":
-                return batch
-            self.dropped += rows
-        self._turn()
-        return None
+        if not self._now.drawn:
+            self._fill(self._epochs[0])
+            now = self._now
+            if now.drawable < now.ready and not self._epochs[0].ended:
+                raise StateError(f"draw() from {now.drawable} records where {now.ready} are needed: push while wants()")
+            rows = min(self._size, now.drawable)
+            if not rows or (rows < self._size and self._last == "drop"):
+                return None
+            # In one call: an exception must not come when the numbers are drawn and nobody has them.
+            now.drawn.extend(map(self._choose, (now.drawable,), (rows,)))
+        return self._store.take(self._settled().slots)
+
+    def given(self) -> None:
+        """What was drawn has been handed out: its slots are free."""
+        moved, count, ready, goal, drawn = self._now
+        if len(drawn) < 2:  # the draw was interrupted: nobody can have it
+            return
+        slots, _, _, free = drawn[1]
+        self._store.give_back(slots, free)
+        ready, goal = min(self._capacity, ready + self._size), min(self._capacity, goal + self._size)
+        self._now = Now(moved, count - len(slots), ready, goal, [])
+        self._store.forget(slots)
+
+    def turn(self) -> None:
+        """The end of an epoch has been passed on, what is left of it is dropped, and the next one is drawn."""
+        left = self._pool[: self._now.drawable]
+        self.dropped += len(left)
+        self._store.give_back(left, self._store.free)
+        self._store.forget(left)
+        self._epochs.popleft()
+        self.epoch += 1
+        self._seed_draws()
+        self._now = Now(0, 0, self._first, self._now.goal, [])
+        if not self._epochs and not self._over:
+            self._epochs.append(Epoch())
 
     def state(self) -> dict[str, Any]:
-        """All but the records themselves, for JSON; restored() goes on from there."""
-        drawable = (self._pool[: self._count], self._pool[:0])  # the second epoch is not drawn yet
-        slots = [np.concatenate([pool, *e.waiting]) for pool, e in zip(drawable, self._epochs, strict=False)]
+        """All but the records themselves, for JSON; restored() goes on from there, also with what was not `given`."""
+        drawn = len(self._settled().slots) if self._now.drawn else 0
+        moved, count, ready, goal, _ = self._now
+        drawable = ((self._pool[:count], moved), (self._pool[:0], 0))  # the second epoch is not drawn yet
+        slots = [
+            np.concatenate([pool, *epoch.oldest(behind, epoch.rows)])
+            for (pool, behind), epoch in zip(drawable, self._epochs, strict=False)
+        ]
         return {
             "options": self._options(),
             "epoch": self.epoch,
             "rng": self._rng.bit_generator.state,
-            "numbers": [self._count, self._ready, self._goal, self.dropped, self.nbytes],
+            "numbers": [count, ready, goal, self.dropped, self.nbytes],
+            "drawn": drawn,
             "over": self._over,
             "epochs": [[e.begun, e.ended] for e in self._epochs],
             "origins": [packed(self._store.origins[:, s]) for s in slots],
@@ -160,13 +197,17 @@ class ShufflePool:
         if state["options"] != pool._options():
             raise OptionError(f"the state is of a shuffle with {state['options']}, there is {pool._options()}")
         pool._rng.bit_generator.state = state["rng"]
-        pool._count, pool._ready, pool._goal, pool.dropped, pool.nbytes = state["numbers"]
+        count, ready, goal, pool.dropped, pool.nbytes = state["numbers"]
+        pool._now = Now(0, count, ready, goal, [])
         pool._over = state["over"]
         pool._store.dtypes = state["dtypes"]
         pool._epochs.clear()
         for (begun, ended), origins in zip(state["epochs"], map(unpacked, state["origins"]), strict=True):
             pool._expect(origins)
             pool._epochs[-1].begun, pool._epochs[-1].ended = begun, ended
+        drawn = pool._pool[count - state.get("drawn", 0) : count].copy()
+        if len(drawn):
+            pool._now.drawn.extend((None, Drawn(drawn, drawn[:0], drawn[:0], pool._store.free)))
         return pool
 
     def missing(self) -> dict[Origin, list[int]]:
@@ -191,71 +232,49 @@ class ShufflePool:
     def _ahead(self) -> bool:
         return len(self._epochs) == 2 and self._epochs[1].ended
 
-    def _pushed(self) -> _Epoch:
+    def _pushed(self) -> Epoch:
         if self._epochs[-1].ended:
-            self._epochs.append(_Epoch())
+            self._epochs.append(Epoch())
         return self._epochs[-1]
 
-    def _choose(self, rows: int) -> Slots:
-        """Takes that many slots out of the pool."""
-        at = self._rng.choice(self._count, rows, replace=False)
-        slots = self._pool[at]
-        self._pool[at] = -1
-        self._count -= rows
-        self.held -= rows
-        tail = self._pool[self._count : self._count + rows]
-        self._pool[at[at < self._count]] = tail[tail >= 0]  # what is left of the tail closes the holes before it
-        self._ready = min(self._capacity, self._ready + self._size)
-        self._goal = min(self._capacity, self._goal + self._size)
-        return slots
-
-    def _turn(self) -> None:
-        self._epochs.popleft()
-        self.epoch += 1
+    def _seed_draws(self) -> None:
         self._rng = np.random.default_rng((self._seed, self.epoch))
-        self._ready = self._first
-        if not self._epochs and not self._over:
-            self._epochs.append(_Epoch())
+        self._choose: Callable[[int, int], Slots] = partial(self._rng.choice, replace=False)  # type: ignore[assignment]
+
+    def _fill(self, epoch: Epoch) -> None:
+        """Has the oldest records become drawable, until there are enough."""
+        moved, count, ready, goal, drawn = self._now
+        for slots in epoch.oldest(moved, ready - count):
+            self._pool[count : count + len(slots)] = slots
+            moved, count = moved + len(slots), count + len(slots)
+        self._now = Now(moved, count, ready, goal, drawn)
+
+    def _settled(self) -> Drawn:
+        """The batch that was chosen, its slots at the end of the pool now."""
+        _, count, _, _, drawn = self._now
+        pool = self._pool
+        if len(drawn) == 1:
+            at = drawn[0]
+            left = count - len(at)
+            inside = at < left
+            stays = self._all[: len(at)].copy()
+            stays[at[~inside] - left] = False
+            drawn.append(Drawn(pool[at], at[inside], pool[left:count][stays], self._store.free))
+        batch: Drawn = drawn[1]
+        pool[batch.places] = batch.others
+        pool[count - len(batch.slots) : count] = batch.slots
+        return batch
 
     def _expect(self, origins: Array) -> None:
         """One more epoch of a pool that is restored: all its records are missing."""
         rows, of_next = origins.shape[1], bool(self._epochs)
-        self.held += rows
-        self._store.reserve(max(self._capacity, self.held))
+        self._store.reserve(max(self._capacity, self.held + rows))
         slots = self._store.lend(rows, origins)
-        drawable = 0 if of_next else self._count
+        drawable = 0 if of_next else self._now.drawable
         self._pool[:drawable] = slots[:drawable]
-        self._epochs.append(_Epoch())
+        self._epochs.append(Epoch())
         self._epochs[-1].add(slots[drawable:])
         found: dict[Origin, list[int]] = {}
         for stream, item, slot in zip(*origins[:2].tolist(), slots.tolist(), strict=True):
             found.setdefault(Origin(stream, item, of_next), []).append(slot)
         self._missing |= {key: np.array(numbers, np.intp) for key, numbers in found.items()}
-
-
-class _Epoch:
-    """The records of an epoch that wait for their turn, by slot, in order of arrival; `begun`: it had one at all."""
-
-    def __init__(self) -> None:
-        self.waiting: deque[Slots] = deque()
-        self.rows = 0
-        self.begun = False
-        self.ended = False
-
-    def add(self, slots: Slots) -> None:
-        self.waiting.append(slots)
-        self.rows += len(slots)
-        self.begun = True
-
-    def oldest(self, count: int) -> list[Slots]:
-        """Takes the first `count` out."""
-        self.rows -= count
-        parts = []
-        while count:
-            part = self.waiting.popleft()
-            if len(part) > count:
-                self.waiting.appendleft(part[count:])
-                part = part[:count]
-            parts.append(part)
-            count -= len(part)
-        return parts

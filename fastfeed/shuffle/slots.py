@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from fastfeed.batch import Batch, nbytes_of
-from fastfeed.collate import Pad, aligned_arrays, pad_value
+from fastfeed.collate import Pad, aligned_empty, pad_value
 
 Array = np.ndarray[Any, Any]
 Slots = np.ndarray[Any, np.dtype[np.intp]]
@@ -29,6 +29,16 @@ class Store:
         self._columns: list[_Fixed | _Varying] = []
         self._free: Slots = np.zeros(0, np.intp)  # a stack: [:_count]
         self._count = 0
+
+    @property
+    def free(self) -> int:
+        """How many slots are free."""
+        return self._count
+
+    @property
+    def held(self) -> int:
+        """How many are lent."""
+        return len(self._free) - self._count
 
     def reserve(self, rows: int) -> None:
         """Makes it so many slots in all; what is in them stays."""
@@ -59,11 +69,19 @@ class Store:
             column.put(slots, leaf)
 
     def take(self, slots: Slots) -> Batch:
-        """The records of these slots, copied out in this order; the slots are free again."""
-        self._free[self._count : self._count + len(slots)] = slots
-        self._count += len(slots)
+        """The records of these slots, copied out in this order."""
         leaves = tuple([column.take(slots) for column in self._columns])
         return Batch(leaves, len(slots), sum(map(nbytes_of, leaves)))
+
+    def give_back(self, slots: Slots, free: int) -> None:
+        """These slots are free, as `free` others were when they were taken. Twice does what once does."""
+        self._free[free : free + len(slots)] = slots
+        self._count = free + len(slots)
+
+    def forget(self, slots: Slots) -> None:
+        """Keeps no record in these free slots alive."""
+        for column in self._columns:
+            column.forget(slots)
 
     def bytes_dtypes(self) -> list[str]:
         """For each leaf of bytes the dtype that it has by now, for others nothing."""
@@ -97,12 +115,14 @@ class _Fixed:
 
     def take(self, slots: Slots) -> Array:
         if self._records.dtype.kind == "O":
-            taken = self._records[slots]
-            self._records[slots] = None  # a free slot keeps no record alive
-            return taken
+            return self._records[slots]
         out = _blank((len(slots), *self._records.shape[1:]), self._records.dtype)
         self._records.take(slots, axis=0, out=out, mode="clip")  # mode="raise" would copy into a buffer first
         return out
+
+    def forget(self, slots: Slots) -> None:
+        if self._records.dtype.kind == "O":
+            self._records[slots] = None
 
 
 class _Varying:
@@ -124,8 +144,6 @@ class _Varying:
     def take(self, slots: Slots) -> Array:
         """Padded to the largest of these records."""
         taken = [record for slot in slots.tolist() if (record := self._records[slot]) is not None]
-        for slot in slots.tolist():
-            self._records[slot] = None
         dtype = np.result_type(*{record.dtype for record in taken})
         out = _blank((len(taken), *map(max, zip(*(r.shape for r in taken), strict=True))), dtype)
         out[...] = pad_value(self._pad, dtype)
@@ -133,9 +151,13 @@ class _Varying:
             place[tuple(map(slice, record.shape))] = record
         return out
 
+    def forget(self, slots: Slots) -> None:
+        for slot in slots.tolist():
+            self._records[slot] = None
+
 
 def _blank(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-    return np.empty(shape, dtype) if dtype.kind == "O" else aligned_arrays([(shape, dtype)])[0]
+    return np.empty(shape, dtype) if dtype.kind == "O" else aligned_empty(shape, dtype)
 
 
 def packed(origins: Array) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from fastfeed.batch import BYTES, Batch, BatchSpec, with_shapes
+from fastfeed.batch import BYTES, BatchSpec, with_shapes
 from fastfeed.collate import Rebatcher
 from fastfeed.errors import FeedWarning, MissingExtra, OptionError, SpecError, StateError
 from fastfeed.feed import Feed
@@ -23,33 +23,33 @@ except ImportError as error:
     raise MissingExtra("TensorFlow", "tensorflow-cpu") from error
 
 from fastfeed.sinks.session_pump import Pump
+from fastfeed.sinks.session_shuffle import SessionShuffle
 
-FIFO_NBYTES = 2**28  # a queue that does not shuffle only smooths; more would be memory for nothing
+BATCHES = 4  # that lie in the graph's queue
 NOT_STARTED = "FeedRunner.start(sess) was not called in this session: the queue would stay empty for ever"
 
 
 class QueueOps:
-    """The queue, and every operation on it that the feed will need: after start() the graph may be final."""
+    """The queue of whole batches, and every operation on it that is needed: after start() the graph may be final."""
 
-    def __init__(self, spec: BatchSpec, *, capacity: int, shuffle: Shuffle | None, batch: tuple[int, str], seed: int):
-        self.batch_size, last_batch = batch
-        self.min_after_dequeue = shuffle.min_after_dequeue if shuffle else 0
+    def __init__(self, spec: BatchSpec, *, capacity: int, batch_size: int, last_batch: str) -> None:
+        self.spec, self.batch_size, self.capacity = spec, batch_size, capacity
+        dtypes = [_tf_dtype(leaf.dtype, leaf.path) for leaf in spec.leaves]
         with tf.device("/device:CPU:0"), tf.name_scope("fastfeed"):
-            self.queue = _queue(spec, capacity, shuffle=shuffle, seed=seed)
+            self.queue = tf.queue.FIFOQueue(capacity, dtypes, name="queue")
             self.placeholders = [
-                tf.compat.v1.placeholder(_tf_dtype(leaf.dtype, leaf.path), (None, *leaf.shape)) for leaf in spec.leaves
+                tf.compat.v1.placeholder(dtype, (None, *leaf.shape))
+                for dtype, leaf in zip(dtypes, spec.leaves, strict=True)
             ]
-            self.enqueue = self.queue.enqueue_many(self.placeholders)
-            self.record = [tf.compat.v1.placeholder(p.dtype, p.shape[1:]) for p in self.placeholders]
-            self.enqueue_one = self.queue.enqueue(self.record)  # enqueue_many crashes TensorFlow on records of size 0
+            self.enqueue = self.queue.enqueue(self.placeholders)
             self.finish = self.queue.close()
             self.cancel = self.queue.close(cancel_pending_enqueues=True)
-            self.drain = self.queue.dequeue_up_to(capacity)
+            self.drain = tf.group(self.queue.dequeue())
             self.size = self.queue.size()
-            self.totals, self.waited, outputs = self._timed_dequeue(last_batch)
+            self.totals, self.waited, outputs = self._timed_dequeue()
             self.totals_value = self.totals.read_value()
         for output, leaf in zip(outputs, spec.leaves, strict=True):
-            output.set_shape((None if last_batch == "keep" else self.batch_size, *leaf.shape))
+            output.set_shape((None if last_batch == "keep" else batch_size, *leaf.shape))
         self.inputs = rebuild(spec.structure, outputs)
         self._named = re.compile(rf"'_\d+_{re.escape(self.queue.name)}'")
 
@@ -57,7 +57,7 @@ class QueueOps:
         """Whether an error of TensorFlow speaks of this queue."""
         return bool(self._named.search(str(error)))
 
-    def _timed_dequeue(self, last_batch: str) -> tuple[Any, Any, list[Any]]:
+    def _timed_dequeue(self) -> tuple[Any, Any, list[Any]]:
         """A variable [seconds waited, dequeues], the seconds of this step, and the leaves: no Python takes part.
 
         The variable is in no collection (nothing saves it) and is initialised by start(); asking for that first
@@ -71,8 +71,7 @@ class QueueOps:
         with tf.control_dependencies([started]):
             before = tf.timestamp()
         with tf.control_dependencies([before]):
-            take = self.queue.dequeue_up_to if last_batch == "keep" else self.queue.dequeue_many
-            outputs = take(self.batch_size)
+            outputs = self.queue.dequeue()
         outputs = list(outputs) if isinstance(outputs, (list, tuple)) else [outputs]
         with tf.control_dependencies(outputs):
             waited = tf.timestamp() - before
@@ -89,17 +88,17 @@ class SessionQueue:
         first = feed.first()
         spec = feed.spec if shapes is None else with_shapes(feed.spec, shapes)
         size = options.batch_size or first.rows
-        if spec.ragged:
-            # Equal batches at the entrance leave as they came in: the padding is ours, with the user's number.
-            feed.deliver(Rebatcher(size, "keep", pad=options.pad, across_epochs=True))
-        capacity = _capacity(options, shuffle, spec=spec, first=first, size=size)
+        self._shuffle = None
+        if shuffle is not None:
+            self._shuffle = SessionShuffle(feed, shuffle, first=first, size=size, seed=seed)
+        else:
+            feed.deliver(Rebatcher(size, options.last_batch, pad=options.pad, across_epochs=True))
+        capacity = _capacity(options, nbytes=size * max(1, first.nbytes // first.rows))
         _say_float64(spec, options)
         self._feed = feed
         feed.delivers = False
-        self._shuffled = shuffle is not None
-        self._spec = spec
         self._graph = tf.compat.v1.get_default_graph()
-        self._ops = QueueOps(spec, capacity=capacity, shuffle=shuffle, batch=(size, options.last_batch), seed=seed)
+        self._ops = QueueOps(spec, capacity=capacity, batch_size=size, last_batch=options.last_batch)
         self.inputs = self._ops.inputs
         self.waited = self._ops.waited
         self._pump: Pump | None = None
@@ -113,7 +112,7 @@ class SessionQueue:
                 "start(session): the session runs another graph than the one in which get_inputs() was called. Make "
                 "the session inside the same `with graph.as_default()`, or pass graph="
             )
-        pump = Pump(self._feed, self._ops, spec=self._spec, coord=coord, owner=owner)
+        pump = Pump(self._feed, self._ops, shuffle=self._shuffle, coord=coord, owner=owner)
         pump.start(session)
         self._pump = pump
 
@@ -124,9 +123,9 @@ class SessionQueue:
 
     def state(self) -> dict[str, Any]:
         """What the session has taken out of the queue; StateError where it shuffles."""
-        if self._shuffled:
+        if self._shuffle is not None:
             raise StateError(
-                "state() of a session whose queue shuffles: nobody can tell which records it has given. Say "
+                "state() of a session that shuffles records: nobody can tell which of them it has given. Say "
                 "shuffle=True for an indexable (which is shuffled by index) or shuffle=False"
             )
         return self._feed.state() if self._pump is None else self._pump.state()
@@ -138,8 +137,9 @@ class SessionQueue:
             return now
         elapsed_s, waited_s, batches = self._pump.consumed()
         records = min(batches * self._ops.batch_size, max(0, self._pump.rows - self._ops.batch_size))
-        consumed = StageRow(batches, records, records * self._spec.record_nbytes, wait_in_s=waited_s)
-        depth = now.depth + self._pump.queued_records() // self._ops.batch_size
+        consumed = StageRow(batches, records, records * self._ops.spec.record_nbytes, wait_in_s=waited_s)
+        pooled = 0 if self._shuffle is None else self._shuffle.held // self._ops.batch_size
+        depth = now.depth + pooled + self._pump.queued
         return replace(now, elapsed_s=elapsed_s, consumed=consumed, depth=depth)
 
 
@@ -154,42 +154,9 @@ def check_graph() -> None:
         raise StateError("get_inputs() in a finalised graph: call it while the graph is built, before the session")
 
 
-def _queue(spec: BatchSpec, capacity: int, *, shuffle: Shuffle | None, seed: int) -> Any:
-    dtypes = [_tf_dtype(leaf.dtype, leaf.path) for leaf in spec.leaves]
-    shapes = [leaf.shape for leaf in spec.leaves]
-    if spec.ragged:
-        return tf.queue.PaddingFIFOQueue(capacity, dtypes, shapes, name="queue")
-    if shuffle is None:
-        return tf.queue.FIFOQueue(capacity, dtypes, shapes, name="queue")
-    return tf.queue.RandomShuffleQueue(
-        capacity, shuffle.min_after_dequeue, dtypes, shapes, seed=seed % 2**31, name="queue"
-    )
-
-
-def _capacity(options: FeedOptions, shuffle: Shuffle | None, *, spec: BatchSpec, first: Batch, size: int) -> int:
-    """The queue's size in records; OptionError where the shuffle's does not fit the batch or the memory."""
-    record_nbytes = max(1, first.nbytes // first.rows)
-    if shuffle is None:
-        return max(4 * size, min(2000, options.memory_nbytes // 2 // record_nbytes, FIFO_NBYTES // record_nbytes))
-    if spec.ragged:
-        raise OptionError(
-            f"shuffle={options.shuffle!r} with pad=: a RandomShuffleQueue holds records of one shape only. Leave "
-            "shuffle out and shuffle in the source, or make one shape in transform="
-        )
-    least = shuffle.min_after_dequeue + size
-    if shuffle.capacity < least:
-        raise OptionError(
-            f"a batch of {size} records does not fit into the shuffle queue: needed capacity >= min_after_dequeue + "
-            f"batch_size = {least}, there is {shuffle}. For instance shuffle=Shuffle(capacity={least + 2 * size}, "
-            f"min_after_dequeue={shuffle.min_after_dequeue})"
-        )
-    if shuffle.capacity * record_nbytes > options.memory_nbytes:
-        raise OptionError(
-            f"{shuffle.capacity} records of {record_nbytes} bytes do not fit into the {options.memory_nbytes} bytes "
-            "that batches in flight may take: choose a smaller shuffle=Shuffle(capacity=..., min_after_dequeue=...), "
-            "or raise memory="
-        )
-    return shuffle.capacity
+def _capacity(options: FeedOptions, *, nbytes: int) -> int:
+    """The queue's size in batches of `nbytes`: it hides the hand-over of one, and smoothing is the feed's own work."""
+    return max(2, min(BATCHES, options.memory_nbytes // 2 // nbytes))
 
 
 def _say_float64(spec: BatchSpec, options: FeedOptions) -> None:

@@ -30,7 +30,7 @@ class CallableSource:
         self.takes_worker = takes_worker(function)
         self._chunk = chunk_size(options, default=False)
         self.records = self._chunk > 0
-        self._alone = options.producers == 1 or self.takes_worker or options.repeat_per_producer
+        self._may_end = self.takes_worker or options.repeat_per_producer
         self._shard = options.shard or (0, 1)
         self._lock = threading.Lock()
         self._given_out: dict[int, tuple[Any, int]] = {}
@@ -88,7 +88,7 @@ class CallableSource:
             )
         if not empty:
             self._gave.add(worker.index)
-        if not self._alone and not empty:
+        if not self._may_end and worker.count > 1 and not empty:
             raise OptionError(
                 f"the callable's stream ended, and each of the {worker.count} producers has one of its own: the data "
                 "would be delivered several times. Three ways out: give the callable an argument `worker` and yield "

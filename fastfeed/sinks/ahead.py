@@ -1,0 +1,142 @@
+"""Work on batches before the loop asks for them: in a thread, or one batch ahead in the loop's own."""
+
+from __future__ import annotations
+
+import atexit
+import threading
+from collections.abc import Callable, Iterator
+from itertools import islice
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fastfeed.errors import FeedStopped, OptionError, StateError
+
+if TYPE_CHECKING:
+    from fastfeed.passes import Passes
+
+POLL_S = 0.1  # how late the thread hears that nobody takes any more: whoever leaves a loop must not need a lock for it
+EXIT_S = 1.0
+
+
+class Ahead:
+    """`put(batch)` of every batch, in their order, made by one thread up to `depth` results ahead.
+
+    What `put` raises comes out of the loop as it is, behind the results before it. The thread ends with the pass, with
+    `runner.stop()`, and where the loop is left early, then as soon as `put` or the wait for a batch returns. What lay
+    ready is lost then, as with tf.data's prefetch. `runner.state()` counts what the thread has taken: up to `depth` + 1
+    batches more than the loop has had. Raises OptionError for a `put` or a `depth` that is none.
+    """
+
+    def __init__(self, passes: Passes, put: Callable[[Any], Any], *, depth: int) -> None:
+        if not callable(put):
+            raise OptionError(f"prefetch_to_device({put!r}): needed a function of one batch")
+        if isinstance(depth, bool) or not isinstance(depth, (int, np.integer)) or depth < 1:
+            raise OptionError(f"prefetch_to_device(depth={depth!r}): needed an integer of 1 or more, in batches")
+        self._passes = passes
+        self._put = put
+        self._depth = int(depth)
+
+    def __len__(self) -> int:
+        """Batches of a pass; TypeError where nobody knows."""
+        return length(self._passes)
+
+    def __iter__(self) -> Iterator[Any]:
+        return _Line(self._passes, self._put, depth=self._depth).results()
+
+
+class _Line:
+    """One pass: what its thread and its loop have in common. The thread must not hold the loop's generator, whose end
+    is how it hears that nobody takes any more."""
+
+    def __init__(self, passes: Passes, put: Callable[[Any], Any], *, depth: int) -> None:
+        self._passes = passes
+        self._pass = iter(passes)
+        self._put = put
+        self._room = threading.Semaphore(depth)
+        self._ready: SimpleQueue[list[Any]] = SimpleQueue()  # lists of one result; an empty one is the last
+        self._failure: BaseException | None = None
+        self._left = False
+        self._thread = threading.Thread(target=self._run, name="fastfeed-ahead", daemon=True)
+
+    def results(self) -> Iterator[Any]:
+        """The loop's end."""
+        self._thread.start()
+        atexit.register(self._leave)
+        try:
+            while made := self._next():
+                yield made.pop()  # so that nothing here holds it
+            failure, self._failure = self._failure, None
+            if failure is not None:
+                try:
+                    raise failure
+                finally:
+                    del failure  # its traceback has this frame
+        finally:
+            atexit.unregister(self._leave)
+            self._leave()
+
+    def _next(self) -> list[Any]:
+        self._passes.refuse_stopped()  # whatever lies ready
+        made = self._ready.get()
+        self._room.release()
+        return made
+
+    def _run(self) -> None:
+        """The thread."""
+        try:
+            while self._has_room():
+                made = [self._put(batch) for batch in islice(self._pass, 1)]  # holds no batch while it waits
+                if not made:
+                    return
+                self._ready.put(made)
+        except BaseException as error:
+            self._failure = error
+        finally:
+            self._ready.put([])
+
+    def _has_room(self) -> bool:
+        """Waits for it; False where nobody takes any more. Raises FeedStopped."""
+        while not self._room.acquire(timeout=POLL_S) and not self._left:
+            self._passes.refuse_stopped()
+        return not self._left
+
+    def _leave(self) -> None:
+        """No lock: it is called wherever the garbage collector finds the loop's generator."""
+        self._left = True
+        if not threading.main_thread().is_alive():  # the interpreter ends, and native code of `put` would abort it
+            self._thread.join(EXIT_S)
+
+
+def one_ahead(batches: Iterator[Any], put: Callable[[Any], Any]) -> Iterator[Any]:
+    """`put` of each batch, called before the result before it is given out: what it begins runs beside a step.
+
+    In the loop's own thread, so that `snapshot().starvation` stays what the step has waited. What goes wrong with a
+    batch is raised behind the result before it.
+    """
+    waiting: list[Any] = []
+    while True:
+        try:
+            following = [put(batch) for batch in islice(batches, 1)]
+        except (FeedStopped, StateError):  # about the loop itself, and at once
+            raise
+        except Exception:
+            if waiting:
+                yield waiting.pop()
+            raise
+        if waiting:
+            yield waiting.pop()
+        if not following:
+            return
+        waiting = following
+
+
+def length(passes: Passes) -> int:
+    """For `len()`: the batches of a pass; TypeError where nobody knows, as Python wants it."""
+    if passes.length is None:
+        raise TypeError(
+            "the number of batches is not known beforehand: it is for a source with len() and [index] that begins at "
+            "its beginning"
+        )
+    return passes.length

@@ -1,0 +1,86 @@
+"""How well `fit` was fed, epoch by epoch, among the metrics of Keras."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from fastfeed.errors import MissingExtra, StateError
+
+try:
+    import keras
+except ImportError as error:
+    raise MissingExtra("Keras", "tensorflow-cpu") from error
+
+if TYPE_CHECKING:
+    from fastfeed.runner import FeedRunner
+    from fastfeed.stats import Snapshot
+
+
+class FeedCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has no types
+    """Adds to the logs of each epoch how well it was fed; put it first, so that the callbacks behind it see that, too.
+
+    With name="feed": `feed_starvation` (0 to 1, the share of the epoch in which it waited for input, without the wait
+    for the very first batch), `feed_au` (1 - starvation), `feed_queue_depth` (batches that lay ready at the end) and
+    `feed_wait_ms` (mean wait for a batch, in ms). Floats; nan where an epoch had too few batches to tell. Validation
+    does not count. Where somebody takes batches ahead of the step (`prefetch=`, and Keras itself with a PyDataset on
+    TensorFlow), they are about whoever does, which is the most that the step can have waited.
+    """
+
+    def __init__(self, runner: FeedRunner, *, name: str = "feed") -> None:
+        super().__init__()
+        self._runner = runner
+        self._name = name
+        self._before: Snapshot | None = None
+        self._began_s = 0.0
+        self._measured: dict[str, float] | None = None
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        """Called by Keras."""
+        self._before = self._snapshot()
+        self._began_s = time.perf_counter()
+        self._measured = None
+
+    def on_test_begin(self, logs: Any = None) -> None:
+        """Called by Keras where an epoch's validation begins."""
+        self._measure()
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Called by Keras."""
+        measured = self._measure()
+        if logs is not None:
+            logs.update({f"{self._name}_{key}": value for key, value in measured.items()})
+
+    def _measure(self) -> dict[str, float]:
+        """What the training of this epoch had, at its end."""
+        if self._measured is None:
+            now = self._snapshot()
+            self._measured = _difference(now, self._before, clock_s=time.perf_counter() - self._began_s)
+        return self._measured
+
+    def _snapshot(self) -> Snapshot | None:
+        try:
+            return self._runner.snapshot()
+        except StateError:  # nothing was started
+            return None
+
+
+def _difference(now: Snapshot | None, before: Snapshot | None, *, clock_s: float) -> dict[str, float]:
+    """The figures of one epoch, which took `clock_s`."""
+    if now is None:
+        return dict.fromkeys(("starvation", "au", "queue_depth", "wait_ms"), float("nan"))
+    if before is not None and before.consumed.batches > now.consumed.batches:
+        before = None  # the producers were started anew, and counted from the beginning
+    batches, waited_s, elapsed_s = now.consumed.batches, now.consumed.wait_in_s, now.elapsed_s
+    if before is not None:
+        batches -= before.consumed.batches
+        waited_s -= before.consumed.wait_in_s
+        elapsed_s -= before.elapsed_s
+    elapsed_s = min(elapsed_s, clock_s)  # what was between the epochs is nobody's
+    starvation = min(1.0, max(0.0, waited_s / elapsed_s)) if batches and elapsed_s > 0 else float("nan")
+    return {
+        "starvation": float(starvation),
+        "au": float(1.0 - starvation),
+        "queue_depth": float(now.depth),
+        "wait_ms": float(1000 * waited_s / batches) if batches else float("nan"),
+    }

@@ -1,0 +1,210 @@
+"""The sink for `fit` of Keras 3 on any backend: a PyDataset whose batches come in the runner's order."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterator
+from types import MethodType
+from typing import TYPE_CHECKING, Any
+
+from fastfeed.errors import FeedError, MissingExtra, SpecError, StateError
+from fastfeed.structure import describe
+
+try:
+    import keras
+    from keras.src.trainers.data_adapters.py_dataset_adapter import PyDatasetAdapter
+except ImportError as error:
+    raise MissingExtra("Keras", "tensorflow-cpu") from error
+
+if TYPE_CHECKING:
+    from fastfeed.batch import BatchSpec
+    from fastfeed.passes import Pass, Passes
+
+LOOKED_AT = 2  # batches that Keras takes at most to learn the shapes from, in a pass that it then begins again
+
+
+def keras_data(passes: Passes) -> KerasData:
+    """A `keras.utils.PyDataset` of the passes, each of which is an epoch of `fit`.
+
+    Raises StateError for a Keras whose PyDatasets are read in a way that is not known here.
+    """
+    _take_over_iteration()
+    return KerasData(passes) if passes.length is None else SizedKerasData(passes)
+
+
+class KerasData(keras.utils.PyDataset):  # type: ignore[misc]  # Keras has no types
+    """Each iterator of Keras over it is a pass, in the runner's own order, whatever `shuffle=` says.
+
+    Batches that Keras only looked at (for their shapes, to build the model) come again; they are held until then.
+    Raises what iteration over the runner raises, and SpecError for batches that are no (x,), (x, y), (x, y, weights)
+    or dict of x.
+    """
+
+    def __init__(self, passes: Passes) -> None:
+        super().__init__(workers=1)  # one: the iterator's own thread, and nothing is taken ahead into a queue
+        self._passes = passes
+        self._lock = threading.Lock()
+        self._pass: Pass | None = None
+        self._reader = 0  # the number of the newest iterator
+        self._given = 0  # batches of the pass that an iterator has had for good
+        self._ahead: deque[Any] = deque()  # batches taken from the pass and not given
+        self._held: list[Any] | None = None  # what the newest iterator was given, while that may have been a look
+        self._of: weakref.ref[Any] | None = None  # the adapter of Keras, one for each fit(), whose iterator that is
+        self._asked = False  # whether Keras asked for the length since it had a batch
+        self._failed: FeedError | None = None  # alive until it has crossed TensorFlow
+
+    @property
+    def num_batches(self) -> int | None:
+        """Batches of a pass, or None where nobody knows before its end; Keras asks before it begins anew."""
+        self._asked = True
+        return self._passes.length
+
+    def __iter__(self) -> Iterator[Any]:
+        return self.read(None)
+
+    def read(self, adapter: Any) -> Iterator[Any]:
+        """A pass for an adapter of Keras, or for nobody's."""
+        with self._lock:
+            if self._held and adapter is not None and self._of is not None and self._of() is adapter:
+                self._ahead.extendleft(reversed(self._held))
+                self._given = 0
+            self._begin()
+            self._of = None if adapter is None else weakref.ref(adapter)
+            reader = self._reader
+        del adapter
+        while (batch := self._next(reader)) is not None:
+            yield batch
+
+    def __getitem__(self, index: int) -> Any:
+        """A look at a batch of the pass to come, which is held, with all before it, until an iterator takes them."""
+        with self._lock:
+            if self._given:
+                self._begin()
+            while len(self._ahead) <= index and (batch := self._take()) is not None:
+                self._ahead.append(batch)
+            if not self._ahead or (index >= len(self._ahead) and self._passes.length is not None):
+                raise IndexError(f"batch {index} of a pass of {len(self._ahead)}")
+            return self._ahead[min(index, len(self._ahead) - 1)]  # Keras looks at two also where there may be only one
+
+    def on_epoch_end(self) -> None:
+        """Called by Keras: what it has had was trained on, unless it is about to begin and has asked for the length."""
+        if not self._asked:
+            self._held = None
+
+    def crossing(self, adapter: Any) -> Iterator[Any]:
+        """A pass for TensorFlow's runtime, which our errors pass only with a mark."""
+        from fastfeed.sinks.tf_errors import crossing
+
+        errors = crossing()
+        try:
+            yield from self.read(adapter)
+        except FeedError as error:
+            self._failed = error
+            raise errors.marked(error) from None
+
+    def _next(self, reader: int) -> Any:
+        with self._lock:
+            if reader != self._reader:
+                raise StateError(
+                    f"{self._passes.sink} is iterated by two iterators at once, and the newer one has taken over: "
+                    "finish one pass before the next begins, or make a second FeedRunner"
+                )
+            batch = self._ahead.popleft() if self._ahead else self._take()
+            if batch is None:
+                return None
+            self._asked = False
+            self._given += 1
+            if self._held is not None:
+                self._held.append(batch)
+                if len(self._held) > LOOKED_AT:
+                    self._held = None
+            return batch
+
+    def _begin(self) -> None:
+        """Begins a pass, unless of the present one nothing was given, or nobody knows how much is left of it."""
+        self._reader += 1
+        if self._given and (self._passes.length is not None or not self._more()):
+            self._pass = None
+            self._ahead.clear()
+        self._given = 0
+        self._held = []
+
+    def _more(self) -> bool:
+        """Whether there is more of the present pass."""
+        if not self._ahead and (batch := self._take()) is not None:
+            self._ahead.append(batch)
+        return bool(self._ahead)
+
+    def _take(self) -> Any:
+        """The next batch of the pass as Keras wants it, or None at its end."""
+        if self._pass is None:
+            _check(self._passes.spec)
+            self._pass = iter(self._passes)
+        batch = next(self._pass, None)
+        return None if batch is None else _as_tuples(batch)
+
+
+class SizedKerasData(KerasData):
+    """The same, where the number of batches is known."""
+
+    def __len__(self) -> int:
+        return self._passes.length or 0
+
+
+def _as_tuples(batch: Any) -> Any:
+    """Tuples for lists and NamedTuples, which tf.data and Keras take for something else."""
+    if isinstance(batch, dict):
+        return {key: _as_tuples(part) for key, part in batch.items()}
+    return tuple(map(_as_tuples, batch)) if isinstance(batch, (tuple, list)) else batch
+
+
+def _check(spec: BatchSpec) -> None:
+    """SpecError for batches that fit() cannot take."""
+    of = spec.structure
+    if of is not None and not issubclass(of.kind, dict) and len(of.children) not in (1, 2, 3):
+        raise SpecError(
+            f"fit() needs batches (x,), (x, y), (x, y, sample_weight) or a dict of x, and these are "
+            f"{describe(of)}: put several inputs into one tuple or dict, ((a, b), y)"
+        )
+    for leaf in spec.leaves:
+        if leaf.dtype.kind not in "biuf":
+            raise SpecError(
+                f"{leaf.path} has dtype {leaf.dtype}, which Keras does not have: make numbers in transform="
+            )
+
+
+def _take_over_iteration() -> None:
+    """Has Keras iterate over these datasets as they are, instead of asking for (shuffled) numbers without end.
+
+    So each iterator is a pass that nobody can mistake for another one, and one of unknown length ends.
+    """
+    plain = getattr(PyDatasetAdapter, "_get_iterator", None)
+    if plain is None:
+        raise StateError(
+            f"Keras {keras.__version__} reads a PyDataset in a way that fastfeed does not know: use dataset()"
+        )
+    if not isinstance(plain, Iteration):
+        PyDatasetAdapter._get_iterator = Iteration(plain)
+
+
+class Iteration:
+    """In place of a method of Keras' adapter for a PyDataset."""
+
+    def __init__(self, plain: Callable[[Any], Iterator[Any]]) -> None:
+        self._plain = plain
+
+    def __get__(self, adapter: Any, kind: type) -> Any:
+        if adapter is None:
+            return self
+        if not isinstance(adapter.py_dataset, KerasData):
+            return MethodType(self._plain, adapter)
+        loose = weakref.ref(adapter)  # TensorFlow never lets go of this function, and fit() holds the adapter
+        return lambda: _batches(loose())
+
+
+def _batches(adapter: Any) -> Iterator[Any]:
+    data = adapter.py_dataset
+    batches = data.crossing(adapter) if keras.backend.backend() == "tensorflow" else data.read(adapter)
+    return map(adapter._standardize_batch, batches)

@@ -1,0 +1,182 @@
+"""The sink for PyTorch: tensors that share a batch's memory, or copies of them that run beside the step on CUDA."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fastfeed.batch import BYTES, Batch, LeafSpec
+from fastfeed.errors import MissingExtra, OptionError, SpecError, StateError
+from fastfeed.sinks.ahead import length, one_ahead
+from fastfeed.structure import rebuild
+
+try:
+    import torch
+    from torch.utils.data import IterableDataset, get_worker_info
+except ImportError as error:
+    raise MissingExtra("PyTorch", "torch") from error
+
+if TYPE_CHECKING:
+    from fastfeed.passes import Passes
+
+Tensors = list[torch.Tensor]
+
+
+def torch_iter(passes: Passes, *, device: Any, pin_memory: bool | None) -> TorchBatches:
+    """An iterable of the batches as tensors on `device` (None: the CPU).
+
+    Raises OptionError for a device that is not there, and for `pin_memory` without CUDA.
+    """
+    where = _device(device)
+    pin = where.type == "cuda" if pin_memory is None else bool(pin_memory)
+    if pin and not torch.cuda.is_available():
+        raise OptionError("torch(pin_memory=True): PyTorch sees no CUDA device, for which it would be: leave it out")
+    return TorchBatches(passes, where, pin=pin)
+
+
+class TorchBatches(IterableDataset[Any]):
+    """The batches as tensors. `DataLoader(batches, batch_size=None, num_workers=0)` works.
+
+    Raises SpecError for leaves that torch cannot hold, and StateError inside a worker of DataLoader.
+    """
+
+    def __init__(self, passes: Passes, device: torch.device, *, pin: bool) -> None:
+        self._passes = passes
+        self._device = device
+        self._pin = pin
+
+    def __len__(self) -> int:
+        """Batches of a pass; TypeError where nobody knows."""
+        return length(self._passes)
+
+    def __getstate__(self) -> None:
+        raise _for_workers()
+
+    def __iter__(self) -> Iterator[Any]:
+        if get_worker_info() is not None:
+            raise _for_workers()
+        return self._batches()
+
+    def _batches(self) -> Iterator[Any]:
+        spec = self._passes.spec
+        shares = [_sharer(leaf) for leaf in spec.leaves]
+        side = SideStream(self._device, pin=self._pin) if self._device.type == "cuda" else None
+
+        def tensors(batch: Batch) -> Tensors:
+            return [share(leaf) for share, leaf in zip(shares, batch.leaves, strict=True)]
+
+        def at_once(batch: Batch) -> Any:
+            made = [tensor.pin_memory() if self._pin else tensor for tensor in tensors(batch)]
+            return rebuild(spec.structure, [tensor.to(self._device) for tensor in made])
+
+        taken = iter(iter(self._passes).take, None)
+        if side is None:  # no variable of this frame holds a batch while the next one is waited for
+            yield from map(at_once, taken)
+            return
+        try:
+            flights = one_ahead(taken, lambda batch: side.begin(tensors(batch)))
+            yield from (rebuild(spec.structure, arrived) for arrived in map(side.finish, flights))
+        finally:
+            side.close()
+
+
+class Flight:
+    """Tensors that are on their way to the device; `event` is behind their copies."""
+
+    def __init__(self, tensors: Tensors, event: Any) -> None:
+        self.tensors = tensors
+        self.event = event
+
+
+class SideStream:
+    """Copies to a CUDA device on a stream of their own. `cuda` stands for `torch.cuda`.
+
+    What is copied is held until its copy is over, which is asked for and never waited for, but at the end.
+    """
+
+    def __init__(self, device: torch.device, *, pin: bool, cuda: Any = torch.cuda) -> None:
+        self._cuda = cuda
+        self._pin = pin
+        self._stream = cuda.Stream(device)
+        self._held: deque[tuple[Any, Tensors]] = deque()  # events, and what is copied before them
+
+    def begin(self, tensors: Tensors) -> Flight:
+        """Begins to copy."""
+        self._let_go()
+        # What is not contiguous would be copied from a temporary tensor, which nobody would hold.
+        sources = [t.pin_memory() if self._pin else t.contiguous() for t in tensors]
+        event = self._cuda.Event()
+        try:
+            with self._cuda.stream(self._stream):
+                moved = [t.to(self._stream.device, non_blocking=True) for t in sources]
+        finally:  # also where the device has no room for the second tensor: the first one is on its way
+            event.record(self._stream)
+            self._held.append((event, sources))
+        return Flight(moved, event)
+
+    def finish(self, flight: Flight) -> Tensors:
+        """The copies, for the stream that is current now, whose work from here on is done behind them."""
+        current = self._cuda.current_stream(self._stream.device)
+        current.wait_event(flight.event)
+        for tensor in flight.tensors:
+            tensor.record_stream(current)  # its memory is of the side stream, which would use it again too early
+        self._let_go()
+        return flight.tensors
+
+    def close(self) -> None:
+        """Waits for the copies that are under way, and for nothing else."""
+        while self._held:
+            self._held[0][0].synchronize()
+            self._held.popleft()
+
+    def _let_go(self) -> None:
+        while self._held and self._held[0][0].query():
+            self._held.popleft()
+
+
+def _device(given: Any) -> torch.device:
+    try:
+        device = torch.device("cpu" if given is None else given)
+    except (RuntimeError, TypeError) as error:
+        text = str(error).splitlines()[0]
+        raise OptionError(f"torch(device={given!r}) is no device: needed 'cpu' or 'cuda:0', say ({text})") from None
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise OptionError(f"torch(device={given!r}): PyTorch sees {torch.cuda.device_count()} CUDA devices")
+    return device
+
+
+def _for_workers() -> StateError:
+    return StateError(
+        "runner.torch() cannot be read in worker processes of DataLoader, which would each have a copy of the runner: "
+        "say DataLoader(..., batch_size=None, num_workers=0), and FeedRunner(..., processes=) makes batches in parallel"
+    )
+
+
+def _sharer(leaf: LeafSpec) -> Callable[[Any], torch.Tensor]:
+    """What makes a tensor of an array of this leaf; SpecError where torch has no such dtype."""
+    name = leaf.dtype.name
+    if name.startswith(("bfloat16", "float8")) and hasattr(torch, name):  # of ml_dtypes, which torch does not know
+        bits, dtype = np.dtype(f"i{leaf.dtype.itemsize}"), getattr(torch, name)
+        return lambda array: _shared(array.view(bits)).view(dtype)
+    try:
+        torch.from_numpy(np.empty(0, leaf.dtype))
+    except TypeError:
+        kind = "bytes" if leaf.dtype == BYTES else name
+        raise SpecError(
+            f"{leaf.path} holds {kind}, which torch does not have: cast numbers in the producers with dtypes=, and "
+            "turn bytes into numbers in the source"
+        ) from None
+    return _shared
+
+
+def _shared(array: np.ndarray[Any, Any]) -> torch.Tensor:
+    """A tensor in the array's memory; a copy where the array is read-only or torch has no such strides."""
+    if array.flags.writeable:
+        try:
+            return torch.from_numpy(array)
+        except ValueError:  # negative strides, or such that are no multiple of the item size
+            pass
+    return torch.from_numpy(array.copy())

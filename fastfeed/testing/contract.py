@@ -1,0 +1,46 @@
+"""check_sink: the whole battery, with thread producers and with process producers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from fastfeed.errors import OptionError
+from fastfeed.testing import scenes
+from fastfeed.testing.promises import SinkBroken, SinkTraits
+from fastfeed.testing.trial import Open, Trial
+
+PLAIN = SinkTraits()
+
+
+def check_sink(
+    open: Open,
+    *,
+    to_numpy: Callable[[Any], Any] | None = None,
+    traits: SinkTraits = PLAIN,
+    processes: Sequence[int] = (0, 1),
+    limit_s: float = 30.0,
+) -> tuple[str, ...]:
+    """Holds a sink against every one of `PROMISES`, and returns the names of those that were looked at.
+
+    `open(runner)` returns what the training loop iterates over: elements in the containers of the batch. `to_numpy`
+    turns an element into one whose leaves numpy.asarray takes (`lambda batch: batch.cpu()`); None: they are that
+    already. `processes`: numbers of worker processes to try, 0 for thread producers. No scene takes longer than
+    `limit_s`: what hangs is a broken promise, with the stack of every thread. The sink is opened and iterated over in a
+    thread of the battery's own.
+
+    Raises SinkBroken, which names every promise that is broken and tells what happened instead.
+    """
+    if not callable(open):
+        raise OptionError(f"check_sink({open!r}): needed a function of a runner that returns the sink")
+    trial = Trial(open, to_numpy, traits, limit_s)
+    for count in processes:
+        trial.processes = count
+        battery = [scenes.passes, scenes.errors, scenes.paced]
+        if traits.again and not count:
+            battery.append(scenes.shuffled)
+        if not all(trial.play(scene) for scene in battery):
+            break
+    if trial.findings:
+        raise SinkBroken(trial.findings) from trial.error
+    return tuple(trial.checked)

@@ -1,0 +1,88 @@
+"""A limit for everything that a sink does, and what it leaves behind."""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+
+import psutil
+
+GONE_S = 3.0  # for what ends by itself soon after
+# Opened once and kept: by the C library and the frameworks (devices, CPU lists) and by Python (shared objects).
+KEPT_OPEN = ("/dev/", "/sys/", "/proc/", "/usr/", "anon_inode:[eventfd]", "anon_inode:[eventpoll]")
+
+
+class Hung(Exception):
+    """A call has not returned; the text has the stack of every thread."""
+
+
+def within(limit_s: float, work: Callable[[], None], *, unblock: Callable[[], None]) -> None:
+    """Runs `work` in a thread of its own and raises what it raises; after `limit_s` calls `unblock` and raises Hung."""
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            work()
+        except BaseException as error:  # handed on to whoever waits
+            errors.append(error)
+
+    thread = threading.Thread(target=run, name="check_sink", daemon=True)
+    thread.start()
+    try:
+        thread.join(limit_s)
+        if thread.is_alive():
+            raise Hung(f"nothing came back within {limit_s:g} s; what every thread does:\n{stacks()}")
+    finally:
+        if thread.is_alive():
+            unblock()
+            thread.join(GONE_S)
+    if errors:
+        raise errors.pop()
+
+
+def stacks() -> str:
+    """The stack of every thread."""
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    frames = sys._current_frames().items()
+    own = threading.get_ident()
+    return "\n".join(
+        f"thread {names.get(ident, ident)}:\n{''.join(traceback.format_stack(frame)).rstrip()}"
+        for ident, frame in frames
+        if ident != own
+    )
+
+
+def until(done: Callable[[], bool], limit_s: float) -> bool:
+    """Whether something that nobody tells of has come about within the limit; forgotten objects are collected."""
+    deadline = time.monotonic() + limit_s
+    while not done():
+        if time.monotonic() > deadline:
+            return False
+        gc.collect()
+        time.sleep(0.005)
+    return True
+
+
+def belongings() -> set[str]:
+    """The threads, processes and file descriptors that there are now."""
+    alive = [t for t in threading.enumerate() if not isinstance(t, threading._DummyThread)]
+    children = psutil.Process().children(recursive=True)
+    return {f"thread {t.name} ({t.ident})" for t in alive} | {f"process {p.pid}" for p in children} | _descriptors()
+
+
+def _descriptors() -> set[str]:
+    found = set()
+    for number in os.listdir("/proc/self/fd"):
+        try:
+            target = os.readlink(f"/proc/self/fd/{number}")
+        except OSError:  # the one that listed the folder
+            continue
+        kept = target.startswith(KEPT_OPEN) and not target.startswith("/dev/shm")
+        if not kept and "site-packages" not in target:
+            found.add(f"file descriptor {number}: {target}")
+    return found

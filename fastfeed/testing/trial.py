@@ -1,0 +1,96 @@
+"""One sink on trial with one kind of producers: what every scene needs, and what was found."""
+
+from __future__ import annotations
+
+import gc
+import traceback
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from fastfeed.runner import FeedRunner
+from fastfeed.testing.guard import GONE_S, Hung, belongings, until, within
+from fastfeed.testing.promises import Finding, SinkTraits
+from fastfeed.testing.verdict import Seen, seen
+
+Open = Callable[[FeedRunner], Iterable[Any]]
+
+
+@dataclass
+class Trial:
+    """`open` makes the sink of a runner. `doing` is the promise that an exception or a hang would break just now."""
+
+    open: Open
+    to_numpy: Callable[[Any], Any] | None
+    traits: SinkTraits
+    limit_s: float
+    processes: int = 0
+    doing: str = "structure"
+    checked: dict[str, None] = field(default_factory=dict)  # ordered, each once
+    findings: list[Finding] = field(default_factory=list)
+    runners: list[FeedRunner] = field(default_factory=list)  # of the scene that runs
+    unblock: Callable[[], None] = lambda: None  # lets producers go on that the scene holds back
+    error: BaseException | None = None  # an exception that nobody expected
+
+    def play(self, scene: Callable[[Trial], None]) -> bool:
+        """Runs a scene under the limit; whether the next one may follow: nothing goes on behind a hang."""
+        before = belongings()
+        try:
+            within(self.limit_s, lambda: scene(self), unblock=self._give_up)
+        except Hung as hang:
+            self.broken("no hang", f"while {self.doing!r} was checked, {hang}")
+            return False
+        except Exception as error:  # whatever the sink raised where nothing was to be raised
+            self.broken(self.doing, "".join(traceback.format_exception(error)).rstrip())
+            self.error = error
+            return False
+        finally:
+            self._end()
+        if "nothing left" not in [f.promise for f in self.findings]:  # one wait in vain is enough
+            until(lambda: belongings() <= before, GONE_S)
+            self.judge("nothing left", ", ".join(sorted(belongings() - before)))
+        return True
+
+    def runner(self, source: Any, **options: Any) -> FeedRunner:
+        """A runner with this trial's producers, for `with`."""
+        made = FeedRunner(source, processes=self.processes, **options)
+        self.runners.append(made)
+        return made
+
+    def take(self, iterator: Iterator[Any]) -> Seen | None:
+        """A copy of the next element; None at the end."""
+        for element in iterator:
+            return self.copy(element)
+        return None
+
+    def copy(self, element: Any) -> Seen:
+        """What an element holds now."""
+        return seen(element, self.to_numpy)
+
+    def judge(self, promise: str, happened: str) -> None:
+        """Notes that a promise was looked at, and what happened instead, if anything did."""
+        self.checked[promise] = None
+        if happened:
+            self.broken(promise, happened)
+
+    def broken(self, promise: str, happened: str) -> None:
+        """Notes a promise that was not kept; the first time tells most."""
+        producers = "process producers" if self.processes else "thread producers"
+        if all((f.promise, f.producers) != (promise, producers) for f in self.findings):
+            self.findings.append(Finding(promise, producers, happened))
+
+    def all_given_back(self, runner: FeedRunner) -> str:
+        """What is still lent when nobody has an element any more; thread producers lend nothing."""
+        if until(lambda: runner.snapshot().slots.lent == 0, GONE_S):
+            return ""
+        return f"{runner.snapshot().slots.lent} batches are still lent ({runner.snapshot().slots})"
+
+    def _give_up(self) -> None:
+        self.unblock()
+        self._end()
+
+    def _end(self) -> None:
+        for runner in self.runners:
+            runner.stop()
+        self.runners.clear()
+        gc.collect()

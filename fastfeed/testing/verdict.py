@@ -1,0 +1,176 @@
+"""What came out of a sink, held against what went in: pure functions that say what is wrong, or nothing."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from fastfeed.structure import Container, Structure, describe, leaves_of, paths_of, structure_of
+from fastfeed.testing.promises import SinkTraits
+from fastfeed.testing.records import Records
+
+Array = np.ndarray[Any, Any]
+SHOWN = 8  # numbers in a text
+
+
+@dataclass(frozen=True)
+class Seen:
+    """One element, copied: what happens to the sink's memory afterwards does not change it."""
+
+    structure: Structure
+    leaves: tuple[Array, ...]
+
+    @property
+    def by_path(self) -> dict[str, Array]:
+        """Every leaf under the path that one would write."""
+        return dict(zip(paths_of(self.structure), self.leaves, strict=True))
+
+    @property
+    def ids(self) -> list[int]:
+        """The numbers of its records: the first leaf; none where that holds something else."""
+        try:
+            return [int(i) for i in self.leaves[0].reshape(-1)]
+        except (IndexError, TypeError, ValueError, OverflowError):
+            return []
+
+    def same(self, other: Seen) -> bool:
+        """Whether both are equal bit for bit."""
+        return self.structure == other.structure and all(map(same_bits, self.leaves, other.leaves))
+
+
+def seen(element: Any, to_numpy: Callable[[Any], Any] | None) -> Seen:
+    """A copy of what an element holds."""
+    element = element if to_numpy is None else to_numpy(element)
+    structure = structure_of(element)
+    found = leaves_of(structure, element) or []
+    return Seen(structure, tuple(np.array(np.asarray(leaf)) for leaf in found))
+
+
+def expected(ids: Sequence[int], records: Records, traits: SinkTraits) -> Seen:
+    """The element of these records, as a sink with these traits gives it."""
+    each = [records[i] for i in ids]
+    structure = structure_of(each[0])
+    rows = [leaves_of(structure, record) or [] for record in each]
+    return Seen(
+        as_tuples(structure, traits),
+        tuple(_cast(_stack(column), traits) for column in zip(*rows, strict=True)),
+    )
+
+
+def as_tuples(structure: Structure, traits: SinkTraits) -> Structure:
+    """The same with tuples where the sink makes some."""
+    if structure is None:
+        return None
+    kind, keys = structure.kind, structure.keys
+    if traits.lists_become_tuples and issubclass(kind, list):
+        kind = tuple
+    if traits.namedtuples_become_tuples and hasattr(kind, "_fields"):
+        kind, keys = tuple, tuple(range(len(keys)))
+    return Container(kind, keys, tuple(as_tuples(child, traits) for child in structure.children))
+
+
+def wrong_structure(elements: Sequence[Seen], wanted: Structure) -> str:
+    """The first element with other containers; the order of a dict's keys does not count."""
+    for number, element in enumerate(elements):
+        if _sorted(element.structure) != _sorted(wanted):
+            return f"element {number} is {describe(element.structure)} instead of {describe(wanted)}"
+    return ""
+
+
+def wrong_dtypes(elements: Sequence[Seen], wanted: Seen) -> str:
+    """The first leaf with another dtype; bytes of any length and in objects are the same."""
+    for number, element in enumerate(elements):
+        for path, leaf in element.by_path.items():
+            want = wanted.by_path.get(path, leaf)
+            if _dtype(leaf) != _dtype(want):
+                return f"{path} of element {number} has dtype {_dtype(leaf)} instead of {_dtype(want)}"
+    return ""
+
+
+def wrong_values(elements: Sequence[Seen], records: Records, traits: SinkTraits) -> str:
+    """The first leaf that does not hold what its records have."""
+    for number, element in enumerate(elements):
+        ids = [i for i in element.ids if 0 <= i < len(records)]
+        if len(ids) != len(element.ids) or not ids:
+            return f"element {number} has the records {shortened(element.ids)}, and the source has none such"
+        wanted = expected(ids, records, traits).by_path
+        for path, leaf in element.by_path.items():
+            want = wanted.get(path, leaf)
+            if leaf.shape != want.shape:
+                return f"{path} of element {number} has the shape {leaf.shape} instead of {want.shape}"
+            if not _equal(leaf, want):
+                return f"{path} of element {number} is\n{leaf}\ninstead of\n{want}"
+    return ""
+
+
+def wrong_count(ids: Sequence[int], wanted: Iterable[int]) -> str:
+    """Which records are missing, and which came more than once."""
+    counts, wanted = Counter(ids), set(wanted)
+    missing = sorted(wanted - set(counts))
+    more = sorted(i for i, count in counts.items() if count > 1)
+    strange = sorted(set(counts) - wanted)
+    parts = (("missing", missing), ("more than once", more), ("unknown", strange))
+    return "; ".join(f"{len(found)} records {name}: {shortened(found)}" for name, found in parts if found)
+
+
+def wrong_order(ids: Sequence[int]) -> str:
+    """The first record that came after a later one."""
+    once = list(dict.fromkeys(ids))
+    for before, after in pairwise(once):
+        if after < before:
+            return f"record {after} came after record {before}"
+    return ""
+
+
+def shortened(numbers: Sequence[int]) -> str:
+    """The first few numbers."""
+    text = ", ".join(map(str, numbers[:SHOWN]))
+    return text + ", ..." if len(numbers) > SHOWN else text
+
+
+def same_bits(one: Array, other: Array) -> bool:
+    """Whether both hold the same dtype, shape and bits; for bytes, the same bytes."""
+    if one.shape != other.shape or _dtype(one) != _dtype(other):
+        return False
+    return one.tolist() == other.tolist() if _dtype(one) == "bytes" else one.tobytes() == other.tobytes()
+
+
+def _equal(leaf: Array, want: Array) -> bool:
+    """Bit for bit where the dtypes agree (the other case is told elsewhere, and only the values count here)."""
+    if _dtype(leaf) == _dtype(want):
+        return same_bits(leaf, want)
+    try:
+        with np.errstate(all="ignore"):
+            return same_bits(leaf, want.astype(leaf.dtype))
+    except (TypeError, ValueError):
+        return False
+
+
+def _sorted(structure: Structure) -> Structure:
+    if structure is None:
+        return None
+    children = dict(zip(structure.keys, map(_sorted, structure.children), strict=True))
+    if not issubclass(structure.kind, dict):
+        return Container(structure.kind, structure.keys, tuple(children.values()))
+    keys = tuple(sorted(children, key=repr))
+    return Container(dict, keys, tuple(children[key] for key in keys))
+
+
+def _stack(column: Sequence[Any]) -> Array:
+    if isinstance(column[0], bytes):
+        return np.array(column, object)
+    return np.stack([np.asarray(value) for value in column])
+
+
+def _cast(leaf: Array, traits: SinkTraits) -> Array:
+    with np.errstate(all="ignore"):
+        return leaf.astype(traits.casts[str(leaf.dtype)]) if str(leaf.dtype) in traits.casts else leaf
+
+
+def _dtype(leaf: Array) -> str:
+    return "bytes" if leaf.dtype.kind in "SO" else str(leaf.dtype)

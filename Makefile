@@ -2,7 +2,9 @@
 # when the packaging files or one of these two choices change. A choice holds for .venv until another one is named.
 #   TF=tensorflow-cpu   or tensorflow
 #   PYTHON=python3.12   the interpreter that .venv is made with, 3.10 to 3.13
-EXTRAS := opencv,plot,examples,test,dev
+# TORCH= (nothing) leaves PyTorch out, whose tests then are skipped: where the index has no CPU build it is gigabytes.
+EXTRAS := jax,opencv,plot,examples,test,dev
+TORCH ?= torch==2.13.0
 STAMP := .venv/.installed
 
 version_of = $(shell $(1) -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null)
@@ -27,7 +29,7 @@ endif
 
 help:  ## show this list (default)
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-6s %s\n", $$1, $$2 }' Makefile
-	@echo "options:    TF=tensorflow, PYTHON=python3.12, ARGS='arguments for fastfeed-bench or pytest'"
+	@echo "options:    TF=tensorflow, PYTHON=python3.12, TORCH=, ARGS='arguments for fastfeed-bench or pytest'"
 
 bench: ARGS ?= --threads 1,4,8 --output build/bench
 bench: $(STAMP)  ## measure feeding with 1, 4 and 8 threads; results in build/bench
@@ -60,7 +62,8 @@ $(STAMP): setup.cfg pyproject.toml
 	    && rm -f .venv/pyvenv.cfg && $(PYTHON) -m venv --clear .venv; } || { \
 	    echo "'$(PYTHON)' cannot make a virtual environment; install its venv module" \
 	        "(on Debian and Ubuntu: apt install python3-venv)" >&2; exit 1; }
-	@echo "installing fastfeed and $(TF) into .venv: about a minute and 2 GB the first time ..."
+	@echo "installing fastfeed, $(TF), jax and $(or $(TORCH),no torch) into .venv: two minutes and 4 GB the first time ..."
 	@.venv/bin/python -m pip uninstall -qqy $(filter-out $(TF),tensorflow tensorflow-cpu)
+	@$(if $(TORCH),.venv/bin/python -m pip install -q --disable-pip-version-check $(TORCH))
 	@.venv/bin/python -m pip install -q --disable-pip-version-check -e '.[$(TF),$(EXTRAS)]'
 	@echo $(TF) > $@

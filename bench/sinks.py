@@ -24,9 +24,11 @@ from typing import Any
 import numpy as np
 
 from bench.command import measure, options, parsed
-from bench.keras_step import model_of
 from bench.results import OURS, Row
 from bench.rounds import Cell
+from bench.sinks_fit import FITS, fit_step_s
+from bench.sinks_loops import loops
+from bench.sinks_session import CASES, session_rates
 from bench.workloads import Python, Ready, Work, from_json, rounds_for, to_json
 
 SIZES: dict[str, tuple[int, ...]] = {
@@ -35,9 +37,9 @@ SIZES: dict[str, tuple[int, ...]] = {
     "38.5 MB": (256, 224, 224, 3),
 }
 HAND, RATE, PYTHON, KERAS = "Handing over {}", "{} from two processes", "5 ms of Python a batch", "Keras fit"
+LOOPS, SESSION = "9.6 MB into PyTorch and JAX", "A session of TensorFlow 1, {}"
 LOOP_OF = 50  # elements for each call of a tf.function
 PYTHON_S = 0.005
-STEP_SHAPE = (64, 64, 64, 3)
 Step = Callable[[], int]  # takes some elements, and says how many
 
 
@@ -58,11 +60,19 @@ def cells_for(given: argparse.Namespace) -> list[Cell]:
         cells.append(Cell(Row(PYTHON, name, 0 if name == "from_generator" else 2, "batches/s"), spec))
     for name in FITS:
         cells.append(Cell(Row(KERAS, name, 0, "ms a step"), {**run, "fit": name}, 1e3))
+    rounds = {"measure": "sinks", "rounds": 3 if given.quick else 9}
+    cells.append(Cell(Row(LOOPS, "", 2, "GB/s"), rounds, timeout_s=200.0))
+    for case in CASES:
+        cells.append(Cell(Row(SESSION.format(case), "", 2, "records/s"), {**rounds, "case": case}, timeout_s=300.0))
     return cells
 
 
 def sinks(cell: dict[str, Any]) -> dict[str, float]:
-    """Elements per second of one way in, or seconds of one step of fit()."""
+    """Elements per second of one way in, or seconds of one step of fit(), or the medians of several ways in `ways`."""
+    if "case" in cell:
+        return {"value": 0, **session_rates(cell["case"], seconds=0.5, rounds=cell["rounds"])}
+    if "rounds" in cell:
+        return {"value": 0, "ways": loops(rounds=cell["rounds"])}
     if "fit" in cell:
         return {"value": fit_step_s(cell)}
     with WAYS[cell["way"]](from_json(cell["work"]), cell["filled"]) as step:
@@ -231,79 +241,32 @@ WAYS: dict[str, Any] = {
 }
 
 
-def fit_step_s(cell: dict[str, Any]) -> float:
-    """Seconds of a step, from one fit() of as many steps as fit into the time."""
-    import tensorflow as tf
-
-    work = Ready(STEP_SHAPE)
-    model = model_of(work)
-    labels = np.zeros(STEP_SHAPE[0], np.int32)
-    cached = tf.data.Dataset.from_tensors((work.batch(0)[0], labels)).repeat()
-    model.fit(cached, steps_per_epoch=30, verbose=0)
-    alone_s = _fit(model, cached, 1.0, 0.005)
-    python = Python(STEP_SHAPE, rounds=rounds_for(0.6 * alone_s))
-    with FITS[cell["fit"]](python, labels, cached) as data:
-        _fit(model, data, cell["warm_s"], alone_s)
-        return _fit(model, data, cell["seconds"], alone_s)
-
-
-def _fit(model: Any, data: Any, seconds: float, step_s: float) -> float:
-    steps = max(20, round(seconds / step_s))
-    start = time.perf_counter()
-    model.fit(data, steps_per_epoch=steps, verbose=0)
-    return (time.perf_counter() - start) / steps
-
-
-@contextmanager
-def fit_cached(work: Work, labels: np.ndarray, cached: Any) -> Iterator[Any]:
-    yield cached
-
-
-def fit_runner(**given: Any) -> Any:
-    @contextmanager
-    def opened(work: Work, labels: np.ndarray, cached: Any) -> Iterator[Any]:
-        from fastfeed import FeedRunner
-
-        def source(worker: Any) -> Iterator[Any]:
-            return ((*batch, labels) for batch in work.stream(worker.index, worker.count))
-
-        with FeedRunner(source, **given) as runner:
-            yield runner.dataset()
-
-    return opened
-
-
-@contextmanager
-def fit_generator(work: Work, labels: np.ndarray, cached: Any) -> Iterator[Any]:
-    import tensorflow as tf
-
-    signature = (*_signature(work), tf.TensorSpec(labels.shape, labels.dtype))
-    batches = work.stream(0, 1)
-    yield tf.data.Dataset.from_generator(lambda: ((*b, labels) for b in batches), output_signature=signature)
-
-
-FITS: dict[str, Any] = {
-    "a cached batch": fit_cached,
-    "runner.dataset(), processes=1": fit_runner(processes=1),
-    "runner.dataset(), threads=1": fit_runner(threads=1),
-    "from_generator": fit_generator,
-}
-
-
 def finish(rows: list[Row]) -> list[Row]:
     """Beside the way in: what it costs above the plain loop; beside fit(): the share of the cached step."""
-    loops = {row.table: row.median for row in rows if row.peer == OURS}
+    rows = [one for row in rows for one in (_spread_out(row) if not row.peer else [row])]
+    loop = {row.table: row.median for row in rows if row.peer == OURS}
     cached = next((row.median for row in rows if row.peer == "a cached batch"), None)
-    return [_with_note(row, loops.get(row.table), cached) for row in rows]
+    return [_with_note(row, loop.get(row.table), cached) for row in rows]
+
+
+def _spread_out(row: Row) -> list[Row]:
+    """A row for each way of a measurement of several, in turn: a median of its rounds from each run."""
+    names = list(row.more[0]["ways"]) if row.more else []
+    found = []
+    for name in names:
+        each = [more["ways"][name] for more in row.more]
+        share = float(np.median([way["share"] for way in each]))
+        own = replace(row, peer=OURS if name == "loop" else name, values=[way["median"] for way in each], more=[])
+        found.append(replace(own, also="" if name == "loop" else f"{share:.2f} of the loop's in the same round"))
+    return found or [row]
 
 
 def _with_note(row: Row, loop: float | None, cached: float | None) -> Row:
-    note = ""
     if row.median and row.table == KERAS and cached:
-        note = f"{row.median / cached:.2f} of the step on a cached batch"
-    elif row.median and loop and row.unit == "µs" and row.peer.startswith("runner"):
-        note = f"{row.median - loop:.0f} µs above the loop"
-    return replace(row, also=note)
+        return replace(row, also=f"{row.median / cached:.2f} of the step on a cached batch")
+    if row.median and loop and row.unit == "µs" and row.peer.startswith("runner"):
+        return replace(row, also=f"{row.median - loop:.0f} µs above the loop")
+    return row
 
 
 def main() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from fastfeed.batch import Batch, BatchSpec
 from fastfeed.errors import FeedStopped, StateError
@@ -75,15 +75,19 @@ class Passes:
                 of.feed = self._begin()
                 self._newest = of
             elif of is not self._newest:
-                raise StateError(
-                    f"{self.sink} is iterated by two iterators at once, and the newer one has taken over: finish one "
-                    "pass before the next begins, or make a second FeedRunner"
-                )
+                self.superseded()
             start = time.thread_time()
             try:
                 return of.feed.take()
             finally:  # mostly with the interpreter lock: the wait for a batch is without it, and on no core
                 of.feed.consumed.cpu_s += time.thread_time() - start
+
+    def superseded(self) -> NoReturn:
+        """Refuses an older iterator that goes on."""
+        raise StateError(
+            f"{self.sink} is iterated by two iterators at once, and the newer one has taken over: finish one pass "
+            "before the next begins, or make a second FeedRunner"
+        )
 
     def _begin(self) -> Feed:
         left = self._newest is not None and self._newest.taken and not self._newest.over

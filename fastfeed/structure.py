@@ -115,6 +115,8 @@ def _is_sequence(value: Any) -> bool:
 def _is_list_of_scalars(value: list[Any]) -> bool:
     if not all(isinstance(v, (list, *SCALARS)) for v in value):
         return False
+    if len({isinstance(v, (bytes, str)) for v in value}) > 1:  # numpy would make text of the numbers
+        return False
     first: Any = value
     while isinstance(first, list):
         if not first:

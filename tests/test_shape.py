@@ -31,7 +31,7 @@ ROOMS = (
     ("sinks",),
     # "" is the package itself: its public names
     ("runner", "ending", "epoch", "frameworks", "passes", "state", "stream", "taken", ""),
-    ("benchmark",),
+    ("benchmark", "keras", "testing"),
     ("cli", "__main__"),
 )
 FRAMEWORKS = {"tensorflow", "keras", "torch", "jax", "cv2", "matplotlib", "nvidia", "sklearn", "pynvml"}

@@ -14,7 +14,6 @@ from fastfeed.structure import describe
 
 try:
     import keras
-    from keras.src.trainers.data_adapters.py_dataset_adapter import PyDatasetAdapter
 except ImportError as error:
     raise MissingExtra("Keras", "tensorflow-cpu") from error
 
@@ -143,7 +142,7 @@ class KerasData(keras.utils.PyDataset):  # type: ignore[misc]  # Keras has no ty
             _check(self._passes.spec)
             self._pass = iter(self._passes)
         batch = next(self._pass, None)
-        return None if batch is None else _as_tuples(batch)
+        return None if batch is None else _without_lists(batch)
 
 
 class SizedKerasData(KerasData):
@@ -153,11 +152,14 @@ class SizedKerasData(KerasData):
         return self._passes.length or 0
 
 
-def _as_tuples(batch: Any) -> Any:
-    """Tuples for lists and NamedTuples, which tf.data and Keras take for something else."""
+def _without_lists(batch: Any) -> Any:
+    """Tuples for lists, which tf.data takes for one tensor."""
     if isinstance(batch, dict):
-        return {key: _as_tuples(part) for key, part in batch.items()}
-    return tuple(map(_as_tuples, batch)) if isinstance(batch, (tuple, list)) else batch
+        return type(batch)((key, _without_lists(part)) for key, part in batch.items())
+    if not isinstance(batch, (tuple, list)):
+        return batch
+    parts = map(_without_lists, batch)
+    return type(batch)(*parts) if hasattr(batch, "_fields") else tuple(parts)
 
 
 def _check(spec: BatchSpec) -> None:
@@ -180,11 +182,14 @@ def _take_over_iteration() -> None:
 
     So each iterator is a pass that nobody can mistake for another one, and one of unknown length ends.
     """
-    plain = getattr(PyDatasetAdapter, "_get_iterator", None)
-    if plain is None:
+    try:
+        from keras.src.trainers.data_adapters.py_dataset_adapter import PyDatasetAdapter
+
+        plain = PyDatasetAdapter._get_iterator
+    except (ImportError, AttributeError):
         raise StateError(
-            f"Keras {keras.__version__} reads a PyDataset in a way that fastfeed does not know: use dataset()"
-        )
+            f"Keras {keras.__version__} reads a PyDataset in a way that is not known here: feed fit() with dataset()"
+        ) from None
     if not isinstance(plain, Iteration):
         PyDatasetAdapter._get_iterator = Iteration(plain)
 

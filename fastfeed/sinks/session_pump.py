@@ -44,7 +44,8 @@ class Pump:
         self._lock = threading.RLock()  # a signal handler may call stop() inside stop()
         self._ending: BaseException | None = None
         self._taken = 0  # dequeues when the feed was broken off: one that came later raises after all
-        self._warm: tuple[float, float, int] | None = None  # time, seconds waited, dequeues at the first dequeue
+        self._cpu_s = 0.0  # of the thread that fills the queue
+        self._warm: tuple[float, float, int, float] | None = None  # what consumed() says, at the first dequeue
         self._last = (0.0, 0)
         self._end_s: float | None = None
         self.rows = 0  # records enqueued
@@ -87,7 +88,7 @@ class Pump:
         """Notes the first dequeue, where warm-up ends; afterwards, catches a run that waited while the feed broke."""
         waited, count = self._totals()
         if self._warm is None and count:
-            self._warm = (time.perf_counter(), waited, count)
+            self._warm = (time.perf_counter(), waited, count, self._cpu_s)
             self._guard.attention = any(f.wants_attention for f in self._guard.feeds)
         if self._ending is not None and count > self._taken:
             self._taken = count
@@ -99,13 +100,15 @@ class Pump:
         """Whether `after_run` has anything to find out."""
         return self._warm is None or self._ending is not None
 
-    def consumed(self) -> tuple[float, float, int]:
-        """Seconds since the first dequeue, seconds waited in them, dequeues in them."""
+    def consumed(self) -> tuple[float, float, int, float]:
+        """Seconds since the first dequeue, seconds waited in them, dequeues in them, and seconds of CPU that filling
+        took in them."""
         waited, count = self._totals()
         if self._warm is None:
-            return 0.0, 0.0, 0
-        start_s, first_waited, first_count = self._warm
-        return (self._end_s or time.perf_counter()) - start_s, waited - first_waited, count - first_count
+            return 0.0, 0.0, 0, 0.0
+        now = (self._end_s or time.perf_counter(), waited, count, self._cpu_s)
+        elapsed_s, waited_s, dequeues, cpu_s = (n - first for n, first in zip(now, self._warm, strict=True))
+        return elapsed_s, waited_s, int(dequeues), cpu_s
 
     def state(self) -> dict[str, Any]:
         """The feed's, with what the session has taken until now."""
@@ -139,6 +142,8 @@ class Pump:
                 self._offered += batch.rows
                 enqueue(*map(_plain_bytes, batch.leaves))
                 self.rows += batch.rows
+                self._cpu_s = time.thread_time()
+                del batch  # from here on the queue alone keeps its slot
             fresh = not self._feed.position.resumed  # of a run that is resumed at its end there may be little left
             if fresh and self.rows < self._ops.batch_size and self._feed.options.last_batch == "drop":
                 raise never_filled(self.rows, self._ops.batch_size)

@@ -125,7 +125,7 @@ class SessionQueue:
         """What the session has taken out of the queue; StateError where it shuffles."""
         if self._shuffle is not None:
             raise StateError(
-                "state() of a session that shuffles records: nobody can tell which of them it has given. Say "
+                "state() of a session whose queue shuffles: nobody can tell which records it has given. Say "
                 "shuffle=True for an indexable (which is shuffled by index) or shuffle=False"
             )
         return self._feed.state() if self._pump is None else self._pump.state()
@@ -135,10 +135,17 @@ class SessionQueue:
         now = self._feed.snapshot()
         if self._pump is None:
             return now
-        elapsed_s, waited_s, batches = self._pump.consumed()
+        elapsed_s, waited_s, batches, cpu_s = self._pump.consumed()
         records = min(batches * self._ops.batch_size, max(0, self._pump.rows - self._ops.batch_size))
-        consumed = StageRow(batches, records, records * self._ops.spec.record_nbytes, wait_in_s=waited_s)
-        pooled = 0 if self._shuffle is None else self._shuffle.held // self._ops.batch_size
+        consumed = StageRow(
+            batches,
+            records,
+            records * self._ops.spec.record_nbytes,
+            cpu_s=cpu_s,
+            wait_in_s=waited_s,
+            copied=now.consumed.copied,
+        )
+        pooled = 0 if self._shuffle is None else self._shuffle.depth
         depth = now.depth + pooled + self._pump.queued
         return replace(now, elapsed_s=elapsed_s, consumed=consumed, depth=depth)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
     from fastfeed.passes import Pass, Passes
 
 ID = tf.TensorSpec((), tf.int64)
+NEVER = 2**62
 
 
 def dataset(passes: Passes, *, prefetch: int, ragged: bool) -> Any:
@@ -49,80 +49,76 @@ def dataset(passes: Passes, *, prefetch: int, ragged: bool) -> Any:
 
 
 class _Handover:
-    """The Python half: three functions that TensorFlow calls for each iterator."""
+    """The Python half: two functions that TensorFlow calls, at the beginning of each iterator and for each element."""
 
     def __init__(self, passes: Passes) -> None:
         self._passes = passes
         self._spec = element_spec(passes.spec, passes.rows)
         self._order = leaf_order(passes.spec)
-        self._open: dict[int, Pass] = {}
-        self._failed: dict[int, FeedError] = {}
-        self._numbers = itertools.count()
+        self._number = 0
+        self._pass: Pass | None = None  # of the newest iterator
+        self._failed: FeedError | None = None
         self._errors = crossing()
         self._eager = tf.executing_eagerly()
 
     def dataset(self) -> Any:
         """A Dataset that opens a pass for each iterator over it.
 
-        As `Dataset.from_generator` is built, without what that does to each element in Python.
+        An element costs half the time on a core of `Dataset.from_generator`'s (bench/sinks.py), which also lowers the
+        whole process's M_TRIM_THRESHOLD, so that every large array is given back to the system: a map that runs where
+        it is asked, without a change of threads, and which may end the sequence.
         """
-        flat = tf.nest.flatten(self._spec)
+        spec, flat = self._spec, tf.nest.flatten(self._spec)
         dtypes = [leaf.dtype for leaf in flat]
+        begin, next_leaves = self._loose("begin"), self._loose("following")
 
-        def begin(dummy: Any) -> Any:
-            return tf.numpy_function(self._loose("begin"), [], tf.int64)
-
-        def following(number: Any) -> Any:
-            leaves = tf.numpy_function(self._loose("following"), [number], dtypes)
-            for leaf, spec in zip(leaves, flat, strict=True):
-                leaf.set_shape(spec.shape)
+        def following(index: Any, number: Any) -> Any:
+            leaves = tf.numpy_function(next_leaves, [number], dtypes)
+            for leaf, known in zip(leaves, flat, strict=True):
+                leaf.set_shape(known.shape)
             return leaves
 
-        def end(number: Any) -> Any:
-            return tf.numpy_function(self._loose("end"), [number], tf.int64)
+        function = tf.function(following, input_signature=[ID, ID], autograph=False).get_concrete_function()
+        if not self._eager:  # a graph of TensorFlow 1 must be told of it
+            function.add_to_graph(tf.compat.v1.get_default_graph())
 
-        functions = [_function(f) for f in (begin, following, end)]
-
-        def generated(dummy: Any) -> Any:
-            variant = tf.raw_ops.GeneratorDataset(
-                init_func_other_args=[dummy, *functions[0].captured_inputs],
-                next_func_other_args=functions[1].captured_inputs,
-                finalize_func_other_args=functions[2].captured_inputs,
-                init_func=functions[0],
-                next_func=functions[1],
-                finalize_func=functions[2],
+        def opened(index: Any) -> Any:
+            number = tf.numpy_function(begin, [], tf.int64)
+            number.set_shape(())
+            variant = tf.raw_ops.MapDataset(
+                input_dataset=tf.data.experimental.to_variant(tf.data.Dataset.range(NEVER)),
+                other_arguments=[number, *function.captured_inputs],
+                f=function,
                 output_types=dtypes,
                 output_shapes=[leaf.shape for leaf in flat],
+                use_inter_op_parallelism=False,
+                preserve_cardinality=False,
             )
-            return tf.data.experimental.from_variant(variant, self._spec)
+            return tf.data.experimental.from_variant(variant, spec)
 
-        made = tf.data.Dataset.from_tensors(np.int64(0)).flat_map(generated)
+        made = tf.data.Dataset.from_tensors(np.int64(0)).flat_map(opened)
         made._fastfeed = self  # as every dataset made of it holds it, and every iterator its dataset
         return made
 
     def begin(self) -> np.int64:
         """An iterator comes into being; its number."""
-        number = next(self._numbers)
-        self._open[number] = iter(self._passes)
-        return np.int64(number)
+        self._number += 1
+        self._pass, self._failed = iter(self._passes), None
+        return np.int64(self._number)
 
     def following(self, number: Any) -> list[Any]:
         """The leaves of an iterator's next batch."""
+        mine = self._pass if int(number) == self._number else None
         try:
-            batch = self._open[int(number)].take()
+            batch = self._passes.superseded() if mine is None else mine.take()
         except FeedError as error:
-            self._failed[int(number)] = error  # until it has crossed, and longer
-            raise self._errors.marked(error) from None
+            # Held until it has crossed; a prefetch that asks once more must not take its place.
+            self._failed = self._failed or error
+            raise self._errors.marked(self._failed) from None
         if batch is None:
             raise StopIteration
         leaves = batch.leaves
         return [leaves[at] for at in self._order]
-
-    def end(self, number: Any) -> np.int64:
-        """An iterator is gone."""
-        self._open.pop(int(number), None)
-        self._failed.pop(int(number), None)
-        return np.int64(0)
 
     def _loose(self, name: str) -> Callable[..., Any]:
         """A method for TensorFlow, whose default graph keeps every Python function for ever: a graph of the user's may
@@ -139,11 +135,3 @@ class _Handover:
             return method(*args)
 
         return call
-
-
-def _function(python: Any) -> Any:
-    """A function of the graph, of one int64; a graph of TensorFlow 1 must be told of it."""
-    made = tf.function(python, input_signature=[ID], autograph=False).get_concrete_function()
-    if not tf.executing_eagerly():
-        made.add_to_graph(tf.compat.v1.get_default_graph())
-    return made

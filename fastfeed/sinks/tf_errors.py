@@ -69,11 +69,11 @@ def _patch_functions(crossing: Crossing) -> None:
 
     plain = InterpolateRuntimeError.__exit__
 
-    def leave(self: Any, kind: Any, error: Any, at: Any) -> Any:
-        found = crossing.arrived(error.message) if isinstance(error, tf.errors.OpError) else None
+    def leave(self: Any, *raised: Any) -> Any:
+        found = crossing.arrived(raised[1].message) if isinstance(raised[1], tf.errors.OpError) else None
         if found is not None:
             raise found from None
-        return plain(self, kind, error, at)
+        return plain(self, *raised)
 
     InterpolateRuntimeError.__exit__ = leave
 

@@ -46,12 +46,12 @@ def ragged_of(spec: BatchSpec) -> Callable[[Any, Any], Any]:
 
     def ragged(batch: Any, lengths: Any) -> Any:
         pairs = zip(tf.nest.flatten(batch), tf.nest.flatten(lengths), depths, strict=True)
-        return tf.nest.pack_sequence_as(batch, [_ragged(leaf, sizes, depth) for leaf, sizes, depth in pairs])
+        return tf.nest.pack_sequence_as(batch, [_ragged(leaf, sizes, depth=depth) for leaf, sizes, depth in pairs])
 
     return ragged
 
 
-def _ragged(padded: Any, sizes: Any, depth: int) -> Any:
+def _ragged(padded: Any, sizes: Any, *, depth: int) -> Any:
     """`sizes`: one row a record, with the length of each of its axes; `depth`: so many of them vary."""
     if not depth:
         return padded

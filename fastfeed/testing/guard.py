@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 import psutil
 
+SCENE = "check_sink"  # the thread of a scene
 GONE_S = 3.0  # for what ends by itself soon after
 # Opened once and kept: by the C library and the frameworks (devices, CPU lists) and by Python (shared objects).
 KEPT_OPEN = ("/dev/", "/sys/", "/proc/", "/usr/", "anon_inode:[eventfd]", "anon_inode:[eventpoll]")
@@ -31,7 +32,7 @@ def within(limit_s: float, work: Callable[[], None], *, unblock: Callable[[], No
         except BaseException as error:  # handed on to whoever waits
             errors.append(error)
 
-    thread = threading.Thread(target=run, name="check_sink", daemon=True)
+    thread = threading.Thread(target=run, name=SCENE, daemon=True)
     thread.start()
     try:
         thread.join(limit_s)
@@ -46,15 +47,13 @@ def within(limit_s: float, work: Callable[[], None], *, unblock: Callable[[], No
 
 
 def stacks() -> str:
-    """The stack of every thread."""
+    """The stack of every other thread; that of the hanging scene comes first."""
     names = {thread.ident: thread.name for thread in threading.enumerate()}
-    frames = sys._current_frames().items()
-    own = threading.get_ident()
-    return "\n".join(
-        f"thread {names.get(ident, ident)}:\n{''.join(traceback.format_stack(frame)).rstrip()}"
-        for ident, frame in frames
-        if ident != own
-    )
+    frames = sys._current_frames()
+    frames.pop(threading.get_ident())
+    found = [(str(names.get(ident, ident)), traceback.format_stack(frame)) for ident, frame in frames.items()]
+    found.sort(key=lambda one: one[0] != SCENE)
+    return "\n".join(f"thread {name}:\n{''.join(stack).rstrip()}" for name, stack in found)
 
 
 def until(done: Callable[[], bool], limit_s: float) -> bool:

@@ -31,7 +31,8 @@ class SinkTraits:
     lists_become_tuples: bool = False
     namedtuples_become_tuples: bool = False
     partial_batch: bool = True  # False: the last batch may not be smaller than the others
-    dtypes: Sequence[str] = ("uint8", "int64", "float32", "float16", "bool")  # of the leaves; "bytes" is one, too
+    # Of leaves that the sink can hold; "bytes" is one, too, and uint8, int64 and float32 are always there.
+    dtypes: Sequence[str] = ("uint8", "int64", "float32", "float16", "bool")
     casts: Mapping[str, str] = field(default_factory=dict)  # what a dtype becomes, as in {"int64": "int32"}
     errors: tuple[type[BaseException], ...] = ()  # what the framework raises instead of ProducerError and FeedStopped
     again: bool = True  # False: what `open` returns is iterated over once

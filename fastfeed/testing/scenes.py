@@ -40,8 +40,10 @@ def passes(trial: Trial) -> None:
         trial.doing = "kept"
         trial.judge("kept", _changed(trial, kept))
         kept.clear()
-        del sink
         trial.doing = "leases"
+        if trial.traits.again:
+            _left_early(trial, sink)
+        del sink
         trial.judge("leases", trial.all_given_back(runner))
 
 
@@ -80,7 +82,7 @@ def paced(trial: Trial) -> None:
             with trial.runner(Gated(HELD, folder, trial.limit_s), records=False) as runner:
                 gate.let(1 + trial.traits.ahead)
                 try:
-                    _pace(trial, gate, iter(trial.open(runner)), runner=runner)
+                    _pace(trial, iter(trial.open(runner)), gate=gate, runner=runner)
                 finally:
                     gate.let(HELD)  # no thread can be interrupted: stop() would wait for those that wait here
         finally:
@@ -88,7 +90,7 @@ def paced(trial: Trial) -> None:
             gate.close()
 
 
-def _pace(trial: Trial, gate: Gate, iterator: Iterator[Any], *, runner: FeedRunner) -> None:
+def _pace(trial: Trial, iterator: Iterator[Any], *, gate: Gate, runner: FeedRunner) -> None:
     wrong = _wrong_next(trial, iterator, numbers=range(1))
     for number in range(1, FAST):
         gate.let(1)
@@ -110,10 +112,10 @@ def _pace(trial: Trial, gate: Gate, iterator: Iterator[Any], *, runner: FeedRunn
         return
     trial.doing = "stop"
     gate.wait_arrived(FAST + SLOW + trial.traits.ahead + 1)
-    _stop(trial, gate, iterator, runner=runner)
+    _stop(trial, iterator, gate=gate, runner=runner)
 
 
-def _stop(trial: Trial, gate: Gate, iterator: Iterator[Any], *, runner: FeedRunner) -> None:
+def _stop(trial: Trial, iterator: Iterator[Any], *, gate: Gate, runner: FeedRunner) -> None:
     forced: tuple[type[BaseException], ...] = (FeedStopped, *trial.traits.errors)
     stopper = threading.Thread(target=runner.stop, name="check_sink stops")
     stopper.start()
@@ -130,24 +132,28 @@ def _stop(trial: Trial, gate: Gate, iterator: Iterator[Any], *, runner: FeedRunn
 
 
 def _judge_whole(trial: Trial, elements: list[Seen], *, records: Records) -> None:
-    wanted = verdict.expected(range(BATCH), records, trial.traits)
+    wanted = verdict.expected(range(BATCH), records, traits=trial.traits)
     ids = _ids(elements)
     trial.judge("structure", verdict.wrong_structure(elements, wanted.structure))
     trial.judge("dtypes", verdict.wrong_dtypes(elements, wanted))
-    trial.judge("values", verdict.wrong_values(elements, records, trial.traits))
+    trial.judge("values", verdict.wrong_values(elements, records, traits=trial.traits))
     trial.judge("once", verdict.wrong_count(ids, range(len(records))))
     trial.judge("order", verdict.wrong_order(ids))
 
 
 def _judge_left_early(trial: Trial, sink: Iterable[Any], *, records: Records) -> None:
-    iterator = iter(sink)
-    first = [element for _ in range(LEFT_AFTER) if (element := trial.take(iterator)) is not None]
-    del iterator
+    first = _left_early(trial, sink)
     ids = _ids(_whole(trial, sink))
     if trial.traits.goes_on:
         ids = _ids(first) + ids
     wrong = verdict.wrong_count(ids, range(len(records)))
     trial.judge("early break", wrong or verdict.wrong_order(ids))
+
+
+def _left_early(trial: Trial, sink: Iterable[Any]) -> list[Seen]:
+    """Copies of a pass's first elements; nobody goes on with it."""
+    iterator = iter(sink)
+    return [element for _ in range(LEFT_AFTER) if (element := trial.take(iterator)) is not None]
 
 
 def _whole(trial: Trial, sink: Iterable[Any], *, kept: list[tuple[Any, Seen]] | None = None) -> list[Seen]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import traceback
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -13,6 +12,7 @@ from fastfeed.testing.guard import GONE_S, Hung, belongings, until, within
 from fastfeed.testing.promises import Finding, SinkTraits
 from fastfeed.testing.verdict import Seen, seen
 
+HINTS = {"fast consumer": "\nA sink that needs batches beyond the one that it gives says so: SinkTraits(ahead=1)"}
 Open = Callable[[FeedRunner], Iterable[Any]]
 
 
@@ -38,7 +38,8 @@ class Trial:
         try:
             within(self.limit_s, lambda: scene(self), unblock=self._give_up)
         except Hung as hang:
-            self.broken("no hang", f"while {self.doing!r} was checked, {hang}")
+            hint = HINTS.get(self.doing, "")
+            self.broken("no hang", f"while {self.doing!r} was checked, {hang}{hint}")
             return False
         except Exception as error:  # whatever the sink raised where nothing was to be raised
             self.broken(self.doing, "".join(traceback.format_exception(error)).rstrip())
@@ -93,4 +94,3 @@ class Trial:
         for runner in self.runners:
             runner.stop()
         self.runners.clear()
-        gc.collect()

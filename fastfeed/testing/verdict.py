@@ -51,7 +51,7 @@ def seen(element: Any, to_numpy: Callable[[Any], Any] | None) -> Seen:
     return Seen(structure, tuple(np.array(np.asarray(leaf)) for leaf in found))
 
 
-def expected(ids: Sequence[int], records: Records, traits: SinkTraits) -> Seen:
+def expected(ids: Sequence[int], records: Records, *, traits: SinkTraits) -> Seen:
     """The element of these records, as a sink with these traits gives it."""
     each = [records[i] for i in ids]
     structure = structure_of(each[0])
@@ -92,13 +92,13 @@ def wrong_dtypes(elements: Sequence[Seen], wanted: Seen) -> str:
     return ""
 
 
-def wrong_values(elements: Sequence[Seen], records: Records, traits: SinkTraits) -> str:
+def wrong_values(elements: Sequence[Seen], records: Records, *, traits: SinkTraits) -> str:
     """The first leaf that does not hold what its records have."""
     for number, element in enumerate(elements):
         ids = [i for i in element.ids if 0 <= i < len(records)]
         if len(ids) != len(element.ids) or not ids:
             return f"element {number} has the records {shortened(element.ids)}, and the source has none such"
-        wanted = expected(ids, records, traits).by_path
+        wanted = expected(ids, records, traits=traits).by_path
         for path, leaf in element.by_path.items():
             want = wanted.get(path, leaf)
             if leaf.shape != want.shape:

@@ -148,7 +148,8 @@ def test_stop_while_a_run_waits(shuffle: Any) -> None:
 @either_queue
 @pytest.mark.parametrize("steps", [0, 3])
 def test_stop_while_the_queue_is_full(shuffle: Any, steps: int) -> None:
-    """Asked for as much as the queue, the buffer (by `memory`: two each) and both hands hold: so all wait for room."""
+    """Asked for as much as the queue, the buffer (by `memory`: two each) and both hands hold, and one that is left in
+    a pool of two: so all wait for room."""
     pulled = threading.Semaphore(0)
 
     def endless() -> Iterator[Any]:
@@ -161,7 +162,7 @@ def test_stop_while_the_queue_is_full(shuffle: Any, steps: int) -> None:
     with session(runner) as (sess, inputs):
         for _ in range(steps):
             sess.run(inputs)
-        for _ in range(steps + 2 + 1 + 2 + 1):
+        for _ in range(steps + 2 + 1 + 2 + 1 + bool(shuffle)):
             assert pulled.acquire(timeout=LONG_S)
         runner.stop()
         assert not [t for t in threading.enumerate() if t.name.startswith("fastfeed")]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import threading
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 
 from fastfeed import FeedRunner, FeedStopped, ProducerError, Shuffle, Worker
+from tests.dying import until
 from tests.feeds import LONG_S, Broken, Readable, chunks, ids_of, shared_out
 from tests.mixes import SOURCES, gated
 
@@ -74,6 +76,39 @@ def test_it_trains_and_the_slots_come_back() -> None:
         slots = runner.snapshot().slots
     assert slots.all <= 2 * 4
     assert slots.filling + slots.ready == 0
+
+
+def test_a_batch_that_a_step_works_on_keeps_its_slot() -> None:
+    """Nothing is copied on its way into the graph, and a slot waits for whoever has it there."""
+
+    def numbered() -> Iterator[Any]:
+        for number in range(200):
+            yield np.full((8, 1000), number, np.float32)
+
+    runner = FeedRunner(numbered, processes=1, shuffle=False, memory=16 * 36864, epochs=1)
+    with session(runner) as (sess, x):
+        reached, go_on = threading.Event(), threading.Event()
+
+        def wait() -> np.ndarray:
+            reached.set()
+            return np.array(go_on.wait(LONG_S))
+
+        with tf.control_dependencies([x]), tf.control_dependencies([tf1.py_func(wait, [], tf.bool)]):
+            held = tf.reduce_min(x), tf.reduce_max(x)
+        both, found = (tf.reduce_min(x), tf.reduce_max(x)), []
+        slow = threading.Thread(target=lambda: found.append(sess.run(held)))
+        slow.start()
+        assert reached.wait(LONG_S)
+        for number in range(1, 150):
+            assert sess.run(both) == (number, number)
+        until(lambda: runner.snapshot().slots.lent > 4, "a full queue: its four, and that of the step that waits")
+        assert runner.snapshot().consumed.copied == 0
+        go_on.set()
+        slow.join()
+        assert found == [(0, 0)]
+        drained(sess, both)
+        gc.collect()
+    assert runner.snapshot().slots.lent == 0
 
 
 @pytest.mark.parametrize("dtypes", ["float32", tf.float32, (tf.float32, tf.int32)])

@@ -15,9 +15,10 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from fastfeed import FeedRunner, FeedWarning, OptionError, Shuffle, SpecError
+from fastfeed.collate import aligned_arrays
 from fastfeed.structure import leaves_of, structure_of
 from tests.batches import make, templates
-from tests.feeds import Readable, chunks, ids_of, shared_out
+from tests.feeds import Blocked, Readable, chunks, ids_of, shared_out
 
 tf = pytest.importorskip("tensorflow")
 from tests.graphs import drained, session, tf1  # noqa: E402
@@ -26,7 +27,7 @@ SMALL = Shuffle(capacity=20, min_after_dequeue=8)
 pytestmark = pytest.mark.usefixtures("graph")
 
 
-@pytest.mark.parametrize("shuffle", [None, False, SMALL])
+@pytest.mark.parametrize("shuffle", [None, False, SMALL, Shuffle(50, 4)])  # the last one draws several at once
 @pytest.mark.parametrize("last_batch", ["keep", "drop"])
 @pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize("batch_size", [None, 5])
@@ -61,11 +62,38 @@ def test_records_are_shuffled_and_not_batches() -> None:
 
 
 def test_an_indexable_is_shuffled_by_index() -> None:
-    runner = FeedRunner(range(50), transform=lambda i: (i, -i), batch_size=5, shuffle=True, seed=3, epochs=1)
-    with session(runner) as (sess, inputs):
+    """And not by record once more: it is the order of a loop."""
+
+    def runner() -> FeedRunner:
+        return FeedRunner(range(50), transform=lambda i: (i, -i), batch_size=5, shuffle=True, seed=3, epochs=1)
+
+    with session(runner()) as (sess, inputs):
         every = ids_of(drained(sess, inputs))
-        assert "RandomShuffle" not in str({op.type for op in sess.graph.get_operations()})
     assert sorted(every) == list(range(50)) != every
+    assert every == ids_of(runner())
+
+
+def test_the_seed_alone_decides_the_order() -> None:
+    def order(seed: int, threads: int) -> list[int]:
+        source = Readable(lambda: chunks(60, 4))
+        runner = FeedRunner(source, seed=seed, threads=threads, shuffle=SMALL, epochs=2)
+        with tf.Graph().as_default(), session(runner) as (sess, inputs):
+            return ids_of(drained(sess, inputs))
+
+    first = order(1, 1)
+    assert first == order(1, 3)
+    assert first != order(2, 1)
+
+
+def test_a_batch_comes_as_soon_as_the_smallest_pool_is_there() -> None:
+    """After min_after_dequeue records and those of one batch, though the source has no more for now."""
+    with (
+        Blocked(chunks(12, 4)) as blocked,
+        session(FeedRunner(blocked, shuffle=SMALL, epochs=1)) as (sess, inputs),
+    ):
+        first = sess.run(inputs)
+        blocked.let_go.set()
+        assert sorted(ids_of([first, *drained(sess, inputs)])) == list(range(12))
 
 
 @pytest.mark.parametrize(("last_batch", "rows"), [("keep", None), ("drop", 4)])
@@ -113,6 +141,19 @@ def test_records_of_varying_shape_are_padded(pad: Any, fill: int) -> None:
     assert batches[0][0].tolist() == [[0, fill, fill], [0, 1, fill], [0, 1, 2]]
     assert batches[2][0].tolist() == [[0]]
     assert [t for _, text in batches for t in text] == [b"w" * i for i in range(7)]
+
+
+def test_records_of_varying_shape_are_shuffled() -> None:
+    made = [np.full((3, 1 + i % 5), i) for i in range(20)]
+    with session(FeedRunner(iter(made), batch_size=3, pad=-1, shuffle=SMALL, seed=1, epochs=1)) as (sess, inputs):
+        batches = drained(sess, inputs)
+    order = [int(row[0]) for batch in batches for row in batch]
+    assert sorted(order) == sorted([*range(20)] * 3) != order
+    for batch in batches:
+        assert batch.shape[1] == max(1 + row[0] % 5 for row in batch), "as wide as the widest of this batch"
+        for row in batch:
+            length = 1 + row[0] % 5
+            assert row.tolist() == [row[0]] * length + [-1] * (len(row) - length)
 
 
 @pytest.mark.parametrize("batch_size", [None, 3])
@@ -185,7 +226,6 @@ def test_a_batch_larger_than_the_queue_of_the_others_passes() -> None:
         ({"batch_size": 1500}, r"1500 records does not fit.*needed capacity >= .* = 2500, .*shuffle=Shuffle\(cap"),
         ({"shuffle": SMALL, "batch_size": 13}, r"13 records does not fit.*= 21,"),
         ({"shuffle": SMALL, "memory": 300}, r"20 records of 16 bytes do not fit into the 300 bytes.*memory="),
-        ({"shuffle": SMALL, "pad": True}, r"with pad=: a RandomShuffleQueue holds records of one shape"),
     ],
 )
 def test_a_queue_that_cannot_work(options: dict[str, Any], said: str) -> None:
@@ -225,8 +265,26 @@ def test_a_runner_that_nobody_holds_feeds_on() -> None:
         assert ids_of(drained(sess, inputs)) == list(range(400))
 
 
-def test_the_snapshot_counts_what_the_session_took() -> None:
-    runner = FeedRunner(shared_out(40, 4), shuffle=False, epochs=1)
+def test_what_the_source_keeps_is_never_written_to() -> None:
+    """TensorFlow has it without a copy, and writes into memory of its own all the same."""
+    (kept,) = aligned_arrays([((64, 256), np.dtype(np.float32))])
+    kept[:] = np.arange(64)[:, None]
+    runner = FeedRunner(lambda: (kept[i : i + 16] for i in range(0, 64, 16)), shuffle=False, epochs=1)
+    with session(runner) as (sess, x):
+        variable = tf1.Variable(np.zeros((16, 256), np.float32), use_resource=True)
+        with tf.control_dependencies([variable.assign(x, read_value=False)]):
+            changed = variable.assign_add(tf.ones((16, 256)))
+        for i in range(4):
+            given, sums = sess.run((x, changed) if i % 2 else (x, tf.nn.relu(x) + 1))
+            assert (given[:, 0] == np.arange(16 * i, 16 * i + 16)).all()
+            assert (sums[:, 0] == given[:, 0] + 1).all()
+            given[:] = -1
+    assert (kept == np.arange(64)[:, None]).all()
+
+
+@pytest.mark.parametrize("shuffle", [False, SMALL])
+def test_the_snapshot_counts_what_the_session_took(shuffle: Any) -> None:
+    runner = FeedRunner(shared_out(40, 4), shuffle=shuffle, epochs=1)
     with session(runner) as (sess, inputs):
         assert np.isnan(runner.snapshot().starvation)
         drained(sess, inputs)
@@ -234,4 +292,5 @@ def test_the_snapshot_counts_what_the_session_took() -> None:
     assert (now.consumed.batches, now.consumed.records) == (9, 36), "the first batch ends the warm-up"
     assert now.produced.records == 40
     assert now.depth == 0
+    assert now.consumed.cpu_s > 0, "of the thread that fills the queue"
     assert 0 <= now.starvation <= 1

@@ -1,0 +1,186 @@
+"""runner.dataset(): what a tf.data.Dataset of our batches promises."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from fastfeed import FeedRunner, OptionError, SpecError, StateError
+from tests.labelled import Mixed, Pair, Records, endless, labels
+
+
+@pytest.fixture
+def runner() -> Iterator[FeedRunner]:
+    with FeedRunner(Records(10), batch_size=4) as made:
+        yield made
+
+
+class TestSpec:
+    def test_structure_dtypes_and_bytes(self) -> None:
+        with FeedRunner(Mixed(6), batch_size=4) as runner:
+            data = runner.dataset()
+            assert data.element_spec == {
+                "z": tf.TensorSpec((None,), tf.uint8),
+                "a": Pair(
+                    tf.TensorSpec((None, 2, 2), tf.float16),
+                    (tf.TensorSpec((None,), tf.bool), tf.TensorSpec((None,), tf.string)),
+                ),
+            }
+            batches = list(data)
+        assert [int(n) for b in batches for n in b["z"]] == list(range(6))
+        assert isinstance(batches[0]["a"], Pair)
+        assert [n for b in batches for n in b["a"].label[1].numpy()] == [b"\0%d\0" % n for n in range(6)]
+        assert [bool(n) for b in batches for n in b["a"].label[0]] == [False, True] * 3
+
+    @pytest.mark.parametrize(
+        ("length", "options", "rows"),
+        [
+            (10, {}, None),
+            (12, {}, 4),
+            (10, {"last_batch": "drop"}, 4),
+            (12, {"on_error": "skip"}, None),
+        ],
+    )
+    def test_the_batch_dimension_is_static_where_it_is_constant(self, length: int, options: Any, rows: Any) -> None:
+        with FeedRunner(Records(length), batch_size=4, **options) as runner:
+            assert runner.dataset().element_spec.label.shape == (rows,)
+
+    @pytest.mark.parametrize(
+        ("options", "batches"),
+        [({}, 3), ({"last_batch": "drop"}, 2), ({"epochs": 3}, 9), ({"shard": (1, 2), "remainder": "drop"}, 2)],
+    )
+    def test_cardinality(self, options: Any, batches: int) -> None:
+        with FeedRunner(Records(10), batch_size=4, **options) as runner:
+            data = runner.dataset()
+            assert int(data.cardinality()) == batches == len(list(data))
+
+    def test_cardinality_of_what_nobody_knows(self) -> None:
+        with FeedRunner(endless) as runner:
+            assert runner.dataset().cardinality() == tf.data.UNKNOWN_CARDINALITY
+
+    def test_a_dtype_that_tensorflow_lacks(self) -> None:
+        runner = FeedRunner([np.zeros((2, 2), np.longdouble)], records=False)
+        with runner, pytest.raises(SpecError, match="TensorFlow does not have: cast it with dtypes="):
+            runner.dataset()
+
+    @pytest.mark.parametrize("prefetch", [-2, 1.5, True, "2"])
+    def test_a_prefetch_that_is_none(self, runner: FeedRunner, prefetch: Any) -> None:
+        with pytest.raises(OptionError, match="needed a number of batches"):
+            runner.dataset(prefetch=prefetch)
+
+
+class TestPasses:
+    @pytest.mark.parametrize("mix", [{"threads": 2}, {"processes": 2}])
+    @pytest.mark.parametrize("prefetch", [0, 2, tf.data.AUTOTUNE])
+    def test_each_pass_is_an_epoch(self, mix: Any, prefetch: int) -> None:
+        with FeedRunner(Records(10), batch_size=4, **mix) as runner:
+            data = runner.dataset(prefetch=prefetch)
+            assert [labels(data) for _ in range(3)] == [list(range(10))] * 3
+            assert labels(data.repeat(2)) == list(range(10)) * 2
+
+    def test_other_epochs_have_another_order_and_all_records(self) -> None:
+        with FeedRunner(Records(40), batch_size=4, shuffle=True, seed=1) as runner:
+            data = runner.dataset()
+            one, two = labels(data), labels(data)
+        assert sorted(one) == sorted(two) == list(range(40)) and one != two
+
+    @pytest.mark.parametrize("mix", [{"threads": 2}, {"processes": 1}])
+    def test_a_pass_that_was_left_early_costs_the_next_one_nothing(self, mix: Any) -> None:
+        with FeedRunner(Records(10), batch_size=4, **mix) as runner:
+            data = runner.dataset()
+            assert labels(data.take(1)) == [0, 1, 2, 3]
+            assert labels(data) == list(range(10))
+            assert labels(data.take(3)) == list(range(10))  # its end is never asked for
+            assert labels(data) == list(range(10))
+
+    def test_a_stream_without_a_length_goes_on(self) -> None:
+        with FeedRunner(endless) as runner:
+            data = runner.dataset()
+            assert labels(data.take(2)) == [0, 0, 1, 1]
+            assert labels(data.take(2)) == [2, 2, 3, 3]
+
+    def test_a_restored_runner_goes_on(self) -> None:
+        with FeedRunner(Records(10), batch_size=4) as runner:
+            data = iter(runner.dataset())
+            next(data), next(data)
+            state = runner.state()
+        with FeedRunner(Records(10), batch_size=4) as again:
+            data = again.restore(state).dataset()
+            assert data.cardinality() == tf.data.UNKNOWN_CARDINALITY
+            assert [labels(data), labels(data)] == [[8, 9], list(range(10))]
+
+    def test_restored_at_the_end_of_a_pass_it_begins_the_next(self) -> None:
+        with FeedRunner(Records(10), batch_size=4) as runner:
+            labels(runner.dataset().take(3))
+            state = runner.state()
+        with FeedRunner(Records(10), batch_size=4) as again:
+            assert labels(again.restore(state).dataset()) == list(range(10))
+
+    def test_validation_by_the_same_workers(self) -> None:
+        with FeedRunner(Records(10), batch_size=4, processes=1) as runner:
+            valid = runner.also(Records(5), batch_size=2).dataset()
+            train = runner.dataset()
+            for _ in range(2):
+                assert labels(train) == list(range(10))
+                assert labels(valid) == list(range(5))
+
+    def test_the_older_of_two_iterators_is_refused(self, runner: FeedRunner) -> None:
+        data = runner.dataset()
+        older = iter(data)
+        next(older)
+        assert labels(data) == list(range(10))
+        with pytest.raises(StateError, match="two iterators at once.*a second FeedRunner"):
+            next(older)
+
+    def test_a_runner_has_one_taker(self, runner: FeedRunner) -> None:
+        runner.dataset()
+        with pytest.raises(StateError, match=r"feeds a tf.data.Dataset, and a loop would get only some"):
+            iter(runner)
+        with pytest.raises(StateError, match="make another FeedRunner"):
+            runner.get_inputs()
+
+
+class TestTransformations:
+    def test_map_unbatch_shuffle_batch(self, runner: FeedRunner) -> None:
+        data = runner.dataset().map(lambda batch: batch.label * 2).unbatch().shuffle(5).batch(3).prefetch(1)
+        assert sorted(int(n) for batch in data for n in batch) == list(range(0, 20, 2))
+
+    def test_in_a_function(self, runner: FeedRunner) -> None:
+        @tf.function
+        def added(data: Any) -> Any:
+            total = tf.constant(0, tf.int64)
+            for batch in data:
+                total += tf.reduce_sum(batch.label)
+            return total
+
+        data = runner.dataset()
+        assert [int(added(data)) for _ in range(2)] == [45, 45]
+
+    def test_iterators_of_tensorflow_1(self) -> None:
+        with tf.Graph().as_default(), FeedRunner(Records(10), batch_size=4) as runner:
+            batch = tf.compat.v1.data.make_one_shot_iterator(runner.dataset()).get_next()
+            gc.collect()  # nobody but the graph holds the dataset
+            with tf.compat.v1.Session() as session:
+                assert until_the_end(session, batch.label) == list(range(10))
+
+    def test_an_initializable_iterator(self) -> None:
+        with tf.Graph().as_default(), FeedRunner(Records(10), batch_size=4) as runner:
+            iterator = tf.compat.v1.data.make_initializable_iterator(runner.dataset().map(lambda b: b.label))
+            number = iterator.get_next()
+            with tf.compat.v1.Session() as session:
+                for _ in range(2):
+                    session.run(iterator.initializer)
+                    assert until_the_end(session, number) == list(range(10))
+
+
+def until_the_end(session: Any, tensor: Any) -> list[int]:
+    found: list[int] = []
+    with pytest.raises(tf.errors.OutOfRangeError):
+        while True:
+            found += session.run(tensor).tolist()
+    return found

@@ -73,6 +73,8 @@ class Passes:
             self.refuse_stopped()
             if of.feed is None:
                 of.feed = self._begin()
+                if self.length is not None:
+                    of.feed.runs.repeat()
                 self._newest = of
             elif of is not self._newest:
                 self.superseded()

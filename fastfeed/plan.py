@@ -253,7 +253,7 @@ def _is_plain(values: Any) -> bool:
 def _integers(values: Any, name: str) -> list[int]:
     found = []
     for position, value in enumerate(values):
-        if isinstance(value, bool) or not hasattr(value, "__index__") or np.ndim(value):
+        if isinstance(value, (bool, np.bool_)) or not hasattr(value, "__index__") or np.ndim(value):
             raise OptionError(f"sampler={name}: position {position} has {value!r}; needed an integer")
         found.append(operator.index(value))
     return found

@@ -58,6 +58,7 @@ class Runs:
         self.paused = False  # a run or an epoch has come to its end
         self.told = span.held  # and whoever takes has heard so, or nobody has taken yet
         self.again = again
+        self._ahead = 0  # epochs of the run after this one that are made from its beginning
         self._received = 0
 
     @property
@@ -86,13 +87,19 @@ class Runs:
     def go_on(self) -> None:
         """The next run or epoch begins. Who comes for a second run will come for a third: it is made ahead."""
         self.paused = self.told = False
-        self.allowed = max(self.allowed, self._at_once)
+        self.allowed = max(self.allowed, self._at_once + self._ahead)
         self.asked = max(self.asked, self._at_once)
         if self.over:
             self.first = self.epoch
             per_run = self.span.per_run or 1
             self.asked = max(self.asked, self.epoch - self.epochs.start + per_run)
             self.allowed = max(self.allowed, self.asked + per_run)
+
+    def repeat(self) -> None:
+        """Somebody will come for another run after the first: it is made ahead."""
+        self._ahead = self.span.per_run or 0
+        if not self.told:
+            self.allowed = max(self.allowed, self._at_once + self._ahead)
 
     def change(self, per_run: int | None, *, each: bool) -> None:
         """Another number of epochs that make a run (None: no end), and whether `take` says so where an epoch ends."""

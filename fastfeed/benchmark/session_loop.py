@@ -26,7 +26,7 @@ QUEUE = Shuffle()
 
 
 class SessionConsumer:
-    """A session that trains from a RandomShuffleQueue."""
+    """A session that trains from a queue that shuffles."""
 
     name = "mnist"
     burns_cpu = True

@@ -36,7 +36,7 @@ bench: $(STAMP)  ## measure feeding with 1, 4 and 8 threads; results in build/be
 	.venv/bin/fastfeed-bench $(ARGS)
 
 test: $(STAMP)  ## run the tests
-	.venv/bin/python -m pytest $(ARGS)
+	.venv/bin/python -m pytest --numprocesses 2 --dist worksteal $(ARGS)
 
 check: $(STAMP)  ## lint, types and the shape of the code
 	.venv/bin/ruff check .

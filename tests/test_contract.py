@@ -131,7 +131,7 @@ class AsFitReads(Iterated):
 def test_keras(sink: Any, ahead: int) -> None:
     needed("keras")
     needed("tensorflow")
-    traits = SinkTraits(lists_become_tuples=True, namedtuples_become_tuples=True, ahead=ahead)
+    traits = SinkTraits(lists_become_tuples=True, ahead=ahead)
     assert set(check_sink(sink, traits=traits)) == EVERY
 
 

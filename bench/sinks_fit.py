@@ -19,6 +19,7 @@ def fit_step_s(cell: dict[str, Any]) -> float:
     """Seconds of a step, from one fit() of as many steps as fit into the time."""
     import tensorflow as tf
 
+    tf.config.threading.set_intra_op_parallelism_threads(1)  # or the step takes every core, and leaves none to others
     work = Ready(STEP_SHAPE)
     model = model_of(work)
     labels = np.zeros(STEP_SHAPE[0], np.int32)

@@ -185,7 +185,8 @@ def _concatenate(arrays: list[np.ndarray[Any, Any]], pad: Pad) -> np.ndarray[Any
     if len({a.shape[1:] for a in arrays}) > 1:
         shape = tuple(map(max, zip(*(a.shape[1:] for a in arrays), strict=True)))
         arrays = [_padded(a, (a.shape[0], *shape), pad=pad) for a in arrays]
-    return np.concatenate(arrays)
+    shape = (sum(a.shape[0] for a in arrays), *arrays[0].shape[1:])
+    return np.concatenate(arrays, out=aligned_empty(shape, np.result_type(*arrays)))
 
 
 class _Column(NamedTuple):
@@ -227,13 +228,15 @@ def _stack(column: _Column, pad: Pad) -> tuple[np.ndarray[Any, Any], tuple[bool,
         out[:] = values
         return out, ()
     if len({a.shape for a in values}) == 1:
-        return np.stack(values), (False,) * values[0].ndim
+        out = aligned_empty((len(values), *values[0].shape), values[0].dtype)
+        return np.stack(values, out=out), (False,) * values[0].ndim
     return _stack_padded(values, pad)
 
 
 def _stack_padded(arrays: Sequence[np.ndarray[Any, Any]], pad: Pad) -> tuple[np.ndarray[Any, Any], tuple[bool, ...]]:
     sizes = list(zip(*(a.shape for a in arrays), strict=True))
-    out = np.full((len(arrays), *map(max, sizes)), pad_value(pad, arrays[0].dtype), arrays[0].dtype)
+    out = aligned_empty((len(arrays), *map(max, sizes)), arrays[0].dtype)
+    out[:] = pad_value(pad, arrays[0].dtype)
     for row, array in zip(out, arrays, strict=True):
         row[tuple(map(slice, array.shape))] = array
     return out, tuple(len(set(s)) > 1 for s in sizes)
@@ -250,9 +253,9 @@ def _record_array(value: Any, where: str) -> np.ndarray[Any, Any]:
 
 
 def aligned_empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
-    """An array, of no objects, at an address that TensorFlow takes without a copy."""
+    """An array at an address that TensorFlow takes without a copy; one of objects is where it is."""
     nbytes = math.prod(shape) * dtype.itemsize
-    if not nbytes:
+    if not nbytes or dtype.kind == "O":
         return np.empty(shape, dtype)
     raw = np.empty(nbytes + ALIGN, np.uint8)
     return np.ndarray(shape, dtype, raw, -raw.ctypes.data % ALIGN)
@@ -261,7 +264,8 @@ def aligned_empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[An
 def _padded(array: np.ndarray[Any, Any], shape: tuple[int, ...], *, pad: Pad) -> np.ndarray[Any, Any]:
     if array.shape == shape:
         return array
-    out = np.full(shape, pad_value(pad, array.dtype), array.dtype)
+    out = aligned_empty(shape, array.dtype)
+    out[:] = pad_value(pad, array.dtype)
     out[tuple(map(slice, array.shape))] = array
     return out
 

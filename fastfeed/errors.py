@@ -20,6 +20,7 @@ from __future__ import annotations
 import traceback
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 _OWN = (str(Path(__file__).parent / "producers"), str(Path(__file__).parent / "source"))
 
@@ -67,11 +68,27 @@ class ProducerFailed(ProducerError):
         )
         self.place = place
         self.ticket = ticket
-        self._original = cause
+        self._original: BaseException | None = cause
 
     @property  # TensorFlow and Keras raise errors again `from None`, which loses the cause of others
-    def __cause__(self) -> BaseException | None:  # type: ignore[override]
+    def __cause__(self) -> BaseException | None:
         return self._original
+
+    @__cause__.setter
+    def __cause__(self, cause: BaseException | None) -> None:
+        """It is what it is: pools of processes say that they were told of it."""
+
+    def __reduce__(self) -> Any:
+        return _told, (str(self), self.place, self.trace)
+
+
+def _told(*given: str) -> ProducerFailed:
+    """A ProducerFailed that comes from another process; what cannot be pickled stays there."""
+    text, place, trace = given
+    error = ProducerFailed.__new__(ProducerFailed, text)
+    error.args = (text,)
+    error.place, error.trace, error.ticket, error._original = place, trace, None, None
+    return error
 
 
 class ProducerDied(ProducerError):

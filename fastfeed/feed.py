@@ -45,7 +45,7 @@ class Feed:
         course = Course(seed, runs.epochs, runs.allowed, passed)
         self._producers: ProcessProducers | ThreadProducers
         self._producers = kind(source, options, course=course, leader=leader and leader._producers)
-        self._hints = Hints(options, self._producers.rows, shares=leader is not None)
+        self.hints = Hints(options, self._producers.rows, shares=leader is not None)
         self._rest = Rest(span.starts, ordered=source.ordered)
         self._shuffled: Shuffled | None = None
         self.position = Position(span.epoch, span.starts, counts=span.counts)
@@ -110,7 +110,7 @@ class Feed:
 
     def stop(self, join_s: float = JOIN_S) -> bool:
         """Ends every producer and waits `join_s` for them; whether all have ended. From any thread, at any time."""
-        self._hints.stop()
+        self.hints.stop()
         self._producers.stop()
         return self._producers.join(join_s)
 
@@ -136,7 +136,7 @@ class Feed:
     @property
     def threads(self) -> Sequence[threading.Thread]:
         """The threads of this process that the feed runs."""
-        return [*self._producers.threads, *self._hints.threads]
+        return [*self._producers.threads, *self.hints.threads]
 
     def stacks(self) -> str:
         """What every producer is doing."""
@@ -168,7 +168,7 @@ class Feed:
         row.batches += 1
         row.records += batch.rows
         row.nbytes += batch.nbytes
-        self._hints.look(now_s, copied=self._producers.copied, first_s=self._first_s)
+        self.hints.look(now_s, copied=self._producers.copied, first_s=self._first_s)
 
     def _go_on(self) -> None:
         """Begins the next run or epoch behind one that is over, and tells the producers what they may make."""

@@ -18,17 +18,18 @@ class Frameworks:
     def _passes(self, taker: str) -> Passes:
         raise NotImplementedError
 
-    def dataset(self, *, prefetch: int = 0, ragged: bool = False) -> Any:
+    def dataset(self, *, prefetch: int = 0, ragged: bool = False, shapes: Any = None) -> Any:
         """A `tf.data.Dataset` of the batches, which lie ready in our own buffer.
 
         `prefetch`: batches (or tf.data.AUTOTUNE) that TensorFlow takes ahead, which also hides the 0.1 ms that handing
         over costs; `snapshot().starvation` is then what the taker ahead waited, not the step.
-        `ragged`: what pad= has filled becomes a `tf.RaggedTensor` of the records as they were. Starts the producers and
-        waits for the first batch, to learn dtypes and shapes.
+        `ragged`: what pad= has filled becomes a `tf.RaggedTensor` of the records as they were. `shapes`: record shapes
+        in the structure of the batch, None where a dimension varies, for padded records whose first batch does not
+        show which. Starts the producers and waits for the first batch, to learn dtypes and shapes.
         """
         from fastfeed.sinks.tf_dataset import dataset
 
-        return dataset(self._passes("a tf.data.Dataset"), prefetch=prefetch, ragged=ragged)
+        return dataset(self._passes("a tf.data.Dataset"), prefetch=prefetch, ragged=ragged, shapes=shapes)
 
     def keras(self) -> Any:
         """A `keras.utils.PyDataset` of the batches, for `fit` on any backend of Keras 3."""

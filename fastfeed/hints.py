@@ -48,24 +48,24 @@ class LockProbe:
 class Hints:
     """Looks at a feed now and then."""
 
-    def __init__(self, options: FeedOptions, rows: Callable[[], Sequence[StageRow]], *, shares: bool) -> None:
+    def __init__(self, options: FeedOptions, rows: Callable[[], Sequence[StageRow]], *, shares: bool = False) -> None:
         self._options = options
         self._rows = rows
+        self.said: set[str] = set()  # of all feeds of a runner
         self._probe = None if options.processes or shares else LockProbe()
         self._begun: tuple[float, float] | None = None  # the time, and the producers' seconds on a core, at its start
-        self._said_copied = False
 
     def look(self, now_s: float, *, copied: int, first_s: float) -> None:
         """After each batch; `first_s`: when the first one was delivered."""
-        if copied and not self._said_copied:
-            self._said_copied = True
+        if copied and "copied" not in self.said:
+            self.said.add("copied")
             LOG.warning(
                 "the consumer keeps so many batches that no memory of the workers' is left for others: from here it "
                 "is given copies, which cost a pass over the memory each (snapshot().consumed.copied counts them). Let "
                 "go of batches that were used, or copy what is to be kept"
             )
         probe = self._probe
-        if probe is None or now_s - first_s < RUN_IN_S:
+        if probe is None or now_s - first_s < RUN_IN_S or "lock" in self.said:
             return
         if self._begun is None:
             self._begun = now_s, total(self._rows()).cpu_s
@@ -88,6 +88,7 @@ class Hints:
         start_s, cpu_s = self._begun or (0.0, 0.0)
         busy = (total(self._rows()).cpu_s - cpu_s) / (now_s - start_s)
         if late_s > LATE_S and busy > BUSY:
+            self.said.add("lock")
             warnings.warn(
                 f"the producer threads hold the interpreter lock: whoever wants it here waits {late_s * 1e3:.1f} ms, "
                 f"and a training step wants it several times ({self._options.threads} producers, {busy:.0%} of a "

@@ -50,9 +50,7 @@ class FeedOptions:
     shuffle: bool | Shuffle | None = None  # None: only a session shuffles, as the hand-written idiom does
     dtypes: Any = None  # cast once, in the producers, instead of in every step
     pad: bool | int | float | None = None  # records of varying shape: None refuses them, else what fills the rest
-    lengths: bool = (
-        False  # with pad, batches become (batch, lengths): the shape of each record, for masks
-    )
+    lengths: bool = False  # with pad, batches become (batch, lengths): the shape of each record, for masks
     epochs: int | None = None  # passes over a finite source; None: one for each iteration, no end in a session
     seed: int | None = None  # root of every draw; None draws one
     shard: tuple[int, int] | None = None  # (rank, world): this rank's share, as many records as every other rank's

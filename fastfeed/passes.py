@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, NoReturn
+from collections.abc import Callable, Iterator
+from typing import Any, NoReturn
 
 from fastfeed.batch import Batch, BatchSpec
-from fastfeed.errors import FeedStopped, StateError
+from fastfeed.errors import StateError
 from fastfeed.feed import Feed
 from fastfeed.stream import Stream
 
-if TYPE_CHECKING:
-    from fastfeed.runner import FeedRunner
+LOOK_UP_S = 0.1
 
 
 class Passes:
@@ -21,14 +20,17 @@ class Passes:
 
     A pass over a source whose length is known begins at the beginning, and what a pass that was left early had not
     taken is passed over; where nobody knows how much there is, the next pass goes on where the last one was left.
+    `claim` is called where the first batch is asked for, and raises where the runner has another taker.
     """
 
-    def __init__(self, stream: Stream, owner: FeedRunner, *, sink: str) -> None:
+    def __init__(self, stream: Stream, claim: Callable[[], None], *, sink: str) -> None:
         self.sink = sink
+        self.lengths = False  # whether every batch is (batch, lengths) for a sink that makes ragged tensors of it
         self._stream = stream
-        self._owner = owner  # whose end would be the feed's
+        self._claim = claim
         self._lock = threading.Lock()
         self._newest: Pass | None = None
+        self._last: Pass | None = None  # that had a batch
         self._spec: BatchSpec | None = None
 
     @property
@@ -39,15 +41,17 @@ class Passes:
         """
         with self._lock:
             if self._spec is None:
-                self.refuse_stopped()
+                self._claim()
                 feed = self._stream.iterated()
                 feed.first()
                 self._spec = feed.spec
             return self._spec
 
     def say_lengths(self) -> None:
-        """Has every batch become (batch, lengths). Raises OptionError without pad=, StateError after the start."""
+        """Has every batch become (batch, lengths). Raises OptionError where there are none, StateError after the
+        start."""
         self._stream.say_lengths()
+        self.lengths = True
 
     @property
     def length(self) -> int | None:
@@ -69,20 +73,24 @@ class Passes:
 
     def take(self, of: Pass) -> Batch | None:
         """The next batch of a pass, or None behind its last one."""
-        with self._lock:
-            self.refuse_stopped()
-            if of.feed is None:
-                of.feed = self._begin()
-                if self.length is not None:
-                    of.feed.runs.repeat()
-                self._newest = of
-            elif of is not self._newest:
-                self.superseded()
+        if not of.begun:
+            of.begun, self._newest = True, of
+        # Whoever has the lock may wait long, and the garbage collector may make it wait for the thread of an older
+        # iterator: that one must not wait for the lock without looking up.
+        while not self._lock.acquire(timeout=LOOK_UP_S):
+            self._refuse(of)
+        try:
+            self._refuse(of)
             start = time.thread_time()
-            try:
-                return of.feed.take()
-            finally:  # mostly with the interpreter lock: the wait for a batch is without it, and on no core
-                of.feed.consumed.cpu_s += time.thread_time() - start
+            feed = self._feed_of(of)
+            batch = feed.take()
+            of.over = batch is None
+            of.taken += not of.over
+            # Mostly with the interpreter lock: the wait for a batch is without it, and on no core.
+            feed.consumed.cpu_s += time.thread_time() - start
+            return batch
+        finally:
+            self._lock.release()
 
     def superseded(self) -> NoReturn:
         """Refuses an older iterator that goes on."""
@@ -91,13 +99,26 @@ class Passes:
             "before the next begins, or make a second FeedRunner"
         )
 
-    def _begin(self) -> Feed:
-        left = self._newest is not None and self._newest.taken and not self._newest.over
-        return self._stream.next_run() if left and self._stream.run_batches is not None else self._stream.iterated()
-
     def refuse_stopped(self) -> None:
-        if self._owner.stopped:
-            raise FeedStopped("this runner was stopped: make a new FeedRunner to go on")
+        """FeedStopped where the runner was stopped."""
+        self._stream.refuse_stopped()
+
+    def _refuse(self, of: Pass) -> None:
+        self.refuse_stopped()
+        if of is not self._newest:
+            self.superseded()
+
+    def _feed_of(self, of: Pass) -> Feed:
+        """The feed of the newest pass, which begins where it has none; another one where the workers began anew."""
+        if of.feed is None:
+            self._claim()
+            last, self._last = self._last, of
+            left = last is not None and last.taken and not last.over
+            of.feed = self._stream.next_run() if left and self._stream.sized else self._stream.iterated()
+            if self._stream.sized:
+                of.feed.runs.repeat()
+        of.feed = self._stream.feed or of.feed
+        return of.feed
 
 
 class Pass(Iterator[Any]):
@@ -105,16 +126,14 @@ class Pass(Iterator[Any]):
 
     def __init__(self, passes: Passes) -> None:
         self.feed: Feed | None = None
+        self.begun = False
         self.taken = 0  # batches
         self.over = False
         self._passes = passes
 
     def take(self) -> Batch | None:
         """The next batch, out of its containers; None at the end and ever after."""
-        batch = None if self.over else self._passes.take(self)
-        self.over = batch is None
-        self.taken += not self.over
-        return batch
+        return None if self.over else self._passes.take(self)
 
     def __next__(self) -> Any:
         batch = self.take()

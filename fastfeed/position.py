@@ -48,9 +48,7 @@ FROM_THE_START = Start()
 class Position:
     """`arrived` and `end_epoch` in the order of arrival, `delivered` as the records leave in that same order."""
 
-    def __init__(
-        self, epoch: int, starts: dict[int, Start] | None = None, *, counts: tuple[int, int] = (0, 0)
-    ) -> None:
+    def __init__(self, epoch: int, starts: dict[int, Start] | None = None, *, counts: tuple[int, int] = (0, 0)) -> None:
         self.epoch = epoch
         self._starts = {stream: (s.next, set(s.done)) for stream, s in (starts or {}).items()}
         self._part = {(stream, item): rows for stream, s in (starts or {}).items() for item, rows in s.part.items()}

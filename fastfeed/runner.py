@@ -6,6 +6,7 @@ import inspect
 import json
 import time
 import warnings
+import weakref
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from types import TracebackType
@@ -52,7 +53,7 @@ class FeedRunner(Frameworks):
         self._leader: FeedRunner | None = None  # whose workers make these batches: it must live as long
         self._sink: SessionQueue | None = None
         self._started = False
-        self.stopped = False
+        self._stopped = False
         self._feeds = ""  # what takes the batches: there is one taker only
         self._taken_in: Passes | None = None
 
@@ -72,7 +73,7 @@ class FeedRunner(Frameworks):
         Raises StateError after `start` or in a finalised graph, OptionError (queue smaller than a batch), SpecError,
         ProducerError, FeedTimeout, MissingExtra (no TensorFlow).
         """
-        self._claim("a session")
+        self._refuse_second("a session")
         if self._sink is None:
             if self._started or self._feed is not None:
                 raise StateError("get_inputs() after start(): call it first, it makes the queue that start() fills")
@@ -81,6 +82,7 @@ class FeedRunner(Frameworks):
             from fastfeed.sinks.session_queue import SessionQueue, check_graph
 
             check_graph()
+            self._claim("a session")
             feed = self._stream.for_session()
             try:
                 self._sink = SessionQueue(feed, shapes=shapes, shuffle=self._session_shuffle(), seed=self._stream.seed)
@@ -119,7 +121,7 @@ class FeedRunner(Frameworks):
 
     def stop(self) -> None:
         """Ends every thread within two seconds; batches asked for afterwards raise FeedStopped. May be repeated."""
-        again, self.stopped = self.stopped, True
+        again, self._stopped = self._stopped, True
         deadline = time.perf_counter() + (0 if again else STOP_S)
         if self._sink is not None:
             self._sink.stop(deadline)
@@ -139,7 +141,7 @@ class FeedRunner(Frameworks):
         same producers, which wait for it. Raises ProducerError, SpecError, FeedTimeout, FeedStopped, OptionError.
         """
         self._claim("a loop")
-        return batches_of(self._stream.iterated(), self)
+        return batches_of(self._stream, self._stream.iterated())
 
     def take(self) -> Taken:
         """The next batch, for `with runner.take() as batch:`, which gives its memory back where the block ends.
@@ -244,12 +246,23 @@ class FeedRunner(Frameworks):
         return self._stream.feed
 
     def _passes(self, taker: str) -> Passes:
-        self._claim(taker)
-        if self._taken_in is None:
-            self._taken_in = Passes(self._stream, self, sink=taker)
+        self._refuse_second(taker)
+        if self._taken_in is None or self._taken_in.sink != taker:
+            owner = weakref.ref(self)
+
+            def claim() -> None:
+                runner = owner()
+                if runner is not None:  # else nobody can ask it for anything
+                    runner._claim(taker)
+
+            self._taken_in = Passes(self._stream, claim, sink=taker)
         return self._taken_in
 
     def _claim(self, taker: str) -> None:
+        self._refuse_second(taker)
+        self._feeds = taker
+
+    def _refuse_second(self, taker: str) -> None:
         """One runner has one taker: two would share its batches between them."""
         self._refuse_stopped()
         if self._feeds not in ("", taker):
@@ -257,10 +270,9 @@ class FeedRunner(Frameworks):
                 f"this runner feeds {self._feeds}, and {taker} would get only some of the batches: make another "
                 "FeedRunner, or runner.also(...) for one that shares the workers"
             )
-        self._feeds = taker
 
     def _refuse_stopped(self) -> None:
-        if self.stopped:
+        if self._stopped:
             raise FeedStopped("this runner was stopped: make a new FeedRunner to go on")
 
 

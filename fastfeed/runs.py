@@ -157,6 +157,4 @@ def never_filled(records: int, batch_size: int | None) -> OptionError:
 
 def stalled(limit_s: float, stacks: str) -> FeedTimeout:
     """The error of producers that make nothing any more."""
-    return FeedTimeout(
-        f"no batch came for {limit_s:g} s (stall_timeout_s). What the producers are doing:\n{stacks}"
-    )
+    return FeedTimeout(f"no batch came for {limit_s:g} s (stall_timeout_s). What the producers are doing:\n{stacks}")

@@ -29,13 +29,12 @@ class Stream:
         self.options = options
         self.kind = source_from(source, options)
         if options.lengths and not self.kind.records:
-            raise OptionError(
-                "lengths=True: needed single records (records=True, batch_size=32), got batches"
-            )
+            raise OptionError("lengths=True: needed single records (records=True, batch_size=32), got batches")
         self.seed = new_seed() if options.seed is None else int(options.seed)
         self.feed: Feed | None = None
         self._source = source
         self._stopped = False
+        self._said: set[str] = set()  # hints that the user has had
         self.resumed = False  # whether the first run begins in its middle
         self._ending: weakref.finalize[Any, Any] | None = None
         self._span = Span()  # where the next feed begins
@@ -84,16 +83,35 @@ class Stream:
             self._passed_over(feed, feed.runs.first + (self.options.epochs or 1), counts=counts)
         return self.iterated()
 
+    @property
+    def sized(self) -> bool:
+        """Whether the length of an epoch is known, though not always the number of its batches."""
+        return isinstance(self.kind, IndexedSource)
+
     @cached_property
     def run_batches(self) -> int | None:
         """Batches of every run that a loop takes from its beginning, where that is known."""
-        per_epoch = self.kind.batches(self.options) if isinstance(self.kind, IndexedSource) else None
-        return None if per_epoch is None else per_epoch * (self.options.epochs or 1)
+        records, size = self._epoch_records, self.options.batch_size or 1
+        if records is None:
+            return None
+        return (records + (size - 1 if self.options.last_batch == "keep" else 0)) // size * (self.options.epochs or 1)
+
+    @cached_property
+    def _epoch_records(self) -> int | None:
+        """Records of every epoch, where each has as many and none is left out."""
+        skips = self.options.on_error == "skip" or self.options.on_worker_death != "raise"
+        return None if skips or not isinstance(self.kind, IndexedSource) else self.kind.epoch_records
 
     def say_lengths(self) -> None:
-        """Has every batch become (batch, lengths), as lengths=True does; StateError after the start."""
+        """Has every batch become (batch, lengths), as lengths=True does. Raises OptionError for a source of batches and
+        without pad=, StateError after the start."""
         if self.options.lengths:
             return
+        if not (self.kind.records and self.options.padded):
+            raise OptionError(
+                "ragged=True: needed single records (records=True, batch_size=32) and pad=True, which allows their "
+                "shape to vary"
+            )
         if self.feed is not None:
             raise StateError("a ragged dataset after the start: say FeedRunner(..., lengths=True)")
         self.options = replace(self.options, lengths=True)
@@ -110,7 +128,7 @@ class Stream:
 
     def stop_followers(self) -> None:
         """Ends the feeds whose workers these are, for good."""
-        self._stopped = True
+        self._stopped = True  # before anything that takes time: whoever starts a feed just now looks at it afterwards
         for follower in filter(None, (ref() for ref in self._followers)):
             if follower.feed is not None:
                 follower.feed.stop(0)
@@ -150,11 +168,9 @@ class Stream:
     @cached_property
     def batch_rows(self) -> int | None:
         """Records of every batch that a loop takes, where all have as many."""
-        if self.options.last_batch == "drop" or not isinstance(self.kind, IndexedSource):
-            return self.options.batch_size if self.options.last_batch == "drop" else None
-        batches = self.kind.batches(self.options)
-        whole = self.kind.batches(replace(self.options, last_batch="drop"))
-        return self.options.batch_size if batches is not None and batches == whole else None
+        size, records = self.options.batch_size, self._epoch_records
+        whole = self.options.last_batch == "drop" or (records is not None and size is not None and not records % size)
+        return size if whole else None
 
     def _passed_over(self, feed: Feed, epoch: int, *, counts: tuple[int, int]) -> bool:
         """Has the next feed begin with `epoch`; true where the present one goes on, after what was left of it."""
@@ -187,6 +203,7 @@ class Stream:
 
     def _new_feed(self, span: Span, *, leader: Feed | None = None) -> Feed:
         feed = Feed(self._source, self.options, seed=self.seed, span=span, leader=leader)
+        feed.hints.said = self._said
         self.feed = feed
         # A forgotten runner must not leave threads behind: they hold the feed, never the runner or this.
         ending = Ending(feed)
@@ -196,11 +213,17 @@ class Stream:
             for follower in filter(None, (ref() for ref in self._followers)):
                 follower._follow(feed)
             feed.start()
+            self.refuse_stopped()
         except BaseException:  # nothing has begun: the next one who asks hears the same
             feed.stop(0)
             self._let_go()
             raise
         return feed
+
+    def refuse_stopped(self) -> None:
+        """FeedStopped where the runner was stopped, from whatever thread."""
+        if self._stopped:
+            raise FeedStopped("this runner was stopped: make a new FeedRunner to go on")
 
     def _let_go(self) -> None:
         """The feed was stopped, and another one will follow."""
@@ -219,9 +242,13 @@ class Stream:
         return fingerprint(self._source, self.kind, options=self.options)
 
 
-def batches_of(feed: Feed, owner: Any) -> Iterator[Any]:
-    """A run's batches. Holds the owner, which nobody else may: `for batch in FeedRunner(source)`."""
-    while (batch := feed.take()) is not None:
+def batches_of(stream: Stream, feed: Feed) -> Iterator[Any]:
+    """A run's batches. Holds the stream, which nobody else may: `for batch in FeedRunner(source)`."""
+    while True:
+        feed = stream.feed or feed  # another one where the workers, which are another runner's, began anew
+        batch = feed.take()
+        if batch is None:
+            return
         yield feed.spec.rebuild(batch)
 
 

@@ -56,7 +56,7 @@ class Rows:
 @pytest.mark.parametrize(("share", "late_s", "says"), [(0.9, 0.005, True), (0.9, 0.0005, False), (0.1, 0.005, False)])
 def test_only_where_the_lock_is_late_and_producers_are_busy(share: float, late_s: float, says: bool) -> None:
     rows = Rows(share)
-    hints = Hints(FeedOptions(threads=2), rows, shares=False)
+    hints = Hints(FeedOptions(threads=2), rows)
     hints.look(0.5, copied=0, first_s=0.0)  # still running in
     assert not hints.threads
     rows.now_s = 2.0
@@ -92,7 +92,16 @@ def test_the_probe_measures_a_quiet_process_and_ends_when_told() -> None:
 
 
 def test_copies_are_said_once(caplog: pytest.LogCaptureFixture) -> None:
-    hints = Hints(FeedOptions(processes=1), Rows(0.0), shares=False)
+    hints = Hints(FeedOptions(processes=1), Rows(0.0))
     for copied in (0, 1, 2):
         hints.look(1.0, copied=copied, first_s=0.0)
     assert [record.message[:33] for record in caplog.records] == ["the consumer keeps so many batche"]
+
+
+def test_what_was_said_is_not_said_by_the_next_feed(caplog: pytest.LogCaptureFixture) -> None:
+    said: set[str] = set()
+    for _ in range(2):
+        hints = Hints(FeedOptions(processes=1), Rows(0.0))
+        hints.said = said
+        hints.look(1.0, copied=1, first_s=0.0)
+    assert len(caplog.records) == 1

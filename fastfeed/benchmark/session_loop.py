@@ -52,9 +52,7 @@ class SessionConsumer:
             with _session() as session:
                 runner.start(session)
                 fetches = [train.train_op, train.loss, runner.waited_s]
-                yield Loop(
-                    lambda: float(session.run(fetches)[2]), first_batch_s, lambda: runner.snapshot().depth
-                )
+                yield Loop(lambda: float(session.run(fetches)[2]), first_batch_s, lambda: runner.snapshot().depth)
 
     @contextmanager
     def handwritten(self, source: Any, *, producers: Producers, batch_size: int | None) -> Iterator[Loop]:

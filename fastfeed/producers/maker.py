@@ -116,9 +116,7 @@ class Maker:
             raise
         return batch if batch.rows else None
 
-    def _records(
-        self, payload: Any, place: str, *, outlet: Outlet, worker: Worker, at: tuple[int, int]
-    ) -> list[Any]:
+    def _records(self, payload: Any, place: str, *, outlet: Outlet, worker: Worker, at: tuple[int, int]) -> list[Any]:
         records = []
         for position, part in enumerate(payload):
             outlet.hold(*at, record=position)

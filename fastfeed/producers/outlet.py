@@ -27,9 +27,7 @@ class RingOutlet:
 
     stopped = False  # a producer in a worker process learns of the end by Stopped
 
-    def __init__(
-        self, writer: Writer, thread: int, *, ordered: bool, epoch: int, admit: Callable[[int], bool]
-    ) -> None:
+    def __init__(self, writer: Writer, thread: int, *, ordered: bool, epoch: int, admit: Callable[[int], bool]) -> None:
         self.ordered = ordered
         self.admit = admit
         self.row = StageRow()

@@ -116,7 +116,7 @@ class _Fixed:
     def take(self, slots: Slots) -> Array:
         if self._records.dtype.kind == "O":
             return self._records[slots]
-        out = _blank((len(slots), *self._records.shape[1:]), self._records.dtype)
+        out = aligned_empty((len(slots), *self._records.shape[1:]), self._records.dtype)
         self._records.take(slots, axis=0, out=out, mode="clip")  # mode="raise" would copy into a buffer first
         return out
 
@@ -145,7 +145,7 @@ class _Varying:
         """Padded to the largest of these records."""
         taken = [record for slot in slots.tolist() if (record := self._records[slot]) is not None]
         dtype = np.result_type(*{record.dtype for record in taken})
-        out = _blank((len(taken), *map(max, zip(*(r.shape for r in taken), strict=True))), dtype)
+        out = aligned_empty((len(taken), *map(max, zip(*(r.shape for r in taken), strict=True))), dtype)
         out[...] = pad_value(self._pad, dtype)
         for place, record in zip(out, taken, strict=True):
             place[tuple(map(slice, record.shape))] = record
@@ -154,10 +154,6 @@ class _Varying:
     def forget(self, slots: Slots) -> None:
         for slot in slots.tolist():
             self._records[slot] = None
-
-
-def _blank(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-    return np.empty(shape, dtype) if dtype.kind == "O" else aligned_empty(shape, dtype)
 
 
 def packed(origins: Array) -> str:

@@ -17,7 +17,7 @@ from fastfeed.errors import MissingExtra, OptionError, StateError
 try:
     import keras
 except ImportError as error:
-    raise MissingExtra("Keras", "tensorflow-cpu") from error
+    raise MissingExtra("Keras", "keras") from error
 
 if TYPE_CHECKING:
     from fastfeed.runner import FeedRunner

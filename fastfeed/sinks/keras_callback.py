@@ -10,7 +10,7 @@ from fastfeed.errors import MissingExtra, StateError
 try:
     import keras
 except ImportError as error:
-    raise MissingExtra("Keras", "tensorflow-cpu") from error
+    raise MissingExtra("Keras", "keras") from error
 
 if TYPE_CHECKING:
     from fastfeed.runner import FeedRunner
@@ -32,12 +32,14 @@ class FeedCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has
         self._runner = runner
         self._name = name
         self._before: Snapshot | None = None
+        self._of: Any = None  # the feed that it is of; it is let go of with the epoch
         self._began_s = 0.0
         self._measured: dict[str, float] | None = None
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         """Called by Keras."""
         self._before = self._snapshot()
+        self._of = self._feed()
         self._began_s = time.perf_counter()
         self._measured = None
 
@@ -55,8 +57,15 @@ class FeedCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has
         """What the training of this epoch had, at its end."""
         if self._measured is None:
             now = self._snapshot()
-            self._measured = _difference(now, self._before, clock_s=time.perf_counter() - self._began_s)
+            anew = self._of is not self._feed()  # whose counters began at 0
+            self._of = None
+            self._measured = _difference(
+                now, None if anew else self._before, clock_s=time.perf_counter() - self._began_s
+            )
         return self._measured
+
+    def _feed(self) -> Any:
+        return getattr(getattr(self._runner, "_stream", None), "feed", None)
 
     def _snapshot(self) -> Snapshot | None:
         try:
@@ -70,7 +79,7 @@ def _difference(now: Snapshot | None, before: Snapshot | None, *, clock_s: float
     if now is None:
         return dict.fromkeys(("starvation", "au", "queue_depth", "wait_ms"), float("nan"))
     if before is not None and before.consumed.batches > now.consumed.batches:
-        before = None  # the producers were started anew, and counted from the beginning
+        before = None
     batches, waited_s, elapsed_s = now.consumed.batches, now.consumed.wait_in_s, now.elapsed_s
     if before is not None:
         batches -= before.consumed.batches

@@ -15,12 +15,13 @@ from fastfeed.structure import describe
 try:
     import keras
 except ImportError as error:
-    raise MissingExtra("Keras", "tensorflow-cpu") from error
+    raise MissingExtra("Keras", "keras") from error
 
 if TYPE_CHECKING:
     from fastfeed.batch import BatchSpec
     from fastfeed.passes import Pass, Passes
 
+LOOK_UP_S = 0.1
 LOOKED_AT = 2  # batches that Keras takes at most to learn the shapes from, in a pass that it then begins again
 
 
@@ -104,12 +105,10 @@ class KerasData(keras.utils.PyDataset):  # type: ignore[misc]  # Keras has no ty
             raise errors.marked(error) from None
 
     def _next(self, reader: int) -> Any:
-        with self._lock:
-            if reader != self._reader:
-                raise StateError(
-                    f"{self._passes.sink} is iterated by two iterators at once, and the newer one has taken over: "
-                    "finish one pass before the next begins, or make a second FeedRunner"
-                )
+        while not self._lock.acquire(timeout=LOOK_UP_S):  # see Passes.take
+            self._refuse(reader)
+        try:
+            self._refuse(reader)
             batch = self._ahead.popleft() if self._ahead else self._take()
             if batch is None:
                 return None
@@ -120,6 +119,13 @@ class KerasData(keras.utils.PyDataset):  # type: ignore[misc]  # Keras has no ty
                 if len(self._held) > LOOKED_AT:
                     self._held = None
             return batch
+        finally:
+            self._lock.release()
+
+    def _refuse(self, reader: int) -> None:
+        self._passes.refuse_stopped()
+        if reader != self._reader:
+            self._passes.superseded()
 
     def _begin(self) -> None:
         """Begins a pass, unless of the present one nothing was given, or nobody knows how much is left of it."""

@@ -14,11 +14,11 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.core.protobuf import config_pb2
 
-from fastfeed.batch import Batch
-from fastfeed.errors import FeedStopped, SpecError
+from fastfeed.errors import FeedStopped
 from fastfeed.feed import Feed
 from fastfeed.runs import never_filled
 from fastfeed.sinks.session_guard import SessionGuard, guard_of
+from fastfeed.sinks.tf_types import check_shapes
 
 if TYPE_CHECKING:
     from fastfeed.sinks.session_queue import QueueOps
@@ -37,6 +37,7 @@ class Pump:
     def __init__(self, feed: Feed, ops: QueueOps, *, shuffle: SessionShuffle | None, coord: Any, owner: Any):
         self._feed = feed
         self._take = feed.take if shuffle is None else shuffle.take
+        self._shuffle = shuffle
         self._ops = ops
         self._coord = coord
         self._owner = owner  # a runner that nobody else holds lives as long as it feeds a session
@@ -138,7 +139,8 @@ class Pump:
                     break
                 if number % NOTE == 0:
                     self.note()
-                self._check_shapes(batch)
+                if self._ops.spec.ragged:
+                    check_shapes(batch, self._ops.spec, knob="get_inputs(shapes=...)")
                 self._offered += batch.rows
                 enqueue(*map(_plain_bytes, batch.leaves))
                 self.rows += batch.rows
@@ -146,7 +148,8 @@ class Pump:
                 del batch  # from here on the queue alone keeps its slot
             fresh = not self._feed.position.resumed  # of a run that is resumed at its end there may be little left
             if fresh and self.rows < self._ops.batch_size and self._feed.options.last_batch == "drop":
-                raise never_filled(self.rows, self._ops.batch_size)
+                dropped = 0 if self._shuffle is None else self._shuffle.dropped
+                raise never_filled(self.rows + dropped, self._ops.batch_size)
             self._run(self._ops.finish)
             self._over.set()  # what is left in the queue needs nobody
         except (FeedStopped, tf.errors.CancelledError):
@@ -236,16 +239,6 @@ class Pump:
 
     def _session_closed(self) -> bool:
         return bool(getattr(self._session, "_closed", False))  # no public name says it
-
-    def _check_shapes(self, batch: Batch) -> None:
-        if not self._ops.spec.ragged:
-            return
-        for array, leaf in zip(batch.leaves, self._ops.spec.leaves, strict=True):
-            if any(want not in (None, have) for want, have in zip(leaf.shape, array.shape[1:], strict=True)):
-                raise SpecError(
-                    f"{leaf.path} has records of shape {array.shape[1:]}, and the graph was built for {leaf.shape}, as "
-                    "far as the first batch showed it: say which dimensions vary with get_inputs(shapes=...)"
-                )
 
 
 def _plain_bytes(leaf: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

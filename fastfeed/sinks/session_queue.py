@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from fastfeed.batch import BYTES, BatchSpec, with_shapes
+from fastfeed.batch import BatchSpec, with_shapes
 from fastfeed.collate import Rebatcher
-from fastfeed.errors import FeedWarning, MissingExtra, OptionError, SpecError, StateError
+from fastfeed.errors import FeedWarning, MissingExtra, OptionError, StateError
 from fastfeed.feed import Feed
 from fastfeed.options import FeedOptions, Shuffle
 from fastfeed.stats import Snapshot, StageRow
@@ -24,6 +24,7 @@ except ImportError as error:
 
 from fastfeed.sinks.session_pump import Pump
 from fastfeed.sinks.session_shuffle import SessionShuffle
+from fastfeed.sinks.tf_types import tf_dtype
 
 BATCHES = 4  # that lie in the graph's queue
 NOT_STARTED = "FeedRunner.start(sess) was not called in this session: the queue would stay empty for ever"
@@ -34,7 +35,7 @@ class QueueOps:
 
     def __init__(self, spec: BatchSpec, *, capacity: int, batch_size: int, last_batch: str) -> None:
         self.spec, self.batch_size, self.capacity = spec, batch_size, capacity
-        dtypes = [_tf_dtype(leaf.dtype, leaf.path) for leaf in spec.leaves]
+        dtypes = [tf_dtype(leaf.dtype, leaf.path) for leaf in spec.leaves]
         with tf.device("/device:CPU:0"), tf.name_scope("fastfeed"):
             self.queue = tf.queue.FIFOQueue(capacity, dtypes, name="queue")
             self.placeholders = [
@@ -175,12 +176,3 @@ def _say_float64(spec: BatchSpec, options: FeedOptions) -> None:
             FeedWarning,
             stacklevel=4,
         )
-
-
-def _tf_dtype(dtype: np.dtype[Any], path: str) -> Any:
-    if dtype == BYTES:
-        return tf.string
-    try:
-        return tf.as_dtype(dtype)
-    except TypeError:
-        raise SpecError(f"{path} has dtype {dtype}, which TensorFlow does not have: cast it with dtypes=") from None

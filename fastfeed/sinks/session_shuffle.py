@@ -36,6 +36,7 @@ class SessionShuffle:
         self._size = size
         self._keep = options.last_batch == "keep"
         self._cut: deque[Batch] = deque()  # drawn, and not taken
+        self.dropped = 0  # records that did not fill a batch
         self._pool = ShufflePool(
             shuffle,
             batch_size=size * _at_once(shuffle, size, nbytes=size * record_nbytes, padded=options.padded),
@@ -77,7 +78,9 @@ class SessionShuffle:
 
     def _batches(self, drawn: Batch) -> list[Batch]:
         """Only what is left at the end of the run can be a smaller one."""
-        starts = range(0, drawn.rows if self._keep else drawn.rows - drawn.rows % self._size, self._size)
+        whole = drawn.rows if self._keep else drawn.rows - drawn.rows % self._size
+        self.dropped += drawn.rows - whole
+        starts = range(0, whole, self._size)
         parts = [tuple([leaf[start : start + self._size] for leaf in drawn.leaves]) for start in starts]
         return [Batch(part, len(part[0]), drawn.nbytes * len(part[0]) // drawn.rows) for part in parts]
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fastfeed.errors import FeedError, MissingExtra, OptionError
+from fastfeed.errors import FeedError, MissingExtra, OptionError, StateError
 
 try:
     import tensorflow as tf
@@ -16,16 +17,17 @@ except ImportError as error:
     raise MissingExtra("TensorFlow", "tensorflow-cpu") from error
 
 from fastfeed.sinks.tf_errors import crossing
-from fastfeed.sinks.tf_types import element_spec, leaf_order, ragged_of
+from fastfeed.sinks.tf_types import check_shapes, element_spec, leaf_order, ragged_of, stated
 
 if TYPE_CHECKING:
+    from fastfeed.batch import BatchSpec
     from fastfeed.passes import Pass, Passes
 
 ID = tf.TensorSpec((), tf.int64)
 NEVER = 2**62
 
 
-def dataset(passes: Passes, *, prefetch: int, ragged: bool) -> Any:
+def dataset(passes: Passes, *, prefetch: int, ragged: bool, shapes: Any) -> Any:
     """A `tf.data.Dataset` of the passes, with `prefetch` batches taken ahead by TensorFlow.
 
     Raises OptionError for a `prefetch` that is none, SpecError for a dtype that TensorFlow does not have.
@@ -34,9 +36,12 @@ def dataset(passes: Passes, *, prefetch: int, ragged: bool) -> Any:
         raise OptionError(f"dataset(prefetch={prefetch!r}): needed a number of batches, or tf.data.AUTOTUNE")
     if ragged:
         passes.say_lengths()
-    made = _Handover(passes).dataset()
+    elif passes.lengths:
+        raise StateError("this runner's dataset is ragged=True already: make another FeedRunner for one that is not")
+    spec = passes.spec if shapes is None else stated(passes.spec, shapes, ragged=ragged)
+    made = _Handover(passes, spec).dataset()
     if ragged:
-        made = made.map(ragged_of(passes.spec))
+        made = made.map(ragged_of(spec))
     if passes.length is not None:
         made = made.apply(tf.data.experimental.assert_cardinality(passes.length))
     options = tf.data.Options()
@@ -51,13 +56,15 @@ def dataset(passes: Passes, *, prefetch: int, ragged: bool) -> Any:
 class _Handover:
     """The Python half: two functions that TensorFlow calls, at the beginning of each iterator and for each element."""
 
-    def __init__(self, passes: Passes) -> None:
+    def __init__(self, passes: Passes, spec: BatchSpec) -> None:
         self._passes = passes
-        self._spec = element_spec(passes.spec, passes.rows)
-        self._order = leaf_order(passes.spec)
-        self._number = 0
-        self._pass: Pass | None = None  # of the newest iterator
-        self._failed: FeedError | None = None
+        self._batch_spec = spec
+        self._ragged = spec.ragged
+        self._spec = element_spec(spec, passes.rows)
+        self._order = leaf_order(spec)
+        self._numbers = itertools.count(1)
+        self._newest: tuple[int, Pass] = (0, iter(passes))
+        self._failed: dict[int, FeedError] = {}  # by the iterator's number: held until it has crossed
         self._errors = crossing()
         self._eager = tf.executing_eagerly()
 
@@ -102,21 +109,22 @@ class _Handover:
 
     def begin(self) -> np.int64:
         """An iterator comes into being; its number."""
-        self._number += 1
-        self._pass, self._failed = iter(self._passes), None
-        return np.int64(self._number)
+        number = next(self._numbers)
+        self._newest = (number, iter(self._passes))
+        self._failed = {}
+        return np.int64(number)
 
     def following(self, number: Any) -> list[Any]:
         """The leaves of an iterator's next batch."""
-        mine = self._pass if int(number) == self._number else None
+        newest, mine = self._newest
         try:
-            batch = self._passes.superseded() if mine is None else mine.take()
-        except FeedError as error:
-            # Held until it has crossed; a prefetch that asks once more must not take its place.
-            self._failed = self._failed or error
-            raise self._errors.marked(self._failed) from None
-        if batch is None:
-            raise StopIteration
+            batch = mine.take() if newest == number else self._passes.superseded()
+            if batch is None:
+                raise StopIteration
+            if self._ragged:
+                check_shapes(batch, self._batch_spec, knob="dataset(shapes=...)")
+        except FeedError as error:  # a prefetch that asks once more must not take its place
+            raise self._errors.marked(self._failed.setdefault(int(number), error)) from None
         leaves = batch.leaves
         return [leaves[at] for at in self._order]
 

@@ -50,9 +50,13 @@ class EagerError:
 
 
 def crossing() -> Crossing:
-    """The only one of the process."""
-    from tensorflow.python.eager import core
+    """The only one of the process; one that nothing arrives at, where TensorFlow has no such place."""
+    try:
+        from tensorflow.python.eager import core
 
+        _ = core._status_to_exception
+    except (ImportError, AttributeError):
+        return Crossing()
     if not isinstance(core._status_to_exception, EagerError):
         core._status_to_exception = EagerError(core._status_to_exception, Crossing())
         found = core._status_to_exception.crossing

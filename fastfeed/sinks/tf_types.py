@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from fastfeed.batch import BYTES, BatchSpec
+from fastfeed.batch import BYTES, Batch, BatchSpec, with_shapes
 from fastfeed.errors import SpecError
 from fastfeed.structure import Structure, rebuild
 
@@ -62,6 +63,25 @@ def _ragged(padded: Any, sizes: Any, *, depth: int) -> Any:
         lengths.append(tf.repeat(sizes[:, axis], rows))
         rows *= sizes[:, axis]
     return tf.RaggedTensor.from_tensor(padded, lengths=lengths)
+
+
+def stated(spec: BatchSpec, shapes: Any, *, ragged: bool) -> BatchSpec:
+    """`spec` with the record shapes that the user states for the batch; with `ragged` it is one of (batch, lengths)."""
+    if not ragged or spec.structure is None:
+        return with_shapes(spec, shapes)
+    count = len(spec.leaves) // 2
+    batch = with_shapes(replace(spec, structure=spec.structure.children[0], leaves=spec.leaves[:count]), shapes)
+    return replace(spec, leaves=(*batch.leaves, *spec.leaves[count:]))
+
+
+def check_shapes(batch: Batch, spec: BatchSpec, *, knob: str) -> None:
+    """SpecError for padded records that the graph was not built for; `knob` states which dimensions vary."""
+    for array, leaf in zip(batch.leaves, spec.leaves, strict=True):
+        if any(want not in (None, have) for want, have in zip(leaf.shape, array.shape[1:], strict=True)):
+            raise SpecError(
+                f"{leaf.path} has records of shape {array.shape[1:]}, and the graph was built for {leaf.shape}, as far "
+                f"as the first batch showed it: say which dimensions vary with {knob}"
+            )
 
 
 def without_lists(structure: Structure, value: Any) -> Any:

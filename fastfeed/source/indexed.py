@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from functools import cached_property
 from typing import Any
+
+from numpy import ndarray
 
 from fastfeed.errors import OptionError
 from fastfeed.mix import Mix
@@ -29,6 +32,7 @@ class IndexedSource:
         self._chunk = chunk_size(options, default=True)
         self._start = start or FROM_THE_START
         self.records = self._chunk > 0
+        self._sampler = options.sampler
         self._recipe = Recipe(options.shuffle is True, options.sampler, options.shard, options.remainder)
         repeats = bool(getattr(options.sampler, "repeats", False)) or options.remainder == "pad"
         repeats = repeats or isinstance(data, Mix)
@@ -46,15 +50,11 @@ class IndexedSource:
             raise OptionError("the source has a length of 0: needed at least one record")
         self._refuse_unfillable(options)
 
-    def batches(self, options: FeedOptions) -> int | None:
-        """Batches of an epoch, where every epoch has as many and nothing is left out."""
-        sampler = options.sampler
-        varies = hasattr(sampler, "indices") and not isinstance(sampler, (Weighted, Balanced))
-        skips = options.on_error == "skip" or options.on_worker_death != "raise"
-        if varies or skips or not (self._chunk or options.batch_size is None):
-            return None
-        size = max(1, self._chunk)
-        return (self._order_of(0, 0).length + (size - 1 if options.last_batch == "keep" else 0)) // size
+    @cached_property
+    def epoch_records(self) -> int | None:
+        """Records of an epoch, where every epoch has as many: batches are another matter, and a sampler may vary."""
+        known = type(self._sampler) in (type(None), list, tuple, range, ndarray, Weighted, Balanced)
+        return self._order_of(0, 0).length if known and self._chunk else None
 
     def open(self, worker: Worker) -> Iterator[Item]:
         """The next batches of indices."""

@@ -122,6 +122,7 @@ def _stop(trial: Trial, iterator: Iterator[Any], *, gate: Gate, runner: FeedRunn
     try:
         for _ in range(HELD):  # what the sink has taken ahead may come first
             next(iterator)
+        trial.judge("stop", f"{HELD} more elements came as if nothing had happened")
     except forced:
         trial.judge("stop", "")
     except StopIteration:

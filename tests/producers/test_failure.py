@@ -189,3 +189,15 @@ def test_which_deaths_may_be_nobodys_fault(status: int, oom: bool, accidental: b
 def test_hands_are_listed_and_empty_ones_said() -> None:
     assert "batch 1 and batch 2" in str(death(9, hand=("batch 1", "batch 2")).error())
     assert "nothing" in str(death(9, hand=()).error())
+
+
+def test_a_failure_survives_pickling_and_keeps_its_cause() -> None:
+    """A search over hyper-parameters trains in processes, and its pool sets the cause of what they raise."""
+    failed = ProducerFailed("batch 3", KeyError("not there"))
+    with pytest.raises(ProducerFailed) as caught:
+        raise failed from None
+    assert isinstance(caught.value.__cause__, KeyError)
+    told = pickle.loads(pickle.dumps(failed))
+    assert (str(told), told.place, told.trace) == (str(failed), "batch 3", failed.trace)
+    told.__cause__ = RuntimeError("of a pool")
+    assert told.__cause__ is None

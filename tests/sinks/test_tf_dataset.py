@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from fastfeed import FeedRunner, OptionError, SpecError, StateError
-from tests.labelled import Mixed, Pair, Records, endless, labels
+from fastfeed import FeedRunner, FeedStopped, OptionError, ProducerError, SpecError, StateError
+from tests.labelled import Mixed, Pair, Records, endless, failing, labels
 
 
 @pytest.fixture
@@ -143,6 +143,89 @@ class TestPasses:
             iter(runner)
         with pytest.raises(StateError, match="make another FeedRunner"):
             runner.get_inputs()
+
+    def test_an_iterator_that_is_refused_does_not_speak_for_the_newer_one(self) -> None:
+        with FeedRunner(failing) as runner:
+            data = runner.dataset()
+            older = iter(data)
+            next(older)
+            newer = iter(data.map(lambda batch: batch))
+            with pytest.raises(ProducerError, match="not there"):
+                next(newer)
+            with pytest.raises(StateError, match="two iterators at once"):
+                next(older)
+            with pytest.raises(ProducerError, match="not there"):
+                next(newer)
+
+    def test_what_could_not_be_made_takes_nothing(self, runner: FeedRunner) -> None:
+        with pytest.raises(OptionError):
+            runner.dataset(prefetch=-5)
+        with pytest.raises(StateError, match="iterate over the runner instead"):
+            runner.get_inputs()  # in eager mode
+        assert [int(n) for batch in runner for n in batch.label] == list(range(10))
+
+    def test_a_validation_goes_on_where_the_training_begins_anew(self) -> None:
+        with FeedRunner(Records(10), batch_size=4) as runner:
+            valid = iter(runner.also(Records(6), batch_size=2).dataset())
+            train = runner.dataset()
+            next(iter(train))
+            found = next(valid).label.numpy().tolist()
+            assert labels(train) == list(range(10))  # the rest of the pass before is not made
+            assert found + [int(n) for batch in valid for n in batch.label] == list(range(6))
+
+    @pytest.mark.parametrize("taken", [0, 1])
+    def test_a_runner_that_is_stopped_while_a_pass_begins_starts_nothing(self, taken: int) -> None:
+        runner = FeedRunner(Records(10), batch_size=4)
+        data = runner.dataset()
+        labels(data.take(taken))
+        begun, plain = [], runner._stream._new_feed
+
+        def stopped_meanwhile(*given: Any, **options: Any) -> Any:
+            begun.append(runner._stream.stop_followers())
+            return plain(*given, **options)
+
+        runner._stream._new_feed = stopped_meanwhile
+        if taken:
+            with pytest.raises(FeedStopped):
+                labels(data)
+            assert begun
+        runner.stop()
+
+
+class TestLengthsThatNobodyKnows:
+    """No cardinality, and no batch dimension, that an epoch may contradict."""
+
+    @pytest.mark.parametrize(
+        "options",
+        [
+            {"records": False, "batch_size": None},  # items without records are left out
+            {"sampler": lambda: None},
+            {"on_worker_death": "restart"},
+        ],
+    )
+    def test_nothing_is_claimed(self, options: Any) -> None:
+        if "sampler" in options:
+            options = {"sampler": Varying()}
+        with FeedRunner(Records(12), **{"batch_size": 4, **options}) as runner:
+            stream = runner._stream
+            assert stream.run_batches is None and stream.batch_rows is None
+
+    def test_a_sampler_that_varies(self) -> None:
+        with FeedRunner(Records(12), batch_size=4, sampler=Varying()) as runner:
+            data = runner.dataset()
+            found = [labels(data) for _ in range(3)]
+        assert all(epoch == list(range(len(epoch))) for epoch in found) and len({len(epoch) for epoch in found}) > 1
+
+
+class Varying:
+    """Another number of indices each time."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def __iter__(self) -> Any:
+        self.count += 1
+        return iter(range(4 + self.count % 5))
 
 
 class TestTransformations:

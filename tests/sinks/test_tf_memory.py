@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from fastfeed import FeedRunner, FeedStopped, OptionError, ProducerError, SpecError
+from fastfeed import FeedRunner, FeedStopped, OptionError, ProducerError, SpecError, StateError
 from tests.labelled import Ragged, Records, failing, labels
 
 
@@ -71,7 +71,7 @@ class TestMemory:
         runner = FeedRunner(Records(10), batch_size=4)
         data = runner.dataset()
         labels(data)
-        seen = weakref.ref(runner)
+        seen = weakref.ref(runner._stream)
         del runner
         gc.collect()
         assert labels(data.map(lambda batch: batch)) == list(range(10))
@@ -174,7 +174,37 @@ class TestRagged:
     def test_without_padding(self) -> None:
         with pytest.raises(OptionError, match="needed pad= as well"):
             FeedRunner(Ragged(2), batch_size=2, lengths=True)
-        with FeedRunner(Ragged(2), batch_size=2) as runner, pytest.raises(OptionError, match="needed pad="):
+        with FeedRunner(Ragged(2), batch_size=2) as runner, pytest.raises(OptionError, match="needed single records"):
             runner.dataset(ragged=True)
         with pytest.raises(OptionError, match="needed single records"):
             FeedRunner(lambda: iter([np.zeros((2, 2))]), pad=True, lengths=True)
+
+    def test_dimensions_that_the_first_batch_does_not_show(self) -> None:
+        """The second record is wider than all of the first batch, in an axis that did not vary there."""
+        records = [np.zeros((n + 1, 4), np.uint8) for n in range(3)] + [np.ones((2, 5), np.uint8)]
+        with FeedRunner(records, batch_size=2, pad=True) as runner:
+            data = iter(runner.dataset())
+            assert next(data).shape == (2, 2, 4)
+            with pytest.raises(SpecError, match=r"built for \(None, 4\).*which dimensions vary with dataset\(shapes="):
+                next(data)
+        with FeedRunner(records, batch_size=2, pad=True) as runner:
+            data = runner.dataset(shapes=(None, None))
+            assert [batch.shape for batch in data] == [(2, 2, 4), (2, 3, 5)]
+        with FeedRunner(records, batch_size=2, pad=True) as runner:
+            rows = [
+                row.to_tensor().shape for batch in runner.dataset(ragged=True, shapes=(None, None)) for row in batch
+            ]
+            assert rows == [(1, 4), (2, 4), (3, 4), (2, 5)]
+
+    def test_of_batches_there_are_no_lengths(self) -> None:
+        with (
+            FeedRunner(lambda: iter([(np.zeros((2, 2)), np.zeros(2))]), pad=True) as runner,
+            pytest.raises(OptionError, match="ragged=True: needed single records"),
+        ):
+            runner.dataset(ragged=True)
+
+    def test_one_runner_is_ragged_or_not(self) -> None:
+        with FeedRunner(Ragged(5), batch_size=3, pad=True) as runner:
+            runner.dataset(ragged=True)
+            with pytest.raises(StateError, match="ragged=True already"):
+                runner.dataset()

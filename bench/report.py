@@ -9,6 +9,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+OURS = ("fastfeed", "runner.", "loop, ", "session, ")
 HEAD = ("", "workers", "median", "lowest to highest", "of fastfeed's", "also")
 
 
@@ -84,7 +85,7 @@ def _bars(axes: Any, name: str, rows: list[dict[str, Any]]) -> None:
     medians = [r["median"] for r in rows]
     errors = [[m - r["min"] for m, r in zip(medians, rows, strict=True)]]
     errors.append([r["max"] - m for m, r in zip(medians, rows, strict=True)])
-    colors = ["tab:blue" if r["peer"].startswith("fastfeed") else "tab:gray" for r in rows]
+    colors = ["tab:blue" if r["peer"].startswith(OURS) else "tab:gray" for r in rows]
     labels = [f"{r['peer']}, {r['workers']}" if r["workers"] else r["peer"] for r in rows]
     axes.barh(range(len(rows)), medians, xerr=errors, color=colors, ecolor="black", capsize=2)
     axes.set_yticks(range(len(rows)), labels, fontsize=8)

@@ -125,9 +125,19 @@ def test_a_session_that_shuffles_cannot_be_saved(graph: Any, tmp_path: Path) -> 
             saver.save(str(tmp_path / "model"))
 
 
-@pytest.mark.parametrize(("name", "module"), [("tensorflow", "checkpoint_tf"), ("keras", "checkpoint_keras")])
-def test_what_is_missing_is_named(name: str, module: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("name", "module", "extra"),
+    [
+        ("tensorflow", "checkpoint_tf", "tensorflow-cpu"),
+        ("tensorflow", "session_queue", "tensorflow-cpu"),
+        ("tensorflow", "tf_dataset", "tensorflow-cpu"),
+        ("keras", "checkpoint_keras", "keras"),
+        ("keras", "keras_data", "keras"),
+        ("keras", "keras_callback", "keras"),
+    ],
+)
+def test_what_is_missing_is_named(name: str, module: str, extra: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, name, None)
     monkeypatch.delitem(sys.modules, f"fastfeed.sinks.{module}", raising=False)
-    with pytest.raises(MissingExtra, match="tensorflow-cpu"):
+    with pytest.raises(MissingExtra, match=rf"is not installed: pip install 'fastfeed\[{extra}\]'"):
         importlib.import_module(f"fastfeed.sinks.{module}")

@@ -186,16 +186,11 @@ class RaisesTooEarly(Loop):
 
 class RepeatsWhereNothingIsReady(Loop):
     def __iter__(self) -> Iterator[Any]:
-        last = None
-        stream = iter(self.runner)
-        while True:
-            if last is not None and not self.runner.snapshot().depth:
-                yield last
-            try:
-                last = next(stream)
-            except StopIteration:
-                return
-            yield last
+        for element in self.runner:
+            ready = self.runner.snapshot().depth  # before the producers of a fast consumer are let go on
+            yield element
+            if not ready:
+                yield element
 
 
 class SkipsWhereItIsBehind(Loop):

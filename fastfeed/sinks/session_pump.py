@@ -67,9 +67,9 @@ class Pump:
         self._guard.interrupts.open()
         if self._coord is not None:
             self._coord.register_thread(self._filler)
+        weakref.finalize(self._owner, _at_exit, weakref.ref(self))  # before a thread may let go of it
         self._filler.start()
         self._watcher.start()
-        weakref.finalize(self._owner, _at_exit, weakref.ref(self))
 
     def stop(self, deadline: float) -> None:
         """Breaks the queue off and waits for its two threads, until `deadline` of time.perf_counter."""

@@ -21,8 +21,9 @@ class Frameworks:
     def dataset(self, *, prefetch: int = 0, ragged: bool = False, shapes: Any = None) -> Any:
         """A `tf.data.Dataset` of the batches, which lie ready in our own buffer.
 
-        `prefetch`: batches (or tf.data.AUTOTUNE) that TensorFlow takes ahead, which also hides the 0.1 ms that handing
-        over costs; `snapshot().starvation` is then what the taker ahead waited, not the step.
+        `prefetch`: batches (or tf.data.AUTOTUNE) that TensorFlow takes ahead, in a thread of its own: for copies to a
+        device, and where a core is free for the 0.2 ms that handing over costs; `snapshot().starvation` is then what
+        the taker ahead waited, not the step.
         `ragged`: what pad= has filled becomes a `tf.RaggedTensor` of the records as they were. `shapes`: record shapes
         in the structure of the batch, None where a dimension varies, for padded records whose first batch does not
         show which. Starts the producers and waits for the first batch, to learn dtypes and shapes.

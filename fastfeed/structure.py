@@ -85,6 +85,16 @@ def describe(structure: Structure) -> str:
     return f"[{', '.join(inner)}]" if issubclass(structure.kind, list) else f"({', '.join(inner)})"
 
 
+def without_lists(value: Any) -> Any:
+    """The same containers, with tuples for lists, which tf.data takes for one tensor."""
+    if isinstance(value, dict):
+        return type(value)((key, without_lists(part)) for key, part in value.items())
+    if not isinstance(value, (tuple, list)):
+        return value
+    parts = map(without_lists, value)
+    return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
+
+
 def spread(structure: Structure, given: Any) -> list[Any] | None:
     """`given`, a structure like the batch's (tuples and lists count as the same), as one value a leaf."""
     if structure is None:

@@ -121,7 +121,7 @@ def one_ahead(batches: Iterator[Any], put: Callable[[Any], Any]) -> Iterator[Any
             following = [put(batch) for batch in islice(batches, 1)]
         except (FeedStopped, StateError):  # about the loop itself, and at once
             raise
-        except Exception:
+        except Exception:  # of the user's `put`, or a producer's: raised again, behind what was made before it
             if waiting:
                 yield waiting.pop()
             raise

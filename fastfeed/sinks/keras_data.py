@@ -10,7 +10,7 @@ from types import MethodType
 from typing import TYPE_CHECKING, Any
 
 from fastfeed.errors import FeedError, MissingExtra, SpecError, StateError
-from fastfeed.structure import describe
+from fastfeed.structure import describe, without_lists
 
 try:
     import keras
@@ -148,7 +148,7 @@ class KerasData(keras.utils.PyDataset):  # type: ignore[misc]  # Keras has no ty
             _check(self._passes.spec)
             self._pass = iter(self._passes)
         batch = next(self._pass, None)
-        return None if batch is None else _without_lists(batch)
+        return None if batch is None else without_lists(batch)
 
 
 class SizedKerasData(KerasData):
@@ -156,16 +156,6 @@ class SizedKerasData(KerasData):
 
     def __len__(self) -> int:
         return self._passes.length or 0
-
-
-def _without_lists(batch: Any) -> Any:
-    """Tuples for lists, which tf.data takes for one tensor."""
-    if isinstance(batch, dict):
-        return type(batch)((key, _without_lists(part)) for key, part in batch.items())
-    if not isinstance(batch, (tuple, list)):
-        return batch
-    parts = map(_without_lists, batch)
-    return type(batch)(*parts) if hasattr(batch, "_fields") else tuple(parts)
 
 
 def _check(spec: BatchSpec) -> None:

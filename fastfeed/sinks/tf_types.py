@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from fastfeed.batch import BYTES, Batch, BatchSpec, with_shapes
 from fastfeed.errors import SpecError
-from fastfeed.structure import Structure, rebuild
+from fastfeed.structure import rebuild, without_lists
 
 
 def tf_dtype(dtype: np.dtype[Any], path: str) -> Any:
@@ -27,13 +27,13 @@ def tf_dtype(dtype: np.dtype[Any], path: str) -> Any:
 def element_spec(spec: BatchSpec, rows: int | None) -> Any:
     """Nested `tf.TensorSpec`s of batches with `rows` records (None: varies). Lists become tuples: tf.data has none."""
     leaves = [tf.TensorSpec((rows, *leaf.shape), tf_dtype(leaf.dtype, leaf.path)) for leaf in spec.leaves]
-    return without_lists(spec.structure, rebuild(spec.structure, leaves))
+    return without_lists(rebuild(spec.structure, leaves))
 
 
 def leaf_order(spec: BatchSpec) -> list[int]:
     """Which leaf of ours stands where in tf.data's flat order, which sorts the keys of dicts."""
-    numbers = rebuild(spec.structure, range(len(spec.leaves)))
-    order: list[int] = tf.nest.flatten(without_lists(spec.structure, numbers))
+    numbers = without_lists(rebuild(spec.structure, range(len(spec.leaves))))
+    order: list[int] = tf.nest.flatten(numbers)
     return order
 
 
@@ -82,14 +82,3 @@ def check_shapes(batch: Batch, spec: BatchSpec, *, knob: str) -> None:
                 f"{leaf.path} has records of shape {array.shape[1:]}, and the graph was built for {leaf.shape}, as far "
                 f"as the first batch showed it: say which dimensions vary with {knob}"
             )
-
-
-def without_lists(structure: Structure, value: Any) -> Any:
-    """The same with tuples for lists."""
-    if structure is None:
-        return value
-    parts = [value[k] for k in structure.keys] if isinstance(value, dict) else list(value)
-    parts = [without_lists(child, part) for child, part in zip(structure.children, parts, strict=True)]
-    if isinstance(value, dict):
-        return type(value)(zip(structure.keys, parts, strict=True))
-    return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)

@@ -22,16 +22,16 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 # Each room may import from itself and from those above it.
 ROOMS = (
     (
-        *("errors", "machine", "structure", "batch", "collate", "options", "stats", "model", "worker"),
-        *("plan", "samplers", "mix", "shuffle", "position"),
+        *("errors", "machine", "structure", "batch", "collate", "options", "stats", "model", "timeline"),
+        *("watching", "worker", "plan", "samplers", "mix", "shuffle", "position"),
     ),
     ("ring",),
     ("source", "producers"),
     ("feed", "hints", "runs", "shuffled"),
-    ("sinks",),
+    ("sinks", "live"),
     # "" is the package itself: its public names
     ("runner", "ending", "epoch", "frameworks", "passes", "state", "stream", "taken", ""),
-    ("benchmark", "keras", "testing"),
+    ("benchmark", "diagnose", "keras", "testing"),
     ("cli", "__main__"),
 )
 FRAMEWORKS = {"tensorflow", "keras", "torch", "jax", "cv2", "matplotlib", "nvidia", "sklearn", "pynvml"}

@@ -1,0 +1,97 @@
+"""A diagnosis: what every report shows and what the JSON file holds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from fastfeed.diagnose.evidence import Evidence
+
+CODES = {
+    "step.bound": "input keeps up; the step is the limit",
+    "step.host": "Python overhead of the training loop itself",
+    "input.serial": "batches are made on the training thread; nothing overlaps",
+    "input.latency": "producers wait off the cores (sleep, network, remote store) and are too few",
+    "input.disk": "producers wait for block I/O, or read far more bytes than they use",
+    "input.gil": "producers are Python bytecode that holds the interpreter lock",
+    "input.cpu": "native work saturates the cores",
+    "input.oversubscribed": "more runnable threads or processes than cores",
+    "input.ipc": "pickling and copying between processes",
+    "input.copy": "conversions and copies on the feeding path",
+    "input.straggler": "the mean rate would do, but a heavy tail stalls the step",
+    "input.epoch_gap": "stalls at epoch boundaries or warm-up",
+    "pause.periodic": "periodic pauses that are not input",
+    "external.noise": "other processes take the CPU",
+    "feed.dead": "producers died or are blocked; no batches come",
+}
+SCHEMA = 1
+
+
+@dataclass(frozen=True)
+class Cause:
+    """A reason for lost time: its code, its share (0 to 1) of the wall time that was watched, and what shows it, as
+    sentences with numbers."""
+
+    code: str
+    share: float
+    evidence: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Recommendation:
+    """A change, such as "make batches in 4 threads", the `knob` ("threads") and its `value`, and the speed-up of the
+    whole loop that it is predicted to give, with the ends of the interval."""
+
+    change: str
+    knob: str
+    value: str
+    predicted_speedup: float
+    interval: tuple[float, float]
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class Figures:
+    """The loop in numbers, warm-up excluded; shares 0 to 1, seconds a step. nan where it is not known."""
+
+    steps: int
+    seconds: float
+    steps_per_second: float
+    steps_per_second_range: tuple[float, float]  # quartiles over windows of the time
+    step_s: float  # of compute: the period without waits and pauses
+    period_s: float  # from step to step, the median
+    wait_p50_s: float
+    wait_p99_s: float
+    starvation: float
+    starvation_range: tuple[float, float]
+    utilisation: float  # AU
+    shares: dict[str, float] = field(default_factory=dict)  # of wall time: "step", "wait", "host", "pause"
+
+
+@dataclass(frozen=True)
+class Ceiling:
+    """Seconds of a step whose input is at hand: measured by an `experiment`, or estimated, with its range."""
+
+    step_s: float
+    low_s: float
+    high_s: float
+    experiment: bool
+    how: str
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """The answer. `verdict` is a code of CODES, or None where `abstained` says what is missing."""
+
+    verdict: str | None
+    headline: str  # one sentence
+    causes: tuple[Cause, ...]
+    figures: Figures | None
+    ceiling: Ceiling | None
+    speedup_if_input_free: float
+    speedup_range: tuple[float, float]
+    recommendations: tuple[Recommendation, ...]
+    abstained: str | None
+    evidence: Evidence
+    script: str = ""
+    overhead: float = 0.0  # share of the step that watching took
+    died: tuple[str, ...] = ()  # tracebacks or last stacks of dead or blocked producers

@@ -53,6 +53,7 @@ class Feed:
         self._allowed = (0, 0)  # what the producers have been told
         self._stage: AsProduced | Rebatcher | Records = Records()
         self._cut: deque[Batch] = deque()
+        self._held: Made | None = None  # received, and not in the shuffle's pool yet
         self._ended = False
         self._first_s: float | None = None
         self._last_s = 0.0
@@ -134,6 +135,11 @@ class Feed:
         return self._ended and not self._cut
 
     @property
+    def ready(self) -> bool:
+        """Whether `take` would return at once, as far as can be known without waiting."""
+        return bool(self._cut) or self._producers.ready
+
+    @property
     def threads(self) -> Sequence[threading.Thread]:
         """The threads of this process that the feed runs."""
         return [*self._producers.threads, *self.hints.threads]
@@ -186,7 +192,10 @@ class Feed:
                 self.runs.told = self.runs.paused
                 return None
             if self._shuffled is None or self._shuffled.wants(self.runs.may_read):
-                self._take_in(self._receive())
+                made = self._held or self._receive()
+                self._held = None if self._shuffled is None or made is END_OF_EPOCH else made
+                self._take_in(made)
+                self._held = None
             else:
                 self._draw(self._shuffled)
         return self._cut.popleft()
@@ -208,12 +217,13 @@ class Feed:
             self._finish()
         elif made is END_OF_EPOCH:
             self._end_epoch()
-        elif made.batch is not None:
-            self._push(made, made.batch)
-        elif self._shuffled is None:
+        elif made.batch is None and self._shuffled is None:
             self.position.arrived(made.stream, made.number, rows=0)
         else:
-            self._mix_in(self._shuffled, made, batch=None)
+            try:
+                self._push(made, made.batch)
+            except FeedError as error:
+                self._fail(error)
 
     def _draw(self, shuffled: Shuffled) -> None:
         batch = shuffled.draw()
@@ -245,26 +255,17 @@ class Feed:
         self.position.end_epoch()
         self._refuse_nothing()
 
-    def _push(self, made: Made, batch: Batch) -> None:
-        rest = self._rest.of(batch, stream=made.stream, item=made.number) if self._rest else batch
-        if rest is None:
-            return
+    def _push(self, made: Made, batch: Batch | None) -> None:
+        if batch is not None and self._rest:
+            batch = self._rest.of(batch, stream=made.stream, item=made.number)
+            if batch is None:
+                return
         if self._shuffled is not None:
-            self._mix_in(self._shuffled, made, batch=rest)
-            return
-        self.position.arrived(made.stream, made.number, rows=rest.rows)
-        if not rest.rows:
-            return
-        try:
-            self._cut.extend(self._stage.push(rest, made.stream, place=made.place))
-        except FeedError as error:
-            self._fail(error)
-
-    def _mix_in(self, shuffled: Shuffled, made: Made, *, batch: Batch | None) -> None:
-        try:
-            shuffled.push(made, batch)
-        except FeedError as error:
-            self._fail(error)
+            self._shuffled.push(made, batch)
+        elif batch is not None:
+            self.position.arrived(made.stream, made.number, rows=batch.rows)
+            if batch.rows:
+                self._cut.extend(self._stage.push(batch, made.stream, place=made.place))
 
     def _finish(self) -> None:
         if self._producers.stopped:

@@ -34,7 +34,8 @@ class Shuffled:
         self._missing: set[Key] = set()
         self._kept: deque[tuple[Made, Batch]] = deque()  # came before all that was missing
         self.had: Callable[[int, int], None] = lambda stream, item: None  # hears of what has come into the pool
-        self._amidst = False  # something has begun that changes the pool
+        self._begun: object = None  # the last thing that changes the pool
+        self._done: object = None  # and the last one that came to its end: the same, or all is lost
         self._ended_before = False  # the input of the first epoch, before the state was saved
         if state is not None:
             self._restore(state)
@@ -57,29 +58,24 @@ class Shuffled:
         if self._pool is None or self._missing:
             return True
         while self._kept and self._pool.wants():
-            self._begin()
             made, batch = self._kept[0]
+            self._begin(made)
             self._mix(self._pool, made, batch=batch)
             self._kept.popleft()
-            self._amidst = False
+            self._done = made
         return may_read and self._pool.wants()
 
     def push(self, made: Made, batch: Batch | None) -> None:
-        """Takes in the records of one item; None where it has none."""
+        """Takes in the records of one item; None where it has none. The same one again at once changes nothing."""
+        if made is self._done:
+            return
+        self._begin(made)
         if batch is None:
             self._refuse_less(made, 0)
             self.had(made.stream, made.number)
-            return
-        self._begin()
-        if self._pool is None:
-            self._pool = self._new_pool(batch)
-        if (made.stream, made.number) in self._missing:
-            self._place(made, batch)
-        elif self._missing:
-            self._kept.append((made, batch))
         else:
-            self._mix(self._pool, made, batch=batch)
-        self._amidst = False
+            self._take_in(made, batch)
+        self._done = made
 
     def end_epoch(self) -> None:
         """The input of an epoch has ended."""
@@ -102,7 +98,7 @@ class Shuffled:
     def turn(self) -> bool:
         """The end of an epoch is about to be passed on, until `given` says that it was; whether it was the last."""
         assert self._pool is not None
-        self._begin()
+        self._begin(object())
         self._pool.turn()
         return self._pool.finished
 
@@ -110,7 +106,7 @@ class Shuffled:
         """What was drawn has been handed out."""
         assert self._pool is not None
         self._pool.given()
-        self._amidst = False
+        self._done = self._begun
 
     @property
     def dropped(self) -> int:
@@ -134,6 +130,16 @@ class Shuffled:
             all_had = {"next": DONE, "done": [], "part": {}}
             position = {**position, "epoch": self._pool.epoch, "streams": {str(s): all_had for s in streams}}
         return {**position, "pool": pool}
+
+    def _take_in(self, made: Made, batch: Batch) -> None:
+        if self._pool is None:
+            self._pool = self._new_pool(batch)
+        if (made.stream, made.number) in self._missing:
+            self._place(made, batch)
+        elif self._missing:
+            self._kept.append((made, batch))
+        else:
+            self._mix(self._pool, made, batch=batch)
 
     def _new_pool(self, batch: Batch) -> ShufflePool:
         options = self._options
@@ -179,12 +185,12 @@ class Shuffled:
         pool.push(batch, stream=made.stream, item=made.number)
         self.had(made.stream, made.number)
 
-    def _begin(self) -> None:
+    def _begin(self, what: object) -> None:
         self._refuse_amidst()
-        self._amidst = True
+        self._begun = what
 
     def _refuse_amidst(self) -> None:
-        if self._amidst:
+        if self._begun is not self._done:
             raise StateError(AMIDST)
 
     def _refuse_less(self, made: Made, rows: int) -> None:

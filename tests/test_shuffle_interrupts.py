@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from fastfeed import FeedRunner, Shuffle, StateError
@@ -179,6 +179,8 @@ def rows_of(runner: FeedRunner, found: list[int], hits: list[int]) -> None:
 
 @settings(deadline=None, max_examples=40)
 @given(st.lists(st.integers(1, 700), max_size=8), st.booleans())
+@example([6], False)  # before a push: what was received is pushed later
+@example([6], True)
 def test_a_loop_goes_on_after_an_interrupted_draw(hits: list[int], resumes: bool) -> None:
     """In the same runner or in a new one; where records were on their way into the pool, there is no state."""
 

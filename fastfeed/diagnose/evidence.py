@@ -117,11 +117,16 @@ class Machine:
 @dataclass(frozen=True)
 class Part:
     """A share of the loop's own thread: `kind` "input" (what the step's input comes from), "step" or "host" (the rest
-    of the loop), the place in the loop's body, and the share (0 to 1) of the loop's time."""
+    of the loop), the place in the loop's body, and the share (0 to 1) of the loop's time; `busy`: of that, what the
+    thread did, as in Task; `copying` and `pickling` too, and `inner`, the innermost place of the user's below it."""
 
     kind: str
     place: Place
     share: float
+    busy: Mapping[str, float] = field(default_factory=dict)
+    copying: float = 0.0
+    pickling: float = 0.0
+    inner: Place | None = None
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,189 @@
+"""From evidence to causes: what the lost time was lost to, ranked. Pure functions; the thresholds are the ones at which
+the classes were told apart when they were measured."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from fastfeed.diagnose import shown, signals
+from fastfeed.diagnose.diagnosis import Cause
+from fastfeed.diagnose.evidence import (
+    DISK,
+    FRAMEWORK,
+    LOCK_PYTHON,
+    NATIVE,
+    PYTHON,
+    TRAINER,
+    Evidence,
+    Task,
+)
+from fastfeed.diagnose.figures import Rows
+from fastfeed.diagnose.makers import Makers
+
+TAIL = 0.8  # of the waiting in a tenth of the steps: a heavy tail
+IDLE = 0.3  # producers before full buffers for so long could do more than is asked of them
+
+
+@dataclass(frozen=True)
+class Losses:
+    """Shares (0 to 1) of the time by what it was lost to, before anybody asks who makes the batches."""
+
+    steady: float  # waits that are the same for most steps
+    tail: float  # waits of a few steps
+    boundary: float  # at the start of epochs
+    pause: float
+    host: float
+    lock: float  # the step itself waits for the interpreter lock
+    queued: float  # the step itself waits for a core
+
+
+def causes_of(evidence: Evidence, rows: Rows, makers: Makers | None) -> tuple[Cause, ...]:
+    """The causes, that with the largest share first; empty where nothing is known."""
+    if not len(rows.period):
+        return ()
+    losses = losses_of(evidence, rows, makers)
+    found = [*_on_the_time_axis(losses, rows, makers), *_of_the_step(evidence, losses, makers)]
+    if losses.steady >= signals.LEAST and makers is not None:
+        found = [*_of_input(evidence, losses, makers), *found]
+    found = _strongest_of_each(found)
+    lost = 1.0 - losses.steady - losses.tail - losses.boundary - losses.pause
+    bound = Cause("step.bound", max(0.0, lost - losses.host), shown.step(rows))
+    if losses.host >= signals.LEAST:
+        found.append(Cause("step.host", losses.host, shown.host(evidence, rows)))
+    found.sort(key=lambda cause: -cause.share)
+    theirs = [cause for cause in found if cause.code != "step.host"]
+    if theirs or losses.host > bound.share:
+        return tuple(found)
+    return (bound, *found)
+
+
+def _on_the_time_axis(losses: Losses, rows: Rows, makers: Makers | None) -> list[Cause]:
+    """Those that are told by when the time is lost."""
+    found = []
+    if losses.tail >= signals.LEAST:
+        found.append(Cause("input.straggler", losses.tail, shown.straggling(rows, makers)))
+    if losses.boundary >= signals.LEAST:
+        found.append(Cause("input.epoch_gap", losses.boundary, shown.gaps(rows)))
+    if losses.pause >= signals.LEAST:
+        found.append(Cause("pause.periodic", losses.pause, shown.pauses(rows)))
+    return found
+
+
+def _of_the_step(evidence: Evidence, losses: Losses, makers: Makers | None) -> list[Cause]:
+    """What slows the step itself: others on the cores, and producers that hold the lock or take the cores."""
+    found = []
+    if losses.queued >= signals.LEAST and signals.noisy(evidence):
+        found.append(Cause("external.noise", losses.queued, shown.noise(evidence)))
+    elif losses.queued >= signals.LEAST and makers is not None and makers.where != "trainer":
+        code = "input.oversubscribed" if signals.crowded(evidence, makers) else "input.cpu"
+        found.append(Cause(code, losses.queued, shown.cores(evidence, makers)))
+    if losses.lock >= signals.LEAST and makers is not None and makers.where == "threads":
+        found.append(Cause("input.gil", losses.lock, shown.lock(evidence, makers)))
+    return found
+
+
+def _strongest_of_each(found: list[Cause]) -> list[Cause]:
+    """One cause of a code: its losses add up, in waits and in slower steps; the first one's words."""
+    totals: dict[str, Cause] = {}
+    for cause in found:
+        if cause.code in totals:
+            one = totals[cause.code]
+            totals[cause.code] = Cause(cause.code, min(1.0, one.share + cause.share), one.evidence)
+        else:
+            totals[cause.code] = cause
+    return list(totals.values())
+
+
+def losses_of(evidence: Evidence, rows: Rows, makers: Makers | None) -> Losses:
+    """The lost time by where it lies on the time axis."""
+    wait = rows.share(rows.wait)
+    tail = _tail(rows, makers)
+    trainer = next((task for task in evidence.tasks if task.role == TRAINER), None)
+    running = max(0.0, 1.0 - rows.starvation)
+    return Losses(
+        steady=wait - tail,
+        tail=tail,
+        boundary=rows.share(rows.boundary),
+        pause=rows.share(rows.pause),
+        host=_host_share(evidence, rows, trainer),
+        lock=min(running, trainer.share(LOCK_PYTHON)) if trainer and signals.late(evidence) else 0.0,
+        queued=min(running, trainer.queued_s / trainer.wall_s) if trainer and trainer.wall_s else 0.0,
+    )
+
+
+def _tail(rows: Rows, makers: Makers | None) -> float:
+    """The share of waits that few steps have, where batches are made ahead: alone, a producer's tail is no worse than
+    its mean, and producers with time to spare would do."""
+    if makers is None or makers.where == "trainer" or not len(rows.wait):
+        return 0.0
+    total = float(rows.wait.sum())
+    most = np.sort(rows.wait)[::-1][: max(1, len(rows.wait) // 10)]
+    heavy = total > 0 and float(most.sum()) >= TAIL * total
+    idle = not makers.known or 1 - makers.active >= IDLE
+    return rows.share(rows.wait) if heavy and idle else 0.0
+
+
+def _host_share(evidence: Evidence, rows: Rows, trainer: Task | None) -> float:
+    """The loop's own Python: what lies beside the step, and a step that is bytecode rather than computing."""
+    beside = rows.share(rows.host)
+    lines = sum(part.share for part in evidence.parts if part.kind == "host")
+    inside = rows.share(rows.inside)
+    if trainer is None or not trainer.busy:
+        return max(beside, min(lines, beside + inside))
+    seconds = max(1e-9, evidence.end_s - evidence.start_s)
+    native = sum(t.cpu_s for t in evidence.tasks if t.role == FRAMEWORK) / seconds
+    native += trainer.share(NATIVE)
+    python = trainer.share(PYTHON)
+    made = sum(part.share * part.busy.get(PYTHON, 0.0) for part in evidence.parts if part.kind == "input")
+    own = max(0.0, python - made)
+    computes = max(0.0, native - made)
+    overhead = own if own > computes and own >= 0.5 * inside else 0.0
+    return min(1.0 - rows.starvation, max(beside, lines, overhead))
+
+
+def _of_input(evidence: Evidence, losses: Losses, makers: Makers) -> list[Cause]:
+    """Who waits for what among those who make the batches."""
+    code, texts = _kind(evidence, makers)
+    if makers.where != "trainer":
+        return [Cause(code, losses.steady, texts)] if code else []
+    serial = (
+        f"batches are made on the training thread{shown.at(makers)}: {losses.steady:.0%} of the time nothing else runs",
+    )
+    found = [Cause("input.serial", losses.steady, serial)]
+    if code:
+        found.append(Cause(code, losses.steady * _under(code, makers), texts))  # what lies under it
+    return found
+
+
+def _kind(evidence: Evidence, makers: Makers) -> tuple[str, tuple[str, ...]]:
+    """The code of what the makers are slow at; "" where nothing was seen of what they do."""
+    if not makers.known:
+        return "", ()
+    checks: tuple[tuple[bool, str, Callable[[Evidence, Makers], tuple[str, ...]]], ...] = (
+        (signals.noisy(evidence) and signals.queued(makers) > signals.QUEUED, "external.noise", shown.noise_of),
+        (signals.pickling(evidence, makers) >= signals.PICKLES, "input.ipc", shown.ipc),
+        (max(makers.copying, makers.faulting) >= signals.CONVERTS, "input.copy", shown.copies),
+        (signals.disk(evidence, makers), "input.disk", shown.disks),
+        (makers.python >= max(makers.native, makers.waiting), "input.gil", shown.lock),
+        (makers.native < makers.waiting, "input.latency", shown.latency),
+        (signals.crowded(evidence, makers), "input.oversubscribed", shown.cores),
+    )
+    for holds, code, show in checks:
+        if holds:
+            return code, show(evidence, makers)
+    return "input.cpu", shown.cores(evidence, makers)
+
+
+def _under(code: str, makers: Makers) -> float:
+    """The part of the work of a training thread that a code explains: less than all of it, so it comes second."""
+    parts = {
+        "input.latency": makers.waiting,
+        "input.gil": makers.python,
+        "input.disk": makers.share(DISK),
+        "input.copy": max(makers.copying, makers.faulting),
+        "input.ipc": makers.pickling,
+    }
+    return min(0.99, parts.get(code, makers.native))

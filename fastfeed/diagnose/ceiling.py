@@ -1,0 +1,71 @@
+"""How fast the loop would be if its input were always at hand."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fastfeed.diagnose.diagnosis import Ceiling
+from fastfeed.diagnose.evidence import FRAMEWORK, NATIVE, TRAINER, Evidence
+from fastfeed.diagnose.figures import Rows, blocks
+
+ENOUGH = 4  # steps of an experiment, the first of each burst left out: it still feels the wait before it
+# A step that computes on the cores is slower after a wait, its caches cold: 11.5 ms back to back, 15 to 17 in a starved
+# loop. Where nothing but an estimate is possible it lies between.
+COLD = 0.85
+COLDEST = 0.7
+
+
+def ceiling_of(evidence: Evidence, rows: Rows) -> Ceiling | None:
+    """Seconds of a step with its input at hand; None where there was no step."""
+    if not len(rows.period):
+        return None
+    free = _free_steps(evidence)
+    if len(free) >= ENOUGH:
+        middle = float(np.median(free))
+        low, high = float(np.quantile(free, 0.25)), float(np.quantile(free, 0.75))
+        how = f"{len(free)} steps of the running job whose batches were at hand"
+        return Ceiling(middle, low, high, experiment=True, how=how)
+    middle = float(np.median(rows.inside))
+    if rows.starvation < 0.05 or not _computes(evidence):
+        spread = [float(np.median(part.inside)) for part in blocks(rows)]
+        return Ceiling(
+            middle, min(spread), max(spread), experiment=False, how="the time of the steps without their waits"
+        )
+    how = "estimated from the steps without their waits; a step that computes is slower after a wait"
+    return Ceiling(COLD * middle, COLDEST * middle, middle, experiment=False, how=how)
+
+
+def speedup_of(rows: Rows, ceiling: Ceiling) -> tuple[float, tuple[float, float]]:
+    """How many times as fast the loop would be without any wait for input, and the range of that.
+
+    What is neither wait nor step (the loop's own Python, pauses) stays as it is.
+    """
+    steps = max(1, len(rows.period))
+    rest = float((rows.inside + rows.host + rows.pause).sum()) / steps
+    usual = float(np.median(rows.inside))
+    now = rows.seconds / steps
+
+    def gain(step_s: float) -> float:
+        return max(1.0, now / max(1e-9, rest - usual + step_s))
+
+    return gain(ceiling.step_s), (gain(ceiling.high_s), gain(ceiling.low_s))
+
+
+def _free_steps(evidence: Evidence) -> list[float]:
+    """Seconds of the steps of experiments, without what they still waited."""
+    steps = list(evidence.loop.steps) if evidence.loop is not None else []
+    gapless = evidence.loop is not None and evidence.loop.waits != "none"
+    pairs = [(a, b, c) for a, b, c in zip(steps, steps[1:], steps[2:], strict=False) if a.free and b.free]
+    if gapless:
+        return [b.end_s - b.begin_s - b.wait_s for _, b, _ in pairs]
+    return [b.end_s - b.begin_s for _, b, _ in pairs]
+
+
+def _computes(evidence: Evidence) -> bool:
+    """Whether a step works on the cores, and not on an accelerator, or asleep."""
+    native = sum(t.cpu_s for t in evidence.tasks if t.role == FRAMEWORK)
+    for task in evidence.tasks:
+        if task.role == TRAINER:
+            native += task.share(NATIVE) * task.wall_s
+    seconds = evidence.end_s - evidence.start_s
+    return seconds > 0 and native / seconds > 0.05

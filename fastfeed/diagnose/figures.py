@@ -1,0 +1,181 @@
+"""The loop in numbers: where the time of its steps went, warm-up and experiments excluded."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fastfeed.diagnose.diagnosis import Figures
+from fastfeed.diagnose.evidence import Evidence
+from fastfeed.timeline import Mark, Step
+
+Floats = np.ndarray[Any, np.dtype[np.float64]]
+PAUSES = ("evaluation", "checkpoint", "callback", "pause")
+BLOCKS = 10  # parts of the time whose differences give the ranges
+MODELLED = 0.03  # what a wait that follows from other events may be off by
+OUTLIER = 5.0  # times the median and
+OUTLIER_S = 0.03  # so many seconds above it: a pause, not a slow step
+RARE = 0.1  # more than this share of the steps are no pauses but what the loop is like
+FIRST = 2  # steps of an epoch that wait for its start
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The steps that were watched, one entry each, in seconds: when each began; `period`, until the next one began;
+    and its parts: `wait` for input, `inside` the step, `host` beside it, `pause`; `boundary` is the wait (and the time
+    between loops) at the start of an epoch, and no part of `wait`."""
+
+    begin: Floats
+    period: Floats
+    wait: Floats
+    inside: Floats
+    host: Floats
+    pause: Floats
+    boundary: Floats
+    pauses: tuple[tuple[float, float, str], ...]  # when, how long, what
+
+    @property
+    def seconds(self) -> float:
+        """All of it."""
+        return float(self.period.sum())
+
+    def share(self, part: Floats) -> float:
+        """Of the time."""
+        return float(part.sum()) / self.seconds if self.seconds else 0.0
+
+    @property
+    def starvation(self) -> float:
+        """Share of the time in which a step could have run and had no input."""
+        return min(1.0, self.share(self.wait + self.boundary))
+
+
+def rows_of(evidence: Evidence) -> Rows:
+    """The steps of the main loop between the evidence's start and end."""
+    steps = list(evidence.loop.steps) if evidence.loop is not None else []
+    inside = [i for i in range(len(steps) - 1) if _watched(steps[i], steps[i + 1], evidence)]
+    pairs = [(steps[i], steps[i + 1]) for i in inside]
+    table = np.array([[s.begin_s, s.end_s, s.wait_s, t.begin_s] for s, t in pairs], np.float64).reshape(-1, 4)
+    begin, end, wait, following = table.T
+    ours = _covered(begin, following, [m for m in evidence.marks if m.kind == "experiment"])
+    period = np.maximum(following - begin - ours, 1e-9)
+    gap = np.maximum(following - end, 0.0)
+    ours_in_gap = _covered(end, following, [m for m in evidence.marks if m.kind == "experiment"])
+    gap = np.maximum(gap - ours_in_gap, 0.0)
+    wait = np.clip(wait, 0.0, period)
+    body = np.maximum(period - gap - wait, 0.0)
+    pauses = [m for m in evidence.marks if m.kind in PAUSES]
+    in_body, in_gap = _covered(begin + wait, end, pauses), _covered(end, following, pauses)
+    body, gap = np.maximum(body - in_body, 0.0), np.maximum(gap - in_gap, 0.0)
+    first = _first_of_epochs(begin, following, [m for m in evidence.marks if m.kind == "epoch"])
+    found = [(m.start_s, m.end_s - m.start_s, m.label or m.kind) for m in pauses if m.end_s > m.start_s]
+    body_out, gap_out = _outliers(body), _outliers(gap)
+    at_end = _ends_epoch(first)
+    boundary = np.where(at_end, gap_out, 0.0) + np.where(first, np.maximum(wait - np.median(wait), 0.0), 0.0)
+    unmarked = body_out + np.where(at_end, 0.0, gap_out)
+    found += [(float(b), float(s), "") for b, s in zip(begin, unmarked, strict=True) if s > 0]
+    body, gap = body - body_out, gap - gap_out
+    wait = np.where(first, np.minimum(wait, np.median(wait)), wait) if len(wait) else wait
+    wait, host = _gap_parts(evidence, wait, gap)
+    pause = in_body + in_gap + unmarked
+    return Rows(begin, period, wait, body, host, pause, boundary, tuple(sorted(found)))
+
+
+def figures_of(evidence: Evidence, rows: Rows) -> Figures | None:
+    """None where there was no step."""
+    if not len(rows.period):
+        return None
+    starved = [part.starvation for part in blocks(rows)]
+    rates = [len(part.period) / part.seconds for part in blocks(rows)]
+    low, high = _range(starved, rows.starvation)
+    if evidence.loop is not None and evidence.loop.waits != "exact":
+        low, high = max(0.0, low - MODELLED), min(1.0, high + MODELLED)
+    shares = {"step": rows.inside, "wait": rows.wait + rows.boundary, "host": rows.host, "pause": rows.pause}
+    compute = float(rows.inside.sum())
+    return Figures(
+        steps=len(rows.period),
+        seconds=rows.seconds,
+        steps_per_second=len(rows.period) / rows.seconds,
+        steps_per_second_range=(float(np.quantile(rates, 0.25)), float(np.quantile(rates, 0.75))),
+        step_s=float(np.median(rows.inside)),
+        period_s=float(np.median(rows.period)),
+        wait_p50_s=float(np.median(rows.wait + rows.boundary)),
+        wait_p99_s=float(np.quantile(rows.wait + rows.boundary, 0.99)),
+        starvation=rows.starvation,
+        starvation_range=(low, high),
+        utilisation=min(1.0, compute / rows.seconds),
+        shares={name: rows.share(part) for name, part in shares.items()},
+    )
+
+
+def blocks(rows: Rows) -> list[Rows]:
+    """The same time in parts of equally many steps."""
+    count = len(rows.period)
+    edges = np.linspace(0, count, min(BLOCKS, count) + 1).astype(int)
+    fields = ("begin", "period", "wait", "inside", "host", "pause", "boundary")
+    return [
+        Rows(**{name: getattr(rows, name)[a:b] for name in fields}, pauses=()) for a, b in itertools.pairwise(edges)
+    ]
+
+
+def _watched(step: Step, following: Step, evidence: Evidence) -> bool:
+    inside = step.begin_s >= evidence.start_s and following.begin_s <= evidence.end_s
+    return inside and not step.free
+
+
+def _covered(begin: Floats, end: Floats, marks: Sequence[Mark]) -> Floats:
+    """How much of each interval the marks cover, those that overlap counted once."""
+    covered = np.zeros(len(begin))
+    until = -np.inf
+    for mark in sorted(marks, key=lambda m: m.start_s):
+        start, stop = max(mark.start_s, until), mark.end_s
+        if stop > start:
+            covered += np.maximum(np.minimum(end, stop) - np.maximum(begin, start), 0.0)
+            until = stop
+    return covered
+
+
+def _first_of_epochs(begin: Floats, following: Floats, epochs: Sequence[Mark]) -> Any:
+    """The first steps of each epoch that began after the first step that was watched."""
+    first = np.zeros(len(begin), bool)
+    for mark in epochs:
+        at = int(np.searchsorted(following, mark.start_s, side="right"))
+        if 0 < at < len(begin):
+            first[at : at + FIRST] = True
+    return first
+
+
+def _ends_epoch(first: Any) -> Any:
+    """The step before the first one of an epoch: what follows it is the start of the next."""
+    ends = np.zeros(len(first), bool)
+    ends[:-1] = first[1:] & ~first[:-1]
+    return ends
+
+
+def _outliers(values: Floats) -> Floats:
+    """What rare ones have above the median; nothing where they are not rare."""
+    if len(values) < FIRST:
+        return np.zeros(len(values))
+    middle = float(np.median(values))
+    far = values > max(OUTLIER * middle, middle + OUTLIER_S)
+    return np.where(far, values - middle, 0.0) if far.mean() <= RARE else np.zeros(len(values))
+
+
+def _gap_parts(evidence: Evidence, wait: Floats, gap: Floats) -> tuple[Floats, Floats]:
+    """The wait and the host's work; where steps contain no wait, their input is made between them, and what shares of
+    that time are input only samples can tell. The host's lines inside a watched loop are known from samples, too."""
+    made = sum(part.share for part in evidence.parts if part.kind == "input")
+    host = sum(part.share for part in evidence.parts if part.kind == "host")
+    if evidence.loop is None or evidence.loop.waits != "none":
+        return wait, gap
+    of_gap = made / (made + host) if made + host else 0.0
+    return wait + gap * of_gap, gap * (1 - of_gap)
+
+
+def _range(values: Sequence[float], middle: float) -> tuple[float, float]:
+    """Two standard errors about the middle."""
+    error = 2 * float(np.std(values)) / max(1, len(values)) ** 0.5
+    return max(0.0, middle - error), min(1.0, middle + error)

@@ -1,0 +1,52 @@
+"""What tells causes apart, each a yes or no, or a share; the thresholds at which they were told apart when measured."""
+
+from __future__ import annotations
+
+from fastfeed.diagnose.evidence import DISK, Evidence
+from fastfeed.diagnose.makers import Makers, feeders_of
+
+LEAST = 0.05  # share of the time from which a loss counts: a feed is input-bound from 5 % starvation
+GIL_LATE_S = 1e-3  # a thread that nobody keeps waiting is late by 0.1 ms
+CROWDED = 2.5  # runnable threads per core from which there are too many of them
+POOLS = 1.5  # the same where native pools multiply the producers
+NOISE = 0.25  # share of the cores that others take
+QUEUED = 0.15  # share of its time that a thread waits for a core because of them
+CONVERTS = 0.4  # share of the producers' work from which copies and conversions are what they do
+PICKLES = 0.25
+
+
+def late(evidence: Evidence) -> bool:
+    """Whether the interpreter lock is kept from those who ask for it."""
+    return evidence.gil_late_s is not None and evidence.gil_late_s > GIL_LATE_S
+
+
+def noisy(evidence: Evidence) -> bool:
+    """Whether others take a good part of the cores."""
+    machine = evidence.machine
+    return machine.other_cpu + machine.steal >= NOISE * machine.cores
+
+
+def disk(evidence: Evidence, makers: Makers) -> bool:
+    """Waiting in state D; or waiting for nobody knows what, while much is read."""
+    reads = evidence.machine.disk_read_nbytes_s > 5e6
+    return makers.share(DISK) >= max(0.2, makers.native / 2) or (makers.share(DISK) >= 0.1 and reads)
+
+
+def crowded(evidence: Evidence, makers: Makers) -> bool:
+    """Whether there are far more runnable threads than cores."""
+    machine = evidence.machine
+    nested = makers.count * max(evidence.pools.values(), default=1) > machine.cores and bool(evidence.pools)
+    return machine.runnable >= (POOLS if nested and makers.count > 1 else CROWDED) * machine.cores
+
+
+def pickling(evidence: Evidence, makers: Makers) -> float:
+    """Of the makers' work, or of the time of those that hand it on, the share in pickling."""
+    handed = [task.pickling * (1 - task.share("empty")) for task in feeders_of(evidence)]
+    made = [part.pickling for part in evidence.parts if part.kind == "input" and part.share >= LEAST]
+    return max([makers.pickling, *handed, *made])
+
+
+def queued(makers: Makers) -> float:
+    """Of the time in which they would use a core, the share in which they had none."""
+    wanted = makers.queued_s + makers.cpu_s
+    return makers.queued_s / wanted if wanted > 0 else 0.0

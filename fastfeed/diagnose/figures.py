@@ -53,12 +53,18 @@ class Rows:
         return min(1.0, self.share(self.wait + self.boundary))
 
 
+_NONE: Floats = np.zeros(0)
+_NO_ROWS = Rows(_NONE, _NONE, _NONE, _NONE, _NONE, _NONE, _NONE, ())
+
+
 def rows_of(evidence: Evidence) -> Rows:
     """The steps of the main loop between the evidence's start and end."""
     steps = list(evidence.loop.steps) if evidence.loop is not None else []
     inside = [i for i in range(len(steps) - 1) if _watched(steps[i], steps[i + 1], evidence)]
     pairs = [(steps[i], steps[i + 1]) for i in inside]
-    table = np.array([[s.begin_s, s.end_s, s.wait_s, t.begin_s] for s, t in pairs], np.float64).reshape(-1, 4)
+    if not pairs:
+        return _NO_ROWS
+    table = np.array([[s.begin_s, s.end_s, s.wait_s, t.begin_s] for s, t in pairs], np.float64)
     begin, end, wait, following = table.T
     ours = _covered(begin, following, [m for m in evidence.marks if m.kind == "experiment"])
     period = np.maximum(following - begin - ours, 1e-9)
@@ -78,9 +84,10 @@ def rows_of(evidence: Evidence) -> Rows:
     unmarked = body_out + np.where(at_end, 0.0, gap_out)
     found += [(float(b), float(s), "") for b, s in zip(begin, unmarked, strict=True) if s > 0]
     body, gap = body - body_out, gap - gap_out
-    wait = np.where(first, np.minimum(wait, np.median(wait)), wait) if len(wait) else wait
+    wait = np.where(first, np.minimum(wait, np.median(wait)), wait)
     wait, host = _gap_parts(evidence, wait, gap)
-    pause = in_body + in_gap + unmarked
+    parts = _within(period, wait, boundary, in_body + in_gap + unmarked, body, host)
+    wait, boundary, pause, body, host = parts
     return Rows(begin, period, wait, body, host, pause, boundary, tuple(sorted(found)))
 
 
@@ -136,6 +143,15 @@ def _covered(begin: Floats, end: Floats, marks: Sequence[Mark]) -> Floats:
             covered += np.maximum(np.minimum(end, stop) - np.maximum(begin, start), 0.0)
             until = stop
     return covered
+
+
+def _within(period: Floats, *parts: Floats) -> list[Floats]:
+    """The parts of each period, cut to what those before have left of it: marks may overlap, also with our own time."""
+    left, found = period.copy(), []
+    for part in parts:
+        found.append(np.clip(part, 0.0, left))
+        left = left - found[-1]
+    return found
 
 
 def _first_of_epochs(begin: Floats, following: Floats, epochs: Sequence[Mark]) -> Any:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from fastfeed.diagnose.diagnosis import Cause, Ceiling, Figures, Recommendation
-from fastfeed.diagnose.evidence import DISK, FRAMEWORK, LOCK, TRAINER, Evidence
+from fastfeed.diagnose.evidence import DISK, FRAMEWORK, LOCK, LOCK_PYTHON, RUNNABLE, TRAINER, Evidence
 from fastfeed.diagnose.figures import Rows
 from fastfeed.diagnose.makers import Makers
 from fastfeed.model import SPREAD_ALONE, Prediction, Producers, Profile, predict
@@ -14,7 +14,6 @@ from fastfeed.model import SPREAD_ALONE, Prediction, Producers, Profile, predict
 CANDIDATES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 ENOUGH = 0.95  # of the best rate: more producers are not worth it
 WORTH = 1.03  # a gain below it is none
-HELD = 0.5  # share of their work with the interpreter lock from which threads cannot help
 SURE = (0.1, 0.1)  # below and above: where a loss simply goes away
 UNSURE = (0.15, 0.4)  # where nobody knows how much of it does
 
@@ -63,7 +62,9 @@ def profile_of(facts: Facts) -> Profile:
     if makers.where == "trainer":
         batch_s = float((rows.wait + rows.boundary).sum()) / steps
     else:
-        batch_s = makers.count * makers.active * rows.seconds / steps
+        # Without the time in which they wait for each other: the model knows the cores and the lock itself.
+        alone = 1 - makers.share(LOCK_PYTHON, RUNNABLE)
+        batch_s = makers.count * makers.active * alone * rows.seconds / steps
     working = makers.python + makers.native
     cpu_s = min(batch_s, makers.cpu_s / steps if makers.cpu_s else batch_s * working)
     return Profile(
@@ -91,7 +92,8 @@ def _more_producers(cause: Cause, facts: Facts) -> list[Recommendation]:
     makers = facts.makers
     if makers is None or not makers.known:
         return []
-    held = makers.python >= HELD * max(1e-9, makers.python + makers.native) and makers.python >= makers.waiting
+    python = makers.python >= max(makers.native, makers.waiting)
+    held = cause.code == "input.gil" or (cause.code == "input.serial" and python)
     processes = held or makers.where == "processes"
     profile = profile_of(facts)
     sizes = [n for n in CANDIDATES if not held or n <= profile.cores]

@@ -14,6 +14,7 @@ from fastfeed.stats import Audit
 
 UNUSED, FREE, FILLING, READY, LENT = range(5)
 NAMES = ("unused", "free", "filling", "ready", "lent")
+NONE = bytes(2**12)  # so many unused slots
 
 
 class BadMove(Exception):
@@ -67,8 +68,10 @@ class Slots:
 
     def audit(self) -> Audit:
         """Every slot that there is."""
-        table = bytes(self._table)
-        return Audit(*(table.count(state) for state in (FREE, FILLING, READY, LENT)))
+        table, end = bytes(self._table), len(self._table)
+        while end and table.endswith(NONE, 0, end):  # there is room for far more slots than there are
+            end -= len(NONE)
+        return Audit(*(table.count(state, 0, max(end, 0)) for state in (FREE, FILLING, READY, LENT)))
 
     def _move(self, slot: int, was: int, *, now: int) -> None:
         if self._table[slot] != was:

@@ -1,0 +1,105 @@
+"""Samples of stacks as a flame view: one frame lies on the frame that called it, as wide as it has samples."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from fastfeed.diagnose.evidence import Place, Task
+
+Stacks = Mapping[tuple[Place, ...], int]
+DEPTH = 48  # no page shows more
+
+
+class Frame(NamedTuple):
+    """`samples` of `total` samples, of which the first is number `first`; `depth` is 0 for the outermost."""
+
+    place: Place
+    depth: int
+    first: int
+    samples: int
+    total: int
+
+    @property
+    def left(self) -> float:
+        """Where it begins, as a share of all samples."""
+        return self.first / self.total
+
+    @property
+    def right(self) -> float:
+        """Where it ends; never beyond the right of the frame below it."""
+        return (self.first + self.samples) / self.total
+
+    @property
+    def width(self) -> float:
+        """Its share of all samples."""
+        return self.samples / self.total
+
+
+@dataclass
+class _Node:
+    samples: int = 0
+    inner: dict[Place, _Node] = field(default_factory=dict)
+
+
+def frames(stacks: Stacks, *, least: float = 0.003, limit: int = 400) -> list[Frame]:
+    """The frames from the outside in, the widest first, without those below `least` of the samples, at most `limit`."""
+    root = _tree(stacks)
+    found: list[Frame] = []
+    level = [(root, 0)]
+    depth = 0
+    while level and depth < DEPTH:
+        above = []
+        for node, first in level:
+            for place, inner in sorted(node.inner.items(), key=lambda item: -item[1].samples):
+                if inner.samples >= least * root.samples:
+                    found.append(Frame(place, depth, first, inner.samples, root.samples))
+                    above.append((inner, first))
+                first += inner.samples
+        level, depth = above, depth + 1
+    return found[:limit]
+
+
+def _tree(stacks: Stacks) -> _Node:
+    """Without the outermost frames that all samples share, as long as they are not the user's: they say nothing."""
+    skip = _shared(list(stacks))
+    root = _Node()
+    for stack, samples in stacks.items():
+        if samples <= 0 or not stack:
+            continue
+        node = root
+        node.samples += samples
+        for place in stack[skip:]:
+            node = node.inner.setdefault(place, _Node())
+            node.samples += samples
+    return root
+
+
+def _shared(stacks: list[tuple[Place, ...]]) -> int:
+    shortest = min(map(len, stacks), default=0)
+    for depth in range(shortest - 1):
+        if stacks[0][depth].users or any(stack[depth] != stacks[0][depth] for stack in stacks):
+            return depth
+    return max(0, shortest - 1)
+
+
+def together(tasks: Iterable[Task]) -> dict[tuple[Place, ...], int]:
+    """The samples of several tasks as those of one."""
+    total: dict[tuple[Place, ...], int] = {}
+    for task in tasks:
+        for stack, samples in task.stacks.items():
+            total[stack] = total.get(stack, 0) + samples
+    return total
+
+
+def hottest(stacks: Stacks, *, limit: int = 5) -> list[tuple[Place, float]]:
+    """The innermost places of the user's (of anybody's where a stack has none) by their share of the samples."""
+    counts: dict[Place, int] = {}
+    for stack, samples in stacks.items():
+        own = [place for place in stack if place.users] or list(stack)
+        for place in own[-1:]:
+            counts[place] = counts.get(place, 0) + samples
+    total = sum(counts.values())
+    best = sorted(counts.items(), key=lambda item: -item[1])
+    return [(place, count / total) for place, count in best[:limit] if count > 0]

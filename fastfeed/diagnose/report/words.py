@@ -1,0 +1,153 @@
+"""Numbers and names as the reports write them; what is not known (nan) is a dash."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from fastfeed.diagnose.diagnosis import Diagnosis, Figures
+
+UNKNOWN = "–"
+# The parts of a step's time in the order of a bar: what they are called, and what fills them where there is no colour.
+PARTS = {
+    "step": ("step", "█"),
+    "wait": ("waits for input", "▓"),
+    "host": ("host: Python of the loop", "▒"),
+    "pause": ("pauses", "░"),
+    "other": ("not known", "·"),
+}
+STATES = {
+    "python": "Python",
+    "native": "native code",
+    "gil": "waits for the interpreter lock",
+    "runnable": "waits for a core",
+    "disk": "disk",
+    "sleep": "sleeps",
+    "socket": "network",
+    "lock": "lock",
+    "pipe": "pipe",
+    "full": "buffer behind it full",
+    "empty": "nothing to do",
+    "other": "off the core",
+}
+# What the states have in common: on a core, kept from one, waiting for something outside, not needed.
+KINDS = {
+    **dict.fromkeys(("python", "native"), "works"),
+    **dict.fromkeys(("gil", "runnable"), "kept"),
+    **dict.fromkeys(("disk", "sleep", "socket", "lock", "pipe", "other"), "waits"),
+    **dict.fromkeys(("full", "empty"), "idle"),
+}
+
+
+class Segment(NamedTuple):
+    """A part of a step's time: its share (0 to 1) of wall time and the seconds of it in a step (nan: not known)."""
+
+    kind: str
+    label: str
+    share: float
+    seconds: float
+
+
+def split(figures: Figures) -> list[Segment]:
+    """Where a step's time goes, in the order of a bar; the shares add up to 1."""
+    shares = {kind: figures.shares.get(kind, 0.0) for kind in PARTS}
+    shares = {kind: share for kind, share in shares.items() if known(share) and share > 0}
+    total = sum(shares.values())
+    if not shares:
+        return []
+    if total < 0.995:
+        shares["other"] = shares.get("other", 0.0) + 1 - total
+    a_step_s = figures.seconds / figures.steps if figures.steps else math.nan
+    scale = max(total, 1.0)
+    return [Segment(kind, PARTS[kind][0], part / scale, part / scale * a_step_s) for kind, part in shares.items()]
+
+
+def known(number: float | None) -> bool:
+    """Whether it is a number at all."""
+    return number is not None and math.isfinite(number)
+
+
+def tone(diagnosis: Diagnosis) -> str:
+    """How bad it is: "unknown" (no verdict), "good" (the step is the limit), "bad" (input is) or "fair" (all else)."""
+    if diagnosis.verdict is None:
+        return "unknown"
+    if diagnosis.verdict == "step.bound":
+        return "good"
+    return "bad" if diagnosis.verdict.startswith(("input.", "feed.")) else "fair"
+
+
+def clean(text: str) -> str:
+    """One line that a terminal and a browser show as it is: control characters and broken Unicode are written out."""
+    return "".join(sign if sign.isprintable() else _written_out(sign) for sign in text)
+
+
+def clean_lines(text: str) -> str:
+    """The same of a traceback, whose lines stay."""
+    return "\n".join(clean(line.expandtabs()) for line in text.splitlines())
+
+
+def _written_out(sign: str) -> str:
+    return " " if sign.isspace() else sign.encode("unicode_escape").decode("ascii")
+
+
+def percent(share: float | None) -> str:
+    """A share (0 to 1) as "71 %"; "0.4 %" below one."""
+    if share is None or not math.isfinite(share):
+        return UNKNOWN
+    return f"{100 * share:.1f} %" if 0 < share < 0.01 else f"{100 * share:.0f} %"
+
+
+def percents(ends: tuple[float, float]) -> str:
+    """An interval of shares as "68 to 74 %"; nothing where an end is not known, or both are the same."""
+    if not all(map(known, ends)):
+        return ""
+    low, high = (f"{100 * end:.0f}" for end in ends)
+    return f"{low} to {high} %" if low != high else ""
+
+
+def duration(seconds: float | None) -> str:
+    """Seconds as "52.1 ms", "340 µs" or "1.90 s"."""
+    if seconds is None or not math.isfinite(seconds):
+        return UNKNOWN
+    size = abs(seconds)
+    if size >= 0.9995:
+        return f"{seconds:.1f} s" if size >= 10 else f"{seconds:.2f} s"
+    if size >= 0.0009995:
+        return f"{seconds * 1e3:.0f} ms" if size >= 0.1 else f"{seconds * 1e3:.1f} ms"
+    return f"{seconds * 1e6:.0f} µs" if size else "0 ms"
+
+
+def factor(number: float | None) -> str:
+    """A speed-up as "3.4x"."""
+    if number is None or not math.isfinite(number):
+        return UNKNOWN
+    return f"{number:.{_digits(number)}f}x"
+
+
+def factors(ends: tuple[float, float]) -> str:
+    """An interval of speed-ups as "3.0x to 3.7x"; nothing where an end is not known."""
+    if not all(map(known, ends)):
+        return ""
+    digits = _digits(min(ends))
+    return f"{ends[0]:.{digits}f}x to {ends[1]:.{digits}f}x"
+
+
+def _digits(number: float) -> int:
+    return 0 if number >= 19.5 else 1 if number >= 1.95 else 2
+
+
+def rate(number: float | None) -> str:
+    """A rate with three digits."""
+    if number is None or not math.isfinite(number):
+        return UNKNOWN
+    return f"{number:,.0f}" if abs(number) >= 99.5 else f"{number:.1f}" if abs(number) >= 9.95 else f"{number:.2f}"
+
+
+def size(nbytes: float | None) -> str:
+    """Bytes as "9.6 MB"."""
+    if nbytes is None or not math.isfinite(nbytes):
+        return UNKNOWN
+    for unit, one in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if abs(nbytes) >= one:
+            return f"{nbytes / one:.1f} {unit}"
+    return f"{nbytes:.0f} B"

@@ -129,7 +129,7 @@ def _tail(rows: Rows, makers: Makers | None) -> float:
 def _host_share(evidence: Evidence, rows: Rows, trainer: Task | None) -> float:
     """The loop's own Python: what lies beside the step, and a step that is bytecode rather than computing."""
     beside = rows.share(rows.host)
-    lines = sum(part.share for part in evidence.parts if part.kind == "host")
+    lines = sum(part.share * part.busy.get(PYTHON, 0.0) for part in evidence.parts if part.kind == "host")
     inside = rows.share(rows.inside)
     if trainer is None or not trainer.busy:
         return max(beside, min(lines, beside + inside))
@@ -163,7 +163,7 @@ def _kind(evidence: Evidence, makers: Makers) -> tuple[str, tuple[str, ...]]:
     if not makers.known:
         return "", ()
     checks: tuple[tuple[bool, str, Callable[[Evidence, Makers], tuple[str, ...]]], ...] = (
-        (signals.noisy(evidence) and signals.queued(makers) > signals.QUEUED, "external.noise", shown.noise_of),
+        (signals.crowded_out(evidence, makers), "external.noise", shown.noise_of),
         (signals.pickling(evidence, makers) >= signals.PICKLES, "input.ipc", shown.ipc),
         (max(makers.copying, makers.faulting) >= signals.CONVERTS, "input.copy", shown.copies),
         (signals.disk(evidence, makers), "input.disk", shown.disks),

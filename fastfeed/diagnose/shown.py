@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from fastfeed.diagnose import signals
-from fastfeed.diagnose.evidence import DISK, LOCK, Evidence
+from fastfeed.diagnose.evidence import DISK, LOCK, RUNNABLE, Evidence
 from fastfeed.diagnose.figures import Rows
 from fastfeed.diagnose.makers import Makers
 
@@ -100,8 +100,7 @@ def noise(evidence: Evidence) -> tuple[str, ...]:
 
 
 def noise_of(evidence: Evidence, makers: Makers) -> tuple[str, ...]:
-    waited = signals.queued(makers)
-    return (*noise(evidence), f"{who(makers)}: ready and without a core for {waited:.0%} of the work")
+    return (*noise(evidence), f"{who(makers)}: ready and without a core for {makers.share(RUNNABLE):.0%} of the time")
 
 
 def straggling(rows: Rows, makers: Makers | None) -> tuple[str, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fastfeed.diagnose.evidence import DISK, Evidence
+from fastfeed.diagnose.evidence import DISK, RUNNABLE, Evidence
 from fastfeed.diagnose.makers import Makers, feeders_of
 
 LEAST = 0.05  # share of the time from which a loss counts: a feed is input-bound from 5 % starvation
@@ -10,7 +10,7 @@ GIL_LATE_S = 1e-3  # a thread that nobody keeps waiting is late by 0.1 ms
 CROWDED = 2.5  # runnable threads per core from which there are too many of them
 POOLS = 1.5  # the same where native pools multiply the producers
 NOISE = 0.25  # share of the cores that others take
-QUEUED = 0.15  # share of its time that a thread waits for a core because of them
+OUSTED = 0.25  # share of its time that a producer waits for a core because of them
 CONVERTS = 0.4  # share of the producers' work from which copies and conversions are what they do
 PICKLES = 0.25
 
@@ -24,6 +24,12 @@ def noisy(evidence: Evidence) -> bool:
     """Whether others take a good part of the cores."""
     machine = evidence.machine
     return machine.other_cpu + machine.steal >= NOISE * machine.cores
+
+
+def crowded_out(evidence: Evidence, makers: Makers) -> bool:
+    """Whether it is others who keep the makers from the cores, which would do for them alone."""
+    fits = evidence.machine.runnable <= evidence.machine.cores + 0.5
+    return noisy(evidence) and fits and makers.share(RUNNABLE) > OUSTED
 
 
 def disk(evidence: Evidence, makers: Makers) -> bool:
@@ -44,9 +50,3 @@ def pickling(evidence: Evidence, makers: Makers) -> float:
     handed = [task.pickling * (1 - task.share("empty")) for task in feeders_of(evidence)]
     made = [part.pickling for part in evidence.parts if part.kind == "input" and part.share >= LEAST]
     return max([makers.pickling, *handed, *made])
-
-
-def queued(makers: Makers) -> float:
-    """Of the time in which they would use a core, the share in which they had none."""
-    wanted = makers.queued_s + makers.cpu_s
-    return makers.queued_s / wanted if wanted > 0 else 0.0

@@ -142,6 +142,36 @@ def test_dataset(prefetch: int) -> None:
     assert set(check_sink(lambda runner: runner.dataset(prefetch=prefetch), traits=traits)) == EVERY
 
 
+class InSession:
+    """The loop around `sess.run`."""
+
+    def __init__(self, runner: FeedRunner) -> None:
+        self._runner = runner
+
+    def __iter__(self) -> Iterator[Any]:
+        import tensorflow as tf
+
+        with tf.Graph().as_default() as graph:
+            inputs = self._runner.get_inputs()
+        session = tf.compat.v1.Session(graph=graph)  # no `with`: the generator may be closed in another thread
+        try:
+            self._runner.start(session)
+            while True:
+                yield session.run(inputs)
+        except tf.errors.OutOfRangeError:
+            return
+        finally:
+            session.close()
+
+
+def test_a_session() -> None:
+    needed("tensorflow")
+    traits = SinkTraits(again=False, dtypes=(*SinkTraits.dtypes, "bytes"))
+    options = {"shuffle": False, "epochs": 1}  # what loops do anyway, and sessions when they are told
+    every = EVERY - {"early break", "second epoch"}
+    assert set(check_sink(InSession, traits=traits, options=options)) == every
+
+
 class Whatever:
     """A sink whose framework has its own way with everything; `TRAITS` is what it says of itself."""
 

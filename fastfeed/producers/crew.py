@@ -50,6 +50,7 @@ class Crew:
         self._allowed = course.allowed
         self.lanes: dict[int, Lane] = {}
         self.gone: deque[Hold] = deque()  # slots that nobody looks at any more
+        self.hoard = 1  # so many of them are worth a message
         self.aside: list[str] = []  # samples that killed their worker again and again
         self._hired = 0
         self._before = [StageRow() for _ in range(options.producers)]  # what workers did that have died
@@ -101,6 +102,12 @@ class Crew:
         small = self._options.processes * min(MOST_SLOTS, SMALL_NBYTES // slot_nbytes)
         return max(BUFFERED, 4 * self._options.producers, small)
 
+    def limit(self, slot_nbytes: int) -> int:
+        """How many batches may wait for the consumer, now that the size of a slot is known."""
+        ready = self.ready_limit(slot_nbytes)
+        self.hoard = max(1, min(ready, self.audit().all) // 16)
+        return ready
+
     def give_back(self) -> None:
         """Slots that the consumer has let go are their workers' again."""
         holds = tuple(self.gone)
@@ -151,6 +158,11 @@ class Crew:
                 kept.append(deal._replace(payload=payload, suspect=suspect))
         dispatcher.attach(heir.task.lane, heir.work, inherits=kept)
         return heir
+
+    def release(self) -> None:
+        """The feed was stopped, and nobody is there any more who could be told anything."""
+        for lane in self.lanes.values():
+            lane.release()
 
     def rows(self) -> tuple[StageRow, ...]:
         """What each producer has done."""

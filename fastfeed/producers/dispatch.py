@@ -18,7 +18,7 @@ from fastfeed.producers.gate import Course, Gate
 from fastfeed.producers.inbox import ORDER, REQUEST
 from fastfeed.producers.sequence import END_OF_EPOCH
 from fastfeed.producers.sequence import Sequence as Order
-from fastfeed.ring.memory import Descriptor
+from fastfeed.ring.memory import NOWHERE, Descriptor, ring
 from fastfeed.source import EpochEnd, Source
 from fastfeed.worker import Worker
 
@@ -83,6 +83,10 @@ class Dispatcher:
             self.thread.join(timeout_s)
         return not self.thread.is_alive()
 
+    def release(self) -> None:
+        """Closes the bell: the thread has ended, or was never started."""
+        self._bell = NOWHERE
+
     def attach(self, worker: int, work: socket.socket, *, inherits: Sequence[Deal] = ()) -> None:
         """A worker that will ask, and that begins with what it inherits: so each worker gets its tickets in rising
         order, and none can fill its slots with batches that wait for a ticket behind them. Under the lock."""
@@ -138,7 +142,7 @@ class Dispatcher:
 
     def ring(self) -> None:
         """There may be more to deal out now."""
-        os.eventfd_write(self._bell.fd, 1)
+        ring(self._bell)
 
     def _run(self) -> None:
         try:
@@ -162,11 +166,11 @@ class Dispatcher:
     def _listen(self) -> None:
         with self._lock:
             workers = {work.fileno(): (worker, work) for worker, work in self._workers.items()}
-        poll = select.poll()
-        for fd in (self._bell.fd, *workers):
+        poll, bell = select.poll(), self._bell
+        for fd in (bell.fd, *workers):
             poll.register(fd, select.POLLIN)
         for fd, _ in poll.poll(WAIT_MS):
-            if fd == self._bell.fd:
+            if fd == bell.fd:
                 os.eventfd_read(fd)
                 continue
             worker, work = workers[fd]

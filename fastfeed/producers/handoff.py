@@ -98,6 +98,12 @@ class Handoff:
                 self._room.notify_all()
             return made
 
+    @property
+    def ready(self) -> bool:
+        """Whether a batch can leave now."""
+        with self._lock:
+            return any(made.batch is not None for made in self._sequence.ready)
+
     def stop(self) -> None:
         """Nobody takes any more: every `put` and `take` returns at once and what was made is let go."""
         self._stopped = True

@@ -19,15 +19,17 @@ import cloudpickle
 
 from fastfeed.batch import BatchSpec
 from fastfeed.errors import FeedError, ProducerError
+from fastfeed.position import ONLY
 from fastfeed.producers.failure import revive
+from fastfeed.producers.sequence import Made
 from fastfeed.producers.ship import Shipment
 from fastfeed.producers.worker import STACKS_SIGNAL, Task
 from fastfeed.ring.board import Board
-from fastfeed.ring.memory import Descriptor, Segment, receive
+from fastfeed.ring.memory import NOWHERE, Descriptor, Segment, receive
 from fastfeed.ring.reader import Hold, Reader
+from fastfeed.ring.token import HOLE, Token
 from fastfeed.ring.writer import NEWS
 
-NOWHERE = Descriptor(-1)
 STACKS_S = 0.5  # a process that runs answers in a millisecond
 FRAMES = 4
 
@@ -39,6 +41,9 @@ class Ends:
     tokens: Descriptor
     stop: Descriptor
     shipment: Shipment
+
+
+NO_ENDS = Ends(NOWHERE, NOWHERE, Shipment(-1, 0))
 
 
 class Lane:
@@ -78,12 +83,28 @@ class Lane:
         self._news.close()
         self.work.close()
 
+    def release(self) -> None:
+        """The feed was stopped, and nobody is there any more who could be told anything."""
+        self.ends, self.pidfd = NO_ENDS, None
+        self._stacks = self.answers = NOWHERE
+        self.reader.close()
+
     def let_go(self) -> None:
         """The worker has its ends now: they are its alone."""
         self.board.segment.close_fd()
         self._returned = NOWHERE
         self._their_news.close()
         self._their_work.close()
+
+    def made(self, token: Token, *, dealt: bool) -> tuple[Made, bool]:
+        """What a token speaks of, and whether that is a copy; `dealt`: the trainer gave the worker its items."""
+        kind, stream, slot, key, item, rows, room, _ = token
+        batch, copied = None, False
+        if kind != HOLE and self.spec is not None:
+            batch, copied = self.reader.lend(slot, self.spec, rows=rows, room=room)
+        if dealt:
+            return Made(batch, ONLY, f"batch {key}", item), copied
+        return Made(batch, stream, f"batch {item} of producer {stream}", item), copied
 
     def learn_of(self, slot: int) -> bool:
         """Hears what must be known before the slot can be opened; false where the worker died before it had told."""
@@ -112,9 +133,10 @@ class Lane:
 
     def kill(self) -> None:
         """Ends the process, whatever it does."""
-        if self.pidfd is not None:
+        pidfd = self.pidfd
+        if pidfd is not None:
             with contextlib.suppress(ProcessLookupError):
-                signal.pidfd_send_signal(self.pidfd.fd, signal.SIGKILL)
+                signal.pidfd_send_signal(pidfd.fd, signal.SIGKILL)
 
     def gone(self, timeout_s: float) -> bool:
         """Whether the process has ended, within the limit; also where nobody is left to say how."""
@@ -124,20 +146,22 @@ class Lane:
 
     def ask_for_stacks(self) -> None:
         """Has the process write down where each of its threads is."""
-        if self.pidfd is not None and not self.exited:
-            os.ftruncate(self.answers.fd, 0)
-            os.lseek(self.answers.fd, 0, os.SEEK_SET)
+        pidfd, answers = self.pidfd, self.answers
+        if pidfd is not None and answers is not NOWHERE and not self.exited:
+            os.ftruncate(answers.fd, 0)
+            os.lseek(answers.fd, 0, os.SEEK_SET)
             with contextlib.suppress(ProcessLookupError):
-                signal.pidfd_send_signal(self.pidfd.fd, STACKS_SIGNAL)
+                signal.pidfd_send_signal(pidfd.fd, STACKS_SIGNAL)
 
     def stacks(self) -> str:
         """What the process is doing: its state as the kernel sees it, and the answer to `ask_for_stacks`."""
         head = f"worker process {self.task.index} (pid {self.pid or 'not started'}{_state(self.pid)})"
-        if self.exited:
+        answers = self.answers
+        if self.exited or answers is NOWHERE:
             return f"{head}: has ended"
         text, deadline = "", time.perf_counter() + STACKS_S
         while not text.endswith("\n\n") and time.perf_counter() < deadline:
-            before, text = text, os.pread(self.answers.fd, 2**16, 0).decode(errors="replace")
+            before, text = text, os.pread(answers.fd, 2**16, 0).decode(errors="replace")
             if text and text == before:
                 break
             time.sleep(0.002)

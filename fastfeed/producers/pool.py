@@ -35,6 +35,9 @@ class Member(Protocol):
     def close(self) -> None:
         """There will be no other worker."""
 
+    def release(self) -> None:
+        """All descriptors go, each when nobody is inside a call on it any more."""
+
 
 class Pool:
     """Every process has a lane of each member; where one has died, each member has a process of its own instead."""
@@ -52,6 +55,12 @@ class Pool:
         self.supervisor.stop()
         for member in self.members[1:]:
             member.stop()
+
+    def release(self) -> None:
+        """Everything was stopped, and every worker has ended: all descriptors go."""
+        self.supervisor.release()
+        for member in self.members:
+            member.release()
 
     def _exited(self, host: Host, status: int) -> list[Host]:
         # Whoever was at work may be to blame: asked before anything is done about it.

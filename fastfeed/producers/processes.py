@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import threading
 import time
 from collections.abc import Sequence
@@ -11,18 +9,16 @@ from collections.abc import Sequence
 from fastfeed.batch import BatchSpec
 from fastfeed.errors import FeedError, ProducerError, SpecError
 from fastfeed.options import FeedOptions
-from fastfeed.position import ONLY
 from fastfeed.producers.crew import Crew
 from fastfeed.producers.dispatch import Dispatcher, read
 from fastfeed.producers.gate import Course, Gate
 from fastfeed.producers.lane import Ends, Lane
-from fastfeed.producers.mailbox import Mailbox
+from fastfeed.producers.mailbox import Mailbox, StopSign
 from fastfeed.producers.pool import Pool
 from fastfeed.producers.sequence import Made, Timeout
 from fastfeed.producers.sequence import Sequence as Order
 from fastfeed.producers.ship import Shipment, pack
 from fastfeed.producers.threads import stack_of
-from fastfeed.ring.memory import Descriptor
 from fastfeed.ring.token import BATCH, END, EPOCH, FAILED, HOLE, SKIPPED, Token
 from fastfeed.source import Source
 from fastfeed.stats import Audit, StageRow
@@ -45,12 +41,11 @@ class ProcessProducers:
         self._order = Order[Ready](streams, ordered=ordered, error_limit=options.error_limit)
         self._crew = Crew(source, options, course=course)
         self._gate = Gate(course.allowed)
-        self._hoard = 1  # so many slots that the consumer has let go are worth a message
         self.copied = 0  # batches that were handed out as copies
         self._stopped = False
         self.spec: BatchSpec | None = None
         self._mailbox = Mailbox()
-        self._stop, self._say_stop = map(Descriptor, os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK))
+        self._stop = StopSign()
         self._shipment: Shipment | None = None
         self._leads = leader is None
         self._pool: Pool = Pool() if leader is None else leader._pool
@@ -68,7 +63,7 @@ class ProcessProducers:
     def prepare(self) -> Sequence[Lane]:
         """Packs the source; a lane for each process."""
         self._shipment = pack((self._source.shipped, self._options.shipped()), what="the source")
-        ends = Ends(self._mailbox.entrance, self._stop, self._shipment)
+        ends = Ends(self._mailbox.entrance, self._stop.seen, self._shipment)
         lanes = [self._crew.hire(n, ends, owner=self) for n in range(self._options.processes)]
         if self._dispatcher is not None:
             for lane in lanes:
@@ -98,7 +93,7 @@ class ProcessProducers:
             with self._lock:
                 if self._stopped:
                     return None
-                if len(self._crew.gone) >= self._hoard:
+                if len(self._crew.gone) >= self._crew.hoard:
                     self._crew.give_back()
                 if not order.ready or order.failure is not None:
                     self._crew.give_back()
@@ -114,14 +109,21 @@ class ProcessProducers:
                 raise Timeout
             self._mailbox.wait(order.patience_s(deadline - now), self._look)
 
+    @property
+    def ready(self) -> bool:
+        """Whether `take` would give a batch without waiting."""
+        with self._lock:
+            if not self._order.ready:
+                self._drain()
+            return any(not isinstance(one, Made) and one[1][0] != HOLE for one in self._order.ready)
+
     def stop(self) -> None:
         """Nobody takes any more; the workers end, if they are this feed's. A forked copy has no say in this."""
         if self._mailbox.is_copy:
             return
         self._stopped = True
         self._order.failure = None  # it holds the consumer's frames, and the pool, which others share, holds this
-        with contextlib.suppress(BlockingIOError):
-            os.write(self._say_stop.fd, b"!")  # never read: every worker sees it
+        self._stop.say()
         if self._leads:
             self._pool.stop()
         if self._dispatcher is not None:
@@ -141,7 +143,17 @@ class ProcessProducers:
         if ended and self._stopped and self._lock.acquire(timeout=0.1):
             self._order.clear()
             self._lock.release()
+            if mine:
+                self._pool.release()
         return ended
+
+    def release(self) -> None:
+        """All descriptors go, each when nobody is inside a call on it any more."""
+        self._mailbox.close()
+        self._stop.close()
+        self._crew.release()
+        if self._dispatcher is not None:
+            self._dispatcher.release()
 
     @property
     def threads(self) -> list[threading.Thread]:
@@ -182,16 +194,9 @@ class ProcessProducers:
     def _hand_out(self, ready: Ready | Made | None) -> Made | None:
         if ready is None or isinstance(ready, Made):
             return ready
-        lane, (kind, stream, slot, key, item, rows, room, _) = ready
-        if self._dispatcher is None:
-            place = f"batch {item} of producer {stream}"
-        else:
-            stream, place = ONLY, f"batch {key}"
-        batch = None
-        if kind != HOLE and lane.spec is not None:
-            batch, copied = lane.reader.lend(slot, lane.spec, rows=rows, room=room)
-            self.copied += copied
-        return Made(batch, stream, place, item)
+        made, copied = ready[0].made(ready[1], dealt=self._dispatcher is not None)
+        self.copied += copied
+        return made
 
     def tick(self) -> None:
         """Slots, now and then, of a consumer that has let go of them and does not come back soon."""
@@ -226,7 +231,9 @@ class ProcessProducers:
                 if not lane.learn_of(slot):
                     return
                 self._agree(lane)
-                self._limit(self._crew.ready_limit(max(1, lane.reader.slot_nbytes)))
+                ready = self._crew.limit(max(1, lane.reader.slot_nbytes))
+                if self._dispatcher is not None:
+                    self._dispatcher.ready_limit = ready
             if not lane.odd:
                 self._insert(token, lane)
         elif kind == EPOCH and self._dispatcher is None:
@@ -241,12 +248,6 @@ class ProcessProducers:
             self._order.fail(*lane.error(b"E"), epoch=key)
         elif kind == SKIPPED:
             self._order.skip(*lane.error(b"K"), epoch=key)
-
-    def _limit(self, ready: int) -> None:
-        """How many batches may wait for the consumer."""
-        self._hoard = max(1, min(ready, self._crew.audit().all) // 16)
-        if self._dispatcher is not None:
-            self._dispatcher.ready_limit = ready
 
     def _insert(self, token: Token, lane: Lane) -> None:
         _, stream, _, key, item, _, _, number = token

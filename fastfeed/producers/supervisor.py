@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 
 from fastfeed.producers.forkserver import Event, ForkServer
 from fastfeed.producers.host import Host
-from fastfeed.ring.memory import Descriptor
+from fastfeed.ring.memory import NOWHERE, Descriptor, ring
 
 GRACE_S = 0.5  # how long a producer's own code may take to come back when it is over; then its process is killed
 OVERDUE_S = 0.3
@@ -53,13 +53,17 @@ class Supervisor:
         """Ends the workers, which were told to end, where they do not."""
         if self._kill_at is None:
             self._kill_at = time.perf_counter() + GRACE_S
-        os.eventfd_write(self._bell.fd, 1)
+        ring(self._bell)
 
     def join(self, timeout_s: float) -> bool:
         """Whether every worker has ended, within the limit."""
         if self.thread.ident is not None and self.thread is not threading.current_thread():
             self.thread.join(timeout_s)
         return not self.thread.is_alive()
+
+    def release(self) -> None:
+        """Closes the bell: the thread has ended, or was never started."""
+        self._bell = NOWHERE
 
     def _run(self) -> None:
         try:

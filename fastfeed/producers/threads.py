@@ -71,6 +71,11 @@ class ThreadProducers:
         """The next batch or end of epoch; None at the end. Raises the failure, or Timeout after `timeout_s`."""
         return self._handoff.take(timeout_s)
 
+    @property
+    def ready(self) -> bool:
+        """Whether `take` would give a batch without waiting."""
+        return self._handoff.ready
+
     def stop(self) -> None:
         """Nobody takes any more; the threads end when their present call returns."""
         self._gate.close()

@@ -7,7 +7,7 @@ from dataclasses import fields
 from operator import attrgetter
 from typing import NamedTuple
 
-from fastfeed.ring.memory import Segment
+from fastfeed.ring.memory import Segment, Untracked
 from fastfeed.ring.slots import Slots
 from fastfeed.stats import StageRow
 
@@ -43,7 +43,7 @@ class Board:
     @classmethod
     def create(cls, threads: int) -> Board:
         """A fresh board in memory of its own."""
-        board = cls(Segment.create(cls.nbytes(threads), "fastfeed-board"), threads)
+        board = cls(Untracked.create(cls.nbytes(threads), "fastfeed-board"), threads)
         for thread in range(threads):
             board.hold(thread, IDLE)
         return board

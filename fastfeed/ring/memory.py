@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import fcntl
 import mmap
 import os
 import socket
+import weakref
 from array import array
+from typing import Any
 
 from fastfeed.collate import ALIGN
 
@@ -24,7 +27,7 @@ class Segment:
         self.fd = fd
         self.nbytes = nbytes
         protection = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
-        self.map = mmap.mmap(fd, nbytes, flags=mmap.MAP_SHARED, prot=protection)
+        self.map: Any = mmap.mmap(fd, nbytes, flags=mmap.MAP_SHARED, prot=protection)
 
     @classmethod
     def create(cls, nbytes: int, name: str) -> Segment:
@@ -51,6 +54,30 @@ class Segment:
             os.close(fd)
 
 
+class Untracked(Segment):
+    """A segment that the arrays of a user may keep long after everything else: the mapping has no descriptor, of which
+    each mmap.mmap has one of its own."""
+
+    def __init__(self, fd: int, nbytes: int) -> None:
+        self.fd = fd
+        self.nbytes = nbytes
+        libc = ctypes.CDLL(None, use_errno=True)
+        place, size, number = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
+        libc.mmap.restype, libc.mmap.argtypes = place, (place, size, number, number, number, ctypes.c_long)
+        libc.munmap.argtypes, libc.madvise.argtypes = (place, size), (place, size, number)
+        self._address = libc.mmap(None, nbytes, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED, fd, 0)
+        if self._address == place(-1).value:
+            raise OSError(ctypes.get_errno(), f"mapping {nbytes} bytes: {os.strerror(ctypes.get_errno())}")
+        self._advise = libc.madvise
+        whole = (ctypes.c_ubyte * nbytes).from_address(self._address)
+        weakref.finalize(whole, libc.munmap, self._address, nbytes).atexit = False
+        self.map = memoryview(whole).cast("B")  # every view of it keeps the whole
+
+    def populate(self, offset: int, nbytes: int, *, write: bool) -> None:
+        """Takes the pages now and at once, where the kernel can do that."""
+        self._advise(self._address + offset, nbytes, MADV_POPULATE_WRITE if write else MADV_POPULATE_READ)
+
+
 def receive(source: socket.socket, nbytes: int, *, fds: int) -> tuple[bytes, list[int]]:
     """A message and the descriptors that came with it, which no program that is started later inherits:
     `socket.recv_fds` takes no notice of its flags."""
@@ -75,5 +102,15 @@ class Descriptor:
         self.fd = fd
 
     def __del__(self) -> None:
-        with contextlib.suppress(OSError):
-            os.close(self.fd)
+        if self.fd >= 0:
+            with contextlib.suppress(OSError):
+                os.close(self.fd)
+
+
+NOWHERE = Descriptor(-1)  # in place of one that was closed
+
+
+def ring(bell: Descriptor) -> None:
+    """Has a poll of the eventfd return, unless it was closed."""
+    if bell is not NOWHERE:
+        os.eventfd_write(bell.fd, 1)

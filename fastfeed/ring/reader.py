@@ -18,7 +18,7 @@ from fastfeed.batch import BYTES, Batch, BatchSpec, nbytes_of
 from fastfeed.collate import aligned_arrays
 from fastfeed.ring.board import Board
 from fastfeed.ring.layout import decode, offsets
-from fastfeed.ring.memory import Descriptor, Segment
+from fastfeed.ring.memory import NOWHERE, Descriptor, Segment, Untracked
 from fastfeed.ring.slots import LENT, UNUSED
 from fastfeed.stats import Audit
 
@@ -80,7 +80,7 @@ class Reader:
 
     def add_part(self, fd: int, slots: range, *, slot_nbytes: int) -> None:
         """Maps the memory of new slots."""
-        segment = Segment(fd, slot_nbytes * len(slots))
+        segment = Untracked(fd, slot_nbytes * len(slots))
         segment.close_fd()
         self._parts.append(Part(segment, slots, slot_nbytes, ctypes.c_ubyte * slot_nbytes))
         self._known.update(slots)
@@ -130,8 +130,13 @@ class Reader:
                 self.board.slots.release(hold.slot)
                 slots.append(hold.slot)
         if slots:
+            returns = self._returns  # while it is held here, its number is no other file's
             with contextlib.suppress(OSError):  # the worker is gone, and its ring with it
-                os.write(self._returns.fd, array("I", slots).tobytes())
+                os.write(returns.fd, array("I", slots).tobytes())
+
+    def close(self) -> None:
+        """There is no worker any more to which slots would go back; what was lent stays valid."""
+        self._returns = NOWHERE
 
     def audit(self) -> Audit:
         """Where every slot is."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fastfeed.shuffle.bulk import BulkPool
 from fastfeed.shuffle.pool import Origin, ShufflePool
 
-__all__ = ["Origin", "ShufflePool"]
+__all__ = ["BulkPool", "Origin", "ShufflePool"]

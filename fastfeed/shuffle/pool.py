@@ -60,6 +60,7 @@ class ShufflePool:
         self.dropped = 0
         self.nbytes = 0  # capacity x record bytes, known after the first push
         self._size, self._last, self._seed = batch_size, last_batch, seed
+        self._slack = 0  # records that may lie in the pool beyond those that the next draw needs
         self._seed_draws()
         self._store = Store(pad)
         self._epochs = deque([Epoch()])  # the one that is drawn, and then the one that is pushed if that is another
@@ -85,17 +86,22 @@ class ShufflePool:
         Also while an epoch drains, so that the next one starts warm. A caller who waits with the next epoch may draw
         the rest of this one all the same: that changes nothing in what is drawn.
         """
+        return self.has_room and self._store.held < self._now.goal
+
+    @property
+    def has_room(self) -> bool:
+        """Whether another batch may be pushed before the next draw."""
         now = self._now
-        return not self._over and not now.drawn and self._store.held < now.goal and not self._ahead()
+        return not self._over and not now.drawn and self._store.held < now.goal + self._slack and not self._ahead()
 
     def push(self, batch: Batch, *, stream: int = 0, item: int = 0, first_row: int = 0) -> None:
-        """Copies the records in, which are rows `first_row`, ... of that item; StateError unless wants()."""
-        if not self.wants():
+        """Copies the records in, which are rows `first_row`, ... of that item; StateError unless has_room."""
+        if not self.has_room:
             raise StateError("push() into a shuffle pool that does not want more: draw first")
         if not batch.rows:
             return
         self.nbytes = self.nbytes or self._capacity * batch.nbytes // batch.rows
-        self._store.reserve(self._capacity + batch.rows)
+        self._store.reserve(self._capacity + self._slack + batch.rows)
         slots = self._store.lend(batch.rows, (stream, item, np.arange(first_row, first_row + batch.rows)))
         self._store.write(slots, batch.leaves)
         self._pushed().add(slots)
@@ -119,6 +125,14 @@ class ShufflePool:
 
         The last batch of an epoch may be smaller, or is dropped. StateError where there is too little input.
         """
+        return self._store.take(self._settled().slots) if self._chosen() else None
+
+    def given(self) -> None:
+        """What was drawn has been handed out: its slots are free."""
+        self._store.forget(self._passed_on())
+
+    def _chosen(self) -> bool:
+        """Whether there is a batch to draw, which is chosen then."""
         if not self._epochs or self._missing:
             raise StateError("draw() from a shuffle pool that " + ("misses records" if self._missing else "has ended"))
         if not self._now.drawn:
@@ -128,21 +142,21 @@ class ShufflePool:
                 raise StateError(f"draw() from {now.drawable} records where {now.ready} are needed: push while wants()")
             rows = min(self._size, now.drawable)
             if not rows or (rows < self._size and self._last == "drop"):
-                return None
+                return False
             # In one call: an exception must not come when the numbers are drawn and nobody has them.
             now.drawn.extend(map(self._choose, (now.drawable,), (rows,)))
-        return self._store.take(self._settled().slots)
+        return True
 
-    def given(self) -> None:
-        """What was drawn has been handed out: its slots are free."""
+    def _passed_on(self) -> Slots:
+        """Frees the slots that were drawn, whose records are still there until the next push."""
         moved, count, ready, goal, drawn = self._now
         if len(drawn) < 2:  # the draw was interrupted: nobody can have it
-            return
-        slots, _, _, free = drawn[1]
-        self._store.give_back(slots, free)
+            return self._pool[:0]
+        batch: Drawn = drawn[1]
+        self._store.give_back(batch.slots, batch.free)
         ready, goal = min(self._capacity, ready + self._size), min(self._capacity, goal + self._size)
-        self._now = Now(moved, count - len(slots), ready, goal, [])
-        self._store.forget(slots)
+        self._now = Now(moved, count - len(batch.slots), ready, goal, [])
+        return batch.slots
 
     def turn(self) -> None:
         """The end of an epoch has been passed on, what is left of it is dropped, and the next one is drawn."""

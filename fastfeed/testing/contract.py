@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from fastfeed.errors import OptionError
@@ -11,6 +12,7 @@ from fastfeed.testing.promises import SinkBroken, SinkTraits
 from fastfeed.testing.trial import Open, Trial
 
 PLAIN = SinkTraits()
+NONE: Mapping[str, Any] = MappingProxyType({})
 
 
 def check_sink(
@@ -18,6 +20,7 @@ def check_sink(
     *,
     to_numpy: Callable[[Any], Any] | None = None,
     traits: SinkTraits = PLAIN,
+    options: Mapping[str, Any] = NONE,
     processes: Sequence[int] = (0, 1),
     limit_s: float = 30.0,
 ) -> tuple[str, ...]:
@@ -25,20 +28,22 @@ def check_sink(
 
     `open(runner)` returns what the training loop iterates over: elements in the containers of the batch. `to_numpy`
     turns an element into one whose leaves numpy.asarray takes (`lambda batch: batch.cpu()`); None: they are that
-    already. `processes`: numbers of worker processes to try, 0 for thread producers. No scene takes longer than
-    `limit_s`: what hangs is a broken promise, with the stack of every thread. The sink is opened and iterated over in a
-    thread of the battery's own.
+    already. `options`: keywords for the battery's runners, where the sink asks for some. `processes`: numbers of worker
+    processes to try, 0 for thread producers. No scene takes longer than `limit_s`: what hangs is a broken promise, with
+    the stack of every thread. The sink is opened and iterated over in a thread of the battery's own.
 
     Raises SinkBroken, which names every promise that is broken and tells what happened instead.
     """
     if not callable(open):
         raise OptionError(f"check_sink({open!r}): needed a function of a runner that returns the sink")
-    trial = Trial(open, to_numpy, traits, limit_s)
+    trial = Trial(open, to_numpy, traits, limit_s, options)
     for count in processes:
         trial.processes = count
         battery = [scenes.passes, scenes.errors, scenes.paced]
-        if traits.again and not count:
-            battery.append(scenes.shuffled)
+        if not count:
+            battery += (
+                [scenes.shuffled] * traits.again + [scenes.epochs, scenes.unsized] + [scenes.padded] * traits.padded
+            )
         if not all(trial.play(scene) for scene in battery):
             break
     if trial.findings:

@@ -15,7 +15,7 @@ import psutil
 SCENE = "check_sink"  # the thread of a scene
 GONE_S = 3.0  # for what ends by itself soon after
 # Opened once and kept: by the C library and the frameworks (devices, CPU lists) and by Python (shared objects).
-KEPT_OPEN = ("/dev/", "/sys/", "/proc/", "/usr/", "anon_inode:[eventfd]", "anon_inode:[eventpoll]")
+KEPT_OPEN = ("/dev/", "/sys/", "/proc/", "/usr/", "anon_inode:[eventpoll]")
 
 
 class Hung(Exception):

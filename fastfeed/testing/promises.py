@@ -13,6 +13,9 @@ PROMISES = {
     "order": "the records come in the order of the source",
     "early break": "after a pass that was left early, the next one is whole",
     "second epoch": "a second pass has every record again, in an order of its own where the source is shuffled",
+    "epochs": "with epochs=2 a pass has every record twice, those of the first epoch before those of the second",
+    "unknown length": "a source of which nobody knows how long it is comes whole and in order",
+    "padded": "records that vary in shape come padded to the largest one of their batch",
     "kept": "an element that somebody keeps never changes",
     "leases": "when the pass is over and its elements are gone, all memory has been given back",
     "errors": "an error of the source is raised from the iteration, after all that was made before it",
@@ -37,6 +40,7 @@ class SinkTraits:
     errors: tuple[type[BaseException], ...] = ()  # what the framework raises instead of ProducerError and FeedStopped
     again: bool = True  # False: what `open` returns is iterated over once
     goes_on: bool = False  # True: the pass after one that was left early has the rest of it, as the plain loop's has
+    padded: bool = True  # False: the sink has no way with records that vary in shape
     ahead: int = 0  # batches that must be made beyond the one that is given
 
 

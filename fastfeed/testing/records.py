@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import select
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 BATCH = 4
+PADDING = -1
 
 
 class Element(NamedTuple):
@@ -51,6 +52,37 @@ def _leaf(rng: np.random.Generator, dtype: str) -> Any:
     if dtype == "bool":
         return rng.integers(0, 2, (3, 2)).astype(bool)
     return np.frombuffer(rng.bytes(6 * np.dtype(dtype).itemsize), dtype).reshape(3, 2)
+
+
+@dataclass(frozen=True)
+class Unsized:
+    """The same records one after another, and nobody knows how many."""
+
+    records: Records
+
+    def __iter__(self) -> Iterator[Element]:
+        return (self.records[index] for index in range(len(self.records)))
+
+
+@dataclass(frozen=True)
+class Ragged:
+    """`count` records by index, the values of which vary in number."""
+
+    count: int
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, index: int) -> Any:
+        return np.int64(index), np.full(1 + index % 5, index, np.int32)
+
+
+def padded_values(ids: Sequence[int]) -> np.ndarray[Any, Any]:
+    """The values of these records of a Ragged, in one array."""
+    values = np.full((len(ids), max(1 + index % 5 for index in ids)), PADDING, np.int32)
+    for row, index in zip(values, ids, strict=True):
+        row[: 1 + index % 5] = index
+    return values
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,18 @@ from typing import Any
 from fastfeed.errors import FeedStopped, ProducerError
 from fastfeed.runner import FeedRunner
 from fastfeed.testing import verdict
-from fastfeed.testing.records import BATCH, Broken, Gate, Gated, Records, SourceError, unreadable
+from fastfeed.testing.records import (
+    BATCH,
+    PADDING,
+    Broken,
+    Gate,
+    Gated,
+    Ragged,
+    Records,
+    SourceError,
+    Unsized,
+    unreadable,
+)
 from fastfeed.testing.trial import Trial
 from fastfeed.testing.verdict import Seen
 
@@ -18,7 +29,7 @@ RECORDS = 400  # with RING, every slot is used again many times
 RING = "200KB"
 KEPT = (3, 40)  # elements of the first pass that are kept through all others
 LEFT_AFTER = 3  # elements
-SHUFFLED = 64  # records
+FEW = 64  # records of the scenes that need no more
 GOOD = 5  # batches before the one that cannot be made
 FAST, SLOW, HELD = 6, 8, 40  # batches of the scene with a gate
 
@@ -50,11 +61,42 @@ def passes(trial: Trial) -> None:
 def shuffled(trial: Trial) -> None:
     """Two passes over a source that is shuffled."""
     trial.doing = "second epoch"
-    with trial.runner(Records(SHUFFLED, ("int64",)), batch_size=BATCH, shuffle=True, seed=0) as runner:
+    with trial.runner(Records(FEW, ("int64",)), batch_size=BATCH, shuffle=True, seed=0) as runner:
         sink = trial.open(runner)
         first, second = _ids(_whole(trial, sink)), _ids(_whole(trial, sink))
-    missing = verdict.wrong_count(second, range(SHUFFLED))
+    missing = verdict.wrong_count(second, range(FEW))
     trial.judge("second epoch", missing or ("it had the order of the first one" if first == second else ""))
+
+
+def epochs(trial: Trial) -> None:
+    """A pass of two epochs."""
+    trial.doing = "epochs"
+    source = Records(FEW, ("int64",))
+    with trial.runner(source, batch_size=BATCH, epochs=2) as runner:
+        ids = _ids(_whole(trial, trial.open(runner)))
+    halves = ids[:FEW], ids[FEW:]
+    counts = [verdict.wrong_count(half, range(FEW)) for half in halves]
+    trial.judge("epochs", next(filter(None, (*counts, *map(verdict.wrong_order, halves))), ""))
+
+
+def unsized(trial: Trial) -> None:
+    """A source of unknown length, to its end, and once more where there can be a second pass."""
+    trial.doing = "unknown length"
+    with trial.runner(Unsized(Records(FEW, ("int64",))), records=True, batch_size=BATCH) as runner:
+        sink = trial.open(runner)
+        for _ in range(1 + trial.traits.again):
+            ids = _ids(_whole(trial, sink))
+            trial.judge("unknown length", verdict.wrong_count(ids, range(FEW)) or verdict.wrong_order(ids))
+
+
+def padded(trial: Trial) -> None:
+    """Records of several lengths."""
+    trial.doing = "padded"
+    with trial.runner(Ragged(FEW), batch_size=BATCH, pad=PADDING) as runner:
+        elements = _whole(trial, trial.open(runner))
+    ids = _ids(elements)
+    wrong = verdict.wrong_count(ids, range(FEW)) or verdict.wrong_order(ids)
+    trial.judge("padded", wrong or verdict.wrong_padding(elements))
 
 
 def errors(trial: Trial) -> None:
@@ -79,7 +121,8 @@ def paced(trial: Trial) -> None:
         gate = Gate(folder, trial.limit_s)
         trial.unblock = lambda: gate.let(HELD)
         try:
-            with trial.runner(Gated(HELD, folder, trial.limit_s), records=False) as runner:
+            # The scene's own limit comes first: a hang is not to look like an error of the source.
+            with trial.runner(Gated(HELD, folder, 2 * trial.limit_s), records=False) as runner:
                 gate.let(1 + trial.traits.ahead)
                 try:
                     _pace(trial, iter(trial.open(runner)), gate=gate, runner=runner)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,6 +24,7 @@ class Trial:
     to_numpy: Callable[[Any], Any] | None
     traits: SinkTraits
     limit_s: float
+    options: Mapping[str, Any]  # of every runner
     processes: int = 0
     doing: str = "structure"
     checked: dict[str, None] = field(default_factory=dict)  # ordered, each once
@@ -54,7 +55,7 @@ class Trial:
 
     def runner(self, source: Any, **options: Any) -> FeedRunner:
         """A runner with this trial's producers, for `with`."""
-        made = FeedRunner(source, processes=self.processes, **options)
+        made = FeedRunner(source, **{"processes": self.processes, **self.options, **options})
         self.runners.append(made)
         return made
 

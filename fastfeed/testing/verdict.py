@@ -12,7 +12,7 @@ import numpy as np
 
 from fastfeed.structure import Container, Structure, describe, leaves_of, paths_of, structure_of
 from fastfeed.testing.promises import SinkTraits
-from fastfeed.testing.records import Records
+from fastfeed.testing.records import Records, padded_values
 
 Array = np.ndarray[Any, Any]
 SHOWN = 8  # numbers in a text
@@ -105,6 +105,15 @@ def wrong_values(elements: Sequence[Seen], records: Records, *, traits: SinkTrai
                 return f"{path} of element {number} has the shape {leaf.shape} instead of {want.shape}"
             if not _equal(leaf, want):
                 return f"{path} of element {number} is\n{leaf}\ninstead of\n{want}"
+    return ""
+
+
+def wrong_padding(elements: Sequence[Seen]) -> str:
+    """The first element of a Ragged source whose values are not as wide as its largest record, or other ones."""
+    for number, element in enumerate(elements):
+        wanted, found = padded_values(element.ids), element.leaves[1]
+        if found.tolist() != wanted.tolist():
+            return f"element {number} has the values\n{found}\ninstead of\n{wanted}"
     return ""
 
 

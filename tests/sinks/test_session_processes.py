@@ -108,7 +108,7 @@ def test_a_batch_that_a_step_works_on_keeps_its_slot() -> None:
         assert found == [(0, 0)]
         drained(sess, both)
         gc.collect()
-    assert runner.snapshot().slots.lent == 0
+    until(lambda: runner.snapshot().slots.lent == 0, "the return of every slot")
 
 
 @pytest.mark.parametrize("dtypes", ["float32", tf.float32, (tf.float32, tf.int32)])

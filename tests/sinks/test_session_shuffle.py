@@ -1,0 +1,84 @@
+"""A session's shuffle: in batches of its own, as soon as their records are there, and the same whenever they come."""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from fastfeed import FeedRunner, Shuffle
+from tests.feeds import LONG_S, chunks, ids_of
+
+tf = pytest.importorskip("tensorflow")
+from tests.graphs import drained, session  # noqa: E402
+
+ROOM = Shuffle(50, 4)  # of batches of 4, five may be copied at once: what is drawn from is 34 records
+WARM = 8  # batches, after which one comes in for each that goes out
+pytestmark = pytest.mark.usefixtures("graph")
+
+
+class OnDemand:
+    """A stream of batches of 4, each made when it was asked for."""
+
+    def __init__(self) -> None:
+        self._asked = queue.SimpleQueue[bool]()
+        self.made = 0
+
+    def __call__(self) -> Iterator[Any]:
+        for batch in chunks(4000, 4):
+            if not self._asked.get(timeout=LONG_S):
+                return
+            self.made += 1
+            yield batch
+
+    def let(self, batches: int) -> None:
+        for _ in range(batches):
+            self._asked.put(True)
+
+    def end(self) -> None:
+        """There is no more than what was asked for."""
+        self._asked.put(False)
+
+
+def needed(step: int) -> int:
+    """Batches of the source that there must be for a step, the first of which is 1."""
+    return -(-(min(34, 4 + 4 * step) + 4 * (step - 1)) // 4)
+
+
+@pytest.mark.parametrize("ahead", [0, 3])
+def test_a_source_that_is_not_ahead_gives_each_step_its_batch_at_once(ahead: int) -> None:
+    """Also one that was ahead before."""
+    source = OnDemand()
+    source.let(needed(WARM) + ahead)
+    runner = FeedRunner(source, shuffle=ROOM, epochs=1, stall_timeout_s=LONG_S / 4)
+    with session(runner) as (sess, inputs):
+        for _ in range(WARM + ahead):
+            sess.run(inputs)
+        for step in range(WARM + ahead + 1, WARM + 30):
+            source.let(1)
+            sess.run(inputs)
+            assert source.made == needed(step)
+        source.end()
+        drained(sess, inputs)
+
+
+@pytest.mark.parametrize("together", [1, 7, 60])
+def test_what_is_drawn_does_not_follow_from_how_much_came_at_once(together: int) -> None:
+    def order(together: int) -> list[int]:
+        source = OnDemand()
+        source.let(together)
+        runner = FeedRunner(source, shuffle=ROOM, seed=3, epochs=1, stall_timeout_s=LONG_S / 4)
+        with tf.Graph().as_default(), session(runner) as (sess, inputs):
+            found: list[Any] = []
+            for there in range(together, 61, together):
+                while needed(len(found) + 1) <= there:
+                    found.append(sess.run(inputs))
+                source.let(min(together, 60 - there))
+            source.end()
+            return ids_of([*found, *drained(sess, inputs)])
+
+    found = order(together)
+    assert sorted(found) == list(range(240)) != found
+    assert found == order(4)

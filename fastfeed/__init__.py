@@ -17,6 +17,7 @@ from fastfeed.errors import (
 from fastfeed.options import FeedOptions, Shuffle
 from fastfeed.runner import FeedRunner
 from fastfeed.stats import Snapshot
+from fastfeed.watching import watch
 from fastfeed.worker import Worker
 
 __all__ = [
@@ -34,5 +35,6 @@ __all__ = [
     "SpecError",
     "StateError",
     "Worker",
+    "watch",
 ]
 __version__ = "0.1.0"

@@ -14,9 +14,11 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
 from fastfeed import __version__
-from fastfeed.errors import FeedError, MissingExtra
+from fastfeed.errors import FeedError, MissingExtra, OptionError
 
 BAD_INPUT = 2  # the exit code of everything that the user can mend; click's own is the same
+FAILED = 1  # of what was asked to be so, and is not
+PATH = click.Path(dir_okay=False, path_type=Path)
 
 
 @click.group()
@@ -64,6 +66,12 @@ def main() -> None:
 @click.option(
     "--output", default=None, type=click.Path(file_okay=False, path_type=Path), help="Folder for JSON and pictures."
 )
+@click.option(
+    "--assert-au",
+    default=None,
+    type=click.FloatRange(0, 100, min_open=True),
+    help="Exit with 1 unless the best setting asked for keeps the step busy for so many per cent of the time.",
+)
 def bench(**options: Any) -> None:
     """Measure how long a training step starves for input, against the number of producer threads and processes."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # before TensorFlow is loaded: its start is not our report
@@ -71,9 +79,13 @@ def bench(**options: Any) -> None:
         _bench(**options)
 
 
-def _bench(*, output: Path | None, **options: Any) -> None:
+def _bench(*, output: Path | None, assert_au: float | None, **options: Any) -> None:
     from fastfeed.benchmark.advice import advise
+    from fastfeed.benchmark.gate import check_au, check_step
     from fastfeed.benchmark.report import tables_of, write_json
+
+    if assert_au is not None:
+        check_step(options["consumer"])
 
     console = Console()
     if output is not None:
@@ -86,6 +98,10 @@ def _bench(*, output: Path | None, **options: Any) -> None:
         written = [write_json(sweep, output), *_plots(sweep, output, console=console)]
         console.print("written: " + ", ".join(str(path) for path in written), soft_wrap=True)
     console.print(advise(sweep), style="bold", soft_wrap=True, highlight=False)
+    if assert_au is not None:
+        gate = check_au(sweep, assert_au)
+        click.echo(gate.text)
+        sys.exit(0 if gate.passed else FAILED)
 
 
 def _sweep(options: dict[str, Any], console: Console) -> Any:
@@ -104,6 +120,22 @@ def _sweep(options: dict[str, Any], console: Console) -> Any:
     with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task("starting", total=1.0)
         return run_sweep(workload, consumer, plan=plan, progress=_reporter(bar, task))
+
+
+@main.command()
+@click.argument("before", type=PATH)
+@click.argument("after", type=PATH)
+@click.option("--fail-if-slower", is_flag=True, help="Exit with 1 if the whole or any setting is slower.")
+def compare(before: Path, after: Path, *, fail_if_slower: bool) -> None:
+    """Say whether AFTER is faster than BEFORE: results of `bench --output` or of `diagnose --json`."""
+    from fastfeed.benchmark.compare import compare as compared
+    from fastfeed.benchmark.compare import lines_of
+
+    with _failures():
+        found = compared(before, after)
+        for line in lines_of(found):
+            click.echo(line)
+        sys.exit(FAILED if fail_if_slower and found.slower else 0)
 
 
 def _reporter(bar: Progress, task: Any) -> Callable[[str, float], None]:
@@ -126,6 +158,68 @@ def _plots(sweep: Any, output: Path, *, console: Console) -> list[Path]:
     except MissingExtra as error:
         console.print(f"no picture: {error}", style="yellow")
         return []
+
+
+@main.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@click.option("--seconds", default=20.0, show_default=True, type=click.FloatRange(1), help="From first step to report.")
+@click.option("--warmup", default=2.0, show_default=True, type=click.FloatRange(0), help="Of these, seconds left out.")
+@click.option("--json", default=None, type=PATH, help="Write the diagnosis as JSON.")
+@click.option("--html", default=None, type=PATH, help="Write a page with the time line and where producers spend time.")
+@click.option("--trace", default=None, type=PATH, help="Write a trace for ui.perfetto.dev.")
+@click.option("--no-experiments", is_flag=True, help="Take no batches ahead to measure steps that do not wait.")
+@click.option("--stop", is_flag=True, help="End the script when the diagnosis is made, instead of letting it go on.")
+@click.argument("script", nargs=-1, required=True, type=click.UNPROCESSED)
+def diagnose(script: tuple[str, ...], **options: Any) -> None:
+    """Run a training SCRIPT with its arguments, unchanged, and say why it is slow and what would change it.
+
+    Put -- before the script: fastfeed diagnose --seconds 20 -- train.py --epochs 3. As with python, -m MODULE runs a
+    module. The script's output and exit code are its own; the report goes to stderr.
+    """
+    with _failures():
+        sys.exit(_diagnose(script, **options))
+
+
+def _diagnose(
+    script: tuple[str, ...], *, seconds: float, warmup: float, no_experiments: bool, stop: bool, **files: Path | None
+) -> int:
+    from fastfeed.diagnose.launch import run
+    from fastfeed.diagnose.life import Plan
+    from fastfeed.diagnose.observe import Watcher
+    from fastfeed.diagnose.report.terminal import render
+
+    if warmup >= seconds:
+        raise OptionError(f"--warmup is part of --seconds: needed less than {seconds:g}, there is {warmup:g}")
+
+    def say(diagnosis: Any, written: list[Path]) -> None:
+        console = Console(stderr=True)
+        console.print(render(diagnosis))
+        if written:
+            console.print("written: " + ", ".join(map(str, written)), soft_wrap=True)
+
+    plan = Plan(seconds, warmup, experiments=not no_experiments, stop=stop)
+    return run(list(script), plan=plan, observer=Watcher(say, **files))
+
+
+@main.command()
+@click.argument("pid", required=False, type=click.IntRange(1))
+@click.option("--once", is_flag=True, help="Print one frame and end; so does an output that is no terminal.")
+@click.option("--json", "as_json", is_flag=True, help="Print the figures as one line of JSON and end.")
+def top(pid: int | None, *, once: bool, as_json: bool) -> None:
+    """Show a running job: its FeedRunners, or the threads of any other Python process (through py-spy)."""
+    with _failures():
+        from fastfeed.live.top import view
+
+        view(pid, once=once, as_json=as_json, console=Console())
+
+
+@main.command()
+@click.argument("file", required=False, type=click.Path(path_type=Path))
+def postmortem(file: Path | None) -> None:
+    """Tell the last minute of a job that has died, from its black box; without FILE, from the newest one."""
+    with _failures():
+        from fastfeed.live.postmortem import read, render
+
+        Console().print(render(read(file)))
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from fastfeed.errors import OptionError
 from fastfeed.machine import free_memory_nbytes
 from fastfeed.plan import Recipe
 
+METRICS = ("tensorboard", "prometheus")
 UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 
 
@@ -35,6 +36,19 @@ class Shuffle:
                 f"Shuffle(capacity={self.capacity}, min_after_dequeue={self.min_after_dequeue}): needed "
                 "0 <= min_after_dequeue < capacity"
             )
+
+
+@dataclass(frozen=True)
+class MetricsTarget:
+    """Where figures are published: `place` is a folder for TensorBoard, and for Prometheus the host to listen at."""
+
+    kind: str
+    place: str
+    port: int = 0
+
+    def __str__(self) -> str:
+        host = f"[{self.place}]" if ":" in self.place else self.place
+        return f"tensorboard:{self.place}" if self.kind == "tensorboard" else f"prometheus:{host}:{self.port}"
 
 
 @dataclass(frozen=True)
@@ -63,6 +77,7 @@ class FeedOptions:
     on_worker_death: str = "raise"  # "restart" makes what a killed worker process had in hand again
     stall_timeout_s: float = 60.0  # a longer wait for one batch is an error that shows every producer's stack
     repeat_per_producer: bool = False  # allow each producer its own full copy of a finite callable
+    metrics: str | None = None  # publishes the figures: "tensorboard:DIR" or "prometheus:127.0.0.1:9123"
 
     def __post_init__(self) -> None:
         _integer("threads", self.threads, least=1, hint="one producer thread is the least")
@@ -96,12 +111,18 @@ class FeedOptions:
         # Said here, and not where the order is made: Recipe knows what goes together.
         recipe = Recipe(self.shuffle is True, self.sampler, self.shard, self.remainder)
         object.__setattr__(self, "shard", recipe.shard)
+        _ = self.metrics_target
         _ = self.memory_nbytes
 
     @property
     def memory_nbytes(self) -> int:
         """The bound on batches in flight, in bytes."""
         return parse_bytes(self.memory) if self.memory is not None else free_memory_nbytes() // 4
+
+    @property
+    def metrics_target(self) -> MetricsTarget | None:
+        """Where the figures are published."""
+        return None if self.metrics is None else parse_metrics(self.metrics)
 
     @property
     def producers(self) -> int:
@@ -137,6 +158,26 @@ def parse_bytes(value: int | str) -> int:
     if not nbytes:
         raise OptionError(f'memory={value!r}: needed a number of bytes above 0, such as "2GB"')
     return nbytes
+
+
+def parse_metrics(value: str) -> MetricsTarget:
+    """The target in "tensorboard:DIR", "prometheus:9123" (which nobody but this machine reaches) or
+    "prometheus:HOST:PORT"."""
+    such_as = 'needed "tensorboard:DIR" or "prometheus:127.0.0.1:9123"'
+    if not isinstance(value, str):
+        raise OptionError(f"metrics={value!r}: {such_as}")
+    kind, _, place = value.partition(":")
+    if kind not in METRICS:
+        near = difflib.get_close_matches(kind, METRICS, 1, 0.6)
+        raise OptionError(f"metrics={value!r}: {such_as}" + (f"; did you mean {near[0]}:?" if near else ""))
+    if kind == "tensorboard":
+        if not place or "://" in place or "\0" in place:
+            raise OptionError(f"metrics={value!r}: needed a folder of this machine, as in tensorboard:runs")
+        return MetricsTarget(kind, place)
+    found = re.fullmatch(r"(?:(\[[0-9a-fA-F:.]+\]|[^:\[\]\s]+):)?(\d{1,5})", place)
+    if found is None or int(found[2]) > 65535:
+        raise OptionError(f"metrics={value!r}: needed a host and a port of 0 (any that is free) to 65535; {such_as}")
+    return MetricsTarget(kind, (found[1] or "127.0.0.1").strip("[]"), int(found[2]))
 
 
 def _numpy_dtypes(given: Any) -> Any:

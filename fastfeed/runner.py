@@ -86,6 +86,7 @@ class FeedRunner(Frameworks):
             feed = self._stream.for_session()
             try:
                 self._sink = SessionQueue(feed, shapes=shapes, shuffle=self._session_shuffle(), seed=self._stream.seed)
+                self._stream.of_session = self._sink.snapshot
             except BaseException:
                 self.stop()
                 raise
@@ -126,7 +127,9 @@ class FeedRunner(Frameworks):
         if self._sink is not None:
             self._sink.stop(deadline)
         self._stream.stop_followers()
-        if self._feed is not None and not self._feed.stop(max(0.0, deadline - time.perf_counter())) and not again:
+        ended = self._feed is None or self._feed.stop(max(0.0, deadline - time.perf_counter()))
+        self._stream.unwatch()
+        if self._feed is not None and not ended and not again:
             warnings.warn(
                 "producers did not end in time; no thread can be interrupted, so they end when their present call "
                 f"returns:\n{self._feed.stacks()}",
@@ -157,9 +160,7 @@ class FeedRunner(Frameworks):
 
     def snapshot(self) -> Snapshot:
         """What every stage has done until now; `snapshot().starvation` is the share of time lost to input."""
-        if self._feed is None:
-            raise StateError("snapshot() before anything was started: call start() or iter(), or begin the loop")
-        return self._sink.snapshot() if self._sink is not None and self._started else self._feed.snapshot()
+        return self._stream.snapshot()
 
     def epochs(self) -> Iterator[Epoch]:
         """One epoch after another, each to be iterated over: `epochs=` of them, or without end.
@@ -200,7 +201,7 @@ class FeedRunner(Frameworks):
             raise StateError("also() after the start, or of a runner that was made by also(): call it on the first one")
         if "processes" in options:
             raise OptionError("also(processes=...): the worker processes are those of the first runner: leave it out")
-        names = ("threads", "processes", "seed", "memory", "on_worker_death", "stall_timeout_s")
+        names = ("threads", "processes", "seed", "memory", "on_worker_death", "stall_timeout_s", "metrics")
         runner = FeedRunner(source, **{name: getattr(self.options, name) for name in names} | options)
         if self._stream.followers == MOST_SHARED:
             raise OptionError(f"also(): {MOST_SHARED} runners share these workers already: make a FeedRunner")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -14,12 +14,14 @@ from fastfeed.collate import AsProduced, Rebatcher
 from fastfeed.ending import Ending
 from fastfeed.errors import FeedStopped, OptionError, StateError
 from fastfeed.feed import Feed
+from fastfeed.live.hub import Watch, observe
 from fastfeed.options import FeedOptions, Shuffle
 from fastfeed.position import Position
 from fastfeed.runs import Span
 from fastfeed.shuffled import Shuffled
 from fastfeed.source import IndexedSource, source_from
 from fastfeed.state import fingerprint, restored, saved, warn_of_costs
+from fastfeed.stats import Snapshot
 
 
 class Stream:
@@ -40,6 +42,8 @@ class Stream:
         self._span = Span()  # where the next feed begins
         self._leader: Stream | None = None  # whose workers make these batches
         self._followers: list[weakref.ref[Stream]] = []  # whose batches these workers make
+        self.of_session: Callable[[], Snapshot] | None = None  # a session's queue knows what it has given
+        self._watch: Watch | None = None  # from the first start on
 
     def iterated(self, *, each: bool = False) -> Feed:
         """The feed for a loop, of whole runs or of `each` epoch."""
@@ -132,6 +136,20 @@ class Stream:
         for follower in filter(None, (ref() for ref in self._followers)):
             if follower.feed is not None:
                 follower.feed.stop(0)
+                follower.unwatch()
+
+    def snapshot(self) -> Snapshot:
+        """What every stage has done until now; StateError before anything was started."""
+        feed = self.feed
+        if feed is None:
+            raise StateError("snapshot() before anything was started: call start() or iter(), or begin the loop")
+        return feed.snapshot() if self.of_session is None else self.of_session()
+
+    def unwatch(self) -> None:
+        """Nobody need look at the feed any more."""
+        watch, self._watch = self._watch, None
+        if watch is not None:
+            watch.end()
 
     @property
     def followers(self) -> int:
@@ -210,11 +228,14 @@ class Stream:
         self._ending = weakref.finalize(self, ending.run)
         feed.on_failure = ending.leave
         try:
+            if self._watch is None or self._watch.over:
+                self._watch = observe(self, *filter(None, [self.options.metrics_target]))
             for follower in filter(None, (ref() for ref in self._followers)):
                 follower._follow(feed)
             feed.start()
             self.refuse_stopped()
         except BaseException:  # nothing has begun: the next one who asks hears the same
+            self.unwatch()
             feed.stop(0)
             self._let_go()
             raise

@@ -113,27 +113,23 @@ def _more_producers(cause: Cause, facts: Facts) -> list[Recommendation]:
         change = f"make the batches in {count} {names[knob] if count > 1 else names[knob].replace('threads', 'thread')}"
     else:
         change = f"{knob} {makers.count} -> {count}"
-    why = _limits(found, count, facts)
+    why = _limits(found, count, facts=facts)
     if held and makers.where != "processes":
         why = f"threads cannot help: {makers.python:.0%} of the work holds the interpreter lock, or waits for it. {why}"
     if makers.share(LOCK) >= 0.3:
         why += "; only if they stop waiting for a lock of their own"
-    return [_rated(change, (knob, str(count)), found[count], facts, why=why)]
+    return [_gain(change, (knob, str(count)), speedup=found[count].rate / facts.now, spread=SPREAD_ALONE, why=why)]
 
 
-def _limits(found: dict[int, Prediction], count: int, facts: Facts) -> str:
+def _limits(found: dict[int, Prediction], count: int, *, facts: Facts) -> str:
     """What fewer would give, and what the limit is then."""
     fewer = [n for n in found if n < count and found[n].rate >= WORTH * facts.now]
     less = f"{fewer[-1]} give{'s' * (fewer[-1] == 1)} {found[fewer[-1]].rate / facts.now:.1f}x, " if fewer else ""
     return f"{less}with {count} the limit is {found[count].limit}; more gains nothing"
 
 
-def _rated(change: str, knob: tuple[str, str], found: Prediction, facts: Facts, *, why: str) -> Recommendation:
-    return _gain(change, knob, found.rate / facts.now, spread=SPREAD_ALONE, why=why)
-
-
 def _gain(
-    change: str, knob: tuple[str, str], speedup: float, *, spread: tuple[float, float], why: str = ""
+    change: str, knob: tuple[str, str], *, speedup: float, spread: tuple[float, float], why: str = ""
 ) -> Recommendation:
     speedup = max(1.0, speedup)
     interval = max(1.0, speedup * (1 - spread[0])), speedup * (1 + spread[1])
@@ -159,7 +155,7 @@ def _disk(cause: Cause, facts: Facts) -> list[Recommendation]:
     cache = _gain(
         "keep the data in memory, or in fewer and larger files that are read in order",
         ("cache", "memory"),
-        _lighter(facts, fraction),
+        speedup=_lighter(facts, fraction),
         spread=UNSURE,
     )
     return [*_more_producers(cause, facts), cache]
@@ -175,58 +171,56 @@ def _copy(cause: Cause, facts: Facts) -> list[Recommendation]:
     )
     if "float64" in dtypes:
         change = "make float32 instead of float64 (dtypes='float32' casts in the producers), without lists between"
-    return [_gain(change, knob, _lighter(facts, fraction), spread=UNSURE), *_more_producers(cause, facts)]
+    return [_gain(change, knob, speedup=_lighter(facts, fraction), spread=UNSURE), *_more_producers(cause, facts)]
 
 
 def _ipc(cause: Cause, facts: Facts) -> list[Recommendation]:
     fraction = facts.makers.pickling if facts.makers is not None else 0.0
     change = "pass batches through shared memory instead of pickling them: FeedRunner(..., processes=)"
     count = facts.makers.count if facts.makers is not None else facts.evidence.machine.cores
-    return [_gain(change, ("processes", str(count)), _lighter(facts, max(fraction, 0.3)), spread=UNSURE)]
+    return [_gain(change, ("processes", str(count)), speedup=_lighter(facts, max(fraction, 0.3)), spread=UNSURE)]
 
 
 def _crowd(cause: Cause, facts: Facts) -> list[Recommendation]:
     cores, makers = facts.evidence.machine.cores, facts.makers
     found = []
     for name in facts.evidence.pools:
-        if name == "OpenCV":
-            found.append(
-                _gain("cv2.setNumThreads(0) in every producer", ("cv2.setNumThreads", "0"), 1.1, spread=UNSURE)
-            )
-        else:
-            found.append(
-                _gain(f"one thread for {name} in every producer", ("OMP_NUM_THREADS", "1"), 1.1, spread=UNSURE)
-            )
+        knob = ("cv2.setNumThreads", "0") if name == "OpenCV" else ("OMP_NUM_THREADS", "1")
+        found.append(
+            _gain(f"one thread for {name} in each producer: {'='.join(knob)}", knob, speedup=1.1, spread=UNSURE)
+        )
     if makers is not None and makers.count > cores and makers.where in ("threads", "processes"):
         change = f"lower {makers.where} to {cores}: you are oversubscribed"
-        found.append(_gain(change, (makers.where, str(cores)), 1.05, spread=UNSURE))
+        found.append(_gain(change, (makers.where, str(cores)), speedup=1.05, spread=UNSURE))
     return found
 
 
 def _straggler(cause: Cause, facts: Facts) -> list[Recommendation]:
     change = "deliver what is ready first (order='any'), or make more batches ahead (memory=, a larger prefetch)"
-    return [_gain(change, ("order", "any"), _gone(cause.share), spread=SURE)]
+    return [_gain(change, ("order", "any"), speedup=_gone(cause.share), spread=SURE)]
 
 
 def _epoch_gap(cause: Cause, facts: Facts) -> list[Recommendation]:
     change = "keep the workers between epochs (persistent_workers=True; a FeedRunner makes the next epoch ahead)"
-    return [_gain(change, ("epochs", "warm workers"), _gone(cause.share), spread=SURE)]
+    return [_gain(change, ("epochs", "warm workers"), speedup=_gone(cause.share), spread=SURE)]
 
 
 def _pause(cause: Cause, facts: Facts) -> list[Recommendation]:
     what = ", ".join(sorted({name for _, _, name in facts.rows.pauses if name})) or "the work between steps"
     change = f"do it less often, or beside the training: {what}"
-    return [_gain(change, ("every", "10x the steps"), _gone(0.9 * cause.share), spread=SURE)]
+    return [_gain(change, ("every", "10x the steps"), speedup=_gone(0.9 * cause.share), spread=SURE)]
 
 
 def _noise(cause: Cause, facts: Facts) -> list[Recommendation]:
     names = ", ".join(name for name, _ in facts.evidence.machine.noisy[:3]) or "other processes"
-    return [_gain(f"leave the cores to the training: {names}", ("cores", "free"), _gone(cause.share), spread=UNSURE)]
+    return [
+        _gain(f"leave the cores to the training: {names}", ("cores", "free"), speedup=_gone(cause.share), spread=UNSURE)
+    ]
 
 
 def _host(cause: Cause, facts: Facts) -> list[Recommendation]:
     change = "fewer, larger calls: larger batches, steps_per_execution, tf.function, less work in callbacks and logs"
-    return [_gain(change, ("steps_per_execution", "10"), _gone(0.7 * cause.share), spread=UNSURE)]
+    return [_gain(change, ("steps_per_execution", "10"), speedup=_gone(0.7 * cause.share), spread=UNSURE)]
 
 
 def _nothing(cause: Cause, facts: Facts) -> list[Recommendation]:

@@ -16,6 +16,7 @@ from fastfeed.diagnose.evidence import (
     LOCK_PYTHON,
     NATIVE,
     PYTHON,
+    RUNNABLE,
     TRAINER,
     Evidence,
     Task,
@@ -40,14 +41,14 @@ class Losses:
     queued: float  # the step itself waits for a core
 
 
-def causes_of(evidence: Evidence, rows: Rows, makers: Makers | None) -> tuple[Cause, ...]:
+def causes_of(evidence: Evidence, rows: Rows, *, makers: Makers | None) -> tuple[Cause, ...]:
     """The causes, that with the largest share first; empty where nothing is known."""
     if not len(rows.period):
         return ()
-    losses = losses_of(evidence, rows, makers)
-    found = [*_on_the_time_axis(losses, rows, makers), *_of_the_step(evidence, losses, makers)]
+    losses = losses_of(evidence, rows, makers=makers)
+    found = [*_on_the_time_axis(losses, rows, makers=makers), *_of_the_step(evidence, losses, makers=makers)]
     if losses.steady >= signals.LEAST and makers is not None:
-        found = [*_of_input(evidence, losses, makers), *found]
+        found = [*_of_input(evidence, losses, makers=makers), *found]
     found = _strongest_of_each(found)
     lost = 1.0 - losses.steady - losses.tail - losses.boundary - losses.pause
     bound = Cause("step.bound", max(0.0, lost - losses.host), shown.step(rows))
@@ -60,7 +61,7 @@ def causes_of(evidence: Evidence, rows: Rows, makers: Makers | None) -> tuple[Ca
     return (bound, *found)
 
 
-def _on_the_time_axis(losses: Losses, rows: Rows, makers: Makers | None) -> list[Cause]:
+def _on_the_time_axis(losses: Losses, rows: Rows, *, makers: Makers | None) -> list[Cause]:
     """Those that are told by when the time is lost."""
     found = []
     if losses.tail >= signals.LEAST:
@@ -72,7 +73,7 @@ def _on_the_time_axis(losses: Losses, rows: Rows, makers: Makers | None) -> list
     return found
 
 
-def _of_the_step(evidence: Evidence, losses: Losses, makers: Makers | None) -> list[Cause]:
+def _of_the_step(evidence: Evidence, losses: Losses, *, makers: Makers | None) -> list[Cause]:
     """What slows the step itself: others on the cores, and producers that hold the lock or take the cores."""
     found = []
     if losses.queued >= signals.LEAST and signals.noisy(evidence):
@@ -97,7 +98,7 @@ def _strongest_of_each(found: list[Cause]) -> list[Cause]:
     return list(totals.values())
 
 
-def losses_of(evidence: Evidence, rows: Rows, makers: Makers | None) -> Losses:
+def losses_of(evidence: Evidence, rows: Rows, *, makers: Makers | None) -> Losses:
     """The lost time by where it lies on the time axis."""
     wait = rows.share(rows.wait)
     tail = _tail(rows, makers)
@@ -108,10 +109,18 @@ def losses_of(evidence: Evidence, rows: Rows, makers: Makers | None) -> Losses:
         tail=tail,
         boundary=rows.share(rows.boundary),
         pause=rows.share(rows.pause),
-        host=_host_share(evidence, rows, trainer),
+        host=_host_share(evidence, rows, trainer=trainer),
         lock=min(running, trainer.share(LOCK_PYTHON)) if trainer and signals.late(evidence) else 0.0,
-        queued=min(running, trainer.queued_s / trainer.wall_s) if trainer and trainer.wall_s else 0.0,
+        queued=_queued(evidence, trainer, running=running),
     )
+
+
+def _queued(evidence: Evidence, trainer: Task | None, *, running: float) -> float:
+    """What the step itself waits for a core: without what it waits for one while it makes its input."""
+    if trainer is None or not trainer.wall_s:
+        return 0.0
+    made = sum(part.share * part.busy.get(RUNNABLE, 0.0) for part in evidence.parts if part.kind == "input")
+    return min(running, max(0.0, trainer.queued_s / trainer.wall_s - made))
 
 
 def _tail(rows: Rows, makers: Makers | None) -> float:
@@ -126,7 +135,7 @@ def _tail(rows: Rows, makers: Makers | None) -> float:
     return rows.share(rows.wait) if heavy and idle else 0.0
 
 
-def _host_share(evidence: Evidence, rows: Rows, trainer: Task | None) -> float:
+def _host_share(evidence: Evidence, rows: Rows, *, trainer: Task | None) -> float:
     """The loop's own Python: what lies beside the step, and a step that is bytecode rather than computing."""
     beside = rows.share(rows.host)
     lines = sum(part.share * part.busy.get(PYTHON, 0.0) for part in evidence.parts if part.kind == "host")
@@ -144,7 +153,7 @@ def _host_share(evidence: Evidence, rows: Rows, trainer: Task | None) -> float:
     return min(1.0 - rows.starvation, max(beside, lines, overhead))
 
 
-def _of_input(evidence: Evidence, losses: Losses, makers: Makers) -> list[Cause]:
+def _of_input(evidence: Evidence, losses: Losses, *, makers: Makers) -> list[Cause]:
     """Who waits for what among those who make the batches."""
     code, texts = _kind(evidence, makers)
     if makers.where != "trainer":

@@ -60,23 +60,23 @@ _NO_ROWS = Rows(_NONE, _NONE, _NONE, _NONE, _NONE, _NONE, _NONE, ())
 def rows_of(evidence: Evidence) -> Rows:
     """The steps of the main loop between the evidence's start and end."""
     steps = list(evidence.loop.steps) if evidence.loop is not None else []
-    inside = [i for i in range(len(steps) - 1) if _watched(steps[i], steps[i + 1], evidence)]
+    inside = [i for i in range(len(steps) - 1) if _watched(steps[i], steps[i + 1], evidence=evidence)]
     pairs = [(steps[i], steps[i + 1]) for i in inside]
     if not pairs:
         return _NO_ROWS
     table = np.array([[s.begin_s, s.end_s, s.wait_s, t.begin_s] for s, t in pairs], np.float64)
     begin, end, wait, following = table.T
-    ours = _covered(begin, following, [m for m in evidence.marks if m.kind == "experiment"])
+    ours = _covered(begin, following, marks=[m for m in evidence.marks if m.kind == "experiment"])
     period = np.maximum(following - begin - ours, 1e-9)
     gap = np.maximum(following - end, 0.0)
-    ours_in_gap = _covered(end, following, [m for m in evidence.marks if m.kind == "experiment"])
+    ours_in_gap = _covered(end, following, marks=[m for m in evidence.marks if m.kind == "experiment"])
     gap = np.maximum(gap - ours_in_gap, 0.0)
     wait = np.clip(wait, 0.0, period)
     body = np.maximum(period - gap - wait, 0.0)
     pauses = [m for m in evidence.marks if m.kind in PAUSES]
-    in_body, in_gap = _covered(begin + wait, end, pauses), _covered(end, following, pauses)
+    in_body, in_gap = _covered(begin + wait, end, marks=pauses), _covered(end, following, marks=pauses)
     body, gap = np.maximum(body - in_body, 0.0), np.maximum(gap - in_gap, 0.0)
-    first = _first_of_epochs(begin, following, [m for m in evidence.marks if m.kind == "epoch"])
+    first = _first_of_epochs(begin, following, epochs=[m for m in evidence.marks if m.kind == "epoch"])
     found = [(m.start_s, m.end_s - m.start_s, m.label or m.kind) for m in pauses if m.end_s > m.start_s]
     body_out, gap_out = _outliers(body), _outliers(gap)
     at_end = _ends_epoch(first)
@@ -85,7 +85,7 @@ def rows_of(evidence: Evidence) -> Rows:
     found += [(float(b), float(s), "") for b, s in zip(begin, unmarked, strict=True) if s > 0]
     body, gap = body - body_out, gap - gap_out
     wait = np.where(first, np.minimum(wait, np.median(wait)), wait)
-    wait, host = _gap_parts(evidence, wait, gap)
+    wait, host = _gap_parts(evidence, wait, gap=gap)
     parts = _within(period, wait, boundary, in_body + in_gap + unmarked, body, host)
     wait, boundary, pause, body, host = parts
     return Rows(begin, period, wait, body, host, pause, boundary, tuple(sorted(found)))
@@ -128,12 +128,12 @@ def blocks(rows: Rows) -> list[Rows]:
     ]
 
 
-def _watched(step: Step, following: Step, evidence: Evidence) -> bool:
+def _watched(step: Step, following: Step, *, evidence: Evidence) -> bool:
     inside = step.begin_s >= evidence.start_s and following.begin_s <= evidence.end_s
     return inside and not step.free
 
 
-def _covered(begin: Floats, end: Floats, marks: Sequence[Mark]) -> Floats:
+def _covered(begin: Floats, end: Floats, *, marks: Sequence[Mark]) -> Floats:
     """How much of each interval the marks cover, those that overlap counted once."""
     covered = np.zeros(len(begin))
     until = -np.inf
@@ -154,7 +154,7 @@ def _within(period: Floats, *parts: Floats) -> list[Floats]:
     return found
 
 
-def _first_of_epochs(begin: Floats, following: Floats, epochs: Sequence[Mark]) -> Any:
+def _first_of_epochs(begin: Floats, following: Floats, *, epochs: Sequence[Mark]) -> Any:
     """The first steps of each epoch that began after the first step that was watched."""
     first = np.zeros(len(begin), bool)
     for mark in epochs:
@@ -180,7 +180,7 @@ def _outliers(values: Floats) -> Floats:
     return np.where(far, values - middle, 0.0) if far.mean() <= RARE else np.zeros(len(values))
 
 
-def _gap_parts(evidence: Evidence, wait: Floats, gap: Floats) -> tuple[Floats, Floats]:
+def _gap_parts(evidence: Evidence, wait: Floats, *, gap: Floats) -> tuple[Floats, Floats]:
     """The wait and the host's work; where steps contain no wait, their input is made between them, and what shares of
     that time are input only samples can tell. The host's lines inside a watched loop are known from samples, too."""
     made = sum(part.share for part in evidence.parts if part.kind == "input")

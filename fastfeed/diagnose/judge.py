@@ -21,15 +21,15 @@ def judge(evidence: Evidence, *, script: str = "", died: Sequence[str] = ()) -> 
     rows, makers = rows_of(evidence), makers_of(evidence)
     figures, ceiling = figures_of(evidence, rows), ceiling_of(evidence, rows)
     speedup, interval = speedup_of(rows, ceiling) if ceiling is not None else (1.0, (1.0, 1.0))
-    causes = (_dead(evidence, died),) if died else causes_of(evidence, rows, makers)
-    abstained = None if died else _abstains(evidence, rows, causes)
+    causes = (_dead(evidence, died),) if died else causes_of(evidence, rows, makers=makers)
+    abstained = None if died else _abstains(evidence, rows, causes=causes)
     advice: tuple[Recommendation, ...] = ()
     if figures is not None and ceiling is not None and not abstained and not died:
         advice = advice_of(causes, Facts(evidence, rows, figures, ceiling, makers))
     verdict = causes[0].code if causes and not abstained else None
     return Diagnosis(
         verdict=verdict,
-        headline=_headline(verdict, causes, figures, speedup=speedup, abstained=abstained),
+        headline=_headline(verdict, causes, figures=figures, speedup=speedup, abstained=abstained),
         causes=causes,
         figures=figures,
         ceiling=ceiling,
@@ -50,7 +50,7 @@ def _dead(evidence: Evidence, died: Sequence[str]) -> Cause:
     return Cause("feed.dead", 1.0, tuple(text for text in (first, waited) if text))
 
 
-def _abstains(evidence: Evidence, rows: Rows, causes: Sequence[Cause]) -> str | None:
+def _abstains(evidence: Evidence, rows: Rows, *, causes: Sequence[Cause]) -> str | None:
     """Why there is no verdict."""
     loop, steps = evidence.loop, len(rows.period)
     if loop is None:
@@ -77,8 +77,8 @@ def _abstains(evidence: Evidence, rows: Rows, causes: Sequence[Cause]) -> str | 
 def _headline(
     verdict: str | None,
     causes: Sequence[Cause],
-    figures: Figures | None,
     *,
+    figures: Figures | None,
     speedup: float,
     abstained: str | None,
 ) -> str:

@@ -11,10 +11,15 @@ from fastfeed.diagnose.diagnosis import Diagnosis
 from fastfeed.diagnose.evidence import PRODUCER, Evidence
 from fastfeed.diagnose.hooks.context import Context
 from fastfeed.diagnose.judge import judge
-from fastfeed.diagnose.launch import DEAD, STEPLESS, Seen
+from fastfeed.diagnose.launch import BLOCKED, DEAD, STEPLESS, Seen
 from fastfeed.diagnose.measure.sampler import Sampler
+from fastfeed.diagnose.measure.turns import SAMPLED, Turns
 from fastfeed.diagnose.report import html, json, trace
+from fastfeed.diagnose.unseen import Unseen
 from fastfeed.timeline import Loop
+
+SEEK_S = 1.0
+WRITERS = {"json": json.write, "html": html.write, "trace": trace.write}
 
 
 class Watcher:
@@ -32,34 +37,59 @@ class Watcher:
         self._files = {"json": json, "html": html, "trace": trace}
         self._sampler = Sampler()
         self._context: Context | None = None
-        self._began_s = 0.0
+        self._turns: Turns | None = None
+        self._final = False
 
     def watch(self, context: Context) -> None:
         """Before the script starts."""
         self._context = context
+        self._sampler.ours = context.ours
         self._sampler.start()
         self._sampler.begin()
+        self._search = Unseen(context, self._seek, name="the search for a loop")
+        self._search.start()
 
     def measure(self, start_s: float) -> None:
         """Warm-up is over."""
-        loop = self._context.timeline.main() if self._context is not None else None
+        loop = self._context.main if self._context is not None else None
         if loop is not None:
             self._sampler.loop = loop.thread
+            if loop.kind != SAMPLED:
+                self._stop_turns()
         self._sampler.begin()
 
     def report(self, seen: Seen) -> None:
         """Judges, writes and says."""
+        if self._final or (seen.why == STEPLESS and seen.loop is None and self._sampler.repeated() is None):
+            return  # there will be another one, at the latest when the script ends
         evidence = self._evidence(seen)
-        if seen.why != STEPLESS:
+        self._final = seen.why != BLOCKED
+        if self._final:
+            self._stop_turns()
             self._sampler.stop()
-        died = seen.died if seen.why == DEAD or (seen.waiting_now_s and seen.died) else ()
+        died = seen.died if seen.why in (DEAD, BLOCKED) else ()
         diagnosis = judge(evidence, script=seen.script, died=died)
-        written = [path for path in (_ranked(path, seen.rank) for path in self._files.values()) if path is not None]
-        for write, path in zip((json.write, html.write, trace.write), self._files.values(), strict=True):
+        files = {kind: _ranked(path, seen.rank) for kind, path in self._files.items()}
+        for kind, path in files.items():
             if path is not None:
-                write(diagnosis, _ranked(path, seen.rank) or path)
+                WRITERS[kind](diagnosis, path)
         if not seen.rank:
-            self._say(diagnosis, written)
+            self._say(diagnosis, [path for path in files.values() if path is not None])
+
+    def _seek(self) -> None:
+        """While no hook has seen a loop: looks for one in the samples, and at its turns."""
+        while self._search.pause(SEEK_S) and self._context is not None and not self._final:
+            loops = self._context.timeline.loops
+            if any(len(loop.steps) > 1 for loop in list(loops.values())):
+                return
+            self._turns = self._sampler.turning(self._context.timeline)
+            if self._turns is not None:
+                self._turns.start()
+                return
+
+    def _stop_turns(self) -> None:
+        if self._turns is not None:
+            self._turns.stop()
 
     def _evidence(self, seen: Seen) -> Evidence:
         sampler = self._sampler
@@ -79,13 +109,16 @@ class Watcher:
             gil_late_s=late_s,
             gil_late_p90_s=late_p90_s,
             pools=dict(sampler.pools()),
-            missing=(*seen.missing, *sampler.missing),
+            missing=tuple(dict.fromkeys((*seen.missing, *sampler.missing, *self._untold()))),
             overhead_s=sampler.overhead_s,
             first_batch_s=None if first_s is None else first_s - seen.begin_s,
             warmup_s=seen.warmup_s,
             threads=max(1, sum(task.role == PRODUCER for task in tasks)),
             waiting_now_s=seen.waiting_now_s,
         )
+
+    def _untold(self) -> list[str]:
+        return [f"each turn of the loop: {self._turns.given_up}"] if self._turns and self._turns.given_up else []
 
     def _repeated(self) -> Loop | None:
         """The loop of a script that no hook knows."""

@@ -91,9 +91,6 @@ def cases() -> dict[str, Evidence]:
     asleep, python = {SLEEP: 1.0}, {PYTHON: 0.95, LOCK_PYTHON: 0.05}
     starved = [40.0] * 200
     fed = [0.02] * 300
-    per_epoch = loop_of(([400.0] + [0.1] * 19) * 10, buffer=4)
-    paused = loop_of([0.1] * 300, ([10.0] * 49 + [600.0]) * 6)
-    tail = loop_of(([0.05] * 19 + [400.0]) * 20, buffer=4)
     threads = {"tasks": (trainer(), *producers(2, asleep))}
     busy_machine = replace(MACHINE, other_cpu=1.6, own_cpu=0.4, noisy=(("burn", 1.6),))
     crowd = replace(MACHINE, runnable=9.0, own_cpu=2.0)
@@ -120,6 +117,21 @@ def cases() -> dict[str, Evidence]:
             gil_late_s=5e-3,
         ),
         "input.cpu": evidence(loop_of(starved), (trainer(), *producers(4, native, queued_s=5.0)), machine=full),
+        **_more_cases(starved, wide, crowd),
+        "external.noise": evidence(
+            loop_of(starved),
+            (trainer(), *producers(2, {NATIVE: 0.3, RUNNABLE: 0.7}, queued_s=7.0)),
+            machine=busy_machine,
+        ),
+    }
+
+
+def _more_cases(starved: list[float], wide: tuple[Leaf, ...], crowd: Machine) -> dict[str, Evidence]:
+    python, native = {PYTHON: 0.95, LOCK_PYTHON: 0.05}, {NATIVE: 0.5, RUNNABLE: 0.5}
+    per_epoch = loop_of(([400.0] + [0.1] * 19) * 10, buffer=4)
+    paused = loop_of([0.1] * 300, ([10.0] * 49 + [600.0]) * 6)
+    tail = loop_of(([0.05] * 19 + [400.0]) * 20, buffer=4)
+    return {
         "input.oversubscribed": evidence(
             loop_of(starved), (trainer(), *producers(8, native, queued_s=8.0)), machine=crowd, pools={"OpenCV": 2}
         ),
@@ -132,9 +144,4 @@ def cases() -> dict[str, Evidence]:
             per_epoch, (trainer(), *producers(2, {FULL: 0.7, SLEEP: 0.3})), marks=_epochs(per_epoch, 20)
         ),
         "pause.periodic": evidence(paused, (trainer(), *producers(1, {FULL: 0.9, SLEEP: 0.1}))),
-        "external.noise": evidence(
-            loop_of(starved),
-            (trainer(), *producers(2, {NATIVE: 0.3, RUNNABLE: 0.7}, queued_s=7.0)),
-            machine=busy_machine,
-        ),
     }

@@ -1,0 +1,153 @@
+"""Runs a scenario, plainly or under the diagnosis, one at a time and each in a session of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from tests.scenarios.labels import LABELS
+
+ROOT = Path(__file__).resolve().parents[1]
+FOLDER = ROOT / "tests" / "scenarios"
+VARIANTS = ("slow", "fixed", "free")
+START_S = 60.0  # imports, compilations, and the end
+BESIDE_S = 15.0  # a script under diagnosis runs longer than the diagnosis looks
+FASTFEED = (sys.executable, "-c", "from fastfeed.cli import main; main()")
+
+
+class Failed(Exception):
+    """A run that gave no figures; the text says why in one line."""
+
+
+def truth_of(name: str, *, seconds: float, repeats: int) -> dict[str, Any]:
+    """The medians of every variant, from rounds that are interleaved; and, of the slow one, the starvation and what an
+    input that is always at hand would gain. A variant that has no end by its label is left out."""
+    found: dict[str, list[dict[str, Any]]] = {variant: [] for variant in VARIANTS}
+    for _ in range(repeats):
+        for variant in VARIANTS:
+            if variant != "slow" or not LABELS[name].dies:
+                found[variant].append(plain(name, variant, seconds=seconds))
+    return summary({variant: runs for variant, runs in found.items() if runs})
+
+
+def summary(found: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
+    """The truth in figures from the runs of each variant."""
+    truth: dict[str, Any] = {variant: _middle(runs) for variant, runs in found.items()}
+    if "slow" not in truth:
+        return truth
+    slow, free = truth["slow"], truth["free"]
+    share = 1 - slow["steps_per_second"] / free["steps_per_second"]
+    # A loop that sees its waits says so itself; else what the step alone does not explain is waiting.
+    seen = slow["starvation"]
+    truth["starvation"] = max(0.0, share) if seen is None else seen
+    truth["starvation_by"] = "the step alone" if seen is None else "the loop's own clock"
+    truth["speedup_if_input_free"] = free["steps_per_second"] / slow["steps_per_second"]
+    truth["speedup_if_fixed"] = truth["fixed"]["steps_per_second"] / slow["steps_per_second"]
+    return truth
+
+
+def _middle(runs: list[dict[str, Any]]) -> dict[str, Any]:
+    rates = [run["steps_per_second"] for run in runs]
+    waits = [run["starvation"] for run in runs if run["starvation"] is not None]
+    return {
+        "steps_per_second": statistics.median(rates),
+        "all": rates,
+        "starvation": statistics.median(waits) if waits else None,
+    }
+
+
+def plain(name: str, variant: str, *, seconds: float) -> dict[str, Any]:
+    """What a run says of itself."""
+    script = [str(FOLDER / f"{name}.py"), "--variant", variant, "--seconds", f"{seconds:g}"]
+    code, out, errors = _run([sys.executable, *script], limit_s=seconds + START_S)
+    return last_line(out, f"{name} {variant}: exit {code}: {_last_words(errors)}")
+
+
+def diagnose(name: str, *, seconds: float) -> dict[str, Any]:
+    """The answer of `fastfeed diagnose` on the slow variant, which ends with it."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "diagnosis.json"
+        code, _, errors = _diagnose(name, path, "--stop", seconds=seconds)
+        if not path.exists():
+            raise Failed(f"{name}: no diagnosis: exit {code}: {_last_words(errors)}")
+        said: dict[str, Any] = json.loads(path.read_text())
+    return said
+
+
+def slowed(name: str, *, seconds: float, pairs: int) -> float:
+    """By which share the slow variant is slower under diagnosis: the median of pairs of runs, one after the other."""
+    shares = []
+    for _ in range(pairs):
+        alone = plain(name, "slow", seconds=seconds + BESIDE_S)["steps_per_second"]
+        with tempfile.TemporaryDirectory() as folder:
+            code, out, errors = _diagnose(name, Path(folder) / "diagnosis.json", seconds=seconds)
+        watched = last_line(out, f"{name}, watched: exit {code}: {_last_words(errors)}")["steps_per_second"]
+        shares.append(1 - watched / alone)
+    return statistics.median(shares)
+
+
+def _diagnose(name: str, path: Path, *options: str, seconds: float) -> tuple[int, str, str]:
+    script = [str(FOLDER / f"{name}.py"), "--variant", "slow", "--seconds", f"{seconds + BESIDE_S:g}"]
+    command = [*FASTFEED, "diagnose", "--seconds", f"{seconds:g}", "--json", str(path), *options, "--", *script]
+    return _run(command, limit_s=seconds + BESIDE_S + START_S)
+
+
+def _run(command: list[str], *, limit_s: float) -> tuple[int, str, str]:
+    """Exit code, output and errors; the whole session is ended at the limit, and what is left of it at the end."""
+    environment = {"TF_CPP_MIN_LOG_LEVEL": "3", **os.environ, "PYTHONPATH": str(ROOT)}
+    with (
+        tempfile.TemporaryDirectory(dir=_disk()) as folder,
+        tempfile.TemporaryFile() as o,
+        tempfile.TemporaryFile() as e,
+    ):
+        process = subprocess.Popen(command, env=environment, cwd=folder, stdout=o, stderr=e, start_new_session=True)
+        try:
+            code = process.wait(limit_s)
+        except subprocess.TimeoutExpired:
+            code = -signal.SIGKILL
+        finally:
+            _end(process)
+        return code, _text(o), _text(e)
+
+
+def _disk() -> str:
+    """Where scripts put their files: on a real disk, which a folder for temporary files need not be."""
+    folder = ROOT / "build"
+    folder.mkdir(exist_ok=True)
+    return str(folder)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    with suppress(ProcessLookupError):  # nothing is left of the session
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def _text(file: Any) -> str:
+    file.seek(0)
+    return str(file.read().decode(errors="replace"))
+
+
+def last_line(out: str, failure: str) -> dict[str, Any]:
+    """The line of figures; Failed with `failure` where there is none."""
+    found = _own_figures(out)
+    if found is None:
+        raise Failed(failure)
+    return found
+
+
+def _own_figures(out: str) -> dict[str, Any] | None:
+    lines = [line for line in out.splitlines() if line.startswith('{"variant"')]
+    return json.loads(lines[-1]) if lines else None
+
+
+def _last_words(errors: str) -> str:
+    return ([line.strip() for line in errors.splitlines() if line.strip()] or ["nothing said"])[-1][:160]

@@ -1,0 +1,196 @@
+"""Two results of `fastfeed bench`, or two of `fastfeed diagnose`: faster, slower, or no difference seen."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fastfeed.benchmark.ratios import SLOWER, Pair, Ratio, overall, ratio
+from fastfeed.benchmark.report import SCHEMA
+from fastfeed.diagnose.diagnosis import SCHEMA as DIAGNOSIS_SCHEMA
+from fastfeed.errors import OptionError
+
+BENCH, DIAGNOSIS = "fastfeed bench --output", "fastfeed diagnose --json"
+SCHEMAS = {BENCH: SCHEMA, DIAGNOSIS: DIAGNOSIS_SCHEMA}
+SAME_WORK = ("workload", "data", "consumer")
+Json = dict[str, Any]
+Key = tuple[str, int, int]
+
+
+@dataclass(frozen=True)
+class Line:
+    """A setting, or the whole: its rates (steps/s) before and after, and their ratio."""
+
+    name: str
+    before: float
+    after: float
+    ratio: Ratio
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The lines, the whole as the last of them; what differs beside the speed; and what makes the lines doubtful."""
+
+    lines: tuple[Line, ...]
+    changes: tuple[str, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def slower(self) -> bool:
+        """Whether the whole or any setting is slower."""
+        return any(line.ratio.verdict == SLOWER for line in self.lines)
+
+
+def compare(before: Path, after: Path) -> Comparison:
+    """The comparison of two files; OptionError where they are no results, or not of one kind and this schema."""
+    (kind, old), (other, new) = _read(before), _read(after)
+    if kind != other:
+        raise OptionError(f"needed two results of one kind: {before} is of {kind}, {after} of {other}")
+    return (_benches if kind == BENCH else _diagnoses)(old, new)
+
+
+def _read(path: Path) -> tuple[str, Json]:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise OptionError(f"cannot read {path}: {error.strerror}; needed a file of {BENCH} or {DIAGNOSIS}") from error
+    except (ValueError, RecursionError) as error:
+        raise OptionError(f"{path} is no JSON file: {error}") from error
+    kind = _kind(found)
+    if kind is None:
+        raise OptionError(f"{path} is neither a result of {BENCH} (its bench.json) nor of {DIAGNOSIS}")
+    if found.get("schema") != SCHEMAS[kind]:
+        raise OptionError(
+            f"{path} is of schema {found.get('schema')!r} of {kind}, and this fastfeed compares schema "
+            f"{SCHEMAS[kind]}: measure again, or compare with the fastfeed that wrote it"
+        )
+    return kind, found
+
+
+def _kind(found: Any) -> str | None:
+    if not isinstance(found, dict):
+        return None
+    if "verdict" in found and "causes" in found:
+        return DIAGNOSIS
+    return BENCH if isinstance(found.get("settings"), list) and "workload" in found else None
+
+
+def _benches(old: Json, new: Json) -> Comparison:
+    before, after = _settings(old), _settings(new)
+    both = [key for key in before if key in after]
+    if not both:
+        raise OptionError(f"no setting is in both: {_names(before)} against {_names(after)}; measure the same ones")
+    pairs = {key: Pair(before[key], after[key]) for key in both}
+    lines = [Line(_name(key), _geometric(p.before), _geometric(p.after), ratio(p)) for key, p in pairs.items()]
+    if len(pairs) > 1:
+        lines.append(Line("all settings", *_whole(list(pairs.values())), overall(list(pairs.values()))))
+    notes = [
+        *(f"different {name}: {old.get(name)} against {new.get(name)}" for name in _differing(old, new, *SAME_WORK)),
+        *_plans(old, new),
+        *_machines(old, new, "processor", "cores", "gpu", "kernel"),
+        *(f"only before: {_name(key)}" for key in before if key not in after),
+        *(f"only after: {_name(key)}" for key in after if key not in before),
+    ]
+    if any(min(len(p.before), len(p.after)) < 2 for p in pairs.values()):
+        notes.append("one run has no spread, and no difference can be told from chance: take --repeats 3 or more")
+    return Comparison(tuple(lines), (), tuple(notes))
+
+
+def _settings(found: Json) -> dict[Key, tuple[float, ...]]:
+    """Steps/s of every repeat of every setting."""
+    try:
+        return {
+            (str(s["kind"]), int(s["processes"]), int(s["threads"])): tuple(
+                w["steps"] / w["wall_s"] for w in s["windows"]
+            )
+            for s in found["settings"]
+        }
+    except (KeyError, TypeError, ZeroDivisionError) as error:
+        raise OptionError(f"a setting of a result lacks what {BENCH} writes: {error!r}; measure again") from error
+
+
+def _plans(old: Json, new: Json) -> Iterator[str]:
+    one, other = old.get("plan") or {}, new.get("plan") or {}
+    for name in _differing(one, other, "batch_size", "seconds", "steps"):
+        yield f"different {name}: {one.get(name)} against {other.get(name)}"
+
+
+def _machines(old: Json, new: Json, *names: str) -> Iterator[str]:
+    one, other = old.get("machine") or {}, new.get("machine") or {}
+    for name in _differing(one, other, *names):
+        yield f"different machines ({name}: {one.get(name)} against {other.get(name)}): the ratio is theirs too"
+
+
+def _differing(one: Json, other: Json, *names: str) -> list[str]:
+    return [name for name in names if one.get(name) != other.get(name)]
+
+
+def _diagnoses(old: Json, new: Json) -> Comparison:
+    before, after = _rate(old), _rate(new)
+    (low, high), (new_low, new_high) = _range(old), _range(new)
+    found = Ratio(after / before, new_low / high, new_high / low)
+    changes = [f"verdict: {_both(old.get('verdict') or 'abstained', new.get('verdict') or 'abstained')}"]
+    starved = [one.get("starvation") for one in (old, new)]
+    if None not in starved:
+        changes.append(f"starvation: {_both(*(f'{share:.1%}' for share in starved))}")
+    notes = list(_machines(old, new, "cores", "memory_nbytes"))
+    if old.get("script") != new.get("script"):
+        notes.append(f"different scripts: {old.get('script')} against {new.get('script')}")
+    return Comparison((Line("steps/s", before, after, found),), tuple(changes), tuple(notes))
+
+
+def _rate(found: Json) -> float:
+    rate = found.get("steps_per_second")
+    if not isinstance(rate, (int, float)) or rate <= 0:
+        raise OptionError("a diagnosis without steps/s cannot be compared: it abstained, or saw no steps")
+    return float(rate)
+
+
+def _range(found: Json) -> tuple[float, float]:
+    """The quartiles of the steps/s over windows of the time that was watched."""
+    low, high = ((found.get("figures") or {}).get("steps_per_second_range") or (None, None))[:2]
+    return (low, high) if low and high else (math.nan, math.nan)
+
+
+def _both(before: str, after: str) -> str:
+    return f"{before}, as before" if before == after else f"{before} -> {after}"
+
+
+def _geometric(rates: tuple[float, ...]) -> float:
+    return math.exp(math.fsum(map(math.log, rates)) / len(rates))
+
+
+def _whole(pairs: list[Pair]) -> tuple[float, float]:
+    before = tuple(_geometric(pair.before) for pair in pairs)
+    return _geometric(before), _geometric(tuple(_geometric(pair.after) for pair in pairs))
+
+
+def _name(key: Key) -> str:
+    kind, processes, threads = key
+    who = f"{threads} thread{'s' * (threads != 1)}"
+    who = f"{processes} process{'es' * (processes != 1)} x {who}" if processes else who
+    return who if kind == "fastfeed" else f"{who}, {kind}"
+
+
+def _names(settings: dict[Key, Any]) -> str:
+    return ", ".join(map(_name, settings)) or "none"
+
+
+def lines_of(found: Comparison) -> list[str]:
+    """The comparison for the terminal: a line a setting, the changes, the notes, and what follows."""
+    width = max(len(line.name) for line in found.lines)
+    text = [
+        f"{line.name:<{width}}  {line.before:9.1f} -> {line.after:9.1f} steps/s  {_said(line.ratio)}"
+        for line in found.lines
+    ]
+    return [*text, *found.changes, *(f"note: {note}" for note in found.notes)]
+
+
+def _said(found: Ratio) -> str:
+    if math.isnan(found.low):
+        return f"{found.value:.3f}x: {found.verdict}"
+    return f"{found.value:.3f}x ({found.low:.3f} to {found.high:.3f}): {found.verdict}"

@@ -1,0 +1,48 @@
+"""What all hooks of a diagnosis have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+from fastfeed.passing import Log, Pass
+from fastfeed.timeline import Loop, Timeline
+
+if TYPE_CHECKING:
+    from fastfeed.diagnose.hooks.experiments import Experiments
+
+
+class Context(Log):
+    """The log of a diagnosis, and what else hooks have to say.
+
+    A hook does nothing but call the original once `active` is False, and puts its thread into `asking` around a call
+    that may wait for input. `missing`: what could not be measured, for the report. `died`: how threads and processes of
+    the script ended that should not have: when, and a text.
+    """
+
+    def __init__(self, timeline: Timeline) -> None:
+        super().__init__(timeline)
+        self.experiments: Experiments | None = None
+        self.main: Loop | None = None  # the loop that is diagnosed, as far as is known
+        self.missing: list[str] = []
+        self.died: list[tuple[float, str]] = []
+        self.elsewhere: set[int] = set()  # threads whose input was seen to come from other threads or processes
+        self.ours: set[int] = set()  # threads of the diagnosis itself
+        self._broken: set[str] = set()
+
+    def failed(self, what: str, error: BaseException | str) -> None:
+        """Notes that a hook did not work, once for each `what`; the script must not feel it."""
+        if what not in self._broken:
+            self._broken.add(what)
+            kind = "" if isinstance(error, str) else f"{type(error).__name__}: "
+            self.missing.append(f"{what}: {kind}{error}")
+
+    def saw_death(self, text: str) -> None:
+        """Notes how a thread or a process ended that should not have."""
+        if self.active:
+            self.died.append((perf_counter(), text))
+
+    def experiment(self, steps: Pass, take: Callable[[], Any]) -> None:
+        if self.experiments is not None:
+            self.experiments.run(steps, take)

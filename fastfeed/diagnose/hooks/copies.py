@@ -1,0 +1,65 @@
+"""Copies of batches whose memory their maker may use again."""
+
+from __future__ import annotations
+
+import sys
+from collections import OrderedDict
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+CONSTANT = (int, float, complex, bool, str, bytes, type(None), np.generic)
+FROZEN = ("EagerTensor", "ArrayImpl")  # of TensorFlow and JAX: their values never change
+
+
+class Unknown(Exception):
+    """Something that may change and that nobody here knows how to copy; the text is its type."""
+
+
+def copied(batch: Any) -> Any:
+    """The same batch in memory of its own. Raises Unknown."""
+    kind = type(batch)
+    if kind in (tuple, list):
+        return kind(copied(part) for part in batch)
+    if isinstance(batch, tuple) and hasattr(batch, "_make"):
+        return kind._make(copied(part) for part in batch)
+    if kind in (dict, OrderedDict):
+        return kind((key, copied(part)) for key, part in batch.items())
+    if kind is np.ndarray and not batch.dtype.hasobject:
+        return batch.copy(order="K")
+    if kind is _tensor():
+        return batch.detach().clone()
+    if isinstance(batch, CONSTANT) or kind.__name__ in FROZEN:
+        return batch
+    raise Unknown(kind.__name__)
+
+
+def addresses(batch: Any) -> set[int]:
+    """Where its arrays lie."""
+    return {_address(leaf) for leaf in _arrays(batch)} - {0}
+
+
+def nbytes_of(batch: Any) -> int:
+    """Of its arrays."""
+    return sum(int(leaf.nbytes) for leaf in _arrays(batch))
+
+
+def _arrays(batch: Any) -> Iterator[Any]:
+    if isinstance(batch, (tuple, list)):
+        for part in batch:
+            yield from _arrays(part)
+    elif isinstance(batch, dict):
+        for part in batch.values():
+            yield from _arrays(part)
+    elif type(batch) in (np.ndarray, _tensor()):
+        yield batch
+
+
+def _address(leaf: Any) -> int:
+    where = leaf.ctypes.data if isinstance(leaf, np.ndarray) else leaf.data_ptr()
+    return int(where) if leaf.nbytes else 0
+
+
+def _tensor() -> Any:
+    return getattr(sys.modules.get("torch"), "Tensor", Unknown)

@@ -1,0 +1,226 @@
+"""The ceiling by experiment: a few steps of the running job whose batches were taken ahead, in their order."""
+
+from __future__ import annotations
+
+import random
+import sys
+import threading
+import time
+from collections.abc import Callable
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+from fastfeed.diagnose.hooks.copies import Unknown, addresses, copied, nbytes_of
+from fastfeed.passing import NEVER, Pass, Taken
+from fastfeed.timeline import Loop, Mark, Step
+
+if TYPE_CHECKING:
+    from fastfeed.diagnose.hooks.context import Context
+
+BATCHES = 8
+BURSTS = 3
+BUDGET = 0.2  # of the time that is measured
+STARVED = 0.03  # less is nothing to experiment about
+GUARD = 3  # steps before each burst that must draw no random number while they wait for their input
+IDLE_S = 1.0  # the longest wait for the producers to have filled their buffer
+UNKNOWN_IDLE_S = 0.3  # the wait where nobody knows whether they have
+LOOK_S = 0.005
+MOST_NBYTES = 1 << 28
+
+
+class Experiments:
+    """Takes batches ahead of their steps, `BURSTS` times in the time that is measured, so that some steps are free of
+    waiting. Each batch is handed out once and in its order, with whatever the iterator raises in its place.
+
+    It is done only where steps starve, and where nothing can come out otherwise: not where batches are made on the
+    thread of the loop (which may draw random numbers in between; their wait is exact anyway) unless a GPU works behind
+    it, nor where memory of batches is used again and cannot be copied.
+    """
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._due: list[float] = []
+        self._most_s = 0.0
+        self._loop: Loop | None = None  # of the burst that is due
+        self._guards = 0
+        self._refused: set[int] = set()  # loops, by id
+        self._start_s = 0.0
+
+    def plan(self, start_s: float, end_s: float) -> None:
+        """Plans the bursts for the time that is measured."""
+        measured = end_s - start_s
+        self._start_s = start_s
+        self._most_s = BUDGET * measured / BURSTS
+        self._due = [start_s + measured * (i + 0.4) / BURSTS for i in range(BURSTS)]
+        self._next()
+
+    def may(self, loop: Loop) -> bool:
+        """Whether a burst of this loop is due, for hooks that make their own; they say what it took to `spent`."""
+        if perf_counter() < self._context.due_s:
+            return False
+        if self._loop is None:
+            self._loop = self._context.main or self._context.timeline.main()
+        if self._loop is None or not self._worthwhile(self._loop):
+            self._next()
+            return False
+        return self._loop is loop
+
+    def spent(self, seconds: float) -> None:
+        """A burst is over; one that took too long was the last."""
+        if seconds > self._most_s:
+            self._due.clear()
+        self._next()
+
+    def run(self, steps: Pass, get: Callable[[], Any]) -> None:
+        """Called where a batch is asked for and an experiment is due: may fill `steps.ahead`."""
+        if self._loop is None:
+            self._loop = self._context.main or self._context.timeline.main()
+            if self._loop is None or not self._worthwhile(self._loop):
+                self._next()
+                return
+        if steps.loop is not self._loop:
+            return
+        if not self._allowed(steps):
+            self._next()
+        elif self._guards < GUARD:
+            self._guards += 1
+            self._guarded(steps, get)
+        else:
+            self._next()
+            self._burst(steps, get)
+
+    def _next(self) -> None:
+        self._loop, self._guards = None, 0
+        self._context.due_s = self._due.pop(0) if self._due else NEVER
+
+    def _worthwhile(self, loop: Loop) -> bool:
+        rows = [step for step in list(loop.steps) if step.begin_s >= self._start_s and not step.free]
+        if not rows:
+            return False
+        waited = sum(step.wait_s for step in rows)
+        starved = waited / max(1e-9, rows[-1].end_s - rows[0].begin_s)
+        return starved > STARVED and waited / len(rows) < self._most_s / 3
+
+    def _allowed(self, steps: Pass) -> bool:
+        loop = steps.loop
+        if id(loop) in self._refused:
+            return False
+        elsewhere = loop.kind == "tf.data" or bool(loop.buffer)
+        if loop.buffer is None:
+            elsewhere = elsewhere or threading.get_ident() in self._context.elsewhere
+        return elsewhere or _cuda() is not None
+
+    def _refuse(self, loop: Loop, why: str) -> None:
+        self._refused.add(id(loop))
+        self._context.missing.append(f"no experiment: {why}")
+
+    def _guarded(self, steps: Pass, get: Callable[[], Any]) -> None:
+        """An ordinary step, whose input must draw no random numbers that the step may draw from, too."""
+        before = randomness()
+        begin = perf_counter()
+        taken = self._take(steps, get)
+        steps.ahead.append(taken._replace(wait_s=perf_counter() - begin, free=False))
+        if randomness() != before:
+            self._refuse(steps.loop, "the input draws random numbers on the thread of the loop")
+        elif steps.copies and taken.error is None:
+            try:
+                copied(taken.item)
+            except Unknown as error:
+                self._refuse(steps.loop, f"a batch holds what cannot be copied ({error})")
+
+    def _take(self, steps: Pass, get: Callable[[], Any]) -> Taken:
+        """The next batch, or what is raised in its place. What no input raises (an interrupt) comes out at once."""
+        thread = threading.get_ident()
+        steps.taking = True
+        before = None if steps.note is None else steps.note()
+        self._context.asking[thread] = perf_counter()
+        try:
+            return Taken(get(), None, 0.0, True, before)
+        except Exception as error:
+            return Taken(None, error, 0.0, True, before)
+        finally:
+            steps.taking = False
+            self._context.asking.pop(thread, None)
+
+    def _burst(self, steps: Pass, get: Callable[[], Any]) -> None:
+        begin = perf_counter()
+        try:
+            cuda = _cuda()
+            if cuda is not None:
+                cuda.synchronize()
+            self._fill(steps, get, until_s=begin + 0.6 * self._most_s)
+            if steps.ahead[-1].error is None:
+                self._rest(steps, until_s=begin + self._most_s)
+            if cuda is not None:
+                steps.settle = _evenly(steps, cuda)
+        finally:
+            self._context.timeline.marks.append(Mark("experiment", begin, perf_counter()))
+
+    def _fill(self, steps: Pass, get: Callable[[], Any], *, until_s: float) -> None:
+        most = BATCHES if not steps.loop.buffer else max(2, min(BATCHES, steps.loop.buffer))
+        before, held = randomness(), 0
+        made: list[tuple[set[int], Taken]] = []  # where each lies, and a copy of it
+        while len(steps.ahead) < most and perf_counter() < until_s and held < MOST_NBYTES:
+            taken = self._take(steps, get)
+            steps.ahead.append(taken)  # from here on it is not lost, whatever happens
+            if taken.error is not None:
+                break
+            if randomness() != before:
+                self._refuse(steps.loop, "the input draws random numbers on the thread of the loop")
+                break
+            if not steps.copies:
+                continue
+            try:
+                copy = taken._replace(item=copied(taken.item))
+            except Unknown as error:
+                self._refuse(steps.loop, f"a batch holds what cannot be copied ({error})")
+                break
+            here = addresses(taken.item)
+            for i, (there, earlier) in enumerate(made):
+                if here & there:  # filled again by now: it is handed out as it was
+                    steps.ahead[i] = earlier
+            made.append((here, copy))
+            held += nbytes_of(taken.item)
+
+    def _rest(self, steps: Pass, *, until_s: float) -> None:
+        """Waits for the producers to have filled their buffer, so that the free steps have the machine."""
+        now = perf_counter()
+        until_s = min(until_s, now + (IDLE_S if steps.idle is not None else UNKNOWN_IDLE_S))
+        while perf_counter() < until_s and not (steps.idle is not None and steps.idle()):
+            time.sleep(LOOK_S)
+
+
+def randomness() -> list[Any]:
+    """The states of all global random generators that are in use."""
+    states: list[Any] = [random.getstate()]
+    numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
+    if numpy is not None:
+        state = numpy.random.get_state(legacy=False)["state"]
+        states.append((state["pos"], state["key"].tobytes()) if "pos" in state else repr(state))
+    if hasattr(torch, "get_rng_state"):
+        states.append(torch.get_rng_state().numpy().tobytes())  # type: ignore[union-attr]
+    return states
+
+
+def _cuda() -> Any:
+    """torch.cuda, where it is in use: its steps go on behind the loop's back."""
+    cuda = getattr(sys.modules.get("torch"), "cuda", None)
+    return cuda if cuda is not None and cuda.is_initialized() else None
+
+
+def _evenly(steps: Pass, cuda: Any) -> Callable[[], None]:
+    """For the ask behind the free steps: waits for the GPU and spreads all their time evenly over them."""
+    count = len(steps.ahead)
+
+    def settle() -> None:
+        cuda.synchronize()
+        free = steps.loop.steps[len(steps.loop.steps) - count + 1 :]
+        if not steps.in_step or len(free) != count - 1 or not all(step.free for step in free):
+            return
+        begin = free[0].begin_s if free else steps.begin_s
+        each = (perf_counter() - begin) / count
+        at = [begin + i * each for i in range(count)]
+        steps.loop.steps[len(steps.loop.steps) - count + 1 :] = [Step(t, t + each, 0.0, True) for t in at[:-1]]
+        steps.begin_s = at[-1]
+
+    return settle

@@ -1,0 +1,99 @@
+"""Calls the hooks of a module right after the script has imported it."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable, Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any
+
+from fastfeed.diagnose.hooks.context import Context
+
+Install = Callable[[Any, Context], Callable[[], None]]
+HOOKS = ("watching", "runner", "children", "queues", "torch", "session", "tfdata", "keras")
+
+
+class Imports(MetaPathFinder):
+    """Waits on `sys.meta_path` for the modules that hooks want to see; what is imported already is hooked at once.
+
+    A hook that raises is noted in the context, and the script goes on without it.
+    """
+
+    def __init__(self, context: Context, hooks: Sequence[str] = HOOKS) -> None:
+        self._context = context
+        self._wanted: dict[str, list[Install]] = {}
+        self._undo: list[Callable[[], None]] = []
+        self._finding: set[str] = set()
+        for name in hooks:
+            self._add(f"{__package__}.{name}")
+
+    def start(self) -> None:
+        """Begins to watch."""
+        for name in list(self._wanted):
+            if isinstance(sys.modules.get(name), ModuleType):
+                self.hook(sys.modules[name])
+        sys.meta_path.insert(0, self)
+
+    def stop(self) -> None:
+        """Watches no further imports."""
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)
+
+    def undo(self) -> None:
+        """Takes all patches back, those that came last first. No iterator may be in use."""
+        self.stop()
+        while self._undo:
+            self._undo.pop()()
+
+    def find_spec(self, name: str, *where: Any) -> ModuleSpec | None:
+        """The spec that the other finders have, whose loader calls the hooks."""
+        if name not in self._wanted or name in self._finding or not self._context.active:
+            return None
+        self._finding.add(name)
+        try:
+            found = (f.find_spec(name, *where) for f in list(sys.meta_path) if f is not self)
+            spec = next((spec for spec in found if spec is not None), None)
+        finally:
+            self._finding.discard(name)
+        if spec is not None and hasattr(spec.loader, "exec_module"):
+            spec.loader = _Hooked(spec.loader, self.hook)
+        return spec
+
+    def hook(self, module: ModuleType) -> None:
+        """Calls the hooks of a module."""
+        for install in self._wanted.pop(module.__name__, []) if self._context.active else []:
+            try:
+                self._undo.append(install(module, self._context))
+            except Exception as error:
+                self._context.failed(f"{module.__name__} (another version than is known?)", error)
+
+    def _add(self, name: str) -> None:
+        try:
+            hook: Any = importlib.import_module(name)
+        except ModuleNotFoundError as error:
+            self._context.failed(name, error)
+            return
+        for wanted in getattr(hook, "MODULES", None) or (hook.MODULE,):
+            self._wanted.setdefault(wanted, []).append(hook.install)
+
+
+class _Hooked(Loader):
+    """A loader for once: the module that it makes has the real one."""
+
+    def __init__(self, loader: Any, hook: Callable[[ModuleType], None]) -> None:
+        self._loader = loader
+        self._hook = hook
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        module: ModuleType | None = self._loader.create_module(spec)
+        return module
+
+    def exec_module(self, module: ModuleType) -> None:
+        module.__loader__ = self._loader
+        if module.__spec__ is not None:
+            module.__spec__.loader = self._loader
+        self._loader.exec_module(module)
+        self._hook(sys.modules.get(module.__name__, module))

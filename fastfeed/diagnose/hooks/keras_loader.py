@@ -1,0 +1,99 @@
+"""What feeds Keras's `fit`, in words: from the data adapter that Keras has chosen for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from fastfeed.passing import leaves
+from fastfeed.timeline import Leaf
+
+Facts = tuple[tuple[Leaf, ...], int | None, str]
+
+
+def facts(adapter: Any) -> Facts:
+    """Leaves of a batch, how many batches are made ahead at most, and what a reader should know."""
+    kind = type(adapter).__name__
+    if kind == "GeneratorDataAdapter":
+        return leaves(_first(adapter)), *_generator(adapter)
+    if kind == "PyDatasetAdapter":
+        return leaves_of_spec(adapter._output_signature), *_pydataset(adapter.py_dataset)
+    if kind == "TFDatasetAdapter":
+        dataset = adapter._dataset
+        return leaves_of_spec(dataset.element_spec), *pipeline(dataset)
+    if kind == "ArrayDataAdapter":
+        return (), None, "arrays in memory, sliced by Keras"
+    if kind == "TorchDataLoaderAdapter":
+        loader = adapter._dataloader
+        ahead = loader.num_workers * (loader.prefetch_factor or 0)
+        return (), ahead, f"a torch DataLoader, num_workers={loader.num_workers}"
+    return (), None, ""
+
+
+def leaves_of_spec(spec: Any) -> tuple[Leaf, ...]:
+    """The tensors of an element of tf.data; an unknown dimension is -1."""
+    found = []
+    for path, value in walk(spec, "batch"):
+        shape: Any = getattr(value, "shape", None)
+        if getattr(shape, "rank", None) is not None and hasattr(value, "dtype"):
+            sizes = tuple(-1 if size is None else int(size) for size in shape)
+            found.append(Leaf(path, value.dtype.name, sizes, "tensorflow.Tensor"))
+    return tuple(found)
+
+
+def walk(value: Any, path: str) -> Iterator[tuple[str, Any]]:
+    """The leaves of a structure, each with its path."""
+    if value is None:
+        return
+    if isinstance(value, Mapping):
+        for key in value:
+            yield from walk(value[key], f"{path}[{key!r}]")
+    elif isinstance(value, (tuple, list)) and not hasattr(value, "dtype"):
+        for index, one in enumerate(list(value)):
+            yield from walk(one, f"{path}[{index}]")
+    else:
+        yield path, value
+
+
+def pipeline(dataset: Any) -> tuple[int | None, str]:
+    """How many elements the end of a dataset makes ahead at most, and what it is made of, the end first."""
+    names = []
+    todo = [dataset]
+    ahead: int | None = 0
+    while todo:
+        one = todo.pop()
+        name = type(one).__name__.strip("_").removesuffix("Dataset")
+        names.append(name)
+        if name in ("Prefetch", "ParallelMap", "ParallelInterleave", "MapAndBatch"):
+            ahead = None
+        todo.extend(one._inputs())
+    if names and names[0] == "Prefetch":
+        size = _constant(dataset._buffer_size)
+        ahead = size if size is not None and size > 0 else None
+    elif ahead == 0 and dataset.options().experimental_optimization.inject_prefetch is not False:
+        ahead = None  # one is put at the end
+    return ahead, "tf.data: " + " < ".join(names)
+
+
+def _constant(tensor: Any) -> int | None:
+    return int(tensor) if hasattr(tensor, "numpy") else None
+
+
+def _first(adapter: Any) -> Any:
+    batches = getattr(adapter, "_first_batches", None)
+    return batches[0] if batches else None
+
+
+def _generator(adapter: Any) -> tuple[int | None, str]:
+    if adapter._output_signature is not None:  # it has been made a dataset
+        return None, "a generator, run by a thread of tf.data ahead of the step (from_generator, prefetch)"
+    return 0, "a generator, run by the thread that trains"
+
+
+def _pydataset(dataset: Any) -> tuple[int | None, str]:
+    workers = int(dataset.workers)
+    if workers > 1 or (workers > 0 and dataset.use_multiprocessing):
+        kind = "processes" if dataset.use_multiprocessing else "threads"
+        note = f"PyDataset: workers={workers} ({kind}), max_queue_size={dataset.max_queue_size}"
+        return int(dataset.max_queue_size), note
+    return None, f"PyDataset: workers={workers}, one thread makes every batch"

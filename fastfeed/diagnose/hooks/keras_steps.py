@@ -1,0 +1,266 @@
+"""The calls of Keras's train function, as steps: what of each was waiting for its batch."""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+from fastfeed.diagnose.hooks.keras_loader import facts
+from fastfeed.diagnose.hooks.patches import frames, keep
+from fastfeed.diagnose.hooks.tf_relay import Relay
+from fastfeed.passing import site_of
+from fastfeed.timeline import Loop, Mark, Step
+
+if TYPE_CHECKING:
+    from fastfeed.diagnose.hooks.context import Context
+
+BURST = 8  # steps of an experiment
+RECENT = 20
+FILL_S = 1.0  # no batch more is taken for an experiment after so long
+SHORT_S = 0.008  # of steps shorter than this only some are watched ...
+WATCHED, OF = 8, 32  # ... so many of so many, one after another
+
+
+class Steps:
+    """The steps of one train function."""
+
+    kind = "keras"
+
+    def __init__(self, model: Any, context: Context) -> None:
+        self.context = context
+        self._name = f"{getattr(model, 'name', type(model).__name__)}.fit"
+        self._executes = int(getattr(model, "steps_per_execution", 1) or 1)
+        self.loop: Loop | None = None
+
+    def found(self) -> Loop:
+        """The loop, which its first step makes."""
+        if self.loop is None:
+            loop = self.context.timeline.loop(
+                (self.kind, id(self)), name=self._name, kind=self.kind, thread=threading.get_ident()
+            )
+            loop.where = site_of(sys._getframe(1))
+            self.describe(loop)
+            self.loop = loop
+        return self.loop
+
+    def describe(self, loop: Loop) -> None:
+        """What feeds the loop."""
+        fits = (frame.f_locals.get("epoch_iterator") for frame in frames() if frame.f_code.co_name == "fit")
+        adapter = getattr(next((one for one in fits if one is not None), None), "data_adapter", None)
+        loop.leaves, loop.buffer, loop.note = facts(adapter)
+        if self._executes > 1:
+            loop.note = f"{loop.note}; steps_per_execution={self._executes}: a step here is that many".strip("; ")
+
+    def add(self, begin_s: float, wait_s: float, *, free: bool = False) -> None:
+        """A step that began then has just ended."""
+        end_s = time.perf_counter()
+        step = Step(begin_s, end_s, min(max(wait_s, 0.0), end_s - begin_s), free)
+        keep(self.found(), step, most=self.context.most)
+
+
+class TensorFlowSteps(Steps):
+    """The train function of the TensorFlow backend, which is given an iterator."""
+
+    def __init__(self, model: Any, context: Context) -> None:
+        super().__init__(model, context)
+        self._relay: Relay | None = None
+        self._base_s = 0.0
+        self._free = 0  # steps to come whose batches are in the relay
+        self._calls = 0
+        self._computing: list[float] = []
+        self._broken = self._executes > 1
+        self._behind = bool(sys.modules["tensorflow"].config.list_physical_devices("GPU"))
+
+    def call(self, plain: Any, iterator: Any) -> Any:
+        """A call of the train function."""
+        relay = self._relay
+        if relay is not None and relay.source is iterator and (relay.held or relay.ended is not None):
+            return self._from_relay(plain, relay, begin_s=time.perf_counter(), wait_s=0.0)
+        if not self.context.active or type(iterator).__name__ != "OwnedIterator":
+            return plain(iterator)
+        self._calls += 1
+        if self._calls == 1:  # traces
+            result = self._plain(plain, iterator, compiles=True)
+            self._broken = self._broken or not self.takes_one()
+            self.found().waits = "none" if self._broken else "exact"
+            return result
+        if self._broken or not self._watches():
+            return self._plain(plain, iterator)
+        return self._watched(plain, iterator)
+
+    def takes_one(self) -> bool:
+        """Whether a call takes exactly one batch; asked once it has been traced."""
+        return True
+
+    def _watches(self) -> bool:
+        if len(self._computing) < RECENT:
+            return True
+        usual = statistics.median(self._computing[-RECENT:])
+        return usual > SHORT_S or self._calls % OF < WATCHED
+
+    def _watched(self, plain: Any, iterator: Any) -> Any:
+        begin_s = time.perf_counter()
+        try:
+            relay = self._ready(iterator)
+            if relay is None:
+                return self._plain(plain, iterator)
+            if self._begins_burst():
+                self._fill(relay, iterator)
+                return self._from_relay(plain, relay, begin_s=time.perf_counter(), wait_s=0.0)
+            begin_s = time.perf_counter()
+            if not relay.held:
+                self._take(relay, iterator)
+        except _end_of_data():
+            return plain(iterator)  # ends again, and with all that the function does beside
+        return self._from_relay(plain, relay, begin_s=begin_s, wait_s=time.perf_counter() - begin_s - self._base_s)
+
+    def _settle(self, result: Any) -> None:
+        """Waits for a GPU that works behind the function's back: what it still does is no waiting for input."""
+        for one in sys.modules["tensorflow"].nest.flatten(result) if self._behind else ():
+            if "GPU" in getattr(one, "device", "") and one.shape.num_elements() == 1:
+                one.numpy()
+                return
+
+    def _take(self, relay: Relay, iterator: Any) -> None:
+        thread = threading.get_ident()
+        self.context.asking[thread] = time.perf_counter()
+        try:
+            relay.take(iterator)
+        finally:
+            self.context.asking.pop(thread, None)
+
+    def _ready(self, iterator: Any) -> Relay | None:
+        """The relay; a new one costs time that is ours."""
+        if self._relay is not None and self._relay.fits(iterator):
+            return self._relay
+        start_s = time.perf_counter()
+        try:
+            self._relay = relay = Relay(iterator)
+        except Exception as error:
+            self._broken = True
+            self.context.failed("the waiting of Keras's steps", error)
+            return None
+        made_s = time.perf_counter()
+        self.context.timeline.marks.append(Mark("experiment", start_s, made_s, "prepares to measure"))
+        self._base_s = self._base_s or relay.base_s(iterator)
+        return relay
+
+    def _begins_burst(self) -> bool:
+        experiments = self.context.experiments
+        if experiments is None or self.loop is None or len(self.loop.steps) < RECENT:
+            return False
+        return experiments.may(self.loop)
+
+    def _fill(self, relay: Relay, iterator: Any) -> None:
+        start_s = time.perf_counter()
+        while relay.held < BURST and time.perf_counter() - start_s < FILL_S:
+            try:
+                relay.take(iterator, copies=True)
+            except Exception as error:  # the end of the data, or its failure: it comes when its turn has come
+                relay.ended, relay.source = error, iterator
+                break
+        self._free = relay.held
+        end_s = time.perf_counter()
+        self.context.timeline.marks.append(Mark("experiment", start_s, end_s, "takes batches beforehand"))
+        if self.context.experiments is not None:
+            self.context.experiments.spent(end_s - start_s)
+
+    def _from_relay(self, plain: Any, relay: Relay, *, begin_s: float, wait_s: float) -> Any:
+        if not relay.held and relay.ended is not None:
+            ended, iterator = relay.ended, relay.source
+            relay.ended, relay.source = None, None
+            if isinstance(ended, _end_of_data()):
+                return plain(iterator)
+            raise ended
+        free = self._free > 0
+        self._free -= free
+        relay.handed_out()
+        result = plain(relay.iterator)
+        if self.context.active:
+            self._settle(result)
+            self.add(begin_s, wait_s, free=free)
+            step = self.found().steps[-1]
+            self._computing.append(step.end_s - step.begin_s - step.wait_s)
+        return result
+
+    def _plain(self, plain: Any, iterator: Any, *, compiles: bool = False) -> Any:
+        """A step that nobody looks into: what is longer than usual was waiting."""
+        begin_s = time.perf_counter()
+        thread = threading.get_ident()
+        self.context.asking[thread] = begin_s
+        try:
+            result = plain(iterator)
+            self._settle(result)
+        finally:
+            self.context.asking.pop(thread, None)
+        duration = time.perf_counter() - begin_s
+        if compiles:
+            self.context.timeline.marks.append(Mark("compile", begin_s, begin_s + duration, self._name))
+        elif not self._broken:
+            self.found().waits = "modelled"
+        usual = statistics.median(self._computing[-RECENT:]) if self._computing else duration
+        self.add(begin_s, 0.0 if self._broken else duration - usual)
+        return result
+
+
+def _end_of_data() -> type[Exception]:
+    found: type[Exception] = sys.modules["tensorflow"].errors.OutOfRangeError
+    return found
+
+
+class PythonSteps(Steps):
+    """The train function of a backend whose batches come from a Python iterator, and whose work may go on behind the
+    function's back: a step lasts until the next batch is asked for."""
+
+    def __init__(self, model: Any, context: Context) -> None:
+        super().__init__(model, context)
+        self._open: tuple[float, float] | None = None  # begin and wait of the step under way
+
+    def call(self, plain: Any, data: Any, *, begin_s: float, wait_s: float) -> Any:
+        """A call of the train function, whose batch was asked for at `begin_s` and took `wait_s`."""
+        self.close(begin_s)
+        self.found()
+        result = plain(data)
+        self._open = (begin_s, wait_s)
+        return result
+
+    def pulled(self, plain: Any, state: Any, *, iterator: Any) -> Any:
+        """A call of the train function of JAX, which takes its batches from the iterator itself."""
+        timed = TimedIterator(iterator, self.context)
+        begin_s = time.perf_counter()
+        self.close(begin_s)
+        self.found()
+        result = plain(state, timed)
+        self._open = (begin_s, timed.wait_s)
+        return result
+
+    def close(self, end_s: float) -> None:
+        """The step under way, if there is one, is over."""
+        if self._open is not None:
+            begin_s, wait_s = self._open
+            self._open = None
+            keep(self.found(), Step(begin_s, end_s, wait_s), most=self.context.most)
+
+
+class TimedIterator:
+    """An iterator that knows how long it was waited for."""
+
+    def __init__(self, iterator: Any, context: Context) -> None:
+        self._iterator = iterator
+        self._context = context
+        self.wait_s = 0.0
+
+    def __iter__(self) -> TimedIterator:
+        return self
+
+    def __next__(self) -> Any:
+        thread = threading.get_ident()
+        start_s = self._context.asking[thread] = time.perf_counter()
+        try:
+            return next(self._iterator)
+        finally:
+            self._context.asking.pop(thread, None)
+            self.wait_s += time.perf_counter() - start_s

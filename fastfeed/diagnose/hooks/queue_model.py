@@ -1,0 +1,188 @@
+"""How long a step waited at a queue, found from outside: from who put how much and who took how much, and when.
+
+A queue of TensorFlow hands out `count` elements as soon as `count + minimum` are in it, first come, first served. Where
+every put and take is seen with its time, the moment at which a take was served is therefore known without a look into
+the graph. A thread that has put something says so only once it has the interpreter lock again: elements count as in the
+queue when the fastest put of late would have had them in.
+"""
+
+from __future__ import annotations
+
+import bisect
+import statistics
+import threading
+from collections import deque
+from dataclasses import dataclass
+
+REMEMBERED = 31  # steps whose computing time is remembered, and puts
+
+
+@dataclass(eq=False)
+class Put:
+    """Elements on their way into the queue: `count` in all, of which `entered` are in already; `short` of room."""
+
+    begin_s: float
+    count: int
+    entered: int
+    short: bool
+
+
+@dataclass(eq=False)
+class Take:
+    """Elements on their way out of it."""
+
+    begin_s: float
+    count: int
+    served: bool  # at once
+
+
+class QueueModel:
+    """One queue of `capacity` elements (None: without bound) that keeps `minimum` until it is closed.
+
+    Every method may be called by any thread; times are seconds of one clock.
+    """
+
+    def __init__(self, capacity: int | None, minimum: int = 0) -> None:
+        self.capacity = capacity
+        self.minimum = minimum
+        self.unseen = 0  # elements that were taken and that nobody was seen to put
+        self._changed = threading.Condition()
+        self._arrivals: list[tuple[float, int]] = []  # when how many elements entered, those not taken yet
+        self._entered = 0
+        self._owed = 0  # elements that were taken before they were known to be in
+        self.taken = 0  # elements
+        self._puts: set[Put] = set()
+        self._takes: set[Take] = set()
+        self._closed_s: float | None = None
+        self._putting: deque[float] = deque(maxlen=REMEMBERED)  # seconds of puts for which there was room
+        self._computing: deque[float] = deque(maxlen=REMEMBERED)  # seconds of steps beside their waiting
+
+    @property
+    def level(self) -> int:
+        """Elements in the queue now."""
+        return self._entered - self.taken - sum(take.count for take in self._takes if take.served)
+
+    def begin_put(self, now_s: float, count: int) -> Put:
+        """Somebody starts to put `count` elements; what there is room for enters at once where not all of it has."""
+        with self._changed:
+            room = count if self.capacity is None else max(0, self.capacity - self._reserved())
+            put = Put(now_s, count, min(room, count) if room < count else 0, room < count)
+            self._arrive(now_s, put.entered)
+            self._puts.add(put)
+            self._changed.notify_all()
+        return put
+
+    def end_put(self, put: Put, now_s: float, *, done: bool = True) -> None:
+        """The put has ended: all of it is in the queue, or (not `done`) no more of it will be."""
+        with self._changed:
+            self._puts.discard(put)
+            if done:
+                if not put.short:
+                    self._putting.append(now_s - put.begin_s)
+                self._land(put, now_s)
+            self._changed.notify_all()
+
+    def begin_take(self, now_s: float, count: int) -> Take:
+        """A step starts that takes `count` elements."""
+        with self._changed:
+            served = self.level >= count + self._kept()
+            take = Take(now_s, count, served)
+            self._takes.add(take)
+        return take
+
+    def end_take(self, take: Take, end_s: float, *, done: bool = True) -> float:
+        """The seconds that the step waited for its elements, between 0 and its duration; 0 if it failed."""
+        with self._changed:
+            self._takes.discard(take)
+            if not done:
+                return 0.0
+            needed = take.count
+            if self._reached(needed + self._kept()) is None:
+                for put in [put for put in self._puts if not put.short]:
+                    self._land(put, end_s)
+            served_s = self._served_s(needed)
+            duration = end_s - take.begin_s
+            if served_s is None:  # a put that found no room has not said yet that it is over, or nobody put them
+                usual = statistics.median(self._computing) if self._computing else 0.0
+                wait = max(0.0, duration - usual)
+                self._account(needed, end_s)
+            else:
+                wait = min(max(0.0, served_s - take.begin_s), duration)
+                self._computing.append(duration - wait)
+            self.taken += take.count
+            self._leave(take.count)
+            self._changed.notify_all()
+        return wait
+
+    def close(self, now_s: float) -> None:
+        """From now on the queue gives away what it has, down to nothing."""
+        with self._changed:
+            self._closed_s = now_s
+            self._changed.notify_all()
+
+    def wait_for(self, elements: int, limit_s: float) -> None:
+        """Returns when `elements` are in the queue, when no more can enter, or after `limit_s`."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._ready(elements), limit_s)
+
+    def _ready(self, elements: int) -> bool:
+        stuck = bool(self._puts) and all(self._stuck(put) for put in self._puts)
+        return self.level >= elements or stuck or self._closed_s is not None
+
+    def _stuck(self, put: Put) -> bool:
+        """Began when there was no room for all of it, and there is none now."""
+        return self.capacity is not None and put.count - put.entered > max(0, self.capacity - self.level)
+
+    def _kept(self) -> int:
+        return 0 if self._closed_s is not None else self.minimum
+
+    def _reserved(self) -> int:
+        return self.level + sum(put.count - put.entered for put in self._puts)
+
+    def _arrive(self, at_s: float, count: int) -> None:
+        self._entered += count
+        late = min(count, self._owed)
+        self._owed -= late
+        if count > late:
+            bisect.insort(self._arrivals, (at_s, count - late))
+
+    def _land(self, put: Put, now_s: float) -> None:
+        """The rest of a put is in, if it was not before."""
+        fastest = min(self._putting, default=now_s - put.begin_s)
+        self._arrive(now_s if put.short else min(now_s, put.begin_s + fastest), put.count - put.entered)
+        put.entered = put.count
+
+    def _leave(self, count: int) -> None:
+        while count and self._arrivals:
+            at_s, there = self._arrivals[0]
+            gone = min(count, there)
+            count -= gone
+            if gone == there:
+                self._arrivals.pop(0)
+            else:
+                self._arrivals[0] = (at_s, there - gone)
+        self._owed += count
+
+    def _served_s(self, needed: int) -> float | None:
+        """When the queue first had `needed` elements to give away; None: that was not seen."""
+        found = self._reached(needed + self.minimum)
+        if self._closed_s is not None:
+            least = self._reached(needed)
+            early = None if least is None else max(least, self._closed_s)
+            found = early if found is None else found if early is None else min(found, early)
+        return found
+
+    def _reached(self, total: int) -> float | None:
+        for at_s, count in self._arrivals:
+            total -= count
+            if total <= 0:
+                return at_s
+        return None
+
+    def _account(self, needed: int, end_s: float) -> None:
+        """Takes note of elements that came from nobody who was seen."""
+        missing = needed + self._kept() - (self._entered - self.taken)
+        missing -= sum(put.count - put.entered for put in self._puts)
+        if missing > 0:
+            self.unseen += missing
+            self._arrive(end_s, missing)

@@ -1,0 +1,77 @@
+"""The experiment on a loop that reads a queue: some steps back to back whose elements are all in the queue already.
+
+The thread that trains is held before a step until the queue has enough; then whoever puts is held before his next put,
+until those steps are over. Neither the order nor the number of elements changes. Every hold has an end of its own.
+"""
+
+from __future__ import annotations
+
+import statistics
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from fastfeed.diagnose.hooks.queue_model import QueueModel
+from fastfeed.timeline import Loop, Mark
+
+if TYPE_CHECKING:
+    from fastfeed.diagnose.hooks.context import Context
+
+STEPS = 12  # of a burst, at most
+LEAST = 3  # and at least: fewer say nothing
+FILL_S = 1.0  # for so long the training is held at most
+SLACK = 2.0  # the producers are held at most for so many times what the steps should take
+RECENT = 20  # steps whose time says what a step should take
+
+
+class Burst:
+    """The bursts of one session."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._open = threading.Event()
+        self._open.set()
+        self._until_s = 0.0
+        self._loop: Loop | None = None
+        self._left = 0
+
+    def before_step(self, loop: Loop, model: QueueModel, *, count: int) -> bool:
+        """Whether the step that is about to take `count` elements is one of a burst; may begin one, and hold for it."""
+        if self._loop is None:
+            self._begin(loop, model, count=count)
+        if self._loop is not loop or self._left == 0 or model.level < count + model.minimum:
+            self.release()
+            return False
+        self._left -= 1
+        return True
+
+    def after_step(self, *, done: bool) -> None:
+        """A step of the session is over; one that failed ends the burst, too."""
+        if self._loop is not None and (self._left == 0 or not done):
+            self.release()
+
+    def before_put(self) -> None:
+        """Holds a producer while a burst lasts."""
+        if not self._open.is_set():
+            self._open.wait(max(0.0, self._until_s - time.perf_counter()))
+
+    def release(self) -> None:
+        """Ends a burst, if there is one."""
+        self._left, self._loop = 0, None
+        self._open.set()
+
+    def _begin(self, loop: Loop, model: QueueModel, *, count: int) -> None:
+        experiments = self._context.experiments
+        if experiments is None or len(loop.steps) < RECENT or not experiments.may(loop):
+            return
+        start_s = time.perf_counter()
+        model.wait_for(model.minimum + STEPS * count, FILL_S)
+        end_s = time.perf_counter()
+        self._context.timeline.marks.append(Mark("experiment", start_s, end_s, "the queue fills"))
+        experiments.spent(end_s - start_s)
+        steps = min(STEPS, (model.level - model.minimum) // count)
+        if steps >= LEAST:
+            usual = statistics.median(step.end_s - step.begin_s for step in loop.steps[-RECENT:])
+            self._until_s = end_s + SLACK * steps * usual + FILL_S / 10
+            self._loop, self._left = loop, steps
+            self._open.clear()

@@ -1,0 +1,231 @@
+"""Follows the runs of sessions: what each does to queues, how long it waited there, and whose loop it belongs to."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from fastfeed.diagnose.hooks.patches import keep
+from fastfeed.diagnose.hooks.queue_model import Put, QueueModel, Take
+from fastfeed.diagnose.hooks.session_burst import Burst
+from fastfeed.diagnose.hooks.session_plan import (
+    Plan,
+    casts,
+    fed_leaves,
+    feed_key,
+    fetch_key,
+    plan_of,
+    queue_facts,
+    rows,
+)
+from fastfeed.passing import site_of
+from fastfeed.timeline import Loop, Mark, Step
+
+if TYPE_CHECKING:
+    from fastfeed.diagnose.hooks.context import Context
+
+MOST_LOOPS = 256  # a script that makes new operations all the time has a new "loop" for each of them
+STRANGERS = 0.05  # of the elements taken, that nobody was seen to put: from there on the model says nothing
+
+
+@dataclass(eq=False)
+class Run:
+    """A run under way."""
+
+    seen: Seen
+    plan: Plan
+    loop: Loop | None  # None: a put, or one of too many
+    begin_s: float = 0.0
+    takes: list[tuple[QueueModel, Take]] = field(default_factory=list)
+    puts: list[tuple[QueueModel, Put]] = field(default_factory=list)
+    free: bool = False
+    hooked: bool = False
+
+
+class Seen:
+    """What is known of one session."""
+
+    def __init__(self, number: int, context: Context) -> None:
+        self.number = number
+        self.plans: dict[Any, Plan] = {}
+        self.models: dict[str, QueueModel] = {}
+        self.unknown: set[str] = set()  # queues into which somebody puts nobody knows how much
+        self.last_put: dict[int, float] = {}  # when a thread's last put was over
+        self.burst = Burst(context)
+        self.lock = threading.Lock()
+
+    def model(self, queue: Any) -> QueueModel:
+        """The model of a queue."""
+        with self.lock:
+            if queue.name not in self.models:
+                capacity, minimum = queue_facts(queue)
+                self.models[queue.name] = QueueModel(capacity, minimum)
+            return self.models[queue.name]
+
+    def known(self, plan: Plan) -> bool:
+        """Whether the waiting of a step follows from what was seen."""
+        models = [self.model(flow.queue) for flow in plan.takes]
+        clear = all(flow.elements is not None and flow.queue.name not in self.unknown for flow in plan.takes)
+        return clear and all(model.unseen <= STRANGERS * model.taken for model in models)
+
+
+class OfThread(threading.local):
+    """The run that this thread is in, and when its last one of a monitored session began and ended."""
+
+    run: Run | None = None
+    hooked: tuple[float, float] | None = None
+
+
+class Sessions:
+    """All sessions of the process."""
+
+    def __init__(self, context: Context) -> None:
+        self.local = OfThread()
+        self._context = context
+        self._numbers = itertools.count(1)
+        self._seen: weakref.WeakKeyDictionary[Any, Seen] = weakref.WeakKeyDictionary()
+        self._lock = threading.Lock()
+
+    def begin(self, session: Any, fetches: Any, *, feeds: Mapping[Any, Any] | None) -> Run | None:
+        """A run begins; None where it cannot be followed."""
+        try:
+            seen = self._of(session)
+            key = (fetch_key(fetches), feed_key(feeds))
+            plan = seen.plans.get(key)
+            if plan is None:
+                plan = seen.plans[key] = plan_of(session.graph, fetches, feeds=feeds or ())
+            run = Run(seen, plan, self._loop(seen, key, feeds=feeds, plan=plan))
+            run.hooked = isinstance(fetches, dict) and "caller" in fetches
+            self._flows(run, feeds)
+            self.local.run = run
+        except Exception as error:
+            self._context.failed("a session's runs", error)
+            return None
+        return run
+
+    def enters(self) -> None:
+        """The run of this thread has made its preparations in Python, for which it may have lost the interpreter lock,
+        and goes on without it now."""
+        run = self.local.run
+        if run is not None:
+            now_s = time.perf_counter()
+            for _, take in run.takes:
+                take.begin_s = now_s
+            for _, put in run.puts:
+                put.begin_s = now_s
+
+    def end(self, run: Run | None, *, done: bool) -> None:
+        """A run is over, `done` or with an error."""
+        self.local.run = None
+        if run is None:
+            return
+        end_s = time.perf_counter()
+        try:
+            self._ended(run, end_s, done=done)
+        except Exception as error:
+            self._context.failed("a session's runs", error)
+
+    def forget(self, session: Any) -> None:
+        """A session is being closed."""
+        seen = self._seen.get(session)
+        if seen is not None:
+            seen.burst.release()
+
+    def release(self) -> None:
+        """Ends every burst."""
+        for seen in list(self._seen.values()):
+            seen.burst.release()
+
+    def _of(self, session: Any) -> Seen:
+        seen = self._seen.get(session)
+        if seen is None:
+            with self._lock:
+                seen = self._seen.setdefault(session, Seen(next(self._numbers), self._context))
+        return seen
+
+    def _loop(self, seen: Seen, key: Any, *, plan: Plan, feeds: Any) -> Loop | None:
+        if (plan.puts or plan.closes) and not plan.takes:
+            return None
+        thread = threading.get_ident()
+        loops = self._context.timeline.loops
+        name = ("session", seen.number, key, thread)
+        loop = loops.get(name)
+        if loop is None and len(loops) < MOST_LOOPS:
+            loop = self._context.timeline.loop(name, name=f"Session.run({plan.name})", kind="session", thread=thread)
+            loop.where = site_of(sys._getframe(1))
+            self._describe(loop, plan, feeds=feeds)
+        return loop
+
+    def _describe(self, loop: Loop, plan: Plan, *, feeds: Mapping[Any, Any] | None) -> None:
+        notes = []
+        if plan.takes:
+            flow = plan.takes[0]
+            capacity, minimum = queue_facts(flow.queue)
+            if capacity is not None and flow.elements:
+                loop.buffer = max(0, capacity - minimum) // flow.elements
+            taken = flow.elements or "some"
+            notes.append(f"takes {taken} of a {flow.queue.type} of {capacity}, at least {minimum} kept")
+        elif plan.iterates:
+            notes.append("a tf.data iterator in the graph: a step's time contains its waiting for input")
+        else:
+            loop.buffer = 0
+        loop.waits = "modelled" if plan.takes else "none"
+        if feeds:
+            loop.leaves = fed_leaves(feeds)
+            notes.append(casts(feeds))
+        loop.note = "; ".join(note for note in notes if note)
+
+    def _flows(self, run: Run, feeds: Mapping[Any, Any] | None) -> None:
+        seen, plan, loop = run.seen, run.plan, run.loop
+        if plan.puts:
+            seen.burst.before_put()
+        thread = threading.get_ident()
+        alone = thread in seen.last_put  # who fills the queue by himself would wait for himself
+        if plan.takes and loop is not None and not alone and plan.takes[0].elements and seen.known(plan):
+            flow = plan.takes[0]
+            run.free = seen.burst.before_step(loop, seen.model(flow.queue), count=plan.takes[0].elements)
+        now_s = time.perf_counter()
+        for flow in plan.puts:
+            count = rows(flow, feeds)
+            if count is None:
+                seen.unknown.add(flow.queue.name)
+            else:
+                run.puts.append((seen.model(flow.queue), seen.model(flow.queue).begin_put(now_s, count)))
+        for flow in plan.takes:
+            if flow.elements is not None:
+                run.takes.append((seen.model(flow.queue), seen.model(flow.queue).begin_take(now_s, flow.elements)))
+        if plan.puts and not plan.takes:
+            last_s = seen.last_put.get(thread)
+            if last_s is not None:
+                name = threading.current_thread().name
+                self._context.timeline.marks.append(Mark("batch", last_s, now_s, name))
+        if plan.takes or plan.iterates:
+            self._context.asking[thread] = now_s
+        run.begin_s = now_s
+
+    def _ended(self, run: Run, end_s: float, *, done: bool) -> None:
+        thread = threading.get_ident()
+        self._context.asking.pop(thread, None)
+        if run.hooked:
+            self.local.hooked = (run.begin_s, end_s)
+        for model, put in run.puts:
+            model.end_put(put, end_s, done=done)
+        for queue in run.plan.closes if done else ():
+            run.seen.model(queue).close(end_s)
+        waits = [model.end_take(take, end_s, done=done) for model, take in run.takes]
+        if run.plan.puts:
+            run.seen.last_put[thread] = end_s
+        if run.plan.takes:
+            run.seen.burst.after_step(done=done)
+        if run.loop is not None and done:
+            known = run.seen.known(run.plan)
+            if run.plan.takes:
+                run.loop.waits = "modelled" if known else "none"
+            wait = max(waits, default=0.0) if known else 0.0
+            keep(run.loop, Step(run.begin_s, end_s, wait, run.free), most=self._context.most)

@@ -1,0 +1,48 @@
+"""A tf.function of the script that is given an iterator and takes its batch from it: each call is a step."""
+
+from __future__ import annotations
+
+import weakref
+from typing import TYPE_CHECKING, Any
+
+from fastfeed.diagnose.hooks.keras_loader import leaves_of_spec, pipeline
+from fastfeed.diagnose.hooks.keras_steps import TensorFlowSteps
+from fastfeed.timeline import Loop
+
+if TYPE_CHECKING:
+    from fastfeed.diagnose.hooks.context import Context
+
+NEXT = "IteratorGetNext"
+
+
+class FunctionSteps(TensorFlowSteps):
+    """The calls of one function."""
+
+    kind = "tf.data"
+
+    def __init__(self, function: Any, context: Context, *, iterator: Any) -> None:
+        super().__init__(None, context)
+        self._name = f"{getattr(function, '_name', '')}(iterator)"
+        self._function = weakref.ref(function)
+        self._iterator = weakref.ref(iterator)
+
+    def describe(self, loop: Loop) -> None:
+        iterator = self._iterator()
+        dataset = getattr(iterator, "_dataset", None)
+        if dataset is not None:
+            loop.leaves = leaves_of_spec(dataset.element_spec)
+            loop.buffer, loop.note = pipeline(dataset)
+
+    def takes_one(self) -> bool:
+        """Where it takes several, or one here and none there, its batches cannot be taken for it."""
+        try:
+            return all(_takes_one(traced.graph) for traced in self._function()._list_all_concrete_functions())  # type: ignore[union-attr]
+        except Exception as error:
+            self.context.failed("what a function takes from its iterator", error)
+            return False
+
+
+def _takes_one(graph: Any) -> bool:
+    library = graph.as_graph_def().library.function
+    within = any(node.op.startswith(NEXT) for function in library for node in function.node_def)
+    return not within and [op.type for op in graph.get_operations() if op.type.startswith(NEXT)] == [NEXT]

@@ -1,0 +1,110 @@
+"""Loops of TensorFlow 2: `for batch in dataset`, and a tf.function that the script calls again and again."""
+
+from __future__ import annotations
+
+import functools
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from fastfeed.diagnose.hooks.keras_loader import pipeline
+from fastfeed.diagnose.hooks.patches import Undo, frames, keep, patch, undo_all
+from fastfeed.diagnose.hooks.tf_function import FunctionSteps
+from fastfeed.diagnose.hooks.tf_relay import fresh
+from fastfeed.passing import Pass, is_users, site_of
+from fastfeed.timeline import Step
+
+if TYPE_CHECKING:
+    from fastfeed.diagnose.hooks.context import Context
+
+MODULES = ("tensorflow",)
+MOST_LOOPS = 256  # a script may make functions without end
+
+
+def install(module: Any, context: Context) -> Undo:
+    """Watches eager iterators and calls of functions."""
+    iterator = sys.modules["tensorflow.python.data.ops.iterator_ops"].OwnedIterator
+    function = sys.modules["tensorflow.python.eager.polymorphic_function.polymorphic_function"].Function
+    eagerly = sys.modules["tensorflow.python.eager.context"].executing_eagerly
+    seen: weakref.WeakKeyDictionary[Any, Pass | None] = weakref.WeakKeyDictionary()
+    asked = functools.partial(_asked, seen=seen, eagerly=eagerly, context=context)
+    undos: list[Undo] = [
+        patch(iterator, "__next__", wrap=asked),
+        patch(iterator, "get_next", wrap=asked),
+        patch(function, "__call__", wrap=lambda plain: _called(plain, eagerly, context=context)),
+    ]
+    return undo_all(undos)
+
+
+def _asked(plain: Any, *, seen: Any, eagerly: Callable[[], bool], context: Context) -> Any:
+    unseen = object()
+
+    @functools.wraps(plain)
+    def take(self: Any) -> Any:
+        steps = seen.get(self, unseen)
+        if steps is unseen:
+            if not context.active or not eagerly():
+                return plain(self)
+            steps = seen[self] = _pass(self, context)
+        if steps is None:
+            return plain(self)
+        return steps.take(functools.partial(_element, plain, self, steps=steps))
+
+    return take
+
+
+def _element(plain: Any, iterator: Any, *, steps: Pass) -> Any:
+    """A batch; one that is taken ahead is copied, for its maker may use the memory again."""
+    batch = plain(iterator)
+    if steps.taking:
+        batch = sys.modules["tensorflow"].nest.map_structure(fresh, batch, expand_composites=True)
+    return batch
+
+
+def _pass(iterator: Any, context: Context) -> Pass | None:
+    """What follows an iterator; None where others do: Keras's hooks, or a function that is being traced."""
+    try:
+        if any(frame.f_globals.get("__name__", "").startswith("keras.") for frame in frames()):
+            return None
+        dataset = getattr(iterator, "_dataset", None)
+        buffer, note = (None, "") if dataset is None else pipeline(dataset)
+        return Pass(context, "tf.data", name=note or "an iterator of tf.data", buffer=buffer)
+    except Exception as error:
+        context.failed("an iterator of tf.data", error)
+        return None
+
+
+def _called(plain: Any, eagerly: Callable[[], bool], *, context: Context) -> Any:
+    """`Function.__call__`: a call from a line of the script is a step of the loop around it."""
+    takers: weakref.WeakKeyDictionary[Any, FunctionSteps] = weakref.WeakKeyDictionary()
+
+    @functools.wraps(plain)
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if not context.active:
+            return plain(self, *args, **kwargs)
+        caller = sys._getframe(1)
+        if not is_users(caller.f_code.co_filename) or not eagerly():
+            return plain(self, *args, **kwargs)
+        if args and type(args[0]).__name__ == "OwnedIterator":
+            steps = takers.get(self)
+            if steps is None:
+                steps = takers[self] = FunctionSteps(self, context, iterator=args[0])
+            return steps.call(lambda iterator: plain(self, iterator, *args[1:], **kwargs), args[0])
+        begin_s = time.perf_counter()
+        result = plain(self, *args, **kwargs)
+        end_s = time.perf_counter()
+        thread = threading.get_ident()
+        loops = context.timeline.loops
+        key = ("call", caller.f_code, caller.f_lineno, thread)
+        loop = loops.get(key)
+        if loop is None and len(loops) < MOST_LOOPS:
+            loop = context.timeline.loop(key, name=f"{getattr(self, '_name', '')}()", kind="call", thread=thread)
+            loop.waits, loop.buffer, loop.where = "none", 0, site_of(caller)
+        if loop is not None:
+            keep(loop, Step(begin_s, end_s, 0.0), most=context.most)
+        return result
+
+    return call

@@ -1,0 +1,59 @@
+"""Sees every `torch.utils.data.DataLoader` that is iterated over."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from fastfeed.diagnose.hooks.context import Context
+from fastfeed.passing import Pass
+
+MODULES = ("torch.utils.data.dataloader",)
+STEPS = "_fastfeed_steps"
+
+
+def install(module: Any, context: Context) -> Callable[[], None]:
+    """Patches `__next__` of the loader's iterators, so that they stay what they are."""
+    kind = module._BaseDataLoaderIter
+    original = kind.__next__
+
+    def __next__(self: Any) -> Any:
+        steps = self.__dict__.get(STEPS)
+        if steps is None:
+            if not context.active:
+                return original(self)
+            steps = self.__dict__[STEPS] = _pass(self, context)
+        # Nothing that lives longer may hold the iterator: its workers end when the last reference to it goes.
+        return steps.take(partial(original, self))
+
+    kind.__next__ = __next__
+
+    def uninstall() -> None:
+        kind.__next__ = original
+
+    return uninstall
+
+
+def _pass(iterator: Any, context: Context) -> Pass:
+    try:
+        workers = iterator._num_workers
+        buffer = workers * iterator._prefetch_factor if workers else 0
+    except Exception as error:  # another version, or somebody's own iterator
+        context.failed("what a DataLoader makes ahead", error)
+        return Pass(context, "torch", name="DataLoader", buffer=None, ahead=False)
+    steps = Pass(context, "torch", name=f"DataLoader(num_workers={workers})", buffer=buffer)
+    steps.of = id(iterator._dataset)
+    steps.idle = partial(_idle, weakref.ref(iterator))
+    steps.copies = not workers  # what comes from a worker is new
+    return steps
+
+
+def _idle(ref: weakref.ref[Any]) -> bool:
+    """Whether the workers have made all that they were asked for."""
+    iterator = ref()
+    try:
+        return iterator is None or iterator._data_queue.qsize() >= iterator._tasks_outstanding
+    except Exception:  # another version: nobody can say
+        return True

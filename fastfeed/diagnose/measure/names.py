@@ -1,0 +1,71 @@
+"""Which threads Python knows: their kernel's numbers, their names, and the tracebacks of those that died."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import threading
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+SCAN = 2048  # bytes of the C library's thread descriptor; the number is at 720 in glibc for x86-64
+
+
+class Names:
+    """Finds threads by `threading.get_ident()`."""
+
+    def __init__(self) -> None:
+        self._offset = self._find()
+
+    def tid(self, ident: int) -> int:
+        """The kernel's number of a thread that holds Python frames now; 0 if unknown."""
+        thread = threading._active.get(ident)  # type: ignore[attr-defined]
+        if thread is not None and thread.native_id:
+            return int(thread.native_id)
+        # from the thread's descriptor in memory, which is there as long as the thread has frames
+        return ctypes.c_int.from_address(ident + self._offset).value if self._offset >= 0 else 0
+
+    def name(self, ident: int) -> str:
+        """As the script calls it; "" for a thread that Python did not start."""
+        thread = threading._active.get(ident)  # type: ignore[attr-defined]
+        return "" if thread is None or isinstance(thread, threading._DummyThread) else str(thread.name)
+
+    @staticmethod
+    def _find() -> int:
+        """Where the C library keeps the number, as this thread's own descriptor shows; -1 if nowhere."""
+        own, number = threading.get_ident(), threading.get_native_id()
+        if os.uname().machine not in ("x86_64", "aarch64"):
+            return -1
+        # glibc's descriptor begins at the ident; musl's does too, and is shorter, so that no more is read than needed
+        for offset in range(0, SCAN, 4):
+            if ctypes.c_int.from_address(own + offset).value == number:
+                return offset
+        return -1
+
+
+class Deaths:
+    """Remembers the tracebacks of threads that died, and passes them on to whoever printed them before."""
+
+    def __init__(self) -> None:
+        self.texts: dict[int, tuple[str, str]] = {}  # the name and the traceback, by threading.get_ident()
+        self._before: Callable[[Any], Any] | None = None
+
+    def install(self) -> None:
+        """From here on."""
+        self._before = threading.excepthook
+        threading.excepthook = self._hook
+
+    def remove(self) -> None:
+        """Leaves the hook alone where somebody has put another one before it."""
+        if threading.excepthook == self._hook and self._before is not None:
+            threading.excepthook = self._before
+
+    def _hook(self, args: threading.ExceptHookArgs) -> None:
+        with contextlib.suppress(Exception):
+            if args.thread is not None and args.thread.ident is not None and args.exc_type is not SystemExit:
+                lines = traceback.format_exception(args.exc_type, args.exc_value, args.exc_traceback)
+                self.texts[args.thread.ident] = args.thread.name, "".join(lines)
+        if self._before is not None:
+            self._before(args)

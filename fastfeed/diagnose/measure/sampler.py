@@ -1,0 +1,247 @@
+"""Watches the process that it runs in: one thread, which samples all others, and asks py-spy about child processes."""
+
+from __future__ import annotations
+
+import _thread
+import contextlib
+import os
+import sys
+import threading
+import time
+from collections.abc import Mapping, Set
+
+from fastfeed.diagnose.evidence import Machine, Part, Place, Task
+from fastfeed.diagnose.measure import lock, loops, procfs
+from fastfeed.diagnose.measure.children import Children
+from fastfeed.diagnose.measure.gpu import Gpus
+from fastfeed.diagnose.measure.loops import parts_of
+from fastfeed.diagnose.measure.machine import MachineLog
+from fastfeed.diagnose.measure.names import Deaths, Names
+from fastfeed.diagnose.measure.places import Places
+from fastfeed.diagnose.measure.pools import pools_of
+from fastfeed.diagnose.measure.procfs import Reader
+from fastfeed.diagnose.measure.repeats import repeated_loop
+from fastfeed.diagnose.measure.spy import Spy, Stacks
+from fastfeed.diagnose.measure.tasks import Cast, settled, thread_tasks
+from fastfeed.diagnose.measure.threads import Threads
+from fastfeed.diagnose.measure.turns import SAMPLED, Turns
+from fastfeed.timeline import Loop, Timeline
+
+NAP_S, LONGEST_NAP_S = 0.02, 0.25
+SHARE = 0.007  # of a core, for the sampler's thread
+SELDOM = 8  # samples between looks at what changes slowly
+FIND_S = 1.0  # between looks for new threads and children, at least
+FIND_SHARE = 0.002  # of a core, for these
+STOP_S = 5.0
+
+
+class Sampler:
+    """Watches from `start` to `stop`; what it tells is of the time since `begin`, the end of the warm-up.
+
+    `loop`: threading.get_ident() of the training loop's thread, the main thread's if None. `program`: py-spy's path,
+    found by itself if None, "" for none. Its own thread is unknown to `threading`, so that a script which counts its
+    threads counts as before.
+    """
+
+    def __init__(self, loop: int | None = None, *, program: str | None = None) -> None:
+        self.loop = loop or threading.main_thread().ident or 0
+        self._reader, self._names, self._places = Reader(), Names(), Places()
+        self._threads = Threads(self._reader, self._names)
+        self._children, self._machine, self._gpus = Children(self._reader), MachineLog(), Gpus()
+        self._deaths = Deaths()
+        self._program = program
+        self._spy = Spy(self._places, program="")
+        self._mutex = threading.Lock()
+        self._over, self._ended = threading.Event(), threading.Event()
+        self._late: list[float] = []
+        self._found_s = time.perf_counter()
+        self._cost_s = 0.0  # of a sample
+        self._pause_s = FIND_S
+        self._used_s = self._used_before_s = 0.0
+        self.ours: Set[int] = set()  # threads beside the sampler's that are no part of the script, by their idents
+        self._broken = ""
+        self._unclear: list[str] = []
+
+    def __enter__(self) -> Sampler:
+        self.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        """Begins to sample."""
+        self._spy = Spy(self._places, program=self._program)
+        self._deaths.install()
+        _thread.start_new_thread(self._run, ())
+
+    def stop(self) -> None:
+        """Ends within a sample; what was seen can still be asked for."""
+        with contextlib.suppress(RuntimeError):
+            self.refresh()
+        self._over.set()
+        self._ended.wait(STOP_S)
+        self._deaths.remove()
+        self._spy.stop()
+        self._gpus.stop()
+        self._threads.close()
+        self._children.close()
+
+    def begin(self) -> None:
+        """Forgets what was seen until now."""
+        with self._mutex:
+            self._threads.loop = self.loop
+            self._threads.begin()
+            self._children.begin()
+            self._spy.begin()
+            self._machine.begin()
+            self._gpus.begin()
+            self._late.clear()
+            self._found_s = time.perf_counter()
+            self._used_before_s = self._used_s
+
+    def tasks(self) -> tuple[Task, ...]:
+        """The threads of this process, its native pools as one, and its child processes."""
+        self.refresh()
+        with self._mutex:
+            cast = self._cast()
+            own = thread_tasks(self._threads.logs.values(), cast)
+            return tuple(settled(own + self._children.tasks(self._spy, self._places), self._threads.logs))
+
+    def machine(self) -> Machine:
+        """The machine."""
+        self.refresh()
+        with self._mutex:
+            used = [log.last.since(log.first)[:2] for log in self._threads.logs.values()]
+            used += [log.total()[:2] for log in self._children.logs.values()]
+            own = {os.getpid(), *self._children.logs}
+            return self._machine.machine(used, own=own, gpus=self._gpus.gpus())
+
+    def lock(self) -> tuple[float | None, float | None]:
+        """By how much the sampler got the interpreter lock too late: the median and the 90 % quantile."""
+        with self._mutex:
+            return lock.quantile(self._late, 0.5), lock.quantile(self._late, 0.9)
+
+    def pools(self) -> Mapping[str, int]:
+        """Threads that native libraries run a call in, as they say."""
+        return pools_of(sys.modules)
+
+    def parts(self, loop: int | None = None, where: str | None = None) -> tuple[Part, ...]:
+        """Where the loop's thread spends its time; `where`: "train.py:41", the loop's line, if it is known."""
+        with self._mutex:
+            looks = [look for _, look in self._threads.trace]
+            found, self._unclear = parts_of(looks, self._cast(), where=where)
+            return found
+
+    def repeated(self) -> Loop | None:
+        """The loop of a script that nobody hooks, with the steps that can be told apart by samples; else None."""
+        with self._mutex:
+            return repeated_loop(self._threads.trace, self._threads.counts, cast=self._cast())
+
+    @property
+    def samples(self) -> int:
+        """How often it has looked."""
+        return self._threads.samples
+
+    def turning(self, timeline: Timeline) -> Turns | None:
+        """The turns of that loop, for whoever starts to look at them; None if there is none."""
+        with self._mutex:
+            looks, cast = [look for _, look in self._threads.trace], self._cast()
+            found = loops.loop_lines(looks, cast)
+            if found is None:
+                return None
+            file, users = self._places.file(found.code.co_filename)
+            place = Place(found.code.co_name, file, found.lines.start, users)
+            loop = timeline.loop(("sampled", found.code), name=f"the loop in {place}", kind=SAMPLED, thread=self.loop)
+            loop.where = f"{file}:{found.lines.start}"
+            return Turns(timeline, loop, of=found)
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """What could not be measured, and why."""
+        with self._mutex:
+            texts = self._spy.missing(self._children.pythons()) + self._unclear
+            schedstat, syscall = procfs.readable(os.getpid(), os.getpid())
+            if not schedstat:
+                texts.append("scheduling delay: /proc/self/task/*/schedstat cannot be read")
+            if not syscall:
+                texts.append("system calls: /proc/self/task/*/syscall cannot be read, waits are told by stacks")
+            return tuple(filter(None, [*texts, self._gpus.missing, self._broken]))
+
+    @property
+    def overhead_s(self) -> float:
+        """CPU seconds of the sampler, and of py-spy."""
+        with self._mutex:
+            return self._used_s - self._used_before_s + self._spy.cpu_s
+
+    def refresh(self) -> None:
+        """Brings the counters up to date."""
+        with self._mutex:
+            if not self._over.is_set():
+                self._find()
+
+    def _cast(self) -> Cast:
+        threads, tid = self._threads, self._names.tid(self.loop)
+        holders = self._spy.holders.get(os.getpid(), Stacks())
+        log = threads.logs.get(tid)
+        ready = 0.0
+        if log is not None:
+            used = log.last.since(log.first)
+            native_s = used.cpu_s - log.wall_s * sum(holders.seen[tid].values()) / max(holders.looks, 1)
+            ready = used.queued_s / (max(native_s, 0.0) + used.queued_s + 1e-9)
+        names = self._deaths.texts
+        return Cast(self.loop, threads.samples, threads.late, holders, self._places, tid, ready, names)
+
+    def _find(self, *, fully: bool = True) -> None:
+        now_s = time.perf_counter()
+        self._threads.find(now_s - self._found_s, fully=fully)
+        self._children.find(now_s - self._found_s, fully=fully)
+        self._found_s = now_s
+
+    def _run(self) -> None:
+        self._threads.ours.add(threading.get_native_id())
+        try:
+            self._sample()
+        except Exception as error:  # the script goes on without us
+            self._broken = f"samples: the sampler broke off with {error!r}"
+        finally:
+            self._ended.set()
+
+    def _sample(self) -> None:
+        schedstat = f"/proc/self/task/{threading.get_native_id()}/schedstat"
+        own = os.open(schedstat, os.O_RDONLY | os.O_CLOEXEC) if os.path.exists(schedstat) else -1
+        count = 0
+        try:
+            while not self._over.is_set():
+                nap_s = min(max(NAP_S, self._cost_s / SHARE), LONGEST_NAP_S)
+                queued_s, asleep_s = self._queued(own), time.perf_counter()
+                time.sleep(nap_s)
+                woke_s = time.perf_counter()
+                late_s = woke_s - asleep_s - nap_s - (self._queued(own) - queued_s)
+                with self._mutex:
+                    self._look(woke_s, late_s)
+                count += 1
+                if count % SELDOM == 0:
+                    used_s = time.thread_time()
+                    self._cost_s += 0.3 * ((used_s - self._used_s) / SELDOM - self._cost_s)
+                    self._used_s = used_s
+        finally:
+            if own >= 0:
+                os.close(own)
+
+    def _look(self, now_s: float, late_s: float) -> None:
+        self._late.append(max(late_s, 0.0))
+        self._threads.ours |= {self._names.tid(ident) for ident in set(self.ours)}
+        self._threads.look(now_s, late_s=late_s)
+        self._children.look()
+        if now_s - self._found_s > self._pause_s:
+            begun_s = time.thread_time()
+            self._find(fully=False)
+            self._pause_s = max(FIND_S, (time.thread_time() - begun_s) / FIND_SHARE)
+            self._gpus.look()
+        if len(self._late) % SELDOM == 0:
+            self._spy.look(self._children.pythons())
+
+    def _queued(self, fd: int) -> float:
+        words = self._reader.read(fd).split()
+        return int(words[1]) / 1e9 if len(words) > 1 else 0.0

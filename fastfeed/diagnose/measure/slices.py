@@ -1,0 +1,173 @@
+"""What each statement of a training loop is for, from its source: input, step or the rest; pure functions."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from fastfeed.diagnose.measure.callee import dotted
+
+STEP = re.compile(
+    r"^(run|fit|backward|step|forward|minimize|update|optimize|compute|consume|learn|model|net|network|loss|criterion)$"
+    r"|train|step$|_step_|backward|forward|^loss|loss$|loss_fn|optimi[sz]er|apply_grad|GradientTape|^grads?$|gradient|zero_grad|model$"
+)
+INPUT = re.compile(
+    r"^(__next__|next|get|load|read|make|fetch|decode|sample|generate|produce|prepare|preprocess|augment|collate|batch|"
+    r"dequeue|pull|take|recv|receive|choice|permutation|stack|concatenate|open|parse|crop|resize|draw)(_|\d|$)|"
+    r"_(batch|data|input|inputs|batches)$|^get_|loader"
+)
+COUNTS = frozenset(("range", "count"))
+WALKS = frozenset(("enumerate", "zip", "iter", "tqdm", "reversed", "list"))
+Loop = ast.For | ast.AsyncFor | ast.While
+Nested = (ast.If, ast.With, ast.AsyncWith, ast.Try, ast.For, ast.AsyncFor, ast.While)
+
+
+class Statement(NamedTuple):
+    """A statement of a loop's body, or the head of a compound one. `inner`: names that are called to make arguments."""
+
+    first: int
+    last: int
+    reads: frozenset[str]
+    writes: frozenset[str]
+    calls: frozenset[str]
+    inner: frozenset[str]
+    head: bool = False  # of the loop itself, which asks an iterator
+
+
+def loops_in(tree: ast.AST, first: int, *, last: int) -> list[Loop]:
+    """The loops between two lines, the outer ones first."""
+    found = [node for node in ast.walk(tree) if isinstance(node, Loop) and first <= node.lineno <= last]
+    return sorted(found, key=lambda node: (node.lineno, -(node.end_lineno or 0)))
+
+
+def statements(loop: Loop) -> list[Statement]:
+    """All of them, flat, the loop's own head first."""
+    return [_head(loop), *_flat(loop.body)]
+
+
+def _head(loop: Loop) -> Statement:
+    if isinstance(loop, ast.While):
+        return _statement(loop.test, first=loop.lineno, last=_end(loop.test))
+    found = _statement(loop.iter, first=loop.lineno, last=_end(loop.iter))
+    return found._replace(writes=_names(loop.target, ast.Store), head=not _only_counts(loop.iter))
+
+
+def _only_counts(node: ast.expr) -> bool:
+    if not isinstance(node, ast.Call):
+        return False
+    name = dotted(node.func).rpartition(".")[2]
+    return name in COUNTS or (name in WALKS and bool(node.args) and all(map(_only_counts, node.args)))
+
+
+def _flat(body: Sequence[ast.stmt]) -> Iterator[Statement]:
+    for node in body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            continue
+        if not isinstance(node, Nested):
+            yield _statement(node, first=node.lineno, last=_end(node))
+            continue
+        heads: list[ast.AST] = [getattr(node, name) for name in ("test", "iter") if hasattr(node, name)]
+        heads += [item.context_expr for item in getattr(node, "items", ())]
+        for head in heads:
+            target = getattr(node, "target", None)
+            found = _statement(head, first=node.lineno, last=_end(head))
+            yield found._replace(writes=_names(target, ast.Store)) if target is not None else found
+        for name in ("body", "orelse", "finalbody"):
+            yield from _flat(getattr(node, name, ()))
+        for handler in getattr(node, "handlers", ()):
+            yield from _flat(handler.body)
+
+
+def _statement(node: ast.AST, *, first: int, last: int) -> Statement:
+    calls = [one for one in ast.walk(node) if isinstance(one, ast.Call)]
+    inner = {
+        _last(one) for call in calls for part in _arguments(call) for one in ast.walk(part) if isinstance(one, ast.Call)
+    }
+    names = frozenset(map(_last, calls)) - {""}
+    reads, writes = _names(node, ast.Load), _names(node, ast.Store)
+    if isinstance(node, ast.AugAssign):
+        reads |= writes
+    return Statement(first, last, reads, writes, names, frozenset(inner) - {""})
+
+
+def _arguments(call: ast.Call) -> list[ast.expr]:
+    return [*call.args, *(keyword.value for keyword in call.keywords)]
+
+
+def _last(call: ast.Call) -> str:
+    return dotted(call.func).rpartition(".")[2]
+
+
+def _names(node: ast.AST, kind: type) -> frozenset[str]:
+    return frozenset(one.id for one in ast.walk(node) if isinstance(one, ast.Name) and isinstance(one.ctx, kind))
+
+
+def _end(node: ast.AST) -> int:
+    found: int | None = getattr(node, "end_lineno", None)
+    return found or 0
+
+
+def is_step(name: str) -> bool:
+    """Whether a function of this name is a training step, or a part of one."""
+    return STEP.search(name) is not None and not INPUT.search(name)
+
+
+def kinds(loop: Loop) -> list[tuple[Statement, str]]:
+    """Each statement with "input", "step" or "host"; [] where no step is to be found.
+
+    The step are the calls with a step's name; where there is none, the last statement that uses what the input made
+    and what sleeps, as an accelerator that is only simulated does. Input is what the step's values come from,
+    backwards, and the head of a loop over anything but numbers.
+    """
+    found = statements(loop)
+    steps = [one for one in found[1:] if any(map(is_step, one.calls - one.inner)) or _nested_step(one)]
+    fed = _fed(found)
+    if not steps:
+        users = [one for one in found[1:] if one.calls and one.reads & fed and not _is_input(one)]
+        steps = [one for one in found[1:] if one in users[-1:] or "sleep" in one.calls]
+    if not steps:
+        return []
+    steps = _between(found, steps)
+    made = _backward(found, steps)
+    result = []
+    for one in found:
+        kind = "step" if one in steps else "input" if one.head or one in made or _is_input(one) else "host"
+        result.append((one, kind))
+    return result
+
+
+def _between(found: Sequence[Statement], steps: list[Statement]) -> list[Statement]:
+    """The steps, and what works between them on what they made: `loss = out.mean()` before `loss.backward()`."""
+    written = frozenset(name for one in steps for name in one.writes)
+    between = found[found.index(steps[0]) : found.index(steps[-1])]
+    return steps + [one for one in between if one not in steps and one.reads & written and not one.head]
+
+
+def _nested_step(one: Statement) -> bool:
+    """`print(train(batch))` and `losses.append(step(x))` are steps, too."""
+    return any(is_step(name) for name in one.inner)
+
+
+def _is_input(one: Statement) -> bool:
+    return bool(one.calls) and any(INPUT.search(name) for name in one.calls - one.inner) and bool(one.writes)
+
+
+def _fed(found: Sequence[Statement]) -> frozenset[str]:
+    """The names that hold data: what the loop's head and input calls write, and what comes from that."""
+    names = frozenset(name for one in found if one.head or _is_input(one) for name in one.writes)
+    for _ in found:
+        names |= frozenset(name for one in found if one.reads & names for name in one.writes)
+    return names
+
+
+def _backward(found: Sequence[Statement], steps: Sequence[Statement]) -> list[Statement]:
+    """The statements that make what the steps use, but for the steps themselves and plain counting."""
+    wanted = frozenset(name for one in steps for name in one.reads)
+    made: list[Statement] = []
+    for _ in found:
+        more = [one for one in found if one not in made and one not in steps and one.writes & wanted and one.calls]
+        made += more
+        wanted |= frozenset(name for one in more for name in one.reads)
+    return [one for one in made if not (one is found[0] and not one.head)]

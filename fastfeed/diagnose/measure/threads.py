@@ -1,0 +1,205 @@
+"""The threads of this process: a look at all of them at one moment, and what many looks say of each."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections import Counter, deque
+from types import FrameType
+from typing import NamedTuple
+
+from fastfeed.diagnose.measure import lock, procfs
+from fastfeed.diagnose.measure.names import Names
+from fastfeed.diagnose.measure.places import Spot
+from fastfeed.diagnose.measure.procfs import Counters, Reader, ThreadFiles
+
+TRACE = 50_000  # samples of the loop's thread that are kept in order
+DEEP = 200  # frames
+Counts = dict[str, int]  # of a module's variables: the integers
+
+
+class Look(NamedTuple):
+    """A thread at one moment. `stack`: the innermost spot first. `holder`: it probably held the interpreter lock until
+    the sampler asked for it."""
+
+    stack: tuple[Spot, ...]
+    call: str
+    target: str
+    disk: bool
+    late: bool
+    holder: bool = False
+
+
+class ThreadLog:
+    """One thread while it is watched."""
+
+    def __init__(self, tid: int, name: str) -> None:
+        self.tid, self.name = tid, name
+        self.foreign = not name  # not started by Python
+        self.ident = 0  # 0: it never had Python frames
+        self.files = ThreadFiles(os.getpid(), tid)
+        self.first = self.last = Counters()
+        self.looks: Counter[Look] = Counter()
+        self.credit = 0.0  # late samples before which it held the lock
+        self.wall_s = 0.0
+        self.gone = False
+        self._cpu_s = 0.0
+
+    def begin(self) -> None:
+        """Forgets what was."""
+        self.looks.clear()
+        self.first, self.credit, self.wall_s = self.last, 0.0, 0.0
+
+    def count(self, reader: Reader) -> None:
+        """Reads the counters that change quickly."""
+        stat = self.files.read("stat", reader)
+        if not stat:
+            self.gone = True
+            return
+        slow = self.last[4:]
+        now = procfs.times(stat, self.files.read("schedstat", reader))
+        self.last = Counters(*now[:4], *slow)
+        self._cpu_s = now.cpu_s
+
+    def count_seldom(self) -> None:
+        """Reads the rest."""
+        found = procfs.seldom(self.files.folder)
+        if any(found):
+            self.last = Counters(*self.last[:4], *found)
+
+    def cpu_since(self, reader: Reader) -> float:
+        """Seconds on a core since the last call, or the last count."""
+        words = self.files.read("schedstat", reader).split()
+        now = int(words[0]) / 1e9 if words else 0.0
+        before, self._cpu_s = self._cpu_s, now
+        return now - before if before else 0.0
+
+
+class Threads:
+    """All threads of this process but ours."""
+
+    def __init__(self, reader: Reader, names: Names) -> None:
+        self._reader, self._names = reader, names
+        self.loop = 0  # the ident of the loop's thread
+        self.logs: dict[int, ThreadLog] = {}
+        self.ours: set[int] = {0}  # tids
+        self.samples = self.late = 0
+        self.trace: deque[tuple[float, Look]] = deque(maxlen=TRACE)  # of the loop's thread
+        self.counts: deque[Counts] = deque(maxlen=TRACE)  # of the script's module, beside the trace
+        self._targets: dict[int, str] = {}
+
+    def begin(self) -> None:
+        """Counters from here on; threads that are gone are forgotten."""
+        self.find(0.0)
+        for tid in [tid for tid, log in self.logs.items() if log.gone]:
+            self.logs.pop(tid)
+        for log in self.logs.values():
+            log.begin()
+        self.samples = self.late = 0
+        self.trace.clear()
+        self.counts.clear()
+
+    def find(self, passed_s: float, *, fully: bool = True) -> None:
+        """Looks for new threads, and at the counters of all (`fully`: at those, too, that cost more); `passed_s` since
+        the last time."""
+        self._targets.clear()
+        tids = procfs.threads_of("self") - self.ours
+        for tid in tids - self.logs.keys():
+            self.logs[tid] = ThreadLog(tid, "")
+        for tid, log in self.logs.items():
+            if tid in tids:
+                log.count(self._reader)
+                if fully or not log.wall_s:
+                    log.count_seldom()
+                log.wall_s += passed_s
+            elif not log.gone:
+                log.gone = True
+                log.wall_s += passed_s / 2  # nobody saw when
+                log.files.close()
+
+    def look(self, now_s: float, *, late_s: float) -> None:
+        """A sample: where each thread with Python frames is, and what it waits for."""
+        late = late_s > lock.LATE_S
+        self.samples += 1
+        self.late += late
+        counts: Counts = {}
+        seen: list[tuple[ThreadLog, Look]] = []
+        for ident, frame in sys._current_frames().items():
+            if ident == self.loop:
+                counts = counts_of(frame)
+            tid = self._names.tid(ident)
+            if tid not in self.ours:
+                log = self._log(tid, ident)
+                seen.append((log, self._seen(log, frame, late=late)))
+        if late:
+            seen = self._blame(seen, late_s)
+        for log, look in seen:
+            log.looks[look] += 1
+            if log.ident == self.loop:
+                self.trace.append((now_s, look))
+                self.counts.append(counts)
+
+    def _blame(self, seen: list[tuple[ThreadLog, Look]], late_s: float) -> list[tuple[ThreadLog, Look]]:
+        """Finds who held the interpreter lock."""
+        wanting = [lock.Wanting(log.cpu_since(self._reader), look.call == "futex") for log, look in seen]
+        shares = lock.holders(wanting, late_s)
+        for (log, _), share in zip(seen, shares, strict=True):
+            log.credit += share
+        return [(log, look._replace(holder=share > 0.5)) for (log, look), share in zip(seen, shares, strict=True)]
+
+    def _log(self, tid: int, ident: int) -> ThreadLog:
+        log = self.logs.get(tid)
+        if log is None:
+            log = self.logs[tid] = ThreadLog(tid, "")
+            log.count(self._reader)
+            log.first = log.last
+        if not log.ident:
+            log.files.keep()
+            log.ident, log.name = ident, self._names.name(ident)
+            log.foreign = not log.name
+        return log
+
+    def _seen(self, log: ThreadLog, frame: FrameType, *, late: bool) -> Look:
+        call, first = procfs.call_of(log.files.read("syscall", self._reader))
+        disk, target = False, ""
+        if call != procfs.RUNNING and call not in procfs.NEVER_DISK:
+            state = procfs.state_char(log.files.read("stat", self._reader))
+            disk = state == "D"
+            if state == "R":
+                call = procfs.RUNNING
+        if call in ("read", "write", "readv", "writev"):
+            target = self._target(first)
+        elif call == "select" and first == 0:
+            call = "sleep"  # how time.sleep was made before Python 3.11
+        return Look(stack_of(frame), call, target, disk, late)
+
+    def _target(self, fd: int) -> str:
+        if fd not in self._targets:
+            self._targets[fd] = procfs.target_of("self", fd)
+        return self._targets[fd]
+
+    def close(self) -> None:
+        """Closes all files."""
+        for log in self.logs.values():
+            log.files.close()
+
+
+def stack_of(frame: FrameType | None) -> tuple[Spot, ...]:
+    """The spots of a stack, the innermost first; the frames themselves are not kept, nor what they hold."""
+    found: list[Spot] = []
+    while frame is not None and len(found) < DEEP:
+        found.append((frame.f_code, frame.f_lasti))
+        frame = frame.f_back
+    return tuple(found)
+
+
+def counts_of(frame: FrameType | None) -> Counts:
+    """The integers of the script's own module, if its body is on the stack; a function's variables are not read, for
+    that would keep what they hold."""
+    while frame is not None:
+        if frame.f_code.co_name == "<module>" and frame.f_globals.get("__name__") == "__main__":
+            names = frame.f_code.co_names
+            values = ((name, frame.f_globals.get(name)) for name in names)
+            return {name: value for name, value in values if type(value) is int}
+        frame = frame.f_back
+    return {}

@@ -1,0 +1,107 @@
+"""The per-user socket of a process that has runners: one line of JSON for each connection; and who asks there."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import struct
+from pathlib import Path
+from typing import Any
+
+from fastfeed.errors import OptionError
+from fastfeed.live.folders import check, socket_folders, usable
+
+ASK_S = 1.0
+MOST_NBYTES = 2**24
+PATH_NBYTES = 107  # of a UNIX socket's name; see unix(7)
+
+
+def serve() -> tuple[socket.socket, Path]:
+    """A listening socket of mode 0600 in a folder of mode 0700, named by the pid. Raises OSError."""
+    folder = usable(socket_folders())
+    path = folder / f"{os.getpid()}.sock"
+    if len(os.fsencode(path)) > PATH_NBYTES:
+        raise OSError(f"{path} is too long for the name of a socket")
+    for left in folder.glob("*.sock"):  # of processes that were killed
+        if left == path or _alone(left):
+            with contextlib.suppress(OSError):
+                left.unlink()
+    door = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        door.bind(str(path))  # nobody else can enter the folder meanwhile
+        path.chmod(0o600)
+        door.listen(64)
+    except BaseException:
+        door.close()
+        raise
+    return door, path
+
+
+def same_user(conn: socket.socket) -> bool:
+    """Whether who has connected is this user."""
+    size = struct.calcsize("iII")
+    _, uid, _ = struct.unpack("iII", conn.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size))
+    return bool(uid == os.geteuid())
+
+
+def jobs() -> dict[int, dict[str, Any]]:
+    """By pid: what every process of this user that has runners answers. Sockets of those that were killed go."""
+    found: dict[int, dict[str, Any]] = {}
+    for path in _sockets():
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+            try:
+                answer = _ask(path)
+            except ConnectionRefusedError:
+                path.unlink()
+                continue
+            found[int(answer["pid"])] = answer
+    return found
+
+
+def ask(pid: int) -> dict[str, Any] | None:
+    """What a process answers; None where it has no socket, or nobody answers there."""
+    for path in _sockets():
+        if path.stem == str(pid):
+            with contextlib.suppress(OSError, ValueError):
+                return _ask(path)
+    return None
+
+
+def _sockets() -> list[Path]:
+    """Only in folders of this user's own: elsewhere anybody could answer."""
+    found: list[Path] = []
+    for folder in dict.fromkeys(socket_folders()):
+        with contextlib.suppress(OSError):
+            check(folder)
+            found += sorted(folder.glob("*.sock"))
+    return found
+
+
+def _ask(path: Path) -> dict[str, Any]:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as conn:
+        conn.settimeout(ASK_S)
+        conn.connect(str(path))
+        data = bytearray()
+        while part := conn.recv(2**16):
+            data += part
+            if len(data) > MOST_NBYTES:
+                raise ValueError("too much")
+    answer = json.loads(data)
+    if not isinstance(answer, dict) or not isinstance(answer.get("runners"), list):
+        raise OptionError(f"{path} gave something else than what a FeedRunner's process says")
+    return answer
+
+
+def _alone(path: Path) -> bool:
+    """Whether nobody listens there any more."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as conn:
+        conn.settimeout(0.1)
+        try:
+            conn.connect(str(path))
+        except ConnectionRefusedError:
+            return True
+        except OSError:
+            return False
+    return False

@@ -1,0 +1,70 @@
+"""Hooks installed for a while, on a clock that tests turn, with experiments that tests order."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+from collections.abc import Iterator
+from typing import Any
+
+from fastfeed.diagnose.hooks.context import Context
+from fastfeed.timeline import Loop, Timeline
+
+
+class Clock:
+    """Stands in for a hook's `time`: it goes on only when told to."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def perf_counter(self) -> float:
+        return self.now
+
+    def __call__(self) -> float:
+        return self.now
+
+    def advance(self, seconds: float) -> None:
+        self.now += seconds
+
+
+class Every:
+    """Experiments: a burst at each `n`-th step."""
+
+    def __init__(self, n: int) -> None:
+        self.n, self.asked, self.bursts = n, 0, 0
+
+    def may(self, loop: Loop) -> bool:
+        self.asked += 1
+        return self.asked % self.n == 0
+
+    def spent(self, seconds: float) -> None:
+        self.bursts += 1
+
+    def run(self, steps: Any, get: Any) -> None:
+        """Of loops that we do not experiment with ourselves."""
+
+
+@contextlib.contextmanager
+def watched(module: str, *hooks: str, experiments: Any = None) -> Iterator[Context]:
+    """The hooks of a module are in place; afterwards nothing may have failed in them."""
+    context = Context(Timeline())
+    context.experiments = experiments
+    found = importlib.import_module(module)
+    undos = [importlib.import_module(f"fastfeed.diagnose.hooks.{hook}").install(found, context) for hook in hooks]
+    try:
+        yield context
+    finally:
+        for undo in undos:
+            undo()
+    assert context.missing == []
+    assert context.asking == {}
+
+
+def loops(context: Context, kind: str) -> list[Loop]:
+    """The loops of a kind."""
+    return [loop for loop in context.timeline.loops.values() if loop.kind == kind]
+
+
+def kinds(context: Context) -> set[str]:
+    """Of the marks."""
+    return {mark.kind for mark in context.timeline.marks}

@@ -1,0 +1,66 @@
+"""An observer that says what it was told, on stderr, in lines that begin with SAID; and scripts that run under it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from fastfeed.diagnose.hooks.context import Context
+from fastfeed.diagnose.launch import Plan, Seen, run
+
+SAID = "fastfeed-said: "
+ROOT = Path(__file__).parents[2]
+DRIVER = "import sys; sys.path.insert(0, {root!r}); from tests.diagnose.observing import main; main({plan!r})"
+
+
+class Says:
+    """Says what a diagnosis tells it."""
+
+    def watch(self, context: Context) -> None:
+        self.context = context
+
+    def measure(self, start_s: float) -> None:
+        self._say({"measure": start_s})
+
+    def report(self, seen: Seen) -> None:
+        loop = seen.loop
+        self._say(
+            {
+                "report": seen.why,
+                "loop": None if loop is None else [loop.kind, loop.where, loop.waits, loop.buffer],
+                "steps": 0 if loop is None else len(loop.steps),
+                "free": 0 if loop is None else sum(step.free for step in loop.steps),
+                "marks": [mark.kind for mark in seen.timeline.marks],
+                "died": seen.died,
+                "missing": seen.missing,
+            }
+        )
+
+    @staticmethod
+    def _say(what: dict[str, Any]) -> None:
+        sys.stderr.write(f"{SAID}{json.dumps(what)}\n")
+
+
+def main(plan: str) -> None:
+    """In the process of its own: what `fastfeed diagnose -- argv` does."""
+    del sys.path[0]
+    sys.exit(run(sys.argv[1:], plan=Plan(**json.loads(plan)), observer=Says()))
+
+
+def observed(*words: str, plan: Plan | None = None, **options: Any) -> tuple[int, str, str, list[dict[str, Any]]]:
+    """The exit code, the output and the errors of a script under observation, and what the observer said."""
+    driver = DRIVER.format(root=str(ROOT), plan=json.dumps(asdict(plan or Plan())))
+    code, out, err = ended(sys.executable, "-c", driver, *words, **options)
+    lines = err.splitlines(keepends=True)
+    said = [json.loads(line.removeprefix(SAID)) for line in lines if line.startswith(SAID)]
+    return code, out, "".join(line for line in lines if not line.startswith(SAID)), said
+
+
+def ended(*command: str, **options: Any) -> tuple[int, str, str]:
+    """The exit code, the output and the errors of a command."""
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False, **options)
+    return done.returncode, done.stdout, done.stderr

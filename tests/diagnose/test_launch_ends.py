@@ -1,0 +1,139 @@
+"""How a diagnosis ends: by time, with the script, and where the feed dies."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from fastfeed.diagnose.launch import Launch, Plan
+from fastfeed.diagnose.script import Script
+from tests.diagnose.observing import Says, observed
+
+LOOP = """
+import os, sys, time
+from fastfeed import watch
+def main(count):
+    for i in watch(range(count)):
+        time.sleep(0.002)
+        if i == 30 and sys.argv[1:] == ["crash"]: raise ValueError("mine")
+        if i == 30 and sys.argv[1:] == ["os._exit"]: os._exit(4)
+        if i == 30 and sys.argv[1:] == ["fork"] and os.fork() == 0: count = 0; break
+    print("done", i, flush=True)
+try:
+    main(1000 if sys.argv[1:] == ["time"] else 60)
+finally:
+    print("finally")
+"""
+DEAD = """
+import queue, sys, threading
+from fastfeed import watch
+ready, gate = queue.Queue(2), threading.Event()
+threading.excepthook = lambda given: print("mine", given.exc_type.__name__, flush=True)
+def produce():
+    for i in range(20): ready.put(i)
+    if sys.argv[1] == "dead": raise ValueError("the disk is gone")
+    gate.wait()
+    ready.put(None)
+threading.Thread(target=produce, daemon=True).start()
+def told():  # stands for what comes late
+    gate.set()
+"""
+KILLED = """
+import multiprocessing, os, signal
+def produce(ready):
+    for i in range(20): ready.put(i)
+    ready.close(); ready.join_thread()
+    os.kill(os.getpid(), signal.SIGKILL)
+if __name__ == "__main__":
+    ready = multiprocessing.get_context("fork").Queue()
+    process = multiprocessing.get_context("fork").Process(target=produce, args=(ready,), daemon=True)
+    process.start()
+    while True: ready.get()
+"""
+HUNG = DEAD + "for i in watch(iter(ready.get, None)): pass\n"
+LATE = DEAD + "threading.Timer(4.0, told).start()\n" + "for i in watch(iter(ready.get, None)): pass\nprint('went on')\n"
+SHORT = Plan(seconds=1.0, warmup_s=0.2, dead_s=1.5)
+
+
+def script(folder: Path, text: str) -> str:
+    (folder / "train.py").write_text(text)
+    return str(folder / "train.py")
+
+
+def reports(said: list[dict[str, Any]]) -> list[tuple[str, bool]]:
+    return [(line["report"], line["steps"] > 5) for line in said if "report" in line]
+
+
+def test_with_the_script(tmp_path: Path) -> None:
+    path = script(tmp_path, LOOP)
+    code, out, err, said = observed(path, "crash")
+    assert (code, out, reports(said)) == (1, "finally\n", [("crash", True)])
+    assert err.endswith("ValueError: mine\n") and "launch.py" not in err
+    code, out, err, said = observed(path, "os._exit")
+    assert (code, out, err, reports(said)) == (4, "", "", [("exit", True)])
+    code, out, err, said = observed(path, "fork")
+    assert (code, sorted(out.split()), err) == (0, ["30", "59", "done", "done", "finally", "finally"], "")
+    assert reports(said) == [("end", True)], "the child says nothing"
+
+
+def test_by_time(tmp_path: Path) -> None:
+    path = script(tmp_path, LOOP)
+    code, out, err, said = observed(path, "time", plan=SHORT)
+    assert (code, out, err) == (0, "done 999\nfinally\n", "")
+    assert list(said[0]) == ["measure"]
+    assert reports(said) == [("time", True)]
+    assert said[-1]["loop"] == ["watch", "train.py:5", "exact", None]
+    code, out, err, said = observed(path, "time", plan=Plan(seconds=1.0, warmup_s=0.2, stop=True))
+    assert (code, out, err) == (0, "finally\n", "")
+    assert reports(said) == [("time", True)]
+
+
+def test_a_dead_feed(tmp_path: Path) -> None:
+    code, out, err, said = observed(script(tmp_path, HUNG), "dead", plan=SHORT)
+    assert (code, out, err) == (1, "mine ValueError\n", "")
+    assert reports(said) == [("dead", True)]
+    (died,) = said[-1]["died"]
+    assert "in produce" in died and died.endswith("ValueError: the disk is gone")
+    assert "threading.py" not in died
+
+
+def test_a_producer_that_is_killed(tmp_path: Path) -> None:
+    code, out, err, said = observed(script(tmp_path, KILLED), plan=SHORT)
+    assert (code, out, err) == (1, "", "")
+    assert said[-1]["report"] == "dead"
+    (died,) = said[-1]["died"]
+    assert died.startswith("process ") and died.endswith(" ended: SIGKILL")
+
+
+def test_a_feed_that_is_blocked(tmp_path: Path) -> None:
+    code, out, err, said = observed(script(tmp_path, LATE), "late", plan=Plan(dead_s=1.0, warmup_s=0.2))
+    assert (code, out, err) == (0, "went on\n", "")
+    assert [why for why, _ in reports(said)] == ["blocked", "end"]
+    blocked = next(line for line in said if line.get("report") == "blocked")
+    (stack,) = [text for text in blocked["died"] if "in produce" in text]
+    assert "gate.wait()" in stack
+
+
+def test_an_observer_that_fails(tmp_path: Path, capfd: Any, monkeypatch: Any) -> None:
+    """In this process, for once; and nothing of it is left."""
+    monkeypatch.setattr("sys.argv", ["fastfeed"])
+    monkeypatch.setattr("sys.path", list(__import__("sys").path))
+    monkeypatch.setitem(__import__("sys").modules, "__main__", __import__("sys").modules["__main__"])
+
+    class Fails(Says):
+        def watch(self, context: Any) -> None:
+            raise OSError("no /proc")
+
+        def report(self, seen: Any) -> None:
+            raise KeyError("a bug")
+
+    launch = Launch(Script([script(tmp_path, "print('ran')"), "x"]), plan=Plan(), observer=Fails())
+    try:
+        assert launch.run() == 0
+        launch.at_exit()
+    finally:
+        launch.close()
+    out, err = capfd.readouterr()
+    assert out == "ran\n"
+    assert err == "fastfeed: the report failed: KeyError: 'a bug'\n"
+    assert launch.context.missing[0] == "measuring: OSError: no /proc"

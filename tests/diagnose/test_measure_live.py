@@ -1,0 +1,190 @@
+"""A sampler beside threads and processes of each kind."""
+
+from __future__ import annotations
+
+import os
+import queue
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+
+import pytest
+
+from fastfeed.diagnose import evidence as ev
+from fastfeed.diagnose.evidence import Task
+from fastfeed.diagnose.measure import family, spy
+from fastfeed.diagnose.measure.sampler import Sampler
+from tests.dying import until
+
+LOOKS = 25
+NOBODY = ""  # no py-spy
+CHILD = "import time\ndef fetch():\n    while True:\n        time.sleep(0.01)\nfetch()"
+
+
+@contextmanager
+def running(work: Callable[[], None], name: str, wake: Callable[[], object]) -> Iterator[None]:
+    thread = threading.Thread(target=work, name=name, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        wake()
+        thread.join()
+
+
+def looked(sampler: Sampler, count: int = LOOKS) -> dict[str, Task]:
+    """The tasks by name, after so many more samples."""
+    sampler.begin()
+    until(lambda: sampler.samples >= count, f"{count} samples")
+    return {task.name: task for task in sampler.tasks()}
+
+
+def dominant(task: Task) -> str:
+    return max(task.busy, key=lambda state: task.busy[state])
+
+
+@pytest.fixture
+def sampler() -> Iterator[Sampler]:
+    with Sampler(program=NOBODY) as found:
+        yield found
+
+
+def test_threads_that_wait(sampler: Sampler) -> None:
+    held, over = threading.Lock(), threading.Event()
+    near, far = socket.socketpair()
+    inner, outer = os.pipe()
+    full: queue.Queue[int] = queue.Queue(1)
+    empty: queue.Queue[int] = queue.Queue()
+    full.put(1)
+    held.acquire()
+
+    def locks() -> None:
+        with held:
+            pass
+
+    def naps() -> None:
+        while not over.is_set():
+            time.sleep(0.005)
+
+    def serves() -> None:
+        near.recv(1)
+
+    kinds: dict[str, tuple[Callable[[], object], Callable[[], object]]] = {
+        ev.LOCK: (locks, held.release),
+        ev.SLEEP: (naps, over.set),
+        ev.SOCKET: (serves, lambda: far.send(b"x")),
+        ev.PIPE: (lambda: os.read(inner, 1), lambda: os.write(outer, b"x")),
+        ev.FULL: (lambda: full.put(2), full.get),
+        ev.EMPTY: (empty.get, lambda: empty.put(1)),
+    }
+    with ExitStack() as stack:
+        for name, (work, wake) in kinds.items():
+            stack.enter_context(running(work, name, wake))
+        tasks = looked(sampler)
+    for thing in (near, far):
+        thing.close()
+    os.close(inner)
+    os.close(outer)
+    assert {name: dominant(tasks[name]) for name in kinds} == {name: name for name in kinds}
+    assert tasks["MainThread"].role == ev.TRAINER
+    assert tasks[ev.SLEEP].role == ev.PRODUCER
+    assert tasks[ev.SOCKET].role == ev.FOREIGN, "others move"
+    top = tasks[ev.SOCKET].top()
+    assert top is not None
+    assert (top[0].function, top[0].users) == ("serves", True)
+
+
+def test_threads_that_work(sampler: Sampler) -> None:
+    over, data = threading.Event(), bytes(4_000_000)
+
+    def python() -> None:
+        while not over.is_set():
+            sum(i * i for i in range(1000))
+
+    def native() -> None:
+        while not over.is_set():
+            zlib.crc32(data)
+
+    with running(python, "python", over.set):
+        task = looked(sampler)["python"]
+        late_s, late_p90_s = sampler.lock()
+    over.clear()
+    assert task.share(ev.PYTHON) > task.share(ev.NATIVE)
+    assert task.cpu_s > 0
+    assert late_s is not None
+    assert late_p90_s is not None
+    assert late_p90_s >= late_s
+    with running(native, "native", over.set):
+        task = looked(sampler)["native"]
+    assert task.share(ev.NATIVE) > task.share(ev.PYTHON)
+    assert sampler.overhead_s > 0
+    assert sampler.machine().own_cpu > 0
+    assert any("py-spy is not installed" in text for text in sampler.missing)
+
+
+def test_nobody_sees_it() -> None:
+    hook, threads = threading.excepthook, threading.active_count()
+    sampler = Sampler(program=NOBODY)
+    sampler.start()
+    until(lambda: sampler.samples, "a sample")
+    assert threading.active_count() == threads
+    assert not [task for task in sampler.tasks() if task.role == ev.FEEDER]
+    sampler.stop()
+    count = sampler.samples
+    assert threading.excepthook is hook
+    assert sampler.tasks(), "what was seen can still be asked for"
+    assert sampler.samples == count
+
+
+def test_a_thread_that_dies(sampler: Sampler, monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(sampler._deaths, "_before", lambda args: said.append(args.thread.name))
+
+    def dies() -> None:
+        raise ValueError("bad record 7")
+
+    sampler.begin()
+    thread = threading.Thread(target=dies, name="reader")
+    thread.start()
+    thread.join()
+    task = next(task for task in sampler.tasks() if task.name == "reader")
+    assert "ValueError: bad record 7" in task.exit
+    assert task.role == ev.PRODUCER
+    assert said == ["reader"], "who printed it before still does"
+
+
+@pytest.mark.parametrize("program", [NOBODY, None])
+def test_a_child_process(program: str | None) -> None:
+    if program is None and not spy.find():
+        pytest.skip("py-spy is not installed")
+    with Sampler(program=program) as sampler, subprocess.Popen([sys.executable, "-c", CHILD]) as child:
+        try:
+            until(lambda: child.pid in [kin.pid for kin in family.descendants(os.getpid())], "the child")
+            until(lambda: family.descendants(os.getpid())[0].python, "its exec")
+            sampler.begin()
+
+            def task() -> Task:
+                return next(task for task in sampler.tasks() if task.pid == child.pid)
+
+            def settled() -> bool:
+                return dominant(task()) == ev.SLEEP and (task().sampled or program == NOBODY)
+
+            until(settled, "the child's sleep")
+            seen = task()
+            child.send_signal(signal.SIGKILL)
+            until(lambda: task().exit, "the child's end")
+            assert task().exit == "SIGKILL"
+        finally:
+            child.kill()
+        assert seen.role == ev.PRODUCER
+        if program is None:
+            assert any(place.function == "fetch" for stack in seen.stacks for place in stack)
+            assert sampler.overhead_s > 0
+        else:
+            assert any("stacks of child processes" in text for text in sampler.missing) or task().exit

@@ -1,0 +1,232 @@
+"""A training loop's own thread: which lines are input, which the step, and how often it turns."""
+
+from __future__ import annotations
+
+import ast
+import sys
+import textwrap
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fastfeed.diagnose import evidence as ev
+from fastfeed.diagnose.measure import slices
+from fastfeed.diagnose.measure.loops import parts_of
+from fastfeed.diagnose.measure.places import Places
+from fastfeed.diagnose.measure.procfs import RUNNING
+from fastfeed.diagnose.measure.repeats import counted, counters_of, repeated_loop, turns
+from fastfeed.diagnose.measure.spy import Stacks
+from fastfeed.diagnose.measure.tasks import ENOUGH_LOOKS, Cast
+from fastfeed.diagnose.measure.threads import Look, counts_of, stack_of
+
+LOOPS = {
+    "session": """
+        while not coordinator.should_stop():   # host
+            xs, ys = decode(next(files))       # input
+            feed = {x: xs, y: ys}              # host
+            _, loss = sess.run([op, l], feed)  # step
+            log(loss)                          # host
+    """,
+    "queue": """
+        for i in range(1000):                  # host
+            sess.run(train_op)                 # step
+            if i % 100 == 0:                   # host
+                save(i)                        # host
+    """,
+    "torch": """
+        for x, y in loader:                    # input
+            x = x.to(device)                   # input
+            optimizer.zero_grad()              # step
+            out = net(x)                       # step
+            loss = out.mean()                  # step
+            loss.backward()                    # step
+            optimizer.step()                   # step
+            losses.append(loss.item())         # host
+    """,
+    "tape": """
+        for batch in dataset:                  # input
+            with tf.GradientTape() as tape:    # step
+                loss = compute_loss(batch)     # step
+            grads = tape.gradient(loss, v)     # step
+            optimizer.apply_gradients(grads)   # step
+    """,
+    "simulated": """
+        for step in range(n):                  # host
+            batch = make_batch(step)           # input
+            time.sleep(0.02)                   # step
+    """,
+    "jax": """
+        for i, batch in enumerate(batches):    # input
+            batch = normalise(batch)           # input
+            params = update(params, batch)     # step
+    """,
+    "ahead": """
+        while True:                            # host
+            train_step(batch)                  # step
+            batch = q.get()                    # input
+    """,
+    "unnamed": """
+        for x in source:                       # input
+            z = augment(x)                     # input
+            crunch(z)                          # step
+            report()                           # host
+    """,
+}
+
+
+def parsed(code: str) -> slices.Loop:
+    loop = ast.parse(textwrap.dedent(code).strip()).body[0]
+    assert isinstance(loop, slices.Loop)
+    return loop
+
+
+@pytest.mark.parametrize("name", LOOPS)
+def test_what_each_line_is_for(name: str) -> None:
+    code = textwrap.dedent(LOOPS[name]).strip()
+    wanted = {i: line.rpartition("# ")[2] for i, line in enumerate(code.splitlines(), start=1)}
+    found = {one.first: kind for one, kind in slices.kinds(parsed(code))}
+    assert found == wanted
+
+
+def test_a_loop_without_a_step() -> None:
+    assert slices.kinds(parsed("for i in range(9):\n    total += i\n")) == []
+
+
+class Recorder:
+    """Takes a look at its caller's stack whenever it is called, as the sampler would."""
+
+    def __init__(self) -> None:
+        self.looks: list[Look] = []
+
+    def __call__(self, count: int, call: str = "sleep", holder: bool = False) -> None:
+        stack = stack_of(sys._getframe(1))
+        self.looks += [Look(stack, call, "", False, holder, holder)] * count
+
+
+LOOK = Recorder()
+
+
+def make_batch(i: int) -> list[int]:
+    LOOK(3)
+    return [i]
+
+
+def train_step(batch: list[int]) -> int:
+    LOOK(6, RUNNING)
+    return len(batch)
+
+
+def train(turns_: int, *, log: Callable[[int], None]) -> None:
+    for i in range(turns_):
+        total = train_step(make_batch(i))
+        log(total)
+
+
+def cast(loop: int = 0) -> Cast:
+    return Cast(loop, 100, 0, Stacks(), Places(), loop_tid=1)
+
+
+@pytest.fixture
+def looks() -> Iterator[list[Look]]:
+    LOOK.looks.clear()
+    train(10, log=lambda total: LOOK(1))
+    yield list(LOOK.looks)
+    LOOK.looks.clear()
+
+
+def test_the_parts_of_a_loop(looks: list[Look]) -> None:
+    parts, unclear = parts_of(looks, cast())
+    assert not unclear
+    assert {part.kind: round(part.share, 3) for part in parts} == {"input": 0.3, "step": 0.6, "host": 0.1}
+    first = train.__code__.co_firstlineno
+    assert {part.kind: part.place.line - first for part in parts} == {"input": 2, "step": 2, "host": 3}
+    by_kind = {part.kind: part for part in parts}
+    assert by_kind["input"].busy == {ev.SLEEP: 1.0}
+    assert by_kind["step"].busy == {ev.NATIVE: 1.0}
+    inner = by_kind["input"].inner
+    assert inner is not None
+    assert inner.function == "make_batch"
+
+
+def test_the_loop_may_be_known(looks: list[Look]) -> None:
+    line = train.__code__.co_firstlineno + 1
+    assert parts_of(looks, cast(), where=f"test_measure_loops.py:{line}") == parts_of(looks, cast())
+    assert parts_of(looks, cast(), where="elsewhere.py:1") == parts_of(looks, cast()), "a line that is on no stack"
+
+
+def test_what_holds_the_lock_is_seen_from_outside(looks: list[Look]) -> None:
+    """py-spy finds the thread with the lock in make_batch for half of the time, where the sampler never finds it."""
+    known = cast()
+    line = train.__code__.co_firstlineno + 2
+    stack = f"thread (1): M;train ({__file__}:{line});make_batch ({__file__}:7) {ENOUGH_LOOKS // 2}"
+    known.holders.add(stack, known.places, looks=ENOUGH_LOOKS)
+    parts, _ = parts_of(looks, known)
+    by_kind = {part.kind: part for part in parts}
+    assert by_kind["input"].share == pytest.approx(0.5 + 0.3 / 2)
+    assert by_kind["input"].busy[ev.PYTHON] == pytest.approx(0.5 / 0.65)
+    assert by_kind["step"].share == pytest.approx(0.6 / 2)
+
+
+def test_parts_that_cannot_be_told(looks: list[Look]) -> None:
+    assert parts_of(looks[:3], cast()) == ((), ["parts of the loop: too few samples of its thread"])
+    outside = [look._replace(stack=look.stack[-3:]) for look in looks]  # the test runner's frames
+    parts, unclear = parts_of(outside, cast())
+    assert not parts
+    assert "no loop of the script's own" in unclear[0]
+
+
+def test_turns_of_a_loop(looks: list[Look]) -> None:
+    """Ten turns of ten samples each; too few of them for a loop that is certain."""
+    trace = [(i * 0.02, look) for i, look in enumerate(looks)]
+    assert repeated_loop(trace, [{}] * len(trace), cast=cast()) is None
+    LOOK.looks.clear()
+    train(30, log=lambda total: LOOK(1))
+    trace = [(i * 0.02, look) for i, look in enumerate(LOOK.looks)]
+    loop = repeated_loop(trace, [{}] * len(trace), cast=cast(7))
+    assert loop is not None
+    assert (loop.kind, loop.waits, loop.thread, len(loop.steps)) == ("sampled", "modelled", 7, 28)
+    assert loop.where.endswith(f"test_measure_loops.py:{train.__code__.co_firstlineno + 1}")
+    assert loop.steps[0].end_s - loop.steps[0].begin_s == pytest.approx(0.2)
+    assert loop.steps[0].wait_s == pytest.approx(0.2 * 0.3)
+
+
+def test_turns_that_are_too_short_are_not_counted() -> None:
+    assert turns([(i * 0.02, "step", i % 2) for i in range(200)]) == []
+
+
+@given(st.integers(1, 64), st.integers(1, 50), st.integers(1, 30))
+def test_a_counter_tells_the_number_of_steps(unit: int, per_look: int, looks: int) -> None:
+    """A counter of records counts several for each step; the unit is what all of its growth is a multiple of."""
+    turns_ = [0, 1, *(1 + per_look * i for i in range(1, looks + 1))]
+    values = [unit * turn for turn in turns_]
+    times = [0.02 * i for i in range(len(values))]
+    steps = counted(times, values, kinds=["input", "step"])
+    assert len(steps) == per_look * looks
+    assert all(step.wait_s == pytest.approx((step.end_s - step.begin_s) / 2) for step in steps)
+    assert steps[-1].end_s == pytest.approx(times[-1])
+
+
+def test_a_counter_that_begins_again() -> None:
+    values = [0, 1, 2, 3, 0, 1, 2, None, 2, 3, 4]
+    assert len(counted(list(range(11)), values, kinds=["step"])) == 4
+    assert counted([0.0, 1.0], [3, 3], kinds=["step"]) == []
+    assert counted([0.0], [], kinds=["step"]) == []
+
+
+def test_counters_of_a_loop() -> None:
+    code = "for i, x in enumerate(xs):\n    n += 1\n    for j in y:\n        m += 1\n    s += f(x)\n"
+    assert counters_of(parsed(code)) == ["i", "n", "s"]
+
+
+def test_only_the_scripts_module_is_read() -> None:
+    assert counts_of(sys._getframe()) == {}
+    space: dict[str, object] = {"__name__": "__main__", "counts_of": counts_of, "sys": sys}
+    exec("i, text, flag = 7, 'x', True\nfound = counts_of(sys._getframe())", space)
+    assert space["found"] == {"i": 7}
+
+
+def test_repeats_needs_samples() -> None:
+    assert repeated_loop([], [], cast=cast(threading.get_ident())) is None

@@ -1,0 +1,155 @@
+"""Stacks from outside, child processes and roles, from recorded texts."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from fastfeed.diagnose import evidence as ev
+from fastfeed.diagnose.evidence import Place, Task
+from fastfeed.diagnose.measure import machine, spy, spy_helper
+from fastfeed.diagnose.measure.children import with_buffers, works
+from fastfeed.diagnose.measure.places import Places
+from fastfeed.diagnose.measure.procfs import Counters
+from fastfeed.diagnose.measure.spy import Spy, Stack, Stacks, reason
+from fastfeed.diagnose.measure.tasks import role_of, settled
+from fastfeed.diagnose.measure.threads import ThreadLog
+
+RAW = f"""thread (12): MainThread;<module> ({__file__}:3);decode ({__file__}:5) 7
+thread (0x0D): QueueFeederThread;wait (/usr/lib/python3/threading.py:327) 3
+py-spy> Wrote raw flamegraph data
+"""
+MINE = Place("decode", "data.py", 41, True)
+QUEUE = Place("get", "multiprocessing/queues.py", 110, False)
+DENIED = "Error: Failed to open process\nReason: Permission Denied: Try running again with elevated permissions"
+
+
+def test_folded_stacks() -> None:
+    stacks = Stacks()
+    stacks.add(RAW, Places(), looks=10)
+    assert stacks.shares() == {12: 0.7, 13: 0.3}
+    (stack,) = stacks.seen[12]
+    assert [place.function for place in stack.places] == ["<module>", "decode"]
+    assert stack.places[-1].line == 5
+    assert stack.file == __file__
+    assert Stacks().shares() == {}
+
+
+def test_why_it_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    scope = tmp_path / "ptrace_scope"
+    scope.write_text("1\n")
+    monkeypatch.setattr(spy, "PTRACE", str(scope))
+    assert "kernel.yama.ptrace_scope is 1" in reason(DENIED)
+    scope.write_text("0\n")
+    assert "CAP_SYS_PTRACE" in reason(DENIED)
+    assert reason("Error: no such process\n\n") == "Error: no such process"
+    assert reason("") == "no answer"
+
+
+def test_what_is_missing() -> None:
+    without = Spy(Places(), program="")
+    assert len(without.missing([])) == 1
+    assert "pip install fastfeed[diagnose]" in without.missing([7])[1]
+    denied = Spy(Places(), program="")
+    denied.program = "py-spy"
+    denied.all[7].error = DENIED
+    denied.all[8].looks = 25
+    assert len(denied.missing([7, 8])) == 1
+    assert "process 7 (no permission" in denied.missing([7, 8])[0]
+    assert denied.missing([8, 9])[0].startswith("stacks of 1 of 2 child processes")
+
+
+def test_the_helper_tells_of_failures() -> None:
+    """It runs what it is asked to, and what cannot be run is an answer, too."""
+    request = {"program": "/nowhere/py-spy", "pid": 1, "rate": 25, "seconds": 1, "gil": True}
+    told = spy_helper.answer(request)
+    assert (told["raw"], told["gil"]) == ("", True)
+    assert "nowhere" in told["error"]
+
+
+@pytest.mark.parametrize(
+    ("code", "told"),
+    [
+        ("print('thread (1): a (b:2) 3')", ("thread (1): a (b:2) 3\n", "")),
+        ("import sys; sys.exit('Error: denied')", ("", "Error: denied\n")),
+        (f"import sys; sys.exit('Error: {spy_helper.NOTHING} found')", ("Error: No stack counts found\n", "")),
+    ],
+)
+def test_what_a_command_says(code: str, told: tuple[str, str]) -> None:
+    run = f"import sys; sys.path.insert(0, {str(Path(spy_helper.__file__).parent)!r}); import spy_helper as h\n"
+    run += f"print(repr(h.run([sys.executable, '-c', {code!r}])))"
+    # the helper's own standard input must stay open: its end means that nobody wants the answer
+    with subprocess.Popen(
+        [sys.executable, "-c", run], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as done:
+        assert done.stdout is not None
+        assert done.stdout.read().strip() == repr(told)
+
+
+def test_a_child_that_waits_for_work() -> None:
+    """The kernel says that it polls a socket; its stack says that this is the queue of its work."""
+    seen = Counter({Stack((QUEUE,), ""): 6, Stack((MINE,), ""): 4})
+    found = with_buffers(Counter({ev.SOCKET: 30, ev.SLEEP: 20, "core": 50}), seen, cpu=0.0)
+    assert found[ev.EMPTY] == 30
+    assert found[ev.SLEEP] == 20
+    assert with_buffers(Counter({ev.SLEEP: 3}), Counter(), cpu=0.0) == {ev.SLEEP: 3}
+
+
+def test_work_of_stacks() -> None:
+    collate = Place("default_collate", "torch/utils/data/_utils/collate.py", 1, False)
+    dumps = Place("dumps", "multiprocessing/reduction.py", 1, False)
+    seen = Counter(
+        {Stack((MINE, collate), ""): 2, Stack((MINE, dumps), ""): 1, Stack((MINE,), ""): 1, Stack((), ""): 4}
+    )
+    assert works(seen) == (0.25, 0.125)
+
+
+def task(name: str, tid: int, *places: Place, role: str = ev.PRODUCER, **more: object) -> Task:
+    return Task(name, 1, tid, role, 10.0, stacks={places: 1}, **more)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("name", "place", "role"),
+    [
+        ("Thread-1", MINE, ev.PRODUCER),
+        ("QueueFeederThread", QUEUE, ev.FEEDER),
+        ("Thread-2", Place("_pin_memory_loop", "torch/utils/data/_utils/pin_memory.py", 1, False), ev.FEEDER),
+        ("Thread-3 (_handle_results)", Place("_handle_results", "multiprocessing/pool.py", 1, False), ev.FEEDER),
+        ("tqdm_monitor", Place("run", "tqdm/_monitor.py", 1, False), ev.FOREIGN),
+    ],
+)
+def test_roles(name: str, place: Place, role: str) -> None:
+    assert role_of(task(name, 1, place), name) == role
+
+
+@pytest.fixture
+def logs() -> dict[int, ThreadLog]:
+    """A thread that wakes up, and one that does not."""
+    found = {tid: ThreadLog(tid, name) for tid, name in ((1, "moves"), (2, "still"))}
+    for log in found.values():
+        log.files.close()
+    found[1].last = Counters(yields=900)
+    return found
+
+
+def test_a_heartbeat_is_no_producer(logs: dict[int, ThreadLog]) -> None:
+    trainer = task("trainer", 3, MINE, role=ev.TRAINER, busy={ev.NATIVE: 1.0})
+    waiting = task("trainer", 3, MINE, role=ev.TRAINER, busy={ev.EMPTY: 1.0})
+    moves, still = task("moves", 1, MINE), task("still", 2, MINE)
+    assert [t.role for t in settled([trainer, moves, still], logs)] == [ev.TRAINER, ev.PRODUCER, ev.FOREIGN]
+    assert settled([trainer, still], logs)[1].role == ev.FOREIGN
+    full = task("full", 2, MINE, busy={ev.FULL: 1.0})
+    assert settled([trainer, full], logs)[1].role == ev.PRODUCER
+    assert settled([waiting, still], logs)[1].role == ev.PRODUCER, "it may be the producer that hangs"
+
+
+def test_other_processes() -> None:
+    before = {1: ("init", 5.0), 2: ("ours", 1.0), 3: ("idle", 1.0)}
+    after = {1: ("init", 9.0), 2: ("ours", 9.0), 3: ("idle", 1.1), 4: ("new", 2.0)}
+    assert machine.noisy(before, after, own={2}, wall_s=10.0) == (("init", 0.4), ("new", 0.2))
+    assert 1 <= machine.cores() <= len(os.sched_getaffinity(0))

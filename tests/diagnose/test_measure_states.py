@@ -1,0 +1,197 @@
+"""What a thread does at one moment, from what the kernel and its stack say."""
+
+from __future__ import annotations
+
+import math
+import os
+import resource
+import threading
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fastfeed.diagnose import evidence as ev
+from fastfeed.diagnose.measure import family, lock, procfs, states
+from fastfeed.diagnose.measure.gpu import KIB, Gpus
+from fastfeed.diagnose.measure.pools import pools_of
+from fastfeed.diagnose.measure.states import Seen
+
+USER = ("decode", "/home/me/data.py")
+SHARE = st.floats(0, 1)
+SAMPLED = [s for s in ev.STATES if s not in (ev.PYTHON, ev.NATIVE, ev.RUNNABLE)] + [states.CORE]
+
+
+@pytest.mark.parametrize(
+    ("seen", "state"),
+    [
+        (Seen([USER], "", "running"), states.CORE),
+        (Seen([USER], "read", "read", "file", disk=True), ev.DISK),
+        (Seen([USER], "time.sleep", "sleep"), ev.SLEEP),
+        (Seen([USER], "sock.recv", "recv"), ev.SOCKET),
+        (Seen([USER], "f.read", "read", "socket"), ev.SOCKET),
+        (Seen([USER], "f.read", "read", "pipe"), ev.PIPE),
+        (Seen([USER], "select.poll", "poll"), ev.SOCKET),
+        (Seen([("_recv", "multiprocessing/connection.py"), USER], "read", "read", "socket"), ev.PIPE),
+        (Seen([USER], "process.wait", "child"), ev.PIPE),
+        (Seen([USER], "__enter__", "futex", late=True), ev.LOCK),
+        (Seen([USER], "lock.acquire", "futex"), ev.LOCK),
+        (Seen([USER], "", "futex", late=True), ev.LOCK_PYTHON),
+        (Seen([USER], "np.dot", "futex", late=True), ev.LOCK_PYTHON),
+        (Seen([USER], "np.dot", "futex"), ev.LOCK),
+        (Seen([("wait", "threading.py"), ("put", "queue.py"), USER], "acquire", "futex"), ev.FULL),
+        (Seen([("wait", "threading.py"), ("get", "queue.py"), USER], "acquire", "futex"), ev.EMPTY),
+        (Seen([("wait", "threading.py"), ("put", "queue.py"), USER], "acquire", "futex", trainer=True), ev.EMPTY),
+        (Seen([USER], "items.get", "futex"), ev.EMPTY),
+        (Seen([("wait", "threading.py"), ("_feed", "multiprocessing/queues.py")], "acquire", "futex"), ev.EMPTY),
+        (
+            Seen([("_send", "connection.py"), ("_feed", "multiprocessing/queues.py")], "write", "write", "pipe"),
+            ev.FULL,
+        ),
+        (Seen([("_send", "multiprocessing/connection.py")], "write", "write", "socket"), ev.FULL),
+        (Seen([("_call_tf_sessionrun", "tensorflow/python/client/session.py"), USER], "x", "futex"), ev.FULL),
+        (
+            Seen([("_call_tf_sessionrun", "tensorflow/python/client/session.py")], "x", "futex", trainer=True),
+            ev.LOCK,
+        ),
+        (Seen([("_wait_for_room", "/x/fastfeed/producers/handoff.py")], "wait", "futex"), ev.FULL),
+        (Seen([USER], "mystery", "call 999"), ev.OTHER),
+        # no permission for /proc/*/syscall: the stack alone
+        (Seen([USER], "time.sleep"), ev.SLEEP),
+        (Seen([USER], "sock.recv"), ev.SOCKET),
+        (Seen([("readinto", "socket.py"), USER], ""), ev.SOCKET),
+        (Seen([USER], "lock.acquire"), ev.LOCK),
+        (Seen([("wait", "threading.py"), ("put", "queue.py"), USER], "acquire"), ev.FULL),
+        (Seen([("poll", "multiprocessing/connection.py")], ""), ev.PIPE),
+        (Seen([USER], ""), ev.OTHER),
+    ],
+)
+def test_state_of_a_moment(seen: Seen, state: str) -> None:
+    assert states.state_of(seen) == state
+
+
+@given(SHARE, SHARE, SHARE, st.dictionaries(st.sampled_from(SAMPLED), st.integers(1, 99)))
+def test_shares_add_up(cpu: float, queued: float, python: float, counts: dict[str, int]) -> None:
+    busy = states.shares(counts, cpu=cpu, queued=queued, python=python)
+    assert math.isclose(sum(busy.values()), 1.0, abs_tol=1e-9)
+    assert set(busy) <= set(ev.STATES)
+    assert busy.get(ev.PYTHON, 0.0) <= cpu + 1e-9
+
+
+def test_samples_divide_only_the_time_off_the_core() -> None:
+    busy = states.shares({states.CORE: 90, ev.SLEEP: 5, ev.SOCKET: 5}, cpu=0.4, queued=0.1, python=0.3)
+    want = {ev.PYTHON: 0.3, ev.NATIVE: 0.1, ev.RUNNABLE: 0.1, ev.SLEEP: 0.25, ev.SOCKET: 0.25}
+    assert busy == pytest.approx(want)
+
+
+def test_who_held_the_lock_wants_it_back() -> None:
+    python, native, waits = lock.Wanting(0.02, True), lock.Wanting(0.02, False), lock.Wanting(0.0, True)
+    assert lock.holders([python, native, waits], 0.005) == pytest.approx([10 / 11, 1 / 11, 0.0])
+    # one that only asked for it for a moment, beside one that is still on its way to wait
+    assert lock.holders([lock.Wanting(0.0001, True), native], 0.005)[1] > 0.9
+    # nobody wants it: the holder let it go by itself, after at least that time on a core
+    assert lock.holders([native, lock.Wanting(0.001, False)], 0.005) == [1.0, 0.0]
+    assert lock.holders([], 0.005) == []
+    assert lock.held(30.0, 40, samples=100, cpu=0.25) == 0.25
+    assert lock.held(30.0, 40, samples=100, cpu=0.9) == 0.3
+    assert lock.quantile([3.0, 1.0, 2.0], 0.5) == 2.0
+    assert lock.quantile([], 0.5) is None
+
+
+def test_numbers_of_the_kernel() -> None:
+    stat = b"12 (a) b)) D 1 1 1 0 -1 64 77 0 0 0 250 50 0 0 20 0 2 0 99 0\n"
+    found = procfs.times(stat, b"5000000000 2000000000 9\n")
+    assert (found.cpu_s, found.queued_s, found.system_s, found.faults) == (5.0, 2.0, 50 / procfs.TICKS_S, 77)
+    assert procfs.times(stat, b"").cpu_s == 300 / procfs.TICKS_S
+    assert procfs.state_char(stat) == "D"
+    assert procfs.call_of(b"running\n") == (procfs.RUNNING, 0)
+    assert procfs.call_of(b"") == ("", 0)
+    assert procfs.call_of(b"99999 0x3 0x0 0x0 0x7f 0x7f\n") == ("call 99999", 3)
+    assert found.plus(found).since(found) == found
+
+
+@pytest.mark.parametrize(("status", "words"), [(0, "exit code 0"), (3 << 8, "exit code 3"), (9, "SIGKILL")])
+def test_how_a_process_ended(status: int, words: str) -> None:
+    fields = " ".join(["0"] * 48)
+    assert family.exit_of(f"7 (x) Z {fields} {status} 0".encode(), 7) == words
+    assert family.exit_of(b"", 2**30) == "gone"
+
+
+def test_native_pools() -> None:
+    def broken() -> int:
+        raise RuntimeError
+
+    info = [{"internal_api": "openblas", "num_threads": 2}, {"internal_api": "openblas", "num_threads": 4}]
+    modules = {
+        "cv2": SimpleNamespace(getNumThreads=lambda: 8),
+        "torch": SimpleNamespace(get_num_threads=broken),
+        "threadpoolctl": SimpleNamespace(threadpool_info=lambda: info),
+    }
+    assert pools_of(modules) == {"OpenCV": 8, "openblas": 4}
+    assert pools_of({}) == {}
+
+
+class Library(SimpleNamespace):
+    """NVIDIA's, as far as it is asked; of PCIe it tells what was received alone."""
+
+    NVML_PCIE_UTIL_RX_BYTES, NVML_PCIE_UTIL_TX_BYTES = 1, 0
+    busy = iter([40, 60])
+
+    def nvmlInit(self) -> None: ...
+    def nvmlShutdown(self) -> None: ...
+    def nvmlDeviceGetCount(self) -> int:
+        return 1
+
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> int:
+        return index
+
+    def nvmlDeviceGetName(self, device: int) -> bytes:
+        return b"H200"
+
+    def nvmlDeviceGetUtilizationRates(self, device: int) -> SimpleNamespace:
+        return SimpleNamespace(gpu=next(self.busy))
+
+    def nvmlDeviceGetMemoryInfo(self, device: int) -> SimpleNamespace:
+        return SimpleNamespace(used=3, total=4)
+
+    def nvmlDeviceGetPcieThroughput(self, device: int, counter: int) -> int:
+        if counter != self.NVML_PCIE_UTIL_RX_BYTES:
+            raise RuntimeError("not supported")
+        return 10
+
+
+def test_accelerators() -> None:
+    gpus = Gpus(Library())
+    gpus.look()
+    gpus.look()
+    assert gpus.gpus() == (ev.Gpu("H200", 0.5, 0.75, 10 * KIB, 0.0),)
+    gpus.stop()
+    assert gpus.gpus() == ()
+
+
+def test_a_reader_reads_again_from_the_start(tmp_path: Any) -> None:
+    file = tmp_path / "stat"
+    file.write_bytes(b"one")
+    reader = procfs.Reader()
+    with open(file, "rb") as opened:
+        assert reader.read(opened.fileno()) == b"one"
+        file.write_bytes(b"two")
+        assert reader.read(opened.fileno()) == b"two"
+    assert reader.read(-1) == b""
+
+
+def test_descriptors_are_left_to_the_script(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files are kept open only while the script has many numbers left; all can be read without that."""
+    files = procfs.ThreadFiles(os.getpid(), threading.get_native_id())
+    before = set(os.listdir("/proc/self/fd"))
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (4, 4))
+    files.keep()
+    assert set(os.listdir("/proc/self/fd")) == before
+    assert procfs.state_char(files.read("stat", procfs.Reader())) == "R"
+    files.close()
+    gone = procfs.ThreadFiles(2**30, 1)
+    gone.keep()
+    assert gone.read("stat", procfs.Reader()) == b""
+    assert procfs.threads_of(2**30) == set()

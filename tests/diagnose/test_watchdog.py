@@ -1,0 +1,111 @@
+"""Deaths of child processes, as they are noted whoever waits for them; and threads of our own that nobody sees."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from fastfeed.diagnose.hooks import children
+from fastfeed.diagnose.hooks.context import Context
+from fastfeed.diagnose.unseen import Unseen
+from fastfeed.diagnose.watchdog import Watchdog, stack_of, threads_end
+from fastfeed.timeline import Timeline
+from tests.dying import until
+
+
+@pytest.mark.parametrize(("code", "text"), [(3, "exit code 3"), (-9, "SIGKILL"), (-77, "signal 77")])
+def test_exit_codes_in_words(code: int, text: str) -> None:
+    assert children.how(code) == text
+
+
+class Popen:
+    """As multiprocessing has it: it ends at the second look."""
+
+    def __init__(self, pid: int, code: int) -> None:
+        self.pid, self.returncode, self._codes = pid, None, [None, code, code]
+
+    def poll(self, flag: int = 0) -> Any:
+        self.returncode = self._codes.pop(0) if self._codes else self.returncode
+        return self.returncode
+
+
+def test_a_process_that_multiprocessing_waits_for() -> None:
+    import multiprocessing.popen_fork as known
+
+    assert callable(known.Popen.poll), "what is patched"
+    context = Context(Timeline())
+    undo = children.install(SimpleNamespace(Popen=Popen), context)
+    try:
+        found = [[process.poll(), process.poll(0), process.poll()] for process in (Popen(7, -6), Popen(8, 0))]
+    finally:
+        undo()
+    assert found == [[None, -6, -6], [None, 0, 0]]
+    assert [text for _, text in context.died] == ["process 7 ended: SIGABRT"], "once, and only where it failed"
+
+
+def test_a_process_that_nobody_waits_for() -> None:
+    context = Context(Timeline())
+    dog = Watchdog(context, threading.get_ident(), dead_s=1e9)
+    process = subprocess.Popen([sys.executable, "-c", "import os; os._exit(9)"])
+    context.asking[threading.get_ident()] = time.perf_counter() - 60.0
+
+    def seen() -> bool:
+        assert dog.look(time.perf_counter(), None) is None
+        return bool(context.died)
+
+    until(seen, "the end of the process")
+    assert [text for _, text in context.died] == [f"process {process.pid} ended: exit code 9"]
+    assert process.wait() == 9, "it is still the script's to wait for"
+
+
+def test_a_thread_that_ends_by_an_exception(capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    context = Context(Timeline())
+    told: list[Any] = []
+    undo = threads_end(context)
+    try:
+        monkeypatch.setattr("threading.excepthook", told.append)
+
+        def fails(error: BaseException) -> None:
+            raise error
+
+        for error in (ValueError("mine"), SystemExit(1)):
+            thread = threading.Thread(target=fails, args=(error,), name="reader")
+            thread.start()
+            thread.join()
+    finally:
+        undo()
+    assert len(told) == 2, "the script's own hook is called"
+    ((_, text),) = context.died
+    assert text.startswith("thread reader ended:\nTraceback") and text.endswith("ValueError: mine")
+    assert "in fails" in text and "threading.py" not in text
+
+
+def test_threads_that_the_script_does_not_see() -> None:
+    context = Context(Timeline())
+    count, idents, looks = threading.active_count(), [], []
+
+    def work() -> None:
+        idents.append(threading.get_ident())
+        while thread.pause(0.001):
+            looks.append(threading.active_count())
+        raise OSError("the last words")
+
+    thread = Unseen(context, work, name="a look")
+    thread.start()
+    until(lambda: bool(looks), "a look")
+    assert context.ours == set(idents) == {thread.ident}
+    assert threading.active_count() == count == looks[0]
+    thread.stop(join_s=10.0)
+    assert not context.ours
+    assert context.missing == ["a look: OSError: the last words"]
+    thread.stop()
+
+
+def test_a_stack_in_words() -> None:
+    assert "in test_a_stack_in_words" in stack_of(sys._getframe())

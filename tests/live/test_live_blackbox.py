@@ -1,0 +1,254 @@
+"""A file from the first start on, gone after a good end, kept after a bad one, and never anybody's trouble."""
+
+from __future__ import annotations
+
+import errno
+import gc
+import logging
+import os
+import stat
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fastfeed import FeedRunner
+from fastfeed.errors import ProducerFailed
+from fastfeed.live import blackbox, layout
+from fastfeed.live.blackbox import BlackBox, boxes, in_use, prune
+from fastfeed.live.hub import Hub
+from fastfeed.live.postmortem import read
+from tests.dying import until
+from tests.live.places import Folders, flight, live_threads, ones
+
+
+def broken() -> Any:
+    yield from ()
+    raise ValueError("no such picture")
+
+
+def test_it_is_there_while_a_runner_runs(folders: Folders) -> None:
+    with FeedRunner(ones, threads=2) as runner:
+        next(iter(runner))
+        seen = flight(samples=3)
+        path = Path(seen.path)
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+        assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+        assert path.stat().st_size == layout.NBYTES
+        assert path.stat().st_blocks * 512 >= layout.NBYTES  # a full disk was found out
+        assert str(os.getpid()) in path.name and in_use(path)
+        assert seen.ending == "running" and seen.header.pid == os.getpid()
+        assert seen.runners == [0]
+        assert seen.events[0].text == "start threads=2"
+        assert seen.table is not None and len(seen.table.rows) == 2
+    assert folders.left() == [] and not live_threads()
+
+
+def test_a_failure_is_kept(folders: Folders) -> None:
+    runner = FeedRunner(broken)
+    with pytest.raises(ProducerFailed):
+        next(iter(runner))
+    runner.stop()
+    (path,) = boxes()
+    seen = read(path)
+    assert seen.ending == "with an error" and not in_use(path)
+    assert any("no such picture" in e.text and "failed" in e.text for e in seen.events)
+    assert seen.events[-1].text == "stopped"
+
+
+def test_a_given_path_is_kept(folders: Folders, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("FASTFEED_BLACKBOX", str(tmp_path / "flight"))
+    for _ in range(2):  # the second one begins it anew
+        with FeedRunner(ones) as runner:
+            next(iter(runner))
+    seen = read(tmp_path / "flight")
+    assert seen.ending == "cleanly"
+    assert [e.text for e in seen.events if e.runner == 0 and e.text in ("start", "stopped")] == ["start", "stopped"]
+
+
+def test_two_processes_with_one_path(tmp_path: Path) -> None:
+    path = str(tmp_path / "flight")
+    first, second = BlackBox(path), BlackBox(path)
+    assert second.path.name == f"flight.{os.getpid()}"
+    with pytest.raises(FileExistsError, match="another process"):
+        BlackBox(path)
+    for box in (first, second):
+        box.close(False)
+
+
+def test_switched_off(folders: Folders, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FASTFEED_BLACKBOX", "0")
+    monkeypatch.setenv("FASTFEED_SOCKET", "0")
+    with FeedRunner(ones) as runner:
+        next(iter(runner))
+        assert not live_threads()
+    assert folders.left() == []
+
+
+@pytest.mark.parametrize("kind", ["foreign file", "link", "folder", "pipe"])
+def test_what_is_no_black_box_is_left_alone(kind: str, tmp_path: Path) -> None:
+    path, other = tmp_path / "here", tmp_path / "other"
+    other.write_text("precious")
+    if kind == "foreign file":
+        path.write_text("precious")
+    elif kind == "link":
+        path.symlink_to(other)
+    elif kind == "folder":
+        path.mkdir()
+    else:
+        os.mkfifo(path)
+    with pytest.raises(OSError):  # noqa: PT011  # whichever the system calls raise: none gets further than this
+        BlackBox(str(path))
+    assert other.read_text() == "precious"
+    assert path.exists()
+
+
+@pytest.mark.parametrize("trouble", ["nowhere", "full at first", "full later"])
+def test_trouble_costs_one_line(
+    trouble: str, folders: Folders, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def full(*_: Any) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    if trouble == "nowhere":
+        monkeypatch.setenv("XDG_STATE_HOME", "/proc/nowhere")
+        monkeypatch.setattr(blackbox.os, "posix_fallocate", full)
+        monkeypatch.setattr("tempfile.tempdir", "/proc/nowhere")
+    elif trouble == "full at first":
+        monkeypatch.setattr(blackbox.os, "posix_fallocate", full)
+    caplog.set_level(logging.WARNING, "fastfeed")
+    with FeedRunner(ones) as runner:
+        stream = iter(runner)
+        next(stream)
+        if trouble == "full later":
+            flight()
+            monkeypatch.setattr(blackbox.os, "pwrite", full)
+        until(lambda: caplog.records, "a line in the log")
+        for _ in range(5):
+            next(stream)
+        assert not boxes()
+        assert live_threads()  # the socket goes on
+    assert len(caplog.records) == 1 and "black box" in caplog.text
+    assert folders.left() == []
+
+
+def test_without_descriptors_nobody_looks(
+    folders: Folders, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def no_more(*_: Any) -> int:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("fastfeed.live.service.os.eventfd", no_more)
+        with FeedRunner(ones) as runner:
+            next(iter(runner))
+            assert not live_threads()
+    assert "nobody looks at this runner: [Errno 24]" in caplog.text and len(caplog.records) == 1
+
+
+def test_a_mistake_of_ours_costs_one_line(
+    folders: Folders, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("fastfeed.live.service.rss_of", lambda *_: 1 / 0)
+    with FeedRunner(ones) as runner:
+        stream = iter(runner)
+        next(stream)
+        until(lambda: not live_threads(), "the end of the thread")
+        next(stream)
+    assert len(caplog.records) == 1 and "nobody looks at the runners" in caplog.text
+    assert [p.suffix for p in map(Path, folders.left())] == [".blackbox"]
+
+
+def test_old_ones_are_removed(folders: Folders) -> None:
+    folders.state.mkdir(parents=True)
+    for n in range(14):
+        path = folders.state / f"{n:02d}.blackbox"
+        path.write_bytes(b"")
+        days = 8 if n == 13 else n / 100
+        os.utime(path, (time.time() - days * 86400,) * 2)
+    living = BlackBox(str(folders.state / "99.blackbox"))
+    os.utime(living.path, (0, 0))
+    prune(time.time())
+    assert [p.name for p in boxes()] == [f"{n:02d}.blackbox" for n in range(10)] + ["99.blackbox"]
+    living.close(False)
+    os.utime(folders.state / "03.blackbox", (0, 0))
+    prune(time.time())
+    assert not (folders.state / "03.blackbox").exists()
+
+
+def test_a_runner_that_is_forgotten_is_let_go(folders: Folders) -> None:
+    runner = FeedRunner(ones)
+    stream = iter(runner)
+    next(stream)
+    flight()
+    gc.disable()  # it is no cycle: whoever looks at it must not make it part of one
+    try:
+        del runner, stream
+        until(lambda: not live_threads(), "the end of the thread")
+    finally:
+        gc.enable()
+    assert folders.left() == []
+
+
+def test_a_feed_that_has_ended_is_let_go_and_another_one_is_seen(folders: Folders) -> None:
+    """A session that has ended may hold its runner for ever."""
+    records = [np.ones((4, 3))] * 3
+    with FeedRunner(iter(records)) as runner:
+        assert len(list(runner)) == 3
+        until(lambda: not live_threads(), "the end of the thread")
+        assert folders.left() == []
+    with FeedRunner(records, records=False, epochs=1, threads=2) as again:
+        for epoch in (1, 2):
+            for n, _ in enumerate(again):
+                if n == epoch:
+                    break
+            assert flight().runners == [0]
+
+
+def test_a_failed_runner_that_is_forgotten_is_let_go(folders: Folders) -> None:
+    """Its error holds the frames that hold the runner: nobody else may hold the error."""
+
+    def fail() -> None:
+        with pytest.raises(ProducerFailed):
+            next(iter(FeedRunner(broken)))
+
+    fail()
+    until(lambda: gc.collect() * 0 or not live_threads(), "the end of the thread")  # the frames are a cycle
+
+
+def test_a_forked_copy_leaves_it_alone(folders: Folders) -> None:
+    with FeedRunner(ones) as runner:
+        next(iter(runner))
+        before = Path(flight().path)
+        pid = os.fork()
+        if not pid:
+            try:
+                runner.stop()
+                held = {os.path.realpath(f"/proc/self/fd/{n}") for n in os.listdir("/proc/self/fd")}
+                os._exit(0 if str(before) not in held else 1)
+            finally:
+                os._exit(2)
+        assert os.waitpid(pid, 0)[1] == 0
+        assert before.exists() and in_use(before)
+        assert (folders.run / f"{os.getpid()}.sock").exists()
+        assert read(before).ending == "running"
+
+
+def test_at_the_interpreters_end_an_error_is_written_down(folders: Folders, monkeypatch: pytest.MonkeyPatch) -> None:
+    runner = FeedRunner(ones)
+    stream = iter(runner)
+    next(stream)
+    flight()
+    monkeypatch.setattr(sys, "last_value", RuntimeError("CUDA out of memory"), raising=False)
+    from fastfeed.live import hub
+
+    found: Hub = hub._HUBS[os.getpid()]
+    found._at_exit()
+    assert not live_threads()
+    (path,) = boxes()
+    assert read(path).events[-1].text == "the process ends with RuntimeError: CUDA out of memory"
+    assert read(path).ending == "with an error"
+    runner.stop()

@@ -1,0 +1,99 @@
+"""A trainer that is killed by SIGKILL leaves its last minute behind, and so does a worker before it."""
+
+from __future__ import annotations
+
+import io
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from fastfeed.live.blackbox import boxes
+from fastfeed.live.postmortem import Flight, newest, read, render
+from fastfeed.live.socket import jobs
+from tests.dying import until
+from tests.live.places import Folders
+from tests.scripts import Script
+
+CODE = """
+from fastfeed.live import service
+service.TICK_S = 0.05
+
+class Records:
+    def __len__(self):
+        return 10**6
+    def __getitem__(self, i):
+        return np.full(3, i)
+
+def decode(batch):
+    time.sleep(0.001)
+    return batch
+
+first = FeedRunner(Records(), batch_size=4, processes=2, on_worker_death="restart")
+second = FeedRunner([np.ones((4, 3))] * 10**6, records=False, threads=3, transform=decode)
+one, two = iter(first), iter(second)
+next(one), next(two)
+while len(pids := [p["pid"] for p in service_rows()]) < 2 or not all(pids):
+    time.sleep(0.002)
+say("workers", *pids)
+say_tree(3)
+while True:
+    next(one), next(two)
+""".replace("service_rows()", "[{'pid': lane.pid} for lane in first._feed._producers._crew.lanes.values()]")
+
+
+def drawn(flight: Flight) -> str:
+    """The flight as text, 150 columns wide."""
+    console = Console(width=150, file=io.StringIO(), force_terminal=False)
+    console.print(render(flight))
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+@pytest.fixture
+def trainer(folders: Folders) -> Iterator[Script]:
+    script = Script(CODE)
+    yield script
+    script.kill()
+
+
+def test_the_last_minute_of_a_killed_trainer(trainer: Script, folders: Folders) -> None:
+    pids = [int(word) for word in trainer.line("workers").split()]
+    path: Path = until(lambda: boxes() and boxes()[0], "a black box")
+    until(lambda: len(read(path).samples) > 20 and read(path).samples[-1].batches > 20, "some samples")
+    assert read(path).ending == "running"
+    assert list(jobs()) == [trainer.pid]
+    os.kill(pids[0], signal.SIGKILL)
+
+    def told() -> list[str]:
+        return [e.text for e in read(path).events if f"pid {pids[0]}" in e.text and "has ended" in e.text]
+
+    (said,) = until(told, "the death of a worker")
+    assert "in its hand: item " in said
+    before = read(path).samples[-1].batches
+    until(lambda: any("began again" in e.text for e in read(path).events), "its successor")
+    until(lambda: read(path).samples[-1].batches > before, "more batches")
+    trainer.signal(signal.SIGKILL)
+    assert trainer.ended().code == -signal.SIGKILL
+
+    flight = read(newest())
+    assert flight.path == str(path) and flight.ending == "killed" and not flight.damaged
+    assert flight.header.pid == trainer.pid
+    assert flight.runners == [0, 1]
+    for runner, producers in ((0, 2), (1, 3)):
+        samples = flight.last(runner)
+        assert samples[-1].batches > max(20, samples[0].batches)
+        assert samples[-1].rss > 2**20
+        assert flight.table is not None
+        assert sum(row.runner == runner for row in flight.table.rows) == producers
+    rows = [row for row in flight.table.rows if row.kind == 1]
+    assert pids[1] in [row.pid for row in rows] and pids[0] not in [row.pid for row in rows]
+    assert max(row.item for row in rows) > 0 and min(row.rss for row in rows) > 2**20
+
+    text = drawn(flight)
+    for words in ("did not end cleanly", f"pid {trainer.pid}", "starvation", "queue depth", said[:40], "began again"):
+        assert words in text
+    assert jobs() == {} and folders.left() == [path.name]  # its socket is removed by whoever finds nobody there

@@ -1,0 +1,67 @@
+"""How fast a training is, by its own clock: steps a second after a warm-up, and the share of time without a batch."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+
+
+def arguments() -> argparse.Namespace:
+    """What all scripts are told."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--variant", choices=("slow", "fixed", "free"), default="slow")
+    parser.add_argument("--seconds", type=float, default=20.0)
+    return parser.parse_args()
+
+
+class Clock:
+    """Counts steps for `args.seconds` after a warm-up; `asked` and `got` go around the wait for a batch."""
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        self.args = args
+        self.warmup_s = min(2.0, args.seconds / 3)
+        self.first = self.start = 0.0  # the end of the first step, the end of the warm-up
+        self.now = 0.0
+        self.steps = 0
+        self.waited_s = 0.0
+        self.waits = False
+        self._asked = 0.0
+
+    def running(self) -> bool:
+        """Whether there is time for another step."""
+        return not self.start or self.now < self.start + self.args.seconds
+
+    def asked(self) -> None:
+        """A batch is asked for."""
+        self._asked = time.perf_counter()
+
+    def got(self) -> None:
+        """It is there."""
+        self.waits = True
+        if self.start:
+            self.waited_s += time.perf_counter() - self._asked
+
+    def step(self) -> None:
+        """A step is done."""
+        self.now = time.perf_counter()
+        if self.start:
+            self.steps += 1
+        elif not self.first:
+            self.first = self.now
+        elif self.now >= self.first + self.warmup_s:
+            self.start = self.now
+
+    def report(self) -> None:
+        """One line."""
+        seconds = self.now - self.start
+        found = {
+            "variant": self.args.variant,
+            "steps": self.steps,
+            "seconds": seconds,
+            "steps_per_second": self.steps / seconds,
+            "starvation": self.waited_s / seconds if self.waits else None,
+        }
+        sys.stdout.write(json.dumps(found) + "\n")
+        sys.stdout.flush()

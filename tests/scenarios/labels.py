@@ -1,0 +1,75 @@
+"""What is wrong with each script: the truth that a diagnosis is held against."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Label:
+    """`code`: the verdict that is right; `also`: codes that are as right as a primary verdict, for nobody could tell
+    them apart or both are true; `second`: what lies under it. `knob`: families of the right change. `cost`: what the
+    lost time is spent on. `dies`: the slow variant has no end."""
+
+    code: str
+    framework: str
+    knob: tuple[str, ...]
+    cost: str
+    also: tuple[str, ...] = ()
+    second: tuple[str, ...] = ()
+    dies: bool = False
+
+
+MORE = ("threads", "processes", "prefetch")
+LESS = ("work",)
+LABELS = {
+    "digits_queue": Label("step.bound", "tf1", (), "cpu step"),
+    "signals_thread": Label("step.bound", "numpy", (), "hidden waits"),
+    "tiles_fit": Label("step.bound", "keras", (), "cpu step"),
+    "crops_thread": Label("step.bound", "numpy", (), "hidden native work"),
+    "segments_tape": Label("step.bound", "tf2", (), "cpu step"),
+    "pairs_loader": Label("step.bound", "torch", (), "hidden waits"),
+    "depth_runner": Label("step.bound", "runner", (), "hidden waits"),
+    "clicks_tape": Label("step.host", "tf2", ("step",), "eager operations"),
+    "ratings_fit": Label("step.host", "keras", ("step", "callbacks", "batch_size"), "callback"),
+    "poses_metrics": Label("step.host", "numpy", ("step",), "Python in the loop"),
+    "volumes_inline": Label("input.serial", "numpy", MORE, "native work", second=("input.cpu",)),
+    "weather_feed": Label("input.serial", "tf1", MORE, "sleep", second=("input.latency",)),
+    "reviews_loader": Label("input.serial", "torch", ("processes", "workers"), "Python", second=("input.gil",)),
+    "birds_watch": Label("input.serial", "watch", MORE, "sleep", second=("input.latency",)),
+    "frames_threads": Label("input.latency", "numpy", ("threads",), "sleep"),
+    "orders_queue": Label("input.latency", "tf1", ("threads",), "socket"),
+    "plants_fit": Label("input.latency", "keras", ("threads",), "sleep"),
+    "maps_runner": Label("input.latency", "runner", ("threads",), "sleep"),
+    "audio_loader": Label("input.latency", "torch", ("processes", "workers", "threads"), "sleep"),
+    "cells_pydataset": Label("input.latency", "keras", ("threads", "workers"), "sleep"),
+    "lidar_shards": Label("input.disk", "numpy", ("work", "threads", "cache"), "O_DIRECT"),
+    "genome_loader": Label("input.disk", "torch", ("work", "cache"), "cold reads"),
+    "logs_threads": Label("input.gil", "numpy", ("processes",), "Python"),
+    "chess_queue": Label("input.gil", "tf1", ("processes",), "Python"),
+    "molecules_pydataset": Label("input.gil", "keras", ("processes",), "Python"),
+    "games_runner": Label("input.gil", "runner", ("processes",), "Python"),
+    "archive_threads": Label("input.cpu", "numpy", LESS, "zlib"),
+    "faces_dataset": Label("input.cpu", "tf2", LESS, "JPEG"),
+    "fields_loader": Label("input.cpu", "torch", LESS, "OpenCV"),
+    "spectra_processes": Label("input.oversubscribed", "numpy", ("processes", "native_threads"), "BLAS"),
+    "videos_loader": Label("input.oversubscribed", "torch", ("processes", "workers", "native_threads"), "OpenMP"),
+    "scans_processes": Label("input.ipc", "numpy", ("transport", "processes"), "pickled arrays"),
+    "graphs_loader": Label("input.ipc", "torch", ("transport", "batch"), "pickled objects"),
+    "flows_feed": Label("input.copy", "tf1", ("dtypes",), "float64", also=(), second=("input.serial",)),
+    "stocks_threads": Label("input.copy", "numpy", ("dtypes", "work"), "lists to arrays", also=("input.gil",)),
+    "climate_threads": Label("input.copy", "numpy", ("dtypes", "work"), "stack, cast, page faults"),
+    "papers_futures": Label("input.straggler", "numpy", ("prefetch", "order"), "tail of sleep"),
+    "sounds_loader": Label("input.straggler", "torch", ("prefetch", "order"), "tail of sleep"),
+    "letters_loader": Label("input.epoch_gap", "torch", ("epochs", "persistent_workers"), "start of workers"),
+    "wells_fit": Label("input.epoch_gap", "keras", ("epochs", "shuffle", "prefetch"), "fill of the shuffle"),
+    "waves_threads": Label("input.epoch_gap", "numpy", ("epochs", "prefetch"), "sleep"),
+    "robots_save": Label("pause.periodic", "numpy", ("pause",), "files"),
+    "leaves_fit": Label("pause.periodic", "keras", ("pause",), "evaluation"),
+    "coasts_session": Label("pause.periodic", "tf1", ("pause",), "checkpoint"),
+    "trees_fit": Label("external.noise", "keras", ("machine",), "other processes"),
+    "ponds_threads": Label("external.noise", "numpy", ("machine",), "other processes"),
+    "trips_queue": Label("feed.dead", "tf1", ("feed",), "thread raised", dies=True),
+    "knots_processes": Label("feed.dead", "numpy", ("feed",), "worker killed", dies=True),
+    "tides_threads": Label("feed.dead", "numpy", ("feed",), "deadlock", dies=True),
+}

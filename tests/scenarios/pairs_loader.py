@@ -1,0 +1,36 @@
+"""Pairs of sentences, by a DataLoader with two workers."""
+
+import time
+
+import torch
+from clock import Clock, arguments
+from torch.utils.data import DataLoader, Dataset
+
+args = arguments()
+
+
+class Pairs(Dataset):
+    def __len__(self):
+        return 1_000_000
+
+    def __getitem__(self, index):
+        time.sleep(0.0012)
+        return torch.full((64,), index), torch.ones(64)
+
+
+class Same:
+    def __iter__(self):
+        batch = next(iter(DataLoader(Pairs(), batch_size=8)))
+        while True:
+            yield batch
+
+
+ahead = 8 if args.variant == "fixed" else 2
+loader = Same() if args.variant == "free" else DataLoader(Pairs(), batch_size=8, num_workers=2, prefetch_factor=ahead)
+clock = Clock(args)
+for _a, _b in loader:
+    time.sleep(0.016)  # forward and backward on the accelerator
+    clock.step()
+    if not clock.running():
+        break
+clock.report()

@@ -12,6 +12,7 @@ from fastfeed.diagnose.makers import Makers
 from fastfeed.model import SPREAD_ALONE, Prediction, Producers, Profile, predict
 
 CANDIDATES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
+COUNTS = ("threads", "processes")  # knobs
 ENOUGH = 0.95  # of the best rate: more producers are not worth it
 WORTH = 1.03  # a gain below it is none
 SURE = (0.1, 0.1)  # below and above: where a loss simply goes away
@@ -48,8 +49,10 @@ def advice_of(causes: tuple[Cause, ...], facts: Facts) -> tuple[Recommendation, 
     """For each cause what takes it away, the greatest gain first."""
     found: dict[str, Recommendation] = {}
     for cause in causes:
+        counts = any(knob in found for knob in COUNTS)
         for one in _BY_CODE.get(cause.code, _nothing)(cause, facts):
-            found.setdefault(one.knob, one)
+            if not (counts and one.knob in COUNTS):  # how many producers is one decision
+                found.setdefault(one.knob, one)
     return tuple(sorted(found.values(), key=lambda one: -one.predicted_speedup))
 
 
@@ -161,6 +164,17 @@ def _disk(cause: Cause, facts: Facts) -> list[Recommendation]:
     return [*_more_producers(cause, facts), cache]
 
 
+def _cpu(cause: Cause, facts: Facts) -> list[Recommendation]:
+    """More producers, as long as there are cores; then only less work helps."""
+    half = _gain(
+        "make a batch cost half: smaller images, cheaper operations, results that are kept; or take more cores",
+        ("work", "half"),
+        speedup=_lighter(facts, 0.5),
+        spread=UNSURE,
+    )
+    return _more_producers(cause, facts) or [half]
+
+
 def _copy(cause: Cause, facts: Facts) -> list[Recommendation]:
     makers, loop = facts.makers, facts.evidence.loop
     fraction = max(makers.copying, makers.faulting) if makers is not None else 0.0
@@ -231,7 +245,7 @@ _BY_CODE: dict[str, Callable[[Cause, Facts], list[Recommendation]]] = {
     "input.serial": _more_producers,
     "input.latency": _more_producers,
     "input.gil": _more_producers,
-    "input.cpu": _more_producers,
+    "input.cpu": _cpu,
     "input.disk": _disk,
     "input.copy": _copy,
     "input.ipc": _ipc,

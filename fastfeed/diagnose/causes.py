@@ -19,12 +19,15 @@ from fastfeed.diagnose.evidence import (
     RUNNABLE,
     TRAINER,
     Evidence,
+    Place,
     Task,
 )
 from fastfeed.diagnose.figures import Rows
 from fastfeed.diagnose.makers import Makers
 
 TAIL = 0.8  # of the waiting in a tenth of the steps: a heavy tail
+SHORT_S = 0.05  # a step that is all overhead is no longer than that
+SPREAD = 5.0  # places: an eager step has dozens, one that computes has a few
 IDLE = 0.3  # producers before full buffers for so long could do more than is asked of them
 
 
@@ -104,13 +107,17 @@ def losses_of(evidence: Evidence, rows: Rows, *, makers: Makers | None) -> Losse
     tail = _tail(rows, makers)
     trainer = next((task for task in evidence.tasks if task.role == TRAINER), None)
     running = max(0.0, 1.0 - rows.starvation)
+    lock = min(running, trainer.share(LOCK_PYTHON)) if trainer and signals.late(evidence) else 0.0
+    # Where threads fight for the lock, steps without a name for their pause were the losers.
+    unnamed = sum(length for _, length, what in rows.pauses if not what) / max(1e-9, rows.seconds)
+    unnamed = min(unnamed, rows.share(rows.pause)) if lock >= signals.LEAST else 0.0
     return Losses(
         steady=wait - tail,
         tail=tail,
         boundary=rows.share(rows.boundary),
-        pause=rows.share(rows.pause),
+        pause=rows.share(rows.pause) - unnamed,
         host=_host_share(evidence, rows, trainer=trainer),
-        lock=min(running, trainer.share(LOCK_PYTHON)) if trainer and signals.late(evidence) else 0.0,
+        lock=max(lock, unnamed),
         queued=_queued(evidence, trainer, running=running),
     )
 
@@ -150,7 +157,23 @@ def _host_share(evidence: Evidence, rows: Rows, *, trainer: Task | None) -> floa
     own = max(0.0, python - made)
     computes = max(0.0, native - made)
     overhead = own if own > computes and own >= 0.5 * inside else 0.0
+    pools = sum(t.cpu_s for t in evidence.tasks if t.role == FRAMEWORK) / seconds
+    on_core = own + max(0.0, trainer.share(NATIVE) - made)
+    if float(np.median(rows.inside)) < SHORT_S and pools < 0.2 * on_core and on_core >= 0.7 * inside:
+        # One long call of native code is a step; many short ones, from everywhere, are what it takes to call them.
+        overhead = max(overhead, on_core if spread_of(trainer) >= SPREAD else 0.0)
     return min(1.0 - rows.starvation, max(beside, lines, overhead))
+
+
+def spread_of(task: Task) -> float:
+    """Over how many places its samples might be spread evenly: the inverse of Simpson's index of the innermost ones."""
+    counts: dict[Place, int] = {}
+    for stack, count in task.stacks.items():
+        if stack:
+            counts[stack[-1]] = counts.get(stack[-1], 0) + count
+    total = sum(counts.values())
+    pairs = sum(count * (count - 1) for count in counts.values())
+    return total * (total - 1) / pairs if pairs else float(total)
 
 
 def _of_input(evidence: Evidence, losses: Losses, *, makers: Makers) -> list[Cause]:
@@ -171,13 +194,15 @@ def _kind(evidence: Evidence, makers: Makers) -> tuple[str, tuple[str, ...]]:
     """The code of what the makers are slow at; "" where nothing was seen of what they do."""
     if not makers.known:
         return "", ()
+    # Processes have a lock each: where they fill the cores, it is the cores that are short.
+    full = makers.where == "processes" and evidence.machine.own_cpu >= signals.FULL * evidence.machine.cores
     checks: tuple[tuple[bool, str, Callable[[Evidence, Makers], tuple[str, ...]]], ...] = (
         (signals.crowded_out(evidence, makers), "external.noise", shown.noise_of),
         (signals.pickling(evidence, makers) >= signals.PICKLES, "input.ipc", shown.ipc),
-        (max(makers.copying, makers.faulting) >= signals.CONVERTS, "input.copy", shown.copies),
         (signals.disk(evidence, makers), "input.disk", shown.disks),
-        (makers.python >= max(makers.native, makers.waiting), "input.gil", shown.lock),
-        (makers.native < makers.waiting, "input.latency", shown.latency),
+        (max(makers.copying, makers.faulting) >= signals.CONVERTS, "input.copy", shown.copies),
+        (makers.python >= max(makers.native, makers.waiting) and not full, "input.gil", shown.lock),
+        (makers.native + full * makers.python < makers.waiting, "input.latency", shown.latency),
         (signals.crowded(evidence, makers), "input.oversubscribed", shown.cores),
     )
     for holds, code, show in checks:

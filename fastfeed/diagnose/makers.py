@@ -88,9 +88,9 @@ def makers_of(evidence: Evidence) -> Makers | None:
     if tasks:
         own = next((task.pid for task in evidence.tasks if task.role == TRAINER), None)
         return _producers(tasks, own=own)
-    if made and loop is not None and loop.kind not in ("keras", "session"):
-        return _trainer(evidence, made)
-    return _native(evidence)
+    native = _native(evidence)
+    own = loop is not None and loop.kind in ("watch", "sampled", "call", "runner")
+    return _trainer(evidence, made) if made and own else native
 
 
 def _trainer(evidence: Evidence, made: list[Part]) -> Makers:

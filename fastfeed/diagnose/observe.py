@@ -15,6 +15,7 @@ from fastfeed.diagnose.launch import BLOCKED, DEAD, STEPLESS, Seen
 from fastfeed.diagnose.measure.sampler import Sampler
 from fastfeed.diagnose.measure.turns import SAMPLED, Turns
 from fastfeed.diagnose.report import html, json, trace
+from fastfeed.diagnose.signals import GIL_LATE_S
 from fastfeed.diagnose.unseen import Unseen
 from fastfeed.timeline import Loop
 
@@ -44,6 +45,7 @@ class Watcher:
         """Before the script starts."""
         self._context = context
         self._sampler.ours = context.ours
+        context.contended = self._contended
         self._sampler.start()
         self._sampler.begin()
         self._search = Unseen(context, self._seek, name="the search for a loop")
@@ -75,6 +77,10 @@ class Watcher:
                 WRITERS[kind](diagnosis, path)
         if not seen.rank:
             self._say(diagnosis, [path for path in files.values() if path is not None])
+
+    def _contended(self) -> bool:
+        late_s, _ = self._sampler.lock()
+        return late_s is not None and late_s > GIL_LATE_S
 
     def _seek(self) -> None:
         """While no hook has seen a loop: looks for one in the samples, and at its turns."""

@@ -65,7 +65,7 @@ def cores(evidence: Evidence, makers: Makers) -> tuple[str, ...]:
     machine = evidence.machine
     pools = ", ".join(f"{name}: {count} threads" for name, count in evidence.pools.items())
     return texts(
-        f"{who(makers)}: {makers.native:.0%} of the time in native code or ready for a core; "
+        f"{who(makers)}: {makers.native + makers.python:.0%} of the time on a core or ready for one; "
         f"{machine.runnable:.1f} threads want one of {machine.cores} cores, {machine.own_cpu:.1f} are used",
         doing(makers),
         f"native pools: {pools}" if pools and signals.crowded(evidence, makers) else "",

@@ -13,6 +13,8 @@ NOISE = 0.25  # share of the cores that others take
 OUSTED = 0.25  # share of its time that a producer waits for a core because of them
 CONVERTS = 0.4  # share of the producers' work from which copies and conversions are what they do
 PICKLES = 0.25
+FULL = 0.8  # share of the cores from which none is left
+READS_NBYTES_S = 5e6  # less is no load for a disk
 
 
 def late(evidence: Evidence) -> bool:
@@ -34,7 +36,7 @@ def crowded_out(evidence: Evidence, makers: Makers) -> bool:
 
 def disk(evidence: Evidence, makers: Makers) -> bool:
     """Waiting in state D; or waiting for nobody knows what, while much is read."""
-    reads = evidence.machine.disk_read_nbytes_s > 5e6
+    reads = evidence.machine.disk_read_nbytes_s > READS_NBYTES_S
     return makers.share(DISK) >= max(0.2, makers.native / 2) or (makers.share(DISK) >= 0.1 and reads)
 
 

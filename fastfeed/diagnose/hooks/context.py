@@ -29,6 +29,7 @@ class Context(Log):
         self.died: list[tuple[float, str]] = []
         self.elsewhere: set[int] = set()  # threads whose input was seen to come from other threads or processes
         self.ours: set[int] = set()  # threads of the diagnosis itself
+        self.contended: Callable[[], bool] = lambda: False  # whether threads keep each other from the interpreter lock
         self._broken: set[str] = set()
 
     def failed(self, what: str, error: BaseException | str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import queue
 import sys
 import threading
 import time
@@ -12,7 +13,7 @@ from typing import Any
 
 from fastfeed.diagnose.hooks.context import Context
 from fastfeed.diagnose.hooks.patches import Undo, patch, undo_all
-from fastfeed.passing import Pass, is_users, site_of
+from fastfeed.passing import Pass, Taken, is_users, site_of
 from fastfeed.timeline import Mark
 
 MODULES = ("queue", "multiprocessing.queues", "multiprocessing.pool", "concurrent.futures._base")
@@ -22,8 +23,9 @@ CALLS = {
     "multiprocessing.pool": (("IMapIterator", "next"), ("ApplyResult", "get")),
     "concurrent.futures._base": (("Future", "result"),),
 }
-FREE = 8  # steps behind a rest, at most
-REST_S = 1.5
+FREE = 8  # batches that are taken ahead, at most
+FILLS_S = 1.5
+STILL_S = 0.3  # nothing has come for so long: nobody makes more
 LOOK_S = 0.01
 
 
@@ -33,6 +35,8 @@ def install(module: Any, context: Context) -> Undo:
     undos = []
     for name, method in CALLS[module.__name__]:
         kind = getattr(module, name)
+        if hasattr(kind, "qsize"):
+            seen.plain[kind] = getattr(kind, method)
         undos.append(patch(kind, method, wrap=functools.partial(seen.around, name=f"{name}.{method}")))
         if method == "next" and kind.__dict__.get("__next__") is not None:  # the same function under two names
             undos.append(patch(kind, "__next__", wrap=functools.partial(seen.around, name=f"{name}.{method}")))
@@ -45,7 +49,8 @@ class _Queues:
     def __init__(self, context: Context) -> None:
         self._context = context
         self._passes: dict[str, Pass] = {}
-        self._free: dict[str, int] = {}
+        self._held: weakref.WeakKeyDictionary[Any, Pass] = weakref.WeakKeyDictionary()
+        self.plain: dict[type, Callable[..., Any]] = {}  # how such a queue gives what lies ready
         self._main = threading.main_thread().ident
 
     def around(self, plain: Callable[..., Any], *, name: str) -> Callable[..., Any]:
@@ -55,8 +60,10 @@ class _Queues:
         def call(owner: Any, *args: Any, **kwargs: Any) -> Any:
             frame = sys._getframe(1)
             get = functools.partial(plain, owner, *args, **kwargs)
+            held = self._held.get(owner) if self._held else None
             if not self._context.active or threading.get_ident() != self._main or not _asks(frame, args, kwargs=kwargs):
-                return get()
+                # Whoever asks elsewhere, or without waiting, has what was taken out first.
+                return held.ahead.popleft().item if held is not None and held.ahead else get()
             return self._take(owner, get, site=site_of(frame), name=name)
 
         return call
@@ -64,34 +71,30 @@ class _Queues:
     def _take(self, owner: Any, get: Callable[[], Any], *, site: str, name: str) -> Any:
         steps = self._passes.get(site)
         if steps is None:
-            size = getattr(owner, "maxsize", 0) or getattr(owner, "_maxsize", 0)
-            buffer = size if isinstance(size, int) and 0 < size < 1 << 16 else None
-            steps = self._passes[site] = Pass(self._context, "queue", name=name, buffer=buffer, ahead=False)
-        if steps.in_step and self._context.experiments is not None and self._context.experiments.may(steps.loop):
-            self._rest(weakref.ref(owner), steps, site=site)
-        count = len(steps.loop.steps)
-        try:
-            return steps.take(get)
-        finally:
-            if len(steps.loop.steps) > count and self._free.get(site, -1) >= 0:
-                if self._free[site] < FREE:  # the one before the rest is as all others
-                    steps.loop.steps[-1] = steps.loop.steps[-1]._replace(free=True)
-                self._free[site] -= 1
-
-    def _rest(self, ref: weakref.ref[Any], steps: Pass, *, site: str) -> None:
-        """Lets the producers make batches ahead, so that the next steps find theirs."""
+            steps = self._passes[site] = Pass(self._context, "queue", name=name, buffer=buffer_of(owner), ahead=False)
         experiments = self._context.experiments
+        if steps.in_step and not steps.ahead and experiments is not None and experiments.may(steps.loop):
+            self._ahead(owner, steps, most=min(FREE, buffer_of(owner) or FREE))
+        return steps.take(get)
+
+    def _ahead(self, owner: Any, steps: Pass, *, most: int) -> None:
+        """Takes what lies ready out of the queue, when it has filled, and lets it fill again: the producers then stand
+        before a full queue while the next steps have their batches. Nothing is waited for that may never come."""
+        experiments, get = self._context.experiments, self.plain.get(type(owner))
         start_s = time.perf_counter()
-        most = min(FREE, steps.loop.buffer or FREE)
-        while time.perf_counter() - start_s < REST_S and _waiting(ref()) < most:
-            time.sleep(LOOK_S)
+        if experiments is None or get is None:
+            return
+        _fills(owner, most)
+        self._held[owner] = steps
+        while len(steps.ahead) < most and _ready(owner):
+            try:
+                steps.ahead.append(Taken(get(owner, block=False), None, 0.0, True))
+            except queue.Empty:  # it is still on its way through a pipe
+                break
+        _fills(owner, most)
         spent_s = time.perf_counter() - start_s
         self._context.timeline.marks.append(Mark("experiment", start_s, start_s + spent_s))
-        found = min(FREE, _waiting(ref()))
-        if found > 1:
-            self._free[site] = found
-        if experiments is not None:
-            experiments.spent(spent_s)
+        experiments.spent(spent_s)
 
 
 def _asks(frame: Any, args: tuple[Any, ...], *, kwargs: dict[str, Any]) -> bool:
@@ -100,7 +103,26 @@ def _asks(frame: Any, args: tuple[Any, ...], *, kwargs: dict[str, Any]) -> bool:
     return blocks is not False and is_users(frame.f_code.co_filename)
 
 
-def _waiting(owner: Any) -> int:
+def buffer_of(owner: Any) -> int | None:
+    """The batches that such a queue holds, if it has a limit."""
+    size = getattr(owner, "maxsize", 0) or getattr(owner, "_maxsize", 0)
+    return size if isinstance(size, int) and 0 < size < 1 << 16 else None
+
+
+def _fills(owner: Any, most: int) -> None:
+    """Until there are so many, or no more come, or it takes too long."""
+    start_s = last_s = time.perf_counter()
+    before = -1
+    while (now := time.perf_counter()) - start_s < FILLS_S and now - last_s < STILL_S:
+        count = _ready(owner)
+        if count >= most:
+            break
+        if count != before:
+            before, last_s = count, now
+        time.sleep(LOOK_S)
+
+
+def _ready(owner: Any) -> int:
     """Batches that lie ready, as far as such an object knows."""
     try:
         return int(owner.qsize())

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from fastfeed.diagnose import signals
 from fastfeed.diagnose.diagnosis import Cause, Ceiling, Figures, Recommendation
 from fastfeed.diagnose.evidence import DISK, FRAMEWORK, LOCK, LOCK_PYTHON, RUNNABLE, TRAINER, Evidence
 from fastfeed.diagnose.figures import Rows
@@ -177,7 +178,6 @@ def _cpu(cause: Cause, facts: Facts) -> list[Recommendation]:
 
 def _copy(cause: Cause, facts: Facts) -> list[Recommendation]:
     makers, loop = facts.makers, facts.evidence.loop
-    fraction = max(makers.copying, makers.faulting) if makers is not None else 0.0
     dtypes = {leaf.dtype for leaf in loop.leaves} if loop is not None else set()
     knob = ("dtypes", "float32" if "float64" in dtypes else "uint8")
     change = (
@@ -185,6 +185,9 @@ def _copy(cause: Cause, facts: Facts) -> list[Recommendation]:
     )
     if "float64" in dtypes:
         change = "make float32 instead of float64 (dtypes='float32' casts in the producers), without lists between"
+    if signals.converted(facts.evidence) >= signals.LEAST:
+        return [_gain(change, knob, speedup=_gone(cause.share), spread=UNSURE)]
+    fraction = max(makers.copying, makers.faulting) if makers is not None else 0.0
     return [_gain(change, knob, speedup=_lighter(facts, fraction), spread=UNSURE), *_more_producers(cause, facts)]
 
 

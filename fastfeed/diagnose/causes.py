@@ -41,6 +41,7 @@ class Losses:
     pause: float
     host: float
     lock: float  # the step itself waits for the interpreter lock
+    converted: float  # on its way into the step
     queued: float  # the step itself waits for a core
 
 
@@ -84,6 +85,8 @@ def _of_the_step(evidence: Evidence, losses: Losses, *, makers: Makers | None) -
     elif losses.queued >= signals.LEAST and makers is not None and makers.where != "trainer":
         code = "input.oversubscribed" if signals.crowded(evidence, makers) else "input.cpu"
         found.append(Cause(code, losses.queued, shown.cores(evidence, makers)))
+    if losses.converted >= signals.LEAST:
+        found.append(Cause("input.copy", losses.converted, shown.converted(evidence, losses.converted)))
     if losses.lock >= signals.LEAST and makers is not None and makers.where == "threads":
         found.append(Cause("input.gil", losses.lock, shown.lock(evidence, makers)))
     return found
@@ -118,6 +121,7 @@ def losses_of(evidence: Evidence, rows: Rows, *, makers: Makers | None) -> Losse
         pause=rows.share(rows.pause) - unnamed,
         host=_host_share(evidence, rows, trainer=trainer),
         lock=max(lock, unnamed),
+        converted=min(running, signals.converted(evidence)),
         queued=_queued(evidence, trainer, running=running),
     )
 
@@ -199,6 +203,7 @@ def _kind(evidence: Evidence, makers: Makers) -> tuple[str, tuple[str, ...]]:
     checks: tuple[tuple[bool, str, Callable[[Evidence, Makers], tuple[str, ...]]], ...] = (
         (signals.crowded_out(evidence, makers), "external.noise", shown.noise_of),
         (signals.pickling(evidence, makers) >= signals.PICKLES, "input.ipc", shown.ipc),
+        (signals.handed_over(evidence, makers) >= signals.HANDS_OVER, "input.ipc", shown.ipc),
         (signals.disk(evidence, makers), "input.disk", shown.disks),
         (max(makers.copying, makers.faulting) >= signals.CONVERTS, "input.copy", shown.copies),
         (makers.python >= max(makers.native, makers.waiting) and not full, "input.gil", shown.lock),

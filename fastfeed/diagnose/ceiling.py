@@ -13,10 +13,17 @@ ENOUGH = 4  # steps of an experiment, the first of each burst left out: it still
 # loop. Where nothing but an estimate is possible it lies between.
 COLD = 0.85
 COLDEST = 0.7
+LEAST = 0.05
+FASTEST = 0.1  # of the step, at least, is the step's own
+UNSURE = 0.7
 
 
-def ceiling_of(evidence: Evidence, rows: Rows) -> Ceiling | None:
-    """Seconds of a step with its input at hand; None where there was no step."""
+def ceiling_of(evidence: Evidence, rows: Rows, *, inside: float = 0.0) -> Ceiling | None:
+    """Seconds of a step with its input at hand; None where there was no step.
+
+    `inside`: the share of the time that steps lose to input without waiting for it: to producers that hold the
+    interpreter lock, to conversions of what is fed.
+    """
     if not len(rows.period):
         return None
     free = _free_steps(evidence)
@@ -26,6 +33,10 @@ def ceiling_of(evidence: Evidence, rows: Rows) -> Ceiling | None:
         how = f"{len(free)} steps of the running job whose batches were at hand"
         return Ceiling(middle, low, high, experiment=True, how=how)
     middle = float(np.median(rows.inside))
+    if inside >= LEAST:
+        pure = middle * max(FASTEST, 1 - inside / max(inside, rows.share(rows.inside)))
+        how = "estimated: the steps without what they lose to the producers' lock and to conversions"
+        return Ceiling(pure, UNSURE * pure, min(middle, pure / UNSURE), experiment=False, how=how)
     if rows.starvation < 0.05 or not _computes(evidence):
         spread = [float(np.median(part.inside)) for part in blocks(rows)]
         return Ceiling(

@@ -19,6 +19,7 @@ BLOCKS = 10  # parts of the time whose differences give the ranges
 MODELLED = 0.03  # what a wait that follows from other events may be off by
 OUTLIER = 5.0  # times the median and
 OUTLIER_S = 0.03  # so many seconds above it: a pause, not a slow step
+OFTEN = 0.3  # of the steps: what they have is no pause
 RARE = 0.1  # more than this share of the steps are no pauses but what the loop is like
 FIRST = 2  # steps of an epoch that wait for its start
 
@@ -73,7 +74,8 @@ def rows_of(evidence: Evidence) -> Rows:
     gap = np.maximum(gap - ours_in_gap, 0.0)
     wait = np.clip(wait, 0.0, period)
     body = np.maximum(period - gap - wait, 0.0)
-    pauses = [m for m in evidence.marks if m.kind in PAUSES]
+    pauses, often = _pauses(evidence, begin, end=following)
+    beside = _covered(begin, following, marks=often)
     in_body, in_gap = _covered(begin + wait, end, marks=pauses), _covered(end, following, marks=pauses)
     body, gap = np.maximum(body - in_body, 0.0), np.maximum(gap - in_gap, 0.0)
     first = _first_of_epochs(begin, following, epochs=[m for m in evidence.marks if m.kind == "epoch"])
@@ -86,6 +88,7 @@ def rows_of(evidence: Evidence) -> Rows:
     body, gap = body - body_out, gap - gap_out
     wait = np.where(first, np.minimum(wait, np.median(wait)), wait)
     wait, host = _gap_parts(evidence, wait, gap=gap)
+    body, host = np.maximum(body - np.maximum(beside - host, 0.0), 0.0), np.maximum(host, beside)
     parts = _within(period, wait, boundary, in_body + in_gap + unmarked, body, host)
     wait, boundary, pause, body, host = parts
     return Rows(begin, period, wait, body, host, pause, boundary, tuple(sorted(found)))
@@ -126,6 +129,17 @@ def blocks(rows: Rows) -> list[Rows]:
     return [
         Rows(**{name: getattr(rows, name)[a:b] for name in fields}, pauses=()) for a, b in itertools.pairwise(edges)
     ]
+
+
+def _pauses(evidence: Evidence, begin: Floats, *, end: Floats) -> tuple[list[Mark], list[Mark]]:
+    """The marks that are pauses, and those that nearly every step has: these are what the loop is like."""
+    marks = [m for m in evidence.marks if m.kind in PAUSES and len(begin) and begin[0] <= m.start_s <= end[-1]]
+    counts: dict[str, int] = {}
+    for mark in marks:
+        counts[mark.label or mark.kind] = counts.get(mark.label or mark.kind, 0) + 1
+    often = {name for name, count in counts.items() if count > OFTEN * len(begin)}
+    usual = [mark for mark in marks if (mark.label or mark.kind) in often]
+    return [mark for mark in marks if (mark.label or mark.kind) not in often], usual
 
 
 def _watched(step: Step, following: Step, *, evidence: Evidence) -> bool:

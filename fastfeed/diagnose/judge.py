@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fastfeed.diagnose.advice import Facts, advice_of
-from fastfeed.diagnose.causes import causes_of
+from fastfeed.diagnose.causes import causes_of, losses_of
 from fastfeed.diagnose.ceiling import ceiling_of, speedup_of
 from fastfeed.diagnose.diagnosis import CODES, Cause, Diagnosis, Figures, Recommendation
 from fastfeed.diagnose.evidence import Evidence
@@ -19,7 +19,10 @@ INPUT_BOUND = 0.05
 def judge(evidence: Evidence, *, script: str = "", died: Sequence[str] = ()) -> Diagnosis:
     """What this training is slow for, and what would change it."""
     rows, makers = rows_of(evidence), makers_of(evidence)
-    figures, ceiling = figures_of(evidence, rows), ceiling_of(evidence, rows)
+    figures, ceiling = figures_of(evidence, rows), None
+    if figures is not None:
+        losses = losses_of(evidence, rows, makers=makers)
+        ceiling = ceiling_of(evidence, rows, inside=losses.lock + losses.converted)
     speedup, interval = speedup_of(rows, ceiling) if ceiling is not None else (1.0, (1.0, 1.0))
     causes = (_dead(evidence, died),) if died else causes_of(evidence, rows, makers=makers)
     abstained = None if died else _abstains(evidence, rows, causes=causes)

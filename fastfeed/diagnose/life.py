@@ -10,6 +10,9 @@ from fastfeed.timeline import Loop
 WARM_STEPS = 5
 ENOUGH_STEPS = 20  # with fewer there is no verdict
 LONGEST = 3  # times the seconds that were asked for, where steps are so slow that there are not enough
+STALLED_S = 12.0  # what a report waits for a loop that stands still
+USUAL = 10  # times the usual step, without one, is standing still
+MORE = 1.5  # times as long, and another loop is the main one
 ALIVE_S = 5.0  # a loop that has made no step for so long is over, if another one is not
 
 
@@ -76,7 +79,9 @@ class Life:
             alive = others if max(map(_seconds, others)) > ALIVE_S else alive
         most = max(map(_seconds, alive), default=0.0)
         best = [loop for loop in alive if loop.thread == self._thread and _seconds(loop) > most / 4] or alive
-        return max(best, key=_seconds, default=None)
+        found = max(best, key=_weight, default=None)
+        keep = own in best and own is not None and found is not None and _weight(found) < MORE * _weight(own)
+        return own if keep else found
 
     @property
     def warmup_s(self) -> float:
@@ -91,8 +96,17 @@ class Life:
         return len(loop.steps) >= WARM_STEPS and now_s >= loop.steps[0].end_s + self._plan.warmup_s
 
     def _enough(self, now_s: float) -> bool:
+        if self.loop is not None and now_s < self.end_s + STALLED_S:
+            last = self.loop.steps[-1]
+            if now_s - last.end_s > max(1.0, USUAL * (last.end_s - self.loop.steps[0].begin_s) / len(self.loop.steps)):
+                return False  # nothing comes: it will be known soon whether that is for ever
         steps = [] if self.loop is None else self.loop.steps[-ENOUGH_STEPS - 1 :]
         return now_s >= self._latest_s or (len(steps) > ENOUGH_STEPS and steps[0].begin_s >= self.start_s)
+
+
+def _weight(loop: Loop) -> float:
+    """Of two loops in one (of a queue, and of the session that it feeds) the one that knows its waits tells more."""
+    return _seconds(loop) * (1.0 if loop.waits != "none" else 0.5)
 
 
 def _seconds(loop: Loop) -> float:

@@ -20,6 +20,7 @@ from fastfeed.diagnose.unseen import Unseen
 from fastfeed.timeline import Loop
 
 SEEK_S = 1.0
+DEAD_S = 5.0  # without a step, after which a feed that was found dead still is
 WRITERS = {"json": json.write, "html": html.write, "trace": trace.write}
 
 
@@ -40,6 +41,7 @@ class Watcher:
         self._context: Context | None = None
         self._turns: Turns | None = None
         self._final = False
+        self._died: tuple[str, ...] = ()
 
     def watch(self, context: Context) -> None:
         """Before the script starts."""
@@ -69,7 +71,9 @@ class Watcher:
         if self._final:
             self._stop_turns()
             self._sampler.stop()
-        died = seen.died if seen.why in (DEAD, BLOCKED) else ()
+        if seen.why in (DEAD, BLOCKED):
+            self._died = seen.died
+        died = self._died if seen.why == DEAD or seen.waiting_now_s >= DEAD_S else ()
         diagnosis = judge(evidence, script=seen.script, died=died)
         files = {kind: _ranked(path, seen.rank) for kind, path in self._files.items()}
         for kind, path in files.items():

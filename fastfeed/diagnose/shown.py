@@ -9,6 +9,8 @@ from fastfeed.diagnose.evidence import DISK, LOCK, RUNNABLE, Evidence
 from fastfeed.diagnose.figures import Rows
 from fastfeed.diagnose.makers import Makers
 
+LITTLE = 0.05  # shares below it are not worth a word
+
 
 def at(makers: Makers) -> str:
     return f" ({makers.place})" if makers.place else ""
@@ -85,8 +87,23 @@ def copies(evidence: Evidence, makers: Makers) -> tuple[str, ...]:
 
 
 def ipc(evidence: Evidence, makers: Makers) -> tuple[str, ...]:
+    """Pickling, and reading what others have pickled."""
+    pickled, handed = signals.pickling(evidence, makers), signals.handed_over(evidence, makers)
+    reads = f"of its waits the training thread spends {handed:.0%} on reading and unpickling what {who(makers)} made"
     return texts(
-        f"pickling and copying between processes: {signals.pickling(evidence, makers):.0%} of the time", doing(makers)
+        f"pickling and copying between processes: {pickled:.0%} of the producers' time" if pickled >= LITTLE else "",
+        reads if handed >= signals.HANDS_OVER else "",
+        doing(makers),
+    )
+
+
+def converted(evidence: Evidence, share: float) -> tuple[str, ...]:
+    """What a session is fed, and must convert."""
+    leaves = evidence.loop.leaves if evidence.loop is not None else ()
+    odd = [leaf for leaf in leaves if leaf.dtype in signals.WIDE or leaf.kind in ("list", "tuple")]
+    return texts(
+        f"the training thread converts what it feeds, inside Session.run: {share:.0%} of the time",
+        "; ".join(f"{leaf.path} is a {leaf.kind} of {leaf.dtype} {leaf.shape}" for leaf in odd[:4]),
     )
 
 

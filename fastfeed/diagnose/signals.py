@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fastfeed.diagnose.evidence import DISK, RUNNABLE, Evidence
+from fastfeed.diagnose.evidence import DISK, LOCK_PYTHON, NATIVE, PYTHON, RUNNABLE, TRAINER, Evidence
 from fastfeed.diagnose.makers import Makers, feeders_of
 
 LEAST = 0.05  # share of the time from which a loss counts: a feed is input-bound from 5 % starvation
@@ -13,6 +13,9 @@ NOISE = 0.25  # share of the cores that others take
 OUSTED = 0.25  # share of its time that a producer waits for a core because of them
 CONVERTS = 0.4  # share of the producers' work from which copies and conversions are what they do
 PICKLES = 0.25
+HANDS_OVER = 0.5  # share of the training thread's waits in which it reads what is there
+WORKS = (PYTHON, NATIVE, RUNNABLE, LOCK_PYTHON)
+WIDE = ("float64", "object")  # dtypes that no accelerator wants
 FULL = 0.8  # share of the cores from which none is left
 READS_NBYTES_S = 5e6  # less is no load for a disk
 
@@ -45,6 +48,26 @@ def crowded(evidence: Evidence, makers: Makers) -> bool:
     machine = evidence.machine
     nested = makers.count * max(evidence.pools.values(), default=1) > machine.cores and bool(evidence.pools)
     return machine.runnable >= (POOLS if nested and makers.count > 1 else CROWDED) * machine.cores
+
+
+def handed_over(evidence: Evidence, makers: Makers) -> float:
+    """Of the time in which the training thread gets batches from worker processes, the share in which it works: it
+    reads and unpickles what they have made."""
+    made = [part for part in evidence.parts if part.kind == "input"]
+    total = sum(part.share for part in made)
+    if makers.where != "processes" or not total:
+        return 0.0
+    return sum(part.share * sum(part.busy.get(state, 0.0) for state in WORKS) for part in made) / total
+
+
+def converted(evidence: Evidence) -> float:
+    """Share of the time in which the training thread converts what a session is fed, before the step begins."""
+    loop = evidence.loop
+    trainer = next((task for task in evidence.tasks if task.role == TRAINER), None)
+    if loop is None or trainer is None or loop.kind != "session":
+        return 0.0
+    odd = any(leaf.dtype in WIDE or leaf.kind in ("list", "tuple") for leaf in loop.leaves)
+    return trainer.share(NATIVE) + trainer.share(PYTHON) * trainer.copying if odd else trainer.copying
 
 
 def pickling(evidence: Evidence, makers: Makers) -> float:

@@ -10,7 +10,7 @@ import pytest
 from fastfeed.diagnose.diagnosis import CODES, Diagnosis
 from fastfeed.diagnose.report import html
 from fastfeed.diagnose.report.words import clean
-from tests.diagnose.browser import ABSENT, Browser, browser, programs
+from tests.diagnose.browser import WANTED, Browser, browser, programs
 from tests.diagnose.diagnoses import EXAMPLES
 
 DESK, PHONE = 1280, 360
@@ -169,9 +169,9 @@ def test_without_javascript(tmp_path: Path) -> None:
 
 def test_who_has_no_browser_must_say_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.delenv(ABSENT, raising=False)
-    with pytest.raises(pytest.fail.Exception, match=r"apt-get install .* chromium chromium-driver"):
+    monkeypatch.delenv(WANTED, raising=False)
+    with pytest.raises(pytest.skip.Exception, match=r"apt-get install .* chromium chromium-driver"):
         programs()
-    monkeypatch.setenv(ABSENT, "1")
-    with pytest.raises(pytest.skip.Exception):
+    monkeypatch.setenv(WANTED, "required")
+    with pytest.raises(pytest.fail.Exception, match=r"apt-get install .* chromium chromium-driver"):
         programs()

@@ -49,6 +49,7 @@ class _Queues:
     def __init__(self, context: Context) -> None:
         self._context = context
         self._passes: dict[str, Pass] = {}
+        self._owners: dict[str, weakref.ref[Any]] = {}  # the queue that was asked last
         self._held: weakref.WeakKeyDictionary[Any, Pass] = weakref.WeakKeyDictionary()
         self.plain: dict[type, Callable[..., Any]] = {}  # how such a queue gives what lies ready
         self._main = threading.main_thread().ident
@@ -61,21 +62,30 @@ class _Queues:
             frame = sys._getframe(1)
             get = functools.partial(plain, owner, *args, **kwargs)
             held = self._held.get(owner) if self._held else None
-            if not self._context.active or threading.get_ident() != self._main or not _asks(frame, args, kwargs=kwargs):
-                # Whoever asks elsewhere, or without waiting, has what was taken out first.
-                return held.ahead.popleft().item if held is not None and held.ahead else get()
-            return self._take(owner, get, site=site_of(frame), name=name)
+            steps = None
+            if self._context.active and threading.get_ident() == self._main and _asks(frame, args, kwargs=kwargs):
+                steps = self._steps(owner, site_of(frame), name=name)
+            if held is not None and held.ahead and held is not steps:
+                return held.ahead.popleft().item  # whoever asks elsewhere has what was taken out first
+            return get() if steps is None else steps.take(get)
 
         return call
 
-    def _take(self, owner: Any, get: Callable[[], Any], *, site: str, name: str) -> Any:
+    def _steps(self, owner: Any, site: str, *, name: str) -> Pass:
+        """The loop at this line; its experiment is made here."""
         steps = self._passes.get(site)
         if steps is None:
             steps = self._passes[site] = Pass(self._context, "queue", name=name, buffer=buffer_of(owner), ahead=False)
+        if type(owner) in self.plain:
+            last = self._owners.get(site)
+            if last is not None and last() is not owner:
+                now_s = time.perf_counter()  # a queue of its own for every epoch
+                self._context.timeline.marks.append(Mark("epoch", now_s, now_s, name))
+            self._owners[site] = weakref.ref(owner)
         experiments = self._context.experiments
         if steps.in_step and not steps.ahead and experiments is not None and experiments.may(steps.loop):
             self._ahead(owner, steps, most=min(FREE, buffer_of(owner) or FREE))
-        return steps.take(get)
+        return steps
 
     def _ahead(self, owner: Any, steps: Pass, *, most: int) -> None:
         """Takes what lies ready out of the queue, when it has filled, and lets it fill again: the producers then stand

@@ -201,9 +201,9 @@ def _kind(evidence: Evidence, makers: Makers) -> tuple[str, tuple[str, ...]]:
     # Processes have a lock each: where they fill the cores, it is the cores that are short.
     full = makers.where == "processes" and evidence.machine.own_cpu >= signals.FULL * evidence.machine.cores
     checks: tuple[tuple[bool, str, Callable[[Evidence, Makers], tuple[str, ...]]], ...] = (
-        (signals.crowded_out(evidence, makers), "external.noise", shown.noise_of),
         (signals.pickling(evidence, makers) >= signals.PICKLES, "input.ipc", shown.ipc),
         (signals.handed_over(evidence, makers) >= signals.HANDS_OVER, "input.ipc", shown.ipc),
+        (signals.crowded_out(evidence, makers), "external.noise", shown.noise_of),
         (signals.disk(evidence, makers), "input.disk", shown.disks),
         (max(makers.copying, makers.faulting) >= signals.CONVERTS, "input.copy", shown.copies),
         (makers.python >= max(makers.native, makers.waiting) and not full, "input.gil", shown.lock),

@@ -13,6 +13,7 @@ NOISE = 0.25  # share of the cores that others take
 OUSTED = 0.25  # share of its time that a producer waits for a core because of them
 CONVERTS = 0.4  # share of the producers' work from which copies and conversions are what they do
 PICKLES = 0.25
+STANDING = 0.2  # of their time, at work: less, and they stand before a full buffer
 HANDS_OVER = 0.5  # share of the training thread's waits in which it reads what is there
 WORKS = (PYTHON, NATIVE, RUNNABLE, LOCK_PYTHON)
 WIDE = ("float64", "object")  # dtypes that no accelerator wants
@@ -57,6 +58,8 @@ def handed_over(evidence: Evidence, makers: Makers) -> float:
     total = sum(part.share for part in made)
     if makers.where != "processes" or not total:
         return 0.0
+    if makers.known and makers.active < STANDING:  # they could do far more, and the step starves
+        return 1.0
     return sum(part.share * sum(part.busy.get(state, 0.0) for state in WORKS) for part in made) / total
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from fastfeed.diagnose import signals
 from fastfeed.diagnose.diagnosis import Cause, Ceiling, Figures, Recommendation
-from fastfeed.diagnose.evidence import DISK, FRAMEWORK, LOCK, LOCK_PYTHON, RUNNABLE, TRAINER, Evidence
+from fastfeed.diagnose.evidence import DISK, FRAMEWORK, LOCK, LOCK_PYTHON, PRODUCER, RUNNABLE, TRAINER, Evidence
 from fastfeed.diagnose.figures import Rows
 from fastfeed.diagnose.makers import Makers
 from fastfeed.model import SPREAD_ALONE, Prediction, Producers, Profile, predict
@@ -192,23 +192,30 @@ def _copy(cause: Cause, facts: Facts) -> list[Recommendation]:
 
 
 def _ipc(cause: Cause, facts: Facts) -> list[Recommendation]:
-    fraction = facts.makers.pickling if facts.makers is not None else 0.0
+    makers = facts.makers
+    speedup = _lighter(facts, max(0.3, makers.pickling if makers is not None else 0.0))
+    if makers is not None and signals.handed_over(facts.evidence, makers) >= signals.HANDS_OVER:
+        speedup = min(_gone(cause.share), facts.most / facts.now)  # the producers have time to spare
     change = "pass batches through shared memory instead of pickling them: FeedRunner(..., processes=)"
     count = facts.makers.count if facts.makers is not None else facts.evidence.machine.cores
-    return [_gain(change, ("processes", str(count)), speedup=_lighter(facts, max(fraction, 0.3)), spread=UNSURE)]
+    return [_gain(change, ("processes", str(count)), speedup=speedup, spread=UNSURE)]
 
 
 def _crowd(cause: Cause, facts: Facts) -> list[Recommendation]:
-    cores, makers = facts.evidence.machine.cores, facts.makers
+    """Native pools in many producers keep each other from the cores; more producers than cores alone cost little."""
+    cores, makers, pools = facts.evidence.machine.cores, facts.makers, list(facts.evidence.pools)
+    inner = [task.threads for task in facts.evidence.tasks if task.role == PRODUCER and task.threads > 2]
+    if inner and not pools:
+        pools = ["native libraries"]
+    speedup = min(facts.most / facts.now, facts.evidence.machine.runnable / cores) if pools else 1.05
     found = []
-    for name in facts.evidence.pools:
+    for name in pools:
         knob = ("cv2.setNumThreads", "0") if name == "OpenCV" else ("OMP_NUM_THREADS", "1")
-        found.append(
-            _gain(f"one thread for {name} in each producer: {'='.join(knob)}", knob, speedup=1.1, spread=UNSURE)
-        )
+        change = f"one thread for {name} in each producer: {'='.join(knob)}"
+        found.append(_gain(change, knob, speedup=speedup, spread=UNSURE))
     if makers is not None and makers.count > cores and makers.where in ("threads", "processes"):
         change = f"lower {makers.where} to {cores}: you are oversubscribed"
-        found.append(_gain(change, (makers.where, str(cores)), speedup=1.05, spread=UNSURE))
+        found.append(_gain(change, (makers.where, str(cores)), speedup=speedup, spread=UNSURE))
     return found
 
 

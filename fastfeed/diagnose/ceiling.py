@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from fastfeed.diagnose import signals
 from fastfeed.diagnose.diagnosis import Ceiling
 from fastfeed.diagnose.evidence import FRAMEWORK, NATIVE, TRAINER, Evidence
 from fastfeed.diagnose.figures import Rows, blocks
@@ -28,8 +29,9 @@ def ceiling_of(evidence: Evidence, rows: Rows, *, inside: float = 0.0) -> Ceilin
         return None
     free = _free_steps(evidence)
     if len(free) >= ENOUGH:
-        middle = float(np.median(free))
         low, high = float(np.quantile(free, 0.25)), float(np.quantile(free, 0.75))
+        # A producer that holds the lock goes on for a while after the others have stopped.
+        middle = low if signals.late(evidence) else float(np.median(free))
         how = f"{len(free)} steps of the running job whose batches were at hand"
         return Ceiling(middle, low, high, experiment=True, how=how)
     middle = float(np.median(rows.inside))
@@ -37,7 +39,7 @@ def ceiling_of(evidence: Evidence, rows: Rows, *, inside: float = 0.0) -> Ceilin
         pure = middle * max(FASTEST, 1 - inside / max(inside, rows.share(rows.inside)))
         how = "estimated: the steps without what they lose to the producers' lock and to conversions"
         return Ceiling(pure, UNSURE * pure, min(middle, pure / UNSURE), experiment=False, how=how)
-    if rows.starvation < 0.05 or not _computes(evidence):
+    if rows.starvation < LEAST or not _computes(evidence) or not _idles(evidence):
         spread = [float(np.median(part.inside)) for part in blocks(rows)]
         return Ceiling(
             middle, min(spread), max(spread), experiment=False, how="the time of the steps without their waits"
@@ -70,6 +72,13 @@ def _free_steps(evidence: Evidence) -> list[float]:
     if gapless:
         return [b.end_s - b.begin_s - b.wait_s for _, b, _ in pairs]
     return [b.end_s - b.begin_s for _, b, _ in pairs]
+
+
+def _idles(evidence: Evidence) -> bool:
+    """Whether the thread of the loop leaves its core while it waits, so that its caches are cold afterwards."""
+    made = [part for part in evidence.parts if part.kind == "input" and part.busy]
+    works = sum(part.share * sum(part.busy.get(state, 0.0) for state in signals.WORKS) for part in made)
+    return works < 0.5 * sum(part.share for part in made) or not made
 
 
 def _computes(evidence: Evidence) -> bool:

@@ -51,7 +51,7 @@ def loop_of(
         steps.append(Step(now, now + (free_ms or steps_ms[0]) / 1e3, 0.0, free=True))
         now = steps[-1].end_s
     options = {"waits": "exact", "buffer": 8, **facts}
-    return Loop("for batch in loader", "watch", 1, steps=steps, **options)
+    return Loop("for batch in loader", options.pop("kind", "watch"), 1, steps=steps, **options)
 
 
 def task(role: str, busy: dict[str, float], *, pid: int = PID, tid: int = 7, **facts: Any) -> Task:

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fastfeed.diagnose.diagnosis import CODES, Diagnosis
-from fastfeed.diagnose.evidence import NATIVE, PYTHON, SLEEP, STATES, Part
+from fastfeed.diagnose.evidence import FULL, LOCK, NATIVE, PYTHON, SLEEP, STATES, Part, Place
 from fastfeed.diagnose.judge import judge
-from fastfeed.timeline import Mark, Step
+from fastfeed.timeline import Leaf, Mark, Step
 from tests.diagnose.evidences import CALL, cases, evidence, loop_of, producers, trainer
 
 CASES = cases()
@@ -175,3 +175,38 @@ def test_any_evidence_is_judged(given_evidence: Any) -> None:
         assert 0 <= low <= found.figures.starvation <= high <= 1
     if found.verdict == "step.bound" and found.figures is not None:
         assert found.figures.starvation < 0.15, "no confident word where input is waited for"
+
+
+def test_processes_that_stand_before_a_full_pipe_are_held_up_by_the_training_thread() -> None:
+    """It reads and unpickles what they have made: they would do."""
+    parts = (Part("input", CALL, 0.8, {PYTHON: 0.6, NATIVE: 0.4}), Part("step", CALL, 0.2))
+    made = producers(2, {FULL: 0.95, NATIVE: 0.05}, pid=200)
+    found = judge(evidence(loop_of([40.0] * 100), (trainer(), *made), parts=parts))
+    assert found.verdict == "input.ipc"
+    assert found.recommendations[0].predicted_speedup == pytest.approx(5.0, rel=0.05)
+
+
+def test_what_a_session_is_fed_and_must_convert() -> None:
+    loop = loop_of([0.0] * 100, 50.0, waits="none", buffer=0, kind="session")
+    loop.leaves = (Leaf("feed['x:0']", "float64", (512, 4096), "list"),)
+    found = judge(evidence(loop, (trainer({NATIVE: 0.6, LOCK: 0.4}),), parts=(Part("step", CALL, 1.0),)))
+    assert found.verdict == "input.copy"
+    assert found.recommendations[0].knob == "dtypes"
+    assert found.speedup_if_input_free == pytest.approx(2.5, rel=0.05)
+
+
+def test_many_small_calls_are_the_host_and_one_long_call_is_the_step() -> None:
+    lines = [Place("call", "framework.py", number, users=False) for number in range(20)]
+    spread = {(CALL, line): 5 for line in lines}
+    for stacks, verdict in ((spread, "step.host"), ({(CALL, lines[0]): 100}, "step.bound")):
+        own = trainer({PYTHON: 0.1, NATIVE: 0.9}, stacks=stacks)
+        found = judge(evidence(loop_of([0.01] * 100, buffer=None), (own,), parts=(Part("step", CALL, 1.0),)))
+        assert found.verdict == verdict
+
+
+def test_callbacks_of_every_step_are_no_pauses() -> None:
+    loop = loop_of([0.01] * 100, 30.0)
+    marks = [Mark("callback", s.begin_s + 0.002, s.end_s - 0.002, "Logger") for s in loop.steps]
+    found = judge(evidence(loop, (trainer(),), marks=marks))
+    assert found.verdict == "step.host"
+    assert "pause.periodic" not in [cause.code for cause in found.causes]

@@ -131,6 +131,11 @@ class Pass:
             self._outer._wait_s += self._wait_s  # two loaders, step by step: the step waits for both
         return item
 
+    def rest(self) -> None:
+        """The step is over, and the next batch is not asked for yet."""
+        if self.in_step:
+            self._close(perf_counter())
+
     def end(self, now_s: float) -> None:
         """The pass is over, or was left."""
         if self.begin_s >= 0:

@@ -100,7 +100,8 @@ def _more_producers(cause: Cause, facts: Facts) -> list[Recommendation]:
     held = cause.code == "input.gil" or (cause.code == "input.serial" and python)
     processes = held or makers.where == "processes"
     profile = profile_of(facts)
-    sizes = [n for n in CANDIDATES if not held or n <= profile.cores]
+    most = profile.cores if held else 4 * profile.cores if processes else CANDIDATES[-1]
+    sizes = [n for n in CANDIDATES if n <= most]
     found = {n: predict(profile, Producers(1, n) if processes else Producers(n)) for n in sizes}
     best = max(one.rate for one in found.values())
     if best < WORTH * facts.now:

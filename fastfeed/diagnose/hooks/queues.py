@@ -94,6 +94,7 @@ class _Queues:
         start_s = time.perf_counter()
         if experiments is None or get is None:
             return
+        steps.rest()
         _fills(owner, most)
         self._held[owner] = steps
         while len(steps.ahead) < most and _ready(owner):

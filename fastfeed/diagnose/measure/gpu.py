@@ -62,7 +62,7 @@ class Gpus:
         """0 where a device does not tell."""
         try:
             return float(question())
-        except Exception:
+        except Exception:  # NVML has an error of its own for each thing that a device cannot do
             return 0.0
 
     def gpus(self) -> tuple[Gpu, ...]:

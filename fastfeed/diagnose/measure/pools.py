@@ -24,12 +24,12 @@ def pools_of(modules: Mapping[str, ModuleType | Any]) -> dict[str, int]:
 def _asked(question: Any) -> int:
     try:
         return int(question()) if question is not None else 0
-    except Exception:
+    except Exception:  # the script's own library, of any version: what it raises is no matter of ours
         return 0
 
 
 def _list(question: Any) -> list[Mapping[str, Any]]:
     try:
         return list(question()) if question is not None else []
-    except Exception:
+    except Exception:  # as above
         return []

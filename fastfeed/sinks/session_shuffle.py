@@ -16,7 +16,7 @@ from fastfeed.shuffle import BulkPool
 
 LOG = logging.getLogger("fastfeed")
 # Every call of numpy on more than a few hundred elements hands the interpreter lock to the training loop and waits for
-# it again. Of 32 MNIST records that made 75 k records/s batch by batch (RandomShuffleQueue: 106 k), 117 k eight at a
+# it again. Of 32 MNIST records that made 75 k records/s batch by batch (RandomShuffleQueue: 106 k), 122 k eight at a
 # time.
 AT_ONCE, AT_ONCE_NBYTES = 8, 2**21
 

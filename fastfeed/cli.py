@@ -53,6 +53,18 @@ def main() -> None:
     show_default=True,
     help="What takes the batches: mnist (a TF1 session), mnist-keras, sim:20ms (an accelerator) or none.",
 )
+@click.option(
+    "--augment",
+    default=None,
+    help="With photos:DIR: standard (decode, random resized crop, flip), strong (colours, blur, erasing too) or your "
+    "own package.module:spec, by each executor of --augment-on.",
+)
+@click.option(
+    "--augment-on",
+    default="producers",
+    show_default=True,
+    help="Who augments: some of producers, dali-cpu, dali-gpu.",
+)
 @click.option("--batch-size", default=32, show_default=True, type=click.IntRange(1), help="Records per batch.")
 @click.option("--seconds", default=3.0, show_default=True, type=click.FloatRange(0.1), help="Length of one run.")
 @click.option("--steps", default=None, type=click.IntRange(1), help="Length of one run in steps, instead of seconds.")
@@ -75,13 +87,19 @@ def main() -> None:
 def bench(**options: Any) -> None:
     """Measure how long a training step starves for input, against the number of producer threads and processes."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # before TensorFlow is loaded: its start is not our report
+    augmented = options.pop("augment")
+    executors = options.pop("augment_on")
     with _failures():
-        _bench(**options)
+        if augmented is None:
+            _bench(**options)
+        else:
+            _bench_augment(augmented, executors, **options)
 
 
 def _bench(*, output: Path | None, assert_au: float | None, **options: Any) -> None:
     from fastfeed.benchmark.advice import advise
     from fastfeed.benchmark.gate import check_au, check_step
+    from fastfeed.benchmark.plot import write_plots
     from fastfeed.benchmark.report import tables_of, write_json
 
     if assert_au is not None:
@@ -95,7 +113,7 @@ def _bench(*, output: Path | None, assert_au: float | None, **options: Any) -> N
         console.print(table)
         console.print()
     if output is not None:
-        written = [write_json(sweep, output), *_plots(sweep, output, console=console)]
+        written = [write_json(sweep, output), *_plots(sweep, output, console=console, write=write_plots)]
         console.print("written: " + ", ".join(str(path) for path in written), soft_wrap=True)
     console.print(advise(sweep), style="bold", soft_wrap=True, highlight=False)
     if assert_au is not None:
@@ -106,20 +124,53 @@ def _bench(*, output: Path | None, assert_au: float | None, **options: Any) -> N
 
 def _sweep(options: dict[str, Any], console: Console) -> Any:
     from fastfeed.benchmark.consumers import consumer_from
-    from fastfeed.benchmark.sweep import Plan, parse_counts, run_sweep
+    from fastfeed.benchmark.sweep import run_sweep
     from fastfeed.benchmark.workloads import workload_from
+
+    plan = _plan(options)  # what loads a framework comes last: mistakes are told at once
+    workload = workload_from(options["workload"], batch_size=options["batch_size"], data=options["data"])
+    consumer = consumer_from(options["consumer"])
+    with _progress(console) as report:
+        return run_sweep(workload, consumer, plan=plan, progress=report)
+
+
+def _bench_augment(text: str, executors: str, *, output: Path | None, assert_au: float | None, **options: Any) -> None:
+    from fastfeed.benchmark.augments import compare_executors, executors_from, spec_from
+    from fastfeed.benchmark.augments_report import advise, table_of, write_json, write_plots
+    from fastfeed.benchmark.consumers import consumer_from
+
+    for name, given in (("--assert-au", assert_au is not None), ("--baseline", options["baseline"])):
+        if given:
+            raise OptionError(f"{name} goes with one way of making batches: leave it out with --augment")
+    chosen = {"spec": spec_from(text), "executors": executors_from(executors), "plan": _plan(options)}
+    console = Console()
+    with _progress(Console(stderr=True)) as report:
+        consumer = consumer_from(options["consumer"])
+        found = compare_executors(options["workload"], consumer, **chosen, progress=report)
+    console.print(table_of(found))
+    console.print()
+    if output is not None:
+        output.mkdir(parents=True, exist_ok=True)
+        written = [write_json(found, output), *_plots(found, output, console=console, write=write_plots)]
+        console.print("written: " + ", ".join(str(path) for path in written), soft_wrap=True)
+    console.print(advise(found), style="bold", soft_wrap=True, highlight=False)
+
+
+def _plan(options: dict[str, Any]) -> Any:
+    from fastfeed.benchmark.sweep import Plan, parse_counts
 
     threads = parse_counts(options["threads"], "--threads", least=1, such_as="1,4,8")
     processes = parse_counts(options["processes"], "--processes", least=0, such_as="0,1,2")
-    consumer = consumer_from(options["consumer"])
-    size = options["batch_size"]
-    workload = workload_from(options["workload"], batch_size=size, data=options["data"])
     rest = {name: options[name] for name in ("seconds", "steps", "repeats", "baseline")}
-    plan = Plan(threads, size, processes=processes, **rest)
+    return Plan(threads, options["batch_size"], processes=processes, **rest)
+
+
+@contextmanager
+def _progress(console: Console) -> Any:
+    """A bar, moved by calls with a text and the share that is done."""
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task("starting", total=1.0)
-        return run_sweep(workload, consumer, plan=plan, progress=_reporter(bar, task))
+        yield _reporter(bar, bar.add_task("starting", total=1.0))
 
 
 @main.command()
@@ -150,11 +201,9 @@ def _reporter(bar: Progress, task: Any) -> Callable[[str, float], None]:
     return report
 
 
-def _plots(sweep: Any, output: Path, *, console: Console) -> list[Path]:
-    from fastfeed.benchmark.plot import write_plots
-
+def _plots(found: Any, output: Path, *, console: Console, write: Callable[[Any, Path], list[Path]]) -> list[Path]:
     try:
-        return write_plots(sweep, output)
+        return write(found, output)
     except MissingExtra as error:
         console.print(f"no picture: {error}", style="yellow")
         return []

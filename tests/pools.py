@@ -8,7 +8,6 @@ from itertools import cycle
 from typing import Any
 
 import numpy as np
-from hypothesis import settings
 from hypothesis import strategies as st
 
 from fastfeed.batch import Batch, nbytes_of
@@ -19,7 +18,6 @@ Action = Callable[[ShufflePool], None]
 Leaves = Callable[[list[int]], tuple[np.ndarray, ...]]
 sizes = st.lists(st.integers(1, 12), min_size=1, max_size=6)
 lengths = st.lists(st.integers(0, 60), min_size=1, max_size=4)
-untimed = settings(deadline=None)  # a busy machine is no failure
 lasts = st.sampled_from(["keep", "drop"])
 
 

@@ -168,7 +168,7 @@ def test_batches_arrive_in_their_structure(template: Any, mix: tuple[int, int]) 
     assert all(any(same(batch, want) for want in wanted) for batch in made)
 
 
-@settings(max_examples=5, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=5, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(template=templates)
 def test_any_structure_leaves_a_process_as_it_entered(template: Any) -> None:
     wanted = [make(template, range(i, i + 3)) for i in range(4)]

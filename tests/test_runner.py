@@ -46,7 +46,7 @@ def runner_of(kind: str, total: int, size: int, **options: Any) -> FeedRunner:
 
 
 @of_any_kind
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     total=st.integers(1, 60),
     size=st.integers(1, 9),

@@ -23,7 +23,7 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 ROOMS = (
     (
         *("errors", "machine", "structure", "batch", "collate", "options", "stats", "model", "timeline"),
-        *("passing", "watching", "worker", "plan", "samplers", "mix", "shuffle", "position"),
+        *("augment", "passing", "watching", "worker", "plan", "samplers", "mix", "shuffle", "position"),
     ),
     ("ring",),
     ("source", "producers"),
@@ -37,7 +37,7 @@ ROOMS = (
 FRAMEWORKS = {"tensorflow", "keras", "torch", "jax", "cv2", "matplotlib", "nvidia", "sklearn", "pynvml"}
 # Whoever lives here may import a framework.
 FRAMEWORK_FILES = tuple(f"sinks/{name}_" for name in ("session", "tf", "checkpoint", "keras", "torch", "jax"))
-FRAMEWORK_FILES += ("benchmark/", "live/gpu")
+FRAMEWORK_FILES += ("benchmark/", "live/gpu", "augment/opencv", "augment/dali")
 # Sorted; at most 15.
 PUBLIC = [
     *("FeedError", "FeedOptions", "FeedRunner", "FeedStopped", "FeedTimeout", "FeedWarning", "MissingExtra"),

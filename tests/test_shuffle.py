@@ -30,12 +30,10 @@ from tests.pools import (
     rooms,
     same,
     sizes,
-    untimed,
     words,
 )
 
 
-@untimed
 @given(rooms(), lengths, sizes, st.booleans())
 def test_every_record_once_an_epoch(room: dict[str, Any], lengths: list[int], cuts: list[int], lazy: bool) -> None:
     pool = ShufflePool(**room, seed=1)
@@ -52,7 +50,6 @@ def test_every_record_once_an_epoch(room: dict[str, Any], lengths: list[int], cu
         assert batch.rows == len(batch.leaves[0]) and batch.nbytes == sum(x.nbytes for x in batch.leaves)
 
 
-@untimed
 @given(rooms(), lengths, sizes, sizes)
 def test_the_cut_of_the_input_and_its_time_change_nothing(
     room: dict[str, Any], lengths: list[int], cuts: list[int], others: list[int]
@@ -62,7 +59,6 @@ def test_the_cut_of_the_input_and_its_time_change_nothing(
     assert same(want, drawn(ShufflePool(**room, seed=5), plan(lengths, others), lazy=True))
 
 
-@untimed
 @given(rooms(), lengths, sizes)
 def test_bounds(room: dict[str, Any], lengths: list[int], cuts: list[int]) -> None:
     """A draw chooses from records that it may have by then, and leaves enough of them unless the epoch has ended."""
@@ -157,7 +153,6 @@ def test_the_first_batch_does_not_wait_for_the_whole_capacity() -> None:
     assert pushed == [24] + [8] * 19 + [4] * 10
 
 
-@untimed
 @given(lengths, sizes)
 def test_bytes_stay_what_they_are(lengths: list[int], cuts: list[int]) -> None:
     for batch in filter(None, drawn(ShufflePool(Shuffle(30, 9), batch_size=4, seed=1), plan(lengths, cuts, words))):
@@ -167,7 +162,6 @@ def test_bytes_stay_what_they_are(lengths: list[int], cuts: list[int]) -> None:
         assert objects.dtype == object and fixed.dtype.kind == "S"
 
 
-@untimed
 @given(lengths, st.sampled_from([False, True]))
 def test_varying_records_are_padded_to_the_largest_of_their_batch(lengths: list[int], whole: bool) -> None:
     pool = ShufflePool(Shuffle(30, 9), batch_size=4, seed=1, pad=-1)

@@ -22,7 +22,7 @@ from tests.pools import Action, Push, drawn, had, lengths, numbers, plan, ragged
 from tests.streams import LIMIT_S, SEED
 
 ROOM = ("shuffle/", "numpy/", "collate.py")
-untimed = settings(deadline=None, max_examples=60)
+untimed = settings(max_examples=60)
 
 
 class Interrupt(KeyboardInterrupt):
@@ -177,7 +177,7 @@ def rows_of(runner: FeedRunner, found: list[int], hits: list[int]) -> None:
         found += batch.tolist()
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(st.lists(st.integers(1, 700), max_size=8), st.booleans())
 @example([6], False)  # before a push: what was received is pushed later
 @example([6], True)

@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 from fastfeed.errors import OptionError, StateError
 from fastfeed.options import Shuffle
 from fastfeed.shuffle import Origin, ShufflePool
-from tests.pools import Push, batch_of, drawn, had, lengths, numbers, plan, ragged, rooms, same, sizes, untimed, words
+from tests.pools import Push, batch_of, drawn, had, lengths, numbers, plan, ragged, rooms, same, sizes, words
 
 
-@untimed
 @given(rooms(), lengths, sizes, st.sampled_from([numbers, words, ragged]), st.integers(0, 60))
 def test_an_interrupted_pool_goes_on_as_if_it_were_not(
     room: dict[str, Any], lengths: list[int], cuts: list[int], leaves: Any, stop: int

@@ -19,7 +19,7 @@ from fastfeed.samplers import Balanced, Weighted
 from tests.feeds import Readable
 from tests.streams import LIMIT_S, Case, flat, passes, play
 
-in_processes = settings(max_examples=3, deadline=None, phases=(Phase.explicit, Phase.reuse, Phase.generate))
+in_processes = settings(max_examples=3, phases=(Phase.explicit, Phase.reuse, Phase.generate))
 MIXES = [(0, 4), (1, 2)]
 of_each_mix = pytest.mark.parametrize("mix", MIXES, ids=str)
 KINDS = ("indexable", "sequence", "mix", "iterable", "records")
@@ -57,7 +57,7 @@ def test_no_two_items_draw_the_same_and_a_run_repeats(kind: str, mix: tuple[int,
     assert not {row[2] for row in first} & {row[2] for row in other}
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     total=st.integers(1, 40),
     size=st.integers(1, 7),

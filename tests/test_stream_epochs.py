@@ -57,7 +57,7 @@ def test_without_epochs_there_is_no_end(mix: tuple[int, int]) -> None:
     assert found == [(n, [*range(10)], {n}) for n in range(12)]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(cases(ORDERED), thread_mixes, st.lists(st.integers(0, 5), min_size=2, max_size=4))
 def test_the_rest_of_an_epoch_that_is_left_is_passed_over(case: Case, mix: Any, taken: list[int]) -> None:
     case.options.pop("order", None)

@@ -15,7 +15,7 @@ from tests.feeds import Readable
 from tests.streams import LIMIT_S, SEED, Rows, play
 from tests.streams import Case as Stream
 
-in_processes = settings(max_examples=4, deadline=None, phases=(Phase.explicit, Phase.reuse, Phase.generate))
+in_processes = settings(max_examples=4, phases=(Phase.explicit, Phase.reuse, Phase.generate))
 EPOCHS = 2
 
 
@@ -59,7 +59,7 @@ shuffles = st.sampled_from([None, False, True, Shuffle(12, 4)])
 sizes = {"total": st.integers(1, 30), "size": st.integers(1, 6), "world": st.integers(1, 5)}
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(**sizes, shuffle=shuffles, remainder=st.sampled_from(["drop", "pad"]), threads=st.integers(1, 3))
 def test_ranks_share_an_epoch(total: int, size: int, world: int, shuffle: Any, remainder: str, threads: int) -> None:
     if remainder == "drop" and total < world:
@@ -76,7 +76,7 @@ def test_ranks_share_an_epoch_whoever_works_for_them(total: int, size: int, shuf
     check_shares(ranks(range(total), [(0, 2), (1, 1), (2, 1)], **options), total, "drop")
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(**sizes, threads=st.integers(1, 3), records=st.booleans())
 def test_ranks_share_an_iterable(total: int, size: int, world: int, threads: int, records: bool) -> None:
     def transform(item: int, worker: Worker) -> np.ndarray:
@@ -89,7 +89,7 @@ def test_ranks_share_an_iterable(total: int, size: int, world: int, threads: int
     check_shares(ranks(source, mixes, records=records, **options), max(total, world), "drop")
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(**sizes, threads=st.integers(1, 3))
 def test_producers_of_all_ranks_share_a_callable(total: int, size: int, world: int, threads: int) -> None:
     def stream(worker: Worker) -> Any:
@@ -102,7 +102,7 @@ def test_producers_of_all_ranks_share_a_callable(total: int, size: int, world: i
     assert all(counted(parts, epoch) == Counter(range(total)) for epoch in range(EPOCHS))
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(total=st.integers(6, 30), size=st.integers(1, 4), cut=st.integers(0, 8), shuffle=shuffles)
 def test_a_rank_goes_on_with_its_share(total: int, size: int, cut: int, shuffle: Any) -> None:
     """And the remainder that is left out is another one in each epoch, where there is a shuffle."""

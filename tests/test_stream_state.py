@@ -14,8 +14,8 @@ from tests.streams import CALLABLES, KINDS, SEED, Case, Rows, by_epoch, epochs, 
 
 ORDERED = tuple(kind for kind in KINDS if kind not in CALLABLES)
 QUIET = pytest.mark.filterwarnings("ignore:the state is .* the epoch")  # that is what is tested here
-in_threads = settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
-in_processes = settings(max_examples=5, deadline=None, phases=(Phase.explicit, Phase.reuse, Phase.generate))
+in_threads = settings(max_examples=50, suppress_health_check=[HealthCheck.filter_too_much])
+in_processes = settings(max_examples=5, phases=(Phase.explicit, Phase.reuse, Phase.generate))
 pytestmark = QUIET
 cuts = st.lists(st.integers(0, 12), min_size=1, max_size=3)
 

@@ -15,9 +15,9 @@ from tests.streams import CALLABLES, KINDS, Case, by_epoch, epochs, flat, ids, p
 
 EVERY = tuple(KINDS)
 ORDERED = tuple(kind for kind in KINDS if kind not in CALLABLES)
-in_threads = settings(max_examples=50, deadline=None)
+in_threads = settings(max_examples=50)
 # To shrink an example that stalls would take longer than the whole test may.
-in_processes = settings(max_examples=6, deadline=None, phases=(Phase.explicit, Phase.reuse, Phase.generate))
+in_processes = settings(max_examples=6, phases=(Phase.explicit, Phase.reuse, Phase.generate))
 
 
 def check_exact(case: Case, mix: tuple[int, int]) -> None:
@@ -77,7 +77,7 @@ def test_worker_processes_make_what_one_thread_makes(case: Case, mix: tuple[int,
     check_same(case, mix)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(cases(ORDERED, exact=True), st.integers(1, 4))
 def test_a_kept_order_is_the_sources_own(case: Case, threads: int) -> None:
     if case.options.get("shuffle") or case.kind == "mix" or "sampler" in case.options:
@@ -90,7 +90,7 @@ def test_a_kept_order_is_the_sources_own(case: Case, threads: int) -> None:
 
 
 @pytest.mark.parametrize("shuffle", [True, Shuffle(30, 20)], ids=str)
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(seed=st.integers(0, 2**70), mix=thread_mixes)
 def test_a_seed_repeats_and_others_differ(shuffle: Any, seed: int, mix: tuple[int, int]) -> None:
     one, again, other = (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -15,6 +15,7 @@ from fastfeed.model import Producers
 
 FOR_EVER = 10**9  # epochs
 KINDS = "mnist, mnist-keras, sim:20ms or none"
+Options = Mapping[str, Any] | None  # of FeedRunner, beside those that a benchmark varies
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,7 @@ class Consumer(Protocol):
     def cached(self, batch: Any) -> Any:
         """A context whose value is a function that takes one step on the same batch again and again."""
 
-    def loop(self, source: Any, *, producers: Producers, batch_size: int | None) -> Any:
+    def loop(self, source: Any, *, producers: Producers, batch_size: int | None, options: Options = None) -> Any:
         """A context whose value is a Loop fed by FeedRunner."""
 
 
@@ -72,11 +73,13 @@ class PlainConsumer:
         yield lambda: train(batch)
 
     @contextmanager
-    def loop(self, source: Any, *, producers: Producers, batch_size: int | None) -> Iterator[Loop]:
+    def loop(
+        self, source: Any, *, producers: Producers, batch_size: int | None, options: Options = None
+    ) -> Iterator[Loop]:
         """Plain iteration over a FeedRunner."""
         start = time.perf_counter()
         with ExitStack() as stack:
-            runner = stack.enter_context(runner_for(source, producers, batch_size=batch_size))
+            runner = stack.enter_context(runner_for(source, producers, batch_size=batch_size, options=options))
             batches = iter(runner)
             first = next(batches)
             first_batch_s = time.perf_counter() - start
@@ -92,7 +95,7 @@ class PlainConsumer:
             yield Loop(step, first_batch_s, lambda: runner.snapshot().depth)
 
 
-def runner_for(source: Any, producers: Producers, *, batch_size: int | None) -> FeedRunner:
+def runner_for(source: Any, producers: Producers, *, batch_size: int | None, options: Options = None) -> FeedRunner:
     """The runner under test: a finite iterator starts again, for it is the speed that is measured, not the data."""
     return FeedRunner(
         source,
@@ -101,6 +104,7 @@ def runner_for(source: Any, producers: Producers, *, batch_size: int | None) -> 
         batch_size=batch_size,
         epochs=FOR_EVER,
         repeat_per_producer=True,
+        **(options or {}),
     )
 
 

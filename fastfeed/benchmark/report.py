@@ -28,7 +28,10 @@ STYLE: Any = {
     "pad_edge": False,
     "padding": (0, 1, 0, 0),
 }
-PACKAGES = ("fastfeed", "numpy", "tensorflow", "tensorflow-cpu", "keras", "opencv-python-headless")
+PACKAGES = (
+    *("fastfeed", "numpy", "tensorflow", "tensorflow-cpu", "keras", "opencv-python-headless"),
+    *("torch", "jax", "nvidia-dali-cuda120", "nvidia-dali-cuda130"),
+)
 
 
 def tables_of(sweep: Sweep) -> list[Table]:
@@ -79,7 +82,7 @@ def _costs(sweep: Sweep) -> Table:
 
 def json_of(sweep: Sweep) -> dict[str, Any]:
     """Everything that was measured, with the machine and the versions; the schema is in docs/benchmark.md."""
-    found: dict[str, Any] = _plain(
+    found: dict[str, Any] = plain(
         {
             "schema": SCHEMA,
             "workload": sweep.workload,
@@ -92,8 +95,8 @@ def json_of(sweep: Sweep) -> dict[str, Any]:
             "profile": asdict(sweep.profile),
             "settings": [_setting(sweep, s) for s in sweep.settings],
             "advice": advise(sweep),
-            "machine": _machine(),
-            "versions": _versions(),
+            "machine": machine(),
+            "versions": versions(),
         }
     )
     return found
@@ -122,7 +125,8 @@ def _setting(sweep: Sweep, setting: Setting) -> dict[str, Any]:
     }
 
 
-def _machine() -> dict[str, Any]:
+def machine() -> dict[str, Any]:
+    """What the figures were measured on."""
     return {
         "system": platform.system(),
         "kernel": platform.release(),
@@ -142,7 +146,8 @@ def _processor() -> str:
     return names[0] if names else platform.machine()
 
 
-def _versions() -> dict[str, str]:
+def versions() -> dict[str, str]:
+    """Of the packages that matter."""
     found = {"python": sys.version.split()[0]}
     for name in PACKAGES:
         try:
@@ -182,10 +187,10 @@ def _percent(value: float) -> str:
     return "-" if math.isnan(value) else f"{value:.1%}"
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """JSON has neither nan nor infinity: null."""
     if isinstance(value, dict):
-        return {key: _plain(v) for key, v in value.items()}
+        return {key: plain(v) for key, v in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_plain(v) for v in value]
+        return [plain(v) for v in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -10,7 +10,7 @@ from typing import Any
 
 from fastfeed import Shuffle
 from fastfeed.benchmark.cnn_session import train_step
-from fastfeed.benchmark.consumers import Loop, images_and_labels, runner_for
+from fastfeed.benchmark.consumers import Loop, Options, images_and_labels, runner_for
 from fastfeed.benchmark.workloads import open_stream
 from fastfeed.errors import MissingExtra
 from fastfeed.model import Producers
@@ -42,10 +42,13 @@ class SessionConsumer:
                 yield lambda: session.run([train.train_op, train.loss])
 
     @contextmanager
-    def loop(self, source: Any, *, producers: Producers, batch_size: int | None) -> Iterator[Loop]:
+    def loop(
+        self, source: Any, *, producers: Producers, batch_size: int | None, options: Options = None
+    ) -> Iterator[Loop]:
         """The drop-in."""
         start = time.perf_counter()
-        with tf.Graph().as_default(), runner_for(source, producers, batch_size=batch_size) as runner:
+        made = runner_for(source, producers, batch_size=batch_size, options=options)
+        with tf.Graph().as_default(), made as runner:
             x, y = images_and_labels(runner.get_inputs())
             first_batch_s = time.perf_counter() - start
             train = train_step(x, y)

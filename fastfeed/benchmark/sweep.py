@@ -125,7 +125,7 @@ def run_sweep(workload: Workload, consumer: Consumer, *, plan: Plan, progress: P
     if plan.baseline:
         _check_baseline(plan, consumer)
     live = plan.live if consumer.burns_cpu else ()
-    meter = _Meter(progress, 3 + len(plan.runs) * plan.repeats + len(live))
+    meter = Meter(progress, 3 + len(plan.runs) * plan.repeats + len(live))
     with meter.part("one producer alone") as tick:
         batch, producer = measure_producer(workload.source, seconds=PROFILE_S, tick=tick)
     with meter.part("the step on a cached batch") as tick:
@@ -166,7 +166,7 @@ class _Run:
     workload: Workload
     consumer: Any
     plan: Plan
-    meter: _Meter
+    meter: Meter
 
     def short(self, producers: Producers) -> LivePoint:
         """A live point for the model."""
@@ -186,8 +186,8 @@ class _Run:
             return measure_loop(loop, seconds=self.plan.seconds, steps=self.plan.steps, tick=tick)
 
 
-class _Meter:
-    """Turns parts that are done into a share of the whole."""
+class Meter:
+    """Turns `parts` that are done into a share of the whole, and tells `progress`."""
 
     def __init__(self, progress: Progress, parts: int) -> None:
         self._progress, self._parts, self._done = progress, parts, 0

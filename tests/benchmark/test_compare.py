@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fastfeed import OptionError
@@ -31,7 +31,6 @@ def test_students_quantiles_are_those_of_the_tables(freedom: float, quantile: fl
     assert students_t(freedom) == pytest.approx(quantile, rel=1e-4)
 
 
-@settings(deadline=None)  # a busy machine is no failure
 @given(st.lists(rates, min_size=1, max_size=4))
 def test_the_same_on_both_sides_is_no_difference(sides: list[tuple[float, ...]]) -> None:
     found = overall([Pair(side, side) for side in sides])
@@ -39,7 +38,6 @@ def test_the_same_on_both_sides_is_no_difference(sides: list[tuple[float, ...]])
     assert found.value == pytest.approx(1)
 
 
-@settings(deadline=None)  # a busy machine is no failure
 @given(st.floats(1, 1000), st.floats(1.1, 5), st.lists(st.floats(-0.01, 0.01), min_size=6, max_size=6))
 def test_a_shift_beyond_the_spread_is_found(rate: float, factor: float, noise: list[float]) -> None:
     before = tuple(rate * (1 + n) for n in noise[:3])
@@ -48,7 +46,6 @@ def test_a_shift_beyond_the_spread_is_found(rate: float, factor: float, noise: l
     assert ratio(Pair(after, before)).verdict == SLOWER
 
 
-@settings(deadline=None)  # a busy machine is no failure
 @given(pairs, st.randoms(use_true_random=False))
 def test_the_order_of_repeats_and_settings_does_not_matter(given: list[Pair], chance: random.Random) -> None:
     shuffled = [Pair(*(tuple(chance.sample(side, len(side))) for side in (p.before, p.after))) for p in given]
@@ -57,7 +54,6 @@ def test_the_order_of_repeats_and_settings_does_not_matter(given: list[Pair], ch
     assert (one.value, one.low, one.high) == pytest.approx((other.value, other.low, other.high), rel=1e-6)
 
 
-@settings(deadline=None)  # a busy machine is no failure
 @given(pairs, st.floats(0.5, 2))
 def test_sides_swapped_are_the_inverse_and_a_scale_changes_nothing(given: list[Pair], scale: float) -> None:
     one = overall(given)

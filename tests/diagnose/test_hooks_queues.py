@@ -109,7 +109,7 @@ def test_what_was_taken_ahead_is_had_first_by_whoever_asks(context: Context) -> 
     assert found == list(range(6))
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=6), st.lists(st.booleans(), max_size=12))
 def test_experiments_change_nothing(puts: list[int], bursts: list[bool]) -> None:
     """Batches come some at a time; each is had once and in its order, the sentinel too."""

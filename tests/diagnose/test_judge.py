@@ -158,7 +158,7 @@ def _finite(found: Diagnosis) -> bool:
     return all(map(math.isfinite, numbers))
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(seen())
 def test_any_evidence_is_judged(given_evidence: Any) -> None:
     found = judge(given_evidence)

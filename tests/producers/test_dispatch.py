@@ -100,7 +100,7 @@ def trainers() -> Iterator[Any]:
         trainer.close()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(data=st.data(), total=st.integers(0, 25), epochs=st.integers(1, 2), ordered=st.booleans())
 def test_each_item_comes_back_exactly_once(data: st.DataObject, total: int, epochs: int, ordered: bool) -> None:
     trainer = Trainer(Readable(lambda: range(total)), epochs=epochs, ordered=ordered)

@@ -135,12 +135,12 @@ class ByEpoch(RuleBasedStateMachine):
 
 TestInOrder = InOrder.TestCase
 TestByEpoch = ByEpoch.TestCase
-TestInOrder.settings = TestByEpoch.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestInOrder.settings = TestByEpoch.settings = settings(max_examples=60, stateful_step_count=30)
 
 bounds = st.tuples(st.integers(1, 4), st.integers(1, 12))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.integers(1, 4), st.lists(st.integers(1, 9), max_size=30), bounds, st.data())
 def test_in_order_and_never_a_dead_end(
     producers: int, nbytes: list[int], bound: tuple[int, int], data: st.DataObject
@@ -161,7 +161,7 @@ def test_in_order_and_never_a_dead_end(
     assert (buffer.depth, buffer.depth_nbytes) == (0, 0)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(st.lists(st.integers(0, 5), min_size=1, max_size=3), min_size=1, max_size=4), bounds)
 def test_epochs_stay_apart_however_full_it_is(counts: list[list[int]], bound: tuple[int, int]) -> None:
     """`counts[producer][epoch]` batches each; producers run ahead as far as the bounds let them."""

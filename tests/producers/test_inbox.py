@@ -71,7 +71,7 @@ def post() -> Iterator[Post]:
     made.close()
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(orders=st.lists(st.lists(st.integers(0, 1000), max_size=5), min_size=1, max_size=4), large=st.booleans())
 def test_the_lowest_ticket_of_what_is_there_comes_first(orders: list[list[int]], large: bool) -> None:
     """Also where an order, as that of a worker's successor, brings lower tickets than those that are there."""

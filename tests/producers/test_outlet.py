@@ -45,7 +45,7 @@ def test_everything_that_is_said_tells_who_and_where() -> None:
         assert [str(pair.lane.error(k)[0]) for k in (b"E", b"K")] == ["two", "one"]
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.lists(st.sampled_from(["put", "skip", "fail"]), min_size=1, max_size=12))
 def test_errors_and_batches_are_heard_in_whatever_order_they_are_asked_for(said: list[str]) -> None:
     """The news of one producer may come before the token of another one: neither a batch nor an error gets lost."""
@@ -89,7 +89,7 @@ def test_the_board_shows_what_is_in_hand_and_what_was_done() -> None:
         assert board.row(0).errors == 2
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.lists(st.tuples(st.integers(0, 1), st.integers(1, 400), st.booleans()), max_size=25))
 def test_batches_of_any_size_from_two_producers(puts: list[tuple[int, int, bool]]) -> None:
     """Returned or filled in place; each arrives, laid out for the records that it has."""

@@ -70,7 +70,7 @@ def lowest(array: np.ndarray) -> int:
     return array.ctypes.data + sum(back)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(nests)
 def test_every_layout_arrives_as_it_was(nest: Any) -> None:
     with mock.patch.object(ship, "LARGE_NBYTES", 256):

@@ -162,4 +162,4 @@ class RingMachine(RuleBasedStateMachine):
 
 
 TestRing = RingMachine.TestCase
-TestRing.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestRing.settings = settings(max_examples=60, stateful_step_count=40)

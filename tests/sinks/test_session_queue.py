@@ -106,7 +106,7 @@ def test_static_shapes(last_batch: str, rows: int | None) -> None:
         assert sess.run(inputs)["x"].shape == (4, 5, 3)
 
 
-@settings(max_examples=30, deadline=None, phases=[Phase.explicit, Phase.generate])  # to shrink takes minutes
+@settings(max_examples=30, phases=[Phase.explicit, Phase.generate])  # to shrink takes minutes
 @given(templates, st.booleans())
 def test_any_structure_and_dtype(template: Any, shuffled: bool) -> None:
     made = [make(template, range(i, i + 3)) for i in (0, 3)]

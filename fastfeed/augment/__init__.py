@@ -1,0 +1,51 @@
+"""One spec of image operations, carried out by OpenCV in the producers, or by DALI on the CPU or the GPU.
+
+from fastfeed import augment as A
+
+standard = A.Augment([A.Decode(), A.RandomResizedCrop(224), A.Flip(), A.Normalize(127.5, 127.5)])
+FeedRunner(photos, batch_size=64, augment=standard, augment_on="auto")
+"""
+
+from fastfeed.augment.geometry import Affine, Crop, Decode, Flip, RandomResizedCrop, Resize, Rotate
+from fastfeed.augment.parameters import Choice, LogUniform, Normal, Uniform
+from fastfeed.augment.spec import Augment, HandOver
+from fastfeed.augment.values import (
+    Brightness,
+    Cast,
+    Contrast,
+    Erase,
+    GaussianBlur,
+    Hue,
+    Mixup,
+    Normalize,
+    OneHot,
+    Saturation,
+)
+from fastfeed.augment.values import Layout as Layout
+
+__all__ = [
+    "Affine",
+    "Augment",
+    "Brightness",
+    "Cast",
+    "Choice",
+    "Contrast",
+    "Crop",
+    "Decode",
+    "Erase",
+    "Flip",
+    "GaussianBlur",
+    "HandOver",
+    "Hue",
+    "Layout",
+    "LogUniform",
+    "Mixup",
+    "Normal",
+    "Normalize",
+    "OneHot",
+    "RandomResizedCrop",
+    "Resize",
+    "Rotate",
+    "Saturation",
+    "Uniform",
+]

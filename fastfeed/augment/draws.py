@@ -1,0 +1,37 @@
+"""Random numbers that depend on what they are drawn for and on nothing else: any producer draws the same ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+MASK = 2**64 - 1
+GOLDEN = 0x9E3779B97F4A7C15  # splitmix64: Steele, Lea, Flood, "Fast splittable pseudorandom number generators" (2014)
+
+
+def key_of(parts: Iterable[int]) -> int:
+    """64 bits that stand for a record: such as (seed, epoch, index)."""
+    key = 0
+    for part in parts:
+        key = _mixed((key ^ (part & MASK)) + GOLDEN)
+    return key
+
+
+class Draws:
+    """A stream of numbers in [0, 1) for one record, the same wherever it is drawn. Not for cryptography."""
+
+    __slots__ = ("_at",)
+
+    def __init__(self, key: int) -> None:
+        self._at = key
+
+    def next(self) -> float:
+        """The next number, with 53 bits."""
+        self._at = (self._at + GOLDEN) & MASK
+        return (_mixed(self._at) >> 11) * 2.0**-53
+
+
+def _mixed(bits: int) -> int:
+    bits &= MASK
+    bits = ((bits ^ (bits >> 30)) * 0xBF58476D1CE4E5B9) & MASK
+    bits = ((bits ^ (bits >> 27)) * 0x94D049BB133111EB) & MASK
+    return bits ^ (bits >> 31)

@@ -1,0 +1,128 @@
+"""What a parameter of an operation is: a number, or a distribution that each record draws its own number from."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from numbers import Real
+from statistics import NormalDist
+from typing import TypeAlias
+
+from fastfeed.augment.draws import Draws
+from fastfeed.errors import OptionError
+
+
+@dataclass(frozen=True)
+class Uniform:
+    """Any number from `low` to `high`."""
+
+    low: float
+    high: float
+
+    def __post_init__(self) -> None:
+        _refuse_unless(_finite(self.low, self.high) and self.low <= self.high, self, needed="low <= high, both finite")
+
+    def draw(self, draws: Draws) -> float:
+        """One number."""
+        return self.low + (self.high - self.low) * draws.next()
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """The least and the greatest number."""
+        return self.low, self.high
+
+
+@dataclass(frozen=True)
+class LogUniform:
+    """A number from `low` to `high` whose logarithm is uniform: as often half of something as twice."""
+
+    low: float
+    high: float
+
+    def __post_init__(self) -> None:
+        _refuse_unless(_finite(self.low, self.high) and 0 < self.low <= self.high, self, needed="0 < low <= high")
+
+    def draw(self, draws: Draws) -> float:
+        """One number."""
+        return math.exp(math.log(self.low) + (math.log(self.high) - math.log(self.low)) * draws.next())
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """The least and the greatest number."""
+        return self.low, self.high
+
+
+@dataclass(frozen=True)
+class Normal:
+    """Normally distributed, cut off four standard deviations from the mean."""
+
+    mean: float
+    std: float
+
+    def __post_init__(self) -> None:
+        _refuse_unless(_finite(self.mean, self.std) and self.std >= 0, self, needed="std >= 0, both finite")
+
+    def draw(self, draws: Draws) -> float:
+        """One number."""
+        z = NormalDist().inv_cdf(min(max(draws.next(), 1e-12), 1 - 1e-12))
+        return self.mean + self.std * min(max(z, -4.0), 4.0)
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """The least and the greatest number."""
+        return self.mean - 4 * self.std, self.mean + 4 * self.std
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One of `values`, each as often as the others."""
+
+    values: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "values", tuple(self.values))
+        _refuse_unless(bool(self.values) and _finite(*self.values), self, needed="at least one finite number")
+
+    def draw(self, draws: Draws) -> float:
+        """One number."""
+        return self.values[int(draws.next() * len(self.values))]
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """The least and the greatest number."""
+        return min(self.values), max(self.values)
+
+
+Distribution: TypeAlias = Uniform | LogUniform | Normal | Choice
+Parameter: TypeAlias = float | Distribution
+
+
+def drawn(parameter: Parameter, draws: Draws) -> float:
+    """The number for one record; a constant draws nothing."""
+    return parameter.draw(draws) if isinstance(parameter, Distribution) else float(parameter)
+
+
+def bounds(parameter: Parameter) -> tuple[float, float]:
+    """The least and the greatest number that can be drawn."""
+    return parameter.bounds if isinstance(parameter, Distribution) else (float(parameter), float(parameter))
+
+
+def check(parameter: object, name: str, *, least: float = -math.inf, most: float = math.inf) -> None:
+    """OptionError unless it is a number or a distribution within [least, most]."""
+    number = isinstance(parameter, Real) and not isinstance(parameter, bool) and math.isfinite(parameter)
+    if not number and not isinstance(parameter, Distribution):
+        raise OptionError(f"{name}={parameter!r}: needed a number, or Uniform, LogUniform, Normal or Choice of numbers")
+    low, high = bounds(parameter)  # type: ignore[arg-type]
+    if low < least or high > most:
+        raise OptionError(
+            f"{name}={parameter!r}: needed numbers from {least:g} to {most:g}, it can be {low:g} to {high:g}"
+        )
+
+
+def _finite(*numbers: object) -> bool:
+    return all(isinstance(n, Real) and not isinstance(n, bool) and math.isfinite(n) for n in numbers)
+
+
+def _refuse_unless(right: bool, what: object, *, needed: str) -> None:
+    if not right:
+        raise OptionError(f"{what!r}: needed {needed}")

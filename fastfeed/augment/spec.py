@@ -1,0 +1,212 @@
+"""Augment: the operations in their order, what of a record they are done to, and the plan of each record's draws."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from typing import Any, TypeAlias
+
+from fastfeed.augment.draws import Draws, key_of
+from fastfeed.augment.geometry import Affine, Crop, Decode, Flip, RandomResizedCrop, Resize, Rotate
+from fastfeed.augment.steps import Colour, Constant, Size, Step
+from fastfeed.augment.values import (
+    Brightness,
+    Cast,
+    Contrast,
+    Erase,
+    GaussianBlur,
+    Hue,
+    Layout,
+    Mixup,
+    Normalize,
+    OneHot,
+    Saturation,
+)
+from fastfeed.errors import OptionError, SpecError
+from fastfeed.structure import Structure, describe, rebuild
+
+Path: TypeAlias = int | str | tuple[int | str, ...]  # of a leaf in a record: 0, "image", ("left", 0)
+
+
+@dataclass(frozen=True)
+class HandOver(Constant):
+    """What stands before it is done in the producers, whoever does the rest: `[Decode(), Crop(224), HandOver(), ...]`
+    sends small uint8 images to DALI instead of whole files."""
+
+
+PIXELS = (Resize, RandomResizedCrop, Crop, Flip, Rotate, Affine, GaussianBlur, Erase)
+TONES = (Brightness, Contrast, Saturation, Hue)
+# Each may be followed by those of its own row, where there can be several, and of later rows.
+ROWS: tuple[tuple[type, ...], ...] = (
+    (Decode,),
+    (*PIXELS, *TONES),
+    (Normalize,),
+    (Cast,),
+    (Layout,),
+    (OneHot,),
+    (Mixup,),
+)
+SEVERAL = 1
+
+
+@dataclass(frozen=True)
+class Placed:
+    """A step of the program, and where its numbers are in an image's row of the plan."""
+
+    step: Step
+    start: int
+
+    @property
+    def numbers(self) -> slice:
+        """Its part of the row."""
+        return slice(self.start, self.start + self.step.numbers)
+
+
+@dataclass(frozen=True)
+class Targets:
+    """The leaves of a record, by their numbers: images, masks (moved as the first image is, never blended between
+    pixels), boxes (float32 of shape (n, 4): left, top, right, bottom in pixels) and labels (None: there are none)."""
+
+    images: tuple[int, ...]
+    masks: tuple[int, ...]
+    boxes: tuple[int, ...]
+    labels: int | None
+
+
+@dataclass(frozen=True)
+class Augment:
+    """Image operations in their order. Which leaves they are done to: `images` (default: the first leaf), and beside it
+    `masks`, `boxes` and `labels` (default: the second leaf of two, where an operation needs labels).
+
+    Several images of a record are moved and coloured alike, or with `draws="own"` each by itself. Raises OptionError
+    for an order that makes no sense.
+    """
+
+    operations: Sequence[Any]
+    images: Path | list[Path] | None = None
+    masks: Path | list[Path] = ()
+    boxes: Path | list[Path] = ()
+    labels: Path | None = None
+    draws: str = "same"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "operations", tuple(self.operations))
+        if not self.operations:
+            raise OptionError("Augment([]): needed at least one operation")
+        if self.draws not in ("same", "own"):
+            raise OptionError(f'Augment(draws={self.draws!r}): needed "same" or "own"')
+        rows = [(_row_of(op), op) for op in self.operations if not isinstance(op, HandOver)]
+        for (row, op), (following, later) in pairwise(rows):
+            if row > following or (row == following != SEVERAL):
+                raise OptionError(
+                    f"Augment: {_name(later)} stands behind {_name(op)}: needed Decode, pixel operations, Normalize, "
+                    "Cast, Layout, OneHot, Mixup, in this order, and each but pixel operations once"
+                )
+        if sum(isinstance(op, HandOver) for op in self.operations) > 1:
+            raise OptionError("Augment: HandOver stands twice: needed one place where the producers' part ends")
+        if self.has(Mixup) and not (self.has(Normalize) or self.dtype == "float32"):
+            raise OptionError('Augment: Mixup blends floats: put Normalize(...) or Cast("float32") before it')
+
+    def has(self, kind: type) -> bool:
+        """Whether there is an operation of this kind."""
+        return any(isinstance(op, kind) for op in self.operations)
+
+    @property
+    def decodes(self) -> Decode | None:
+        """How bytes become images; None where they are images already."""
+        first = self.operations[0]
+        return first if isinstance(first, Decode) else None
+
+    @property
+    def dtype(self) -> str | None:
+        """The dtype that Cast names."""
+        return next((op.dtype for op in self.operations if isinstance(op, Cast)), None)
+
+    @cached_property
+    def program(self) -> tuple[Placed, ...]:
+        """What executors carry out, one after the other; neighbouring tones are one step."""
+        steps: list[Step] = []
+        for op in self.operations:
+            if not isinstance(op, TONES):
+                steps += (op,) if isinstance(op, Constant) else op.steps()
+            elif steps and isinstance(steps[-1], Colour):
+                steps[-1] = Colour((*steps[-1].tones, op.tone()))
+            else:
+                steps.append(Colour((op.tone(),)))
+        placed, start = [], 0
+        for step in steps:
+            placed.append(Placed(step, start))
+            start += step.numbers
+        return tuple(placed)
+
+    @cached_property
+    def numbers(self) -> int:
+        """Numbers in an image's row of the plan."""
+        return sum(placed.step.numbers for placed in self.program)
+
+    def plan(self, key: int, sizes: Sequence[Size]) -> list[list[float]]:
+        """A row of `numbers` for each image of a record, whose (height, width) are `sizes`, decoded and turned.
+
+        `key` stands for the record (`key_of`): the same key and sizes give the same plan.
+        """
+        rows = []
+        for image, size in enumerate(sizes):
+            draws = Draws(key_of((key, image)) if self.draws == "own" and image else key)
+            row: list[float] = []
+            for placed in self.program:
+                numbers, size = placed.step.plan(draws, size)
+                row += numbers
+            rows.append(row)
+        return rows
+
+    def targets(self, structure: Structure, leaves: int) -> Targets:
+        """Which of the `leaves` of a record are meant. Raises SpecError where a path leads to none."""
+        numbered = rebuild(structure, list(range(leaves)))
+        images = (0,) if self.images is None else _leaves_at(self.images, numbered, structure=structure, name="images")
+        labels = None
+        if self.labels is not None:
+            labels = _leaves_at(self.labels, numbered, structure=structure, name="labels")[0]
+        elif self.has(OneHot) or self.has(Mixup):
+            if leaves != 2 or images not in ((0,), (1,)):
+                raise SpecError(
+                    f"Augment: OneHot and Mixup need the labels, and a record is {describe(structure)}: say where they "
+                    'are, labels=1 or labels="name"'
+                )
+            labels = 1 - images[0]
+        return Targets(
+            images,
+            _leaves_at(self.masks, numbered, structure=structure, name="masks"),
+            _leaves_at(self.boxes, numbered, structure=structure, name="boxes"),
+            labels,
+        )
+
+
+def _row_of(op: Any) -> int:
+    for row, kinds in enumerate(ROWS):
+        if isinstance(op, kinds):
+            return row
+    raise OptionError(f"Augment: {op!r} is no operation: needed one of fastfeed.augment, such as Flip(horizontal=0.5)")
+
+
+def _name(op: Any) -> str:
+    return type(op).__name__
+
+
+def _leaves_at(paths: Path | list[Path], numbered: Any, *, structure: Structure, name: str) -> tuple[int, ...]:
+    found = []
+    for path in paths if isinstance(paths, list) else [] if paths == () else [paths]:
+        at = numbered
+        try:
+            for step in path if isinstance(path, tuple) else (path,):
+                at = getattr(at, step) if isinstance(step, str) and hasattr(at, "_fields") else at[step]
+        except (TypeError, LookupError, AttributeError):
+            at = None
+        if not isinstance(at, int):
+            raise SpecError(
+                f"Augment({name}={path!r}): no such leaf: needed the path of an array in a record, which is "
+                f"{describe(structure)}, such as 0, 'image' or ('left', 0)"
+            )
+        found.append(at)
+    return tuple(found)

@@ -162,7 +162,7 @@ def tf_native(work: Work, workers: int) -> Iterator[Iterator[Batch]]:
     data = data.map(partial(_native_photo, side=side), num_parallel_calls=workers).batch(size, drop_remainder=True)
     options = tf.data.Options()
     options.threading.private_threadpool_size = workers
-    yield _numbered(data.with_options(options).prefetch(2).as_numpy_iterator())
+    yield numbered(data.with_options(options).prefetch(2).as_numpy_iterator())
 
 
 def _native_photo(file: Any, *, side: int) -> Any:
@@ -182,7 +182,7 @@ def _native_photo(file: Any, *, side: int) -> Any:
     return tf.cast(part, tf.uint8)
 
 
-def _numbered(batches: Iterator[np.ndarray]) -> Iterator[Batch]:
+def numbered(batches: Iterator[np.ndarray]) -> Iterator[Batch]:
     """Native operations cannot write our numbers: each batch is touched here and stands for its place in the stream."""
     for index, images in enumerate(batches):
         images.item(0), images.item(-1)

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from bench import libraries  # noqa: F401  # registers the libraries
+from bench import libraries, photo_peers  # noqa: F401  # they register themselves
 from bench.peers import PEERS
 from bench.workloads import check_order, from_json, read_stamp
 

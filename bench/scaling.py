@@ -17,10 +17,9 @@ from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-import numpy as np
-
 from bench.command import chosen, measure, options, parsed
 from bench.keras_step import CACHED, CACHED_WAITING
+from bench.made_photos import make_photos
 from bench.peers import PEERS
 from bench.results import Row
 from bench.rounds import ROOT, Cell
@@ -100,13 +99,8 @@ def photos_in(folder: str | None) -> Iterator[Path]:
         yield found.resolve()
         return
     print(f"no .jpg in {found}: decoding made-up pictures instead", file=sys.stderr)
-    import cv2
-
-    rng = np.random.default_rng(0)
     with TemporaryDirectory() as made:
-        for i in range(127):
-            small = rng.integers(0, 255, (47, 63, 3), np.uint8)
-            cv2.imwrite(f"{made}/{i:03}.jpg", cv2.resize(small, (500, 375), interpolation=cv2.INTER_CUBIC))
+        make_photos(Path(made))
         yield Path(made)
 
 

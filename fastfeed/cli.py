@@ -51,7 +51,8 @@ def main() -> None:
     "--consumer",
     default="mnist",
     show_default=True,
-    help="What takes the batches: mnist (a TF1 session), mnist-keras, sim:20ms (an accelerator) or none.",
+    help="What takes the batches: mnist (a TF1 session), mnist-keras, resnet50 (Keras too), sim:20ms (an "
+    "accelerator) or none.",
 )
 @click.option(
     "--augment",

@@ -14,7 +14,7 @@ from fastfeed.errors import OptionError
 from fastfeed.model import Producers
 
 FOR_EVER = 10**9  # epochs
-KINDS = "mnist, mnist-keras, sim:20ms or none"
+KINDS = "mnist, mnist-keras, resnet50, sim:20ms or none"
 Options = Mapping[str, Any] | None  # of FeedRunner, beside those that a benchmark varies
 
 
@@ -50,6 +50,8 @@ def consumer_from(text: str) -> Consumer:
         return SessionConsumer()
     if text == "mnist-keras":
         return PlainConsumer(text, _keras_step, burns_cpu=True)
+    if text == "resnet50":
+        return PlainConsumer(text, _resnet_step, burns_cpu=True)
     if text == "none":
         return PlainConsumer(text, lambda batch: lambda _: None)
     if kind == "sim" and rest:
@@ -123,4 +125,12 @@ def _keras_step(batch: Any) -> Callable[[Any], Any]:
 
     images, _ = images_and_labels(batch)
     network = model(images.shape[1:], dtype=str(images.dtype))
+    return lambda pair: network.train_on_batch(*pair)
+
+
+def _resnet_step(batch: Any) -> Callable[[Any], Any]:
+    from fastfeed.benchmark.cnn_keras import resnet
+
+    images, _ = images_and_labels(batch)
+    network = resnet(images.shape[1:])
     return lambda pair: network.train_on_batch(*pair)

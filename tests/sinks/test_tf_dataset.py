@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-import tensorflow as tf
 
 from fastfeed import FeedRunner, FeedStopped, OptionError, ProducerError, SpecError, StateError
 from tests.labelled import Mixed, Pair, Records, endless, failing, labels
+
+tf = pytest.importorskip("tensorflow")
 
 
 @pytest.fixture
@@ -232,6 +233,12 @@ class TestTransformations:
     def test_map_unbatch_shuffle_batch(self, runner: FeedRunner) -> None:
         data = runner.dataset().map(lambda batch: batch.label * 2).unbatch().shuffle(5).batch(3).prefetch(1)
         assert sorted(int(n) for batch in data for n in batch) == list(range(0, 20, 2))
+
+    def test_an_iterators_end_waits_for_no_tuner(self, runner: FeedRunner) -> None:
+        """It would sleep on for up to a minute, now and then: where nobody asks for it, there is none."""
+        dataset = runner.dataset()
+        assert dataset.options().autotune.enabled is False
+        assert len(list(dataset.map(lambda *batch: batch, num_parallel_calls=tf.data.AUTOTUNE))) > 0
 
     def test_in_a_function(self, runner: FeedRunner) -> None:
         @tf.function

@@ -3,6 +3,7 @@
     FeedError
     ├── OptionError     (ValueError)    an argument cannot work; the text names the right one
     ├── SpecError       (ValueError)    a batch does not have the structure, dtype or shape that was promised
+    ├── BadImage        (ValueError)    the bytes of one image cannot become pixels: truncated, empty, too large ...
     ├── StateError      (RuntimeError)  a call at the wrong moment: start twice, get_inputs after start
     ├── FeedStopped     (RuntimeError)  the runner was stopped by you
     ├── FeedTimeout     (TimeoutError)  nothing arrived within stall_timeout_s
@@ -35,6 +36,15 @@ class OptionError(FeedError, ValueError):
 
 class SpecError(FeedError, ValueError):
     """A batch does not have the structure, dtype or shape that was promised."""
+
+
+class BadImage(FeedError, ValueError):
+    """The bytes of one image cannot become pixels, for the `reason` given; on_error="skip" leaves its record out."""
+
+    def __init__(self, reason: str, *, leaf: str = "") -> None:
+        super().__init__(f"{leaf}: {reason}" if leaf else reason)
+        self.reason = reason
+        self.leaf = leaf  # which image of its record, where there are several
 
 
 class StateError(FeedError, RuntimeError):

@@ -6,13 +6,12 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
-from fastfeed import stats
+from fastfeed.augmented import Augmented
 from fastfeed.batch import Batch, BatchSpec
 from fastfeed.collate import AsProduced, Rebatcher, Records
-from fastfeed.errors import FeedError, FeedStopped
+from fastfeed.errors import FeedError
 from fastfeed.hints import Hints
 from fastfeed.options import FeedOptions
 from fastfeed.position import FROM_THE_START, ONLY, Position
@@ -20,10 +19,11 @@ from fastfeed.producers.gate import Course
 from fastfeed.producers.processes import ProcessProducers
 from fastfeed.producers.sequence import END_OF_EPOCH, Made, Timeout
 from fastfeed.producers.threads import ThreadProducers
-from fastfeed.runs import Rest, Runs, Span, never_filled, no_batch, stalled
+from fastfeed.runs import Rest, Runs, Span, never_filled, no_batch, stalled, stopped
+from fastfeed.shuffle.slots import packed
 from fastfeed.shuffled import Shuffled
 from fastfeed.source import source_from
-from fastfeed.stats import Snapshot, StageRow
+from fastfeed.stats import Consumption, Snapshot
 
 JOIN_S = 1.8  # a producer that has ended its work is gone long before
 
@@ -55,12 +55,12 @@ class Feed:
         self._cut: deque[Batch] = deque()
         self._held: Made | None = None  # received, and not in the shuffle's pool yet
         self._ended = False
-        self._first_s: float | None = None
-        self._last_s = 0.0
         self.error: BaseException | None = None
         self.on_failure: Callable[[], None] = lambda: None
         self.starving: Callable[[], bool] = lambda: True  # whether somebody waits for the batch that does not come
-        self.consumed = StageRow()
+        self._consumption = Consumption()
+        self.consumed = self._consumption.row
+        self.augmented = Augmented(self) if options.packed else None
 
     def start(self) -> None:
         """Starts the producers."""
@@ -73,11 +73,12 @@ class Feed:
         """
         batch = None
         while batch is None and not self.ended:  # where a run was restored at its end, the next one begins
-            self._go_on()
-            batch = self._next()
+            batch = self.pull()
         if batch is None:
             raise self.error or no_batch()
         self._cut.appendleft(batch)
+        if self.augmented:
+            self.augmented.look(batch)
         return batch
 
     def deliver(self, stage: AsProduced | Rebatcher | Records) -> None:
@@ -96,17 +97,22 @@ class Feed:
 
     def take(self) -> Batch | None:
         """The next batch, or None after the last of a run; the time inside counts as waiting for input."""
-        self._go_on()
         start = time.perf_counter()
-        batch = self._next()
+        behind = self.augmented if self.augmented and not self.augmented.outside else None
+        if behind and self.error is None and self._producers.stopped:
+            raise stopped()
+        batch = self.pull() if behind is None else behind.take(self._shuffled)
         now = time.perf_counter()
         if batch is not None:
-            self._count(batch, now - start, now_s=now)
+            rows = batch.rows if behind is None else behind.rows
+            if self._consumption.count(batch.rows, batch.nbytes, waited_s=now - start, now_s=now):
+                self.hints.look(now, copied=self._producers.copied, first_s=self._consumption.first_s)
             if self._shuffled is not None:
-                self.position.shuffled(batch.rows)
-                self._shuffled.given()
+                self.position.shuffled(rows)
+                if behind is None:
+                    self._shuffled.given()
             elif self.delivers:
-                self.position.delivered(batch.rows)
+                self.position.delivered(rows)
         return batch
 
     def stop(self, join_s: float = JOIN_S) -> bool:
@@ -117,14 +123,23 @@ class Feed:
 
     def state(self) -> dict[str, Any]:
         """Where the consumer is, and the first epoch of the run that it is in."""
-        sizes = self._stage.sizes if isinstance(self._stage, AsProduced) else {}
-        state = {**self.position.state(), "run_first": self.runs.first, "pool": None}
-        state["sizes"] = {str(stream): size for stream, size in sorted(sizes.items())}
-        return state if self._shuffled is None else self._shuffled.state(state, streams=self._streams)
+        return self.augmented.state() if self.augmented and self._shuffled else self.raw_state(packed)
+
+    def raw_state(self, pack: Callable[[Any], Any]) -> dict[str, Any]:
+        """The same of whoever pulls; `pack` makes text of where the records of a shuffle's pool came from."""
+        sizes = sorted(self._stage.sizes.items()) if isinstance(self._stage, AsProduced) else []
+        run = {"run_first": self.runs.first, "pool": None, "sizes": {str(stream): size for stream, size in sizes}}
+        state = {**self.position.state(), **run}
+        return state if self._shuffled is None else self._shuffled.state(state, streams=self._streams, pack=pack)
 
     @property
     def spec(self) -> BatchSpec:
         """The spec of the batches; known once one was taken."""
+        return self.made_spec if self.augmented is None else self.augmented.spec
+
+    @property
+    def made_spec(self) -> BatchSpec:
+        """The spec of what the producers make."""
         spec = self._producers.spec
         assert spec is not None  # a batch exists, and it was checked against the spec
         return spec
@@ -132,7 +147,7 @@ class Feed:
     @property
     def ended(self) -> bool:
         """Whether the last batch has been taken."""
-        return self._ended and not self._cut
+        return self._ended and not self._cut and (self.augmented is None or self.augmented.stage.empty)
 
     @property
     def ready(self) -> bool:
@@ -150,31 +165,14 @@ class Feed:
 
     def snapshot(self) -> Snapshot:
         """The counters of now."""
-        rows = self._producers.rows()
-        depth, depth_nbytes = self._producers.depth
-        end_s = self._last_s if self.ended or self.runs.told else time.perf_counter()
-        return Snapshot(
-            elapsed_s=0.0 if self._first_s is None else end_s - self._first_s,
-            produced=stats.total(rows),
-            consumed=replace(self.consumed, copied=self._producers.copied),
-            depth=depth + len(self._cut),
-            depth_nbytes=depth_nbytes,
-            producers=rows,
-            slots=self._producers.audit(),
-            set_aside=self._producers.aside,
-        )
+        depth = len(self._cut) + (self.augmented.stage.depth if self.augmented else 0)
+        until_s = self._consumption.last_s if self.ended or self.runs.told else time.perf_counter()
+        return self._consumption.snapshot(self._producers, depth=depth, until_s=until_s)
 
-    def _count(self, batch: Batch, waited_s: float, *, now_s: float) -> None:
-        row = self.consumed
-        self._last_s = now_s
-        if self._first_s is None:  # the wait for the first batch is warm-up, not starvation
-            self._first_s = now_s
-            return
-        row.wait_in_s += waited_s
-        row.batches += 1
-        row.records += batch.rows
-        row.nbytes += batch.nbytes
-        self.hints.look(now_s, copied=self._producers.copied, first_s=self._first_s)
+    def pull(self) -> Batch | None:
+        """What `take` gives, or what is augmented first, without counting it."""
+        self._go_on()
+        return self._next()
 
     def _go_on(self) -> None:
         """Begins the next run or epoch behind one that is over, and tells the producers what they may make."""
@@ -206,11 +204,11 @@ class Feed:
                 return self._producers.take(self.options.stall_timeout_s)
             except Timeout:
                 if self.starving():
-                    self._fail(stalled(self.options.stall_timeout_s, self.stacks()))
+                    self.fail(stalled(self.options.stall_timeout_s, self.stacks()))
             except BaseException as error:
                 if not isinstance(error, FeedError):  # a signal handler's: what it came amidst is no part of it
                     error.__suppress_context__ = True
-                self._fail(error)
+                self.fail(error)
 
     def _take_in(self, made: Made | None) -> None:
         if made is None:
@@ -223,7 +221,7 @@ class Feed:
             try:
                 self._push(made, made.batch)
             except FeedError as error:
-                self._fail(error)
+                self.fail(error)
 
     def _draw(self, shuffled: Shuffled) -> None:
         batch = shuffled.draw()
@@ -269,7 +267,7 @@ class Feed:
 
     def _finish(self) -> None:
         if self._producers.stopped:
-            raise self.error or FeedStopped("the runner was stopped: make a new one to go on")
+            raise self.error or stopped()
         self._cut.extend(self._stage.flush())
         self._producers.join(JOIN_S)
         if self._shuffled is not None and not self._shuffled.empty:
@@ -282,15 +280,16 @@ class Feed:
 
     def _refuse_nothing(self, *, at_last: bool = False) -> None:
         """An epoch has ended: there must have been a batch, or else an endless run would never find out."""
-        if self._cut or self._first_s is not None or self.runs.span.starts:
+        had = self._consumption.first_s >= 0 or (self.augmented and self.augmented.stage.depth)
+        if had or self._cut or self.runs.span.starts:
             return
         if self._producers.spec is None:
-            self._fail(no_batch())
+            self.fail(no_batch())
         dropped = self._stage.dropped if self._shuffled is None else self._shuffled.dropped
         if dropped and (at_last or self.runs.paused):
-            self._fail(never_filled(dropped, self.options.batch_size))
+            self.fail(never_filled(dropped, self.options.batch_size))
 
-    def _fail(self, error: BaseException) -> None:
+    def fail(self, error: BaseException) -> None:
         """Ends the feed on `error`, which every later `take` meets again."""
         if isinstance(error, FeedError):
             self.error = error

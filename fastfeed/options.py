@@ -7,12 +7,16 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from numbers import Integral
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fastfeed.errors import OptionError
 from fastfeed.machine import free_memory_nbytes
 from fastfeed.plan import Recipe
 
+if TYPE_CHECKING:
+    from fastfeed.augment.spec import Augment
+
+EXECUTORS = ("producers", "dali-cpu", "dali-gpu", "auto")
 METRICS = ("tensorboard", "prometheus")
 UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 
@@ -59,6 +63,8 @@ class FeedOptions:
     processes: int = 0  # worker processes with `threads` producers each: for Python code, at 0.2 s and 30 MB a worker
     records: bool | None = None  # the source yields single records; None: only an indexable does
     transform: Callable[[Any], Any] | None = None  # runs on one item in the producers: what makes one stream parallel
+    augment: Augment | None = None  # operations on images, after transform: drawn by seed and index, so repeatable
+    augment_on: str = "producers"  # OpenCV beside transform; "dali-cpu" or "dali-gpu" in the trainer; "auto" measures
     batch_size: int | None = None  # records per delivered batch; None costs no re-batching and keeps what was produced
     last_batch: str = "keep"  # "drop" gives a static batch dimension in a session, at the price of the last records
     shuffle: bool | Shuffle | None = None  # None: only a session shuffles, as the hand-written idiom does
@@ -111,6 +117,7 @@ class FeedOptions:
         # Said here, and not where the order is made: Recipe knows what goes together.
         recipe = Recipe(self.shuffle is True, self.sampler, self.shard, self.remainder)
         object.__setattr__(self, "shard", recipe.shard)
+        _check_augment(self.augment, self.augment_on)
         _ = self.metrics_target
         _ = self.memory_nbytes
 
@@ -132,6 +139,16 @@ class FeedOptions:
     def shipped(self) -> FeedOptions:
         """The same for a worker process, which should not import TensorFlow to know a dtype."""
         return replace(self, dtypes=_numpy_dtypes(self.dtypes), sampler=None)
+
+    @property
+    def pool_pad(self) -> bool | int | float | None:
+        """What fills up records in a pool; None where they are all of one shape."""
+        return self.pad if self.padded else True if self.packed else None
+
+    @property
+    def packed(self) -> bool:
+        """Whether DALI does what is left of `augment`, behind everything else."""
+        return self.augment is not None and self.augment_on != EXECUTORS[0]
 
     @property
     def padded(self) -> bool:
@@ -186,6 +203,19 @@ def _numpy_dtypes(given: Any) -> Any:
     if isinstance(given, (tuple, list)):
         return [_numpy_dtypes(value) for value in given]
     return getattr(given, "as_numpy_dtype", given)
+
+
+def _check_augment(augment: Any, on: str) -> None:
+    _one_of("augment_on", on, choices=EXECUTORS)
+    if augment is None:
+        if on != EXECUTORS[0]:
+            raise OptionError(f"augment_on={on!r}: needed augment= as well, the operations that are meant")
+        return
+    from fastfeed.augment.spec import Augment
+
+    if not isinstance(augment, Augment):
+        hint = "around that list" if isinstance(augment, (list, tuple)) else "of operations, such as Flip()"
+        raise OptionError(f"augment={augment!r}: needed a fastfeed.augment.Augment([...]) {hint}")
 
 
 def _integer(name: str, value: Any, *, least: int, hint: str) -> None:

@@ -24,6 +24,7 @@ from fastfeed.stream import Stream, batches_of
 from fastfeed.taken import Taken
 
 if TYPE_CHECKING:
+    from fastfeed.choosing import Choice
     from fastfeed.sinks.session_queue import SessionQueue
 
 
@@ -36,7 +37,8 @@ class FeedRunner(Frameworks):
 
     `source` is a callable that returns an iterator of batches (each producer calls it for a stream of its own; with a
     parameter `worker` it yields that share), an iterable or iterator (one stream; `transform` runs in parallel), or
-    an indexable of records. The keywords are the fields of `FeedOptions`. Then either
+    an indexable of records. The keywords are the fields of `FeedOptions`; `augment` is a `fastfeed.augment.Augment` of
+    operations on the records' images. Then either
 
         for batch in runner: ...                       # numpy arrays, any loop
 
@@ -161,6 +163,11 @@ class FeedRunner(Frameworks):
     def snapshot(self) -> Snapshot:
         """What every stage has done until now; `snapshot().starvation` is the share of time lost to input."""
         return self._stream.snapshot()
+
+    @property
+    def augments(self) -> Choice | None:
+        """Who augments and why, once augment_on="auto" has measured it."""
+        return self._stream.choice
 
     def epochs(self) -> Iterator[Epoch]:
         """One epoch after another, each to be iterated over: `epochs=` of them, or without end.

@@ -7,7 +7,7 @@ from typing import Any
 
 from fastfeed.batch import Batch
 from fastfeed.collate import tail
-from fastfeed.errors import FeedTimeout, OptionError, SpecError
+from fastfeed.errors import FeedStopped, FeedTimeout, OptionError, SpecError
 from fastfeed.position import Start
 
 FOREVER = 2**40  # epochs
@@ -158,3 +158,8 @@ def never_filled(records: int, batch_size: int | None) -> OptionError:
 def stalled(limit_s: float, stacks: str) -> FeedTimeout:
     """The error of producers that make nothing any more."""
     return FeedTimeout(f"no batch came for {limit_s:g} s (stall_timeout_s). What the producers are doing:\n{stacks}")
+
+
+def stopped() -> FeedStopped:
+    """The error of a feed that was stopped by its owner."""
+    return FeedStopped("the runner was stopped: make a new one to go on")

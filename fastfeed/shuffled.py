@@ -14,6 +14,7 @@ from fastfeed.options import FeedOptions, Shuffle
 from fastfeed.position import DONE, FROM_THE_START, Start
 from fastfeed.producers.sequence import Made
 from fastfeed.shuffle import ShufflePool
+from fastfeed.shuffle.slots import packed
 
 LOG = logging.getLogger("fastfeed")
 Key = tuple[int, int]  # stream and item
@@ -118,13 +119,15 @@ class Shuffled:
         """Whether everything was drawn."""
         return self._pool is not None and self._pool.finished
 
-    def state(self, position: dict[str, Any], *, streams: list[int]) -> dict[str, Any]:
+    def state(
+        self, position: dict[str, Any], *, streams: list[int], pack: Callable[[Any], Any] = packed
+    ) -> dict[str, Any]:
         """The position of what was drawn, out of that of what was pushed: records of the epoch after it count as not
         had, and so does what has come too early."""
         self._refuse_amidst()
         if self._pool is None or self._pool.finished:
             return {**position, "pool": None}
-        pool = self._pool.state()
+        pool = self._pool.state(pack)
         pool["epochs"], pool["origins"], pool["over"] = pool["epochs"][:1], pool["origins"][:1], False
         if position["epoch"] > self._pool.epoch:
             all_had = {"next": DONE, "done": [], "part": {}}
@@ -157,7 +160,7 @@ class Shuffled:
             last_batch=options.last_batch,
             seed=self._seed,
             epoch=self._epoch,
-            pad=options.pad if options.padded else None,
+            pad=options.pool_pad,
         )
 
     def _restore(self, state: dict[str, Any]) -> None:
@@ -168,7 +171,7 @@ class Shuffled:
             batch_size=int(options.batch_size or 0),
             last_batch=options.last_batch,
             seed=self._seed,
-            pad=options.pad if options.padded else None,
+            pad=options.pool_pad,
         )
         self._missing = {(origin.stream, origin.item) for origin in self._pool.missing()}
         self._ended_before = bool(state["epochs"] and state["epochs"][0][1])

@@ -7,7 +7,7 @@ import warnings
 import zlib
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,6 +18,9 @@ from fastfeed.position import DONE, ONLY, starts_of
 from fastfeed.runs import Span
 from fastfeed.samplers import Balanced, Weighted
 from fastfeed.source import CallableSource, IndexedSource, SharedSource, Source
+
+if TYPE_CHECKING:
+    from fastfeed.augment.spec import Augment
 
 LOG = logging.getLogger("fastfeed")
 VERSION = 1
@@ -46,6 +49,8 @@ def fingerprint(given: Any, source: Source, *, options: FeedOptions) -> dict[str
         known |= {"class": type(given).__name__, "length": len(given), "sampler": _digest(options.sampler)}
     if isinstance(given, Mix):
         known["mix"] = [given.lengths, given.parts]
+    if options.augment is not None:
+        known |= _operations(options.augment)
     if not source.ordered:
         known[STREAMS] = options.producers
     return known
@@ -113,6 +118,13 @@ def warn_of_costs(source: Source, span: Span, *, producers: int) -> None:
             FeedWarning,
             stacklevel=3,
         )
+
+
+def _operations(augment: Augment) -> dict[str, str]:
+    """One entry each, so that a difference is told by what differs; who carries them out makes none."""
+    rest = (augment.images, augment.masks, augment.boxes, augment.labels, augment.draws)
+    named = {f"augment[{n}]": repr(op) for n, op in enumerate(augment.operations)}
+    return {**named, "augment's images, masks, boxes, labels, draws": repr(rest)}
 
 
 def _digest(sampler: Any) -> str | None:

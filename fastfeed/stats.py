@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
+from typing import Protocol
 
 
 @dataclass(slots=True)
@@ -14,7 +15,7 @@ class StageRow:
     records: int = 0
     nbytes: int = 0
     skipped: int = 0  # batches of zero records
-    busy_s: float = 0.0  # in the user's code, collating and checking
+    busy_s: float = 0.0  # in the user's code, collating and checking; of the consumer: the wait for DALI, in wait_in_s
     cpu_s: float = 0.0  # of that, on a core; of the consumer: spent in handing over to a framework, under the lock
     wait_in_s: float = 0.0  # for something to work on
     wait_out_s: float = 0.0  # for room in the buffer behind
@@ -87,6 +88,65 @@ class Snapshot:
             tuple(_minus(now, then) for now, then in producers),
             self.slots,
             self.set_aside,
+        )
+
+
+class Counted(Protocol):
+    """Producers that count."""
+
+    @property
+    def depth(self) -> tuple[int, int]:
+        """Batches that are ready, and their bytes."""
+
+    @property
+    def copied(self) -> int:
+        """Batches that were handed out as copies."""
+
+    @property
+    def aside(self) -> tuple[str, ...]:
+        """What killed its worker repeatedly."""
+
+    def rows(self) -> tuple[StageRow, ...]:
+        """The counters of each."""
+
+    def audit(self) -> Audit:
+        """Where every slot is."""
+
+
+class Consumption:
+    """What was taken, and when. The wait for the first batch is warm-up, and no starvation."""
+
+    def __init__(self) -> None:
+        self.row = StageRow()
+        self.first_s = -1.0  # not yet
+        self.last_s = 0.0
+
+    def count(self, rows: int, nbytes: int, *, waited_s: float, now_s: float) -> bool:
+        """A batch was taken; whether it counts, as each but the first does."""
+        self.last_s = now_s
+        if self.first_s < 0:
+            self.first_s = now_s
+            return False
+        self.row.wait_in_s += waited_s
+        self.row.batches += 1
+        self.row.records += rows
+        self.row.nbytes += nbytes
+        return True
+
+    def snapshot(self, producers: Counted, *, depth: int, until_s: float) -> Snapshot:
+        """What was taken, beside what `producers` have made; `depth`: batches that have left them and were not taken
+        yet."""
+        rows = producers.rows()
+        ready, nbytes = producers.depth
+        return Snapshot(
+            elapsed_s=0.0 if self.first_s < 0 else until_s - self.first_s,
+            produced=total(rows),
+            consumed=replace(self.row, copied=producers.copied),
+            depth=ready + depth,
+            depth_nbytes=nbytes,
+            producers=rows,
+            slots=producers.audit(),
+            set_aside=producers.aside,
         )
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from fastfeed.choosing import AUTO, Choice, choose, refuse_misfits
 from fastfeed.collate import AsProduced, Rebatcher
 from fastfeed.ending import Ending
 from fastfeed.errors import FeedStopped, OptionError, StateError
@@ -30,6 +31,7 @@ class Stream:
     def __init__(self, source: Any, options: FeedOptions) -> None:
         self.options = options
         self.kind = source_from(source, options)
+        refuse_misfits(options)
         if options.lengths and not self.kind.records:
             raise OptionError("lengths=True: needed single records (records=True, batch_size=32), got batches")
         self.seed = new_seed() if options.seed is None else int(options.seed)
@@ -42,6 +44,7 @@ class Stream:
         self._span = Span()  # where the next feed begins
         self._leader: Stream | None = None  # whose workers make these batches
         self._followers: list[weakref.ref[Stream]] = []  # whose batches these workers make
+        self.choice: Choice | None = None  # who augments and why, where that was measured
         self.of_session: Callable[[], Snapshot] | None = None  # a session's queue knows what it has given
         self._watch: Watch | None = None  # from the first start on
 
@@ -61,6 +64,7 @@ class Stream:
 
     def for_session(self) -> Feed:
         """The feed for the queue of a session: one run, without end where epochs= is not given."""
+        self._choose()
         span = replace(self._span, per_run=self.options.epochs, once=True)
         if span.pool is not None:
             raise StateError(
@@ -201,7 +205,15 @@ class Stream:
         self._span = feed.runs.from_epoch(epoch, counts)
         return False
 
+    def _choose(self) -> None:
+        """Says who augments, where that is to be measured."""
+        if self.options.augment_on == AUTO:
+            choice = choose(self._source, self.options, seed=self.seed)
+            self.options = replace(self.options, augment_on=choice.on)
+            self.choice = choice
+
     def _for_loops(self, span: Span, *, leader: Feed | None = None) -> Feed:
+        self._choose()
         options, shuffle = self.options, self._record_shuffle()
         if shuffle is not None:
             if options.batch_size is None:

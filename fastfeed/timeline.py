@@ -45,7 +45,8 @@ class Loop:
 
     `kind`: "session", "keras", "tf.data", "torch", "runner", "queue", "watch", "call" (a call that is repeated, such as
     train_on_batch) or "sampled". `waits`: "exact" where each step's wait was measured, "modelled" where it follows from
-    what else was seen, "none" where a step contains no wait for input, so that its input is made between the steps.
+    what else was seen, "none" where a step contains no wait for input, so that its input is made between the steps,
+    "hidden" where it may contain waits that nobody could measure.
     `where`: "train.py:41", the line of the loop, where it is known. `buffer`: batches that are made ahead at most, None
     where nobody knows, 0 where batches are made on the thread of the loop.
     """

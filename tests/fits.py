@@ -7,11 +7,13 @@ from typing import Any
 
 import keras
 import numpy as np
+import pytest
 
 from fastfeed import FeedRunner
 from fastfeed.sinks.checkpoint_keras import StateCallback
 
 EPOCH = 10  # batches
+on_tensorflow = pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="a Diary trains as TensorFlow does")
 NO_MORE = "ignore:Your input ran out of data:UserWarning"  # how fit() without steps_per_epoch learns of the end
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -27,10 +28,10 @@ ROOMS = (
     ),
     ("ring",),
     ("source", "producers"),
-    ("feed", "hints", "runs", "shuffled"),
+    ("feed", "augmented", "hints", "runs", "shuffled"),
     ("sinks", "live"),
     # "" is the package itself: its public names
-    ("runner", "ending", "epoch", "frameworks", "passes", "state", "stream", "taken", ""),
+    ("runner", "choosing", "ending", "epoch", "frameworks", "passes", "state", "stream", "taken", ""),
     ("benchmark", "diagnose", "keras", "testing"),
     ("cli", "__main__"),
 )
@@ -49,6 +50,7 @@ def name_of(file: Path) -> str:
     return str(file.relative_to(ROOT))
 
 
+@cache
 def tree_of(file: Path) -> ast.Module:
     return ast.parse(file.read_text(), str(file))
 
@@ -57,23 +59,15 @@ def functions(file: Path) -> Iterator[Function]:
     return (node for node in ast.walk(tree_of(file)) if isinstance(node, Function))
 
 
-@pytest.fixture(params=ALL, ids=name_of)
-def any_file(request: pytest.FixtureRequest) -> Path:
-    return request.param
+def too_long(file: Path) -> Iterator[str]:
+    if len(file.read_text().splitlines()) >= 300:
+        yield "300 lines or more"
 
 
-@pytest.fixture(params=OURS, ids=name_of)
-def our_file(request: pytest.FixtureRequest) -> Path:
-    return request.param
-
-
-def test_files_are_short(any_file: Path) -> None:
-    assert len(any_file.read_text().splitlines()) < 300
-
-
-def test_functions_are_short(any_file: Path) -> None:
-    lines = {f"{f.name}, line {f.lineno}": f.end_lineno - f.lineno + 1 for f in functions(any_file)}
-    assert not {name: count for name, count in lines.items() if count >= 50}
+def long_functions(file: Path) -> Iterator[str]:
+    for f in functions(file):
+        if f.end_lineno - f.lineno + 1 >= 50:
+            yield f"line {f.lineno}: {f.name} has 50 lines or more"
 
 
 def parameters(function: Function) -> tuple[list[ast.arg], list[ast.arg]]:
@@ -83,14 +77,12 @@ def parameters(function: Function) -> tuple[list[ast.arg], list[ast.arg]]:
     return positional, positional + args.kwonlyargs
 
 
-def test_parameters_are_few_and_named(our_file: Path) -> None:
-    """__exit__ is called by Python itself, with three."""
-    found = []
-    for function in functions(our_file):
+def many_parameters(file: Path) -> Iterator[str]:
+    """More than 6, or more than two before the first keyword-only one; __exit__ is called by Python, with three."""
+    for function in functions(file):
         positional, every = parameters(function)
         if len(every) > 6 or (len(positional) > 2 and function.name != "__exit__"):
-            found.append(f"line {function.lineno}: {function.name}({', '.join(a.arg for a in every)})")
-    assert not found, "more than 6 parameters, or more than two before the first keyword-only one:\n" + "\n".join(found)
+            yield f"line {function.lineno}: {function.name}({', '.join(a.arg for a in every)})"
 
 
 def imports(node: ast.AST) -> Iterator[str]:
@@ -124,34 +116,46 @@ def imported_room(name: str) -> str | None:
     return parts[1] if len(parts) > 1 and parts[1] in known else ""
 
 
-def test_imports_go_downhill(our_file: Path) -> None:
-    room = room_of(our_file)
+def uphill_imports(file: Path) -> Iterator[str]:
+    room = room_of(file)
     if room == "__init__":
         return
-    names = [n for n in imports(tree_of(our_file)) if n != "fastfeed"]  # the package alone always comes first
+    names = [n for n in imports(tree_of(file)) if n != "fastfeed"]  # the package alone always comes first
     rooms = {r for r in map(imported_room, names) if r is not None}
-    assert not {r or "fastfeed" for r in rooms if level(r) > level(room)}
+    yield from (f"imports {r or 'fastfeed'}" for r in rooms if level(r) > level(room))
+
+
+def strange_frameworks(file: Path) -> Iterator[str]:
+    if not str(file.relative_to(PACKAGE)).startswith(FRAMEWORK_FILES):
+        yield from {n.split(".")[0] for n in imports(tree_of(file))} & FRAMEWORKS
+
+
+def prints(file: Path) -> Iterator[str]:
+    calls = [n for n in ast.walk(tree_of(file)) if isinstance(n, ast.Call) and isinstance(n.func, ast.Name)]
+    if room_of(file) != "cli":
+        yield from (f"line {c.lineno}: print" for c in calls if c.func.id == "print")
+
+
+def told_asserts(file: Path) -> Iterator[str]:
+    """An assert with a message is meant for somebody: that must be an error of its own."""
+    asserts = [n for n in ast.walk(tree_of(file)) if isinstance(n, ast.Assert) and n.msg is not None]
+    yield from (f"line {n.lineno}: assert" for n in asserts)
+
+
+RULES = [
+    *[(check, ALL) for check in (too_long, long_functions)],
+    *[(check, OURS) for check in (many_parameters, uphill_imports, strange_frameworks, prints, told_asserts)],
+]
+
+
+@pytest.mark.parametrize(("check", "files"), RULES, ids=lambda value: getattr(value, "__name__", ""))
+def test_the_house_style(check: Callable[[Path], Iterator[str]], files: list[Path]) -> None:
+    assert not [f"{name_of(file)}: {fault}" for file in files for fault in check(file)]
 
 
 def test_every_room_is_known() -> None:
     known = {room for rooms in ROOMS for room in rooms} | {"__init__"}
     assert {room_of(f) for f in OURS} <= known
-
-
-def test_frameworks_stay_in_their_own_files(our_file: Path) -> None:
-    if str(our_file.relative_to(PACKAGE)).startswith(FRAMEWORK_FILES):
-        return
-    assert not {n.split(".")[0] for n in imports(tree_of(our_file))} & FRAMEWORKS
-
-
-def test_only_the_command_line_prints(our_file: Path) -> None:
-    calls = [n for n in ast.walk(tree_of(our_file)) if isinstance(n, ast.Call) and isinstance(n.func, ast.Name)]
-    assert room_of(our_file) == "cli" or not [c.lineno for c in calls if c.func.id == "print"]
-
-
-def test_nothing_is_asserted_of_users(our_file: Path) -> None:
-    """An assert with a message is meant for somebody: that must be an error of its own."""
-    assert not [n.lineno for n in ast.walk(tree_of(our_file)) if isinstance(n, ast.Assert) and n.msg is not None]
 
 
 def test_public_names() -> None:
@@ -171,6 +175,7 @@ def test_importing_fastfeed_imports_no_framework() -> None:
     [
         (errors.OptionError, ValueError),
         (errors.SpecError, ValueError),
+        (errors.BadImage, ValueError),
         (errors.StateError, RuntimeError),
         (errors.FeedStopped, RuntimeError),
         (errors.FeedTimeout, TimeoutError),

@@ -68,6 +68,8 @@ def test_a_distributed_checkpoint_takes_the_runner_itself(options: dict[str, Any
     """Of a state_dict it loads only the keys that are there, and a new runner's state has fewer."""
     pytest.importorskip("torch")
     distributed = pytest.importorskip("torch.distributed.checkpoint")
+    if not hasattr(distributed, "save"):
+        pytest.skip("PyTorch before 2.2 saves what is its own")
     with runner_of(**options) as runner:
         whole = ids(runner)
     with runner_of(**options) as runner:

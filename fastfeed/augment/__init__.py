@@ -22,10 +22,12 @@ from fastfeed.augment.values import (
     Saturation,
 )
 from fastfeed.augment.values import Layout as Layout
+from fastfeed.errors import BadImage
 
 __all__ = [
     "Affine",
     "Augment",
+    "BadImage",
     "Brightness",
     "Cast",
     "Choice",

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fastfeed.augment.checks import check_chance, check_fill, check_one_of, check_size, pair, sides_of
-from fastfeed.augment.parameters import LogUniform, Parameter, Uniform, check
+from fastfeed.augment.parameters import LogUniform, Parameter, Uniform, check, check_range
 from fastfeed.augment.steps import Constant, FixedWindow, Mirror, RandomWindow, Scale, Step, Warp
 from fastfeed.errors import OptionError
 
@@ -74,8 +74,8 @@ class RandomResizedCrop:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "size", sides_of("RandomResizedCrop", self.size))
-        check(Uniform(*self.scale), "RandomResizedCrop(scale)", least=1e-6, most=1.0)
-        check(LogUniform(*self.ratio), "RandomResizedCrop(ratio)", least=1e-3, most=1e3)
+        check_range("RandomResizedCrop(scale)", self.scale, kind=Uniform, least=1e-6, most=1.0)
+        check_range("RandomResizedCrop(ratio)", self.ratio, kind=LogUniform, least=1e-3, most=1e3)
         check_one_of("RandomResizedCrop(interpolation", self.interpolation, choices=INTERPOLATIONS)
 
     def steps(self) -> tuple[Step, ...]:

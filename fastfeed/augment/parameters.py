@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from numbers import Real
 from statistics import NormalDist
@@ -80,6 +81,7 @@ class Choice:
     values: tuple[float, ...]
 
     def __post_init__(self) -> None:
+        _refuse_unless(isinstance(self.values, Iterable), self, needed="several numbers, as in Choice((0, 90))")
         object.__setattr__(self, "values", tuple(self.values))
         _refuse_unless(bool(self.values) and _finite(*self.values), self, needed="at least one finite number")
 
@@ -117,6 +119,13 @@ def check(parameter: object, name: str, *, least: float = -math.inf, most: float
         raise OptionError(
             f"{name}={parameter!r}: needed numbers from {least:g} to {most:g}, it can be {low:g} to {high:g}"
         )
+
+
+def check_range(name: str, given: object, *, kind: type[Uniform] | type[LogUniform], least: float, most: float) -> None:
+    """OptionError unless it is a pair of numbers that `kind` can be made of, within [least, most]."""
+    if isinstance(given, (str, bytes)) or not isinstance(given, Sequence) or len(given) != 2:
+        raise OptionError(f"{name}={given!r}: needed two numbers, (least, most)")
+    check(kind(given[0], given[1]), name, least=least, most=most)
 
 
 def _finite(*numbers: object) -> bool:

@@ -92,6 +92,8 @@ class Augment:
     draws: str = "same"
 
     def __post_init__(self) -> None:
+        if not isinstance(self.operations, Sequence):
+            raise OptionError(f"Augment({self.operations!r}): needed a list of operations, as in Augment([Flip()])")
         object.__setattr__(self, "operations", tuple(self.operations))
         if not self.operations:
             raise OptionError("Augment([]): needed at least one operation")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Protocol
 
 from fastfeed.augment.draws import Draws
@@ -44,7 +45,7 @@ class RandomWindow:
     def plan(self, draws: Draws, size: Size) -> Planned:
         """As torchvision's RandomResizedCrop: ten tries, then the largest centred window of an allowed ratio."""
         high, wide = size
-        shares, ratios = Uniform(*self.scale), LogUniform(*self.ratio)
+        shares, ratios = self._drawn_from
         for _ in range(TRIES):
             area, ratio = high * wide * shares.draw(draws), ratios.draw(draws)
             width, height = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
@@ -54,6 +55,10 @@ class RandomWindow:
         ratio = min(max(wide / high, self.ratio[0]), self.ratio[1])
         width, height = max(1, min(wide, round(high * ratio))), max(1, min(high, round(wide / ratio)))
         return ((high - height) // 2, (wide - width) // 2, height, width), (height, width)
+
+    @cached_property
+    def _drawn_from(self) -> tuple[Uniform, LogUniform]:
+        return Uniform(*self.scale), LogUniform(*self.ratio)
 
 
 @dataclass(frozen=True)

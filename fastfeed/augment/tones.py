@@ -30,26 +30,33 @@ class Tone:
 
 
 def matrix_of(kind: str, amount: float, *, after: Flat) -> Flat:
-    """The change of `kind` behind what `after` does."""
+    """The change of `kind` behind what `after` does. Written out: loops took four times as long, in every record."""
+    a, b, c, d, e, f, g, h, i, j, k, m = after
     if kind in ("brightness", "contrast"):
-        added = 0.0 if kind == "brightness" else MIDDLE * (1 - amount)
-        return tuple(amount * v + (added if n % 4 == 3 else 0.0) for n, v in enumerate(after))
-    rows = _chroma(amount, 0.0) if kind == "saturation" else _chroma(1.0, amount)
-    return tuple(sum(rows[row][k] * after[4 * k + column] for k in range(3)) for row in range(3) for column in range(4))
+        t, added = amount, 0.0 if kind == "brightness" else MIDDLE * (1 - amount)
+        red, green = (t * a, t * b, t * c, t * d + added), (t * e, t * f, t * g, t * h + added)
+        return (*red, *green, t * i, t * j, t * k, t * m + added)
+    p, q, r, s, t, u, v, w, x = _chroma(amount, 0.0) if kind == "saturation" else _chroma(1.0, amount)
+    return (
+        *(p * a + q * e + r * i, p * b + q * f + r * j, p * c + q * g + r * k, p * d + q * h + r * m),
+        *(s * a + t * e + u * i, s * b + t * f + u * j, s * c + t * g + u * k, s * d + t * h + u * m),
+        *(v * a + w * e + x * i, v * b + w * f + x * j, v * c + w * g + x * k, v * d + w * h + x * m),
+    )
 
 
-def _chroma(saturation: float, degrees: float) -> tuple[tuple[float, ...], ...]:
-    keep, along, across = _axes()
+def _chroma(saturation: float, degrees: float) -> list[float]:
+    """The 3 x 3 matrix, row by row."""
     cos, sin = saturation * math.cos(math.radians(degrees)), saturation * math.sin(math.radians(degrees))
-    return tuple(tuple(keep[i][j] + cos * along[i][j] + sin * across[i][j] for j in range(3)) for i in range(3))
+    return [keep + cos * along + sin * across for keep, along, across in _axes()]
 
 
 @cache
-def _axes() -> tuple[list[list[float]], list[list[float]], list[list[float]]]:
-    """What of a colour stays, what scales with the cosine of hue's angle, and what with its sine."""
+def _axes() -> list[tuple[float, float, float]]:
+    """For each place of the matrix: what of a colour stays, what scales with the cosine of hue's angle, and what with
+    its sine."""
     to_yiq = np.array(TO_YIQ)
     back = np.linalg.inv(to_yiq)
     stays, turns, swaps = np.diag([1.0, 0, 0]), np.diag([0, 1.0, 1.0]), np.zeros((3, 3))
     swaps[1, 2], swaps[2, 1] = -1, 1
-    keep, along, across = ((back @ middle @ to_yiq).tolist() for middle in (stays, turns, swaps))
-    return keep, along, across
+    keep, along, across = ((back @ middle @ to_yiq).ravel().tolist() for middle in (stays, turns, swaps))
+    return list(zip(keep, along, across, strict=True))

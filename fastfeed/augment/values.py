@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from fastfeed.augment.checks import check_chance, check_fill, check_one_of, check_size
-from fastfeed.augment.parameters import LogUniform, Parameter, Uniform, check
+from fastfeed.augment.parameters import Distribution, LogUniform, Parameter, Uniform, check, check_range
 from fastfeed.augment.steps import Blend, Blur, Constant, Cutout, Step
 from fastfeed.augment.tones import Tone
 from fastfeed.errors import OptionError
@@ -107,8 +107,8 @@ class Erase:
     p: float = 0.5
 
     def __post_init__(self) -> None:
-        check(Uniform(*self.scale), "Erase(scale)", least=0, most=1)
-        check(LogUniform(*self.ratio), "Erase(ratio)", least=1e-3, most=1e3)
+        check_range("Erase(scale)", self.scale, kind=Uniform, least=0, most=1)
+        check_range("Erase(ratio)", self.ratio, kind=LogUniform, least=1e-3, most=1e3)
         check_size("Erase(count", self.count)
         check_fill("Erase", self.fill)
         check_chance("Erase(p", self.p)
@@ -130,6 +130,10 @@ class Normalize(Constant):
             given = getattr(self, name)
             row = tuple(given) if isinstance(given, Sequence) else (given,)
             for value in row:
+                if isinstance(value, Distribution):
+                    raise OptionError(
+                        f"Normalize({name}={given!r}): needed a constant; Brightness and Contrast are drawn"
+                    )
                 check(value, f"Normalize({name})", least=1e-9 if name == "std" else -1e9, most=1e9)
             if len(row) not in (1, 3):
                 raise OptionError(f"Normalize({name}={given!r}): needed one number, or one for each of 3 channels")
@@ -143,7 +147,10 @@ class Cast(Constant):
     dtype: Any
 
     def __post_init__(self) -> None:
-        name = np.dtype(self.dtype).name
+        try:
+            name = np.dtype(self.dtype).name
+        except (TypeError, ValueError):
+            name = str(self.dtype)
         check_one_of("Cast(dtype", name, choices=("uint8", "uint16", "float16", "float32"))
         object.__setattr__(self, "dtype", name)
 

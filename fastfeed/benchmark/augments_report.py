@@ -92,7 +92,7 @@ def write_plots(found: Comparison, folder: Path) -> list[Path]:
     figure = Figure(figsize=(10, 4.6), layout="constrained")
     rates, starved = figure.subplots(1, 2)
     for name, colour in zip(_names(found), cycle(MEASURED), strict=False):
-        _draw(rates, starved, found.of(name), found=found, colour=colour)
+        _draw((rates, starved), found.of(name), found=found, colour=colour)
     rates.set_title("images per second")
     starved.set_title("starvation: share of time spent waiting for input")
     starved.axhspan(0, 100 * INPUT_BOUND, color="#3a9d5d", alpha=0.15, label="not input-bound")
@@ -112,7 +112,8 @@ def write_plots(found: Comparison, folder: Path) -> list[Path]:
     return paths
 
 
-def _draw(rates: Any, starved: Any, cells: list[Cell], *, found: Comparison, colour: str) -> None:
+def _draw(axes: tuple[Any, Any], cells: list[Cell], *, found: Comparison, colour: str) -> None:
+    rates, starved = axes
     cells = sorted(cells, key=lambda cell: cell.producers.count)
     counts = [cell.producers.count for cell in cells]
     middles = [_images(found, cell) for cell in cells]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fastfeed.diagnose import signals
 from fastfeed.diagnose.diagnosis import Cause, Ceiling, Figures, Recommendation
@@ -15,8 +15,10 @@ from fastfeed.model import SPREAD_ALONE, Prediction, Producers, Profile, predict
 CANDIDATES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 COUNTS = ("threads", "processes")  # knobs
 ENOUGH = 0.95  # of the best rate: more producers are not worth it
+SPINNING = 0.6  # 6 runnable threads a core cost 3 times the work, 7 of them 2.8 to 3.4 times, where it was measured
 WORTH = 1.03  # a gain below it is none
 SURE = (0.1, 0.1)  # below and above: where a loss simply goes away
+PREPARE = "prepare batches in the producers, ahead of the step, and not on the training thread"
 UNSURE = (0.15, 0.4)  # where nobody knows how much of it does
 
 
@@ -29,6 +31,7 @@ class Facts:
     figures: Figures
     ceiling: Ceiling
     makers: Makers | None
+    limit: float = float("inf")  # the speed-up without any wait for input, at most: no change of the input gains more
 
     @property
     def now(self) -> float:
@@ -51,10 +54,18 @@ def advice_of(causes: tuple[Cause, ...], facts: Facts) -> tuple[Recommendation, 
     found: dict[str, Recommendation] = {}
     for cause in causes:
         counts = any(knob in found for knob in COUNTS)
-        for one in _BY_CODE.get(cause.code, _nothing)(cause, facts):
+        changes = _BY_CODE.get(cause.code, _nothing)(cause, facts)
+        if cause.code.startswith("input."):
+            changes = [_at_most(one, facts.limit) for one in changes if facts.limit >= WORTH]
+        for one in changes:
             if not (counts and one.knob in COUNTS):  # how many producers is one decision
                 found.setdefault(one.knob, one)
     return tuple(sorted(found.values(), key=lambda one: -one.predicted_speedup))
+
+
+def _at_most(one: Recommendation, limit: float) -> Recommendation:
+    low, high = (min(end, limit) for end in one.interval)
+    return replace(one, predicted_speedup=min(one.predicted_speedup, limit), interval=(low, high))
 
 
 def profile_of(facts: Facts) -> Profile:
@@ -94,6 +105,10 @@ def _step_cpu_s(facts: Facts, makers: Makers, *, steps: int) -> float:
 def _more_producers(cause: Cause, facts: Facts) -> list[Recommendation]:
     """Threads where they help, worker processes where the lock is held: as many as gain something."""
     makers = facts.makers
+    prepared = facts.rows.share(facts.rows.converted)
+    if cause.code == "input.serial" and prepared >= signals.LEAST:
+        speedup = min(_gone(prepared), facts.most / facts.now)
+        return [_gain(PREPARE, ("threads", str(facts.evidence.threads)), speedup=speedup, spread=UNSURE)]
     if makers is None or not makers.known:
         return []
     python = makers.python >= max(makers.native, makers.waiting)
@@ -103,8 +118,13 @@ def _more_producers(cause: Cause, facts: Facts) -> list[Recommendation]:
     most = profile.cores if held else 4 * profile.cores if processes else CANDIDATES[-1]
     sizes = [n for n in CANDIDATES if n <= most]
     found = {n: predict(profile, Producers(1, n) if processes else Producers(n)) for n in sizes}
+    now = facts.now
+    if makers.where == ("processes" if processes else "threads") and signals.noisy(facts.evidence):
+        # The model gives them all cores: what it says of as many as there are is what others take, and no gain of more.
+        as_many = Producers(1, makers.count) if processes else Producers(makers.count)
+        now = max(now, predict(profile, as_many).rate)
     best = max(one.rate for one in found.values())
-    if best < WORTH * facts.now:
+    if best < WORTH * now:
         return []
     count = next(n for n in sizes if found[n].rate >= ENOUGH * best)
     knob = "processes" if processes else "threads"
@@ -118,18 +138,18 @@ def _more_producers(cause: Cause, facts: Facts) -> list[Recommendation]:
         change = f"make the batches in {count} {names[knob] if count > 1 else names[knob].replace('threads', 'thread')}"
     else:
         change = f"{knob} {makers.count} -> {count}"
-    why = _limits(found, count, facts=facts)
+    why = _limits(found, count, now=now)
     if held and makers.where != "processes":
         why = f"threads cannot help: {makers.python:.0%} of the work holds the interpreter lock, or waits for it. {why}"
     if makers.share(LOCK) >= 0.3:
         why += "; only if they stop waiting for a lock of their own"
-    return [_gain(change, (knob, str(count)), speedup=found[count].rate / facts.now, spread=SPREAD_ALONE, why=why)]
+    return [_gain(change, (knob, str(count)), speedup=found[count].rate / now, spread=SPREAD_ALONE, why=why)]
 
 
-def _limits(found: dict[int, Prediction], count: int, *, facts: Facts) -> str:
+def _limits(found: dict[int, Prediction], count: int, *, now: float) -> str:
     """What fewer would give, and what the limit is then."""
-    fewer = [n for n in found if n < count and found[n].rate >= WORTH * facts.now]
-    less = f"{fewer[-1]} give{'s' * (fewer[-1] == 1)} {found[fewer[-1]].rate / facts.now:.1f}x, " if fewer else ""
+    fewer = [n for n in found if n < count and found[n].rate >= WORTH * now]
+    less = f"{fewer[-1]} give{'s' * (fewer[-1] == 1)} {found[fewer[-1]].rate / now:.1f}x, " if fewer else ""
     return f"{less}with {count} the limit is {found[count].limit}; more gains nothing"
 
 
@@ -147,7 +167,7 @@ def _lighter(facts: Facts, fraction: float) -> float:
     if makers is None:
         return 1.0
     if makers.where == "trainer":
-        return 1 / max(1e-3, 1 - fraction * facts.rows.starvation)
+        return 1 / max(1e-3, 1 - fraction * facts.rows.share(facts.rows.wait + facts.rows.boundary))
     return max(1.0, min(facts.most / facts.now, 1 / max(1e-3, 1 - fraction)))
 
 
@@ -157,13 +177,20 @@ def _gone(share: float) -> float:
 
 def _disk(cause: Cause, facts: Facts) -> list[Recommendation]:
     fraction = facts.makers.share(DISK) if facts.makers is not None else 0.0
+    read, used = signals.read_nbytes(facts.evidence, facts.now), signals.used_nbytes(facts.evidence)
+    found = _more_producers(cause, facts)
+    if used and read > signals.WASTED * used and facts.makers is not None:
+        # All that the reading line does it does to bytes that nobody uses: into the page cache, out of it, into arrays.
+        change = f"read only what is used: {read / 1e6:.3g} MB are read for a batch of {used / 1e6:.2g} MB"
+        gone = max(fraction, facts.makers.place_share) * (1 - used / read)
+        found.append(_gain(change, ("cache", "what is used"), speedup=_lighter(facts, gone), spread=UNSURE))
     cache = _gain(
         "keep the data in memory, or in fewer and larger files that are read in order",
         ("cache", "memory"),
         speedup=_lighter(facts, fraction),
         spread=UNSURE,
     )
-    return [*_more_producers(cause, facts), cache]
+    return [*found, cache]
 
 
 def _cpu(cause: Cause, facts: Facts) -> list[Recommendation]:
@@ -186,7 +213,7 @@ def _copy(cause: Cause, facts: Facts) -> list[Recommendation]:
     )
     if "float64" in dtypes:
         change = "make float32 instead of float64 (dtypes='float32' casts in the producers), without lists between"
-    if signals.converted(facts.evidence) >= signals.LEAST:
+    if facts.rows.share(facts.rows.converted) >= signals.LEAST:
         return [_gain(change, knob, speedup=_gone(cause.share), spread=UNSURE)]
     fraction = max(makers.copying, makers.faulting) if makers is not None else 0.0
     return [_gain(change, knob, speedup=_lighter(facts, fraction), spread=UNSURE), *_more_producers(cause, facts)]
@@ -208,7 +235,8 @@ def _crowd(cause: Cause, facts: Facts) -> list[Recommendation]:
     inner = [task.threads for task in facts.evidence.tasks if task.role == PRODUCER and task.threads > 2]
     if inner and not pools:
         pools = ["native libraries"]
-    speedup = min(facts.most / facts.now, facts.evidence.machine.runnable / cores) if pools else 1.05
+    crowd = max(1.0, facts.evidence.machine.runnable / cores)
+    speedup = min(facts.most / facts.now, crowd**SPINNING) if pools else 1.05
     found = []
     for name in pools:
         knob = ("cv2.setNumThreads", "0") if name == "OpenCV" else ("OMP_NUM_THREADS", "1")

@@ -27,7 +27,9 @@ from fastfeed.diagnose.makers import Makers
 
 TAIL = 0.8  # of the waiting in a tenth of the steps: a heavy tail
 SHORT_S = 0.05  # a step that is all overhead is no longer than that
+EAGER = 0.25  # of a step, in bytecode: no step that computes has so much
 SPREAD = 5.0  # places: an eager step has dozens, one that computes has a few
+OUTRANKS = 0.1  # of the time: less, and what is no wait for input does not come before a step that has nearly all of it
 IDLE = 0.3  # producers before full buffers for so long could do more than is asked of them
 
 
@@ -41,7 +43,8 @@ class Losses:
     pause: float
     host: float
     lock: float  # the step itself waits for the interpreter lock
-    converted: float  # on its way into the step
+    converted: float  # on its way into the step, on the loop's thread
+    copies: bool  # whether that is conversions and copies
     queued: float  # the step itself waits for a core
 
 
@@ -59,8 +62,9 @@ def causes_of(evidence: Evidence, rows: Rows, *, makers: Makers | None) -> tuple
     if losses.host >= signals.LEAST:
         found.append(Cause("step.host", losses.host, shown.host(evidence, rows)))
     found.sort(key=lambda cause: -cause.share)
-    theirs = [cause for cause in found if cause.code != "step.host"]
-    if theirs or losses.host > bound.share:
+    starved = rows.starvation >= signals.LEAST
+    theirs = [one for one in found if one.share >= OUTRANKS or (starved and one.code.startswith("input."))]
+    if any(one.code != "step.host" for one in theirs) or losses.host > bound.share:
         return tuple(found)
     return (bound, *found)
 
@@ -86,7 +90,9 @@ def _of_the_step(evidence: Evidence, losses: Losses, *, makers: Makers | None) -
         code = "input.oversubscribed" if signals.crowded(evidence, makers) else "input.cpu"
         found.append(Cause(code, losses.queued, shown.cores(evidence, makers)))
     if losses.converted >= signals.LEAST:
-        found.append(Cause("input.copy", losses.converted, shown.converted(evidence, losses.converted)))
+        copies = losses.copies
+        code = "input.copy" if copies else "input.serial"
+        found.append(Cause(code, losses.converted, shown.converted(evidence, losses.converted)))
     if losses.lock >= signals.LEAST and makers is not None and makers.where == "threads":
         found.append(Cause("input.gil", losses.lock, shown.lock(evidence, makers)))
     return found
@@ -109,10 +115,11 @@ def losses_of(evidence: Evidence, rows: Rows, *, makers: Makers | None) -> Losse
     wait = rows.share(rows.wait)
     tail = _tail(rows, makers)
     trainer = next((task for task in evidence.tasks if task.role == TRAINER), None)
-    running = max(0.0, 1.0 - rows.starvation)
+    running = max(0.0, 1.0 - rows.share(rows.wait + rows.boundary))
     lock = min(running, trainer.share(LOCK_PYTHON)) if trainer and signals.late(evidence) else 0.0
     # Where threads fight for the lock, steps without a name for their pause were the losers.
     unnamed = sum(length for _, length, what in rows.pauses if not what) / max(1e-9, rows.seconds)
+    prepared = signals.prepared(evidence, rows.share(rows.wait + rows.boundary))
     unnamed = min(unnamed, rows.share(rows.pause)) if lock >= signals.LEAST else 0.0
     return Losses(
         steady=wait - tail,
@@ -121,7 +128,8 @@ def losses_of(evidence: Evidence, rows: Rows, *, makers: Makers | None) -> Losse
         pause=rows.share(rows.pause) - unnamed,
         host=_host_share(evidence, rows, trainer=trainer),
         lock=max(lock, unnamed),
-        converted=min(running, signals.converted(evidence)),
+        converted=rows.share(rows.converted),
+        copies=signals.converted(evidence) >= signals.LEAST or prepared[1] >= signals.CONVERTS,
         queued=_queued(evidence, trainer, running=running),
     )
 
@@ -132,6 +140,14 @@ def _queued(evidence: Evidence, trainer: Task | None, *, running: float) -> floa
         return 0.0
     made = sum(part.share * part.busy.get(RUNNABLE, 0.0) for part in evidence.parts if part.kind == "input")
     return min(running, max(0.0, trainer.queued_s / trainer.wall_s - made))
+
+
+def to_producers(evidence: Evidence, losses: Losses, *, makers: Makers | None) -> float:
+    """Of what the step waits for a core, the part that it waits for the cores that the script's own producers have."""
+    machine = evidence.machine
+    if makers is None or makers.where == "trainer" or not machine.own_cpu:
+        return 0.0
+    return losses.queued * machine.own_cpu / (machine.own_cpu + machine.other_cpu)
 
 
 def _tail(rows: Rows, makers: Makers | None) -> float:
@@ -154,18 +170,22 @@ def _host_share(evidence: Evidence, rows: Rows, *, trainer: Task | None) -> floa
     if trainer is None or not trainer.busy:
         return max(beside, min(lines, beside + inside))
     seconds = max(1e-9, evidence.end_s - evidence.start_s)
-    native = sum(t.cpu_s for t in evidence.tasks if t.role == FRAMEWORK) / seconds
-    native += trainer.share(NATIVE)
-    python = trainer.share(PYTHON)
+    # Without what it does to convert what it is fed.
+    left = max(0.0, 1.0 - rows.share(rows.converted) / max(1e-9, trainer.share(PYTHON, NATIVE)))
+    python, own_native = left * trainer.share(PYTHON), left * trainer.share(NATIVE)
+    pools = sum(t.cpu_s for t in evidence.tasks if t.role == FRAMEWORK) / seconds
+    native = pools + own_native
     made = sum(part.share * part.busy.get(PYTHON, 0.0) for part in evidence.parts if part.kind == "input")
     own = max(0.0, python - made)
     computes = max(0.0, native - made)
     overhead = own if own > computes and own >= 0.5 * inside else 0.0
-    pools = sum(t.cpu_s for t in evidence.tasks if t.role == FRAMEWORK) / seconds
-    on_core = own + max(0.0, trainer.share(NATIVE) - made)
-    if float(np.median(rows.inside)) < SHORT_S and pools < 0.2 * on_core and on_core >= 0.7 * inside:
+    on_core = own + max(0.0, own_native - made)
+    short = float(np.median(rows.inside)) < SHORT_S
+    if (short or own >= EAGER * inside) and pools < 0.2 * on_core and on_core >= 0.7 * inside:
         # One long call of native code is a step; many short ones, from everywhere, are what it takes to call them.
-        overhead = max(overhead, on_core if spread_of(trainer) >= SPREAD else 0.0)
+        # A long step is made of such calls only where they come from twice as many places, and leave pools idle.
+        scattered = spread_of(trainer) >= (SPREAD if short else 2 * SPREAD)
+        overhead = max(overhead, on_core if scattered and (short or pools < 0.05 * on_core) else 0.0)
     return min(1.0 - rows.starvation, max(beside, lines, overhead))
 
 
@@ -184,7 +204,11 @@ def _of_input(evidence: Evidence, losses: Losses, *, makers: Makers) -> list[Cau
     """Who waits for what among those who make the batches."""
     code, texts = _kind(evidence, makers)
     if makers.where != "trainer":
-        return [Cause(code, losses.steady, texts)] if code else []
+        found = [Cause(code, losses.steady, texts)] if code else []
+        if code == "external.noise":  # and what they would be slow at, alone
+            under, texts = _kind(evidence, makers, alone=True)
+            found.append(Cause(under, losses.steady * max(0.01, 1 - makers.share(RUNNABLE)), texts))
+        return found
     serial = (
         f"batches are made on the training thread{shown.at(makers)}: {losses.steady:.0%} of the time nothing else runs",
     )
@@ -194,16 +218,18 @@ def _of_input(evidence: Evidence, losses: Losses, *, makers: Makers) -> list[Cau
     return found
 
 
-def _kind(evidence: Evidence, makers: Makers) -> tuple[str, tuple[str, ...]]:
-    """The code of what the makers are slow at; "" where nothing was seen of what they do."""
+def _kind(evidence: Evidence, makers: Makers, *, alone: bool = False) -> tuple[str, tuple[str, ...]]:
+    """The code of what the makers are slow at (would be, `alone` on the machine); "" where nothing was seen of what
+    they do."""
     if not makers.known:
         return "", ()
     # Processes have a lock each: where they fill the cores, it is the cores that are short.
     full = makers.where == "processes" and evidence.machine.own_cpu >= signals.FULL * evidence.machine.cores
     checks: tuple[tuple[bool, str, Callable[[Evidence, Makers], tuple[str, ...]]], ...] = (
         (signals.pickling(evidence, makers) >= signals.PICKLES, "input.ipc", shown.ipc),
+        (not alone and signals.outnumbered(evidence) and makers.where == "processes", "external.noise", shown.noise_of),
         (signals.handed_over(evidence, makers) >= signals.HANDS_OVER, "input.ipc", shown.ipc),
-        (signals.crowded_out(evidence, makers), "external.noise", shown.noise_of),
+        (not alone and signals.crowded_out(evidence, makers), "external.noise", shown.noise_of),
         (signals.disk(evidence, makers), "input.disk", shown.disks),
         (max(makers.copying, makers.faulting) >= signals.CONVERTS, "input.copy", shown.copies),
         (makers.python >= max(makers.native, makers.waiting) and not full, "input.gil", shown.lock),

@@ -22,12 +22,12 @@ UNSURE = 0.7
 def ceiling_of(evidence: Evidence, rows: Rows, *, inside: float = 0.0) -> Ceiling | None:
     """Seconds of a step with its input at hand; None where there was no step.
 
-    `inside`: the share of the time that steps lose to input without waiting for it: to producers that hold the
-    interpreter lock, to conversions of what is fed.
+    `inside`: the share of the time that steps lose to the producers without waiting for input: to those that hold the
+    interpreter lock or take the cores.
     """
     if not len(rows.period):
         return None
-    free = _free_steps(evidence)
+    free = _free_steps(evidence, converted_s=float(np.median(rows.converted)))
     if len(free) >= ENOUGH:
         low, high = float(np.quantile(free, 0.25)), float(np.quantile(free, 0.75))
         # A producer that holds the lock goes on for a while after the others have stopped.
@@ -37,9 +37,9 @@ def ceiling_of(evidence: Evidence, rows: Rows, *, inside: float = 0.0) -> Ceilin
     middle = float(np.median(rows.inside))
     if inside >= LEAST:
         pure = middle * max(FASTEST, 1 - inside / max(inside, rows.share(rows.inside)))
-        how = "estimated: the steps without what they lose to the producers' lock and to conversions"
+        how = "estimated: the steps without what they lose to the producers, which hold the lock or take the cores"
         return Ceiling(pure, UNSURE * pure, min(middle, pure / UNSURE), experiment=False, how=how)
-    if rows.starvation < LEAST or not _computes(evidence) or not _idles(evidence):
+    if rows.share(rows.wait + rows.boundary) < LEAST or not _computes(evidence) or not _idles(evidence):
         spread = [float(np.median(part.inside)) for part in blocks(rows)]
         return Ceiling(
             middle, min(spread), max(spread), experiment=False, how="the time of the steps without their waits"
@@ -48,30 +48,31 @@ def ceiling_of(evidence: Evidence, rows: Rows, *, inside: float = 0.0) -> Ceilin
     return Ceiling(COLD * middle, COLDEST * middle, middle, experiment=False, how=how)
 
 
-def speedup_of(rows: Rows, ceiling: Ceiling) -> tuple[float, tuple[float, float]]:
+def speedup_of(rows: Rows, ceiling: Ceiling, *, inside: float = 0.0) -> tuple[float, tuple[float, float]]:
     """How many times as fast the loop would be without any wait for input, and the range of that.
 
-    What is neither wait nor step (the loop's own Python, pauses) stays as it is.
+    What is neither wait nor step (the loop's own Python, pauses) stays as it is, and so does what some steps have above
+    the median: unless it is to producers that they lose it, `inside` as for `ceiling_of`.
     """
     steps = max(1, len(rows.period))
-    rest = float((rows.inside + rows.host + rows.pause).sum()) / steps
-    usual = float(np.median(rows.inside))
+    rest = float((rows.host + rows.pause).sum()) / steps
+    spread = float(rows.inside.mean() - np.median(rows.inside)) if inside < LEAST else 0.0
     now = rows.seconds / steps
 
     def gain(step_s: float) -> float:
-        return max(1.0, now / max(1e-9, rest - usual + step_s))
+        return max(1.0, now / max(1e-9, rest + max(0.0, step_s + spread)))
 
     return gain(ceiling.step_s), (gain(ceiling.high_s), gain(ceiling.low_s))
 
 
-def _free_steps(evidence: Evidence) -> list[float]:
-    """Seconds of the steps of experiments, without what they still waited."""
+def _free_steps(evidence: Evidence, *, converted_s: float) -> list[float]:
+    """Seconds of the steps of experiments, without what they still waited, and what they converted."""
     steps = list(evidence.loop.steps) if evidence.loop is not None else []
     gapless = evidence.loop is not None and evidence.loop.waits != "none"
     pairs = [(a, b, c) for a, b, c in zip(steps, steps[1:], steps[2:], strict=False) if a.free and b.free]
     if gapless:
-        return [b.end_s - b.begin_s - b.wait_s for _, b, _ in pairs]
-    return [b.end_s - b.begin_s for _, b, _ in pairs]
+        return [max(0.0, b.end_s - b.begin_s - b.wait_s - converted_s) for _, b, _ in pairs]
+    return [max(0.0, b.end_s - b.begin_s - converted_s) for _, b, _ in pairs]
 
 
 def _idles(evidence: Evidence) -> bool:

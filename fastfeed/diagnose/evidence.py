@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from fastfeed.timeline import Loop, Mark
+from fastfeed.timeline import Loop, Mark, Step
 
 # What a thread does at one moment, of which samples make shares (0 to 1) that add up to 1:
 PYTHON = "python"  # on a core, in bytecode or in native code that holds the interpreter lock
@@ -154,4 +154,5 @@ class Evidence:
     first_batch_s: float | None = None
     warmup_s: float = 0.0
     threads: int = 1  # producers that the loop's loader has: threads or processes, where known
+    beside: tuple[Step, ...] = ()  # calls of the loop's thread between its steps that are parts of them, in order
     waiting_now_s: float = 0.0  # for so long no step has ended, at end_s

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
+from fastfeed.diagnose import signals
 from fastfeed.diagnose.diagnosis import Figures
 from fastfeed.diagnose.evidence import Evidence
 from fastfeed.timeline import Mark, Step
@@ -38,6 +39,7 @@ class Rows:
     pause: Floats
     boundary: Floats
     pauses: tuple[tuple[float, float, str], ...]  # when, how long, what
+    converted: Floats  # what is done to a batch on the loop's thread before its step can run, and no part of `inside`
 
     @property
     def seconds(self) -> float:
@@ -51,11 +53,17 @@ class Rows:
     @property
     def starvation(self) -> float:
         """Share of the time in which a step could have run and had no input."""
-        return min(1.0, self.share(self.wait + self.boundary))
+        return min(1.0, self.share(self.starved))
+
+    @property
+    def starved(self) -> Floats:
+        """Seconds of each step in which it could have run and had no input, or none in the form that it takes."""
+        found: Floats = self.wait + self.boundary + self.converted
+        return found
 
 
 _NONE: Floats = np.zeros(0)
-_NO_ROWS = Rows(_NONE, _NONE, _NONE, _NONE, _NONE, _NONE, _NONE, ())
+_NO_ROWS = Rows(_NONE, _NONE, _NONE, _NONE, _NONE, _NONE, _NONE, (), _NONE)
 
 
 def rows_of(evidence: Evidence) -> Rows:
@@ -72,13 +80,15 @@ def rows_of(evidence: Evidence) -> Rows:
     gap = np.maximum(following - end, 0.0)
     ours_in_gap = _covered(end, following, marks=[m for m in evidence.marks if m.kind == "experiment"])
     gap = np.maximum(gap - ours_in_gap, 0.0)
-    wait = np.clip(wait, 0.0, period)
+    called = _covered(end, following, marks=[Mark("step", s.begin_s, s.end_s) for s in evidence.beside])
+    waits = _covered(end, following, marks=[Mark("step", s.begin_s, s.begin_s + s.wait_s) for s in evidence.beside])
+    gap, wait = np.maximum(gap - called, 0.0), np.clip(wait + waits, 0.0, period)
     body = np.maximum(period - gap - wait, 0.0)
     pauses, often = _pauses(evidence, begin, end=following)
     beside = _covered(begin, following, marks=often)
     in_body, in_gap = _covered(begin + wait, end, marks=pauses), _covered(end, following, marks=pauses)
     body, gap = np.maximum(body - in_body, 0.0), np.maximum(gap - in_gap, 0.0)
-    first = _first_of_epochs(begin, following, epochs=[m for m in evidence.marks if m.kind == "epoch"])
+    first = _first_of_epochs(begin, epochs=[m for m in evidence.marks if m.kind == "epoch"])
     found = [(m.start_s, m.end_s - m.start_s, m.label or m.kind) for m in pauses if m.end_s > m.start_s]
     body_out, gap_out = _outliers(body), _outliers(gap)
     at_end = _ends_epoch(first)
@@ -91,7 +101,9 @@ def rows_of(evidence: Evidence) -> Rows:
     body, host = np.maximum(body - np.maximum(beside - host, 0.0), 0.0), np.maximum(host, beside)
     parts = _within(period, wait, boundary, in_body + in_gap + unmarked, body, host)
     wait, boundary, pause, body, host = parts
-    return Rows(begin, period, wait, body, host, pause, boundary, tuple(sorted(found)))
+    waited = float((wait + boundary).sum()) / max(1e-9, float(period.sum()))
+    converted = _converted(evidence, body, period=period, waited=waited)
+    return Rows(begin, period, wait, body - converted, host, pause, boundary, tuple(sorted(found)), converted)
 
 
 def figures_of(evidence: Evidence, rows: Rows) -> Figures | None:
@@ -103,7 +115,7 @@ def figures_of(evidence: Evidence, rows: Rows) -> Figures | None:
     low, high = _range(starved, rows.starvation)
     if evidence.loop is not None and evidence.loop.waits != "exact":
         low, high = max(0.0, low - MODELLED), min(1.0, high + MODELLED)
-    shares = {"step": rows.inside, "wait": rows.wait + rows.boundary, "host": rows.host, "pause": rows.pause}
+    shares = {"step": rows.inside, "wait": rows.starved, "host": rows.host, "pause": rows.pause}
     compute = float(rows.inside.sum())
     return Figures(
         steps=len(rows.period),
@@ -112,8 +124,8 @@ def figures_of(evidence: Evidence, rows: Rows) -> Figures | None:
         steps_per_second_range=(float(np.quantile(rates, 0.25)), float(np.quantile(rates, 0.75))),
         step_s=float(np.median(rows.inside)),
         period_s=float(np.median(rows.period)),
-        wait_p50_s=float(np.median(rows.wait + rows.boundary)),
-        wait_p99_s=float(np.quantile(rows.wait + rows.boundary, 0.99)),
+        wait_p50_s=float(np.median(rows.starved)),
+        wait_p99_s=float(np.quantile(rows.starved, 0.99)),
         starvation=rows.starvation,
         starvation_range=(low, high),
         utilisation=min(1.0, compute / rows.seconds),
@@ -125,10 +137,16 @@ def blocks(rows: Rows) -> list[Rows]:
     """The same time in parts of equally many steps."""
     count = len(rows.period)
     edges = np.linspace(0, count, min(BLOCKS, count) + 1).astype(int)
-    fields = ("begin", "period", "wait", "inside", "host", "pause", "boundary")
+    fields = ("begin", "period", "wait", "inside", "host", "pause", "boundary", "converted")
     return [
         Rows(**{name: getattr(rows, name)[a:b] for name in fields}, pauses=()) for a, b in itertools.pairwise(edges)
     ]
+
+
+def without_unnamed(rows: Rows) -> Rows:
+    """The same without pauses that nothing has a name for."""
+    total, unnamed = float(rows.pause.sum()), sum(length for _, length, what in rows.pauses if not what)
+    return replace(rows, pause=rows.pause * max(0.0, 1 - unnamed / total)) if total else rows
 
 
 def _pauses(evidence: Evidence, begin: Floats, *, end: Floats) -> tuple[list[Mark], list[Mark]]:
@@ -168,11 +186,11 @@ def _within(period: Floats, *parts: Floats) -> list[Floats]:
     return found
 
 
-def _first_of_epochs(begin: Floats, following: Floats, *, epochs: Sequence[Mark]) -> Any:
+def _first_of_epochs(begin: Floats, *, epochs: Sequence[Mark]) -> Any:
     """The first steps of each epoch that began after the first step that was watched."""
     first = np.zeros(len(begin), bool)
     for mark in epochs:
-        at = int(np.searchsorted(following, mark.start_s, side="right"))
+        at = int(np.searchsorted(begin, mark.start_s))
         if 0 < at < len(begin):
             first[at : at + FIRST] = True
     return first
@@ -203,6 +221,15 @@ def _gap_parts(evidence: Evidence, wait: Floats, *, gap: Floats) -> tuple[Floats
         return wait, gap
     of_gap = made / (made + host) if made + host else 0.0
     return wait + gap * of_gap, gap * (1 - of_gap)
+
+
+def _converted(evidence: Evidence, inside: Floats, *, period: Floats, waited: float) -> Floats:
+    """The same part of every step, as samples of the loop's thread say: a session converts its feed before it runs,
+    and loops prepare what they get from others."""
+    share, total = signals.converted(evidence) + signals.prepared(evidence, waited)[0], float(inside.sum())
+    if share < signals.LEAST or not total:
+        return np.zeros(len(inside))
+    return inside * min(signals.MOST, share * float(period.sum()) / total)
 
 
 def _range(values: Sequence[float], middle: float) -> tuple[float, float]:

@@ -4,31 +4,36 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from fastfeed.diagnose import signals
 from fastfeed.diagnose.advice import Facts, advice_of
-from fastfeed.diagnose.causes import causes_of, losses_of
+from fastfeed.diagnose.causes import causes_of, losses_of, to_producers
 from fastfeed.diagnose.ceiling import ceiling_of, speedup_of
 from fastfeed.diagnose.diagnosis import CODES, Cause, Diagnosis, Figures, Recommendation
 from fastfeed.diagnose.evidence import Evidence
-from fastfeed.diagnose.figures import Rows, figures_of, rows_of
+from fastfeed.diagnose.figures import Rows, figures_of, rows_of, without_unnamed
 from fastfeed.diagnose.makers import makers_of
 
 FEWEST = 20  # steps that a verdict needs
 INPUT_BOUND = 0.05
+DOUBTFUL = 0.2  # starvation that follows from how long steps take, which the noise of others makes longer, too
 
 
 def judge(evidence: Evidence, *, script: str = "", died: Sequence[str] = ()) -> Diagnosis:
     """What this training is slow for, and what would change it."""
     rows, makers = rows_of(evidence), makers_of(evidence)
-    figures, ceiling = figures_of(evidence, rows), None
+    figures, ceiling, free = figures_of(evidence, rows), None, rows
+    speedup, interval = alike = (1.0, (1.0, 1.0))
     if figures is not None:
         losses = losses_of(evidence, rows, makers=makers)
-        ceiling = ceiling_of(evidence, rows, inside=losses.lock + losses.converted)
-    speedup, interval = speedup_of(rows, ceiling) if ceiling is not None else (1.0, (1.0, 1.0))
+        inside = losses.lock + to_producers(evidence, losses, makers=makers)
+        free = without_unnamed(rows) if losses.lock >= INPUT_BOUND else rows
+        ceiling = ceiling_of(evidence, rows, inside=inside)
+        speedup, interval = speedup_of(free, ceiling, inside=inside) if ceiling is not None else alike
     causes = (_dead(evidence, died),) if died else causes_of(evidence, rows, makers=makers)
     abstained = None if died else _abstains(evidence, rows, causes=causes)
     advice: tuple[Recommendation, ...] = ()
     if figures is not None and ceiling is not None and not abstained and not died:
-        advice = advice_of(causes, Facts(evidence, rows, figures, ceiling, makers))
+        advice = advice_of(causes, Facts(evidence, free, figures, ceiling, makers, interval[1]))
     verdict = causes[0].code if causes and not abstained else None
     return Diagnosis(
         verdict=verdict,
@@ -63,6 +68,18 @@ def _abstains(evidence: Evidence, rows: Rows, *, causes: Sequence[Cause]) -> str
         )
     if steps < FEWEST:
         return f"too few steps: needed {FEWEST} after warm-up, there were {steps}; raise --seconds or lower --warmup"
+    if loop.waits == "hidden" and causes and causes[0].code == "step.bound":
+        return (
+            f"what the steps of {loop.name} wait for input is in their own time, where nobody could measure it: "
+            "take the batches outside of the call, or mark the input with fastfeed.watch"
+        )
+    waits = causes and causes[0].code.startswith("input.") and loop.waits == "modelled"
+    if waits and rows.starvation < DOUBTFUL and signals.noisy(evidence):
+        return (
+            f"what {loop.name} waits for input follows from how long its steps take, {rows.starvation:.0%} of the time, "
+            f"and other processes take {evidence.machine.other_cpu:.1f} of {evidence.machine.cores} cores, which makes "
+            "them longer, too: diagnose it on a quiet machine"
+        )
     unseen = loop.waits == "none" and not evidence.parts
     if unseen and rows.share(rows.host) >= INPUT_BOUND:
         return (

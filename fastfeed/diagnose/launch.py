@@ -224,7 +224,9 @@ class Launch:
 
     def _seen(self, why: str, dead: Dead | None = None) -> Seen:
         now_s, life = time.perf_counter(), self._life
-        died = dead.died if dead is not None else tuple(text for _, text in self.context.died)
+        died = dead.died if dead is not None else self._dog.deaths()
+        if why == CRASH and not self._script.crashed_in_feed:
+            died = ()
         asked_s = self.context.asking.get(life.loop.thread) if life.loop is not None else None
         waits_s = dead.waited_s if dead is not None else 0.0 if asked_s is None else now_s - asked_s
         return Seen(

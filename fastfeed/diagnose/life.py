@@ -100,13 +100,13 @@ class Life:
             last = self.loop.steps[-1]
             if now_s - last.end_s > max(1.0, USUAL * (last.end_s - self.loop.steps[0].begin_s) / len(self.loop.steps)):
                 return False  # nothing comes: it will be known soon whether that is for ever
-        steps = [] if self.loop is None else self.loop.steps[-ENOUGH_STEPS - 1 :]
+        steps = [] if self.loop is None else [step for step in self.loop.steps if not step.free][-ENOUGH_STEPS - 1 :]
         return now_s >= self._latest_s or (len(steps) > ENOUGH_STEPS and steps[0].begin_s >= self.start_s)
 
 
 def _weight(loop: Loop) -> float:
     """Of two loops in one (of a queue, and of the session that it feeds) the one that knows its waits tells more."""
-    return _seconds(loop) * (1.0 if loop.waits != "none" else 0.5)
+    return _seconds(loop) * (0.5 if loop.waits in ("none", "hidden") else 1.0)
 
 
 def _seconds(loop: Loop) -> float:

@@ -11,16 +11,18 @@ from fastfeed.diagnose.diagnosis import Diagnosis
 from fastfeed.diagnose.evidence import PRODUCER, Evidence
 from fastfeed.diagnose.hooks.context import Context
 from fastfeed.diagnose.judge import judge
-from fastfeed.diagnose.launch import BLOCKED, DEAD, STEPLESS, Seen
+from fastfeed.diagnose.launch import BLOCKED, CRASH, DEAD, STEPLESS, Seen
 from fastfeed.diagnose.measure.sampler import Sampler
 from fastfeed.diagnose.measure.turns import SAMPLED, Turns
 from fastfeed.diagnose.report import html, json, trace
 from fastfeed.diagnose.signals import GIL_LATE_S
 from fastfeed.diagnose.unseen import Unseen
-from fastfeed.timeline import Loop
+from fastfeed.timeline import Loop, Step, Timeline
 
 SEEK_S = 1.0
+GONE_S = 5.0  # without a turn, and a loop may be over
 DEAD_S = 5.0  # without a step, after which a feed that was found dead still is
+CALLS = ("session", "call", "keras")  # loops whose steps are calls, with time between them
 WRITERS = {"json": json.write, "html": html.write, "trace": trace.write}
 
 
@@ -46,7 +48,7 @@ class Watcher:
     def watch(self, context: Context) -> None:
         """Before the script starts."""
         self._context = context
-        self._sampler.ours = context.ours
+        self._sampler.ours, self._sampler.deaths = context.ours, context.deaths
         context.contended = self._contended
         self._sampler.start()
         self._sampler.begin()
@@ -71,9 +73,9 @@ class Watcher:
         if self._final:
             self._stop_turns()
             self._sampler.stop()
-        if seen.why in (DEAD, BLOCKED):
+        if seen.why in (DEAD, BLOCKED, CRASH):
             self._died = seen.died
-        died = self._died if seen.why == DEAD or seen.waiting_now_s >= DEAD_S else ()
+        died = self._died if seen.why in (DEAD, CRASH) or seen.waiting_now_s >= DEAD_S else ()
         diagnosis = judge(evidence, script=seen.script, died=died)
         files = {kind: _ranked(path, seen.rank) for kind, path in self._files.items()}
         for kind, path in files.items():
@@ -89,13 +91,16 @@ class Watcher:
     def _seek(self) -> None:
         """While no hook has seen a loop: looks for one in the samples, and at its turns."""
         while self._search.pause(SEEK_S) and self._context is not None and not self._final:
-            loops = self._context.timeline.loops
-            if any(len(loop.steps) > 1 for loop in list(loops.values())):
+            loops = list(self._context.timeline.loops.values())
+            if any(len(loop.steps) > 1 and loop.kind != SAMPLED for loop in loops):
                 return
-            self._turns = self._sampler.turning(self._context.timeline)
-            if self._turns is not None:
-                self._turns.start()
-                return
+            if self._turns is not None and (self._turns.given_up or self._turns.goes_on(GONE_S)):
+                continue
+            found = self._sampler.turning(self._context.timeline)
+            if found is not None and not (self._turns is not None and found.same(self._turns)):
+                self._stop_turns()  # of a loop that is over: files were read, and now it trains
+                self._turns = found
+                found.start()
 
     def _stop_turns(self) -> None:
         if self._turns is not None:
@@ -123,6 +128,7 @@ class Watcher:
             overhead_s=sampler.overhead_s,
             first_batch_s=None if first_s is None else first_s - seen.begin_s,
             warmup_s=seen.warmup_s,
+            beside=beside(loop, seen.timeline, start_s=seen.start_s),
             threads=max(1, sum(task.role == PRODUCER for task in tasks)),
             waiting_now_s=seen.waiting_now_s,
         )
@@ -141,3 +147,13 @@ def _ranked(path: Path | None, rank: int | None) -> Path | None:
     if path is None or rank is None:
         return path
     return path.with_name(f"{path.stem}.rank{rank}{path.suffix}")
+
+
+def beside(loop: Loop | None, timeline: Timeline, *, start_s: float) -> tuple[Step, ...]:
+    """The calls that a loop makes beside its steps: of the generator of a GAN, of the run that fetches a batch for the
+    run that trains."""
+    if loop is None or loop.kind not in CALLS:
+        return ()
+    others = [one for one in list(timeline.loops.values()) if one is not loop and one.kind in CALLS]
+    steps = [step for one in others if one.thread == loop.thread for step in list(one.steps)]
+    return tuple(sorted(step for step in steps if step.begin_s >= start_s))

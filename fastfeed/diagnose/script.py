@@ -7,8 +7,10 @@ import contextlib
 import importlib.machinery
 import os
 import pkgutil
+import re
 import runpy
 import sys
+import traceback
 import types
 import zipfile
 from collections.abc import Sequence
@@ -18,6 +20,9 @@ from typing import Any
 from fastfeed.errors import OptionError
 
 INTERRUPTED = 130
+FEEDS = re.compile(
+    r"(^|/)(queue|multiprocessing/\w+|concurrent/futures/\w+|torch/utils/data/.+|joblib/\w+|fastfeed/(?!diagnose/).+)\.py$"
+)
 
 
 class Script:
@@ -36,6 +41,7 @@ class Script:
         if not given or (given[0] in ("-m", "-c") and len(given) == 1):
             raise OptionError("no script: say fastfeed diagnose -- train.py args, or -m module, or -c code")
         self.crashed = False
+        self.crashed_in_feed = False  # while it waited for input, or because a producer was gone
         self.how = given[0] if given[0] in ("-m", "-c", "-") else "file"
         self._what = given[1] if self.how in ("-m", "-c") else given[0]
         self._args = given[2:] if self.how in ("-m", "-c") else given[1:]
@@ -59,6 +65,7 @@ class Script:
             return _exit_code(error)
         except BaseException as error:
             self.crashed = True
+            self.crashed_in_feed = _in_feed(error)
             return _uncaught(error)
         return 0
 
@@ -133,6 +140,17 @@ def _exit_code(error: SystemExit) -> int:
     sys.stdout.flush()
     sys.stderr.write(f"{code}\n")
     return 1
+
+
+def _in_feed(error: BaseException) -> bool:
+    """Whether an exception comes from where batches come from: queues, pools, loaders."""
+    seen: list[BaseException] = []
+    one: BaseException | None = error
+    while one is not None and one not in seen:
+        seen.append(one)
+        one = one.__cause__ or one.__context__
+    files = [frame.f_code.co_filename for one in seen for frame, _ in traceback.walk_tb(one.__traceback__)]
+    return any(FEEDS.search(file.replace(os.sep, "/")) for file in files)
 
 
 def _uncaught(error: BaseException) -> int:

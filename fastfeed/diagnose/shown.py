@@ -98,7 +98,10 @@ def ipc(evidence: Evidence, makers: Makers) -> tuple[str, ...]:
 
 
 def converted(evidence: Evidence, share: float) -> tuple[str, ...]:
-    """What a session is fed, and must convert."""
+    """What a session is fed, and must convert; and what a loop does to a batch that it has got."""
+    if evidence.loop is None or evidence.loop.kind != "session":
+        made = max((p for p in evidence.parts if p.kind == "input"), key=lambda part: part.share)
+        return (f"the training thread prepares what it gets, before the step: {share:.0%} of the time ({made.place})",)
     leaves = evidence.loop.leaves if evidence.loop is not None else ()
     odd = [leaf for leaf in leaves if leaf.dtype in signals.WIDE or leaf.kind in ("list", "tuple")]
     return texts(

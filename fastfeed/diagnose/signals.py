@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import math
+import re
+
 from fastfeed.diagnose.evidence import DISK, LOCK_PYTHON, NATIVE, PYTHON, RUNNABLE, TRAINER, Evidence
 from fastfeed.diagnose.makers import Makers, feeders_of
 
+MOST = 0.98  # of a step, at most, are conversions of what it is fed
 LEAST = 0.05  # share of the time from which a loss counts: a feed is input-bound from 5 % starvation
 GIL_LATE_S = 1e-3  # a thread that nobody keeps waiting is late by 0.1 ms
 CROWDED = 2.5  # runnable threads per core from which there are too many of them
@@ -17,7 +21,14 @@ STANDING = 0.2  # of their time, at work: less, and they stand before a full buf
 HANDS_OVER = 0.5  # share of the training thread's waits in which it reads what is there
 WORKS = (PYTHON, NATIVE, RUNNABLE, LOCK_PYTHON)
 WIDE = ("float64", "object")  # dtypes that no accelerator wants
+HANDED = ("queue", "torch", "runner", "watch")  # loops that get their batches from a call that is timed
+PREPARES = re.compile(
+    r"(^|[._])(load|read|parse|prepare|preprocess|augment|collate|transforms?|normali[sz]e|crop|resize|pad|tokeni[sz]e|"
+    r"to_tensors?|to_arrays?|unpack|cast|convert)(_|\d|$)"
+)
 FULL = 0.8  # share of the cores from which none is left
+WASTED = 4.0  # times what a batch holds: much is read that nobody uses
+BITS = re.compile(r"\d+$")  # of a dtype
 READS_NBYTES_S = 5e6  # less is no load for a disk
 
 
@@ -32,6 +43,12 @@ def noisy(evidence: Evidence) -> bool:
     return machine.other_cpu + machine.steal >= NOISE * machine.cores
 
 
+def outnumbered(evidence: Evidence) -> bool:
+    """Whether others have nearly all cores, and the script asks for few: whatever it does takes long."""
+    machine = evidence.machine
+    return machine.other_cpu >= FULL * machine.cores and machine.runnable <= NOISE * machine.cores
+
+
 def crowded_out(evidence: Evidence, makers: Makers) -> bool:
     """Whether it is others who keep the makers from the cores, which would do for them alone."""
     fits = evidence.machine.runnable <= evidence.machine.cores + 0.5
@@ -42,6 +59,35 @@ def disk(evidence: Evidence, makers: Makers) -> bool:
     """Waiting in state D; or waiting for nobody knows what, while much is read."""
     reads = evidence.machine.disk_read_nbytes_s > READS_NBYTES_S
     return makers.share(DISK) >= max(0.2, makers.native / 2) or (makers.share(DISK) >= 0.1 and reads)
+
+
+def prepared(evidence: Evidence, waited: float) -> tuple[float, float]:
+    """Share of the time in which the training thread prepares a batch that it has got from others, and the share of
+    that which is conversions and copies. `waited`: the share that it is known to wait, which samples count as well.
+
+    Only what converts, or bears the name of what is done to input: any other call on a batch may be the step.
+    """
+    loop = evidence.loop
+    if loop is None or loop.waits != "exact" or loop.kind not in HANDED:
+        return 0.0, 0.0
+    made = [part for part in evidence.parts if part.kind == "input"]
+    ours = [part for part in made if part.copying >= CONVERTS or (part.inner and PREPARES.search(part.inner.function))]
+    work = sum(part.share * sum(part.busy.get(state, 0.0) for state in WORKS) for part in ours)
+    share = max(0.0, min(work, sum(part.share for part in made) - waited))
+    copying = sum(part.share * part.copying for part in ours)
+    return share, min(1.0, copying / work) if work else 0.0
+
+
+def read_nbytes(evidence: Evidence, steps_per_second: float) -> float:
+    """Bytes that are read from disks for a step."""
+    return evidence.machine.disk_read_nbytes_s / max(1e-9, steps_per_second)
+
+
+def used_nbytes(evidence: Evidence) -> int:
+    """Bytes of a batch, 0 where its arrays are not known."""
+    leaves = evidence.loop.leaves if evidence.loop is not None else ()
+    known = [(leaf, BITS.search(leaf.dtype)) for leaf in leaves if leaf.shape]
+    return sum(math.prod(leaf.shape) * (int(bits[0]) // 8 if bits else 1) for leaf, bits in known)
 
 
 def crowded(evidence: Evidence, makers: Makers) -> bool:
@@ -69,8 +115,12 @@ def converted(evidence: Evidence) -> float:
     trainer = next((task for task in evidence.tasks if task.role == TRAINER), None)
     if loop is None or trainer is None or loop.kind != "session":
         return 0.0
-    odd = any(leaf.dtype in WIDE or leaf.kind in ("list", "tuple") for leaf in loop.leaves)
-    return trainer.share(NATIVE) + trainer.share(PYTHON) * trainer.copying if odd else trainer.copying
+    lists = any(leaf.kind in ("list", "tuple") for leaf in loop.leaves)
+    if not lists and not any(leaf.dtype in WIDE for leaf in loop.leaves):
+        return trainer.copying
+    # Numbers in lists are read one by one, the lock held: a sample gets it when that is over, or at the next call.
+    mostly = lists and trainer.copying >= CONVERTS
+    return trainer.share(NATIVE) + trainer.share(PYTHON) * (1.0 if mostly else trainer.copying)
 
 
 def pickling(evidence: Evidence, makers: Makers) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import threading
 import time
@@ -24,6 +25,9 @@ IDLE = 0.2  # cores: whoever takes more is at work
 QUIET_S = 1.0  # no step for so long: time to look
 WAITING = ("queue.py", "threading.py", "connection.py", "queues.py", "synchronize.py", "_base.py")
 FRAMES = 8  # of a stack, the innermost
+TOLD = how(-signal.SIGTERM)
+POOL = "multiprocessing/pool.py"
+LOST = "; what a killed worker of a Pool was making never comes, and whoever asks for it waits for ever"
 STARTS = ("_bootstrap", "_bootstrap_inner")  # of every thread
 Child = tuple[int, list[str]]  # its pid, and the fields of its stat file from the state on
 
@@ -73,12 +77,18 @@ class Watchdog:
         others = {n: f for n, f in frames.items() if n != thread}
         # Who has a line of the script's on the stack may still bring something, and so may a process.
         alone = not any(_users(f) is not None for f in others.values()) and all(s[0] == "Z" for _, s in children)
-        died = tuple(text for _, text in self._context.died)
+        lost = LOST if _inside(frames.get(thread), POOL) else ""
+        died = tuple(text + lost * text.startswith("process ") for _, text in self._context.died)
         if died and alone and waits:
             return Dead(True, stall_s, died)
         if not died and (loop is None or stall_s < USUAL * _period(loop)):  # the first batch may take long
             return None
         return Dead(False, stall_s, (*died, *self._stacks(thread, others)))
+
+    def deaths(self) -> tuple[str, ...]:
+        """How threads and processes ended, without those that were told to."""
+        self._find_zombies([(pid, state) for pid, state in _children() if not _helps(pid)])
+        return tuple(text for _, text in self._context.died if not text.endswith(TOLD))
 
     def _stacks(self, thread: int, others: dict[int, FrameType]) -> list[str]:
         gone = [f"thread {name} has ended" for n, name in self._names.items() if n not in others and n != thread]
@@ -123,6 +133,7 @@ def threads_end(context: Context) -> Callable[[], None]:
                     at = at.tb_next
                 text = "".join(traceback.format_exception(kind, error, at)).rstrip()
                 context.saw_death(f"thread {thread.name} ended:\n{text}")
+                context.deaths[threading.get_ident()] = thread.name, text
             invoke(thread)
 
         return seen
@@ -152,6 +163,16 @@ def _waits(frame: FrameType | None) -> bool:
             return False
         at = at.f_back
     return waits
+
+
+def _inside(frame: FrameType | None, file: str) -> bool:
+    """Whether the library's part of a stack, below the script's own code, is in this file."""
+    at = frame
+    while at is not None and not is_users(at.f_code.co_filename):
+        if at.f_code.co_filename.replace(os.sep, "/").endswith(file):
+            return True
+        at = at.f_back
+    return False
 
 
 def _users(frame: FrameType) -> FrameType | None:

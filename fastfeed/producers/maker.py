@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from fastfeed.batch import Batch, BatchSpec, infer
 from fastfeed.collate import Blank, collate, lengths_of
-from fastfeed.errors import ProducerFailed, SpecError
+from fastfeed.errors import BadImage, ProducerFailed, SpecError
 from fastfeed.options import FeedOptions
 from fastfeed.producers.sequence import Made
 from fastfeed.ring.writer import Stopped
 from fastfeed.source import Source
 from fastfeed.stats import StageRow
-from fastfeed.structure import leaves_of, paths_of, rebuild, structure_of
+from fastfeed.structure import describe, leaves_of, paths_of, rebuild, structure_of
 from fastfeed.worker import Worker, takes
+
+if TYPE_CHECKING:
+    from fastfeed.augment.executor import Executor
 
 PLAIN = (np.ndarray, list, tuple, range)  # to read these runs no code that draws
 Reseed = Callable[[tuple[int, ...]], None]  # seeds the generators that all code of a process shares
@@ -72,10 +75,20 @@ class Maker:
         plain = not source.indexed or isinstance(getattr(source, "data", None), PLAIN)
         # Whether code of the user's runs for single items: seeding for each of them takes 10 us.
         self._draws = self._tells_worker or (reseed is not None and not (plain and options.transform is None))
-        self._dtypes = options.dtypes
+        self._executor: Executor | None = None
+        if options.augment is not None:  # imported only then: it takes a quarter as long as all the rest
+            from fastfeed.augment.draws import key_of
+            from fastfeed.augment.executor import executor_for
+
+            self._key_of = key_of
+            crowded = options.processes > 0 or options.threads > 1  # beside the training, or beside each other
+            threads = options.processes == 0
+            self._executor = executor_for(options.augment, options.augment_on, crowded=crowded, threads=threads)
+        self._dtypes = None if options.packed else options.dtypes
         self._pad = options.pad if options.padded else None
-        self._ragged = options.padded
-        self._lengths = options.lengths
+        self._ragged = options.padded or options.packed
+        self._lengths = options.lengths and not options.packed
+        self._cuts = options.batch_size is not None  # a batch that lacks a record is filled up behind
         self.skips = options.on_error == "skip"
         self._lock = threading.Lock()
         self.spec: BatchSpec | None = None
@@ -99,14 +112,18 @@ class Maker:
             records = self._records(payload, place, outlet=outlet, worker=worker, at=at)
             if not records:
                 return None
-            if self._lengths:
-                records = [(record, lengths_of(record)) for record in records]
-            value, varied = collate(records, self._pad, place=place, allocate=outlet.allocate)
+            value, varied = self._collated(records, place, outlet=outlet, lengths=self._lengths)
         else:
             outlet.hold(*at, record=-1)
-            if self._draws:
-                worker = self._for_draws(worker, payload, number=at[1], position=0)
-            value = self._item(payload, f"item {payload}" if self._source.indexed else place, worker=worker)
+            own = self._for_draws(worker, payload, number=at[1], position=0) if self._draws else worker
+            name = f"item {payload}" if self._source.indexed else place
+            value = self._item(payload, name, worker=own)
+            if self._executor is not None:
+                key = self._key(worker, payload, number=at[1], position=None)
+                records = self._rows(value, name, key=key, outlet=outlet, at=at)
+                if not records:
+                    return None
+                value, varied = self._collated(records, place, outlet=outlet, lengths=False)
         spec = self.spec or self._infer(value, varied, place=place)
         try:
             batch = spec.check(value, place)
@@ -120,16 +137,56 @@ class Maker:
         records = []
         for position, part in enumerate(payload):
             outlet.hold(*at, record=position)
-            if self._draws:
-                worker = self._for_draws(worker, part, number=at[1], position=position)
+            own = self._for_draws(worker, part, number=at[1], position=position) if self._draws else worker
             try:
-                records.append(self._item(part, f"record {self._name(part, position)} of {place}", worker=worker))
+                name = f"record {self._name(part, position)} of {place}"
+                item = self._item(part, name, worker=own)
+                if self._executor is not None:
+                    key = self._key(worker, part, number=at[1], position=position)
+                    item = _augmented(self._executor, item, key=self._key_of(key), name=name)
+                records.append(item)
             except ProducerFailed as error:
-                if not self.skips:
-                    raise
-                outlet.row.errors += 1
-                outlet.skip(error, at[0] if outlet.ordered else None)
+                self._skip(error, outlet, ticket=at[0])
         return records
+
+    def _rows(self, batch: Any, name: str, *, key: tuple[int, ...], outlet: Outlet, at: tuple[int, int]) -> list[Any]:
+        """The augmented records of an item that is a whole batch."""
+        records: list[Any] = []
+        for row, record in enumerate(_records_of(batch, name)):
+            outlet.hold(*at, record=row)
+            try:
+                one = f"record {row} of {name}"
+                records.append(_augmented(self._executor, record, key=self._key_of((*key, row)), name=one))
+            except ProducerFailed as error:
+                if not self._cuts:  # batches of another size could not be passed on
+                    raise
+                self._skip(error, outlet, ticket=at[0])
+        return records
+
+    def _collated(self, records: list[Any], place: str, *, outlet: Outlet, lengths: bool) -> tuple[Any, Any]:
+        if self._executor is not None:
+            made: tuple[Any, Any] = self._executor.collated(
+                records, self._pad, place=place, allocate=outlet.allocate, lengths=lengths
+            )
+            return made
+        if lengths:
+            records = [(record, lengths_of(record)) for record in records]
+        return collate(records, self._pad, place=place, allocate=outlet.allocate)
+
+    def _skip(self, error: ProducerFailed, outlet: Outlet, *, ticket: int) -> None:
+        """Goes on without a record; raises the error where it must not."""
+        if not self.skips:
+            raise error
+        outlet.row.errors += 1
+        outlet.skip(error, ticket if outlet.ordered else None)
+
+    def _key(self, worker: Worker, part: Any, *, number: int, position: int | None) -> tuple[int, ...]:
+        """What the draws for a part of an item depend on: who made it is none of it where the source has one order.
+        `position`: None for an item that is a whole batch."""
+        own = self._source.draw_key(part, number=number, position=position or 0)
+        if own is None:
+            own = (self._rank * worker.count + worker.index, number, *(() if position is None else (position,)))
+        return (worker.seed, worker.epoch, *own)
 
     def _for_draws(self, worker: Worker, part: Any, *, number: int, position: int) -> Worker:
         """The worker whose `rng` is this part's own; the process's own generators are seeded for it, too."""
@@ -166,6 +223,30 @@ class Maker:
                     return spec
                 self.spec = spec
             return self.spec
+
+
+def _augmented(executor: Any, record: Any, *, key: int, name: str) -> Any:
+    """What cannot be decoded is an error of this record, and what the operations do not fit is one of the feed."""
+    try:
+        return executor.record(record, key, place=name)
+    except BadImage as error:  # where it was found says nothing about the image
+        raise ProducerFailed(name, error.with_traceback(None)) from error
+    except SpecError as error:
+        raise SpecError(f"{name}: {error}") from error
+
+
+def _records_of(batch: Any, name: str) -> Iterator[Any]:
+    """The rows of a batch, in its structure. Raises SpecError where its leaves have no rows, or not as many."""
+    structure = structure_of(batch)
+    leaves = leaves_of(structure, batch) or []
+    counts = {len(leaf) if hasattr(leaf, "__len__") and np.ndim(leaf) else None for leaf in leaves}
+    if len(counts) != 1 or None in counts:
+        raise SpecError(
+            f"{name} is {describe(structure)} of {sorted(map(str, counts))} records: augment= needs arrays with one "
+            "leading dimension, that of the records; or records=True, if the source yields single ones"
+        )
+    for row in range(counts.pop() or 0):
+        yield rebuild(structure, [leaf[row] for leaf in leaves])
 
 
 def _is_empty(spec: BatchSpec, value: Any) -> bool:

@@ -98,8 +98,12 @@ class Sequence(Generic[T]):
         self._asked = epochs
 
     def fail(self, error: BaseException, ticket: int | None, *, epoch: int = -1) -> None:
-        """The first failure counts; the consumer meets it in its place, or at the latest after the grace time."""
-        if self.failure is None:
+        """The first failure counts, unless it lies in an epoch that nobody asked for, behind this one.
+
+        The consumer meets it in its place, or at the latest after the grace time.
+        """
+        unheard = self.failure is not None and self.failure.epoch >= self._asked and self.failure.epoch > epoch
+        if self.failure is None or unheard:
             self.failure = Failure(error, ticket, epoch, time.perf_counter())
 
     def skip(self, error: BaseException, ticket: int | None, *, epoch: int = -1) -> None:

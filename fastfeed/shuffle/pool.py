@@ -171,8 +171,9 @@ class ShufflePool:
         if not self._epochs and not self._over:
             self._epochs.append(Epoch())
 
-    def state(self) -> dict[str, Any]:
-        """All but the records themselves, for JSON; restored() goes on from there, also with what was not `given`."""
+    def state(self, pack: Callable[[Array], Any] = packed) -> dict[str, Any]:
+        """All but the records themselves, for JSON; restored() goes on from there, also with what was not `given`.
+        `pack` makes text of the origins of records, which takes the longest."""
         drawn = len(self._settled().slots) if self._now.drawn else 0
         moved, count, ready, goal, _ = self._now
         drawable = ((self._pool[:count], moved), (self._pool[:0], 0))  # the second epoch is not drawn yet
@@ -188,7 +189,7 @@ class ShufflePool:
             "drawn": drawn,
             "over": self._over,
             "epochs": [[e.begun, e.ended] for e in self._epochs],
-            "origins": [packed(self._store.origins[:, s]) for s in slots],
+            "origins": [pack(self._store.origins[:, s]) for s in slots],
             "dtypes": self._store.bytes_dtypes(),
         }
 

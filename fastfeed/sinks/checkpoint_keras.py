@@ -61,7 +61,9 @@ class StateCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras ha
         self._state: dict[str, Any] | None = None  # after the last of them
         self._epoch = 0
         self._epoch_began = 0  # batches trained on before this epoch
-        self._unsaved = 0  # batches trained on since the last save
+        self._begun = 0  # the number, in this epoch, of the first batch of this execution
+        self._counted = 0  # batches of this epoch as ModelCheckpoint counts them ...
+        self._unsaved = 0  # ... and how many since the last save
 
     def batches(self) -> Iterator[Any]:
         """The runner's batches for fit(): `epochs=` epochs, or without end, so that fit() needs `steps_per_epoch`.
@@ -88,25 +90,30 @@ class StateCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras ha
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         """Called by Keras."""
-        self._epoch, self._epoch_began = epoch, self._trained
+        self._epoch, self._epoch_began, self._counted = epoch, self._trained, 0
+
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+        """Called by Keras, with the number of the first batch of an execution."""
+        self._begun = batch
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        """Called by Keras, with the number of the last batch of an execution."""
+        """Called by Keras, with the number of the last batch of an execution, and before 3.11 of the first."""
         if self._trained == self._read:
             raise StateError(
                 "fit() has trained on a batch that is not a new one of this callback's: call fit(feed.batches(), "
                 "steps_per_epoch=...). Without steps_per_epoch Keras reads a generator's first batches again when it "
                 "has ended"
             )
-        before = self._trained
+        last = batch if batch > self._begun else batch + int(getattr(self.model, "steps_per_execution", 1)) - 1
         # The last execution of several steps may have found fewer batches than it counts.
-        while self._trained < min(self._epoch_began + batch + 1, self._read):
+        while self._trained < min(self._epoch_began + last + 1, self._read):
             self._state = self._ahead.pop(self._trained).state
             self._trained += 1
-        self._unsaved += self._trained - before
+        self._unsaved += batch + 1 - self._counted
+        self._counted = batch + 1
         if self._save_freq != "epoch" and self._unsaved >= int(self._save_freq):
             steps = self.params.get("steps")
-            self._save(self._epoch + (steps is not None and batch + 1 >= steps))
+            self._save(self._epoch + (steps is not None and last + 1 >= steps))
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         """Called by Keras."""

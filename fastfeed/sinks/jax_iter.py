@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fastfeed.augment.device import on_device
 from fastfeed.batch import Batch, BatchSpec
 from fastfeed.errors import FeedWarning, MissingExtra, OptionError, SpecError
 from fastfeed.sinks.ahead import length, one_ahead
@@ -56,7 +57,8 @@ class JaxBatches:
     def _put(self, batch: Batch) -> Any:
         assert self._spec is not None  # set where the pass began
         try:  # leaves, not containers: JAX sorts the keys of dicts, which must be comparable for it
-            arrays = jax.device_put(list(batch.leaves), self._target)
+            leaves = [jax.dlpack.from_dlpack(leaf) if on_device(leaf) else leaf for leaf in batch.leaves]
+            arrays = jax.device_put(leaves, self._target)
         except ValueError as error:
             self._refuse_undivided(batch, error)
             raise

@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterator
 from types import MethodType
 from typing import TYPE_CHECKING, Any
 
+from fastfeed.augment.device import on_host
 from fastfeed.errors import FeedError, MissingExtra, SpecError, StateError
-from fastfeed.structure import describe, without_lists
+from fastfeed.structure import describe, rebuild, without_lists
 
 try:
     import keras
@@ -147,8 +148,8 @@ class KerasData(keras.utils.PyDataset):  # type: ignore[misc]  # Keras has no ty
         if self._pass is None:
             _check(self._passes.spec)
             self._pass = iter(self._passes)
-        batch = next(self._pass, None)
-        return None if batch is None else without_lists(batch)
+        batch = self._pass.take()
+        return None if batch is None else without_lists(rebuild(self._passes.spec.structure, on_host(batch).leaves))
 
 
 class SizedKerasData(KerasData):
@@ -182,10 +183,14 @@ def _take_over_iteration() -> None:
         from keras.src.trainers.data_adapters.py_dataset_adapter import PyDatasetAdapter
 
         plain = PyDatasetAdapter._get_iterator
+        known = hasattr(keras.utils.PyDataset, "num_batches")
     except (ImportError, AttributeError):
+        known = False
+    if not known:
         raise StateError(
-            f"Keras {keras.__version__} reads a PyDataset in a way that is not known here: feed fit() with dataset()"
-        ) from None
+            f"Keras {keras.__version__} reads a PyDataset in a way that is not known here (needed: 3.3 or later): "
+            "feed fit() with dataset()"
+        )
     if not isinstance(plain, Iteration):
         PyDatasetAdapter._get_iterator = Iteration(plain)
 
@@ -201,6 +206,7 @@ class Iteration:
             return self
         if not isinstance(adapter.py_dataset, KerasData):
             return MethodType(self._plain, adapter)
+        adapter.shuffle = False  # Keras before 3.6 would have TensorFlow mix, and hold, eight batches
         loose = weakref.ref(adapter)  # TensorFlow never lets go of this function, and fit() holds the adapter
         return lambda: _batches(loose())
 

@@ -14,6 +14,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.core.protobuf import config_pb2
 
+from fastfeed.augment.device import on_host
 from fastfeed.errors import FeedStopped
 from fastfeed.feed import Feed
 from fastfeed.runs import never_filled
@@ -36,7 +37,7 @@ class Pump:
 
     def __init__(self, feed: Feed, ops: QueueOps, *, shuffle: SessionShuffle | None, coord: Any, owner: Any):
         self._feed = feed
-        self._take = feed.take if shuffle is None else shuffle.take
+        self._take = feed.take if shuffle is None else shuffle.augmented_take
         self._shuffle = shuffle
         self._ops = ops
         self._coord = coord
@@ -142,7 +143,7 @@ class Pump:
                 if self._ops.spec.ragged:
                     check_shapes(batch, self._ops.spec, knob="get_inputs(shapes=...)")
                 self._offered += batch.rows
-                enqueue(*map(_plain_bytes, batch.leaves))
+                enqueue(*map(_plain_bytes, on_host(batch).leaves))
                 self.rows += batch.rows
                 self._cpu_s = time.thread_time()
                 del batch  # from here on the queue alone keeps its slot

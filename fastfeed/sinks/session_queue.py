@@ -94,7 +94,8 @@ class SessionQueue:
             self._shuffle = SessionShuffle(feed, shuffle, first=first, size=size, seed=seed)
         else:
             feed.deliver(Rebatcher(size, options.last_batch, pad=options.pad, across_epochs=True))
-        capacity = _capacity(options, nbytes=size * max(1, first.nbytes // first.rows))
+        record_nbytes = spec.record_nbytes if options.packed else first.nbytes // first.rows
+        capacity = _capacity(options, nbytes=size * max(1, record_nbytes))
         _say_float64(spec, options)
         self._feed = feed
         feed.delivers = False

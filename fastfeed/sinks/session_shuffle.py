@@ -37,13 +37,15 @@ class SessionShuffle:
         self._feed = feed
         self._size = size
         self._drawn: deque[Batch] = deque()  # and not taken
+        # What is shuffled is small where DALI decodes it afterwards.
+        self.augmented_take = self.take if feed.augmented is None else feed.augmented.behind(self.take, self._is_ready)
         self._pool = BulkPool(
             shuffle,
             batch_size=size,
-            at_once=_at_once(shuffle, size, nbytes=size * record_nbytes, padded=options.padded),
+            at_once=_at_once(shuffle, size, nbytes=size * record_nbytes, padded=options.padded or options.packed),
             last_batch=options.last_batch,
             seed=seed,
-            pad=options.pad if options.padded else None,
+            pad=options.pool_pad,
         )
         nbytes = shuffle.capacity * record_nbytes
         if nbytes > options.memory_nbytes:
@@ -75,6 +77,9 @@ class SessionShuffle:
                 self._pool.turn()
                 return None
         return self._drawn.popleft()
+
+    def _is_ready(self) -> bool:
+        return bool(self._drawn) or self._feed.ready
 
     def _fill(self) -> None:
         while self._pool.wants() or (self._pool.has_room and self._feed.ready):

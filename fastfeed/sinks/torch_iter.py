@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fastfeed.augment.device import on_device
 from fastfeed.batch import BYTES, Batch, LeafSpec
 from fastfeed.errors import MissingExtra, OptionError, SpecError, StateError
 from fastfeed.sinks.ahead import length, one_ahead
@@ -69,7 +70,7 @@ class TorchBatches(IterableDataset[Any]):
             return [share(leaf) for share, leaf in zip(shares, batch.leaves, strict=True)]
 
         def at_once(batch: Batch) -> Any:
-            made = [tensor.pin_memory() if self._pin else tensor for tensor in tensors(batch)]
+            made = [_pinned(tensor) if self._pin else tensor for tensor in tensors(batch)]
             return rebuild(spec.structure, [tensor.to(self._device) for tensor in made])
 
         taken = iter(iter(self._passes).take, None)
@@ -107,7 +108,7 @@ class SideStream:
         """Begins to copy."""
         self._let_go()
         # What is not contiguous would be copied from a temporary tensor, which nobody would hold.
-        sources = [t.pin_memory() if self._pin else t.contiguous() for t in tensors]
+        sources = [_pinned(t) if self._pin else t.contiguous() for t in tensors]
         event = self._cuda.Event()
         try:
             with self._cuda.stream(self._stream):
@@ -135,6 +136,11 @@ class SideStream:
     def _let_go(self) -> None:
         while self._held and self._held[0][0].query():
             self._held.popleft()
+
+
+def _pinned(tensor: torch.Tensor) -> torch.Tensor:
+    """In page-locked memory; what DALI has put on a GPU stays there."""
+    return tensor if getattr(tensor, "is_cuda", False) else tensor.pin_memory()
 
 
 def _device(given: Any) -> torch.device:
@@ -173,7 +179,10 @@ def _sharer(leaf: LeafSpec) -> Callable[[Any], torch.Tensor]:
 
 
 def _shared(array: np.ndarray[Any, Any]) -> torch.Tensor:
-    """A tensor in the array's memory; a copy where the array is read-only or torch has no such strides."""
+    """A tensor in the array's memory, wherever that is; a copy where it is read-only or torch has no such strides."""
+    if on_device(array):
+        made: torch.Tensor = torch.utils.dlpack.from_dlpack(array)
+        return made
     if array.flags.writeable:
         try:
             return torch.from_numpy(array)

@@ -219,22 +219,6 @@ def test_train_on_batch_waits_for_nothing() -> None:
     assert loop.name.endswith("train_on_batch")
 
 
-def test_several_steps_at_once_are_not_looked_into() -> None:
-    def run() -> list[float]:
-        keras.utils.set_random_seed(1)
-        model = keras.Sequential([keras.layers.Input((3,)), keras.layers.Dense(1)])
-        model.compile("sgd", "mse", steps_per_execution=2)
-        found: list[float] = model.fit(shuffled(), verbose=0).history["loss"]
-        return found
-
-    expected = run()
-    with watched("keras", "keras", experiments=Every(1)) as context:
-        assert run() == expected
-    (loop,) = loops(context, "keras")
-    assert (loop.waits, len(loop.steps)) == ("none", 6)
-    assert "steps_per_execution=2" in loop.note
-
-
 def test_nobody_watches_any_more() -> None:
     model = model_of()
     plain = type(model).make_train_function, type(model).train_on_batch

@@ -137,6 +137,21 @@ def test_queue_runners_are_seen(build: Any) -> None:
     assert (len(loop.steps), loop.waits) == (20, "modelled")
 
 
+def test_shapes_as_tensorflow_1_has_them(build: Any) -> None:
+    """A script that calls `disable_v2_behavior` has sizes that are objects."""
+    tf1.disable_v2_tensorshape()
+    try:
+        with watched("tensorflow", "session") as context:
+            graph = build()
+            graph.fill(*range(2 * ROWS))
+            for _ in range(2):
+                graph.session.run(graph.step)
+    finally:
+        tf1.enable_v2_tensorshape()
+    (loop,) = loops(context, "session")
+    assert (len(loop.steps), loop.waits) == (2, "modelled")
+
+
 def test_fed_values_are_told_and_nothing_is_waited_for() -> None:
     with watched("tensorflow", "session") as context, tf.Graph().as_default():
         x = tf1.placeholder(tf.float32, (None, 3), name="x")

@@ -116,7 +116,7 @@ def test_a_function_that_takes_its_batch_itself(clock: Clock, batches: int, monk
         assert train() == expected
     (loop,) = loops(context, "tf.data")
     assert len(loop.steps) == 12 // batches
-    assert loop.waits == ("exact" if batches == 1 else "none")
+    assert loop.waits == ("exact" if batches == 1 else "hidden")
     assert [step.wait_s for step in loop.steps[2:]] == ([3.0] * 10 if batches == 1 else [0.0] * 4)
     assert [leaf.shape for leaf in loop.leaves] == [(2,)]
 
@@ -169,3 +169,38 @@ def test_nobody_watches_any_more() -> None:
         assert [int(x) for x in tf.data.Dataset.range(3)] == [0, 1, 2]
     assert context.timeline.loops == {}
     assert (kind.__next__, kind.get_next) == plain
+
+
+def test_a_loop_over_a_distributed_dataset_is_exact() -> None:
+    strategy = tf.distribute.MirroredStrategy(["/cpu:0"])
+    with watched("tensorflow", "tfdata") as context:
+        for _ in range(2):
+            for x in strategy.experimental_distribute_dataset(tf.data.Dataset.range(8).batch(2)):
+                assert x.shape == (2,)
+    (loop,) = loops(context, "tf.data")
+    assert (len(loop.steps), loop.waits) == (8, "exact")
+
+
+@pytest.mark.parametrize("way", ["a dataset", "an iterator", "tensors"])
+def test_a_function_that_takes_its_batches_itself_hides_its_waits(way: str) -> None:
+    dataset = tf.data.Dataset.range(64)
+    iterator = iter(dataset)
+
+    @tf.function
+    def epoch(over: Any) -> Any:
+        total = tf.constant(0, tf.int64)
+        for x in over:
+            total += x
+        return total
+
+    @tf.function
+    def captured(_: Any) -> Any:
+        return next(iterator)
+
+    with watched("tensorflow", "tfdata") as context:
+        for _ in range(3):
+            {"a dataset": epoch, "tensors": epoch, "an iterator": captured}[way](
+                dataset if way == "a dataset" else tf.range(4, dtype=tf.int64)
+            )
+    (loop,) = loops(context, "call")
+    assert (loop.waits, loop.buffer) == (("none", 0) if way == "tensors" else ("hidden", None))

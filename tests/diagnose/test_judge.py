@@ -11,7 +11,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fastfeed.diagnose.diagnosis import CODES, Diagnosis
-from fastfeed.diagnose.evidence import FULL, LOCK, NATIVE, PYTHON, SLEEP, STATES, Part, Place
+from fastfeed.diagnose.evidence import (
+    FULL,
+    LOCK,
+    NATIVE,
+    PYTHON,
+    SLEEP,
+    STATES,
+    Part,
+    Place,
+)
 from fastfeed.diagnose.judge import judge
 from fastfeed.timeline import Leaf, Mark, Step
 from tests.diagnose.evidences import CALL, cases, evidence, loop_of, producers, trainer

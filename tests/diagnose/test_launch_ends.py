@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from fastfeed.diagnose.launch import Launch, Plan
 from fastfeed.diagnose.script import Script
 from tests.diagnose.observing import Says, observed
@@ -137,3 +139,30 @@ def test_an_observer_that_fails(tmp_path: Path, capfd: Any, monkeypatch: Any) ->
     assert out == "ran\n"
     assert err == "fastfeed: the report failed: KeyError: 'a bug'\n"
     assert launch.context.missing[0] == "measuring: OSError: no /proc"
+
+
+GONE = """
+import multiprocessing, os, queue, signal, sys
+def produce(ready):
+    for i in range(30): ready.put(i)
+    ready.close(); ready.join_thread()
+    os.kill(os.getpid(), signal.SIGKILL)
+if __name__ == "__main__":
+    ready = multiprocessing.get_context("fork").Queue()
+    process = multiprocessing.get_context("fork").Process(target=produce, args=(ready,), daemon=True)
+    process.start()
+    for i in range(30): ready.get()
+    process.join()
+    if sys.argv[1] == "elsewhere": raise ValueError("of its own")
+    ready.get(timeout=0.01)
+"""
+
+
+@pytest.mark.parametrize(("how", "count"), [("waiting", 1), ("elsewhere", 0)])
+def test_a_crash_because_a_producer_is_gone(tmp_path: Path, how: str, count: int) -> None:
+    """It is the feed that died where the script's error comes out of it; another error has nothing to do with it."""
+    code, _, err, said = observed(script(tmp_path, GONE), how)
+    assert (code, said[-1]["report"]) == (1, "crash")
+    assert ("Empty" in err) == bool(count)
+    died = said[-1]["died"]
+    assert len(died) == count and all(text.endswith("ended: SIGKILL") for text in died)

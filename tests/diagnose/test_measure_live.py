@@ -18,8 +18,11 @@ import pytest
 
 from fastfeed.diagnose import evidence as ev
 from fastfeed.diagnose.evidence import Task
+from fastfeed.diagnose.hooks.context import Context
 from fastfeed.diagnose.measure import family, spy
 from fastfeed.diagnose.measure.sampler import Sampler
+from fastfeed.diagnose.watchdog import threads_end
+from fastfeed.timeline import Timeline
 from tests.dying import until
 
 LOOKS = 25
@@ -144,7 +147,9 @@ def test_nobody_sees_it() -> None:
 
 def test_a_thread_that_dies(sampler: Sampler, monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
-    monkeypatch.setattr(sampler._deaths, "_before", lambda args: said.append(args.thread.name))
+    monkeypatch.setattr(threading, "excepthook", lambda args: said.append(args.thread.name))
+    context = Context(Timeline())
+    undo, sampler.deaths = threads_end(context), context.deaths
 
     def dies() -> None:
         raise ValueError("bad record 7")
@@ -153,6 +158,7 @@ def test_a_thread_that_dies(sampler: Sampler, monkeypatch: pytest.MonkeyPatch) -
     thread = threading.Thread(target=dies, name="reader")
     thread.start()
     thread.join()
+    undo()
     task = next(task for task in sampler.tasks() if task.name == "reader")
     assert "ValueError: bad record 7" in task.exit
     assert task.role == ev.PRODUCER

@@ -18,9 +18,11 @@ from fastfeed.diagnose.measure.loops import parts_of
 from fastfeed.diagnose.measure.places import Places
 from fastfeed.diagnose.measure.procfs import RUNNING
 from fastfeed.diagnose.measure.repeats import counted, counters_of, repeated_loop, turns
+from fastfeed.diagnose.measure.sampler import Sampler
 from fastfeed.diagnose.measure.spy import Stacks
 from fastfeed.diagnose.measure.tasks import ENOUGH_LOOKS, Cast
 from fastfeed.diagnose.measure.threads import Look, counts_of, stack_of
+from fastfeed.timeline import Timeline
 
 LOOPS = {
     "session": """
@@ -73,6 +75,14 @@ LOOPS = {
             z = augment(x)                     # input
             crunch(z)                          # step
             report()                           # host
+    """,
+    "by hand": """
+        while True:                            # host
+            x = read_rows(i)                   # input
+            h = np.tanh(x @ w)                 # step
+            d = h - y                          # step
+            w -= 0.1 * np.dot(x.T, d)          # step
+            print(d.mean())                    # host
     """,
 }
 
@@ -230,3 +240,29 @@ def test_only_the_scripts_module_is_read() -> None:
 
 def test_repeats_needs_samples() -> None:
     assert repeated_loop([], [], cast=cast(threading.get_ident())) is None
+
+
+def test_what_a_script_does_before_its_loop_does_not_hide_it(looks: list[Look]) -> None:
+    """Data are read for longer than the loop has run."""
+    sampler = Sampler(program="")
+    before = [look._replace(stack=look.stack[-3:]) for look in looks] * 20
+    LOOK.looks.clear()
+    train(30, log=lambda total: LOOK(1))
+    seen = [*before, *LOOK.looks]
+    sampler._threads.trace.extend((i * 0.02, look) for i, look in enumerate(seen))
+    sampler._threads.counts.extend({} for _ in seen)
+    timeline = Timeline()
+    found = sampler.turning(timeline)
+    assert found is not None
+    (loop,) = timeline.loops.values()
+    assert loop.where.endswith(f"test_measure_loops.py:{train.__code__.co_firstlineno + 1}")
+    again = sampler.turning(timeline)
+    assert again is not None and again.same(found)
+    assert sampler.repeated() is not None
+
+
+def test_what_else_is_done_in_the_line_that_asks_is_input(looks: list[Look]) -> None:
+    """log(total) is the host's, unless a batch was asked for there."""
+    line = train.__code__.co_firstlineno + 3
+    parts, _ = parts_of(looks, cast(), where=f"test_measure_loops.py:{line}")
+    assert {part.kind: round(part.share, 3) for part in parts if part.place.line == line} == {"input": 0.1}

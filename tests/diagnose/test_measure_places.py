@@ -107,6 +107,8 @@ def test_whose_file_it_is() -> None:
     places = Places()
     assert places.file(__file__)[1]
     assert places.file("<string>")[1]
+    assert places.named("fetch", "<string>", line=1).users
+    assert not places.named("<lambda>", "<string>", line=1).users, "as namedtuple makes it"
     for name in (pickle.__file__, np.__file__, callee.__file__, "<frozen runpy>"):
         assert not places.file(name)[1]
     assert places.file(pickle.__file__)[0] == "pickle.py"

@@ -54,7 +54,7 @@ def test_why_it_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_is_missing() -> None:
     without = Spy(Places(), program="")
     assert len(without.missing([])) == 1
-    assert "pip install fastfeed[diagnose]" in without.missing([7])[1]
+    assert "pip install py-spy" in without.missing([7])[1]
     denied = Spy(Places(), program="")
     denied.program = "py-spy"
     denied.all[7].error = DENIED

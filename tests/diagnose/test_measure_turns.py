@@ -12,7 +12,7 @@ import pytest
 
 from fastfeed.diagnose.measure import turns
 from fastfeed.diagnose.measure.turns import Lines, Turns
-from fastfeed.timeline import Loop, Timeline
+from fastfeed.timeline import Loop, Step, Timeline
 
 
 def batches(count: int) -> Iterator[int]:
@@ -124,3 +124,20 @@ def test_a_loop_of_many_calls_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> 
     assert len(loop.steps) < 100
     assert sys.gettrace() is None
     found.stop()
+
+
+def test_a_loop_that_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another one is looked for then; slow turns are given three times as long as they take."""
+    now = [100.0]
+    monkeypatch.setattr(turns, "perf_counter", lambda: now[0])
+    found, loop, _ = turns_of(train)
+    found._started_s = 100.0
+    now[0] = 104.0
+    assert found.goes_on(5.0), "its first turn may be slow"
+    loop.steps.append(Step(100.0, 104.0, 0.0))
+    now[0] = 115.0
+    assert found.goes_on(5.0)
+    now[0] = 117.0
+    assert not found.goes_on(5.0)
+    assert found.same(turns_of(train)[0])
+    assert not found.same(turns_of(stop_at)[0])

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from fastfeed.diagnose import watchdog
 from fastfeed.diagnose.hooks import children
 from fastfeed.diagnose.hooks.context import Context
 from fastfeed.diagnose.unseen import Unseen
@@ -109,3 +110,29 @@ def test_threads_that_the_script_does_not_see() -> None:
 
 def test_a_stack_in_words() -> None:
     assert "in test_a_stack_in_words" in stack_of(sys._getframe())
+
+
+class Waits:
+    """A pool from which nothing comes: its frame is in multiprocessing/pool.py, as the library's own."""
+
+    @staticmethod
+    def frame() -> Any:
+        import multiprocessing.pool
+
+        source = "def next(self):\n    return self()\n"
+        names: dict[str, Any] = {}
+        exec(compile(source, multiprocessing.pool.__file__, "exec"), names)
+        return names["next"](lambda: sys._getframe(1))
+
+
+def test_a_pool_never_makes_again_what_a_killed_worker_had() -> None:
+    assert watchdog._inside(Waits.frame(), watchdog.POOL)
+    assert not watchdog._inside(sys._getframe(), watchdog.POOL)
+    assert not watchdog._inside(None, watchdog.POOL)
+
+
+def test_processes_that_were_told_to_end_are_no_deaths_of_a_feed() -> None:
+    context = Context(Timeline())
+    context.saw_death("process 7 ended: SIGTERM")
+    context.saw_death("process 8 ended: SIGKILL")
+    assert Watchdog(context, threading.get_ident(), dead_s=1e9).deaths() == ("process 8 ended: SIGKILL",)

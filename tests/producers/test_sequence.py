@@ -122,6 +122,22 @@ def test_the_first_failure_counts(clock: Clock) -> None:
         order.settled()
 
 
+def test_a_failure_ahead_of_what_is_asked_for_gives_way_to_one_before_it(clock: Clock) -> None:
+    """A slow producer fails behind one that is an epoch further and has failed already; then nobody brings anything."""
+    order: Sequence[Any] = Sequence(2, ordered=True)
+    order.ask(1)
+    order.fail(ValueError("ahead"), 7, epoch=1)
+    order.end()
+    assert not order.settled(), "the other one may still bring something"
+    order.fail(ValueError("now"), 0, epoch=0)
+    order.end()
+    with pytest.raises(ValueError, match="now"):
+        order.settled()
+    order.fail(ValueError("later"), None)
+    with pytest.raises(ValueError, match="now"):
+        order.settled()
+
+
 def test_a_failure_without_a_place_is_met_when_all_have_ended(clock: Clock) -> None:
     order: Sequence[Any] = Sequence(2, ordered=False)
     order.insert("a", 0)

@@ -14,9 +14,9 @@ from fastfeed import Shuffle
 
 keras = pytest.importorskip("keras")
 from fastfeed.sinks.checkpoint_keras import StateCallback  # noqa: E402
-from tests.fits import EPOCH, NO_MORE, Diary, diary, fit, runner_of, stream  # noqa: E402
+from tests.fits import EPOCH, NO_MORE, Diary, diary, fit, on_tensorflow, runner_of, stream  # noqa: E402
 
-pytestmark = pytest.mark.usefixtures("short_collections")
+pytestmark = [pytest.mark.usefixtures("short_collections"), on_tensorflow]
 
 
 class Crash(keras.callbacks.Callback):
@@ -113,8 +113,9 @@ def test_nothing_is_saved_before_the_first_time(path: Path) -> None:
         assert runner.state()["epoch"] == 0
 
 
-def test_saves_fall_on_those_of_the_model(path: Path, tmp_path: Path) -> None:
-    """ModelCheckpoint counts the batches of all epochs; at most one batch lies between."""
+@pytest.mark.parametrize("steps", [1, 3])
+def test_saves_fall_on_those_of_the_model(steps: int, path: Path, tmp_path: Path) -> None:
+    """ModelCheckpoint counts the batches of all epochs; at most one execution lies between."""
 
     class Written(keras.callbacks.Callback):
         def __init__(self) -> None:
@@ -134,7 +135,7 @@ def test_saves_fall_on_those_of_the_model(path: Path, tmp_path: Path) -> None:
             self._look()
 
     for freq in ("epoch", 1, 3, 7, 10, 13):
-        model = diary()
+        model = diary(steps)
         model(np.zeros((1, 1)))  # which makes its weights
         model_saves = keras.callbacks.ModelCheckpoint(
             tmp_path / "model.weights.h5", save_weights_only=True, save_freq=freq

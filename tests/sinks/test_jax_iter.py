@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
@@ -111,6 +112,7 @@ def test_donation_writes_into_nothing_of_ours() -> None:
                 kept.append((number, made))
         assert all((np.asarray(array) == 2 * number).all() for number, array in kept)
         del batch, made
+        gc.collect()  # JAX 0.12 leaves what was donated in cycles
         until(lambda: runner.snapshot().slots.lent == 0, "the return of every slot", 5)
 
 
@@ -249,6 +251,7 @@ def test_two_devices_share_a_batch() -> None:
     finally:
         script.kill()
     assert (ended.code, ended.err) == (0, "")
+    ended.out[:] = [line for line in ended.out if not line.endswith("(JaxBatches._put)")]  # printed by JAX 0.12
     assert ended.out[0] == "[[(2, 256), (2, 256)], [(2,), (2,)]] True True"
     assert ended.out[1:3] == ["[[(2, 256), (2, 256)], [(4,)]] True True"] * 2
     two = [[0.0, 1.0, 2.0, 3.0], [4.0, 5.0, 6.0, 7.0]]

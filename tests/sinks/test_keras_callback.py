@@ -15,7 +15,7 @@ from fastfeed.stats import StageRow
 keras = pytest.importorskip("keras")
 import fastfeed.sinks.keras_callback as module  # noqa: E402
 from fastfeed.keras import FeedCallback, StateCallback  # noqa: E402
-from tests.sinks.test_keras_fit import STEPS, VALID, fit, model_of, record, runner_of  # noqa: E402
+from tests.sinks.test_keras_fit import STEPS, VALID, fit, model_of, record, runner_of, since_3_3  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("short_collections")
 
@@ -119,6 +119,7 @@ def check(history: dict[str, list[float]], epochs: int, name: str = "feed") -> N
     assert all(value >= 0 for value in history[f"{name}_wait_ms"])
 
 
+@since_3_3
 def test_the_callbacks_behind_it_have_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     stop = keras.callbacks.EarlyStopping(monitor="feed_starvation", mode="min", min_delta=2.0, patience=0)
     log = keras.callbacks.CSVLogger(tmp_path / "log.csv")
@@ -133,6 +134,7 @@ def test_the_callbacks_behind_it_have_them(tmp_path: Path, capsys: pytest.Captur
     assert "feed_starvation: " in capsys.readouterr().out
 
 
+@since_3_3
 def test_tensorboard_has_them(tmp_path: Path) -> None:
     pytest.importorskip("tensorboard")
     if keras.backend.backend() != "tensorflow":

@@ -14,11 +14,16 @@ import pytest
 from fastfeed import FeedRunner, ProducerError
 
 keras = pytest.importorskip("keras")
+from keras.src.trainers.epoch_iterator import EpochIterator  # noqa: E402
+
 from fastfeed.sinks.keras_data import LOOKED_AT  # noqa: E402
 from tests.dying import until  # noqa: E402
 from tests.fits import NO_MORE  # noqa: E402
 
-pytestmark = pytest.mark.usefixtures("short_collections")
+since_3_3 = pytest.mark.skipif(
+    not hasattr(keras.utils.PyDataset, "num_batches"), reason="runner.keras() needs Keras 3.3"
+)
+pytestmark = [pytest.mark.usefixtures("short_collections"), since_3_3]
 
 RECORDS, VALID, BATCH = 42, 13, 4  # neither is a whole number of batches
 STEPS = 11
@@ -64,6 +69,22 @@ class Seen(keras.metrics.Metric):
         total = keras.ops.sum(counts * keras.ops.arange(RECORDS, dtype="float32"))
         once = keras.ops.sum(keras.ops.cast(counts == 1, "float32"))
         return {"once": once, "more": keras.ops.sum(keras.ops.cast(counts > 1, "float32")), "sum": total}
+
+
+class Order(keras.metrics.Metric):
+    """Of increasing numbers the highest that there can be: each batch's first one times the batch's number."""
+
+    def __init__(self) -> None:
+        super().__init__(name="order")
+        self.at = self.add_weight(name="at", initializer="zeros")
+        self.total = self.add_weight(name="total", initializer="zeros")
+
+    def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
+        self.at.assign_add(1.0)
+        self.total.assign_add(self.at * keras.ops.reshape(y_true, (-1,))[0])
+
+    def result(self) -> Any:
+        return self.total + 0.0
 
 
 def compiled(model: Any, *metrics: Any) -> Any:
@@ -124,6 +145,13 @@ def test_what_keras_only_looks_at_comes_again() -> None:
         assert fit(data, model=model, steps_per_epoch=1)["sum"] != [first], "it was trained on"
 
 
+def test_the_order_is_the_runners() -> None:
+    model = compiled(keras.Sequential([identity()]), Order())
+    with runner_of() as runner:
+        had = fit(runner.keras(), model=model, epochs=2, shuffle=True)
+    assert had["order"] == [sum(step * (step - 1) * BATCH for step in range(1, STEPS + 1))] * 2
+
+
 def test_steps_that_are_no_whole_passes() -> None:
     with runner_of() as runner:
         had = fit(runner.keras(), epochs=2, steps_per_epoch=5, model=model_of(built=True), shuffle=False)
@@ -131,6 +159,7 @@ def test_steps_that_are_no_whole_passes() -> None:
         assert fit(runner.keras(), epochs=2)["once"] == [RECORDS] * 2, "the rest is passed over"
 
 
+@pytest.mark.skipif(not hasattr(EpochIterator, "reset"), reason="Keras before 3.7 goes on behind that part")
 def test_a_part_of_the_validation_is_the_same_each_time() -> None:
     with runner_of() as runner, runner.also(range(VALID), transform=record, batch_size=BATCH) as valid:
         had = fit(runner.keras(), epochs=2, steps_per_epoch=2, validation_data=valid.keras(), validation_steps=2)

@@ -15,8 +15,7 @@ from fastfeed.testing import SinkTraits, check_sink
 keras = pytest.importorskip("keras")
 from fastfeed.sinks.keras_data import KerasData  # noqa: E402
 from tests.sinks.test_keras_fit import BATCH, RECORDS, STEPS, Each, batches, fit, model_of, record, runner_of  # noqa: E402
-
-pytestmark = pytest.mark.usefixtures("short_collections")
+from tests.sinks.test_keras_fit import pytestmark as pytestmark  # noqa: E402
 
 
 def ids(batch: Any) -> list[int]:
@@ -113,10 +112,11 @@ def test_other_datasets_are_read_as_ever() -> None:
         assert fit(Own(), epochs=2)["sum"] == [6.0, 6.0]
 
 
-def test_an_unknown_keras_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", ["_get_iterator", "num_batches"])
+def test_an_unknown_keras_is_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     from keras.src.trainers.data_adapters.py_dataset_adapter import PyDatasetAdapter
 
-    monkeypatch.delattr(PyDatasetAdapter, "_get_iterator")
+    monkeypatch.delattr(PyDatasetAdapter if name == "_get_iterator" else keras.utils.PyDataset, name)
     with runner_of() as runner, pytest.raises(StateError, match="feed fit\\(\\) with dataset\\(\\)"):
         runner.keras()
 

@@ -7,9 +7,11 @@ import weakref
 from collections.abc import Iterator
 
 import numpy as np
-import tensorflow as tf
+import pytest
 
 from fastfeed import FeedRunner
+
+tf = pytest.importorskip("tensorflow")
 
 SHAPE = (8, 1000)
 

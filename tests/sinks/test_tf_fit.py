@@ -11,6 +11,7 @@ import pytest
 from fastfeed import FeedRunner
 
 keras = pytest.importorskip("keras")
+pytest.importorskip("tensorflow")
 from tests.sinks.test_keras_fit import RECORDS, VALID, Each, compiled, fit, identity, model_of, record, runner_of  # noqa: E402  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("short_collections")

@@ -9,10 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-import tensorflow as tf
 
 from fastfeed import FeedRunner, FeedStopped, OptionError, ProducerError, SpecError, StateError
 from tests.labelled import Ragged, Records, failing, labels
+
+tf = pytest.importorskip("tensorflow")
 
 
 @pytest.fixture

@@ -91,9 +91,14 @@ NAMES += ["complex64", "complex128"]
 
 @pytest.mark.parametrize("name", NAMES)
 def test_numbers_keep_their_dtype(name: str) -> None:
-    tensor = only(np.array([[0, 1], [100, 7]]).astype(name))
+    array = np.array([[0, 1], [100, 7]]).astype(name)
+    if not hasattr(torch, name):  # uint16, uint32 and uint64 before PyTorch 2.3
+        with pytest.raises(SpecError, match=f"holds {name}, which torch does not have"):
+            only(array)
+        return
+    tensor = only(array)
     assert tensor.dtype is getattr(torch, name)
-    assert tensor.tolist() == np.array([[0, 1], [100, 7]]).astype(name).tolist()
+    assert tensor.tolist() == array.tolist()
 
 
 @pytest.mark.parametrize("name", ["bfloat16", "float8_e4m3fn", "float8_e5m2"])

@@ -27,6 +27,7 @@ class Context(Log):
         self.main: Loop | None = None  # the loop that is diagnosed, as far as is known
         self.missing: list[str] = []
         self.died: list[tuple[float, str]] = []
+        self.deaths: dict[int, tuple[str, str]] = {}  # of threads, by threading.get_ident(): name and traceback
         self.elsewhere: set[int] = set()  # threads whose input was seen to come from other threads or processes
         self.ours: set[int] = set()  # threads of the diagnosis itself
         self.contended: Callable[[], bool] = lambda: False  # whether threads keep each other from the interpreter lock

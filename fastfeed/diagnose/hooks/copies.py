@@ -45,6 +45,16 @@ def nbytes_of(batch: Any) -> int:
     return sum(int(leaf.nbytes) for leaf in _arrays(batch))
 
 
+def nbytes_of_spec(spec: Any) -> int:
+    """Of an element of tf.data, as far as its shapes are known: an unknown dimension counts as 1."""
+    total = 0
+    for one in sys.modules["tensorflow"].nest.flatten(spec):
+        shape = getattr(one, "shape", None)
+        sizes = [] if shape is None or shape.rank is None else [size or 1 for size in shape.as_list()]
+        total += int(np.prod(sizes, dtype=np.int64)) * int(getattr(getattr(one, "dtype", None), "size", 0))
+    return total
+
+
 def _arrays(batch: Any) -> Iterator[Any]:
     if isinstance(batch, (tuple, list)):
         for part in batch:

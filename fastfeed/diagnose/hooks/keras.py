@@ -8,6 +8,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
+from fastfeed.diagnose.hooks.keras_many import ManySteps
 from fastfeed.diagnose.hooks.keras_steps import PythonSteps, TensorFlowSteps
 from fastfeed.diagnose.hooks.patches import Timed, Undo, keep, patch, undo_all
 from fastfeed.passing import leaves, site_of
@@ -44,8 +45,12 @@ def install(module: Any, context: Context) -> Undo:
             undos.append(patch(trainer, "make_train_function", wrap=making))
             single = functools.partial(_train_on_batch, asked=asked, context=context)
             undos.append(patch(trainer, "train_on_batch", wrap=single))
+            undos.append(Timed(context).method(trainer, "predict", kind="evaluation", label="predict"))
     iterator = sys.modules["keras.src.trainers.epoch_iterator"].EpochIterator
-    undos.append(patch(iterator, "__next__", wrap=lambda plain: _next(plain, asked, context=context)))
+    if "__next__" in vars(iterator):
+        undos.append(patch(iterator, "__next__", wrap=lambda plain: _next(plain, asked, context=context)))
+    else:  # Keras before 3.7
+        undos.append(patch(iterator, "enumerate_epoch", wrap=lambda plain: _each(plain, asked, context=context)))
     undos += _marks(asked, context)
     return undo_all(undos)
 
@@ -132,6 +137,17 @@ def _next(plain: Any, asked: Asked, *, context: Context) -> Any:
     return __next__
 
 
+def _each(plain: Any, asked: Asked, *, context: Context) -> Any:
+    """The same, where Keras has a generator instead."""
+    ask = _next(next, asked, context=context)
+
+    @functools.wraps(plain)
+    def enumerate_epoch(self: Any) -> Any:
+        yield from iter(functools.partial(ask, plain(self)), None)
+
+    return enumerate_epoch
+
+
 def _make_train_function(plain: Any, *, backend: str, asked: Asked, context: Context) -> Any:
     made = {"tensorflow": _of_tensorflow, "jax": _of_jax, "torch": _of_torch}[backend]
 
@@ -152,7 +168,8 @@ def _make_train_function(plain: Any, *, backend: str, asked: Asked, context: Con
 
 
 def _of_tensorflow(plain: Any, model: Any, *, asked: Asked, context: Context) -> Any:
-    steps = TensorFlowSteps(model, context)
+    many = int(getattr(model, "steps_per_execution", 1) or 1) > 1
+    steps = ManySteps(model, context) if many else TensorFlowSteps(model, context)
 
     def function(iterator: Any) -> Any:
         return plain(iterator) if asked.single else steps.call(plain, iterator)
@@ -164,18 +181,25 @@ def _of_torch(plain: Any, model: Any, *, asked: Asked, context: Context) -> Any:
     steps = PythonSteps(model, context)
 
     def function(data: Any) -> Any:
-        if asked.single or not context.active or not asked.begin_s:
-            return plain(data)
-        begin_s, asked.begin_s, asked.steps = asked.begin_s, 0.0, steps
-        return steps.call(plain, data, begin_s=begin_s, wait_s=asked.wait_s)
+        return _of_batch(plain, data, asked=asked, steps=steps)
 
     return function
+
+
+def _of_batch(plain: Any, data: Any, *, asked: Asked, steps: PythonSteps) -> Any:
+    """A call of a train function with the batch that was asked for just before."""
+    if asked.single or not steps.context.active or not asked.begin_s:
+        return plain(data)
+    begin_s, asked.begin_s, asked.steps = asked.begin_s, 0.0, steps
+    return steps.call(plain, data, begin_s=begin_s, wait_s=asked.wait_s)
 
 
 def _of_jax(plain: Any, model: Any, *, asked: Asked, context: Context) -> Any:
     steps = PythonSteps(model, context)
 
     def function(state: Any, iterator: Any) -> Any:
+        if isinstance(iterator, list):  # Keras before 3.7 has taken the batches itself
+            return _of_batch(functools.partial(plain, state), iterator, asked=asked, steps=steps)
         if asked.single or not context.active:
             return plain(state, iterator)
         asked.steps = steps

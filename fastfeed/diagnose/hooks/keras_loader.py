@@ -36,7 +36,7 @@ def leaves_of_spec(spec: Any) -> tuple[Leaf, ...]:
     for path, value in walk(spec, "batch"):
         shape: Any = getattr(value, "shape", None)
         if getattr(shape, "rank", None) is not None and hasattr(value, "dtype"):
-            sizes = tuple(-1 if size is None else int(size) for size in shape)
+            sizes = tuple(-1 if size is None else int(size) for size in shape.as_list())
             found.append(Leaf(path, value.dtype.name, sizes, "tensorflow.Tensor"))
     return tuple(found)
 

@@ -8,6 +8,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
+from fastfeed.diagnose.hooks.excess import Excess
 from fastfeed.diagnose.hooks.keras_loader import facts
 from fastfeed.diagnose.hooks.patches import frames, keep
 from fastfeed.diagnose.hooks.tf_relay import Relay
@@ -52,7 +53,8 @@ class Steps:
         adapter = getattr(next((one for one in fits if one is not None), None), "data_adapter", None)
         loop.leaves, loop.buffer, loop.note = facts(adapter)
         if self._executes > 1:
-            loop.note = f"{loop.note}; steps_per_execution={self._executes}: a step here is that many".strip("; ")
+            many = f"steps_per_execution={self._executes}: a call makes so many, each given an equal part of its time"
+            loop.note = f"{loop.note}; {many}".strip("; ")
 
     def add(self, begin_s: float, wait_s: float, *, free: bool = False) -> None:
         """A step that began then has just ended."""
@@ -71,21 +73,23 @@ class TensorFlowSteps(Steps):
         self._free = 0  # steps to come whose batches are in the relay
         self._calls = 0
         self._computing: list[float] = []
-        self._broken = self._executes > 1
-        self._behind = bool(sys.modules["tensorflow"].config.list_physical_devices("GPU"))
+        self._excess = Excess()
+        self._broken = False
+        self._behind = gpu_behind()
 
     def call(self, plain: Any, iterator: Any) -> Any:
         """A call of the train function."""
         relay = self._relay
         if relay is not None and relay.source is iterator and (relay.held or relay.ended is not None):
             return self._from_relay(plain, relay, begin_s=time.perf_counter(), wait_s=0.0)
-        if not self.context.active or type(iterator).__name__ != "OwnedIterator":
+        if not self.context.active or not type(iterator).__name__.endswith("Iterator"):
             return plain(iterator)
+        self._broken = self._broken or type(iterator).__name__ != "OwnedIterator"  # one of tf.distribute
         self._calls += 1
         if self._calls == 1:  # traces
             result = self._plain(plain, iterator, compiles=True)
             self._broken = self._broken or not self.takes_one()
-            self.found().waits = "none" if self._broken else "exact"
+            self.found().waits = "hidden" if self._broken else "exact"
             return result
         if self._broken or not self._watches():
             return self._plain(plain, iterator)
@@ -113,16 +117,9 @@ class TensorFlowSteps(Steps):
             begin_s = time.perf_counter()
             if not relay.held:
                 self._take(relay, iterator)
-        except _end_of_data():
+        except end_of_data():
             return plain(iterator)  # ends again, and with all that the function does beside
         return self._from_relay(plain, relay, begin_s=begin_s, wait_s=time.perf_counter() - begin_s - self._base_s)
-
-    def _settle(self, result: Any) -> None:
-        """Waits for a GPU that works behind the function's back: what it still does is no waiting for input."""
-        for one in sys.modules["tensorflow"].nest.flatten(result) if self._behind else ():
-            if "GPU" in getattr(one, "device", "") and one.shape.num_elements() == 1:
-                one.numpy()
-                return
 
     def _take(self, relay: Relay, iterator: Any) -> None:
         thread = threading.get_ident()
@@ -172,7 +169,7 @@ class TensorFlowSteps(Steps):
         if not relay.held and relay.ended is not None:
             ended, iterator = relay.ended, relay.source
             relay.ended, relay.source = None, None
-            if isinstance(ended, _end_of_data()):
+            if isinstance(ended, end_of_data()):
                 return plain(iterator)
             raise ended
         free = self._free > 0
@@ -180,10 +177,11 @@ class TensorFlowSteps(Steps):
         relay.handed_out()
         result = plain(relay.iterator)
         if self.context.active:
-            self._settle(result)
+            settle(result, behind=self._behind)
             self.add(begin_s, wait_s, free=free)
             step = self.found().steps[-1]
             self._computing.append(step.end_s - step.begin_s - step.wait_s)
+            self._excess.computed(self._computing[-1])
         return result
 
     def _plain(self, plain: Any, iterator: Any, *, compiles: bool = False) -> Any:
@@ -193,7 +191,7 @@ class TensorFlowSteps(Steps):
         self.context.asking[thread] = begin_s
         try:
             result = plain(iterator)
-            self._settle(result)
+            settle(result, behind=self._behind)
         finally:
             self.context.asking.pop(thread, None)
         duration = time.perf_counter() - begin_s
@@ -201,12 +199,24 @@ class TensorFlowSteps(Steps):
             self.context.timeline.marks.append(Mark("compile", begin_s, begin_s + duration, self._name))
         elif not self._broken:
             self.found().waits = "modelled"
-        usual = statistics.median(self._computing[-RECENT:]) if self._computing else duration
-        self.add(begin_s, 0.0 if self._broken else duration - usual)
+        self.add(begin_s, 0.0 if self._broken else self._excess.wait_s(duration))
         return result
 
 
-def _end_of_data() -> type[Exception]:
+def gpu_behind() -> bool:
+    """Whether a GPU may go on with a step when its call is over."""
+    return bool(sys.modules["tensorflow"].config.list_physical_devices("GPU"))
+
+
+def settle(result: Any, *, behind: bool) -> None:
+    """Waits for a GPU that works behind a function's back: what it still does is no waiting for input."""
+    for one in sys.modules["tensorflow"].nest.flatten(result) if behind else ():
+        if "GPU" in getattr(one, "device", "") and one.shape.num_elements() == 1:
+            one.numpy()
+            return
+
+
+def end_of_data() -> type[Exception]:
     found: type[Exception] = sys.modules["tensorflow"].errors.OutOfRangeError
     return found
 

@@ -102,7 +102,7 @@ class _Queues:
                 steps.ahead.append(Taken(get(owner, block=False), None, 0.0, True))
             except queue.Empty:  # it is still on its way through a pipe
                 break
-        _fills(owner, most)
+        _fills(owner, buffer_of(owner) or most)  # all of it: who has room left goes on beside the free steps
         spent_s = time.perf_counter() - start_s
         self._context.timeline.marks.append(Mark("experiment", start_s, start_s + spent_s))
         experiments.spent(spent_s)

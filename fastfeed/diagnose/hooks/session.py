@@ -12,6 +12,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from fastfeed.diagnose.hooks.patches import WORTH_A_MARK_S, Timed, Undo, patch, undo_all
+from fastfeed.diagnose.hooks.session_trace import asks_nothing
 from fastfeed.diagnose.hooks.session_watch import Sessions
 from fastfeed.timeline import Mark
 
@@ -52,12 +53,13 @@ def install(module: Any, context: Context) -> Undo:
     return undo_all(undos)
 
 
-def _followed(sessions: Sessions, what: tuple[Any, Any, Any], *, call: Any) -> Any:
-    """`call()` as a run of `what`: the session, its fetches, its feeds."""
+def _followed(sessions: Sessions, what: tuple[Any, Any, Any], *, call: Any, traces: bool = False) -> Any:
+    """`call()` as a run of `what`: the session, its fetches, its feeds; where it may be traced, with the arguments for
+    that."""
     run = sessions.begin(what[0], what[1], feeds=what[2])
     done = False
     try:
-        result = call()
+        result = call(**sessions.tracing(run)) if traces else call()
         done = True
         return result
     finally:
@@ -71,7 +73,10 @@ def _run(plain: Any, sessions: Sessions, *, context: Context) -> Any:
             return plain(self, fetches, *args, **kwargs)
         feeds = args[0] if args else kwargs.get("feed_dict")
         what = (self, fetches, feeds if isinstance(feeds, dict) else None)
-        return _followed(sessions, what, call=lambda: plain(self, fetches, *args, **kwargs))
+        traces = len(args) < 2 and asks_nothing(kwargs)
+        return _followed(
+            sessions, what, call=lambda **more: plain(self, fetches, *args, **{**kwargs, **more}), traces=traces
+        )
 
     return run
 

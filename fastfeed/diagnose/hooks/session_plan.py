@@ -14,7 +14,7 @@ from fastfeed.timeline import Leaf
 TAKES = {"QueueDequeueV2", "QueueDequeueManyV2", "QueueDequeueUpToV2"}
 PUTS = {"QueueEnqueueV2", "QueueEnqueueManyV2"}
 CLOSES = {"QueueCloseV2"}
-ITERATORS = {"IteratorGetNext"}
+ITERATORS = ("IteratorGetNext", "MultiDeviceIteratorGetNext")  # and what begins so
 NAMED = 3  # fetches that a name tells of
 
 
@@ -28,13 +28,15 @@ class Flow(NamedTuple):
 
 @dataclass(frozen=True)
 class Plan:
-    """What a run does. `held` keeps alive what the plan is known by."""
+    """What a run does. `waits`: the operations that may wait for input, those on queues included, by name; `held` keeps
+    alive what the plan is known by."""
 
     name: str
     takes: tuple[Flow, ...]
     puts: tuple[Flow, ...]
     closes: tuple[Any, ...]
     iterates: bool
+    waits: frozenset[str]
     held: Any
 
 
@@ -59,7 +61,7 @@ def plan_of(graph: Any, fetches: Any, *, feeds: Iterable[Any] = ()) -> Plan:
     own = fetches["caller"] if isinstance(fetches, dict) and "caller" in fetches else fetches
     leaves = list(_flat(fetches))
     fed = [element for element in (_element(graph, one) for one in feeds) if element is not None]
-    takes, puts, closes, iterates = [], [], [], False
+    takes, puts, closes, waits, iterates = [], [], [], set(), False
     for op in _ancestors([_operation(graph, leaf) for leaf in leaves], {one.name for one in fed}):
         if op.type in TAKES:
             takes.append(Flow(_queue(op), _taken(op)))
@@ -67,10 +69,12 @@ def plan_of(graph: Any, fetches: Any, *, feeds: Iterable[Any] = ()) -> Plan:
             puts.append(_put(op, fed))
         elif op.type in CLOSES:
             closes.append(_queue(op))
-        iterates = iterates or op.type in ITERATORS
+        if op.type in TAKES or op.type.startswith(ITERATORS):
+            waits.add(op.name)
+        iterates = iterates or op.type.startswith(ITERATORS)
     names = [getattr(_element(graph, leaf), "name", "") for leaf in _flat(own)]
     name = ", ".join(names[:NAMED]) + (", ..." if len(names) > NAMED else "")
-    return Plan(name, tuple(takes), tuple(puts), tuple(closes), iterates, (fetches, fed))
+    return Plan(name, tuple(takes), tuple(puts), tuple(closes), iterates, frozenset(waits), (fetches, fed))
 
 
 def rows(flow: Flow, feeds: Mapping[Any, Any] | None) -> int | None:
@@ -181,7 +185,7 @@ def _put(op: Any, fed: list[Any]) -> Flow:
     if op.type == "QueueEnqueueV2":
         return Flow(_queue(op), 1)
     component = op.inputs[1]
-    static = component.shape[0] if component.shape.rank else None
+    static = component.shape.as_list()[0] if component.shape.rank else None
     if static is not None:
         return Flow(_queue(op), int(static))
     above = {tensor.name for before in _ancestors([component.op], set()) for tensor in before.outputs}

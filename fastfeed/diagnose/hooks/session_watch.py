@@ -24,6 +24,7 @@ from fastfeed.diagnose.hooks.session_plan import (
     queue_facts,
     rows,
 )
+from fastfeed.diagnose.hooks.session_trace import Inside, tracing
 from fastfeed.passing import site_of
 from fastfeed.timeline import Loop, Mark, Step
 
@@ -46,6 +47,7 @@ class Run:
     puts: list[tuple[QueueModel, Put]] = field(default_factory=list)
     free: bool = False
     hooked: bool = False
+    metadata: Any = None  # of a run that is traced
 
 
 class Seen:
@@ -57,6 +59,7 @@ class Seen:
         self.models: dict[str, QueueModel] = {}
         self.unknown: set[str] = set()  # queues into which somebody puts nobody knows how much
         self.last_put: dict[int, float] = {}  # when a thread's last put was over
+        self.insides: dict[int, Inside] = {}  # by the id of a loop: what of its runs is waiting
         self.burst = Burst(context)
         self.lock = threading.Lock()
 
@@ -108,6 +111,20 @@ class Sessions:
             self._context.failed("a session's runs", error)
             return None
         return run
+
+    def tracing(self, run: Run | None) -> dict[str, Any]:
+        """What else to give to a run that is about to begin: nothing, or what asks for the times of its operations,
+        where it may wait and nobody could tell for how long."""
+        if run is None or run.loop is None or not run.plan.waits or (run.plan.takes and run.seen.known(run.plan)):
+            return {}
+        try:
+            inside = run.seen.insides.setdefault(id(run.loop), Inside(run.plan.waits))
+            more = tracing() if inside.due(run.begin_s) else {}
+        except Exception as error:
+            self._context.failed("the waiting in a session's graph", error)
+            return {}
+        run.metadata = more.get("run_metadata")
+        return more
 
     def enters(self) -> None:
         """The run of this thread has made its preparations in Python, for which it may have lost the interpreter lock,
@@ -172,10 +189,10 @@ class Sessions:
             taken = flow.elements or "some"
             notes.append(f"takes {taken} of a {flow.queue.type} of {capacity}, at least {minimum} kept")
         elif plan.iterates:
-            notes.append("a tf.data iterator in the graph: a step's time contains its waiting for input")
+            notes.append("a tf.data iterator in the graph")
         else:
             loop.buffer = 0
-        loop.waits = "modelled" if plan.takes else "none"
+        loop.waits = "modelled" if plan.takes else "hidden" if plan.iterates else "none"
         if feeds:
             loop.leaves = fed_leaves(feeds)
             notes.append(casts(feeds))
@@ -224,8 +241,20 @@ class Sessions:
         if run.plan.takes:
             run.seen.burst.after_step(done=done)
         if run.loop is not None and done:
-            known = run.seen.known(run.plan)
-            if run.plan.takes:
-                run.loop.waits = "modelled" if known else "none"
-            wait = max(waits, default=0.0) if known else 0.0
+            wait = self._wait_s(run, run.loop, waits=waits, duration=end_s - run.begin_s)
             keep(run.loop, Step(run.begin_s, end_s, wait, run.free), most=self._context.most)
+
+    def _wait_s(self, run: Run, loop: Loop, *, waits: list[float], duration: float) -> float:
+        """Of a run that took `duration`, the seconds that it waited, as far as anybody knows."""
+        if not run.plan.waits:
+            return 0.0
+        if run.plan.takes and run.seen.known(run.plan):
+            loop.waits = "modelled"
+            return max(waits, default=0.0)
+        inside = run.seen.insides.get(id(loop))
+        if inside is None:  # a run that nobody can trace
+            loop.waits = "hidden"
+            return 0.0
+        wait_s = inside.excess.wait_s(duration) if run.metadata is None else inside.traced(run.metadata, duration)
+        loop.waits = "modelled" if inside.excess.known else "hidden"
+        return wait_s

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from fastfeed.diagnose.hooks.context import Context
 
 NEXT = "IteratorGetNext"
+INPUTS = (NEXT, "MultiDeviceIteratorGetNext", "ReduceDataset", "DatasetToSingleElement")  # and what begins so
 
 
 class FunctionSteps(TensorFlowSteps):
@@ -46,3 +47,13 @@ def _takes_one(graph: Any) -> bool:
     library = graph.as_graph_def().library.function
     within = any(node.op.startswith(NEXT) for function in library for node in function.node_def)
     return not within and [op.type for op in graph.get_operations() if op.type.startswith(NEXT)] == [NEXT]
+
+
+def takes_input(function: Any) -> bool:
+    """Whether a function that was traced takes input from a dataset by itself, wherever it has it from."""
+    for traced in function._list_all_concrete_functions():
+        graph = traced.graph.as_graph_def()
+        nodes = [*graph.node, *(node for one in graph.library.function for node in one.node_def)]
+        if any(node.op.startswith(INPUTS) for node in nodes):
+            return True
+    return False

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 import time
+import uuid
 from typing import Any
 
 ENDLESS = 2**62
@@ -37,7 +38,8 @@ class Relay:
         self.held = 0
         self.ended: BaseException | None = None  # what the source said at last, still to be passed on
         with tf.init_scope(), tf.device("CPU:0"):
-            self._queue = tf.raw_ops.FIFOQueueV2(component_types=self._types, capacity=-1)
+            name = f"fastfeed {uuid.uuid4()}"  # without one all queues of these types are the same
+            self._queue = tf.raw_ops.FIFOQueueV2(component_types=self._types, capacity=-1, shared_name=name)
             self.iterator = iter(self._dataset(tf))
 
     def _dataset(self, tf: Any) -> Any:
@@ -82,6 +84,10 @@ class Relay:
         self.held -= 1
         if not self.held:
             self.source = None if self.ended is None else self.source
+
+    def close(self) -> None:
+        """No batch is put in any more: whoever has taken the last one is told that the data are at their end."""
+        sys.modules["tensorflow"].raw_ops.QueueCloseV2(handle=self._queue)
 
     def base_s(self, iterator: Any) -> float:
         """What taking a batch costs that is there already: the fastest of some passes of one batch through the relay.

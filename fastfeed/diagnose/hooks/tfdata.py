@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 from fastfeed.diagnose.hooks.keras_loader import pipeline
 from fastfeed.diagnose.hooks.patches import Undo, frames, keep, patch, undo_all
-from fastfeed.diagnose.hooks.tf_function import FunctionSteps
+from fastfeed.diagnose.hooks.tf_function import FunctionSteps, takes_input
 from fastfeed.diagnose.hooks.tf_relay import fresh
 from fastfeed.passing import Pass, is_users, site_of
-from fastfeed.timeline import Step
+from fastfeed.timeline import Loop, Step
 
 if TYPE_CHECKING:
     from fastfeed.diagnose.hooks.context import Context
@@ -25,7 +25,7 @@ MOST_LOOPS = 256  # a script may make functions without end
 
 
 def install(module: Any, context: Context) -> Undo:
-    """Watches eager iterators and calls of functions."""
+    """Watches eager iterators, those of tf.distribute too, and calls of functions."""
     iterator = sys.modules["tensorflow.python.data.ops.iterator_ops"].OwnedIterator
     function = sys.modules["tensorflow.python.eager.polymorphic_function.polymorphic_function"].Function
     eagerly = sys.modules["tensorflow.python.eager.context"].executing_eagerly
@@ -36,6 +36,9 @@ def install(module: Any, context: Context) -> Undo:
         patch(iterator, "get_next", wrap=asked),
         patch(function, "__call__", wrap=lambda plain: _called(plain, eagerly, context=context)),
     ]
+    distributed = getattr(sys.modules.get("tensorflow.python.distribute.input_lib"), "DistributedIteratorBase", None)
+    if distributed is not None:
+        undos += [patch(distributed, name, wrap=asked) for name in ("__next__", "get_next")]
     return undo_all(undos)
 
 
@@ -102,9 +105,21 @@ def _called(plain: Any, eagerly: Callable[[], bool], *, context: Context) -> Any
         loop = loops.get(key)
         if loop is None and len(loops) < MOST_LOOPS:
             loop = context.timeline.loop(key, name=f"{getattr(self, '_name', '')}()", kind="call", thread=thread)
-            loop.waits, loop.buffer, loop.where = "none", 0, site_of(caller)
+            loop.where = site_of(caller)
+            _describe(loop, self, context=context)
         if loop is not None:
             keep(loop, Step(begin_s, end_s, 0.0), most=context.most)
         return result
 
     return call
+
+
+def _describe(loop: Loop, function: Any, *, context: Context) -> None:
+    """Whether the input of a function is made between its calls, or taken by itself."""
+    loop.waits, loop.buffer = "none", 0
+    try:
+        if takes_input(function):
+            loop.waits, loop.buffer = "hidden", None
+            loop.note = "a function that takes its batches itself: what it waits for them is in the time of its steps"
+    except Exception as error:
+        context.failed("what a function takes its input from", error)

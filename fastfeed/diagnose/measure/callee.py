@@ -25,9 +25,11 @@ COPYING = frozenset(
 )
 COLLATES = re.compile(r"(^|/)(_utils/collate|_utils/pin_memory|constant_op|tensor_conversion\w*)\.py$")
 PICKLERS = re.compile(r"(^|/)(pickle|copyreg|cloudpickle|dill/\w+|reductions?|numpy_pickle\w*)\.py$")
+# Copies of arrays, which let the interpreter lock go.
+RELEASES = frozenset(("astype", "copy", "copyto", "stack", "concatenate", "ascontiguousarray", "asfortranarray"))
 PICKLING = frozenset(("dumps", "loads", "dump", "load", "_feed"))
 OTHER_FORMATS = frozenset(["json", "yaml", "toml", "np", "numpy", "torch", "marshal", "joblib"])
-FILLS = frozenset(["ones", "full", "zeros", "ones_like", "full_like"])
+FILLS = frozenset(["ones", "full", "zeros", "ones_like", "full_like", "zeros_like"])
 WAITS = frozenset(["acquire", "wait", "popleft", "__enter__", "release", "notify"])
 
 

@@ -75,11 +75,16 @@ def parts_of(looks: Iterable[Look], cast: Cast, *, where: str | None = None) -> 
         return (), ["parts of the loop: no loop of the script's own is on its thread's stack"]
     if not found.kinds:
         return (), [f"parts of the loop: {_name(found, cast.places)} has no call that looks like a training step"]
+    _, _, line_of_get = (where or "").rpartition(":")
+    here = int(line_of_get) if line_of_get.isdigit() and found.code.co_filename.endswith(_file(where)) else None
     groups: dict[tuple[str, int], dict[Moment, float]] = defaultdict(dict)
     for moment, weight in weighted(looks, found, cast=cast).items():
         known = found.kind(moment.at)
         if known is not None:
-            groups[known[1], known[0].first][moment] = weight
+            one, kind = known
+            # What asks for a batch is input, whatever else the line does to it.
+            kind = "input" if kind == "host" and here is not None and one.first <= here <= one.last else kind
+            groups[kind, one.first][moment] = weight
     total = sum(sum(moments.values()) for moments in groups.values())
     file, users = cast.places.file(found.code.co_filename)
     parts = []
@@ -87,6 +92,10 @@ def parts_of(looks: Iterable[Look], cast: Cast, *, where: str | None = None) -> 
         place = Place(found.code.co_name, file, line, users)
         parts.append(_part(kind, place, moments=moments, total=total, ready=cast.ready))
     return tuple(sorted(parts, key=lambda part: -part.share)), []
+
+
+def _file(where: str | None) -> str:
+    return (where or "").rpartition(":")[0]
 
 
 def loop_lines(looks: Iterable[Look], cast: Cast) -> Lines | None:

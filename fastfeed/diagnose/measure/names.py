@@ -1,14 +1,10 @@
-"""Which threads Python knows: their kernel's numbers, their names, and the tracebacks of those that died."""
+"""Which threads Python knows: their kernel's numbers and their names."""
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import os
 import threading
-import traceback
-from collections.abc import Callable
-from typing import Any
 
 SCAN = 2048  # bytes of the C library's thread descriptor; the number is at 720 in glibc for x86-64
 
@@ -43,29 +39,3 @@ class Names:
             if ctypes.c_int.from_address(own + offset).value == number:
                 return offset
         return -1
-
-
-class Deaths:
-    """Remembers the tracebacks of threads that died, and passes them on to whoever printed them before."""
-
-    def __init__(self) -> None:
-        self.texts: dict[int, tuple[str, str]] = {}  # the name and the traceback, by threading.get_ident()
-        self._before: Callable[[Any], Any] | None = None
-
-    def install(self) -> None:
-        """From here on."""
-        self._before = threading.excepthook
-        threading.excepthook = self._hook
-
-    def remove(self) -> None:
-        """Leaves the hook alone where somebody has put another one before it."""
-        if threading.excepthook == self._hook and self._before is not None:
-            threading.excepthook = self._before
-
-    def _hook(self, args: threading.ExceptHookArgs) -> None:
-        with contextlib.suppress(Exception):
-            if args.thread is not None and args.thread.ident is not None and args.exc_type is not SystemExit:
-                lines = traceback.format_exception(args.exc_type, args.exc_value, args.exc_traceback)
-                self.texts[args.thread.ident] = args.thread.name, "".join(lines)
-        if self._before is not None:
-            self._before(args)

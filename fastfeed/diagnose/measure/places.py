@@ -12,6 +12,8 @@ from fastfeed.diagnose.evidence import Place
 
 Spot = tuple[CodeType, int]  # a code object and the offset of the instruction in it
 PACKAGES = ("site-packages", "dist-packages")
+# What namedtuple and dataclass make of the library's own classes looks like the code of `python -c`.
+GENERATED = frozenset(("<lambda>", "__init__", "__eq__", "__repr__", "__hash__", "__new__", "__lt__", "__setattr__"))
 FORKS = "multiprocessing/process.py"
 OURS = str(Path(__file__).parents[2]) + os.sep
 
@@ -37,7 +39,7 @@ class Places:
     def named(self, function: str, filename: str, *, line: int) -> Place:
         """A place of which the names are known, the file's in full."""
         short, users = self.file(filename)
-        return Place(function, short, line, users)
+        return Place(function, short, line, users and not (filename == "<string>" and function in GENERATED))
 
     def file(self, filename: str) -> tuple[str, bool]:
         """How a file is called in reports, and whether it is the user's."""

@@ -7,12 +7,14 @@ import ctypes
 import os
 import platform
 import resource
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 TICKS_S = os.sysconf("SC_CLK_TCK")
 SIZE = 4096
 RUNNING = "running"
-KEPT = ("stat", "schedstat", "syscall")
+COUNTERS = ("stat", "schedstat")
+KEPT = (*COUNTERS, "syscall")
 # The calls that a thread waits in, by their numbers.
 CALLS = {
     "x86_64": {
@@ -86,10 +88,11 @@ class ThreadFiles:
         self.folder = f"/proc/{pid}/task/{tid}"
         self._open: dict[str, int] = {}
 
-    def keep(self) -> None:
+    def keep(self, names: Sequence[str] = KEPT) -> None:
         """They will be read often."""
-        if not self._open:
-            self._open = {name: _opened(f"{self.folder}/{name}") for name in KEPT}
+        for name in names:
+            if name not in self._open:
+                self._open[name] = _opened(f"{self.folder}/{name}")
 
     def read(self, name: str, reader: Reader) -> bytes:
         """What is in one of them."""

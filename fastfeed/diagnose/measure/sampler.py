@@ -16,7 +16,7 @@ from fastfeed.diagnose.measure.children import Children
 from fastfeed.diagnose.measure.gpu import Gpus
 from fastfeed.diagnose.measure.loops import parts_of
 from fastfeed.diagnose.measure.machine import MachineLog
-from fastfeed.diagnose.measure.names import Deaths, Names
+from fastfeed.diagnose.measure.names import Names
 from fastfeed.diagnose.measure.places import Places
 from fastfeed.diagnose.measure.pools import pools_of
 from fastfeed.diagnose.measure.procfs import Reader
@@ -28,11 +28,12 @@ from fastfeed.diagnose.measure.turns import SAMPLED, Turns
 from fastfeed.timeline import Loop, Timeline
 
 NAP_S, LONGEST_NAP_S = 0.02, 0.25
-SHARE = 0.007  # of a core, for the sampler's thread
+SHARE = 0.005  # of a core, for samples
 SELDOM = 8  # samples between looks at what changes slowly
 FIND_S = 1.0  # between looks for new threads and children, at least
-FIND_SHARE = 0.002  # of a core, for these
+FIND_SHARE = 0.001  # of a core, for these
 STOP_S = 5.0
+RECENT = 60  # samples in which a loop is looked for
 
 
 class Sampler:
@@ -48,7 +49,6 @@ class Sampler:
         self._reader, self._names, self._places = Reader(), Names(), Places()
         self._threads = Threads(self._reader, self._names)
         self._children, self._machine, self._gpus = Children(self._reader), MachineLog(), Gpus()
-        self._deaths = Deaths()
         self._program = program
         self._spy = Spy(self._places, program="")
         self._mutex = threading.Lock()
@@ -56,9 +56,11 @@ class Sampler:
         self._late: list[float] = []
         self._found_s = time.perf_counter()
         self._cost_s = 0.0  # of a sample
+        self._finding_s = 0.0  # of the looks for what is new, since samples were last counted
         self._pause_s = FIND_S
         self._used_s = self._used_before_s = 0.0
         self.ours: Set[int] = set()  # threads beside the sampler's that are no part of the script, by their idents
+        self.deaths: Mapping[int, tuple[str, str]] = {}  # see Context.deaths
         self._broken = ""
         self._unclear: list[str] = []
 
@@ -72,7 +74,6 @@ class Sampler:
     def start(self) -> None:
         """Begins to sample."""
         self._spy = Spy(self._places, program=self._program)
-        self._deaths.install()
         _thread.start_new_thread(self._run, ())
 
     def stop(self) -> None:
@@ -81,7 +82,6 @@ class Sampler:
             self.refresh()
         self._over.set()
         self._ended.wait(STOP_S)
-        self._deaths.remove()
         self._spy.stop()
         self._gpus.stop()
         self._threads.close()
@@ -136,7 +136,13 @@ class Sampler:
     def repeated(self) -> Loop | None:
         """The loop of a script that nobody hooks, with the steps that can be told apart by samples; else None."""
         with self._mutex:
-            return repeated_loop(self._threads.trace, self._threads.counts, cast=self._cast())
+            trace, counts, cast = list(self._threads.trace), list(self._threads.counts), self._cast()
+            for part in (1, 2, 4, 8):  # what came before the loop is no part of it
+                first = len(trace) - len(trace) // part
+                found = repeated_loop(trace[first:], counts[first:], cast=cast)
+                if found is not None:
+                    return found
+            return None
 
     @property
     def samples(self) -> int:
@@ -146,7 +152,8 @@ class Sampler:
     def turning(self, timeline: Timeline) -> Turns | None:
         """The turns of that loop, for whoever starts to look at them; None if there is none."""
         with self._mutex:
-            looks, cast = [look for _, look in self._threads.trace], self._cast()
+            # The latest only: before its loop a script reads its data, for seconds or minutes.
+            looks, cast = [look for _, look in list(self._threads.trace)[-RECENT:]], self._cast()
             found = loops.loop_lines(looks, cast)
             if found is None:
                 return None
@@ -189,8 +196,7 @@ class Sampler:
             used = log.last.since(log.first)
             native_s = used.cpu_s - log.wall_s * sum(holders.seen[tid].values()) / max(holders.looks, 1)
             ready = used.queued_s / (max(native_s, 0.0) + used.queued_s + 1e-9)
-        names = self._deaths.texts
-        return Cast(self.loop, threads.samples, threads.late, holders, self._places, tid, ready, names)
+        return Cast(self.loop, threads.samples, threads.late, holders, self._places, tid, ready, self.deaths)
 
     def _find(self, *, fully: bool = True) -> None:
         now_s = time.perf_counter()
@@ -223,7 +229,8 @@ class Sampler:
                 count += 1
                 if count % SELDOM == 0:
                     used_s = time.thread_time()
-                    self._cost_s += 0.3 * ((used_s - self._used_s) / SELDOM - self._cost_s)
+                    spent_s, self._finding_s = used_s - self._used_s - self._finding_s, 0.0
+                    self._cost_s += 0.3 * (spent_s / SELDOM - self._cost_s)
                     self._used_s = used_s
         finally:
             if own >= 0:
@@ -237,8 +244,9 @@ class Sampler:
         if now_s - self._found_s > self._pause_s:
             begun_s = time.thread_time()
             self._find(fully=False)
-            self._pause_s = max(FIND_S, (time.thread_time() - begun_s) / FIND_SHARE)
             self._gpus.look()
+            self._finding_s += time.thread_time() - begun_s  # paced by itself
+            self._pause_s = max(FIND_S, (time.thread_time() - begun_s) / FIND_SHARE)
         if len(self._late) % SELDOM == 0:
             self._spy.look(self._children.pythons())
 

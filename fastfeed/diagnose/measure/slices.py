@@ -18,6 +18,7 @@ INPUT = re.compile(
     r"dequeue|pull|take|recv|receive|choice|permutation|stack|concatenate|open|parse|crop|resize|draw)(_|\d|$)|"
     r"_(batch|data|input|inputs|batches)$|^get_|loader"
 )
+PRODUCTS = frozenset(("matmul", "dot", "einsum", "tensordot"))  # what a step is made of that bears no name
 COUNTS = frozenset(("range", "count"))
 WALKS = frozenset(("enumerate", "zip", "iter", "tqdm", "reversed", "list"))
 Loop = ast.For | ast.AsyncFor | ast.While
@@ -86,6 +87,8 @@ def _statement(node: ast.AST, *, first: int, last: int) -> Statement:
         _last(one) for call in calls for part in _arguments(call) for one in ast.walk(part) if isinstance(one, ast.Call)
     }
     names = frozenset(map(_last, calls)) - {""}
+    if any(isinstance(one, ast.MatMult) for one in ast.walk(node)):
+        names |= {"matmul"}
     reads, writes = _names(node, ast.Load), _names(node, ast.Store)
     if isinstance(node, ast.AugAssign):
         reads |= writes
@@ -117,13 +120,15 @@ def is_step(name: str) -> bool:
 def kinds(loop: Loop) -> list[tuple[Statement, str]]:
     """Each statement with "input", "step" or "host"; [] where no step is to be found.
 
-    The step are the calls with a step's name; where there is none, the last statement that uses what the input made
-    and what sleeps, as an accelerator that is only simulated does. Input is what the step's values come from,
+    The step are the calls with a step's name; where there is none, the products of matrices; else the last statement
+    that uses what the input made and what sleeps, as an accelerator that is only simulated does. Input is what the step's values come from,
     backwards, and the head of a loop over anything but numbers.
     """
     found = statements(loop)
     steps = [one for one in found[1:] if any(map(is_step, one.calls - one.inner)) or _nested_step(one)]
     fed = _fed(found)
+    if not steps:
+        steps = [one for one in found[1:] if one.calls & PRODUCTS and not _is_input(one)]
     if not steps:
         users = [one for one in found[1:] if one.calls and one.reads & fed and not _is_input(one)]
         steps = [one for one in found[1:] if one in users[-1:] or "sleep" in one.calls]

@@ -159,7 +159,7 @@ class Spy:
     def missing(self, children: Sequence[int]) -> list[str]:
         """What it could not see, and why."""
         if not self.program:
-            install = "py-spy is not installed (pip install fastfeed[diagnose])"
+            install = "py-spy is not installed (pip install py-spy)"
             texts = [f"who holds the interpreter lock is estimated: {install}"]
             return texts + ([f"stacks of child processes: {install}"] if children else [])
         errors = {pid: self.all[pid].error or self.holders[pid].error for pid in (os.getpid(), *children)}

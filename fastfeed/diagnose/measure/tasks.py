@@ -62,6 +62,8 @@ class Cast:
     def work(self, look: Look) -> str:
         """ "copying", "pickling" or ""."""
         place, called = self.places.of(look.stack[0]), self.called(look.stack[0])
+        if look.holder and called.rpartition(".")[2] in callee.RELEASES:
+            return ""  # it was here that it let the lock go: what held it until then came before
         if self.state(look, trainer=False) not in (states.CORE, ev.LOCK_PYTHON):
             return ""
         return callee.work_of(place.function, place.file, calls=(called,) if called else ())
@@ -125,8 +127,9 @@ def _merged(logs: Sequence[ThreadLog], cast: Cast, *, name: str) -> Task:
         used = used.plus(log.last.since(log.first))
         for look, count in log.looks.items():
             counts[cast.state(look, trainer=False)] += count
-    units = max(sum(counts.values()) / max(cast.samples, 1), 1.0)
-    counts[ev.FULL] += max(cast.samples - sum(counts.values()), 0)
+    asked = len(set().union(*(log.moments for log in logs)))
+    units = max(sum(counts.values()) / max(asked, 1), 1.0)
+    counts[ev.FULL] += round(max(cast.samples - asked, 0) * units)
     held = sum(cast.held(log, 1.0) for log in logs)
     cpu, queued = used.cpu_s / wall_s / units, used.queued_s / wall_s / units
     task = _task(

@@ -40,6 +40,7 @@ class ThreadLog:
         self.files = ThreadFiles(os.getpid(), tid)
         self.first = self.last = Counters()
         self.looks: Counter[Look] = Counter()
+        self.moments: set[int] = set()  # samples in which it had Python frames, where Python did not start it
         self.credit = 0.0  # late samples before which it held the lock
         self.wall_s = 0.0
         self.gone = False
@@ -48,6 +49,7 @@ class ThreadLog:
     def begin(self) -> None:
         """Forgets what was."""
         self.looks.clear()
+        self.moments.clear()
         self.first, self.credit, self.wall_s = self.last, 0.0, 0.0
 
     def count(self, reader: Reader) -> None:
@@ -106,6 +108,7 @@ class Threads:
         tids = procfs.threads_of("self") - self.ours
         for tid in tids - self.logs.keys():
             self.logs[tid] = ThreadLog(tid, "")
+            self.logs[tid].files.keep(procfs.COUNTERS)  # native pools have dozens, and are counted again and again
         for tid, log in self.logs.items():
             if tid in tids:
                 log.count(self._reader)
@@ -135,6 +138,8 @@ class Threads:
             seen = self._blame(seen, late_s)
         for log, look in seen:
             log.looks[look] += 1
+            if log.foreign:
+                log.moments.add(self.samples)
             if log.ident == self.loop:
                 self.trace.append((now_s, look))
                 self.counts.append(counts)

@@ -45,11 +45,26 @@ class Turns:
         self._wait_s = 0.0
         self._last: tuple[float, float] = (0.0, 0.0)  # when the line that goes on began, and what of it is waiting
         self._left_s = -1.0
+        self._started_s = 0.0
         self._pending: list[Any] = []  # they must live until they were called
 
     def start(self) -> None:
         """From the next instruction of the main thread on."""
+        self._started_s = perf_counter()
         self._in_main(self._begin)
+
+    def goes_on(self, within_s: float) -> bool:
+        """Whether a turn ended within so many seconds, or none is to be expected yet."""
+        last_s = self._loop.steps[-1].end_s if self._loop.steps else self._started_s
+        return perf_counter() - max(last_s, self._started_s) < max(within_s, 3 * self._usual_s())
+
+    def same(self, other: Turns) -> bool:
+        """Whether both see the same loop."""
+        return (self._code, self._lines) == (other._code, other._lines)
+
+    def _usual_s(self) -> float:
+        steps = self._loop.steps[-10:]
+        return max((step.end_s - step.begin_s for step in steps), default=0.0)
 
     def stop(self) -> None:
         """Nothing is written from here on; the interpreter is quick again with the main thread's next instruction."""

@@ -1,0 +1,213 @@
+"""DALI's operators for the steps of a program: each is told a record's numbers by an external source of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from fastfeed.augment.geometry import Decode
+from fastfeed.augment.packing import Kind
+from fastfeed.augment.spec import Placed
+from fastfeed.augment.steps import Blend, Blur, Colour, Cutout, FixedWindow, Mirror, RandomWindow, Scale, Warp
+from fastfeed.augment.values import Cast, Layout, Normalize
+from fastfeed.errors import MissingExtra, OptionError, SpecError
+
+try:
+    from nvidia.dali import fn, types
+except ImportError as error:
+    raise MissingExtra("NVIDIA DALI", "dali") from error
+
+Array = np.ndarray[Any, Any]
+Node = Any  # of a DALI graph
+# No antialiasing makes DALI's triangular and cubic filters plain interpolation, which is what other libraries call so.
+SAMPLERS = {"nearest": types.INTERP_NN, "linear": types.INTERP_LINEAR, "cubic": types.INTERP_CUBIC}
+DTYPES = {"uint8": types.UINT8, "uint16": types.UINT16, "float16": types.FLOAT16, "float32": types.FLOAT}
+SPAN = {"uint8": 255, "uint16": 65535}
+
+
+@dataclass(frozen=True)
+class Argument:
+    """An external source of numbers, and how they are made out of the plan rows of all records: (records, numbers)."""
+
+    name: str
+    image: int
+    make: Callable[[Array], Array]
+
+
+@dataclass
+class Graph:
+    """What is known while the graph of one image (or mask) is drawn."""
+
+    image: int  # whose row of the plan counts
+    name: str
+    kind: Kind
+    device: str = "cpu"
+    arguments: list[Argument] = field(default_factory=list)
+
+    def numbers(self, name: str, make: Callable[[Array], Array], *, image: int | None = None) -> Node:
+        """A node with what `make` makes of each record's row, of this image or another one."""
+        name = f"{self.name}.{name}{len(self.arguments)}"
+        self.arguments.append(Argument(name, self.image if image is None else image, make))
+        return fn.external_source(name=name, batch=True, no_copy=True)
+
+
+def check(program: Sequence[Placed]) -> None:
+    """Refuses, by its name, what DALI has no operator for."""
+    for placed in program:
+        step = placed.step
+        if isinstance(step, Warp) and step.interpolation == "cubic":
+            raise OptionError(
+                'augment: Rotate or Affine(interpolation="cubic") is nothing that DALI can do: needed "linear" or '
+                '"nearest", or augment_on="producers"'
+            )
+
+
+def decoded(source: Node, decode: Decode, *, window: Placed | None, graph: Graph) -> Node:
+    """Pixels of files, turned as EXIF says; of a `window` within the image only that is decoded."""
+    output = types.RGB if decode.channels == "rgb" else types.GRAY
+    how = {"device": "mixed" if graph.device == "gpu" else "cpu", "output_type": output}
+    if window is None:
+        return fn.decoders.image(source, **how)
+    anchor, shape = _window(window, graph)
+    return fn.decoders.image_slice(source, anchor, shape, axes=(0, 1), **how)
+
+
+def moved(node: Node, placed: Placed, *, graph: Graph) -> Node:
+    """`node` behind one step that moves pixels or changes their values; masks are moved only."""
+    operator = OPERATORS.get(type(placed.step))
+    if operator is None or (graph.kind.mask and isinstance(placed.step, (Colour, Blur, Cutout))):
+        return node
+    return operator(node, placed, graph=graph)
+
+
+def finished(node: Node, tail: Sequence[Placed], *, graph: Graph) -> Node:
+    """`node` behind Normalize, Cast, Layout and Mixup."""
+    steps = {type(placed.step): placed for placed in tail}
+    normalize, cast, layout = (getattr(steps.get(kind), "step", None) for kind in (Normalize, Cast, Layout))
+    order = "HWC" if layout is None else layout.order
+    if normalize is not None:
+        mean, std = (_of_channels(values, graph.kind.channels) for values in (normalize.mean, normalize.std))
+        node = fn.crop_mirror_normalize(node, mean=mean, std=std, output_layout=order, dtype=types.FLOAT)
+    elif order == "CHW":
+        node = fn.transpose(node, perm=[2, 0, 1])
+    blend = steps.get(Blend)
+    if cast is not None and blend is None:
+        node = fn.cast(node, dtype=DTYPES[cast.dtype])
+    if blend is not None:
+        node = _blended(fn.cast(node, dtype=types.FLOAT), blend, graph=graph)
+        if cast is not None and cast.dtype != "float32":
+            node = fn.cast(node, dtype=DTYPES[cast.dtype])
+    return node
+
+
+def _blended(node: Node, blend: Placed, *, graph: Graph) -> Node:
+    # A record has one share, its first image's, for all its images and its labels.
+    share = graph.numbers("share", lambda plan: plan[:, blend.start].astype(np.float32), image=0)
+    rest = graph.numbers("rest", lambda plan: 1 - plan[:, blend.start].astype(np.float32), image=0)
+    following = graph.numbers("next", lambda plan: np.roll(np.arange(len(plan), dtype=np.int32), -1))
+    return node * share + fn.permute_batch(node, indices=following) * rest
+
+
+def _of_channels(values: tuple[float, ...], channels: int) -> list[float]:
+    if len(values) not in (1, channels):
+        raise SpecError(f"Normalize({values}): needed one number, or one for each of {channels} channels of the images")
+    return list(values) * (channels if len(values) == 1 else 1)
+
+
+def _window(placed: Placed, graph: Graph) -> tuple[Node, Node]:
+    start = placed.start
+    anchor = graph.numbers("anchor", lambda plan: plan[:, start : start + 2].astype(np.int32))
+    return anchor, graph.numbers("shape", lambda plan: plan[:, start + 2 : start + 4].astype(np.int32))
+
+
+def _cut(node: Node, placed: Placed, *, graph: Graph) -> Node:
+    anchor, shape = _window(placed, graph)
+    fill = 0 if graph.kind.mask else getattr(placed.step, "fill", 0)
+    return fn.slice(node, anchor, shape, axes=(0, 1), out_of_bounds_policy="pad", fill_values=fill)
+
+
+def _scaled(node: Node, placed: Placed, *, graph: Graph) -> Node:
+    size = graph.numbers("size", lambda plan: plan[:, placed.numbers].astype(np.float32))
+    step: Any = placed.step
+    sampler = "nearest" if graph.kind.mask else step.interpolation
+    return fn.resize(node, size=size, interp_type=SAMPLERS[sampler], antialias=step.antialias and not graph.kind.mask)
+
+
+def _mirrored(node: Node, placed: Placed, *, graph: Graph) -> Node:
+    step: Any = placed.step
+    flags = {}
+    for at, (side, chance) in enumerate((("horizontal", step.horizontal), ("vertical", step.vertical))):
+        if chance:
+            flags[side] = graph.numbers(side, _column(placed.start + at))
+    return fn.flip(node, **{"horizontal": 0, **flags}) if flags else node
+
+
+def _column(at: int) -> Callable[[Array], Array]:
+    return lambda plan: plan[:, at].astype(np.int32)
+
+
+def _warped(node: Node, placed: Placed, *, graph: Graph) -> Node:
+    step: Any = placed.step
+    matrix = graph.numbers("matrix", lambda plan: plan[:, placed.numbers].astype(np.float32).reshape(-1, 2, 3))
+    sampler = "nearest" if graph.kind.mask else step.interpolation
+    dtype = graph.kind.dtype
+    known = dtype == "uint8"  # others go by way of floats, which hold all of them
+    node = fn.warp_affine(
+        node if known else fn.cast(node, dtype=types.FLOAT),
+        matrix=matrix,
+        inverse_map=True,
+        interp_type=SAMPLERS[sampler],
+        fill_value=0 if graph.kind.mask else step.fill,
+    )
+    return node if known else fn.cast(node, dtype=DTYPES[dtype])
+
+
+def _coloured(node: Node, placed: Placed, *, graph: Graph) -> Node:
+    span = SPAN[graph.kind.dtype]
+    grey = graph.kind.channels == 1
+
+    def factors(plan: Array) -> Array:
+        rows = plan[:, placed.numbers].astype(np.float32).reshape(-1, 3, 4)
+        return rows[:, :1, :3].sum(axis=2, keepdims=True) if grey else np.ascontiguousarray(rows[:, :, :3])
+
+    def added(plan: Array) -> Array:
+        rows = plan[:, placed.numbers].astype(np.float32).reshape(-1, 3, 4)
+        return np.ascontiguousarray(rows[:, : 1 if grey else 3, 3]) * np.float32(span)
+
+    matrix, offset = graph.numbers("factors", factors), graph.numbers("added", added)
+    return fn.coord_transform(node, M=matrix, T=offset, dtype=DTYPES[graph.kind.dtype])
+
+
+def _blurred(node: Node, placed: Placed, *, graph: Graph) -> Node:
+    def sigmas(plan: Array) -> Array:
+        sigma = plan[:, placed.start].astype(np.float32)
+        return np.where(sigma > 0, sigma, np.float32(1))  # a window of one pixel leaves the image, whatever the sigma
+
+    sigma = graph.numbers("sigma", sigmas)
+    window = graph.numbers("window", lambda plan: plan[:, placed.start + 1].astype(np.int32))
+    return fn.gaussian_blur(node, sigma=sigma, window_size=window)
+
+
+def _erased(node: Node, placed: Placed, *, graph: Graph) -> Node:
+    def part(plan: Array, first: int) -> Array:
+        rectangles = plan[:, placed.numbers].astype(np.float32).reshape(len(plan), -1, 4)
+        return np.ascontiguousarray(rectangles[:, :, first : first + 2]).reshape(len(plan), -1)
+
+    step: Any = placed.step
+    anchor, shape = graph.numbers("anchor", lambda plan: part(plan, 0)), graph.numbers("shape", lambda p: part(p, 2))
+    return fn.erase(node, anchor=anchor, shape=shape, axes=(0, 1), fill_value=step.fill)
+
+
+OPERATORS: dict[type, Callable[..., Node]] = {
+    RandomWindow: _cut,
+    FixedWindow: _cut,
+    Scale: _scaled,
+    Mirror: _mirrored,
+    Warp: _warped,
+    Colour: _coloured,
+    Blur: _blurred,
+    Cutout: _erased,
+}

@@ -1,0 +1,49 @@
+"""Who does what of a spec in the producers: everything, with OpenCV, or the packing of what DALI needs of a record."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from fastfeed.augment.spec import Augment
+from fastfeed.collate import Allocate, Pad
+
+
+class Executor(Protocol):
+    """What a producer does to records, and how it makes batches of what they become."""
+
+    def record(self, record: Any, key: int, *, place: str) -> Any:
+        """What the record at `place` becomes with the draws of `key`, for `collated`.
+
+        Raises BadImage, and SpecError for what the spec does not fit.
+        """
+
+    def collated(self, made: Sequence[Any], pad: Pad, *, place: str, allocate: Allocate, lengths: bool) -> Any:
+        """One batch of what `record` gave, and for each leaf which of its record's axes varied, as `collate`.
+
+        `lengths`: as (batch, shapes of its records).
+        """
+
+
+def executor_for(spec: Augment, on: str, *, crowded: bool, threads: bool = False) -> Executor:
+    """For `on`, one of "producers", "dali-cpu" and "dali-gpu". `crowded`: other producers work in this process, too;
+    `threads`: they are threads of the trainer."""
+    if on == "producers":
+        from fastfeed.augment.opencv import OpenCV
+
+        return OpenCV(spec, crowded=crowded)
+    return _Packing(spec, threads=threads)
+
+
+class _Packing:
+    """A Packer as an Executor."""
+
+    def __init__(self, spec: Augment, *, threads: bool) -> None:
+        from fastfeed.augment import packing
+
+        self.record = packing.Packer(spec, threads=threads).record
+        self._collated = packing.collated
+
+    def collated(self, made: Sequence[Any], pad: Pad, *, place: str, allocate: Allocate, lengths: bool) -> Any:
+        """Shapes of records are known where they are augmented, and not here."""
+        return self._collated(made, pad, place=place, allocate=allocate)

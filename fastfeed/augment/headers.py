@@ -1,0 +1,149 @@
+"""What a JPEG or PNG file says of itself, read from its first bytes: no pixel is decoded and nothing is copied.
+
+Markers: ITU-T T.81, annex B. Chunks: W3C, Portable Network Graphics (3rd edition). Orientation: EXIF 2.32, tag 0x0112.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+
+from fastfeed.errors import BadImage
+
+Encoded: TypeAlias = "bytes | bytearray | memoryview | np.ndarray[Any, np.dtype[np.uint8]]"
+Bytes: TypeAlias = bytes | bytearray | memoryview  # what can be indexed for an int at little cost
+
+PNG = b"\x89PNG\r\n\x1a\n"
+PNG_CHANNELS = {0: 1, 2: 3, 3: 3, 4: 2, 6: 4}  # by colour type; a palette (3) holds colours
+EXIF = b"Exif\0\0"
+ORIENTATION = 0x0112
+START_OF_SCAN, APP1 = 0xDA, 0xE1
+FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
+ALONE = frozenset({0x01, *range(0xD0, 0xD8)})  # markers without a segment
+END_OF_IMAGE, LAST_CHUNK = b"\xff\xd9", b"IEND"
+TAIL = 64  # bytes at the end in which the mark of the end usually is; cameras append their own data behind it
+KNOWN = ((b"GIF8", "GIF"), (b"BM", "BMP"), (b"II*\0", "TIFF"), (b"MM\0*", "TIFF"), (b"<", "text, such as HTML or SVG"))
+
+
+class Header(NamedTuple):
+    """An image as it will be after decoding: (height, width) turned as EXIF says, channels in the file (4: CMYK or with
+    alpha), bits of a channel, "JPEG" or "PNG", EXIF's orientation (1: as it is), and whether it has a palette."""
+
+    height: int
+    width: int
+    channels: int
+    bits: int
+    format: str
+    orientation: int = 1
+    palette: bool = False
+
+
+def read_header(data: Encoded, *, max_pixels: int) -> Header:
+    """The header of a whole file in memory, whatever its name ends with.
+
+    Raises BadImage for no bytes, another format, a damaged header, a file whose end is missing, and more pixels than
+    `max_pixels`, for which no memory should be taken.
+    """
+    view: Bytes = memoryview(data) if isinstance(data, np.ndarray) else data  # type: ignore[arg-type]
+    if not len(view):
+        raise BadImage("the file is empty: 0 bytes")
+    try:
+        if view[0] == 0xFF and view[1] == 0xD8:
+            header = _jpeg(view)
+        elif bytes(view[:8]) == PNG:
+            header = _png(view)
+        else:
+            raise BadImage(_unknown(view))
+    except (struct.error, IndexError):
+        raise BadImage(f"truncated: it ends within its header, after {len(view)} bytes") from None
+    if header.height * header.width > max_pixels:
+        raise BadImage(
+            f"its header says {header.height} x {header.width} pixels, and {max_pixels} are the most that "
+            "Decode(max_pixels=...) allows"
+        )
+    return header
+
+
+def _jpeg(data: Bytes) -> Header:
+    at, frame, orientation = 2, None, 1
+    while True:
+        marker = data[at + 1]
+        if data[at] != 0xFF:
+            raise BadImage(f"damaged JPEG: no marker at byte {at}, where its header should go on")
+        if marker == 0xFF:  # may fill up
+            at += 1
+            continue
+        if marker == START_OF_SCAN:
+            break
+        if marker in ALONE:
+            at += 2
+            continue
+        length = (data[at + 2] << 8) | data[at + 3]
+        if marker in FRAMES:
+            frame = at + 4
+        elif marker == APP1 and orientation == 1 and data[at + 4 : at + 10] == EXIF:
+            orientation = _orientation(data, at + 10, end=at + 2 + length)
+        at += 2 + length
+    if frame is None:
+        raise BadImage("damaged JPEG: its header does not say how large it is")
+    bits, height, width, channels = struct.unpack_from(">BHHB", data, frame)
+    if not height or not width:
+        raise BadImage(f"damaged JPEG: its header says {height} x {width} pixels")
+    _refuse_truncated(data, END_OF_IMAGE, kind="JPEG", pixels=at)
+    if orientation > 4:
+        height, width = width, height
+    return Header(height, width, channels, bits, "JPEG", orientation)
+
+
+def _png(data: Bytes) -> Header:
+    length, kind, width, height, bits, colour = struct.unpack_from(">I4sIIBB", data, 8)
+    if length != 13 or kind != b"IHDR" or colour not in PNG_CHANNELS or not height or not width:
+        raise BadImage("damaged PNG: its first chunk is no header of an image")
+    at, orientation = 8, 1
+    while True:
+        length, kind = struct.unpack_from(">I4s", data, at)
+        if kind == b"eXIf":
+            orientation = _orientation(data, at + 8, end=at + 8 + length)
+        if kind in (b"IDAT", LAST_CHUNK):
+            break
+        at += 12 + length
+    _refuse_truncated(data, LAST_CHUNK, kind="PNG", pixels=at)
+    if orientation > 4:
+        height, width = width, height
+    return Header(height, width, PNG_CHANNELS[colour], bits, "PNG", orientation, colour == 3)
+
+
+def _refuse_truncated(data: Bytes, mark: bytes, *, kind: str, pixels: int) -> None:
+    """The mark is sought behind the header, in which a thumbnail may have one of its own; near the end first."""
+    if bytes(data[max(pixels, len(data) - TAIL) :]).rfind(mark) < 0 and bytes(data[pixels:]).rfind(mark) < 0:
+        raise BadImage(f"truncated {kind}: the end of the image is missing ({len(data)} bytes are there)")
+
+
+def _orientation(data: Bytes, start: int, *, end: int) -> int:
+    """Of a block of EXIF; 1 where it says nothing that can be understood."""
+    order = {b"II": "<", b"MM": ">"}.get(bytes(data[start : start + 2]))
+    if order is None:
+        return 1
+    end = min(end, len(data))
+    try:
+        (offset,) = struct.unpack_from(order + "I", data, start + 4)
+        (count,) = struct.unpack_from(order + "H", data, start + offset)
+        first = start + offset + 2
+        for entry in range(first, min(first + 12 * count, end - 11), 12):
+            tag, kind = struct.unpack_from(order + "HH", data, entry)
+            if tag == ORIENTATION:
+                (value,) = struct.unpack_from(order + "H", data, entry + 8)
+                return value if kind == 3 and 1 <= value <= 8 else 1
+    except struct.error:
+        pass
+    return 1
+
+
+def _unknown(data: Bytes) -> str:
+    head = bytes(data[:16])
+    kind = next((name for mark, name in KNOWN if head.startswith(mark)), "")
+    if head[:4] == b"RIFF" and head[8:12] == b"WEBP":
+        kind = "WebP"
+    return f"neither JPEG nor PNG{f' but {kind}' if kind else ''}: it begins with {head[:8]!r}"

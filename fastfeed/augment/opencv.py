@@ -1,0 +1,196 @@
+"""The spec carried out with OpenCV, record by record, in the producers that made them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fastfeed.augment.boxes import moved
+from fastfeed.augment.geometry import Decode
+from fastfeed.augment.headers import Encoded, Header, read_header
+from fastfeed.augment.labels import mix, one_hot
+from fastfeed.augment.opencv_steps import Do, Image, Row, doer, named
+from fastfeed.augment.opencv_values import Values
+from fastfeed.augment.spec import Augment, Placed, Targets
+from fastfeed.augment.steps import Blend
+from fastfeed.augment.values import OneHot
+from fastfeed.collate import Allocate, Pad, collate, lengths_of
+from fastfeed.errors import BadImage, MissingExtra, SpecError
+from fastfeed.structure import Structure, describe, leaves_of, paths_of, rebuild, structure_of
+
+try:
+    import cv2
+except ImportError as error:
+    raise MissingExtra("OpenCV", "opencv") from error
+
+# Red first: libjpeg gives it so at no cost. Before OpenCV 4.11 it had to be asked for afterwards.
+RGB = getattr(cv2, "IMREAD_COLOR_RGB", None)
+
+
+class _Known(NamedTuple):
+    structure: Structure
+    targets: Targets
+    names: list[str]  # of the leaves
+
+
+class OpenCV:
+    """Gives augmented records. `crowded`: other producers work in this process, so that OpenCV should not start threads
+    of its own for single images; it can only be told for the whole process."""
+
+    def __init__(self, spec: Augment, *, crowded: bool = False) -> None:
+        if crowded:
+            cv2.setNumThreads(0)
+        self._spec = spec
+        self._move = chain(spec.program)
+        self._move_mask = chain(spec.program, mask=True)
+        self._finish = Values(spec)
+        self._one_hot = next((op for op in spec.operations if isinstance(op, OneHot)), None)
+        self._blend = next((placed.start for placed in spec.program if isinstance(placed.step, Blend)), None)
+        self._known: _Known | None = None
+
+    def record(self, record: Any, key: int, *, place: str = "") -> tuple[Any, float]:
+        """The record with its images, masks, boxes and labels as the spec makes them, and the share of it that Mixup
+        leaves. The same key gives the same. Raises BadImage, and SpecError for what is no image or cannot be done."""
+        (structure, targets, names), leaves = self._leaves(record)
+        images = [image_of(leaves[n], self._spec, name=names[n]) for n in targets.images]
+        sizes = [(image.shape[0], image.shape[1]) for image in images]
+        rows = self._spec.plan(key, sizes)
+        for n, image, row in zip(targets.images, images, rows, strict=True):
+            leaves[n] = self._finish(self._move(image, row))
+        for n in targets.masks:
+            mask = self._move_mask(mask_of(leaves[n], self._spec, name=names[n], size=sizes[0]), rows[0])
+            leaves[n] = mask[:, :, None] if mask.ndim == 2 else mask
+        for n in targets.boxes:
+            leaves[n] = moved(leaves[n], self._spec, row=rows[0], size=sizes[0])
+        if self._one_hot is not None and targets.labels is not None:
+            leaves[targets.labels] = one_hot(leaves[targets.labels], self._one_hot)
+        return rebuild(structure, leaves), 1.0 if self._blend is None else rows[0][self._blend]
+
+    def collated(self, made: Sequence[Any], pad: Pad, *, place: str, allocate: Allocate, lengths: bool) -> Any:
+        """One batch, in which Mixup has blended each record with the next one; and which axes varied."""
+        records, shares = zip(*made, strict=True)
+        if lengths:
+            records = tuple((record, lengths_of(record)) for record in records)
+        batch, varied = collate(records, pad, place=place, allocate=allocate)
+        if self._blend is not None:
+            self._mix(batch[0] if lengths else batch, shares)
+        return batch, varied
+
+    def _mix(self, batch: Any, shares: Sequence[float]) -> None:
+        known = self._known
+        leaves = None if known is None else leaves_of(known.structure, batch)
+        if known is None or leaves is None:
+            return
+        for n in known.targets.images:
+            mix(leaves[n], shares, what="images")
+        if known.targets.labels is not None:
+            mix(leaves[known.targets.labels], shares, what="labels")
+
+    def _leaves(self, record: Any) -> tuple[_Known, list[Any]]:
+        known = self._known
+        leaves = None if known is None else leaves_of(known.structure, record)
+        if known is None or leaves is None:
+            structure = structure_of(record)
+            leaves = leaves_of(structure, record) or []
+            if not leaves:
+                raise SpecError(f"Augment: a record is {describe(structure)}: needed at least an image")
+            targets = self._spec.targets(structure, len(leaves))
+            known = self._known = _Known(structure, targets, paths_of(structure, "record"))
+        return known, leaves
+
+
+def chain(program: Sequence[Placed], *, mask: bool = False) -> Do:
+    """One function of an image and its row that does the steps of `program` in their order."""
+    pairs = [(placed.step, doer(placed.step, placed.start, mask=mask)) for placed in program]
+    does = [named(do, step) for step, do in pairs if do is not None]
+
+    def run(image: Image, row: Row) -> Image:
+        for do in does:
+            image = do(image, row)
+        return image
+
+    return run
+
+
+def image_of(leaf: Any, spec: Augment, *, name: str) -> Image:
+    """Pixels: (height, width, 3), or (height, width) for grey, of uint8 or uint16."""
+    decode = spec.decodes
+    if decode is None:
+        return _pixels(leaf, name)
+    image, _ = decoded(leaf, decode, name=name)
+    return image
+
+
+def mask_of(leaf: Any, spec: Augment, *, name: str, size: tuple[int, int]) -> Image:
+    """The pixels of a mask, as large as its image; of files, those that are grey."""
+    decode = spec.decodes
+    if decode is None or (isinstance(leaf, np.ndarray) and leaf.ndim > 1):
+        mask = _pixels(leaf, name)
+    else:
+        mask, header = decoded(leaf, Decode("gray", decode.max_pixels), name=name)
+        if header.channels != 1 or header.bits > 8:
+            raise BadImage(
+                f"a mask must be a grey image of 8 bits, for its numbers to survive: this is a {header.format} of "
+                f"{'a palette' if header.palette else f'{header.channels} channels'} and {header.bits} bits",
+                leaf=name,
+            )
+    if mask.shape[:2] != size:
+        raise SpecError(f"Augment(masks=...): {name} is {mask.shape[:2]} and its image {size}: needed the same size")
+    return mask
+
+
+def decoded(leaf: Any, decode: Decode, *, name: str) -> tuple[Image, Header]:
+    """The image in a file's bytes, and what its header says. Raises BadImage."""
+    data = encoded_of(leaf, name)
+    try:
+        header = read_header(data, max_pixels=decode.max_pixels)
+        image = _read(np.frombuffer(data, np.uint8), decode)
+        if image is None:
+            high, wide, channels, bits, kind, *_ = header
+            raise BadImage(f"damaged {kind}: OpenCV finds no {high} x {wide} x {channels} pixels of {bits} bits in it")
+    except BadImage as error:
+        raise BadImage(error.reason, leaf=name) from None
+    return image, header
+
+
+def encoded_of(leaf: Any, name: str) -> Encoded:
+    """The bytes of a file, where a record has them. Raises SpecError for anything else."""
+    if isinstance(leaf, (bytes, bytearray, memoryview)):
+        return leaf
+    if isinstance(leaf, np.ndarray) and leaf.ndim == 1 and leaf.dtype == np.uint8:
+        return np.ascontiguousarray(leaf)
+    if isinstance(leaf, np.ndarray):
+        kind = f"an array of shape {leaf.shape} and dtype {leaf.dtype}"
+        hint = ": leave Decode() out where images are decoded already" if leaf.ndim in (2, 3) else ""
+        raise SpecError(f"Decode: {name} is {kind}; needed a file's bytes, or a uint8 array of them{hint}")
+    hint = "; read the file in transform=, as in open(path, 'rb').read()" if hasattr(leaf, "encode") else ""
+    raise SpecError(f"Decode: {name} is a {type(leaf).__name__}; needed a file's bytes, or a uint8 array of them{hint}")
+
+
+def _read(data: np.ndarray[Any, np.dtype[np.uint8]], decode: Decode) -> Image | None:
+    try:
+        if decode.channels == "gray":
+            return cv2.imdecode(data, cv2.IMREAD_GRAYSCALE)
+        if RGB is not None:
+            return cv2.imdecode(data, RGB)
+        image = cv2.imdecode(data, cv2.IMREAD_COLOR)
+        return None if image is None else cv2.cvtColor(image, cv2.COLOR_BGR2RGB)
+    except cv2.error:  # its own limits of sides and pixels among them
+        return None
+
+
+def _pixels(leaf: Any, name: str) -> Image:
+    if not isinstance(leaf, np.ndarray):
+        hint = ": put Decode() first for files" if isinstance(leaf, (bytes, bytearray, memoryview)) else ""
+        raise SpecError(f"Augment: {name} is a {type(leaf).__name__}; needed an image, as a numpy array{hint}")
+    grey = leaf.ndim == 2 or (leaf.ndim == 3 and leaf.shape[2] == 1)
+    right = grey or (leaf.ndim == 3 and leaf.shape[2] == 3)
+    if not right or leaf.dtype.name not in ("uint8", "uint16") or not leaf.size:
+        hint = ": put Decode() first for files" if leaf.ndim == 1 and leaf.dtype == np.uint8 else ""
+        raise SpecError(
+            f"Augment: {name} is an array of shape {leaf.shape} and dtype {leaf.dtype}; needed an image of uint8 or "
+            f"uint16 and shape (height, width), or with 1 or 3 channels behind{hint}"
+        )
+    return leaf[:, :, 0] if leaf.ndim == 3 and grey else leaf

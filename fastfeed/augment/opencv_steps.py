@@ -1,0 +1,180 @@
+"""Each step of a program as OpenCV does it: a function of an image and its record's row of the plan.
+
+Inside, grey images have two axes, as OpenCV has it; colours are red, green, blue.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from fastfeed.augment.opencv_resample import nearest, resample
+from fastfeed.augment.steps import Blur, Colour, Cutout, FixedWindow, Mirror, RandomWindow, Scale, Step, Warp
+from fastfeed.augment.tones import MATRIX
+from fastfeed.errors import MissingExtra, SpecError
+
+try:
+    import cv2
+except ImportError as error:
+    raise MissingExtra("OpenCV", "opencv") from error
+
+Image: TypeAlias = np.ndarray[Any, Any]
+Row: TypeAlias = Sequence[float]
+Do: TypeAlias = Callable[[Image, Row], Image]
+
+UNMOVED = (1, 0, 0, 0, 1, 0)
+WARPED = {"nearest": cv2.INTER_NEAREST, "linear": cv2.INTER_LINEAR, "cubic": cv2.INTER_CUBIC}
+MOST = {"uint8": 255, "uint16": 65535}
+
+
+def doer(step: Step, start: int, *, mask: bool = False) -> Do | None:
+    """What does `step`, whose numbers begin at `start` of a row; None where there is nothing to be done.
+
+    A mask is moved and not changed: pixels are picked, never blended, and what comes in from outside is 0.
+    """
+    make = (MOVES if mask else {**MOVES, **CHANGES}).get(type(step))
+    return None if make is None else make(step, start, mask=mask)
+
+
+def named(do: Do, step: Step) -> Do:
+    """The same, whose errors name the operation."""
+
+    def run(image: Image, row: Row) -> Image:
+        try:
+            return do(image, row)
+        except cv2.error as error:
+            raise SpecError(
+                f"{type(step).__name__}: OpenCV cannot do this to an image of shape {image.shape} and dtype "
+                f"{image.dtype}: {str(error).strip()}"
+            ) from None
+
+    return run
+
+
+def _window(step: RandomWindow, start: int, *, mask: bool) -> Do:
+    """A view: the resize that follows reads no more than it needs."""
+
+    def do(image: Image, row: Row) -> Image:
+        y, x, height, width = row[start : start + 4]
+        return image[y : y + height, x : x + width]  # whole numbers
+
+    return do
+
+
+def _fixed(step: FixedWindow, start: int, *, mask: bool) -> Do:
+    fill = 0 if mask else step.fill
+
+    def do(image: Image, row: Row) -> Image:
+        y, x, height, width = map(int, row[start : start + 4])
+        inside = image[max(0, y) : max(0, y + height), max(0, x) : max(0, x + width)]
+        if inside.shape[:2] == (height, width):
+            return inside
+        out = np.full((height, width, *image.shape[2:]), _level(fill, image, op="Crop"), image.dtype)
+        out[max(0, -y) : max(0, -y) + inside.shape[0], max(0, -x) : max(0, -x) + inside.shape[1]] = inside
+        return out
+
+    return do
+
+
+def _scale(step: Scale, start: int, *, mask: bool) -> Do:
+    kind = "nearest" if mask else step.interpolation
+    smooth = step.antialias and kind != "nearest"
+
+    def do(image: Image, row: Row) -> Image:
+        height, width = int(row[start]), int(row[start + 1])
+        high, wide = image.shape[:2]
+        if (high, wide) == (height, width):
+            return image
+        if kind == "nearest":
+            return nearest(image, (height, width))
+        if kind == "linear" and not (smooth and (height < high or width < wide)):
+            return cv2.resize(image, (width, height), interpolation=cv2.INTER_LINEAR)
+        return resample(image, (height, width), kind=kind, antialias=smooth)
+
+    return do
+
+
+def _mirror(step: Mirror, start: int, *, mask: bool) -> Do | None:
+    if not step.horizontal and not step.vertical:
+        return None
+
+    def do(image: Image, row: Row) -> Image:
+        horizontal, vertical = row[start], row[start + 1]
+        if not horizontal and not vertical:
+            return image
+        return cv2.flip(image, -1 if horizontal and vertical else int(bool(horizontal)))
+
+    return do
+
+
+def _warp(step: Warp, start: int, *, mask: bool) -> Do:
+    flags = (cv2.INTER_NEAREST if mask else WARPED[step.interpolation]) | cv2.WARP_INVERSE_MAP
+    fill = 0 if mask else step.fill
+
+    def do(image: Image, row: Row) -> Image:
+        a, b, c, d, e, f = row[start : start + 6]
+        if (a, b, c, d, e, f) == UNMOVED:
+            return image
+        # From corners to centres of pixels, where OpenCV has its (0, 0).
+        matrix = np.array(((a, b, c + (a + b - 1) / 2), (d, e, f + (d + e - 1) / 2)))
+        size = (image.shape[1], image.shape[0])
+        level = _level(fill, image, op="Rotate, Affine")
+        return cv2.warpAffine(image, matrix, size, flags=flags, borderValue=(level, level, level))
+
+    return do
+
+
+def _colour(step: Colour, start: int, *, mask: bool) -> Do:
+    def do(image: Image, row: Row) -> Image:
+        numbers = tuple(row[start : start + 12])
+        if numbers == MATRIX:
+            return image
+        matrix = np.array(numbers).reshape(3, 4)
+        matrix[:, 3] *= MOST[image.dtype.name]
+        if image.ndim == 2:  # as if all three channels were this one
+            matrix = np.array(((matrix[0, :3].sum(), matrix[0, 3]),))
+        return cv2.transform(image, matrix).reshape(image.shape)
+
+    return do
+
+
+def _blur(step: Blur, start: int, *, mask: bool) -> Do:
+    def do(image: Image, row: Row) -> Image:
+        sigma, window = row[start], int(row[start + 1])
+        return image if window <= 1 else cv2.GaussianBlur(image, (window, window), sigma)
+
+    return do
+
+
+def _cutout(step: Cutout, start: int, *, mask: bool) -> Do:
+    def do(image: Image, row: Row) -> Image:
+        wiped = [row[at : at + 4] for at in range(start, start + step.numbers, 4) if row[at + 2]]
+        if not wiped:
+            return image
+        image = image.copy()  # it may be a part of another one, or the user's own
+        for y, x, height, width in (map(int, rectangle) for rectangle in wiped):
+            image[y : y + height, x : x + width] = _level(step.fill, image, op="Erase")
+        return image
+
+    return do
+
+
+def _level(fill: float, image: Image, *, op: str) -> int:
+    """`fill` as the image's dtype has it."""
+    level = round(fill)
+    if level > MOST[image.dtype.name]:
+        raise SpecError(f"{op}(fill={fill:g}): the image is {image.dtype}: needed 0 to {MOST[image.dtype.name]}")
+    return level
+
+
+Make: TypeAlias = Callable[..., "Do | None"]
+MOVES: dict[type, Make] = {
+    RandomWindow: _window,
+    FixedWindow: _fixed,
+    Scale: _scale,
+    Mirror: _mirror,
+    Warp: _warp,
+}
+CHANGES: dict[type, Make] = {Colour: _colour, Blur: _blur, Cutout: _cutout}

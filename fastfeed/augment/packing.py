@@ -1,0 +1,259 @@
+"""What producers send where DALI augments: bytes, shapes and plans instead of images, and the stage's view of a batch.
+
+A packed record is (record, shapes, plan, place): the record with each image and mask as its bytes (a file's, or its
+pixels'), of shape (bytes,), or where producers are threads as `bytes`, which then nobody copies; `shapes` int32
+(images + masks, 5), a row being bytes, height, width, channels (0: a file's bytes) and the bytes of a channel; `plan`
+float32 (images, numbers); `place` uint8 (PLACE,), the record's name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fastfeed.augment.boxes import moved
+from fastfeed.augment.headers import read_header
+from fastfeed.augment.labels import one_hot
+from fastfeed.augment.spec import Augment, HandOver, Targets
+from fastfeed.augment.values import OneHot
+from fastfeed.batch import Batch
+from fastfeed.collate import ALIGN, Allocate, Pad, aligned_arrays, collate
+from fastfeed.errors import BadImage, SpecError
+from fastfeed.structure import Structure, describe, leaves_of, paths_of, rebuild, structure_of
+
+Array = np.ndarray[Any, Any]
+DTYPES = {1: "uint8", 2: "uint16"}  # of pixels, by the bytes of a channel
+PLACE = 128  # bytes
+BESIDE = 3  # leaves beside the record's own
+
+
+@dataclass(frozen=True, order=True)
+class Kind:
+    """What the samples of one image or mask are: pixels (height, width, channels), or files that become such pixels."""
+
+    dtype: str
+    channels: int
+    encoded: bool = False
+    mask: bool = False
+
+
+class Sent(np.ndarray[Any, np.dtype[np.uint8]]):
+    """The bytes of an image or mask, among whatever else a record has."""
+
+
+@dataclass(frozen=True)
+class Packed:
+    """A batch as the stage needs it: `samples` of each image and mask are views of the batch's memory."""
+
+    samples: tuple[tuple[Array, ...], ...]
+    plan: Array  # (records, images, numbers)
+    leaves: tuple[Array, ...]  # the record's own, among which those of images and masks are bytes
+    places: Array
+
+    @property
+    def rows(self) -> int:
+        """Records."""
+        return len(self.plan)
+
+    def only(self, rows: Sequence[int]) -> Packed:
+        """Some of the records."""
+        at = list(rows)
+        samples = tuple(tuple(column[row] for row in at) for column in self.samples)
+        return Packed(samples, self.plan[at], tuple(leaf[at] for leaf in self.leaves), self.places[at])
+
+    def place(self, row: int) -> str:
+        """The name of a record."""
+        return bytes(self.places[row]).rstrip(b"\0").decode("utf-8", "replace")
+
+
+class Packer:
+    """Makes packed records: what stands before HandOver is done here, by OpenCV; boxes and one-hot labels are, too."""
+
+    def __init__(self, spec: Augment, *, threads: bool = False) -> None:
+        self._spec = spec
+        self._threads = threads
+        self._one_hot = next((op for op in spec.operations if isinstance(op, OneHot)), None)
+        at = next((n for n, placed in enumerate(spec.program) if isinstance(placed.step, HandOver)), None)
+        self._before = None if at is None else spec.program[:at]
+        self._known: tuple[Structure, Targets, list[str]] | None = None
+
+    def record(self, record: Any, key: int, *, place: str) -> Any:
+        """A packed record. The same key gives the same plan. `place` is its name.
+
+        Raises BadImage for a file whose header says that it cannot become pixels, SpecError for what is no image.
+        """
+        structure, targets, names, leaves = self._leaves(record)
+        spec = self._spec
+        images, sizes = [], []
+        for n in targets.images:
+            image, size = self._image(leaves[n], names[n])
+            images.append(image)
+            sizes.append(size)
+        plan = spec.plan(key, sizes)
+        if self._before is not None:
+            images = self._begun(images, plan)
+        images += [self._mask(leaves[n], names[n], size=sizes[0], row=plan[0]) for n in targets.masks]
+        for n in targets.boxes:
+            leaves[n] = moved(leaves[n], spec, row=plan[0], size=sizes[0])
+        if self._one_hot is not None and targets.labels is not None:
+            leaves[targets.labels] = one_hot(leaves[targets.labels], self._one_hot)
+        shapes = np.zeros((len(images), 5), np.int32)
+        for number, (leaf, image) in enumerate(zip((*targets.images, *targets.masks), images, strict=True)):
+            shapes[number], data = _flat(image)
+            leaves[leaf] = _loose(data) if self._threads else data.view(Sent)
+        rows = np.zeros((len(plan), max(1, spec.numbers)), np.float32)
+        rows[:, : spec.numbers] = plan
+        name = np.frombuffer(place.encode()[:PLACE].ljust(PLACE, b"\0"), np.uint8)
+        return rebuild(structure, leaves), shapes, rows, name
+
+    def _leaves(self, record: Any) -> tuple[Structure, Targets, list[str], list[Any]]:
+        known = self._known
+        leaves = None if known is None else leaves_of(known[0], record)
+        if known is None or leaves is None:
+            structure = structure_of(record)
+            leaves = leaves_of(structure, record) or []
+            if not leaves:
+                raise SpecError(f"Augment: a record is {describe(structure)}: needed at least an image")
+            names = paths_of(structure, "record") if len(leaves) > 1 else ["record"]
+            known = self._known = structure, self._spec.targets(structure, len(leaves)), names
+        return (*known, leaves)
+
+    def _image(self, leaf: Any, name: str) -> tuple[Any, tuple[int, int]]:
+        """What is sent of an image, if nothing is done to it here, and its size behind the decoder."""
+        decode = self._spec.decodes
+        if self._before is not None:
+            from fastfeed.augment.opencv import image_of
+
+            image = image_of(leaf, self._spec, name=name)
+            return image, (image.shape[0], image.shape[1])
+        if decode is None:
+            return leaf, _checked(leaf, name).shape[:2]
+        data = _file(leaf, name)
+        try:
+            header = read_header(data, max_pixels=decode.max_pixels)
+        except BadImage as error:
+            raise BadImage(error.reason, leaf=name) from None
+        return np.frombuffer(data, np.uint8), (header.height, header.width)
+
+    def _begun(self, images: list[Any], plan: list[list[float]]) -> list[Any]:
+        from fastfeed.augment.opencv import chain
+
+        move = chain(self._before or ())
+        return [move(image, row) for image, row in zip(images, plan, strict=True)]
+
+    def _mask(self, leaf: Any, name: str, *, size: tuple[int, int], row: list[float]) -> Any:
+        """Its pixels: files of masks are decoded here."""
+        from fastfeed.augment.opencv import chain, mask_of
+
+        mask = mask_of(leaf, self._spec, name=name, size=size)
+        return mask if self._before is None else chain(self._before, mask=True)(mask, row)
+
+
+def collated(records: Sequence[Any], pad: Pad, *, place: str, allocate: Allocate = aligned_arrays) -> Any:
+    """One batch of packed records, written into what `allocate` gives, and for each leaf which axes varied.
+
+    Only bytes of images may vary without a `pad`, and what fills their rest is of no meaning. Raises SpecError as
+    `collate` does.
+    """
+    structure = structure_of(records[0][0])
+    flat = [leaves_of(structure, record[0]) for record in records]
+    if any(leaves is None for leaves in flat):
+        odd = next(r[0] for r, leaves in zip(records, flat, strict=True) if leaves is None)
+        raise SpecError(
+            f"a record of {place} has another structure: needed {describe(structure)}, got "
+            f"{describe(structure_of(odd))}"
+        )
+    rows: list[list[Any]] = [leaves for leaves in flat if leaves is not None]
+    images = [n for n, leaf in enumerate(rows[0]) if isinstance(leaf, Sent)]
+    others = [[leaf for n, leaf in enumerate(leaves) if n not in images] for leaves in rows]
+    beside = [(*leaves, *record[1:]) for leaves, record in zip(others, records, strict=True)]
+    blanks: list[Any] = [((len(rows), _room(rows, n)), np.dtype(np.uint8)) for n in images]
+    given: list[Array] = []
+
+    def allocated(more: Any) -> Any:
+        made = allocate([*blanks, *more])
+        given.extend(made[: len(blanks)])
+        return made[len(blanks) :]
+
+    made, varied = collate(beside, pad, place=place, allocate=allocated if blanks else allocate)
+    if not given:  # bytes or padded leaves are among the others
+        given.extend(aligned_arrays(blanks))
+    for number, out in zip(images, given, strict=True):
+        for target, leaves in zip(out, rows, strict=True):
+            target[: leaves[number].size] = leaves[number]
+    column, axes = iter(made), iter(varied)
+    whole: dict[int, Any] = dict(zip(images, given, strict=True))
+    count = len(rows[0])
+    value = [whole[n] if n in whole else next(column) for n in range(count)]
+    which = [(True,) if n in whole else next(axes) for n in range(count)]
+    return (rebuild(structure, value), *column), [*which, *axes]
+
+
+def unpacked(batch: Batch, targets: Targets) -> Packed:
+    """The stage's view of a batch of packed records."""
+    own, (shapes, plan, places) = batch.leaves[:-BESIDE], batch.leaves[-BESIDE:]
+    samples = []
+    for number, leaf in enumerate((*targets.images, *targets.masks)):
+        shape = shapes[:, number].tolist()
+        samples.append(tuple(_sample(row, *s) for row, s in zip(own[leaf], shape, strict=True)))
+    return Packed(tuple(samples), plan, own, places)
+
+
+def record_structure(structure: Structure) -> Structure:
+    """The structure of the records that were packed."""
+    return None if structure is None else structure.children[0]
+
+
+def _sample(row: Any, *shape: int) -> Array:
+    nbytes, height, width, channels, size = shape
+    data = np.frombuffer(row, np.uint8) if type(row) is bytes else row[:nbytes]
+    return data.view(DTYPES[size]).reshape(height, width, channels) if channels else data
+
+
+def _room(rows: Sequence[Sequence[Any]], number: int) -> int:
+    """Bytes for the largest, so that every row begins where pixels of any dtype may."""
+    most: int = max(leaves[number].size for leaves in rows)
+    return -(-most // ALIGN) * ALIGN
+
+
+def _loose(data: Array) -> bytes:
+    """The object that an array of bytes is a view of, where it is one; else a copy."""
+    whole: Any = data.base
+    return whole if type(whole) is bytes and len(whole) == data.size else data.tobytes()
+
+
+def _flat(image: Array) -> tuple[tuple[int, ...], Array]:
+    """A row of shapes, and the bytes."""
+    if image.ndim == 1:
+        return (image.size, 0, 0, 0, 1), image
+    data = np.ascontiguousarray(image)
+    channels = data.shape[2] if data.ndim == 3 else 1
+    return (data.nbytes, *data.shape[:2], channels, data.itemsize), data.reshape(-1).view(np.uint8)
+
+
+def _checked(leaf: Any, name: str) -> Array:
+    """Pixels that can be sent."""
+    right = isinstance(leaf, np.ndarray) and leaf.size and leaf.dtype.name in DTYPES.values()
+    if not right or not (leaf.ndim == 2 or (leaf.ndim == 3 and leaf.shape[2] in (1, 3))):
+        kind = type(leaf).__name__
+        have = f"an array of shape {leaf.shape} and dtype {leaf.dtype}" if isinstance(leaf, np.ndarray) else f"a {kind}"
+        raise SpecError(
+            f"Augment: {name} is {have}; needed an image of uint8 or uint16 and shape (height, width), or with 1 or 3 "
+            "channels behind: put Decode() first for files"
+        )
+    found: Array = leaf
+    return found
+
+
+def _file(leaf: Any, name: str) -> Any:
+    if isinstance(leaf, (bytes, bytearray, memoryview)):
+        return leaf
+    if isinstance(leaf, np.ndarray) and leaf.ndim == 1 and leaf.dtype == np.uint8:
+        return np.ascontiguousarray(leaf)
+    kind = f"an array of shape {leaf.shape} and dtype {leaf.dtype}" if isinstance(leaf, np.ndarray) else None
+    raise SpecError(
+        f"Decode: {name} is {kind or f'a {type(leaf).__name__}'}; needed a file's bytes, or a uint8 array of them"
+    )

@@ -1,0 +1,50 @@
+"""DALI and OpenCV side by side, for single records and batches without a feed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from fastfeed.augment.flights import Flights
+from fastfeed.augment.opencv import OpenCV
+from fastfeed.augment.packing import BESIDE, Packed, Packer, collated, record_structure, unpacked
+from fastfeed.augment.spec import Augment
+from fastfeed.batch import Batch, infer
+from fastfeed.options import FeedOptions
+
+Image = np.ndarray[Any, Any]
+
+
+def packed_batch(spec: Augment, records: Sequence[Any], keys: Sequence[int]) -> tuple[Batch, Packed, Any]:
+    """A batch as producers make it, what the stage sees of it, and its spec."""
+    packer = Packer(spec)
+    made = [
+        packer.record(record, key, place=f"record {n}")
+        for n, (record, key) in enumerate(zip(records, keys, strict=True))
+    ]
+    value, varied = collated(made, None, place="the test's batch")
+    found = infer(value, ragged=True, varied=varied)
+    batch = found.check(value, "the test's batch")
+    targets = spec.targets(record_structure(found.structure), len(found.leaves) - BESIDE)
+    return batch, unpacked(batch, targets), found
+
+
+def by_dali(spec: Augment, records: Sequence[Any], keys: Sequence[int], **options: Any) -> list[Image]:
+    """Images and masks of a batch, each an array."""
+    _, packed, _ = packed_batch(spec, records, keys)
+    return Flights(spec, FeedOptions(augment=spec, augment_on="dali-cpu", **options)).alone(packed)
+
+
+def by_opencv(spec: Augment, record: Any, key: int) -> Any:
+    """A record as the producers' executor makes it."""
+    return OpenCV(spec).record(record, key, place="")[0]
+
+
+def apart(one: Image, other: Image) -> tuple[float, float]:
+    """By how much two images differ, at most and in the mean."""
+    assert one.shape == other.shape
+    assert one.dtype == other.dtype
+    far = np.abs(one.astype(np.float64) - other.astype(np.float64))
+    return float(far.max()), float(far.mean())

@@ -1,0 +1,99 @@
+"""Boxes go where their image goes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+pytest.importorskip("cv2")
+from fastfeed import augment as A
+from fastfeed.augment.boxes import moved
+from fastfeed.augment.opencv import OpenCV
+from fastfeed.errors import SpecError
+
+SIDE = 80
+CORNER = st.integers(0, SIDE - 12)
+moves = st.lists(
+    st.one_of(
+        st.builds(A.Flip, st.sampled_from([0, 1]), st.sampled_from([0, 1])),
+        st.builds(A.Resize, st.tuples(st.integers(60, 160), st.integers(60, 160))),
+        st.builds(A.Crop, st.tuples(st.integers(30, 120), st.integers(30, 120)), y=st.floats(0, 1), x=st.floats(0, 1)),
+        st.builds(
+            A.RandomResizedCrop, st.tuples(st.integers(60, 120), st.integers(60, 120)), scale=st.just((0.5, 1.0))
+        ),
+        st.builds(A.Rotate, st.sampled_from([90.0, 180.0, -90.0])),
+        st.builds(A.Affine, shift=st.tuples(st.floats(-0.3, 0.3), st.floats(-0.3, 0.3))),
+        st.just(A.GaussianBlur(0)),
+        st.just(A.Brightness(1)),
+    ),
+    min_size=1,
+    max_size=3,
+)
+
+
+def seen(image: Any) -> np.ndarray:
+    """The box of what is bright, in pixels: left, top, right, bottom."""
+    rows, columns = np.nonzero(image[:, :, 0] > 127)
+    if not rows.size:
+        return np.zeros(4)
+    return np.array([columns.min(), rows.min(), columns.max() + 1, rows.max() + 1])
+
+
+@settings(max_examples=150)
+@given(CORNER, CORNER, st.integers(8, 12), st.integers(8, 12), moves, st.integers(0, 2**32))
+def test_a_drawn_rectangle_is_followed(y: int, x: int, high: int, wide: int, chosen: list[Any], key: int) -> None:
+    image = np.zeros((SIDE, SIDE, 3), np.uint8)
+    image[y : y + high, x : x + wide] = 255
+    spec = A.Augment(chosen, images="image", masks="mask", boxes="boxes")
+    record = {"image": image, "mask": image[:, :, 0] // 255, "boxes": np.float32([[x, y, x + wide, y + high]])}
+    made, _ = OpenCV(spec).record(record, key)
+    assert made["boxes"].dtype == np.float32 and made["boxes"].shape == (1, 4)
+    (box,) = made["boxes"]
+    # A pixel is bright or not where the box ends within it, and Affine may shift by a part of one.
+    for found in (seen(made["image"]), seen(255 * made["mask"])):
+        assert np.abs(found - box).max() <= 2 or (box[2:] - box[:2]).min() <= 3
+    assert set(np.unique(made["mask"])) <= {0, 1}, "a mask is never blended"
+
+
+@settings(max_examples=60)
+@given(st.lists(st.tuples(*[st.floats(-20, 100)] * 4), max_size=4), moves, st.integers(0, 2**32))
+def test_boxes_stay_in_the_image_and_keep_their_rows(rows: list[Any], chosen: list[Any], key: int) -> None:
+    spec = A.Augment(chosen)
+    (row,) = spec.plan(key, [(SIDE, SIDE)])
+    made = moved(np.array(rows, np.float32).reshape(-1, 4), spec, row=row, size=(SIDE, SIDE))
+    assert made.shape == (len(rows), 4)
+    high, wide = OpenCV(spec).record(np.zeros((SIDE, SIDE, 3), np.uint8), key)[0].shape[:2]
+    assert (made >= 0).all() and (made <= (wide, high, wide, high)).all()
+    area = (made[:, 2:] - made[:, :2]).min(1, initial=np.inf)
+    assert ((area > 0) | (made == 0).all(1)).all(), "a box has an area, or is all zeros"
+
+
+def test_a_rotated_box_is_the_upright_one_around_it() -> None:
+    spec = A.Augment([A.Rotate(45.0)])
+    (row,) = spec.plan(1, [(100, 100)])
+    box = moved([[40, 40, 60, 60]], spec, row=row, size=(100, 100))
+    half = 10 * np.sqrt(2)
+    np.testing.assert_allclose(box, [[50 - half, 50 - half, 50 + half, 50 + half]], rtol=1e-5)
+
+
+def test_a_box_that_is_lost_keeps_its_row() -> None:
+    spec = A.Augment([A.Crop(10, y=0, x=0), A.Flip(1.0)])
+    (row,) = spec.plan(1, [(50, 50)])
+    boxes = moved(np.float32([[2, 3, 30, 8], [20, 20, 30, 30]]), spec, row=row, size=(50, 50))
+    np.testing.assert_array_equal(boxes, [[0, 3, 8, 8], [0, 0, 0, 0]])
+
+
+@pytest.mark.parametrize("boxes", [np.zeros((2, 5)), np.zeros(4), [[1, 2, "x", 4]], [[0, 0, np.nan, 1]], 3, None])
+def test_what_is_no_box(boxes: Any) -> None:
+    spec = A.Augment([A.Flip()])
+    with pytest.raises(SpecError, match=r"needed numbers of shape \(n, 4\), each row left, top, right, bottom"):
+        moved(boxes, spec, row=[1, 0], size=(5, 5))
+
+
+def test_no_boxes_are_boxes_too() -> None:
+    for none in (np.zeros((0, 4), np.float32), []):
+        assert moved(none, A.Augment([A.Flip()]), row=[1, 0], size=(5, 5)).shape == (0, 4)

@@ -1,0 +1,155 @@
+"""Every step of OpenCV's beside slow numpy, on any image: 1 x 1, extreme ratios, grey, 16 bits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+pytest.importorskip("cv2")
+from fastfeed import augment as A
+from fastfeed.augment import opencv_steps
+from fastfeed.augment.opencv import OpenCV, chain
+from fastfeed.errors import SpecError
+from tests.augment.pictures import Image, images, noise, smooth
+from tests.augment.reference import done
+
+SHARES = st.floats(0, 1)
+FILLS = st.integers(0, 255)
+SIZES = st.tuples(st.integers(1, 30), st.integers(1, 30))
+FACTORS = st.floats(0, 2)
+KEYS = st.integers(0, 2**64 - 1)
+operations = st.one_of(
+    st.builds(A.Resize, SIZES, interpolation=st.sampled_from(["nearest", "linear", "cubic"]), antialias=st.booleans()),
+    st.builds(A.Resize, shorter=st.integers(1, 20)),
+    st.builds(A.RandomResizedCrop, SIZES, antialias=st.booleans()),
+    st.builds(A.Crop, SIZES, y=SHARES, x=SHARES, fill=FILLS),
+    st.builds(A.Flip, SHARES, SHARES),
+    st.builds(A.Rotate, st.floats(-360, 360), fill=FILLS),
+    st.builds(
+        A.Affine, st.floats(-90, 90), st.tuples(SHARES, SHARES), st.floats(0.3, 3), st.floats(-40, 40), fill=FILLS
+    ),
+    st.builds(A.Brightness, FACTORS),
+    st.builds(A.Contrast, FACTORS),
+    st.builds(A.Saturation, FACTORS),
+    st.builds(A.Hue, st.floats(-180, 180)),
+    st.builds(A.GaussianBlur, st.one_of(st.just(0), st.floats(0.1, 3))),
+    st.builds(A.Erase, fill=FILLS, count=st.integers(1, 3)),
+)
+
+
+def levels(step: Any, image: Image) -> float:
+    """How far a step may be off: rounding; for 16 bits also the digits of a float32, and bits of OpenCV's weights."""
+    name = type(step).__name__
+    if name in ("RandomWindow", "FixedWindow", "Mirror", "Cutout"):
+        return 0
+    return {"Blur": 2, "Warp": 2}.get(name, 1) * (1 if image.dtype == np.uint8 else 40)
+
+
+@settings(max_examples=300)
+@given(images(), st.lists(operations, min_size=1, max_size=3), KEYS)
+def test_steps_do_what_they_say(image: Image, chosen: list[Any], key: int) -> None:
+    spec = A.Augment(chosen)
+    (row,) = spec.plan(key, [image.shape[:2]])
+    for placed in spec.program:
+        before = image if image.ndim == 3 else image[:, :, None]
+        plain = image[:, :, 0] if image.ndim == 3 and image.shape[2] == 1 else image
+        image = chain([placed])(plain, row)
+        want = done(before, placed.step, row[placed.numbers])
+        have = image.reshape(want.shape)
+        far = np.abs(have.astype(float) - want.astype(float)).max()
+        assert have.dtype == want.dtype
+        assert far <= levels(placed.step, image), (placed.step, row[placed.numbers])
+
+
+@settings(max_examples=50)
+@given(images(), st.lists(operations, min_size=1, max_size=4), KEYS)
+def test_the_same_key_gives_the_same_image_and_the_user_s_own_stays(image: Image, chosen: list[Any], key: int) -> None:
+    executor, kept = OpenCV(A.Augment(chosen)), image.copy()
+    first, _ = executor.record(image, key)
+    again, _ = OpenCV(A.Augment(chosen)).record(image, key)
+    assert first.dtype == image.dtype and first.shape[2] == (1 if image.ndim == 2 else image.shape[2])
+    np.testing.assert_array_equal(first, again)
+    np.testing.assert_array_equal(image, kept)
+
+
+@pytest.mark.parametrize("turns", [1, 2, 3])
+@pytest.mark.parametrize("interpolation", ["nearest", "linear", "cubic"])
+def test_rotate_turns_counter_clockwise(turns: int, interpolation: str) -> None:
+    image = noise(9, 9)
+    made, _ = OpenCV(A.Augment([A.Rotate(90.0 * turns, interpolation=interpolation)])).record(image, 1)
+    np.testing.assert_array_equal(made, np.rot90(image, turns))
+
+
+def test_affine_shifts_down_and_right_and_scales_up() -> None:
+    image = noise(8, 10)
+    made, _ = OpenCV(A.Augment([A.Affine(shift=(0.25, 0.5), fill=7)])).record(image, 1)
+    np.testing.assert_array_equal(made[2:, 5:], image[:-2, :-5])
+    assert (made[:2] == 7).all() and (made[:, :5] == 7).all()
+    made, _ = OpenCV(A.Augment([A.Affine(scale=2.0, interpolation="nearest")])).record(image, 1)
+    np.testing.assert_array_equal(made, image[2:6].repeat(2, 0)[:, 2:8].repeat(2, 1)[:, 1:11])
+
+
+@pytest.mark.parametrize(
+    ("operation", "row"),
+    [
+        (A.Brightness(0.5), [50, 100, 25]),
+        (A.Contrast(0.0), [128, 128, 128]),
+        (A.Saturation(0.0), [152, 152, 152]),  # 0.299 * 100 + 0.587 * 200 + 0.114 * 50
+        (A.Hue(360.0), [100, 200, 50]),
+        (A.Hue(0.0), [100, 200, 50]),
+    ],
+    ids=repr,
+)
+def test_tones_have_the_field_s_meaning(operation: Any, row: list[int]) -> None:
+    image = np.broadcast_to(np.array([100, 200, 50], np.uint8), (4, 5, 3))
+    made, _ = OpenCV(A.Augment([operation])).record(np.ascontiguousarray(image), 1)
+    assert np.abs(made.astype(int) - row).max() <= 1
+
+
+@pytest.mark.parametrize("kind", ["saturation", "hue"])
+def test_grey_has_no_colours_to_change(kind: str) -> None:
+    image = noise(6, 7, 1)
+    operation = A.Saturation(1.7) if kind == "saturation" else A.Hue(80.0)
+    made, _ = OpenCV(A.Augment([operation])).record(image, 1)
+    assert np.abs(made.astype(int) - image).max() <= 1
+
+
+def test_a_crop_of_a_smaller_image_is_filled_up() -> None:
+    image = noise(3, 4)
+    made, _ = OpenCV(A.Augment([A.Crop(8, y=0, x=1, fill=9)])).record(image, 1)
+    np.testing.assert_array_equal(made[:3, 4:], image)
+    assert (made[3:] == 9).all() and (made[:, :4] == 9).all()
+
+
+def test_antialiasing_keeps_the_mean_and_plain_sampling_does_not() -> None:
+    stripes = np.zeros((64, 64, 3), np.uint8)
+    stripes[:, ::4] = 252
+    plain, _ = OpenCV(A.Augment([A.Resize(16)])).record(stripes, 1)
+    filtered, _ = OpenCV(A.Augment([A.Resize(16, antialias=True)])).record(stripes, 1)
+    assert np.abs(filtered[:, 1:-1].astype(float) - 63).max() <= 1
+    assert np.abs(plain.astype(float).mean() - 63) > 20
+
+
+@pytest.mark.parametrize("shape", [(1, 40_000), (40_000, 1)])
+def test_what_opencv_refuses_names_the_operation(shape: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as sides that are too long for some of its versions."""
+
+    def refuse(*given: Any, **named: Any) -> Image:
+        raise opencv_steps.cv2.error("src.cols < SHRT_MAX")
+
+    monkeypatch.setattr(opencv_steps.cv2, "warpAffine", refuse)
+    with pytest.raises(SpecError, match="Warp: OpenCV cannot do this to an image of shape .* uint8: src.cols < SHRT"):
+        OpenCV(A.Augment([A.Rotate(180.0)])).record(np.zeros((*shape, 3), np.uint8), 1)
+
+
+@pytest.mark.parametrize(
+    "operation", [A.Crop(9, fill=256), A.Rotate(45.0, fill=256), A.Erase(fill=256, p=1.0)], ids=repr
+)
+def test_a_fill_that_no_pixel_can_be(operation: Any) -> None:
+    with pytest.raises(SpecError, match=r"\(fill=256\): the image is uint8: needed 0 to 255"):
+        OpenCV(A.Augment([operation])).record(smooth(4, 4), 1)
+    OpenCV(A.Augment([operation])).record(noise(4, 4, dtype="uint16"), 1)

@@ -1,0 +1,156 @@
+"""What DALI made, in every framework; and leaves on a device, with a stand-in that is on the host."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("cv2")
+pytest.importorskip("nvidia.dali", reason="needs fastfeed[dali]")
+from fastfeed import FeedRunner
+from fastfeed import augment as A
+from fastfeed.augment.device import DeviceArray, on_host
+from fastfeed.augment.stage import Stage
+from fastfeed.batch import Batch
+from tests.augment.pictures import noise, png
+from tests.streams import LIMIT_S
+
+COUNT = 10
+FILES = [png(noise(9 + n % 3, 8 + n % 4, seed=n)) for n in range(COUNT)]
+SPEC = A.Augment([A.Decode(), A.Crop(6), A.Normalize(9.0, 2.0)])
+
+
+class Pictures:
+    """(file, its index)."""
+
+    def __len__(self) -> int:
+        return COUNT
+
+    def __getitem__(self, index: int) -> Any:
+        return FILES[index], np.int32(index)
+
+
+def runner_of(**options: Any) -> FeedRunner:
+    given = {"batch_size": 5, "seed": 5, "augment": SPEC, "augment_on": "dali-cpu", "stall_timeout_s": LIMIT_S}
+    return FeedRunner(Pictures(), **{**given, **options})
+
+
+def expected() -> np.ndarray[Any, Any]:
+    with runner_of(augment_on="producers") as runner:
+        return np.concatenate([images.copy() for images, _ in runner])
+
+
+def is_right(images: Any, labels: Any) -> bool:
+    made, numbers = np.concatenate([np.asarray(i) for i in images]), np.concatenate([np.asarray(n) for n in labels])
+    assert sorted(numbers.tolist()) == list(range(COUNT))
+    return np.allclose(made, expected()[numbers], atol=1e-5)
+
+
+@pytest.mark.parametrize("shuffle", [None, False], ids=["shuffled", "in order"])
+def test_a_session(shuffle: bool | None) -> None:
+    tf = pytest.importorskip("tensorflow")
+    with tf.Graph().as_default(), runner_of(shuffle=shuffle, epochs=1) as runner:
+        x, y = runner.get_inputs()
+        assert x.shape.as_list() == [None, 6, 6, 3]
+        found = []
+        with tf.compat.v1.Session() as session:
+            runner.start(session)
+            with pytest.raises(tf.errors.OutOfRangeError):
+                while True:
+                    found.append(session.run([x, y]))
+        assert is_right(*zip(*found, strict=True))
+
+
+def test_a_dataset() -> None:
+    tf = pytest.importorskip("tensorflow")
+    with runner_of() as runner:
+        data = runner.dataset()
+        assert data.element_spec[0] == tf.TensorSpec((5, 6, 6, 3), tf.float32)
+        for _ in range(2):
+            assert is_right(*zip(*data, strict=True))
+
+
+def test_keras() -> None:
+    os.environ.setdefault("KERAS_BACKEND", "tensorflow")
+    pytest.importorskip("tensorflow")
+    pytest.importorskip("keras")
+    with runner_of() as runner:
+        assert is_right(*zip(*runner.keras(), strict=True))
+
+
+def test_torch_shares_the_memory() -> None:
+    torch = pytest.importorskip("torch")
+    with runner_of() as runner:
+        found = list(runner.torch())
+    assert found[0][0].dtype == torch.float32
+    assert is_right(*zip(*found, strict=True))
+
+
+def test_jax() -> None:
+    pytest.importorskip("jax")
+    with runner_of() as runner:
+        assert is_right(*zip(*runner.jax(), strict=True))
+
+
+class Held:
+    """As DALI's TensorGPU, on the host."""
+
+    def __init__(self, array: np.ndarray[Any, Any]) -> None:
+        self._array = array
+
+    def __dlpack__(self, **how: Any) -> Any:
+        return self._array.__dlpack__(**how)
+
+    def __dlpack_device__(self) -> Any:
+        return self._array.__dlpack_device__()
+
+    def as_cpu(self) -> np.ndarray[Any, Any]:
+        return self._array
+
+
+@pytest.fixture
+def on_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Images come as they would from a GPU."""
+    whole = Stage._whole
+
+    def moved(self: Stage, *args: Any, **given: Any) -> Batch:
+        made = whole(self, *args, **given)
+        images = made.leaves[0]
+        leaf: Any = DeviceArray(Held(images), images.shape, dtype=images.dtype)
+        return Batch((leaf, *made.leaves[1:]), made.rows, made.nbytes)
+
+    monkeypatch.setattr(Stage, "_whole", moved)
+
+
+@pytest.mark.usefixtures("on_a_device")
+def test_a_loop_has_it_where_it_is() -> None:
+    with runner_of() as runner:
+        found = list(runner)
+    assert all(isinstance(images, DeviceArray) and len(images) == 5 for images, _ in found)
+    assert found[0][0].nbytes == 5 * 6 * 6 * 3 * 4
+    assert is_right(*zip(*found, strict=True))
+
+
+@pytest.mark.usefixtures("on_a_device")
+@pytest.mark.parametrize("kind", ["torch", "jax"])
+def test_dlpack_takes_it(kind: str) -> None:
+    pytest.importorskip(kind)
+    with runner_of() as runner:
+        found = list(getattr(runner, kind)())
+    assert kind in type(found[0][0]).__module__
+    assert is_right(*zip(*found, strict=True))
+
+
+@pytest.mark.usefixtures("on_a_device")
+def test_tensorflow_has_a_copy_on_the_host() -> None:
+    pytest.importorskip("tensorflow")
+    with runner_of() as runner:
+        assert is_right(*zip(*runner.dataset(), strict=True))
+
+
+def test_what_is_on_the_host_stays_as_it_is() -> None:
+    batch = Batch((np.zeros(3),), 3, 24)
+    assert on_host(batch) is batch

@@ -1,0 +1,172 @@
+"""Verdicts and gains where several things slow a training at once, or where the step itself suffers from its input."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from fastfeed.diagnose.evidence import (
+    DISK,
+    FULL,
+    LOCK,
+    LOCK_PYTHON,
+    NATIVE,
+    OTHER,
+    PYTHON,
+    RUNNABLE,
+    SLEEP,
+    Part,
+    Place,
+)
+from fastfeed.diagnose.judge import judge
+from fastfeed.timeline import Leaf
+from tests.diagnose.evidences import CALL, LINE, MACHINE, evidence, loop_of, producers, trainer
+
+
+def test_conversions_of_the_feed_are_time_in_which_the_step_had_no_input() -> None:
+    loop = loop_of([0.0] * 100, 50.0, waits="none", buffer=0, kind="session")
+    loop.leaves = (Leaf("feed['x:0']", "float64", (512, 4096), "list"),)
+    found = judge(evidence(loop, (trainer({NATIVE: 0.6, LOCK: 0.4}),), parts=(Part("step", CALL, 1.0),)))
+    assert found.figures is not None
+    assert found.figures.starvation == pytest.approx(0.6, abs=0.01)
+    assert found.figures.step_s == pytest.approx(0.020, rel=0.02)
+    assert sum(found.figures.shares.values()) == pytest.approx(1.0, abs=0.01)
+
+
+def test_steps_that_lose_the_lock_now_and_then_do_not_stay_slow_without_producers() -> None:
+    """Their spread, and the pauses that nobody has a name for, are the producers' doing."""
+    loop = loop_of([0.02] * 300, [*[12.0] * 8, 25.0, 80.0] * 30, free=12, free_ms=10.0)
+    python = {PYTHON: 0.95, LOCK_PYTHON: 0.05}
+    tasks = (trainer({LOCK_PYTHON: 0.5, SLEEP: 0.5}), *producers(2, python))
+    found = judge(evidence(loop, tasks, gil_late_s=5e-3))
+    assert found.verdict == "input.gil"
+    assert found.speedup_if_input_free == pytest.approx(2.01, rel=0.05)
+
+
+def test_reading_much_more_than_is_used_is_what_to_change() -> None:
+    loop = loop_of([40.0] * 200, leaves=(Leaf("batch", "float32", (4, 1024), "torch.Tensor"),))
+    made = producers(2, {DISK: 0.3, NATIVE: 0.6, OTHER: 0.1})
+    found = judge(evidence(loop, (trainer(), *made), machine=replace(MACHINE, disk_read_nbytes_s=2e8, own_cpu=2.0)))
+    assert found.verdict == "input.disk"
+    best = found.recommendations[0]
+    assert (best.knob, best.value) == ("cache", "what is used")
+    assert best.predicted_speedup == pytest.approx(5.0, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("function", "copying", "code"), [("main", 0.9, "input.copy"), ("preprocess", 0.0, "input.serial")]
+)
+def test_what_the_loop_does_to_a_batch_that_it_has_got(function: str, copying: float, code: str) -> None:
+    """It had to be there before the step could run: it is input, though nobody waited."""
+    inner = Place(function, "train.py", 30, users=True)
+    parts = (Part("input", CALL, 0.8, {NATIVE: 1.0}, copying=copying, inner=inner), Part("step", CALL, 0.2))
+    found = judge(
+        evidence(loop_of([0.02] * 200, 50.0, kind="queue"), (trainer({NATIVE: 0.8, SLEEP: 0.2}),), parts=parts)
+    )
+    assert found.verdict == code
+    assert found.figures is not None and found.figures.starvation == pytest.approx(0.8, abs=0.02)
+    assert found.recommendations[0].predicted_speedup == pytest.approx(5.0, rel=0.05)
+
+
+def test_a_call_on_a_batch_that_may_be_the_model_is_no_input() -> None:
+    inner = Place("backbone", "train.py", 30, users=True)
+    parts = (Part("input", CALL, 0.8, {NATIVE: 1.0}, inner=inner), Part("step", CALL, 0.2))
+    found = judge(evidence(loop_of([0.02] * 200, 50.0, kind="torch"), (trainer({NATIVE: 1.0}),), parts=parts))
+    assert found.verdict == "step.bound"
+
+
+@pytest.mark.parametrize(
+    ("python", "places", "verdict"), [(0.4, 20, "step.host"), (0.4, 6, "step.bound"), (0.05, 20, "step.bound")]
+)
+def test_a_long_step_of_many_eager_calls(python: float, places: int, verdict: str) -> None:
+    lines = [Place("call", "framework.py", number, users=False) for number in range(places)]
+    stacks = {(CALL, line): 10 for line in lines}
+    busy = {PYTHON: python, NATIVE: 1.0 - python}
+    found = judge(
+        evidence(loop_of([0.02] * 100, 60.0), (trainer(busy, stacks=stacks),), parts=(Part("step", CALL, 1.0),))
+    )
+    assert found.verdict == verdict
+
+
+def test_what_lies_under_the_noise_of_others_comes_second() -> None:
+    loud = replace(MACHINE, other_cpu=1.6, own_cpu=0.4, disk_read_nbytes_s=2e8)
+    made = producers(1, {DISK: 0.2, NATIVE: 0.2, RUNNABLE: 0.6}, queued_s=6.0)
+    found = judge(evidence(loop_of([40.0] * 200), (trainer(), *made), machine=loud))
+    assert [cause.code for cause in found.causes] == ["external.noise", "input.disk"]
+    assert found.causes[0].share > found.causes[1].share
+
+
+def test_no_change_of_the_input_gains_more_than_an_input_that_costs_nothing() -> None:
+    """Steps that are dispatched and wait now and then for those before them: the median says little."""
+    loop = loop_of([3.0] * 300, [*[0.2] * 9, 300.0] * 30, buffer=0)
+    parts = (Part("input", CALL, 0.1, {PYTHON: 1.0}, inner=LINE), Part("step", CALL, 0.9))
+    found = judge(evidence(loop, (trainer({NATIVE: 0.9, PYTHON: 0.1}),), parts=parts))
+    limit = found.speedup_range[1]
+    changes = [one for one in found.recommendations if one.knob in ("threads", "processes")]
+    assert changes
+    assert all(one.predicted_speedup <= limit + 1e-9 and one.interval[1] <= limit + 1e-9 for one in changes)
+
+
+@pytest.mark.parametrize(("others", "code"), [(1.9, "external.noise"), (0.1, "input.ipc")])
+def test_batches_that_lie_ready_and_are_read_slowly(others: float, code: str) -> None:
+    """By a thread that gets no core, which is the others' doing; else there is much to read."""
+    machine = replace(MACHINE, other_cpu=others, own_cpu=0.1, runnable=0.3)
+    parts = (Part("input", CALL, 0.1, {RUNNABLE: 1.0}, inner=LINE), Part("step", CALL, 0.9))
+    made = producers(2, {FULL: 0.97, PYTHON: 0.03}, pid=200)
+    found = judge(evidence(loop_of([5.0] * 200, 35.0), (trainer(), *made), parts=parts, machine=machine))
+    assert found.verdict == code
+
+
+@pytest.mark.parametrize(("queued_s", "verdict"), [(0.6, "step.bound"), (2.0, "external.noise")])
+def test_little_noise_does_not_outrank_a_step_that_has_nearly_all_of_the_time(queued_s: float, verdict: str) -> None:
+    loud = replace(MACHINE, other_cpu=1.2, own_cpu=0.7)
+    tasks = (trainer({NATIVE: 0.94, RUNNABLE: 0.06}, queued_s=queued_s),)
+    found = judge(evidence(loop_of([0.0] * 200, 50.0, waits="none", kind="session"), tasks, machine=loud))
+    assert found.verdict == verdict
+    assert "external.noise" in [cause.code for cause in found.causes]
+
+
+def test_little_starvation_is_a_cause_all_the_same() -> None:
+    """From 5 % on, as the bound is."""
+    found = judge(evidence(loop_of([4.0] * 200, 50.0), (trainer(), *producers(2, {SLEEP: 1.0}))))
+    assert found.verdict == "input.latency"
+
+
+@pytest.mark.parametrize(
+    ("kind", "copying", "share"), [("list", 0.65, 0.9), ("list", 0.1, 0.09), ("numpy.ndarray", 0.65, 0.65 * 0.9)]
+)
+def test_numbers_in_lists_are_converted_all_the_time_that_the_lock_is_held(
+    kind: str, copying: float, share: float
+) -> None:
+    """Samples get the lock only when the conversion is over, or at the call behind it."""
+    loop = loop_of([0.0] * 100, 12.0, waits="none", buffer=0, kind="session")
+    loop.leaves = (Leaf("feed['x:0']", "float64", (400, 600), kind),)
+    task = trainer({PYTHON: 0.9, LOCK: 0.1}, copying=copying)
+    found = judge(evidence(loop, (task,), parts=(Part("step", CALL, 1.0),)))
+    shares = {cause.code: cause.share for cause in found.causes}
+    assert shares["input.copy"] == pytest.approx(share, abs=0.01)
+    assert sum(shares.values()) < 1.01
+    assert (found.verdict == "input.copy") == (share > 0.5)
+
+
+@pytest.mark.parametrize(
+    ("others", "wait_ms", "verdict"), [(1.0, 10.0, None), (0.0, 10.0, "input.latency"), (1.0, 40.0, "input.latency")]
+)
+def test_small_waits_that_follow_from_slow_steps_are_doubted_beside_noise(
+    others: float, wait_ms: float, verdict: str | None
+) -> None:
+    loop = loop_of([wait_ms] * 100, 60.0, waits="modelled")
+    loud = replace(MACHINE, other_cpu=others)
+    found = judge(evidence(loop, (trainer(), *producers(1, {SLEEP: 1.0})), machine=loud))
+    assert found.verdict == verdict
+    assert (found.abstained is not None and "quiet machine" in found.abstained) == (verdict is None)
+
+
+def test_pixels_that_are_set_one_by_one_are_no_copies() -> None:
+    inner = Place("augment", "train.py", 12, users=True)
+    parts = (Part("input", CALL, 0.85, {PYTHON: 0.95, NATIVE: 0.05}, inner=inner), Part("step", CALL, 0.15))
+    loop = loop_of([0.0] * 100, 20.0, gap_ms=110.0, waits="none", buffer=0, kind="session")
+    found = judge(evidence(loop, (trainer({PYTHON: 0.85, LOCK: 0.15}),), parts=parts))
+    assert [cause.code for cause in found.causes[:2]] == ["input.serial", "input.gil"]
+    assert found.recommendations[0].knob == "processes"

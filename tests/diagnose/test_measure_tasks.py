@@ -1,0 +1,71 @@
+"""From looks at threads to tasks: those that live only while they work, and those that let the lock go."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+
+import numpy as np
+import pytest
+
+from fastfeed.diagnose import evidence as ev
+from fastfeed.diagnose.measure.places import Places
+from fastfeed.diagnose.measure.spy import Stacks
+from fastfeed.diagnose.measure.tasks import Cast, thread_tasks
+from fastfeed.diagnose.measure.threads import Look, ThreadLog, stack_of
+
+SAMPLES = 100
+
+
+def cast() -> Cast:
+    return Cast(0, SAMPLES, 0, Stacks(), Places(), loop_tid=1)
+
+
+def here(call: str = "sleep", *, holder: bool = False) -> Look:
+    return Look(stack_of(sys._getframe(1)), call, "", False, holder, holder)
+
+
+def foreign(tid: int, moments: Iterable[int]) -> ThreadLog:
+    """A thread of tf.data, which has Python frames at these moments."""
+    log = ThreadLog(tid, "")
+    log.files.close()
+    log.ident, log.wall_s = tid, 10.0
+    log.moments.update(moments)
+    log.looks[here()] = len(log.moments)
+    return log
+
+
+@pytest.mark.parametrize(
+    ("second", "idle"), [(range(0, 50), 0.5), (range(50, 100), 0.0), (range(25, 75), 0.25), (range(0), 0.5)]
+)
+def test_threads_that_come_and_go_are_idle_while_none_of_them_is_seen(second: range, idle: float) -> None:
+    """Two that work at once may leave as much time idle as one alone."""
+    (task,) = thread_tasks([foreign(1, range(50)), foreign(2, second)], cast())
+    assert task.role == ev.PRODUCER
+    assert task.share(ev.FULL) == pytest.approx(idle, abs=0.01)
+    assert task.share(ev.SLEEP) == pytest.approx(1 - idle, abs=0.01)
+
+
+class Copies:
+    """Looks at itself while it is in a call of that name."""
+
+    def __init__(self) -> None:
+        self.look = here()
+
+    def __array__(self, dtype: object = None, copy: object = None) -> np.ndarray:
+        self.look = Look(stack_of(sys._getframe(1)), "futex", "", False, True, True)
+        return np.zeros(3)
+
+
+@pytest.mark.parametrize(("holder", "work"), [(True, ""), (False, "copying")])
+def test_a_copy_that_lets_the_lock_go_has_not_held_it(holder: bool, work: str) -> None:
+    one = Copies()
+    np.copyto(np.zeros(3), one)
+    look = one.look._replace(call="running", holder=holder, late=holder)
+    assert cast().work(look) == work
+
+
+def test_a_conversion_of_numbers_in_lists_has_held_it() -> None:
+    one = Copies()
+    np.asarray(one)
+    assert cast().work(one.look._replace(call="futex")) == "copying"

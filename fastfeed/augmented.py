@@ -6,7 +6,6 @@ import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from fastfeed.augment.stage import Stage
 from fastfeed.batch import Batch, BatchSpec
 from fastfeed.errors import FeedError, FeedStopped, StateError
 from fastfeed.shuffle.slots import packed
@@ -20,6 +19,8 @@ class Augmented:
     """Between a feed of packed batches and whoever takes augmented ones from it."""
 
     def __init__(self, feed: Feed) -> None:
+        from fastfeed.augment.stage import Stage  # a third of the time that `import fastfeed` would take
+
         augment = feed.options.augment
         assert augment is not None  # options.packed says so
         feed = weakref.proxy(feed)  # which holds this

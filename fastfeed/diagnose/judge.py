@@ -76,8 +76,8 @@ def _abstains(evidence: Evidence, rows: Rows, *, causes: Sequence[Cause]) -> str
     waits = causes and causes[0].code.startswith("input.") and loop.waits == "modelled"
     if waits and rows.starvation < DOUBTFUL and signals.noisy(evidence):
         return (
-            f"what {loop.name} waits for input follows from how long its steps take, {rows.starvation:.0%} of the time, "
-            f"and other processes take {evidence.machine.other_cpu:.1f} of {evidence.machine.cores} cores, which makes "
+            f"what {loop.name} waits for input, {rows.starvation:.0%} of the time, follows from how long its steps "
+            f"take, and other processes, with {evidence.machine.other_cpu:.1f} of {evidence.machine.cores} cores, make "
             "them longer, too: diagnose it on a quiet machine"
         )
     unseen = loop.waits == "none" and not evidence.parts

@@ -72,12 +72,13 @@ class Watchdog:
         children = [(pid, state) for pid, state in _children() if not _helps(pid)]
         self._find_zombies(children)
         self._cpu.append((now_s, _cpu_s(children)))
-        if stall_s < max(self._dead_s, USUAL_OF_DEAD * _period(loop)) or self._busy():
+        lost = LOST if _inside(frames.get(thread), POOL) and self._killed() else ""
+        # The other workers of a pool go on with what comes behind: that brings nothing either.
+        if stall_s < max(self._dead_s, USUAL_OF_DEAD * _period(loop)) or (self._busy() and not lost):
             return None
         others = {n: f for n, f in frames.items() if n != thread}
         # Who has a line of the script's on the stack may still bring something, and so may a process.
         alone = not any(_users(f) is not None for f in others.values()) and all(s[0] == "Z" for _, s in children)
-        lost = LOST if _inside(frames.get(thread), POOL) else ""
         died = tuple(text + lost * text.startswith("process ") for _, text in self._context.died)
         if died and alone and waits:
             return Dead(True, stall_s, died)
@@ -89,6 +90,9 @@ class Watchdog:
         """How threads and processes ended, without those that were told to."""
         self._find_zombies([(pid, state) for pid, state in _children() if not _helps(pid)])
         return tuple(text for _, text in self._context.died if not text.endswith(TOLD))
+
+    def _killed(self) -> bool:
+        return any(text.startswith("process ") and not text.endswith(TOLD) for _, text in self._context.died)
 
     def _stacks(self, thread: int, others: dict[int, FrameType]) -> list[str]:
         gone = [f"thread {name} has ended" for n, name in self._names.items() if n not in others and n != thread]

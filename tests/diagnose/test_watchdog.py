@@ -131,6 +131,31 @@ def test_a_pool_never_makes_again_what_a_killed_worker_had() -> None:
     assert not watchdog._inside(None, watchdog.POOL)
 
 
+@pytest.mark.parametrize(("how", "dead"), [("SIGKILL", True), ("SIGTERM", False)])
+def test_a_pool_that_lost_what_is_waited_for_is_dead_though_others_are_busy(how: str, dead: bool) -> None:
+    import multiprocessing.pool
+
+    names: dict[str, Any] = {}
+    exec(compile("def next(wait):\n    wait()\n", multiprocessing.pool.__file__, "exec"), names)
+    over = threading.Event()
+    thread = threading.Thread(target=names["next"], args=(over.wait,))
+    thread.start()
+    try:
+        context = Context(Timeline())
+        context.saw_death(f"process 9 ended: {how}")
+        dog = Watchdog(context, thread.ident or 0, dead_s=8.0)
+        dog._busy = lambda: True  # type: ignore[method-assign]
+        until(lambda: watchdog._waits(sys._current_frames().get(thread.ident or 0)), "the wait")
+        assert [dog.look(now_s, None) for now_s in (100.0, 102.0, 107.0)] == [None, None, None]
+        found = dog.look(109.0, None)
+    finally:
+        over.set()
+        thread.join()
+    assert (found is not None) == dead
+    if found is not None:
+        assert found.waited_s == pytest.approx(9.0) and found.died[0].endswith(watchdog.LOST)
+
+
 def test_processes_that_were_told_to_end_are_no_deaths_of_a_feed() -> None:
     context = Context(Timeline())
     context.saw_death("process 7 ended: SIGTERM")

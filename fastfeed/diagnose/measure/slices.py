@@ -121,8 +121,8 @@ def kinds(loop: Loop) -> list[tuple[Statement, str]]:
     """Each statement with "input", "step" or "host"; [] where no step is to be found.
 
     The step are the calls with a step's name; where there is none, the products of matrices; else the last statement
-    that uses what the input made and what sleeps, as an accelerator that is only simulated does. Input is what the step's values come from,
-    backwards, and the head of a loop over anything but numbers.
+    that uses what the input made and what sleeps, as an accelerator that is only simulated does. Input is what the
+    step's values come from, backwards, and the head of a loop over anything but numbers.
     """
     found = statements(loop)
     steps = [one for one in found[1:] if any(map(is_step, one.calls - one.inner)) or _nested_step(one)]

@@ -158,7 +158,8 @@ def _tail(rows: Rows, makers: Makers | None) -> float:
     total = float(rows.wait.sum())
     most = np.sort(rows.wait)[::-1][: max(1, len(rows.wait) // 10)]
     heavy = total > 0 and float(most.sum()) >= TAIL * total
-    idle = not makers.known or 1 - makers.active >= IDLE
+    # While the loop waits somebody is at work, who may be all that is seen of them.
+    idle = not makers.known or 1 - makers.active >= IDLE * (1 - rows.share(rows.wait))
     return rows.share(rows.wait) if heavy and idle else 0.0
 
 

@@ -170,3 +170,11 @@ def test_pixels_that_are_set_one_by_one_are_no_copies() -> None:
     found = judge(evidence(loop, (trainer({PYTHON: 0.85, LOCK: 0.15}),), parts=parts))
     assert [cause.code for cause in found.causes[:2]] == ["input.serial", "input.gil"]
     assert found.recommendations[0].knob == "processes"
+
+
+@pytest.mark.parametrize(("full", "verdict"), [(0.2, "input.straggler"), (0.05, "input.latency")])
+def test_a_straggler_while_which_nobody_seems_idle(full: float, verdict: str) -> None:
+    """Threads that are seen only while they work, as one: in the half of the time that is a wait it works."""
+    loop = loop_of(([0.05] * 29 + [350.0]) * 10, buffer=2)
+    found = judge(evidence(loop, (trainer(), *producers(1, {FULL: full, SLEEP: 1 - full}))))
+    assert found.verdict == verdict

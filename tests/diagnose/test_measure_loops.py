@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from fastfeed.diagnose import evidence as ev
 from fastfeed.diagnose.measure import slices
-from fastfeed.diagnose.measure.loops import parts_of
+from fastfeed.diagnose.measure.loops import find, parts_of
 from fastfeed.diagnose.measure.places import Places
 from fastfeed.diagnose.measure.procfs import RUNNING
 from fastfeed.diagnose.measure.repeats import counted, counters_of, repeated_loop, turns
@@ -159,6 +159,29 @@ def test_the_parts_of_a_loop(looks: list[Look]) -> None:
     inner = by_kind["input"].inner
     assert inner is not None
     assert inner.function == "make_batch"
+
+
+def dot(count: int) -> None:
+    LOOK(count, RUNNING)
+
+
+def layers(turns_: int) -> None:
+    turn = 0
+    while turn < turns_:
+        for _ in range(3):
+            dot(2)
+        turn += 1
+
+
+def test_a_loop_that_only_repeats_is_the_step_of_the_one_around_it() -> None:
+    LOOK.looks.clear()
+    layers(10)
+    (part,), unclear = parts_of(LOOK.looks, cast())
+    assert not unclear
+    found = find(LOOK.looks, cast())
+    assert found is not None and found.node.lineno == layers.__code__.co_firstlineno + 2
+    assert (part.kind, part.share) == ("step", 1.0)
+    LOOK.looks.clear()
 
 
 def test_the_loop_may_be_known(looks: list[Look]) -> None:

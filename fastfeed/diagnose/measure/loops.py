@@ -216,12 +216,14 @@ def _loop_of(code: CodeType, looks: Sequence[Look], *, cast: Cast, where: str | 
         if os.path.basename(file) != os.path.basename(code.co_filename) or not line.isdigit():
             return None
         loops = [loop for loop in loops if loop.lineno <= int(line) <= (loop.end_lineno or 0)]
-    for loop in reversed(loops):
-        inside = sum(count for line, count in counts.items() if loop.lineno <= line <= (loop.end_lineno or 0))
-        if inside >= INSIDE * total:
-            kinds = slices.kinds(loop)
-            return Found(code, loop, kinds)
-    return None
+    around = [loop for loop in reversed(loops) if _inside(loop, counts) >= INSIDE * total]
+    if len(around) > 1 and slices.repeats(around[0]) and not slices.counts(around[1]):
+        around = around[1:]  # it is the step of the loop around it
+    return Found(code, around[0], slices.kinds(around[0])) if around else None
+
+
+def _inside(loop: slices.Loop, counts: Counter[int]) -> int:
+    return sum(count for line, count in counts.items() if loop.lineno <= line <= (loop.end_lineno or 0))
 
 
 @lru_cache(16)

@@ -117,6 +117,20 @@ def is_step(name: str) -> bool:
     return STEP.search(name) is not None and not INPUT.search(name)
 
 
+def counts(loop: Loop) -> bool:
+    """Whether a loop walks over numbers only."""
+    return isinstance(loop, ast.For) and _only_counts(loop.iter)
+
+
+def repeats(loop: Loop) -> bool:
+    """Whether a loop does the same so many times: nothing in it asks for input, reads its count or is called a step."""
+    found = statements(loop)
+    names = frozenset(name for one in found for name in one.calls)
+    reads = frozenset(name for one in found[1:] for name in one.reads)
+    asks = any(map(_is_input, found)) or any(map(is_step, names))
+    return counts(loop) and not asks and not found[0].writes & reads
+
+
 def kinds(loop: Loop) -> list[tuple[Statement, str]]:
     """Each statement with "input", "step" or "host"; [] where no step is to be found.
 

@@ -1,0 +1,26 @@
+"""Which loop of several, one in the other, is that of the steps: as their source tells."""
+
+from __future__ import annotations
+
+import ast
+
+import pytest
+
+from fastfeed.diagnose.measure import slices
+
+
+@pytest.mark.parametrize(
+    ("code", "repeats"),
+    [
+        ("for _ in range(12):\n    x = np.tanh(a @ x)", True),
+        ("for i in range(12):\n    x = np.tanh(a[i] @ x)", False),
+        ("for _ in range(12):\n    x = next(batches) @ x", False),
+        ("for _ in range(12):\n    train_step(x)", False),
+        ("for x in data:\n    y = a @ y", False),
+        ("while busy:\n    y = a @ y", False),
+    ],
+)
+def test_a_loop_that_only_repeats(code: str, repeats: bool) -> None:
+    loop = ast.parse(code).body[0]
+    assert isinstance(loop, slices.Loop)
+    assert slices.repeats(loop) == repeats

@@ -14,7 +14,7 @@ from fastfeed import Shuffle, StateError
 from fastfeed.batch import Batch
 from fastfeed.collate import ALIGN
 from fastfeed.shuffle import BulkPool, ShufflePool
-from tests.pools import batch_of, drawn, lasts, lengths, numbers, plan, same, sizes, untimed
+from tests.pools import batch_of, drawn, lasts, lengths, numbers, plan, same, sizes
 
 
 @st.composite
@@ -42,7 +42,6 @@ def all_of(pool: BulkPool, lengths: list[int], cuts: list[int], ready: list[bool
             pool.turn()
 
 
-@untimed
 @given(rooms(), lengths, sizes, st.lists(st.booleans(), max_size=9))
 def test_what_is_drawn_does_not_follow_from_how_much_is_drawn_at_once(
     room: tuple[Shuffle, dict[str, Any]], lengths: list[int], cuts: list[int], ready: list[bool]

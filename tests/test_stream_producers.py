@@ -23,7 +23,7 @@ from tests.streams import LIMIT_S, SEED, Rows
 
 EPOCHS = 2
 in_threads = settings(max_examples=60)
-in_processes = settings(max_examples=8, phases=(Phase.explicit, Phase.reuse, Phase.generate))
+in_processes = settings(max_examples=5, phases=(Phase.explicit, Phase.reuse, Phase.generate))
 threads_only = st.tuples(st.just(0), st.integers(1, 5))
 single_threads = st.tuples(st.integers(1, 3), st.just(1))
 any_mixes = st.tuples(st.integers(0, 2), st.integers(1, 3))

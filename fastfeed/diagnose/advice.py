@@ -221,7 +221,7 @@ def _copy(cause: Cause, facts: Facts) -> list[Recommendation]:
 
 def _ipc(cause: Cause, facts: Facts) -> list[Recommendation]:
     makers = facts.makers
-    speedup = _lighter(facts, max(0.3, makers.pickling if makers is not None else 0.0))
+    speedup = _lighter(facts, 0.3 if makers is None else max(0.3, signals.pickling(facts.evidence, makers)))
     if makers is not None and signals.handed_over(facts.evidence, makers) >= signals.HANDS_OVER:
         speedup = min(_gone(cause.share), facts.most / facts.now)  # the producers have time to spare
     change = "pass batches through shared memory instead of pickling them: FeedRunner(..., processes=)"

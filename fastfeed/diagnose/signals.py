@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 
-from fastfeed.diagnose.evidence import DISK, LOCK_PYTHON, NATIVE, PYTHON, RUNNABLE, TRAINER, Evidence
+from fastfeed.diagnose.evidence import DISK, LOCK_PYTHON, NATIVE, PRODUCER, PYTHON, RUNNABLE, TRAINER, Evidence, Place
 from fastfeed.diagnose.makers import Makers, feeders_of
 
 MOST = 0.98  # of a step, at most, are conversions of what it is fed
@@ -26,6 +26,8 @@ PREPARES = re.compile(
     r"(^|[._])(load|read|parse|prepare|preprocess|augment|collate|transforms?|normali[sz]e|crop|resize|pad|tokeni[sz]e|"
     r"to_tensors?|to_arrays?|unpack|cast|convert)(_|\d|$)"
 )
+SENDS = ("_send", "_send_bytes", "_feed", "put")
+PIPES = re.compile(r"(^|/)multiprocess(ing)?/(connection|queues|pool)\.py$")
 FULL = 0.8  # share of the cores from which none is left
 WASTED = 4.0  # times what a batch holds: much is read that nobody uses
 BITS = re.compile(r"\d+$")  # of a dtype
@@ -97,6 +99,19 @@ def crowded(evidence: Evidence, makers: Makers) -> bool:
     return machine.runnable >= (POOLS if nested and makers.count > 1 else CROWDED) * machine.cores
 
 
+def piped(evidence: Evidence, makers: Makers) -> float:
+    """Of the looks at workers, the share in which they send away what they have made, or wait to be let to."""
+    if makers.where != "processes":
+        return 0.0
+    stacks = [pair for task in evidence.tasks if task.role == PRODUCER for pair in task.stacks.items()]
+    sends = sum(count for stack, count in stacks if any(_sends(place) for place in stack))
+    return sends / max(1, sum(count for _, count in stacks))
+
+
+def _sends(place: Place) -> bool:
+    return place.function.endswith(SENDS) and PIPES.search(place.file) is not None
+
+
 def handed_over(evidence: Evidence, makers: Makers) -> float:
     """Of the time in which the training thread gets batches from worker processes, the share in which it works: it
     reads and unpickles what they have made."""
@@ -124,7 +139,8 @@ def converted(evidence: Evidence) -> float:
 
 
 def pickling(evidence: Evidence, makers: Makers) -> float:
-    """Of the makers' work, or of the time of those that hand it on, the share in pickling."""
+    """Of the makers' work, or of the time of those that hand it on, the share in pickling, and in sending what was
+    pickled: fresh memory that is touched on the way is a part of that."""
     handed = [task.pickling * (1 - task.share("empty")) for task in feeders_of(evidence)]
     made = [part.pickling for part in evidence.parts if part.kind == "input" and part.share >= LEAST]
-    return max([makers.pickling, *handed, *made])
+    return max([makers.pickling, piped(evidence, makers), *handed, *made])

@@ -43,7 +43,7 @@ def seen(image: Any) -> np.ndarray:
     return np.array([columns.min(), rows.min(), columns.max() + 1, rows.max() + 1])
 
 
-@settings(max_examples=150)
+@settings(max_examples=80)
 @given(CORNER, CORNER, st.integers(8, 12), st.integers(8, 12), moves, st.integers(0, 2**32))
 def test_a_drawn_rectangle_is_followed(y: int, x: int, high: int, wide: int, chosen: list[Any], key: int) -> None:
     image = np.zeros((SIDE, SIDE, 3), np.uint8)

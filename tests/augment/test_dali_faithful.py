@@ -61,7 +61,7 @@ def test_decoded_photographs(channels: str) -> None:
         agree("Decode", by_dali(spec, [file], [0])[0][0], by_opencv(spec, file, 0))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40)
 @given(images(), st.sampled_from(EACH), KEYS)
 def test_on_any_image(image: Image, named: tuple[str, Any], key: int) -> None:
     """1 x 1, extreme ratios, grey, 16 bits."""

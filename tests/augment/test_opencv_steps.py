@@ -49,7 +49,7 @@ def levels(step: Any, image: Image) -> float:
     return {"Blur": 2, "Warp": 2}.get(name, 1) * (1 if image.dtype == np.uint8 else 40)
 
 
-@settings(max_examples=300)
+@settings(max_examples=120)
 @given(images(), st.lists(operations, min_size=1, max_size=3), KEYS)
 def test_steps_do_what_they_say(image: Image, chosen: list[Any], key: int) -> None:
     spec = A.Augment(chosen)

@@ -73,7 +73,7 @@ def test_a_plan_is_its_key_s_and_a_row_each(key: int, sizes: list[Any], own: boo
     assert rows[0] == alike[0] and (own or rows == alike)
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(KEYS, SIZES, st.tuples(st.floats(0.01, 1), st.floats(0.01, 1)), st.tuples(st.floats(0.1, 9), st.floats(0.1, 9)))
 def test_windows_lie_in_the_image(key: int, size: Any, scale: Any, ratio: Any) -> None:
     operations = [A.RandomResizedCrop(4, tuple(sorted(scale)), tuple(sorted(ratio))), A.Erase(p=1.0)]

@@ -178,3 +178,24 @@ def test_a_straggler_while_which_nobody_seems_idle(full: float, verdict: str) ->
     loop = loop_of(([0.05] * 29 + [350.0]) * 10, buffer=2)
     found = judge(evidence(loop, (trainer(), *producers(1, {FULL: full, SLEEP: 1 - full}))))
     assert found.verdict == verdict
+
+
+@pytest.mark.parametrize(("function", "code"), [("Connection._send", "input.ipc"), ("fill", "input.copy")])
+def test_fresh_memory_that_is_touched_on_the_way_through_a_pipe(function: str, code: str) -> None:
+    loop = loop_of([300.0] * 60, 20.0)
+    file = "multiprocessing/connection.py" if function != "fill" else "train.py"
+    sends = (Place(function, file, 384, users=False), Place("SemLock.__enter__", "synchronize.py", 95, users=False))
+    stacks = {sends: 80, (Place("simulate", "train.py", 3, users=True),): 20}
+    heavy = {"stacks": stacks, "cpu_s": 2.0, "system_s": 1.9, "faults": 10**6, "sampled": 100}
+    made = producers(2, {NATIVE: 0.9, PYTHON: 0.1}, **heavy)
+    made = tuple(replace(one, pid=200 + n) for n, one in enumerate(made))
+    assert judge(evidence(loop, (trainer(), *made))).verdict == code
+
+
+@pytest.mark.parametrize(("python", "code"), [(0.65, "step.host"), (0.3, "step.bound")])
+def test_a_part_of_the_loop_that_is_mostly_bytecode_is_no_model(python: float, code: str) -> None:
+    """A call without a telling name may be the model, unless it is bytecode."""
+    loop = loop_of([0.0] * 400, 2.0, waits="none", buffer=0)
+    parts = (Part("host", CALL, 0.65, {PYTHON: python, NATIVE: 1 - python}), Part("step", LINE, 0.35, {NATIVE: 1.0}))
+    tasks = (trainer({PYTHON: 0.4, NATIVE: 0.6}),)
+    assert judge(evidence(loop, tasks, parts=parts)).verdict == code

@@ -17,16 +17,16 @@ AREA, RATIO = (0.08, 1.0), (3 / 4, 4 / 3)
 
 
 class Files:
-    """Encoded photographs by index."""
+    """Encoded photographs by index, each as often as a batch has records: so all batches are whole."""
 
     def __init__(self, work: Photos) -> None:
-        self._files = work._files
+        self._files, self._times = work._files, work.shape[0]
 
     def __len__(self) -> int:
-        return len(self._files)
+        return len(self._files) * self._times
 
     def __getitem__(self, index: int) -> tuple[np.ndarray, np.int64]:
-        return np.fromfile(self._files[index], np.uint8), np.int64(index)
+        return np.fromfile(self._files[index % len(self._files)], np.uint8), np.int64(index)
 
 
 def _fed(work: Work, **options: Any) -> Iterator[Iterator[Batch]]:

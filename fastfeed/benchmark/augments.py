@@ -28,18 +28,20 @@ MEAN, STD = (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)
 
 
 class Photographs:
-    """(file's bytes as uint8, label) by index; labels are made of the names."""
+    """(file's bytes as uint8, label) by index, each file `times`: with as many as a batch has records, all are whole. Labels
+    are made up."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, times: int = 1) -> None:
+        self._times = times
         self._files = sorted(p for p in folder.glob("**/*") if p.suffix.lower() in SUFFIXES)
         if not self._files:
             raise OptionError(f"--workload photos:{folder}: needed a folder with .jpg or .png files, it holds none")
 
     def __len__(self) -> int:
-        return len(self._files)
+        return len(self._files) * self._times
 
     def __getitem__(self, index: int) -> tuple[np.ndarray[Any, Any], np.int64]:
-        return np.fromfile(self._files[index], np.uint8), np.int64(index % 10)
+        return np.fromfile(self._files[index % len(self._files)], np.uint8), np.int64(index % 10)
 
 
 @dataclass(frozen=True)
@@ -124,7 +126,7 @@ def compare_executors(
     workload: str, consumer: Consumer, *, spec: Augment, executors: Sequence[str], plan: Plan, progress: Progress
 ) -> Comparison:
     """Every executor with every number of producers, in turn, repeated; raises what the executors raise."""
-    source = Photographs(folder_of(workload))
+    source = Photographs(folder_of(workload), plan.batch_size or 1)
     runs = [(name, producers) for name in executors for producers in plan.grid]
     meter = Meter(progress, 1 + len(runs) * plan.repeats)
     with meter.part("the step on a cached batch") as tick:

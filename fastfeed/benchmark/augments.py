@@ -28,8 +28,8 @@ MEAN, STD = (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)
 
 
 class Photographs:
-    """(file's bytes as uint8, label) by index, each file `times`: with as many as a batch has records, all are whole. Labels
-    are made up."""
+    """(file's bytes as uint8, label) by index, each file `times`: with as many as a batch has records, all are whole.
+    Labels are made up."""
 
     def __init__(self, folder: Path, times: int = 1) -> None:
         self._times = times

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+import weakref
+from collections.abc import Callable, Sequence
 
 from fastfeed.feed import Feed
 
@@ -30,3 +31,16 @@ class Ending:
         if self._feed is not None:
             self._threads = self._feed.threads
             self._feed = None
+
+
+def leaving(ending: Ending) -> Callable[[], None]:
+    """`leave` for the feed to call, which must not hold what holds it: its memory, and a pipeline of DALI's, would stay
+    until garbage is collected."""
+    leave = weakref.WeakMethod(ending.leave)
+
+    def call() -> None:
+        found = leave()
+        if found is not None:
+            found()
+
+    return call

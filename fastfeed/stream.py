@@ -12,7 +12,7 @@ import numpy as np
 
 from fastfeed.choosing import AUTO, Choice, choose, refuse_misfits
 from fastfeed.collate import AsProduced, Rebatcher
-from fastfeed.ending import Ending
+from fastfeed.ending import Ending, leaving
 from fastfeed.errors import FeedStopped, OptionError, StateError
 from fastfeed.feed import Feed
 from fastfeed.live.hub import Watch, observe
@@ -238,7 +238,7 @@ class Stream:
         # A forgotten runner must not leave threads behind: they hold the feed, never the runner or this.
         ending = Ending(feed)
         self._ending = weakref.finalize(self, ending.run)
-        feed.on_failure = ending.leave
+        feed.on_failure = leaving(ending)
         try:
             if self._watch is None or self._watch.over:
                 self._watch = observe(self, *filter(None, [self.options.metrics_target]))

@@ -44,7 +44,7 @@ class Flights:
     def __init__(self, augment: Augment, options: FeedOptions, *, make: MakePipe | None = None) -> None:
         self._augment = augment
         self._options = options
-        self._make: MakePipe = make or self._dali
+        self._make = make  # None: DALI. A method of its own would keep it, and the pipeline, until garbage is collected
         self._waiting: deque[Flight] = deque()
         self._kinds: tuple[Kind, ...] | None = None
         self._pipe: Pipe | None = None
@@ -128,7 +128,7 @@ class Flights:
 
     def _new_pipe(self, packed: Packed, *, rows: int) -> Pipe:
         self._kinds = self._kinds_of(packed)
-        return self._make(self._kinds, rows)
+        return (self._make or self._dali)(self._kinds, rows)
 
     def _kinds_of(self, packed: Packed) -> tuple[Kind, ...]:
         """What the samples are. Raises SpecError where they are not all alike, and as they always were."""

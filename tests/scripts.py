@@ -27,9 +27,18 @@ def endless():
     while True:
         yield np.full((4, 100), os.getpid())
 
+def children(task):
+    try:
+        return [int(c) for c in (task / "children").read_text().split()]
+    except (FileNotFoundError, ProcessLookupError):  # a thread that has just ended
+        return []
+
 def below(pid):
-    children = Path(f"/proc/{pid}/task/{pid}/children")
-    every = [int(c) for task in Path(f"/proc/{pid}/task").iterdir() for c in (task / "children").read_text().split()]
+    try:
+        tasks = list(Path(f"/proc/{pid}/task").iterdir())
+    except (FileNotFoundError, ProcessLookupError):  # so has the process
+        return []
+    every = [c for task in tasks for c in children(task)]
     return every + [g for c in every for g in below(c)]
 
 def say(*words):

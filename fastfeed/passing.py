@@ -199,6 +199,7 @@ class Pass:
         of_thread.append(weakref.ref(self))
         self.loop = log.timeline.loop(self._key, name=loop.name, kind=loop.kind, thread=thread)
         self.loop.thread, self.loop.where, self.loop.buffer = thread, where, loop.buffer
+        self.loop.tells = loop.tells
         (log.inner.discard if self._outer is None else log.inner.add)(id(self.loop))
         self._follows = log.ended.get(self._key)
 

@@ -5,7 +5,7 @@ All times are seconds of time.perf_counter. Appending to a list is atomic, so th
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -60,6 +60,7 @@ class Loop:
     steps: list[Step] = field(default_factory=list)
     leaves: tuple[Leaf, ...] = ()  # of a batch
     note: str = ""  # what the reader of a report should know
+    tells: Callable[[], str] | None = None  # the same, of the moment when it is asked
 
 
 class Timeline:

@@ -65,6 +65,7 @@ class Task:
     pickling: float = 0.0
     exit: str = ""  # how it ended, if it did: "exit code 1", "SIGKILL", or the traceback of a thread
     threads: int = 1  # of a child process
+    producers: int = 1  # that are one task: `busy` is what one of them does, seconds are those of all
     sampled: bool = True  # False: its stacks could not be read
 
     def share(self, *states: str) -> float:

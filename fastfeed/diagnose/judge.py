@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fastfeed.diagnose import signals
-from fastfeed.diagnose.advice import Facts, advice_of
+from fastfeed.diagnose.advice import advice_of
 from fastfeed.diagnose.causes import causes_of, losses_of, to_producers
 from fastfeed.diagnose.ceiling import ceiling_of, speedup_of
 from fastfeed.diagnose.diagnosis import CODES, Cause, Diagnosis, Figures, Recommendation
 from fastfeed.diagnose.evidence import Evidence
+from fastfeed.diagnose.facts import Facts
 from fastfeed.diagnose.figures import Rows, figures_of, rows_of, without_unnamed
 from fastfeed.diagnose.makers import makers_of
 

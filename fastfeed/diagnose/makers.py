@@ -51,6 +51,8 @@ class Makers:
     faulting: float = 0.0  # share of their CPU seconds that first touches of pages take
     place: Place | None = None
     place_share: float = 0.0
+    in_framework: bool = False  # whether they are threads of tf.data, several at once
+    function_share: float = 0.0  # of the samples in lines of the user's, those in the place's function, or below it
 
     @property
     def known(self) -> bool:
@@ -118,15 +120,15 @@ def _trainer(evidence: Evidence, made: list[Part]) -> Makers:
 
 def _producers(tasks: list[Task], *, own: int | None) -> Makers:
     where = "threads" if any(task.pid == own for task in tasks) else "processes"
-    weights = [task.wall_s * max(1e-6, 1 - task.share(*IDLE)) for task in tasks]
+    weights = [task.producers * task.wall_s * max(1e-6, 1 - task.share(*IDLE)) for task in tasks]
     total = sum(weights) or 1.0
     busy = _mean([_active(task.busy) for task in tasks], [w / total for w in weights])
-    walls = sum(task.wall_s for task in tasks) or 1.0
+    walls = sum(task.producers * task.wall_s for task in tasks) or 1.0
     tops = [(task.top(), weight) for task, weight in zip(tasks, weights, strict=True)]
     best = max(((top, weight) for top, weight in tops if top), key=lambda pair: pair[1], default=None)
     return Makers(
         where,
-        len(tasks),
+        sum(task.producers for task in tasks),
         busy,
         active=total / walls if total > 1e-6 else 0.0,
         cpu_s=sum(task.cpu_s for task in tasks),
@@ -136,7 +138,17 @@ def _producers(tasks: list[Task], *, own: int | None) -> Makers:
         faulting=_faulting(tasks),
         place=best[0][0] if best else None,
         place_share=best[0][1] if best else 0.0,
+        function_share=_within(tasks, best[0][0]) if best else 0.0,
+        in_framework=any(task.producers > 1 for task in tasks),
     )
+
+
+def _within(tasks: list[Task], place: Place) -> float:
+    """Of the samples that are in the user's lines, those in the function of a place, or in what it calls."""
+    stacks = [(stack, count) for task in tasks for stack, count in task.stacks.items() if any(p.users for p in stack)]
+    function = place[:2]
+    found = sum(count for stack, count in stacks if any(one[:2] == function for one in stack))
+    return found / max(1, sum(count for _, count in stacks))
 
 
 def _native(evidence: Evidence) -> Makers | None:

@@ -108,7 +108,7 @@ class Watcher:
 
     def _evidence(self, seen: Seen) -> Evidence:
         sampler = self._sampler
-        loop = seen.loop or self._repeated()
+        loop = _told(seen.loop or self._repeated())
         tasks = sampler.tasks()
         late_s, late_p90_s = sampler.lock()
         parts = sampler.parts(loop.thread, loop.where or None) if loop is not None else ()
@@ -140,6 +140,13 @@ class Watcher:
         """The loop of a script that no hook knows."""
         loop = self._sampler.repeated()
         return None if loop is None else replace(loop, thread=loop.thread or threading.main_thread().ident or 0)
+
+
+def _told(loop: Loop | None) -> Loop | None:
+    """With what its feed says of itself now."""
+    if loop is None or loop.tells is None:
+        return loop
+    return replace(loop, note="; ".join(filter(None, (loop.note, loop.tells()))), tells=None)
 
 
 def _ranked(path: Path | None, rank: int | None) -> Path | None:

@@ -36,12 +36,19 @@ def foreign(tid: int, moments: Iterable[int]) -> ThreadLog:
 
 
 @pytest.mark.parametrize(
-    ("second", "idle"), [(range(0, 50), 0.5), (range(50, 100), 0.0), (range(25, 75), 0.25), (range(0), 0.5)]
+    ("second", "idle", "producers"),
+    [
+        (range(0, 50), 0.5, 2),
+        (range(50, 100), 0.0, 1),
+        (range(25, 75), 0.5, 2),
+        (range(0), 0.5, 1),
+        (range(49, 51), 0.48, 1),  # takes over from the other
+    ],
 )
-def test_threads_that_come_and_go_are_idle_while_none_of_them_is_seen(second: range, idle: float) -> None:
-    """Two that work at once may leave as much time idle as one alone."""
+def test_threads_that_come_and_go_are_idle_while_they_are_not_seen(second: range, idle: float, producers: int) -> None:
+    """As many producers as work at once; what one of them does not work, it is asked for nothing."""
     (task,) = thread_tasks([foreign(1, range(50)), foreign(2, second)], cast())
-    assert task.role == ev.PRODUCER
+    assert (task.role, task.producers) == (ev.PRODUCER, producers)
     assert task.share(ev.FULL) == pytest.approx(idle, abs=0.01)
     assert task.share(ev.SLEEP) == pytest.approx(1 - idle, abs=0.01)
 

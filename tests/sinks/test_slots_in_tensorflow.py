@@ -52,4 +52,6 @@ def test_tensors_of_a_dataset_keep_theirs() -> None:
         kept = list(dataset)
         assert [int(tensor[0, 0]) for tensor in kept] == list(range(200))
         assert all(bool(tf.reduce_all(tensor == tensor[0, 0])) for tensor in kept)
-        assert runner.snapshot().consumed.copied > 0, "more are kept than there are slots"
+        snapshot = runner.snapshot()
+        # TensorFlow 2.18 copies arrays itself, and lends no slot.
+        assert snapshot.consumed.copied > 0 or not snapshot.slots.lent, "more are kept than there are slots"

@@ -123,17 +123,9 @@ class ManySteps(Steps):
 
     def _whole(self, plain: Any, iterator: Any) -> Any:
         """A call that nobody looks into."""
-        begin_s = time.perf_counter()
-        thread = threading.get_ident()
-        self.context.asking[thread] = begin_s
-        try:
-            result = plain(iterator)
-            settle(result, behind=self._behind)
-        finally:
-            self.context.asking.pop(thread, None)
-        duration = time.perf_counter() - begin_s
+        result, begin_s, duration = self.timed(plain, iterator, behind=self._behind)
         if self._calls == 1:
-            self.context.timeline.marks.append(Mark("compile", begin_s, begin_s + duration, self._name))
+            self.compiled(begin_s, duration)
         self._note(begin_s, self.excess.wait_s(duration))
         return result
 

@@ -56,6 +56,21 @@ class Steps:
             many = f"steps_per_execution={self._executes}: a call makes so many, each given an equal part of its time"
             loop.note = f"{loop.note}; {many}".strip("; ")
 
+    def timed(self, plain: Any, iterator: Any, *, behind: bool) -> tuple[Any, float, float]:
+        """A call that nobody looks into: its result, when it began, and the seconds that it took."""
+        thread = threading.get_ident()
+        begin_s = self.context.asking[thread] = time.perf_counter()
+        try:
+            result = plain(iterator)
+            settle(result, behind=behind)
+        finally:
+            self.context.asking.pop(thread, None)
+        return result, begin_s, time.perf_counter() - begin_s
+
+    def compiled(self, begin_s: float, duration: float) -> None:
+        """A call was the first, which traces."""
+        self.context.timeline.marks.append(Mark("compile", begin_s, begin_s + duration, self._name))
+
     def add(self, begin_s: float, wait_s: float, *, free: bool = False) -> None:
         """A step that began then has just ended."""
         end_s = time.perf_counter()
@@ -186,17 +201,9 @@ class TensorFlowSteps(Steps):
 
     def _plain(self, plain: Any, iterator: Any, *, compiles: bool = False) -> Any:
         """A step that nobody looks into: what is longer than usual was waiting."""
-        begin_s = time.perf_counter()
-        thread = threading.get_ident()
-        self.context.asking[thread] = begin_s
-        try:
-            result = plain(iterator)
-            settle(result, behind=self._behind)
-        finally:
-            self.context.asking.pop(thread, None)
-        duration = time.perf_counter() - begin_s
+        result, begin_s, duration = self.timed(plain, iterator, behind=self._behind)
         if compiles:
-            self.context.timeline.marks.append(Mark("compile", begin_s, begin_s + duration, self._name))
+            self.compiled(begin_s, duration)
         elif not self._broken:
             self.found().waits = "modelled"
         self.add(begin_s, 0.0 if self._broken else self._excess.wait_s(duration))

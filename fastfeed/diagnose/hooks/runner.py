@@ -90,8 +90,25 @@ def _pass(of: Any, context: Context) -> Pass:
     steps.copies = not options.processes
     steps.note = partial(_noted, weakref.ref(runner))
     steps.idle = _Idle(weakref.ref(runner))
+    steps.loop.tells = partial(_stages, weakref.ref(runner))
     runner.__dict__[STEPS] = steps
     return steps
+
+
+def _stages(ref: weakref.ref[Any]) -> str:
+    """What the runner's own counters say of its stages, from its first batch on."""
+    runner = ref()
+    seen = runner.snapshot() if runner is not None else None
+    if seen is None or not seen.produced.batches:
+        return ""
+    made, count = seen.produced, len(seen.producers)
+    total_s = max(1e-9, made.busy_s + made.wait_in_s + made.wait_out_s)
+    size = f"{made.nbytes / made.batches / 1e6:.3g} MB"
+    who = f"{count} producer{'s' * (count > 1)} made {made.batches} batches of {size}"
+    return (
+        f"{who}, each {made.busy_s / made.batches * 1e3:.3g} ms in your code, and were before a full buffer for "
+        f"{made.wait_out_s / total_s:.0%} of their time; {seen.depth} batches are ready"
+    )
 
 
 class _Idle:

@@ -23,6 +23,7 @@ PLUMBING_NAMES = ("QueueFeederThread", "fastfeed-", "ExecutorManager", "ThreadPo
 ENOUGH_LOOKS = 50  # of py-spy at the lock's holder
 STILL_PER_S = 0.5  # voluntary switches: who wakes up more seldom makes no batches, or no more
 STILL_CPU = 0.01
+MOST = 0.95  # quantile of how many threads work at once: the rest are moments at which one takes over from another
 WAITS = (ev.LOCK, ev.EMPTY, ev.PIPE, ev.SOCKET, ev.OTHER)  # how a trainer waits for a batch
 
 
@@ -118,8 +119,8 @@ def task_of(log: ThreadLog, cast: Cast) -> Task:
 
 
 def _merged(logs: Sequence[ThreadLog], cast: Cast, *, name: str) -> Task:
-    """Threads that have Python frames only while they run the user's function, as one producer: while none of them
-    does, nobody asks for a batch."""
+    """Threads that have Python frames only while they run the user's function, as so many producers as do so at once:
+    one that does not is asked for nothing."""
     wall_s = max(log.wall_s for log in logs)
     used = Counters()
     counts: Counter[str] = Counter()
@@ -127,15 +128,15 @@ def _merged(logs: Sequence[ThreadLog], cast: Cast, *, name: str) -> Task:
         used = used.plus(log.last.since(log.first))
         for look, count in log.looks.items():
             counts[cast.state(look, trainer=False)] += count
-    asked = len(set().union(*(log.moments for log in logs)))
-    units = max(sum(counts.values()) / max(asked, 1), 1.0)
-    counts[ev.FULL] += round(max(cast.samples - asked, 0) * units)
+    at_once = sorted(Counter(moment for log in logs for moment in log.moments).values())
+    units = at_once[int(MOST * (len(at_once) - 1))] if at_once else 1  # as many work where there is work for all
+    counts[ev.FULL] += max(cast.samples * units - sum(counts.values()), 0)
     held = sum(cast.held(log, 1.0) for log in logs)
     cpu, queued = used.cpu_s / wall_s / units, used.queued_s / wall_s / units
     task = _task(
         logs, cast, name=name, used=used, busy=states.shares(counts, cpu=cpu, queued=queued, python=held / units)
     )
-    return replace(task, role=ev.PRODUCER, threads=len(logs))
+    return replace(task, role=ev.PRODUCER, producers=units)
 
 
 def _task(logs: Sequence[ThreadLog], cast: Cast, *, name: str, used: Counters, busy: Mapping[str, float]) -> Task:

@@ -1,0 +1,245 @@
+"""For each cause the changes that take it away: which knob, which value, and what it is predicted to gain."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from fastfeed.diagnose import signals
+from fastfeed.diagnose.diagnosis import Cause, Recommendation
+from fastfeed.diagnose.evidence import DISK, LOCK, PRODUCER, TRAINER
+from fastfeed.diagnose.facts import Facts, profile_of
+from fastfeed.model import SPREAD_ALONE, Prediction, Producers, predict
+
+CANDIDATES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
+ENOUGH = 0.95  # of the best rate: more producers are not worth it
+SPINNING = 0.6  # 6 runnable threads a core cost 3 times the work, 7 of them 2.8 to 3.4 times, where it was measured
+WORTH = 1.03  # a gain below it is none
+SURE = (0.1, 0.1)  # below and above: where a loss simply goes away
+PREPARE = "prepare batches in the producers, ahead of the step, and not on the training thread"
+UNSURE = (0.15, 0.4)  # where nobody knows how much of it does
+UNKNOWN = (0.6, 0.6)  # where nothing that was seen says what the change leaves
+CALL_S = 5e-4  # a call of a small compiled step: 0.3 to 0.8 ms with TensorFlow, where it was measured
+RARELY, MANY = 100, 10
+
+
+def _more_producers(cause: Cause, facts: Facts) -> list[Recommendation]:
+    """Threads where they help, worker processes where the lock is held: as many as gain something."""
+    makers = facts.makers
+    prepared = facts.rows.share(facts.rows.converted)
+    if cause.code == "input.serial" and prepared >= signals.LEAST:
+        speedup = min(_gone(prepared), facts.most / facts.now)
+        return [_gain(PREPARE, ("threads", str(facts.evidence.threads)), speedup=speedup, spread=UNSURE)]
+    if makers is None or not makers.known:
+        return []
+    python = makers.python >= max(makers.native, makers.waiting)
+    held = cause.code == "input.gil" or (cause.code == "input.serial" and python)
+    processes = held or makers.where == "processes"
+    profile = profile_of(facts)
+    most = profile.cores if held else 4 * profile.cores if processes else CANDIDATES[-1]
+    sizes = [n for n in CANDIDATES if n <= most]
+    found = {n: predict(profile, Producers(1, n) if processes else Producers(n)) for n in sizes}
+    now = facts.now
+    if makers.where == ("processes" if processes else "threads") and signals.noisy(facts.evidence):
+        # The model gives them all cores: what it says of as many as there are is what others take, and no gain of more.
+        as_many = Producers(1, makers.count) if processes else Producers(makers.count)
+        now = max(now, predict(profile, as_many).rate)
+    best = max(one.rate for one in found.values())
+    if best < WORTH * now:
+        return []
+    count = next(n for n in sizes if found[n].rate >= ENOUGH * best)
+    knob = "processes" if processes else "threads"
+    if makers.where == "native":
+        knob, change = (
+            "num_parallel_calls",
+            "let tf.data work in parallel: num_parallel_calls=tf.data.AUTOTUNE, prefetch",
+        )
+    elif makers.in_framework and not processes:
+        knob, change = "num_parallel_calls", f"num_parallel_calls {makers.count} -> {count}"
+    elif makers.where == "trainer" or (held and makers.where == "threads"):
+        names = {"threads": "threads, ahead of the step", "processes": "worker processes"}
+        change = f"make the batches in {count} {names[knob] if count > 1 else names[knob].replace('threads', 'thread')}"
+    else:
+        change = f"{knob} {makers.count} -> {count}"
+    why = _limits(found, count, now=now)
+    if held and makers.where != "processes":
+        why = f"threads cannot help: {makers.python:.0%} of the work holds the interpreter lock, or waits for it. {why}"
+    if makers.share(LOCK) >= 0.3:
+        why += "; only if they stop waiting for a lock of their own"
+    return [_gain(change, (knob, str(count)), speedup=found[count].rate / now, spread=SPREAD_ALONE, why=why)]
+
+
+def _limits(found: dict[int, Prediction], count: int, *, now: float) -> str:
+    """What fewer would give, and what the limit is then."""
+    fewer = [n for n in found if n < count and found[n].rate >= WORTH * now]
+    less = f"{fewer[-1]} give{'s' * (fewer[-1] == 1)} {found[fewer[-1]].rate / now:.1f}x, " if fewer else ""
+    return f"{less}with {count} the limit is {found[count].limit}; more gains nothing"
+
+
+def _gain(
+    change: str, knob: tuple[str, str], *, speedup: float, spread: tuple[float, float], why: str = ""
+) -> Recommendation:
+    speedup = max(1.0, speedup)
+    interval = max(1.0, speedup * (1 - spread[0])), speedup * (1 + spread[1])
+    return Recommendation(change, *knob, speedup, interval, why)
+
+
+def _lighter(facts: Facts, fraction: float) -> float:
+    """The speed-up where a batch costs its producers so much less."""
+    makers = facts.makers
+    if makers is None:
+        return 1.0
+    if makers.where == "trainer":
+        return 1 / max(1e-3, 1 - fraction * facts.rows.share(facts.rows.wait + facts.rows.boundary))
+    return max(1.0, min(facts.most / facts.now, 1 / max(1e-3, 1 - fraction)))
+
+
+def _gone(share: float) -> float:
+    return 1 / max(1e-3, 1 - share)
+
+
+def _disk(cause: Cause, facts: Facts) -> list[Recommendation]:
+    fraction = facts.makers.share(DISK) if facts.makers is not None else 0.0
+    read, used = signals.read_nbytes(facts.evidence, facts.now), signals.used_nbytes(facts.evidence)
+    found = _more_producers(cause, facts)
+    if used and read > signals.WASTED * used and facts.makers is not None:
+        # What the reading function does it does to bytes that nobody uses: into the page cache, out of it, copied.
+        change = f"read only what is used: {read / 1e6:.3g} MB are read for a batch of {used / 1e6:.2g} MB"
+        line, whole = (share * (1 - used / read) for share in (fraction, max(fraction, facts.makers.function_share)))
+        least, speedup = _lighter(facts, line), _lighter(facts, whole)
+        spread = (max(UNSURE[0], 1 - least / speedup), UNSURE[1])
+        found.append(_gain(change, ("cache", "what is used"), speedup=speedup, spread=spread))
+    cache = _gain(
+        "keep the data in memory, or in fewer and larger files that are read in order",
+        ("cache", "memory"),
+        speedup=_lighter(facts, fraction),
+        spread=UNSURE,
+    )
+    return [*found, cache]
+
+
+def _cpu(cause: Cause, facts: Facts) -> list[Recommendation]:
+    """More producers, as long as there are cores; then only less work helps."""
+    half = _gain(
+        "make a batch cost half: smaller images, cheaper operations, results that are kept; or take more cores",
+        ("work", "half"),
+        speedup=_lighter(facts, 0.5),
+        spread=UNSURE,
+    )
+    return _more_producers(cause, facts) or [half]
+
+
+def _copy(cause: Cause, facts: Facts) -> list[Recommendation]:
+    makers, loop = facts.makers, facts.evidence.loop
+    dtypes = {leaf.dtype for leaf in loop.leaves} if loop is not None else set()
+    knob = ("dtypes", "float32" if "float64" in dtypes else "uint8")
+    change = (
+        "make arrays of the final dtype once, into memory that is used again (out=); send uint8, cast on the device"
+    )
+    if "float64" in dtypes:
+        change = "make float32 instead of float64 (dtypes='float32' casts in the producers), without lists between"
+    if facts.rows.share(facts.rows.converted) >= signals.LEAST:
+        return [_gain(change, knob, speedup=_gone(cause.share), spread=UNSURE)]
+    fraction = max(makers.copying, makers.faulting) if makers is not None else 0.0
+    return [_gain(change, knob, speedup=_lighter(facts, fraction), spread=UNSURE), *_more_producers(cause, facts)]
+
+
+def _ipc(cause: Cause, facts: Facts) -> list[Recommendation]:
+    makers = facts.makers
+    speedup = _lighter(facts, 0.3 if makers is None else max(0.3, signals.pickling(facts.evidence, makers)))
+    if makers is not None and signals.handed_over(facts.evidence, makers) >= signals.HANDS_OVER:
+        speedup = min(_gone(cause.share), facts.most / facts.now)  # the producers have time to spare
+    change = "pass batches through shared memory instead of pickling them: FeedRunner(..., processes=)"
+    count = facts.makers.count if facts.makers is not None else facts.evidence.machine.cores
+    return [_gain(change, ("processes", str(count)), speedup=speedup, spread=UNSURE)]
+
+
+def _crowd(cause: Cause, facts: Facts) -> list[Recommendation]:
+    """Native pools in many producers keep each other from the cores; more producers than cores alone cost little."""
+    cores, makers, pools = facts.evidence.machine.cores, facts.makers, list(facts.evidence.pools)
+    inner = [task.threads for task in facts.evidence.tasks if task.role == PRODUCER and task.threads > 2]
+    if inner and not pools:
+        pools = ["native libraries"]
+    crowd = max(1.0, facts.evidence.machine.runnable / cores)
+    speedup = min(facts.most / facts.now, crowd**SPINNING) if pools else 1.05
+    found = []
+    for name in pools:
+        knob = ("cv2.setNumThreads", "0") if name == "OpenCV" else ("OMP_NUM_THREADS", "1")
+        change = f"one thread for {name} in each producer: {'='.join(knob)}"
+        found.append(_gain(change, knob, speedup=speedup, spread=UNSURE))
+    if makers is not None and makers.count > cores and makers.where in ("threads", "processes"):
+        change = f"lower {makers.where} to {cores}: you are oversubscribed"
+        found.append(_gain(change, (makers.where, str(cores)), speedup=speedup, spread=UNSURE))
+    return found
+
+
+def _straggler(cause: Cause, facts: Facts) -> list[Recommendation]:
+    change = "deliver what is ready first (order='any'), or make more batches ahead (memory=, a larger prefetch)"
+    if facts.makers is not None and facts.makers.in_framework:
+        change = "deliver what is ready first (options.deterministic = False), or make more batches ahead (prefetch)"
+    return [_gain(change, ("order", "any"), speedup=_gone(cause.share), spread=SURE)]
+
+
+def _epoch_gap(cause: Cause, facts: Facts) -> list[Recommendation]:
+    change = "keep the workers between epochs (persistent_workers=True; a FeedRunner makes the next epoch ahead)"
+    return [_gain(change, ("epochs", "warm workers"), speedup=_gone(cause.share), spread=SURE)]
+
+
+def _pause(cause: Cause, facts: Facts) -> list[Recommendation]:
+    what = ", ".join(sorted({name for _, _, name in facts.rows.pauses if name})) or "the work between steps"
+    change = f"do it less often, or beside the training: {what}"
+    return [_gain(change, ("every", "10x the steps"), speedup=_gone(0.9 * cause.share), spread=SURE)]
+
+
+def _noise(cause: Cause, facts: Facts) -> list[Recommendation]:
+    names = ", ".join(name for name, _ in facts.evidence.machine.noisy[:3]) or "other processes"
+    return [
+        _gain(f"leave the cores to the training: {names}", ("cores", "free"), speedup=_gone(cause.share), spread=UNSURE)
+    ]
+
+
+def _host(cause: Cause, facts: Facts) -> list[Recommendation]:
+    """What lies between the steps can go; a step of many small calls can become one call, which costs CALL_S."""
+    lines = [part for part in facts.evidence.parts if part.kind == "host"]
+    between = min(cause.share, max(facts.rows.share(facts.rows.host), sum(part.share for part in lines)))
+    if between >= 0.5 * cause.share:
+        where = max(lines, key=lambda part: part.share).place if lines else _busiest(facts)
+        change = f"do what lies between the steps every {RARELY} steps, or beside the training: {where}"
+        gone = (1 - 1 / RARELY) * between
+        return [_gain(change, ("every", f"{RARELY} steps"), speedup=_gone(gone), spread=UNSURE)]
+    loop = facts.evidence.loop
+    if loop is not None and loop.kind == "keras":
+        change = f"{MANY} steps in a call: steps_per_execution={MANY}; or larger batches"
+        gone = (1 - 1 / MANY) * cause.share
+        return [_gain(change, ("steps_per_execution", str(MANY)), speedup=_gone(gone), spread=UNKNOWN)]
+    change = "one call for the whole step (tf.function, jax.jit, torch.compile), or larger batches"
+    now = facts.rows.seconds / max(1, facts.figures.steps)
+    speedup = now / (max(0.0, 1 - cause.share) * now + CALL_S)
+    return [_gain(change, ("compile", "the step"), speedup=speedup, spread=UNKNOWN)]
+
+
+def _busiest(facts: Facts) -> str:
+    """The script's own line in which the training thread is most."""
+    trainer = next((task for task in facts.evidence.tasks if task.role == TRAINER), None)
+    top = trainer.top() if trainer is not None else None
+    return str(top[0]) if top is not None and top[0].users else "callbacks, metrics, logs"
+
+
+def nothing(cause: Cause, facts: Facts) -> list[Recommendation]:
+    return []
+
+
+BY_CODE: dict[str, Callable[[Cause, Facts], list[Recommendation]]] = {
+    "input.serial": _more_producers,
+    "input.latency": _more_producers,
+    "input.gil": _more_producers,
+    "input.cpu": _cpu,
+    "input.disk": _disk,
+    "input.copy": _copy,
+    "input.ipc": _ipc,
+    "input.oversubscribed": _crowd,
+    "input.straggler": _straggler,
+    "input.epoch_gap": _epoch_gap,
+    "pause.periodic": _pause,
+    "external.noise": _noise,
+    "step.host": _host,
+}

@@ -1,0 +1,75 @@
+"""What a change is predicted to gain, where it follows from what was seen of the loop."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from fastfeed.diagnose.evidence import DISK, FULL, NATIVE, PYTHON, SLEEP, Part, Place
+from fastfeed.diagnose.judge import judge
+from fastfeed.timeline import Leaf, Mark
+from tests.diagnose.evidences import CALL, evidence, loop_of, producers, trainer
+
+LIBRARY = Place("call", "framework.py", 7, users=False)
+READS = [Place("row", "rows.py", line, users=True) for line in (3, 4, 5)]
+
+
+def test_work_between_the_steps_is_named_and_gains_what_it_took() -> None:
+    journal = Place("journal", "train.py", 12, users=True)
+    loop = loop_of([0.01] * 100, 30.0)
+    marks = [Mark("callback", s.begin_s + 0.002, s.end_s - 0.001, "Journal") for s in loop.steps]
+    own = trainer({PYTHON: 1.0}, stacks={(CALL, journal): 90, (CALL, LIBRARY): 10})
+    (best,) = judge(evidence(loop, (own,), marks=marks)).recommendations
+    assert best.knob == "every"
+    assert str(journal) in best.change
+    assert best.predicted_speedup == pytest.approx(1 / (1 - 0.99 * 0.9), rel=0.05)
+
+
+def test_a_step_of_many_small_calls_becomes_one_call() -> None:
+    lines = {(CALL, Place("call", "framework.py", number, users=False)): 5 for number in range(20)}
+    own = trainer({PYTHON: 0.6, NATIVE: 0.4}, stacks=lines)
+    loop = loop_of([0.01] * 100, 20.0, buffer=None)
+    (best,) = judge(evidence(loop, (own,), parts=(Part("step", CALL, 1.0),))).recommendations
+    assert best.knob == "compile"
+    assert 15 < best.predicted_speedup < 45, "what is left is a call, and what was no part of the step"
+    assert best.interval[0] < 0.5 * best.predicted_speedup, "nothing that was seen says what a compiled step takes"
+    loop.kind = "keras"
+    (best,) = judge(evidence(loop, (own,), parts=(Part("step", CALL, 1.0),))).recommendations
+    assert best.knob == "steps_per_execution"
+
+
+@pytest.mark.parametrize("used", [4096, 24 << 20])
+def test_a_function_that_reads_what_nobody_uses(used: int) -> None:
+    """24 MB are read for a batch, in three lines of one function, which the rest of the batch takes a tenth of."""
+    stacks = {(CALL, line): 30 for line in READS} | {(CALL, Place("other", "rows.py", 9, users=True)): 10}
+    made = producers(2, {DISK: 0.3, NATIVE: 0.7}, pid=200, stacks=stacks)
+    loop = loop_of([30.0] * 200)
+    loop.leaves = (Leaf("batch", "uint8", (used,), "array"),)
+    given = evidence(loop, (trainer(), *made))
+    rate = 200 / (loop.steps[-1].end_s - loop.steps[0].begin_s)
+    read = replace(given.machine, disk_read_nbytes_s=rate * (24 << 20))
+    found = judge(replace(given, machine=read))
+    assert found.verdict == "input.disk"
+    change = next((one for one in found.recommendations if one.value == "what is used"), None)
+    if used > 4096:
+        assert change is None
+    else:
+        assert change is not None
+        assert change.predicted_speedup > 0.95 * min(10.0, found.speedup_if_input_free)
+        assert change.interval[0] < 1 / (1 - 0.35), "at least what waits for the disk goes"
+
+
+@pytest.mark.parametrize("straggles", [True, False])
+def test_calls_of_tf_data_in_order_wait_for_the_one_that_takes_long(straggles: bool) -> None:
+    """Four at once, of which three stand still while one is late; where all are as slow, more of them help."""
+    waits = [900.0 if number % 40 == 7 else 0.5 for number in range(400)] if straggles else [30.0] * 400
+    busy = {SLEEP: 0.4, FULL: 0.6} if straggles else {SLEEP: 0.99, FULL: 0.01}
+    calls = [replace(task, producers=4) for task in producers(1, busy)]
+    found = judge(evidence(loop_of(waits), (trainer(), *calls)))
+    if straggles:
+        assert found.verdict == "input.straggler"
+    else:
+        assert found.verdict == "input.latency"
+        assert found.recommendations[0].knob == "num_parallel_calls"
+        assert found.recommendations[0].change.startswith("num_parallel_calls 4 -> ")

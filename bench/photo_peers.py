@@ -25,8 +25,9 @@ class Files:
     def __len__(self) -> int:
         return len(self._files) * self._times
 
-    def __getitem__(self, index: int) -> tuple[np.ndarray, np.int64]:
-        return np.fromfile(self._files[index % len(self._files)], np.uint8), np.int64(index)
+    def __getitem__(self, index: int) -> tuple[bytes, np.int64]:
+        with open(self._files[index % len(self._files)], "rb", buffering=0) as file:
+            return file.read(), np.int64(index)
 
 
 def _fed(work: Work, **options: Any) -> Iterator[Iterator[Batch]]:

@@ -24,6 +24,7 @@ def moved(boxes: Any, spec: Augment, *, row: Sequence[float], size: Size) -> Box
     for placed in spec.program:
         at, size = _step(at, placed.step, numbers=row[placed.numbers], size=size)
     found: Boxes = at.astype(np.float32)
+    found[(found[:, 2] <= found[:, 0]) | (found[:, 3] <= found[:, 1])] = 0  # in float32 there may be no area left
     return found
 
 

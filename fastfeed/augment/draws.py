@@ -6,13 +6,17 @@ from collections.abc import Iterable
 
 MASK = 2**64 - 1
 GOLDEN = 0x9E3779B97F4A7C15  # splitmix64: Steele, Lea, Flood, "Fast splittable pseudorandom number generators" (2014)
+FIRST, SECOND = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 
 
 def key_of(parts: Iterable[int]) -> int:
     """64 bits that stand for a record: such as (seed, epoch, index)."""
     key = 0
     for part in parts:
-        key = _mixed((key ^ (part & MASK)) + GOLDEN)
+        bits = ((key ^ (part & MASK)) + GOLDEN) & MASK
+        bits = ((bits ^ (bits >> 30)) * FIRST) & MASK
+        bits = ((bits ^ (bits >> 27)) * SECOND) & MASK
+        key = bits ^ (bits >> 31)
     return key
 
 
@@ -26,12 +30,7 @@ class Draws:
 
     def next(self) -> float:
         """The next number, with 53 bits."""
-        self._at = (self._at + GOLDEN) & MASK
-        return (_mixed(self._at) >> 11) * 2.0**-53
-
-
-def _mixed(bits: int) -> int:
-    bits &= MASK
-    bits = ((bits ^ (bits >> 30)) * 0xBF58476D1CE4E5B9) & MASK
-    bits = ((bits ^ (bits >> 27)) * 0x94D049BB133111EB) & MASK
-    return bits ^ (bits >> 31)
+        bits = self._at = (self._at + GOLDEN) & MASK
+        bits = ((bits ^ (bits >> 30)) * FIRST) & MASK  # written out twice: behind a decoder every call is a slow one
+        bits = ((bits ^ (bits >> 27)) * SECOND) & MASK
+        return ((bits ^ (bits >> 31)) >> 11) * 2.0**-53

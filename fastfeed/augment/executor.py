@@ -10,16 +10,17 @@ from fastfeed.collate import Allocate, Pad
 
 
 class Executor(Protocol):
-    """What a producer does to records, and how it makes batches of what they become."""
+    """What a producer does to records, and how it makes batches of what they become. Either of the first two raises
+    BadImage, and SpecError for what the spec does not fit."""
 
-    def record(self, record: Any, key: int, *, place: str) -> Any:
-        """What the record at `place` becomes with the draws of `key`, for `collated`.
+    def begun(self, record: Any, key: int, *, place: str) -> Any:
+        """What is known of the record at `place` before its images are decoded, with the draws of `key`; for `made`."""
 
-        Raises BadImage, and SpecError for what the spec does not fit.
-        """
+    def made(self, begun: Any) -> Any:
+        """What the record becomes, for `collated`."""
 
     def collated(self, made: Sequence[Any], pad: Pad, *, place: str, allocate: Allocate, lengths: bool) -> Any:
-        """One batch of what `record` gave, and for each leaf which of its record's axes varied, as `collate`.
+        """One batch of what `made` gave, and for each leaf which of its record's axes varied, as `collate`.
 
         `lengths`: as (batch, shapes of its records).
         """
@@ -41,8 +42,12 @@ class _Packing:
     def __init__(self, spec: Augment, *, threads: bool) -> None:
         from fastfeed.augment import packing
 
-        self.record = packing.Packer(spec, threads=threads).record
+        self.begun = packing.Packer(spec, threads=threads).record
         self._collated = packing.collated
+
+    def made(self, begun: Any) -> Any:
+        """There is no more to be done."""
+        return begun
 
     def collated(self, made: Sequence[Any], pad: Pad, *, place: str, allocate: Allocate, lengths: bool) -> Any:
         """Shapes of records are known where they are augmented, and not here."""

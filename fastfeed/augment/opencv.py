@@ -7,16 +7,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fastfeed.augment.beside import beside
 from fastfeed.augment.boxes import moved
 from fastfeed.augment.geometry import Decode
 from fastfeed.augment.headers import Encoded, Header, read_header
 from fastfeed.augment.labels import mix, one_hot
-from fastfeed.augment.opencv_steps import Do, Image, Row, doer, named
+from fastfeed.augment.opencv_steps import Image, chain
 from fastfeed.augment.opencv_values import Values
-from fastfeed.augment.spec import Augment, Placed, Targets
-from fastfeed.augment.steps import Blend
+from fastfeed.augment.spec import Augment, Targets
+from fastfeed.augment.steps import Blend, Size
 from fastfeed.augment.values import OneHot
-from fastfeed.collate import Allocate, Pad, collate, lengths_of
+from fastfeed.collate import Allocate, Blank, Pad, collate, lengths_of
 from fastfeed.errors import BadImage, MissingExtra, SpecError
 from fastfeed.structure import Structure, describe, leaves_of, paths_of, rebuild, structure_of
 
@@ -35,8 +36,29 @@ class _Known(NamedTuple):
     names: list[str]  # of the leaves
 
 
+class Begun(NamedTuple):
+    """A record before it is decoded: its leaves, of which images are pixels where they were, and their plan."""
+
+    known: _Known
+    leaves: list[Any]
+    key: int
+    sizes: list[Size]
+    rows: list[list[float]]
+
+
+class Made(NamedTuple):
+    """A record whose images (`at`) are pixels still, whose values are made where the batch is: `blanks` what of each.
+    `share` is what Mixup leaves of the record."""
+
+    structure: Structure
+    leaves: list[Any]
+    at: tuple[int, ...]
+    blanks: list[Blank]
+    share: float
+
+
 class OpenCV:
-    """Gives augmented records. `crowded`: other producers work in this process, so that OpenCV should not start threads
+    """Augments records. `crowded`: other producers work in this process, so that OpenCV should not start threads
     of its own for single images; it can only be told for the whole process."""
 
     def __init__(self, spec: Augment, *, crowded: bool = False) -> None:
@@ -45,20 +67,30 @@ class OpenCV:
         self._spec = spec
         self._move = chain(spec.program)
         self._move_mask = chain(spec.program, mask=True)
-        self._finish = Values(spec)
+        self._values = Values(spec)
         self._one_hot = next((op for op in spec.operations if isinstance(op, OneHot)), None)
         self._blend = next((placed.start for placed in spec.program if isinstance(placed.step, Blend)), None)
         self._known: _Known | None = None
 
-    def record(self, record: Any, key: int, *, place: str = "") -> tuple[Any, float]:
-        """The record with its images, masks, boxes and labels as the spec makes them, and the share of it that Mixup
-        leaves. The same key gives the same. Raises BadImage, and SpecError for what is no image or cannot be done."""
-        (structure, targets, names), leaves = self._leaves(record)
+    def begun(self, record: Any, key: int, *, place: str = "") -> Begun:
+        """What can be known without decoding; the same key gives the same draws. Raises BadImage for what is none by
+        its header, and SpecError for what is no image."""
+        known, leaves = self._leaves(record)
+        sizes = [size_of(leaves[n], self._spec, name=known.names[n]) for n in known.targets.images]
+        return Begun(known, leaves, key, sizes, self._spec.plan(key, sizes))
+
+    def made(self, begun: Begun) -> Made:
+        """The record with its masks, boxes and labels as the spec makes them, and its images all but their values.
+        Raises BadImage, and SpecError for what cannot be done."""
+        (structure, targets, names), leaves, key, sizes, rows = begun
         images = [image_of(leaves[n], self._spec, name=names[n]) for n in targets.images]
-        sizes = [(image.shape[0], image.shape[1]) for image in images]
-        rows = self._spec.plan(key, sizes)
+        found = [(image.shape[0], image.shape[1]) for image in images]
+        if found != sizes:  # EXIF at an odd place, say
+            sizes, rows = found, self._spec.plan(key, found)
+        blanks = []
         for n, image, row in zip(targets.images, images, rows, strict=True):
-            leaves[n] = self._finish(self._move(image, row))
+            leaves[n] = _kept(self._move(image, row), image)
+            blanks.append(self._values.blank(leaves[n]))
         for n in targets.masks:
             mask = self._move_mask(mask_of(leaves[n], self._spec, name=names[n], size=sizes[0]), rows[0])
             leaves[n] = mask[:, :, None] if mask.ndim == 2 else mask
@@ -66,16 +98,42 @@ class OpenCV:
             leaves[n] = moved(leaves[n], self._spec, row=rows[0], size=sizes[0])
         if self._one_hot is not None and targets.labels is not None:
             leaves[targets.labels] = one_hot(leaves[targets.labels], self._one_hot)
-        return rebuild(structure, leaves), 1.0 if self._blend is None else rows[0][self._blend]
+        return Made(structure, leaves, targets.images, blanks, 1.0 if self._blend is None else rows[0][self._blend])
 
-    def collated(self, made: Sequence[Any], pad: Pad, *, place: str, allocate: Allocate, lengths: bool) -> Any:
-        """One batch, in which Mixup has blended each record with the next one; and which axes varied."""
-        records, shares = zip(*made, strict=True)
-        if lengths:
-            records = tuple((record, lengths_of(record)) for record in records)
-        batch, varied = collate(records, pad, place=place, allocate=allocate)
+    def whole(self, made: Made) -> Any:
+        """The record by itself, with the values of its images."""
+        leaves = list(made.leaves)
+        for n in made.at:
+            leaves[n] = self._values.of(leaves[n])
+        return rebuild(made.structure, leaves)
+
+    def collated(self, made: Sequence[Made], pad: Pad, *, place: str, allocate: Allocate, lengths: bool) -> Any:
+        """One batch, in which Mixup has blended each record with the next one; and which axes varied.
+
+        Values are made where the batch lies: to copy them there took three times as long as making them.
+        """
+        first = made[0]
+        if not lengths and all(one.structure == first.structure and one.blanks == first.blanks for one in made):
+            batch, varied = self._in_place(made, pad, place=place, allocate=allocate)
+        else:
+            records = [self.whole(one) for one in made]
+            if lengths:
+                records = [(record, lengths_of(record)) for record in records]
+            batch, varied = collate(records, pad, place=place, allocate=allocate)
         if self._blend is not None:
-            self._mix(batch[0] if lengths else batch, shares)
+            self._mix(batch[0] if lengths else batch, [one.share for one in made])
+        return batch, varied
+
+    def _in_place(self, made: Sequence[Made], pad: Pad, *, place: str, allocate: Allocate) -> Any:
+        """A batch of images that are all alike."""
+        first = made[0]
+        own = dict(zip(first.at, first.blanks, strict=True))
+        batch, varied, arrays = beside(
+            [one.leaves for one in made], own, structure=first.structure, pad=pad, place=place, allocate=allocate
+        )
+        for n, array in arrays.items():
+            for out, one in zip(array, made, strict=True):
+                self._values.write(one.leaves[n], out)
         return batch, varied
 
     def _mix(self, batch: Any, shares: Sequence[float]) -> None:
@@ -101,26 +159,22 @@ class OpenCV:
         return known, leaves
 
 
-def chain(program: Sequence[Placed], *, mask: bool = False) -> Do:
-    """One function of an image and its row that does the steps of `program` in their order."""
-    pairs = [(placed.step, doer(placed.step, placed.start, mask=mask)) for placed in program]
-    does = [named(do, step) for step, do in pairs if do is not None]
-
-    def run(image: Image, row: Row) -> Image:
-        for do in does:
-            image = do(image, row)
-        return image
-
-    return run
+def _kept(part: Image, whole: Image) -> Image:
+    """A part of an image without the rest, which would stay in memory until its batch is made."""
+    return part.copy() if part.base is whole and whole.nbytes > 2 * part.nbytes else part
 
 
 def image_of(leaf: Any, spec: Augment, *, name: str) -> Image:
-    """Pixels: (height, width, 3), or (height, width) for grey, of uint8 or uint16."""
+    """Pixels: (height, width, 3), or (height, width) for grey, of uint8 or uint16. `size_of` it was asked before."""
     decode = spec.decodes
-    if decode is None:
-        return _pixels(leaf, name)
-    image, _ = decoded(leaf, decode, name=name)
-    return image
+    return _pixels(leaf, name) if decode is None else _decoded(encoded_of(leaf, name), decode, name=name)
+
+
+def size_of(leaf: Any, spec: Augment, *, name: str) -> Size:
+    """(height, width) of `image_of`; of a file from its header. Raises BadImage, and SpecError for what is no image."""
+    decode = spec.decodes
+    header = _pixels(leaf, name).shape if decode is None else header_of(encoded_of(leaf, name), decode, name=name)
+    return header[0], header[1]
 
 
 def mask_of(leaf: Any, spec: Augment, *, name: str, size: tuple[int, int]) -> Image:
@@ -129,7 +183,9 @@ def mask_of(leaf: Any, spec: Augment, *, name: str, size: tuple[int, int]) -> Im
     if decode is None or (isinstance(leaf, np.ndarray) and leaf.ndim > 1):
         mask = _pixels(leaf, name)
     else:
-        mask, header = decoded(leaf, Decode("gray", decode.max_pixels), name=name)
+        data, gray = encoded_of(leaf, name), Decode("gray", decode.max_pixels)
+        header = header_of(data, gray, name=name)
+        mask = _decoded(data, gray, name=name)
         if header.channels != 1 or header.bits > 8:
             raise BadImage(
                 f"a mask must be a grey image of 8 bits, for its numbers to survive: this is a {header.format} of "
@@ -141,18 +197,12 @@ def mask_of(leaf: Any, spec: Augment, *, name: str, size: tuple[int, int]) -> Im
     return mask
 
 
-def decoded(leaf: Any, decode: Decode, *, name: str) -> tuple[Image, Header]:
-    """The image in a file's bytes, and what its header says. Raises BadImage."""
-    data = encoded_of(leaf, name)
+def header_of(data: Encoded, decode: Decode, *, name: str) -> Header:
+    """What a file's header says. Raises BadImage."""
     try:
-        header = read_header(data, max_pixels=decode.max_pixels)
-        image = _read(np.frombuffer(data, np.uint8), decode)
-        if image is None:
-            high, wide, channels, bits, kind, *_ = header
-            raise BadImage(f"damaged {kind}: OpenCV finds no {high} x {wide} x {channels} pixels of {bits} bits in it")
+        return read_header(data, max_pixels=decode.max_pixels)
     except BadImage as error:
         raise BadImage(error.reason, leaf=name) from None
-    return image, header
 
 
 def encoded_of(leaf: Any, name: str) -> Encoded:
@@ -167,6 +217,17 @@ def encoded_of(leaf: Any, name: str) -> Encoded:
         raise SpecError(f"Decode: {name} is {kind}; needed a file's bytes, or a uint8 array of them{hint}")
     hint = "; read the file in transform=, as in open(path, 'rb').read()" if hasattr(leaf, "encode") else ""
     raise SpecError(f"Decode: {name} is a {type(leaf).__name__}; needed a file's bytes, or a uint8 array of them{hint}")
+
+
+def _decoded(data: Encoded, decode: Decode, *, name: str) -> Image:
+    """The image in a file whose header is in order. Raises BadImage."""
+    image = _read(np.frombuffer(data, np.uint8), decode)
+    if image is None:
+        high, wide, channels, bits, kind, *_ = header_of(data, decode, name=name)
+        raise BadImage(
+            f"damaged {kind}: OpenCV finds no {high} x {wide} x {channels} pixels of {bits} bits in it", leaf=name
+        )
+    return image
 
 
 def _read(data: np.ndarray[Any, np.dtype[np.uint8]], decode: Decode) -> Image | None:

@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from fastfeed.augment.opencv_resample import nearest, resample
+from fastfeed.augment.spec import Placed
 from fastfeed.augment.steps import Blur, Colour, Cutout, FixedWindow, Mirror, RandomWindow, Scale, Step, Warp
 from fastfeed.augment.tones import MATRIX
 from fastfeed.errors import MissingExtra, SpecError
@@ -38,17 +39,21 @@ def doer(step: Step, start: int, *, mask: bool = False) -> Do | None:
     return None if make is None else make(step, start, mask=mask)
 
 
-def named(do: Do, step: Step) -> Do:
-    """The same, whose errors name the operation."""
+def chain(program: Sequence[Placed], *, mask: bool = False) -> Do:
+    """One function of an image and its row: the steps of `program` in their order. Its errors name the step."""
+    pairs = [(placed.step, doer(placed.step, placed.start, mask=mask)) for placed in program]
+    does = [(step, do) for step, do in pairs if do is not None]
 
     def run(image: Image, row: Row) -> Image:
         try:
-            return do(image, row)
+            for step, do in does:  # noqa: B007  # an error is of the last one
+                image = do(image, row)
         except cv2.error as error:
             raise SpecError(
                 f"{type(step).__name__}: OpenCV cannot do this to an image of shape {image.shape} and dtype "
                 f"{image.dtype}: {str(error).strip()}"
             ) from None
+        return image
 
     return run
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from fastfeed.augment.spec import Augment
 from fastfeed.augment.values import Layout, Normalize
+from fastfeed.collate import Blank
 from fastfeed.errors import MissingExtra, SpecError
 
 try:
@@ -17,6 +18,7 @@ except ImportError as error:
 
 Image = np.ndarray[Any, Any]
 Plane = np.ndarray[Any, np.dtype[np.float32]]
+FLOAT = np.dtype(np.float32)
 
 
 class Values:
@@ -26,41 +28,67 @@ class Values:
         self._normalize = next((op for op in spec.operations if isinstance(op, Normalize)), None)
         self._first = any(isinstance(op, Layout) and op.order == "CHW" for op in spec.operations)
         self._dtype = None if spec.dtype is None else np.dtype(spec.dtype)
+        self._checked = 0  # channels
         self._rows: tuple[int, Plane, Plane] | None = None
 
-    def __call__(self, image: Image) -> Image:
-        """Raises SpecError where Normalize has another number of channels."""
+    def blank(self, image: Image) -> Blank:
+        """Shape and dtype of what becomes of `image`. Raises SpecError where Normalize has another number of
+        channels."""
+        channels = 1 if image.ndim == 2 else image.shape[2]
+        if self._normalize is not None and channels != self._checked:
+            _check(self._normalize, channels)
+            self._checked = channels
+        shape = (channels, *image.shape[:2]) if self._first else (*image.shape[:2], channels)
+        return shape, self._dtype or (image.dtype if self._normalize is None else FLOAT)
+
+    def of(self, image: Image) -> Image:
+        """An array of its own, unless there is nothing to be done."""
+        shape, dtype = self.blank(image)
+        if self._normalize is None and dtype == image.dtype:
+            return self._laid_out(image)
+        out = np.empty(shape, dtype)
+        self.write(image, out)
+        return out
+
+    def write(self, image: Image, out: Image) -> None:
+        """Into `out`, which is as `blank` says."""
+        if self._normalize is None:
+            values = self._laid_out(image)
+        elif out.dtype == FLOAT:
+            return self._normalized(image, self._normalize, out=out)
+        else:
+            values = np.empty(out.shape, FLOAT)
+            self._normalized(image, self._normalize, out=values)
+        out[...] = values if values.dtype == out.dtype else _cast(values, out.dtype)
+
+    def _laid_out(self, image: Image) -> Image:
         if image.ndim == 2:
             image = image[:, :, None]
-        if self._normalize is not None:
-            made: Image = self._normalized(image, self._normalize)
-        else:
-            made = image.transpose(2, 0, 1) if self._first else image
-        if self._dtype is None or made.dtype == self._dtype:
-            return made
-        return _cast(made, self._dtype)
+        return image.transpose(2, 0, 1) if self._first else image
 
-    def _normalized(self, image: Image, op: Normalize) -> Plane:
+    def _normalized(self, image: Image, op: Normalize, *, out: Plane) -> None:
         """A mean for each value of a row of pixels: numpy's inner loop over three channels takes ten times as long."""
-        high, wide, channels = image.shape
-        for name, values in (("mean", op.mean), ("std", op.std)):
-            if len(values) not in (1, channels):  # type: ignore[arg-type]  # tuples since they were checked
-                raise SpecError(
-                    f"Normalize({name}={values}): the image has {channels} channel{'s' if channels > 1 else ''}: "
-                    "needed one number, or one for each channel"
-                )
+        high, channels = image.shape[0], 1 if image.ndim == 2 else image.shape[2]
         if self._first:
-            out = np.empty((channels, high, wide), np.float32)
             for plane, part, mean, factor in zip(out, cv2.split(image), *_by_channel(op, channels), strict=True):
                 np.subtract(part, mean, out=plane, dtype=np.float32)
                 plane *= factor
-            return out
-        rows = self._rows
+            return
+        wide, rows = image.shape[1], self._rows
         if rows is None or rows[0] != wide * channels:
             rows = self._rows = (wide * channels, *(np.tile(v, wide) for v in _by_channel(op, channels)))
-        made = np.subtract(image.reshape(high, -1), rows[1], dtype=np.float32)
-        made *= rows[2]
-        return made.reshape(high, wide, channels)
+        flat = out.reshape(high, -1)
+        np.subtract(image.reshape(high, -1), rows[1], out=flat, dtype=np.float32)
+        flat *= rows[2]
+
+
+def _check(op: Normalize, channels: int) -> None:
+    for name, values in (("mean", op.mean), ("std", op.std)):
+        if len(values) not in (1, channels):  # type: ignore[arg-type]  # tuples since they were checked
+            raise SpecError(
+                f"Normalize({name}={values}): the image has {channels} channel{'s' if channels > 1 else ''}: "
+                "needed one number, or one for each channel"
+            )
 
 
 def _by_channel(op: Normalize, channels: int) -> tuple[Plane, Plane]:

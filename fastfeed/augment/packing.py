@@ -10,24 +10,26 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from fastfeed.augment.beside import beside
 from fastfeed.augment.boxes import moved
 from fastfeed.augment.headers import read_header
 from fastfeed.augment.labels import one_hot
 from fastfeed.augment.spec import Augment, HandOver, Targets
 from fastfeed.augment.values import OneHot
 from fastfeed.batch import Batch
-from fastfeed.collate import ALIGN, Allocate, Pad, aligned_arrays, collate
+from fastfeed.collate import ALIGN, Allocate, Blank, Pad, aligned_arrays
 from fastfeed.errors import BadImage, SpecError
-from fastfeed.structure import Structure, describe, leaves_of, paths_of, rebuild, structure_of
+from fastfeed.structure import Structure, describe, leaves_of, paths_of, structure_of
 
 Array = np.ndarray[Any, Any]
 DTYPES = {1: "uint8", 2: "uint16"}  # of pixels, by the bytes of a channel
 PLACE = 128  # bytes
 BESIDE = 3  # leaves beside the record's own
+BYTE, OBJECT = np.dtype(np.uint8), np.dtype(object)
 
 
 @dataclass(frozen=True, order=True)
@@ -40,8 +42,15 @@ class Kind:
     mask: bool = False
 
 
-class Sent(np.ndarray[Any, np.dtype[np.uint8]]):
-    """The bytes of an image or mask, among whatever else a record has."""
+class Sent(NamedTuple):
+    """A packed record before it is part of a batch: images and masks (leaves `at`) are uint8 (bytes,), or `bytes`."""
+
+    structure: Structure
+    leaves: list[Any]
+    at: tuple[int, ...]
+    shapes: list[tuple[int, ...]]
+    plan: list[list[float]]
+    place: str
 
 
 @dataclass(frozen=True)
@@ -80,7 +89,7 @@ class Packer:
         self._before = None if at is None else spec.program[:at]
         self._known: tuple[Structure, Targets, list[str]] | None = None
 
-    def record(self, record: Any, key: int, *, place: str) -> Any:
+    def record(self, record: Any, key: int, *, place: str) -> Sent:
         """A packed record. The same key gives the same plan. `place` is its name.
 
         Raises BadImage for a file whose header says that it cannot become pixels, SpecError for what is no image.
@@ -100,14 +109,11 @@ class Packer:
             leaves[n] = moved(leaves[n], spec, row=plan[0], size=sizes[0])
         if self._one_hot is not None and targets.labels is not None:
             leaves[targets.labels] = one_hot(leaves[targets.labels], self._one_hot)
-        shapes = np.zeros((len(images), 5), np.int32)
-        for number, (leaf, image) in enumerate(zip((*targets.images, *targets.masks), images, strict=True)):
-            shapes[number], data = _flat(image)
-            leaves[leaf] = _loose(data) if self._threads else data.view(Sent)
-        rows = np.zeros((len(plan), max(1, spec.numbers)), np.float32)
-        rows[:, : spec.numbers] = plan
-        name = np.frombuffer(place.encode()[:PLACE].ljust(PLACE, b"\0"), np.uint8)
-        return rebuild(structure, leaves), shapes, rows, name
+        at, shapes = (*targets.images, *targets.masks), []
+        for leaf, image in zip(at, images, strict=True):
+            shape, leaves[leaf] = _loose(image) if self._threads else _flat(image)
+            shapes.append(shape)
+        return Sent(structure, leaves, at, shapes, plan, place)
 
     def _leaves(self, record: Any) -> tuple[Structure, Targets, list[str], list[Any]]:
         known = self._known
@@ -125,8 +131,9 @@ class Packer:
         """What is sent of an image, if nothing is done to it here, and its size behind the decoder."""
         decode = self._spec.decodes
         if self._before is not None:
-            from fastfeed.augment.opencv import image_of
+            from fastfeed.augment.opencv import image_of, size_of
 
+            size_of(leaf, self._spec, name=name)  # refuses a file by its header
             image = image_of(leaf, self._spec, name=name)
             return image, (image.shape[0], image.shape[1])
         if decode is None:
@@ -136,60 +143,63 @@ class Packer:
             header = read_header(data, max_pixels=decode.max_pixels)
         except BadImage as error:
             raise BadImage(error.reason, leaf=name) from None
-        return np.frombuffer(data, np.uint8), (header.height, header.width)
+        return data, (header.height, header.width)
 
     def _begun(self, images: list[Any], plan: list[list[float]]) -> list[Any]:
-        from fastfeed.augment.opencv import chain
+        from fastfeed.augment.opencv_steps import chain
 
         move = chain(self._before or ())
         return [move(image, row) for image, row in zip(images, plan, strict=True)]
 
     def _mask(self, leaf: Any, name: str, *, size: tuple[int, int], row: list[float]) -> Any:
         """Its pixels: files of masks are decoded here."""
-        from fastfeed.augment.opencv import chain, mask_of
+        from fastfeed.augment.opencv import mask_of
+        from fastfeed.augment.opencv_steps import chain
 
         mask = mask_of(leaf, self._spec, name=name, size=size)
         return mask if self._before is None else chain(self._before, mask=True)(mask, row)
 
 
-def collated(records: Sequence[Any], pad: Pad, *, place: str, allocate: Allocate = aligned_arrays) -> Any:
+def collated(records: Sequence[Sent], pad: Pad, *, place: str, allocate: Allocate = aligned_arrays) -> Any:
     """One batch of packed records, written into what `allocate` gives, and for each leaf which axes varied.
 
     Only bytes of images may vary without a `pad`, and what fills their rest is of no meaning. Raises SpecError as
     `collate` does.
     """
-    structure = structure_of(records[0][0])
-    flat = [leaves_of(structure, record[0]) for record in records]
-    if any(leaves is None for leaves in flat):
-        odd = next(r[0] for r, leaves in zip(records, flat, strict=True) if leaves is None)
-        raise SpecError(
-            f"a record of {place} has another structure: needed {describe(structure)}, got "
-            f"{describe(structure_of(odd))}"
-        )
-    rows: list[list[Any]] = [leaves for leaves in flat if leaves is not None]
-    images = [n for n, leaf in enumerate(rows[0]) if isinstance(leaf, Sent)]
-    others = [[leaf for n, leaf in enumerate(leaves) if n not in images] for leaves in rows]
-    beside = [(*leaves, *record[1:]) for leaves, record in zip(others, records, strict=True)]
-    blanks: list[Any] = [((len(rows), _room(rows, n)), np.dtype(np.uint8)) for n in images]
-    given: list[Array] = []
+    first, rows = records[0], [one.leaves for one in records]
+    for one in records:
+        if one.structure != first.structure:
+            raise SpecError(
+                f"a record of {place} has another structure: needed {describe(first.structure)}, got "
+                f"{describe(one.structure)}"
+            )
+    own: dict[int, Blank] = {}
+    for n in first.at:
+        own[n] = ((), OBJECT) if type(rows[0][n]) is bytes else ((_room(rows, n),), BYTE)
+    count, numbers = len(first.leaves), len(first.plan[0])
+    own[count] = ((len(first.shapes), 5), np.dtype(np.int32))
+    own[count + 1] = ((len(first.plan), max(1, numbers)), np.dtype(np.float32))
+    own[count + 2] = ((PLACE,), BYTE)
+    batch, varied, arrays = beside(rows, own, structure=first.structure, pad=pad, place=place, allocate=allocate)
+    for n in first.at:
+        _send(rows, n, out=arrays[n])
+        varied[n] = (True,) * (arrays[n].ndim - 1)
+    shapes, plan, places = (arrays[count + n] for n in range(BESIDE))
+    shapes[...] = [one.shapes for one in records]
+    plan[...] = [one.plan for one in records] if numbers else 0
+    names = b"".join([one.place.encode()[:PLACE].ljust(PLACE, b"\0") for one in records])
+    places[...] = np.frombuffer(names, np.uint8).reshape(places.shape)
+    return (batch, shapes, plan, places), [*varied, *((False,) * (arrays[count + n].ndim - 1) for n in range(BESIDE))]
 
-    def allocated(more: Any) -> Any:
-        made = allocate([*blanks, *more])
-        given.extend(made[: len(blanks)])
-        return made[len(blanks) :]
 
-    made, varied = collate(beside, pad, place=place, allocate=allocated if blanks else allocate)
-    if not given:  # bytes or padded leaves are among the others
-        given.extend(aligned_arrays(blanks))
-    for number, out in zip(images, given, strict=True):
-        for target, leaves in zip(out, rows, strict=True):
-            target[: leaves[number].size] = leaves[number]
-    column, axes = iter(made), iter(varied)
-    whole: dict[int, Any] = dict(zip(images, given, strict=True))
-    count = len(rows[0])
-    value = [whole[n] if n in whole else next(column) for n in range(count)]
-    which = [(True,) if n in whole else next(axes) for n in range(count)]
-    return (rebuild(structure, value), *column), [*which, *axes]
+def _send(rows: Sequence[Sequence[Any]], number: int, *, out: Array) -> None:
+    """The bytes of one leaf of all records; what is loose stays where it is."""
+    for row, leaves in enumerate(rows):
+        data = leaves[number]
+        if out.ndim == 1:
+            out[row] = data
+        else:
+            out[row, : data.size] = data
 
 
 def unpacked(batch: Batch, targets: Targets) -> Packed:
@@ -219,14 +229,18 @@ def _room(rows: Sequence[Sequence[Any]], number: int) -> int:
     return -(-most // ALIGN) * ALIGN
 
 
-def _loose(data: Array) -> bytes:
-    """The object that an array of bytes is a view of, where it is one; else a copy."""
-    whole: Any = data.base
-    return whole if type(whole) is bytes and len(whole) == data.size else data.tobytes()
+def _loose(image: Any) -> tuple[tuple[int, ...], bytes]:
+    """As `_flat`, but `bytes`: those of the user where it is a whole file in them."""
+    if type(image) is bytes:
+        return (len(image), 0, 0, 0, 1), image
+    shape, data = _flat(image)
+    return shape, data.tobytes()
 
 
-def _flat(image: Array) -> tuple[tuple[int, ...], Array]:
+def _flat(image: Any) -> tuple[tuple[int, ...], Array]:
     """A row of shapes, and the bytes."""
+    if not isinstance(image, np.ndarray):
+        image = np.frombuffer(image, np.uint8)
     if image.ndim == 1:
         return (image.size, 0, 0, 0, 1), image
     data = np.ascontiguousarray(image)

@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import Protocol
 
 from fastfeed.augment.draws import Draws
-from fastfeed.augment.parameters import Distribution, LogUniform, Parameter, Uniform, drawn
+from fastfeed.augment.parameters import Distribution, Parameter, drawn
 from fastfeed.augment.tones import MATRIX, Tone, matrix_of
 
 Size = tuple[int, int]  # height, width
@@ -45,9 +45,10 @@ class RandomWindow:
     def plan(self, draws: Draws, size: Size) -> Planned:
         """As torchvision's RandomResizedCrop: ten tries, then the largest centred window of an allowed ratio."""
         high, wide = size
-        shares, ratios = self._drawn_from
+        least, span, first, reach = self._drawn_from
         for _ in range(TRIES):
-            area, ratio = high * wide * shares.draw(draws), ratios.draw(draws)
+            area = high * wide * (least + span * draws.next())  # Uniform and LogUniform, whose calls took half the time
+            ratio = math.exp(first + reach * draws.next())
             width, height = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
             if 0 < width <= wide and 0 < height <= high:
                 y, x = int(draws.next() * (high - height + 1)), int(draws.next() * (wide - width + 1))
@@ -57,8 +58,9 @@ class RandomWindow:
         return ((high - height) // 2, (wide - width) // 2, height, width), (height, width)
 
     @cached_property
-    def _drawn_from(self) -> tuple[Uniform, LogUniform]:
-        return Uniform(*self.scale), LogUniform(*self.ratio)
+    def _drawn_from(self) -> tuple[float, float, float, float]:
+        (low, high), (narrow, wide) = self.scale, map(math.log, self.ratio)
+        return low, high - low, narrow, wide - narrow
 
 
 @dataclass(frozen=True)

@@ -39,7 +39,8 @@ def by_dali(spec: Augment, records: Sequence[Any], keys: Sequence[int], **option
 
 def by_opencv(spec: Augment, record: Any, key: int) -> Any:
     """A record as the producers' executor makes it."""
-    return OpenCV(spec).record(record, key, place="")[0]
+    executor = OpenCV(spec)
+    return executor.whole(executor.made(executor.begun(record, key)))
 
 
 def apart(one: Image, other: Image) -> tuple[float, float]:

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 pytest.importorskip("cv2")
 from fastfeed import augment as A
 from fastfeed.augment.boxes import moved
-from fastfeed.augment.opencv import OpenCV
 from fastfeed.errors import SpecError
+from tests.augment.dalis import by_opencv
 
 SIDE = 80
 CORNER = st.integers(0, SIDE - 12)
@@ -50,7 +50,7 @@ def test_a_drawn_rectangle_is_followed(y: int, x: int, high: int, wide: int, cho
     image[y : y + high, x : x + wide] = 255
     spec = A.Augment(chosen, images="image", masks="mask", boxes="boxes")
     record = {"image": image, "mask": image[:, :, 0] // 255, "boxes": np.float32([[x, y, x + wide, y + high]])}
-    made, _ = OpenCV(spec).record(record, key)
+    made = by_opencv(spec, record, key)
     assert made["boxes"].dtype == np.float32 and made["boxes"].shape == (1, 4)
     (box,) = made["boxes"]
     # A pixel is bright or not where the box ends within it, and Affine may shift by a part of one.
@@ -66,10 +66,18 @@ def test_boxes_stay_in_the_image_and_keep_their_rows(rows: list[Any], chosen: li
     (row,) = spec.plan(key, [(SIDE, SIDE)])
     made = moved(np.array(rows, np.float32).reshape(-1, 4), spec, row=row, size=(SIDE, SIDE))
     assert made.shape == (len(rows), 4)
-    high, wide = OpenCV(spec).record(np.zeros((SIDE, SIDE, 3), np.uint8), key)[0].shape[:2]
+    high, wide = by_opencv(spec, np.zeros((SIDE, SIDE, 3), np.uint8), key).shape[:2]
     assert (made >= 0).all() and (made <= (wide, high, wide, high)).all()
     area = (made[:, 2:] - made[:, :2]).min(1, initial=np.inf)
     assert ((area > 0) | (made == 0).all(1)).all(), "a box has an area, or is all zeros"
+
+
+def test_a_box_that_float32_leaves_no_area_is_zeros() -> None:
+    spec = A.Augment([A.Flip(1.0)])
+    (row,) = spec.plan(1, [(SIDE, SIDE)])
+    box = np.array([[0, 0, 2**-23, 1], [0, 0, 1, 1]], np.float32)
+    made = moved(box, spec, row=row, size=(SIDE, SIDE))
+    np.testing.assert_array_equal(made, [[0, 0, 0, 0], [SIDE - 1, 0, SIDE, 1]])
 
 
 def test_a_rotated_box_is_the_upright_one_around_it() -> None:

@@ -15,8 +15,8 @@ import cv2
 from fastfeed import augment as A
 from fastfeed.augment import opencv
 from fastfeed.augment.opencv import OpenCV
-from fastfeed.collate import aligned_arrays
 from fastfeed.errors import BadImage, SpecError
+from tests.augment.dalis import by_opencv
 from tests.augment.pictures import as_turned, bomb, images, jpeg, noise, photographs, png, smooth, turned
 
 DECODE = A.Augment([A.Decode()])
@@ -28,7 +28,7 @@ class Pair(NamedTuple):
 
 
 def done(spec: A.Augment, record: Any, key: int = 1) -> Any:
-    return OpenCV(spec).record(record, key)[0]
+    return by_opencv(spec, record, key)
 
 
 def refused(spec: A.Augment, record: Any, error: type[Exception] = SpecError) -> str:
@@ -65,6 +65,18 @@ def test_exif_is_applied(orientation: int, encode: Any) -> None:
     upright = done(DECODE, encode(smooth(30, 50)))
     found = done(DECODE, turned(encode(smooth(30, 50)), orientation))
     np.testing.assert_array_equal(found, as_turned(upright, orientation))
+
+
+def test_exif_that_a_header_does_not_show_is_applied_before_anything_is_drawn() -> None:
+    data = png(smooth(30, 50))
+    exif = turned(data, 6)[33 : 33 + len(turned(data, 6)) - len(data)]
+    behind = data[:-12] + exif + data[-12:]  # the pixels, where the standard allows it, too
+    upright = done(DECODE, behind)
+    assert upright.shape == (50, 30, 3)
+    operations = [A.RandomResizedCrop(9), A.Flip()]
+    for key in range(9):
+        want = done(A.Augment(operations), upright, key)
+        np.testing.assert_array_equal(done(A.Augment([A.Decode(), *operations]), behind, key), want)
 
 
 @pytest.mark.parametrize("bits", [8, 16])
@@ -161,7 +173,7 @@ def test_a_record_keeps_its_structure_and_its_other_leaves() -> None:
 def test_records_of_another_structure_are_looked_at_again() -> None:
     executor = OpenCV(A.Augment([A.Resize(2)], images="image"))
     for record in ({"image": noise(4, 4)}, {"id": 1, "image": noise(4, 4)}, {"image": noise(4, 4), "id": 1}):
-        made, _ = executor.record(record, 1)
+        made = executor.whole(executor.made(executor.begun(record, 1)))
         assert made["image"].shape == (2, 2, 3) and set(made) == set(record)
 
 
@@ -223,33 +235,6 @@ def test_labels_become_smoothed_rows() -> None:
         _, row = done(spec, (noise(2, 2), label))
         assert row.dtype == np.float32
         np.testing.assert_allclose(row, [0.05, 0.05, 0.85, 0.05], rtol=1e-6)
-
-
-@settings(max_examples=30)
-@given(st.integers(1, 6), st.integers(0, 2**32), st.booleans())
-def test_mixup_blends_each_record_with_the_next(count: int, key: int, lengths: bool) -> None:
-    plain = A.Augment([A.Normalize(0, 1), A.OneHot(6)])
-    spec = A.Augment([A.Normalize(0, 1), A.OneHot(6), A.Mixup(0.7)])
-    records = [(noise(3, 4, seed=n), n) for n in range(count)]
-    executor = OpenCV(spec)
-    made = [executor.record(record, key + n) for n, record in enumerate(records)]
-    shares = [share for _, share in made]
-    assert all(0.5 <= share <= 1 for share in shares)
-    batch, _ = executor.collated(made, None, place="batch 0", allocate=aligned_arrays, lengths=lengths)
-    images, labels = batch[0] if lengths else batch
-    unmixed = [done(plain, record) for record in records]
-    for n, share in enumerate(shares):
-        for found, leaf in ((images, 0), (labels, 1)):
-            want = share * unmixed[n][leaf] + (1 - share) * unmixed[(n + 1) % count][leaf]
-            np.testing.assert_allclose(found[n], want, rtol=1e-5, atol=1e-4)
-    np.testing.assert_allclose(labels.sum(1), 1, rtol=1e-5)
-
-
-def test_mixup_needs_floats_of_both() -> None:
-    executor = OpenCV(A.Augment([A.Normalize(0, 1), A.Mixup()]))
-    made = [executor.record((noise(2, 2), n), n) for n in range(2)]
-    with pytest.raises(SpecError, match=r"the labels are int64: put OneHot\(classes\) before it"):
-        executor.collated(made, None, place="", allocate=aligned_arrays, lengths=False)
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 pytest.importorskip("cv2")
 from fastfeed import augment as A
 from fastfeed.augment import opencv_steps
-from fastfeed.augment.opencv import OpenCV, chain
+from fastfeed.augment.opencv_steps import chain
 from fastfeed.errors import SpecError
+from tests.augment.dalis import by_opencv
 from tests.augment.pictures import Image, images, noise, smooth
 from tests.augment.reference import done
 
@@ -68,9 +69,8 @@ def test_steps_do_what_they_say(image: Image, chosen: list[Any], key: int) -> No
 @settings(max_examples=50)
 @given(images(), st.lists(operations, min_size=1, max_size=4), KEYS)
 def test_the_same_key_gives_the_same_image_and_the_user_s_own_stays(image: Image, chosen: list[Any], key: int) -> None:
-    executor, kept = OpenCV(A.Augment(chosen)), image.copy()
-    first, _ = executor.record(image, key)
-    again, _ = OpenCV(A.Augment(chosen)).record(image, key)
+    kept, first = image.copy(), by_opencv(A.Augment(chosen), image, key)
+    again = by_opencv(A.Augment(chosen), image, key)
     assert first.dtype == image.dtype and first.shape[2] == (1 if image.ndim == 2 else image.shape[2])
     np.testing.assert_array_equal(first, again)
     np.testing.assert_array_equal(image, kept)
@@ -80,16 +80,16 @@ def test_the_same_key_gives_the_same_image_and_the_user_s_own_stays(image: Image
 @pytest.mark.parametrize("interpolation", ["nearest", "linear", "cubic"])
 def test_rotate_turns_counter_clockwise(turns: int, interpolation: str) -> None:
     image = noise(9, 9)
-    made, _ = OpenCV(A.Augment([A.Rotate(90.0 * turns, interpolation=interpolation)])).record(image, 1)
+    made = by_opencv(A.Augment([A.Rotate(90.0 * turns, interpolation=interpolation)]), image, 1)
     np.testing.assert_array_equal(made, np.rot90(image, turns))
 
 
 def test_affine_shifts_down_and_right_and_scales_up() -> None:
     image = noise(8, 10)
-    made, _ = OpenCV(A.Augment([A.Affine(shift=(0.25, 0.5), fill=7)])).record(image, 1)
+    made = by_opencv(A.Augment([A.Affine(shift=(0.25, 0.5), fill=7)]), image, 1)
     np.testing.assert_array_equal(made[2:, 5:], image[:-2, :-5])
     assert (made[:2] == 7).all() and (made[:, :5] == 7).all()
-    made, _ = OpenCV(A.Augment([A.Affine(scale=2.0, interpolation="nearest")])).record(image, 1)
+    made = by_opencv(A.Augment([A.Affine(scale=2.0, interpolation="nearest")]), image, 1)
     np.testing.assert_array_equal(made, image[2:6].repeat(2, 0)[:, 2:8].repeat(2, 1)[:, 1:11])
 
 
@@ -106,7 +106,7 @@ def test_affine_shifts_down_and_right_and_scales_up() -> None:
 )
 def test_tones_have_the_field_s_meaning(operation: Any, row: list[int]) -> None:
     image = np.broadcast_to(np.array([100, 200, 50], np.uint8), (4, 5, 3))
-    made, _ = OpenCV(A.Augment([operation])).record(np.ascontiguousarray(image), 1)
+    made = by_opencv(A.Augment([operation]), np.ascontiguousarray(image), 1)
     assert np.abs(made.astype(int) - row).max() <= 1
 
 
@@ -114,13 +114,13 @@ def test_tones_have_the_field_s_meaning(operation: Any, row: list[int]) -> None:
 def test_grey_has_no_colours_to_change(kind: str) -> None:
     image = noise(6, 7, 1)
     operation = A.Saturation(1.7) if kind == "saturation" else A.Hue(80.0)
-    made, _ = OpenCV(A.Augment([operation])).record(image, 1)
+    made = by_opencv(A.Augment([operation]), image, 1)
     assert np.abs(made.astype(int) - image).max() <= 1
 
 
 def test_a_crop_of_a_smaller_image_is_filled_up() -> None:
     image = noise(3, 4)
-    made, _ = OpenCV(A.Augment([A.Crop(8, y=0, x=1, fill=9)])).record(image, 1)
+    made = by_opencv(A.Augment([A.Crop(8, y=0, x=1, fill=9)]), image, 1)
     np.testing.assert_array_equal(made[:3, 4:], image)
     assert (made[3:] == 9).all() and (made[:, :4] == 9).all()
 
@@ -128,8 +128,8 @@ def test_a_crop_of_a_smaller_image_is_filled_up() -> None:
 def test_antialiasing_keeps_the_mean_and_plain_sampling_does_not() -> None:
     stripes = np.zeros((64, 64, 3), np.uint8)
     stripes[:, ::4] = 252
-    plain, _ = OpenCV(A.Augment([A.Resize(16)])).record(stripes, 1)
-    filtered, _ = OpenCV(A.Augment([A.Resize(16, antialias=True)])).record(stripes, 1)
+    plain = by_opencv(A.Augment([A.Resize(16)]), stripes, 1)
+    filtered = by_opencv(A.Augment([A.Resize(16, antialias=True)]), stripes, 1)
     assert np.abs(filtered[:, 1:-1].astype(float) - 63).max() <= 1
     assert np.abs(plain.astype(float).mean() - 63) > 20
 
@@ -143,7 +143,7 @@ def test_what_opencv_refuses_names_the_operation(shape: tuple[int, int], monkeyp
 
     monkeypatch.setattr(opencv_steps.cv2, "warpAffine", refuse)
     with pytest.raises(SpecError, match="Warp: OpenCV cannot do this to an image of shape .* uint8: src.cols < SHRT"):
-        OpenCV(A.Augment([A.Rotate(180.0)])).record(np.zeros((*shape, 3), np.uint8), 1)
+        by_opencv(A.Augment([A.Rotate(180.0)]), np.zeros((*shape, 3), np.uint8), 1)
 
 
 @pytest.mark.parametrize(
@@ -151,5 +151,5 @@ def test_what_opencv_refuses_names_the_operation(shape: tuple[int, int], monkeyp
 )
 def test_a_fill_that_no_pixel_can_be(operation: Any) -> None:
     with pytest.raises(SpecError, match=r"\(fill=256\): the image is uint8: needed 0 to 255"):
-        OpenCV(A.Augment([operation])).record(smooth(4, 4), 1)
-    OpenCV(A.Augment([operation])).record(noise(4, 4, dtype="uint16"), 1)
+        by_opencv(A.Augment([operation]), smooth(4, 4), 1)
+    by_opencv(A.Augment([operation]), noise(4, 4, dtype="uint16"), 1)

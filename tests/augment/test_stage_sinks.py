@@ -73,6 +73,60 @@ def test_a_dataset() -> None:
             assert is_right(*zip(*data, strict=True))
 
 
+def test_a_dataset_in_a_graph_of_tensorflow_1() -> None:
+    """What a session without get_inputs has instead of a DALIDataset: ends, and a pass for each initialization."""
+    tf = pytest.importorskip("tensorflow")
+    with tf.Graph().as_default(), runner_of() as runner:
+        data = runner.dataset()
+        once = tf.compat.v1.data.make_one_shot_iterator(data).get_next()
+        again = tf.compat.v1.data.make_initializable_iterator(data)
+        following = again.get_next()
+        with tf.compat.v1.Session() as session:
+            assert is_right(*zip(*until_the_end(session, once), strict=True))
+            for _ in range(2):
+                session.run(again.initializer)
+                assert is_right(*zip(*until_the_end(session, following), strict=True))
+
+
+def until_the_end(session: Any, tensors: Any) -> list[Any]:
+    import tensorflow as tf
+
+    found = []
+    with pytest.raises(tf.errors.OutOfRangeError):
+        while True:
+            found.append(session.run(tensors))
+    return found
+
+
+def test_a_dataset_in_a_tf_function() -> None:
+    tf = pytest.importorskip("tensorflow")
+    with runner_of() as runner:
+        data = runner.dataset()
+
+        @tf.function
+        def gathered() -> Any:
+            images, labels = tf.TensorArray(tf.float32, 2), tf.TensorArray(tf.int32, 2)
+            for n, (x, y) in data.enumerate():
+                images, labels = images.write(tf.cast(n, tf.int32), x), labels.write(tf.cast(n, tf.int32), y)
+            return images.concat(), labels.concat()
+
+        images, labels = gathered()
+        assert is_right([images], [labels])
+
+
+def test_tensorflow_takes_arrays_by_dlpack_where_they_are() -> None:
+    tf = pytest.importorskip("tensorflow")
+
+    def tensor(array: Any) -> Any:
+        return tf.experimental.dlpack.from_dlpack(array.__dlpack__())
+
+    with runner_of() as runner:
+        kept = [(tensor(images), labels, images.ctypes.data) for images, labels in runner]
+    for made, _, address in kept:
+        assert np.from_dlpack(made).ctypes.data == address, "the same memory, which outlives the runner"
+    assert is_right([made for made, *_ in kept], [labels for _, labels, _ in kept])
+
+
 def test_keras() -> None:
     os.environ.setdefault("KERAS_BACKEND", "tensorflow")
     pytest.importorskip("tensorflow")

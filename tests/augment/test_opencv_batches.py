@@ -1,0 +1,134 @@
+"""What becomes of records together: values that are made where the batch lies, and mixup."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+pytest.importorskip("cv2")
+from fastfeed import augment as A
+from fastfeed.augment.opencv import OpenCV
+from fastfeed.collate import aligned_arrays
+from fastfeed.errors import SpecError
+from fastfeed.options import FeedOptions
+from fastfeed.producers.maker import TOGETHER, Maker
+from fastfeed.source import source_from
+from fastfeed.stats import StageRow
+from fastfeed.worker import Worker
+from tests.augment.dalis import by_opencv
+from tests.augment.pictures import bomb, images, noise, png
+
+
+@settings(max_examples=30)
+@given(st.integers(1, 6), st.integers(0, 2**32), st.booleans())
+def test_mixup_blends_each_record_with_the_next(count: int, key: int, lengths: bool) -> None:
+    plain = A.Augment([A.Normalize(0, 1), A.OneHot(6)])
+    spec = A.Augment([A.Normalize(0, 1), A.OneHot(6), A.Mixup(0.7)])
+    records = [(noise(3, 4, seed=n), n) for n in range(count)]
+    executor = OpenCV(spec)
+    made = [executor.made(executor.begun(record, key + n)) for n, record in enumerate(records)]
+    shares = [one.share for one in made]
+    assert all(0.5 <= share <= 1 for share in shares)
+    batch, _ = executor.collated(made, None, place="batch 0", allocate=aligned_arrays, lengths=lengths)
+    images, labels = batch[0] if lengths else batch
+    unmixed = [by_opencv(plain, record, 1) for record in records]
+    for n, share in enumerate(shares):
+        for found, leaf in ((images, 0), (labels, 1)):
+            want = share * unmixed[n][leaf] + (1 - share) * unmixed[(n + 1) % count][leaf]
+            np.testing.assert_allclose(found[n], want, rtol=1e-5, atol=1e-4)
+    np.testing.assert_allclose(labels.sum(1), 1, rtol=1e-5)
+
+
+@settings(max_examples=40)
+@given(
+    st.lists(images(("uint8",), channels=(3,)), min_size=1, max_size=4),
+    st.booleans(),
+    st.sampled_from([None, "uint8", "float16", "float32"]),
+    st.sampled_from(["HWC", "CHW"]),
+    st.sampled_from([True, 7, None]),
+)
+def test_a_batch_is_its_records(same: list[Any], normal: bool, dtype: Any, order: str, pad: Any) -> None:
+    """Whether their values are made in the batch or, of varying sizes, before it."""
+    if pad is None:
+        same = [np.roll(same[0], n) for n in range(len(same))]
+    operations: list[Any] = [A.Flip(0.5), *([A.Normalize((1, 2, 3), 4.0)] if normal else [])]
+    executor = OpenCV(A.Augment([*operations, *([A.Cast(dtype)] if dtype else []), A.Layout(order)], images="image"))
+    made = [executor.made(executor.begun({"id": n, "image": image}, n)) for n, image in enumerate(same)]
+    asked: list[Any] = []
+
+    def allocate(blanks: Any) -> Any:
+        asked.extend(blanks)
+        return aligned_arrays(blanks)
+
+    batch, varied = executor.collated(made, pad, place="", allocate=allocate, lengths=False)
+    for n, one in enumerate(map(executor.whole, made)):
+        assert batch["id"][n] == n
+        part = batch["image"][(n, *map(slice, one["image"].shape))]
+        np.testing.assert_array_equal(part, one["image"])
+    assert varied[0] == () and len(varied[1]) == 3
+    if len({image.shape for image in same}) == 1:
+        assert [(batch[name].shape, batch[name].dtype) for name in ("id", "image")] == asked, "all of it in one slot"
+
+
+class Outlet:
+    """Takes note of what it is told."""
+
+    ordered = True
+
+    def __init__(self) -> None:
+        self.held: list[int] = []
+        self.skipped: list[str] = []
+        self.row = StageRow()
+        self.allocate = aligned_arrays
+
+    def hold(self, key: int, item: int, *, record: int) -> None:
+        self.held.append(record)
+
+    def skip(self, error: BaseException, ticket: int | None) -> None:
+        self.skipped.append(str(error).split(" of ")[0])
+
+
+def test_what_is_being_made_is_known_while_it_is_fetched_and_while_it_is_decoded() -> None:
+    """A few records are fetched before the first of them is decoded: a worker that dies is asked which one it was."""
+    fetched: list[int] = []
+    outlet: Any = Outlet()
+
+    def fetch(number: int) -> Any:
+        assert outlet.held[-1] == number
+        fetched.append(number)
+        if number == 3:
+            raise ValueError("gone")
+        return (b"" if number == 5 else bomb(9, 9) if number == 6 else png(noise(9, 9))), number
+
+    options = FeedOptions(augment=A.Augment([A.Decode(), A.Flip()]), transform=fetch, batch_size=12, on_error="skip")
+    numbers = range(TOGETHER + 4)
+    maker = Maker(source_from(numbers, options), options)
+    batch = maker.make(numbers, "batch 0", outlet=outlet, worker=Worker(0, 1, 1, 0), at=(0, 0))
+    assert batch is not None
+    assert batch.leaves[1].tolist() == [n for n in numbers if n not in (3, 5, 6)]
+    assert fetched == list(numbers)
+    sound = [n for n in range(TOGETHER) if n not in (3, 5)]
+    assert outlet.held == [*range(TOGETHER), *sound, *numbers[TOGETHER:], *numbers[TOGETHER:]]
+    assert outlet.skipped == ["record 3", "record 5", "record 6"], "the last when it is decoded"
+
+
+def test_a_small_part_of_a_large_image_does_not_keep_the_rest() -> None:
+    def cropped(size: int) -> Any:
+        executor = OpenCV(A.Augment([A.Decode(), A.Crop(size)]))
+        made = executor.made(executor.begun(png(noise(40, 40)), 1)).leaves[0]
+        np.testing.assert_array_equal(made, by_opencv(A.Augment([A.Crop(size)]), noise(40, 40), 1))
+        return made
+
+    assert cropped(4).base is None
+    assert cropped(39).base is not None, "which would cost more than it saves"
+
+
+def test_mixup_needs_floats_of_both() -> None:
+    executor = OpenCV(A.Augment([A.Normalize(0, 1), A.Mixup()]))
+    made = [executor.made(executor.begun((noise(2, 2), n), n)) for n in range(2)]
+    with pytest.raises(SpecError, match=r"the labels are int64: put OneHot\(classes\) before it"):
+        executor.collated(made, None, place="", allocate=aligned_arrays, lengths=False)

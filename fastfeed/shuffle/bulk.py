@@ -1,47 +1,172 @@
-"""Several batches of a shuffle pool in one go: the same ones, for a thread that no signal handler interrupts."""
+"""A shuffle pool for a thread that no signal handler interrupts: what is drawn is copied several batches at a time."""
 
 from __future__ import annotations
+
+import threading
+from collections import deque
 
 import numpy as np
 
 from fastfeed.batch import Batch, nbytes_of
 from fastfeed.collate import Pad
+from fastfeed.errors import StateError
 from fastfeed.options import Shuffle
-from fastfeed.shuffle.pool import ShufflePool
-from fastfeed.shuffle.slots import Slots
+from fastfeed.shuffle.pool import first_draw
+from fastfeed.shuffle.slots import Records, Slots
 
 
-class BulkPool(ShufflePool):
-    """A pool that copies up to `at_once` batches out at a time.
+class BulkPool:
+    """The room of a ShufflePool for one epoch without a state, which leaves half of the work for each small batch.
 
-    Of the room, as much as at_once - 1 batches take is not drawn from: there lies what came before it was needed. So
-    what is drawn does not depend on how many batches are drawn at a time, and that may depend on the time.
+    Up to `at_once` batches are copied out at a time, for which as much of the room as at_once - 1 batches take is not
+    drawn from: there lies what came before it was needed. So what is drawn does not depend on how many batches are
+    drawn at a time, and that may depend on the time.
+
+    `choose`, `copy` and `give_back` of different batches may be under way at the same time: a second thread may copy
+    while the first one goes on with everything else.
     """
 
     def __init__(
         self, shuffle: Shuffle, *, batch_size: int, at_once: int, last_batch: str, seed: int, pad: Pad = None
     ) -> None:
-        slack = (at_once - 1) * batch_size
-        room = Shuffle(shuffle.capacity - slack, shuffle.min_after_dequeue) if slack else shuffle
-        super().__init__(room, batch_size=batch_size, last_batch=last_batch, seed=seed, pad=pad)
-        self._slack = slack
-        self._at_once = at_once
+        self._slack = (at_once - 1) * batch_size
+        self._capacity = shuffle.capacity - self._slack
+        self._ready = self._goal = first_draw(Shuffle(self._capacity, shuffle.min_after_dequeue), batch_size)
+        self._size, self._at_once, self._last = batch_size, at_once, last_batch
+        self._rng = np.random.default_rng((seed, 0))
+        self._store = Records(pad)
+        self._moving = threading.Lock()  # a pool that grows moves its records
+        self._free: Slots = np.empty(0, np.intp)  # a stack: [:_count]
+        self._count = 0
+        self._arrived: deque[Slots] = deque()  # in this order, and not drawn from yet
+        self._pool: Slots = np.empty(self._capacity, np.intp)  # slots that a draw chooses from: [:_drawable] ...
+        self._drawable = 0
+        self._holes: Slots = self._pool[:0]  # ... but for these, which were drawn: what comes next takes their places
+        self._over = False
+        self.dropped = 0
+        self.held = 0  # records, less than one pushed batch above the capacity
+        self.finished = False  # whether end() was said and everything was drawn
+
+    def wants(self) -> bool:
+        """Whether another batch is to be pushed, or end() said, before the next draw."""
+        return self.held < self._goal and not self._over
+
+    @property
+    def has_room(self) -> bool:
+        """Whether another batch may be pushed before the next draw."""
+        return self.held < self._goal + self._slack and not self._over
+
+    def push(self, batch: Batch) -> None:
+        """Copies the records in; StateError unless has_room."""
+        if not self.has_room:
+            raise StateError("push() into a shuffle pool that does not want more: draw first")
+        if batch.rows > self._count:
+            self._grow(batch.rows)
+        self._count -= batch.rows
+        slots = self._free[self._count : self._count + batch.rows].copy()
+        self._store.write(slots, batch.leaves)
+        self._arrived.append(slots)
+        self.held += batch.rows
+
+    def end(self) -> None:
+        """There is no more input."""
+        self._over = True
 
     def draw_some(self) -> list[Batch]:
-        """What draw() and given() in turn would give until the pool wants() more; nothing where an epoch ends.
+        """The next batches, until the pool wants() more; nothing where all was drawn."""
+        chosen = self.choose()
+        batches = self.copy(chosen)
+        self.give_back(chosen)
+        return batches
 
-        Padded records are padded to the largest of all that is drawn. An exception amidst it loses records.
+    def choose(self) -> list[Slots]:
+        """What the next batches are drawn from, for `copy`; nothing where all was drawn.
+
+        The last batch may be smaller, or is dropped. StateError where there is too little input.
         """
         chosen: list[Slots] = []
-        while len(chosen) < self._at_once and not (chosen and self.wants()) and self._chosen():
-            self._settled()
-            chosen.append(self._passed_on())
+        while len(chosen) < self._at_once and not (chosen and self.wants()):
+            slots = self._chosen()
+            if not len(slots):
+                break
+            chosen.append(slots)
+        return chosen
+
+    def copy(self, chosen: list[Slots]) -> list[Batch]:
+        """The batches. Padded records are padded to the largest of all of them."""
         if not chosen:
             return []
-        # The slots are free, and nobody has written to them since: one copy for all of them.
-        every = np.concatenate(chosen)
-        leaves = self._store.take(every).leaves
-        self._store.forget(every)
-        ends = np.cumsum([len(slots) for slots in chosen]).tolist()
-        parts = [tuple([leaf[e - len(s) : e] for leaf in leaves]) for s, e in zip(chosen, ends, strict=True)]
-        return [Batch(part, len(part[0]), sum(map(nbytes_of, part))) for part in parts]
+        with self._moving:
+            leaves = self._store.take(np.concatenate(chosen)).leaves
+        found, start = [], 0
+        for slots in chosen:
+            end = start + len(slots)
+            part = tuple([leaf[start:end] for leaf in leaves])
+            found.append(Batch(part, len(slots), sum(map(nbytes_of, part))))
+            start = end
+        return found
+
+    def give_back(self, chosen: list[Slots]) -> None:
+        """They were copied: their slots are free."""
+        for slots in chosen:
+            self._store.forget(slots)
+            self._free[self._count : self._count + len(slots)] = slots
+            self._count += len(slots)
+
+    def _chosen(self) -> Slots:
+        """The slots of a batch, from which nothing is drawn again; none where there is no further batch."""
+        self._fill()
+        left = self._drawable
+        if left < self._ready and not self._over:
+            raise StateError(f"draw() from {left} records where {self._ready} are needed: push while wants()")
+        rows = min(self._size, left)
+        if not rows or (rows < self._size and self._last == "drop"):
+            self.dropped, self._drawable, self.held, self.finished = self.dropped + left, 0, 0, True
+            return self._pool[:0]
+        self._holes = self._rng.choice(left, rows, replace=False)
+        self.held -= rows
+        self._ready = min(self._capacity, self._ready + self._size)
+        self._goal = min(self._capacity, self._goal + self._size)
+        return self._pool[self._holes]
+
+    def _fill(self) -> None:
+        """Has the oldest records take the places of those that were drawn, and further ones until there are enough."""
+        holes, end = self._holes, self._drawable
+        if end == self._ready and self._arrived and len(self._arrived[0]) == len(holes):  # as a rule: all is full
+            self._pool[holes], self._holes = self._arrived.popleft(), self._pool[:0]
+            return
+        for slots in self._oldest(self._ready - end + len(holes)):
+            here = len(holes[: len(slots)])
+            self._pool[holes[:here]] = slots[:here]
+            holes, more = holes[here:], slots[here:]
+            self._pool[end : end + len(more)] = more
+            end += len(more)
+        if len(holes):  # nothing came for them
+            whole = np.ones(end, bool)
+            whole[holes] = False
+            left = self._pool[:end][whole]
+            end = len(left)
+            self._pool[:end] = left
+        self._drawable, self._holes = end, self._pool[:0]
+
+    def _oldest(self, count: int) -> list[Slots]:
+        """At most so many of the records that arrived, from which is drawn from now on."""
+        found = []
+        while count > 0 and self._arrived:
+            slots = self._arrived.popleft()
+            if len(slots) > count:
+                self._arrived.appendleft(slots[count:])
+            found.append(slots[:count])
+            count -= len(slots)
+        return found
+
+    def _grow(self, rows: int) -> None:
+        """Makes slots for a batch of so many records whenever there is room for one, beside those that are copied."""
+        before = len(self._free)
+        total = max(self._capacity + self._slack + self._at_once * self._size + rows, before + rows - self._count)
+        free = np.empty(total, np.intp)
+        free[: self._count] = self._free[: self._count]
+        free[self._count : self._count + total - before] = np.arange(before, total)
+        self._free, self._count = free, self._count + total - before
+        with self._moving:
+            self._store.grow(total)

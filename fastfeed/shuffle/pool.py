@@ -30,6 +30,18 @@ from fastfeed.shuffle.ledger import Drawn, Epoch, Now
 from fastfeed.shuffle.slots import Array, Slots, Store, packed, unpacked
 
 
+def first_draw(shuffle: Shuffle, batch_size: int) -> int:
+    """How many records there must be for the first batch; OptionError where the pool has no room for them."""
+    first = int(shuffle.min_after_dequeue) + batch_size
+    if shuffle.capacity < first:
+        raise OptionError(
+            f"a batch of {batch_size} records does not fit into the shuffle pool: needed capacity >= "
+            f"min_after_dequeue + batch_size = {first}, there is {shuffle}. For instance shuffle=Shuffle("
+            f"capacity={first + 2 * batch_size}, min_after_dequeue={shuffle.min_after_dequeue})"
+        )
+    return first
+
+
 class Origin(NamedTuple):
     """Where a pool's records came from, and whether they belong to the epoch after the one that is drawn."""
 
@@ -49,18 +61,11 @@ class ShufflePool:
     def __init__(
         self, shuffle: Shuffle, *, batch_size: int, last_batch: str = "keep", seed: int, epoch: int = 0, pad: Pad = None
     ) -> None:
-        self._capacity, self._first = int(shuffle.capacity), int(shuffle.min_after_dequeue) + batch_size
-        if self._capacity < self._first:
-            raise OptionError(
-                f"a batch of {batch_size} records does not fit into the shuffle pool: needed capacity >= "
-                f"min_after_dequeue + batch_size = {self._first}, there is {shuffle}. For instance shuffle=Shuffle("
-                f"capacity={self._first + 2 * batch_size}, min_after_dequeue={shuffle.min_after_dequeue})"
-            )
+        self._capacity, self._first = int(shuffle.capacity), first_draw(shuffle, batch_size)
         self.epoch = epoch
         self.dropped = 0
         self.nbytes = 0  # capacity x record bytes, known after the first push
         self._size, self._last, self._seed = batch_size, last_batch, seed
-        self._slack = 0  # records that may lie in the pool beyond those that the next draw needs
         self._seed_draws()
         self._store = Store(pad)
         self._epochs = deque([Epoch()])  # the one that is drawn, and then the one that is pushed if that is another
@@ -86,22 +91,17 @@ class ShufflePool:
         Also while an epoch drains, so that the next one starts warm. A caller who waits with the next epoch may draw
         the rest of this one all the same: that changes nothing in what is drawn.
         """
-        return self.has_room and self._store.held < self._now.goal
-
-    @property
-    def has_room(self) -> bool:
-        """Whether another batch may be pushed before the next draw."""
         now = self._now
-        return not self._over and not now.drawn and self._store.held < now.goal + self._slack and not self._ahead()
+        return not self._over and not now.drawn and self._store.held < now.goal and not self._ahead()
 
     def push(self, batch: Batch, *, stream: int = 0, item: int = 0, first_row: int = 0) -> None:
-        """Copies the records in, which are rows `first_row`, ... of that item; StateError unless has_room."""
-        if not self.has_room:
+        """Copies the records in, which are rows `first_row`, ... of that item; StateError unless wants()."""
+        if not self.wants():
             raise StateError("push() into a shuffle pool that does not want more: draw first")
         if not batch.rows:
             return
         self.nbytes = self.nbytes or self._capacity * batch.nbytes // batch.rows
-        self._store.reserve(self._capacity + self._slack + batch.rows)
+        self._store.reserve(self._capacity + batch.rows)
         slots = self._store.lend(batch.rows, (stream, item, np.arange(first_row, first_row + batch.rows)))
         self._store.write(slots, batch.leaves)
         self._pushed().add(slots)

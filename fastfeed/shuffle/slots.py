@@ -16,17 +16,59 @@ Array = np.ndarray[Any, Any]
 Slots = np.ndarray[Any, np.dtype[np.intp]]
 
 
-class Store:
-    """Slots that are lent, written and given back; `origins` are stream, item and row of the record in each.
+class Records:
+    """The records themselves, slot by slot.
 
     `dtypes` are those that leaves of bytes had before a pool was saved: as wide as the widest record so far.
     """
 
     def __init__(self, pad: Pad) -> None:
-        self.origins = np.zeros((3, 0), np.int64)
         self.dtypes: list[str] = []
         self._pad = pad
+        self._rows = 0
         self._columns: list[_Fixed | _Varying] = []
+
+    def grow(self, rows: int) -> None:
+        """Makes it so many slots in all; what is in them stays."""
+        self._rows = rows
+        for column in self._columns:
+            column.grow(rows)
+
+    def write(self, slots: Slots, leaves: Sequence[Array]) -> None:
+        """Copies records into slots."""
+        if not self._columns:
+            dtypes = self.dtypes or [""] * len(leaves)
+            self._columns = [self._column(leaf, dtype) for leaf, dtype in zip(leaves, dtypes, strict=True)]
+        for column, leaf in zip(self._columns, leaves, strict=True):
+            column.put(slots, leaf)
+
+    def take(self, slots: Slots) -> Batch:
+        """The records of these slots, copied out in this order."""
+        leaves = tuple([column.take(slots) for column in self._columns])
+        return Batch(leaves, len(slots), sum(map(nbytes_of, leaves)))
+
+    def forget(self, slots: Slots) -> None:
+        """Keeps no record in these slots alive."""
+        for column in self._columns:
+            column.forget(slots)
+
+    def bytes_dtypes(self) -> list[str]:
+        """For each leaf of bytes the dtype that it has by now, for others nothing."""
+        return [column.bytes_dtype for column in self._columns] or self.dtypes
+
+    def _column(self, leaf: Array, dtype: str) -> _Fixed | _Varying:
+        padded = self._pad is not None and self._pad is not False
+        if padded and leaf.ndim > 1:
+            return _Varying(self._rows, self._pad)
+        return _Fixed((self._rows, *leaf.shape[1:]), np.dtype(dtype) if dtype else leaf.dtype)
+
+
+class Store(Records):
+    """Slots that are lent, written and given back; `origins` are stream, item and row of the record in each."""
+
+    def __init__(self, pad: Pad) -> None:
+        super().__init__(pad)
+        self.origins = np.zeros((3, 0), np.int64)
         self._free: Slots = np.zeros(0, np.intp)  # a stack: [:_count]
         self._count = 0
 
@@ -49,8 +91,7 @@ class Store:
         self._free = np.concatenate((self._free[: self._count], fresh, np.zeros(rows - self._count - more, np.intp)))
         self._count += more
         self.origins = np.concatenate((self.origins, np.zeros((3, more), np.int64)), axis=1)
-        for column in self._columns:
-            column.grow(rows)
+        self.grow(rows)
 
     def lend(self, rows: int, origins: Iterable[Any]) -> Slots:
         """So many free slots, for records from there; reserve() has made enough."""
@@ -60,38 +101,10 @@ class Store:
             column[slots] = values
         return slots
 
-    def write(self, slots: Slots, leaves: Sequence[Array]) -> None:
-        """Copies records into lent slots."""
-        if not self._columns:
-            dtypes = self.dtypes or [""] * len(leaves)
-            self._columns = [self._column(leaf, dtype) for leaf, dtype in zip(leaves, dtypes, strict=True)]
-        for column, leaf in zip(self._columns, leaves, strict=True):
-            column.put(slots, leaf)
-
-    def take(self, slots: Slots) -> Batch:
-        """The records of these slots, copied out in this order."""
-        leaves = tuple([column.take(slots) for column in self._columns])
-        return Batch(leaves, len(slots), sum(map(nbytes_of, leaves)))
-
     def give_back(self, slots: Slots, free: int) -> None:
         """These slots are free, as `free` others were when they were taken. Twice does what once does."""
         self._free[free : free + len(slots)] = slots
         self._count = free + len(slots)
-
-    def forget(self, slots: Slots) -> None:
-        """Keeps no record in these free slots alive."""
-        for column in self._columns:
-            column.forget(slots)
-
-    def bytes_dtypes(self) -> list[str]:
-        """For each leaf of bytes the dtype that it has by now, for others nothing."""
-        return [column.bytes_dtype for column in self._columns] or self.dtypes
-
-    def _column(self, leaf: Array, dtype: str) -> _Fixed | _Varying:
-        padded = self._pad is not None and self._pad is not False
-        if padded and leaf.ndim > 1:
-            return _Varying(len(self._free), self._pad)
-        return _Fixed((len(self._free), *leaf.shape[1:]), np.dtype(dtype) if dtype else leaf.dtype)
 
 
 class _Fixed:

@@ -62,8 +62,10 @@ class StateCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras ha
         self._epoch = 0
         self._epoch_began = 0  # batches trained on before this epoch
         self._begun = 0  # the number, in this epoch, of the first batch of this execution
-        self._counted = 0  # batches of this epoch as ModelCheckpoint counts them ...
-        self._unsaved = 0  # ... and how many since the last save
+        # What ModelCheckpoint counts: the last number that it was given (before the first, Keras up to 3.13 takes that
+        # for 0: an execution of three batches then counts as two) ...
+        self._last_number: int | None = getattr(keras.callbacks.ModelCheckpoint("of.keras"), "_last_batch_seen", None)
+        self._unsaved = 0  # ... and the batches since the last save
 
     def batches(self) -> Iterator[Any]:
         """The runner's batches for fit(): `epochs=` epochs, or without end, so that fit() needs `steps_per_epoch`.
@@ -90,7 +92,7 @@ class StateCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras ha
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         """Called by Keras."""
-        self._epoch, self._epoch_began, self._counted = epoch, self._trained, 0
+        self._epoch, self._epoch_began = epoch, self._trained
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
         """Called by Keras, with the number of the first batch of an execution."""
@@ -109,8 +111,8 @@ class StateCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras ha
         while self._trained < min(self._epoch_began + last + 1, self._read):
             self._state = self._ahead.pop(self._trained).state
             self._trained += 1
-        self._unsaved += batch + 1 - self._counted
-        self._counted = batch + 1
+        before, self._last_number = self._last_number, batch
+        self._unsaved += batch + 1 if before is None or batch <= before else batch - before
         if self._save_freq != "epoch" and self._unsaved >= int(self._save_freq):
             steps = self.params.get("steps")
             self._save(self._epoch + (steps is not None and last + 1 >= steps))

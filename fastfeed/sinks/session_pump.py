@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import threading
 import time
 import weakref
@@ -15,6 +14,7 @@ import tensorflow as tf
 from tensorflow.core.protobuf import config_pb2
 
 from fastfeed.augment.device import on_host
+from fastfeed.batch import Batch
 from fastfeed.errors import FeedStopped
 from fastfeed.feed import Feed
 from fastfeed.runs import never_filled
@@ -50,6 +50,7 @@ class Pump:
         self._warm: tuple[float, float, int, float] | None = None  # what consumed() says, at the first dequeue
         self._last = (0.0, 0)
         self._end_s: float | None = None
+        self._count = 0  # batches taken
         self.rows = 0  # records enqueued
         self._offered = 0  # and those that are being enqueued: a step may have taken them already
         self._noted = (0, 0)  # records and dequeues that the feed knows of
@@ -133,20 +134,17 @@ class Pump:
 
     def _fill(self) -> None:
         try:
-            enqueue = self._enqueue_function()
-            for number in itertools.count(1):
-                batch = self._take()
-                if batch is None:
-                    break
-                if number % NOTE == 0:
-                    self.note()
-                if self._ops.spec.ragged:
-                    check_shapes(batch, self._ops.spec, knob="get_inputs(shapes=...)")
-                self._offered += batch.rows
-                enqueue(*map(_plain_bytes, on_host(batch).leaves))
-                self.rows += batch.rows
-                self._cpu_s = time.thread_time()
-                del batch  # from here on the queue alone keeps its slot
+            prepared: dict[int, Callable[..., Any]] = {}
+            while batches := self._some():
+                count = len(batches)
+                if count not in prepared:
+                    prepared[count] = self._enqueue_function(count)
+                rows = sum(batch.rows for batch in batches)
+                self._offered += rows
+                prepared[count](*[_plain_bytes(leaf) for batch in batches for leaf in on_host(batch).leaves])
+                self.rows += rows
+                self._cpu_s = time.thread_time() + (0 if self._shuffle is None else self._shuffle.copier_cpu_s)
+                del batches  # from here on the queue alone keeps their slots
             fresh = not self._feed.position.resumed  # of a run that is resumed at its end there may be little left
             if fresh and self.rows < self._ops.batch_size and self._feed.options.last_batch == "drop":
                 dropped = 0 if self._shuffle is None else self._shuffle.dropped
@@ -159,23 +157,40 @@ class Pump:
             if not self._session_closed():
                 self._break_off(error, grace_s=GRACE_S)
         finally:
+            if self._shuffle is not None:
+                self._shuffle.close()
             self._feed.stop(0)
 
-    def _enqueue_function(self) -> Callable[..., Any]:
-        """The enqueue as a function of the leaves.
+    def _some(self) -> list[Batch]:
+        """The next batch, and what was drawn together with it; none where all were taken."""
+        found: list[Batch] = []
+        while (batch := self._take()) is not None:
+            self._count += 1
+            if self._count % NOTE == 0:
+                self.note()
+            if self._ops.spec.ragged:
+                check_shapes(batch, self._ops.spec, knob="get_inputs(shapes=...)")
+            found.append(batch)
+            if len(found) == self._ops.at_once or self._shuffle is None or not self._shuffle.has_drawn:
+                break
+        return found
+
+    def _enqueue_function(self, count: int) -> Callable[..., Any]:
+        """The enqueue of so many batches as a function of their leaves.
 
         For a batch of 32 MNIST records Session.run with a feed_dict takes 187 us (135 of this thread's CPU), the
         prepared call 26 to 42, and 6 where TensorFlow runs it in this thread instead of waking one of its own. The
         prepared call has no public name (make_callable with feed_list= is as slow as run), so that run stays the way
         where it is missing.
         """
+        target, places = self._ops.enqueue[count - 1], [p for batch in self._ops.placeholders[:count] for p in batch]
         make = getattr(self._session, "_make_callable_from_options", None)
         if make is None:
-            return lambda *leaves: self._run(self._ops.enqueue, dict(zip(self._ops.placeholders, leaves, strict=True)))
-        options = config_pb2.CallableOptions(target=[self._ops.enqueue.name])
+            return lambda *leaves: self._run(target, dict(zip(places, leaves, strict=True)))
+        options = config_pb2.CallableOptions(target=[target.name])
         options.run_options.timeout_in_ms = NEVER_MS  # waiting for room is no operation that takes too long
         options.run_options.inter_op_thread_pool = -1  # this thread
-        options.feed.extend(place.name for place in self._ops.placeholders)
+        options.feed.extend(place.name for place in places)
         prepared: Callable[..., Any] = make(options)
         return prepared
 

@@ -31,18 +31,20 @@ NOT_STARTED = "FeedRunner.start(sess) was not called in this session: the queue 
 
 
 class QueueOps:
-    """The queue of whole batches, and every operation on it that is needed: after start() the graph may be final."""
+    """The queue of whole batches, and every operation on it that is needed: after start() the graph may be final.
 
-    def __init__(self, spec: BatchSpec, *, capacity: int, batch_size: int, last_batch: str) -> None:
-        self.spec, self.batch_size, self.capacity = spec, batch_size, capacity
+    Up to `at_once` batches are enqueued in one run: it wakes the thread that fills the queue once for all of them.
+    """
+
+    def __init__(self, spec: BatchSpec, *, capacity: int, at_once: int, batch_size: int, last_batch: str) -> None:
+        self.spec, self.batch_size, self.capacity, self.at_once = spec, batch_size, capacity, at_once
         dtypes = [tf_dtype(leaf.dtype, leaf.path) for leaf in spec.leaves]
         with tf.device("/device:CPU:0"), tf.name_scope("fastfeed"):
             self.queue = tf.queue.FIFOQueue(capacity, dtypes, name="queue")
-            self.placeholders = [
-                tf.compat.v1.placeholder(dtype, (None, *leaf.shape))
-                for dtype, leaf in zip(dtypes, spec.leaves, strict=True)
-            ]
-            self.enqueue = self.queue.enqueue(self.placeholders)
+            self.placeholders: list[list[Any]] = []  # of each batch that is enqueued in one run
+            self.enqueue: list[Any] = []  # each with all before it
+            for _ in range(at_once):
+                self._add_enqueue(dtypes)
             self.finish = self.queue.close()
             self.cancel = self.queue.close(cancel_pending_enqueues=True)
             self.drain = tf.group(self.queue.dequeue())
@@ -57,6 +59,16 @@ class QueueOps:
     def names(self, error: Exception) -> bool:
         """Whether an error of TensorFlow speaks of this queue."""
         return bool(self._named.search(str(error)))
+
+    def _add_enqueue(self, dtypes: list[Any]) -> None:
+        self.placeholders.append(
+            [
+                tf.compat.v1.placeholder(dtype, (None, *leaf.shape))
+                for dtype, leaf in zip(dtypes, self.spec.leaves, strict=True)
+            ]
+        )
+        with tf.control_dependencies(self.enqueue[-1:]):
+            self.enqueue.append(self.queue.enqueue(self.placeholders[-1]))
 
     def _timed_dequeue(self) -> tuple[Any, Any, list[Any]]:
         """A variable [seconds waited, dequeues], the seconds of this step, and the leaves: no Python takes part.
@@ -96,11 +108,12 @@ class SessionQueue:
             feed.deliver(Rebatcher(size, options.last_batch, pad=options.pad, across_epochs=True))
         record_nbytes = spec.record_nbytes if options.packed else first.nbytes // first.rows
         capacity = _capacity(options, nbytes=size * max(1, record_nbytes))
+        at_once = 1 if self._shuffle is None else self._shuffle.at_once
         _say_float64(spec, options)
         self._feed = feed
         feed.delivers = False
         self._graph = tf.compat.v1.get_default_graph()
-        self._ops = QueueOps(spec, capacity=capacity, batch_size=size, last_batch=options.last_batch)
+        self._ops = QueueOps(spec, capacity=capacity, at_once=at_once, batch_size=size, last_batch=options.last_batch)
         self.inputs = self._ops.inputs
         self.waited = self._ops.waited
         self._pump: Pump | None = None

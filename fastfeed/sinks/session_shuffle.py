@@ -5,20 +5,24 @@ A RandomShuffleQueue copies record by record, in and out, each one into memory o
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import time
 from collections import deque
+from concurrent.futures import Future, ThreadPoolExecutor
 
 from fastfeed.batch import Batch
-from fastfeed.errors import OptionError
+from fastfeed.errors import FeedError, OptionError
 from fastfeed.feed import Feed
 from fastfeed.options import Shuffle
 from fastfeed.shuffle import BulkPool
+from fastfeed.shuffle.slots import Slots
 
 LOG = logging.getLogger("fastfeed")
 # Every call of numpy on more than a few hundred elements hands the interpreter lock to the training loop and waits for
-# it again. Of 32 MNIST records that made 75 k records/s batch by batch (RandomShuffleQueue: 106 k), 122 k eight at a
-# time.
+# it again, so small batches are copied out several at a time.
 AT_ONCE, AT_ONCE_NBYTES = 8, 2**21
+BESIDE_NBYTES = 2**20  # from here on a copy takes longer than to have another thread make it
 
 
 class SessionShuffle:
@@ -37,16 +41,22 @@ class SessionShuffle:
         self._feed = feed
         self._size = size
         self._drawn: deque[Batch] = deque()  # and not taken
+        self._chosen: list[Slots] = []  # and not drawn
+        self._copied: Future[list[Batch]] | None = None  # of those, where another thread makes it
+        self.copier_cpu_s = 0.0  # of that thread
         # What is shuffled is small where DALI decodes it afterwards.
         self.augmented_take = self.take if feed.augmented is None else feed.augmented.behind(self.take, self._is_ready)
+        self.at_once = _at_once(shuffle, size, nbytes=size * record_nbytes, padded=options.padded or options.packed)
         self._pool = BulkPool(
             shuffle,
             batch_size=size,
-            at_once=_at_once(shuffle, size, nbytes=size * record_nbytes, padded=options.padded or options.packed),
+            at_once=self.at_once,
             last_batch=options.last_batch,
             seed=seed,
             pad=options.pool_pad,
         )
+        beside = size * record_nbytes >= BESIDE_NBYTES and not (options.padded or options.packed)
+        self._copier = ThreadPoolExecutor(1, "fastfeed-shuffle") if beside else None
         nbytes = shuffle.capacity * record_nbytes
         if nbytes > options.memory_nbytes:
             raise OptionError(
@@ -62,32 +72,81 @@ class SessionShuffle:
         return self._pool.held // self._size + len(self._drawn)
 
     @property
+    def has_drawn(self) -> bool:
+        """Whether `augmented_take` has its next batch already, and does nothing else."""
+        return bool(self._drawn) and self._feed.augmented is None
+
+    @property
     def dropped(self) -> int:
         """Records that did not fill a batch."""
         return self._pool.dropped
 
     def take(self) -> Batch | None:
-        """The next batch, or None where everything was drawn."""
+        """The next batch, or None where everything was drawn.
+
+        Large batches are copied out by a thread of their own while the next ones are copied in.
+        """
         if not self._drawn:
-            self._fill()
-            if self._pool.finished:
+            if not self._chosen:
+                self._choose(wait=True)
+            batches = self._draw()
+            if not batches:
                 return None
-            self._drawn.extend(self._pool.draw_some())
-            if not self._drawn:
-                self._pool.turn()
-                return None
+            self._drawn.extend(batches)
+            self._choose(wait=False)
         return self._drawn.popleft()
+
+    def close(self) -> None:
+        """Ends the thread, if there is one."""
+        if self._copier is not None:
+            self._copier.shutdown(cancel_futures=True)
 
     def _is_ready(self) -> bool:
         return bool(self._drawn) or self._feed.ready
 
+    def _choose(self, *, wait: bool) -> None:
+        """Chooses what comes next, and begins to copy it; without `wait` only beside another thread, where the records
+        are there."""
+        if wait:
+            self._fill()
+        elif self._copier is None or self._pool.wants():
+            return
+        if not self._pool.finished:
+            self._chosen = self._pool.choose()
+        if self._chosen and self._copier is not None:
+            self._copied = self._copier.submit(self._copy_beside, self._chosen)
+
+    def _draw(self) -> list[Batch]:
+        """What was chosen, copied out."""
+        if self._copied is None:
+            batches = self._pool.copy(self._chosen)
+        else:
+            self._fill_from_what_is_ready()
+            batches = self._copied.result()
+        self._pool.give_back(self._chosen)
+        self._chosen, self._copied = [], None
+        return batches
+
+    def _copy_beside(self, chosen: list[Slots]) -> list[Batch]:
+        batches = self._pool.copy(chosen)
+        self.copier_cpu_s = time.thread_time()
+        return batches
+
     def _fill(self) -> None:
         while self._pool.wants() or (self._pool.has_room and self._feed.ready):
-            batch = self._feed.take()
-            if batch is None:
-                self._pool.end()
-            else:
-                self._pool.push(batch)
+            self._push()
+
+    def _fill_from_what_is_ready(self) -> None:
+        with contextlib.suppress(FeedError):  # which the next `take` of the feed meets again
+            while self._pool.has_room and self._feed.ready:
+                self._push()
+
+    def _push(self) -> None:
+        batch = self._feed.take()
+        if batch is None:
+            self._pool.end()
+        else:
+            self._pool.push(batch)
 
 
 def _at_once(shuffle: Shuffle, size: int, *, nbytes: int, padded: bool) -> int:

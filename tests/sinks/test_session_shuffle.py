@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import queue
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 
-from fastfeed import FeedRunner, Shuffle
-from tests.feeds import LONG_S, chunks, ids_of
+from fastfeed import FeedRunner, ProducerError, Shuffle
+from tests.feeds import LONG_S, Broken, chunks, ids_of
 
 tf = pytest.importorskip("tensorflow")
 from tests.graphs import drained, session  # noqa: E402
@@ -82,3 +84,65 @@ def test_what_is_drawn_does_not_follow_from_how_much_came_at_once(together: int)
     found = order(together)
     assert sorted(found) == list(range(240)) != found
     assert found == order(4)
+
+
+def test_what_was_drawn_together_is_enqueued_in_one_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    from fastfeed.sinks.session_pump import Pump
+
+    counts: list[int] = []
+    plain = Pump._enqueue_function
+    monkeypatch.setattr(Pump, "_enqueue_function", lambda self, count: counts.append(count) or plain(self, count))
+    with session(FeedRunner(lambda: chunks(400, 4), shuffle=ROOM, epochs=1)) as (sess, inputs):
+        assert sorted(ids_of(drained(sess, inputs))) == list(range(400))
+    assert max(counts) == 5, "at the end nothing else is awaited"
+
+
+def large(records: int, size: int) -> Iterator[Any]:
+    """Batches of which four records are a megabyte."""
+    for start in range(0, records, size):
+        ids = np.arange(start, min(start + size, records))
+        yield ids, np.broadcast_to(ids[:, None].astype(np.float32), (len(ids), 2**16)).copy()
+
+
+def drawn_large(size: int, *, copier: bool) -> list[int]:
+    """The order of large records, each of which must be whole, with and without a thread for the copies."""
+    runner = FeedRunner(
+        lambda: large(50, size), shuffle=Shuffle(16, 4), batch_size=4 if copier else 3, seed=3, epochs=1
+    )
+    with tf.Graph().as_default(), session(runner) as (sess, inputs):
+        threads = set()
+        found: list[int] = []
+        for ids, data in drained_while(sess, inputs, lambda: threads.update(t.name for t in threading.enumerate())):
+            assert (data == ids[:, None]).all()
+            found += ids.tolist()
+    assert any("fastfeed-shuffle" in name for name in threads) == copier
+    return found
+
+
+def drained_while(sess: Any, fetches: Any, look: Callable[[], None]) -> Iterator[Any]:
+    try:
+        while True:
+            got = sess.run(fetches)
+            look()
+            yield got
+    except tf.errors.OutOfRangeError:
+        return
+
+
+def test_large_records_come_once_and_in_the_order_of_the_seed() -> None:
+    """Copied out by a thread of their own, beside which the next ones come in."""
+    found = drawn_large(4, copier=True)
+    assert sorted(found) == list(range(50)) != found
+    assert found == drawn_large(7, copier=True)
+    assert sorted(drawn_large(4, copier=False)) == list(range(50))
+
+
+def test_a_source_that_fails_beside_a_copy() -> None:
+    def stream() -> Iterator[Any]:
+        yield from large(40, 4)
+        raise Broken("the disk is gone")
+
+    runner = FeedRunner(stream, shuffle=Shuffle(16, 4), epochs=1)
+    with session(runner) as (sess, inputs), pytest.raises(ProducerError, match="the disk is gone"):
+        for _ in range(11):
+            sess.run(inputs)

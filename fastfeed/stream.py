@@ -8,7 +8,8 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
-import numpy as np
+# Here, and not at the first use: a Ctrl-C is lost while numpy loads it.
+from numpy.random import SeedSequence
 
 from fastfeed.choosing import AUTO, Choice, choose, refuse_misfits
 from fastfeed.collate import AsProduced, Rebatcher
@@ -287,7 +288,7 @@ def batches_of(stream: Stream, feed: Feed) -> Iterator[Any]:
 
 def new_seed() -> int:
     """A root seed for a run that states none."""
-    return int(np.random.SeedSequence().generate_state(1)[0])
+    return int(SeedSequence().generate_state(1)[0])
 
 
 def _at(span: Span) -> dict[str, Any]:

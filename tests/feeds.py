@@ -10,7 +10,7 @@ import numpy as np
 
 from fastfeed import Worker
 
-LONG_S = 20.0  # longer than any wait that is ended as it should be
+LONG_S = 60.0  # longer than any wait that is ended as it should be
 
 
 def chunks(total: int, size: int, step: int = 1, offset: int = 0) -> Iterator[tuple[np.ndarray, np.ndarray]]:

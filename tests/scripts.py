@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.dying import LONG_S, gone, until
+from tests.dying import LONG_S, gone, kept
 
 GONE_S = 2.0  # the promise
 ROOT = Path(__file__).parents[1]
@@ -70,10 +70,12 @@ class Ended:
     err: str
 
     def tracebacks(self) -> int:
-        """How many there were; none may be of what nobody could catch."""
+        """How many there were, each with those of the errors amidst which its own came; none may be of what nobody
+        could catch."""
         assert "Exception ignored" not in self.err
         assert "fatal" not in self.err.lower()
-        return self.err.count("Traceback (most recent call last)")
+        chained = self.err.count("During handling of the above exception, another exception occurred")
+        return self.err.count("Traceback (most recent call last)") - chained
 
 
 class Script:
@@ -118,7 +120,7 @@ class Script:
     def gone(self) -> None:
         """Waits until every process that the script has named has ended: two seconds, not more."""
         self._process.poll()
-        until(lambda: all(map(gone, self.tree())), f"the end of {self.tree()}", GONE_S)
+        kept(lambda: all(map(gone, self.tree())), f"the end of {self.tree()}", GONE_S)
 
     def tree(self) -> list[int]:
         """Every process that the script has named."""

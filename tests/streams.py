@@ -15,7 +15,7 @@ from fastfeed import FeedRunner, Worker
 from fastfeed.mix import Mix
 from tests.feeds import Readable
 
-LIMIT_S = 15  # no feed of a test stalls for so long, unless it is stuck
+LIMIT_S = 60  # no feed of a test stalls for so long, unless it is stuck
 SEED = 7
 MOST_RUNS = 50  # without a batch: the stream has ended
 Rows = list[list[int]]

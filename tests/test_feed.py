@@ -15,7 +15,7 @@ from fastfeed import FeedError, FeedRunner, FeedTimeout, ProducerError, Snapshot
 from fastfeed import feed as feed_module
 from fastfeed.producers.handoff import Handoff
 from fastfeed.stats import StageRow, copy, total
-from tests.feeds import Blocked, Broken, Readable, broken_after, chunks, ids_of, shared_out
+from tests.feeds import LONG_S, Blocked, Broken, Readable, broken_after, chunks, ids_of, shared_out
 
 
 def until_it_fails(runner: FeedRunner) -> tuple[list[Any], FeedError]:
@@ -123,7 +123,8 @@ def test_a_failure_ends_the_other_producers() -> None:
 
 
 def test_a_stall_shows_what_every_producer_does() -> None:
-    with Blocked(chunks(4, 4)) as source, FeedRunner(source, stall_timeout_s=0.05) as runner:
+    with Blocked(chunks(4, 4)) as source, FeedRunner(source, stall_timeout_s=0.1).start() as runner:
+        assert source.reached.wait(LONG_S)
         batches, error = until_it_fails(runner)
         assert isinstance(error, FeedTimeout)
         assert len(batches) == 1

@@ -215,7 +215,7 @@ for source, options in (
     ([Item(i) for i in range(3)], {"transform": lambda i: transform(i), "records": False}),
     (iter([Point(np.array([i]), np.array([i])) for i in range(3)]), {}),
 ):
-    for batch in FeedRunner(source, processes=1, stall_timeout_s=15, **options):
+    for batch in FeedRunner(source, processes=1, stall_timeout_s=60, **options):
         assert type(batch) is Point, type(batch)
         seen.append(int(batch.x[0]))
 print(seen)
@@ -226,7 +226,7 @@ def test_what_lives_in_the_main_module_works_and_it_is_not_run_again(tmp_path: P
     script = tmp_path / "main.py"
     script.write_text(MAIN)
     call = [sys.executable, str(script), "stands for a side effect"]
-    done = subprocess.run(call, capture_output=True, text=True, timeout=60, cwd=ROOT, env={"PYTHONPATH": str(ROOT)})
+    done = subprocess.run(call, capture_output=True, text=True, timeout=200, cwd=ROOT, env={"PYTHONPATH": str(ROOT)})
     assert done.stdout.splitlines() == ["the main module runs", str([10, 11, 12] * 2 + [5, 6, 7] * 2 + [0, 1, 2])]
     assert (done.stderr, done.returncode) == ("", 0)
 

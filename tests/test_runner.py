@@ -72,7 +72,7 @@ def test_everything_exactly_once(kind: str, total: int, size: int, **options: An
 @of_any_kind
 @pytest.mark.parametrize("threads", [1, 3])
 def test_any_order_delivers_everything_too(kind: str, threads: int) -> None:
-    runner = runner_of(kind, 50, 4, threads=threads, order="any", epochs=2, stall_timeout_s=5)
+    runner = runner_of(kind, 50, 4, threads=threads, order="any", epochs=2, stall_timeout_s=LONG_S)
     every = ids_of(runner)
     assert [sorted(every[:50]), sorted(every[50:])] == [list(range(50))] * 2
 
@@ -85,7 +85,7 @@ def test_any_order_does_not_wait_for_a_straggler() -> None:
             straggler.wait(LONG_S)
         return np.array([number])
 
-    with FeedRunner(iter(range(5)), transform=slow_first, threads=2, order="any", stall_timeout_s=5) as runner:
+    with FeedRunner(iter(range(5)), transform=slow_first, threads=2, order="any", stall_timeout_s=LONG_S) as runner:
         batches = iter(runner)
         try:
             assert sorted(int(next(batches)[0]) for _ in range(4)) == [1, 2, 3, 4]

@@ -74,7 +74,7 @@ def test_a_distributed_checkpoint_takes_the_runner_itself(options: dict[str, Any
         whole = ids(runner)
     with runner_of(**options) as runner:
         first = ids(islice(runner, 2))
-        distributed.save({"feed": runner}, checkpoint_id=tmp_path, no_dist=True)
+        distributed.save({"feed": runner}, checkpoint_id=tmp_path)
     with runner_of(**options) as runner:
-        distributed.load({"feed": runner}, checkpoint_id=tmp_path, no_dist=True)
+        distributed.load({"feed": runner}, checkpoint_id=tmp_path)
         assert first + ids(runner) == whole

@@ -125,8 +125,9 @@ def serve(control: int, trainer: int) -> None:
     signal.signal(signal.SIGTERM, lambda *_: server.end())
     die_with(trainer, signal.SIGTERM)
     gc.freeze()
-    while server.step():
-        pass
+    with contextlib.suppress(ConnectionError):  # the trainer has closed its end, and hears of no worker any more
+        while server.step():
+            pass
     server.end()
 
 

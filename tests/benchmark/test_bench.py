@@ -207,8 +207,8 @@ def test_a_sweep_measures_every_setting_and_a_finite_iterator_starts_again(tmp_p
 
 
 def test_the_session_is_measured_beside_the_hand_written_idiom() -> None:
-    workload = workload_from("sleep:1ms", batch_size=32)
-    plan = Plan((2,), 32, 1.0, 30, 1, True)
+    workload = workload_from("sleep:1ms", batch_size=4)
+    plan = Plan((2,), 4, 1.0, 30, 1, True)
     sweep = run_sweep(workload, consumer_from("mnist"), plan=plan, progress=quiet)
     assert [s.kind for s in sweep.settings] == ["fastfeed", "hand-written"]
     assert all(s.windows[0].steps == 30 for s in sweep.settings)

@@ -62,5 +62,5 @@ def observed(*words: str, plan: Plan | None = None, **options: Any) -> tuple[int
 
 def ended(*command: str, **options: Any) -> tuple[int, str, str]:
     """The exit code, the output and the errors of a command."""
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False, **options)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False, **options)
     return done.returncode, done.stdout, done.stderr

@@ -30,7 +30,7 @@ sys.exit(7)
 
 
 def run(*words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*FASTFEED, *words], capture_output=True, text=True, timeout=100)
+    return subprocess.run([*FASTFEED, *words], capture_output=True, text=True, timeout=200)
 
 
 def test_a_script_from_end_to_end(tmp_path: Path) -> None:

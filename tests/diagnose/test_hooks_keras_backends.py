@@ -69,6 +69,6 @@ def test_steps_and_waits_of_other_backends(backend: str) -> None:
     pytest.importorskip(backend)
     environment = {**os.environ, "KERAS_BACKEND": backend}
     done = subprocess.run(
-        [sys.executable, "-c", SCRIPT], capture_output=True, text=True, cwd=ROOT, env=environment, timeout=120
+        [sys.executable, "-c", SCRIPT], capture_output=True, text=True, cwd=ROOT, env=environment, timeout=200
     )
     assert done.stdout.strip() == "done", done.stderr[-2000:]

@@ -19,7 +19,7 @@ def test_it_learns_and_tells_its_starvation(backend: str) -> None:
     pytest.importorskip(backend)
     program = [sys.executable, "-W", "error:::__main__", str(ROOT / "examples" / "keras_fit.py"), "--epochs", "2"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "KERAS_BACKEND": backend}
-    done = subprocess.run(program, env=environment, capture_output=True, text=True, timeout=110)
+    done = subprocess.run(program, env=environment, capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, done.stderr
     line = r"epoch {}: test accuracy (\d\.\d{{3}}), starvation (\d+\.\d)%, \d+ batches lay ready"
     found = [re.fullmatch(line.format(n), text) for n, text in enumerate(done.stdout.splitlines(), 1)]

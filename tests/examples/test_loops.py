@@ -18,7 +18,7 @@ def test_the_loss_falls_and_the_wait_is_told(framework: str) -> None:
     pytest.importorskip(framework, reason=f"pip install {framework}")
     program = [sys.executable, "-W", "error:::__main__", str(ROOT / "examples" / f"{framework}_loop.py")]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(program, env=environment, capture_output=True, text=True, timeout=110)
+    done = subprocess.run(program, env=environment, capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, done.stderr
     first, second, wait = done.stdout.splitlines()
     losses = [

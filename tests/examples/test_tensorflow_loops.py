@@ -25,7 +25,7 @@ pytest.importorskip("tensorflow")
 def test_the_loss_falls(example: str, line: str) -> None:
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "2"}
     program = [sys.executable, "-W", "error:::__main__", str(ROOT / "examples" / example)]
-    done = subprocess.run(program, env=environment, capture_output=True, text=True, timeout=110)
+    done = subprocess.run(program, env=environment, capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, done.stderr
     found = [re.fullmatch(line, text) for text in done.stdout.splitlines()]
     assert all(found) and [int(match[1]) for match in found] == list(range(5))

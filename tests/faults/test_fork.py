@@ -14,7 +14,7 @@ STRICT = ("-W", "error")
 FORKED = """
     import random
     def stream():
-        for i in range(20_000):
+        for i in range(4_000):
             yield np.full((4, 100), i)
 
     runner, reader = started(stream, processes=1)
@@ -33,7 +33,7 @@ FORKED = """
         assert (batch == expected).all(), (batch, expected)
         expected += 1
     assert [int(b[0, 0]) for b in held] == [1, 2, 3] and all((b == b[0, 0]).all() for b in held)
-    assert expected == 20_000
+    assert expected == 4_000
     os.waitpid(pid, 0)
     say("right")
     """
@@ -74,7 +74,7 @@ def test_a_child_can_have_a_runner_of_its_own(script: Start) -> None:
         """.strip()
     ended = script(FORKED.replace("{child}", child), python=STRICT).ended()
     assert (ended.code, ended.err, ended.out[-1]) == (0, "", "right")
-    assert "child: 20000" in ended.out
+    assert "child: 4000" in ended.out
 
 
 LIVING = """

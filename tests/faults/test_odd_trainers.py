@@ -89,7 +89,7 @@ def test_blocked_signals(script: Start) -> None:
             yield np.zeros(4)
             os._exit(3)
         try:
-            with FeedRunner(stream, processes=1, stall_timeout_s=5) as runner:
+            with FeedRunner(stream, processes=1, stall_timeout_s=50) as runner:
                 list(runner)
         except Exception as error:
             print(type(error).__name__)

@@ -31,7 +31,7 @@ def exit_3() -> None:
 def restarting(source: Any, mix: tuple[int, int], **more: Any) -> FeedRunner:
     processes, threads = mix
     return FeedRunner(
-        source, processes=processes, threads=threads, on_worker_death="restart", stall_timeout_s=5.0, **more
+        source, processes=processes, threads=threads, on_worker_death="restart", stall_timeout_s=dying.LONG_S, **more
     )
 
 

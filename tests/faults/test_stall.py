@@ -17,7 +17,7 @@ import pytest
 from fastfeed import FeedRunner, FeedTimeout
 from tests.dying import LONG_S, state_of, until
 
-STALL_S = 2.0  # the workers start in this time, too
+STALL_S = 0.5
 HERE = Path(__file__).name
 
 
@@ -49,6 +49,13 @@ def after_one_batch(stuck: Callable[[], None]) -> Callable[[], Iterator[Any]]:
     return stream
 
 
+def begun(runner: FeedRunner, batches: int = 1) -> FeedRunner:
+    """Started, with its first batches made: the limit counts from when somebody asks, and not what a start takes."""
+    runner.start()
+    until(lambda: runner.snapshot().produced.batches >= batches, "the first batches")
+    return runner
+
+
 def stall_of(runner: FeedRunner) -> str:
     with pytest.raises(FeedTimeout) as caught:
         list(runner)
@@ -57,7 +64,7 @@ def stall_of(runner: FeedRunner) -> str:
 
 @pytest.mark.parametrize("stuck", [sleeps, holds_the_lock, waits_for_a_lock, computes])
 def test_the_users_own_line(stuck: Callable[[], None]) -> None:
-    with FeedRunner(after_one_batch(stuck), processes=1, stall_timeout_s=STALL_S) as runner:
+    with begun(FeedRunner(after_one_batch(stuck), processes=1, stall_timeout_s=STALL_S)) as runner:
         text = stall_of(runner)
     assert HERE in text
     assert f"in {stuck.__name__}" in text
@@ -68,7 +75,7 @@ def test_the_users_own_line(stuck: Callable[[], None]) -> None:
 @pytest.mark.parametrize(("processes", "threads"), [(2, 1), (1, 3)])
 def test_every_producer_is_shown(processes: int, threads: int) -> None:
     runner = FeedRunner(after_one_batch(sleeps), processes=processes, threads=threads, stall_timeout_s=STALL_S)
-    with runner:
+    with begun(runner, processes * threads):
         text = stall_of(runner)
     assert text.count("in sleeps") == processes * threads
     for worker in range(processes):
@@ -76,7 +83,7 @@ def test_every_producer_is_shown(processes: int, threads: int) -> None:
 
 
 def test_where_the_slots_are() -> None:
-    with FeedRunner(after_one_batch(sleeps), processes=1, stall_timeout_s=STALL_S) as runner:
+    with begun(FeedRunner(after_one_batch(sleeps), processes=1, stall_timeout_s=STALL_S)) as runner:
         stream = iter(runner)
         held = next(stream)
         with pytest.raises(FeedTimeout) as caught:
@@ -91,7 +98,7 @@ def test_where_the_slots_are() -> None:
 
 def test_a_stopped_worker_says_so() -> None:
     """Somebody's SIGSTOP, or a debugger's."""
-    with FeedRunner(after_one_batch(sleeps), processes=1, stall_timeout_s=STALL_S) as runner:
+    with begun(FeedRunner(after_one_batch(sleeps), processes=1, stall_timeout_s=STALL_S)) as runner:
         stream = iter(runner)
         pid = int(next(stream)[0])
         os.kill(pid, signal.SIGSTOP)
@@ -107,31 +114,37 @@ def test_workers_that_wait_for_a_source_that_is_read_in_the_trainer() -> None:
         yield 1
         time.sleep(STALL_S + 1.2)  # where the iterator sleeps; stop() waits for its end
 
-    with FeedRunner(slow(), transform=lambda i: np.full(4, i), processes=1, stall_timeout_s=STALL_S) as runner:
+    with begun(FeedRunner(slow(), transform=lambda i: np.full(4, i), processes=1, stall_timeout_s=STALL_S)) as runner:
         text = stall_of(runner)
     assert "where the iterator sleeps" in text
 
 
-def test_a_worker_that_cannot_even_start() -> None:
+def test_a_worker_that_cannot_even_start(tmp_path: Path) -> None:
     """Its class takes for ever to be unpickled."""
 
     class Slow:
         def __init__(self) -> None:
-            self.x = 1
+            self.reached = tmp_path / "reached"
 
         def __setstate__(self, state: Any) -> None:
+            state["reached"].touch()
             time.sleep(LONG_S)  # where it is unpickled
 
         def __call__(self) -> Iterator[Any]:
             yield np.zeros(4)
 
-    with FeedRunner(Slow(), processes=1, stall_timeout_s=1.0) as runner:
+    with FeedRunner(slow := Slow(), processes=1, stall_timeout_s=STALL_S).start() as runner:
+        until(slow.reached.exists, "the worker")
         assert "where it is unpickled" in stall_of(runner)
 
 
 def test_a_long_step_is_no_stall() -> None:
     """Nobody waits: the limit counts from when a batch is asked for."""
-    with FeedRunner(lambda: (np.full(4, i) for i in range(400)), processes=1, stall_timeout_s=STALL_S) as runner:
+
+    def numbers() -> Iterator[Any]:
+        return (np.full(4, i) for i in range(400))
+
+    with begun(FeedRunner(numbers, processes=1, stall_timeout_s=STALL_S)) as runner:
         stream = iter(runner)
         next(stream)
         time.sleep(2 * STALL_S)  # the step; that nothing happens in it is what is tested
@@ -140,6 +153,6 @@ def test_a_long_step_is_no_stall() -> None:
 
 def test_after_a_stall_everything_ends() -> None:
     """The fixture proves it; and later calls say the same."""
-    with FeedRunner(after_one_batch(holds_the_lock), processes=2, stall_timeout_s=STALL_S) as runner:
+    with begun(FeedRunner(after_one_batch(holds_the_lock), processes=2, stall_timeout_s=STALL_S), 2) as runner:
         texts = {stall_of(runner) for _ in range(3)}
     assert len(texts) == 1

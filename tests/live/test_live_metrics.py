@@ -26,7 +26,7 @@ from tests.live.places import Folders, answer, live_threads, ones
 
 
 def get(url: str) -> tuple[str, str]:
-    with urllib.request.urlopen(url, timeout=10) as response:
+    with urllib.request.urlopen(url, timeout=60) as response:
         return response.read().decode(), response.headers["Content-Type"]
 
 

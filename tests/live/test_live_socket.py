@@ -23,7 +23,7 @@ from tests.live.places import Folders, answer, live_threads, ones
 
 def connected(folders: Folders) -> socket.socket:
     conn = socket.socket(socket.AF_UNIX)
-    conn.settimeout(10)
+    conn.settimeout(60)
     conn.connect(str(folders.run / f"{os.getpid()}.sock"))
     return conn
 

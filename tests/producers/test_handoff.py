@@ -17,7 +17,7 @@ from fastfeed.producers.handoff import Handoff
 from fastfeed.producers.sequence import END_OF_EPOCH, Made, Sequence, Timeout
 from fastfeed.stats import StageRow
 
-LONG_S = 20.0
+LONG_S = 60.0
 
 
 def made(number: int, nbytes: int = 1) -> Made:

@@ -16,8 +16,6 @@ from fastfeed import FeedRunner, FeedStopped, Worker
 from fastfeed.testing.guard import until
 from tests.feeds import LONG_S
 
-LIMIT_S = 3.0
-
 
 @pytest.fixture(autouse=True)
 def nobody_looks_on(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,7 +84,7 @@ def test_slots_that_come_back_late_are_written_into_nobodys_file(kind: str) -> N
             stack.callback(os.close, number)
         assert had <= {str(number) for pipe in mine for number in pipe}, "what the runner's numbers mean now"
         batches.clear()
-        assert until(lambda: runner.snapshot().slots.lent == 0, LIMIT_S)
+        assert until(lambda: runner.snapshot().slots.lent == 0, LONG_S)
         runner.stop()
         assert "has ended" in runner._stream.feed.stacks()  # type: ignore[union-attr]
         assert not select.select([reading for reading, _ in mine], [], [], 0)[0]
@@ -100,7 +98,7 @@ def test_runners_that_share_the_workers() -> None:
     other.stop()
     assert (next(iter(runner))[0] >= 0).all()
     runner.stop()
-    assert until(lambda: descriptors() == before, LIMIT_S), "the other one's thread ends by itself"
+    assert until(lambda: descriptors() == before, LONG_S), "the other one's thread ends by itself"
     assert (kept[1] == np.arange(4)).all()
     other.stop()
 
@@ -130,5 +128,5 @@ def test_who_waits_meanwhile_is_told_and_then_all_is_closed() -> None:
     waits.join(LONG_S)
     assert [type(error) for error in errors] == [FeedStopped]
     errors.clear()  # the frames of the wait, which hold what they use
-    assert until(lambda: descriptors() == before, LIMIT_S)
+    assert until(lambda: descriptors() == before, LONG_S)
     assert (first == 0).all()

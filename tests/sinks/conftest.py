@@ -12,7 +12,7 @@ import pytest
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "sinks" in item.path.parts:
-            item.add_marker(pytest.mark.timeout(60))
+            item.add_marker(pytest.mark.timeout(180))
 
 
 @pytest.fixture

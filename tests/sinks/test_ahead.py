@@ -13,7 +13,7 @@ import pytest
 
 from fastfeed import FeedRunner, FeedStopped, OptionError, ProducerError, StateError
 from fastfeed.sinks.ahead import one_ahead
-from tests.dying import until
+from tests.dying import LONG_S, until
 from tests.feeds import Blocked, chunks
 from tests.scripts import Script
 
@@ -50,10 +50,10 @@ def test_results_come_in_order_and_never_too_far_ahead(depth: int) -> None:
             for result in ahead:
                 got.append(result)
                 due = min(10, len(got) + depth) + 10 * number
-                until(lambda due=due: len(calls) >= due, "as many as there is room for", 5)
+                until(lambda due=due: len(calls) >= due, "as many as there is room for")
                 assert len(calls) <= due
             assert got == list(range(0, 40, 4))
-            until(lambda: threads() == 0, "the end of the thread", 2)
+            until(lambda: threads() == 0, "the end of the thread")
 
 
 def test_the_length_is_known_where_it_is_for_the_source() -> None:
@@ -77,7 +77,7 @@ def test_a_failure_of_put_comes_behind_the_results_before_it_with_its_traceback(
                 got.append(result)
         assert got == [0, 4]
         assert "fails_at_8" in [frame.name for frame in traceback.extract_tb(caught.value.__traceback__)]
-        until(lambda: threads() == 0, "the end of the thread", 2)
+        until(lambda: threads() == 0, "the end of the thread")
 
 
 def test_a_put_that_raises_what_ends_a_loop_does_not_end_it_silently() -> None:
@@ -109,13 +109,13 @@ def test_a_loop_that_is_left_ends_the_thread_and_the_next_pass_goes_on() -> None
             for result in ahead:
                 assert result == (4, 1000)
                 break
-            until(lambda: threads() == 0, "the end of the thread", 2)
+            until(lambda: threads() == 0, "the end of the thread")
         forgotten = iter(ahead)
         next(forgotten)
         assert threads() == 1
         del forgotten
         gc.collect()
-        until(lambda: threads() == 0, "the end of the thread", 2)
+        until(lambda: threads() == 0, "the end of the thread")
 
 
 def test_a_known_length_begins_anew_behind_a_pass_that_was_left() -> None:
@@ -131,7 +131,7 @@ def test_a_loop_left_while_the_thread_waits_for_a_batch() -> None:
         assert [next(results), next(results)] == [0, 4]
         results.close()
         source.let_go.set()
-        until(lambda: threads() == 0, "the end of the thread", 2)
+        until(lambda: threads() == 0, "the end of the thread")
 
 
 def test_stop_ends_the_thread_that_waits_for_room_and_the_loop() -> None:
@@ -139,9 +139,9 @@ def test_stop_ends_the_thread_that_waits_for_room_and_the_loop() -> None:
     runner = FeedRunner(endless)
     results = iter(runner.prefetch_to_device(made.append, depth=2))
     next(results)
-    until(lambda: len(made) == 3, "results that lie ready", 5)
+    until(lambda: len(made) == 3, "results that lie ready")
     runner.stop()
-    until(lambda: threads() == 0, "the end of the thread", 2)
+    until(lambda: threads() == 0, "the end of the thread")
     with pytest.raises(FeedStopped):
         next(results)  # though there are some
 
@@ -151,9 +151,9 @@ def test_stop_ends_a_loop_that_waits_for_a_result() -> None:
         runner = FeedRunner(source)
         results = iter(runner.prefetch_to_device(first))
         next(results)
-        stopping = threading.Thread(target=lambda: (source.reached.wait(10), runner.stop()))
+        stopping = threading.Thread(target=lambda: (source.reached.wait(LONG_S), runner.stop()))
         stopping.start()
-        source.reached.wait(10)
+        source.reached.wait(LONG_S)
         with pytest.raises(FeedStopped):
             next(results)
         source.let_go.set()
@@ -177,11 +177,11 @@ def test_slots_are_held_as_long_as_results_hold_them() -> None:
     with FeedRunner(endless, processes=1, memory=16 * 36864) as runner:
         results = iter(runner.prefetch_to_device(lambda batch: batch, depth=3))
         kept = next(results)
-        until(lambda: runner.snapshot().slots.lent == 4, "three ahead and the one here", 5)
+        until(lambda: runner.snapshot().slots.lent == 4, "three ahead and the one here")
         results.close()
         assert not kept.any()
         del kept, results
-        until(lambda: threads() == 0, "the end of the thread", 2)
+        until(lambda: threads() == 0, "the end of the thread")
         assert runner.snapshot().slots.lent == 0
 
 

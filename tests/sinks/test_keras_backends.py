@@ -19,14 +19,14 @@ FILES = {
 pytest.importorskip("keras")
 
 
-@pytest.mark.timeout(150)
+@pytest.mark.timeout(240)
 @pytest.mark.parametrize("backend", FILES)
 def test_the_other_backends(backend: str) -> None:
     pytest.importorskip(backend, reason=f"pip install {backend}")
     files = [str(Path(__file__).parent / file) for file in FILES[backend]]
     program = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *files]
     done = subprocess.run(
-        program, env={**os.environ, "KERAS_BACKEND": backend}, cwd=ROOT, capture_output=True, text=True, timeout=140
+        program, env={**os.environ, "KERAS_BACKEND": backend}, cwd=ROOT, capture_output=True, text=True, timeout=220
     )
     assert done.returncode == 0, done.stdout[-6000:]
     assert int(re.findall(r"(\d+) passed", done.stdout)[-1]) > 20

@@ -15,6 +15,7 @@ from fastfeed.stats import StageRow
 keras = pytest.importorskip("keras")
 import fastfeed.sinks.keras_callback as module  # noqa: E402
 from fastfeed.keras import FeedCallback, StateCallback  # noqa: E402
+from tests.fits import loses_none  # noqa: E402
 from tests.sinks.test_keras_fit import STEPS, VALID, fit, model_of, record, runner_of, since_3_3  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("short_collections")
@@ -146,6 +147,7 @@ def test_tensorboard_has_them(tmp_path: Path) -> None:
     assert b"epoch_input_starvation" in content and b"epoch_input_au" in content
 
 
+@loses_none
 def test_over_a_plain_generator() -> None:
     with runner_of(epochs=2) as runner:
         history = fit(iter(runner), epochs=2, steps_per_epoch=STEPS, shuffle=False, callbacks=[FeedCallback(runner)])

@@ -108,8 +108,10 @@ def test_a_batch_that_does_not_fit_the_others() -> None:
 def test_a_stall_is_an_error_that_shows_the_producer() -> None:
     blocked = Blocked(chunks(4, 4))
     runner = FeedRunner(blocked, shuffle=False, stall_timeout_s=0.1, epochs=1)
-    with session(runner) as (sess, inputs), blocked, pytest.raises(FeedTimeout, match=r"let_go\.wait"):
-        drained(sess, inputs)
+    with session(runner) as (sess, inputs), blocked:
+        assert blocked.reached.wait(LONG_S)
+        with pytest.raises(FeedTimeout, match=r"let_go\.wait"):
+            drained(sess, inputs)
 
 
 def test_a_session_that_does_not_ask_does_not_stall() -> None:
@@ -122,10 +124,10 @@ def test_a_session_that_does_not_ask_does_not_stall() -> None:
         go_on.wait(LONG_S)
         yield from chunks(40, 4)
 
-    with session(FeedRunner(stream, shuffle=False, stall_timeout_s=0.05, epochs=1)) as (sess, inputs):
+    with session(FeedRunner(stream, shuffle=False, stall_timeout_s=0.5, epochs=1)) as (sess, inputs):
         sess.run(inputs)
         assert pulled.acquire(timeout=LONG_S)
-        threading.Event().wait(0.2)  # four times the limit; that nothing happens in it is what is tested
+        threading.Event().wait(1.0)  # twice the limit; that nothing happens in it is what is tested
         go_on.set()
         assert len(drained(sess, inputs)) == 19
 

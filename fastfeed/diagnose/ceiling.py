@@ -33,6 +33,10 @@ def ceiling_of(evidence: Evidence, rows: Rows, *, inside: float = 0.0) -> Ceilin
         # A producer that holds the lock goes on for a while after the others have stopped.
         middle = low if signals.late(evidence) else float(np.median(free))
         how = f"{len(free)} steps of the running job whose batches were at hand"
+        back = signals.given_back(evidence) if rows.share(rows.wait + rows.boundary) >= LEAST else 0.0
+        if back:
+            low, middle = (1 - back) * low, (1 - back) * middle
+            how += ", without the memory that from_generator makes each give back to the system and touch again"
         return Ceiling(middle, low, high, experiment=True, how=how)
     middle = float(np.median(rows.inside))
     if inside >= LEAST:

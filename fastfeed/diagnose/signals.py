@@ -5,8 +5,19 @@ from __future__ import annotations
 import math
 import re
 
-from fastfeed.diagnose.evidence import DISK, LOCK_PYTHON, NATIVE, PRODUCER, PYTHON, RUNNABLE, TRAINER, Evidence, Place
-from fastfeed.diagnose.makers import Makers, feeders_of
+from fastfeed.diagnose.evidence import (
+    DISK,
+    FRAMEWORK,
+    LOCK_PYTHON,
+    NATIVE,
+    PRODUCER,
+    PYTHON,
+    RUNNABLE,
+    TRAINER,
+    Evidence,
+    Place,
+)
+from fastfeed.diagnose.makers import FAULT_S, Makers, feeders_of
 
 MOST = 0.98  # of a step, at most, are conversions of what it is fed
 LEAST = 0.05  # share of the time from which a loss counts: a feed is input-bound from 5 % starvation
@@ -31,6 +42,8 @@ PIPES = re.compile(r"(^|/)multiprocess(ing)?/(connection|queues|pool)\.py$")
 FULL = 0.8  # share of the cores from which none is left
 WASTED = 4.0  # times what a batch holds: much is read that nobody uses
 BITS = re.compile(r"\d+$")  # of a dtype
+FROM_GENERATOR = re.compile("from_generator|PyDataset")  # in what is known of how Keras is fed
+FAULTING = 0.1  # of the time on the cores, at least, that as many page faults take
 READS_NBYTES_S = 5e6  # less is no load for a disk
 
 
@@ -136,6 +149,19 @@ def converted(evidence: Evidence) -> float:
     # Numbers in lists are read one by one, the lock held: a sample gets it when that is over, or at the next call.
     mostly = lists and trainer.copying >= CONVERTS
     return trainer.share(NATIVE) + trainer.share(PYTHON) * (1.0 if mostly else trainer.copying)
+
+
+def given_back(evidence: Evidence) -> float:
+    """Share of a step that TensorFlow's threads spend on touching memory again that they gave back to the system.
+
+    tf.data's from_generator lowers the process's trim threshold; a step that is fed otherwise keeps its memory.
+    """
+    loop = evidence.loop
+    if loop is None or loop.kind != "keras" or not FROM_GENERATOR.search(loop.note):
+        return 0.0
+    tasks = [task for task in evidence.tasks if task.role == FRAMEWORK]
+    cpu_s, faults_s = sum(task.cpu_s for task in tasks), FAULT_S * sum(task.faults for task in tasks)
+    return sum(task.system_s for task in tasks) / cpu_s if faults_s >= FAULTING * cpu_s > 0 else 0.0
 
 
 def pickling(evidence: Evidence, makers: Makers) -> float:

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from fastfeed.diagnose.evidence import DISK, FULL, NATIVE, PYTHON, SLEEP, Part, Place
+from fastfeed.diagnose.evidence import DISK, FRAMEWORK, FULL, NATIVE, PYTHON, SLEEP, Part, Place
 from fastfeed.diagnose.judge import judge
 from fastfeed.timeline import Leaf, Mark
-from tests.diagnose.evidences import CALL, evidence, loop_of, producers, trainer
+from tests.diagnose.evidences import CALL, evidence, loop_of, producers, task, trainer
 
 LIBRARY = Place("call", "framework.py", 7, users=False)
 READS = [Place("row", "rows.py", line, users=True) for line in (3, 4, 5)]
@@ -73,3 +73,14 @@ def test_calls_of_tf_data_in_order_wait_for_the_one_that_takes_long(straggles: b
         assert found.verdict == "input.latency"
         assert found.recommendations[0].knob == "num_parallel_calls"
         assert found.recommendations[0].change.startswith("num_parallel_calls 4 -> ")
+
+
+@pytest.mark.parametrize(("note", "factor"), [("a generator (from_generator, prefetch)", 2), ("arrays in memory", 1)])
+def test_a_step_beside_from_generator_touches_all_its_memory_again(note: str, factor: int) -> None:
+    """What was seen: 3,700 page faults a step, which take half of the time of TensorFlow's threads."""
+    loop = loop_of([30.0] * 200, 20.0, free=12, free_ms=20.0, kind="keras", note=note)
+    native = task(FRAMEWORK, {NATIVE: 0.4}, tid=300, cpu_s=4.0, system_s=2.0, faults=740_000, stacks={})
+    found = judge(evidence(loop, (trainer(), *producers(1, {SLEEP: 1.0}), native)))
+    assert found.ceiling is not None
+    assert found.ceiling.step_s == pytest.approx(0.02 / factor)
+    assert found.speedup_if_input_free == pytest.approx(2.5 * factor, rel=0.03)

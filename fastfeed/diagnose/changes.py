@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from fastfeed.diagnose import signals
 from fastfeed.diagnose.diagnosis import Cause, Recommendation
-from fastfeed.diagnose.evidence import DISK, LOCK, PRODUCER, TRAINER
+from fastfeed.diagnose.evidence import DISK, LOCK, PRODUCER, PYTHON, TRAINER
 from fastfeed.diagnose.facts import Facts, profile_of
 from fastfeed.model import SPREAD_ALONE, Prediction, Producers, predict
 
@@ -199,7 +199,8 @@ def _noise(cause: Cause, facts: Facts) -> list[Recommendation]:
 
 def _host(cause: Cause, facts: Facts) -> list[Recommendation]:
     """What lies between the steps can go; a step of many small calls can become one call, which costs CALL_S."""
-    lines = [part for part in facts.evidence.parts if part.kind == "host"]
+    # A line that sleeps or computes may be the step itself.
+    lines = [part for part in facts.evidence.parts if part.kind == "host" and part.busy.get(PYTHON, 0.0) >= 0.5]
     between = min(cause.share, max(facts.rows.share(facts.rows.host), sum(part.share for part in lines)))
     if between >= 0.5 * cause.share:
         where = max(lines, key=lambda part: part.share).place if lines else _busiest(facts)

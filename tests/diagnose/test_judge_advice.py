@@ -26,6 +26,16 @@ def test_work_between_the_steps_is_named_and_gains_what_it_took() -> None:
     assert best.predicted_speedup == pytest.approx(1 / (1 - 0.99 * 0.9), rel=0.05)
 
 
+def test_a_line_that_sleeps_is_no_work_of_the_loops_own() -> None:
+    """Where nobody knows which line is the step."""
+    statistics, step = Place("<module>", "train.py", 50, users=True), Place("<module>", "train.py", 47, users=True)
+    parts = (Part("host", statistics, 0.65, {PYTHON: 1.0}), Part("host", step, 0.33, {SLEEP: 1.0}))
+    own = trainer({PYTHON: 0.98, SLEEP: 0.02})
+    (best,) = judge(evidence(loop_of([0.01] * 100, 26.0), (own,), parts=parts)).recommendations
+    assert str(statistics) in best.change
+    assert best.predicted_speedup == pytest.approx(1 / (1 - 0.99 * 0.65), rel=0.02)
+
+
 def test_a_step_of_many_small_calls_becomes_one_call() -> None:
     lines = {(CALL, Place("call", "framework.py", number, users=False)): 5 for number in range(20)}
     own = trainer({PYTHON: 0.6, NATIVE: 0.4}, stacks=lines)

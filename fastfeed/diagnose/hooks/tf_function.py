@@ -44,8 +44,8 @@ class FunctionSteps(TensorFlowSteps):
 
 
 def _takes_one(graph: Any) -> bool:
-    library = graph.as_graph_def().library.function
-    within = any(node.op.startswith(NEXT) for function in library for node in function.node_def)
+    definition = graph.as_graph_def()
+    within = any(node.op.startswith(NEXT) for function in definition.library.function for node in function.node_def)
     return not within and [op.type for op in graph.get_operations() if op.type.startswith(NEXT)] == [NEXT]
 
 

@@ -136,7 +136,7 @@ def train(turns_: int, *, log: Callable[[int], None]) -> None:
 
 
 def cast(loop: int = 0) -> Cast:
-    return Cast(loop, 100, 0, Stacks(), Places(), loop_tid=1)
+    return Cast(loop, 100, 0, 0, Stacks(), Places(), loop_tid=1)
 
 
 @pytest.fixture

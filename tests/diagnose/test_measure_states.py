@@ -94,8 +94,10 @@ def test_who_held_the_lock_wants_it_back() -> None:
     # nobody wants it: the holder let it go by itself, after at least that time on a core
     assert lock.holders([native, lock.Wanting(0.001, False)], 0.005) == [1.0, 0.0]
     assert lock.holders([], 0.005) == []
-    assert lock.held(30.0, 40, samples=100, cpu=0.25) == 0.25
-    assert lock.held(30.0, 40, samples=100, cpu=0.9) == 0.3
+    assert lock.held(30.0, 40, samples=100, blind=0, cpu=0.25) == 0.25
+    assert lock.held(30.0, 40, samples=100, blind=0, cpu=0.9) == 0.3
+    assert lock.held(30.0, 40, samples=100, blind=50, cpu=0.9) == 0.6
+    assert lock.held(30.0, 40, samples=100, blind=95, cpu=0.9) == 0.3, "too few samples that tell"
     assert lock.quantile([3.0, 1.0, 2.0], 0.5) == 2.0
     assert lock.quantile([], 0.5) is None
 

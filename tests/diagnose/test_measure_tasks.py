@@ -18,7 +18,7 @@ SAMPLES = 100
 
 
 def cast() -> Cast:
-    return Cast(0, SAMPLES, 0, Stacks(), Places(), loop_tid=1)
+    return Cast(0, SAMPLES, 0, 0, Stacks(), Places(), loop_tid=1)
 
 
 def here(call: str = "sleep", *, holder: bool = False) -> Look:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 ON_ITS_WAY = 0.1
+ENOUGH = 8  # samples
 LATE_S = 0.0004  # a thread that nobody keeps waiting is late by 0.1 ms, seldom by more than 0.3
 
 
@@ -32,12 +33,17 @@ def holders(threads: Sequence[Wanting], late_s: float) -> list[float]:
     return [weight / total if total else 0.0 for weight in weights]
 
 
-def held(credit: float, late: int, *, samples: int, cpu: float) -> float:
+def held(credit: float, late: int, *, samples: int, blind: int, cpu: float) -> float:
     """The share of time in which a thread held the lock: its credit (of `late` samples, of `samples` in all), at most
-    its share of a core; where the lock was never seen held, bytecode ran too seldom to count."""
+    its share of a core; where the lock was never seen held, bytecode ran too seldom to count.
+
+    In `blind` samples the sampler waited for a core and then not for the lock. That says nothing: it may have been
+    queued behind the very thread that held it, which frees the core when it gives the lock away.
+    """
     if not samples or not late:
         return 0.0
-    return min(cpu, credit / samples)
+    tell = samples - blind if samples - blind >= ENOUGH else samples
+    return min(cpu, credit / tell)
 
 
 def quantile(values: Sequence[float], share: float) -> float | None:

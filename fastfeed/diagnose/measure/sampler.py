@@ -196,7 +196,8 @@ class Sampler:
             used = log.last.since(log.first)
             native_s = used.cpu_s - log.wall_s * sum(holders.seen[tid].values()) / max(holders.looks, 1)
             ready = used.queued_s / (max(native_s, 0.0) + used.queued_s + 1e-9)
-        return Cast(self.loop, threads.samples, threads.late, holders, self._places, tid, ready, self.deaths)
+        counts = threads.samples, threads.late, threads.blind
+        return Cast(self.loop, *counts, holders, self._places, tid, ready, self.deaths)
 
     def _find(self, *, fully: bool = True) -> None:
         now_s = time.perf_counter()
@@ -223,9 +224,9 @@ class Sampler:
                 queued_s, asleep_s = self._queued(own), time.perf_counter()
                 time.sleep(nap_s)
                 woke_s = time.perf_counter()
-                late_s = woke_s - asleep_s - nap_s - (self._queued(own) - queued_s)
+                queued_s = self._queued(own) - queued_s
                 with self._mutex:
-                    self._look(woke_s, late_s)
+                    self._look(woke_s, late_s=woke_s - asleep_s - nap_s - queued_s, queued_s=queued_s)
                 count += 1
                 if count % SELDOM == 0:
                     used_s = time.thread_time()
@@ -236,10 +237,10 @@ class Sampler:
             if own >= 0:
                 os.close(own)
 
-    def _look(self, now_s: float, late_s: float) -> None:
+    def _look(self, now_s: float, *, late_s: float, queued_s: float) -> None:
         self._late.append(max(late_s, 0.0))
         self._threads.ours |= {self._names.tid(ident) for ident in set(self.ours)}
-        self._threads.look(now_s, late_s=late_s)
+        self._threads.look(now_s, late_s=late_s, queued_s=queued_s)
         self._children.look()
         if now_s - self._found_s > self._pause_s:
             begun_s = time.thread_time()

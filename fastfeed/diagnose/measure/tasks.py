@@ -29,12 +29,13 @@ WAITS = (ev.LOCK, ev.EMPTY, ev.PIPE, ev.SOCKET, ev.OTHER)  # how a trainer waits
 
 @dataclass
 class Cast:
-    """What turns logs into tasks: the loop's thread, how often was looked and how often the lock was held then, who
-    held it as py-spy says, and the tracebacks of the dead."""
+    """What turns logs into tasks: the loop's thread, how often was looked, how often the lock was held then and how often
+    nobody knows, who held it as py-spy says, and the tracebacks of the dead."""
 
     loop: int
     samples: int
     late: int
+    blind: int
     holders: Stacks
     places: Places
     loop_tid: int = 0
@@ -73,7 +74,7 @@ class Cast:
         """The share of time in which a thread held the interpreter lock, of `cpu` on a core."""
         outside = self.holders.shares()
         if self.holders.looks < ENOUGH_LOOKS or not sum(outside.values()):
-            return lock.held(log.credit, self.late, samples=self.samples, cpu=cpu)
+            return lock.held(log.credit, self.late, samples=self.samples, blind=self.blind, cpu=cpu)
         # py-spy tells who, and how often where the lock is held too shortly for anybody to be late; it falls behind
         # where cores are rare, and the sampler's lateness does not
         total = max(sum(outside.values()), self.late / max(self.samples, 1))

@@ -85,7 +85,7 @@ class Threads:
         self.loop = 0  # the ident of the loop's thread
         self.logs: dict[int, ThreadLog] = {}
         self.ours: set[int] = {0}  # tids
-        self.samples = self.late = 0
+        self.samples = self.late = self.blind = 0
         self.trace: deque[tuple[float, Look]] = deque(maxlen=TRACE)  # of the loop's thread
         self.counts: deque[Counts] = deque(maxlen=TRACE)  # of the script's module, beside the trace
         self._targets: dict[int, str] = {}
@@ -97,7 +97,7 @@ class Threads:
             self.logs.pop(tid)
         for log in self.logs.values():
             log.begin()
-        self.samples = self.late = 0
+        self.samples = self.late = self.blind = 0
         self.trace.clear()
         self.counts.clear()
 
@@ -120,11 +120,13 @@ class Threads:
                 log.wall_s += passed_s / 2  # nobody saw when
                 log.files.close()
 
-    def look(self, now_s: float, *, late_s: float) -> None:
-        """A sample: where each thread with Python frames is, and what it waits for."""
+    def look(self, now_s: float, *, late_s: float, queued_s: float) -> None:
+        """A sample: where each thread with Python frames is, and what it waits for. The sampler came `queued_s` late for
+        want of a core, and `late_s` for other reasons."""
         late = late_s > lock.LATE_S
         self.samples += 1
         self.late += late
+        self.blind += not late and queued_s > lock.LATE_S
         counts: Counts = {}
         seen: list[tuple[ThreadLog, Look]] = []
         for ident, frame in sys._current_frames().items():

@@ -29,8 +29,8 @@ WAITS = (ev.LOCK, ev.EMPTY, ev.PIPE, ev.SOCKET, ev.OTHER)  # how a trainer waits
 
 @dataclass
 class Cast:
-    """What turns logs into tasks: the loop's thread, how often was looked, how often the lock was held then and how often
-    nobody knows, who held it as py-spy says, and the tracebacks of the dead."""
+    """What turns logs into tasks: the loop's thread, how often was looked, how often the lock was held then and how
+    often nobody knows, who held it as py-spy says, and the tracebacks of the dead."""
 
     loop: int
     samples: int

@@ -121,8 +121,8 @@ class Threads:
                 log.files.close()
 
     def look(self, now_s: float, *, late_s: float, queued_s: float) -> None:
-        """A sample: where each thread with Python frames is, and what it waits for. The sampler came `queued_s` late for
-        want of a core, and `late_s` for other reasons."""
+        """A sample: where each thread with Python frames is, and what it waits for. The sampler came `queued_s` late
+        for want of a core, and `late_s` for other reasons."""
         late = late_s > lock.LATE_S
         self.samples += 1
         self.late += late

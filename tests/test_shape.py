@@ -164,10 +164,25 @@ def test_public_names() -> None:
     assert all(getattr(fastfeed, name).__doc__ for name in PUBLIC)
 
 
-def test_importing_fastfeed_imports_no_framework() -> None:
-    code = f"import sys, fastfeed; print(sorted({FRAMEWORKS!r} & set(sys.modules)))"
+def imported(program: str, names: set[str]) -> set[str]:
+    """Which of these modules a fresh interpreter has after that program."""
+    code = f"import sys\n{program}\nprint(*{names!r} & set(sys.modules), sep='\\n')"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
-    assert done.stdout.strip() == "[]"
+    return set(done.stdout.split())
+
+
+def test_importing_fastfeed_imports_no_framework() -> None:
+    assert imported("from fastfeed import *", FRAMEWORKS | {"fastfeed.runner"}) == {"fastfeed.runner"}
+
+
+def test_a_worker_imports_little() -> None:
+    assert imported("import fastfeed.producers.worker", FRAMEWORKS | {"fastfeed.runner", "fastfeed.live"}) == set()
+
+
+def test_a_name_that_is_not_there() -> None:
+    assert set(fastfeed.__all__) < set(dir(fastfeed))
+    with pytest.raises(AttributeError, match="module 'fastfeed' has no attribute 'Feedrunner'"):
+        _ = fastfeed.Feedrunner
 
 
 @pytest.mark.parametrize(

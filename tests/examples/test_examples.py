@@ -52,7 +52,7 @@ def accuracies(out: str) -> list[float]:
 
 
 @pytest.mark.parametrize("example", TRAININGS)
-def test_two_epochs_of_the_small_digits_and_three_steps_of_a_file_that_is_named(
+def test_small_digits_and_a_file_that_is_named_and_the_real_mnist_where_it_is(
     example: str, environment: dict[str, str], tmp_path: Path
 ) -> None:
     pytest.importorskip("sklearn")
@@ -60,7 +60,8 @@ def test_two_epochs_of_the_small_digits_and_three_steps_of_a_file_that_is_named(
     images, labels = np.zeros((200, 28, 28), np.uint8), np.arange(200) % 10
     np.savez(own := tmp_path / "own.npz", x_train=images, y_train=labels, x_test=images[:30], y_test=labels[:30])
     small = f"--epochs 2 --threads 3 --batch-size 64 --logdir {tmp_path / 'log'}"
-    done = run(environment, example, small, f"--data {own} --steps 3 --threads 2", code=IN_TURN)
+    real = [f"--data {Path(MNIST) / 'mnist.npz'} --steps 300 --threads 2"] if MNIST else []
+    done = run(environment, example, small, f"--data {own} --steps 3 --threads 2", *real, code=IN_TURN)
     assert done.returncode == 0, done.stderr
     first, named, second = done.stdout.partition(f"{own}: 200 digits to train on, 30 to test with")
     assert "scikit-learn's small digits" in first
@@ -70,18 +71,12 @@ def test_two_epochs_of_the_small_digits_and_three_steps_of_a_file_that_is_named(
     content = events.read_bytes()
     assert all(tag in content for tag in (b"\x04loss", b"\x08accuracy", b"\x0dtest_accuracy", b"\x0astarvation"))
     assert named
+    second, many, third = second.partition("60000 digits to train on")
     assert accuracies(second) == [0.1], "black images look all the same: one class in ten"
     assert "3/3" in done.stderr
-
-
-@pytest.mark.skipif(MNIST is None, reason="no MNIST on this machine")
-@pytest.mark.parametrize("example", TRAININGS)
-def test_a_little_of_the_real_mnist(example: str, environment: dict[str, str]) -> None:
-    done = run({**environment, "FASTFEED_DATA": str(MNIST)}, example, "--steps", "300", "--threads", "2")
-    assert done.returncode == 0, done.stderr
-    (accuracy,) = accuracies(done.stdout)
-    assert "60000 digits to train on" in done.stdout
-    assert accuracy > 0.2, "300 steps give about 0.5, guessing gives 0.1"
+    if MNIST:
+        assert many
+        assert accuracies(third)[0] > 0.2, "300 steps give about 0.5, guessing gives 0.1"
 
 
 @pytest.mark.parametrize("options", [(), ("--crash", "0"), ("--crash", "69", "--processes", "2")], ids=str)

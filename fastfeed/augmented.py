@@ -73,7 +73,10 @@ class Augmented:
 
         def augmented() -> Batch | None:
             landed = self.stage.next(taken, ready, spec=lambda: self._feed.made_spec)
-            return None if landed is None else landed.batch
+            if landed is None:
+                return None
+            self.rows = landed.rows
+            return landed.batch
 
         def taken() -> tuple[Batch, Any] | None:
             batch = take()

@@ -44,13 +44,21 @@ class Source:
             pool.end()
 
 
+def drawn(pool: BulkPool) -> list[Batch]:
+    """The next batches, as whoever copies them out at once draws them."""
+    chosen = pool.choose()
+    batches = pool.copy(chosen)
+    pool.give_back(chosen)
+    return batches
+
+
 def all_of(pool: BulkPool, source: Source, ready: list[bool]) -> list[list[Batch]]:
     """Every batch, with those that were drawn at once, where more is pushed than must be as long as some is `ready`."""
     more, found = cycle([*ready, False]), []
     while True:
         while pool.wants() or (pool.has_room and next(more)):
             source.push(pool)
-        some = pool.draw_some()
+        some = drawn(pool)
         if not some:
             assert pool.finished and pool.held == 0
             return found
@@ -138,7 +146,7 @@ def test_a_draw_from_too_little_is_refused() -> None:
     pool = BulkPool(Shuffle(40, 8), batch_size=4, at_once=1, last_batch="keep", seed=1)
     Source(100, [5]).push(pool)
     with pytest.raises(StateError, match="from 5 records where 12 are needed"):
-        pool.draw_some()
+        drawn(pool)
 
 
 def test_what_is_being_copied_is_not_written_over() -> None:
@@ -170,10 +178,10 @@ def test_no_more_is_drawn_than_lies_there() -> None:
     for _ in range(30):
         while pool.wants():
             source.push(pool)
-        assert len(pool.draw_some()) == 1
+        assert len(drawn(pool)) == 1
     source.push(pool)
     source.push(pool)
-    assert len(pool.draw_some()) == 2
+    assert len(drawn(pool)) == 2
     assert pool.has_room
 
 
@@ -184,7 +192,7 @@ def test_the_room_is_never_more_than_was_said() -> None:
         while pool.has_room:
             source.push(pool)
         held.append(pool.held)
-        pool.draw_some()
+        drawn(pool)
     assert max(held) == 40
     while pool.has_room:
         source.push(pool)
@@ -196,7 +204,7 @@ def test_batches_drawn_at_once_are_aligned_where_their_bytes_are() -> None:
     pool = BulkPool(Shuffle(40, 8), batch_size=4, at_once=3, last_batch="keep", seed=1)
     while pool.has_room:
         pool.push(Batch((np.zeros((4, 16), np.float32),), 4, 256))
-    addresses = [batch.leaves[0].ctypes.data % ALIGN for batch in pool.draw_some()]
+    addresses = [batch.leaves[0].ctypes.data % ALIGN for batch in drawn(pool)]
     assert addresses == [0, 0]
 
 
@@ -205,7 +213,7 @@ def test_nothing_is_kept_of_objects_that_were_drawn() -> None:
     words = np.empty(8, object)
     words[:] = [b"%d" % i for i in range(8)]
     pool.push(Batch((words,), 8, 100))
-    taken = [word for batch in pool.draw_some() for word in batch.leaves[0]]
+    taken = [word for batch in drawn(pool) for word in batch.leaves[0]]
     kept = pool._store._columns[0]._records
     assert not set(taken) & set(kept.tolist())
     assert len(taken) == 4

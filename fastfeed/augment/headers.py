@@ -6,6 +6,7 @@ Markers: ITU-T T.81, annex B. Chunks: W3C, Portable Network Graphics (3rd editio
 from __future__ import annotations
 
 import struct
+import zlib
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -17,7 +18,8 @@ Bytes: TypeAlias = bytes | bytearray | memoryview  # what can be indexed for an 
 
 PNG = b"\x89PNG\r\n\x1a\n"
 PNG_CHANNELS = {0: 1, 2: 3, 3: 3, 4: 2, 6: 4}  # by colour type; a palette (3) holds colours
-EXIF = b"Exif\0\0"
+EXIF, EXIF_CHUNK = b"Exif\0\0", b"eXIf"
+EXIF_TAIL = 2**13  # bytes at the end of a PNG in which its orientation may stand, too
 ORIENTATION = 0x0112
 START_OF_SCAN, APP1 = 0xDA, 0xE1
 FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
@@ -104,15 +106,30 @@ def _png(data: Bytes) -> Header:
     at, orientation = 8, 1
     while True:
         length, kind = struct.unpack_from(">I4s", data, at)
-        if kind == b"eXIf":
+        if kind == EXIF_CHUNK:
             orientation = _orientation(data, at + 8, end=at + 8 + length)
         if kind in (b"IDAT", LAST_CHUNK):
             break
         at += 12 + length
     _refuse_truncated(data, LAST_CHUNK, kind="PNG", pixels=at)
+    if orientation == 1:
+        orientation = _orientation_behind(data, at)
     if orientation > 4:
         height, width = width, height
     return Header(height, width, PNG_CHANNELS[colour], bits, "PNG", orientation, colour == 3)
+
+
+def _orientation_behind(data: Bytes, pixels: int) -> int:
+    """Of a chunk behind a PNG's pixels, where some programs put it: sought near the end, and known by its checksum."""
+    near = bytes(data[max(pixels, len(data) - EXIF_TAIL) :])
+    end = len(near)
+    while (at := near.rfind(EXIF_CHUNK, 4, end)) > 0:
+        (length,) = struct.unpack_from(">I", near, at - 4)
+        content, check = near[at : at + 4 + length], near[at + 4 + length : at + 8 + length]
+        if check == zlib.crc32(content).to_bytes(4, "big"):
+            return _orientation(content, 4, end=len(content))
+        end = at
+    return 1
 
 
 def _refuse_truncated(data: Bytes, mark: bytes, *, kind: str, pixels: int) -> None:

@@ -72,15 +72,8 @@ class BulkPool:
         """There is no more input."""
         self._over = True
 
-    def draw_some(self) -> list[Batch]:
-        """The next batches, until the pool wants() more; nothing where all was drawn."""
-        chosen = self.choose()
-        batches = self.copy(chosen)
-        self.give_back(chosen)
-        return batches
-
     def choose(self) -> list[Slots]:
-        """What the next batches are drawn from, for `copy`; nothing where all was drawn.
+        """What the next batches are drawn from, for `copy`, until the pool wants() more; nothing where all was drawn.
 
         The last batch may be smaller, or is dropped. StateError where there is too little input.
         """

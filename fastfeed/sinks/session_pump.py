@@ -6,6 +6,7 @@ import contextlib
 import threading
 import time
 import weakref
+from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -52,8 +53,10 @@ class Pump:
         self._end_s: float | None = None
         self._count = 0  # batches taken
         self.rows = 0  # records enqueued
-        self._offered = 0  # and those that are being enqueued: a step may have taken them already
-        self._noted = (0, 0)  # records and dequeues that the feed knows of
+        # Records that went into each batch that a step may have taken and whose dequeue the feed does not know of; what
+        # an augmenting stage left out is among them.
+        self._had: deque[int] = deque()
+        self._noted = 0  # dequeues that the feed knows of
         self._filler = threading.Thread(target=self._fill, name="fastfeed-enqueue", daemon=True)
         self._watcher = threading.Thread(target=self._watch, name="fastfeed-watch", daemon=True)
 
@@ -122,10 +125,9 @@ class Pump:
     def note(self) -> None:
         """Tells the feed how many records the session has taken out of the queue, which keeps their order."""
         with self._lock:
-            count = self._totals()[1]
-            rows = min(count * self._ops.batch_size, self._offered)  # the last dequeue may be a smaller one
-            self._feed.position.delivered(rows - self._noted[0], count - self._noted[1])
-            self._noted = (rows, count)
+            count = self._totals()[1] - self._noted
+            self._feed.position.delivered(sum(self._had.popleft() for _ in range(count)), count)
+            self._noted += count
 
     @property
     def queued(self) -> int:
@@ -140,7 +142,6 @@ class Pump:
                 if count not in prepared:
                     prepared[count] = self._enqueue_function(count)
                 rows = sum(batch.rows for batch in batches)
-                self._offered += rows
                 prepared[count](*[_plain_bytes(leaf) for batch in batches for leaf in on_host(batch).leaves])
                 self.rows += rows
                 self._cpu_s = time.thread_time() + (0 if self._shuffle is None else self._shuffle.copier_cpu_s)
@@ -165,6 +166,8 @@ class Pump:
         """The next batch, and what was drawn together with it; none where all were taken."""
         found: list[Batch] = []
         while (batch := self._take()) is not None:
+            augmented = self._feed.augmented
+            self._had.append(batch.rows if augmented is None else augmented.rows)
             self._count += 1
             if self._count % NOTE == 0:
                 self.note()

@@ -52,14 +52,15 @@ def photographs(most: int = 8) -> list[bytes]:
     return [file.read_bytes() for file in files] or [jpeg(smooth(60 + 7 * n, 80, seed=n)) for n in range(most)]
 
 
-def turned(data: bytes, orientation: int, *, order: str = "<") -> bytes:
-    """The file with EXIF that says how it is to be turned."""
+def turned(data: bytes, orientation: int, *, order: str = "<", behind: bool = False) -> bytes:
+    """The file with EXIF that says how it is to be turned; in a PNG, `behind` its pixels."""
     mark = b"II*\0" if order == "<" else b"MM\0*"
     entry = struct.pack(order + "HHIHH", 0x0112, 3, 1, orientation, 0)
     tiff = mark + struct.pack(order + "IH", 8, 1) + entry + bytes(4)
     if data[:2] == b"\xff\xd8":
         return with_segment(data, 0xE1, b"Exif\0\0" + tiff)
-    return data[:33] + chunk(b"eXIf", tiff) + data[33:]
+    at = len(data) - 12 if behind else 33
+    return data[:at] + chunk(b"eXIf", tiff) + data[at:]
 
 
 def as_turned(image: Image, orientation: int) -> Image:
@@ -92,3 +93,8 @@ def _encoded(kind: str, image: Image, options: list[int]) -> bytes:
     done, out = cv2.imencode(kind, data, options)
     assert done
     return out.tobytes()
+
+
+def rotten(file: bytes) -> bytes:
+    """A PNG that cannot be decoded, though its header is whole, and so is its end."""
+    return file[:45] + bytes(8) + file[53:]

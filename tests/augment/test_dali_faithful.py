@@ -72,8 +72,10 @@ def test_on_any_image(image: Image, named: tuple[str, Any], key: int) -> None:
 
 @pytest.mark.parametrize("orientation", range(1, 9))
 @pytest.mark.parametrize("window", [[], [A.RandomResizedCrop(20)]], ids=["whole", "window"])
-def test_exif_turns_first(orientation: int, window: list[Any]) -> None:
-    file = turned(jpeg(smooth(40, 30)), orientation)
+@pytest.mark.parametrize("behind", [None, False, True], ids=["jpeg", "png", "png, behind"])
+def test_exif_turns_first(orientation: int, window: list[Any], behind: bool | None) -> None:
+    image = smooth(40, 30)
+    file = turned(jpeg(image), orientation) if behind is None else turned(png(image), orientation, behind=behind)
     spec = A.Augment([A.Decode(), *window])
     agree(*("RandomResizedCrop" if window else "Decode", by_dali(spec, [file], [5])[0][0], by_opencv(spec, file, 5)))
 

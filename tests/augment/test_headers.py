@@ -46,6 +46,20 @@ def test_headers_of_photographs() -> None:
         assert header[:2] == cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR).shape[:2]
 
 
+@pytest.mark.parametrize("more", [b"", chunk(b"tEXt", b"k\0eXIf"), chunk(b"tEXt", b"k\0" + bytes(5000))], ids=len)
+def test_an_orientation_behind_the_pixels_of_a_png(more: bytes) -> None:
+    data = turned(png(smooth(4, 9)), 6, behind=True)
+    data = data[:-12] + more + data[-12:]
+    assert read_header(data, max_pixels=MOST)[:2] == (9, 4) == cv2.imdecode(np.frombuffer(data, np.uint8), 1).shape[:2]
+
+
+def test_pixels_that_look_like_an_orientation_turn_nothing() -> None:
+    noise = turned(png(smooth(4, 9)), 6)[37:60]
+    data = png(smooth(4, 9))
+    data = data[:-12] + chunk(b"fdAT", noise) + data[-12:]
+    assert read_header(data, max_pixels=MOST)[:2] == (4, 9)
+
+
 @pytest.mark.parametrize("kind", [bytes, bytearray, memoryview, lambda data: np.frombuffer(data, np.uint8)])
 def test_any_bytes_will_do(kind: Any) -> None:
     assert read_header(kind(jpeg(smooth(5, 7))), max_pixels=MOST) == Header(5, 7, 3, 8, "JPEG")

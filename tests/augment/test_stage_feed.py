@@ -22,15 +22,14 @@ from fastfeed.choosing import choose
 from fastfeed.errors import BadImage, ProducerFailed
 from fastfeed.options import FeedOptions
 from tests.augment.dalis import packed_batch
-from tests.augment.pictures import jpeg, noise, png, smooth
+from tests.augment.pictures import jpeg, noise, png, rotten, smooth
 from tests.streams import LIMIT_S
 
 COUNT = 11
 FILES = [png(noise(9 + n % 3, 8 + n % 4, seed=n)) for n in range(COUNT)]
 EXACT = A.Augment([A.Decode(), A.Crop(6, A.Uniform(0, 1), A.Uniform(0, 1)), A.Flip(), A.Normalize(9.0, 2.0)])
 MIXED = A.Augment([*EXACT.operations, A.OneHot(COUNT), A.Mixup()])
-# Its header is whole, and so is its end.
-ROTTEN = FILES[0][:45] + bytes(8) + FILES[0][53:]
+ROTTEN = rotten(FILES[0])
 SHUFFLES = [None, True, Shuffle(8, 3)]
 
 

@@ -15,7 +15,7 @@ from fastfeed import augment as A
 from fastfeed.augment.device import DeviceArray, on_host
 from fastfeed.augment.stage import Stage
 from fastfeed.batch import Batch
-from tests.augment.pictures import noise, png
+from tests.augment.pictures import noise, png, rotten
 from tests.streams import LIMIT_S
 
 COUNT = 10
@@ -33,9 +33,9 @@ class Pictures:
         return FILES[index], np.int32(index)
 
 
-def runner_of(**options: Any) -> FeedRunner:
+def runner_of(*, source: Any = None, **options: Any) -> FeedRunner:
     given = {"batch_size": 5, "seed": 5, "augment": SPEC, "augment_on": "dali-cpu", "stall_timeout_s": LIMIT_S}
-    return FeedRunner(Pictures(), **{**given, **options})
+    return FeedRunner(source or Pictures(), **{**given, **options})
 
 
 def expected() -> np.ndarray[Any, Any]:
@@ -62,6 +62,28 @@ def test_a_session(shuffle: bool | None) -> None:
                 while True:
                     found.append(session.run([x, y]))
         assert is_right(*zip(*found, strict=True))
+
+
+@pytest.mark.parametrize("taken", [1, 2, 4])
+def test_what_a_session_left_out_is_not_made_again(taken: int) -> None:
+    tf = pytest.importorskip("tensorflow")
+
+    class Damaged(Pictures):
+        def __getitem__(self, index: int) -> Any:
+            return (rotten(FILES[0]) if index in (1, 7) else FILES[index]), np.int32(index)
+
+    options = {"batch_size": 3, "shuffle": False, "on_error": "skip", "epochs": 1}
+    with tf.Graph().as_default(), runner_of(source=Damaged(), **options) as runner:
+        _, y = runner.get_inputs()
+        with tf.compat.v1.Session() as session:
+            runner.start(session)
+            had = [session.run(y).tolist() for _ in range(taken)]
+            state = runner.state()
+    whole = [[0, 2], [3, 4, 5], [6, 8], [9]]
+    assert had == whole[:taken]
+    with runner_of(source=Damaged(), **options) as rest:
+        left = [labels.tolist() for _, labels in rest.restore(state)]
+    assert left == (whole[taken:] or whole), "a run that is complete is followed by another one"
 
 
 def test_a_dataset() -> None:

@@ -48,7 +48,8 @@ class Loop:
     what else was seen, "none" where a step contains no wait for input, so that its input is made between the steps,
     "hidden" where it may contain waits that nobody could measure.
     `where`: "train.py:41", the line of the loop, where it is known. `buffer`: batches that are made ahead at most, None
-    where nobody knows, 0 where batches are made on the thread of the loop.
+    where nobody knows, 0 where batches are made on the thread of the loop. `trims`: TensorFlow's from_generator feeds
+    it, which has the process give free memory back at once.
     """
 
     name: str
@@ -59,6 +60,7 @@ class Loop:
     buffer: int | None = None
     steps: list[Step] = field(default_factory=list)
     leaves: tuple[Leaf, ...] = ()  # of a batch
+    trims: bool = False
     note: str = ""  # what the reader of a report should know
     tells: Callable[[], str] | None = None  # the same, of the moment when it is asked
 

@@ -42,7 +42,6 @@ PIPES = re.compile(r"(^|/)multiprocess(ing)?/(connection|queues|pool)\.py$")
 FULL = 0.8  # share of the cores from which none is left
 WASTED = 4.0  # times what a batch holds: much is read that nobody uses
 BITS = re.compile(r"\d+$")  # of a dtype
-FROM_GENERATOR = re.compile("from_generator|PyDataset")  # in what is known of how Keras is fed
 FAULTING = 0.1  # of the time on the cores, at least, that as many page faults take
 READS_NBYTES_S = 5e6  # less is no load for a disk
 
@@ -157,7 +156,7 @@ def given_back(evidence: Evidence) -> float:
     tf.data's from_generator lowers the process's trim threshold; a step that is fed otherwise keeps its memory.
     """
     loop = evidence.loop
-    if loop is None or loop.kind != "keras" or not FROM_GENERATOR.search(loop.note):
+    if loop is None or not loop.trims:
         return 0.0
     tasks = [task for task in evidence.tasks if task.role == FRAMEWORK]
     cpu_s, faults_s = sum(task.cpu_s for task in tasks), FAULT_S * sum(task.faults for task in tasks)

@@ -56,7 +56,7 @@ class Figures:
     steps: int
     seconds: float
     steps_per_second: float
-    steps_per_second_range: tuple[float, float]  # quartiles over windows of the time
+    steps_per_second_range: tuple[float, float]  # quartiles over parts of equally many steps, and the rate itself
     step_s: float  # of compute: the period without waits and pauses
     period_s: float  # from step to step, the median
     wait_p50_s: float

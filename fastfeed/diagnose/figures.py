@@ -111,7 +111,9 @@ def figures_of(evidence: Evidence, rows: Rows) -> Figures | None:
     if not len(rows.period):
         return None
     starved = [part.starvation for part in blocks(rows)]
+    rate = len(rows.period) / rows.seconds
     rates = [len(part.period) / part.seconds for part in blocks(rows)]
+    slow, quick = float(np.quantile(rates, 0.25)), float(np.quantile(rates, 0.75))
     low, high = _range(starved, rows.starvation)
     if evidence.loop is not None and evidence.loop.waits != "exact":
         low, high = max(0.0, low - MODELLED), min(1.0, high + MODELLED)
@@ -120,8 +122,8 @@ def figures_of(evidence: Evidence, rows: Rows) -> Figures | None:
     return Figures(
         steps=len(rows.period),
         seconds=rows.seconds,
-        steps_per_second=len(rows.period) / rows.seconds,
-        steps_per_second_range=(float(np.quantile(rates, 0.25)), float(np.quantile(rates, 0.75))),
+        steps_per_second=rate,
+        steps_per_second_range=(min(slow, rate), max(quick, rate)),  # a few long pauses leave the quartiles above it
         step_s=float(np.median(rows.inside)),
         period_s=float(np.median(rows.period)),
         wait_p50_s=float(np.median(rows.starved)),

@@ -182,6 +182,8 @@ def test_any_evidence_is_judged(given_evidence: Any) -> None:
         assert sum(found.figures.shares.values()) <= 1.001
         low, high = found.figures.starvation_range
         assert 0 <= low <= found.figures.starvation <= high <= 1
+        low, high = found.figures.steps_per_second_range
+        assert 0 < low <= found.figures.steps_per_second <= high
     if found.verdict == "step.bound" and found.figures is not None:
         assert found.figures.starvation < 0.15, "no confident word where input is waited for"
 

@@ -31,6 +31,7 @@ MOSTLY = 0.5  # of the time of a part of the loop that is bytecode
 EAGER = 0.25  # of a step, in bytecode: no step that computes has so much
 SPREAD = 5.0  # places: an eager step has dozens, one that computes has a few
 OUTRANKS = 0.1  # of the time: less, and what is no wait for input does not come before a step that has nearly all of it
+INTERVALS, EVEN = 3, 0.25  # intervals between pauses, and how far they spread, that are no chance
 IDLE = 0.3  # producers before full buffers for so long could do more than is asked of them
 
 
@@ -118,21 +119,30 @@ def losses_of(evidence: Evidence, rows: Rows, *, makers: Makers | None) -> Losse
     trainer = next((task for task in evidence.tasks if task.role == TRAINER), None)
     running = max(0.0, 1.0 - rows.share(rows.wait + rows.boundary))
     lock = min(running, trainer.share(LOCK_PYTHON)) if trainer and signals.late(evidence) else 0.0
-    # Where threads fight for the lock, steps without a name for their pause were the losers.
+    queued = _queued(evidence, trainer, running=running)
+    # Where threads fight for the lock, or others for the cores, steps without a name for their pause were the losers.
+    fought = lock >= signals.LEAST
+    ousted = not fought and queued >= signals.LEAST and signals.noisy(evidence) and not _in_time(rows)
     unnamed = sum(length for _, length, what in rows.pauses if not what) / max(1e-9, rows.seconds)
+    unnamed = min(unnamed, rows.share(rows.pause)) if fought or ousted else 0.0
     prepared = signals.prepared(evidence, rows.share(rows.wait + rows.boundary))
-    unnamed = min(unnamed, rows.share(rows.pause)) if lock >= signals.LEAST else 0.0
     return Losses(
         steady=wait - tail,
         tail=tail,
         boundary=rows.share(rows.boundary),
         pause=rows.share(rows.pause) - unnamed,
         host=_host_share(evidence, rows, trainer=trainer),
-        lock=max(lock, unnamed),
+        lock=max(lock, unnamed) if fought else lock,
         converted=rows.share(rows.converted),
         copies=signals.converted(evidence) >= signals.LEAST or prepared[1] >= signals.CONVERTS,
-        queued=_queued(evidence, trainer, running=running),
+        queued=max(queued, unnamed) if ousted else queued,
     )
+
+
+def _in_time(rows: Rows) -> bool:
+    """Whether the pauses come at equal intervals."""
+    between = np.diff([at for at, _, _ in rows.pauses])
+    return len(between) >= INTERVALS and float(np.std(between)) <= EVEN * float(np.mean(between))
 
 
 def _queued(evidence: Evidence, trainer: Task | None, *, running: float) -> float:

@@ -127,6 +127,23 @@ def test_little_noise_does_not_outrank_a_step_that_has_nearly_all_of_the_time(qu
     assert "external.noise" in [cause.code for cause in found.causes]
 
 
+@pytest.mark.parametrize(
+    ("at", "others", "verdict"),
+    [
+        ((20, 35, 90, 180), 1.2, "external.noise"),
+        ((40, 80, 120, 160), 1.2, "pause.periodic"),
+        ((20, 35, 90, 180), 0.0, "pause.periodic"),
+    ],
+    ids=["at odd times beside others", "in time", "nobody else"],
+)
+def test_steps_that_get_no_core_are_no_pauses(at: tuple[int, ...], others: float, verdict: str) -> None:
+    loud = replace(MACHINE, other_cpu=others, own_cpu=0.7)
+    steps = [600.0 if i in at else 10.0 for i in range(200)]
+    tasks = (trainer({NATIVE: 0.8, RUNNABLE: 0.2}, queued_s=2.0 if others else 0.0),)
+    found = judge(evidence(loop_of([0.0] * 200, steps), tasks, machine=loud))
+    assert found.verdict == verdict
+
+
 def test_little_starvation_is_a_cause_all_the_same() -> None:
     """From 5 % on, as the bound is."""
     found = judge(evidence(loop_of([4.0] * 200, 50.0), (trainer(), *producers(2, {SLEEP: 1.0}))))

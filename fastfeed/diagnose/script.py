@@ -20,6 +20,7 @@ from typing import Any
 from fastfeed.errors import OptionError
 
 INTERRUPTED = 130
+SAFE_PATH = bool(getattr(sys.flags, "safe_path", False))  # Python 3.10 has no such thing
 FEEDS = re.compile(
     r"(^|/)(queue|multiprocessing/\w+|concurrent/futures/\w+|torch/utils/data/.+|joblib/\w+|fastfeed/(?!diagnose/).+)\.py$"
 )
@@ -90,7 +91,7 @@ class Script:
 
     def _file(self, names: dict[str, Any]) -> tuple[types.CodeType, dict[str, Any]]:
         if os.path.isdir(self._what) or (not self._what.endswith(".py") and zipfile.is_zipfile(self._what)):
-            sys.path[: not sys.flags.safe_path] = [os.path.abspath(self._what)]
+            sys.path[: not SAFE_PATH] = [os.path.abspath(self._what)]
             return self._module(names, "__main__")
         _first_path(os.path.dirname(os.path.realpath(self._what)))
         path = self._what if os.path.isabs(self._what) else f"{os.getcwd()}/{self._what}"
@@ -127,7 +128,7 @@ class Script:
 
 def _first_path(path: str) -> None:
     """What stands first on sys.path is where our own command lies; the script has its own."""
-    if not sys.flags.safe_path:
+    if not SAFE_PATH:
         sys.path[0] = path
 
 

@@ -42,6 +42,8 @@ class Probe:
         return frame.f_code, frame.f_lasti
 
 
+# Before 3.11 Python does not say which of several calls on a line it is at, so that none is named.
+COLUMNS = sys.version_info >= (3, 11)
 PROBE = SimpleNamespace(one=Probe())
 
 
@@ -60,7 +62,7 @@ def in_for() -> Spot:
     ("spot", "name"),
     [
         (lambda: PROBE.one.look(1, x=2), "PROBE.one.look"),
-        (lambda: PROBE.one.look([len(str(i)) for i in range(3)], 1 if PROBE else 2), "PROBE.one.look"),
+        (lambda: PROBE.one.look([len(str(i)) for i in range(3)], 1 if PROBE else 2), "PROBE.one.look" * COLUMNS),
         (lambda: PROBE.one.look(*[1], **{}), "PROBE.one.look"),
         (in_with, "__enter__"),
         (in_for, "__next__"),

@@ -66,8 +66,8 @@ class Copies:
 
 @pytest.mark.parametrize(("holder", "work"), [(True, ""), (False, "copying")])
 def test_a_copy_that_lets_the_lock_go_has_not_held_it(holder: bool, work: str) -> None:
-    one = Copies()
-    np.copyto(np.zeros(3), one)
+    one, target = Copies(), np.zeros(3)
+    np.copyto(target, one)
     look = one.look._replace(call="running", holder=holder, late=holder)
     assert cast().work(look) == work
 

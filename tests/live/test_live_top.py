@@ -138,7 +138,9 @@ def test_any_other_python(other: int, folders: Folders) -> None:
         pytest.skip(str(error))
     found = {t.name: t for t in threads}
     assert found["MainThread"].own.startswith("step spin.py:")
-    assert found["loader"].own == "load spin.py:4" and not found["loader"].active
+    assert found["loader"].own == "load spin.py:4"
+    # py-spy knows the kernel's numbers of threads, and so who sleeps, from Python 3.11 on
+    assert found["loader"].active == (sys.version_info < (3, 11))
     out = console()
     view(other, console=out)
     assert "loader" in text_of(out) and "no FeedRunner answers" in text_of(out)

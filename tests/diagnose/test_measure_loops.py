@@ -195,7 +195,7 @@ def test_what_holds_the_lock_is_seen_from_outside(looks: list[Look]) -> None:
     known = cast()
     line = train.__code__.co_firstlineno + 2
     stack = f"thread (1): M;train ({__file__}:{line});make_batch ({__file__}:7) {ENOUGH_LOOKS // 2}"
-    known.holders.add(stack, known.places, looks=ENOUGH_LOOKS)
+    known.holders.add(stack, known.places, looks=ENOUGH_LOOKS, pid=1)
     parts, _ = parts_of(looks, known)
     by_kind = {part.kind: part for part in parts}
     assert by_kind["input"].share == pytest.approx(0.5 + 0.3 / 2)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 from collections import Counter
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import pytest
 
 from fastfeed.diagnose import evidence as ev
 from fastfeed.diagnose.evidence import Place, Task
-from fastfeed.diagnose.measure import machine, spy, spy_helper
+from fastfeed.diagnose.measure import machine, names, spy, spy_helper
 from fastfeed.diagnose.measure.children import with_buffers, works
 from fastfeed.diagnose.measure.places import Places
 from fastfeed.diagnose.measure.procfs import Counters
@@ -31,7 +32,7 @@ DENIED = "Error: Failed to open process\nReason: Permission Denied: Try running 
 
 def test_folded_stacks() -> None:
     stacks = Stacks()
-    stacks.add(RAW, Places(), looks=10)
+    stacks.add(RAW, Places(), looks=10, pid=1)
     assert stacks.shares() == {12: 0.7, 13: 0.3}
     (stack,) = stacks.seen[12]
     assert [place.function for place in stack.places] == ["<module>", "decode"]
@@ -153,3 +154,19 @@ def test_other_processes() -> None:
     after = {1: ("init", 9.0), 2: ("ours", 9.0), 3: ("idle", 1.1), 4: ("new", 2.0)}
     assert machine.noisy(before, after, own={2}, wall_s=10.0) == (("init", 0.4), ("new", 0.2))
     assert 1 <= machine.cores() <= len(os.sched_getaffinity(0))
+
+
+def test_the_kernel_s_number_of_a_thread_that_only_the_c_library_knows() -> None:
+    """As py-spy shows threads before Python 3.11."""
+    found: list[tuple[int, int]] = []
+
+    def tell() -> None:
+        found.append((threading.get_native_id(), names.kernel_number(os.getpid(), threading.get_ident())))
+
+    thread = threading.Thread(target=tell)
+    thread.start()
+    thread.join()
+    assert found[0][0] == found[0][1]
+    assert names.kernel_number(os.getpid(), 4711) == 4711, "py-spy knows it"
+    assert names.kernel_number(os.getpid(), 2**40) == 2**40, "nothing is there"
+    assert names.kernel_number(2**22 - 1, 2**40) == 2**40, "nor that process"

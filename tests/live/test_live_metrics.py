@@ -190,7 +190,7 @@ def test_tensorboard(folders: Folders, monkeypatch: pytest.MonkeyPatch, tmp_path
         stream = iter(runner)
         for _ in range(5):
             next(stream)
-        until(lambda: (tmp_path / "runs" / "runner-0").exists(), "its folder")
+        until(lambda: list(tmp_path.glob("runs/runner-0/*")), "its file")
         until(lambda: len(events(tmp_path / "runs" / "runner-0")) > 3, "some events")
     found = events(tmp_path / "runs" / "runner-0")
     assert found[0] == (0, {})  # the version

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fastfeed.diagnose.evidence import Place
+from fastfeed.diagnose.measure.names import kernel_number
 from fastfeed.diagnose.measure.places import Places, without_start
 
 RATE = 25  # samples a second
@@ -41,15 +42,15 @@ class Stacks:
         self.looks = 0
         self.error = ""
 
-    def add(self, raw: str, places: Places, *, looks: int) -> None:
-        """Takes py-spy's folded stacks."""
+    def add(self, raw: str, places: Places, *, looks: int, pid: int) -> None:
+        """Takes py-spy's folded stacks of a process."""
         self.looks += looks
         for line in raw.splitlines():
             text, _, count = line.rpartition(" ")
             thread, *frames = text.split(";")
             known = THREAD.match(thread)
             if known and count.isdigit():
-                self.seen[int(known["tid"], 0)][_stack(frames, places)] += int(count)
+                self.seen[kernel_number(pid, int(known["tid"], 0))][_stack(frames, places)] += int(count)
 
     def shares(self) -> dict[int, float]:
         """By thread: the share of the looks in which it was seen."""
@@ -146,7 +147,7 @@ class Spy:
             stacks = (self.holders if told["gil"] else self.all)[told["pid"]]
             stacks.error = told["error"]
             if not told["error"]:
-                stacks.add(told["raw"], self._places, looks=WINDOW_S * RATE)
+                stacks.add(told["raw"], self._places, looks=WINDOW_S * RATE, pid=told["pid"])
 
     def stop(self) -> None:
         """Lets the helper end."""

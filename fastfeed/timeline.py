@@ -48,8 +48,8 @@ class Loop:
     what else was seen, "none" where a step contains no wait for input, so that its input is made between the steps,
     "hidden" where it may contain waits that nobody could measure.
     `where`: "train.py:41", the line of the loop, where it is known. `buffer`: batches that are made ahead at most, None
-    where nobody knows, 0 where batches are made on the thread of the loop. `trims`: TensorFlow's from_generator feeds
-    it, which has the process give free memory back at once.
+    where nobody knows, 0 where batches are made on the thread of the loop. `trims`: TensorFlow's from_generator was
+    used, which has the process give free memory back at once.
     """
 
     name: str
@@ -71,6 +71,7 @@ class Timeline:
     def __init__(self) -> None:
         self.loops: dict[Hashable, Loop] = {}
         self.marks: list[Mark] = []
+        self.trims = False  # see Loop
 
     def loop(self, key: Hashable, *, name: str, kind: str, thread: int) -> Loop:
         """The loop of this key, a new one if there is none."""

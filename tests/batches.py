@@ -28,9 +28,7 @@ class Pair(NamedTuple):
     label: Any
 
 
-leaves = st.builds(
-    Leaf, st.sampled_from([*NUMBERS, "S4", "O"]), st.lists(st.integers(1, 3), max_size=2).map(tuple)
-)
+leaves = st.builds(Leaf, st.sampled_from([*NUMBERS, "S4", "O"]), st.lists(st.integers(1, 3), max_size=2).map(tuple))
 
 
 def _containers(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:

@@ -39,9 +39,7 @@ def test_rebatching_loses_repeats_and_mixes_nothing(template: Any, made: list[in
     total = int(bounds[-1])
     spec, _ = checked(template, range(1))
     stage = Rebatcher(size, last)
-    batches = [
-        spec.check(make(template, range(a, b)), "a batch") for a, b in pairwise(bounds)
-    ]
+    batches = [spec.check(make(template, range(a, b)), "a batch") for a, b in pairwise(bounds)]
     out = [*pushed(stage, batches), *stage.flush()]
     kept = total if last == "keep" else total - total % size
     assert [b.rows for b in out] == [min(size, kept - start) for start in range(0, kept, size)]

@@ -48,6 +48,7 @@ class Losses:
     converted: float  # on its way into the step, on the loop's thread
     copies: bool  # whether that is conversions and copies
     queued: float  # the step itself waits for a core
+    given_back: float  # the step touches memory again that it need not have given back
 
 
 def causes_of(evidence: Evidence, rows: Rows, *, makers: Makers | None) -> tuple[Cause, ...]:
@@ -95,6 +96,8 @@ def _of_the_step(evidence: Evidence, losses: Losses, *, makers: Makers | None) -
         copies = losses.copies
         code = "input.copy" if copies else "input.serial"
         found.append(Cause(code, losses.converted, shown.converted(evidence, losses.converted)))
+    if losses.given_back >= signals.MUCH:
+        found.append(Cause("input.copy", losses.given_back, shown.given_back(evidence)))
     if losses.lock >= signals.LEAST and makers is not None and makers.where == "threads":
         found.append(Cause("input.gil", losses.lock, shown.lock(evidence, makers)))
     return found
@@ -136,6 +139,8 @@ def losses_of(evidence: Evidence, rows: Rows, *, makers: Makers | None) -> Losse
         converted=rows.share(rows.converted),
         copies=signals.converted(evidence) >= signals.LEAST or prepared[1] >= signals.CONVERTS,
         queued=max(queued, unnamed) if ousted else queued,
+        # Where steps wait that is more than what it costs them, and goes with the same change.
+        given_back=signals.given_back(evidence, waits=False) * running if 1.0 - running < signals.LEAST else 0.0,
     )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from fastfeed.diagnose import signals
@@ -27,16 +29,22 @@ def ceiling_of(evidence: Evidence, rows: Rows, *, inside: float = 0.0) -> Ceilin
     """
     if not len(rows.period):
         return None
+    found = _with_this_memory(evidence, rows, inside=inside)
+    back = signals.given_back(evidence, waits=rows.share(rows.wait + rows.boundary) >= LEAST)
+    if not back:
+        return found
+    how = f"{found.how}, without the memory that from_generator makes each give back to the system and touch again"
+    return replace(found, step_s=(1 - back) * found.step_s, low_s=(1 - back) * found.low_s, how=how)
+
+
+def _with_this_memory(evidence: Evidence, rows: Rows, *, inside: float) -> Ceiling:
+    """The same where a step's memory stays as it is."""
     free = _free_steps(evidence, converted_s=float(np.median(rows.converted)))
     if len(free) >= ENOUGH:
         low, high = float(np.quantile(free, 0.25)), float(np.quantile(free, 0.75))
         # A producer that holds the lock goes on for a while after the others have stopped.
         middle = low if signals.late(evidence) else float(np.median(free))
         how = f"{len(free)} steps of the running job whose batches were at hand"
-        back = signals.given_back(evidence) if rows.share(rows.wait + rows.boundary) >= LEAST else 0.0
-        if back:
-            low, middle = (1 - back) * low, (1 - back) * middle
-            how += ", without the memory that from_generator makes each give back to the system and touch again"
         return Ceiling(middle, low, high, experiment=True, how=how)
     middle = float(np.median(rows.inside))
     if inside >= LEAST:

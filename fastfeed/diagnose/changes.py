@@ -130,6 +130,9 @@ def _cpu(cause: Cause, facts: Facts) -> list[Recommendation]:
 
 
 def _copy(cause: Cause, facts: Facts) -> list[Recommendation]:
+    if facts.rows.starvation < signals.LEAST and signals.given_back(facts.evidence, waits=False):
+        change = "feed it without from_generator, which has the process give its memory back: FeedRunner(...).dataset()"
+        return [_gain(change, ("dataset", "runner.dataset()"), speedup=_gone(cause.share), spread=UNSURE)]
     makers, loop = facts.makers, facts.evidence.loop
     dtypes = {leaf.dtype for leaf in loop.leaves} if loop is not None else set()
     knob = ("dtypes", "float32" if "float64" in dtypes else "uint8")

@@ -108,7 +108,7 @@ class Watcher:
 
     def _evidence(self, seen: Seen) -> Evidence:
         sampler = self._sampler
-        loop = _told(seen.loop or self._repeated())
+        loop = _told(seen.loop or self._repeated(), trims=seen.timeline.trims)
         tasks = sampler.tasks()
         late_s, late_p90_s = sampler.lock()
         parts = sampler.parts(loop.thread, loop.where or None) if loop is not None else ()
@@ -142,11 +142,12 @@ class Watcher:
         return None if loop is None else replace(loop, thread=loop.thread or threading.main_thread().ident or 0)
 
 
-def _told(loop: Loop | None) -> Loop | None:
-    """With what its feed says of itself now."""
-    if loop is None or loop.tells is None:
-        return loop
-    return replace(loop, note="; ".join(filter(None, (loop.note, loop.tells()))), tells=None)
+def _told(loop: Loop | None, *, trims: bool) -> Loop | None:
+    """With what its feed says of itself now, and what is known of the process."""
+    if loop is None:
+        return None
+    note = "; ".join(filter(None, (loop.note, loop.tells() if loop.tells is not None else "")))
+    return replace(loop, note=note, tells=None, trims=trims)
 
 
 def _ranked(path: Path | None, rank: int | None) -> Path | None:

@@ -86,6 +86,13 @@ def copies(evidence: Evidence, makers: Makers) -> tuple[str, ...]:
     )
 
 
+def given_back(evidence: Evidence) -> tuple[str, ...]:
+    share = signals.given_back(evidence, waits=False)
+    return (
+        f"from_generator has the process give free memory back at once: touching it again takes {share:.0%} of a step",
+    )
+
+
 def ipc(evidence: Evidence, makers: Makers) -> tuple[str, ...]:
     """Pickling, and reading what others have pickled."""
     pickled, handed = signals.pickling(evidence, makers), signals.handed_over(evidence, makers)

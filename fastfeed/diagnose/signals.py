@@ -42,6 +42,7 @@ PIPES = re.compile(r"(^|/)multiprocess(ing)?/(connection|queues|pool)\.py$")
 FULL = 0.8  # share of the cores from which none is left
 WASTED = 4.0  # times what a batch holds: much is read that nobody uses
 BITS = re.compile(r"\d+$")  # of a dtype
+MUCH = 0.15  # of a step on the cores
 FAULTING = 0.1  # of the time on the cores, at least, that as many page faults take
 READS_NBYTES_S = 5e6  # less is no load for a disk
 
@@ -150,17 +151,19 @@ def converted(evidence: Evidence) -> float:
     return trainer.share(NATIVE) + trainer.share(PYTHON) * (1.0 if mostly else trainer.copying)
 
 
-def given_back(evidence: Evidence) -> float:
+def given_back(evidence: Evidence, *, waits: bool) -> float:
     """Share of a step that TensorFlow's threads spend on touching memory again that they gave back to the system.
 
-    tf.data's from_generator lowers the process's trim threshold; a step that is fed otherwise keeps its memory.
+    tf.data's from_generator lowers the process's trim threshold; a step that is fed otherwise keeps its memory. Where
+    no step waits it must be much: of other steps on the cores, memory takes up to 7 %.
     """
     loop = evidence.loop
     if loop is None or not loop.trims:
         return 0.0
     tasks = [task for task in evidence.tasks if task.role == FRAMEWORK]
     cpu_s, faults_s = sum(task.cpu_s for task in tasks), FAULT_S * sum(task.faults for task in tasks)
-    return sum(task.system_s for task in tasks) / cpu_s if faults_s >= FAULTING * cpu_s > 0 else 0.0
+    share = sum(task.system_s for task in tasks) / cpu_s if faults_s >= FAULTING * cpu_s > 0 else 0.0
+    return share if waits or share >= MUCH else 0.0
 
 
 def pickling(evidence: Evidence, makers: Makers) -> float:

@@ -91,7 +91,6 @@ def test_training_is_the_same_to_the_last_bit(source: str, monkeypatch: pytest.M
     assert [mark.label for mark in context.timeline.marks if mark.kind == "epoch"] == ["0", "1", "2"]
     assert loop.where.startswith("test_hooks_keras.py:")
     assert loop.note
-    assert loop.trims == (source in ("generator", "PyDataset"))
 
 
 def test_a_step_waits_as_long_as_its_batch_is_made(monkeypatch: pytest.MonkeyPatch) -> None:

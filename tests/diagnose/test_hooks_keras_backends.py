@@ -50,7 +50,6 @@ assert [s.wait_s for s in steps] == [7.0] * 6, steps
 assert [s.end_s - s.begin_s for s in steps] == [9.0] * 6, steps
 assert (loop.waits, loop.buffer) == ("exact", 0)
 assert "by the thread that trains" in loop.note
-assert not loop.trims
 assert [leaf.dtype for leaf in loop.leaves] == ["float32", "float32"]
 (single,) = loops(context, "call")
 assert (len(single.steps), single.waits) == (3, "none")

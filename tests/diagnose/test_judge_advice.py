@@ -94,3 +94,19 @@ def test_a_step_beside_from_generator_touches_all_its_memory_again(trims: bool, 
     assert found.ceiling is not None
     assert found.ceiling.step_s == pytest.approx(0.02 / factor)
     assert found.speedup_if_input_free == pytest.approx(2.5 * factor, rel=0.03)
+
+
+@pytest.mark.parametrize(
+    ("trims", "system_s", "verdict"), [(True, 2.0, "input.copy"), (True, 0.3, "step.bound"), (False, 2.0, "step.bound")]
+)
+def test_a_step_that_never_waits_may_lose_its_memory_to_from_generator(
+    trims: bool, system_s: float, verdict: str
+) -> None:
+    native = task(FRAMEWORK, {NATIVE: 0.4}, tid=300, cpu_s=4.0, system_s=system_s, faults=740_000, stacks={})
+    made = producers(1, {FULL: 0.9, SLEEP: 0.1})
+    found = judge(evidence(loop_of([0.1] * 200, 50.0, kind="tf.data", trims=trims), (trainer(), *made, native)))
+    assert found.verdict == verdict
+    if verdict == "input.copy":
+        assert found.speedup_if_input_free == pytest.approx(2.0, rel=0.05)
+        assert found.recommendations[0].knob == "dataset"
+        assert found.recommendations[0].predicted_speedup == pytest.approx(2.0, rel=0.05)

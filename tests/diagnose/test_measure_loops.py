@@ -15,14 +15,13 @@ from hypothesis import strategies as st
 from fastfeed.diagnose import evidence as ev
 from fastfeed.diagnose.measure import slices
 from fastfeed.diagnose.measure.loops import find, parts_of
-from fastfeed.diagnose.measure.places import Places
 from fastfeed.diagnose.measure.procfs import RUNNING
 from fastfeed.diagnose.measure.repeats import counted, counters_of, repeated_loop, turns
 from fastfeed.diagnose.measure.sampler import Sampler
-from fastfeed.diagnose.measure.spy import Stacks
-from fastfeed.diagnose.measure.tasks import ENOUGH_LOOKS, Cast
+from fastfeed.diagnose.measure.tasks import ENOUGH_LOOKS
 from fastfeed.diagnose.measure.threads import Look, counts_of, stack_of
 from fastfeed.timeline import Timeline
+from tests.diagnose.looking import Recorder, cast
 
 LOOPS = {
     "session": """
@@ -105,17 +104,6 @@ def test_a_loop_without_a_step() -> None:
     assert slices.kinds(parsed("for i in range(9):\n    total += i\n")) == []
 
 
-class Recorder:
-    """Takes a look at its caller's stack whenever it is called, as the sampler would."""
-
-    def __init__(self) -> None:
-        self.looks: list[Look] = []
-
-    def __call__(self, count: int, call: str = "sleep", holder: bool = False) -> None:
-        stack = stack_of(sys._getframe(1))
-        self.looks += [Look(stack, call, "", False, holder, holder)] * count
-
-
 LOOK = Recorder()
 
 
@@ -133,10 +121,6 @@ def train(turns_: int, *, log: Callable[[int], None]) -> None:
     for i in range(turns_):
         total = train_step(make_batch(i))
         log(total)
-
-
-def cast(loop: int = 0) -> Cast:
-    return Cast(loop, 100, 0, 0, Stacks(), Places(), loop_tid=1)
 
 
 @pytest.fixture
@@ -188,6 +172,30 @@ def test_the_loop_may_be_known(looks: list[Look]) -> None:
     line = train.__code__.co_firstlineno + 1
     assert parts_of(looks, cast(), where=f"test_measure_loops.py:{line}") == parts_of(looks, cast())
     assert parts_of(looks, cast(), where="elsewhere.py:1") == parts_of(looks, cast()), "a line that is on no stack"
+
+
+def rest(count: int) -> None:
+    """The step: an accelerator that is only simulated; the sampler gets the lock here when the line before held it."""
+    stack = stack_of(sys._getframe(1))
+    for holder, many in ((False, 3), (True, 2)):
+        LOOK.looks += [Look(stack, "sleep", "", False, holder, holder)] * many
+
+
+def statistics(turns_: int, *, sleep: Callable[[int], None]) -> None:
+    turn = 0
+    while turn < turns_:
+        sleep(5)
+        LOOK(3, RUNNING, True)
+        turn += 1
+
+
+def test_a_line_that_lets_the_lock_go_has_not_held_it() -> None:
+    LOOK.looks.clear()
+    statistics(10, sleep=rest)
+    parts, _ = parts_of(LOOK.looks, cast())
+    first = statistics.__code__.co_firstlineno
+    assert {part.place.line - first: round(part.share, 3) for part in parts} == {3: 3 / 8, 4: 5 / 8}
+    LOOK.looks.clear()
 
 
 def test_what_holds_the_lock_is_seen_from_outside(looks: list[Look]) -> None:

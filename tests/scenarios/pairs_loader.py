@@ -29,7 +29,7 @@ ahead = 8 if args.variant == "fixed" else 2
 loader = Same() if args.variant == "free" else DataLoader(Pairs(), batch_size=8, num_workers=2, prefetch_factor=ahead)
 clock = Clock(args)
 for _a, _b in loader:
-    time.sleep(0.016)  # forward and backward on the accelerator
+    time.sleep(0.08)  # forward and backward on the accelerator
     clock.step()
     if not clock.running():
         break

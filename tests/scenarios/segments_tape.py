@@ -17,11 +17,14 @@ def segments():
 
 
 spec = tf.TensorSpec((48, 512), tf.float32)
-data = tf.data.Dataset.from_generator(segments, output_signature=spec).prefetch(4)
 if args.variant == "free":
     data = tf.data.Dataset.from_tensors(next(segments())).repeat()
-if args.variant == "fixed":
-    data = data.prefetch(16)
+elif args.variant == "fixed":
+    from fastfeed import FeedRunner
+
+    data = FeedRunner(segments).dataset()
+else:
+    data = tf.data.Dataset.from_generator(segments, output_signature=spec).prefetch(4)
 weights = [tf.Variable(tf.random.normal(s, stddev=0.02)) for s in ((512, 2048), (2048, 2048), (2048, 64))]
 
 

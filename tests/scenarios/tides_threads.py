@@ -20,6 +20,7 @@ def tide():
         seen["count"] += 1
         time.sleep(0.002)
         if seen["count"] > 500 and args.variant == "slow":
+            time.sleep(0.05)  # the table is written
             with log:
                 seen["last"] = time.time()
     return np.zeros((64, 64), np.float32)
@@ -29,6 +30,7 @@ def note():
     with log:
         time.sleep(0.001)
         if seen["count"] > 500 and args.variant == "slow":
+            time.sleep(0.05)  # and the log
             with table:
                 seen["noted"] = seen["count"]
 

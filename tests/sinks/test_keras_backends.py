@@ -27,8 +27,6 @@ def test_the_other_backends(backend: str) -> None:
     program = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *files]
     # most of the time is JAX's compiler
     changed = {"KERAS_BACKEND": backend, "JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
-    done = subprocess.run(
-        program, env={**os.environ, **changed}, cwd=ROOT, capture_output=True, text=True, timeout=220
-    )
+    done = subprocess.run(program, env={**os.environ, **changed}, cwd=ROOT, capture_output=True, text=True, timeout=220)
     assert done.returncode == 0, done.stdout[-6000:]
     assert int(re.findall(r"(\d+) passed", done.stdout)[-1]) > 20

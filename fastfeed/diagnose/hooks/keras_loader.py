@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -29,14 +28,6 @@ def facts(adapter: Any) -> Facts:
         ahead = loader.num_workers * (loader.prefetch_factor or 0)
         return (), ahead, f"a torch DataLoader, num_workers={loader.num_workers}"
     return (), None, ""
-
-
-def trims(adapter: Any) -> bool:
-    """Whether Keras has TensorFlow's from_generator carry the batches."""
-    kind = type(adapter).__name__
-    if kind == "GeneratorDataAdapter":
-        return adapter._output_signature is not None
-    return kind == "PyDatasetAdapter" and sys.modules["keras"].config.backend() == "tensorflow"
 
 
 def leaves_of_spec(spec: Any) -> tuple[Leaf, ...]:

@@ -9,7 +9,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from fastfeed.diagnose.hooks.excess import Excess
-from fastfeed.diagnose.hooks.keras_loader import facts, trims
+from fastfeed.diagnose.hooks.keras_loader import facts
 from fastfeed.diagnose.hooks.patches import frames, keep
 from fastfeed.diagnose.hooks.tf_relay import Relay
 from fastfeed.passing import site_of
@@ -51,7 +51,7 @@ class Steps:
         """What feeds the loop."""
         fits = (frame.f_locals.get("epoch_iterator") for frame in frames() if frame.f_code.co_name == "fit")
         adapter = getattr(next((one for one in fits if one is not None), None), "data_adapter", None)
-        (loop.leaves, loop.buffer, loop.note), loop.trims = facts(adapter), trims(adapter)
+        loop.leaves, loop.buffer, loop.note = facts(adapter)
         if self._executes > 1:
             many = f"steps_per_execution={self._executes}: a call makes so many, each given an equal part of its time"
             loop.note = f"{loop.note}; {many}".strip("; ")

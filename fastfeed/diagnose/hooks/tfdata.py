@@ -27,6 +27,7 @@ MOST_LOOPS = 256  # a script may make functions without end
 def install(module: Any, context: Context) -> Undo:
     """Watches eager iterators, those of tf.distribute too, and calls of functions."""
     iterator = sys.modules["tensorflow.python.data.ops.iterator_ops"].OwnedIterator
+    dataset = sys.modules["tensorflow.python.data.ops.dataset_ops"].DatasetV2
     function = sys.modules["tensorflow.python.eager.polymorphic_function.polymorphic_function"].Function
     eagerly = sys.modules["tensorflow.python.eager.context"].executing_eagerly
     seen: weakref.WeakKeyDictionary[Any, Pass | None] = weakref.WeakKeyDictionary()
@@ -36,10 +37,23 @@ def install(module: Any, context: Context) -> Undo:
         patch(iterator, "get_next", wrap=asked),
         patch(function, "__call__", wrap=lambda plain: _called(plain, eagerly, context=context)),
     ]
+    undos.append(patch(dataset, "from_generator", wrap=lambda plain: _generated(plain, context)))
     distributed = getattr(sys.modules.get("tensorflow.python.distribute.input_lib"), "DistributedIteratorBase", None)
     if distributed is not None:
         undos += [patch(distributed, name, wrap=asked) for name in ("__next__", "get_next")]
     return undo_all(undos)
+
+
+def _generated(plain: Any, context: Context) -> Any:
+    """`Dataset.from_generator`, which Keras calls, too."""
+    make = plain.__func__
+
+    @functools.wraps(make)
+    def noted(*args: Any, **kwargs: Any) -> Any:
+        context.timeline.trims = True
+        return make(*args, **kwargs)
+
+    return staticmethod(noted)
 
 
 def _asked(plain: Any, *, seen: Any, eagerly: Callable[[], bool], context: Context) -> Any:

@@ -151,8 +151,10 @@ def at_of(look: Look, code: CodeType, *, cast: Cast) -> At | None:
 
 def weighted(looks: Sequence[Look], found: Found, *, cast: Cast) -> dict[Moment, float]:
     """Samples by what the thread did; for the moments at which it held the interpreter lock, those of py-spy, if there
-    are enough: see tasks.stacks_of."""
+    are enough: see tasks.stacks_of. Where the sampler got the lock because the thread let it go by itself, what had
+    held it came before: it counts as what holds the lock elsewhere."""
     weights: dict[Moment, float] = defaultdict(float)
+    too_late: dict[Moment, float] = defaultdict(float)
     outside = _outside(found, cast)
     held = sum(outside.values()) / cast.holders.looks if outside else 0.0
     inside = [look for look in looks if not (outside and look.holder)] or list(looks)
@@ -162,7 +164,11 @@ def weighted(looks: Sequence[Look], found: Found, *, cast: Cast) -> dict[Moment,
             state = ev.PYTHON if look.holder else cast.state(look, trainer=True)
             below = itertools.takewhile(lambda spot: spot[0] is not found.code, look.stack)
             inner = next((place for place in map(cast.places.of, below) if place.users), None)
-            weights[Moment(at, state, inner, cast.work(look))] += (1.0 - held) / len(inside)
+            into = too_late if look.holder and cast.lets_go(look) else weights
+            into[Moment(at, state, inner, cast.work(look))] += (1.0 - held) / len(inside)
+    holding = {moment: weight for moment, weight in weights.items() if moment.state == ev.PYTHON} or too_late
+    for moment, weight in list(holding.items()):
+        weights[moment] += sum(too_late.values()) * weight / sum(holding.values())
     for moment, count in outside.items():
         weights[moment] += count / cast.holders.looks
     return weights

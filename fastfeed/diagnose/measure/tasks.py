@@ -20,6 +20,7 @@ from fastfeed.diagnose.measure.threads import Look, ThreadLog
 
 PLUMBING = re.compile(r"^(multiprocessing|concurrent|torch/utils/data|keras|tensorflow|fastfeed|joblib|queue)(/|\.py)")
 PLUMBING_NAMES = ("QueueFeederThread", "fastfeed-", "ExecutorManager", "ThreadPoolExecutor")
+LETS_GO = callee.RELEASES | states.SLEEPS | states.SOCKETS | {"acquire", "wait", "result"}  # the interpreter lock
 ENOUGH_LOOKS = 50  # of py-spy at the lock's holder
 STILL_PER_S = 0.5  # voluntary switches: who wakes up more seldom makes no batches, or no more
 STILL_CPU = 0.01
@@ -64,11 +65,15 @@ class Cast:
     def work(self, look: Look) -> str:
         """ "copying", "pickling" or ""."""
         place, called = self.places.of(look.stack[0]), self.called(look.stack[0])
-        if look.holder and called.rpartition(".")[2] in callee.RELEASES:
-            return ""  # it was here that it let the lock go: what held it until then came before
+        if look.holder and self.lets_go(look):
+            return ""  # what held the lock until then came before
         if self.state(look, trainer=False) not in (states.CORE, ev.LOCK_PYTHON):
             return ""
         return callee.work_of(place.function, place.file, calls=(called,) if called else ())
+
+    def lets_go(self, look: Look) -> bool:
+        """Whether it calls what lets the lock go."""
+        return self.called(look.stack[0]).rpartition(".")[2] in LETS_GO
 
     def held(self, log: ThreadLog, cpu: float) -> float:
         """The share of time in which a thread held the interpreter lock, of `cpu` on a core."""

@@ -11,7 +11,7 @@ import numpy as np
 
 from fastfeed.diagnose import signals
 from fastfeed.diagnose.diagnosis import Figures
-from fastfeed.diagnose.evidence import Evidence
+from fastfeed.diagnose.evidence import FRAMEWORK, LOCK, OTHER, TRAINER, Evidence
 from fastfeed.timeline import Mark, Step
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
@@ -22,6 +22,7 @@ OUTLIER = 5.0  # times the median and
 OUTLIER_S = 0.03  # so many seconds above it: a pause, not a slow step
 OFTEN = 0.3  # of the steps: what they have is no pause
 RARE = 0.1  # more than this share of the steps are no pauses but what the loop is like
+WORKS = 0.7  # of the time, an accelerator or native threads that steps wait for
 FIRST = 2  # steps of an epoch that wait for its start
 
 
@@ -93,6 +94,8 @@ def rows_of(evidence: Evidence) -> Rows:
     body_out, gap_out = _outliers(body), _outliers(gap)
     at_end = _ends_epoch(first)
     boundary = np.where(at_end, gap_out, 0.0) + np.where(first, np.maximum(wait - np.median(wait), 0.0), 0.0)
+    if _dispatches(evidence, float(body_out.sum() / period.sum())):
+        body_out = np.zeros(len(body))
     unmarked = body_out + np.where(at_end, 0.0, gap_out)
     found += [(float(b), float(s), "") for b, s in zip(begin, unmarked, strict=True) if s > 0]
     body, gap = body - body_out, gap - gap_out
@@ -212,6 +215,19 @@ def _outliers(values: Floats) -> Floats:
     middle = float(np.median(values))
     far = values > max(OUTLIER * middle, middle + OUTLIER_S)
     return np.where(far, values - middle, 0.0) if far.mean() <= RARE else np.zeros(len(values))
+
+
+def _dispatches(evidence: Evidence, share: float) -> bool:
+    """Whether the long steps, with that share of the time, wait for the short ones before them, which only hand their
+    work over: that time is spent in the step's lines, the loop's thread waits, and an accelerator or native threads
+    do not."""
+    trainer = next((task for task in evidence.tasks if task.role == TRAINER), None)
+    if trainer is None or not share or not evidence.parts:
+        return False
+    native = sum(task.cpu_s for task in evidence.tasks if task.role == FRAMEWORK) / (evidence.end_s - evidence.start_s)
+    works = max(native, *(gpu.busy for gpu in evidence.machine.gpus), 0.0) >= WORKS
+    elsewhere = sum(part.share for part in evidence.parts if part.kind != "step")
+    return works and elsewhere < 0.5 * share and trainer.share(LOCK, OTHER) >= WORKS * share
 
 
 def _gap_parts(evidence: Evidence, wait: Floats, *, gap: Floats) -> tuple[Floats, Floats]:

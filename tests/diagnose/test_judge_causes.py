@@ -8,6 +8,7 @@ import pytest
 
 from fastfeed.diagnose.evidence import (
     DISK,
+    FRAMEWORK,
     FULL,
     LOCK,
     LOCK_PYTHON,
@@ -21,7 +22,7 @@ from fastfeed.diagnose.evidence import (
 )
 from fastfeed.diagnose.judge import judge
 from fastfeed.timeline import Leaf
-from tests.diagnose.evidences import CALL, LINE, MACHINE, evidence, loop_of, producers, trainer
+from tests.diagnose.evidences import CALL, LINE, MACHINE, evidence, loop_of, producers, task, trainer
 
 
 def test_conversions_of_the_feed_are_time_in_which_the_step_had_no_input() -> None:
@@ -141,6 +142,19 @@ def test_steps_that_get_no_core_are_no_pauses(at: tuple[int, ...], others: float
     steps = [600.0 if i in at else 10.0 for i in range(200)]
     tasks = (trainer({NATIVE: 0.8, RUNNABLE: 0.2}, queued_s=2.0 if others else 0.0),)
     found = judge(evidence(loop_of([0.0] * 200, steps), tasks, machine=loud))
+    assert found.verdict == verdict
+
+
+@pytest.mark.parametrize(
+    ("kind", "native_cpu_s", "verdict"),
+    [("step", 15.0, "step.bound"), ("host", 15.0, "pause.periodic"), ("step", 1.0, "pause.periodic")],
+)
+def test_a_step_that_waits_for_those_before_it_is_no_pause(kind: str, native_cpu_s: float, verdict: str) -> None:
+    """As of a jitted step whose loss is printed every fifty: 0.5 ms to hand it over, and 200 for the print."""
+    parts = (Part("step", CALL, 0.35), Part(kind, LINE, 0.6), Part("input", CALL, 0.05))
+    loop = loop_of([0.0] * 1600, ([0.5] * 49 + [200.0]) * 32, kind="sampled")
+    native = task(FRAMEWORK, {NATIVE: 0.8}, tid=300, cpu_s=native_cpu_s, stacks={})
+    found = judge(evidence(loop, (trainer({LOCK: 0.8, NATIVE: 0.2}), native), parts=parts))
     assert found.verdict == verdict
 
 

@@ -14,6 +14,7 @@ from fastfeed.timeline import Loop, Mark, Step, Timeline
 
 SAMPLED = "sampled"
 COSTLY = 30_000  # calls of functions a second, each of which the interpreter tells us: above it that is a cost
+STOP_S = 1.0
 LOOK = 2000  # calls, after which their rate is looked at
 _CALL = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
 
@@ -38,7 +39,7 @@ class Turns:
         self._timeline = timeline
         self._loop = loop
         self._code, self._lines, self._waits = of
-        self._over = False
+        self._over, self._ended = False, threading.Event()
         self._calls = 0
         self._looked_s = 0.0
         self._begin_s = -1.0  # of the turn that goes on
@@ -67,9 +68,12 @@ class Turns:
         return max((step.end_s - step.begin_s for step in steps), default=0.0)
 
     def stop(self) -> None:
-        """Nothing is written from here on; the interpreter is quick again with the main thread's next instruction."""
+        """Nothing is written from here on; the interpreter is quick again with the main thread's next instruction, for
+        which another thread waits a moment: an exception that it then sends there must not be lost in our call."""
         self._over = True
         self._in_main(self._end)
+        if threading.current_thread() is not threading.main_thread():
+            self._ended.wait(STOP_S)
 
     def _in_main(self, call: Callable[[FrameType], None]) -> None:
         def pending(_: Any) -> int:
@@ -97,6 +101,7 @@ class Turns:
     def _end(self, frame: FrameType) -> None:
         if sys.gettrace() == self._called:
             sys.settrace(None)
+        self._ended.set()
 
     def _called(self, frame: FrameType, *_: Any) -> Any:
         """Every call of a function in the main thread; only the loop's own is looked into."""

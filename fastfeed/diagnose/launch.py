@@ -27,6 +27,7 @@ from fastfeed.timeline import Loop, Timeline
 
 LOOK_S = 0.1
 DOG_S = 0.5
+AGAIN_S = 1.0  # between looks for the loop of a script whose time is over
 STOP_S = 5.0  # for a script that is told to end
 REPORT_S = 30.0  # what the end of the script waits for a report that is being made
 TIME, END, CRASH, EXIT, DEAD, BLOCKED, STEPLESS = "time", "end", "crash", "exit", "dead", "blocked", "no steps"
@@ -36,8 +37,8 @@ TIME, END, CRASH, EXIT, DEAD, BLOCKED, STEPLESS = "time", "end", "crash", "exit"
 class Seen:
     """What a report is made of, and `why` it is made now: TIME (the time is over), END or CRASH (the script is over),
     EXIT (it calls os._exit), DEAD (the feed is, and the process is ended right after the report), BLOCKED (nothing
-    comes; perhaps it goes on) or STEPLESS (no loop was seen yet; watching goes on). After BLOCKED and STEPLESS there
-    may be another report."""
+    comes; perhaps it goes on) or STEPLESS (the time is over, and no hook has seen a loop: asked again and again). After
+    BLOCKED there may be another report."""
 
     script: str
     why: str
@@ -55,14 +56,14 @@ class Seen:
 
 class Observer(Protocol):
     """What measures and reports. `watch` is called before the script starts; `measure` when warm-up is over (again,
-    where another loop turns out to be the main one); `report` as `Seen` says, from any thread. What they raise is noted
-    and does not reach the script."""
+    where another loop turns out to be the main one); `report` as `Seen` says, from any thread; it returns whether it
+    told anything, which without a loop it need not. What they raise is noted and does not reach the script."""
 
     def watch(self, context: Context) -> None: ...
 
     def measure(self, start_s: float) -> None: ...
 
-    def report(self, seen: Seen) -> None: ...
+    def report(self, seen: Seen) -> bool: ...
 
 
 def run(script: Sequence[str], *, plan: Plan, observer: Observer) -> int:
@@ -96,7 +97,7 @@ class Launch:
         self._dog = Watchdog(self.context, self._thread, dead_s=plan.dead_s)
         self._watch = Unseen(self.context, self._look, name="the watch over the script")
         self._reporting = threading.RLock()
-        self._said = {STEPLESS: False, BLOCKED: False}
+        self._blocked = False  # whether that was said
         self._code: int | None = None
         self._stopped = False
         self._imports = Imports(self.context)
@@ -171,7 +172,7 @@ class Launch:
 
     def _look(self) -> None:
         """The thread of the watch."""
-        dog_s = 0.0
+        dog_s, again_s = 0.0, self._begin_s + self._plan.seconds
         while self._watch.pause(LOOK_S):
             now_s = time.perf_counter()
             with self._reporting:
@@ -180,8 +181,9 @@ class Launch:
                     self._measure()
                 elif phase == REPORTS:
                     self._over(TIME)
-                elif self._life.loop is None and now_s > self._begin_s + self._plan.seconds and not self._said[BLOCKED]:
-                    self._once(STEPLESS)
+                elif self._life.loop is None and now_s > again_s and not self._blocked:
+                    again_s = now_s + AGAIN_S
+                    self._over(STEPLESS)
             if self._life.phase == OVER:
                 break
             if now_s - dog_s >= DOG_S:
@@ -198,23 +200,23 @@ class Launch:
         self._tell(lambda: self._observer.measure(self._life.start_s), "measuring")
 
     def _over(self, why: str) -> None:
+        """The report; where the observer says so of a script without a loop, watching goes on."""
+        seen = self._seen(why)
+        if why == STEPLESS and not self._tell(lambda: self._observer.report(seen), "the report"):
+            return
         self._life.over()
         self.context.due_s = float("inf")
         self._imports.stop()
-        seen = self._seen(why)
         self.context.active = False
-        self._tell(lambda: self._observer.report(seen), "the report")
-
-    def _once(self, why: str, dead: Dead | None = None) -> None:
-        if not self._said[why]:
-            self._said[why] = True
-            self._tell(lambda: self._observer.report(self._seen(why, dead)), "the report")
+        if why != STEPLESS:
+            self._tell(lambda: self._observer.report(seen), "the report")
 
     def _dead(self, dead: Dead) -> None:
         with self._reporting:
             if self._life.phase == OVER or not dead.proven:
-                if self._life.phase != OVER:
-                    self._once(BLOCKED, dead)
+                if self._life.phase != OVER and not self._blocked:
+                    self._blocked = True
+                    self._tell(lambda: self._observer.report(self._seen(BLOCKED, dead)), "the report")
                 return
             self._life.over()
             self.context.active = False
@@ -244,13 +246,14 @@ class Launch:
             rank=rank_of(),
         )
 
-    def _tell(self, call: Callable[[], None], what: str) -> None:
+    def _tell(self, call: Callable[[], Any], what: str) -> Any:
         try:
-            call()
+            return call()
         except Exception as error:
             self.context.failed(what, error)
             if what == "the report":
                 sys.stderr.write(f"fastfeed: {what} failed: {type(error).__name__}: {error}\n")
+            return None
 
     def _stop(self) -> None:
         """Ends the script as if it had called sys.exit(0); what does not return to Python is ended all the same."""

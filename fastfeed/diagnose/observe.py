@@ -64,10 +64,10 @@ class Watcher:
                 self._stop_turns()
         self._sampler.begin()
 
-    def report(self, seen: Seen) -> None:
-        """Judges, writes and says."""
+    def report(self, seen: Seen) -> bool:
+        """Judges, writes and says; whether it did."""
         if self._final or (seen.why == STEPLESS and seen.loop is None and self._sampler.repeated() is None):
-            return  # there will be another one, at the latest when the script ends
+            return False  # there will be another one, at the latest when the script ends
         evidence = self._evidence(seen)
         self._final = seen.why != BLOCKED
         if self._final:
@@ -83,6 +83,7 @@ class Watcher:
                 WRITERS[kind](diagnosis, path)
         if not seen.rank:
             self._say(diagnosis, [path for path in files.values() if path is not None])
+        return True
 
     def _contended(self) -> bool:
         late_s, _ = self._sampler.lock()
@@ -111,7 +112,8 @@ class Watcher:
         loop = _told(seen.loop or self._repeated(), trims=seen.timeline.trims)
         tasks = sampler.tasks()
         late_s, late_p90_s = sampler.lock()
-        parts = sampler.parts(loop.thread, loop.where or None) if loop is not None else ()
+        began_s = loop.steps[0].begin_s if loop is not None and loop.steps else 0.0
+        parts = sampler.parts(loop.where or None, since_s=began_s) if loop is not None else ()
         first_s = loop.steps[0].begin_s + loop.steps[0].wait_s if loop is not None and loop.steps else None
         return Evidence(
             loop=loop,

@@ -90,6 +90,14 @@ def test_by_time(tmp_path: Path) -> None:
     assert reports(said) == [("time", True)]
 
 
+def test_by_time_where_no_hook_sees_a_loop(tmp_path: Path) -> None:
+    """It is asked for again and again, and then the script is over as any other."""
+    path = script(tmp_path, "import time\ntry:\n    while True: time.sleep(0.001)\nfinally:\n    print('finally')\n")
+    code, out, err, said = observed(path, plan=Plan(seconds=0.5, warmup_s=0.2, stop=True))
+    assert (code, out, err) == (0, "finally\n", "")
+    assert reports(said) == [("no steps", False)] * 2
+
+
 def test_a_dead_feed(tmp_path: Path) -> None:
     code, out, err, said = observed(script(tmp_path, HUNG), "dead", plan=SHORT)
     assert (code, out, err) == (1, "mine ValueError\n", "")
@@ -126,7 +134,7 @@ def test_an_observer_that_fails(tmp_path: Path, capfd: Any, monkeypatch: Any) ->
         def watch(self, context: Any) -> None:
             raise OSError("no /proc")
 
-        def report(self, seen: Any) -> None:
+        def report(self, seen: Any) -> bool:
             raise KeyError("a bug")
 
     launch = Launch(Script([script(tmp_path, "print('ran')"), "x"]), plan=Plan(), observer=Fails())

@@ -126,10 +126,11 @@ class Sampler:
         """Threads that native libraries run a call in, as they say."""
         return pools_of(sys.modules)
 
-    def parts(self, loop: int | None = None, where: str | None = None) -> tuple[Part, ...]:
-        """Where the loop's thread spends its time; `where`: "train.py:41", the loop's line, if it is known."""
+    def parts(self, where: str | None = None, *, since_s: float = 0.0) -> tuple[Part, ...]:
+        """Where the loop's thread spends its time; `where`: "train.py:41", the loop's line, if it is known; `since_s`:
+        when it began, if something else was done before."""
         with self._mutex:
-            looks = [look for _, look in self._threads.trace]
+            looks = [look for now_s, look in self._threads.trace if now_s >= since_s]
             found, self._unclear = parts_of(looks, self._cast(), where=where)
             return found
 

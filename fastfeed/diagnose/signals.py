@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import math
 import re
 
 from fastfeed.diagnose.evidence import (
@@ -41,6 +42,8 @@ SENDS = ("_send", "_send_bytes", "_feed", "put")
 PIPES = re.compile(r"(^|/)multiprocess(ing)?/(connection|queues|pool)\.py$")
 FULL = 0.8  # share of the cores from which none is left
 WASTED = 4.0  # times what a batch holds: much is read that nobody uses
+NUMBER_S = 2e-8  # for a number in a list to become one in an array, at least
+READS_LISTS = 0.3  # of the time that this takes, as the lists' lengths say
 BITS = re.compile(r"\d+$")  # of a dtype
 MUCH = 0.15  # of a step on the cores
 FAULTING = 0.1  # of the time on the cores, at least, that as many page faults take
@@ -143,11 +146,13 @@ def converted(evidence: Evidence) -> float:
     trainer = next((task for task in evidence.tasks if task.role == TRAINER), None)
     if loop is None or trainer is None or loop.kind != "session":
         return 0.0
-    lists = any(leaf.kind in ("list", "tuple") for leaf in loop.leaves)
+    lists = [leaf for leaf in loop.leaves if leaf.kind in ("list", "tuple")]
     if not lists and not any(leaf.dtype in WIDE for leaf in loop.leaves):
         return trainer.copying
     # Numbers in lists are read one by one, the lock held: a sample gets it when that is over, or at the next call.
-    mostly = lists and trainer.copying >= CONVERTS
+    numbers = sum(math.prod(leaf.shape) for leaf in lists if min(leaf.shape, default=0) > 0)
+    per_s = (len(loop.steps) - 1) / max(1e-9, loop.steps[-1].begin_s - loop.steps[0].begin_s) if loop.steps else 0.0
+    mostly = bool(lists) and (trainer.copying >= CONVERTS or numbers * NUMBER_S * per_s >= READS_LISTS)
     return trainer.share(NATIVE) + trainer.share(PYTHON) * (1.0 if mostly else trainer.copying)
 
 

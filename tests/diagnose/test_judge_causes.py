@@ -165,14 +165,20 @@ def test_little_starvation_is_a_cause_all_the_same() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "copying", "share"), [("list", 0.65, 0.9), ("list", 0.1, 0.09), ("numpy.ndarray", 0.65, 0.65 * 0.9)]
+    ("kind", "rows", "copying", "share"),
+    [
+        ("list", 100, 0.65, 0.9),
+        ("list", 100, 0.1, 0.09),
+        ("list", 400, 0.1, 0.9),  # 240,000 numbers
+        ("numpy.ndarray", 400, 0.65, 0.65 * 0.9),
+    ],
 )
 def test_numbers_in_lists_are_converted_all_the_time_that_the_lock_is_held(
-    kind: str, copying: float, share: float
+    kind: str, rows: int, copying: float, share: float
 ) -> None:
     """Samples get the lock only when the conversion is over, or at the call behind it."""
     loop = loop_of([0.0] * 100, 12.0, waits="none", buffer=0, kind="session")
-    loop.leaves = (Leaf("feed['x:0']", "float64", (400, 600), kind),)
+    loop.leaves = (Leaf("feed['x:0']", "float64", (rows, 600), kind),)
     task = trainer({PYTHON: 0.9, LOCK: 0.1}, copying=copying)
     found = judge(evidence(loop, (task,), parts=(Part("step", CALL, 1.0),)))
     shares = {cause.code: cause.share for cause in found.causes}

@@ -27,7 +27,6 @@ from fastfeed.diagnose.makers import Makers
 
 TAIL = 0.8  # of the waiting in a tenth of the steps: a heavy tail
 SHORT_S = 0.05  # a step that is all overhead is no longer than that
-MOSTLY = 0.5  # of the time of a part of the loop that is bytecode
 EAGER = 0.25  # of a step, in bytecode: no step that computes has so much
 SPREAD = 5.0  # places: an eager step has dozens, one that computes has a few
 OUTRANKS = 0.1  # of the time: less, and what is no wait for input does not come before a step that has nearly all of it
@@ -184,7 +183,7 @@ def _host_share(evidence: Evidence, rows: Rows, *, trainer: Task | None) -> floa
     beside = rows.share(rows.host)
     # What is mostly bytecode is no model: all of it is the loop's own.
     pythons = [(part.share, part.busy.get(PYTHON, 0.0)) for part in evidence.parts if part.kind == "host"]
-    lines = sum(share * (1.0 if python >= MOSTLY else python) for share, python in pythons)
+    lines = sum(share * (1.0 if python >= signals.BYTECODE else python) for share, python in pythons)
     inside = rows.share(rows.inside)
     if trainer is None or not trainer.busy:
         return max(beside, min(lines, beside + inside))

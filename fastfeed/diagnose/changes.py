@@ -20,7 +20,6 @@ UNSURE = (0.15, 0.4)  # where nobody knows how much of it does
 UNKNOWN = (0.6, 0.6)  # where nothing that was seen says what the change leaves
 CALL_S = 5e-4  # a call of a small compiled step: 0.3 to 0.8 ms with TensorFlow, where it was measured
 RARELY, MANY = 100, 10
-MOSTLY = 0.5  # of a line's time, in bytecode
 
 
 def _more_producers(cause: Cause, facts: Facts) -> list[Recommendation]:
@@ -204,7 +203,7 @@ def _noise(cause: Cause, facts: Facts) -> list[Recommendation]:
 def _host(cause: Cause, facts: Facts) -> list[Recommendation]:
     """What lies between the steps can go; a step of many small calls can become one call, which costs CALL_S."""
     # A line that sleeps or computes may be the step itself.
-    lines = [part for part in facts.evidence.parts if part.kind == "host" and part.busy.get(PYTHON, 0.0) >= MOSTLY]
+    lines = [part for part in facts.evidence.parts if part.kind == "host" and part.busy.get(PYTHON, 0.0) >= signals.BYTECODE]
     between = min(cause.share, max(facts.rows.share(facts.rows.host), sum(part.share for part in lines)))
     if between >= 0.5 * cause.share:
         where = max(lines, key=lambda part: part.share).place if lines else _busiest(facts)

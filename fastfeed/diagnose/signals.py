@@ -41,6 +41,7 @@ SENDS = ("_send", "_send_bytes", "_feed", "put")
 PIPES = re.compile(r"(^|/)multiprocess(ing)?/(connection|queues|pool)\.py$")
 FULL = 0.8  # share of the cores from which none is left
 WASTED = 4.0  # times what a batch holds: much is read that nobody uses
+BYTECODE = 0.35  # of a line's time, in bytecode that is seen, for it to be all of it: of short pieces half is not
 NUMBER_S = 2e-8  # for a number in a list to become one in an array, at least
 READS_LISTS = 0.3  # of the time that this takes, as the lists' lengths say
 BITS = re.compile(r"\d+$")  # of a dtype

@@ -203,7 +203,8 @@ def _noise(cause: Cause, facts: Facts) -> list[Recommendation]:
 def _host(cause: Cause, facts: Facts) -> list[Recommendation]:
     """What lies between the steps can go; a step of many small calls can become one call, which costs CALL_S."""
     # A line that sleeps or computes may be the step itself.
-    lines = [part for part in facts.evidence.parts if part.kind == "host" and part.busy.get(PYTHON, 0.0) >= signals.BYTECODE]
+    parts = [part for part in facts.evidence.parts if part.kind == "host"]
+    lines = [part for part in parts if part.busy.get(PYTHON, 0.0) >= signals.BYTECODE]
     between = min(cause.share, max(facts.rows.share(facts.rows.host), sum(part.share for part in lines)))
     if between >= 0.5 * cause.share:
         where = max(lines, key=lambda part: part.share).place if lines else _busiest(facts)

@@ -200,7 +200,7 @@ class Launch:
         self._tell(lambda: self._observer.measure(self._life.start_s), "measuring")
 
     def _over(self, why: str) -> None:
-        """The report; where the observer says so of a script without a loop, watching goes on."""
+        """The report; of a script without a loop there may be none, and watching goes on."""
         seen = self._seen(why)
         if why == STEPLESS and not self._tell(lambda: self._observer.report(seen), "the report"):
             return
@@ -253,7 +253,7 @@ class Launch:
             self.context.failed(what, error)
             if what == "the report":
                 sys.stderr.write(f"fastfeed: {what} failed: {type(error).__name__}: {error}\n")
-            return None
+            return True  # the next one would fail, too
 
     def _stop(self) -> None:
         """Ends the script as if it had called sys.exit(0); what does not return to Python is ended all the same."""

@@ -46,6 +46,7 @@ NUMBER_S = 2e-8  # for a number in a list to become one in an array, at least
 READS_LISTS = 0.3  # of the time that this takes, as the lists' lengths say
 BITS = re.compile(r"\d+$")  # of a dtype
 MUCH = 0.15  # of a step on the cores
+COMPUTES = 0.5  # cores that a step takes, at least, if it computes there
 FAULTING = 0.1  # of the time on the cores, at least, that as many page faults take
 READS_NBYTES_S = 5e6  # less is no load for a disk
 
@@ -160,15 +161,17 @@ def given_back(evidence: Evidence, *, waits: bool) -> float:
     """Share of a step that TensorFlow's threads spend on touching memory again that they gave back to the system.
 
     tf.data's from_generator lowers the process's trim threshold; a step that is fed otherwise keeps its memory. Where
-    no step waits it must be much: of other steps on the cores, memory takes up to 7 %.
+    no step waits it must be much: of other steps on the cores, memory takes up to 7 %. On an accelerator a step has its
+    memory there, and what these threads touch is the input's.
     """
     loop = evidence.loop
-    if loop is None or not loop.trims:
+    if loop is None or not loop.trims or any(gpu.busy >= LEAST for gpu in evidence.machine.gpus):
         return 0.0
     tasks = [task for task in evidence.tasks if task.role == FRAMEWORK]
     cpu_s, faults_s = sum(task.cpu_s for task in tasks), FAULT_S * sum(task.faults for task in tasks)
     share = sum(task.system_s for task in tasks) / cpu_s if faults_s >= FAULTING * cpu_s > 0 else 0.0
-    return share if waits or share >= MUCH else 0.0
+    computes = cpu_s >= COMPUTES * (evidence.end_s - evidence.start_s)
+    return share if waits or (share >= MUCH and computes) else 0.0
 
 
 def pickling(evidence: Evidence, makers: Makers) -> float:

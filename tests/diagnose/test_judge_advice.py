@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from fastfeed.diagnose.evidence import DISK, FRAMEWORK, FULL, NATIVE, PYTHON, SLEEP, Part, Place
+from fastfeed.diagnose.evidence import DISK, FRAMEWORK, FULL, NATIVE, PYTHON, SLEEP, Gpu, Part, Place
 from fastfeed.diagnose.judge import judge
 from fastfeed.timeline import Leaf, Mark
-from tests.diagnose.evidences import CALL, evidence, loop_of, producers, task, trainer
+from tests.diagnose.evidences import CALL, MACHINE, evidence, loop_of, producers, task, trainer
 
 LIBRARY = Place("call", "framework.py", 7, users=False)
 READS = [Place("row", "rows.py", line, users=True) for line in (3, 4, 5)]
@@ -97,14 +97,22 @@ def test_a_step_beside_from_generator_touches_all_its_memory_again(trims: bool, 
 
 
 @pytest.mark.parametrize(
-    ("trims", "system_s", "verdict"), [(True, 2.0, "input.copy"), (True, 0.3, "step.bound"), (False, 2.0, "step.bound")]
+    ("trims", "system_s", "gpu", "verdict"),
+    [
+        (True, 4.0, 0.0, "input.copy"),
+        (True, 0.6, 0.0, "step.bound"),
+        (False, 4.0, 0.0, "step.bound"),
+        (True, 4.0, 0.9, "step.bound"),
+    ],
+    ids=["much", "little", "fed otherwise", "on a GPU"],
 )
 def test_a_step_that_never_waits_may_lose_its_memory_to_from_generator(
-    trims: bool, system_s: float, verdict: str
+    trims: bool, system_s: float, gpu: float, verdict: str
 ) -> None:
-    native = task(FRAMEWORK, {NATIVE: 0.4}, tid=300, cpu_s=4.0, system_s=system_s, faults=740_000, stacks={})
-    made = producers(1, {FULL: 0.9, SLEEP: 0.1})
-    found = judge(evidence(loop_of([0.1] * 200, 50.0, kind="tf.data", trims=trims), (trainer(), *made, native)))
+    native = task(FRAMEWORK, {NATIVE: 0.8}, tid=300, cpu_s=8.0, system_s=system_s, faults=1_480_000, stacks={})
+    made, machine = producers(1, {FULL: 0.9, SLEEP: 0.1}), replace(MACHINE, gpus=(Gpu("card", gpu, 0.5),))
+    loop = loop_of([0.1] * 200, 50.0, kind="tf.data", trims=trims)
+    found = judge(evidence(loop, (trainer(), *made, native), machine=machine))
     assert found.verdict == verdict
     if verdict == "input.copy":
         assert found.speedup_if_input_free == pytest.approx(2.0, rel=0.05)

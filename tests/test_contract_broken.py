@@ -13,12 +13,12 @@ import pytest
 
 from fastfeed import OptionError
 from fastfeed.testing import PROMISES, SinkBroken, SinkTraits, check_sink
+from fastfeed.testing.trial import Trial
 from tests import broken_sinks as sinks
 
 GOES_ON = SinkTraits(goes_on=True)
 SOURCES = ("epochs", "unknown length", "padded")  # promises about some sources
-LIMIT_S = 4.0  # of those that hang at once
-PATIENT_S = 12.0  # of those that hang after much else, which a busy machine may take its time for
+LIMIT_S = 4.0  # of those that hang
 
 
 @pytest.fixture(autouse=True)
@@ -167,8 +167,23 @@ def test_a_hang_ends_the_battery_with_the_stacks_of_all_threads() -> None:
     assert "self.let_go.wait()" in str(error)
 
 
+def test_a_hang_is_named_by_what_hung() -> None:
+    """And not by what came when it was unblocked."""
+    go_on = threading.Event()
+
+    def scene(trial: Trial) -> None:
+        trial.doing, trial.unblock = "once", go_on.set
+        go_on.wait()
+        trial.doing = "errors"
+
+    trial = Trial(lambda runner: runner, None, SinkTraits(), 0.05, {})
+    assert not trial.play(scene)
+    assert trial.doing == "errors"
+    assert "while 'once' was checked" in str(trial.findings)
+
+
 def test_a_sink_that_needs_one_more_than_it_says() -> None:
-    error = broken_by(sinks.NeedsOneMore, limit_s=PATIENT_S)
+    error = broken_by(sinks.NeedsOneMore, limit_s=LIMIT_S)
     assert error.broken == ("early break", "errors", "no hang")
     assert "while 'fast consumer' was checked" in str(error)
     assert str(error).endswith("SinkTraits(ahead=1)")

@@ -27,6 +27,7 @@ class Trial:
     options: Mapping[str, Any]  # of every runner
     processes: int = 0
     doing: str = "structure"
+    hung: str = ""  # what it was doing when it hung: it goes on when it is unblocked
     checked: dict[str, None] = field(default_factory=dict)  # ordered, each once
     findings: list[Finding] = field(default_factory=list)
     runners: list[FeedRunner] = field(default_factory=list)  # of the scene that runs
@@ -39,8 +40,8 @@ class Trial:
         try:
             within(self.limit_s, lambda: scene(self), unblock=self._give_up)
         except Hung as hang:
-            hint = HINTS.get(self.doing, "")
-            self.broken("no hang", f"while {self.doing!r} was checked, {hang}{hint}")
+            hint = HINTS.get(self.hung, "")
+            self.broken("no hang", f"while {self.hung!r} was checked, {hang}{hint}")
             return False
         except Exception as error:  # whatever the sink raised where nothing was to be raised
             self.broken(self.doing, "".join(traceback.format_exception(error)).rstrip())
@@ -88,6 +89,7 @@ class Trial:
         return f"{runner.snapshot().slots.lent} batches are still lent ({runner.snapshot().slots})"
 
     def _give_up(self) -> None:
+        self.hung = self.doing
         self.unblock()
         self._end()
 

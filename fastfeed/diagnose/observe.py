@@ -109,14 +109,14 @@ class Watcher:
 
     def _evidence(self, seen: Seen) -> Evidence:
         sampler = self._sampler
-        loop = _told(seen.loop or self._repeated(), trims=seen.timeline.trims)
+        loop = seen.loop or self._repeated()
         tasks = sampler.tasks()
         late_s, late_p90_s = sampler.lock()
         began_s = loop.steps[0].begin_s if loop is not None and loop.steps else 0.0
         parts = sampler.parts(loop.where or None, since_s=began_s) if loop is not None else ()
         first_s = loop.steps[0].begin_s + loop.steps[0].wait_s if loop is not None and loop.steps else None
         return Evidence(
-            loop=loop,
+            loop=_told(loop, trims=seen.timeline.trims),
             marks=tuple(sorted(seen.timeline.marks, key=lambda mark: mark.start_s)),
             tasks=tasks,
             machine=sampler.machine(),

@@ -7,7 +7,8 @@ import pytest
 from fastfeed.diagnose.evidence import NATIVE, PYTHON
 from fastfeed.diagnose.figures import rows_of
 from fastfeed.diagnose.judge import judge
-from fastfeed.diagnose.observe import beside
+from fastfeed.diagnose.launch import TIME, Seen
+from fastfeed.diagnose.observe import Watcher, beside
 from fastfeed.timeline import Loop, Mark, Step, Timeline
 from tests.diagnose.evidences import evidence, loop_of, trainer
 
@@ -62,3 +63,13 @@ def test_an_epoch_begins_with_the_gap_before_it(in_gap: float) -> None:
     rows = rows_of(evidence(Loop("fit", "keras", 1, steps=steps, buffer=8), marks=marks))
     assert rows.boundary.sum() == pytest.approx(5 * 0.5, abs=1e-6)
     assert rows.pause.sum() == 0.0
+
+
+def test_a_loop_is_not_beside_itself_in_what_is_judged() -> None:
+    timeline_, loop = timeline()
+    told = Seen("train.py", TIME, loop, timeline_, start_s=0.0, end_s=9.0, warmup_s=0.0, begin_s=0.0)
+    watcher = Watcher(lambda *_: None)
+    with watcher._sampler:
+        found = watcher._evidence(told)
+    assert found.beside == beside(loop, timeline_, start_s=0.0)
+    assert len(found.beside) == STEPS

@@ -39,11 +39,17 @@ def main() -> None:
 def _row(name: str, given: argparse.Namespace, *, known: dict[str, Any] | None) -> dict[str, Any]:
     label = LABELS[name]
     row: dict[str, Any] = {"name": name, "code": label.code, "failed": ""}
-    try:
-        row["truth"] = known or truth_of(name, seconds=given.seconds, repeats=given.repeats)
-        row["doubts"] = holds(label, row["truth"])
+
+    def said() -> None:
         if not given.truth_only:
             row["said"] = diagnose(name, seconds=given.diagnose_seconds)
+
+    try:
+        if known:
+            said()
+        row["truth"] = known or truth_of(name, seconds=given.seconds, repeats=given.repeats, midway=said)
+        row["doubts"] = holds(label, row["truth"])
+        if not given.truth_only:
             row["score"] = score(label, row["truth"], row["said"])
             if label.code == "step.bound":
                 row["score"]["slowed"] = slowed(name, seconds=given.diagnose_seconds, pairs=given.pairs)

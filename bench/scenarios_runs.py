@@ -9,6 +9,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,6 @@ from tests.scenarios.labels import LABELS
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "tests" / "scenarios"
-VARIANTS = ("slow", "fixed", "free")
 START_S = 60.0  # imports, compilations, and the end
 BESIDE_S = 15.0  # a script under diagnosis runs longer than the diagnosis looks
 FASTFEED = (sys.executable, "-c", "from fastfeed.cli import main; main()")
@@ -31,31 +31,36 @@ class Failed(Exception):
     """A run that gave no figures; the text says why in one line."""
 
 
-def truth_of(name: str, *, seconds: float, repeats: int) -> dict[str, Any]:
+def truth_of(name: str, *, seconds: float, repeats: int, midway: Callable[[], None] = lambda: None) -> dict[str, Any]:
     """The medians of every variant, from rounds that are interleaved; and, of the slow one, the starvation and what an
-    input that is always at hand would gain. A variant that has no end by its label is left out."""
-    found: dict[str, list[dict[str, Any]]] = {variant: [] for variant in VARIANTS}
-    for _ in range(repeats):
-        for variant in VARIANTS:
-            if variant != "slow" or not LABELS[name].dies:
-                found[variant].append(plain(name, variant, seconds=seconds))
-    return summary({variant: runs for variant, runs in found.items() if runs})
+    input that is always at hand would gain. A variant that has no end is left out. `midway` is called once, between the
+    rounds: a machine whose speed drifts drifts before it and behind it."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for turn in range(repeats):
+        for variant in LABELS[name].variants:
+            found.setdefault(variant, []).append(plain(name, variant, seconds=seconds))
+        if turn == (repeats - 1) // 2:
+            midway()
+    return summary(found)
 
 
 def summary(found: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
-    """The truth in figures from the runs of each variant."""
+    """The truth in figures from the runs of each variant; ratios are medians of those within a round."""
     truth: dict[str, Any] = {variant: _middle(runs) for variant, runs in found.items()}
     if "slow" not in truth:
         return truth
-    slow, free = truth["slow"], truth["free"]
-    share = 1 - slow["steps_per_second"] / free["steps_per_second"]
-    # A loop that sees its waits says so itself; else what the step alone does not explain is waiting.
-    seen = slow["starvation"]
-    truth["starvation"] = max(0.0, share) if seen is None else seen
+    free, fixed = (_ratio(truth[kind]["all"], truth["slow"]["all"]) for kind in ("free", "fixed"))
+    # A loop that sees its waits says so itself, or does in a variant that makes them visible; else what the step alone
+    # does not explain is waiting.
+    seen = truth.get("seen", truth["slow"])["starvation"]
+    truth["starvation"] = max(0.0, 1 - 1 / free) if seen is None else seen
     truth["starvation_by"] = "the step alone" if seen is None else "the loop's own clock"
-    truth["speedup_if_input_free"] = free["steps_per_second"] / slow["steps_per_second"]
-    truth["speedup_if_fixed"] = truth["fixed"]["steps_per_second"] / slow["steps_per_second"]
+    truth["speedup_if_input_free"], truth["speedup_if_fixed"] = free, fixed
     return truth
+
+
+def _ratio(rates: list[float], to: list[float]) -> float:
+    return statistics.median(rate / other for rate, other in zip(rates, to, strict=True))
 
 
 def _middle(runs: list[dict[str, Any]]) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fastfeed.diagnose import shown, signals
+from fastfeed.diagnose.ceiling import ENOUGH, free_steps
 from fastfeed.diagnose.diagnosis import Cause
 from fastfeed.diagnose.evidence import (
     DISK,
@@ -47,6 +48,7 @@ class Losses:
     converted: float  # on its way into the step, on the loop's thread
     copies: bool  # whether that is conversions and copies
     queued: float  # the step itself waits for a core
+    beside: float  # the step takes longer than with its producers at rest, as an experiment shows
     given_back: float  # the step touches memory again that it need not have given back
 
 
@@ -88,9 +90,12 @@ def _of_the_step(evidence: Evidence, losses: Losses, *, makers: Makers | None) -
     found = []
     if losses.queued >= signals.LEAST and signals.noisy(evidence):
         found.append(Cause("external.noise", losses.queued, shown.noise(evidence)))
-    elif losses.queued >= signals.LEAST and makers is not None and makers.where != "trainer":
-        code = "input.oversubscribed" if signals.crowded(evidence, makers) else "input.cpu"
-        found.append(Cause(code, losses.queued, shown.cores(evidence, makers)))
+    elif max(losses.queued, losses.beside) >= signals.LEAST and makers is not None and makers.where != "trainer":
+        if losses.beside > losses.queued and max(makers.copying, makers.faulting) >= signals.CONVERTS:
+            found.append(Cause("input.copy", losses.beside, shown.copies(evidence, makers)))
+        else:
+            code = "input.oversubscribed" if signals.crowded(evidence, makers) else "input.cpu"
+            found.append(Cause(code, max(losses.queued, losses.beside), shown.cores(evidence, makers)))
     if losses.converted >= signals.LEAST:
         copies = losses.copies
         code = "input.copy" if copies else "input.serial"
@@ -138,6 +143,7 @@ def losses_of(evidence: Evidence, rows: Rows, *, makers: Makers | None) -> Losse
         converted=rows.share(rows.converted),
         copies=signals.converted(evidence) >= signals.LEAST or prepared[1] >= signals.CONVERTS,
         queued=max(queued, unnamed) if ousted else queued,
+        beside=0.0 if fought or 1.0 - running >= signals.LEAST else _beside(evidence, rows, makers=makers),
         # Where steps wait that is more than what it costs them, and goes with the same change.
         given_back=signals.given_back(evidence, waits=False) * running if 1.0 - running < signals.LEAST else 0.0,
     )
@@ -154,7 +160,12 @@ def _queued(evidence: Evidence, trainer: Task | None, *, running: float) -> floa
     if trainer is None or not trainer.wall_s:
         return 0.0
     made = sum(part.share * part.busy.get(RUNNABLE, 0.0) for part in evidence.parts if part.kind == "input")
-    return min(running, max(0.0, trainer.queued_s / trainer.wall_s - made))
+    pools = [task for task in evidence.tasks if task.role == FRAMEWORK]
+    cpu_s, queued_s = sum(task.cpu_s for task in pools), sum(task.queued_s for task in pools)
+    inside = 0.0  # what it waits for its native threads, which wait for a core
+    if signals.noisy(evidence) and cpu_s:
+        inside = running * queued_s / (queued_s + cpu_s) * cpu_s / (cpu_s + trainer.cpu_s)
+    return min(running, max(inside, trainer.queued_s / trainer.wall_s - made))
 
 
 def to_producers(evidence: Evidence, losses: Losses, *, makers: Makers | None) -> float:
@@ -162,7 +173,20 @@ def to_producers(evidence: Evidence, losses: Losses, *, makers: Makers | None) -
     machine = evidence.machine
     if makers is None or makers.where == "trainer" or not machine.own_cpu:
         return 0.0
-    return losses.queued * machine.own_cpu / (machine.own_cpu + machine.other_cpu)
+    return max(losses.beside, losses.queued * machine.own_cpu / (machine.own_cpu + machine.other_cpu))
+
+
+def _beside(evidence: Evidence, rows: Rows, *, makers: Makers | None) -> float:
+    """What steps that wait for nothing lose to producers which work beside them, where all cores are taken: they share
+    the cores, their caches and the memory."""
+    machine = evidence.machine
+    if makers is None or makers.where == "trainer" or machine.own_cpu < signals.FULL * machine.cores:
+        return 0.0
+    free = free_steps(evidence, converted_s=float(np.median(rows.converted)))
+    if len(free) < ENOUGH or signals.noisy(evidence):
+        return 0.0
+    lost_s = float(np.median(rows.inside)) - float(np.median(free))
+    return max(0.0, lost_s * len(rows.period) / rows.seconds)
 
 
 def _tail(rows: Rows, makers: Makers | None) -> float:

@@ -39,7 +39,7 @@ def ceiling_of(evidence: Evidence, rows: Rows, *, inside: float = 0.0) -> Ceilin
 
 def _with_this_memory(evidence: Evidence, rows: Rows, *, inside: float) -> Ceiling:
     """The same where a step's memory stays as it is."""
-    free = _free_steps(evidence, converted_s=float(np.median(rows.converted)))
+    free = free_steps(evidence, converted_s=float(np.median(rows.converted)))
     if len(free) >= ENOUGH:
         low, high = float(np.quantile(free, 0.25)), float(np.quantile(free, 0.75))
         # A producer that holds the lock goes on for a while after the others have stopped.
@@ -77,7 +77,7 @@ def speedup_of(rows: Rows, ceiling: Ceiling, *, inside: float = 0.0) -> tuple[fl
     return gain(ceiling.step_s), (gain(ceiling.high_s), gain(ceiling.low_s))
 
 
-def _free_steps(evidence: Evidence, *, converted_s: float) -> list[float]:
+def free_steps(evidence: Evidence, *, converted_s: float) -> list[float]:
     """Seconds of the steps of experiments, without what they still waited, and what they converted."""
     steps = list(evidence.loop.steps) if evidence.loop is not None else []
     gapless = evidence.loop is not None and evidence.loop.waits != "none"

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from fastfeed.diagnose import signals
 from fastfeed.diagnose.diagnosis import Cause, Recommendation
 from fastfeed.diagnose.evidence import DISK, LOCK, PRODUCER, PYTHON, TRAINER
 from fastfeed.diagnose.facts import Facts, profile_of
-from fastfeed.model import SPREAD_ALONE, Prediction, Producers, predict
+from fastfeed.model import SPREAD_ALONE, Prediction, Producers, Profile, predict
 
 CANDIDATES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 ENOUGH = 0.95  # of the best rate: more producers are not worth it
 SPINNING = 0.6  # 6 runnable threads a core cost 3 times the work, 7 of them 2.8 to 3.4 times, where it was measured
+FOUGHT = 1.15  # CPU of a batch where threads fight for the interpreter lock: 1.07 to 1.27 times, where it was measured
 WORTH = 1.03  # a gain below it is none
 SURE = (0.1, 0.1)  # below and above: where a loss simply goes away
 PREPARE = "prepare batches in the producers, ahead of the step, and not on the training thread"
@@ -35,18 +37,21 @@ def _more_producers(cause: Cause, facts: Facts) -> list[Recommendation]:
     held = cause.code == "input.gil" or (cause.code == "input.serial" and python)
     processes = held or makers.where == "processes"
     profile = profile_of(facts)
+    if held and makers.where == "threads" and makers.count > 1:
+        profile = _unfought(profile)
     most = profile.cores if held else 4 * profile.cores if processes else CANDIDATES[-1]
     sizes = [n for n in CANDIDATES if n <= most]
     found = {n: predict(profile, Producers(1, n) if processes else Producers(n)) for n in sizes}
     now = facts.now
-    if makers.where == ("processes" if processes else "threads") and signals.noisy(facts.evidence):
+    same = makers.where == ("processes" if processes else "threads")
+    if same and signals.noisy(facts.evidence):
         # The model gives them all cores: what it says of as many as there are is what others take, and no gain of more.
         as_many = Producers(1, makers.count) if processes else Producers(makers.count)
         now = max(now, predict(profile, as_many).rate)
     best = max(one.rate for one in found.values())
-    if best < WORTH * now:
-        return []
     count = next(n for n in sizes if found[n].rate >= ENOUGH * best)
+    if found[count].rate < WORTH * now or (same and count <= makers.count):
+        return []
     knob = "processes" if processes else "threads"
     if makers.where == "native":
         knob, change = (
@@ -56,8 +61,9 @@ def _more_producers(cause: Cause, facts: Facts) -> list[Recommendation]:
     elif makers.in_framework and not processes:
         knob, change = "num_parallel_calls", f"num_parallel_calls {makers.count} -> {count}"
     elif makers.where == "trainer" or (held and makers.where == "threads"):
-        names = {"threads": "threads, ahead of the step", "processes": "worker processes"}
-        change = f"make the batches in {count} {names[knob] if count > 1 else names[knob].replace('threads', 'thread')}"
+        more = "threads, ahead of the step" if knob == "threads" else "worker processes"
+        one = "thread, ahead of the step" if knob == "threads" else "worker process"
+        change = f"make the batches in {count} {more if count > 1 else one}"
     else:
         change = f"{knob} {makers.count} -> {count}"
     why = _limits(found, count, now=now)
@@ -66,6 +72,13 @@ def _more_producers(cause: Cause, facts: Facts) -> list[Recommendation]:
     if makers.share(LOCK) >= 0.3:
         why += "; only if they stop waiting for a lock of their own"
     return [_gain(change, (knob, str(count)), speedup=found[count].rate / now, spread=SPREAD_ALONE, why=why)]
+
+
+def _unfought(profile: Profile) -> Profile:
+    """The same batches, made where nobody else wants the lock."""
+    parts = (profile.batch_s, profile.cpu_s, profile.gil_s)
+    batch_s, cpu_s, gil_s = (part / FOUGHT for part in parts)
+    return replace(profile, batch_s=batch_s, cpu_s=cpu_s, gil_s=gil_s)
 
 
 def _limits(found: dict[int, Prediction], count: int, *, now: float) -> str:
@@ -163,15 +176,18 @@ def _crowd(cause: Cause, facts: Facts) -> list[Recommendation]:
     if inner and not pools:
         pools = ["native libraries"]
     crowd = max(1.0, facts.evidence.machine.runnable / cores)
-    speedup = min(facts.most / facts.now, crowd**SPINNING) if pools else 1.05
+    most = facts.most / facts.now
+    speedup = min(most, crowd**SPINNING) if pools else 1.05
+    # Pools that wait for each other in many small parts lose far more: 14 times the work, where it was measured.
+    spread = (UNSURE[0], max(UNSURE[1], most / max(1.0, speedup) - 1)) if pools else UNSURE
     found = []
     for name in pools:
         knob = ("cv2.setNumThreads", "0") if name == "OpenCV" else ("OMP_NUM_THREADS", "1")
         change = f"one thread for {name} in each producer: {'='.join(knob)}"
-        found.append(_gain(change, knob, speedup=speedup, spread=UNSURE))
+        found.append(_gain(change, knob, speedup=speedup, spread=spread))
     if makers is not None and makers.count > cores and makers.where in ("threads", "processes"):
         change = f"lower {makers.where} to {cores}: you are oversubscribed"
-        found.append(_gain(change, (makers.where, str(cores)), speedup=speedup, spread=UNSURE))
+        found.append(_gain(change, (makers.where, str(cores)), speedup=speedup, spread=spread))
     return found
 
 

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from fastfeed.diagnose import signals
+from fastfeed.diagnose.backlog import handing_over_s
 from fastfeed.diagnose.diagnosis import Ceiling, Figures
 from fastfeed.diagnose.evidence import FRAMEWORK, LOCK_PYTHON, RUNNABLE, TRAINER, Evidence
 from fastfeed.diagnose.figures import Rows
 from fastfeed.diagnose.makers import Makers
 from fastfeed.model import Profile
+
+SHARED = 1.15  # native code on all cores, by what it takes on one: they share caches and memory
 
 
 @dataclass(frozen=True)
@@ -33,6 +37,12 @@ class Facts:
         return float((self.rows.host + self.rows.pause).sum()) / max(1, self.figures.steps)
 
     @property
+    def handing_over_s(self) -> float:
+        """Seconds that a step waits for a batch which is ready: no number of producers changes that."""
+        loop = self.evidence.loop
+        return handing_over_s(loop.steps, self.evidence.marks) if loop is not None else 0.0
+
+    @property
     def most(self) -> float:
         """Steps/s where the input is always at hand."""
         return 1 / max(1e-9, self.ceiling.step_s + self.rest_s)
@@ -50,23 +60,34 @@ def profile_of(facts: Facts) -> Profile:
         # Without the time in which they wait for each other: the model knows the cores and the lock itself.
         alone = 1 - makers.share(LOCK_PYTHON, RUNNABLE)
         batch_s = makers.count * makers.active * alone * rows.seconds / steps
+    handing_over_s = facts.handing_over_s if makers.where in ("threads", "processes") else 0.0
     working = makers.python + makers.native
-    cpu_s = min(batch_s, makers.cpu_s / steps if makers.cpu_s else batch_s * working)
+    counted = rows.seconds / max(1e-9, facts.evidence.end_s - facts.evidence.start_s)  # without experiments
+    cpu_s = makers.cpu_s * counted / steps if makers.cpu_s else batch_s * working
+    # What a thread has spent on a core is counted, what it did besides is sampled; a process may have pools of its own.
+    batch_s = max(batch_s, cpu_s) if makers.where == "threads" else batch_s
+    cpu_s = min(batch_s, cpu_s)
+    native = makers.native / working if working else 0.0
+    # What was seen with cores to spare takes longer where there are none.
+    shared = SHARED if facts.evidence.machine.own_cpu < signals.FULL * cores else 1.0
     return Profile(
         batch_s=batch_s,
-        cpu_s=cpu_s,
+        cpu_s=cpu_s * (1 - native + native * shared),
         gil_s=cpu_s * makers.python / working if working else 0.0,
         gil_wait_s=0.0,
-        step_s=facts.ceiling.step_s + facts.rest_s,
+        step_s=facts.ceiling.step_s + facts.rest_s + handing_over_s,
         cores=cores,
-        step_cpu_s=_step_cpu_s(facts, makers, steps=steps),
+        step_cpu_s=shared * _step_cpu_s(facts, makers, steps=steps),
     )
 
 
 def _step_cpu_s(facts: Facts, makers: Makers, *, steps: int) -> float:
-    """Seconds on the cores that a step takes, without what is made on its thread."""
+    """Seconds on the cores that a step takes, without what is made on its thread, and without touching memory again
+    that from_generator had it give back: no FeedRunner does that."""
     tasks, seconds = facts.evidence.tasks, facts.evidence.end_s - facts.evidence.start_s
     roles = (TRAINER,) if makers.where == "native" else (TRAINER, FRAMEWORK)
     cpu_s = sum(task.cpu_s for task in tasks if task.role in roles)
     own_s = makers.cpu_s if makers.where == "trainer" else 0.0
-    return max(0.0, cpu_s - own_s) * facts.rows.seconds / max(1e-9, seconds) / steps
+    rows = facts.rows
+    back = signals.given_back(facts.evidence, waits=rows.share(rows.wait + rows.boundary) >= signals.LEAST)
+    return (1 - back) * max(0.0, cpu_s - own_s) * rows.seconds / max(1e-9, seconds) / steps

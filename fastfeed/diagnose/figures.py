@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from fastfeed.diagnose import signals
+from fastfeed.diagnose.backlog import on_backlog
 from fastfeed.diagnose.diagnosis import Figures
 from fastfeed.diagnose.evidence import FRAMEWORK, LOCK, OTHER, TRAINER, Evidence
 from fastfeed.timeline import Mark, Step
@@ -70,7 +71,9 @@ _NO_ROWS = Rows(_NONE, _NONE, _NONE, _NONE, _NONE, _NONE, _NONE, (), _NONE)
 def rows_of(evidence: Evidence) -> Rows:
     """The steps of the main loop between the evidence's start and end."""
     steps = list(evidence.loop.steps) if evidence.loop is not None else []
-    inside = [i for i in range(len(steps) - 1) if _watched(steps[i], steps[i + 1], evidence=evidence)]
+    spared = on_backlog(steps, evidence.marks)
+    watched = (i for i in range(len(steps) - 1) if _watched(steps[i], steps[i + 1], evidence=evidence))
+    inside = [i for i in watched if i not in spared]
     pairs = [(steps[i], steps[i + 1]) for i in inside]
     if not pairs:
         return _NO_ROWS

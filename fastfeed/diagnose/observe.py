@@ -10,6 +10,7 @@ from pathlib import Path
 from fastfeed.diagnose.diagnosis import Diagnosis
 from fastfeed.diagnose.evidence import PRODUCER, Evidence
 from fastfeed.diagnose.hooks.context import Context
+from fastfeed.diagnose.hooks.experiments import BURSTS
 from fastfeed.diagnose.judge import judge
 from fastfeed.diagnose.launch import BLOCKED, CRASH, DEAD, STEPLESS, Seen
 from fastfeed.diagnose.measure.sampler import Sampler
@@ -85,9 +86,11 @@ class Watcher:
             self._say(diagnosis, [path for path in files.values() if path is not None])
         return True
 
-    def _contended(self) -> bool:
+    def _contended(self) -> int:
         late_s, _ = self._sampler.lock()
-        return late_s is not None and late_s > GIL_LATE_S
+        if late_s is not None and late_s > GIL_LATE_S:
+            return BURSTS
+        return int(self._sampler.full)
 
     def _seek(self) -> None:
         """While no hook has seen a loop: looks for one in the samples, and at its turns."""

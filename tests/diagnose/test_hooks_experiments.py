@@ -167,6 +167,20 @@ def test_a_loop_that_does_not_starve_is_left_alone() -> None:
     assert context.due_s > 0.0, "the next one"
 
 
+def test_one_experiment_where_producers_take_the_cores() -> None:
+    context, steps = due(4, wait_s=0.01)
+    context.contended = lambda: 1
+    for _ in range(60):
+        steps.take(lambda: 1)
+        if not any(step.free for step in steps.loop.steps):
+            context.due_s = 0.0
+    steps.end(perf_counter())
+    assert 2 <= sum(step.free for step in steps.loop.steps) <= 4
+    assert context.experiments is not None
+    context.due_s = 0.0
+    assert not context.experiments.may(steps.loop), "one is enough"
+
+
 def test_bursts_of_hooks_that_make_their_own() -> None:
     context, steps = due(4)
     experiments = context.experiments

@@ -65,6 +65,18 @@ def test_a_loop_over_a_queue(context: Context) -> None:
     assert loop.where.startswith("test_hooks_queues.py:")
 
 
+def test_a_small_queue_is_emptied_until_there_are_steps_enough() -> None:
+    context = Context(Timeline())
+    context.experiments = Always([False, True])  # type: ignore[assignment]
+    for _ in _installed(context):
+        batches: queue.Queue[int] = queue.Queue(2)
+        thread = threading.Thread(target=lambda put: [put(number) for number in range(30)], args=(batches.put,))
+        thread.start()
+        assert [batches.get() for _ in range(30)] == list(range(30))
+        thread.join(10)
+    assert sum(step.free for loop in loops(context) for step in loop.steps) == 2 * queues.REFILLS
+
+
 def test_looking_without_waiting_is_no_step(context: Context) -> None:
     batches = filled(3)
     assert batches.get_nowait() == 0

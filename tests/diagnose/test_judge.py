@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -178,6 +179,7 @@ def test_any_evidence_is_judged(given_evidence: Any) -> None:
     assert found.speedup_range[0] <= found.speedup_if_input_free <= found.speedup_range[1]
     assert all(0 <= cause.share <= 1 for cause in found.causes), found.causes
     assert all(one.predicted_speedup >= 1 for one in found.recommendations)
+    assert not [one for one in found.recommendations if re.search(r"(\d+) -> \1$", one.change)], "that is no change"
     if found.figures is not None:
         assert sum(found.figures.shares.values()) <= 1.001
         low, high = found.figures.starvation_range

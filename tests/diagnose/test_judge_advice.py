@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from fastfeed.diagnose.evidence import DISK, FRAMEWORK, FULL, NATIVE, PYTHON, SLEEP, Gpu, Part, Place
+from fastfeed.diagnose.evidence import DISK, FRAMEWORK, FULL, LOCK_PYTHON, NATIVE, PYTHON, SLEEP, Gpu, Part, Place
 from fastfeed.diagnose.judge import judge
 from fastfeed.timeline import Leaf, Mark
 from tests.diagnose.evidences import CALL, MACHINE, evidence, loop_of, producers, task, trainer
@@ -96,6 +96,17 @@ def test_a_step_beside_from_generator_touches_all_its_memory_again(trims: bool, 
     assert found.speedup_if_input_free == pytest.approx(2.5 * factor, rel=0.03)
 
 
+@pytest.mark.parametrize(("trims", "gain"), [(True, 2.5), (False, 1.25)])
+def test_the_cores_that_these_touches_take_are_free_behind_another_feed(trims: bool, gain: float) -> None:
+    """A step takes 40 ms of the only core, half of them for page faults."""
+    loop = loop_of([30.0] * 200, 20.0, free=12, free_ms=20.0, kind="keras", trims=trims)
+    native = task(FRAMEWORK, {NATIVE: 0.8}, tid=300, cpu_s=8.24, system_s=4.12, faults=1_480_000, stacks={})
+    made, machine = producers(1, {SLEEP: 0.99, NATIVE: 0.01}), replace(MACHINE, cores=1, own_cpu=0.9)
+    (best,) = judge(evidence(loop, (trainer(), *made, native), machine=machine)).recommendations
+    assert best.knob == "threads"
+    assert best.predicted_speedup == pytest.approx(gain, rel=0.05)
+
+
 @pytest.mark.parametrize(
     ("trims", "system_s", "gpu", "verdict"),
     [
@@ -118,3 +129,37 @@ def test_a_step_that_never_waits_may_lose_its_memory_to_from_generator(
         assert found.speedup_if_input_free == pytest.approx(2.0, rel=0.05)
         assert found.recommendations[0].knob == "dataset"
         assert found.recommendations[0].predicted_speedup == pytest.approx(2.0, rel=0.05)
+
+
+def test_one_worker_is_called_one() -> None:
+    """A batch costs less than a step: one process that makes them ahead is enough."""
+    parts = (Part("input", CALL, 0.4, {PYTHON: 1.0}, inner=LIBRARY), Part("step", CALL, 0.6))
+    (best,) = judge(evidence(loop_of([8.0] * 200, 12.0, buffer=0), (trainer(),), parts=parts)).recommendations
+    assert (best.change, best.knob, best.value) == ("make the batches in 1 worker process", "processes", "1")
+    assert best.predicted_speedup == pytest.approx(20 / 12, rel=0.02)
+
+
+def test_as_many_producers_as_there_are_is_no_change() -> None:
+    """One thread whose work would fill its time anyway."""
+    copies = producers(1, {NATIVE: 1.0}, copying=0.9, cpu_s=10.0)
+    found = judge(evidence(loop_of([40.0] * 200), (trainer(), *copies), machine=replace(MACHINE, cores=1)))
+    assert [one.knob for one in found.recommendations] == ["dtypes"]
+
+
+@pytest.mark.parametrize(("count", "fought"), [(1, 1.0), (2, 1.15)])
+def test_batches_cost_less_where_nobody_fights_for_the_lock(count: int, fought: float) -> None:
+    """A core's worth of bytecode, made by threads in turns; two processes would have a core each."""
+    python = producers(count, {PYTHON: 1 / count, LOCK_PYTHON: 1 - 1 / count}, cpu_s=10.0 / count)
+    found = judge(evidence(loop_of([40.0] * 200, 10.0), (trainer(), *python), gil_late_s=5e-3))
+    best = next(one for one in found.recommendations if one.knob == "processes")
+    assert best.predicted_speedup == pytest.approx(2 * fought, rel=0.02)
+
+
+@pytest.mark.parametrize(("state", "own_cpu", "times"), [(NATIVE, 0.9, 1.15), (NATIVE, 1.9, 1.0), (PYTHON, 0.9, 1.0)])
+def test_native_code_takes_longer_where_all_cores_work(state: str, own_cpu: float, times: float) -> None:
+    """It was seen with one of two cores idle, and a change fills both: they share caches and memory."""
+    parts = (Part("input", CALL, 0.8, {state: 1.0}, inner=LIBRARY), Part("step", CALL, 0.2))
+    loop, own = loop_of([40.0] * 200, 10.0, buffer=0), trainer({state: 0.8, SLEEP: 0.2}, cpu_s=8.0)
+    found = judge(evidence(loop, (own,), parts=parts, machine=replace(MACHINE, own_cpu=own_cpu)))
+    best = next(one for one in found.recommendations if one.knob in ("threads", "processes"))
+    assert best.predicted_speedup == pytest.approx(2 * 50 / 40 / times, rel=0.02)

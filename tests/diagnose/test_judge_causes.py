@@ -236,3 +236,38 @@ def test_a_part_of_the_loop_that_is_mostly_bytecode_is_no_model(python: float, c
     parts = (Part("host", CALL, 0.65, {PYTHON: python, NATIVE: 1 - python}), Part("step", LINE, 0.35, {NATIVE: 1.0}))
     tasks = (trainer({PYTHON: 0.4, NATIVE: 0.6}),)
     assert judge(evidence(loop, tasks, parts=parts)).verdict == code
+
+
+@pytest.mark.parametrize(
+    ("own_cpu", "free_ms", "copying", "verdict"),
+    [
+        (1.9, 11.0, 0.8, "input.copy"),
+        (1.9, 11.0, 0.0, "input.cpu"),
+        (1.9, 17.9, 0.8, "step.bound"),
+        (1.0, 11.0, 0.8, "step.bound"),
+    ],
+)
+def test_steps_that_never_wait_may_lose_the_cores_to_their_producers(
+    own_cpu: float, free_ms: float, copying: float, verdict: str
+) -> None:
+    """With the producers at rest a step takes less; where cores are free, that is something else."""
+    loop = loop_of([0.02] * 300, 18.0, free=8, free_ms=free_ms)
+    made = producers(1, {NATIVE: 0.7, RUNNABLE: 0.3}, copying=copying, cpu_s=4.0)
+    found = judge(evidence(loop, (trainer({NATIVE: 0.9}), *made), machine=replace(MACHINE, own_cpu=own_cpu)))
+    assert found.verdict == verdict
+    assert found.speedup_if_input_free == pytest.approx(18.0 / free_ms, rel=0.02)
+    if verdict != "step.bound":
+        assert found.causes[0].share == pytest.approx(1 - free_ms / 18.0, abs=0.01)
+        assert found.recommendations
+
+
+@pytest.mark.parametrize(("queued_s", "others", "verdict"), [(12.0, 1.3, "external.noise"), (12.0, 0.1, "step.bound")])
+def test_a_step_waits_for_its_native_threads_which_get_no_core(queued_s: float, others: float, verdict: str) -> None:
+    """Its own thread only waits for them, asleep."""
+    machine = replace(MACHINE, own_cpu=0.7, other_cpu=others, noisy=(("burn", others),))
+    pool = task(FRAMEWORK, {NATIVE: 0.3, RUNNABLE: 0.7}, tid=300, cpu_s=6.0, queued_s=queued_s, stacks={}, threads=2)
+    own = trainer({LOCK: 0.9, NATIVE: 0.1}, cpu_s=0.5, queued_s=0.5)
+    found = judge(evidence(loop_of([0.1] * 200, 50.0, kind="keras"), (own, pool), machine=machine))
+    assert found.verdict == verdict
+    if verdict == "external.noise":
+        assert found.recommendations[0].predicted_speedup == pytest.approx(1 / (1 - 12 / 18 * 6 / 6.5), rel=0.02)

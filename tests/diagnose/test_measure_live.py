@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import queue
 import signal
@@ -10,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -19,8 +21,10 @@ import pytest
 from fastfeed.diagnose import evidence as ev
 from fastfeed.diagnose.evidence import Task
 from fastfeed.diagnose.hooks.context import Context
-from fastfeed.diagnose.measure import family, spy
+from fastfeed.diagnose.measure import family, procfs, spy
+from fastfeed.diagnose.measure.names import Names
 from fastfeed.diagnose.measure.sampler import Sampler
+from fastfeed.diagnose.measure.threads import ThreadLog, Threads
 from fastfeed.diagnose.watchdog import threads_end
 from fastfeed.timeline import Timeline
 from tests.dying import until
@@ -194,3 +198,81 @@ def test_a_child_process(program: str | None) -> None:
             assert sampler.overhead_s > 0
         else:
             assert any("stacks of child processes" in text for text in sampler.missing) or task().exit
+
+
+class Held:
+    """What a thread's function holds."""
+
+
+@pytest.mark.parametrize("goes_on", [True, False])
+def test_a_call_belongs_to_its_stack(goes_on: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files are read without the interpreter lock: a thread that wants it goes on, into another call."""
+    first, there, second = threading.Event(), threading.Event(), threading.Event()
+    held: list[weakref.ref[Held]] = []
+
+    def work() -> None:
+        mine = Held()
+        held.append(weakref.ref(mine))
+        first.wait()
+        there.set()
+        second.wait()
+
+    def call_of(_: bytes) -> tuple[str, int]:
+        if goes_on:
+            first.set()
+            assert there.wait(10)
+        return "futex", 0
+
+    thread = threading.Thread(target=work, name="goes on")
+    thread.start()
+    threads = Threads(procfs.Reader(), Names())
+    try:
+        polls: list[bool] = []
+
+        def waits() -> bool:  # at two polls, so that it has gone on from there into the wait
+            polls.append(bool(first._cond._waiters))  # type: ignore[attr-defined]
+            return all(polls[-2:]) and len(polls) > 1
+
+        until(waits, "the thread that waits")
+        monkeypatch.setattr(procfs, "call_of", call_of)
+        gc.disable()
+        threads.look(0.0, late_s=0.0, queued_s=0.0)
+    finally:
+        first.set()
+        second.set()
+        thread.join()
+        gc.enable()
+        threads.close()
+    (look,) = next(log for log in threads.logs.values() if log.name == "goes on").looks
+    assert look.call == (procfs.RUNNING if goes_on else "futex")
+    assert held[0]() is None, "a look keeps nothing"
+
+
+@pytest.mark.parametrize(("pool_s", "made_s", "full"), [(8.5, 4.0, True), (8.5, 0.5, False), (1.0, 4.0, False)])
+def test_whether_producers_and_the_rest_take_the_cores(
+    pool_s: float, made_s: float, full: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ten seconds of a native pool, of a producer and of the loop's thread."""
+    monkeypatch.setattr("fastfeed.diagnose.measure.sampler.cores", lambda: 2)
+    sampler = Sampler(loop=1, program=NOBODY)
+    monkeypatch.setattr(sampler, "refresh", lambda: None)  # the threads of these tests
+    for ident, cpu_s in ((0, pool_s), (1, 5.0), (2, made_s)):
+        log = sampler._threads.logs[-ident] = ThreadLog(-ident, f"thread {ident}")
+        log.ident, log.wall_s, log.last, log.gone = ident, 10.0, procfs.Counters(cpu_s=cpu_s), True
+    assert sampler.full is full
+
+
+def test_what_a_thread_has_spent_before_it_ended(sampler: Sampler) -> None:
+    """It ends between two counts of its seconds: these are lost to nobody, least of all to other processes."""
+    sampler.begin()
+    first = sampler.samples
+
+    def burn() -> None:
+        while time.thread_time() < 0.3 or sampler.samples < first + 5:
+            zlib.crc32(b"x" * 100)
+
+    with running(burn, "burns", lambda: None):
+        pass
+    task = next(task for task in sampler.tasks() if task.name == "burns")
+    assert task.cpu_s >= 0.29
+    assert sampler.machine().own_cpu > 0

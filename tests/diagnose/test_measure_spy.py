@@ -13,8 +13,8 @@ import pytest
 
 from fastfeed.diagnose import evidence as ev
 from fastfeed.diagnose.evidence import Place, Task
-from fastfeed.diagnose.measure import machine, names, spy, spy_helper
-from fastfeed.diagnose.measure.children import with_buffers, works
+from fastfeed.diagnose.measure import family, machine, names, spy, spy_helper
+from fastfeed.diagnose.measure.children import ChildLog, with_buffers, working, works
 from fastfeed.diagnose.measure.places import Places
 from fastfeed.diagnose.measure.procfs import Counters
 from fastfeed.diagnose.measure.spy import Spy, Stack, Stacks, reason
@@ -99,6 +99,25 @@ def test_a_child_that_waits_for_work() -> None:
     assert found[ev.EMPTY] == 30
     assert found[ev.SLEEP] == 20
     assert with_buffers(Counter({ev.SLEEP: 3}), Counter(), cpu=0.0) == {ev.SLEEP: 3}
+
+
+def test_a_thread_that_hands_over_is_not_the_one_that_makes() -> None:
+    """A DataLoader's worker with little to do: what serves its tensors to the trainer takes more of a core."""
+    kin = family.Kin(12, 1, "python train.py", True, 0)
+    log = ChildLog(kin)
+    log.counters = {12: Counters(cpu_s=0.1), 13: Counters(cpu_s=0.3)}
+    stacks = Stacks()
+    serving = (
+        Place("_serve", "multiprocessing/resource_sharer.py", 138, False),
+        Place("accept", "socket.py", 1, False),
+    )
+    stacks.seen[12][Stack((QUEUE,), "")] = 50
+    stacks.seen[13][Stack(serving, "")] = 50
+    assert working(stacks, log) == [12]
+    stacks.seen[13] = Counter({Stack((QUEUE,), ""): 50})
+    assert working(stacks, log) == [13]
+    stacks.seen[12][Stack((MINE,), "")] = 1
+    assert working(stacks, log) == [12]
 
 
 def test_work_of_stacks() -> None:

@@ -32,10 +32,11 @@ class Timing(keras.callbacks.Callback):
         self.model.stop_training = not clock.running()
 
 
-data = Cells(workers={"slow": 2, "fixed": 10, "free": 1}[args.variant], max_queue_size=20)
+data = Cells(workers=10 if args.variant == "fixed" else 2, max_queue_size=20)
 steps = None
 if args.variant == "free":
     data, steps = tf.data.Dataset.from_tensors(data[0]).repeat(), 400
 clock = Clock(args)
+clock.fits(model)
 model.fit(data, epochs=1000, steps_per_epoch=steps, callbacks=[Timing()], verbose=0)
 clock.report()

@@ -46,10 +46,16 @@ def feed(session, enqueue, x_in):
         return
 
 
-def train(session, train_op):
+def train(session, train_op, *, apart=None, x=None):
     clock = Clock(args)
     while clock.running():
-        session.run(train_op)
+        if apart is None:
+            session.run(train_op)
+        else:
+            clock.asked()
+            batch = session.run(apart)
+            clock.got()
+            session.run(train_op, {x: batch})
         clock.step()
     clock.report()
 
@@ -58,12 +64,14 @@ def by_hand():
     x_in = v1.placeholder(tf.float32, (None, 768))
     queue = tf.queue.RandomShuffleQueue(2000, 500, [tf.float32], shapes=[(768,)])
     enqueue = queue.enqueue_many([x_in])
-    train_op = network(queue.dequeue_many(128))
+    batch, apart = queue.dequeue_many(128), args.variant == "seen"
+    x = v1.placeholder(tf.float32, (128, 768)) if apart else batch
+    train_op = network(x)
     with v1.Session() as session:
         session.run(v1.global_variables_initializer())
         for _ in range(2):
             threading.Thread(target=feed, args=(session, enqueue, x_in), daemon=True).start()
-        train(session, train_op)
+        train(session, train_op, apart=batch if apart else None, x=x)
         session.run(queue.close(cancel_pending_enqueues=True))
 
 
@@ -86,4 +94,4 @@ def cached():
         train(session, train_op)
 
 
-{"slow": by_hand, "fixed": by_runner, "free": cached}[args.variant]()
+{"slow": by_hand, "seen": by_hand, "fixed": by_runner, "free": cached}[args.variant]()

@@ -6,12 +6,13 @@ import argparse
 import json
 import sys
 import time
+from typing import Any
 
 
 def arguments() -> argparse.Namespace:
     """What all scripts are told."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--variant", choices=("slow", "fixed", "free"), default="slow")
+    parser.add_argument("--variant", choices=("slow", "fixed", "free", "seen"), default="slow")
     parser.add_argument("--seconds", type=float, default=20.0)
     return parser.parse_args()
 
@@ -42,6 +43,35 @@ class Clock:
         self.waits = True
         if self.start:
             self.waited_s += time.perf_counter() - self._asked
+
+    def over(self, batches: Any) -> Any:
+        """What a loop goes over: `batches`; where its waits are to be seen, with a look at the clock at both ends."""
+        return self._timed(batches) if self.args.variant == "seen" else batches
+
+    def _timed(self, batches: Any) -> Any:
+        found, end = iter(batches), object()
+        while True:
+            self.asked()
+            batch = next(found, end)
+            self.got()
+            if batch is end:
+                return
+            yield batch
+
+    def fits(self, model: Any) -> None:
+        """Where waits are to be seen, Keras asks for a batch before its step and not inside."""
+        if self.args.variant != "seen":
+            return
+        model.make_train_function()
+        train = model.train_function
+
+        def apart(batches: Any) -> Any:
+            self.asked()
+            batch = next(batches)
+            self.got()
+            return train(iter([batch]))
+
+        model.train_function = apart
 
     def step(self) -> None:
         """A step is done."""

@@ -25,7 +25,7 @@ if args.variant == "free":
 
 
 clock = Clock(args)
-for _batch in data:
+for _batch in clock.over(data):
     time.sleep(0.006)  # the step on the accelerator
     clock.step()
     if not clock.running():

@@ -32,7 +32,7 @@ class Same:
 
 loader = Same() if args.variant == "free" else DataLoader(Fields(), batch_size=4, num_workers=2)
 clock = Clock(args)
-for _batch in loader:
+for _batch in clock.over(loader):
     time.sleep(0.006)  # forward and backward on the accelerator
     clock.step()
     if not clock.running():

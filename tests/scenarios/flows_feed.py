@@ -24,6 +24,11 @@ with v1.Session() as session:
     while clock.running():
         if args.variant == "free":
             session.run(train_op)
+        elif args.variant == "seen":
+            clock.asked()
+            batch = np.asarray(batches[clock.steps % 2], np.float32)
+            clock.got()
+            session.run(train_op, feed_dict={x_in: batch})
         else:
             session.run(train_op, feed_dict={x_in: batches[clock.steps % 2]})
         clock.step()

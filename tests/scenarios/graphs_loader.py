@@ -32,7 +32,7 @@ class Same:
 
 loader = DataLoader(Graphs(), batch_size=16, num_workers=2, collate_fn=torch.stack if args.variant == "fixed" else keep)
 clock = Clock(args)
-for _batch in Same() if args.variant == "free" else loader:
+for _batch in Same() if args.variant == "free" else clock.over(loader):
     time.sleep(0.006)  # forward and backward on the accelerator
     clock.step()
     if not clock.running():

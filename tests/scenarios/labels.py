@@ -9,7 +9,8 @@ from dataclasses import dataclass
 class Label:
     """`code`: the verdict that is right; `also`: codes that are as right as a primary verdict, for nobody could tell
     them apart or both are true; `second`: what lies under it. `knob`: families of the right change. `cost`: what the
-    lost time is spent on. `dies`: the slow variant has no end."""
+    lost time is spent on. `dies`: the slow variant has no end. `seen`: there is a variant of the slow one that asks for
+    its batches apart from its steps, and so sees its waits."""
 
     code: str
     framework: str
@@ -18,6 +19,12 @@ class Label:
     also: tuple[str, ...] = ()
     second: tuple[str, ...] = ()
     dies: bool = False
+    seen: bool = False
+
+    @property
+    def variants(self) -> tuple[str, ...]:
+        """Those that have an end."""
+        return (*(() if self.dies else ("slow",)), "fixed", "free", *(("seen",) if self.seen else ()))
 
 
 MORE = ("threads", "processes", "num_parallel_calls")
@@ -38,32 +45,32 @@ LABELS = {
     "reviews_loader": Label("input.serial", "torch", ("processes",), "Python", second=("input.gil",)),
     "birds_watch": Label("input.serial", "watch", MORE, "sleep", second=("input.latency",)),
     "frames_threads": Label("input.latency", "numpy", ("threads",), "sleep"),
-    "orders_queue": Label("input.latency", "tf1", ("threads",), "socket"),
-    "plants_fit": Label("input.latency", "keras", ("threads",), "sleep"),
+    "orders_queue": Label("input.latency", "tf1", ("threads",), "socket", seen=True),
+    "plants_fit": Label("input.latency", "keras", ("threads",), "sleep", seen=True),
     "maps_runner": Label("input.latency", "runner", ("threads",), "sleep"),
     "audio_loader": Label("input.latency", "torch", ("processes", "threads"), "sleep"),
-    "cells_pydataset": Label("input.latency", "keras", ("threads", "processes"), "sleep"),
+    "cells_pydataset": Label("input.latency", "keras", ("threads", "processes"), "sleep", seen=True),
     "lidar_shards": Label("input.disk", "numpy", ("threads", "processes", "cache"), "O_DIRECT"),
     "genome_loader": Label("input.disk", "torch", ("processes", "cache"), "cold reads"),
     "logs_threads": Label("input.gil", "numpy", ("processes",), "Python"),
-    "chess_queue": Label("input.gil", "tf1", ("processes",), "Python"),
-    "molecules_pydataset": Label("input.gil", "keras", ("processes",), "Python"),
+    "chess_queue": Label("input.gil", "tf1", ("processes",), "Python", seen=True),
+    "molecules_pydataset": Label("input.gil", "keras", ("processes",), "Python", seen=True),
     "games_runner": Label("input.gil", "runner", ("processes",), "Python"),
     "archive_threads": Label("input.cpu", "numpy", LESS, "zlib"),
-    "faces_dataset": Label("input.cpu", "tf2", LESS, "JPEG"),
-    "fields_loader": Label("input.cpu", "torch", LESS, "OpenCV"),
+    "faces_dataset": Label("input.cpu", "tf2", LESS, "JPEG", seen=True),
+    "fields_loader": Label("input.cpu", "torch", LESS, "OpenCV", seen=True),
     "spectra_processes": Label("input.oversubscribed", "numpy", ("processes", *POOLS), "BLAS"),
-    "videos_loader": Label("input.oversubscribed", "torch", ("processes", "threads", *POOLS), "OpenMP"),
+    "videos_loader": Label("input.oversubscribed", "torch", ("processes", "threads", *POOLS), "OpenMP", seen=True),
     "scans_processes": Label("input.ipc", "numpy", ("processes",), "pickled arrays"),
-    "graphs_loader": Label("input.ipc", "torch", ("processes",), "pickled objects"),
-    "flows_feed": Label("input.copy", "tf1", ("dtypes",), "float64", also=(), second=("input.serial",)),
-    "segments_tape": Label("input.copy", "tf2", ("dataset",), "memory given back"),
+    "graphs_loader": Label("input.ipc", "torch", ("processes",), "pickled objects", seen=True),
+    "flows_feed": Label("input.copy", "tf1", ("dtypes",), "float64", also=(), second=("input.serial",), seen=True),
+    "segments_tape": Label("input.copy", "tf2", ("dataset",), "memory given back", seen=True),
     "stocks_threads": Label("input.copy", "numpy", ("dtypes",), "lists to arrays", also=("input.gil",)),
     "climate_threads": Label("input.copy", "numpy", ("dtypes",), "stack, cast, page faults"),
     "papers_futures": Label("input.straggler", "numpy", ("order",), "tail of sleep"),
     "sounds_loader": Label("input.straggler", "torch", ("order",), "tail of sleep"),
     "letters_loader": Label("input.epoch_gap", "torch", ("epochs",), "start of workers"),
-    "wells_fit": Label("input.epoch_gap", "keras", ("epochs",), "fill of the shuffle"),
+    "wells_fit": Label("input.epoch_gap", "keras", ("epochs",), "fill of the shuffle", seen=True),
     "waves_threads": Label("input.epoch_gap", "numpy", ("epochs",), "sleep"),
     "robots_save": Label("pause.periodic", "numpy", ("every",), "files"),
     "leaves_fit": Label("pause.periodic", "keras", ("every",), "evaluation"),

@@ -52,7 +52,8 @@ def fit(data, steps=400):
 
 
 clock = Clock(args)
-if args.variant == "slow":
+clock.fits(model)
+if args.variant in ("slow", "seen"):
     fit(Molecules(workers=2, max_queue_size=10), None)
 if args.variant == "free":
     fit(tf.data.Dataset.from_tensors(batch(0)).repeat())

@@ -55,7 +55,8 @@ listener.close()
 x_in = v1.placeholder(tf.float32, (None, 256))
 queue = tf.queue.RandomShuffleQueue(1000, 64, [tf.float32], shapes=[(256,)])
 enqueue = queue.enqueue_many([x_in])
-x = tf.zeros((64, 256)) if args.variant == "free" else queue.dequeue_many(64)
+dequeued = queue.dequeue_many(64)
+x = {"free": tf.zeros((64, 256)), "seen": v1.placeholder(tf.float32, (64, 256))}.get(args.variant, dequeued)
 h = x
 for width in (1024, 1024, 64):
     h = tf.nn.relu(h @ v1.Variable(tf.random.normal((h.shape[1], width), stddev=0.02)))
@@ -64,12 +65,18 @@ train_op = v1.train.GradientDescentOptimizer(1e-4).minimize(loss)
 
 with v1.Session() as session:
     session.run(v1.global_variables_initializer())
-    threads = {"slow": 1, "fixed": 4, "free": 0}[args.variant]
+    threads = {"fixed": 4, "free": 0}.get(args.variant, 1)
     for _ in range(threads):
         threading.Thread(target=feed, args=(session,), daemon=True).start()
     clock = Clock(args)
     while clock.running():
-        session.run(train_op)
+        if args.variant == "seen":
+            clock.asked()
+            batch = session.run(dequeued)
+            clock.got()
+            session.run(train_op, {x: batch})
+        else:
+            session.run(train_op)
         clock.step()
     clock.report()
     session.run(queue.close(cancel_pending_enqueues=True))

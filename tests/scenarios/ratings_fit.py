@@ -22,8 +22,8 @@ class Journal(keras.callbacks.Callback):
 
     def on_train_batch_end(self, batch, logs=None):
         weights = [w.tolist() for w in self.model.get_weights()]
-        self.entries.append({"batch": batch, "logs": logs, "weights": weights})
-        self.text = json.dumps(self.entries[-60:])
+        self.entries = [*self.entries[-59:], {"batch": batch, "logs": logs, "weights": weights}]
+        self.text = json.dumps(self.entries)
 
 
 class Timing(keras.callbacks.Callback):

@@ -41,7 +41,7 @@ def train(x):
 
 
 clock = Clock(args)
-for x in data:
+for x in clock.over(data):
     loss = train(x)
     float(loss)
     clock.step()

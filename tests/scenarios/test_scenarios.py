@@ -19,7 +19,6 @@ from tests.scenarios.labels import LABELS, Label
 
 FOLDER = Path(__file__).parent
 HELPERS = {"clock", "labels", "neighbour", "test_scenarios"}
-VARIANTS = ("slow", "fixed", "free")
 # their workers import the script again, or must be forked before anything else is done
 ALONE = ("spectra_processes", "scans_processes", "knots_processes", "videos_loader")
 # Many scripts in one process, each as if it were the only one. A daemon thread of one must not hinder the end of all.
@@ -56,8 +55,15 @@ def runs_of(group: str) -> list[tuple[str, str]]:
     """Scripts with their variants: of TensorFlow's, whose models take long to make, one in turn, of others two."""
     names = groups()[group]
     if NEEDS.get(group) == "tensorflow":
-        return [(name, VARIANTS[i % 3]) for i, name in enumerate(names)]
-    return [(name, variant) for i, name in enumerate(names) for variant in ("slow", VARIANTS[1 + i % 2])]
+        return [(name, of(name)[i % len(of(name))]) for i, name in enumerate(names)]
+    return [
+        (name, variant) for i, name in enumerate(names) for variant in ("slow", of(name)[1 + i % (len(of(name)) - 1)])
+    ]
+
+
+def of(name: str) -> tuple[str, ...]:
+    """The variants of a script, those without an end too."""
+    return tuple(dict.fromkeys(("slow", *LABELS[name].variants)))
 
 
 def check(out: str, runs: list[tuple[str, str]]) -> None:
@@ -90,7 +96,7 @@ def test_scripts_with_processes_run(name: str, tmp_path: Path) -> None:
     """In two variants, as others."""
     pytest.importorskip(NEEDS.get(LABELS[name].framework, "cv2"))
     out = f"# {name}\n"
-    variants = "slow", VARIANTS[1 + ALONE.index(name) % 2]
+    variants = "slow", of(name)[1 + ALONE.index(name) % 2]
     for variant in variants:
         command = [sys.executable, str(FOLDER / f"{name}.py"), "--variant", variant, "--seconds", "0.05"]
         done = subprocess.run(command, capture_output=True, text=True, timeout=200, cwd=tmp_path)
@@ -127,11 +133,16 @@ def run(rate: float, starvation: float | None = None) -> dict[str, Any]:
 
 
 def test_the_truth_is_what_the_loop_saw_or_what_the_step_does_not_explain() -> None:
-    seen = summary({"slow": [run(10, 0.4), run(12, 0.6), run(11, 0.5)], "fixed": [run(22)], "free": [run(33)]})
+    fixed, free = ([run(n * rate) for rate in (10, 12, 11)] for n in (2, 3))
+    seen = summary({"slow": [run(10, 0.4), run(12, 0.6), run(11, 0.5)], "fixed": fixed, "free": free})
     assert (seen["starvation"], seen["speedup_if_fixed"], seen["speedup_if_input_free"]) == (0.5, 2, 3)
     unseen = summary({"slow": [run(10)], "fixed": [run(20)], "free": [run(40)]})
     assert unseen["starvation"] == 0.75 and unseen["starvation_by"] == "the step alone"
     assert summary({"slow": [run(10)], "fixed": [run(9)], "free": [run(9)]})["starvation"] == 0
+    apart = summary({"slow": [run(10)], "fixed": [run(20)], "free": [run(40)], "seen": [run(9, 0.6)]})
+    assert apart["starvation"] == 0.6 and apart["starvation_by"] == "the loop's own clock"
+    drifting = summary({"slow": [run(10), run(20)], "fixed": [run(20), run(40)], "free": [run(30), run(60)]})
+    assert (drifting["speedup_if_fixed"], drifting["speedup_if_input_free"]) == (2, 3)
     assert set(summary({"fixed": [run(20)], "free": [run(40)]})) == {"fixed", "free"}
 
 

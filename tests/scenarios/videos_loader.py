@@ -38,7 +38,7 @@ class Same:
 
 loader = DataLoader(Videos(), batch_size=2, num_workers=workers, worker_init_fn=start)
 clock = Clock(args)
-for _batch in Same() if args.variant == "free" else loader:
+for _batch in Same() if args.variant == "free" else clock.over(loader):
     time.sleep(0.004)  # forward and backward on the accelerator
     clock.step()
     if not clock.running():

@@ -30,7 +30,8 @@ class Context(Log):
         self.deaths: dict[int, tuple[str, str]] = {}  # of threads, by threading.get_ident(): name and traceback
         self.elsewhere: set[int] = set()  # threads whose input was seen to come from other threads or processes
         self.ours: set[int] = set()  # threads of the diagnosis itself
-        self.contended: Callable[[], bool] = lambda: False  # whether threads keep each other from the interpreter lock
+        # How many experiments are worthwhile where nobody waits: producers may hold the lock, or take the cores.
+        self.contended: Callable[[], int] = lambda: 0
         self._broken: set[str] = set()
 
     def failed(self, what: str, error: BaseException | str) -> None:

@@ -45,6 +45,7 @@ class Experiments:
         self._guards = 0
         self._refused: set[int] = set()  # loops, by id
         self._start_s = 0.0
+        self._made = 0  # bursts
 
     def plan(self, start_s: float, end_s: float) -> None:
         """Plans the bursts for the time that is measured."""
@@ -67,6 +68,7 @@ class Experiments:
 
     def spent(self, seconds: float) -> None:
         """A burst is over; one that took too long was the last."""
+        self._made += 1
         if seconds > self._most_s:
             self._due.clear()
         self._next()
@@ -87,6 +89,7 @@ class Experiments:
             self._guarded(steps, get)
         else:
             self._next()
+            self._made += 1
             self._burst(steps, get)
 
     def _next(self) -> None:
@@ -99,8 +102,9 @@ class Experiments:
             return False
         waited = sum(step.wait_s for step in rows)
         starved = waited / max(1e-9, rows[-1].end_s - rows[0].begin_s)
-        # Producers that hold the interpreter lock slow the step itself, which then hardly waits.
-        return (starved > STARVED or self._context.contended()) and waited / len(rows) < self._most_s / 3
+        # Producers that hold the interpreter lock, or take the cores, slow the step itself, which then hardly waits.
+        worthwhile = starved > STARVED or self._made < self._context.contended()
+        return worthwhile and waited / len(rows) < self._most_s / 3
 
     def _allowed(self, steps: Pass) -> bool:
         loop = steps.loop

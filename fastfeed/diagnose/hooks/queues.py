@@ -24,6 +24,7 @@ CALLS = {
     "concurrent.futures._base": (("Future", "result"),),
 }
 FREE = 8  # batches that are taken ahead, at most
+REFILLS = 3  # of a small buffer
 FILLS_S = 1.5
 STILL_S = 0.3  # nothing has come for so long: nobody makes more
 LOOK_S = 0.01
@@ -84,7 +85,7 @@ class _Queues:
             self._owners[site] = weakref.ref(owner)
         experiments = self._context.experiments
         if steps.in_step and not steps.ahead and experiments is not None and experiments.may(steps.loop):
-            self._ahead(owner, steps, most=min(FREE, buffer_of(owner) or FREE))
+            self._ahead(owner, steps, most=min(FREE, REFILLS * (buffer_of(owner) or FREE)))
         return steps
 
     def _ahead(self, owner: Any, steps: Pass, *, most: int) -> None:
@@ -95,11 +96,15 @@ class _Queues:
         if experiments is None or get is None:
             return
         steps.rest()
-        _fills(owner, most)
         self._held[owner] = steps
-        while len(steps.ahead) < most and _ready(owner):
+        room = buffer_of(owner) or most
+        while len(steps.ahead) < most and time.perf_counter() - start_s < FILLS_S:
+            _fills(owner, min(room, most - len(steps.ahead)))
+            if not _ready(owner):
+                break
             try:
-                steps.ahead.append(Taken(get(owner, block=False), None, 0.0, True))
+                while len(steps.ahead) < most and _ready(owner):
+                    steps.ahead.append(Taken(get(owner, block=False), None, 0.0, True))
             except queue.Empty:  # it is still on its way through a pipe
                 break
         _fills(owner, buffer_of(owner) or most)  # all of it: who has room left goes on beside the free steps

@@ -193,15 +193,22 @@ def task_of(log: ChildLog, spy: Spy, *, places: Places, alike: float = 1.0) -> T
 
 
 def working(stacks: Stacks, log: ChildLog) -> list[int]:
-    """The threads that run the user's code and do not only wait for work; else the one that uses most of a core."""
+    """The threads that run the user's code and do not only wait for work; else the one that uses most of a core, but
+    for those that hand what is made to other processes."""
     found = [tid for tid, seen in stacks.seen.items() if any(_works(stack) for stack in seen)]
-    busiest = max(log.counters, key=lambda tid: log.used(tid).cpu_s, default=log.kin.pid)
+    serve = {tid for tid, seen in stacks.seen.items() if any(_serves(stack) for stack in seen)}
+    busiest = max(log.counters.keys() - serve, key=lambda tid: log.used(tid).cpu_s, default=log.kin.pid)
     return sorted(found) or [busiest]
 
 
 def _works(stack: Stack) -> bool:
     """A helper's stack has no place of the user's, or waits for work below it."""
     return any(place.users for place in stack.places)
+
+
+def _serves(stack: Stack) -> bool:
+    """Whoever asks gets the descriptors of what was made: tensors of torch in shared memory go so."""
+    return any(place.file.endswith("multiprocessing/resource_sharer.py") for place in stack.places)
 
 
 def with_buffers(waits: Waits, seen: Counter[Stack], *, cpu: float) -> dict[str, float]:

@@ -9,13 +9,14 @@ import sys
 import threading
 import time
 from collections.abc import Mapping, Set
+from dataclasses import replace
 
-from fastfeed.diagnose.evidence import Machine, Part, Place, Task
+from fastfeed.diagnose.evidence import PRODUCER, Machine, Part, Place, Task
 from fastfeed.diagnose.measure import lock, loops, procfs
 from fastfeed.diagnose.measure.children import Children
 from fastfeed.diagnose.measure.gpu import Gpus
 from fastfeed.diagnose.measure.loops import parts_of
-from fastfeed.diagnose.measure.machine import MachineLog
+from fastfeed.diagnose.measure.machine import MachineLog, cores
 from fastfeed.diagnose.measure.names import Names
 from fastfeed.diagnose.measure.places import Places
 from fastfeed.diagnose.measure.pools import pools_of
@@ -25,10 +26,12 @@ from fastfeed.diagnose.measure.spy import Spy, Stacks
 from fastfeed.diagnose.measure.tasks import Cast, settled, thread_tasks
 from fastfeed.diagnose.measure.threads import Threads
 from fastfeed.diagnose.measure.turns import SAMPLED, Turns
+from fastfeed.diagnose.signals import FULL
 from fastfeed.timeline import Loop, Timeline
 
 NAP_S, LONGEST_NAP_S = 0.02, 0.25
 SHARE = 0.005  # of a core, for samples
+MADE = 0.2  # of a core: producers that take less keep nobody from it
 SELDOM = 8  # samples between looks at what changes slowly
 FIND_S = 1.0  # between looks for new threads and children, at least
 FIND_SHARE = 0.001  # of a core, for these
@@ -58,7 +61,7 @@ class Sampler:
         self._cost_s = 0.0  # of a sample
         self._finding_s = 0.0  # of the looks for what is new, since samples were last counted
         self._pause_s = FIND_S
-        self._used_s = self._used_before_s = 0.0
+        self._used_s = self._used_before_s = self._process_s = 0.0
         self.ours: Set[int] = set()  # threads beside the sampler's that are no part of the script, by their idents
         self.deaths: Mapping[int, tuple[str, str]] = {}  # see Context.deaths
         self._broken = ""
@@ -98,21 +101,35 @@ class Sampler:
             self._gpus.begin()
             self._late.clear()
             self._found_s = time.perf_counter()
-            self._used_before_s = self._used_s
+            self._used_before_s, self._process_s = self._used_s, time.process_time()
 
     def tasks(self) -> tuple[Task, ...]:
         """The threads of this process, its native pools as one, and its child processes."""
         self.refresh()
         with self._mutex:
             cast = self._cast()
-            own = thread_tasks(self._threads.logs.values(), cast)
+            own = self._with_lost(thread_tasks(self._threads.logs.values(), cast))
             return tuple(settled(own + self._children.tasks(self._spy, self._places), self._threads.logs))
+
+    def _with_lost(self, own: list[Task]) -> list[Task]:
+        """The tasks; what nobody counted was spent by producers that have ended, if there are such."""
+        logs = self._threads.logs
+        ended = [task for task in own if task.role == PRODUCER and task.tid in logs and logs[task.tid].gone]
+        each_s = self._lost_s() / max(1, len(ended))
+        return [replace(task, cpu_s=task.cpu_s + each_s) if task in ended else task for task in own]
+
+    def _lost_s(self) -> float:
+        """CPU seconds of this process that no thread was seen to spend: by those that ended between two counts."""
+        counted_s = sum(log.last.since(log.first).cpu_s for log in self._threads.logs.values())
+        ours_s = self._used_s - self._used_before_s
+        return max(0.0, time.process_time() - self._process_s - counted_s - ours_s)
 
     def machine(self) -> Machine:
         """The machine."""
         self.refresh()
         with self._mutex:
             used = [log.last.since(log.first)[:2] for log in self._threads.logs.values()]
+            used += [(self._lost_s(), 0.0)]
             used += [log.total()[:2] for log in self._children.logs.values()]
             own = {os.getpid(), *self._children.logs}
             return self._machine.machine(used, own=own, gpus=self._gpus.gpus())
@@ -121,6 +138,17 @@ class Sampler:
         """By how much the sampler got the interpreter lock too late: the median and the 90 % quantile."""
         with self._mutex:
             return lock.quantile(self._late, 0.5), lock.quantile(self._late, 0.9)
+
+    @property
+    def full(self) -> bool:
+        """Whether the script takes nearly all cores, and threads and processes of its producers a part of that."""
+        self.refresh()
+        with self._mutex:
+            logs = [log for log in self._threads.logs.values() if log.wall_s]
+            own = {log.tid: log.last.since(log.first).cpu_s / log.wall_s for log in logs}
+            made = sum(own[log.tid] for log in logs if log.ident and log.ident != self.loop)
+            children = [log.total().cpu_s / log.wall_s for log in self._children.logs.values() if log.wall_s]
+            return made + sum(children) >= MADE and sum(own.values()) + sum(children) >= FULL * cores()
 
     def pools(self) -> Mapping[str, int]:
         """Threads that native libraries run a call in, as they say."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import os
 import sys
 from collections import Counter, deque
@@ -77,6 +78,14 @@ class ThreadLog:
         return now - before if before else 0.0
 
 
+class Now(NamedTuple):
+    """A thread's log, and a look at it; `wants`: whether it wants the interpreter lock, or has got it meanwhile."""
+
+    log: ThreadLog
+    look: Look
+    wants: bool
+
+
 class Threads:
     """All threads of this process but ours."""
 
@@ -127,18 +136,20 @@ class Threads:
         self.samples += 1
         self.late += late
         self.blind += not late and queued_s > lock.LATE_S
-        counts: Counts = {}
-        seen: list[tuple[ThreadLog, Look]] = []
-        for ident, frame in sys._current_frames().items():
-            if ident == self.loop:
-                counts = counts_of(frame)
+        # All stacks first: each file that is read lets the interpreter lock go, and whoever wants it goes on.
+        frames = sys._current_frames()
+        frames.pop(_thread.get_ident(), None)  # a frame that holds itself would be kept, and all others with it
+        stacks = {ident: stack_of(frame) for ident, frame in frames.items()}
+        counts = counts_of(frames.get(self.loop))
+        seen: list[Now] = []
+        for ident, frame in frames.items():
             tid = self._names.tid(ident)
             if tid not in self.ours:
                 log = self._log(tid, ident)
-                seen.append((log, self._seen(log, frame, late=late)))
+                seen.append(self._seen(log, frame, stack=stacks[ident], late=late))
         if late:
             seen = self._blame(seen, late_s)
-        for log, look in seen:
+        for log, look, _ in seen:
             log.looks[look] += 1
             if log.foreign:
                 log.moments.add(self.samples)
@@ -146,13 +157,14 @@ class Threads:
                 self.trace.append((now_s, look))
                 self.counts.append(counts)
 
-    def _blame(self, seen: list[tuple[ThreadLog, Look]], late_s: float) -> list[tuple[ThreadLog, Look]]:
+    def _blame(self, seen: list[Now], late_s: float) -> list[Now]:
         """Finds who held the interpreter lock."""
-        wanting = [lock.Wanting(log.cpu_since(self._reader), look.call == "futex") for log, look in seen]
+        wanting = [lock.Wanting(now.log.cpu_since(self._reader), now.wants) for now in seen]
         shares = lock.holders(wanting, late_s)
-        for (log, _), share in zip(seen, shares, strict=True):
-            log.credit += share
-        return [(log, look._replace(holder=share > 0.5)) for (log, look), share in zip(seen, shares, strict=True)]
+        for now, share in zip(seen, shares, strict=True):
+            now.log.credit += share
+        blamed = zip(seen, shares, strict=True)
+        return [now._replace(look=now.look._replace(holder=share > 0.5)) for now, share in blamed]
 
     def _log(self, tid: int, ident: int) -> ThreadLog:
         log = self.logs.get(tid)
@@ -166,7 +178,7 @@ class Threads:
             log.foreign = not log.name
         return log
 
-    def _seen(self, log: ThreadLog, frame: FrameType, *, late: bool) -> Look:
+    def _seen(self, log: ThreadLog, frame: FrameType, *, stack: tuple[Spot, ...], late: bool) -> Now:
         call, first = procfs.call_of(log.files.read("syscall", self._reader))
         disk, target = False, ""
         if call != procfs.RUNNING and call not in procfs.NEVER_DISK:
@@ -178,7 +190,9 @@ class Threads:
             target = self._target(first)
         elif call == "select" and first == 0:
             call = "sleep"  # how time.sleep was made before Python 3.11
-        return Look(stack_of(frame), call, target, disk, late)
+        if frame.f_lasti != stack[0][1]:  # it has gone on meanwhile: that call is not the one of its stack
+            return Now(log, Look(stack, procfs.RUNNING, "", False, late), True)
+        return Now(log, Look(stack, call, target, disk, late), call == "futex")
 
     def _target(self, fd: int) -> str:
         if fd not in self._targets:

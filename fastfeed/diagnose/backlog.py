@@ -1,0 +1,62 @@
+"""Steps behind an experiment that live on what the producers made while it went on: they wait less than others do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from fastfeed.timeline import Mark, Step
+
+Floats = np.ndarray[Any, np.dtype[np.float64]]
+ENOUGH = 4  # steps
+CHANCE = 0.05  # that so many usual steps in a row do not wait: more, and nobody can tell them from a backlog
+MOST = 100  # steps that one experiment's backlog may last for
+
+
+def on_backlog(steps: Sequence[Step], marks: Sequence[Mark]) -> set[int]:
+    """Which of the steps: behind each experiment, those before the point that best parts steps without a wait from
+    steps with the usual one (the largest cumulative sum of half the usual wait less their own: Page, 1954)."""
+    ours = [mark for mark in marks if mark.kind == "experiment"]
+    if not ours or not steps:
+        return set()
+    begin, waits = np.array([s.begin_s for s in steps]), np.array([s.wait_s for s in steps])
+    free = np.array([s.free for s in steps])
+    behind = [_behind(mark.end_s, begin, free=free) for mark in ours]
+    usual = ~free
+    for window in behind:
+        usual[window] = False
+    if not usual.any():
+        return set()
+    half = float(waits[usual].mean()) / 2
+    seldom = float((waits[usual] <= half).mean())  # of the usual steps, those that do not wait either
+    lasts = ((window, _lasts(half - waits[window])) for window in behind)
+    return {i for window, count in lasts if seldom**count <= CHANCE for i in window[:count]}
+
+
+def handing_over_s(steps: Sequence[Step], marks: Sequence[Mark]) -> float:
+    """Seconds that it takes to get a batch which is ready, as those steps tell; 0.0 where they are too few. Between
+    processes it is no little: torch passes each tensor by a descriptor, with a handshake."""
+    waits = [steps[i].wait_s for i in on_backlog(steps, marks)]
+    return float(np.median(waits)) if len(waits) >= ENOUGH else 0.0
+
+
+def _behind(end_s: float, begin: Floats, *, free: Any) -> list[int]:
+    """The steps after those of the experiment that ended then, up to the next one's."""
+    at = int(np.searchsorted(begin, end_s))
+    while at < len(free) and free[at]:
+        at += 1
+    stop = at
+    while stop < min(len(free), at + MOST) and not free[stop]:
+        stop += 1
+    return list(range(at, stop))
+
+
+def _lasts(saved: Floats) -> int:
+    """How many steps it takes until the sum is largest; 0 where it never is above 0."""
+    if not len(saved):
+        return 0
+    sums = np.cumsum(saved)
+    last = int(np.argmax(sums))
+    return last + 1 if sums[last] > 0 else 0

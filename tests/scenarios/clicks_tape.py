@@ -29,7 +29,7 @@ if args.variant == "fixed":
     train = tf.function(train)
 total = 0.0
 clock = Clock(args)
-for a, b in data:
+for a, b in clock.over(data):
     total += float(train(a, b))
     clock.step()
     if not clock.running():

@@ -28,7 +28,7 @@ for width in (2048, 2048, 64):
 loss = tf.reduce_mean(tf.square(h - 1.0))
 train_op = v1.train.AdamOptimizer(1e-4).minimize(loss)
 saver = v1.train.Saver(max_to_keep=2)
-every = 1000 if args.variant == "fixed" else 12
+every = 1000 if args.variant == "fixed" else 6
 cached = np.zeros((64, 512), np.float32)
 if args.variant != "free":
     for seed in range(2):

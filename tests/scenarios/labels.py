@@ -37,7 +37,7 @@ LABELS = {
     "crops_thread": Label("step.bound", "numpy", (), "hidden native work"),
     "pairs_loader": Label("step.bound", "torch", (), "hidden waits"),
     "depth_runner": Label("step.bound", "runner", (), "hidden waits"),
-    "clicks_tape": Label("step.host", "tf2", ("compile",), "eager operations"),
+    "clicks_tape": Label("step.host", "tf2", ("compile",), "eager operations", seen=True),
     "ratings_fit": Label("step.host", "keras", ("every",), "callback"),
     "poses_metrics": Label("step.host", "numpy", ("every",), "Python in the loop"),
     "volumes_inline": Label("input.serial", "numpy", MORE, "native work", second=("input.cpu",)),

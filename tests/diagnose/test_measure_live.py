@@ -264,6 +264,7 @@ def test_whether_producers_and_the_rest_take_the_cores(
 
 def test_what_a_thread_has_spent_before_it_ended(sampler: Sampler) -> None:
     """It ends between two counts of its seconds: these are lost to nobody, least of all to other processes."""
+    begun_s = time.perf_counter()
     sampler.begin()
     first = sampler.samples
 
@@ -275,4 +276,10 @@ def test_what_a_thread_has_spent_before_it_ended(sampler: Sampler) -> None:
         pass
     task = next(task for task in sampler.tasks() if task.name == "burns")
     assert task.cpu_s >= 0.29
-    assert sampler.machine().own_cpu > 0
+    assert sampler.machine().own_cpu * (time.perf_counter() - begun_s) >= 0.29
+    sampler.stop()
+    spent_s = sum(one.cpu_s for one in sampler.tasks())
+    until_s = time.thread_time() + 0.05
+    while time.thread_time() < until_s:
+        zlib.crc32(b"x" * 100)
+    assert sum(one.cpu_s for one in sampler.tasks()) == spent_s, "what comes after the end is not its own"

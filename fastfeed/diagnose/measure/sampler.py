@@ -61,7 +61,8 @@ class Sampler:
         self._cost_s = 0.0  # of a sample
         self._finding_s = 0.0  # of the looks for what is new, since samples were last counted
         self._pause_s = FIND_S
-        self._used_s = self._used_before_s = self._process_s = 0.0
+        self._used_s = self._used_before_s = 0.0
+        self._process_s = self._process_before_s = 0.0  # when threads were counted, and at the beginning
         self.ours: Set[int] = set()  # threads beside the sampler's that are no part of the script, by their idents
         self.deaths: Mapping[int, tuple[str, str]] = {}  # see Context.deaths
         self._broken = ""
@@ -101,7 +102,7 @@ class Sampler:
             self._gpus.begin()
             self._late.clear()
             self._found_s = time.perf_counter()
-            self._used_before_s, self._process_s = self._used_s, time.process_time()
+            self._used_before_s, self._process_before_s = self._used_s, time.process_time()
 
     def tasks(self) -> tuple[Task, ...]:
         """The threads of this process, its native pools as one, and its child processes."""
@@ -122,7 +123,7 @@ class Sampler:
         """CPU seconds of this process that no thread was seen to spend: by those that ended between two counts."""
         counted_s = sum(log.last.since(log.first).cpu_s for log in self._threads.logs.values())
         ours_s = self._used_s - self._used_before_s
-        return max(0.0, time.process_time() - self._process_s - counted_s - ours_s)
+        return max(0.0, self._process_s - self._process_before_s - counted_s - ours_s)
 
     def machine(self) -> Machine:
         """The machine."""
@@ -230,6 +231,7 @@ class Sampler:
 
     def _find(self, *, fully: bool = True) -> None:
         now_s = time.perf_counter()
+        self._process_s = time.process_time()
         self._threads.find(now_s - self._found_s, fully=fully)
         self._children.find(now_s - self._found_s, fully=fully)
         self._found_s = now_s

@@ -132,16 +132,31 @@ def summary(rows: Sequence[Row]) -> str:
         f"{sum(found['verdict'] is None for found in scores)}; step.bound called something else: "
         f"{sum(found['confident_wrong'] for found in bound)} of {len(bound)}"
     ]
-    for name, text in (
-        ("starvation_points", "starvation, points"),
-        ("speedup_percent", "speed-up if input were free, %"),
-        ("gain_percent", "gain of the change, %"),
-        ("slowed", "slowed by the diagnosis (share)"),
+    for name, text, most in (
+        ("starvation_points", "starvation, points", 5.0),
+        ("speedup_percent", "speed-up if input were free, %", 15.0),
+        ("gain_percent", "gain of the change, %", 20.0),
+        ("slowed", "slowed by the diagnosis (share)", 0.02),
     ):
         sizes = [abs(found[name]) for found in scores if found.get(name) is not None]
         if sizes:
-            lines.append(f"- {text}: median {statistics.median(sizes):.3g}, largest {max(sizes):.3g}, of {len(sizes)}")
+            within = f"within {most:g}: {sum(size <= most for size in sizes)} of {len(sizes)}"
+            lines.append(f"- {text}: median {statistics.median(sizes):.3g}, largest {max(sizes):.3g}, {within}")
+    for variant, text, most in (("free", "without input", 15.0), ("fixed", "of the change", 20.0)):
+        found = [one for row in rows if (one := _repeated(row.get("truth") or {}, variant)) is not None]
+        if found:
+            same = sum(one <= most for one in found)
+            lines.append(
+                f"- the truth itself, speed-up {text}: rounds within {most:g} % of each other: {same} of {len(found)}"
+            )
     return "\n".join(lines)
+
+
+def _repeated(truth: dict[str, Any], variant: str) -> float | None:
+    """By how many per cent the rounds of a speed-up are apart; None where there was one only."""
+    pairs = [(truth.get(kind) or {}).get("all", []) for kind in (variant, "slow")]
+    ratios = [one / slow for one, slow in zip(*pairs, strict=False)]
+    return 100 * (max(ratios) / min(ratios) - 1) if len(ratios) > 1 else None
 
 
 def _cell(value: float | None, form: str) -> str:

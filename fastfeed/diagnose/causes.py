@@ -20,7 +20,6 @@ from fastfeed.diagnose.evidence import (
     RUNNABLE,
     TRAINER,
     Evidence,
-    Place,
     Task,
 )
 from fastfeed.diagnose.figures import Rows
@@ -31,6 +30,7 @@ SHORT_S = 0.05  # a step that is all overhead is no longer than that
 EAGER = 0.25  # of a step, in bytecode: no step that computes has so much
 SPREAD = 5.0  # places: an eager step has dozens, one that computes has a few
 OUTRANKS = 0.1  # of the time: less, and what is no wait for input does not come before a step that has nearly all of it
+STARVED = 0.25  # of the time: what there is to gain for sure comes before a step that seems to be all overhead
 INTERVALS, EVEN = 3, 0.25  # intervals between pauses, and how far they spread, that are no chance
 IDLE = 0.3  # producers before full buffers for so long could do more than is asked of them
 
@@ -65,7 +65,9 @@ def causes_of(evidence: Evidence, rows: Rows, *, makers: Makers | None) -> tuple
     bound = Cause("step.bound", max(0.0, lost - losses.host), shown.step(rows))
     if losses.host >= signals.LEAST:
         found.append(Cause("step.host", losses.host, shown.host(evidence, rows)))
-    found.sort(key=lambda cause: -cause.share)
+    # What a step is made of is inferred, that it has no input is measured.
+    second = rows.starvation >= STARVED and losses.host > _between(evidence, rows)
+    found.sort(key=lambda cause: (second and cause.code == "step.host", -cause.share))
     starved = rows.starvation >= signals.LEAST
     theirs = [one for one in found if one.share >= OUTRANKS or (starved and one.code.startswith("input."))]
     if any(one.code != "step.host" for one in theirs) or losses.host > bound.share:
@@ -204,13 +206,9 @@ def _tail(rows: Rows, makers: Makers | None) -> float:
 
 def _host_share(evidence: Evidence, rows: Rows, *, trainer: Task | None) -> float:
     """The loop's own Python: what lies beside the step, and a step that is bytecode rather than computing."""
-    beside = rows.share(rows.host)
-    # What is mostly bytecode is no model: all of it is the loop's own.
-    pythons = [(part.share, part.busy.get(PYTHON, 0.0)) for part in evidence.parts if part.kind == "host"]
-    lines = sum(share * (1.0 if python >= signals.BYTECODE else python) for share, python in pythons)
-    inside = rows.share(rows.inside)
+    inside, between = rows.share(rows.inside), _between(evidence, rows)
     if trainer is None or not trainer.busy:
-        return max(beside, min(lines, beside + inside))
+        return min(between, rows.share(rows.host) + inside)
     seconds = max(1e-9, evidence.end_s - evidence.start_s)
     # Without what it does to convert what it is fed.
     left = max(0.0, 1.0 - rows.share(rows.converted) / max(1e-9, trainer.share(PYTHON, NATIVE)))
@@ -226,20 +224,17 @@ def _host_share(evidence: Evidence, rows: Rows, *, trainer: Task | None) -> floa
     if (short or own >= EAGER * inside) and pools < 0.2 * on_core and on_core >= 0.7 * inside:
         # One long call of native code is a step; many short ones, from everywhere, are what it takes to call them.
         # A long step is made of such calls only where they come from twice as many places, and leave pools idle.
-        scattered = spread_of(trainer) >= (SPREAD if short else 2 * SPREAD)
+        scattered = signals.spread_of(trainer) >= (SPREAD if short else 2 * SPREAD)
         overhead = max(overhead, on_core if scattered and (short or pools < 0.05 * on_core) else 0.0)
-    return min(1.0 - rows.starvation, max(beside, lines, overhead))
+    return min(1.0 - rows.starvation, max(between, overhead))
 
 
-def spread_of(task: Task) -> float:
-    """Over how many places its samples might be spread evenly: the inverse of Simpson's index of the innermost ones."""
-    counts: dict[Place, int] = {}
-    for stack, count in task.stacks.items():
-        if stack:
-            counts[stack[-1]] = counts.get(stack[-1], 0) + count
-    total = sum(counts.values())
-    pairs = sum(count * (count - 1) for count in counts.values())
-    return total * (total - 1) / pairs if pairs else float(total)
+def _between(evidence: Evidence, rows: Rows) -> float:
+    """What lies beside the step, by its time or by its lines. What is mostly bytecode is no model: all of it is the
+    loop's own."""
+    pythons = [(part.share, part.busy.get(PYTHON, 0.0)) for part in evidence.parts if part.kind == "host"]
+    lines = sum(share * (1.0 if python >= signals.BYTECODE else python) for share, python in pythons)
+    return max(rows.share(rows.host), lines)
 
 
 def _of_input(evidence: Evidence, losses: Losses, *, makers: Makers) -> list[Cause]:

@@ -43,7 +43,8 @@ def _with_this_memory(evidence: Evidence, rows: Rows, *, inside: float) -> Ceili
     if len(free) >= ENOUGH:
         low, high = float(np.quantile(free, 0.25)), float(np.quantile(free, 0.75))
         # A producer that holds the lock goes on for a while after the others have stopped.
-        middle = low if signals.late(evidence) else float(np.median(free))
+        fought = signals.late(evidence) and max(inside, rows.share(rows.wait + rows.boundary)) >= LEAST
+        middle = low if fought else float(np.median(free))
         how = f"{len(free)} steps of the running job whose batches were at hand"
         return Ceiling(middle, low, high, experiment=True, how=how)
     middle = float(np.median(rows.inside))
@@ -81,10 +82,13 @@ def free_steps(evidence: Evidence, *, converted_s: float) -> list[float]:
     """Seconds of the steps of experiments, without what they still waited, and what they converted."""
     steps = list(evidence.loop.steps) if evidence.loop is not None else []
     gapless = evidence.loop is not None and evidence.loop.waits != "none"
-    pairs = [(a, b, c) for a, b, c in zip(steps, steps[1:], steps[2:], strict=False) if a.free and b.free]
-    if gapless:
-        return [max(0.0, b.end_s - b.begin_s - b.wait_s - converted_s) for _, b, _ in pairs]
-    return [max(0.0, b.end_s - b.begin_s - converted_s) for _, b, _ in pairs]
+    triples = [(a, b, c) for a, b, c in zip(steps, steps[1:], steps[2:], strict=False) if a.free and b.free]
+    asleep = signals.simulated(evidence)
+    found = []
+    for _, step, following in triples:
+        inside_s = step.end_s - step.begin_s + asleep * max(0.0, following.begin_s - step.end_s)
+        found.append(max(0.0, inside_s - step.wait_s * gapless - converted_s))
+    return found
 
 
 def _idles(evidence: Evidence) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -27,23 +28,24 @@ RARELY, MANY = 100, 10
 def _more_producers(cause: Cause, facts: Facts) -> list[Recommendation]:
     """Threads where they help, worker processes where the lock is held: as many as gain something."""
     makers = facts.makers
-    prepared = facts.rows.share(facts.rows.converted)
-    if cause.code == "input.serial" and prepared >= signals.LEAST:
+    prepared, waited = (facts.rows.share(part) for part in (facts.rows.converted, facts.rows.wait))
+    if cause.code == "input.serial" and prepared >= max(signals.LEAST, waited):
         speedup = min(_gone(prepared), facts.most / facts.now)
         return [_gain(PREPARE, ("threads", str(facts.evidence.threads)), speedup=speedup, spread=UNSURE)]
-    if makers is None or not makers.known:
+    full = facts.evidence.machine.own_cpu >= signals.FULL * facts.evidence.machine.cores
+    if makers is None or not makers.known or (makers.where == "native" and full):
         return []
     python = makers.python >= max(makers.native, makers.waiting)
     held = cause.code == "input.gil" or (cause.code == "input.serial" and python)
     processes = held or makers.where == "processes"
-    profile = profile_of(facts)
+    same = makers.where == ("processes" if processes else "threads")
+    profile = profile_of(facts, kept=same and makers.count > 1)
     if held and makers.where == "threads" and makers.count > 1:
         profile = _unfought(profile)
     most = profile.cores if held else 4 * profile.cores if processes else CANDIDATES[-1]
     sizes = [n for n in CANDIDATES if n <= most]
     found = {n: predict(profile, Producers(1, n) if processes else Producers(n)) for n in sizes}
     now = facts.now
-    same = makers.where == ("processes" if processes else "threads")
     if same and signals.noisy(facts.evidence):
         # The model gives them all cores: what it says of as many as there are is what others take, and no gain of more.
         as_many = Producers(1, makers.count) if processes else Producers(makers.count)
@@ -176,10 +178,12 @@ def _crowd(cause: Cause, facts: Facts) -> list[Recommendation]:
     if inner and not pools:
         pools = ["native libraries"]
     crowd = max(1.0, facts.evidence.machine.runnable / cores)
-    most = facts.most / facts.now
-    speedup = min(most, crowd**SPINNING) if pools else 1.05
-    # Pools that wait for each other in many small parts lose far more: 14 times the work, where it was measured.
-    spread = (UNSURE[0], max(UNSURE[1], most / max(1.0, speedup) - 1)) if pools else UNSURE
+    most, speedup, spread = facts.most / facts.now, 1.05, UNSURE
+    if pools:
+        # Pools that wait for each other in many small parts lose far more: 3 to 14 times the work was measured.
+        least = min(most, crowd**SPINNING)
+        speedup = math.sqrt(least * most)
+        spread = (1 - (1 - UNSURE[0]) * least / speedup, max(UNSURE[1], most / speedup - 1))
     found = []
     for name in pools:
         knob = ("cv2.setNumThreads", "0") if name == "OpenCV" else ("OMP_NUM_THREADS", "1")

@@ -37,6 +37,12 @@ class Facts:
         return float((self.rows.host + self.rows.pause).sum()) / max(1, self.figures.steps)
 
     @property
+    def back(self) -> float:
+        """Share of a step in which it touches memory again that from_generator had it give back."""
+        waits = self.rows.share(self.rows.wait + self.rows.boundary) >= signals.LEAST
+        return signals.given_back(self.evidence, waits=waits)
+
+    @property
     def handing_over_s(self) -> float:
         """Seconds that a step waits for a batch which is ready: no number of producers changes that."""
         loop = self.evidence.loop
@@ -48,8 +54,9 @@ class Facts:
         return 1 / max(1e-9, self.ceiling.step_s + self.rest_s)
 
 
-def profile_of(facts: Facts) -> Profile:
-    """What a batch costs, from what the producers did while they made those of the steps."""
+def profile_of(facts: Facts, *, kept: bool = False) -> Profile:
+    """What a batch costs, from what the producers did while they made those of the steps. `kept`: behind the loader
+    that there is, and no FeedRunner: memory that from_generator has a step give back, it still gives back."""
     rows, makers = facts.rows, facts.makers
     steps, cores = max(1, facts.figures.steps), facts.evidence.machine.cores
     if makers is None:
@@ -65,29 +72,30 @@ def profile_of(facts: Facts) -> Profile:
     counted = rows.seconds / max(1e-9, facts.evidence.end_s - facts.evidence.start_s)  # without experiments
     cpu_s = makers.cpu_s * counted / steps if makers.cpu_s else batch_s * working
     # What a thread has spent on a core is counted, what it did besides is sampled; a process may have pools of its own.
-    batch_s = max(batch_s, cpu_s) if makers.where == "threads" else batch_s
+    # Of the framework's own threads nothing but that is known: several may be at work as if they were one.
+    batch_s = max(batch_s, cpu_s) if makers.where in ("threads", "native") else batch_s
     cpu_s = min(batch_s, cpu_s)
     native = makers.native / working if working else 0.0
     # What was seen with cores to spare takes longer where there are none.
     shared = SHARED if facts.evidence.machine.own_cpu < signals.FULL * cores else 1.0
+    back = facts.back
+    step_s = facts.ceiling.step_s / max(0.05, 1 - back) if kept else facts.ceiling.step_s
+    step_cpu_s = _step_cpu_s(facts, makers, steps=steps) * (1 - back * (not kept))
     return Profile(
         batch_s=batch_s,
         cpu_s=cpu_s * (1 - native + native * shared),
         gil_s=cpu_s * makers.python / working if working else 0.0,
         gil_wait_s=0.0,
-        step_s=facts.ceiling.step_s + facts.rest_s + handing_over_s,
+        step_s=step_s + facts.rest_s + handing_over_s,
         cores=cores,
-        step_cpu_s=shared * _step_cpu_s(facts, makers, steps=steps),
+        step_cpu_s=shared * step_cpu_s,
     )
 
 
 def _step_cpu_s(facts: Facts, makers: Makers, *, steps: int) -> float:
-    """Seconds on the cores that a step takes, without what is made on its thread, and without touching memory again
-    that from_generator had it give back: no FeedRunner does that."""
+    """Seconds on the cores that a step takes, without what is made on its thread."""
     tasks, seconds = facts.evidence.tasks, facts.evidence.end_s - facts.evidence.start_s
     roles = (TRAINER,) if makers.where == "native" else (TRAINER, FRAMEWORK)
     cpu_s = sum(task.cpu_s for task in tasks if task.role in roles)
     own_s = makers.cpu_s if makers.where == "trainer" else 0.0
-    rows = facts.rows
-    back = signals.given_back(facts.evidence, waits=rows.share(rows.wait + rows.boundary) >= signals.LEAST)
-    return (1 - back) * max(0.0, cpu_s - own_s) * rows.seconds / max(1e-9, seconds) / steps
+    return max(0.0, cpu_s - own_s) * facts.rows.seconds / max(1e-9, seconds) / steps

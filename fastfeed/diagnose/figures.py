@@ -103,7 +103,8 @@ def rows_of(evidence: Evidence) -> Rows:
     found += [(float(b), float(s), "") for b, s in zip(begin, unmarked, strict=True) if s > 0]
     body, gap = body - body_out, gap - gap_out
     wait = np.where(first, np.minimum(wait, np.median(wait)), wait)
-    wait, host = _gap_parts(evidence, wait, gap=gap)
+    wait, host, asleep = _gap_parts(evidence, wait, gap=gap)
+    body = body + asleep
     body, host = np.maximum(body - np.maximum(beside - host, 0.0), 0.0), np.maximum(host, beside)
     parts = _within(period, wait, boundary, in_body + in_gap + unmarked, body, host)
     wait, boundary, pause, body, host = parts
@@ -233,15 +234,17 @@ def _dispatches(evidence: Evidence, share: float) -> bool:
     return works and elsewhere < 0.5 * share and trainer.share(LOCK, OTHER) >= WORKS * share
 
 
-def _gap_parts(evidence: Evidence, wait: Floats, *, gap: Floats) -> tuple[Floats, Floats]:
-    """The wait and the host's work; where steps contain no wait, their input is made between them, and what shares of
-    that time are input only samples can tell. The host's lines inside a watched loop are known from samples, too."""
+def _gap_parts(evidence: Evidence, wait: Floats, *, gap: Floats) -> tuple[Floats, Floats, Floats]:
+    """The wait, the host's work and what belongs to the step after all; where steps contain no wait, their input is
+    made between them, and what shares of that time are input only samples can tell. The host's lines inside a watched
+    loop are known from samples, too."""
     made = sum(part.share for part in evidence.parts if part.kind == "input")
     host = sum(part.share for part in evidence.parts if part.kind == "host")
+    asleep = signals.simulated(evidence)
     if evidence.loop is None or evidence.loop.waits != "none":
-        return wait, gap
+        return wait, gap * (1 - asleep), gap * asleep
     of_gap = made / (made + host) if made + host else 0.0
-    return wait + gap * of_gap, gap * (1 - of_gap)
+    return wait + gap * of_gap, gap * (1 - of_gap - asleep), gap * asleep
 
 
 def _converted(evidence: Evidence, inside: Floats, *, period: Floats, waited: float) -> Floats:

@@ -11,12 +11,10 @@ from fastfeed.diagnose.diagnosis import Diagnosis
 from fastfeed.diagnose.evidence import PRODUCER, Evidence
 from fastfeed.diagnose.hooks.context import Context
 from fastfeed.diagnose.hooks.experiments import BURSTS
-from fastfeed.diagnose.judge import judge
 from fastfeed.diagnose.launch import BLOCKED, CRASH, DEAD, STEPLESS, Seen
 from fastfeed.diagnose.measure.sampler import Sampler
 from fastfeed.diagnose.measure.turns import SAMPLED, Turns
-from fastfeed.diagnose.report import html, json, trace
-from fastfeed.diagnose.signals import GIL_LATE_S
+from fastfeed.diagnose.signals import CALLED, GIL_LATE_S
 from fastfeed.diagnose.unseen import Unseen
 from fastfeed.timeline import Loop, Step, Timeline
 
@@ -24,7 +22,6 @@ SEEK_S = 1.0
 GONE_S = 5.0  # without a turn, and a loop may be over
 DEAD_S = 5.0  # without a step, after which a feed that was found dead still is
 CALLS = ("session", "call", "keras")  # loops whose steps are calls, with time between them
-WRITERS = {"json": json.write, "html": html.write, "trace": trace.write}
 
 
 class Watcher:
@@ -69,6 +66,11 @@ class Watcher:
         """Judges, writes and says; whether it did."""
         if self._final or (seen.why == STEPLESS and seen.loop is None and self._sampler.repeated() is None):
             return False  # there will be another one, at the latest when the script ends
+        # With them comes numpy: not before the script, which may first say how many threads its libraries are to have.
+        from fastfeed.diagnose.judge import judge
+        from fastfeed.diagnose.report import html, json, trace
+
+        writers = {"json": json.write, "html": html.write, "trace": trace.write}
         evidence = self._evidence(seen)
         self._final = seen.why != BLOCKED
         if self._final:
@@ -81,7 +83,7 @@ class Watcher:
         files = {kind: _ranked(path, seen.rank) for kind, path in self._files.items()}
         for kind, path in files.items():
             if path is not None:
-                WRITERS[kind](diagnosis, path)
+                writers[kind](diagnosis, path)
         if not seen.rank:
             self._say(diagnosis, [path for path in files.values() if path is not None])
         return True
@@ -116,7 +118,8 @@ class Watcher:
         tasks = sampler.tasks()
         late_s, late_p90_s = sampler.lock()
         began_s = loop.steps[0].begin_s if loop is not None and loop.steps else 0.0
-        parts = sampler.parts(loop.where or None, since_s=began_s) if loop is not None else ()
+        asks = loop is not None and loop.kind not in CALLED
+        parts = sampler.parts(loop.where or None, since_s=began_s, asks=asks) if loop is not None else ()
         first_s = loop.steps[0].begin_s + loop.steps[0].wait_s if loop is not None and loop.steps else None
         return Evidence(
             loop=_told(loop, trims=seen.timeline.trims),

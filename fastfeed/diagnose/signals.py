@@ -13,9 +13,12 @@ from fastfeed.diagnose.evidence import (
     PRODUCER,
     PYTHON,
     RUNNABLE,
+    SLEEP,
     TRAINER,
     Evidence,
+    Part,
     Place,
+    Task,
 )
 from fastfeed.diagnose.makers import FAULT_S, Makers, feeders_of
 
@@ -37,6 +40,8 @@ PREPARES = re.compile(
     r"(^|[._])(load|read|parse|prepare|preprocess|augment|collate|transforms?|normali[sz]e|crop|resize|pad|tokeni[sz]e|"
     r"to_tensors?|to_arrays?|unpack|cast|convert)(_|\d|$)"
 )
+CALLED = ("session", "call")  # loops that are known by the calls of their steps
+REPORTS = re.compile(r"log|metric|callback|report|checkpoint|save|eval|valid|summar|print|write|send|push|publish|plot")
 SENDS = ("_send", "_send_bytes", "_feed", "put")
 PIPES = re.compile(r"(^|/)multiprocess(ing)?/(connection|queues|pool)\.py$")
 FULL = 0.8  # share of the cores from which none is left
@@ -44,6 +49,7 @@ WASTED = 4.0  # times what a batch holds: much is read that nobody uses
 BYTECODE = 0.35  # of a line's time, in bytecode that is seen, for it to be all of it: of short pieces half is not
 NUMBER_S = 2e-8  # for a number in a list to become one in an array, at least
 READS_LISTS = 0.3  # of the time that this takes, as the lists' lengths say
+ASLEEP = 0.5  # of a line's time: the rest it waits for the lock, or a core, to go on
 BITS = re.compile(r"\d+$")  # of a dtype
 MUCH = 0.15  # of a step on the cores
 COMPUTES = 0.5  # cores that a step takes, at least, if it computes there
@@ -78,6 +84,21 @@ def disk(evidence: Evidence, makers: Makers) -> bool:
     """Waiting in state D; or waiting for nobody knows what, while much is read."""
     reads = evidence.machine.disk_read_nbytes_s > READS_NBYTES_S
     return makers.share(DISK) >= max(0.2, makers.native / 2) or (makers.share(DISK) >= 0.1 and reads)
+
+
+def simulated(evidence: Evidence) -> float:
+    """Of the time between the calls of a loop's steps, the share that belongs to the steps: lines that sleep, as an
+    accelerator does that is only simulated."""
+    loop = evidence.loop
+    if loop is None or loop.kind not in CALLED:
+        return 0.0
+    between = [part for part in evidence.parts if part.kind == "host" or (part.kind, loop.waits) == ("input", "none")]
+    return sum(part.share for part in between if _sleeps(part)) / (sum(part.share for part in between) or 1.0)
+
+
+def _sleeps(part: Part) -> bool:
+    reports = part.inner is not None and REPORTS.search(part.inner.function)
+    return part.kind == "host" and part.busy.get(SLEEP, 0.0) >= ASLEEP and not reports
 
 
 def prepared(evidence: Evidence, waited: float) -> tuple[float, float]:
@@ -180,3 +201,14 @@ def pickling(evidence: Evidence, makers: Makers) -> float:
     handed = [task.pickling * (1 - task.share("empty")) for task in feeders_of(evidence)]
     made = [part.pickling for part in evidence.parts if part.kind == "input" and part.share >= LEAST]
     return max([makers.pickling, piped(evidence, makers), *handed, *made])
+
+
+def spread_of(task: Task) -> float:
+    """Over how many places its samples might be spread evenly: the inverse of Simpson's index of the innermost ones."""
+    counts: dict[Place, int] = {}
+    for stack, count in task.stacks.items():
+        if stack:
+            counts[stack[-1]] = counts.get(stack[-1], 0) + count
+    total = sum(counts.values())
+    pairs = sum(count * (count - 1) for count in counts.values())
+    return total * (total - 1) / pairs if pairs else float(total)

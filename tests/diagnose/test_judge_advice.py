@@ -6,7 +6,19 @@ from dataclasses import replace
 
 import pytest
 
-from fastfeed.diagnose.evidence import DISK, FRAMEWORK, FULL, LOCK_PYTHON, NATIVE, PYTHON, SLEEP, Gpu, Part, Place
+from fastfeed.diagnose.evidence import (
+    DISK,
+    FRAMEWORK,
+    FULL,
+    LOCK_PYTHON,
+    NATIVE,
+    PYTHON,
+    RUNNABLE,
+    SLEEP,
+    Gpu,
+    Part,
+    Place,
+)
 from fastfeed.diagnose.judge import judge
 from fastfeed.timeline import Leaf, Mark
 from tests.diagnose.evidences import CALL, MACHINE, evidence, loop_of, producers, task, trainer
@@ -96,12 +108,12 @@ def test_a_step_beside_from_generator_touches_all_its_memory_again(trims: bool, 
     assert found.speedup_if_input_free == pytest.approx(2.5 * factor, rel=0.03)
 
 
-@pytest.mark.parametrize(("trims", "gain"), [(True, 2.5), (False, 1.25)])
-def test_the_cores_that_these_touches_take_are_free_behind_another_feed(trims: bool, gain: float) -> None:
-    """A step takes 40 ms of the only core, half of them for page faults."""
+@pytest.mark.parametrize(("trims", "count", "gain"), [(True, 1, 2.5), (False, 1, 1.25), (True, 2, 1.25)])
+def test_the_cores_that_these_touches_take_are_free_behind_another_feed(trims: bool, count: int, gain: float) -> None:
+    """A step takes 40 ms of the only core, half of them for page faults; more workers of a PyDataset change no feed."""
     loop = loop_of([30.0] * 200, 20.0, free=12, free_ms=20.0, kind="keras", trims=trims)
     native = task(FRAMEWORK, {NATIVE: 0.8}, tid=300, cpu_s=8.24, system_s=4.12, faults=1_480_000, stacks={})
-    made, machine = producers(1, {SLEEP: 0.99, NATIVE: 0.01}), replace(MACHINE, cores=1, own_cpu=0.9)
+    made, machine = producers(count, {SLEEP: 0.99, NATIVE: 0.005}), replace(MACHINE, cores=1, own_cpu=0.9)
     (best,) = judge(evidence(loop, (trainer(), *made, native), machine=machine)).recommendations
     assert best.knob == "threads"
     assert best.predicted_speedup == pytest.approx(gain, rel=0.05)
@@ -163,3 +175,22 @@ def test_native_code_takes_longer_where_all_cores_work(state: str, own_cpu: floa
     found = judge(evidence(loop, (own,), parts=parts, machine=replace(MACHINE, own_cpu=own_cpu)))
     best = next(one for one in found.recommendations if one.knob in ("threads", "processes"))
     assert best.predicted_speedup == pytest.approx(2 * 50 / 40 / times, rel=0.02)
+
+
+@pytest.mark.parametrize(("pool_s", "own_cpu", "knob"), [(9.0, 0.9, "num_parallel_calls"), (19.0, 1.9, "work")])
+def test_native_threads_that_have_all_cores_cannot_be_more(pool_s: float, own_cpu: float, knob: str) -> None:
+    pool = task(FRAMEWORK, {NATIVE: pool_s / 20}, tid=300, cpu_s=pool_s, threads=2, stacks={})
+    machine = replace(MACHINE, own_cpu=own_cpu, runnable=own_cpu)
+    found = judge(evidence(loop_of([30.0] * 200, 20.0, kind="tfdata"), (trainer(), pool), machine=machine))
+    assert found.verdict == "input.cpu"
+    assert [one.knob for one in found.recommendations] == [knob]
+
+
+def test_pools_that_fight_for_the_cores_lose_more_than_their_number_says() -> None:
+    """Two runnable threads a core, and a step that could be five times as fast: it lies between."""
+    spins = producers(2, {NATIVE: 0.5, RUNNABLE: 0.5}, cpu_s=10.0, pid=200)
+    machine = replace(MACHINE, own_cpu=2.0, runnable=4.0)
+    found = judge(evidence(loop_of([40.0] * 200), (trainer(), *spins), machine=machine, pools={"torch": 2}))
+    (best,) = found.recommendations
+    assert best.predicted_speedup == pytest.approx((2**0.6 * 5) ** 0.5, rel=0.02)
+    assert best.interval == pytest.approx((0.85 * 2**0.6, 5.0), rel=0.02)

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fastfeed.diagnose.backlog import handing_over_s, on_backlog
+from fastfeed.diagnose.evidence import FULL, PYTHON
 from fastfeed.diagnose.judge import judge
 from fastfeed.timeline import Mark, Step
 from tests.diagnose.evidences import SLEEP, evidence, loop_of, producers, trainer
@@ -74,3 +75,17 @@ def test_only_steps_behind_an_experiment_are_left_out(
     marks = [Mark("experiment", start, start + length) for start, length in spans]
     first = min((mark.end_s for mark in marks), default=float("inf"))
     assert all(not steps[i].free and steps[i].begin_s >= first for i in on_backlog(steps, marks))
+
+
+@pytest.mark.parametrize(("wait_ms", "step_s"), [(40.0, 0.010), (0.02, 0.014)])
+def test_free_steps_beside_a_producer_that_goes_on_for_a_while(wait_ms: float, step_s: float) -> None:
+    """The quickest of them had the lock for themselves; where no step waits, it is the loop itself that holds it."""
+    loop = loop_of([wait_ms] * 60, 14.0)
+    at = loop.steps[-1].end_s
+    for took_s in (0.014, 0.010, 0.014, 0.014, 0.010, 0.014, 0.014, 0.010, 0.014, 0.010, 0.014, 0.014):
+        loop.steps.append(Step(at, at + took_s, 0.0, free=True))
+        at += took_s
+    python = producers(1, {PYTHON: 0.9, FULL: 0.1})
+    found = judge(evidence(loop, (trainer({PYTHON: 1.0}), *python), gil_late_s=5e-3))
+    assert found.ceiling is not None
+    assert found.ceiling.step_s == pytest.approx(step_s, rel=0.01)

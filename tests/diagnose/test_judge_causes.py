@@ -271,3 +271,13 @@ def test_a_step_waits_for_its_native_threads_which_get_no_core(queued_s: float, 
     assert found.verdict == verdict
     if verdict == "external.noise":
         assert found.recommendations[0].predicted_speedup == pytest.approx(1 / (1 - 12 / 18 * 6 / 6.5), rel=0.02)
+
+
+@pytest.mark.parametrize(("wait_ms", "verdict"), [(10.0, "input.latency"), (2.0, "step.host")])
+def test_a_step_of_many_calls_comes_second_where_input_is_missing(wait_ms: float, verdict: str) -> None:
+    """What the step is made of is inferred."""
+    lines = {(CALL, Place("call", "framework.py", number, users=False)): 5 for number in range(20)}
+    own = trainer({PYTHON: 0.4, NATIVE: 0.4, SLEEP: 0.2}, stacks=lines)
+    found = judge(evidence(loop_of([wait_ms] * 100, 20.0), (own, *producers(1, {SLEEP: 1.0}))))
+    assert found.verdict == verdict
+    assert "step.host" in [cause.code for cause in found.causes]

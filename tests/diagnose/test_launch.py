@@ -24,6 +24,8 @@ print(random.random(), np.random.rand())
 atexit.register(print, "exit 1")
 atexit.register(lambda: print("exit 2", flush=True))
 """
+# It may be the script's first word to them how many threads they are to have.
+LIBRARIES = "import sys; print({'numpy', 'cv2', 'torch', 'tensorflow', 'jax'} & sys.modules.keys())"
 LATE = "import threading, time\nthreading.Thread(target=lambda: (time.sleep(0.2), print('thread'))).start()\n"
 POOL = """
 import multiprocessing, pickle, sys
@@ -49,6 +51,7 @@ sys.exit(7 if pid == 0 else 5)
 """
 ZOO = {
     "facts": (FACTS, ("--seconds", "5", "--json", "x"), 0),
+    "libraries": (LIBRARIES, (), 0),
     "crash": ("import sys\ndef f(): return 1 / 0\nprint('before')\nf()\n", (), 1),
     "chained": ("try:\n    {}['a']\nexcept KeyError as e:\n    raise ValueError('b') from e\n", (), 1),
     "syntax": ("x = 1\ny = = 2\n", (), 1),

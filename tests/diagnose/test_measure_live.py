@@ -31,6 +31,7 @@ from tests.dying import until
 
 LOOKS = 25
 NOBODY = ""  # no py-spy
+BURNS = "import time\nwhile time.process_time() < 0.3: pass"
 CHILD = "import time\ndef fetch():\n    while True:\n        time.sleep(0.01)\nfetch()"
 
 
@@ -198,6 +199,17 @@ def test_a_child_process(program: str | None) -> None:
             assert sampler.overhead_s > 0
         else:
             assert any("stacks of child processes" in text for text in sampler.missing) or task().exit
+
+
+def test_what_a_child_has_spent_before_it_was_seen(sampler: Sampler) -> None:
+    """It is born and ends between two looks for children: its seconds are the script's, and not another process's."""
+    sampler.begin()
+    begun_s = time.perf_counter()
+    with sampler._mutex:  # nobody looks meanwhile
+        subprocess.run([sys.executable, "-c", BURNS], check=True)
+    machine = sampler.machine()
+    assert machine.own_cpu * (time.perf_counter() - begun_s) >= 0.3
+    assert not sampler._children.logs
 
 
 class Held:

@@ -293,7 +293,7 @@ def test_what_a_script_does_before_its_loop_does_not_hide_it(looks: list[Look]) 
 
 
 def test_what_else_is_done_in_the_line_that_asks_is_input(looks: list[Look]) -> None:
-    """log(total) is the host's, unless a batch was asked for there."""
-    line = train.__code__.co_firstlineno + 3
-    parts, _ = parts_of(looks, cast(), where=f"test_measure_loops.py:{line}")
-    assert {part.kind: round(part.share, 3) for part in parts if part.place.line == line} == {"input": 0.1}
+    line = train.__code__.co_firstlineno + 3  # log(total), which is the host's elsewhere
+    for asks, kind in ((True, "input"), (False, "step")):
+        parts, _ = parts_of(looks, cast(), where=f"test_measure_loops.py:{line}", asks=asks)
+        assert {part.kind: round(part.share, 3) for part in parts if part.place.line == line} == {kind: 0.1}

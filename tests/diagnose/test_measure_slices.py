@@ -24,3 +24,18 @@ def test_a_loop_that_only_repeats(code: str, repeats: bool) -> None:
     loop = ast.parse(code).body[0]
     assert isinstance(loop, slices.Loop)
     assert slices.repeats(loop) == repeats
+
+
+@pytest.mark.parametrize(
+    ("line", "kind"),
+    [
+        ("loss = model.train_on_batch(x, y)", "step"),
+        ("trainer.fit_one_batch(x, y)", "step"),
+        ("x = augment_batch(x)", "input"),
+        ("y = to_batch(y)", "input"),
+    ],
+)
+def test_what_trains_on_a_batch_makes_none(line: str, kind: str) -> None:
+    loop = ast.parse(f"while on:\n    x, y = next(batches)\n    {line}\n    update(x, y)").body[0]
+    assert isinstance(loop, slices.Loop)
+    assert {one.first: found for one, found in slices.kinds(loop)}[3] == kind

@@ -197,3 +197,12 @@ def test_descriptors_are_left_to_the_script(monkeypatch: pytest.MonkeyPatch) -> 
     gone.keep()
     assert gone.read("stat", procfs.Reader()) == b""
     assert procfs.threads_of(2**30) == set()
+
+
+@pytest.mark.parametrize(("stack", "state"), [(("_worker",), ev.EMPTY), (("download", "run", "_worker"), ev.SLEEP)])
+def test_a_thread_of_a_pool_that_sleeps_in_its_work_is_not_without_work(stack: tuple[str, ...], state: str) -> None:
+    files = {"download": "train.py"}
+    frames = [(name, files.get(name, "concurrent/futures/thread.py")) for name in stack]
+    called = "time.sleep" if state == ev.SLEEP else "work_queue.get"
+    call = "sleep" if state == ev.SLEEP else "futex"
+    assert states.state_of(states.Seen(frames, called, call, "", False)) == state

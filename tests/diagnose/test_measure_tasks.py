@@ -10,9 +10,10 @@ import pytest
 
 from fastfeed.diagnose import evidence as ev
 from fastfeed.diagnose.measure.places import Places
+from fastfeed.diagnose.measure.procfs import Counters
 from fastfeed.diagnose.measure.spy import Stacks
 from fastfeed.diagnose.measure.tasks import Cast, thread_tasks
-from fastfeed.diagnose.measure.threads import Look, ThreadLog, stack_of
+from fastfeed.diagnose.measure.threads import Look, Stack, ThreadLog, stack_of
 
 SAMPLES = 100
 
@@ -64,15 +65,33 @@ class Copies:
         return np.zeros(3)
 
 
-@pytest.mark.parametrize(("holder", "work"), [(True, ""), (False, "copying")])
-def test_a_copy_that_lets_the_lock_go_has_not_held_it(holder: bool, work: str) -> None:
+@pytest.mark.parametrize(
+    ("holder", "system_s", "copying"),
+    [(True, 2.0, 0.0), (False, 2.0, 1.0), (True, 6.0, 1.0)],  # the last one takes back the memory of its copies
+)
+def test_a_copy_that_lets_the_lock_go_has_not_held_it(holder: bool, system_s: float, copying: float) -> None:
     one, target = Copies(), np.zeros(3)
     np.copyto(target, one)
-    look = one.look._replace(call="running", holder=holder, late=holder)
-    assert cast().work(look) == work
+    log = foreign(1, ())
+    log.name, log.foreign = "loads", False
+    log.last = Counters(cpu_s=9.0, system_s=system_s)
+    log.looks.clear()
+    log.looks[one.look._replace(call="running", holder=holder, late=holder)] = SAMPLES
+    (task,) = thread_tasks([log], cast())
+    assert task.copying == copying
 
 
 def test_a_conversion_of_numbers_in_lists_has_held_it() -> None:
     one = Copies()
     np.asarray(one)
     assert cast().work(one.look._replace(call="futex")) == "copying"
+
+
+def test_a_stack_that_was_seen_before_is_that_one() -> None:
+    """To hash and compare the code of its functions takes longer than all else about a sample."""
+    known: dict[tuple[int, ...], Stack] = {}
+    one, again = [stack_of(sys._getframe(), known) for _ in range(2)]
+    other = stack_of(sys._getframe(), known)
+    assert one is again
+    assert other != one
+    assert len({one, again, other}) == len(known) == 2

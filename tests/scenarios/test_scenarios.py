@@ -193,9 +193,10 @@ def row(name: str, verdict: str | None, **more: Any) -> dict[str, Any]:
 
 
 def test_the_tables_count_rights_wrongs_and_abstentions() -> None:
+    steady, unsteady = ({"slow": {"all": [10.0, 20.0]}, "fixed": {"all": [20.0, last]}} for last in (47.0, 50.0))
     rows = [
-        row("signals_thread", "step.bound", slowed=0.01),
-        row("pairs_loader", "input.cpu", slowed=0.03),
+        {**row("signals_thread", "step.bound", slowed=0.01), "truth": steady},
+        {**row("pairs_loader", "input.cpu", slowed=0.03), "truth": unsteady},
         row("maps_runner", None, starvation_points=-4.0),
         row("stocks_threads", "input.gil"),
         {"name": "tiles_fit", "code": "step.bound", "failed": "no diagnosis: exit 1"},
@@ -209,7 +210,9 @@ def test_the_tables_count_rights_wrongs_and_abstentions() -> None:
     ]
     text = scenarios_score.markdown(rows)
     assert "right: 2 of 4 (50%); abstained: 1; step.bound called something else: 1 of 2" in text
-    assert "slowed by the diagnosis (share): median 0.02, largest 0.03, of 2" in text
+    assert "slowed by the diagnosis (share): median 0.02, largest 0.03, within 0.02: 1 of 2" in text
+    assert "the truth itself, speed-up of the change: rounds within 20 % of each other: 1 of 2" in text
+    assert "speed-up without input" not in text, "of one round"
     assert "- tiles_fit: no diagnosis" in text
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections import OrderedDict
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
-
-CONSTANT = (int, float, complex, bool, str, bytes, type(None), np.generic)
+CONSTANT = (int, float, complex, bool, str, bytes, type(None))
 FROZEN = ("EagerTensor", "ArrayImpl")  # of TensorFlow and JAX: their values never change
 
 
@@ -26,11 +25,11 @@ def copied(batch: Any) -> Any:
         return kind._make(copied(part) for part in batch)
     if kind in (dict, OrderedDict):
         return kind((key, copied(part)) for key, part in batch.items())
-    if kind is np.ndarray and not batch.dtype.hasobject:
+    if kind is _array() and not batch.dtype.hasobject:
         return batch.copy(order="K")
     if kind is _tensor():
         return batch.detach().clone()
-    if isinstance(batch, CONSTANT) or kind.__name__ in FROZEN:
+    if isinstance(batch, (*CONSTANT, _known("numpy", "generic"))) or kind.__name__ in FROZEN:
         return batch
     raise Unknown(kind.__name__)
 
@@ -51,7 +50,7 @@ def nbytes_of_spec(spec: Any) -> int:
     for one in sys.modules["tensorflow"].nest.flatten(spec):
         shape = getattr(one, "shape", None)
         sizes = [] if shape is None or shape.rank is None else [size or 1 for size in shape.as_list()]
-        total += int(np.prod(sizes, dtype=np.int64)) * int(getattr(getattr(one, "dtype", None), "size", 0))
+        total += math.prod(sizes) * int(getattr(getattr(one, "dtype", None), "size", 0))
     return total
 
 
@@ -62,14 +61,24 @@ def _arrays(batch: Any) -> Iterator[Any]:
     elif isinstance(batch, dict):
         for part in batch.values():
             yield from _arrays(part)
-    elif type(batch) in (np.ndarray, _tensor()):
+    elif type(batch) in (_array(), _tensor()):
         yield batch
 
 
 def _address(leaf: Any) -> int:
-    where = leaf.ctypes.data if isinstance(leaf, np.ndarray) else leaf.data_ptr()
+    where = leaf.ctypes.data if isinstance(leaf, _array()) else leaf.data_ptr()
     return int(where) if leaf.nbytes else 0
 
 
+def _array() -> Any:
+    return _known("numpy", "ndarray")
+
+
 def _tensor() -> Any:
-    return getattr(sys.modules.get("torch"), "Tensor", Unknown)
+    return _known("torch", "Tensor")
+
+
+def _known(module: str, name: str) -> Any:
+    """A class of what the script has imported; nothing is imported here: that is for the script, which may first say
+    how many threads its libraries are to have."""
+    return getattr(sys.modules.get(module), name, Unknown)

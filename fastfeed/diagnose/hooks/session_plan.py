@@ -7,8 +7,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from fastfeed.timeline import Leaf
 
 TAKES = {"QueueDequeueV2", "QueueDequeueManyV2", "QueueDequeueUpToV2"}
@@ -83,7 +81,7 @@ def rows(flow: Flow, feeds: Mapping[Any, Any] | None) -> int | None:
         return flow.elements
     for key, value in feeds.items():
         if key is flow.fed or key == getattr(flow.fed, "name", None):
-            return int(np.shape(value)[0])
+            return int(_numpy().shape(value)[0])
     return None
 
 
@@ -92,9 +90,9 @@ def fed_leaves(feeds: Mapping[Any, Any]) -> tuple[Leaf, ...]:
     found = []
     for key, value in feeds.items():
         kind = type(value)
-        shape = np.shape(value)
+        shape = _numpy().shape(value)
         if shape:
-            dtype = str(getattr(value, "dtype", "")) or str(np.asarray(value).dtype)
+            dtype = str(getattr(value, "dtype", "")) or str(_numpy().asarray(value).dtype)
             name = f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins.")
             found.append(Leaf(f"feed[{getattr(key, 'name', key)!r}]", dtype, tuple(shape), name))
     return tuple(found)
@@ -106,7 +104,7 @@ def casts(feeds: Mapping[Any, Any]) -> str:
     for key, value in feeds.items():
         wanted = getattr(getattr(key, "dtype", None), "name", "")
         given = str(getattr(value, "dtype", ""))
-        if wanted and given and np.shape(value) and wanted != given:
+        if wanted and given and _numpy().shape(value) and wanted != given:
             said.append(f"{key.name} takes {wanted} and is fed {given}")
     return "; ".join(said)
 
@@ -190,3 +188,8 @@ def _put(op: Any, fed: list[Any]) -> Flow:
         return Flow(_queue(op), int(static))
     above = {tensor.name for before in _ancestors([component.op], set()) for tensor in before.outputs}
     return Flow(_queue(op), None, next((one for one in fed if getattr(one, "name", "") in above), None))
+
+
+def _numpy() -> Any:
+    """TensorFlow has imported it; before the script it is not for us to do so."""
+    return sys.modules["numpy"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 
@@ -113,11 +114,13 @@ class Children:
     def __init__(self, reader: Reader) -> None:
         self._reader = reader
         self.logs: dict[int, ChildLog] = {}
+        self._reaped_s = self._reaped_before_s = 0.0  # see reaped_s
 
     def begin(self) -> None:
         """Counters from here on; those that have ended are forgotten."""
         self.find(0.0)
         self.logs = {pid: log for pid, log in self.logs.items() if not log.exit}
+        self._reaped_before_s = self._reaped_s
         for log in self.logs.values():
             log.begin()
 
@@ -131,11 +134,17 @@ class Children:
                 known.kin, known.name = kin, family.name_of(kin)
         for log in self.logs.values():
             log.find(self._reader, passed_s, fully=fully)
+        self._reaped_s = reaped_s()
 
     def look(self) -> None:
         """A sample of each."""
         for log in self.logs.values():
             log.look(self._reader)
+
+    def lost_s(self) -> float:
+        """CPU seconds that nobody counted: of children born and ended between two looks, or after the last."""
+        counted_s = sum(used.cpu_s for log in self.logs.values() if log.exit for used in log.counters.values())
+        return max(0.0, self._reaped_s - self._reaped_before_s - counted_s)
 
     def pythons(self) -> list[int]:
         """Those that py-spy can look at."""
@@ -150,6 +159,12 @@ class Children:
         """Closes all files."""
         for log in self.logs.values():
             log.close()
+
+
+def reaped_s() -> float:
+    """CPU seconds of all children that have ended and whose end was asked for, from their births on."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def _held_of_cpu(logs: Iterable[ChildLog], spy: Spy) -> float:

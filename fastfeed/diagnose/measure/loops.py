@@ -65,8 +65,10 @@ class Found(NamedTuple):
         return one, kind
 
 
-def parts_of(looks: Iterable[Look], cast: Cast, *, where: str | None = None) -> tuple[tuple[Part, ...], list[str]]:
-    """The parts, and what could not be told."""
+def parts_of(
+    looks: Iterable[Look], cast: Cast, *, where: str | None = None, asks: bool = True
+) -> tuple[tuple[Part, ...], list[str]]:
+    """The parts, and what could not be told. `asks`: whether the line `where` asks for a batch, or is the step."""
     looks = [look for look in looks if look.stack]
     if len(looks) < FEW:
         return (), ["parts of the loop: too few samples of its thread"]
@@ -82,8 +84,8 @@ def parts_of(looks: Iterable[Look], cast: Cast, *, where: str | None = None) -> 
         known = found.kind(moment.at)
         if known is not None:
             one, kind = known
-            # What asks for a batch is input, whatever else the line does to it.
-            kind = "input" if kind == "host" and here is not None and one.first <= here <= one.last else kind
+            if kind == "host" and here is not None and one.first <= here <= one.last:
+                kind = "input" if asks else "step"  # whatever else the line does to it
             groups[kind, one.first][moment] = weight
     total = sum(sum(moments.values()) for moments in groups.values())
     file, users = cast.places.file(found.code.co_filename)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import _thread
 import contextlib
 import os
+import random
 import sys
 import threading
 import time
@@ -18,6 +19,7 @@ from fastfeed.diagnose.measure.gpu import Gpus
 from fastfeed.diagnose.measure.loops import parts_of
 from fastfeed.diagnose.measure.machine import MachineLog, cores
 from fastfeed.diagnose.measure.names import Names
+from fastfeed.diagnose.measure.pace import due_after
 from fastfeed.diagnose.measure.places import Places
 from fastfeed.diagnose.measure.pools import pools_of
 from fastfeed.diagnose.measure.procfs import Reader
@@ -130,7 +132,7 @@ class Sampler:
         self.refresh()
         with self._mutex:
             used = [log.last.since(log.first)[:2] for log in self._threads.logs.values()]
-            used += [(self._lost_s(), 0.0)]
+            used += [(self._lost_s() + self._children.lost_s(), 0.0)]
             used += [log.total()[:2] for log in self._children.logs.values()]
             own = {os.getpid(), *self._children.logs}
             return self._machine.machine(used, own=own, gpus=self._gpus.gpus())
@@ -155,12 +157,12 @@ class Sampler:
         """Threads that native libraries run a call in, as they say."""
         return pools_of(sys.modules)
 
-    def parts(self, where: str | None = None, *, since_s: float = 0.0) -> tuple[Part, ...]:
-        """Where the loop's thread spends its time; `where`: "train.py:41", the loop's line, if it is known; `since_s`:
-        when it began, if something else was done before."""
+    def parts(self, where: str | None = None, *, since_s: float = 0.0, asks: bool = True) -> tuple[Part, ...]:
+        """Where the loop's thread spends its time; `where`: "train.py:41", the line that asks for a batch (or, if not
+        `asks`, takes the step), if it is known; `since_s`: when it began, if something else was done before."""
         with self._mutex:
             looks = [look for now_s, look in self._threads.trace if now_s >= since_s]
-            found, self._unclear = parts_of(looks, self._cast(), where=where)
+            found, self._unclear = parts_of(looks, self._cast(), where=where, asks=asks)
             return found
 
     def repeated(self) -> Loop | None:
@@ -248,16 +250,18 @@ class Sampler:
     def _sample(self) -> None:
         schedstat = f"/proc/self/task/{threading.get_native_id()}/schedstat"
         own = os.open(schedstat, os.O_RDONLY | os.O_CLOEXEC) if os.path.exists(schedstat) else -1
-        count = 0
+        chance = random.Random(0)  # the script's own is left alone
+        count, due_s, queued_s = 0, time.perf_counter(), self._queued(own)
         try:
             while not self._over.is_set():
                 nap_s = min(max(NAP_S, self._cost_s / SHARE), LONGEST_NAP_S)
-                queued_s, asleep_s = self._queued(own), time.perf_counter()
-                time.sleep(nap_s)
-                woke_s = time.perf_counter()
-                queued_s = self._queued(own) - queued_s
+                asleep_s, before_s = time.perf_counter(), queued_s
+                time.sleep(max(0.0, due_s - asleep_s))
+                woke_s, queued_s = time.perf_counter(), self._queued(own)
+                late_s, waited_s = woke_s - max(due_s, asleep_s), queued_s - before_s
+                due_s, times = due_after(due_s, woke_s, nap_s=nap_s, chance=chance)
                 with self._mutex:
-                    self._look(woke_s, late_s=woke_s - asleep_s - nap_s - queued_s, queued_s=queued_s)
+                    self._look(woke_s, times, late_s=late_s - waited_s, queued_s=waited_s)
                 count += 1
                 if count % SELDOM == 0:
                     used_s = time.thread_time()
@@ -268,10 +272,10 @@ class Sampler:
             if own >= 0:
                 os.close(own)
 
-    def _look(self, now_s: float, *, late_s: float, queued_s: float) -> None:
+    def _look(self, now_s: float, times: int, *, late_s: float, queued_s: float) -> None:
         self._late.append(max(late_s, 0.0))
         self._threads.ours |= {self._names.tid(ident) for ident in set(self.ours)}
-        self._threads.look(now_s, late_s=late_s, queued_s=queued_s)
+        self._threads.look(now_s, times, late_s=late_s, queued_s=queued_s)
         self._children.look()
         if now_s - self._found_s > self._pause_s:
             begun_s = time.thread_time()

@@ -18,6 +18,7 @@ INPUT = re.compile(
     r"dequeue|pull|take|recv|receive|choice|permutation|stack|concatenate|open|parse|crop|resize|draw)(_|\d|$)|"
     r"_(batch|data|input|inputs|batches)$|^get_|loader"
 )
+TRAINS = re.compile(r"^(train|fit|learn|update)_(on_|one_|a_)?batch$")  # and nothing that is made of a batch
 PRODUCTS = frozenset(("matmul", "dot", "einsum", "tensordot"))  # what a step is made of that bears no name
 COUNTS = frozenset(("range", "count"))
 WALKS = frozenset(("enumerate", "zip", "iter", "tqdm", "reversed", "list"))
@@ -114,7 +115,7 @@ def _end(node: ast.AST) -> int:
 
 def is_step(name: str) -> bool:
     """Whether a function of this name is a training step, or a part of one."""
-    return STEP.search(name) is not None and not INPUT.search(name)
+    return TRAINS.search(name) is not None or (STEP.search(name) is not None and not INPUT.search(name))
 
 
 def counts(loop: Loop) -> bool:
@@ -170,7 +171,8 @@ def _nested_step(one: Statement) -> bool:
 
 
 def _is_input(one: Statement) -> bool:
-    return bool(one.calls) and any(INPUT.search(name) for name in one.calls - one.inner) and bool(one.writes)
+    names = [name for name in one.calls - one.inner if not TRAINS.search(name)]
+    return any(map(INPUT.search, names)) and bool(one.writes)
 
 
 def _fed(found: Sequence[Statement]) -> frozenset[str]:

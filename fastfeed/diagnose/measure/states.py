@@ -71,7 +71,7 @@ def _queue_state(seen: Seen) -> str:
             if function != "_feed":
                 return ev.FULL if function == "put" else ev.EMPTY
             return ev.FULL if any(_last(f).startswith("_send") for f, _ in seen.stack[:i]) else ev.EMPTY
-        if file.endswith("concurrent/futures/thread.py") and function == "_worker" and i < 3:
+        if file.endswith("concurrent/futures/thread.py") and function == "_worker" and not i:
             return ev.EMPTY
         if OWN_FILES.search(file) and function in OWN_FULL | OWN_EMPTY:
             return ev.FULL if function in OWN_FULL else ev.EMPTY

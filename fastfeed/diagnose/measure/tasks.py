@@ -21,6 +21,7 @@ from fastfeed.diagnose.measure.threads import Look, ThreadLog
 PLUMBING = re.compile(r"^(multiprocessing|concurrent|torch/utils/data|keras|tensorflow|fastfeed|joblib|queue)(/|\.py)")
 PLUMBING_NAMES = ("QueueFeederThread", "fastfeed-", "ExecutorManager", "ThreadPoolExecutor")
 LETS_GO = callee.RELEASES | states.SLEEPS | states.SOCKETS | {"acquire", "wait", "result"}  # the interpreter lock
+FREES = 0.5  # of its CPU: a thread of which the kernel has so much waits for memory, where it copies
 ENOUGH_LOOKS = 50  # of py-spy at the lock's holder
 STILL_PER_S = 0.5  # voluntary switches: who wakes up more seldom makes no batches, or no more
 STILL_CPU = 0.01
@@ -62,10 +63,11 @@ class Cast:
         """The places of a look, the outermost first."""
         return without_start(self.places.of(spot) for spot in reversed(look.stack))
 
-    def work(self, look: Look) -> str:
-        """ "copying", "pickling" or ""."""
+    def work(self, look: Look, *, frees: bool = False) -> str:
+        """ "copying", "pickling" or "". `frees`: the kernel, which gives memory and takes it back, has most of the
+        thread's CPU; a copy's memory is taken back with the lock held."""
         place, called = self.places.of(look.stack[0]), self.called(look.stack[0])
-        if look.holder and self.lets_go(look):
+        if look.holder and self.lets_go(look) and not frees:
             return ""  # what held the lock until then came before
         if self.state(look, trainer=False) not in (states.CORE, ev.LOCK_PYTHON):
             return ""
@@ -171,12 +173,14 @@ def stacks_of(logs: Sequence[ThreadLog], cast: Cast) -> tuple[dict[tuple[Place, 
     enough = cast.holders.looks >= ENOUGH_LOOKS and sum(outside.values()) > 0
     share = min(sum(outside.values()) / cast.holders.looks / len(logs), 1.0) if enough else 0.0
     inside = {look: count for look, count in looks.items() if not (enough and look.holder)} or dict(looks)
+    used = [log.last.since(log.first) for log in logs]
+    frees = sum(one.system_s for one in used) >= FREES * sum(one.cpu_s for one in used) > 0
     scale = total * (1.0 - share) / (sum(inside.values()) or 1)
     weights: dict[tuple[Place, ...], float] = defaultdict(float)
     work: dict[str, float] = defaultdict(float)
     for look, count in inside.items():
         weights[cast.stack(look)] += count * scale
-        work[cast.work(look)] += count * scale
+        work[cast.work(look, frees=frees)] += count * scale
     if enough:
         scale = total * share / sum(outside.values())
         for stack, count in outside.items():

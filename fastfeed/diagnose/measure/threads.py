@@ -19,11 +19,23 @@ DEEP = 200  # frames
 Counts = dict[str, int]  # of a module's variables: the integers
 
 
+class Stack(tuple[Spot, ...]):
+    """Equal to itself alone: to hash the code of all its functions takes longer than all else about a sample."""
+
+    __slots__ = ()
+
+    def __hash__(self) -> int:
+        return id(self)
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+
 class Look(NamedTuple):
     """A thread at one moment. `stack`: the innermost spot first. `holder`: it probably held the interpreter lock until
     the sampler asked for it."""
 
-    stack: tuple[Spot, ...]
+    stack: Stack
     call: str
     target: str
     disk: bool
@@ -98,10 +110,12 @@ class Threads:
         self.trace: deque[tuple[float, Look]] = deque(maxlen=TRACE)  # of the loop's thread
         self.counts: deque[Counts] = deque(maxlen=TRACE)  # of the script's module, beside the trace
         self._targets: dict[int, str] = {}
+        self._stacks: dict[tuple[int, ...], Stack] = {}  # all that were seen, by the numbers of their code objects
 
     def begin(self) -> None:
         """Counters from here on; threads that are gone are forgotten."""
         self.find(0.0)
+        self._stacks.clear()
         for tid in [tid for tid, log in self.logs.items() if log.gone]:
             self.logs.pop(tid)
         for log in self.logs.values():
@@ -129,17 +143,17 @@ class Threads:
                 log.wall_s += passed_s / 2  # nobody saw when
                 log.files.close()
 
-    def look(self, now_s: float, *, late_s: float, queued_s: float) -> None:
+    def look(self, now_s: float, times: int = 1, *, late_s: float, queued_s: float) -> None:
         """A sample: where each thread with Python frames is, and what it waits for. The sampler came `queued_s` late
-        for want of a core, and `late_s` for other reasons."""
+        for want of a core, and `late_s` for other reasons; it stands for so many `times` at which it was due."""
         late = late_s > lock.LATE_S
-        self.samples += 1
-        self.late += late
-        self.blind += not late and queued_s > lock.LATE_S
+        self.samples += times
+        self.late += late * times
+        self.blind += (not late and queued_s > lock.LATE_S) * times
         # All stacks first: each file that is read lets the interpreter lock go, and whoever wants it goes on.
         frames = sys._current_frames()
         frames.pop(_thread.get_ident(), None)  # a frame that holds itself would be kept, and all others with it
-        stacks = {ident: stack_of(frame) for ident, frame in frames.items()}
+        stacks = {ident: stack_of(frame, self._stacks) for ident, frame in frames.items()}
         counts = counts_of(frames.get(self.loop))
         seen: list[Now] = []
         for ident, frame in frames.items():
@@ -148,21 +162,21 @@ class Threads:
                 log = self._log(tid, ident)
                 seen.append(self._seen(log, frame, stack=stacks[ident], late=late))
         if late:
-            seen = self._blame(seen, late_s)
+            seen = self._blame(seen, late_s, times=times)
         for log, look, _ in seen:
-            log.looks[look] += 1
+            log.looks[look] += times
             if log.foreign:
-                log.moments.add(self.samples)
+                log.moments.update(range(self.samples - times, self.samples))
             if log.ident == self.loop:
-                self.trace.append((now_s, look))
-                self.counts.append(counts)
+                self.trace.extend([(now_s, look)] * times)
+                self.counts.extend([counts] * times)
 
-    def _blame(self, seen: list[Now], late_s: float) -> list[Now]:
+    def _blame(self, seen: list[Now], late_s: float, *, times: int) -> list[Now]:
         """Finds who held the interpreter lock."""
         wanting = [lock.Wanting(now.log.cpu_since(self._reader), now.wants) for now in seen]
         shares = lock.holders(wanting, late_s)
         for now, share in zip(seen, shares, strict=True):
-            now.log.credit += share
+            now.log.credit += share * times
         blamed = zip(seen, shares, strict=True)
         return [now._replace(look=now.look._replace(holder=share > 0.5)) for now, share in blamed]
 
@@ -178,7 +192,7 @@ class Threads:
             log.foreign = not log.name
         return log
 
-    def _seen(self, log: ThreadLog, frame: FrameType, *, stack: tuple[Spot, ...], late: bool) -> Now:
+    def _seen(self, log: ThreadLog, frame: FrameType, *, stack: Stack, late: bool) -> Now:
         call, first = procfs.call_of(log.files.read("syscall", self._reader))
         disk, target = False, ""
         if call != procfs.RUNNING and call not in procfs.NEVER_DISK:
@@ -205,13 +219,18 @@ class Threads:
             log.files.close()
 
 
-def stack_of(frame: FrameType | None) -> tuple[Spot, ...]:
-    """The spots of a stack, the innermost first; the frames themselves are not kept, nor what they hold."""
+def stack_of(frame: FrameType | None, known: dict[tuple[int, ...], Stack] | None = None) -> Stack:
+    """The spots of a stack, the innermost first; the frames themselves are not kept, nor what they hold. One that is
+    `known` is that one again."""
     found: list[Spot] = []
+    key: list[int] = []
     while frame is not None and len(found) < DEEP:
-        found.append((frame.f_code, frame.f_lasti))
+        code, offset = frame.f_code, frame.f_lasti
+        found.append((code, offset))
+        key += (id(code), offset)
         frame = frame.f_back
-    return tuple(found)
+    stack = Stack(found)
+    return stack if known is None else known.setdefault(tuple(key), stack)
 
 
 def counts_of(frame: FrameType | None) -> Counts:

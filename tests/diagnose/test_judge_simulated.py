@@ -1,0 +1,67 @@
+"""Steps of which a part lies beside the call that is seen: a line that sleeps, as a simulated accelerator does."""
+
+from __future__ import annotations
+
+import pytest
+
+from fastfeed.diagnose.diagnosis import Diagnosis
+from fastfeed.diagnose.evidence import LOCK_PYTHON, NATIVE, PYTHON, SLEEP, Part, Place
+from fastfeed.diagnose.judge import judge
+from fastfeed.timeline import Step
+from tests.diagnose.evidences import CALL, evidence, loop_of, producers, trainer
+
+SLEEPS = Place("<module>", "train.py", 12, users=True)
+PYTHONS = {PYTHON: 0.95, LOCK_PYTHON: 0.05}
+
+
+def beside(function: str, *, made: float = 0.0) -> tuple[Part, ...]:
+    """The loop's lines: what makes its input, the call of the step, and a sleep in a function of that name."""
+    inner = Place(function, "train.py", 3, users=True)
+    asleep = Part("host", SLEEPS, 0.8 - made, {SLEEP: 0.75, LOCK_PYTHON: 0.25}, inner=inner)
+    input_ = (Part("input", CALL, made, {NATIVE: 1.0}),) if made else ()
+    return (*input_, Part("step", CALL, 0.2), asleep)
+
+
+def fought_for(function: str) -> Diagnosis:
+    """A call of 5 ms, and 20 ms asleep, after which the producers have the lock; 15 ms where they are at rest."""
+    loop = loop_of([0.0] * 200, 5.0, gap_ms=20.0, waits="modelled", kind="session")
+    begin_s = loop.steps[-1].end_s + 0.020
+    loop.steps += [Step(begin_s + n * 0.020, begin_s + n * 0.020 + 0.005, 0.0, free=True) for n in range(12)]
+    tasks = (trainer({SLEEP: 0.6, LOCK_PYTHON: 0.3, NATIVE: 0.1}), *producers(2, PYTHONS))
+    return judge(evidence(loop, tasks, parts=beside(function), gil_late_s=5e-3))
+
+
+@pytest.mark.parametrize(
+    ("function", "verdict", "step_s", "free"),
+    [("<module>", "input.gil", 0.025, 25 / 20), ("log_to_server", "step.host", 0.005, 1.0)],
+)
+def test_what_sleeps_between_the_calls_is_the_step_unless_it_reports(
+    function: str, verdict: str, step_s: float, free: float
+) -> None:
+    found = fought_for(function)
+    assert found.verdict == verdict
+    assert found.figures is not None
+    assert found.figures.step_s == pytest.approx(step_s, rel=0.02)
+    assert found.speedup_if_input_free == pytest.approx(free, rel=0.05)
+
+
+def test_a_call_of_keras_and_a_sleep_are_one_step() -> None:
+    loop = loop_of([0.0] * 200, 10.0, gap_ms=40.0, waits="none", buffer=0, kind="call")
+    found = judge(evidence(loop, (trainer({NATIVE: 0.5, SLEEP: 0.5}),), parts=beside("device", made=0.4)))
+    assert [cause.code for cause in found.causes] == ["input.serial", "input.cpu"]
+    assert found.figures is not None
+    assert found.figures.step_s == pytest.approx(0.030, rel=0.02)
+    assert found.figures.starvation == pytest.approx(0.4, abs=0.01)
+    (best,) = [one for one in found.recommendations if one.knob == "threads"]
+    assert best.predicted_speedup == pytest.approx(50 / 30, rel=0.05)
+
+
+def test_a_small_conversion_is_not_all_that_threads_take_from_a_serial_loop() -> None:
+    """A session that converts its feed, and whose feed is made on its thread before."""
+    loop = loop_of([0.0] * 200, 20.0, gap_ms=30.0, waits="none", buffer=0, kind="session")
+    parts = (Part("input", CALL, 0.6, {NATIVE: 1.0}), Part("step", CALL, 0.4))
+    found = judge(evidence(loop, (trainer({NATIVE: 0.7, SLEEP: 0.3}, copying=0.08),), parts=parts))
+    shares = {cause.code: cause.share for cause in found.causes}
+    assert shares["input.copy"] == pytest.approx(0.08, abs=0.01)
+    best = next(one for one in found.recommendations if one.knob == "threads")
+    assert best.predicted_speedup > 2

@@ -51,7 +51,7 @@ def _row(name: str, given: argparse.Namespace, *, known: dict[str, Any] | None) 
         row["doubts"] = holds(label, row["truth"])
         if not given.truth_only:
             row["score"] = score(label, row["truth"], row["said"])
-            if label.code == "step.bound":
+            if label.code == "step.bound" and given.pairs:
                 row["score"]["slowed"] = slowed(name, seconds=given.diagnose_seconds, pairs=given.pairs)
     except Failed as error:
         row["failed"] = str(error)

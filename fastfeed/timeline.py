@@ -9,6 +9,8 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+ARRAYS = "arrays in memory, sliced by Keras"  # the note of a loop whose batches nobody has to make
+
 
 class Step(NamedTuple):
     """One step: it began to ask for its input at `begin_s`, of its time until `end_s` it waited for `wait_s`, and it

@@ -15,8 +15,6 @@ from fastfeed.diagnose.evidence import (
     DISK,
     FRAMEWORK,
     LOCK_PYTHON,
-    NATIVE,
-    PYTHON,
     RUNNABLE,
     TRAINER,
     Evidence,
@@ -24,11 +22,9 @@ from fastfeed.diagnose.evidence import (
 )
 from fastfeed.diagnose.figures import Rows
 from fastfeed.diagnose.makers import Makers
+from fastfeed.diagnose.overhead import between, host_share
 
 TAIL = 0.8  # of the waiting in a tenth of the steps: a heavy tail
-SHORT_S = 0.05  # a step that is all overhead is no longer than that
-EAGER = 0.25  # of a step, in bytecode: no step that computes has so much
-SPREAD = 5.0  # places: an eager step has dozens, one that computes has a few
 OUTRANKS = 0.1  # of the time: less, and what is no wait for input does not come before a step that has nearly all of it
 STARVED = 0.25  # of the time: what there is to gain for sure comes before a step that seems to be all overhead
 INTERVALS, EVEN = 3, 0.25  # intervals between pauses, and how far they spread, that are no chance
@@ -66,7 +62,7 @@ def causes_of(evidence: Evidence, rows: Rows, *, makers: Makers | None) -> tuple
     if losses.host >= signals.LEAST:
         found.append(Cause("step.host", losses.host, shown.host(evidence, rows)))
     # What a step is made of is inferred, that it has no input is measured.
-    second = rows.starvation >= STARVED and losses.host > _between(evidence, rows)
+    second = rows.starvation >= STARVED and losses.host > between(evidence, rows)
     found.sort(key=lambda cause: (second and cause.code == "step.host", -cause.share))
     starved = rows.starvation >= signals.LEAST
     theirs = [one for one in found if one.share >= OUTRANKS or (starved and one.code.startswith("input."))]
@@ -140,7 +136,7 @@ def losses_of(evidence: Evidence, rows: Rows, *, makers: Makers | None) -> Losse
         tail=tail,
         boundary=rows.share(rows.boundary),
         pause=rows.share(rows.pause) - unnamed,
-        host=_host_share(evidence, rows, trainer=trainer),
+        host=host_share(evidence, rows, trainer=trainer),
         lock=max(lock, unnamed) if fought else lock,
         converted=rows.share(rows.converted),
         copies=signals.converted(evidence) >= signals.LEAST or prepared[1] >= signals.CONVERTS,
@@ -202,39 +198,6 @@ def _tail(rows: Rows, makers: Makers | None) -> float:
     # While the loop waits somebody is at work, who may be all that is seen of them.
     idle = not makers.known or 1 - makers.active >= IDLE * (1 - rows.share(rows.wait))
     return rows.share(rows.wait) if heavy and idle else 0.0
-
-
-def _host_share(evidence: Evidence, rows: Rows, *, trainer: Task | None) -> float:
-    """The loop's own Python: what lies beside the step, and a step that is bytecode rather than computing."""
-    inside, between = rows.share(rows.inside), _between(evidence, rows)
-    if trainer is None or not trainer.busy:
-        return min(between, rows.share(rows.host) + inside)
-    seconds = max(1e-9, evidence.end_s - evidence.start_s)
-    # Without what it does to convert what it is fed.
-    left = max(0.0, 1.0 - rows.share(rows.converted) / max(1e-9, trainer.share(PYTHON, NATIVE)))
-    python, own_native = left * trainer.share(PYTHON), left * trainer.share(NATIVE)
-    pools = sum(t.cpu_s for t in evidence.tasks if t.role == FRAMEWORK) / seconds
-    native = pools + own_native
-    made = sum(part.share * part.busy.get(PYTHON, 0.0) for part in evidence.parts if part.kind == "input")
-    own = max(0.0, python - made)
-    computes = max(0.0, native - made)
-    overhead = own if own > computes and own >= 0.5 * inside else 0.0
-    on_core = own + max(0.0, own_native - made)
-    short = float(np.median(rows.inside)) < SHORT_S
-    if (short or own >= EAGER * inside) and pools < 0.2 * on_core and on_core >= 0.7 * inside:
-        # One long call of native code is a step; many short ones, from everywhere, are what it takes to call them.
-        # A long step is made of such calls only where they come from twice as many places, and leave pools idle.
-        scattered = signals.spread_of(trainer) >= (SPREAD if short else 2 * SPREAD)
-        overhead = max(overhead, on_core if scattered and (short or pools < 0.05 * on_core) else 0.0)
-    return min(1.0 - rows.starvation, max(between, overhead))
-
-
-def _between(evidence: Evidence, rows: Rows) -> float:
-    """What lies beside the step, by its time or by its lines. What is mostly bytecode is no model: all of it is the
-    loop's own."""
-    pythons = [(part.share, part.busy.get(PYTHON, 0.0)) for part in evidence.parts if part.kind == "host"]
-    lines = sum(share * (1.0 if python >= signals.BYTECODE else python) for share, python in pythons)
-    return max(rows.share(rows.host), lines)
 
 
 def _of_input(evidence: Evidence, losses: Losses, *, makers: Makers) -> list[Cause]:

@@ -10,6 +10,7 @@ from fastfeed.diagnose import signals
 from fastfeed.diagnose.diagnosis import Cause, Recommendation
 from fastfeed.diagnose.evidence import DISK, LOCK, PRODUCER, PYTHON, TRAINER
 from fastfeed.diagnose.facts import Facts, profile_of
+from fastfeed.diagnose.makers import Makers
 from fastfeed.model import SPREAD_ALONE, Prediction, Producers, Profile, predict
 
 CANDIDATES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
@@ -33,11 +34,12 @@ def _more_producers(cause: Cause, facts: Facts) -> list[Recommendation]:
         speedup = min(_gone(prepared), facts.most / facts.now)
         return [_gain(PREPARE, ("threads", str(facts.evidence.threads)), speedup=speedup, spread=UNSURE)]
     full = facts.evidence.machine.own_cpu >= signals.FULL * facts.evidence.machine.cores
-    if makers is None or not makers.known or (makers.where == "native" and full):
+    if makers is None or not makers.known or (makers.where == "native" and (full or signals.at_hand(facts.evidence))):
         return []
     python = makers.python >= max(makers.native, makers.waiting)
     held = cause.code == "input.gil" or (cause.code == "input.serial" and python)
-    processes = held or makers.where == "processes"
+    loaded = makers.where == "trainer" and signals.loaded(facts.evidence)
+    processes = held or loaded or makers.where == "processes"
     same = makers.where == ("processes" if processes else "threads")
     profile = profile_of(facts, kept=same and makers.count > 1)
     if held and makers.where == "threads" and makers.count > 1:
@@ -54,26 +56,28 @@ def _more_producers(cause: Cause, facts: Facts) -> list[Recommendation]:
     count = next(n for n in sizes if found[n].rate >= ENOUGH * best)
     if found[count].rate < WORTH * now or (same and count <= makers.count):
         return []
-    knob = "processes" if processes else "threads"
-    if makers.where == "native":
-        knob, change = (
-            "num_parallel_calls",
-            "let tf.data work in parallel: num_parallel_calls=tf.data.AUTOTUNE, prefetch",
-        )
-    elif makers.in_framework and not processes:
-        knob, change = "num_parallel_calls", f"num_parallel_calls {makers.count} -> {count}"
-    elif makers.where == "trainer" or (held and makers.where == "threads"):
-        more = "threads, ahead of the step" if knob == "threads" else "worker processes"
-        one = "thread, ahead of the step" if knob == "threads" else "worker process"
-        change = f"make the batches in {count} {more if count > 1 else one}"
-    else:
-        change = f"{knob} {makers.count} -> {count}"
+    knob, change = _named(facts, makers, count=count, processes=processes, ahead=makers.where == "trainer" or held)
     why = _limits(found, count, now=now)
     if held and makers.where != "processes":
         why = f"threads cannot help: {makers.python:.0%} of the work holds the interpreter lock, or waits for it. {why}"
     if makers.share(LOCK) >= 0.3:
         why += "; only if they stop waiting for a lock of their own"
     return [_gain(change, (knob, str(count)), speedup=found[count].rate / now, spread=SPREAD_ALONE, why=why)]
+
+
+def _named(facts: Facts, makers: Makers, *, count: int, processes: bool, ahead: bool) -> tuple[str, str]:
+    """The knob for so many producers, and the change in words; `ahead`: until now none worked ahead of the step."""
+    knob = "processes" if processes else "threads"
+    if makers.where == "native":
+        return "num_parallel_calls", "let tf.data work in parallel: num_parallel_calls=tf.data.AUTOTUNE, prefetch"
+    if makers.where == "threads" and not processes and (makers.in_framework or signals.mapped(facts.evidence)):
+        return "num_parallel_calls", f"num_parallel_calls {makers.count} -> {count}"
+    if not ahead or makers.where == "processes":
+        return knob, f"{knob} {makers.count} -> {count}"
+    more = "threads, ahead of the step" if knob == "threads" else "worker processes"
+    one = "thread, ahead of the step" if knob == "threads" else "worker process"
+    workers = f" (num_workers={count})" if signals.loaded(facts.evidence) else ""
+    return knob, f"make the batches in {count} {more if count > 1 else one}{workers}"
 
 
 def _unfought(profile: Profile) -> Profile:
@@ -140,7 +144,7 @@ def _cpu(cause: Cause, facts: Facts) -> list[Recommendation]:
         speedup=_lighter(facts, 0.5),
         spread=UNSURE,
     )
-    return _more_producers(cause, facts) or [half]
+    return _more_producers(cause, facts) or ([] if signals.at_hand(facts.evidence) else [half])
 
 
 def _copy(cause: Cause, facts: Facts) -> list[Recommendation]:
@@ -236,6 +240,12 @@ def _host(cause: Cause, facts: Facts) -> list[Recommendation]:
         change = f"{MANY} steps in a call: steps_per_execution={MANY}; or larger batches"
         gone = (1 - 1 / MANY) * cause.share
         return [_gain(change, ("steps_per_execution", str(MANY)), speedup=_gone(gone), spread=UNKNOWN)]
+    if loop is not None and loop.kind == "session":
+        change = (
+            f"batches {MANY} times as large (the gain is in records a second): small or large, a call costs the same"
+        )
+        gone = (1 - 1 / MANY) * cause.share
+        return [_gain(change, ("batch_size", f"{MANY}x"), speedup=_gone(gone), spread=UNKNOWN)]
     change = "one call for the whole step (tf.function, jax.jit, torch.compile), or larger batches"
     now = facts.rows.seconds / max(1, facts.figures.steps)
     speedup = now / (max(0.0, 1 - cause.share) * now + CALL_S)

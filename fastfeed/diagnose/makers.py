@@ -90,7 +90,8 @@ def makers_of(evidence: Evidence) -> Makers | None:
     if tasks:
         own = next((task.pid for task in evidence.tasks if task.role == TRAINER), None)
         return _producers(tasks, own=own)
-    native = _native(evidence)
+    # The framework's threads make nothing between the steps: they take them.
+    native = _native(evidence) if loop is None or loop.waits != "none" else None
     own = loop is not None and loop.kind in ("watch", "sampled", "call", "runner")
     return _trainer(evidence, made) if made and own else native
 

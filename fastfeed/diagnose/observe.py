@@ -49,7 +49,7 @@ class Watcher:
         self._sampler.ours, self._sampler.deaths = context.ours, context.deaths
         context.contended = self._contended
         self._sampler.start()
-        self._sampler.begin()
+        self._sampler.begin(asking=False)
         self._search = Unseen(context, self._seek, name="the search for a loop")
         self._search.start()
 

@@ -21,6 +21,7 @@ from fastfeed.diagnose.evidence import (
     Task,
 )
 from fastfeed.diagnose.makers import FAULT_S, Makers, feeders_of
+from fastfeed.timeline import ARRAYS
 
 MOST = 0.98  # of a step, at most, are conversions of what it is fed
 LEAST = 0.05  # share of the time from which a loss counts: a feed is input-bound from 5 % starvation
@@ -34,6 +35,7 @@ PICKLES = 0.25
 STANDING = 0.2  # of their time, at work: less, and they stand before a full buffer
 HANDS_OVER = 0.5  # share of the training thread's waits in which it reads what is there
 WORKS = (PYTHON, NATIVE, RUNNABLE, LOCK_PYTHON)
+SOME = 0.1  # of the numbers that a step is fed
 WIDE = ("float64", "object")  # dtypes that no accelerator wants
 HANDED = ("queue", "torch", "runner", "watch")  # loops that get their batches from a call that is timed
 PREPARES = re.compile(
@@ -50,6 +52,7 @@ BYTECODE = 0.35  # of a line's time, in bytecode that is seen, for it to be all 
 NUMBER_S = 2e-8  # for a number in a list to become one in an array, at least
 READS_LISTS = 0.3  # of the time that this takes, as the lists' lengths say
 ASLEEP = 0.5  # of a line's time: the rest it waits for the lock, or a core, to go on
+MAPS = re.compile(r"^tf\.data: (?!.*FlatMap).*\b(Map|ParallelMap|MapAndBatch)\b")  # a generator comes in a FlatMap
 BITS = re.compile(r"\d+$")  # of a dtype
 MUCH = 0.15  # of a step on the cores
 COMPUTES = 0.5  # cores that a step takes, at least, if it computes there
@@ -162,20 +165,46 @@ def handed_over(evidence: Evidence, makers: Makers) -> float:
     return sum(part.share * sum(part.busy.get(state, 0.0) for state in WORKS) for part in made) / total
 
 
+def at_hand(evidence: Evidence) -> bool:
+    """Whether all batches are slices of arrays in memory, which nobody has to make."""
+    return evidence.loop is not None and evidence.loop.note.startswith(ARRAYS)
+
+
+def loaded(evidence: Evidence) -> bool:
+    """Whether it is a DataLoader that gives the batches: its workers are processes."""
+    return evidence.loop is not None and evidence.loop.kind == "torch"
+
+
+def mapped(evidence: Evidence) -> bool:
+    """Whether it is a map of tf.data's that calls the user's function."""
+    loop = evidence.loop
+    return loop is not None and any(map(MAPS.search, (loop.name, loop.note)))
+
+
 def converted(evidence: Evidence) -> float:
     """Share of the time in which the training thread converts what a session is fed, before the step begins."""
     loop = evidence.loop
     trainer = next((task for task in evidence.tasks if task.role == TRAINER), None)
     if loop is None or trainer is None or loop.kind != "session":
         return 0.0
-    lists = [leaf for leaf in loop.leaves if leaf.kind in ("list", "tuple")]
-    if not lists and not any(leaf.dtype in WIDE for leaf in loop.leaves):
-        return trainer.copying
+    # What the thread does besides, it does before: in what makes the batch.
+    others = [part for part in evidence.parts if part.kind != "step"]
+    python, native = (
+        max(0.0, trainer.share(state) - sum(part.share * part.busy.get(state, 0.0) for part in others))
+        for state in (PYTHON, NATIVE)
+    )
+    copying = max(0.0, trainer.copying - sum(part.share * part.copying for part in others))
+    copying = min(1.0, copying / max(1e-9, 1.0 - sum(part.share for part in others)))
     # Numbers in lists are read one by one, the lock held: a sample gets it when that is over, or at the next call.
+    lists = [leaf for leaf in loop.leaves if leaf.kind in ("list", "tuple")]
     numbers = sum(math.prod(leaf.shape) for leaf in lists if min(leaf.shape, default=0) > 0)
     per_s = (len(loop.steps) - 1) / max(1e-9, loop.steps[-1].begin_s - loop.steps[0].begin_s) if loop.steps else 0.0
-    mostly = bool(lists) and (trainer.copying >= CONVERTS or numbers * NUMBER_S * per_s >= READS_LISTS)
-    return trainer.share(NATIVE) + trainer.share(PYTHON) * (1.0 if mostly else trainer.copying)
+    read = numbers * NUMBER_S * per_s
+    wide = sum(math.prod(leaf.shape) for leaf in loop.leaves if leaf.dtype in WIDE and leaf not in lists)
+    if read < LEAST and wide <= SOME * sum(math.prod(leaf.shape) for leaf in loop.leaves):
+        return copying * (1.0 - sum(part.share for part in others))
+    mostly = read >= READS_LISTS or (read >= LEAST and copying >= CONVERTS)
+    return native + python * (1.0 if mostly else copying)
 
 
 def given_back(evidence: Evidence, *, waits: bool) -> float:

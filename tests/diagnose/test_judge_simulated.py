@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from fastfeed.diagnose.diagnosis import Diagnosis
-from fastfeed.diagnose.evidence import LOCK_PYTHON, NATIVE, PYTHON, SLEEP, Part, Place
+from fastfeed.diagnose.evidence import LOCK, LOCK_PYTHON, NATIVE, PYTHON, SLEEP, Part, Place
 from fastfeed.diagnose.judge import judge
-from fastfeed.timeline import Step
+from fastfeed.timeline import Leaf, Step
 from tests.diagnose.evidences import CALL, evidence, loop_of, producers, trainer
 
 SLEEPS = Place("<module>", "train.py", 12, users=True)
@@ -65,3 +65,26 @@ def test_a_small_conversion_is_not_all_that_threads_take_from_a_serial_loop() ->
     assert shares["input.copy"] == pytest.approx(0.08, abs=0.01)
     best = next(one for one in found.recommendations if one.knob == "threads")
     assert best.predicted_speedup > 2
+
+
+def test_what_makes_the_batch_is_no_conversion_of_the_feed() -> None:
+    """Lists become an array on the loop's thread, before a session that is given the array and a short list."""
+    loop = loop_of([0.0] * 200, 7.0, gap_ms=18.0, waits="none", buffer=0, kind="session")
+    loop.leaves = (
+        Leaf("feed['x:0']", "float64", (96, 4000), "numpy.ndarray"),
+        Leaf("feed['y:0']", "float64", (96, 1), "list"),
+    )
+    parts = Part("input", CALL, 0.7, {PYTHON: 1.0}, copying=1.0), Part("step", SLEEPS, 0.3, {LOCK: 0.8, PYTHON: 0.2})
+    found = judge(evidence(loop, (trainer({PYTHON: 0.76, LOCK: 0.24}, copying=0.7),), parts=parts))
+    assert found.figures is not None
+    assert found.figures.starvation == pytest.approx(18 / 25, abs=0.02)
+    assert found.speedup_if_input_free == pytest.approx(25 / 7, rel=0.05)
+
+
+def test_a_few_wide_numbers_are_not_what_a_session_converts() -> None:
+    loop = loop_of([0.0] * 200, 20.0, waits="none", buffer=0, kind="session")
+    loop.leaves = (
+        Leaf("feed['x:0']", "float32", (96, 4000), "numpy.ndarray"),
+        Leaf("feed['y:0']", "float64", (96, 1), "numpy.ndarray"),
+    )
+    assert judge(evidence(loop, (trainer({NATIVE: 0.9, LOCK: 0.1}),))).verdict == "step.bound"

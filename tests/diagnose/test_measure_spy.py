@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
 import threading
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from fastfeed.diagnose import evidence as ev
 from fastfeed.diagnose.evidence import Place, Task
-from fastfeed.diagnose.measure import family, machine, names, spy, spy_helper
-from fastfeed.diagnose.measure.children import ChildLog, with_buffers, working, works
+from fastfeed.diagnose.measure import family, machine, names, procfs, spy, spy_helper
+from fastfeed.diagnose.measure.children import BURNS_S, ChildLog, Children, with_buffers, working, works
 from fastfeed.diagnose.measure.places import Places
-from fastfeed.diagnose.measure.procfs import Counters
+from fastfeed.diagnose.measure.procfs import Counters, Reader
+from fastfeed.diagnose.measure.sampler import SELDOM, Sampler
 from fastfeed.diagnose.measure.spy import Spy, Stack, Stacks, reason
 from fastfeed.diagnose.measure.tasks import role_of, settled
 from fastfeed.diagnose.measure.threads import ThreadLog
+from tests.dying import until
 
 RAW = f"""thread (12): MainThread;<module> ({__file__}:3);decode ({__file__}:5) 7
 thread (0x0D): QueueFeederThread;wait (/usr/lib/python3/threading.py:327) 3
@@ -73,6 +77,16 @@ def test_the_helper_tells_of_failures() -> None:
     assert "nowhere" in told["error"]
 
 
+def test_py_spy_is_not_asked_before_it_is_wanted() -> None:
+    """What it takes while a script starts it would not have for what is watched."""
+    with Sampler(program="/nowhere/py-spy") as sampler:
+        sampler.begin(asking=False)
+        until(lambda: sampler.samples >= 3 * SELDOM, "samples")
+        assert not [text for text in sampler.missing if "py-spy could not" in text]
+        sampler.begin()
+        until(lambda: any("py-spy could not" in text for text in sampler.missing), "its answer")
+
+
 @pytest.mark.parametrize(
     ("code", "told"),
     [
@@ -99,6 +113,55 @@ def test_a_child_that_waits_for_work() -> None:
     assert found[ev.EMPTY] == 30
     assert found[ev.SLEEP] == 20
     assert with_buffers(Counter({ev.SLEEP: 3}), Counter(), cpu=0.0) == {ev.SLEEP: 3}
+
+
+def test_who_ended_before_the_beginning_and_is_awaited_after_it() -> None:
+    """Its seconds are of before."""
+    burn = "import sys, time\nwhile time.process_time() < 0.3: pass\nprint(flush=True)\nsys.stdin.read()"
+    command = [sys.executable, "-S", "-c", burn]
+    children = Children(Reader())
+    with (
+        contextlib.closing(children),
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child,
+    ):
+        assert child.stdin is not None
+        assert child.stdout is not None
+        child.stdout.readline()
+        children.find(0.0)
+        child.stdin.close()
+        until(lambda: procfs.state_char(procfs.text_of(f"/proc/{child.pid}/stat").encode()) == "Z", "its end")
+        children.begin()
+        child.wait()
+        children.find(1.0)
+        assert children.lost_s() < 0.2
+
+
+@pytest.mark.parametrize(
+    ("line", "burns"), [("sum(range(1000))", True), ("print(sum(range(1000)), flush=True)", False)]
+)
+def test_who_takes_a_core_and_tells_nobody_anything_makes_no_batches(line: str, burns: bool) -> None:
+    """Whoever has started it: its seconds are those of others."""
+    begins = f"import sys\nprint(flush=True)\nwhile True: {line}"
+    command = [sys.executable, "-S", "-c", begins]
+    children = Children(Reader())
+    with contextlib.closing(children), subprocess.Popen(command, stdout=subprocess.PIPE) as child:
+        try:
+            assert child.stdout is not None
+            child.stdout.readline()
+            threading.Thread(target=child.stdout.read).start()
+            children.begin()
+            log = children.logs[child.pid]
+
+            def busy() -> bool:
+                children.find(0.01)
+                return log.total().cpu_s > BURNS_S
+
+            until(busy, "some time on a core")
+            assert log.burns == burns
+            (made,) = children.tasks(Spy(Places(), program=""), Places())
+            assert (made.role == ev.FOREIGN) == burns
+        finally:
+            child.kill()
 
 
 def test_a_thread_that_hands_over_is_not_the_one_that_makes() -> None:
@@ -166,6 +229,26 @@ def test_a_heartbeat_is_no_producer(logs: dict[int, ThreadLog]) -> None:
     full = task("full", 2, MINE, busy={ev.FULL: 1.0})
     assert settled([trainer, full], logs)[1].role == ev.PRODUCER
     assert settled([waiting, still], logs)[1].role == ev.PRODUCER, "it may be the producer that hangs"
+
+
+@pytest.mark.parametrize(
+    ("function", "file"),
+    [
+        ("Future.result", "concurrent/futures/_base.py"),
+        ("get", "multiprocessing/pool.py"),
+        ("next", "multiprocess/pool.py"),
+    ],
+)
+def test_who_collects_what_a_pool_makes_is_no_producer(logs: dict[int, ThreadLog], function: str, file: str) -> None:
+    asks, puts = Place(function, file, 9, False), Place("put", "queue.py", 9, False)
+    makes = task("ThreadPoolExecutor-0_0", 1, MINE)
+    collects = task("loader", 2, MINE, busy={ev.LOCK: 0.5, ev.FULL: 0.5})
+    collects = replace(collects, stacks={(MINE, asks): 40, (MINE, puts): 50, (MINE,): 10})
+    assert [t.role for t in settled([makes, collects], logs)] == [ev.PRODUCER, ev.FEEDER]
+    works = replace(collects, stacks={(MINE, asks): 10, (MINE, puts): 50, (MINE,): 40})
+    assert settled([makes, replace(works, tid=1)], logs)[1].role == ev.PRODUCER
+    alone = replace(collects, tid=1)
+    assert settled([alone], logs)[0].role == ev.PRODUCER, "there is nobody else"
 
 
 def test_other_processes() -> None:

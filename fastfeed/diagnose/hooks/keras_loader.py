@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from fastfeed.passing import leaves
-from fastfeed.timeline import Leaf
+from fastfeed.timeline import ARRAYS, Leaf
 
 Facts = tuple[tuple[Leaf, ...], int | None, str]
 
@@ -22,7 +22,7 @@ def facts(adapter: Any) -> Facts:
         dataset = adapter._dataset
         return leaves_of_spec(dataset.element_spec), *pipeline(dataset)
     if kind == "ArrayDataAdapter":
-        return (), None, "arrays in memory, sliced by Keras"
+        return (), None, ARRAYS
     if kind == "TorchDataLoaderAdapter":
         loader = adapter._dataloader
         ahead = loader.num_workers * (loader.prefetch_factor or 0)

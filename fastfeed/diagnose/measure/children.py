@@ -14,6 +14,7 @@ from fastfeed.diagnose.measure.places import Places
 from fastfeed.diagnose.measure.procfs import Counters, Reader, ThreadFiles
 from fastfeed.diagnose.measure.spy import Spy, Stack, Stacks
 
+BURNS, BURNS_S = 0.2, 0.3  # of a core, and seconds on one: more than a start takes
 SAMPLED = 4  # threads of a child that are looked at often
 BUSY = 0.05  # of a core: a child that is no Python but uses so much makes data, too
 Waits = Counter[str]
@@ -30,6 +31,7 @@ class ChildLog:
         self.waits: dict[int, Waits] = {}
         self.wall_s = 0.0
         self.exit = ""
+        self._silence = family.Silence(kin.pid)
         self._targets: dict[int, str] = {}
 
     def begin(self) -> None:
@@ -37,6 +39,7 @@ class ChildLog:
         self.first = dict(self.counters)
         self.waits = {tid: Counter() for tid in self.files}
         self.wall_s = 0.0
+        self._silence = family.Silence(self.kin.pid)
 
     def find(self, reader: Reader, passed_s: float, *, fully: bool = True) -> None:
         """Looks for its threads, and at their counters (`fully`: at those, too, that cost more)."""
@@ -107,6 +110,12 @@ class ChildLog:
             found = found.plus(self.used(tid))
         return found
 
+    @property
+    def burns(self) -> bool:
+        """Whether it takes a core and makes nothing: it is no part of the training, whoever has started it."""
+        used_s = self.total().cpu_s
+        return not self.exit and used_s > max(BURNS_S, BURNS * self.wall_s) and self._silence.holds()
+
 
 class Children:
     """All child processes that may make data."""
@@ -119,8 +128,9 @@ class Children:
     def begin(self) -> None:
         """Counters from here on; those that have ended are forgotten."""
         self.find(0.0)
+        awaited = [log for pid, log in self.logs.items() if log.exit and os.path.exists(f"/proc/{pid}")]
         self.logs = {pid: log for pid, log in self.logs.items() if not log.exit}
-        self._reaped_before_s = self._reaped_s
+        self._reaped_before_s = self._reaped_s + sum(used.cpu_s for log in awaited for used in log.counters.values())
         for log in self.logs.values():
             log.begin()
 
@@ -192,7 +202,8 @@ def task_of(log: ChildLog, spy: Spy, *, places: Places, alike: float = 1.0) -> T
             busy[state] += share / len(workers)
     total = log.total()
     copying, pickling = works(seen)
-    role = ev.PRODUCER if log.kin.python or total.cpu_s > BUSY * wall_s else ev.FOREIGN
+    makes = log.kin.python or total.cpu_s > BUSY * wall_s
+    role = ev.PRODUCER if makes and not log.burns else ev.FOREIGN
     name, pid = f"{log.name} (process {log.kin.pid})", log.kin.pid
     return Task(
         *(name, pid, pid, role, log.wall_s),

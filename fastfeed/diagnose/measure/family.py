@@ -63,6 +63,32 @@ def _is_python(pid: int) -> bool:
         return False
 
 
+class Silence:
+    """Whether a process has told nobody anything since it was looked at first: it wrote nothing and has neither a
+    socket nor memory that it shares, so that no batch can have come from it."""
+
+    def __init__(self, pid: int) -> None:
+        self._pid, self._written = pid, _written(pid)
+
+    def holds(self) -> bool:
+        """Until now."""
+        if not self._written or _written(self._pid) != self._written:
+            return False
+        return not _sockets(self._pid) and "rw-s" not in procfs.text_of(f"/proc/{self._pid}/maps")
+
+
+def _written(pid: int) -> str:
+    lines = procfs.text_of(f"/proc/{pid}/io").splitlines()
+    return next((line for line in lines if line.startswith("wchar")), "")
+
+
+def _sockets(pid: int) -> bool:
+    try:
+        return any(procfs.target_of(pid, int(fd)) == "socket" for fd in os.listdir(f"/proc/{pid}/fd") if int(fd) > 2)
+    except OSError:
+        return True
+
+
 def exit_of(stat: bytes, pid: int) -> str:
     """How a process ended, as a zombie's stat or multiprocessing says it; "gone" where nobody does."""
     fields = stat.rpartition(b")")[2].split()

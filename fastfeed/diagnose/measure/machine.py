@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
 import psutil
@@ -87,15 +87,23 @@ class MachineLog:
         self._first = totals()
         self._processes = processes()
 
-    def machine(self, used: Iterable[tuple[float, float]], *, own: Collection[int], gpus: tuple[Gpu, ...]) -> Machine:
+    def machine(
+        self,
+        used: Iterable[tuple[float, float]],
+        *,
+        own: Collection[int],
+        gpus: tuple[Gpu, ...],
+        names: Mapping[int, str],
+    ) -> Machine:
         """Since the beginning. `used`: (CPU, queue) seconds of each of the script's threads; `own`: processes of the
-        script and ours."""
+        script and ours; `names`: of others, as the script calls them."""
         last = totals()
         wall_s = max(last.now_s - self._first.now_s, 1e-9)
         per_s = [(b - a) / wall_s for a, b in zip(self._first, last, strict=True)]
         spent = list(used)
         own_cpu = sum(cpu_s for cpu_s, _ in spent) / wall_s
         memory = psutil.virtual_memory()
+        found = {pid: (names.get(pid, name), cpu_s) for pid, (name, cpu_s) in processes().items()}
         return Machine(
             *(cores(), own_cpu, max(per_s[1] - own_cpu, 0.0), per_s[2]),
             runnable=own_cpu + sum(queued_s for _, queued_s in spent) / wall_s,
@@ -106,5 +114,5 @@ class MachineLog:
             memory_free_nbytes=free_memory_nbytes(),
             swap_nbytes_s=per_s[6],
             gpus=gpus,
-            noisy=noisy(self._processes, processes(), own=own, wall_s=wall_s),
+            noisy=noisy(self._processes, found, own=own, wall_s=wall_s),
         )

@@ -32,7 +32,7 @@ from fastfeed.diagnose.signals import FULL
 from fastfeed.timeline import Loop, Timeline
 
 NAP_S, LONGEST_NAP_S = 0.02, 0.25
-SHARE = 0.005  # of a core, for samples
+SHARE = 0.006  # of a core, for samples
 MADE = 0.2  # of a core: producers that take less keep nobody from it
 SELDOM = 8  # samples between looks at what changes slowly
 FIND_S = 1.0  # between looks for new threads and children, at least
@@ -93,18 +93,21 @@ class Sampler:
         self._threads.close()
         self._children.close()
 
-    def begin(self) -> None:
-        """Forgets what was seen until now."""
+    def begin(self, *, asking: bool = True) -> None:
+        """Forgets what was seen until now. `asking`: py-spy, from here on: while a script starts it has little to tell,
+        and would use up what it may take."""
         with self._mutex:
             self._threads.loop = self.loop
+            # With the threads' seconds: to look for processes takes some.
+            self._used_before_s, self._process_before_s = self._used_s, time.process_time()
             self._threads.begin()
             self._children.begin()
-            self._spy.begin()
+            if asking:
+                self._spy.begin()
             self._machine.begin()
             self._gpus.begin()
             self._late.clear()
             self._found_s = time.perf_counter()
-            self._used_before_s, self._process_before_s = self._used_s, time.process_time()
 
     def tasks(self) -> tuple[Task, ...]:
         """The threads of this process, its native pools as one, and its child processes."""
@@ -133,9 +136,11 @@ class Sampler:
         with self._mutex:
             used = [log.last.since(log.first)[:2] for log in self._threads.logs.values()]
             used += [(self._lost_s() + self._children.lost_s(), 0.0)]
-            used += [log.total()[:2] for log in self._children.logs.values()]
-            own = {os.getpid(), *self._children.logs}
-            return self._machine.machine(used, own=own, gpus=self._gpus.gpus())
+            ours = [log for log in self._children.logs.values() if not log.burns]
+            used += [log.total()[:2] for log in ours]
+            own = {os.getpid(), *(log.kin.pid for log in ours)}
+            names = {pid: log.name for pid, log in self._children.logs.items()}
+            return self._machine.machine(used, own=own, gpus=self._gpus.gpus(), names=names)
 
     def lock(self) -> tuple[float | None, float | None]:
         """By how much the sampler got the interpreter lock too late: the median and the 90 % quantile."""
@@ -150,7 +155,8 @@ class Sampler:
             logs = [log for log in self._threads.logs.values() if log.wall_s]
             own = {log.tid: log.last.since(log.first).cpu_s / log.wall_s for log in logs}
             made = sum(own[log.tid] for log in logs if log.ident and log.ident != self.loop)
-            children = [log.total().cpu_s / log.wall_s for log in self._children.logs.values() if log.wall_s]
+            logs_of_children = [log for log in self._children.logs.values() if log.wall_s and not log.burns]
+            children = [log.total().cpu_s / log.wall_s for log in logs_of_children]
             return made + sum(children) >= MADE and sum(own.values()) + sum(children) >= FULL * cores()
 
     def pools(self) -> Mapping[str, int]:

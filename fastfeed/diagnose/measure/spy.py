@@ -10,7 +10,7 @@ import shutil
 import subprocess
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,10 +20,10 @@ from fastfeed.diagnose.measure.places import Places, without_start
 
 RATE = 50  # samples a second: starting costs as much as 100 of them
 WINDOW_S = 1  # whole seconds
-SHARE = 0.005  # of a core
+SHARE = 0.004  # of a core
 CHILDREN = 4  # that it looks at
 PYTHON_FRAME = re.compile(r"^(?P<function>.*) \((?P<file>.*):(?P<line>\d+)\)$")
-THREAD = re.compile(r"^thread \((?P<tid>0x[0-9A-Fa-f]+|\d+)\)")
+THREAD = re.compile(r"^thread \((0x[0-9A-Fa-f]+|\d+)\)", re.MULTILINE)
 PTRACE = "/proc/sys/kernel/yama/ptrace_scope"
 
 
@@ -38,19 +38,31 @@ class Stacks:
     """Samples of one process: `seen[tid]` counts stacks of a thread, `looks` is how often was looked."""
 
     def __init__(self) -> None:
-        self.seen: dict[int, Counter[Stack]] = defaultdict(Counter)
         self.looks = 0
         self.error = ""
+        self._seen: dict[int, Counter[Stack]] = defaultdict(Counter)
+        self._unread: list[tuple[str, Places, dict[str, int]]] = []
 
     def add(self, raw: str, places: Places, *, looks: int, pid: int) -> None:
-        """Takes py-spy's folded stacks of a process."""
+        """Takes py-spy's folded stacks of a process; they are read when somebody asks, not while the script trains."""
         self.looks += looks
+        self._unread.append((raw, places, {tid: kernel_number(pid, int(tid, 0)) for tid in set(THREAD.findall(raw))}))
+
+    @property
+    def seen(self) -> dict[int, Counter[Stack]]:
+        """The stacks of each thread."""
+        while self._unread:
+            raw, places, tids = self._unread.pop()
+            self._read(raw, places, tids=tids)
+        return self._seen
+
+    def _read(self, raw: str, places: Places, *, tids: Mapping[str, int]) -> None:
         for line in raw.splitlines():
             text, _, count = line.rpartition(" ")
             thread, *frames = text.split(";")
             known = THREAD.match(thread)
             if known and count.isdigit():
-                self.seen[kernel_number(pid, int(known["tid"], 0))][_stack(frames, places)] += int(count)
+                self._seen[tids[known[1]]][_stack(frames, places)] += int(count)
 
     def shares(self) -> dict[int, float]:
         """By thread: the share of the looks in which it was seen."""

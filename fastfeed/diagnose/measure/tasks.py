@@ -23,6 +23,8 @@ PLUMBING_NAMES = ("QueueFeederThread", "fastfeed-", "ExecutorManager", "ThreadPo
 LETS_GO = callee.RELEASES | states.SLEEPS | states.SOCKETS | {"acquire", "wait", "result"}  # the interpreter lock
 FREES = 0.5  # of its CPU: a thread of which the kernel has so much waits for memory, where it copies
 ENOUGH_LOOKS = 50  # of py-spy at the lock's holder
+COLLECTS = re.compile(r"(^|/)(concurrent/futures/_base|multiprocess(ing)?/pool)\.py$")
+COLLECTS_NAMES = ("result", "as_completed", "result_iterator", "get", "next")  # what it waits in there
 STILL_PER_S = 0.5  # voluntary switches: who wakes up more seldom makes no batches, or no more
 STILL_CPU = 0.01
 MOST = 0.95  # quantile of how many threads work at once: the rest are moments at which one takes over from another
@@ -223,7 +225,9 @@ def exit_of(log: ThreadLog, deaths: Mapping[int, tuple[str, str]]) -> str:
 
 def settled(found: Sequence[Task], logs: Mapping[int, ThreadLog]) -> list[Task]:
     """The tasks, where threads that run the user's code and never move (heartbeats, a main thread that joins) are
-    FOREIGN: unless nobody moves and the trainer waits, when such a thread may be the producer that hangs."""
+    FOREIGN: unless nobody moves and the trainer waits, when such a thread may be the producer that hangs. One that
+    collects what others make is a FEEDER."""
+    found = _handed_on(found)
     made = [task for task in found if task.role == ev.PRODUCER]
     still = [task for task in made if task.tid in logs and _still(task, logs[task.tid])]
     trainer = next((task for task in found if task.role == ev.TRAINER), None)
@@ -231,6 +235,25 @@ def settled(found: Sequence[Task], logs: Mapping[int, ThreadLog]) -> list[Task]:
     if hangs and not any(task not in still and not task.exit for task in made):
         return list(found)
     return [replace(task, role=ev.FOREIGN) if task in still else task for task in found]
+
+
+def _handed_on(found: Sequence[Task]) -> list[Task]:
+    """The tasks; of several producers those that mostly wait for a pool of others are none."""
+    made = [task for task in found if task.role == ev.PRODUCER]
+    collect = [task for task in made if _collects(task)]
+    if len(collect) == len(made):
+        return list(found)
+    return [replace(task, role=ev.FEEDER) if task in collect else task for task in found]
+
+
+def _collects(task: Task) -> bool:
+    total = sum(task.stacks.values())
+    waits = sum(count for stack, count in task.stacks.items() if any(map(_asks_pool, stack)))
+    return waits > 0.5 * total * (1.0 - task.share(ev.FULL)) and waits > 0
+
+
+def _asks_pool(place: Place) -> bool:
+    return place.function.rpartition(".")[2] in COLLECTS_NAMES and COLLECTS.search(place.file) is not None
 
 
 def _still(task: Task, log: ThreadLog) -> bool:

@@ -184,8 +184,7 @@ class Threads:
         log = self.logs.get(tid)
         if log is None:
             log = self.logs[tid] = ThreadLog(tid, "")
-            log.count(self._reader)
-            log.first = log.last
+            log.count(self._reader)  # all that it has used is of the time that is watched
         if not log.ident:
             log.files.keep()
             log.ident, log.name = ident, self._names.name(ident)

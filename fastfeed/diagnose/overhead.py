@@ -1,0 +1,56 @@
+"""What of a loop's time is overhead: Python between its steps, and steps that are calls and compute next to nothing."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fastfeed.diagnose import signals
+from fastfeed.diagnose.evidence import FRAMEWORK, NATIVE, PYTHON, Evidence, Task
+from fastfeed.diagnose.figures import Rows
+
+SHORT_S = 0.05  # a step that is all overhead is no longer than that
+EAGER = 0.25  # of a step, in bytecode: no step that computes has so much
+# What a call costs that computes next to nothing, at least: it was 0.32 ms of Session.run and 1.6 ms of fit.
+CALLS_S = {"session": 3e-4, "keras": 1e-3}
+MOSTLY = 0.5  # of the time: less, and calls are a price to pay for steps that compute
+SPREAD = 5.0  # places: an eager step has dozens, one that computes has a few
+
+
+def host_share(evidence: Evidence, rows: Rows, *, trainer: Task | None) -> float:
+    """The loop's own Python: what lies beside the step, and a step that is bytecode rather than computing."""
+    inside, beside = rows.share(rows.inside), max(between(evidence, rows), _called(evidence, rows))
+    if trainer is None or not trainer.busy:
+        return min(beside, rows.share(rows.host) + inside)
+    seconds = max(1e-9, evidence.end_s - evidence.start_s)
+    # Without what it does to convert what it is fed.
+    left = max(0.0, 1.0 - rows.share(rows.converted) / max(1e-9, trainer.share(PYTHON, NATIVE)))
+    python, own_native = left * trainer.share(PYTHON), left * trainer.share(NATIVE)
+    pools = sum(t.cpu_s for t in evidence.tasks if t.role == FRAMEWORK) / seconds
+    native = pools + own_native
+    made = sum(part.share * part.busy.get(PYTHON, 0.0) for part in evidence.parts if part.kind == "input")
+    own = max(0.0, python - made)
+    computes = max(0.0, native - made)
+    overhead = own if own > computes and own >= 0.5 * inside else 0.0
+    on_core = own + max(0.0, own_native - made)
+    short = float(np.median(rows.inside)) < SHORT_S
+    if (short or own >= EAGER * inside) and pools < 0.2 * on_core and on_core >= 0.7 * inside:
+        # One long call of native code is a step; many short ones, from everywhere, are what it takes to call them.
+        # A long step is made of such calls only where they come from twice as many places, and leave pools idle.
+        scattered = signals.spread_of(trainer) >= (SPREAD if short else 2 * SPREAD)
+        overhead = max(overhead, on_core if scattered and (short or pools < 0.05 * on_core) else 0.0)
+    return min(1.0 - rows.starvation, max(beside, overhead))
+
+
+def _called(evidence: Evidence, rows: Rows) -> float:
+    """What calls of steps cost which are too small for them, and what lies between these; 0 where they are not."""
+    call_s = CALLS_S.get(evidence.loop.kind, 0.0) if evidence.loop is not None else 0.0
+    found = len(rows.inside) * min(call_s, float(np.median(rows.inside))) / rows.seconds
+    return found + rows.share(rows.host) if found >= MOSTLY else 0.0
+
+
+def between(evidence: Evidence, rows: Rows) -> float:
+    """What lies beside the step, by its time or by its lines. What is mostly bytecode is no model: all of it is the
+    loop's own."""
+    pythons = [(part.share, part.busy.get(PYTHON, 0.0)) for part in evidence.parts if part.kind == "host"]
+    lines = sum(share * (1.0 if python >= signals.BYTECODE else python) for share, python in pythons)
+    return max(rows.share(rows.host), lines)

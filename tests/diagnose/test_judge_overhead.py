@@ -1,0 +1,71 @@
+"""Steps that compute next to nothing, and whose native threads are whose."""
+
+from __future__ import annotations
+
+import pytest
+
+from fastfeed.diagnose.evidence import FRAMEWORK, NATIVE, PYTHON, SLEEP, Part
+from fastfeed.diagnose.judge import judge
+from fastfeed.timeline import ARRAYS
+from tests.diagnose.evidences import CALL, evidence, loop_of, producers, task, trainer
+
+
+@pytest.mark.parametrize(
+    ("kind", "step_ms", "verdict", "knob"),
+    [
+        ("session", 0.4, "step.host", "batch_size"),
+        ("session", 2.0, "step.bound", None),
+        ("keras", 1.6, "step.host", "steps_per_execution"),
+        ("keras", 5.0, "step.bound", None),
+        ("watch", 0.4, "step.bound", None),
+    ],
+)
+def test_calls_that_cost_more_than_what_they_compute(kind: str, step_ms: float, verdict: str, knob: str | None) -> None:
+    """Half of each is native code of the framework, in the thread and in its pools, and nobody can see what for."""
+    loop = loop_of([0.0] * 400, step_ms, kind=kind, waits="none", buffer=None)
+    tasks = (trainer({PYTHON: 0.4, NATIVE: 0.6}), task(FRAMEWORK, {NATIVE: 0.1}, cpu_s=4.0))
+    found = judge(evidence(loop, tasks))
+    assert found.verdict == verdict
+    assert [one.knob for one in found.recommendations] == ([knob] if knob else [])
+
+
+def test_the_threads_of_a_session_that_is_fed_by_hand_make_no_input() -> None:
+    """Its thread waits for a core now and then, which is no loss to producers: there are none."""
+    loop = loop_of([0.0] * 400, 5.0, kind="session", waits="none", buffer=0)
+    tasks = (trainer({NATIVE: 0.7, SLEEP: 0.3}, queued_s=2.0), task(FRAMEWORK, {NATIVE: 0.5}, cpu_s=8.0))
+    found = judge(evidence(loop, tasks))
+    assert found.verdict == "step.bound"
+    assert not found.recommendations
+
+
+@pytest.mark.parametrize(
+    ("pipeline", "knob"),
+    [
+        ("tf.data: Batch < Map < Range", "num_parallel_calls"),
+        ("tf.data: Prefetch < MapAndBatch < Range", "num_parallel_calls"),
+        ("tf.data: Batch < FlatMap < Tensor", "threads"),
+        ("tf.data: Batch < Map < FlatMap < Tensor", "threads"),
+        ("a generator, run by the thread that trains", "threads"),
+    ],
+)
+def test_one_function_that_tf_data_maps_can_run_several_times_at_once(pipeline: str, knob: str) -> None:
+    loop = loop_of([40.0] * 200, kind="keras", note=pipeline)
+    best, *_ = judge(evidence(loop, (trainer(), *producers(1, {SLEEP: 1.0})))).recommendations
+    assert best.knob == knob
+
+
+def test_nobody_has_to_make_what_keras_slices_from_arrays() -> None:
+    loop = loop_of([1.0] * 400, 4.0, kind="keras", buffer=None, note=ARRAYS)
+    tasks = (trainer({PYTHON: 0.3, NATIVE: 0.7}), task(FRAMEWORK, {NATIVE: 0.5}, cpu_s=6.0))
+    found = judge(evidence(loop, tasks))
+    assert found.verdict == "input.cpu"
+    assert not found.recommendations
+
+
+@pytest.mark.parametrize(("kind", "knob"), [("torch", "processes"), ("watch", "threads")])
+def test_a_data_loader_without_workers_is_told_how_many(kind: str, knob: str) -> None:
+    loop = loop_of([40.0] * 200, kind=kind, buffer=0)
+    parts = (Part("input", CALL, 0.8, {SLEEP: 1.0}), Part("step", CALL, 0.2))
+    best, *_ = judge(evidence(loop, (trainer(),), parts=parts)).recommendations
+    assert best.knob == knob
+    assert ("num_workers=" in best.change) == (kind == "torch")

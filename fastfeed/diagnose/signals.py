@@ -193,8 +193,8 @@ def converted(evidence: Evidence) -> float:
         max(0.0, trainer.share(state) - sum(part.share * part.busy.get(state, 0.0) for part in others))
         for state in (PYTHON, NATIVE)
     )
-    copying = max(0.0, trainer.copying - sum(part.share * part.copying for part in others))
-    copying = min(1.0, copying / max(1e-9, 1.0 - sum(part.share for part in others)))
+    inside = max(1e-9, 1.0 - sum(part.share for part in others))
+    copying = min(1.0, max(0.0, trainer.copying - sum(part.share * part.copying for part in others)) / inside)
     # Numbers in lists are read one by one, the lock held: a sample gets it when that is over, or at the next call.
     lists = [leaf for leaf in loop.leaves if leaf.kind in ("list", "tuple")]
     numbers = sum(math.prod(leaf.shape) for leaf in lists if min(leaf.shape, default=0) > 0)
@@ -202,7 +202,7 @@ def converted(evidence: Evidence) -> float:
     read = numbers * NUMBER_S * per_s
     wide = sum(math.prod(leaf.shape) for leaf in loop.leaves if leaf.dtype in WIDE and leaf not in lists)
     if read < LEAST and wide <= SOME * sum(math.prod(leaf.shape) for leaf in loop.leaves):
-        return copying * (1.0 - sum(part.share for part in others))
+        return copying * inside
     mostly = read >= READS_LISTS or (read >= LEAST and copying >= CONVERTS)
     return native + python * (1.0 if mostly else copying)
 

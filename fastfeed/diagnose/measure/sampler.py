@@ -98,7 +98,7 @@ class Sampler:
         and would use up what it may take."""
         with self._mutex:
             self._threads.loop = self.loop
-            # With the threads' seconds: to look for processes takes some.
+            # At the moment at which the threads' seconds are counted: to look for processes takes some more.
             self._used_before_s, self._process_before_s = self._used_s, time.process_time()
             self._threads.begin()
             self._children.begin()
@@ -155,8 +155,8 @@ class Sampler:
             logs = [log for log in self._threads.logs.values() if log.wall_s]
             own = {log.tid: log.last.since(log.first).cpu_s / log.wall_s for log in logs}
             made = sum(own[log.tid] for log in logs if log.ident and log.ident != self.loop)
-            logs_of_children = [log for log in self._children.logs.values() if log.wall_s and not log.burns]
-            children = [log.total().cpu_s / log.wall_s for log in logs_of_children]
+            workers = [log for log in self._children.logs.values() if log.wall_s and not log.burns]
+            children = [log.total().cpu_s / log.wall_s for log in workers]
             return made + sum(children) >= MADE and sum(own.values()) + sum(children) >= FULL * cores()
 
     def pools(self) -> Mapping[str, int]:

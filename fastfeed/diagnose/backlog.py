@@ -1,7 +1,9 @@
-"""Steps behind an experiment that live on what the producers made while it went on: they wait less than others do."""
+"""What an experiment leaves behind: steps that live on what the producers made while it went on, and wait less than
+others do; and memory that lies otherwise than before, which can make all steps behind it quicker."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,6 +14,8 @@ from fastfeed.timeline import Mark, Step
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 ENOUGH = 4  # steps
 CHANCE = 0.05  # that so many usual steps in a row do not wait: more, and nobody can tell them from a backlog
+NEAR = 20  # steps on either side of an experiment that tell whether it changed their pace
+CHANGED, SAME = 1.3, 1.15  # times the pace
 MOST = 100  # steps that one experiment's backlog may last for
 
 
@@ -40,6 +44,29 @@ def handing_over_s(steps: Sequence[Step], marks: Sequence[Mark]) -> float:
     processes it is no little: torch passes each tensor by a descriptor, with a handshake."""
     waits = [steps[i].wait_s for i in on_backlog(steps, marks)]
     return float(np.median(waits)) if len(waits) >= ENOUGH else 0.0
+
+
+def unchanged(found: Sequence[int], steps: Sequence[Step], *, marks: Sequence[Mark]) -> list[int]:
+    """Of these steps those before an experiment behind which, at once and for good, all go at another pace: a few
+    batches that were held at the same time are enough for malloc to keep memory that it had given back and touched
+    again for each step. Without us they would not."""
+    period = np.array([steps[i + 1].begin_s - steps[i].begin_s for i in found])
+    begin = np.array([steps[i].begin_s for i in found])
+    ours = sorted(mark.start_s for mark in marks if mark.kind == "experiment")
+    edges = [0, *(int(np.searchsorted(begin, start_s)) for start_s in ours), len(found)]
+    for here, then in itertools.pairwise(edges[1:]):
+        before, after = period[:here], period[here:then]
+        if min(len(before), len(after)) < NEAR:
+            continue
+        last, first = float(np.median(before[-NEAR:])), float(np.median(after[:NEAR]))
+        before_s, after_s = float(np.median(before)), float(np.median(after))
+        if max(_ratio(last, before_s), _ratio(first, after_s)) <= SAME and _ratio(last, first) > CHANGED:
+            return list(found[:here])
+    return list(found)
+
+
+def _ratio(one: float, other: float) -> float:
+    return max(one, other) / max(1e-9, min(one, other))
 
 
 def _behind(end_s: float, begin: Floats, *, free: Any) -> list[int]:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from fastfeed.diagnose import signals
-from fastfeed.diagnose.backlog import on_backlog
+from fastfeed.diagnose.backlog import on_backlog, unchanged
 from fastfeed.diagnose.diagnosis import Figures
 from fastfeed.diagnose.evidence import FRAMEWORK, LOCK, OTHER, TRAINER, Evidence
 from fastfeed.timeline import Mark, Step
@@ -73,7 +73,7 @@ def rows_of(evidence: Evidence) -> Rows:
     steps = list(evidence.loop.steps) if evidence.loop is not None else []
     spared = on_backlog(steps, evidence.marks)
     watched = (i for i in range(len(steps) - 1) if _watched(steps[i], steps[i + 1], evidence=evidence))
-    inside = [i for i in watched if i not in spared]
+    inside = unchanged([i for i in watched if i not in spared], steps, marks=evidence.marks)
     pairs = [(steps[i], steps[i + 1]) for i in inside]
     if not pairs:
         return _NO_ROWS

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 
 from fastfeed.diagnose import signals
-from fastfeed.diagnose.evidence import FRAMEWORK, NATIVE, PYTHON, Evidence, Task
+from fastfeed.diagnose.evidence import FRAMEWORK, NATIVE, PYTHON, TRAINER, Evidence, Place, Task
 from fastfeed.diagnose.figures import Rows
 
 SHORT_S = 0.05  # a step that is all overhead is no longer than that
@@ -14,6 +16,8 @@ EAGER = 0.25  # of a step, in bytecode: no step that computes has so much
 CALLS_S = {"session": 3e-4, "keras": 1e-3}
 MOSTLY = 0.5  # of the time: less, and calls are a price to pay for steps that compute
 SPREAD = 5.0  # places: an eager step has dozens, one that computes has a few
+FRAMEWORKS = re.compile(r"^(tensorflow|keras|torch|jax|flax|optax|haiku|equinox)(/|\.py$)")
+EAGERLY = 0.2  # of its samples: a loop that is less in a framework's code makes its step of something else
 
 
 def host_share(evidence: Evidence, rows: Rows, *, trainer: Task | None) -> float:
@@ -54,3 +58,17 @@ def between(evidence: Evidence, rows: Rows) -> float:
     pythons = [(part.share, part.busy.get(PYTHON, 0.0)) for part in evidence.parts if part.kind == "host"]
     lines = sum(share * (1.0 if python >= signals.BYTECODE else python) for share, python in pythons)
     return max(rows.share(rows.host), lines)
+
+
+def in_calls(evidence: Evidence) -> float:
+    """Of the work of the loop's thread, what one compiled call takes the place of: the calls of a framework, and not
+    the loop's own Python beside them; 1 where the step is not made of such calls."""
+    trainer = next((task for task in evidence.tasks if task.role == TRAINER), None)
+    stacks = trainer.stacks if trainer is not None else {}
+    calls = sum(count for stack, count in stacks.items() if any(map(_is_framework, stack)))
+    share = calls / max(1, sum(stacks.values()))
+    return share if share >= EAGERLY else 1.0
+
+
+def _is_framework(place: Place) -> bool:
+    return not place.users and FRAMEWORKS.search(place.file) is not None

@@ -55,6 +55,7 @@ ASLEEP = 0.5  # of a line's time: the rest it waits for the lock, or a core, to 
 MAPS = re.compile(r"^tf\.data: (?!.*FlatMap).*\b(Map|ParallelMap|MapAndBatch)\b")  # a generator comes in a FlatMap
 BITS = re.compile(r"\d+$")  # of a dtype
 MUCH = 0.15  # of a step on the cores
+ON_CORES = 0.75  # of a step, on a core: it computes, and does nothing else
 COMPUTES = 0.5  # cores that a step takes, at least, if it computes there
 FAULTING = 0.1  # of the time on the cores, at least, that as many page faults take
 READS_NBYTES_S = 5e6  # less is no load for a disk
@@ -221,7 +222,13 @@ def given_back(evidence: Evidence, *, waits: bool) -> float:
     cpu_s, faults_s = sum(task.cpu_s for task in tasks), FAULT_S * sum(task.faults for task in tasks)
     share = sum(task.system_s for task in tasks) / cpu_s if faults_s >= FAULTING * cpu_s > 0 else 0.0
     computes = cpu_s >= COMPUTES * (evidence.end_s - evidence.start_s)
-    return share if waits or (share >= MUCH and computes) else 0.0
+    if not waits and not (share >= MUCH and computes):
+        return 0.0
+    # A step that waits for something else meanwhile spends on a core, and on memory, only a part of its time.
+    watched = [s for s in loop.steps if not s.free and evidence.start_s <= s.begin_s <= evidence.end_s]
+    inside_s = sum(s.end_s - s.begin_s - s.wait_s for s in watched)
+    cpu_s += sum(task.cpu_s for task in evidence.tasks if task.role == TRAINER)
+    return share * min(1.0, cpu_s / max(1e-9, ON_CORES * inside_s))
 
 
 def pickling(evidence: Evidence, makers: Makers) -> float:

@@ -16,6 +16,7 @@ from typing import Any
 
 from fastfeed.diagnose.hooks.children import how
 from fastfeed.diagnose.hooks.context import Context
+from fastfeed.diagnose.measure.spy import dump
 from fastfeed.passing import is_users
 from fastfeed.timeline import Loop
 
@@ -28,6 +29,8 @@ FRAMES = 8  # of a stack, the innermost
 TOLD = how(-signal.SIGTERM)
 POOL = "multiprocessing/pool.py"
 LOST = "; what a killed worker of a Pool was making never comes, and whoever asks for it waits for ever"
+NOBODY = "nobody is left who could make a batch: no other thread of the script, and no process of its own"
+MOST = 4  # processes of which somebody is told
 STARTS = ("_bootstrap", "_bootstrap_inner")  # of every thread
 Child = tuple[int, list[str]]  # its pid, and the fields of its stat file from the state on
 
@@ -84,7 +87,7 @@ class Watchdog:
             return Dead(True, stall_s, died)
         if not died and (loop is None or stall_s < USUAL * _period(loop)):  # the first batch may take long
             return None
-        return Dead(False, stall_s, (*died, *self._stacks(thread, others)))
+        return Dead(False, stall_s, (*died, *self._stacks(thread, others), *_of_processes(children)) or (NOBODY,))
 
     def deaths(self) -> tuple[str, ...]:
         """How threads and processes ended, without those that were told to."""
@@ -167,6 +170,17 @@ def _waits(frame: FrameType | None) -> bool:
             return False
         at = at.f_back
     return waits
+
+
+def _of_processes(children: list[Child]) -> list[str]:
+    """What became of the child processes, and where those are that still live."""
+    found = [
+        f"process {pid} has ended, without an error" for pid, state in children if state[0] == "Z" and state[-1] == "0"
+    ]
+    for pid, _ in [child for child in children if child[1][0] != "Z"][:MOST]:
+        stack = dump(pid)
+        found.append(f"process {pid} is at\n{stack}" if stack else f"process {pid} does nothing")
+    return found
 
 
 def _inside(frame: FrameType | None, file: str) -> bool:

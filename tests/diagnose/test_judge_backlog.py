@@ -40,6 +40,26 @@ def test_a_wait_at_every_fourth_step_is_the_usual_way() -> None:
     assert len(on_backlog(steps, [mark])) <= 3
 
 
+@pytest.mark.parametrize(
+    ("behind_ms", "rate"),
+    [([5.0] * 300, 25.0), ([28.0] * 300, None), ([30.0] * 150 + [5.0] * 150, None)],
+    ids=["at once and for good", "hardly", "later"],
+)
+def test_where_an_experiment_changed_the_pace_only_what_was_before_it_is_the_scripts(
+    behind_ms: list[float], rate: float | None
+) -> None:
+    """The memory of several batches at once is memory that malloc keeps."""
+    steps, mark = burst(behind_ms, free=8)
+    loop = loop_of([1.0])
+    loop.steps[:] = steps
+    found = judge(evidence(loop, (trainer(), *producers(1, {SLEEP: 1.0})), marks=[mark])).figures
+    assert found is not None
+    assert (found.steps <= 31) == (rate is not None)
+    if rate is not None:
+        assert found.steps_per_second == pytest.approx(rate, rel=0.02)
+        assert found.starvation == pytest.approx(0.75, abs=0.01)
+
+
 @pytest.mark.parametrize("ready_ms", [0.02, 6.0])
 def test_more_producers_cannot_gain_what_handing_over_takes(ready_ms: float) -> None:
     steps, mark = burst([ready_ms] * 8 + [30.0] * 30, free=8)

@@ -55,6 +55,17 @@ def test_reading_much_more_than_is_used_is_what_to_change() -> None:
     assert best.predicted_speedup == pytest.approx(5.0, rel=0.05)
 
 
+def test_that_a_disk_has_more_to_give_is_not_sure_and_comes_behind_reading_less() -> None:
+    """Both would make the step the limit, if the disk could do twice of what it does."""
+    loop = loop_of([10.0] * 300, leaves=(Leaf("batch", "float32", (4, 1024), "torch.Tensor"),))
+    made = producers(1, {DISK: 0.65, NATIVE: 0.35})
+    machine = replace(MACHINE, disk_read_nbytes_s=2e8, own_cpu=0.4)
+    best, more, *_ = judge(evidence(loop, (trainer(), *made), machine=machine)).recommendations
+    assert (best.knob, more.knob) == ("cache", "threads")
+    assert best.predicted_speedup == more.predicted_speedup == pytest.approx(2.0, rel=0.02)
+    assert more.interval[0] == pytest.approx(1 / 0.65, rel=0.02)
+
+
 @pytest.mark.parametrize(
     ("function", "copying", "code"), [("main", 0.9, "input.copy"), ("preprocess", 0.0, "input.serial")]
 )

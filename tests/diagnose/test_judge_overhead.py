@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from fastfeed.diagnose.changes import HANDED_S
 from fastfeed.diagnose.evidence import FRAMEWORK, NATIVE, PYTHON, SLEEP, Part
 from fastfeed.diagnose.judge import judge
 from fastfeed.timeline import ARRAYS
@@ -69,3 +70,7 @@ def test_a_data_loader_without_workers_is_told_how_many(kind: str, knob: str) ->
     best, *_ = judge(evidence(loop, (trainer(),), parts=parts)).recommendations
     assert best.knob == knob
     assert ("num_workers=" in best.change) == (kind == "torch")
+    handed_ms = 1e3 * HANDED_S if kind == "torch" else 0.0
+    assert best.predicted_speedup == pytest.approx(50 / (10 + handed_ms), rel=0.02), (
+        "what is handed over costs the step"
+    )

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from fastfeed.diagnose.launch import Launch, Plan
+from fastfeed.diagnose.measure.spy import dump
 from fastfeed.diagnose.script import Script
 from tests.diagnose.observing import Says, observed
 
@@ -51,6 +53,19 @@ if __name__ == "__main__":
     process = multiprocessing.get_context("fork").Process(target=produce, args=(ready,), daemon=True)
     process.start()
     while True: ready.get()
+"""
+SILENT = """
+import multiprocessing, sys, threading
+def produce(ready, gate):
+    for i in range(20): ready.put(i)
+    if sys.argv[1] == "blocked": gate.wait()
+if __name__ == "__main__":
+    fork = multiprocessing.get_context("fork")
+    ready, gate = fork.Queue(), fork.Event()
+    fork.Process(target=produce, args=(ready, gate), daemon=True).start()
+    threading.Timer(4.0, ready.put, (None,)).start()  # stands for what comes late
+    while ready.get() is not None: pass
+    gate.set()
 """
 HUNG = DEAD + "for i in watch(iter(ready.get, None)): pass\n"
 LATE = DEAD + "threading.Timer(4.0, told).start()\n" + "for i in watch(iter(ready.get, None)): pass\nprint('went on')\n"
@@ -122,6 +137,17 @@ def test_a_feed_that_is_blocked(tmp_path: Path) -> None:
     blocked = next(line for line in said if line.get("report") == "blocked")
     (stack,) = [text for text in blocked["died"] if "in produce" in text]
     assert "gate.wait()" in stack
+
+
+@pytest.mark.parametrize(("how", "says"), [("ended", "has ended, without an error"), ("blocked", "produce (")], ids=str)
+def test_processes_from_which_nothing_comes(tmp_path: Path, how: str, says: str) -> None:
+    """One has nothing left to make and did not say so, one waits for what does not come: neither has failed."""
+    code, out, err, said = observed(script(tmp_path, SILENT), how, plan=Plan(dead_s=1.0, warmup_s=0.2))
+    assert (code, out, err) == (0, "", "")
+    assert [why for why, _ in reports(said)] == ["blocked", "end"]
+    blocked = next(line for line in said if line.get("report") == "blocked")
+    (text,) = [text for text in blocked["died"] if text.startswith("process ")]
+    assert (says if how == "ended" or dump(os.getpid()) else "does nothing") in text, "where py-spy may look"
 
 
 def test_an_observer_that_fails(tmp_path: Path, capfd: Any, monkeypatch: Any) -> None:

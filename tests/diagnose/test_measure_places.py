@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -70,6 +71,18 @@ def in_for() -> Spot:
 )
 def test_what_a_spot_calls(spot: Callable[[], Spot], name: str) -> None:
     assert callee.callee(spot()) == name
+
+
+def test_the_get_of_a_dict_is_not_that_of_a_queue(tmp_path: Path) -> None:
+    """The one waits for nothing but the interpreter lock."""
+    path = tmp_path / "gets.py"
+    calls = ("counts.get(word, 0)", "batches.get()", "batches.get(True, 5)", "batches.get(timeout=5)")
+    path.write_text("\n".join(calls) + "\n")
+    found = [callee.calls_at(str(path), line) for line in range(1, 5)]
+    assert found == [(callee.ASKS_DICT,), *[("batches.get",)] * 3]
+    probe = SimpleNamespace(get=PROBE.one.look)
+    assert callee.callee(probe.get("word")) == callee.ASKS_DICT * COLUMNS
+    assert callee.callee(probe.get(timeout=5)) == "probe.get" * COLUMNS
 
 
 def test_a_spot_without_source_calls_nothing_that_is_known() -> None:

@@ -45,6 +45,7 @@ SAMPLED = [s for s in ev.STATES if s not in (ev.PYTHON, ev.NATIVE, ev.RUNNABLE)]
         (Seen([("wait", "threading.py"), ("get", "queue.py"), USER], "acquire", "futex"), ev.EMPTY),
         (Seen([("wait", "threading.py"), ("put", "queue.py"), USER], "acquire", "futex", trainer=True), ev.EMPTY),
         (Seen([USER], "items.get", "futex"), ev.EMPTY),
+        (Seen([USER], "dict.get", "futex", late=True), ev.LOCK_PYTHON),
         (Seen([("wait", "threading.py"), ("_feed", "multiprocessing/queues.py")], "acquire", "futex"), ev.EMPTY),
         (
             Seen([("_send", "connection.py"), ("_feed", "multiprocessing/queues.py")], "write", "write", "pipe"),

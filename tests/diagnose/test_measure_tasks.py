@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -63,6 +64,19 @@ class Copies:
     def __array__(self, dtype: object = None, copy: object = None) -> np.ndarray:
         self.look = Look(stack_of(sys._getframe(1)), "futex", "", False, True, True)
         return np.zeros(3)
+
+
+@pytest.mark.parametrize(("late", "state"), [(40, ev.LOCK_PYTHON), (20, ev.LOCK)])
+def test_where_the_lock_is_held_most_of_the_time_it_is_so_when_nobody_can_tell(late: int, state: str) -> None:
+    """The sampler waited for a core, and not for the lock, in half of its samples."""
+    one = Copies()
+    np.asarray(one)
+    log = foreign(1, ())
+    log.name, log.foreign = "loads", False
+    log.looks.clear()
+    log.looks[one.look._replace(holder=False, late=False)] = SAMPLES
+    (task,) = thread_tasks([log], replace(cast(), late=late, blind=SAMPLES // 2))
+    assert task.busy == {state: 1.0}
 
 
 @pytest.mark.parametrize(

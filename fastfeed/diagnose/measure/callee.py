@@ -13,6 +13,7 @@ from functools import lru_cache
 
 from fastfeed.diagnose.measure.places import Spot, line_of
 
+ASKS_DICT = "dict.get"
 ENTERS = ("BEFORE_WITH", "BEFORE_ASYNC_WITH", "SETUP_WITH", "SETUP_ASYNC_WITH", "LOAD_SPECIAL")
 ASKS = ("FOR_ITER", "FOR_ITER_LIST", "SEND", "YIELD_FROM")
 COPYING = frozenset(
@@ -65,7 +66,16 @@ def _source_call(file: str, place: tuple[int | None, ...]) -> str:
     lines[-1] = lines[-1][:end]
     lines[0] = lines[0][begin:]
     found = _parsed(b"".join(lines).decode(errors="replace"), "eval")
-    return dotted(found.body) if isinstance(found, ast.Expression) else ""
+    return _called(found.body) if isinstance(found, ast.Expression) else ""
+
+
+def _called(node: ast.expr) -> str:
+    """The dotted name; ASKS_DICT of a `get` with a key: that of a queue has flags, if anything."""
+    name = dotted(node)
+    if not isinstance(node, ast.Call) or name.rpartition(".")[2] != "get" or not node.args:
+        return name
+    first = node.args[0]
+    return name if isinstance(first, ast.Constant) and isinstance(first.value, bool) else ASKS_DICT
 
 
 def dotted(node: ast.expr) -> str:
@@ -87,7 +97,7 @@ def calls_at(file: str, line: int) -> tuple[str, ...]:
     for candidate in (text, f"{text} pass", f"{text}\n pass", text.rstrip(",") + ")"):
         found = _parsed(candidate, "exec")
         if found is not None:
-            return tuple(filter(None, (dotted(node) for node in ast.walk(found) if isinstance(node, ast.Call))))
+            return tuple(filter(None, (_called(node) for node in ast.walk(found) if isinstance(node, ast.Call))))
     return ()
 
 

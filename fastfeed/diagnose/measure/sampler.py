@@ -101,13 +101,13 @@ class Sampler:
             # At the moment at which the threads' seconds are counted: to look for processes takes some more.
             self._used_before_s, self._process_before_s = self._used_s, time.process_time()
             self._threads.begin()
+            self._found_s = time.perf_counter()
             self._children.begin()
             if asking:
                 self._spy.begin()
             self._machine.begin()
             self._gpus.begin()
             self._late.clear()
-            self._found_s = time.perf_counter()
 
     def tasks(self) -> tuple[Task, ...]:
         """The threads of this process, its native pools as one, and its child processes."""

@@ -22,6 +22,8 @@ RATE = 50  # samples a second: starting costs as much as 100 of them
 WINDOW_S = 1  # whole seconds
 SHARE = 0.004  # of a core
 CHILDREN = 4  # that it looks at
+DUMP_S = 5.0
+FRAMES = 8  # of a stack, the innermost
 PYTHON_FRAME = re.compile(r"^(?P<function>.*) \((?P<file>.*):(?P<line>\d+)\)$")
 THREAD = re.compile(r"^thread \((0x[0-9A-Fa-f]+|\d+)\)", re.MULTILINE)
 PTRACE = "/proc/sys/kernel/yama/ptrace_scope"
@@ -186,6 +188,21 @@ def find() -> str:
     """The py-spy of this environment, or the first on the path; "" if there is none."""
     beside = Path(sys.executable).with_name("py-spy")
     return str(beside) if beside.exists() else shutil.which("py-spy") or ""
+
+
+def dump(pid: int) -> str:
+    """Where the first thread of a process is, the innermost lines; "" if py-spy cannot tell."""
+    program = find()
+    if not program:
+        return ""
+    command = [program, "dump", "--nonblocking", "--pid", str(pid)]
+    try:
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=DUMP_S)
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    _, _, thread = done.stdout.partition("\nThread ")
+    lines = thread.partition("\nThread ")[0].splitlines()[1:]
+    return "\n".join(line for line in lines[:FRAMES] if line.strip())
 
 
 def reason(error: str) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from fastfeed.diagnose import evidence as ev
+from fastfeed.diagnose.measure import callee
 from fastfeed.diagnose.measure.procfs import RUNNING
 
 CORE = "core"  # on a core, or ready for one: counters say how much of which
@@ -63,7 +64,7 @@ def buffer_state(seen: Seen) -> str:
 
 def _queue_state(seen: Seen) -> str:
     name = _last(seen.called)
-    if seen.call in ("futex", "", "poll") and name in ("put", "get") and not _owner_is_async(seen.called):
+    if seen.call in ("futex", "", "poll") and name in ("put", "get") and not _asks_dict(seen.called):
         return ev.FULL if name == "put" else ev.EMPTY
     for i, (function, file) in enumerate(seen.stack[:8]):
         function = _last(function)
@@ -119,7 +120,7 @@ def in_socket(stack: Sequence[tuple[str, str]]) -> bool:
 def _locks(seen: Seen) -> bool:
     if seen.called is None:
         return bool(seen.stack) and LOCK_FILES.search(seen.stack[0][1]) is not None
-    return _last(seen.called) in LOCKS or _last(seen.called) in ("put", "get")
+    return _last(seen.called) in LOCKS or (_last(seen.called) in ("put", "get") and not _asks_dict(seen.called))
 
 
 def _in(pattern: re.Pattern[str], seen: Seen) -> bool:
@@ -130,9 +131,8 @@ def _last(name: str | None) -> str:
     return (name or "").rpartition(".")[2]
 
 
-def _owner_is_async(called: str | None) -> bool:
-    """dict.get and os.environ.get wait for nothing, but then the thread would not be in a futex."""
-    return (called or "").startswith(("os.", "requests.", "dict."))
+def _asks_dict(called: str | None) -> bool:
+    return (called or "").startswith(("os.", "requests.", callee.ASKS_DICT))
 
 
 def shares(counts: Mapping[str, float], *, cpu: float, queued: float, python: float) -> dict[str, float]:

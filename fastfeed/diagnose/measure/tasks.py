@@ -23,6 +23,7 @@ PLUMBING_NAMES = ("QueueFeederThread", "fastfeed-", "ExecutorManager", "ThreadPo
 LETS_GO = callee.RELEASES | states.SLEEPS | states.SOCKETS | {"acquire", "wait", "result"}  # the interpreter lock
 FREES = 0.5  # of its CPU: a thread of which the kernel has so much waits for memory, where it copies
 ENOUGH_LOOKS = 50  # of py-spy at the lock's holder
+CONTENDED = 0.5
 COLLECTS = re.compile(r"(^|/)(concurrent/futures/_base|multiprocess(ing)?/pool)\.py$")
 COLLECTS_NAMES = ("result", "as_completed", "result_iterator", "get", "next")  # what it waits in there
 STILL_PER_S = 0.5  # voluntary switches: who wakes up more seldom makes no batches, or no more
@@ -59,7 +60,13 @@ class Cast:
             return states.CORE
         stack = [(spot[0].co_name, spot[0].co_filename) for spot in look.stack]
         called = self.called(look.stack[0]) if look.stack else ""
-        return states.state_of(states.Seen(stack, called, look.call, look.target, look.disk, look.late, trainer))
+        late = look.late or self.contended
+        return states.state_of(states.Seen(stack, called, look.call, look.target, look.disk, late, trainer))
+
+    @property
+    def contended(self) -> bool:
+        """Whether the lock was held in most samples that tell: then it was in the others, too, as likely as not."""
+        return self.late > CONTENDED * (self.samples - self.blind)
 
     def stack(self, look: Look) -> tuple[Place, ...]:
         """The places of a look, the outermost first."""

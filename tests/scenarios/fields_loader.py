@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader, Dataset
 
 args = arguments()
 cv2.setNumThreads(0)
-side = 724 if args.variant == "fixed" else 1024  # the stored size
+side = 512 if args.variant == "fixed" else 1024  # the stored size
 photo = np.random.default_rng(0).integers(0, 255, (side, side, 3), np.uint8)
 
 

@@ -37,8 +37,7 @@ MADE = 0.2  # of a core: producers that take less keep nobody from it
 SELDOM = 8  # samples between looks at what changes slowly
 FIND_S = 1.0  # between looks for new threads and children, at least
 FIND_SHARE = 0.001  # of a core, for these
-STOP_S = 5.0
-RECENT = 60  # samples in which a loop is looked for
+STOP_S, RECENT = 5.0, 60  # for the sampler to end; samples in which a loop is looked for
 
 
 class Sampler:
@@ -59,7 +58,7 @@ class Sampler:
         self._mutex = threading.Lock()
         self._over, self._ended = threading.Event(), threading.Event()
         self._late: list[float] = []
-        self._found_s = time.perf_counter()
+        self._found_s = self._begun_s = time.perf_counter()
         self._cost_s = 0.0  # of a sample
         self._finding_s = 0.0  # of the looks for what is new, since samples were last counted
         self._pause_s = FIND_S
@@ -102,12 +101,12 @@ class Sampler:
             self._used_before_s, self._process_before_s = self._used_s, time.process_time()
             self._threads.begin()
             self._found_s = time.perf_counter()
-            self._children.begin()
+            for one in (self._children, self._machine, self._gpus):
+                one.begin()
             if asking:
                 self._spy.begin()
-            self._machine.begin()
-            self._gpus.begin()
             self._late.clear()
+            self._begun_s = time.perf_counter()
 
     def tasks(self) -> tuple[Task, ...]:
         """The threads of this process, its native pools as one, and its child processes."""
@@ -257,7 +256,7 @@ class Sampler:
         schedstat = f"/proc/self/task/{threading.get_native_id()}/schedstat"
         own = os.open(schedstat, os.O_RDONLY | os.O_CLOEXEC) if os.path.exists(schedstat) else -1
         chance = random.Random(0)  # the script's own is left alone
-        count, due_s, queued_s = 0, time.perf_counter(), self._queued(own)
+        count, begun_s, due_s, queued_s = 0, self._begun_s, time.perf_counter(), self._queued(own)
         try:
             while not self._over.is_set():
                 nap_s = min(max(NAP_S, self._cost_s / SHARE), LONGEST_NAP_S)
@@ -267,7 +266,10 @@ class Sampler:
                 late_s, waited_s = woke_s - max(due_s, asleep_s), queued_s - before_s
                 due_s, times = due_after(due_s, woke_s, nap_s=nap_s, chance=chance)
                 with self._mutex:
-                    self._look(woke_s, times, late_s=late_s - waited_s, queued_s=waited_s)
+                    if begun_s == self._begun_s:
+                        self._look(woke_s, times, late_s=late_s - waited_s, queued_s=waited_s)
+                    else:  # what was due while begin() had the mutex stands for nothing
+                        begun_s, due_s = self._begun_s, time.perf_counter()
                 count += 1
                 if count % SELDOM == 0:
                     used_s = time.thread_time()

@@ -56,6 +56,7 @@ class Watchdog:
         self._names: dict[int, str] = {}  # of threads that were alive while steps were made
         self._zombies: set[int] = set()
         self._cpu: list[tuple[float, float]] = []
+        self._processes: list[str] = []  # what was said of them in this stall: py-spy is asked once
 
     def look(self, now_s: float, loop: Loop | None) -> Dead | None:
         """Whether the feed of the loop (of the script's thread, where none is known) is dead."""
@@ -71,6 +72,7 @@ class Watchdog:
         if stall_s < QUIET_S:
             self._names = {t.ident: t.name for t in threading.enumerate() if t.ident is not None}
             self._cpu.clear()
+            self._processes.clear()
             return None
         children = [(pid, state) for pid, state in _children() if not _helps(pid)]
         self._find_zombies(children)
@@ -87,7 +89,7 @@ class Watchdog:
             return Dead(True, stall_s, died)
         if not died and (loop is None or stall_s < USUAL * _period(loop)):  # the first batch may take long
             return None
-        return Dead(False, stall_s, (*died, *self._stacks(thread, others), *_of_processes(children)) or (NOBODY,))
+        return Dead(False, stall_s, (*died, *self._stacks(thread, others), *self._of_processes(children)) or (NOBODY,))
 
     def deaths(self) -> tuple[str, ...]:
         """How threads and processes ended, without those that were told to."""
@@ -101,6 +103,16 @@ class Watchdog:
         gone = [f"thread {name} has ended" for n, name in self._names.items() if n not in others and n != thread]
         at_work = {n: frame for n, frame in others.items() if _users(frame) is not None}
         return gone + [f"thread {self._names.get(n, n)} is at\n{stack_of(frame)}" for n, frame in at_work.items()]
+
+    def _of_processes(self, children: list[Child]) -> list[str]:
+        """What became of the child processes, and where those are that still live."""
+        if not self._processes:
+            ended = [pid for pid, state in children if state[0] == "Z" and state[-1] == "0"]
+            self._processes = [f"process {pid} has ended, without an error" for pid in ended]
+            for pid, _ in [child for child in children if child[1][0] != "Z"][:MOST]:
+                stack = dump(pid)
+                self._processes.append(f"process {pid} is at\n{stack}" if stack else f"process {pid} does nothing")
+        return self._processes
 
     def _follow(self, frames: dict[int, FrameType], now_s: float) -> None:
         for thread, frame in frames.items():
@@ -170,17 +182,6 @@ def _waits(frame: FrameType | None) -> bool:
             return False
         at = at.f_back
     return waits
-
-
-def _of_processes(children: list[Child]) -> list[str]:
-    """What became of the child processes, and where those are that still live."""
-    found = [
-        f"process {pid} has ended, without an error" for pid, state in children if state[0] == "Z" and state[-1] == "0"
-    ]
-    for pid, _ in [child for child in children if child[1][0] != "Z"][:MOST]:
-        stack = dump(pid)
-        found.append(f"process {pid} is at\n{stack}" if stack else f"process {pid} does nothing")
-    return found
 
 
 def _inside(frame: FrameType | None, file: str) -> bool:

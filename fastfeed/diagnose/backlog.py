@@ -3,7 +3,6 @@ others do; and memory that lies otherwise than before, which can make all steps 
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -52,10 +51,9 @@ def unchanged(found: Sequence[int], steps: Sequence[Step], *, marks: Sequence[Ma
     again for each step. Without us they would not."""
     period = np.array([steps[i + 1].begin_s - steps[i].begin_s for i in found])
     begin = np.array([steps[i].begin_s for i in found])
-    ours = sorted(mark.start_s for mark in marks if mark.kind == "experiment")
-    edges = [0, *(int(np.searchsorted(begin, start_s)) for start_s in ours), len(found)]
-    for here, then in itertools.pairwise(edges[1:]):
-        before, after = period[:here], period[here:then]
+    for start_s in sorted(mark.start_s for mark in marks if mark.kind == "experiment"):
+        here = int(np.searchsorted(begin, start_s))
+        before, after = period[:here], period[here:]
         if min(len(before), len(after)) < NEAR:
             continue
         last, first = float(np.median(before[-NEAR:])), float(np.median(after[:NEAR]))

@@ -54,7 +54,9 @@ def judge(evidence: Evidence, *, script: str = "", died: Sequence[str] = ()) -> 
 
 
 def _dead(evidence: Evidence, died: Sequence[str]) -> Cause:
-    first = died[0].strip().splitlines()[-1] if died[0].strip() else "a producer"
+    lines = died[0].strip().splitlines() or ["a producer"]
+    at = lines[0].removesuffix(" is at")  # a stack, and no traceback, which ends with what was raised
+    first = lines[-1] if at == lines[0] else f"{at} is blocked"
     waited = f"no step has ended for {evidence.waiting_now_s:.0f} s" if evidence.waiting_now_s else ""
     return Cause("feed.dead", 1.0, tuple(text for text in (first, waited) if text))
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from fastfeed.diagnose.hooks.children import how
 from fastfeed.diagnose.hooks.context import Context
-from fastfeed.diagnose.measure.spy import dump
+from fastfeed.diagnose.measure.spy import CHILDREN, dump
 from fastfeed.passing import is_users
 from fastfeed.timeline import Loop
 
@@ -30,7 +30,6 @@ TOLD = how(-signal.SIGTERM)
 POOL = "multiprocessing/pool.py"
 LOST = "; what a killed worker of a Pool was making never comes, and whoever asks for it waits for ever"
 NOBODY = "nobody is left who could make a batch: no other thread of the script, and no process of its own"
-MOST = 4  # processes of which somebody is told
 STARTS = ("_bootstrap", "_bootstrap_inner")  # of every thread
 Child = tuple[int, list[str]]  # its pid, and the fields of its stat file from the state on
 
@@ -109,8 +108,8 @@ class Watchdog:
         if not self._processes:
             ended = [pid for pid, state in children if state[0] == "Z" and state[-1] == "0"]
             self._processes = [f"process {pid} has ended, without an error" for pid in ended]
-            for pid, _ in [child for child in children if child[1][0] != "Z"][:MOST]:
-                stack = dump(pid)
+            for pid, _ in [child for child in children if child[1][0] != "Z"][:CHILDREN]:
+                stack = "\n".join(dump(pid)[FRAMES - 1 :: -1])  # as in a traceback
                 self._processes.append(f"process {pid} is at\n{stack}" if stack else f"process {pid} does nothing")
         return self._processes
 

@@ -103,12 +103,19 @@ def test_gaps_that_nobody_saw_are_no_step_bound() -> None:
     assert judge(evidence(loop, (trainer(),))).verdict is None
 
 
-def test_dead_producers() -> None:
-    died = ("Traceback (most recent call last):\n  ...\nOSError: the disk is gone",)
-    found = judge(evidence(loop_of([1.0] * 5), (trainer(),)), died=died)
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("Traceback (most recent call last):\n  ...\nOSError: the disk is gone", "the disk is gone"),
+        ("process 7 is at\n    produce (train.py:4)\n    wait (synchronize.py:268)", "dead: process 7 is blocked"),
+        ("process 7 has ended, without an error", "process 7 has ended"),
+    ],
+)
+def test_dead_producers(text: str, says: str) -> None:
+    found = judge(evidence(loop_of([1.0] * 5), (trainer(),)), died=(text,))
     assert found.verdict == "feed.dead"
-    assert "the disk is gone" in found.headline
-    assert found.died == died
+    assert says in found.headline
+    assert found.died == (text,)
 
 
 def test_time_of_ours_is_nobodys_loss() -> None:

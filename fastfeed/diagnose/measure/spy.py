@@ -23,7 +23,6 @@ WINDOW_S = 1  # whole seconds
 SHARE = 0.004  # of a core
 CHILDREN = 4  # that it looks at
 DUMP_S = 5.0
-FRAMES = 8  # of a stack, the innermost
 PYTHON_FRAME = re.compile(r"^(?P<function>.*) \((?P<file>.*):(?P<line>\d+)\)$")
 THREAD = re.compile(r"^thread \((0x[0-9A-Fa-f]+|\d+)\)", re.MULTILINE)
 PTRACE = "/proc/sys/kernel/yama/ptrace_scope"
@@ -190,19 +189,19 @@ def find() -> str:
     return str(beside) if beside.exists() else shutil.which("py-spy") or ""
 
 
-def dump(pid: int) -> str:
-    """Where the first thread of a process is, the innermost lines; "" if py-spy cannot tell."""
+def dump(pid: int) -> list[str]:
+    """Where the first thread of a process is, a line for each frame, the innermost first; [] if py-spy cannot tell."""
     program = find()
     if not program:
-        return ""
+        return []
     command = [program, "dump", "--nonblocking", "--pid", str(pid)]
     try:
         done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=DUMP_S)
     except (OSError, subprocess.SubprocessError):
-        return ""
+        return []
     _, _, thread = done.stdout.partition("\nThread ")
     lines = thread.partition("\nThread ")[0].splitlines()[1:]
-    return "\n".join(line for line in lines[:FRAMES] if line.strip())
+    return [line for line in lines if line.strip()]
 
 
 def reason(error: str) -> str:

@@ -9,6 +9,8 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+# Kinds of marks: so much longer a turn of a loop took because somebody looked at it; and nobody looked at its turns.
+LOOKING, UNSEEN = "looking", "unseen"
 ARRAYS = "arrays in memory, sliced by Keras"  # the note of a loop whose batches nobody has to make
 
 
@@ -24,7 +26,8 @@ class Step(NamedTuple):
 
 class Mark(NamedTuple):
     """Something beside the steps of a loop: "epoch" (begins at start_s), "evaluation", "checkpoint", "callback",
-    "compile", "experiment" (time that is ours), "batch" (made by a producer, whom `label` names) or "dead"."""
+    "compile", "experiment" (time that is ours), "batch" (made by a producer, whom `label` names), "dead", LOOKING or
+    UNSEEN."""
 
     kind: str
     start_s: float

@@ -22,11 +22,11 @@ from fastfeed.diagnose.evidence import (
 )
 from fastfeed.diagnose.figures import Rows
 from fastfeed.diagnose.makers import Makers
-from fastfeed.diagnose.overhead import between, host_share
+from fastfeed.diagnose.overhead import between, host_share, in_lines
 
 TAIL = 0.8  # of the waiting in a tenth of the steps: a heavy tail
 OUTRANKS = 0.1  # of the time: less, and what is no wait for input does not come before a step that has nearly all of it
-STARVED = 0.25  # of the time: what there is to gain for sure comes before a step that seems to be all overhead
+STARVED = 0.25  # of the time: what there is to gain for sure comes before a step, or one that seems to be all overhead
 INTERVALS, EVEN = 3, 0.25  # intervals between pauses, and how far they spread, that are no chance
 IDLE = 0.3  # producers before full buffers for so long could do more than is asked of them
 
@@ -66,7 +66,8 @@ def causes_of(evidence: Evidence, rows: Rows, *, makers: Makers | None) -> tuple
     found.sort(key=lambda cause: (second and cause.code == "step.host", -cause.share))
     starved = rows.starvation >= signals.LEAST
     theirs = [one for one in found if one.share >= OUTRANKS or (starved and one.code.startswith("input."))]
-    if any(one.code != "step.host" for one in theirs) or losses.host > bound.share:
+    hosts = losses.host > bound.share or in_lines(evidence) >= STARVED
+    if any(one.code != "step.host" for one in theirs) or hosts:
         return tuple(found)
     return (bound, *found)
 

@@ -13,17 +13,22 @@ from fastfeed.diagnose import signals
 from fastfeed.diagnose.backlog import on_backlog, unchanged
 from fastfeed.diagnose.diagnosis import Figures
 from fastfeed.diagnose.evidence import FRAMEWORK, LOCK, OTHER, TRAINER, Evidence
-from fastfeed.timeline import Mark, Step
+from fastfeed.timeline import LOOKING, UNSEEN, Mark, Step
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 PAUSES = ("evaluation", "checkpoint", "callback", "pause")
+OURS = ("experiment", LOOKING, UNSEEN)
+MOSTLY = 0.95  # of the time is input: what is left tells nothing
 BLOCKS = 10  # parts of the time whose differences give the ranges
 MODELLED = 0.03  # what a wait that follows from other events may be off by
 OUTLIER = 5.0  # times the median and
 OUTLIER_S = 0.03  # so many seconds above it: a pause, not a slow step
 OFTEN = 0.3  # of the steps: what they have is no pause
-RARE = 0.1  # more than this share of the steps are no pauses but what the loop is like
+RARE = 0.1  # more than this share of the steps are no pauses but what the loop is like,
+IN_TURN = 1 / 3  # but for every n-th step
+MOST = 0.5  # of the time: no evaluation takes so much
 WORKS = 0.7  # of the time, an accelerator or native threads that steps wait for
+FEWEST = 5  # intervals, all the same, that are no chance
 FIRST = 2  # steps of an epoch that wait for its start
 
 
@@ -79,14 +84,16 @@ def rows_of(evidence: Evidence) -> Rows:
         return _NO_ROWS
     table = np.array([[s.begin_s, s.end_s, s.wait_s, t.begin_s] for s, t in pairs], np.float64)
     begin, end, wait, following = table.T
-    ours = _covered(begin, following, marks=[m for m in evidence.marks if m.kind == "experiment"])
+    our_marks = [mark for mark in evidence.marks if mark.kind in OURS]
+    ours = _covered(begin, following, marks=our_marks)
     period = np.maximum(following - begin - ours, 1e-9)
     gap = np.maximum(following - end, 0.0)
-    ours_in_gap = _covered(end, following, marks=[m for m in evidence.marks if m.kind == "experiment"])
+    ours_in_gap = _covered(end, following, marks=our_marks)
     gap = np.maximum(gap - ours_in_gap, 0.0)
     called = _covered(end, following, marks=[Mark("step", s.begin_s, s.end_s) for s in evidence.beside])
     waits = _covered(end, following, marks=[Mark("step", s.begin_s, s.begin_s + s.wait_s) for s in evidence.beside])
     gap, wait = np.maximum(gap - called, 0.0), np.clip(wait + waits, 0.0, period)
+    wait, period = _unslowed(evidence, wait, period=period)
     body = np.maximum(period - gap - wait, 0.0)
     pauses, often = _pauses(evidence, begin, end=following)
     beside = _covered(begin, following, marks=often)
@@ -174,6 +181,17 @@ def _watched(step: Step, following: Step, *, evidence: Evidence) -> bool:
     return inside and not step.free
 
 
+def _unslowed(evidence: Evidence, wait: Floats, *, period: Floats) -> tuple[Floats, Floats]:
+    """Where turns were looked at seldom, because that slows what makes the input: as much of it as samples of all the
+    time say, beside the rest of a turn, which takes as long as it did."""
+    made, waited = sum(part.share for part in evidence.parts if part.kind == "input"), float(wait.sum())
+    if not waited or not 0 < made < MOSTLY or not any(mark.kind == UNSEEN for mark in evidence.marks):
+        return wait, period
+    truly = (float(period.sum()) - waited) * made / (1 - made)
+    left = wait * min(1.0, truly / waited)
+    return left, period - wait + left
+
+
 def _covered(begin: Floats, end: Floats, *, marks: Sequence[Mark]) -> Floats:
     """How much of each interval the marks cover, those that overlap counted once."""
     covered = np.zeros(len(begin))
@@ -218,19 +236,25 @@ def _outliers(values: Floats) -> Floats:
         return np.zeros(len(values))
     middle = float(np.median(values))
     far = values > max(OUTLIER * middle, middle + OUTLIER_S)
-    return np.where(far, values - middle, 0.0) if far.mean() <= RARE else np.zeros(len(values))
+    between = np.diff(np.flatnonzero(far))
+    in_turn = len(between) >= FEWEST and bool(np.all(between == between[0]))
+    return (
+        np.where(far, values - middle, 0.0) if far.mean() <= (IN_TURN if in_turn else RARE) else np.zeros(len(values))
+    )
 
 
 def _dispatches(evidence: Evidence, share: float) -> bool:
     """Whether the long steps, with that share of the time, wait for the short ones before them, which only hand their
-    work over: that time is spent in the step's lines, the loop's thread waits, and an accelerator or native threads
-    do not."""
+    work over: that time is spent in the step's lines (or, if it is most of all, where its loss is read), the loop's
+    thread waits, and an accelerator or native threads do not."""
     trainer = next((task for task in evidence.tasks if task.role == TRAINER), None)
     if trainer is None or not share or not evidence.parts:
         return False
     native = sum(task.cpu_s for task in evidence.tasks if task.role == FRAMEWORK) / (evidence.end_s - evidence.start_s)
     works = max(native, *(gpu.busy for gpu in evidence.machine.gpus), 0.0) >= WORKS
-    elsewhere = sum(part.share for part in evidence.parts if part.kind != "step")
+    reads = {part.place: sum(part.busy.get(state, 0.0) for state in (LOCK, OTHER)) for part in evidence.parts}
+    others = (part for part in evidence.parts if part.kind != "step")
+    elsewhere = sum(one.share for one in others if one.kind != "host" or share < MOST or reads[one.place] < WORKS)
     return works and elsewhere < 0.5 * share and trainer.share(LOCK, OTHER) >= WORKS * share
 
 

@@ -13,6 +13,7 @@ from fastfeed.diagnose.evidence import Evidence
 from fastfeed.diagnose.facts import Facts
 from fastfeed.diagnose.figures import Rows, figures_of, rows_of, without_unnamed
 from fastfeed.diagnose.makers import makers_of
+from fastfeed.timeline import LOOKING
 
 FEWEST = 20  # steps that a verdict needs
 INPUT_BOUND = 0.05
@@ -119,6 +120,8 @@ def _headline(
 
 
 def _overhead(evidence: Evidence, figures: Figures | None) -> float:
-    """CPU seconds of watching by the seconds that were watched."""
+    """CPU seconds of watching, and what it cost the loop's thread, by the seconds that were watched."""
     seconds = evidence.end_s - evidence.start_s
-    return evidence.overhead_s / seconds if figures is not None and seconds > 0 else 0.0
+    looking = (mark for mark in evidence.marks if mark.kind == LOOKING and mark.start_s >= evidence.start_s)
+    cost_s = evidence.overhead_s + sum(mark.end_s - mark.start_s for mark in looking)
+    return cost_s / seconds if figures is not None and seconds > 0 else 0.0

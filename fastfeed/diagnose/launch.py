@@ -97,8 +97,9 @@ class Launch:
         self._dog = Watchdog(self.context, self._thread, dead_s=plan.dead_s)
         self._watch = Unseen(self.context, self._look, name="the watch over the script")
         self._reporting = threading.RLock()
-        self._blocked = False  # whether that was said
+        self._blocked: Dead | None = None  # what was said of it
         self._code: int | None = None
+        self._ended_s = self._begin_s  # of the script
         self._stopped = False
         self._imports = Imports(self.context)
         self._undo: list[Callable[[], None]] = []
@@ -113,6 +114,7 @@ class Launch:
             self._code = self._script.run()
         finally:
             self._stopped = self._stopped or self._code is None
+            self._ended_s = time.perf_counter()
         return self._code
 
     def at_exit(self) -> None:
@@ -181,7 +183,7 @@ class Launch:
                     self._measure()
                 elif phase == REPORTS:
                     self._over(TIME)
-                elif self._life.loop is None and now_s > again_s and not self._blocked:
+                elif self._life.loop is None and now_s > again_s and self._blocked is None:
                     again_s = now_s + AGAIN_S
                     self._over(STEPLESS)
             if self._life.phase == OVER:
@@ -214,8 +216,8 @@ class Launch:
     def _dead(self, dead: Dead) -> None:
         with self._reporting:
             if self._life.phase == OVER or not dead.proven:
-                if self._life.phase != OVER and not self._blocked:
-                    self._blocked = True
+                if self._life.phase != OVER and self._blocked is None:
+                    self._blocked = dead
                     self._tell(lambda: self._observer.report(self._seen(BLOCKED, dead)), "the report")
                 return
             self._life.over()
@@ -226,9 +228,7 @@ class Launch:
 
     def _seen(self, why: str, dead: Dead | None = None) -> Seen:
         now_s, life = time.perf_counter(), self._life
-        died = dead.died if dead is not None else self._dog.deaths()
-        if why == CRASH and not self._script.crashed_in_feed:
-            died = ()
+        died = dead.died if dead is not None else self._deaths(why)
         asked_s = self.context.asking.get(life.loop.thread) if life.loop is not None else None
         waits_s = dead.waited_s if dead is not None else 0.0 if asked_s is None else now_s - asked_s
         return Seen(
@@ -245,6 +245,16 @@ class Launch:
             waiting_now_s=waits_s,
             rank=rank_of(),
         )
+
+    def _deaths(self, why: str) -> tuple[str, ...]:
+        """What the feed died of, as far as is known at the end."""
+        if why == CRASH and not self._script.crashed_in_feed:
+            return ()
+        if self._code != INTERRUPTED:
+            return self._dog.deaths()
+        died, loop = self._dog.deaths(self._ended_s - STOP_S), self._life.loop
+        still = loop is None or self._ended_s - loop.steps[-1].end_s >= self._plan.dead_s
+        return died or (self._blocked.died if self._blocked is not None and still else ())
 
     def _tell(self, call: Callable[[], Any], what: str) -> Any:
         try:

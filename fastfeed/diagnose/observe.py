@@ -100,6 +100,8 @@ class Watcher:
             loops = list(self._context.timeline.loops.values())
             if any(len(loop.steps) > 1 and loop.kind != SAMPLED for loop in loops):
                 return
+            if self._turns is not None:
+                self._turns.wake()
             if self._turns is not None and (self._turns.given_up or self._turns.goes_on(GONE_S)):
                 continue
             found = self._sampler.turning(self._context.timeline)
@@ -115,11 +117,11 @@ class Watcher:
     def _evidence(self, seen: Seen) -> Evidence:
         sampler = self._sampler
         loop = seen.loop or self._repeated()
-        tasks = sampler.tasks()
         late_s, late_p90_s = sampler.lock()
         began_s = loop.steps[0].begin_s if loop is not None and loop.steps else 0.0
         asks = loop is not None and loop.kind not in CALLED
         parts = sampler.parts(loop.where or None, since_s=began_s, asks=asks) if loop is not None else ()
+        tasks = sampler.tasks(parts)
         first_s = loop.steps[0].begin_s + loop.steps[0].wait_s if loop is not None and loop.steps else None
         return Evidence(
             loop=_told(loop, trims=seen.timeline.trims),

@@ -7,7 +7,7 @@ import re
 import numpy as np
 
 from fastfeed.diagnose import signals
-from fastfeed.diagnose.evidence import FRAMEWORK, NATIVE, PYTHON, TRAINER, Evidence, Place, Task
+from fastfeed.diagnose.evidence import FRAMEWORK, NATIVE, PYTHON, SLEEP, TRAINER, Evidence, Place, Task
 from fastfeed.diagnose.figures import Rows
 
 SHORT_S = 0.05  # a step that is all overhead is no longer than that
@@ -31,13 +31,15 @@ def host_share(evidence: Evidence, rows: Rows, *, trainer: Task | None) -> float
     python, own_native = left * trainer.share(PYTHON), left * trainer.share(NATIVE)
     pools = sum(t.cpu_s for t in evidence.tasks if t.role == FRAMEWORK) / seconds
     native = pools + own_native
-    made = sum(part.share * part.busy.get(PYTHON, 0.0) for part in evidence.parts if part.kind == "input")
+    inputs = [part for part in evidence.parts if part.kind == "input"]
+    made, made_native = (sum(part.share * part.busy.get(state, 0.0) for part in inputs) for state in (PYTHON, NATIVE))
     own = max(0.0, python - made)
     computes = max(0.0, native - made)
-    overhead = own if own > computes and own >= 0.5 * inside else 0.0
-    on_core = own + max(0.0, own_native - made)
+    awake = max(0.0, inside - trainer.share(SLEEP))  # an accelerator that is only simulated is the step's, too
+    overhead = own if own > computes and own >= 0.5 * awake else 0.0
+    on_core = own + max(0.0, own_native - max(made, made_native))
     short = float(np.median(rows.inside)) < SHORT_S
-    if (short or own >= EAGER * inside) and pools < 0.2 * on_core and on_core >= 0.7 * inside:
+    if (short or own >= EAGER * awake) and pools < 0.2 * on_core and on_core >= 0.7 * awake:
         # One long call of native code is a step; many short ones, from everywhere, are what it takes to call them.
         # A long step is made of such calls only where they come from twice as many places, and leave pools idle.
         scattered = signals.spread_of(trainer) >= (SPREAD if short else 2 * SPREAD)
@@ -53,11 +55,14 @@ def _called(evidence: Evidence, rows: Rows) -> float:
 
 
 def between(evidence: Evidence, rows: Rows) -> float:
-    """What lies beside the step, by its time or by its lines. What is mostly bytecode is no model: all of it is the
-    loop's own."""
+    """What lies beside the step, by its time or by its lines."""
+    return max(rows.share(rows.host), in_lines(evidence))
+
+
+def in_lines(evidence: Evidence) -> float:
+    """What lies beside the step by its lines. What is mostly bytecode is no model: all of it is the loop's own."""
     pythons = [(part.share, part.busy.get(PYTHON, 0.0)) for part in evidence.parts if part.kind == "host"]
-    lines = sum(share * (1.0 if python >= signals.BYTECODE else python) for share, python in pythons)
-    return max(rows.share(rows.host), lines)
+    return sum(share * (1.0 if python >= signals.BYTECODE else python) for share, python in pythons)
 
 
 def in_calls(evidence: Evidence) -> float:

@@ -156,14 +156,16 @@ def _sends(place: Place) -> bool:
 
 def handed_over(evidence: Evidence, makers: Makers) -> float:
     """Of the time in which the training thread gets batches from worker processes, the share in which it works: it
-    reads and unpickles what they have made."""
+    reads and unpickles what they have made. Where far more threads are runnable than there are cores, it is these that
+    keep it from one."""
     made = [part for part in evidence.parts if part.kind == "input"]
     total = sum(part.share for part in made)
     if makers.where != "processes" or not total:
         return 0.0
     if makers.known and makers.active < STANDING:  # they could do far more, and the step starves
         return 1.0
-    return sum(part.share * sum(part.busy.get(state, 0.0) for state in WORKS) for part in made) / total
+    works = [state for state in WORKS if state != RUNNABLE or not crowded(evidence, makers)]
+    return sum(part.share * sum(part.busy.get(state, 0.0) for state in works) for part in made) / total
 
 
 def at_hand(evidence: Evidence) -> bool:
@@ -240,11 +242,15 @@ def pickling(evidence: Evidence, makers: Makers) -> float:
 
 
 def spread_of(task: Task) -> float:
-    """Over how many places its samples might be spread evenly: the inverse of Simpson's index of the innermost ones."""
+    """Over how many places its samples might be spread evenly: the inverse of Simpson's index of the innermost ones,
+    without the line of the user's in which it sleeps."""
     counts: dict[Place, int] = {}
     for stack, count in task.stacks.items():
         if stack:
             counts[stack[-1]] = counts.get(stack[-1], 0) + count
+    own = max((place for place in counts if place.users), key=lambda place: counts[place], default=None)
+    if own is not None and task.share(SLEEP) >= LEAST and counts[own] >= 0.5 * task.share(SLEEP) * sum(counts.values()):
+        counts.pop(own)
     total = sum(counts.values())
     pairs = sum(count * (count - 1) for count in counts.values())
     return total * (total - 1) / pairs if pairs else float(total)

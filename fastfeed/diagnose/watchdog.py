@@ -27,6 +27,7 @@ QUIET_S = 1.0  # no step for so long: time to look
 WAITING = ("queue.py", "threading.py", "connection.py", "queues.py", "synchronize.py", "_base.py")
 FRAMES = 8  # of a stack, the innermost
 TOLD = how(-signal.SIGTERM)
+BY_CTRL_C = (how(-signal.SIGINT), how(1))  # what becomes of a worker whose group is interrupted
 POOL = "multiprocessing/pool.py"
 LOST = "; what a killed worker of a Pool was making never comes, and whoever asks for it waits for ever"
 NOBODY = "nobody is left who could make a batch: no other thread of the script, and no process of its own"
@@ -90,10 +91,11 @@ class Watchdog:
             return None
         return Dead(False, stall_s, (*died, *self._stacks(thread, others), *self._of_processes(children)) or (NOBODY,))
 
-    def deaths(self) -> tuple[str, ...]:
-        """How threads and processes ended, without those that were told to."""
+    def deaths(self, interrupted_s: float = float("inf")) -> tuple[str, ...]:
+        """How threads and processes ended, without those that were told to: by a Ctrl-C then, too."""
         self._find_zombies([(pid, state) for pid, state in _children() if not _helps(pid)])
-        return tuple(text for _, text in self._context.died if not text.endswith(TOLD))
+        told = {at_s: (TOLD, *BY_CTRL_C) if at_s > interrupted_s else (TOLD,) for at_s, _ in self._context.died}
+        return tuple(text for at_s, text in self._context.died if not text.endswith(told[at_s]))
 
     def _killed(self) -> bool:
         return any(text.startswith("process ") and not text.endswith(TOLD) for _, text in self._context.died)

@@ -88,3 +88,39 @@ def test_a_few_wide_numbers_are_not_what_a_session_converts() -> None:
         Leaf("feed['y:0']", "float64", (96, 1), "numpy.ndarray"),
     )
     assert judge(evidence(loop, (trainer({NATIVE: 0.9, LOCK: 0.1}),))).verdict == "step.bound"
+
+
+@pytest.mark.parametrize(
+    ("asleep", "verdict"), [(0.4, "step.host"), (0.7, "step.bound")], ids=["mostly calls", "mostly the accelerator"]
+)
+def test_a_step_of_many_calls_and_one_that_sleeps(asleep: float, verdict: str) -> None:
+    """An eager step with an accelerator in it that is only simulated: what the calls take is its overhead."""
+    lines = [Place("call", "framework.py", number, users=False) for number in range(20)]
+    stacks = {(CALL, line): round(100 * (1 - asleep)) for line in lines} | {(CALL, SLEEPS): round(2000 * asleep)}
+    busy = {SLEEP: asleep, PYTHON: 0.6 * (1 - asleep), NATIVE: 0.4 * (1 - asleep)}
+    found = judge(
+        evidence(loop_of([0.02] * 100, 60.0), (trainer(busy, stacks=stacks),), parts=(Part("step", CALL, 1.0),))
+    )
+    assert found.verdict == verdict
+    assert found.causes[-1].code == "step.host" and found.causes[-1].share == pytest.approx(1 - asleep, abs=0.02)
+
+
+@pytest.mark.parametrize(("share", "verdict"), [(0.35, "step.host"), (0.15, "step.bound")])
+def test_a_diary_that_takes_a_good_part_of_the_time(share: float, verdict: str) -> None:
+    """Beside a step that has most of it, and needs no change."""
+    notes = Place("<module>", "train.py", 14, users=True)
+    parts = (Part("step", CALL, 1 - share), Part("host", notes, share, {PYTHON: 0.9, NATIVE: 0.1}))
+    found = judge(evidence(loop_of([0.02] * 200, 17.0), (trainer({SLEEP: 1 - share, PYTHON: share}),), parts=parts))
+    assert found.verdict == verdict
+    (change,) = found.recommendations
+    assert change.knob == "every" and change.predicted_speedup == pytest.approx(1 / (1 - share), rel=0.05)
+
+
+def test_what_makes_the_input_on_the_loops_thread_is_no_overhead_of_the_step() -> None:
+    """Pictures are drawn by native code, in many places; the step waits for an accelerator."""
+    stacks = {(CALL, Place("draw", "cv2.py", number, users=False)): 10 for number in range(20)}
+    task = trainer({NATIVE: 0.44, PYTHON: 0.16, LOCK: 0.4}, stacks=stacks)
+    parts = (Part("input", CALL, 0.6, {NATIVE: 0.73, PYTHON: 0.2, LOCK: 0.07}), Part("step", SLEEPS, 0.4))
+    found = judge(evidence(loop_of([0.0] * 150, 34.0, gap_ms=51.0, waits="none", kind="session"), (task,), parts=parts))
+    assert [cause.code for cause in found.causes] == ["input.serial", "input.cpu"]
+    assert {change.knob for change in found.recommendations} == {"threads"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +67,29 @@ if __name__ == "__main__":
     threading.Timer(4.0, ready.put, (None,)).start()  # stands for what comes late
     while ready.get() is not None: pass
     gate.set()
+"""
+CTRL_C = """
+import multiprocessing, os, signal, sys
+class Told:  # stands for the one who presses it as soon as the report is there
+    def __init__(self, to): self.to = to
+    def flush(self): self.to.flush()
+    def write(self, text):
+        self.to.write(text)
+        if '"blocked"' in text:
+            for pid in (process.pid, os.getpid()): os.kill(pid, signal.SIGINT)
+def produce(ready, gate):
+    for i in range(20): ready.put(i)
+    gate.wait()
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    fork = multiprocessing.get_context("fork")
+    ready, gate = fork.Queue(), fork.Event()
+    process = fork.Process(target=produce, args=(ready, gate), daemon=True)
+    process.start()
+    sys.stderr = Told(sys.stderr)
+    try:
+        while True: ready.get()
+    finally: process.join()
 """
 HUNG = DEAD + "for i in watch(iter(ready.get, None)): pass\n"
 LATE = DEAD + "threading.Timer(4.0, told).start()\n" + "for i in watch(iter(ready.get, None)): pass\nprint('went on')\n"
@@ -148,6 +172,14 @@ def test_processes_from_which_nothing_comes(tmp_path: Path, how: str, says: str)
     blocked = next(line for line in said if line.get("report") == "blocked")
     (text,) = [text for text in blocked["died"] if text.startswith("process ")]
     assert (says if how == "ended" or dump(os.getpid()) else "does nothing") in text, "where py-spy may look"
+
+
+def test_a_blocked_feed_that_somebody_ends(tmp_path: Path) -> None:
+    """The worker dies of the Ctrl-C, too: that has not stopped the feed."""
+    code, _, err, said = observed(script(tmp_path, CTRL_C), plan=Plan(dead_s=1.0, warmup_s=0.2))
+    assert code == -signal.SIGINT and "KeyboardInterrupt" in err
+    assert [why for why, _ in reports(said)] == ["blocked", "crash"]
+    assert said[-1]["died"] == next(line for line in said if line.get("report") == "blocked")["died"]
 
 
 def test_an_observer_that_fails(tmp_path: Path, capfd: Any, monkeypatch: Any) -> None:

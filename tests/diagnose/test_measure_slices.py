@@ -27,6 +27,25 @@ def test_a_loop_that_only_repeats(code: str, repeats: bool) -> None:
 
 
 @pytest.mark.parametrize(
+    ("lines", "kinds"),
+    [
+        (["l, g = jax.value_and_grad(loss)(w, x)", "w = [a - b for a, b in zip(w, g)]", "log(l)"], "step step host"),
+        (["g = jax.grad(loss)(w, x)", "norms.append(norm(g))", "w = w - g"], "step host step"),
+        (
+            ["w, l = update(w, x)", "diary.note(w, l)", "l.block_until_ready()", "opt.step()"],
+            "step host step step",
+        ),
+        (["l = model(x)", "print(l)", "l.backward()"], "step host step"),
+        (["w, l = update(w, x)", "if i % 9 == 0: print(float(l))"], "step host host"),
+    ],
+)
+def test_what_the_next_step_begins_with_is_of_the_step(lines: list[str], kinds: str) -> None:
+    loop = ast.parse("for i, x in enumerate(batches):\n    " + "\n    ".join(lines)).body[0]
+    assert isinstance(loop, slices.Loop)
+    assert [kind for _, kind in slices.kinds(loop)] == ["input", *kinds.split()]
+
+
+@pytest.mark.parametrize(
     ("line", "kind"),
     [
         ("loss = model.train_on_batch(x, y)", "step"),

@@ -41,6 +41,8 @@ SAMPLED = [s for s in ev.STATES if s not in (ev.PYTHON, ev.NATIVE, ev.RUNNABLE)]
         (Seen([USER], "", "futex", late=True), ev.LOCK_PYTHON),
         (Seen([USER], "np.dot", "futex", late=True), ev.LOCK_PYTHON),
         (Seen([USER], "np.dot", "futex"), ev.LOCK),
+        (Seen([USER], "os.preadv", "futex"), ev.DISK),  # it has read, and waits for the sampler
+        (Seen([USER], "os.preadv", "futex", late=True), ev.LOCK_PYTHON),
         (Seen([("wait", "threading.py"), ("put", "queue.py"), USER], "acquire", "futex"), ev.FULL),
         (Seen([("wait", "threading.py"), ("get", "queue.py"), USER], "acquire", "futex"), ev.EMPTY),
         (Seen([("wait", "threading.py"), ("put", "queue.py"), USER], "acquire", "futex", trainer=True), ev.EMPTY),

@@ -32,7 +32,7 @@ def foreign(tid: int, moments: Iterable[int]) -> ThreadLog:
     log = ThreadLog(tid, "")
     log.files.close()
     log.ident, log.wall_s = tid, 10.0
-    log.moments.update(moments)
+    log.moments = dict.fromkeys(moments, here())
     log.looks[here()] = len(log.moments)
     return log
 

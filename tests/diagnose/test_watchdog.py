@@ -65,6 +65,18 @@ def test_a_process_that_nobody_waits_for() -> None:
     assert process.wait() == 9, "it is still the script's to wait for"
 
 
+def test_who_dies_of_a_ctrl_c_did_not_stop_the_feed() -> None:
+    context = Context(Timeline())
+    dog = Watchdog(context, threading.get_ident(), dead_s=8.0)
+    ends = ["process 1 ended: exit code 1", "process 2 ended: SIGINT", "process 3 ended: SIGTERM"]
+    others = ["process 4 ended: SIGKILL", "process 5 ended: exit code 11", "thread reader ended:\nValueError: 1"]
+    for text in (*ends, *others):
+        context.saw_death(text)
+    assert dog.deaths() == (*ends[:2], *others)
+    assert dog.deaths(time.perf_counter()) == (*ends[:2], *others), "before it"
+    assert dog.deaths(time.perf_counter() - 60.0) == tuple(others)
+
+
 def test_a_thread_that_ends_by_an_exception(capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     context = Context(Timeline())
     told: list[Any] = []

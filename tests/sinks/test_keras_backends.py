@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
+HOOKS = "../diagnose/any_backend.py"
 FILES = {
-    "torch": ("test_keras_fit.py", "test_keras_refusals.py"),
-    "jax": ("test_keras_fit.py", "test_keras_callback.py"),
+    "torch": ("test_keras_fit.py", "test_keras_refusals.py", HOOKS),
+    "jax": ("test_keras_fit.py", "test_keras_callback.py", HOOKS),
 }
 KEEPS_ALL = {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0", "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1"}
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -171,51 +170,54 @@ def test_one_after_the_other_in_one_session() -> None:
 
 
 CTRL_C = """
-import os, signal, sys, threading
+import os, signal, threading, warnings
+warnings.simplefilter("ignore")
 import numpy as np, tensorflow as tf
 from fastfeed import FeedRunner
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job inherits SIGINT ignored
+tf1 = tf.compat.v1
 
-def stalls(batches):
-    def stream():
-        yield from [np.arange(4)] * batches
-        threading.Event().wait()
-    return stream
-
-inputs = {before_start}
-sess = tf.compat.v1.Session()
-{start}
+def stalls():
+    yield np.arange(4)
+    threading.Event().wait()
 
 def inside():
     # runs in TensorFlow's thread: the main thread is inside sess.run, where no Python can interrupt it
     os.kill(os.getpid(), signal.SIGINT)
     return np.array(0, np.int32)
 
-signal_op = tf.compat.v1.py_func(inside, [], tf.int32)
-try:
-    sess.run([inputs, signal_op])
-except KeyboardInterrupt:
-    print("interrupted", flush=True)
-sess.close()
+def after_a_batch(sess, inputs):
+    sess.run(inputs)
+
+def before_any_batch(sess, inputs):
+    pass  # a shuffle that is never full enough
+
+def beside_a_feed_that_was_stopped(sess, inputs):
+    other = FeedRunner(stalls)
+    other.get_inputs()
+    other.start(sess)
+    sess.run(inputs)
+    other.stop()
+
+unshuffled = {"shuffle": False}
+cases = (after_a_batch, unshuffled), (before_any_batch, {}), (beside_a_feed_that_was_stopped, unshuffled)
+for case, options in cases:
+    with tf.Graph().as_default(), tf1.Session() as sess:
+        runner = FeedRunner(stalls, **options)
+        inputs, signal_op = runner.get_inputs(), tf1.py_func(inside, [], tf.int32)
+        runner.start(sess)
+        case(sess, inputs)
+        try:
+            sess.run([inputs, signal_op])
+        except KeyboardInterrupt:
+            print("interrupted", case.__name__, flush=True)
 """
-ONE = "(runner := FeedRunner(stalls(1), shuffle=False)).get_inputs()", "runner.start(sess); sess.run(inputs)"
-SECOND_STOPPED = (
-    "(runner := FeedRunner(stalls(1), shuffle=False)).get_inputs(); other = FeedRunner(stalls(1)); other.get_inputs()",
-    "runner.start(sess); other.start(sess); sess.run(inputs); other.stop()",
-)
-NEVER_FILLED = "(runner := FeedRunner(stalls(1))).get_inputs()", "runner.start(sess)"
 
 
-@pytest.mark.parametrize(
-    ("before_start", "start"),
-    [ONE, NEVER_FILLED, SECOND_STOPPED],
-    ids=["after a batch", "before any batch", "beside a feed that was stopped"],
-)
-def test_ctrl_c_while_a_run_waits(before_start: str, start: str) -> None:
-    """In a process of its own, whose main thread waits in TensorFlow for a batch that never comes."""
-    program = "import warnings; warnings.simplefilter('ignore')\nimport tensorflow as tf\ntf.compat.v1."
-    program += "disable_eager_execution()\n" + textwrap.dedent(CTRL_C).format(before_start=before_start, start=start)
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=160, cwd=ROOT)
-    assert done.stdout == "interrupted\n", done.stderr[-2000:]
+def test_ctrl_c_while_a_run_waits() -> None:
+    """In a process of its own, whose main thread waits in TensorFlow for a batch that never comes, three times."""
+    done = subprocess.run([sys.executable, "-c", CTRL_C], capture_output=True, text=True, timeout=160, cwd=ROOT)
+    cases = ("after_a_batch", "before_any_batch", "beside_a_feed_that_was_stopped")
+    assert done.stdout.splitlines() == [f"interrupted {case}" for case in cases], done.stderr[-2000:]
     assert done.returncode == 0

@@ -17,6 +17,7 @@ from fastfeed.diagnose import evidence as ev
 from fastfeed.diagnose.evidence import Part, Place
 from fastfeed.diagnose.measure import slices, states
 from fastfeed.diagnose.measure.children import work_of_stack
+from fastfeed.diagnose.measure.eyes import SLOWED, SUSPENDS
 from fastfeed.diagnose.measure.places import Places, line_of
 from fastfeed.diagnose.measure.slices import Statement
 from fastfeed.diagnose.measure.tasks import ENOUGH_LOOKS, Cast
@@ -116,7 +117,22 @@ def loop_lines(looks: Iterable[Look], cast: Cast) -> Lines | None:
         total = spent[one.first, True] + spent[one.first, False]
         share = spent[one.first, True] / total if total else float(kind == "input")
         waits.update(dict.fromkeys(range(one.first, one.last + 1), share))
-    return Lines(found.code, range(found.node.lineno, (found.node.end_lineno or found.node.lineno) + 1), waits)
+    lines = range(found.node.lineno, (found.node.end_lineno or found.node.lineno) + 1)
+    return Lines(found.code, lines, waits, _slowed(looks, found, cast=cast) if SLOWED > 1 else {})
+
+
+def _slowed(looks: Sequence[Look], found: Found, *, cast: Cast) -> dict[int, float]:
+    """By line how many times as long it takes when it is traced: the bytecode of the loop, and of generators that it
+    goes over, is slow then."""
+    seen: Counter[int] = Counter()
+    inline: Counter[int] = Counter()
+    for look in looks:
+        at = at_of(look, found.code, cast=cast)
+        if at is not None:
+            seen[at.line] += 1
+            own = look.stack[0][0] is found.code or look.stack[0][0].co_flags & SUSPENDS
+            inline[at.line] += bool(own and look.holder and not cast.called(look.stack[0]))
+    return {line: 1 + (SLOWED - 1) * count / seen[line] for line, count in inline.items() if count}
 
 
 def _part(kind: str, place: Place, *, moments: dict[Moment, float], total: float, ready: float) -> Part:

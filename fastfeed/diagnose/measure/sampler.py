@@ -9,11 +9,12 @@ import random
 import sys
 import threading
 import time
-from collections.abc import Mapping, Set
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import replace
 
 from fastfeed.diagnose.evidence import PRODUCER, Machine, Part, Place, Task
 from fastfeed.diagnose.measure import lock, loops, procfs
+from fastfeed.diagnose.measure.callbacks import without_callbacks
 from fastfeed.diagnose.measure.children import Children
 from fastfeed.diagnose.measure.gpu import Gpus
 from fastfeed.diagnose.measure.loops import parts_of
@@ -59,8 +60,7 @@ class Sampler:
         self._over, self._ended = threading.Event(), threading.Event()
         self._late: list[float] = []
         self._found_s = self._begun_s = time.perf_counter()
-        self._cost_s = 0.0  # of a sample
-        self._finding_s = 0.0  # of the looks for what is new, since samples were last counted
+        self._cost_s = self._finding_s = 0.0  # of a sample; of the looks for what is new, since samples were counted
         self._pause_s = FIND_S
         self._used_s = self._used_before_s = 0.0
         self._process_s = self._process_before_s = 0.0  # when threads were counted, and at the beginning
@@ -93,8 +93,7 @@ class Sampler:
         self._children.close()
 
     def begin(self, *, asking: bool = True) -> None:
-        """Forgets what was seen until now. `asking`: py-spy, from here on: while a script starts it has little to tell,
-        and would use up what it may take."""
+        """Forgets what was seen until now. `asking`: py-spy, too, which has little to tell while a script starts."""
         with self._mutex:
             self._threads.loop = self.loop
             # At the moment at which the threads' seconds are counted: to look for processes takes some more.
@@ -108,12 +107,13 @@ class Sampler:
             self._late.clear()
             self._begun_s = time.perf_counter()
 
-    def tasks(self) -> tuple[Task, ...]:
-        """The threads of this process, its native pools as one, and its child processes."""
+    def tasks(self, parts: Iterable[Part] = ()) -> tuple[Task, ...]:
+        """The threads of this process, its native pools as one, its child processes; see without_callbacks."""
         self.refresh()
         with self._mutex:
-            cast = self._cast()
-            own = self._with_lost(thread_tasks(self._threads.logs.values(), cast))
+            cast, trace = self._cast(), [look for _, look in self._threads.trace]
+            logs = without_callbacks(self._threads.logs.values(), trace, cast=cast, parts=parts)
+            own = self._with_lost(thread_tasks(logs, cast))
             return tuple(settled(own + self._children.tasks(self._spy, self._places), self._threads.logs))
 
     def _with_lost(self, own: list[Task]) -> list[Task]:

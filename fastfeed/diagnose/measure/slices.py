@@ -11,7 +11,7 @@ from fastfeed.diagnose.measure.callee import dotted
 
 STEP = re.compile(
     r"^(run|fit|backward|step|forward|minimize|update|optimize|compute|consume|learn|model|net|network|loss|criterion)$"
-    r"|train|step$|_step_|backward|forward|^loss|loss$|loss_fn|optimi[sz]er|apply_grad|GradientTape|^grads?$|gradient|zero_grad|model$"
+    r"|train|step$|_step_|backward|forward|^loss|loss$|loss_fn|optimi[sz]er|apply_grad|GradientTape|(^|_)grads?$|gradient|zero_grad|model$"
 )
 INPUT = re.compile(
     r"^(__next__|next|get|load|read|make|fetch|decode|sample|generate|produce|prepare|preprocess|augment|collate|batch|"
@@ -19,6 +19,9 @@ INPUT = re.compile(
     r"_(batch|data|input|inputs|batches)$|^get_|loader"
 )
 TRAINS = re.compile(r"^(train|fit|learn|update)_(on_|one_|a_)?batch$")  # and nothing that is made of a batch
+NOTES = re.compile(
+    r"^(print|notes?|append|add_scalar|tick)(_|$)|log|record|report|journal|diary|track|metric|plot|write|save|callback"
+)
 PRODUCTS = frozenset(("matmul", "dot", "einsum", "tensordot"))  # what a step is made of that bears no name
 COUNTS = frozenset(("range", "count"))
 WALKS = frozenset(("enumerate", "zip", "iter", "tqdm", "reversed", "list"))
@@ -101,7 +104,8 @@ def _arguments(call: ast.Call) -> list[ast.expr]:
 
 
 def _last(call: ast.Call) -> str:
-    return dotted(call.func).rpartition(".")[2]
+    """The function's name; of what a call has made, as of jax.grad(loss)(x), that call's."""
+    return _last(call.func) if isinstance(call.func, ast.Call) else dotted(call.func).rpartition(".")[2]
 
 
 def _names(node: ast.AST, kind: type) -> frozenset[str]:
@@ -159,10 +163,14 @@ def kinds(loop: Loop) -> list[tuple[Statement, str]]:
 
 
 def _between(found: Sequence[Statement], steps: list[Statement]) -> list[Statement]:
-    """The steps, and what works between them on what they made: `loss = out.mean()` before `loss.backward()`."""
+    """The steps, what works between them on what they made, as `loss = out.mean()` before `loss.backward()`, and what
+    makes of it what the next one begins with: `w = w - 0.1 * dw`. Who only takes notes is none of them."""
     written = frozenset(name for one in steps for name in one.writes)
+    read = frozenset(name for one in steps for name in one.reads)
     between = found[found.index(steps[0]) : found.index(steps[-1])]
-    return steps + [one for one in between if one not in steps and one.reads & written and not one.head]
+    follow = [one for one in found if one.reads & written and (one in between or one.writes & read)]
+    follow = [one for one in follow if one.writes or not any(map(NOTES.search, one.calls - one.inner))]
+    return steps + [one for one in follow if one not in steps and not one.head and not _is_input(one)]
 
 
 def _nested_step(one: Statement) -> bool:

@@ -18,6 +18,7 @@ SOCKETS = frozenset(
         *("do_handshake", "urlopen"),
     )
 )
+READS = frozenset(("pread", "preadv", "pwrite", "pwritev"))  # of files, and of nothing else
 LOCKS = frozenset(["acquire", "__enter__", "wait", "wait_for", "join", "result", "as_completed", "exception"])
 LOCK_FILES = re.compile(r"(^|/)(threading|multiprocessing/synchronize|concurrent/futures/_base)\.py$")
 QUEUES = re.compile(r"(^|/)(queue|multiprocessing/queues|_mp_queue)\.py$")
@@ -48,8 +49,8 @@ def state_of(seen: Seen) -> str:
     """The state, CORE where counters must say more."""
     if seen.call == RUNNING:
         return CORE
-    if seen.disk:
-        return ev.DISK
+    if seen.disk or (seen.call == "futex" and not seen.late and _last(seen.called) in READS):
+        return ev.DISK  # what it has read came while the sampler had the lock, for which it waits now
     # An instruction that calls nothing waits for nothing but the interpreter lock.
     if seen.call == "futex" and seen.late and not _locks(seen):
         return ev.LOCK_PYTHON

@@ -53,7 +53,7 @@ class ThreadLog:
         self.files = ThreadFiles(os.getpid(), tid)
         self.first = self.last = Counters()
         self.looks: Counter[Look] = Counter()
-        self.moments: set[int] = set()  # samples in which it had Python frames, where Python did not start it
+        self.moments: dict[int, Look] = {}  # by sample, where Python did not start it: it has no frames in most
         self.credit = 0.0  # late samples before which it held the lock
         self.wall_s = 0.0
         self.gone = False
@@ -166,7 +166,7 @@ class Threads:
         for log, look, _ in seen:
             log.looks[look] += times
             if log.foreign:
-                log.moments.update(range(self.samples - times, self.samples))
+                log.moments.update(dict.fromkeys(range(self.samples - times, self.samples), look))
             if log.ident == self.loop:
                 self.trace.extend([(now_s, look)] * times)
                 self.counts.extend([counts] * times)

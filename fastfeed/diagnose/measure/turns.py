@@ -2,29 +2,28 @@
 
 from __future__ import annotations
 
-import ctypes
 import sys
-import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from time import perf_counter
-from types import CodeType, FrameType
-from typing import Any, NamedTuple
+from types import CodeType
+from typing import NamedTuple
 
-from fastfeed.timeline import Loop, Mark, Step, Timeline
+from fastfeed.diagnose.measure.eyes import Monitoring, Tracing
+from fastfeed.timeline import LOOKING, UNSEEN, Loop, Mark, Step, Timeline
 
 SAMPLED = "sampled"
-COSTLY = 30_000  # calls of functions a second, each of which the interpreter tells us: above it that is a cost
-STOP_S = 1.0
-LOOK = 2000  # calls, after which their rate is looked at
-_CALL = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
+NOTICED = 0.01  # of a turn
+COSTLY = 1.1  # times as long, and it is not looked at all the time
 
 
 class Lines(NamedTuple):
-    """A loop of `code`: its lines, the head first, and by line the share (0 to 1) of its time that is input."""
+    """A loop of `code`: its lines, the head first; by line the share (0 to 1) of its time that is input, and how many
+    times as long it takes while it is looked at, where that is not 1."""
 
     code: CodeType
     lines: range
     waits: Mapping[int, float]
+    slowed: Mapping[int, float]
 
 
 class Turns:
@@ -35,24 +34,38 @@ class Turns:
     """
 
     def __init__(self, timeline: Timeline, loop: Loop, *, of: Lines) -> None:
-        self.given_up = ""
         self._timeline = timeline
         self._loop = loop
-        self._code, self._lines, self._waits = of
-        self._over, self._ended = False, threading.Event()
-        self._calls = 0
-        self._looked_s = 0.0
+        self._of = of
+        head, costly = of.lines.start, max(of.slowed.values(), default=1.0) > COSTLY
+        self._eye: Monitoring | Tracing
+        if sys.version_info >= (3, 12):
+            self._eye = Monitoring(of.code, self.seen, head=head)
+        else:
+            self._eye = Tracing(of.code, self.seen, head=head, costly=costly)
         self._begin_s = -1.0  # of the turn that goes on
-        self._wait_s = 0.0
-        self._last: tuple[float, float] = (0.0, 0.0)  # when the line that goes on began, and what of it is waiting
-        self._left_s = -1.0
+        self._wait_s = self._ours_s = self._cost_s = 0.0
+        self._last = 0.0, 0  # when the line that goes on began, and which it is
+        self._left_s = self._unseen_s = -1.0
         self._started_s = 0.0
-        self._pending: list[Any] = []  # they must live until they were called
+
+    @property
+    def given_up(self) -> str:
+        """Why the turns are not seen; "" if they are."""
+        return self._eye.given_up
 
     def start(self) -> None:
         """From the next instruction of the main thread on."""
         self._started_s = perf_counter()
-        self._in_main(self._begin)
+        self._eye.start()
+
+    def stop(self) -> None:
+        """Nothing is written from here on."""
+        self._eye.stop()
+
+    def wake(self) -> None:
+        """Looks again, if it does not because that costs much; to be called once a second."""
+        self._eye.wake()
 
     def goes_on(self, within_s: float) -> bool:
         """Whether a turn ended within so many seconds, or none is to be expected yet."""
@@ -61,85 +74,45 @@ class Turns:
 
     def same(self, other: Turns) -> bool:
         """Whether both see the same loop."""
-        return (self._code, self._lines) == (other._code, other._lines)
+        return self._of[:2] == other._of[:2]
+
+    def seen(self, line: int, now: float) -> None:
+        """A line of the function begins; 0: the function is over."""
+        if self._eye.woke:
+            self._eye.woke = False
+            self._unseen_s = max(self._unseen_s, self._last[0])
+            self._begin_s, self._left_s, self._last = -1.0, -1.0, (now, 0)
+        since, before = self._last
+        cost_s, self._cost_s = self._eye.cost_s - self._cost_s, self._eye.cost_s
+        spent_s = max(0.0, now - since - cost_s) / self._of.slowed.get(before, 1.0)
+        self._wait_s += self._of.waits.get(before, 0.0) * spent_s
+        self._ours_s += now - since - spent_s
+        if line not in self._of.lines:
+            self._leave(now)
+        elif line == self._of.lines.start:
+            self._turn(now)
+        self._last = now, line
 
     def _usual_s(self) -> float:
         steps = self._loop.steps[-10:]
         return max((step.end_s - step.begin_s for step in steps), default=0.0)
 
-    def stop(self) -> None:
-        """Nothing is written from here on; the interpreter is quick again with the main thread's next instruction, for
-        which another thread waits a moment: an exception that it then sends there must not be lost in our call."""
-        self._over = True
-        self._in_main(self._end)
-        if threading.current_thread() is not threading.main_thread():
-            self._ended.wait(STOP_S)
-
-    def _in_main(self, call: Callable[[FrameType], None]) -> None:
-        def pending(_: Any) -> int:
-            call(sys._getframe())
-            return 0
-
-        self._pending.append(_CALL(pending))
-        ctypes.pythonapi.Py_AddPendingCall(self._pending[-1], None)
-
-    def _begin(self, frame: FrameType) -> None:
-        if self._over or threading.current_thread() is not threading.main_thread():
-            return
-        if sys.gettrace() is not None:
-            self.given_up = "a debugger or a coverage tool is at work"
-            return
-        self._looked_s = perf_counter()
-        sys.settrace(self._called)
-        at: FrameType | None = frame
-        while at is not None:
-            if at.f_code is self._code:
-                at.f_trace = self._line
-                break
-            at = at.f_back
-
-    def _end(self, frame: FrameType) -> None:
-        if sys.gettrace() == self._called:
-            sys.settrace(None)
-        self._ended.set()
-
-    def _called(self, frame: FrameType, *_: Any) -> Any:
-        """Every call of a function in the main thread; only the loop's own is looked into."""
-        if frame.f_code is self._code and not self._over:
-            return self._line
-        self._calls += 1
-        if self._calls % LOOK == 0:
-            now = perf_counter()
-            if LOOK / max(1e-9, now - self._looked_s) > COSTLY:
-                self.given_up = "the loop calls too many functions for each of its turns to be seen"
-                self._over = True
-                sys.settrace(None)
-            self._looked_s = now
-        return None
-
-    def _line(self, frame: FrameType, event: str, *_: Any) -> Any:
-        now = perf_counter()
-        if self._over:
-            frame.f_trace = None
-            return None
-        since, waits = self._last
-        self._wait_s += waits * (now - since)
-        line = frame.f_lineno
-        if event == "return" or line not in self._lines:
-            self._leave(now)
-        elif line == self._lines.start:
-            self._turn(now)
-        self._last = now, self._waits.get(line, 0.0) if event != "return" else 0.0
-        return self._line
-
     def _turn(self, now: float) -> None:
         if self._begin_s >= 0:
-            self._loop.steps.append(Step(self._begin_s, now, min(self._wait_s, now - self._begin_s)))
+            self._step(now)
+        elif self._unseen_s >= 0:
+            self._timeline.marks.append(Mark(UNSEEN, self._unseen_s, now))
+            self._unseen_s = -1.0
         elif self._left_s >= 0:
             self._timeline.marks.append(Mark("epoch", now, now, self._loop.name))
-        self._begin_s, self._wait_s = now, 0.0
+        self._begin_s, self._wait_s, self._ours_s = now, 0.0, 0.0
 
     def _leave(self, now: float) -> None:
         if self._begin_s >= 0:
-            self._loop.steps.append(Step(self._begin_s, now, min(self._wait_s, now - self._begin_s)))
+            self._step(now)
             self._begin_s, self._left_s = -1.0, now
+
+    def _step(self, now: float) -> None:
+        self._loop.steps.append(Step(self._begin_s, now, min(self._wait_s, now - self._begin_s)))
+        if self._ours_s > NOTICED * (now - self._begin_s):
+            self._timeline.marks.append(Mark(LOOKING, max(self._begin_s, now - self._ours_s), now))

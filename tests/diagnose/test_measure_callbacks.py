@@ -1,0 +1,97 @@
+"""Whose Python in a framework's own threads makes batches, and whose is a part of the step."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+
+import pytest
+
+from fastfeed.diagnose import evidence as ev
+from fastfeed.diagnose.evidence import Part
+from fastfeed.diagnose.measure.callbacks import without_callbacks
+from fastfeed.diagnose.measure.places import Places
+from fastfeed.diagnose.measure.spy import Stacks
+from fastfeed.diagnose.measure.tasks import Cast, thread_tasks
+from fastfeed.diagnose.measure.threads import Look, Stack, ThreadLog, stack_of
+
+SAMPLES = 200
+
+
+def look() -> Look:
+    """At whoever calls it, as if nobody had called that."""
+    return Look(Stack(stack_of(sys._getframe(1))[:1]), "sleep", "", False, False)
+
+
+def asks() -> Look:
+    return look()
+
+
+def steps() -> Look:
+    return look()
+
+
+def makes() -> Look:
+    return look()
+
+
+def chip() -> Look:
+    return look()
+
+
+CAST = Cast(0, SAMPLES, 0, 0, Stacks(), Places(), loop_tid=1)
+
+
+def parts(function: Callable[[], Look]) -> tuple[Part, ...]:
+    """A loop that asks for its input there."""
+    return Part("input", CAST.places.of(function().stack[0]), 0.5), Part("step", CAST.places.of(steps().stack[0]), 0.5)
+
+
+def thread(**moments: range) -> ThreadLog:
+    """One that Python did not start, which is in these functions at these samples."""
+    log = ThreadLog(7, "")
+    log.files.close()
+    log.ident, log.wall_s = 7, 10.0
+    for name, numbers in moments.items():
+        at = {"makes": makes, "chip": chip}[name]()
+        log.moments.update(dict.fromkeys(numbers, at))
+        log.looks[at] += len(numbers)
+    return log
+
+
+def trace(waits: int) -> list[Look]:
+    """The loop's thread: it waits, then it takes its steps."""
+    return [asks()] * waits + [steps()] * (SAMPLES - waits)
+
+
+def test_what_runs_while_nobody_waits_is_the_step() -> None:
+    """The same threads make the batches, too: what they do in the step is no part of that."""
+    log = thread(makes=range(100), chip=range(100, 200))
+    (task,) = thread_tasks(without_callbacks([log], trace(100), cast=CAST, parts=parts(asks)), CAST)
+    assert task.role == ev.PRODUCER
+    assert {stack[-1].function for stack in task.stacks} == {"makes"}
+    assert task.share(ev.FULL) == pytest.approx(0.5)
+
+
+def test_threads_with_nothing_else_to_do_are_the_frameworks() -> None:
+    log = thread(chip=range(100, 200))
+    (task,) = thread_tasks(without_callbacks([log], trace(100), cast=CAST, parts=parts(asks)), CAST)
+    assert task.role == ev.FRAMEWORK
+
+
+@pytest.mark.parametrize(
+    ("waits", "moments", "asked"),
+    [
+        (100, range(90, 190), True),  # it makes batches all the time
+        (10, range(100, 200), True),  # nobody waits
+        (100, range(100, 200), False),  # and nobody knows where it would
+        (100, range(100, 110), True),  # hardly seen
+    ],
+    ids=["makes", "no wait", "unknown", "seldom"],
+)
+def test_who_may_make_batches_is_a_producer(waits: int, moments: range, asked: bool) -> None:
+    log = thread(makes=moments)
+    known = parts(asks) if asked else ()
+    (task,) = thread_tasks(without_callbacks([log], trace(waits), cast=CAST, parts=known), CAST)
+    assert task.role == ev.PRODUCER
+    assert sum(task.stacks.values()) == len(moments)

@@ -1,0 +1,55 @@
+"""Loops whose turns the interpreter tells."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from types import CodeType
+from typing import Any
+
+from fastfeed.diagnose.measure.turns import Lines, Turns
+from fastfeed.timeline import Loop, Timeline
+
+
+def batches(count: int) -> Iterator[int]:
+    yield from range(count)
+
+
+def work(number: int) -> int:
+    return sum(range(number % 7))
+
+
+def train(count: int) -> int:
+    total = 0
+    for number in batches(count):  # the loop
+        total += work(number)
+        if total < 0:
+            break
+    return total
+
+
+def stop_at(turning: Callable[[], Turns], count: int, at: int) -> None:
+    for number in batches(count):  # the loop
+        if number == at:
+            turning().stop()
+
+
+def turns_of(
+    function: Any, waits: dict[int, float] | None = None, slowed: dict[int, float] | None = None
+) -> tuple[Turns, Loop, Timeline]:
+    lines, first = inspect.getsourcelines(function)
+    head = next(i for i, line in enumerate(lines) if "# the loop" in line)
+    last = max(i for i, line in enumerate(lines) if line.startswith("        "))
+    timeline, loop = Timeline(), Loop("loop", "sampled", 0)
+    code: CodeType = function.__code__
+    shares = {first + offset: share for offset, share in (waits or {}).items()}
+    slower = {first + offset: times for offset, times in (slowed or {}).items()}
+    found = Turns(timeline, loop, of=Lines(code, range(first + head, first + last + 1), shares, slower))
+    return found, loop, timeline
+
+
+def settled(found: Turns) -> None:
+    """Pending calls are made between instructions."""
+    for _ in range(1000):
+        work(3)
+    assert not found.given_up

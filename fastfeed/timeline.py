@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 # Kinds of marks: so much longer a turn of a loop took because somebody looked at it; and nobody looked at its turns.
 LOOKING, UNSEEN = "looking", "unseen"
+OF_PARTS = ("batch", LOOKING, UNSEEN)  # what tells of producers and of ourselves, and is no event of the loop's
 ARRAYS = "arrays in memory, sliced by Keras"  # the note of a loop whose batches nobody has to make
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from fastfeed.diagnose import signals
 from fastfeed.diagnose.backlog import on_backlog, unchanged
 from fastfeed.diagnose.diagnosis import Figures
-from fastfeed.diagnose.evidence import FRAMEWORK, LOCK, OTHER, TRAINER, Evidence
+from fastfeed.diagnose.evidence import FRAMEWORK, LOCK, OTHER, TRAINER, Evidence, Part
 from fastfeed.timeline import LOOKING, UNSEEN, Mark, Step
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
@@ -238,9 +238,8 @@ def _outliers(values: Floats) -> Floats:
     far = values > max(OUTLIER * middle, middle + OUTLIER_S)
     between = np.diff(np.flatnonzero(far))
     in_turn = len(between) >= FEWEST and bool(np.all(between == between[0]))
-    return (
-        np.where(far, values - middle, 0.0) if far.mean() <= (IN_TURN if in_turn else RARE) else np.zeros(len(values))
-    )
+    rare = far.mean() <= (IN_TURN if in_turn else RARE)
+    return np.where(far, values - middle, 0.0) if rare else np.zeros(len(values))
 
 
 def _dispatches(evidence: Evidence, share: float) -> bool:
@@ -252,10 +251,14 @@ def _dispatches(evidence: Evidence, share: float) -> bool:
         return False
     native = sum(task.cpu_s for task in evidence.tasks if task.role == FRAMEWORK) / (evidence.end_s - evidence.start_s)
     works = max(native, *(gpu.busy for gpu in evidence.machine.gpus), 0.0) >= WORKS
-    reads = {part.place: sum(part.busy.get(state, 0.0) for state in (LOCK, OTHER)) for part in evidence.parts}
-    others = (part for part in evidence.parts if part.kind != "step")
-    elsewhere = sum(one.share for one in others if one.kind != "host" or share < MOST or reads[one.place] < WORKS)
+    others = (part for part in evidence.parts if part.kind != "step" and not (share >= MOST and _reads(part)))
+    elsewhere = sum(part.share for part in others)
     return works and elsewhere < 0.5 * share and trainer.share(LOCK, OTHER) >= WORKS * share
+
+
+def _reads(part: Part) -> bool:
+    """Whether a line beside the step does nothing but wait, as one does that reads a loss."""
+    return part.kind == "host" and part.busy.get(LOCK, 0.0) + part.busy.get(OTHER, 0.0) >= WORKS
 
 
 def _gap_parts(evidence: Evidence, wait: Floats, *, gap: Floats) -> tuple[Floats, Floats, Floats]:

@@ -94,8 +94,8 @@ class Watchdog:
     def deaths(self, interrupted_s: float = float("inf")) -> tuple[str, ...]:
         """How threads and processes ended, without those that were told to: by a Ctrl-C then, too."""
         self._find_zombies([(pid, state) for pid, state in _children() if not _helps(pid)])
-        told = {at_s: (TOLD, *BY_CTRL_C) if at_s > interrupted_s else (TOLD,) for at_s, _ in self._context.died}
-        return tuple(text for at_s, text in self._context.died if not text.endswith(told[at_s]))
+        died = ((text, (TOLD, *BY_CTRL_C) if at_s > interrupted_s else TOLD) for at_s, text in self._context.died)
+        return tuple(text for text, told in died if not text.endswith(told))
 
     def _killed(self) -> bool:
         return any(text.startswith("process ") and not text.endswith(TOLD) for _, text in self._context.died)

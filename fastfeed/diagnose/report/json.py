@@ -15,7 +15,7 @@ from fastfeed.diagnose.evidence import PRODUCER, STATES, Evidence, Machine, Task
 from fastfeed.diagnose.report.bins import binned
 from fastfeed.diagnose.report.files import write_whole
 from fastfeed.errors import OptionError
-from fastfeed.timeline import LOOKING, UNSEEN, Mark
+from fastfeed.timeline import OF_PARTS, Mark
 
 # What keeps the file under 2 MB, however long was watched and however many threads there were.
 ROWS = 1000  # of the timeline
@@ -169,7 +169,7 @@ def _timeline(seen: Evidence) -> Json:
     """In columns, seconds from the start of what was watched; warm-up lies before zero."""
     bins = binned(seen.loop.steps if seen.loop else (), origin_s=seen.start_s, limit=ROWS)
     columns = ("start_s", "end_s", "steps", "mean_s", "longest_s", "wait_s", "longest_wait_s", "free")
-    shown = [mark for mark in seen.marks if mark.kind not in ("batch", LOOKING, UNSEEN)]
+    shown = [mark for mark in seen.marks if mark.kind not in OF_PARTS]
     return {
         "steps": {name: [_micro(getattr(one, name)) for one in bins] for name in columns},
         "marks": [_mark(mark, seen.start_s) for mark in longest_marks(shown, MARKS)],

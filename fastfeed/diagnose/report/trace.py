@@ -18,7 +18,7 @@ from fastfeed.diagnose.report.bins import binned
 from fastfeed.diagnose.report.files import write_whole
 from fastfeed.diagnose.report.flames import frames
 from fastfeed.diagnose.report.json import plain
-from fastfeed.timeline import LOOKING, UNSEEN, Mark, Step
+from fastfeed.timeline import OF_PARTS, Mark, Step
 
 Event = dict[str, Any]
 MADE_UP = 10_000_000  # ids of tracks that are no threads: beyond those that Linux gives
@@ -54,7 +54,7 @@ def events(diagnosis: Diagnosis) -> Iterator[Event]:
     steps = [step for step in (seen.loop.steps if seen.loop else ()) if all(map(isfinite, step))]
     marks = [mark for mark in seen.marks if isfinite(mark.start_s) and isfinite(mark.end_s)]
     batches = [mark for mark in marks if mark.kind == "batch"]
-    others = [mark for mark in marks if mark.kind not in ("batch", LOOKING, UNSEEN)]
+    others = [mark for mark in marks if mark.kind not in OF_PARTS]
     origin_s = min(chain([seen.start_s], (s.begin_s for s in steps), (m.start_s for m in marks)))
     trainer = _trainer(seen)
     producers = {task.name: _track(task) for task in seen.tasks}

@@ -10,7 +10,7 @@ from fastfeed.diagnose.diagnosis import Cause, Recommendation
 from fastfeed.diagnose.evidence import DISK, LOCK, PRODUCER, PYTHON, TRAINER
 from fastfeed.diagnose.facts import Facts, profile_of
 from fastfeed.diagnose.makers import Makers
-from fastfeed.diagnose.overhead import in_calls
+from fastfeed.diagnose.overhead import beside, in_calls
 from fastfeed.model import SPREAD_ALONE, Prediction, Producers, Profile, predict
 
 CANDIDATES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
@@ -75,7 +75,9 @@ def _named(facts: Facts, makers: Makers, *, count: int, processes: bool, ahead: 
     if makers.where == "native":
         return "num_parallel_calls", "let tf.data work in parallel: num_parallel_calls=tf.data.AUTOTUNE, prefetch"
     if makers.where == "threads" and not processes and (makers.in_framework or signals.mapped(facts.evidence)):
-        return "num_parallel_calls", f"num_parallel_calls {makers.count} -> {count}"
+        # What blocks in Python keeps a thread of a pool that has one for each core, however many calls are asked for.
+        pool = f" and options.threading.private_threadpool_size={count}" if count > facts.evidence.machine.cores else ""
+        return "num_parallel_calls", f"num_parallel_calls {makers.count} -> {count}{pool}"
     if not ahead or makers.where == "processes":
         return knob, f"{knob} {makers.count} -> {count}"
     more = "threads, ahead of the step" if knob == "threads" else "worker processes"
@@ -183,9 +185,9 @@ def _ipc(cause: Cause, facts: Facts) -> list[Recommendation]:
     speedup = _lighter(facts, 0.3 if makers is None else max(0.3, signals.pickling(facts.evidence, makers)))
     if makers is not None and signals.handed_over(facts.evidence, makers) >= signals.HANDS_OVER:
         speedup = min(_gone(cause.share), facts.most / facts.now)  # the producers have time to spare
-    change = "pass batches through shared memory instead of pickling them: FeedRunner(..., processes=)"
-    count = facts.makers.count if facts.makers is not None else facts.evidence.machine.cores
-    return [_gain(change, ("processes", str(count)), speedup=speedup, spread=UNSURE)]
+    count = makers.count if makers is not None else facts.evidence.machine.cores
+    change = f"pass batches through shared memory instead of pickling them: FeedRunner(..., processes={count})"
+    return [_gain(change, ("transport", "shared memory"), speedup=speedup, spread=UNSURE)]
 
 
 def _crowd(cause: Cause, facts: Facts) -> list[Recommendation]:
@@ -254,6 +256,10 @@ def _host(cause: Cause, facts: Facts) -> list[Recommendation]:
         gone = (1 - 1 / MANY) * cause.share
         return [_gain(change, ("steps_per_execution", str(MANY)), speedup=_gone(gone), spread=UNKNOWN)]
     if loop is not None and loop.kind == "session":
+        more, cost = beside(facts.evidence, facts.rows)
+        if more >= 1:
+            change = f"one run for the {more + 1:.0f} of a step: run([train_op, loss, ...])"
+            return [_gain(change, ("fetches", "in one run"), speedup=_gone(cost), spread=UNKNOWN)]
         change = (
             f"batches {MANY} times as large (the gain is in records a second): small or large, a call costs the same"
         )

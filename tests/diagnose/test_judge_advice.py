@@ -106,6 +106,7 @@ def test_calls_of_tf_data_in_order_wait_for_the_one_that_takes_long(straggles: b
         assert found.verdict == "input.latency"
         assert found.recommendations[0].knob == "num_parallel_calls"
         assert found.recommendations[0].change.startswith("num_parallel_calls 4 -> ")
+        assert "private_threadpool_size=" in found.recommendations[0].change, "its pool has a thread for each core"
 
 
 @pytest.mark.parametrize(("trims", "cpu_s", "factor"), [(True, 4.0, 2), (True, 1.5, 4 / 3), (False, 4.0, 1)])

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from fastfeed.diagnose.changes import HANDED_S
 from fastfeed.diagnose.evidence import FRAMEWORK, NATIVE, PYTHON, SLEEP, Part
 from fastfeed.diagnose.judge import judge
-from fastfeed.timeline import ARRAYS
+from fastfeed.timeline import ARRAYS, Step
 from tests.diagnose.evidences import CALL, evidence, loop_of, producers, task, trainer
 
 
@@ -28,6 +30,21 @@ def test_calls_that_cost_more_than_what_they_compute(kind: str, step_ms: float, 
     found = judge(evidence(loop, tasks))
     assert found.verdict == verdict
     assert [one.knob for one in found.recommendations] == ([knob] if knob else [])
+
+
+@pytest.mark.parametrize(("run_ms", "knobs"), [(0.2, ["fetches"]), (5.0, [])])
+def test_a_step_of_many_runs_is_calls_unless_they_compute(run_ms: float, knobs: list[str]) -> None:
+    """For the training, and for a loss, a metric and a summary that one run could fetch as well."""
+    loop = loop_of([0.0] * 400, run_ms, gap_ms=3.1 * run_ms, kind="session", waits="none", buffer=0)
+    run_s = run_ms / 1e3
+    begins = [step.end_s + i * run_s for step in loop.steps for i in range(3)]
+    tasks = (trainer({PYTHON: 0.4, NATIVE: 0.6}), task(FRAMEWORK, {NATIVE: 0.1}, cpu_s=4.0))
+    runs = tuple(Step(begin_s, begin_s + run_s, 0.0) for begin_s in begins)
+    found = judge(replace(evidence(loop, tasks), beside=runs))
+    assert (found.verdict == "step.host") == bool(knobs)
+    assert [one.knob for one in found.recommendations if one.knob == "fetches"] == knobs
+    for best in found.recommendations[: len(knobs)]:
+        assert best.predicted_speedup == pytest.approx((1 + 3.1) / (1 + 0.1), rel=0.05), "each run costs what it takes"
 
 
 def test_the_threads_of_a_session_that_is_fed_by_hand_make_no_input() -> None:

@@ -23,85 +23,11 @@ from fastfeed.diagnose.measure.threads import Look, counts_of, stack_of
 from fastfeed.timeline import Timeline
 from tests.diagnose.looking import Recorder, cast
 
-LOOPS = {
-    "session": """
-        while not coordinator.should_stop():   # host
-            xs, ys = decode(next(files))       # input
-            feed = {x: xs, y: ys}              # host
-            _, loss = sess.run([op, l], feed)  # step
-            log(loss)                          # host
-    """,
-    "queue": """
-        for i in range(1000):                  # host
-            sess.run(train_op)                 # step
-            if i % 100 == 0:                   # host
-                save(i)                        # host
-    """,
-    "torch": """
-        for x, y in loader:                    # input
-            x = x.to(device)                   # input
-            optimizer.zero_grad()              # step
-            out = net(x)                       # step
-            loss = out.mean()                  # step
-            loss.backward()                    # step
-            optimizer.step()                   # step
-            losses.append(loss.item())         # host
-    """,
-    "tape": """
-        for batch in dataset:                  # input
-            with tf.GradientTape() as tape:    # step
-                loss = compute_loss(batch)     # step
-            grads = tape.gradient(loss, v)     # step
-            optimizer.apply_gradients(grads)   # step
-    """,
-    "simulated": """
-        for step in range(n):                  # host
-            batch = make_batch(step)           # input
-            time.sleep(0.02)                   # step
-    """,
-    "jax": """
-        for i, batch in enumerate(batches):    # input
-            batch = normalise(batch)           # input
-            params = update(params, batch)     # step
-    """,
-    "ahead": """
-        while True:                            # host
-            train_step(batch)                  # step
-            batch = q.get()                    # input
-    """,
-    "unnamed": """
-        for x in source:                       # input
-            z = augment(x)                     # input
-            crunch(z)                          # step
-            report()                           # host
-    """,
-    "by hand": """
-        while True:                            # host
-            x = read_rows(i)                   # input
-            h = np.tanh(x @ w)                 # step
-            d = h - y                          # step
-            w -= 0.1 * np.dot(x.T, d)          # step
-            print(d.mean())                    # host
-    """,
-}
-
 
 def parsed(code: str) -> slices.Loop:
     loop = ast.parse(textwrap.dedent(code).strip()).body[0]
     assert isinstance(loop, slices.Loop)
     return loop
-
-
-@pytest.mark.parametrize("name", LOOPS)
-def test_what_each_line_is_for(name: str) -> None:
-    code = textwrap.dedent(LOOPS[name]).strip()
-    wanted = {i: line.rpartition("# ")[2] for i, line in enumerate(code.splitlines(), start=1)}
-    found = {one.first: kind for one, kind in slices.kinds(parsed(code))}
-    assert found == wanted
-
-
-def test_a_loop_without_a_step() -> None:
-    assert slices.kinds(parsed("for i in range(9):\n    total += i\n")) == []
 
 
 LOOK = Recorder()

@@ -22,6 +22,7 @@ TRAINS = re.compile(r"^(train|fit|learn|update)_(on_|one_|a_)?batch$")  # and no
 NOTES = re.compile(
     r"^(print|notes?|append|add_scalar|tick)(_|$)|log|record|report|journal|diary|track|metric|plot|write|save|callback"
 )
+WAITS = frozenset(("block_until_ready", "synchronize"))  # for what a step has handed over
 PRODUCTS = frozenset(("matmul", "dot", "einsum", "tensordot"))  # what a step is made of that bears no name
 COUNTS = frozenset(("range", "count"))
 WALKS = frozenset(("enumerate", "zip", "iter", "tqdm", "reversed", "list"))
@@ -109,7 +110,11 @@ def _last(call: ast.Call) -> str:
 
 
 def _names(node: ast.AST, kind: type) -> frozenset[str]:
-    return frozenset(one.id for one in ast.walk(node) if isinstance(one, ast.Name) and isinstance(one.ctx, kind))
+    """Without those that only live within: `x` of `[f(x) for x in rows]`."""
+    inner = [one.target for one in ast.walk(node) if isinstance(one, ast.comprehension)]
+    within = {name.id for one in inner for name in ast.walk(one) if isinstance(name, ast.Name)}
+    names = (one for one in ast.walk(node) if isinstance(one, ast.Name) and isinstance(one.ctx, kind))
+    return frozenset(name.id for name in names) - within
 
 
 def _end(node: ast.AST) -> int:
@@ -139,18 +144,14 @@ def repeats(loop: Loop) -> bool:
 def kinds(loop: Loop) -> list[tuple[Statement, str]]:
     """Each statement with "input", "step" or "host"; [] where no step is to be found.
 
-    The step are the calls with a step's name; where there is none, the products of matrices; else the last statement
-    that uses what the input made and what sleeps, as an accelerator that is only simulated does. Input is what the
-    step's values come from, backwards, and the head of a loop over anything but numbers.
+    The step are the calls with a step's name; where there is none, the products of matrices; else `w = f(w, x)`;
+    else what sleeps, as an accelerator that is only simulated does, and the last statement that uses what the input
+    made. Input is what the step's values come from, backwards, and the head of a loop over anything but numbers.
     """
     found = statements(loop)
     steps = [one for one in found[1:] if any(map(is_step, one.calls - one.inner)) or _nested_step(one)]
-    fed = _fed(found)
-    if not steps:
-        steps = [one for one in found[1:] if one.calls & PRODUCTS and not _is_input(one)]
-    if not steps:
-        users = [one for one in found[1:] if one.calls and one.reads & fed and not _is_input(one)]
-        steps = [one for one in found[1:] if one in users[-1:] or "sleep" in one.calls]
+    steps = steps or [one for one in found[1:] if one.calls & PRODUCTS and not _is_input(one)]
+    steps = steps or _carried(found) or _unnamed(found)
     if not steps:
         return []
     steps = _between(found, steps)
@@ -162,20 +163,41 @@ def kinds(loop: Loop) -> list[tuple[Statement, str]]:
     return result
 
 
+def _carried(found: Sequence[Statement]) -> list[Statement]:
+    """What makes of a turn's data and of what the last turn left what it leaves itself: `w = f(w, x)`."""
+    fresh = frozenset(name for one in found if not one.reads & one.writes for name in one.writes)
+    carries = (one for one in found[1:] if one.calls and (one.reads & one.writes) - fresh and one.reads & fresh)
+    return [one for one in carries if not _is_input(one)]
+
+
+def _unnamed(found: Sequence[Statement]) -> list[Statement]:
+    """The step of a loop in which nothing tells of it but its place: behind all that is made for it."""
+    asleep = [one for one in found[1:] if "sleep" in one.calls]
+    until = found.index(asleep[0]) if asleep else len(found)
+    fed = _fed(found) or frozenset(name for one in found[1:until] for name in one.writes)
+    users = [one for one in found[1:until] if one.calls and one.reads & fed and not _is_input(one) and not _notes(one)]
+    return [one for one in found[1:] if one in asleep or (one in users[-1:] and not (asleep and one.writes))]
+
+
 def _between(found: Sequence[Statement], steps: list[Statement]) -> list[Statement]:
     """The steps, what works between them on what they made, as `loss = out.mean()` before `loss.backward()`, and what
     makes of it what the next one begins with: `w = w - 0.1 * dw`. Who only takes notes is none of them."""
     written = frozenset(name for one in steps for name in one.writes)
     read = frozenset(name for one in steps for name in one.reads)
     between = found[found.index(steps[0]) : found.index(steps[-1])]
-    follow = [one for one in found if one.reads & written and (one in between or one.writes & read)]
-    follow = [one for one in follow if one.writes or not any(map(NOTES.search, one.calls - one.inner))]
+    uses = [one for one in found if one.reads & written and not _notes(one)]
+    follow = [one for one in uses if one in between or one.writes & read or one.calls & WAITS]
     return steps + [one for one in follow if one not in steps and not one.head and not _is_input(one)]
 
 
 def _nested_step(one: Statement) -> bool:
     """`print(train(batch))` and `losses.append(step(x))` are steps, too."""
     return any(is_step(name) for name in one.inner)
+
+
+def _notes(one: Statement) -> bool:
+    """Whether it only takes notes."""
+    return not one.writes and any(map(NOTES.search, one.calls - one.inner))
 
 
 def _is_input(one: Statement) -> bool:
@@ -193,10 +215,24 @@ def _fed(found: Sequence[Statement]) -> frozenset[str]:
 
 def _backward(found: Sequence[Statement], steps: Sequence[Statement]) -> list[Statement]:
     """The statements that make what the steps use, but for the steps themselves and plain counting."""
-    wanted = frozenset(name for one in steps for name in one.reads)
+    wanted = _wanted(found, steps)
     made: list[Statement] = []
     for _ in found:
-        more = [one for one in found if one not in made and one not in steps and one.writes & wanted and one.calls]
+        data = frozenset(name for one in made for name in one.writes)
+        more = [one for one in found if one not in made and one not in steps and one.writes & wanted]
+        more = [one for one in more if one.calls or one.reads - one.writes or one.writes & data]
         made += more
         wanted |= frozenset(name for one in more for name in one.reads)
     return [one for one in made if not (one is found[0] and not one.head)]
+
+
+def _wanted(found: Sequence[Statement], steps: Sequence[Statement]) -> frozenset[str]:
+    """The names that steps use. One that only sleeps stands for a step that uses all that is made before it; where
+    something there is called input, but for what notes are taken of."""
+    read = frozenset(name for one in steps for name in one.reads)
+    before = found[1 : found.index(steps[0])]
+    written = frozenset(name for one in before for name in one.writes)
+    if read & written or found[0].head:
+        return read
+    noted = frozenset(name for one in found if _notes(one) for name in one.reads)
+    return read | (written - noted if any(map(_is_input, before)) else written)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from fastfeed.diagnose import signals
+from fastfeed.diagnose import loop_changes, signals
 from fastfeed.diagnose.diagnosis import Cause, Recommendation
-from fastfeed.diagnose.evidence import DISK, LOCK, PRODUCER, PYTHON, TRAINER
+from fastfeed.diagnose.evidence import DISK, LOCK, PRODUCER
 from fastfeed.diagnose.facts import Facts, profile_of
+from fastfeed.diagnose.gains import SURE, UNSURE, gain, gone, lighter
 from fastfeed.diagnose.makers import Makers
-from fastfeed.diagnose.overhead import beside, in_calls
 from fastfeed.model import SPREAD_ALONE, Prediction, Producers, Profile, predict
 
 CANDIDATES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
@@ -19,13 +19,8 @@ SPINNING = 0.6  # 6 runnable threads a core cost 3 times the work, 7 of them 2.8
 AT_LEAST = 0.25  # weight of that: the gain of four such loops was 0.3, 1, 1 and 1.1 times all that the step allows
 FOUGHT = 1.15  # CPU of a batch where threads fight for the interpreter lock: 1.07 to 1.27 times, where it was measured
 WORTH = 1.03  # a gain below it is none
-SURE = (0.1, 0.1)  # below and above: where a loss simply goes away
 PREPARE = "prepare batches in the producers, ahead of the step, and not on the training thread"
-UNSURE = (0.15, 0.4)  # where nobody knows how much of it does
-UNKNOWN = (0.6, 0.6)  # where nothing that was seen says what the change leaves
 HANDED_S = 2.5e-3  # a step waits so long for what a DataLoader's worker has ready: 1.4 to 3.7 ms, where it was measured
-CALL_S = 5e-4  # a call of a small compiled step: 0.3 to 0.8 ms with TensorFlow, where it was measured
-RARELY, MANY = 100, 10
 
 
 def _more_producers(cause: Cause, facts: Facts) -> list[Recommendation]:
@@ -33,8 +28,8 @@ def _more_producers(cause: Cause, facts: Facts) -> list[Recommendation]:
     makers = facts.makers
     prepared, waited = (facts.rows.share(part) for part in (facts.rows.converted, facts.rows.wait))
     if cause.code == "input.serial" and prepared >= max(signals.LEAST, waited):
-        speedup = min(_gone(prepared), facts.most / facts.now)
-        return [_gain(PREPARE, ("threads", str(facts.evidence.threads)), speedup=speedup, spread=UNSURE)]
+        speedup = min(gone(prepared), facts.most / facts.now)
+        return [gain(PREPARE, ("threads", str(facts.evidence.threads)), speedup=speedup, spread=UNSURE)]
     full = facts.evidence.machine.own_cpu >= signals.FULL * facts.evidence.machine.cores
     if makers is None or not makers.known or (makers.where == "native" and (full or signals.at_hand(facts.evidence))):
         return []
@@ -66,7 +61,7 @@ def _more_producers(cause: Cause, facts: Facts) -> list[Recommendation]:
         why = f"threads cannot help: {makers.python:.0%} of the work holds the interpreter lock, or waits for it. {why}"
     if makers.share(LOCK) >= 0.3:
         why += "; only if they stop waiting for a lock of their own"
-    return [_gain(change, (knob, str(count)), speedup=found[count].rate / now, spread=SPREAD_ALONE, why=why)]
+    return [gain(change, (knob, str(count)), speedup=found[count].rate / now, spread=SPREAD_ALONE, why=why)]
 
 
 def _named(facts: Facts, makers: Makers, *, count: int, processes: bool, ahead: bool) -> tuple[str, str]:
@@ -100,28 +95,6 @@ def _limits(found: dict[int, Prediction], count: int, *, now: float) -> str:
     return f"{less}with {count} the limit is {found[count].limit}; more gains nothing"
 
 
-def _gain(
-    change: str, knob: tuple[str, str], *, speedup: float, spread: tuple[float, float], why: str = ""
-) -> Recommendation:
-    speedup = max(1.0, speedup)
-    interval = max(1.0, speedup * (1 - spread[0])), speedup * (1 + spread[1])
-    return Recommendation(change, *knob, speedup, interval, why)
-
-
-def _lighter(facts: Facts, fraction: float) -> float:
-    """The speed-up where a batch costs its producers so much less."""
-    makers = facts.makers
-    if makers is None:
-        return 1.0
-    if makers.where == "trainer":
-        return 1 / max(1e-3, 1 - fraction * facts.rows.share(facts.rows.wait + facts.rows.boundary))
-    return max(1.0, min(facts.most / facts.now, 1 / max(1e-3, 1 - fraction)))
-
-
-def _gone(share: float) -> float:
-    return 1 / max(1e-3, 1 - share)
-
-
 def _disk(cause: Cause, facts: Facts) -> list[Recommendation]:
     fraction = facts.makers.share(DISK) if facts.makers is not None else 0.0
     read, used = signals.read_nbytes(facts.evidence, facts.now), signals.used_nbytes(facts.evidence)
@@ -130,14 +103,14 @@ def _disk(cause: Cause, facts: Facts) -> list[Recommendation]:
         # What the reading function does it does to bytes that nobody uses: into the page cache, out of it, copied.
         change = f"read only what is used: {read / 1e6:.3g} MB are read for a batch of {used / 1e6:.2g} MB"
         line, whole = (share * (1 - used / read) for share in (fraction, max(fraction, facts.makers.function_share)))
-        least, speedup = _lighter(facts, line), _lighter(facts, whole)
+        least, speedup = lighter(facts, line), lighter(facts, whole)
         spread = (max(UNSURE[0], 1 - least / speedup), UNSURE[1])
         # Of changes that gain the same the one that asks the disk for less, and not for more of what nobody uses.
-        found.insert(0, _gain(change, ("cache", "what is used"), speedup=speedup, spread=spread))
-    cache = _gain(
+        found.insert(0, gain(change, ("cache", "what is used"), speedup=speedup, spread=spread))
+    cache = gain(
         "keep the data in memory, or in fewer and larger files that are read in order",
         ("cache", "memory"),
-        speedup=_lighter(facts, fraction),
+        speedup=lighter(facts, fraction),
         spread=UNSURE,
     )
     return [*found, cache]
@@ -153,10 +126,11 @@ def _with_this_disk(one: Recommendation, facts: Facts) -> Recommendation:
 
 def _cpu(cause: Cause, facts: Facts) -> list[Recommendation]:
     """More producers, as long as there are cores; then only less work helps."""
-    half = _gain(
+    batch_s, step_s = (profile := profile_of(facts)).cpu_s, profile.step_cpu_s  # which shares the cores
+    half = gain(
         "make a batch cost half: smaller images, cheaper operations, results that are kept; or take more cores",
         ("work", "half"),
-        speedup=_lighter(facts, 0.5),
+        speedup=min(lighter(facts, 0.5), (batch_s + step_s) / max(1e-9, 0.5 * batch_s + step_s)),
         spread=UNSURE,
     )
     return _more_producers(cause, facts) or ([] if signals.at_hand(facts.evidence) else [half])
@@ -165,7 +139,7 @@ def _cpu(cause: Cause, facts: Facts) -> list[Recommendation]:
 def _copy(cause: Cause, facts: Facts) -> list[Recommendation]:
     if facts.rows.starvation < signals.LEAST and signals.given_back(facts.evidence, waits=False):
         change = "feed it without from_generator, which has the process give its memory back: FeedRunner(...).dataset()"
-        return [_gain(change, ("dataset", "runner.dataset()"), speedup=_gone(cause.share), spread=UNSURE)]
+        return [gain(change, ("dataset", "runner.dataset()"), speedup=gone(cause.share), spread=UNSURE)]
     makers, loop = facts.makers, facts.evidence.loop
     dtypes = {leaf.dtype for leaf in loop.leaves} if loop is not None else set()
     knob = ("dtypes", "float32" if "float64" in dtypes else "uint8")
@@ -175,19 +149,19 @@ def _copy(cause: Cause, facts: Facts) -> list[Recommendation]:
     if "float64" in dtypes:
         change = "make float32 instead of float64 (dtypes='float32' casts in the producers), without lists between"
     if facts.rows.share(facts.rows.converted) >= signals.LEAST:
-        return [_gain(change, knob, speedup=_gone(cause.share), spread=UNSURE)]
+        return [gain(change, knob, speedup=gone(cause.share), spread=UNSURE)]
     fraction = max(makers.copying, makers.faulting) if makers is not None else 0.0
-    return [_gain(change, knob, speedup=_lighter(facts, fraction), spread=UNSURE), *_more_producers(cause, facts)]
+    return [gain(change, knob, speedup=lighter(facts, fraction), spread=UNSURE), *_more_producers(cause, facts)]
 
 
 def _ipc(cause: Cause, facts: Facts) -> list[Recommendation]:
     makers = facts.makers
-    speedup = _lighter(facts, 0.3 if makers is None else max(0.3, signals.pickling(facts.evidence, makers)))
+    speedup = lighter(facts, 0.3 if makers is None else max(0.3, signals.pickling(facts.evidence, makers)))
     if makers is not None and signals.handed_over(facts.evidence, makers) >= signals.HANDS_OVER:
-        speedup = min(_gone(cause.share), facts.most / facts.now)  # the producers have time to spare
+        speedup = min(gone(cause.share), facts.most / facts.now)  # the producers have time to spare
     count = makers.count if makers is not None else facts.evidence.machine.cores
     change = f"pass batches through shared memory instead of pickling them: FeedRunner(..., processes={count})"
-    return [_gain(change, ("transport", "shared memory"), speedup=speedup, spread=UNSURE)]
+    return [gain(change, ("transport", "shared memory"), speedup=speedup, spread=UNSURE)]
 
 
 def _crowd(cause: Cause, facts: Facts) -> list[Recommendation]:
@@ -207,10 +181,10 @@ def _crowd(cause: Cause, facts: Facts) -> list[Recommendation]:
     for name in pools:
         knob = ("cv2.setNumThreads", "0") if name == "OpenCV" else ("OMP_NUM_THREADS", "1")
         change = f"one thread for {name} in each producer: {'='.join(knob)}"
-        found.append(_gain(change, knob, speedup=speedup, spread=spread))
+        found.append(gain(change, knob, speedup=speedup, spread=spread))
     if makers is not None and makers.count > cores and makers.where in ("threads", "processes"):
         change = f"lower {makers.where} to {cores}: you are oversubscribed"
-        found.append(_gain(change, (makers.where, str(cores)), speedup=speedup, spread=spread))
+        found.append(gain(change, (makers.where, str(cores)), speedup=speedup, spread=spread))
     return found
 
 
@@ -218,64 +192,12 @@ def _straggler(cause: Cause, facts: Facts) -> list[Recommendation]:
     change = "deliver what is ready first (order='any'), or make more batches ahead (memory=, a larger prefetch)"
     if facts.makers is not None and facts.makers.in_framework:
         change = "deliver what is ready first (options.deterministic = False), or make more batches ahead (prefetch)"
-    return [_gain(change, ("order", "any"), speedup=_gone(cause.share), spread=SURE)]
+    return [gain(change, ("order", "any"), speedup=gone(cause.share), spread=SURE)]
 
 
 def _epoch_gap(cause: Cause, facts: Facts) -> list[Recommendation]:
     change = "keep the workers between epochs (persistent_workers=True; a FeedRunner makes the next epoch ahead)"
-    return [_gain(change, ("epochs", "warm workers"), speedup=_gone(cause.share), spread=SURE)]
-
-
-def _pause(cause: Cause, facts: Facts) -> list[Recommendation]:
-    what = ", ".join(sorted({name for _, _, name in facts.rows.pauses if name})) or "the work between steps"
-    change = f"do it less often, or beside the training: {what}"
-    return [_gain(change, ("every", "10x the steps"), speedup=_gone(0.9 * cause.share), spread=SURE)]
-
-
-def _noise(cause: Cause, facts: Facts) -> list[Recommendation]:
-    names = ", ".join(name for name, _ in facts.evidence.machine.noisy[:3]) or "other processes"
-    return [
-        _gain(f"leave the cores to the training: {names}", ("cores", "free"), speedup=_gone(cause.share), spread=UNSURE)
-    ]
-
-
-def _host(cause: Cause, facts: Facts) -> list[Recommendation]:
-    """What lies between the steps can go; a step of many small calls can become one call, which costs CALL_S."""
-    # A line that sleeps or computes may be the step itself.
-    parts = [part for part in facts.evidence.parts if part.kind == "host"]
-    lines = [part for part in parts if part.busy.get(PYTHON, 0.0) >= signals.BYTECODE]
-    between = min(cause.share, max(facts.rows.share(facts.rows.host), sum(part.share for part in lines)))
-    if between >= 0.5 * cause.share:
-        where = max(lines, key=lambda part: part.share).place if lines else _busiest(facts)
-        change = f"do what lies between the steps every {RARELY} steps, or beside the training: {where}"
-        gone = (1 - 1 / RARELY) * between
-        return [_gain(change, ("every", f"{RARELY} steps"), speedup=_gone(gone), spread=UNSURE)]
-    loop = facts.evidence.loop
-    if loop is not None and loop.kind == "keras":
-        change = f"{MANY} steps in a call: steps_per_execution={MANY}; or larger batches"
-        gone = (1 - 1 / MANY) * cause.share
-        return [_gain(change, ("steps_per_execution", str(MANY)), speedup=_gone(gone), spread=UNKNOWN)]
-    if loop is not None and loop.kind == "session":
-        more, cost = beside(facts.evidence, facts.rows)
-        if more >= 1:
-            change = f"one run for the {more + 1:.0f} of a step: run([train_op, loss, ...])"
-            return [_gain(change, ("fetches", "in one run"), speedup=_gone(cost), spread=UNKNOWN)]
-        change = (
-            f"batches {MANY} times as large (the gain is in records a second): small or large, a call costs the same"
-        )
-        gone = (1 - 1 / MANY) * cause.share
-        return [_gain(change, ("batch_size", f"{MANY}x"), speedup=_gone(gone), spread=UNKNOWN)]
-    change = "one call for the whole step (tf.function, jax.jit, torch.compile), or larger batches"
-    now = facts.rows.seconds / max(1, facts.figures.steps)
-    speedup = now / (max(0.0, 1 - cause.share * in_calls(facts.evidence)) * now + CALL_S)
-    return [_gain(change, ("compile", "the step"), speedup=speedup, spread=UNKNOWN)]
-
-
-def _busiest(facts: Facts) -> str:
-    """The script's own line in which the training thread is most."""
-    trainer = next((task for task in facts.evidence.tasks if task.role == TRAINER), None)
-    top = trainer.top() if trainer is not None else None
-    return str(top[0]) if top is not None and top[0].users else "callbacks, metrics, logs"
+    return [gain(change, ("epochs", "warm workers"), speedup=gone(cause.share), spread=SURE)]
 
 
 def nothing(cause: Cause, facts: Facts) -> list[Recommendation]:
@@ -293,7 +215,7 @@ BY_CODE: dict[str, Callable[[Cause, Facts], list[Recommendation]]] = {
     "input.oversubscribed": _crowd,
     "input.straggler": _straggler,
     "input.epoch_gap": _epoch_gap,
-    "pause.periodic": _pause,
-    "external.noise": _noise,
-    "step.host": _host,
+    "pause.periodic": loop_changes.pause,
+    "external.noise": loop_changes.noise,
+    "step.host": loop_changes.host,
 }

@@ -10,6 +10,7 @@ from fastfeed.diagnose.evidence import (
     DISK,
     FRAMEWORK,
     FULL,
+    LOCK,
     LOCK_PYTHON,
     NATIVE,
     PYTHON,
@@ -196,6 +197,19 @@ def test_native_threads_that_have_all_cores_cannot_be_more(pool_s: float, own_cp
     found = judge(evidence(loop_of([30.0] * 200, 20.0, kind="tfdata"), (trainer(), pool), machine=machine))
     assert found.verdict == "input.cpu"
     assert [one.knob for one in found.recommendations] == [knob]
+
+
+@pytest.mark.parametrize("step", [SLEEP, NATIVE])
+def test_a_step_that_shares_the_cores_gains_less_from_cheaper_batches(step: str) -> None:
+    """Of 10 s on two cores the producers have 16 s, or 12 beside a step that computes for 8: half of theirs can go."""
+    made_s, step_s = (16.0, 0.0) if step == SLEEP else (12.0, 8.0)
+    own = trainer({step: 0.8, LOCK: 0.2}, cpu_s=step_s)
+    makers = producers(2, {NATIVE: made_s / 20, RUNNABLE: 1 - made_s / 20}, cpu_s=made_s / 2, pid=200)
+    machine = replace(MACHINE, own_cpu=2.0, runnable=3.0)
+    found = judge(evidence(loop_of([40.0] * 200, 10.0), (own, *makers), machine=machine))
+    assert found.verdict == "input.cpu"
+    best = next(one for one in found.recommendations if one.knob == "work")
+    assert best.predicted_speedup == pytest.approx((made_s + step_s) / (made_s / 2 + step_s), rel=0.1)
 
 
 def test_pools_that_fight_for_the_cores_lose_more_than_their_number_says() -> None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fastfeed.diagnose.changes import BY_CODE, WORTH, nothing
+from fastfeed.diagnose.changes import BY_CODE, nothing
 from fastfeed.diagnose.diagnosis import Cause, Recommendation
 from fastfeed.diagnose.facts import Facts
+from fastfeed.diagnose.gains import WORTH
 
 COUNTS = ("threads", "processes")  # knobs
 

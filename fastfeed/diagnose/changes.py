@@ -9,7 +9,7 @@ from fastfeed.diagnose import loop_changes, signals
 from fastfeed.diagnose.diagnosis import Cause, Recommendation
 from fastfeed.diagnose.evidence import DISK, LOCK, PRODUCER
 from fastfeed.diagnose.facts import Facts, profile_of
-from fastfeed.diagnose.gains import SURE, UNSURE, gain, gone, lighter
+from fastfeed.diagnose.gains import SURE, UNSURE, WORTH, gain, gone, lighter
 from fastfeed.diagnose.makers import Makers
 from fastfeed.model import SPREAD_ALONE, Prediction, Producers, Profile, predict
 
@@ -18,7 +18,6 @@ ENOUGH = 0.95  # of the best rate: more producers are not worth it
 SPINNING = 0.6  # 6 runnable threads a core cost 3 times the work, 7 of them 2.8 to 3.4 times, where it was measured
 AT_LEAST = 0.25  # weight of that: the gain of four such loops was 0.3, 1, 1 and 1.1 times all that the step allows
 FOUGHT = 1.15  # CPU of a batch where threads fight for the interpreter lock: 1.07 to 1.27 times, where it was measured
-WORTH = 1.03  # a gain below it is none
 PREPARE = "prepare batches in the producers, ahead of the step, and not on the training thread"
 HANDED_S = 2.5e-3  # a step waits so long for what a DataLoader's worker has ready: 1.4 to 3.7 ms, where it was measured
 

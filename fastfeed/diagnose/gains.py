@@ -5,6 +5,7 @@ from __future__ import annotations
 from fastfeed.diagnose.diagnosis import Recommendation
 from fastfeed.diagnose.facts import Facts
 
+WORTH = 1.03  # a gain below it is none
 SURE = (0.1, 0.1)  # below and above: where a loss simply goes away
 UNSURE = (0.15, 0.4)  # where nobody knows how much of it does
 UNKNOWN = (0.6, 0.6)  # where nothing that was seen says what the change leaves

@@ -6,7 +6,7 @@ from fastfeed.diagnose import signals
 from fastfeed.diagnose.diagnosis import Cause, Recommendation
 from fastfeed.diagnose.evidence import PYTHON, TRAINER
 from fastfeed.diagnose.facts import Facts
-from fastfeed.diagnose.gains import SURE, UNKNOWN, UNSURE, gain, gone
+from fastfeed.diagnose.gains import SURE, UNKNOWN, UNSURE, WORTH, gain, gone
 from fastfeed.diagnose.overhead import beside, in_calls
 
 RARELY, MANY = 100, 10
@@ -37,25 +37,24 @@ def host(cause: Cause, facts: Facts) -> list[Recommendation]:
         change = f"do what lies between the steps every {RARELY} steps, or beside the training: {where}"
         left_out = (1 - 1 / RARELY) * between
         return [gain(change, ("every", f"{RARELY} steps"), speedup=gone(left_out), spread=UNSURE)]
-    loop = facts.evidence.loop
+    loop, now = facts.evidence.loop, facts.rows.seconds / max(1, facts.figures.steps)
+    left_out = (1 - 1 / MANY) * cause.share
     if loop is not None and loop.kind == "keras":
         change = f"{MANY} steps in a call: steps_per_execution={MANY}; or larger batches"
-        left_out = (1 - 1 / MANY) * cause.share
         return [gain(change, ("steps_per_execution", str(MANY)), speedup=gone(left_out), spread=UNKNOWN)]
-    if loop is not None and loop.kind == "session":
-        more, cost = beside(facts.evidence, facts.rows)
-        if more >= 1:
-            change = f"one run for the {more + 1:.0f} of a step: run([train_op, loss, ...])"
-            return [gain(change, ("fetches", "in one run"), speedup=gone(cost), spread=UNKNOWN)]
+    session = loop is not None and loop.kind == "session"
+    more, cost = beside(facts.evidence, facts.rows)
+    if session and more >= 1:
+        change = f"one run for the {more + 1:.0f} of a step: run([train_op, loss, ...])"
+        return [gain(change, ("fetches", "in one run"), speedup=gone(cost), spread=UNKNOWN)]
+    compiled = now / (max(0.0, 1 - cause.share * in_calls(facts.evidence)) * now + CALL_S)
+    if session or compiled < WORTH:
         change = (
             f"batches {MANY} times as large (the gain is in records a second): small or large, a call costs the same"
         )
-        left_out = (1 - 1 / MANY) * cause.share
         return [gain(change, ("batch_size", f"{MANY}x"), speedup=gone(left_out), spread=UNKNOWN)]
     change = "one call for the whole step (tf.function, jax.jit, torch.compile), or larger batches"
-    now = facts.rows.seconds / max(1, facts.figures.steps)
-    speedup = now / (max(0.0, 1 - cause.share * in_calls(facts.evidence)) * now + CALL_S)
-    return [gain(change, ("compile", "the step"), speedup=speedup, spread=UNKNOWN)]
+    return [gain(change, ("compile", "the step"), speedup=compiled, spread=UNKNOWN)]
 
 
 def _busiest(facts: Facts) -> str:

@@ -149,6 +149,8 @@ def test_what_the_next_step_begins_with_is_of_the_step(lines: list[str], kinds: 
     [
         ("loss = model.train_on_batch(x, y)", "step"),
         ("trainer.fit_one_batch(x, y)", "step"),
+        ("guessed = model.predict_on_batch(x)", "host"),
+        ("loss = model.test_on_batch(x, y)", "host"),
         ("x = augment_batch(x)", "input"),
         ("y = to_batch(y)", "input"),
     ],

@@ -19,6 +19,9 @@ INPUT = re.compile(
     r"_(batch|data|input|inputs|batches)$|^get_|loader"
 )
 TRAINS = re.compile(r"^(train|fit|learn|update)_(on_|one_|a_)?batch$")  # and nothing that is made of a batch
+USES = re.compile(
+    r"^(predict|test|eval|evaluate|validate|score|infer|log|show|plot|save|send)_(on_|one_|a_)?(batch|data)$"
+)
 NOTES = re.compile(
     r"^(print|notes?|append|add_scalar|tick)(_|$)|log|record|report|journal|diary|track|metric|plot|write|save|callback"
 )
@@ -201,7 +204,7 @@ def _notes(one: Statement) -> bool:
 
 
 def _is_input(one: Statement) -> bool:
-    names = [name for name in one.calls - one.inner if not TRAINS.search(name)]
+    names = [name for name in one.calls - one.inner if not (TRAINS.search(name) or USES.search(name))]
     return any(map(INPUT.search, names)) and bool(one.writes)
 
 

@@ -69,15 +69,21 @@ def _named(facts: Facts, makers: Makers, *, count: int, processes: bool, ahead: 
     if makers.where == "native":
         return "num_parallel_calls", "let tf.data work in parallel: num_parallel_calls=tf.data.AUTOTUNE, prefetch"
     if makers.where == "threads" and not processes and (makers.in_framework or signals.mapped(facts.evidence)):
-        # What blocks in Python keeps a thread of a pool that has one for each core, however many calls are asked for.
-        pool = f" and options.threading.private_threadpool_size={count}" if count > facts.evidence.machine.cores else ""
+        pool = _pool(facts, "options.threading.private_threadpool_size", count=count)
         return "num_parallel_calls", f"num_parallel_calls {makers.count} -> {count}{pool}"
     if not ahead or makers.where == "processes":
-        return knob, f"{knob} {makers.count} -> {count}"
+        in_graph = signals.in_graph(facts.evidence) and not processes
+        pool = _pool(facts, "ConfigProto.inter_op_parallelism_threads", count=count) if in_graph else ""
+        return knob, f"{knob} {makers.count} -> {count}{pool}"
     more = "threads, ahead of the step" if knob == "threads" else "worker processes"
     one = "thread, ahead of the step" if knob == "threads" else "worker process"
     workers = f" (num_workers={count})" if signals.loaded(facts.evidence) else ""
     return knob, f"make the batches in {count} {more if count > 1 else one}{workers}"
+
+
+def _pool(facts: Facts, option: str, *, count: int) -> str:
+    """What blocks in Python keeps a thread of a pool that has one for each core, however many calls are asked for."""
+    return f" and {option}={count}" if count > facts.evidence.machine.cores else ""
 
 
 def _unfought(profile: Profile) -> Profile:

@@ -24,6 +24,7 @@ OTHER = "other"  # off the core, nobody knows why
 STATES = (PYTHON, NATIVE, LOCK_PYTHON, RUNNABLE, DISK, SLEEP, SOCKET, LOCK, PIPE, FULL, EMPTY, OTHER)
 
 TRAINER, PRODUCER, FEEDER, FRAMEWORK, FOREIGN = "trainer", "producer", "feeder", "framework", "foreign"
+CALLED_BACK = "Python in TensorFlow's threads"  # the name of a task: pools whose threads run the user's functions
 
 
 class Place(NamedTuple):

@@ -6,6 +6,7 @@ import math
 import re
 
 from fastfeed.diagnose.evidence import (
+    CALLED_BACK,
     DISK,
     FRAMEWORK,
     LOCK_PYTHON,
@@ -182,6 +183,12 @@ def mapped(evidence: Evidence) -> bool:
     """Whether it is a map of tf.data's that calls the user's function."""
     loop = evidence.loop
     return loop is not None and any(map(MAPS.search, (loop.name, loop.note)))
+
+
+def in_graph(evidence: Evidence) -> bool:
+    """Whether a session's own threads make the batches, in Python that the graph calls."""
+    session = evidence.loop is not None and evidence.loop.kind == "session"
+    return session and any(task.role == PRODUCER and task.name == CALLED_BACK for task in evidence.tasks)
 
 
 def converted(evidence: Evidence) -> float:

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from fastfeed.diagnose.evidence import (
+    CALLED_BACK,
     DISK,
     FRAMEWORK,
     FULL,
@@ -108,6 +109,15 @@ def test_calls_of_tf_data_in_order_wait_for_the_one_that_takes_long(straggles: b
         assert found.recommendations[0].knob == "num_parallel_calls"
         assert found.recommendations[0].change.startswith("num_parallel_calls 4 -> ")
         assert "private_threadpool_size=" in found.recommendations[0].change, "its pool has a thread for each core"
+
+
+@pytest.mark.parametrize("called", [True, False])
+def test_python_in_the_graph_of_a_session_needs_threads_of_its_pool(called: bool) -> None:
+    """That has one for each core; queues that are filled by threads of the script's own need none of it."""
+    makers = producers(1, {SLEEP: 1.0})
+    makers = tuple(replace(one, name=CALLED_BACK) for one in makers) if called else makers
+    best, *_ = judge(evidence(loop_of([60.0] * 200, kind="session"), (trainer(), *makers))).recommendations
+    assert (best.knob, "inter_op_parallelism_threads=" in best.change) == ("threads", called)
 
 
 @pytest.mark.parametrize(("trims", "cpu_s", "factor"), [(True, 4.0, 2), (True, 1.5, 4 / 3), (False, 4.0, 1)])

@@ -112,7 +112,7 @@ def thread_tasks(logs: Iterable[ThreadLog], cast: Cast) -> list[Task]:
         if ident not in known:
             found.append(Task(name, os.getpid(), 0, ev.PRODUCER, 0.0, exit=text))
     if foreign:
-        name = "tf.data python threads" if "tensorflow" in sys.modules else "threads that Python did not start"
+        name = ev.CALLED_BACK if "tensorflow" in sys.modules else "threads that Python did not start"
         found.append(_merged(foreign, cast, name=name))
     return found + ([pool_of(native)] if native else [])
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import contextlib
 import ctypes
 import os
 import signal
@@ -16,6 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from fastfeed.diagnose.endings import ends_at_once, flush, rest_of_exit
 from fastfeed.diagnose.hooks.context import Context
 from fastfeed.diagnose.hooks.experiments import Experiments
 from fastfeed.diagnose.hooks.imports import Imports
@@ -121,8 +121,8 @@ class Launch:
         """Reports, if nobody has yet; a script that was interrupted dies of the signal, as Python does."""
         self.finish(CRASH if self._script.crashed else END)
         if self._code == INTERRUPTED and os.getpid() == self._pid:
-            _rest_of_exit()
-            _flush()
+            rest_of_exit()
+            flush()
             signal.signal(signal.SIGINT, signal.SIG_DFL)
             os.kill(os.getpid(), signal.SIGINT)
 
@@ -223,7 +223,7 @@ class Launch:
             self._life.over()
             self.context.active = False
             self._tell(lambda: self._observer.report(self._seen(DEAD, dead)), "the report")
-            _flush()
+            ends_at_once()
             self._exit(1)
 
     def _seen(self, why: str, dead: Dead | None = None) -> Seen:
@@ -271,7 +271,7 @@ class Launch:
             return
         ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self._thread), ctypes.py_object(SystemExit))
         if self._watch.pause(STOP_S) and self._code is None:
-            _flush()
+            ends_at_once()
             self._exit(0)
 
 
@@ -280,20 +280,3 @@ def _off(launch: Launch | None) -> None:
     if launch is not None:
         launch.context.active = False
         atexit.unregister(launch.at_exit)
-
-
-def _rest_of_exit() -> None:
-    """What was registered with atexit before us, by modules that we import and the script may use."""
-    for module, name in (("multiprocessing.util", "_exit_function"), ("logging", "shutdown")):
-        function: Any = getattr(sys.modules.get(module), name, None)
-        if function is not None:
-            with contextlib.suppress(Exception):
-                function()
-
-
-def _flush() -> None:
-    for stream in (sys.stdout, sys.stderr):
-        try:
-            stream.flush()
-        except Exception:  # closed, or a pipe that nobody reads
-            continue

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from fastfeed.diagnose.launch import Launch, Plan
@@ -53,6 +55,18 @@ if __name__ == "__main__":
     ready = multiprocessing.get_context("fork").Queue()
     process = multiprocessing.get_context("fork").Process(target=produce, args=(ready,), daemon=True)
     process.start()
+    while True: ready.get()
+"""
+STUCK = """
+import multiprocessing, signal
+def produce(ready):
+    for i in range(200): ready.put(i)
+    signal.pause()
+if __name__ == "__main__":
+    ready = multiprocessing.get_context("fork").Queue()
+    process = multiprocessing.get_context("fork").Process(target=produce, args=(ready,), daemon=True)
+    process.start()
+    print(process.pid, flush=True)
     while True: ready.get()
 """
 SILENT = """
@@ -152,6 +166,14 @@ def test_a_producer_that_is_killed(tmp_path: Path) -> None:
     assert said[-1]["report"] == "dead"
     (died,) = said[-1]["died"]
     assert died.startswith("process ") and died.endswith(" ended: SIGKILL")
+
+
+def test_a_script_that_waits_for_ever_ends_with_its_workers(tmp_path: Path) -> None:
+    """It is to end with its report and does not return to Python; its worker would wait on, and nobody would know."""
+    code, out, err, _ = observed(script(tmp_path, STUCK), plan=Plan(seconds=1.0, warmup_s=0.2, dead_s=0.5, stop=True))
+    assert (code, err) == (0, "")
+    with contextlib.suppress(psutil.NoSuchProcess):
+        psutil.Process(int(out)).wait(30)
 
 
 def test_a_feed_that_is_blocked(tmp_path: Path) -> None:

@@ -58,9 +58,11 @@ if __name__ == "__main__":
     while True: ready.get()
 """
 STUCK = """
-import multiprocessing, signal
+import multiprocessing, signal, time
 def produce(ready):
-    for i in range(200): ready.put(i)
+    for i in range(60):
+        time.sleep(0.02)
+        ready.put(i)
     signal.pause()
 if __name__ == "__main__":
     ready = multiprocessing.get_context("fork").Queue()
@@ -170,7 +172,7 @@ def test_a_producer_that_is_killed(tmp_path: Path) -> None:
 
 def test_a_script_that_waits_for_ever_ends_with_its_workers(tmp_path: Path) -> None:
     """It is to end with its report and does not return to Python; its worker would wait on, and nobody would know."""
-    code, out, err, _ = observed(script(tmp_path, STUCK), plan=Plan(seconds=1.0, warmup_s=0.2, dead_s=0.5, stop=True))
+    code, out, err, _ = observed(script(tmp_path, STUCK), plan=Plan(seconds=1.5, warmup_s=0.2, stop=True))
     assert (code, err) == (0, "")
     with contextlib.suppress(psutil.NoSuchProcess):
         psutil.Process(int(out)).wait(30)

@@ -90,7 +90,7 @@ def _of_the_step(evidence: Evidence, losses: Losses, *, makers: Makers | None) -
     if losses.queued >= signals.LEAST and signals.noisy(evidence):
         found.append(Cause("external.noise", losses.queued, shown.noise(evidence)))
     elif max(losses.queued, losses.beside) >= signals.LEAST and makers is not None and makers.where != "trainer":
-        if losses.beside > losses.queued and max(makers.copying, makers.faulting) >= signals.CONVERTS:
+        if losses.beside > losses.queued and makers.copies >= signals.CONVERTS:
             found.append(Cause("input.copy", losses.beside, shown.copies(evidence, makers)))
         else:
             code = "input.oversubscribed" if signals.crowded(evidence, makers) else "input.cpu"
@@ -232,7 +232,7 @@ def _kind(evidence: Evidence, makers: Makers, *, alone: bool = False) -> tuple[s
         (signals.handed_over(evidence, makers) >= signals.HANDS_OVER, "input.ipc", shown.ipc),
         (not alone and signals.crowded_out(evidence, makers), "external.noise", shown.noise_of),
         (signals.disk(evidence, makers), "input.disk", shown.disks),
-        (max(makers.copying, makers.faulting) >= signals.CONVERTS, "input.copy", shown.copies),
+        (makers.copies >= signals.CONVERTS, "input.copy", shown.copies),
         (makers.python >= max(makers.native, makers.waiting) and not full, "input.gil", shown.lock),
         (makers.native + full * makers.python < makers.waiting, "input.latency", shown.latency),
         (signals.crowded(evidence, makers), "input.oversubscribed", shown.cores),
@@ -249,7 +249,7 @@ def _under(code: str, makers: Makers) -> float:
         "input.latency": makers.waiting,
         "input.gil": makers.python,
         "input.disk": makers.share(DISK),
-        "input.copy": max(makers.copying, makers.faulting),
+        "input.copy": makers.copies,
         "input.ipc": makers.pickling,
     }
     return min(0.99, parts.get(code, makers.native))

@@ -155,7 +155,7 @@ def _copy(cause: Cause, facts: Facts) -> list[Recommendation]:
         change = "make float32 instead of float64 (dtypes='float32' casts in the producers), without lists between"
     if facts.rows.share(facts.rows.converted) >= signals.LEAST:
         return [gain(change, knob, speedup=gone(cause.share), spread=UNSURE)]
-    fraction = max(makers.copying, makers.faulting) if makers is not None else 0.0
+    fraction = makers.copies if makers is not None else 0.0
     return [gain(change, knob, speedup=lighter(facts, fraction), spread=UNSURE), *_more_producers(cause, facts)]
 
 

@@ -111,7 +111,7 @@ def rows_of(evidence: Evidence) -> Rows:
     body, gap = body - body_out, gap - gap_out
     wait = np.where(first, np.minimum(wait, np.median(wait)), wait)
     wait, host, asleep = _gap_parts(evidence, wait, gap=gap)
-    body = body + asleep
+    body, beside = body + asleep, np.maximum(beside - asleep, 0.0)
     body, host = np.maximum(body - np.maximum(beside - host, 0.0), 0.0), np.maximum(host, beside)
     parts = _within(period, wait, boundary, in_body + in_gap + unmarked, body, host)
     wait, boundary, pause, body, host = parts

@@ -74,6 +74,11 @@ class Makers:
         return self.share(NATIVE, RUNNABLE)
 
     @property
+    def copies(self) -> float:
+        """Share in conversions and copies, or in first touches of the memory for them."""
+        return max(self.copying, self.faulting * (1.0 - self.waiting))
+
+    @property
     def waiting(self) -> float:
         """Share off the cores, without the disk."""
         return self.share(*WAITING)

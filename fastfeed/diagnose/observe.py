@@ -12,7 +12,7 @@ from fastfeed.diagnose.evidence import PRODUCER, Evidence
 from fastfeed.diagnose.hooks.context import Context
 from fastfeed.diagnose.hooks.experiments import BURSTS
 from fastfeed.diagnose.launch import BLOCKED, CRASH, DEAD, STEPLESS, Seen
-from fastfeed.diagnose.measure.sampler import Sampler
+from fastfeed.diagnose.measure.sampler import ASKS, FITS, STEPS, Sampler
 from fastfeed.diagnose.measure.turns import SAMPLED, Turns
 from fastfeed.diagnose.signals import CALLED, GIL_LATE_S
 from fastfeed.diagnose.unseen import Unseen
@@ -21,6 +21,7 @@ from fastfeed.timeline import Loop, Step, Timeline
 SEEK_S = 1.0
 GONE_S = 5.0  # without a turn, and a loop may be over
 DEAD_S = 5.0  # without a step, after which a feed that was found dead still is
+KNOWN = ("exact", "modelled")  # waits
 CALLS = ("session", "call", "keras")  # loops whose steps are calls, with time between them
 
 
@@ -119,9 +120,9 @@ class Watcher:
         loop = seen.loop or self._repeated()
         late_s, late_p90_s = sampler.lock()
         began_s = loop.steps[0].begin_s if loop is not None and loop.steps else 0.0
-        asks = loop is not None and loop.kind not in CALLED
-        parts = sampler.parts(loop.where or None, since_s=began_s, asks=asks) if loop is not None else ()
-        tasks = sampler.tasks(parts)
+        how = {"keras": FITS, **dict.fromkeys(CALLED, STEPS)}.get(loop.kind if loop is not None else "", ASKS)
+        parts = sampler.parts(loop.where or None, since_s=began_s, how=how) if loop is not None else ()
+        tasks = sampler.tasks(parts, steps=list(loop.steps) if loop is not None and loop.waits in KNOWN else ())
         first_s = loop.steps[0].begin_s + loop.steps[0].wait_s if loop is not None and loop.steps else None
         return Evidence(
             loop=_told(loop, trims=seen.timeline.trims),

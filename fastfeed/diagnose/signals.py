@@ -93,9 +93,9 @@ def disk(evidence: Evidence, makers: Makers) -> bool:
 
 def simulated(evidence: Evidence) -> float:
     """Of the time between the calls of a loop's steps, the share that belongs to the steps: lines that sleep, as an
-    accelerator does that is only simulated."""
+    accelerator does that is only simulated; with Keras those of callbacks."""
     loop = evidence.loop
-    if loop is None or loop.kind not in CALLED:
+    if loop is None or loop.kind not in (*CALLED, "keras"):
         return 0.0
     between = [part for part in evidence.parts if part.kind == "host" or (part.kind, loop.waits) == ("input", "none")]
     return sum(part.share for part in between if _sleeps(part)) / (sum(part.share for part in between) or 1.0)

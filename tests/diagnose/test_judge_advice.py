@@ -209,6 +209,15 @@ def test_native_threads_that_have_all_cores_cannot_be_more(pool_s: float, own_cp
     assert [one.knob for one in found.recommendations] == [knob]
 
 
+@pytest.mark.parametrize(("asleep", "verdict"), [(0.97, "input.latency"), (0.1, "input.copy")])
+def test_first_touches_of_memory_by_who_hardly_works(asleep: float, verdict: str) -> None:
+    """They take most of what the producers spend on the cores, which may be next to nothing."""
+    cpu_s = 10.0 * (1 - asleep)
+    busy = {SLEEP: asleep, NATIVE: 1 - asleep}
+    makers = producers(2, busy, cpu_s=cpu_s, system_s=0.85 * cpu_s, faults=round(cpu_s * 4e5))
+    assert judge(evidence(loop_of([40.0] * 200), (trainer(), *makers))).verdict == verdict
+
+
 @pytest.mark.parametrize("step", [SLEEP, NATIVE])
 def test_a_step_that_shares_the_cores_gains_less_from_cheaper_batches(step: str) -> None:
     """Of 10 s on two cores the producers have 16 s, or 12 beside a step that computes for 8: half of theirs can go."""

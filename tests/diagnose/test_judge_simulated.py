@@ -7,7 +7,7 @@ import pytest
 from fastfeed.diagnose.diagnosis import Diagnosis
 from fastfeed.diagnose.evidence import LOCK, LOCK_PYTHON, NATIVE, PYTHON, SLEEP, Part, Place
 from fastfeed.diagnose.judge import judge
-from fastfeed.timeline import Leaf, Step
+from fastfeed.timeline import Leaf, Mark, Step
 from tests.diagnose.evidences import CALL, evidence, loop_of, producers, trainer
 
 SLEEPS = Place("<module>", "train.py", 12, users=True)
@@ -54,6 +54,21 @@ def test_a_call_of_keras_and_a_sleep_are_one_step() -> None:
     assert found.figures.starvation == pytest.approx(0.4, abs=0.01)
     (best,) = [one for one in found.recommendations if one.knob == "threads"]
     assert best.predicted_speedup == pytest.approx(50 / 30, rel=0.05)
+
+
+def test_callbacks_of_keras_that_sleep_and_that_compute() -> None:
+    """Of 20 ms one sleeps for 5, as an accelerator that is only simulated, and one takes 12 for statistics."""
+    loop = loop_of([0.0] * 200, 3.0, gap_ms=17.0, kind="keras", buffer=None)
+    marks = [Mark("callback", step.end_s, step.end_s + 0.012, "Monitor") for step in loop.steps]
+    marks += [Mark("callback", step.end_s + 0.012, step.end_s + 0.017, "Chip") for step in loop.steps]
+    parts = (Part("host", CALL, 0.6, PYTHONS), Part("host", SLEEPS, 0.25, {SLEEP: 1.0}))
+    found = judge(evidence(loop, (trainer({PYTHON: 0.6, SLEEP: 0.25, NATIVE: 0.15}),), parts=parts, marks=marks))
+    assert found.verdict == "step.host"
+    assert found.causes[0].share == pytest.approx(0.6, abs=0.02)
+    assert found.figures is not None
+    assert found.figures.step_s == pytest.approx(0.008, rel=0.05)
+    (best,) = found.recommendations
+    assert best.predicted_speedup == pytest.approx(20 / 8, rel=0.05) and str(CALL) in best.change
 
 
 def test_a_small_conversion_is_not_all_that_threads_take_from_a_serial_loop() -> None:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 
 from fastfeed.diagnose import evidence as ev
 from fastfeed.diagnose.evidence import Part
-from fastfeed.diagnose.measure.callbacks import without_callbacks
+from fastfeed.diagnose.measure.callbacks import waits_in, without_callbacks
 from fastfeed.diagnose.measure.places import Places
 from fastfeed.diagnose.measure.spy import Stacks
 from fastfeed.diagnose.measure.tasks import Cast, thread_tasks
 from fastfeed.diagnose.measure.threads import Look, Stack, ThreadLog, stack_of
+from fastfeed.timeline import Step
 
 SAMPLES = 200
 
@@ -59,15 +60,16 @@ def thread(**moments: range) -> ThreadLog:
     return log
 
 
-def trace(waits: int) -> list[Look]:
-    """The loop's thread: it waits, then it takes its steps."""
-    return [asks()] * waits + [steps()] * (SAMPLES - waits)
+def waits(count: int, known: tuple[Part, ...], *, took: Sequence[Step] = ()) -> frozenset[int]:
+    """The loop's thread waits in so many samples, then it takes its steps."""
+    looks = [asks()] * count + [steps()] * (SAMPLES - count)
+    return waits_in([(float(n), look) for n, look in enumerate(looks)], cast=CAST, parts=known, steps=took)
 
 
 def test_what_runs_while_nobody_waits_is_the_step() -> None:
     """The same threads make the batches, too: what they do in the step is no part of that."""
     log = thread(makes=range(100), chip=range(100, 200))
-    (task,) = thread_tasks(without_callbacks([log], trace(100), cast=CAST, parts=parts(asks)), CAST)
+    (task,) = thread_tasks(without_callbacks([log], waits(100, parts(asks)), cast=CAST), CAST)
     assert task.role == ev.PRODUCER
     assert {stack[-1].function for stack in task.stacks} == {"makes"}
     assert task.share(ev.FULL) == pytest.approx(0.5)
@@ -75,12 +77,20 @@ def test_what_runs_while_nobody_waits_is_the_step() -> None:
 
 def test_threads_with_nothing_else_to_do_are_the_frameworks() -> None:
     log = thread(chip=range(100, 200))
-    (task,) = thread_tasks(without_callbacks([log], trace(100), cast=CAST, parts=parts(asks)), CAST)
+    (task,) = thread_tasks(without_callbacks([log], waits(100, parts(asks)), cast=CAST), CAST)
     assert task.role == ev.FRAMEWORK
 
 
+def test_a_call_that_waits_and_takes_its_step() -> None:
+    """As a run of a session does that takes from a queue: its lines say nothing, how long its steps wait does."""
+    took = [Step(float(n), n + 10.0, 5.0) for n in range(0, SAMPLES, 10)]
+    log = thread(makes=range(2, SAMPLES, 10), chip=range(7, SAMPLES, 10))
+    (task,) = thread_tasks(without_callbacks([log], waits(0, (), took=took), cast=CAST), CAST)
+    assert {stack[-1].function for stack in task.stacks} == {"makes"}
+
+
 @pytest.mark.parametrize(
-    ("waits", "moments", "asked"),
+    ("count", "moments", "asked"),
     [
         (100, range(90, 190), True),  # it makes batches all the time
         (10, range(100, 200), True),  # nobody waits
@@ -89,9 +99,9 @@ def test_threads_with_nothing_else_to_do_are_the_frameworks() -> None:
     ],
     ids=["makes", "no wait", "unknown", "seldom"],
 )
-def test_who_may_make_batches_is_a_producer(waits: int, moments: range, asked: bool) -> None:
+def test_who_may_make_batches_is_a_producer(count: int, moments: range, asked: bool) -> None:
     log = thread(makes=moments)
     known = parts(asks) if asked else ()
-    (task,) = thread_tasks(without_callbacks([log], trace(waits), cast=CAST, parts=known), CAST)
+    (task,) = thread_tasks(without_callbacks([log], waits(count, known), cast=CAST), CAST)
     assert task.role == ev.PRODUCER
     assert sum(task.stacks.values()) == len(moments)

@@ -6,26 +6,38 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from types import CodeType
 
+import numpy as np
+
 from fastfeed.diagnose.evidence import Part
 from fastfeed.diagnose.measure.tasks import Cast
 from fastfeed.diagnose.measure.threads import Look, ThreadLog
+from fastfeed.timeline import Step
 
 WAITS = 0.1  # of the samples: where the loop hardly waits, it does not matter who keeps it waiting
 FEW = 20  # samples
 NEVER = 0.02  # of its samples
 
 
-def without_callbacks(
-    logs: Iterable[ThreadLog], trace: Sequence[Look], *, cast: Cast, parts: Iterable[Part] = ()
-) -> list[ThreadLog]:
-    """The logs; threads that Python did not start have no looks at functions that never run while the loop is in those
-    of its `parts` that are input: whoever makes a batch is at work then. `trace`: the loop's thread in every sample."""
-    logs = list(logs)
+def waits_in(
+    trace: Sequence[tuple[float, Look]], *, cast: Cast, parts: Iterable[Part] = (), steps: Iterable[Step] = ()
+) -> frozenset[int]:
+    """The samples, by their numbers, in which the loop waits for input: at lines of its `parts` that are, or at the
+    beginning of its `steps`, as long as these are known to wait. `trace`: the loop's thread in every sample, when each
+    was."""
+    if len(trace) != cast.samples:  # too long ago for all of them to be kept
+        return frozenset()
     asks = {(part.place.file, part.place.line) for part in parts if part.kind == "input"}
-    if not asks or len(trace) != cast.samples:  # too long ago for all of them to be kept
-        return logs
-    waits = {number for number, look in enumerate(trace) if _at_any(look, asks, cast=cast)}
-    if len(waits) < max(FEW, WAITS * len(trace)):
+    edges = np.array([(one.begin_s, one.begin_s + one.wait_s) for one in steps if one.wait_s > 0]).reshape(-1)
+    # Odd places among the edges lie between the two of a step.
+    inside = np.searchsorted(edges, [now_s for now_s, _ in trace], side="right") % 2 == 1
+    return frozenset(n for n, (_, look) in enumerate(trace) if inside[n] or _at_any(look, asks, cast=cast))
+
+
+def without_callbacks(logs: Iterable[ThreadLog], waits: frozenset[int], *, cast: Cast) -> list[ThreadLog]:
+    """The logs; threads that Python did not start have no looks at functions that never run while the loop `waits`, as
+    waits_in says: whoever makes a batch is at work then."""
+    logs = list(logs)
+    if len(waits) < max(FEW, WAITS * cast.samples):
         return logs
     seen: Counter[CodeType] = Counter()
     waiting: Counter[CodeType] = Counter()

@@ -51,6 +51,11 @@ class Reader:
         count = self._pread(fd, self._address, SIZE, 0)
         return ctypes.string_at(self._address, count) if count > 0 else b""
 
+    def queued_s(self, fd: int) -> float:
+        """Seconds in which a thread was ready to run, and had no core, by its schedstat; 0 where there is none."""
+        words = self.read(fd).split()
+        return int(words[1]) / 1e9 if len(words) > 1 else 0.0
+
 
 class Counters(NamedTuple):
     """What a thread (or several) has used since it began: seconds, and counts."""

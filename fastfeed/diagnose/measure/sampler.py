@@ -14,7 +14,8 @@ from dataclasses import replace
 
 from fastfeed.diagnose.evidence import PRODUCER, Machine, Part, Place, Task
 from fastfeed.diagnose.measure import lock, loops, procfs
-from fastfeed.diagnose.measure.callbacks import without_callbacks
+from fastfeed.diagnose.measure.callback_parts import callback_parts
+from fastfeed.diagnose.measure.callbacks import waits_in, without_callbacks
 from fastfeed.diagnose.measure.children import Children
 from fastfeed.diagnose.measure.gpu import Gpus
 from fastfeed.diagnose.measure.loops import parts_of
@@ -30,7 +31,7 @@ from fastfeed.diagnose.measure.tasks import Cast, settled, thread_tasks
 from fastfeed.diagnose.measure.threads import Threads
 from fastfeed.diagnose.measure.turns import SAMPLED, Turns
 from fastfeed.diagnose.signals import FULL
-from fastfeed.timeline import Loop, Timeline
+from fastfeed.timeline import Loop, Step, Timeline
 
 NAP_S, LONGEST_NAP_S = 0.02, 0.25
 SHARE = 0.006  # of a core, for samples
@@ -38,6 +39,7 @@ MADE = 0.2  # of a core: producers that take less keep nobody from it
 SELDOM = 8  # samples between looks at what changes slowly
 FIND_S = 1.0  # between looks for new threads and children, at least
 FIND_SHARE = 0.001  # of a core, for these
+ASKS, STEPS, FITS = "asks", "steps", "fits"
 STOP_S, RECENT = 5.0, 60  # for the sampler to end; samples in which a loop is looked for
 
 
@@ -107,13 +109,13 @@ class Sampler:
             self._late.clear()
             self._begun_s = time.perf_counter()
 
-    def tasks(self, parts: Iterable[Part] = ()) -> tuple[Task, ...]:
-        """The threads of this process, its native pools as one, its child processes; see without_callbacks."""
+    def tasks(self, parts: Iterable[Part] = (), *, steps: Iterable[Step] = ()) -> tuple[Task, ...]:
+        """The threads of this process, its native pools as one, its child processes; see waits_in."""
         self.refresh()
         with self._mutex:
-            cast, trace = self._cast(), [look for _, look in self._threads.trace]
-            logs = without_callbacks(self._threads.logs.values(), trace, cast=cast, parts=parts)
-            own = self._with_lost(thread_tasks(logs, cast))
+            cast, logs = self._cast(), self._threads.logs.values()
+            waits = waits_in(list(self._threads.trace), cast=cast, parts=parts, steps=steps)
+            own = self._with_lost(thread_tasks(without_callbacks(logs, waits, cast=cast), cast))
             return tuple(settled(own + self._children.tasks(self._spy, self._places), self._threads.logs))
 
     def _with_lost(self, own: list[Task]) -> list[Task]:
@@ -162,12 +164,14 @@ class Sampler:
         """Threads that native libraries run a call in, as they say."""
         return pools_of(sys.modules)
 
-    def parts(self, where: str | None = None, *, since_s: float = 0.0, asks: bool = True) -> tuple[Part, ...]:
-        """Where the loop's thread spends its time; `where`: "train.py:41", the line that asks for a batch (or, if not
-        `asks`, takes the step), if it is known; `since_s`: when it began, if something else was done before."""
+    def parts(self, where: str | None = None, *, since_s: float = 0.0, how: str = ASKS) -> tuple[Part, ...]:
+        """Where the loop's thread spends its time; `where`: "train.py:41", if known, the line that ASKS for a batch,
+        takes the STEPS or has a framework do both (FITS); `since_s`: when it began, if something was done before."""
         with self._mutex:
-            looks = [look for now_s, look in self._threads.trace if now_s >= since_s]
-            found, self._unclear = parts_of(looks, self._cast(), where=where, asks=asks)
+            looks, cast = [look for now_s, look in self._threads.trace if now_s >= since_s], self._cast()
+            found = callback_parts(looks, cast) if how == FITS else ()
+            if not found:
+                found, self._unclear = parts_of(looks, cast, where=where, asks=how != STEPS)
             return found
 
     def repeated(self) -> Loop | None:
@@ -256,13 +260,13 @@ class Sampler:
         schedstat = f"/proc/self/task/{threading.get_native_id()}/schedstat"
         own = os.open(schedstat, os.O_RDONLY | os.O_CLOEXEC) if os.path.exists(schedstat) else -1
         chance = random.Random(0)  # the script's own is left alone
-        count, begun_s, due_s, queued_s = 0, self._begun_s, time.perf_counter(), self._queued(own)
+        count, begun_s, due_s, queued_s = 0, self._begun_s, time.perf_counter(), self._reader.queued_s(own)
         try:
             while not self._over.is_set():
                 nap_s = min(max(NAP_S, self._cost_s / SHARE), LONGEST_NAP_S)
                 asleep_s, before_s = time.perf_counter(), queued_s
                 time.sleep(max(0.0, due_s - asleep_s))
-                woke_s, queued_s = time.perf_counter(), self._queued(own)
+                woke_s, queued_s = time.perf_counter(), self._reader.queued_s(own)
                 late_s, waited_s = woke_s - max(due_s, asleep_s), queued_s - before_s
                 due_s, times = due_after(due_s, woke_s, nap_s=nap_s, chance=chance)
                 with self._mutex:
@@ -293,7 +297,3 @@ class Sampler:
             self._pause_s = max(FIND_S, (time.thread_time() - begun_s) / FIND_SHARE)
         if len(self._late) % SELDOM == 0:
             self._spy.look(self._children.pythons())
-
-    def _queued(self, fd: int) -> float:
-        words = self._reader.read(fd).split()
-        return int(words[1]) / 1e9 if len(words) > 1 else 0.0

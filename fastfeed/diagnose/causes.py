@@ -234,6 +234,7 @@ def _kind(evidence: Evidence, makers: Makers, *, alone: bool = False) -> tuple[s
         (signals.disk(evidence, makers), "input.disk", shown.disks),
         (makers.copies >= signals.CONVERTS, "input.copy", shown.copies),
         (makers.python >= max(makers.native, makers.waiting) and not full, "input.gil", shown.lock),
+        (signals.serialised(evidence, makers), "input.gil", shown.lock),
         (makers.native + full * makers.python < makers.waiting, "input.latency", shown.latency),
         (signals.crowded(evidence, makers), "input.oversubscribed", shown.cores),
     )

@@ -74,6 +74,8 @@ def profile_of(facts: Facts, *, kept: bool = False) -> Profile:
     # What a thread has spent on a core is counted, what it did besides is sampled; a process may have pools of its own.
     # Of the framework's own threads nothing but that is known: several may be at work as if they were one.
     batch_s = max(batch_s, cpu_s) if makers.where in ("threads", "native") else batch_s
+    if signals.serialised(facts.evidence, makers):
+        batch_s = cpu_s  # the rest is waiting for the lock
     cpu_s = min(batch_s, cpu_s)
     native = makers.native / working if working else 0.0
     # What was seen with cores to spare takes longer where there are none.

@@ -27,6 +27,7 @@ from fastfeed.timeline import ARRAYS
 MOST = 0.98  # of a step, at most, are conversions of what it is fed
 LEAST = 0.05  # share of the time from which a loss counts: a feed is input-bound from 5 % starvation
 GIL_LATE_S = 1e-3  # a thread that nobody keeps waiting is late by 0.1 ms
+GIL_ASKED_S, SEVERAL, ONE_CORE = 4e-4, 1.2, 1.15  # of serialised: seconds, threads at work, cores
 CROWDED = 2.5  # runnable threads per core from which there are too many of them
 POOLS = 1.5  # the same where native pools multiply the producers
 NOISE = 0.25  # share of the cores that others take
@@ -65,6 +66,16 @@ READS_NBYTES_S = 5e6  # less is no load for a disk
 def late(evidence: Evidence) -> bool:
     """Whether the interpreter lock is kept from those who ask for it."""
     return evidence.gil_late_s is not None and evidence.gil_late_s > GIL_LATE_S
+
+
+def serialised(evidence: Evidence, makers: Makers) -> bool:
+    """Whether several threads get one core's worth between them, who wait for nothing and have cores to spare, and the
+    interpreter lock is asked for: short calls that let it go, and want it back, look like native code."""
+    several = makers.where == "threads" and makers.count * makers.active >= SEVERAL
+    asked = evidence.gil_late_s is not None and evidence.gil_late_s > GIL_ASKED_S
+    machine = evidence.machine
+    spare = machine.own_cpu <= ONE_CORE and machine.own_cpu + machine.other_cpu < FULL * machine.cores
+    return several and asked and spare and makers.native > makers.waiting
 
 
 def noisy(evidence: Evidence) -> bool:

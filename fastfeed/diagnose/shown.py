@@ -156,7 +156,9 @@ def pauses(rows: Rows) -> tuple[str, ...]:
 
 
 def host(evidence: Evidence, rows: Rows) -> tuple[str, ...]:
-    lines = sorted((part for part in evidence.parts if part.kind == "host"), key=lambda part: -part.share)
+    steps = signals.simulated(evidence) > 0  # what sleeps is the step's
+    parts = (part for part in evidence.parts if part.kind == "host" and not (steps and signals.sleeps(part)))
+    lines = sorted(parts, key=lambda part: -part.share)
     beside = rows.share(rows.host)
     return texts(
         f"steps of {np.median(rows.inside) * 1e3:.2g} ms, most of it Python of the loop and of the framework's calls",

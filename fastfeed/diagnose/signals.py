@@ -109,10 +109,11 @@ def simulated(evidence: Evidence) -> float:
     if loop is None or loop.kind not in (*CALLED, "keras"):
         return 0.0
     between = [part for part in evidence.parts if part.kind == "host" or (part.kind, loop.waits) == ("input", "none")]
-    return sum(part.share for part in between if _sleeps(part)) / (sum(part.share for part in between) or 1.0)
+    return sum(part.share for part in between if sleeps(part)) / (sum(part.share for part in between) or 1.0)
 
 
-def _sleeps(part: Part) -> bool:
+def sleeps(part: Part) -> bool:
+    """Whether a line beside the step's call does nothing but sleep, and does not report to anybody."""
     reports = part.inner is not None and REPORTS.search(part.inner.function)
     return part.kind == "host" and part.busy.get(SLEEP, 0.0) >= ASLEEP and not reports
 

@@ -65,6 +65,8 @@ def test_callbacks_of_keras_that_sleep_and_that_compute() -> None:
     found = judge(evidence(loop, (trainer({PYTHON: 0.6, SLEEP: 0.25, NATIVE: 0.15}),), parts=parts, marks=marks))
     assert found.verdict == "step.host"
     assert found.causes[0].share == pytest.approx(0.6, abs=0.02)
+    said = "; ".join(found.causes[0].evidence)
+    assert str(CALL) in said and str(SLEEPS) not in said
     assert found.figures is not None
     assert found.figures.step_s == pytest.approx(0.008, rel=0.05)
     (best,) = found.recommendations

@@ -131,7 +131,8 @@ def _with_this_disk(one: Recommendation, facts: Facts) -> Recommendation:
 
 def _cpu(cause: Cause, facts: Facts) -> list[Recommendation]:
     """More producers, as long as there are cores; then only less work helps."""
-    batch_s, step_s = (profile := profile_of(facts)).cpu_s, profile.step_cpu_s  # which shares the cores
+    profile = profile_of(facts)
+    batch_s, step_s = profile.cpu_s, profile.step_cpu_s  # they share the cores
     half = gain(
         "make a batch cost half: smaller images, cheaper operations, results that are kept; or take more cores",
         ("work", "half"),

@@ -14,12 +14,14 @@ UNKNOWN = (0.6, 0.6)  # where nothing that was seen says what the change leaves
 def gain(
     change: str, knob: tuple[str, str], *, speedup: float, spread: tuple[float, float], why: str = ""
 ) -> Recommendation:
+    """The change with its speed-up and the interval; `spread`: by which shares of it that lies below and above."""
     speedup = max(1.0, speedup)
     interval = max(1.0, speedup * (1 - spread[0])), speedup * (1 + spread[1])
     return Recommendation(change, *knob, speedup, interval, why)
 
 
 def gone(share: float) -> float:
+    """The speed-up where a share of the time goes away."""
     return 1 / max(1e-3, 1 - share)
 
 

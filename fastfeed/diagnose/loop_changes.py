@@ -7,7 +7,7 @@ from fastfeed.diagnose.diagnosis import Cause, Recommendation
 from fastfeed.diagnose.evidence import PYTHON, TRAINER
 from fastfeed.diagnose.facts import Facts
 from fastfeed.diagnose.gains import SURE, UNKNOWN, UNSURE, WORTH, gain, gone
-from fastfeed.diagnose.overhead import beside, in_calls
+from fastfeed.diagnose.overhead import in_calls, more_calls
 
 RARELY, MANY = 100, 10
 CALL_S = 5e-4  # a call of a small compiled step: 0.3 to 0.8 ms with TensorFlow, where it was measured
@@ -43,7 +43,7 @@ def host(cause: Cause, facts: Facts) -> list[Recommendation]:
         change = f"{MANY} steps in a call: steps_per_execution={MANY}; or larger batches"
         return [gain(change, ("steps_per_execution", str(MANY)), speedup=gone(left_out), spread=UNKNOWN)]
     session = loop is not None and loop.kind == "session"
-    more, cost = beside(facts.evidence, facts.rows)
+    more, cost = more_calls(facts.evidence, facts.rows)
     if session and more >= 1:
         change = f"one run for the {more + 1:.0f} of a step: run([train_op, loss, ...])"
         return [gain(change, ("fetches", "in one run"), speedup=gone(cost), spread=UNKNOWN)]

@@ -49,22 +49,25 @@ def host_share(evidence: Evidence, rows: Rows, *, trainer: Task | None) -> float
 
 def _called(evidence: Evidence, rows: Rows) -> float:
     """What calls of steps cost which are too small for them, and what lies between these; 0 where they are not."""
-    call_s = CALLS_S.get(evidence.loop.kind, 0.0) if evidence.loop is not None else 0.0
-    calls_s = len(rows.inside) * min(call_s, float(np.median(rows.inside)))
-    found = min(rows.share(rows.inside), calls_s / rows.seconds + beside(evidence, rows)[1])
+    calls_s = len(rows.inside) * min(_call_s(evidence), float(np.median(rows.inside)))
+    found = min(rows.share(rows.inside), calls_s / rows.seconds + more_calls(evidence, rows)[1])
     return found + rows.share(rows.host) if found >= MOSTLY else 0.0
 
 
-def beside(evidence: Evidence, rows: Rows) -> tuple[float, float]:
+def more_calls(evidence: Evidence, rows: Rows) -> tuple[float, float]:
     """The calls beside the step's own, such as the runs of a session that only fetch a loss: how many of them a step
     has, and of the time what they cost without what they compute."""
-    call_s = CALLS_S.get(evidence.loop.kind, 0.0) if evidence.loop is not None else 0.0
+    call_s = _call_s(evidence)
     if not call_s or not len(rows.begin):
         return 0.0, 0.0
     end_s = rows.begin[-1] + rows.period[-1]
     calls = [one for one in evidence.beside if rows.begin[0] <= one.begin_s < end_s]
     cost_s = sum(min(call_s, one.end_s - one.begin_s - one.wait_s) for one in calls)
     return len(calls) / len(rows.begin), cost_s / rows.seconds
+
+
+def _call_s(evidence: Evidence) -> float:
+    return CALLS_S.get(evidence.loop.kind, 0.0) if evidence.loop is not None else 0.0
 
 
 def between(evidence: Evidence, rows: Rows) -> float:

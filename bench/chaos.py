@@ -1,7 +1,8 @@
 """Workers are killed at random while batches flow at full rate: `python -m bench.chaos [kills]`.
 
-Every batch carries a checksum over all of its bytes and its record ids. Checked: no batch is torn, no record lost or
-repeated, nothing stalls, every slot is accounted for after every kill, and nothing grows. Exit code 1 on any fault.
+Every batch carries a checksum over all of its bytes and its record ids. Checked: no batch is torn,
+no record lost or repeated, nothing stalls, every slot is accounted for after every kill, and
+nothing grows. Exit code 1 on any fault.
 """
 
 from __future__ import annotations
@@ -69,7 +70,8 @@ class Outcome:
 
 
 class Killer:
-    """A thread that kills a worker, waits for another one in its place, and audits the slots, again and again."""
+    """A thread that kills a worker, waits for another one in its place, and audits the slots, again
+    and again."""
 
     def __init__(self, runner: FeedRunner, outcome: Outcome) -> None:
         self._runner = runner
@@ -91,7 +93,9 @@ class Killer:
         plan, outcome = self._outcome.plan, self._outcome
         try:
             self._per_worker = self._slots_of_a_worker()
-            while outcome.kills < plan.kills and not self.over.wait(self._random.expovariate(1 / plan.mean_s)):
+            while outcome.kills < plan.kills and not self.over.wait(
+                self._random.expovariate(1 / plan.mean_s)
+            ):
                 found = workers()
                 if not found:
                     continue
@@ -109,25 +113,31 @@ class Killer:
     def _slots_of_a_worker(self) -> int:
         """Of one whose ring is open; where shapes vary no two rings need be alike."""
         deadline = time.monotonic() + LONG_S
-        while (slots := self._runner.snapshot().slots.all) % self._outcome.plan.processes or not slots:
+        while (
+            slots := self._runner.snapshot().slots.all
+        ) % self._outcome.plan.processes or not slots:
             if time.monotonic() > deadline:
                 raise TimeoutError(f"{slots} slots for {self._outcome.plan.processes} workers")
             time.sleep(0.01)
         return slots // self._outcome.plan.processes
 
     def _audit(self) -> None:
-        """free + filling + ready + lent are all the slots of the living rings; as a ring opens, its slots appear one by
-        one, so that only a sum that stays wrong is."""
+        """free + filling + ready + lent are all the slots of the living rings; as a ring opens, its
+        slots appear one by one, so that only a sum that stays wrong is."""
         plan = self._outcome.plan
         deadline = time.monotonic() + AUDIT_S
         while True:
             slots = self._runner.snapshot().slots
-            whole = plan.vary or (slots.all % self._per_worker == 0 and slots.all <= plan.processes * self._per_worker)
+            whole = plan.vary or (
+                slots.all % self._per_worker == 0 and slots.all <= plan.processes * self._per_worker
+            )
             if whole and slots.lent <= HELD + 2:
                 self._outcome.audits += 1
                 return
             if time.monotonic() > deadline:
-                self._outcome.ledger.note("audit", f"{slots}; a worker's ring has {self._per_worker}")
+                self._outcome.ledger.note(
+                    "audit", f"{slots}; a worker's ring has {self._per_worker}"
+                )
                 return
             time.sleep(0.001)
 
@@ -177,13 +187,15 @@ def _consume(runner: FeedRunner, outcome: Outcome, killer: Killer) -> None:
     held: deque[dict[str, Any]] = deque(maxlen=HELD)
     early: Footprint | None = None
     stream = iter(runner)
-    while not killer.over.is_set() or outcome.ledger.batches <= outcome.plan.kills:  # it goes on after the last death
+    # it goes on after the last death
+    while not killer.over.is_set() or outcome.ledger.batches <= outcome.plan.kills:
         since = time.perf_counter()
         batch = next(stream)
         if outcome.ledger.batches:
             outcome.longest_wait_s = max(outcome.longest_wait_s, time.perf_counter() - since)
         if len(held) == HELD:
-            outcome.ledger.take(held[0])  # as late as can be: a slot that was lent twice would have changed by now
+            # as late as can be: a slot that was lent twice would have changed by now
+            outcome.ledger.take(held[0])
         held.append(batch)
         if early is None and outcome.kills * 10 >= outcome.plan.kills:
             early = Footprint.now()
@@ -195,10 +207,11 @@ def show(outcome: Outcome) -> None:
     """The figures."""
     ledger = outcome.ledger
     print(
-        f"{outcome.plan}\n  {outcome.kills} kills in {outcome.seconds:.1f} s; {ledger.batches} batches, "
-        f"{ledger.batches / outcome.seconds:,.0f} a second, {ledger.nbytes / 1e9:.2f} GB; longest wait "
-        f"{outcome.longest_wait_s:.3f} s; {outcome.audits} audits; {outcome.copied} copied\n  growth from the first "
-        f"tenth to the end: {outcome.growth}\n  faults: {outcome.faults or 'none'} {ledger.first or ''}",
+        f"{outcome.plan}\n  {outcome.kills} kills in {outcome.seconds:.1f} s; {ledger.batches} "
+        f"batches, {ledger.batches / outcome.seconds:,.0f} a second, {ledger.nbytes / 1e9:.2f} "
+        f"GB; longest wait {outcome.longest_wait_s:.3f} s; {outcome.audits} audits; "
+        f"{outcome.copied} copied\n  growth from the first tenth to the end: {outcome.growth}\n  "
+        f"faults: {outcome.faults or 'none'} {ledger.first or ''}",
         flush=True,
     )
 

@@ -1,4 +1,5 @@
-"""Batches that carry proof of themselves, the ledger that checks them, and what a tree of processes holds."""
+"""Batches that carry proof of themselves, the ledger that checks them, and what a tree of processes
+holds."""
 
 from __future__ import annotations
 
@@ -22,8 +23,9 @@ MB = 1e6
 
 @dataclass(frozen=True)
 class Stamped:
-    """An indexable of whole batches. Batch i holds the records 16 i to 16 i + 15, `width` random bytes each (or, with
-    `vary`, up to four times as many), and in `check` the checksum over every other byte of the batch."""
+    """An indexable of whole batches. Batch i holds the records 16 i to 16 i + 15, `width` random
+    bytes each (or, with `vary`, up to four times as many), and in `check` the checksum over every
+    other byte of the batch."""
 
     total: int
     width: int
@@ -41,7 +43,8 @@ class Stamped:
 
 @dataclass(frozen=True)
 class InPlace:
-    """The same as a callable that fills its batches in the ring's own memory: every producer numbers its own."""
+    """The same as a callable that fills its batches in the ring's own memory: every producer
+    numbers its own."""
 
     width: int
     vary: bool = False
@@ -69,7 +72,8 @@ def checksum(ids: np.ndarray[Any, Any], data: np.ndarray[Any, Any]) -> int:
 
 @dataclass
 class Ledger:
-    """Takes every batch in the order of its stream (there is one, but for InPlace) and notes what is wrong."""
+    """Takes every batch in the order of its stream (there is one, but for InPlace) and notes what
+    is wrong."""
 
     batches: int = 0
     nbytes: int = 0
@@ -87,7 +91,10 @@ class Ledger:
         start, who = int(ids[0]), int(batch["who"][0]) if "who" in batch else 0
         if start != self._next[who] or not (np.diff(ids) == 1).all() or len(ids) != RECORDS:
             needed = self._next[who]
-            self.note("lost" if start > needed else "repeated", f"stream {who}: needed record {needed}, got {ids[:2]}")
+            self.note(
+                "lost" if start > needed else "repeated",
+                f"stream {who}: needed record {needed}, got {ids[:2]}",
+            )
         self._next[who] = start + RECORDS
 
     def note(self, kind: str, text: str) -> None:
@@ -115,11 +122,18 @@ class Footprint:
         for process in tree:
             try:
                 pss += process.memory_full_info().pss
-            except (psutil.NoSuchProcess, psutil.AccessDenied, FileNotFoundError, ProcessLookupError):
+            except (
+                psutil.NoSuchProcess,
+                psutil.AccessDenied,
+                FileNotFoundError,
+                ProcessLookupError,
+            ):
                 continue
         with open("/proc/self/maps") as maps:
             lines = sum(1 for _ in maps)
-        return cls(round(pss / MB, 1), len(os.listdir("/proc/self/fd")), lines, me.num_threads(), len(tree))
+        return cls(
+            round(pss / MB, 1), len(os.listdir("/proc/self/fd")), lines, me.num_threads(), len(tree)
+        )
 
     def __sub__(self, other: Footprint) -> dict[str, float]:
         mine, its = asdict(self), asdict(other)

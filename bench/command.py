@@ -16,12 +16,22 @@ from bench.rounds import Cell, run_rounds
 
 def options(kind: str, text: str) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog=f"python -m bench.{kind}", description=text)
-    parser.add_argument("--output", type=Path, default=Path("build") / kind, help="folder for the results")
-    parser.add_argument("--repeats", type=int, default=None, help="fresh processes for each figure (3; quick: 1)")
-    parser.add_argument("--seconds", type=float, default=None, help="measured seconds of each run (3; quick: 0.5)")
-    parser.add_argument("--peers", help="only these, with ; between them (default: all that are installed)")
+    parser.add_argument(
+        "--output", type=Path, default=Path("build") / kind, help="folder for the results"
+    )
+    parser.add_argument(
+        "--repeats", type=int, default=None, help="fresh processes for each figure (3; quick: 1)"
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=None, help="measured seconds of each run (3; quick: 0.5)"
+    )
+    parser.add_argument(
+        "--peers", help="only these, with ; between them (default: all that are installed)"
+    )
     parser.add_argument("--only", help="only tables whose name contains this")
-    parser.add_argument("--quick", action="store_true", help="does everything run? The figures mean nothing")
+    parser.add_argument(
+        "--quick", action="store_true", help="does everything run? The figures mean nothing"
+    )
     return parser
 
 
@@ -43,13 +53,23 @@ def chosen(names: Iterable[str], given: argparse.Namespace) -> list[str]:
 
 
 def measure(
-    kind: str, cells: list[Cell], given: argparse.Namespace, *, finish: Callable[[list[Row]], list[Row]] = list
+    kind: str,
+    cells: list[Cell],
+    given: argparse.Namespace,
+    *,
+    finish: Callable[[list[Row]], list[Row]] = list,
 ) -> dict[str, Any]:
-    """Runs the cells, lets `finish` add what follows from the figures, then shows and writes everything."""
+    """Runs the cells, lets `finish` add what follows from the figures, then shows and writes
+    everything."""
     cells = [cell for cell in cells if not given.only or given.only in cell.row.table]
     run_rounds(cells, repeats=given.repeats)
     rows = finish([cell.row for cell in cells])
-    plan = {"repeats": given.repeats, "seconds": given.seconds, "warm_s": given.warm_s, "quick": given.quick}
+    plan = {
+        "repeats": given.repeats,
+        "seconds": given.seconds,
+        "warm_s": given.warm_s,
+        "quick": given.quick,
+    }
     document = results.to_json(kind, rows, plan)
     path = results.write(document, given.output)
     report.show(document)

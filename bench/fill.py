@@ -2,8 +2,9 @@
 
     python -m bench.fill build/transport/transport.json build/scaling/scaling.json build/startup/startup.json
 
-A marker is <!-- KIND: text --> ... <!-- end -->; the tables whose names begin with the text stand there. KIND is that
-of the document; the text "machine" stands for a sentence about the machine and the versions.
+A marker is <!-- KIND: text --> ... <!-- end -->; the tables whose names begin with the text stand
+there. KIND is that of the document; the text "machine" stands for a sentence about the machine and
+the versions.
 """
 
 from __future__ import annotations
@@ -30,19 +31,23 @@ def fill(text: str, document: dict[str, Any]) -> str:
 def _content(name: str, document: dict[str, Any]) -> str:
     if name == "machine":
         return machine(document)
-    found = [markdown(title, rows) for title, rows in tables(document).items() if title.startswith(name)]
+    found = [
+        markdown(title, rows) for title, rows in tables(document).items() if title.startswith(name)
+    ]
     return "\n\n".join(found) or "Not measured yet."
 
 
 def machine(document: dict[str, Any]) -> str:
     about, plan = document["machine"], document["plan"]
-    versions = ", ".join(f"{name} {version}" for name, version in sorted(document["versions"].items()))
+    versions = ", ".join(
+        f"{name} {version}" for name, version in sorted(document["versions"].items())
+    )
     missing = ", ".join(document["not_installed"]) or "none"
     quick = " **A quick run: these figures mean nothing.**" if plan["quick"] else ""
     return (
-        f"{about['cores']} cores of {about['cpu']}, {about['memory_gib']} GiB, Linux {about['kernel']}, {about['at']}; "
-        f"runs for each figure: {plan['repeats']}, {plan['seconds']:g} s each. "
-        f"{versions}. Not installed: {missing}.{quick}"
+        f"{about['cores']} cores of {about['cpu']}, {about['memory_gib']} GiB, Linux "
+        f"{about['kernel']}, {about['at']}; runs for each figure: {plan['repeats']}, "
+        f"{plan['seconds']:g} s each. {versions}. Not installed: {missing}.{quick}"
     )
 
 

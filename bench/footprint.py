@@ -18,10 +18,11 @@ MB = 1e6
 
 
 def measure(cell: dict[str, Any]) -> dict[str, float]:
-    """Seconds from opening to the first batch, and the memory of the whole tree a second later minus the trainer alone.
+    """Seconds from opening to the first batch, and the memory of the whole tree a second later
+    minus the trainer alone.
 
-    Memory is PSS: what several processes share is counted once. The trainer alone has imported the library already, and
-    TensorFlow where the cell says so.
+    Memory is PSS: what several processes share is counted once. The trainer alone has imported the
+    library already, and TensorFlow where the cell says so.
     """
     peer, work = PEERS[cell["peer"]], from_json(cell["work"])
     if cell["tensorflow"]:
@@ -40,7 +41,13 @@ def measure(cell: dict[str, Any]) -> dict[str, float]:
         tree = tree_of(os.environ[OWNER])
         memory = (_pss(tree) - alone) / MB
         own = sum(p.memory_full_info().uss for p in tree if p.pid != os.getpid()) / MB
-    return {"value": first, "pss_mb": memory, "workers_uss_mb": own, "import_s": imported, "processes": len(tree) - 1}
+    return {
+        "value": first,
+        "pss_mb": memory,
+        "workers_uss_mb": own,
+        "import_s": imported,
+        "processes": len(tree) - 1,
+    }
 
 
 def _pss(processes: list[psutil.Process]) -> int:
@@ -50,4 +57,6 @@ def _pss(processes: list[psutil.Process]) -> int:
 def _use_tensorflow() -> None:
     """Imported and used: only then its threads are there, which a forked worker lacks."""
     tensorflow = importlib.import_module("tensorflow")
-    float(tensorflow.reduce_sum(tensorflow.random.uniform((256, 256)) @ tensorflow.ones((256, 256))))
+    float(
+        tensorflow.reduce_sum(tensorflow.random.uniform((256, 256)) @ tensorflow.ones((256, 256)))
+    )

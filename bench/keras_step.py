@@ -28,7 +28,8 @@ def times(cell: dict[str, Any]) -> list[float]:
 
 
 def _cached(work: Work, name: str) -> Iterator[Batch]:
-    """One batch for ever. After a wait the cores have slowed down and their caches are cold: that is no one's fault."""
+    """One batch for ever. After a wait the cores have slowed down and their caches are cold: that
+    is no one's fault."""
     batch = work.batch(0)
     for _ in repeat(None):
         if name == CACHED_WAITING:
@@ -36,7 +37,9 @@ def _cached(work: Work, name: str) -> Iterator[Batch]:
         yield batch
 
 
-def _run(batches: Iterator[Batch], step: Callable[[Any], None], *, seconds: float, least: int) -> list[float]:
+def _run(
+    batches: Iterator[Batch], step: Callable[[Any], None], *, seconds: float, least: int
+) -> list[float]:
     taken: list[float] = []
     end = time.perf_counter() + seconds
     for (images,) in batches:

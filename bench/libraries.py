@@ -1,7 +1,8 @@
-"""The other libraries as peers; each docstring states the settings. Import this module to register them.
+"""The other libraries as peers; each docstring states the settings. Import this module to register
+them.
 
-Numbers of workers are equal. Queues are at their defaults, or at the best that their documentation recommends where the
-default is said not to suit whole batches.
+Numbers of workers are equal. Queues are at their defaults, or at the best that their documentation
+recommends where the default is said not to suit whole batches.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ TENSORFLOW = ("tensorflow-cpu", "tensorflow")
 
 
 def load(module: str) -> None:
-    """Imports a library. tensorpack imports TensorFlow too where it can, and forks then; its DataFlow needs none."""
+    """Imports a library. tensorpack imports TensorFlow too where it can, and forks then; its
+    DataFlow needs none."""
     if module.startswith("tensorpack"):
         sys.modules.setdefault("tensorflow", None)  # type: ignore[arg-type]
     importlib.import_module(module)
@@ -46,8 +48,8 @@ class Indexed:
 
 @peer("torch", module="torch.utils.data", packages=("torch",))
 def torch_loader(work: Work, workers: int) -> Iterator[Iterator[Batch]]:
-    """DataLoader(dataset, batch_size=None, num_workers=workers) over an indexed dataset of whole batches; forked
-    workers, prefetch_factor=2, its default; tensors, looked at as numpy arrays.
+    """DataLoader(dataset, batch_size=None, num_workers=workers) over an indexed dataset of whole
+    batches; forked workers, prefetch_factor=2, its default; tensors, looked at as numpy arrays.
     """
     from torch.utils.data import DataLoader
 
@@ -58,8 +60,9 @@ def torch_loader(work: Work, workers: int) -> Iterator[Iterator[Batch]]:
 
 @peer("grain", module="grain", packages=("grain",))
 def grain_loader(work: Work, workers: int) -> Iterator[Iterator[Batch]]:
-    """MapDataset.range().map(batch).to_iter_dataset(ReadOptions(0, 0)).mp_prefetch(MultiprocessingOptions(workers,
-    per_worker_buffer_size=2)): no threads inside a worker, whose 500 prefetched elements are meant for records.
+    """MapDataset.range().map(batch).to_iter_dataset(ReadOptions(0,
+    0)).mp_prefetch(MultiprocessingOptions(workers, per_worker_buffer_size=2)): no threads inside a
+    worker, whose 500 prefetched elements are meant for records.
     """
     import grain
 
@@ -75,7 +78,9 @@ def _spdl(work: Work, workers: int, *, pooled: bool) -> Iterator[Iterator[Batch]
     def worker(index: int) -> Iterator[Batch]:
         size = sum(leaf.nbytes + 4096 for leaf in work.like())
         arena = SharedMemorySegmentPool(size, 5) if pooled else None
-        return iter(iterate_in_subprocess(partial(work.stream, index, workers), buffer_size=3, arena=arena))
+        return iter(
+            iterate_in_subprocess(partial(work.stream, index, workers), buffer_size=3, arena=arena)
+        )
 
     streams = [worker(index) for index in range(workers)]
     yield itertools.chain.from_iterable(zip(*streams, strict=True))
@@ -83,15 +88,17 @@ def _spdl(work: Work, workers: int, *, pooled: bool) -> Iterator[Iterator[Batch]
 
 @peer("spdl", module="spdl.pipeline", packages=("spdl_core",))
 def spdl_pool(work: Work, workers: int) -> Iterator[Iterator[Batch]]:
-    """One iterate_in_subprocess(buffer_size=3) a worker, taken from in turn, each with a SharedMemorySegmentPool of 5
-    segments (buffer_size + 2, as documented); arrays below 4 KB go through its queue.
+    """One iterate_in_subprocess(buffer_size=3) a worker, taken from in turn, each with a
+    SharedMemorySegmentPool of 5 segments (buffer_size + 2, as documented); arrays below 4 KB go
+    through its queue.
     """
     yield from _spdl(work, workers, pooled=True)
 
 
 @peer("spdl, queue", module="spdl.pipeline", packages=("spdl_core",))
 def spdl_queue(work: Work, workers: int) -> Iterator[Iterator[Batch]]:
-    """One iterate_in_subprocess(buffer_size=3) a worker, taken from in turn: its default, without an arena."""
+    """One iterate_in_subprocess(buffer_size=3) a worker, taken from in turn: its default, without
+    an arena."""
     yield from _spdl(work, workers, pooled=False)
 
 
@@ -108,7 +115,8 @@ def _tensorpack(work: Work, workers: int) -> Any:
 
 @peer("tensorpack", module="tensorpack.dataflow", packages=("tensorpack",), ordered=False)
 def tensorpack_zmq(work: Work, workers: int) -> Iterator[Iterator[Batch]]:
-    """MultiProcessRunnerZMQ(dataflow, num_proc=workers) with its default of 50 batches of high water."""
+    """MultiProcessRunnerZMQ(dataflow, num_proc=workers) with its default of 50 batches of high
+    water."""
     share = _tensorpack(work, workers)
     from tensorpack.dataflow import MultiProcessRunnerZMQ
 
@@ -119,8 +127,8 @@ def tensorpack_zmq(work: Work, workers: int) -> Iterator[Iterator[Batch]]:
 
 @peer("keras", module="keras", packages=("keras",))
 def keras_dataset(work: Work, workers: int) -> Iterator[Iterator[Batch]]:
-    """keras.utils.PyDataset(workers=workers, use_multiprocessing=True, max_queue_size=10, the default), read as numpy
-    arrays by the adapter that fit() uses.
+    """keras.utils.PyDataset(workers=workers, use_multiprocessing=True, max_queue_size=10, the
+    default), read as numpy arrays by the adapter that fit() uses.
     """
     import keras
     from keras.src.trainers.data_adapters.py_dataset_adapter import PyDatasetAdapter
@@ -137,7 +145,8 @@ def keras_dataset(work: Work, workers: int) -> Iterator[Iterator[Batch]]:
 
 @peer("tf.data", module="tensorflow", packages=TENSORFLOW)
 def tf_data(work: Work, workers: int) -> Iterator[Iterator[Batch]]:
-    """Dataset.counter().map(numpy_function(batch), num_parallel_calls=workers).prefetch(2 * workers), in order."""
+    """Dataset.counter().map(numpy_function(batch), num_parallel_calls=workers).prefetch(2 *
+    workers), in order."""
     import tensorflow as tf
 
     types = [tf.as_dtype(leaf.dtype) for leaf in work.like()]
@@ -150,8 +159,9 @@ def tf_data(work: Work, workers: int) -> Iterator[Iterator[Batch]]:
 
 @peer("tf.data, native", module="tensorflow", packages=TENSORFLOW)
 def tf_native(work: Work, workers: int) -> Iterator[Iterator[Batch]]:
-    """TensorFlow's own operations for photographs: decode_and_crop_jpeg, resize, flip with num_parallel_calls=workers
-    and a private pool of as many threads, batch(64), prefetch(2); crops and interpolation of the same kind as ours.
+    """TensorFlow's own operations for photographs: decode_and_crop_jpeg, resize, flip with
+    num_parallel_calls=workers and a private pool of as many threads, batch(64), prefetch(2); crops
+    and interpolation of the same kind as ours.
     """
     import tensorflow as tf
 
@@ -159,7 +169,9 @@ def tf_native(work: Work, workers: int) -> Iterator[Iterator[Batch]]:
         raise ValueError("only photographs have native operations")
     size, side = work.shape[0], work.shape[1]
     data = tf.data.Dataset.from_tensor_slices(work._files).shuffle(1000).repeat()
-    data = data.map(partial(_native_photo, side=side), num_parallel_calls=workers).batch(size, drop_remainder=True)
+    data = data.map(partial(_native_photo, side=side), num_parallel_calls=workers).batch(
+        size, drop_remainder=True
+    )
     options = tf.data.Options()
     options.threading.private_threadpool_size = workers
     yield numbered(data.with_options(options).prefetch(2).as_numpy_iterator())
@@ -183,7 +195,8 @@ def _native_photo(file: Any, *, side: int) -> Any:
 
 
 def numbered(batches: Iterator[np.ndarray]) -> Iterator[Batch]:
-    """Native operations cannot write our numbers: each batch is touched here and stands for its place in the stream."""
+    """Native operations cannot write our numbers: each batch is touched here and stands for its
+    place in the stream."""
     for index, images in enumerate(batches):
         images.item(0), images.item(-1)
         yield (np.array([index]),)
@@ -191,8 +204,9 @@ def numbered(batches: Iterator[np.ndarray]) -> Iterator[Batch]:
 
 @peer("dali", module="nvidia.dali", packages=("nvidia-dali-cuda130", "nvidia-dali-cuda120"))
 def dali(work: Work, workers: int) -> Iterator[Iterator[Batch]]:
-    """fn.external_source(parallel=True, batch=True, prefetch_queue_depth=2 * workers, since at its default of 1 one
-    worker has all the work) in a pipeline of device_id=None, py_num_workers=workers, forked; seen as numpy arrays.
+    """fn.external_source(parallel=True, batch=True, prefetch_queue_depth=2 * workers, since at its
+    default of 1 one worker has all the work) in a pipeline of device_id=None,
+    py_num_workers=workers, forked; seen as numpy arrays.
     """
     from nvidia.dali import fn, pipeline_def
 
@@ -200,7 +214,9 @@ def dali(work: Work, workers: int) -> Iterator[Iterator[Batch]]:
     make = _DaliSource(work)
     ahead = {"parallel": True, "batch": True, "prefetch_queue_depth": 2 * workers}
 
-    @pipeline_def(batch_size=work.shape[0], num_threads=workers, device_id=None, py_num_workers=workers)
+    @pipeline_def(
+        batch_size=work.shape[0], num_threads=workers, device_id=None, py_num_workers=workers
+    )
     def pipeline() -> Any:
         return tuple(fn.external_source(make, num_outputs=leaves, **ahead))
 
@@ -220,15 +236,20 @@ class _DaliSource:
 
 @peer("ray", module="ray", packages=("ray",))
 def ray_actors(work: Work, workers: int) -> Iterator[Iterator[Batch]]:
-    """One streaming generator task a worker, num_returns="streaming", at most 3 batches ahead, taken from in turn;
-    arrays are read-only views of the object store.
+    """One streaming generator task a worker, num_returns="streaming", at most 3 batches ahead,
+    taken from in turn; arrays are read-only views of the object store.
     """
     os.environ.setdefault("RAY_DEDUP_LOGS", "0")
     import ray
 
     ray.init(num_cpus=workers, include_dashboard=False, logging_level="error", log_to_driver=False)
-    task = ray.remote(num_returns="streaming", _generator_backpressure_num_objects=3)(work.stream.__func__)
+    task = ray.remote(num_returns="streaming", _generator_backpressure_num_objects=3)(
+        work.stream.__func__
+    )
     held = ray.put(work)
     streams = [task.remote(held, index, workers) for index in range(workers)]
-    yield (ray.get(reference) for reference in itertools.chain.from_iterable(zip(*streams, strict=True)))
+    yield (
+        ray.get(reference)
+        for reference in itertools.chain.from_iterable(zip(*streams, strict=True))
+    )
     ray.shutdown()

@@ -18,7 +18,10 @@ def make_photos(folder: Path) -> None:
     rng = np.random.default_rng(0)
     for i in range(COUNT):
         small = rng.integers(0, 255, (47, 63, 3), np.uint8)
-        cv2.imwrite(str(folder / f"{i:03}.jpg"), cv2.resize(small, (500, 375), interpolation=cv2.INTER_CUBIC))
+        cv2.imwrite(
+            str(folder / f"{i:03}.jpg"),
+            cv2.resize(small, (500, 375), interpolation=cv2.INTER_CUBIC),
+        )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,5 @@
-"""One measurement in a process of its own, started by bench/rounds.py: python -m bench.one '{"measure": "rate", ...}'
+"""One measurement in a process of its own, started by bench/rounds.py: python -m bench.one
+'{"measure": "rate", ...}'
 
 Kept light: workers that are spawned import it again. The result is the last line on stdout.
 """
@@ -22,7 +23,8 @@ MARK = "RESULT "
 
 
 def rate(cell: dict[str, Any]) -> dict[str, float]:
-    """Batches per second, after warm-up; every batch is touched, and the order of all is checked after the clock."""
+    """Batches per second, after warm-up; every batch is touched, and the order of all is checked
+    after the clock."""
     work, peer, workers = from_json(cell["work"]), PEERS[cell["peer"]], cell["workers"]
     with peer.open(work, workers) as batches:
         seen: list[int] = []
@@ -45,7 +47,8 @@ def _run(batches: Iterator[Any], seen: list[int], *, seconds: float, least: int)
 
 
 def memcpy(cell: dict[str, Any]) -> dict[str, float]:
-    """Copies per second between buffers of a batch's size, all touched before: one pair, or `pairs` in turn."""
+    """Copies per second between buffers of a batch's size, all touched before: one pair, or `pairs`
+    in turn."""
     size = from_json(cell["work"]).nbytes
     pairs = [(np.ones(size, np.uint8), np.ones(size, np.uint8)) for _ in range(cell["pairs"])]
     end, counts, start = time.perf_counter() + cell["warm_s"], 0, 0.0
@@ -58,7 +61,8 @@ def memcpy(cell: dict[str, Any]) -> dict[str, float]:
 
 
 def step(cell: dict[str, Any]) -> dict[str, float]:
-    """Milliseconds of a Keras training step that takes its batches from a peer, without the wait for them."""
+    """Milliseconds of a Keras training step that takes its batches from a peer, without the wait
+    for them."""
     from bench.keras_step import times
 
     value = float(np.median(times(cell)))

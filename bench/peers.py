@@ -1,7 +1,8 @@
-"""Who is measured: fastfeed, and what one would write by hand. The other libraries are in bench/libraries.py.
+"""Who is measured: fastfeed, and what one would write by hand. The other libraries are in
+bench/libraries.py.
 
-A peer turns work (see bench/workloads.py) and a number of workers into a stream of batches, tuples of numpy arrays. Its
-docstring states its settings.
+A peer turns work (see bench/workloads.py) and a number of workers into a stream of batches, tuples
+of numpy arrays. Its docstring states its settings.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ Open = Callable[[Work, int], AbstractContextManager[Iterator[Batch]]]
 
 @dataclass(frozen=True)
 class Peer:
-    """`packages` are the names it may be installed under; `ordered`: batches arrive in the order of their numbers."""
+    """`packages` are the names it may be installed under; `ordered`: batches arrive in the order of
+    their numbers."""
 
     name: str
     open: Open
@@ -71,7 +73,8 @@ def peer(
 
 @peer("fastfeed", module="fastfeed", packages=("fastfeed",), ordered=False)
 def in_place(work: Work, workers: int) -> Iterator[Iterator[Batch]]:
-    """FeedRunner(source, processes=workers), the rest at its defaults; the source fills worker.empty(like) in place."""
+    """FeedRunner(source, processes=workers), the rest at its defaults; the source fills
+    worker.empty(like) in place."""
     from fastfeed import FeedRunner
 
     def source(worker: Any) -> Iterator[Batch]:
@@ -91,7 +94,8 @@ def _shares(work: Work, worker: Any) -> Iterator[Batch]:
 
 @peer("fastfeed, yield", module="fastfeed", packages=("fastfeed",), ordered=False)
 def yielded(work: Work, workers: int) -> Iterator[Iterator[Batch]]:
-    """FeedRunner(source, processes=workers), the rest at its defaults; the source yields arrays of its own."""
+    """FeedRunner(source, processes=workers), the rest at its defaults; the source yields arrays of
+    its own."""
     from fastfeed import FeedRunner
 
     with FeedRunner(lambda worker: _shares(work, worker), processes=workers) as runner:
@@ -131,18 +135,22 @@ def _put_all(work: Work, share: tuple[int, int], queue: Any) -> None:
 
 @peer("mp.Queue", ordered=False)
 def queued(work: Work, workers: int) -> Iterator[Iterator[Batch]]:
-    """multiprocessing.Queue(2 * workers), forked workers that put whole batches into it (pickled, through a pipe)."""
+    """multiprocessing.Queue(2 * workers), forked workers that put whole batches into it (pickled,
+    through a pipe)."""
     context = mp.get_context("fork")
     queue = context.Queue(2 * workers)
-    with _running([context.Process(target=_put_all, args=(work, (w, workers), queue)) for w in range(workers)]):
+    with _running(
+        [context.Process(target=_put_all, args=(work, (w, workers), queue)) for w in range(workers)]
+    ):
         yield iter(queue.get, None)
 
 
 @peer("bare ring", ordered=False)
 def ring(work: Work, workers: int) -> Iterator[Iterator[Batch]]:
-    """The least one can do: forked workers, 2 * workers + 2 slots of shared memory, two pipes that carry the slots'
-    numbers; filled in place, and a slot is free again as soon as the next batch is asked for. Nothing is noticed of a
-    worker's death, an error or the end, and whoever keeps a batch gets it overwritten. Not a library: a yardstick.
+    """The least one can do: forked workers, 2 * workers + 2 slots of shared memory, two pipes that
+    carry the slots' numbers; filled in place, and a slot is free again as soon as the next batch is
+    asked for. Nothing is noticed of a worker's death, an error or the end, and whoever keeps a
+    batch gets it overwritten. Not a library: a yardstick.
     """
     context, slots = mp.get_context("fork"), [_slot(work) for _ in range(2 * workers + 2)]
     (free_out, free_in), (ready_out, ready_in) = os.pipe(), os.pipe()

@@ -1,4 +1,5 @@
-"""Photographs by operations that are a library's own: fastfeed's augmentations by each executor, and DALI alone."""
+"""Photographs by operations that are a library's own: fastfeed's augmentations by each executor,
+and DALI alone."""
 
 from __future__ import annotations
 
@@ -44,7 +45,8 @@ def _fed(work: Work, **options: Any) -> Iterator[Iterator[Batch]]:
 
 @peer("fastfeed, augment in threads", module="fastfeed", packages=("fastfeed",))
 def in_threads(work: Work, workers: int) -> Iterator[Iterator[Batch]]:
-    """FeedRunner(files, batch_size=64, shuffle=True, threads=workers, augment=[Decode, RandomResizedCrop, Flip])."""
+    """FeedRunner(files, batch_size=64, shuffle=True, threads=workers, augment=[Decode,
+    RandomResizedCrop, Flip])."""
     yield from _fed(work, threads=workers)
 
 
@@ -56,13 +58,15 @@ def in_processes(work: Work, workers: int) -> Iterator[Iterator[Batch]]:
 
 @peer("fastfeed, dali-cpu", module="fastfeed", packages=DALI)
 def dali_cpu(work: Work, workers: int) -> Iterator[Iterator[Batch]]:
-    """The same with augment_on="dali-cpu" and threads=workers that read files; DALI's own threads at their default."""
+    """The same with augment_on="dali-cpu" and threads=workers that read files; DALI's own threads
+    at their default."""
     yield from _fed(work, threads=workers, augment_on="dali-cpu")
 
 
 @peer("fastfeed, dali-gpu", module="fastfeed", packages=DALI)
 def dali_gpu(work: Work, workers: int) -> Iterator[Iterator[Batch]]:
-    """The same with augment_on="dali-gpu", hybrid decoding; batches are copied to the host to be looked at."""
+    """The same with augment_on="dali-gpu", hybrid decoding; batches are copied to the host to be
+    looked at."""
     yield from _fed(work, threads=workers, augment_on="dali-gpu")
 
 
@@ -74,13 +78,20 @@ def _alone(work: Work, workers: int, *, device: str) -> Iterator[Iterator[Batch]
     on_gpu = device == "gpu"
 
     @pipeline_def(
-        batch_size=work.shape[0], num_threads=workers, device_id=0 if on_gpu else None, prefetch_queue_depth=2
+        batch_size=work.shape[0],
+        num_threads=workers,
+        device_id=0 if on_gpu else None,
+        prefetch_queue_depth=2,
     )
     def pipeline() -> Any:
         encoded, _ = fn.readers.file(files=work._files, random_shuffle=True, name="files")
         decoder = "mixed" if on_gpu else "cpu"
         image = fn.decoders.image_random_crop(
-            encoded, device=decoder, random_area=AREA, random_aspect_ratio=RATIO, output_type=types.RGB
+            encoded,
+            device=decoder,
+            random_area=AREA,
+            random_aspect_ratio=RATIO,
+            output_type=types.RGB,
         )
         image = fn.resize(image, size=work.shape[1:3], antialias=False)
         return fn.flip(image, horizontal=fn.random.coin_flip())
@@ -98,12 +109,14 @@ def _alone(work: Work, workers: int, *, device: str) -> Iterator[Iterator[Batch]
 
 @peer("dali, alone", module="nvidia.dali", packages=DALI)
 def dali_alone(work: Work, workers: int) -> Iterator[Iterator[Batch]]:
-    """A pipeline of DALI's own on the CPU: readers.file, decoders.image_random_crop (which decodes only the part),
-    resize, flip; num_threads=workers, prefetch_queue_depth=2; seen as numpy arrays."""
+    """A pipeline of DALI's own on the CPU: readers.file, decoders.image_random_crop (which decodes
+    only the part), resize, flip; num_threads=workers, prefetch_queue_depth=2; seen as numpy arrays.
+    """
     yield from _alone(work, workers, device="cpu")
 
 
 @peer("dali, alone on the GPU", module="nvidia.dali", packages=DALI)
 def dali_alone_gpu(work: Work, workers: int) -> Iterator[Iterator[Batch]]:
-    """The same with device_id=0 and hybrid decoding; batches are copied to the host to be looked at."""
+    """The same with device_id=0 and hybrid decoding; batches are copied to the host to be looked
+    at."""
     yield from _alone(work, workers, device="gpu")

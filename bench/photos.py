@@ -2,8 +2,9 @@
 
     python -m bench.photos [--quick] [--photos DIR] [--output build/photos]
 
-The same operations by fastfeed with each of its executors, by DALI alone, tf.data, DataLoader, Grain, SPDL and Keras,
-and by a pool of threads as one would write it. Where there is a GPU, DALI runs there, too.
+The same operations by fastfeed with each of its executors, by DALI alone, tf.data, DataLoader,
+Grain, SPDL and Keras, and by a pool of threads as one would write it. Where there is a GPU, DALI
+runs there, too.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from bench.scaling import PHOTO_BATCH, photos_in
 from bench.workloads import Photos, to_json
 
 OURS = [
-    *("fastfeed", "fastfeed, threads"),  # the same operations written by hand, in our processes and threads
+    # the same operations written by hand, in our processes and threads
+    *("fastfeed", "fastfeed, threads"),
     "fastfeed, augment in threads",
     "fastfeed, augment in processes",
     "fastfeed, dali-cpu",
@@ -33,10 +35,16 @@ WITH_GPU = {"fastfeed, dali-gpu", "dali, alone on the GPU"}
 
 def main() -> None:
     parser = options("photos", __doc__.splitlines()[0])
-    parser.add_argument("--photos", help="a folder of .jpg files (default: photos in $FASTFEED_DATA or shared/data)")
+    parser.add_argument(
+        "--photos", help="a folder of .jpg files (default: photos in $FASTFEED_DATA or shared/data)"
+    )
     parser.add_argument("--gpu", action="store_true", help="also what needs a GPU")
     parser.add_argument(
-        "--workers", type=int, nargs="*", default=list(WORKERS), help="producers, or threads of a library"
+        "--workers",
+        type=int,
+        nargs="*",
+        default=list(WORKERS),
+        help="producers, or threads of a library",
     )
     given = parsed(parser)
     names = [name for name in (*OURS, *ALONE, *OTHERS) if given.gpu or name not in WITH_GPU]

@@ -27,7 +27,9 @@ def cells_of(row: dict[str, Any]) -> tuple[str, ...]:
     if row["median"] is None:
         return (*head, "failed", (row["failed"] or ["not run"])[-1][:80], "", "")
     spread = f"{number(row['min'])} to {number(row['max'])}"
-    median = number(row["median"]) + (f" (failed runs: {len(row['failed'])})" if row["failed"] else "")
+    median = number(row["median"]) + (
+        f" (failed runs: {len(row['failed'])})" if row["failed"] else ""
+    )
     return (*head, median, spread, _ratio(row), row["also"])
 
 
@@ -67,11 +69,18 @@ def plot(document: dict[str, Any], folder: Path) -> Path:
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    found = {name: [r for r in rows if r["median"] is not None] for name, rows in tables(document).items()}
+    found = {
+        name: [r for r in rows if r["median"] is not None]
+        for name, rows in tables(document).items()
+    }
     found = {name: rows for name, rows in found.items() if rows}
     heights = [1 + 0.28 * len(rows) for rows in found.values()]
     figure, panels = pyplot.subplots(
-        len(found), figsize=(9, sum(heights)), height_ratios=heights, squeeze=False, layout="constrained"
+        len(found),
+        figsize=(9, sum(heights)),
+        height_ratios=heights,
+        squeeze=False,
+        layout="constrained",
     )
     for axes, (name, rows) in zip(panels[:, 0], found.items(), strict=True):
         _bars(axes, name, rows)

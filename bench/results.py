@@ -1,4 +1,5 @@
-"""Figures: medians with their spread, ratios to fastfeed, the JSON and what stands in it about the machine."""
+"""Figures: medians with their spread, ratios to fastfeed, the JSON and what stands in it about the
+machine."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ OURS = "fastfeed"
 
 @dataclass
 class Row:
-    """One peer in one table: `values` in `unit`, one a run; `failed`: why others have none; `also`: on the median."""
+    """One peer in one table: `values` in `unit`, one a run; `failed`: why others have none; `also`:
+    on the median."""
 
     table: str
     peer: str
@@ -38,7 +40,8 @@ class Row:
 
 
 def ratio(row: Row, base: Row | None) -> dict[str, Any]:
-    """The row's median over the base's. `apart` is false where the spreads overlap, None where one run has none."""
+    """The row's median over the base's. `apart` is false where the spreads overlap, None where one
+    run has none."""
     if base is None or row is base or not row.values or not base.values or not base.median:
         return {"ratio": None, "apart": None}
     if min(len(row.values), len(base.values)) < 2:
@@ -49,7 +52,9 @@ def ratio(row: Row, base: Row | None) -> dict[str, Any]:
 
 def base_of(row: Row, rows: list[Row]) -> Row | None:
     """fastfeed's row of the same table and number of workers."""
-    return next((r for r in rows if (r.table, r.workers, r.peer) == (row.table, row.workers, OURS)), None)
+    return next(
+        (r for r in rows if (r.table, r.workers, r.peer) == (row.table, row.workers, OURS)), None
+    )
 
 
 def to_json(kind: str, rows: list[Row], plan: dict[str, Any]) -> dict[str, Any]:
@@ -67,13 +72,22 @@ def to_json(kind: str, rows: list[Row], plan: dict[str, Any]) -> dict[str, Any]:
 
 
 def _row(row: Row, rows: list[Row]) -> dict[str, Any]:
-    spread = {"min": min(row.values), "max": max(row.values)} if row.values else {"min": None, "max": None}
+    spread = (
+        {"min": min(row.values), "max": max(row.values)}
+        if row.values
+        else {"min": None, "max": None}
+    )
     return asdict(row) | {"median": row.median} | spread | ratio(row, base_of(row, rows))
 
 
 def machine() -> dict[str, Any]:
-    cpu = next((line.split(":")[1].strip() for line in _lines("/proc/cpuinfo") if "model name" in line), "unknown")
-    memory = next((int(line.split()[1]) for line in _lines("/proc/meminfo") if "MemTotal" in line), 0)
+    cpu = next(
+        (line.split(":")[1].strip() for line in _lines("/proc/cpuinfo") if "model name" in line),
+        "unknown",
+    )
+    memory = next(
+        (int(line.split()[1]) for line in _lines("/proc/meminfo") if "MemTotal" in line), 0
+    )
     return {
         "cpu": cpu,
         "cores": len(os.sched_getaffinity(0)),

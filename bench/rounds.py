@@ -25,14 +25,20 @@ from bench.one import MARK
 from bench.results import Row
 
 ROOT = Path(__file__).resolve().parents[1]
-OWNER = "FASTFEED_BENCH_RUN"  # in the environment of a run and of all its descendants, also of orphans
+# in the environment of a run and of all its descendants, also of orphans
+OWNER = "FASTFEED_BENCH_RUN"
 # What the libraries print about themselves.
-QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3", "GLOG_minloglevel": "3", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
+QUIET = {
+    "TF_CPP_MIN_LOG_LEVEL": "3",
+    "GLOG_minloglevel": "3",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+}
 
 
 @dataclass
 class Cell:
-    """One row's measurement: `spec` is what bench/one.py gets; its value times `scale` is in the row's unit."""
+    """One row's measurement: `spec` is what bench/one.py gets; its value times `scale` is in the
+    row's unit."""
 
     row: Row
     spec: dict[str, Any]
@@ -45,12 +51,15 @@ class RunFailed(Exception):
 
 
 def run_rounds(cells: list[Cell], *, repeats: int) -> None:
-    """Every cell once a round, from another one on in each round; the figures go into the cells' rows."""
+    """Every cell once a round, from another one on in each round; the figures go into the cells'
+    rows."""
     with tqdm(total=repeats * len(cells), file=sys.stderr, unit="run") as bar:
         for turn in range(repeats):
             shift = turn * len(cells) // repeats
             for cell in cells[shift:] + cells[:shift]:
-                bar.set_description(f"{cell.row.table}, {cell.row.peer} x{cell.row.workers}"[:44].ljust(44))
+                bar.set_description(
+                    f"{cell.row.table}, {cell.row.peer} x{cell.row.workers}"[:44].ljust(44)
+                )
                 _one(cell)
                 bar.update()
 
@@ -83,7 +92,8 @@ def run(spec: dict[str, Any], *, timeout_s: float) -> dict[str, float]:
 
 @dataclass
 class Measurement:
-    """A running measurement; `owner` marks its tree. Its output goes to files: orphans would keep a pipe open."""
+    """A running measurement; `owner` marks its tree. Its output goes to files: orphans would keep a
+    pipe open."""
 
     process: subprocess.Popen[bytes]
     owner: str
@@ -91,13 +101,23 @@ class Measurement:
     errors: Path
 
     def result(self) -> dict[str, float] | None:
-        lines = [line for line in self.out.read_text(errors="replace").splitlines() if line.startswith(MARK)]
+        lines = [
+            line
+            for line in self.out.read_text(errors="replace").splitlines()
+            if line.startswith(MARK)
+        ]
         return json.loads(lines[-1].removeprefix(MARK)) if lines else None
 
     def last_words(self) -> str:
         """The last line on stderr that is the name of an error, else the last one at all."""
-        said = [line for line in self.errors.read_text(errors="replace").splitlines() if line.strip()] or ["nothing"]
-        named = [line for line in said if re.match(r"[\w.]*(Error|Exception|Failed|Timeout|Stopped)\b", line)]
+        said = [
+            line for line in self.errors.read_text(errors="replace").splitlines() if line.strip()
+        ] or ["nothing"]
+        named = [
+            line
+            for line in said
+            if re.match(r"[\w.]*(Error|Exception|Failed|Timeout|Stopped)\b", line)
+        ]
         return (named or said)[-1][:200]
 
 
@@ -121,11 +141,15 @@ def started(spec: dict[str, Any]) -> Iterator[Measurement]:
 
 @cache
 def own_shared_memory() -> tuple[str, ...]:
-    """The beginning of a command that gives a run a /dev/shm of its own, which vanishes with it; empty if refused."""
+    """The beginning of a command that gives a run a /dev/shm of its own, which vanishes with it;
+    empty if refused."""
     mount = 'mount -t tmpfs -o size=100% tmpfs /dev/shm && exec "$@"'
     for unshare in (("unshare", "--mount"), ("unshare", "--mount", "--map-root-user")):
         command = (*unshare, "sh", "-c", mount, "sh")
-        if shutil.which("unshare") and subprocess.run([*command, "true"], capture_output=True).returncode == 0:
+        if (
+            shutil.which("unshare")
+            and subprocess.run([*command, "true"], capture_output=True).returncode == 0
+        ):
             return command
     return ()
 

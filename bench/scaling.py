@@ -1,8 +1,10 @@
-"""How the rate grows with the workers, for work that waits, that is Python bytecode, and that decodes photographs.
+"""How the rate grows with the workers, for work that waits, that is Python bytecode, and that
+decodes photographs.
 
     python -m bench.scaling [--quick] [--photos DIR] [--output build/scaling]
 
-The last table is a Keras training step: its time beside producers that hold the interpreter lock, over its time alone.
+The last table is a Keras training step: its time beside producers that hold the interpreter lock,
+over its time alone.
 """
 
 from __future__ import annotations
@@ -25,7 +27,18 @@ from bench.results import Row
 from bench.rounds import ROOT, Cell
 from bench.workloads import Photos, Python, Sleep, Work, rounds_for, to_json
 
-LIBRARIES = ["tf.data", "torch", "grain", "spdl", "tensorpack", "keras", "dali", "ray", "mp.Queue", "bare ring"]
+LIBRARIES = [
+    "tf.data",
+    "torch",
+    "grain",
+    "spdl",
+    "tensorpack",
+    "keras",
+    "dali",
+    "ray",
+    "mp.Queue",
+    "bare ring",
+]
 OURS = ["fastfeed", "fastfeed, yield", "fastfeed, threads", "thread pool"]
 BARE = "bare loop"
 SMALL = (32, 28, 28, 1)
@@ -39,7 +52,10 @@ def works(photos: Path) -> dict[str, tuple[Work, list[str]]]:
     return {
         "sleep 10 ms": (Sleep(SMALL), everyone),
         "Python 10 ms": (Python(SMALL, rounds=rounds_for(0.01)), [*everyone, BARE]),
-        "photographs": (Photos(PHOTO_BATCH, folder=str(photos)), [*everyone, "tf.data, native", BARE]),
+        "photographs": (
+            Photos(PHOTO_BATCH, folder=str(photos)),
+            [*everyone, "tf.data, native", BARE],
+        ),
     }
 
 
@@ -53,7 +69,13 @@ def cells_for(given: argparse.Namespace, photos: Path) -> list[Cell]:
                 if name == BARE and workers > 1:
                     continue
                 row = Row(title, name, workers if name != BARE else 0, unit)
-                spec = {"measure": "rate", "work": to_json(work), "peer": name, "workers": workers, **run}
+                spec = {
+                    "measure": "rate",
+                    "work": to_json(work),
+                    "peer": name,
+                    "workers": workers,
+                    **run,
+                }
                 cells.append(Cell(row, spec, scale))
     return cells + steps(run, given)
 
@@ -63,20 +85,30 @@ def steps(run: dict[str, float], given: argparse.Namespace) -> list[Cell]:
     if not PEERS["keras"].installed or not PEERS["tf.data"].installed:
         return []
     burning, sleeping = to_json(Python(SMALL, rounds=rounds_for(0.01))), to_json(Sleep(SMALL))
-    beside = ["fastfeed, threads", "fastfeed", *(n for n in ("torch", "spdl", "tensorpack") if n in given.peers)]
+    beside = [
+        "fastfeed, threads",
+        "fastfeed",
+        *(n for n in ("torch", "spdl", "tensorpack") if n in given.peers),
+    ]
     cases = [(CACHED, CACHED, 0, burning), (CACHED_WAITING, CACHED_WAITING, 0, burning)]
     cases += [("threads that sleep", "fastfeed, threads", n, sleeping) for n in (1, 2)]
     cases += [(name, name, n, burning) for name in chosen(beside, given) for n in (1, 2)]
     return [
-        Cell(Row(STEP, shown, n, "ms"), {"measure": "step", "work": work, "peer": peer, "workers": n, **run})
+        Cell(
+            Row(STEP, shown, n, "ms"),
+            {"measure": "step", "work": work, "peer": peer, "workers": n, **run},
+        )
         for shown, peer, n, work in cases
     ]
 
 
 def finish(rows: list[Row]) -> list[Row]:
-    """Beside each figure: the share of workers x the bare loop's rate, or the step's time over its time alone."""
+    """Beside each figure: the share of workers x the bare loop's rate, or the step's time over its
+    time alone."""
     bare = {row.table: row.median for row in rows if row.peer == BARE and row.values}
-    alone = next((row.median for row in rows if row.table == STEP and row.peer == CACHED_WAITING), None)
+    alone = next(
+        (row.median for row in rows if row.table == STEP and row.peer == CACHED_WAITING), None
+    )
     return [replace(row, also=_also(row, bare.get(row.table), alone)) for row in rows]
 
 
@@ -87,12 +119,15 @@ def _also(row: Row, bare: float | None, alone: float | None) -> str:
         return f"{row.median / alone:.2f} times the step alone" if alone else ""
     if bare is None or not row.workers:
         return ""
-    return f"{statistics.median(row.values) / (row.workers * bare):.0%} of {row.workers} x bare loop"
+    return (
+        f"{statistics.median(row.values) / (row.workers * bare):.0%} of {row.workers} x bare loop"
+    )
 
 
 @contextmanager
 def photos_in(folder: str | None) -> Iterator[Path]:
-    """The photographs that were named or that lie in $FASTFEED_DATA; else smooth random pictures of their size."""
+    """The photographs that were named or that lie in $FASTFEED_DATA; else smooth random pictures of
+    their size."""
     data = Path(os.environ.get("FASTFEED_DATA", ROOT.parent / "shared" / "data"))
     found = Path(folder) if folder else data / "photos"
     if any(found.glob("*.jpg")):
@@ -106,7 +141,9 @@ def photos_in(folder: str | None) -> Iterator[Path]:
 
 def main() -> None:
     parser = options("scaling", __doc__.splitlines()[0])
-    parser.add_argument("--photos", help="a folder of .jpg files (default: photos in $FASTFEED_DATA or shared/data)")
+    parser.add_argument(
+        "--photos", help="a folder of .jpg files (default: photos in $FASTFEED_DATA or shared/data)"
+    )
     given = parsed(parser)
     with photos_in(given.photos) as photos:
         measure("scaling", cells_for(given, photos), given, finish=finish)

@@ -1,10 +1,11 @@
-"""Is the diagnosis right? Every labelled training of tests/scenarios/ is measured (slow, fixed by hand, its input at
-hand), then diagnosed, and the answers are held against the truth.
+"""Is the diagnosis right? Every labelled training of tests/scenarios/ is measured (slow, fixed by
+hand, its input at hand), then diagnosed, and the answers are held against the truth.
 
     python -m bench.scenarios [NAME ...] [--seconds 6] [--repeats 1] [--truth-from FILE] [--truth-only]
                               [--output build/scenarios]
 
-Nothing runs beside anything else: timings are the matter. The table is Markdown, the figures are in scenarios.json.
+Nothing runs beside anything else: timings are the matter. The table is Markdown, the figures are in
+scenarios.json.
 """
 
 from __future__ import annotations
@@ -47,12 +48,16 @@ def _row(name: str, given: argparse.Namespace, *, known: dict[str, Any] | None) 
     try:
         if known:
             said()
-        row["truth"] = known or truth_of(name, seconds=given.seconds, repeats=given.repeats, midway=said)
+        row["truth"] = known or truth_of(
+            name, seconds=given.seconds, repeats=given.repeats, midway=said
+        )
         row["doubts"] = holds(label, row["truth"])
         if not given.truth_only:
             row["score"] = score(label, row["truth"], row["said"])
             if label.code == "step.bound" and given.pairs:
-                row["score"]["slowed"] = slowed(name, seconds=given.diagnose_seconds, pairs=given.pairs)
+                row["score"]["slowed"] = slowed(
+                    name, seconds=given.diagnose_seconds, pairs=given.pairs
+                )
     except Failed as error:
         row["failed"] = str(error)
     return row
@@ -60,22 +65,41 @@ def _row(name: str, given: argparse.Namespace, *, known: dict[str, Any] | None) 
 
 def _line(row: dict[str, Any]) -> str:
     truth = row.get("truth", {})
-    figures = [f"{kind} {truth[kind]['steps_per_second']:.1f}" for kind in ("slow", "fixed", "free") if truth.get(kind)]
+    figures = [
+        f"{kind} {truth[kind]['steps_per_second']:.1f}"
+        for kind in ("slow", "fixed", "free")
+        if truth.get(kind)
+    ]
     said = f"said {row['said'].get('verdict')}" if "said" in row else ""
     doubts = "; ".join(row.get("doubts", []))
     return f"{row['name']:20} {row['code']:21} {', '.join(figures)} {said} {doubts} {row['failed']}"
 
 
 def _parsed() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m bench.scenarios", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.scenarios", description=__doc__.splitlines()[0]
+    )
     parser.add_argument("names", nargs="*", metavar="NAME", help="scenarios; all, if none is named")
-    parser.add_argument("--seconds", type=float, default=6.0, help="length of one run for the truth, warm-up excluded")
+    parser.add_argument(
+        "--seconds",
+        type=float,
+        default=6.0,
+        help="length of one run for the truth, warm-up excluded",
+    )
     parser.add_argument("--repeats", type=int, default=1, help="rounds of the three variants")
-    parser.add_argument("--pairs", type=int, default=1, help="pairs of runs, with and without the diagnosis")
-    parser.add_argument("--diagnose-seconds", type=float, default=20.0, help="what the diagnosis is given")
-    parser.add_argument("--truth-from", type=Path, help="take the truths of this scenarios.json where it has them")
+    parser.add_argument(
+        "--pairs", type=int, default=1, help="pairs of runs, with and without the diagnosis"
+    )
+    parser.add_argument(
+        "--diagnose-seconds", type=float, default=20.0, help="what the diagnosis is given"
+    )
+    parser.add_argument(
+        "--truth-from", type=Path, help="take the truths of this scenarios.json where it has them"
+    )
     parser.add_argument("--truth-only", action="store_true", help="no diagnosis")
-    parser.add_argument("--output", type=Path, default=Path("build/scenarios"), help="folder of scenarios.json")
+    parser.add_argument(
+        "--output", type=Path, default=Path("build/scenarios"), help="folder of scenarios.json"
+    )
     given = parser.parse_args()
     unknown = sorted(set(given.names) - set(LABELS))
     if unknown:

@@ -22,8 +22,25 @@ START_S = 60.0  # imports, compilations, and the end
 BESIDE_S = 15.0  # a script under diagnosis runs longer than the diagnosis looks
 FASTFEED = (sys.executable, "-c", "from fastfeed.cli import main; main()")
 SAID = (
-    *("schema", "verdict", "headline", "causes", "starvation", "steps_per_second", "step_seconds", "overhead"),
-    *("speedup_if_input_free", "speedup_range", "recommendations", "abstained", "not_measured", "figures", "ceiling"),
+    *(
+        "schema",
+        "verdict",
+        "headline",
+        "causes",
+        "starvation",
+        "steps_per_second",
+        "step_seconds",
+        "overhead",
+    ),
+    *(
+        "speedup_if_input_free",
+        "speedup_range",
+        "recommendations",
+        "abstained",
+        "not_measured",
+        "figures",
+        "ceiling",
+    ),
 )
 
 
@@ -31,10 +48,13 @@ class Failed(Exception):
     """A run that gave no figures; the text says why in one line."""
 
 
-def truth_of(name: str, *, seconds: float, repeats: int, midway: Callable[[], None] = lambda: None) -> dict[str, Any]:
-    """The medians of every variant, from rounds that are interleaved; and, of the slow one, the starvation and what an
-    input that is always at hand would gain. A variant that has no end is left out. `midway` is called once, between the
-    rounds: a machine whose speed drifts drifts before it and behind it."""
+def truth_of(
+    name: str, *, seconds: float, repeats: int, midway: Callable[[], None] = lambda: None
+) -> dict[str, Any]:
+    """The medians of every variant, from rounds that are interleaved; and, of the slow one, the
+    starvation and what an input that is always at hand would gain. A variant that has no end is
+    left out. `midway` is called once, between the rounds: a machine whose speed drifts drifts
+    before it and behind it."""
     found: dict[str, list[dict[str, Any]]] = {}
     for turn in range(repeats):
         for variant in LABELS[name].variants:
@@ -45,13 +65,14 @@ def truth_of(name: str, *, seconds: float, repeats: int, midway: Callable[[], No
 
 
 def summary(found: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
-    """The truth in figures from the runs of each variant; ratios are medians of those within a round."""
+    """The truth in figures from the runs of each variant; ratios are medians of those within a
+    round."""
     truth: dict[str, Any] = {variant: _middle(runs) for variant, runs in found.items()}
     if "slow" not in truth:
         return truth
     free, fixed = (_ratio(truth[kind]["all"], truth["slow"]["all"]) for kind in ("free", "fixed"))
-    # A loop that sees its waits says so itself, or does in a variant that makes them visible; else what the step alone
-    # does not explain is waiting.
+    # A loop that sees its waits says so itself, or does in a variant that makes them visible; else
+    # what the step alone does not explain is waiting.
     seen = truth.get("seen", truth["slow"])["starvation"]
     truth["starvation"] = max(0.0, 1 - 1 / free) if seen is None else seen
     truth["starvation_by"] = "the step alone" if seen is None else "the loop's own clock"
@@ -81,7 +102,8 @@ def plain(name: str, variant: str, *, seconds: float) -> dict[str, Any]:
 
 
 def diagnose(name: str, *, seconds: float) -> dict[str, Any]:
-    """The answer of `fastfeed diagnose` on the slow variant, which ends with it: what it says, not all that it saw."""
+    """The answer of `fastfeed diagnose` on the slow variant, which ends with it: what it says, not
+    all that it saw."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "diagnosis.json"
         code, _, errors = _diagnose(name, path, "--stop", seconds=seconds)
@@ -92,32 +114,54 @@ def diagnose(name: str, *, seconds: float) -> dict[str, Any]:
 
 
 def slowed(name: str, *, seconds: float, pairs: int) -> float:
-    """By which share the slow variant is slower under diagnosis: the median of pairs of runs, one after the other."""
+    """By which share the slow variant is slower under diagnosis: the median of pairs of runs, one
+    after the other."""
     shares = []
     for _ in range(pairs):
         alone = plain(name, "slow", seconds=seconds + BESIDE_S)["steps_per_second"]
         with tempfile.TemporaryDirectory() as folder:
             code, out, errors = _diagnose(name, Path(folder) / "diagnosis.json", seconds=seconds)
-        watched = last_line(out, f"{name}, watched: exit {code}: {_last_words(errors)}")["steps_per_second"]
+        watched = last_line(out, f"{name}, watched: exit {code}: {_last_words(errors)}")[
+            "steps_per_second"
+        ]
         shares.append(1 - watched / alone)
     return statistics.median(shares)
 
 
 def _diagnose(name: str, path: Path, *options: str, seconds: float) -> tuple[int, str, str]:
-    script = [str(FOLDER / f"{name}.py"), "--variant", "slow", "--seconds", f"{seconds + BESIDE_S:g}"]
-    command = [*FASTFEED, "diagnose", "--seconds", f"{seconds:g}", "--json", str(path), *options, "--", *script]
+    script = [
+        str(FOLDER / f"{name}.py"),
+        "--variant",
+        "slow",
+        "--seconds",
+        f"{seconds + BESIDE_S:g}",
+    ]
+    command = [
+        *FASTFEED,
+        "diagnose",
+        "--seconds",
+        f"{seconds:g}",
+        "--json",
+        str(path),
+        *options,
+        "--",
+        *script,
+    ]
     return _run(command, limit_s=seconds + BESIDE_S + START_S)
 
 
 def _run(command: list[str], *, limit_s: float) -> tuple[int, str, str]:
-    """Exit code, output and errors; the whole session is ended at the limit, and what is left of it at the end."""
+    """Exit code, output and errors; the whole session is ended at the limit, and what is left of it
+    at the end."""
     environment = {"TF_CPP_MIN_LOG_LEVEL": "3", **os.environ, "PYTHONPATH": str(ROOT)}
     with (
         tempfile.TemporaryDirectory(dir=_disk()) as folder,
         tempfile.TemporaryFile() as o,
         tempfile.TemporaryFile() as e,
     ):
-        process = subprocess.Popen(command, env=environment, cwd=folder, stdout=o, stderr=e, start_new_session=True)
+        process = subprocess.Popen(
+            command, env=environment, cwd=folder, stdout=o, stderr=e, start_new_session=True
+        )
         try:
             code = process.wait(limit_s)
         except subprocess.TimeoutExpired:
@@ -128,7 +172,8 @@ def _run(command: list[str], *, limit_s: float) -> tuple[int, str, str]:
 
 
 def _disk() -> str:
-    """Where scripts put their files: on a real disk, which a folder for temporary files need not be."""
+    """Where scripts put their files: on a real disk, which a folder for temporary files need not
+    be."""
     folder = ROOT / "build"
     folder.mkdir(exist_ok=True)
     return str(folder)
@@ -159,4 +204,6 @@ def _own_figures(out: str) -> dict[str, Any] | None:
 
 
 def _last_words(errors: str) -> str:
-    return ([line.strip() for line in errors.splitlines() if line.strip()] or ["nothing said"])[-1][:160]
+    return ([line.strip() for line in errors.splitlines() if line.strip()] or ["nothing said"])[-1][
+        :160
+    ]

@@ -8,7 +8,8 @@ from typing import Any
 
 from tests.scenarios.labels import LABELS, Label
 
-GAINS, SAME = 1.1, 1.05  # a change that is said to help gains that much; one that cannot, no more than this
+# a change that is said to help gains that much; one that cannot, no more than this
+GAINS, SAME = 1.1, 1.05
 ABSTAINED, FAILED = "abstained", "no answer"
 Row = dict[str, Any]
 
@@ -31,8 +32,8 @@ def holds(label: Label, truth: dict[str, Any]) -> list[str]:
 
 
 def score(label: Label, truth: dict[str, Any], said: dict[str, Any]) -> dict[str, Any]:
-    """How far the answer is off: starvation in points, the speed-ups in per cent; None where there is nothing to hold
-    it against."""
+    """How far the answer is off: starvation in points, the speed-ups in per cent; None where there
+    is nothing to hold it against."""
     verdict = said.get("verdict")
     recommended = _recommended(label, said)
     return {
@@ -41,8 +42,12 @@ def score(label: Label, truth: dict[str, Any], said: dict[str, Any]) -> dict[str
         "confident_wrong": verdict is not None and verdict not in (label.code, *label.also),
         "knob": recommended is not None if label.knob else None,
         "starvation_points": _points(truth.get("starvation"), said.get("starvation")),
-        "speedup_percent": _percent(truth.get("speedup_if_input_free"), said.get("speedup_if_input_free")),
-        "gain_percent": _percent(truth.get("speedup_if_fixed"), (recommended or {}).get("predicted_speedup")),
+        "speedup_percent": _percent(
+            truth.get("speedup_if_input_free"), said.get("speedup_if_input_free")
+        ),
+        "gain_percent": _percent(
+            truth.get("speedup_if_fixed"), (recommended or {}).get("predicted_speedup")
+        ),
     }
 
 
@@ -60,7 +65,8 @@ def _percent(truth: float | None, said: float | None) -> float | None:
 
 
 def markdown(rows: Sequence[Row]) -> str:
-    """The truths; and, of the rows that were diagnosed, the confusion table, the errors and the sums."""
+    """The truths; and, of the rows that were diagnosed, the confusion table, the errors and the
+    sums."""
     parts = [truths(rows)]
     scored = [row for row in rows if "score" in row]
     if scored:
@@ -72,12 +78,16 @@ def markdown(rows: Sequence[Row]) -> str:
 def truths(rows: Sequence[Row]) -> str:
     """Steps/s of the three variants, and what follows from them."""
     lines = [
-        "| script | truth | framework | slow | fixed | free | starvation | if fixed | if input were free | doubts |",
+        "| script | truth | framework | slow | fixed | free | starvation | if fixed | if input "
+        "were free | doubts |",
         "|---|---|---|--:|--:|--:|--:|--:|--:|---|",
     ]
     for row in rows:
         truth, label = row.get("truth") or {}, LABELS[row["name"]]
-        rates = [_cell((truth.get(v) or {}).get("steps_per_second"), "{:.1f}") for v in ("slow", "fixed", "free")]
+        rates = [
+            _cell((truth.get(v) or {}).get("steps_per_second"), "{:.1f}")
+            for v in ("slow", "fixed", "free")
+        ]
         cells = [
             *rates,
             _cell(truth.get("starvation"), "{:.0%}"),
@@ -85,14 +95,20 @@ def truths(rows: Sequence[Row]) -> str:
             _cell(truth.get("speedup_if_input_free"), "{:.2f}x"),
             "; ".join(row.get("doubts", [])),
         ]
-        lines.append(f"| {row['name']} | {label.code} | {label.framework} | " + " | ".join(cells) + " |")
+        lines.append(
+            f"| {row['name']} | {label.code} | {label.framework} | " + " | ".join(cells) + " |"
+        )
     return "\n".join(lines)
 
 
 def confusion(rows: Sequence[Row]) -> str:
     """Truth by answer, as counts; a code that is accepted beside the label counts as the label."""
     pairs = [(row["code"], _answer(row)) for row in rows]
-    true = list(dict.fromkeys(label.code for label in LABELS.values() if label.code in {t for t, _ in pairs}))
+    true = list(
+        dict.fromkeys(
+            label.code for label in LABELS.values() if label.code in {t for t, _ in pairs}
+        )
+    )
     said = [*true, *sorted({answer for _, answer in pairs} - set(true))]
     lines = ["| truth \\ said | " + " | ".join(said) + " |", "|---|" + "--:|" * len(said)]
     for code in true:
@@ -141,13 +157,19 @@ def summary(rows: Sequence[Row]) -> str:
         sizes = [abs(found[name]) for found in scores if found.get(name) is not None]
         if sizes:
             within = f"within {most:g}: {sum(size <= most for size in sizes)} of {len(sizes)}"
-            lines.append(f"- {text}: median {statistics.median(sizes):.3g}, largest {max(sizes):.3g}, {within}")
+            lines.append(
+                f"- {text}: median {statistics.median(sizes):.3g}, largest {max(sizes):.3g}, "
+                f"{within}"
+            )
     for variant, text, most in (("free", "without input", 15.0), ("fixed", "of the change", 20.0)):
-        found = [one for row in rows if (one := _repeated(row.get("truth") or {}, variant)) is not None]
+        found = [
+            one for row in rows if (one := _repeated(row.get("truth") or {}, variant)) is not None
+        ]
         if found:
             same = sum(one <= most for one in found)
             lines.append(
-                f"- the truth itself, speed-up {text}: rounds within {most:g} % of each other: {same} of {len(found)}"
+                f"- the truth itself, speed-up {text}: rounds within {most:g} % of each other: "
+                f"{same} of {len(found)}"
             )
     return "\n".join(lines)
 

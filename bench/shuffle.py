@@ -2,10 +2,11 @@
 
     python -m bench.shuffle [--quick] [--output build/shuffle]
 
-Batches of 64 go in and batches of 64 come out, of a pool that holds `capacity` records and keeps half of them back.
-The input lies ready in memory. "RandomShuffleQueue": a TF1 session that calls enqueue_many (with arrays at addresses
-that TensorFlow takes without a copy) and dequeue_many in turn. "tf.data": unbatch().shuffle(capacity).batch(64) over
-one tensor that repeats, which spares it the way in from Python. Beside large ones: a memcpy of the images of a batch.
+Batches of 64 go in and batches of 64 come out, of a pool that holds `capacity` records and keeps
+half of them back. The input lies ready in memory. "RandomShuffleQueue": a TF1 session that calls
+enqueue_many (with arrays at addresses that TensorFlow takes without a copy) and dequeue_many in
+turn. "tf.data": unbatch().shuffle(capacity).batch(64) over one tensor that repeats, which spares it
+the way in from Python. Beside large ones: a memcpy of the images of a batch.
 """
 
 from __future__ import annotations
@@ -40,7 +41,13 @@ def cells_for(given: argparse.Namespace) -> list[Cell]:
     for table, shape, capacity in CASES:
         run = {"warm_s": given.warm_s, "seconds": given.seconds}
         for name in [name for name in KINDS if name == "fastfeed" or PEERS["tf.data"].installed]:
-            spec = {**run, "measure": "shuffled", "peer": name, "shape": shape, "capacity": capacity}
+            spec = {
+                **run,
+                "measure": "shuffled",
+                "peer": name,
+                "shape": shape,
+                "capacity": capacity,
+            }
             cells.append(Cell(Row(table, name, 0, "records/s"), spec, timeout_s=120.0))
         work = Ready((ROWS, *shape))
         if work.nbytes > 1 << 20:  # of small records the copy is the least part
@@ -51,7 +58,10 @@ def cells_for(given: argparse.Namespace) -> list[Cell]:
 
 def finish(rows: list[Row]) -> list[Row]:
     """Beside each rate: the time of a batch."""
-    return [replace(row, also=f"{1e6 * ROWS / row.median:.1f} µs a batch" if row.values else "") for row in rows]
+    return [
+        replace(row, also=f"{1e6 * ROWS / row.median:.1f} µs a batch" if row.values else "")
+        for row in rows
+    ]
 
 
 def shuffled(cell: dict[str, Any]) -> dict[str, float]:
@@ -76,16 +86,18 @@ def shuffled(cell: dict[str, Any]) -> dict[str, float]:
 
 def arrays(number: int, shape: tuple[int, ...]) -> list[np.ndarray]:
     """Images and labels, at addresses that every peer can take without a copy."""
-    from fastfeed.collate import aligned_arrays
+    from fastfeed.core.collate import aligned_arrays
 
-    images, labels = aligned_arrays([((ROWS, *shape), np.dtype(np.uint8)), ((ROWS,), np.dtype(np.int64))])
+    images, labels = aligned_arrays(
+        [((ROWS, *shape), np.dtype(np.uint8)), ((ROWS,), np.dtype(np.int64))]
+    )
     images[:], labels[:] = number, np.arange(ROWS)
     return [images, labels]
 
 
 def _pool(batches: list[list[np.ndarray]], capacity: int) -> Iterator[list[int]]:
     from fastfeed import Shuffle
-    from fastfeed.batch import Batch
+    from fastfeed.core.batch import Batch
     from fastfeed.shuffle import ShufflePool
 
     pool = ShufflePool(Shuffle(capacity, capacity // 2), batch_size=ROWS, seed=1)

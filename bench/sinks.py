@@ -2,13 +2,15 @@
 
     python -m bench.sinks [--quick] [--only Keras] [--output build/sinks]
 
-"Handing over": worker processes hand out slots without filling them, so that all that is timed is the way of a batch of
-any size into the training process ("fastfeed", the plain loop) and on into TensorFlow. "from_generator" reads a
-generator of arrays that lie ready: at addresses that TensorFlow takes without a copy ("aligned"), and as numpy made
-them. "over a counter": Dataset.counter().map(...) with a Python function that takes the same arrays.
+"Handing over": worker processes hand out slots without filling them, so that all that is timed is
+the way of a batch of any size into the training process ("fastfeed", the plain loop) and on into
+TensorFlow. "from_generator" reads a generator of arrays that lie ready: at addresses that
+TensorFlow takes without a copy ("aligned"), and as numpy made them. "over a counter":
+Dataset.counter().map(...) with a Python function that takes the same arrays.
 
-"From two processes": every batch is written by its worker. "Python": a batch costs 5 ms of Python. "Keras": the time
-of a step of fit(), whose batches cost three fifths of that in Python; one core is left for it.
+"From two processes": every batch is written by its worker. "Python": a batch costs 5 ms of Python.
+"Keras": the time of a step of fit(), whose batches cost three fifths of that in Python; one core is
+left for it.
 """
 
 from __future__ import annotations
@@ -36,7 +38,12 @@ SIZES: dict[str, tuple[int, ...]] = {
     "9.6 MB": (64, 224, 224, 3),
     "38.5 MB": (256, 224, 224, 3),
 }
-HAND, RATE, PYTHON, KERAS = "Handing over {}", "{} from two processes", "5 ms of Python a batch", "Keras fit"
+HAND, RATE, PYTHON, KERAS = (
+    "Handing over {}",
+    "{} from two processes",
+    "5 ms of Python a batch",
+    "Keras fit",
+)
 LOOPS, SESSION = "9.6 MB into PyTorch and JAX", "A session of TensorFlow 1, {}"
 LOOP_OF = 50  # elements for each call of a tf.function
 PYTHON_S = 0.005
@@ -53,22 +60,33 @@ def cells_for(given: argparse.Namespace) -> list[Cell]:
             cells.append(Cell(Row(HAND.format(size), name, 0, "µs"), {**spec, "invert": True}, 1e6))
         for name in (n for n in WAYS if n.startswith((OURS, "runner"))):
             spec = {**run, "way": name, "work": work, "filled": True}
-            cells.append(Cell(Row(RATE.format(size), name, 2, "GB/s"), spec, Ready(shape).nbytes / 1e9))
+            cells.append(
+                Cell(Row(RATE.format(size), name, 2, "GB/s"), spec, Ready(shape).nbytes / 1e9)
+            )
     work = to_json(Python((32, 28, 28), rounds=rounds_for(PYTHON_S)))
     for name in (OURS, "runner.dataset()", "from_generator"):
         spec = {**run, "way": name, "work": work, "filled": True}
-        cells.append(Cell(Row(PYTHON, name, 0 if name == "from_generator" else 2, "batches/s"), spec))
+        cells.append(
+            Cell(Row(PYTHON, name, 0 if name == "from_generator" else 2, "batches/s"), spec)
+        )
     for name in FITS:
         cells.append(Cell(Row(KERAS, name, 0, "ms a step"), {**run, "fit": name}, 1e3))
     rounds = {"measure": "sinks", "rounds": 3 if given.quick else 9}
     cells.append(Cell(Row(LOOPS, "", 2, "GB/s"), rounds, timeout_s=200.0))
     for case in CASES:
-        cells.append(Cell(Row(SESSION.format(case), "", 2, "records/s"), {**rounds, "case": case}, timeout_s=300.0))
+        cells.append(
+            Cell(
+                Row(SESSION.format(case), "", 2, "records/s"),
+                {**rounds, "case": case},
+                timeout_s=300.0,
+            )
+        )
     return cells
 
 
 def sinks(cell: dict[str, Any]) -> dict[str, float]:
-    """Elements per second of one way in, or seconds of one step of fit(), or the medians of several ways in `ways`."""
+    """Elements per second of one way in, or seconds of one step of fit(), or the medians of several
+    ways in `ways`."""
     if "case" in cell:
         return {"value": 0, **session_rates(cell["case"], seconds=0.5, rounds=cell["rounds"])}
     if "rounds" in cell:
@@ -152,12 +170,20 @@ def generator_over_loop(work: Work, filled: bool) -> Iterator[Step]:
     import tensorflow as tf
 
     with _running(work, filled) as runner:
-        yield _each(iter(_quiet(tf.data.Dataset.from_generator(lambda: runner, output_signature=_signature(work)))))
+        yield _each(
+            iter(
+                _quiet(
+                    tf.data.Dataset.from_generator(
+                        lambda: runner, output_signature=_signature(work)
+                    )
+                )
+            )
+        )
 
 
 def arrays_of(work: Work, aligned: bool) -> Iterator[tuple[np.ndarray, ...]]:
     """The same few batches for ever; those of work that costs something are made anew each time."""
-    from fastfeed.collate import aligned_arrays
+    from fastfeed.core.collate import aligned_arrays
 
     if not isinstance(work, Ready):
         yield from work.stream(0, 1)
@@ -176,7 +202,9 @@ def generator(aligned: bool) -> Any:
     def opened(work: Work, filled: bool) -> Iterator[Step]:
         import tensorflow as tf
 
-        made = tf.data.Dataset.from_generator(lambda: arrays_of(work, aligned), output_signature=_signature(work))
+        made = tf.data.Dataset.from_generator(
+            lambda: arrays_of(work, aligned), output_signature=_signature(work)
+        )
         yield _each(iter(_quiet(made)))
 
     return opened
@@ -191,7 +219,11 @@ def counter(dlpack: bool) -> Any:
 
         def taken() -> Any:
             batch = next(batches)
-            return [tf.experimental.dlpack.from_dlpack(a.__dlpack__()) for a in batch] if dlpack else list(batch)
+            return (
+                [tf.experimental.dlpack.from_dlpack(a.__dlpack__()) for a in batch]
+                if dlpack
+                else list(batch)
+            )
 
         def following(_: Any) -> Any:
             call = tf.py_function if dlpack else tf.numpy_function
@@ -242,7 +274,8 @@ WAYS: dict[str, Any] = {
 
 
 def finish(rows: list[Row]) -> list[Row]:
-    """Beside the way in: what it costs above the plain loop; beside fit(): the share of the cached step."""
+    """Beside the way in: what it costs above the plain loop; beside fit(): the share of the cached
+    step."""
     rows = [one for row in rows for one in (_spread_out(row) if not row.peer else [row])]
     loop = {row.table: row.median for row in rows if row.peer == OURS}
     cached = next((row.median for row in rows if row.peer == "a cached batch"), None)
@@ -250,14 +283,24 @@ def finish(rows: list[Row]) -> list[Row]:
 
 
 def _spread_out(row: Row) -> list[Row]:
-    """A row for each way of a measurement of several, in turn: a median of its rounds from each run."""
+    """A row for each way of a measurement of several, in turn: a median of its rounds from each
+    run."""
     names = list(row.more[0]["ways"]) if row.more else []
     found = []
     for name in names:
         each = [more["ways"][name] for more in row.more]
         share = float(np.median([way["share"] for way in each]))
-        own = replace(row, peer=OURS if name == "loop" else name, values=[way["median"] for way in each], more=[])
-        found.append(replace(own, also="" if name == "loop" else f"{share:.2f} of the loop's in the same round"))
+        own = replace(
+            row,
+            peer=OURS if name == "loop" else name,
+            values=[way["median"] for way in each],
+            more=[],
+        )
+        found.append(
+            replace(
+                own, also="" if name == "loop" else f"{share:.2f} of the loop's in the same round"
+            )
+        )
     return found or [row]
 
 

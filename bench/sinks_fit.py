@@ -1,4 +1,5 @@
-"""A step of Keras' fit(), fed by what costs Python: alone, beside a worker process, and beside itself."""
+"""A step of Keras' fit(), fed by what costs Python: alone, beside a worker process, and beside
+itself."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ def fit_step_s(cell: dict[str, Any]) -> float:
     """Seconds of a step, from one fit() of as many steps as fit into the time."""
     import tensorflow as tf
 
-    tf.config.threading.set_intra_op_parallelism_threads(1)  # or the step takes every core, and leaves none to others
+    # or the step takes every core, and leaves none to others
+    tf.config.threading.set_intra_op_parallelism_threads(1)
     work = Ready(STEP_SHAPE)
     model = model_of(work)
     labels = np.zeros(STEP_SHAPE[0], np.int32)
@@ -64,7 +66,9 @@ def fit_generator(work: Work, labels: np.ndarray, cached: Any) -> Iterator[Any]:
 
     signature = tuple(tf.TensorSpec(a.shape, a.dtype) for a in (*work.like(), labels))
     batches = work.stream(0, 1)
-    yield tf.data.Dataset.from_generator(lambda: ((*b, labels) for b in batches), output_signature=signature)
+    yield tf.data.Dataset.from_generator(
+        lambda: ((*b, labels) for b in batches), output_signature=signature
+    )
 
 
 FITS: dict[str, Any] = {

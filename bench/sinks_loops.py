@@ -1,4 +1,5 @@
-"""The loops of PyTorch and JAX on the CPU beside the plain one: GB/s from two worker processes whose data lie ready."""
+"""The loops of PyTorch and JAX on the CPU beside the plain one: GB/s from two worker processes
+whose data lie ready."""
 
 from __future__ import annotations
 
@@ -12,19 +13,29 @@ from bench.workloads import Ready
 from fastfeed import FeedRunner
 
 PLAIN = "loop"
-MEMORY = 200_000_000  # of each runner: those whose turn it is not soon have all they may hold, and rest
-LOOPS: dict[str, tuple[Callable[[FeedRunner], Any], Callable[[Any], Any]]] = {  # how to iterate; how to read a batch
+# of each runner: those whose turn it is not soon have all they may hold, and rest
+MEMORY = 200_000_000
+# how to iterate; how to read a batch
+LOOPS: dict[str, tuple[Callable[[FeedRunner], Any], Callable[[Any], Any]]] = {
     PLAIN: (iter, lambda images: images.item(-1)),
-    "runner.torch()": (lambda runner: iter(runner.torch()), lambda images: images[-1, -1, -1, -1].item()),
+    "runner.torch()": (
+        lambda runner: iter(runner.torch()),
+        lambda images: images[-1, -1, -1, -1].item(),
+    ),
     "runner.jax()": (lambda runner: iter(runner.jax()), lambda images: images.block_until_ready()),
 }
 
 
 def loops(
-    shape: tuple[int, ...] = (64, 224, 224, 3), *, rounds: int = 9, warm_s: float = 0.3, seconds: float = 1.0
+    shape: tuple[int, ...] = (64, 224, 224, 3),
+    *,
+    rounds: int = 9,
+    warm_s: float = 0.3,
+    seconds: float = 1.0,
 ) -> dict[str, dict[str, float]]:
-    """Of each loop the median of its rounds in GB/s with the least and the most, and the median `share` of the plain
-    loop's rate in the same round. All in this process, in turn, another one first in each round."""
+    """Of each loop the median of its rounds in GB/s with the least and the most, and the median
+    `share` of the plain loop's rate in the same round. All in this process, in turn, another one
+    first in each round."""
     work = Ready(shape)
     rates: dict[str, list[float]] = {name: [] for name in LOOPS}
     with ExitStack() as stack:
@@ -32,11 +43,17 @@ def loops(
         for turn in range(rounds):
             for name in _turned(list(LOOPS), turn):
                 _rate(batches[name], LOOPS[name][1], seconds=warm_s)
-                rates[name].append(work.nbytes / 1e9 * _rate(batches[name], LOOPS[name][1], seconds=seconds))
+                rates[name].append(
+                    work.nbytes / 1e9 * _rate(batches[name], LOOPS[name][1], seconds=seconds)
+                )
     found = {}
     for name, values in rates.items():
         shares = [value / plain for value, plain in zip(values, rates[PLAIN], strict=True)]
-        found[name] = {"median": statistics.median(values), "least": min(values), "most": max(values)}
+        found[name] = {
+            "median": statistics.median(values),
+            "least": min(values),
+            "most": max(values),
+        }
         found[name]["share"] = statistics.median(shares)
     return found
 

@@ -1,7 +1,9 @@
-"""A session of tf.compat.v1 beside the plain loop: where its queue is the limit, and what the way past it gives.
+"""A session of tf.compat.v1 beside the plain loop: where its queue is the limit, and what the way
+past it gives.
 
-Two worker processes copy batches that lie ready; nobody reads what arrives, so all that is measured is the way. Of one
-workload everything is open in one process at the same time, and asked in turn: who is not asked waits for room.
+Two worker processes copy batches that lie ready; nobody reads what arrives, so all that is measured
+is the way. Of one workload everything is open in one process at the same time, and asked in turn:
+who is not asked waits for room.
 """
 
 from __future__ import annotations
@@ -41,19 +43,24 @@ class Way:
     filler_us: list[float] = field(default_factory=list)
 
 
-def session_rates(case: str, *, seconds: float = 0.5, rounds: int = 9, warm_s: float = 1.0) -> dict[str, Any]:
-    """Records per second of each way in, shuffled and with the order kept, of one of CASES; in a fresh process.
+def session_rates(
+    case: str, *, seconds: float = 0.5, rounds: int = 9, warm_s: float = 1.0
+) -> dict[str, Any]:
+    """Records per second of each way in, shuffled and with the order kept, of one of CASES; in a
+    fresh process.
 
-    As JSON, for each way: `median`, `least` and `most` of the rounds; `share`, the median over the rounds of its rate
-    by that of the loop of the same order in the same round; and for each batch `step_cpu_us` of the loop's own thread
-    and `filler_cpu_us` of the thread that fills the queue.
+    As JSON, for each way: `median`, `least` and `most` of the rounds; `share`, the median over the
+    rounds of its rate by that of the loop of the same order in the same round; and for each batch
+    `step_cpu_us` of the loop's own thread and `filler_cpu_us` of the thread that fills the queue.
     """
     shape, dtype = CASES[case]
     ways: dict[str, Way] = {}
     with ExitStack() as stack:
         ways[STEP] = stack.enter_context(_step_alone(shape, dtype))
         for order, way in itertools.product((SHUFFLED, KEPT), WAYS):
-            ways[f"{way}, {order}"] = stack.enter_context(WAYS[way](Ready(shape, dtype), order == SHUFFLED))
+            ways[f"{way}, {order}"] = stack.enter_context(
+                WAYS[way](Ready(shape, dtype), order == SHUFFLED)
+            )
         for way in ways.values():
             _measure(Way(way.step), seconds=warm_s, rows=shape[0], least=2 * CAPACITY // shape[0])
         for turn in range(rounds):
@@ -61,14 +68,25 @@ def session_rates(case: str, *, seconds: float = 0.5, rounds: int = 9, warm_s: f
             shift = turn * len(names) // rounds
             for name in names[shift:] + names[:shift]:
                 _measure(ways[name], seconds=seconds, rows=shape[0])
-    return {"case": case, "unit": "records/s", "rounds": rounds, "ways": {n: _summed(n, ways) for n in ways}}
+    return {
+        "case": case,
+        "unit": "records/s",
+        "rounds": rounds,
+        "ways": {n: _summed(n, ways) for n in ways},
+    }
 
 
 def _summed(name: str, ways: dict[str, Way]) -> dict[str, float]:
     way = ways[name]
     loop = ways[f"{LOOP}, {KEPT if name.endswith(KEPT) else SHUFFLED}"]
-    found = {"median": statistics.median(way.rates), "least": min(way.rates), "most": max(way.rates)}
-    found["share"] = statistics.median(mine / its for mine, its in zip(way.rates, loop.rates, strict=True))
+    found = {
+        "median": statistics.median(way.rates),
+        "least": min(way.rates),
+        "most": max(way.rates),
+    }
+    found["share"] = statistics.median(
+        mine / its for mine, its in zip(way.rates, loop.rates, strict=True)
+    )
     found["step_cpu_us"] = statistics.median(way.step_us)
     return found | ({"filler_cpu_us": statistics.median(way.filler_us)} if way.filler_us else {})
 
@@ -124,15 +142,17 @@ def _session(work: Ready, shuffled: bool) -> Iterator[Way]:
             others = threading.enumerate()
             runner.start(session)
             new = [t for t in threading.enumerate() if t not in others]
-            yield Way(lambda: session.run(taken), next(t for t in new if t.name == "fastfeed-enqueue"))
+            yield Way(
+                lambda: session.run(taken), next(t for t in new if t.name == "fastfeed-enqueue")
+            )
             runner.stop()
 
 
 @contextmanager
 def _queue_of_records(work: Ready, shuffled: bool) -> Iterator[Way]:
-    """The idiom, driven as fast as it can be: a thread that takes from the loop without a shuffle, prepared calls of
-    enqueue_many into a RandomShuffleQueue (with the order kept: a FIFOQueue) of as many records, and dequeue_many, of
-    which the time is taken in the graph as in a session's."""
+    """The idiom, driven as fast as it can be: a thread that takes from the loop without a shuffle,
+    prepared calls of enqueue_many into a RandomShuffleQueue (with the order kept: a FIFOQueue) of
+    as many records, and dequeue_many, of which the time is taken in the graph as in a session's."""
     import tensorflow as tf
 
     tf1 = tf.compat.v1
@@ -164,7 +184,8 @@ def _queue_of_records(work: Ready, shuffled: bool) -> Iterator[Way]:
 
 
 def _timed(take: Callable[[], Any]) -> tuple[Any, Any]:
-    """Seconds waited and dequeues, as a variable, and the operation that takes a batch and adds to it."""
+    """Seconds waited and dequeues, as a variable, and the operation that takes a batch and adds to
+    it."""
     import tensorflow as tf
 
     totals = tf.compat.v1.Variable(np.zeros(2), dtype=tf.float64, collections=[], use_resource=True)
@@ -179,7 +200,8 @@ def _timed(take: Callable[[], Any]) -> tuple[Any, Any]:
 
 
 def _prepared(session: Any, target: Any, given: list[Any]) -> Callable[..., Any]:
-    """The call without a public name, which takes a fifth of the time of make_callable with feed_list=."""
+    """The call without a public name, which takes a fifth of the time of make_callable with
+    feed_list=."""
     from tensorflow.core.protobuf import config_pb2
 
     options = config_pb2.CallableOptions(target=[target.name], feed=[place.name for place in given])

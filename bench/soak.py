@@ -1,8 +1,8 @@
 """Batches at full rate for minutes, each of them checked: `python -m bench.soak [minutes]`.
 
-Every batch carries a checksum over all of its bytes and the number of each of its records. At the end nothing may have
-grown since the first tenth, no record may be torn, lost or repeated, and every slot must be accounted for. Exit code 1
-on any fault.
+Every batch carries a checksum over all of its bytes and the number of each of its records. At the
+end nothing may have grown since the first tenth, no record may be torn, lost or repeated, and every
+slot must be accounted for. Exit code 1 on any fault.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 from bench.checked import Footprint, InPlace, Ledger, Stamped, grown, quiet
 from fastfeed import FeedRunner
-from fastfeed.stats import Audit
+from fastfeed.core.stats import Audit
 
 HELD = 5
 LINES = 20
@@ -29,13 +29,17 @@ def soak(runner: FeedRunner, seconds: float) -> tuple[Ledger, list[Footprint]]:
     began = time.perf_counter()
     for batch in runner:
         if len(held) == HELD:
-            ledger.take(held[0])  # as late as can be: a slot that was lent twice would have changed by now
+            # as late as can be: a slot that was lent twice would have changed by now
+            ledger.take(held[0])
         held.append(batch)
         now = time.perf_counter() - began
         if now > seconds * (len(seen) + 1) / LINES:
             seen.append(Footprint.now())
             rate = ledger.nbytes / 1e9 / now
-            print(f"{now:7.1f} s  {ledger.batches:9d} batches  {rate:.2f} GB/s  {seen[-1]}", flush=True)
+            print(
+                f"{now:7.1f} s  {ledger.batches:9d} batches  {rate:.2f} GB/s  {seen[-1]}",
+                flush=True,
+            )
         if now > seconds:
             break
     held.clear()
@@ -45,7 +49,8 @@ def soak(runner: FeedRunner, seconds: float) -> tuple[Ledger, list[Footprint]]:
 
 
 def _account(runner: FeedRunner, ledger: Ledger) -> None:
-    """When nobody takes any more, the producers fill what they can get: what is lent still is what was lost."""
+    """When nobody takes any more, the producers fill what they can get: what is lent still is what
+    was lost."""
     deadline = time.monotonic() + FULL_S
     slots = runner.snapshot().slots
     while not _settled(slots):
@@ -63,7 +68,11 @@ def _settled(slots: Audit) -> bool:
 
 def runner_for(given: argparse.Namespace) -> FeedRunner:
     """Filled in place by streams of their own, or dealt out in one order."""
-    options = {"processes": given.processes, "threads": given.threads, "pad": 0 if given.vary else None}
+    options = {
+        "processes": given.processes,
+        "threads": given.threads,
+        "pad": 0 if given.vary else None,
+    }
     if given.in_place:
         return FeedRunner(InPlace(given.width, given.vary), **options)
     return FeedRunner(Stamped(10**12, given.width, given.vary), records=False, **options)

@@ -30,16 +30,24 @@ KILLED = "left after the trainer was killed"
 
 
 def cells_for(given: argparse.Namespace) -> list[Cell]:
-    """1 KB batches for what a worker costs by itself, 9.6 MB ones for the queues, a held array for its copies."""
+    """1 KB batches for what a worker costs by itself, 9.6 MB ones for the queues, a held array for
+    its copies."""
     small, counts = Ready((256,), "float32"), (1, 2) if given.quick else COUNTS
     cases: list[tuple[str, Work, tuple[int, ...]]] = [
         (", 1 KB batches", small, counts),
         (", 9.6 MB batches", PHOTOS, (2,)),
-        (f", {HELD_MB} MB held by the source", replace(small, hold_mb=HELD_MB), (1, 2) if given.quick else (1, 4)),
+        (
+            f", {HELD_MB} MB held by the source",
+            replace(small, hold_mb=HELD_MB),
+            (1, 2) if given.quick else (1, 4),
+        ),
     ]
     run = {"measure": "start", "tensorflow": given.tensorflow, "seconds": min(given.seconds, 1.0)}
     return [
-        Cell(Row(FIRST + title, name, n, "s"), {**run, "work": to_json(work), "peer": name, "workers": n})
+        Cell(
+            Row(FIRST + title, name, n, "s"),
+            {**run, "work": to_json(work), "peer": name, "workers": n},
+        )
         for title, work, numbers in cases
         for n in numbers
         for name in chosen(PEERS, given)
@@ -66,7 +74,8 @@ def _import(row: Row) -> str:
 
 
 def kill_rows(given: argparse.Namespace) -> list[Row]:
-    """Kills a trainer that takes batches, once for each peer, and looks 2 and 12 s later what is left of its tree."""
+    """Kills a trainer that takes batches, once for each peer, and looks 2 and 12 s later what is
+    left of its tree."""
     rows = []
     names = chosen(PEERS, given)
     for name in tqdm(names, desc=KILLED, file=sys.stderr):
@@ -78,15 +87,19 @@ def kill_rows(given: argparse.Namespace) -> list[Row]:
         else:
             row.values.append(left[-1]["processes"])
             row.more += left
-            row.also = "; ".join(f"{a['processes']} and {a['shm_mb']:.1f} MB after {a['after_s']} s" for a in left)
+            row.also = "; ".join(
+                f"{a['processes']} and {a['shm_mb']:.1f} MB after {a['after_s']} s" for a in left
+            )
         rows.append(row)
     return rows
 
 
 def killed(name: str, *, waits: tuple[int, ...]) -> list[dict[str, Any]]:
-    """Processes of the tree and megabytes new in /dev/shm, so many seconds after the trainer's SIGKILL.
+    """Processes of the tree and megabytes new in /dev/shm, so many seconds after the trainer's
+    SIGKILL.
 
-    A run has a /dev/shm of its own where the system allows that; else what others make there meanwhile counts too.
+    A run has a /dev/shm of its own where the system allows that; else what others make there
+    meanwhile counts too.
     """
     before = set() if own_shared_memory() else set(os.listdir("/dev/shm"))
     spec = {"measure": "forever", "work": to_json(PHOTOS), "peer": name, "workers": 2}
@@ -105,7 +118,13 @@ def killed(name: str, *, waits: tuple[int, ...]) -> list[dict[str, Any]]:
         at, left = time.monotonic(), []
         for wait in waits:
             time.sleep(max(0.0, at + wait - time.monotonic()))
-            left.append({"after_s": wait, "processes": len(tree_of(measurement.owner)), **_new_in(shared, before)})
+            left.append(
+                {
+                    "after_s": wait,
+                    "processes": len(tree_of(measurement.owner)),
+                    **_new_in(shared, before),
+                }
+            )
         os.close(shared)
         return left
 
@@ -113,12 +132,19 @@ def killed(name: str, *, waits: tuple[int, ...]) -> list[dict[str, Any]]:
 def _new_in(folder: int, before: set[str]) -> dict[str, float]:
     """The files in an open folder that were not there before, and what they take."""
     new = set(os.listdir(folder)) - before
-    return {"shm_files": len(new), "shm_mb": sum(os.stat(name, dir_fd=folder).st_blocks for name in new) * 512 / 1e6}
+    return {
+        "shm_files": len(new),
+        "shm_mb": sum(os.stat(name, dir_fd=folder).st_blocks for name in new) * 512 / 1e6,
+    }
 
 
 def main() -> None:
     parser = options("startup", __doc__.splitlines()[0])
-    parser.add_argument("--tensorflow", action="store_true", help="the trainer has imported and used TensorFlow before")
+    parser.add_argument(
+        "--tensorflow",
+        action="store_true",
+        help="the trainer has imported and used TensorFlow before",
+    )
     given = parsed(parser)
     if given.tensorflow and not ALL["tf.data"].installed:
         parser.error("--tensorflow needs TensorFlow")

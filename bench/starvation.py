@@ -1,8 +1,9 @@
-"""Is the starvation figure right? Producers and steps of known fixed times, in a plain loop and in a session.
+"""Is the starvation figure right? Producers and steps of known fixed times, in a plain loop and in
+a session.
 
-The exact value follows from the clock: 1 - (time in steps) / (wall time), the time in steps being measured around the
-step itself. A session's own run, with its batch ready, is part of the step and no waiting for input; what it costs is
-measured with a producer that is never late.
+The exact value follows from the clock: 1 - (time in steps) / (wall time), the time in steps being
+measured around the step itself. A session's own run, with its batch ready, is part of the step and
+no waiting for input; what it costs is measured with a producer that is never late.
 
     python bench/starvation.py
 """
@@ -18,7 +19,8 @@ import numpy as np
 
 from fastfeed import FeedRunner, Shuffle
 
-CASES = [(50, 20, 1), (50, 20, 2), (50, 40, 1), (50, 5, 4), (10, 30, 1)]  # producer ms, step ms, threads
+# producer ms, step ms, threads
+CASES = [(50, 20, 1), (50, 20, 2), (50, 40, 1), (50, 5, 4), (10, 30, 1)]
 STEPS, WARM_UP = 60, 12
 
 
@@ -31,8 +33,11 @@ def source(cost_s: float) -> Callable[[], Iterator[Any]]:
     return batches
 
 
-def measure(runner: FeedRunner, take: Callable[[], Any], *, step_s: float, run_s: float = 0.0) -> tuple[float, float]:
-    """(what fastfeed says, what the clock says) over the steps after warm-up; a run costs `run_s` of each step."""
+def measure(
+    runner: FeedRunner, take: Callable[[], Any], *, step_s: float, run_s: float = 0.0
+) -> tuple[float, float]:
+    """(what fastfeed says, what the clock says) over the steps after warm-up; a run costs `run_s`
+    of each step."""
     for _ in range(WARM_UP):
         take()
         time.sleep(step_s)
@@ -61,7 +66,10 @@ def in_session(cost_s: float, step_s: float, threads: int, *, run_s: float) -> t
     import tensorflow as tf
 
     shuffle = Shuffle(capacity=32, min_after_dequeue=8)
-    with tf.Graph().as_default(), FeedRunner(source(cost_s), threads=threads, shuffle=shuffle) as runner:
+    with (
+        tf.Graph().as_default(),
+        FeedRunner(source(cost_s), threads=threads, shuffle=shuffle) as runner,
+    ):
         (x,) = runner.get_inputs()
         with tf.compat.v1.Session() as sess:
             runner.start(sess)
@@ -70,12 +78,18 @@ def in_session(cost_s: float, step_s: float, threads: int, *, run_s: float) -> t
 
 def main() -> None:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    print(f"{'producer':>9} {'step':>6} {'threads':>8} {'loop':>8} {'said':>7} {'exact':>7} {'points':>7}")
+    print(
+        f"{'producer':>9} {'step':>6} {'threads':>8} {'loop':>8} {'said':>7} {'exact':>7} "
+        f"{'points':>7}"
+    )
     for cost_ms, step_ms, threads in CASES:
         for name, run in (("plain", plain), ("session", session)):
             said, exact = run(cost_ms / 1e3, step_ms / 1e3, threads)
             difference = f"{100 * (said - exact):+.1f}"
-            print(f"{cost_ms:>6} ms {step_ms:>3} ms {threads:>8} {name:>8} {said:7.1%} {exact:7.1%} {difference:>7}")
+            print(
+                f"{cost_ms:>6} ms {step_ms:>3} ms {threads:>8} {name:>8} {said:7.1%} {exact:7.1%} "
+                f"{difference:>7}"
+            )
 
 
 if __name__ == "__main__":

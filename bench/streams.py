@@ -1,11 +1,13 @@
-"""What order and epochs cost: the gap where an epoch ends, order beside none under stragglers, and a late resume.
+"""What order and epochs cost: the gap where an epoch ends, order beside none under stragglers, and
+a late resume.
 
     python -m bench.streams [--quick] [--output build/streams]
 
-The gap is the time between the last batch of an epoch and the first of the next one, over the median time between two
-batches: 1 is none at all. The step of the consumer sleeps; the producers sleep, too: cores are no matter. Stragglers:
-an item takes a lognormal time around 2 ms, and one in 200 takes 50 times as long. A resume is the time from
-`restore()`, of a state that stands at batch 10^6, to the first batch; beside it, that of a run that begins.
+The gap is the time between the last batch of an epoch and the first of the next one, over the
+median time between two batches: 1 is none at all. The step of the consumer sleeps; the producers
+sleep, too: cores are no matter. Stragglers: an item takes a lognormal time around 2 ms, and one in
+200 takes 50 times as long. A resume is the time from `restore()`, of a state that stands at batch
+10^6, to the first batch; beside it, that of a run that begins.
 """
 
 from __future__ import annotations
@@ -205,7 +207,10 @@ def finish(rows: list[Row]) -> list[Row]:
 def _also(row: Row) -> str:
     if not row.more:
         return ""
-    for key, text, scale in (("median_s", "ms between batches", 1e3), ("fresh_ms", "ms for a run that begins", 1.0)):
+    for key, text, scale in (
+        ("median_s", "ms between batches", 1e3),
+        ("fresh_ms", "ms for a run that begins", 1.0),
+    ):
         if key in row.more[0]:
             return f"{scale * float(np.median([m[key] for m in row.more])):.1f} {text}"
     return ""

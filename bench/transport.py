@@ -2,9 +2,10 @@
 
     python -m bench.transport [--quick] [--output build/transport]
 
-Small batches show the cost of handing over, large ones the cost of the copies. "ready": the data lie there and are
-copied out; "one pass": they are made by one pass over prepared data, by fastfeed and the bare ring where they will be
-read, by the others in a fresh array, as their interfaces want it. Each figure stands beside a memcpy of that size.
+Small batches show the cost of handing over, large ones the cost of the copies. "ready": the data
+lie there and are copied out; "one pass": they are made by one pass over prepared data, by fastfeed
+and the bare ring where they will be read, by the others in a fresh array, as their interfaces want
+it. Each figure stands beside a memcpy of that size.
 """
 
 from __future__ import annotations
@@ -19,7 +20,18 @@ from bench.rounds import Cell
 from bench.workloads import OnePass, Ready, Work, to_json
 
 PHOTOS = (64, 224, 224, 3)
-PEERS = ["fastfeed", "fastfeed, yield", "torch", "grain", "spdl", "spdl, queue", "tensorpack", "keras", "dali", "ray"]
+PEERS = [
+    "fastfeed",
+    "fastfeed, yield",
+    "torch",
+    "grain",
+    "spdl",
+    "spdl, queue",
+    "tensorpack",
+    "keras",
+    "dali",
+    "ray",
+]
 YARDSTICKS = ["mp.Queue", "bare ring"]
 MEMCPY, COLD = "one memcpy", "memcpy, 5 pairs in turn"
 CASES: list[tuple[str, Work, int]] = [
@@ -35,18 +47,30 @@ def cells_for(given: argparse.Namespace) -> list[Cell]:
     for table, work, workers in CASES:
         small = work.nbytes < 1 << 20
         scale, unit = (1.0, "batches/s") if small else (work.nbytes / 1e9, "GB/s")
-        spec = {"work": to_json(work), "workers": workers, "warm_s": given.warm_s, "seconds": given.seconds}
+        spec = {
+            "work": to_json(work),
+            "workers": workers,
+            "warm_s": given.warm_s,
+            "seconds": given.seconds,
+        }
         for name in chosen(PEERS + YARDSTICKS, given):
             row = Row(table, name, workers, unit)
             cells.append(Cell(row, {**spec, "measure": "rate", "peer": name}, scale))
         if not small:
             for name, pairs in ((MEMCPY, 1), (COLD, 5)):
-                cells.append(Cell(Row(table, name, 0, unit), {**spec, "measure": "memcpy", "pairs": pairs}, scale))
+                cells.append(
+                    Cell(
+                        Row(table, name, 0, unit),
+                        {**spec, "measure": "memcpy", "pairs": pairs},
+                        scale,
+                    )
+                )
     return cells
 
 
 def finish(rows: list[Row]) -> list[Row]:
-    """Beside each rate: the time of a small batch, or the share of what one memcpy made in the same round."""
+    """Beside each rate: the time of a small batch, or the share of what one memcpy made in the same
+    round."""
     copies = {row.table: row.values for row in rows if row.peer == MEMCPY}
     return [replace(row, also=_also(row, copies.get(row.table))) for row in rows]
 

@@ -1,7 +1,7 @@
 """Work for producers: batch number `index`, made anew or filled into arrays that lie there already.
 
-Every batch carries its number in its first and in its last element, so that a consumer sees a batch that was lost,
-given twice, or overwritten while it was read.
+Every batch carries its number in its first and in its last element, so that a consumer sees a batch
+that was lost, given twice, or overwritten while it was read.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ class Work:
     dtype: str = "uint8"
     hold_mb: int = 0
 
-    period = 0  # a number here: batches carry index % period, being the same few arrays over and over
+    # a number here: batches carry index % period, being the same few arrays over and over
+    period = 0
     labelled = False
 
     def __post_init__(self) -> None:
@@ -64,13 +65,15 @@ class Work:
 
     @cached_property
     def _held_sum(self) -> float:
-        """Reads one element of every page of the data that the source refers to: once in each process."""
+        """Reads one element of every page of the data that the source refers to: once in each
+        process."""
         return float(self.held[::512].sum()) if self.held is not None else 0.0
 
 
 @dataclass
 class Ready(Work):
-    """The data are there: a few prepared arrays, never changed, so that a library may also keep a reference."""
+    """The data are there: a few prepared arrays, never changed, so that a library may also keep a
+    reference."""
 
     @property
     def period(self) -> int:  # odd, so that each of 2, 4 or 8 workers gives all of them
@@ -78,7 +81,9 @@ class Ready(Work):
 
     @cached_property
     def _ready(self) -> list[Batch]:
-        made = [tuple(np.full_like(a, 1 + i % 250) for a in self.like()) for i in range(self.period)]
+        made = [
+            tuple(np.full_like(a, 1 + i % 250) for a in self.like()) for i in range(self.period)
+        ]
         for i, batch in enumerate(made):
             stamp(batch, i)
         return made
@@ -117,7 +122,8 @@ class Sleep(Work):
 
 @dataclass
 class Python(Work):
-    """A fixed number of rounds of Python bytecode, so that the work is the same however often it is interrupted."""
+    """A fixed number of rounds of Python bytecode, so that the work is the same however often it is
+    interrupted."""
 
     rounds: int = 100_000
 
@@ -128,7 +134,8 @@ class Python(Work):
 
 @dataclass
 class Photos(Work):
-    """JPEG files: decoded, a random part of them resized, half of them flipped. `shape` is (batch, side, side, 3)."""
+    """JPEG files: decoded, a random part of them resized, half of them flipped. `shape` is (batch,
+    side, side, 3)."""
 
     folder: str = ""
 
@@ -149,12 +156,16 @@ class Photos(Work):
         out[1][:] = picks
 
     def record(self, pick: int, rng: np.random.Generator, out: np.ndarray) -> None:
-        """One photograph into `out`: a part of 8 to 100 % of its area, 3:4 to 4:3, as in ImageNet training."""
+        """One photograph into `out`: a part of 8 to 100 % of its area, 3:4 to 4:3, as in ImageNet
+        training."""
         import cv2
 
         image = cv2.imread(self._files[pick], cv2.IMREAD_COLOR)
         height, width = image.shape[:2]
-        area, ratio = height * width * rng.uniform(0.08, 1.0), np.exp(rng.uniform(np.log(3 / 4), np.log(4 / 3)))
+        area, ratio = (
+            height * width * rng.uniform(0.08, 1.0),
+            np.exp(rng.uniform(np.log(3 / 4), np.log(4 / 3))),
+        )
         w, h = min(width, round((area * ratio) ** 0.5)), min(height, round((area / ratio) ** 0.5))
         top, left = int(rng.integers(0, height - h + 1)), int(rng.integers(0, width - w + 1))
         part = image[top : top + h, left : left + w]
@@ -194,7 +205,8 @@ def rounds_for(seconds: float) -> int:
 
 
 def stamp(out: Batch, index: int) -> None:
-    """Writes the number into the first and the last element; three bytes of it first where an element is one byte."""
+    """Writes the number into the first and the last element; three bytes of it first where an
+    element is one byte."""
     for leaf in out:
         flat = leaf.reshape(-1)
         if leaf.itemsize == 1:
@@ -205,7 +217,8 @@ def stamp(out: Batch, index: int) -> None:
 
 
 def read_stamp(batch: Any) -> int:
-    """The number of a batch, from reading both ends of every leaf; RuntimeError if they do not belong together."""
+    """The number of a batch, from reading both ends of every leaf; RuntimeError if they do not
+    belong together."""
     index = -1
     for leaf in batch:
         if leaf.itemsize == 1:
@@ -215,13 +228,16 @@ def read_stamp(batch: Any) -> int:
             number = int(leaf.item(0))
             torn = number != leaf.item(-1)
         if torn or (index >= 0 and number != index):
-            raise RuntimeError(f"torn batch: {number} at the start, {leaf.item(-1)} at the end, {index} before")
+            raise RuntimeError(
+                f"torn batch: {number} at the start, {leaf.item(-1)} at the end, {index} before"
+            )
         index = number
     return index
 
 
 def check_order(seen: list[int], workers: int, *, ordered: bool, period: int) -> None:
-    """RuntimeError where batches were lost or came twice; `seen` are the numbers from the very first batch on."""
+    """RuntimeError where batches were lost or came twice; `seen` are the numbers from the very
+    first batch on."""
     if ordered:
         wrong = [i for i, n in enumerate(seen) if n != (i % period if period else i)]
     elif period:  # each worker goes through all numbers in turn, so none can come much more often than another
@@ -232,4 +248,7 @@ def check_order(seen: list[int], workers: int, *, ordered: bool, period: int) ->
         right = [list(range(w, w + workers * len(own), workers)) for w, own in enumerate(shares)]
         wrong = [w for w in range(workers) if shares[w] != right[w] or not shares[w]]
     if wrong:
-        raise RuntimeError(f"batches lost or repeated: {len(wrong)} mistakes among {len(seen)}, the first: {wrong[0]}")
+        raise RuntimeError(
+            f"batches lost or repeated: {len(wrong)} mistakes among {len(seen)}, the first: "
+            f"{wrong[0]}"
+        )

@@ -1,4 +1,5 @@
-"""A training loop of one's own, with tf.GradientTape, over a tf.data.Dataset that worker processes fill.
+"""A training loop of one's own, with tf.GradientTape, over a tf.data.Dataset that worker processes
+fill.
 
 python examples/custom_loop.py
 """
@@ -42,7 +43,10 @@ def main() -> None:
         dataset = runner.dataset()
         for epoch in range(5):  # each pass is the next epoch, made by the same workers
             losses = [float(step(*batch)) for batch in dataset]
-            print(f"epoch {epoch}: loss {np.mean(losses):.3f}, waiting for input {runner.snapshot().starvation:.0%}")
+            print(
+                f"epoch {epoch}: loss {np.mean(losses):.3f}, waiting for input "
+                f"{runner.snapshot().starvation:.0%}"
+            )
 
 
 if __name__ == "__main__":

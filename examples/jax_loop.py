@@ -2,8 +2,8 @@
 
     python examples/jax_loop.py
 
-`runner.jax()` puts the next batch on the device while the step works on this one. The labels are int32 from the
-beginning: JAX would cast int64 to that.
+`runner.jax()` puts the next batch on the device while the step works on this one. The labels are
+int32 from the beginning: JAX would cast int64 to that.
 """
 
 import jax
@@ -27,7 +27,9 @@ class Digits:
         digit = index % 10
         image = rng.normal(0, 0.2, (8, 8)).astype(np.float32)
         y, x = rng.integers(0, (4, 6))
-        image[y : y + 5, x : x + 3] += [[int(row) >> bit & 1 for bit in (2, 1, 0)] for row in FONT[digit]]
+        image[y : y + 5, x : x + 3] += [
+            [int(row) >> bit & 1 for bit in (2, 1, 0)] for row in FONT[digit]
+        ]
         return image.reshape(64), np.int32(digit)
 
 
@@ -46,7 +48,10 @@ def train(layers, images, digits):
 def main():
     rng = np.random.default_rng(0)
     sizes = ((64, 128), (128, 10))
-    layers = [{"w": rng.normal(0, 0.1, size).astype(np.float32), "b": np.zeros(size[1], np.float32)} for size in sizes]
+    layers = [
+        {"w": rng.normal(0, 0.1, size).astype(np.float32), "b": np.zeros(size[1], np.float32)}
+        for size in sizes
+    ]
     with FeedRunner(Digits(), batch_size=100, shuffle=True, seed=0, processes=2) as runner:
         batches = runner.jax()
         for epoch in range(2):

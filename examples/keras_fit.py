@@ -1,9 +1,11 @@
-"""Train a small CNN with `fit` of Keras 3, fed by worker processes that draw its digits, and see how well it was fed.
+"""Train a small CNN with `fit` of Keras 3, fed by worker processes that draw its digits, and see
+how well it was fed.
 
     python examples/keras_fit.py                              # two workers draw as fast as they can
     python examples/keras_fit.py --work-ms 2 --processes 1    # 2 ms of waiting a digit: the model starves
 
-On TensorFlow `dataset()` shares the workers' memory; `KERAS_BACKEND=torch` or `jax` takes `keras()`.
+On TensorFlow `dataset()` shares the workers' memory; `KERAS_BACKEND=torch` or `jax` takes
+`keras()`.
 """
 
 import argparse
@@ -16,15 +18,26 @@ from fastfeed import FeedRunner
 from fastfeed.keras import FeedCallback
 
 TRAIN, TEST, SIDE = 3200, 500, 12
-# The seven strokes of a pocket calculator, as slices of a 9 x 5 field, and which of them make each digit.
-STROKES = [np.s_[0, :], np.s_[:5, 4], np.s_[4:, 4], np.s_[8, :], np.s_[4:, 0], np.s_[:5, 0], np.s_[4, :]]
+# The seven strokes of a pocket calculator, as slices of a 9 x 5 field, and which of them make each
+# digit.
+STROKES = [
+    np.s_[0, :],
+    np.s_[:5, 4],
+    np.s_[4:, 4],
+    np.s_[8, :],
+    np.s_[4:, 0],
+    np.s_[:5, 0],
+    np.s_[4, :],
+]
 DIGITS = ["012345", "12", "01346", "01236", "1256", "02356", "023456", "012", "0123456", "012356"]
 
 
 def main():
     args = options()
     draw = drawing(args.work_ms / 1000)
-    runner = FeedRunner(range(TRAIN), transform=draw, batch_size=32, shuffle=True, processes=args.processes)
+    runner = FeedRunner(
+        range(TRAIN), transform=draw, batch_size=32, shuffle=True, processes=args.processes
+    )
     with runner, runner.also(range(TRAIN, TRAIN + TEST), transform=draw, batch_size=100) as valid:
         tensorflow = keras.backend.backend() == "tensorflow"
         history = (
@@ -48,7 +61,8 @@ def main():
 
 
 def drawing(work_s):
-    """A function that the workers are sent: they need nothing of this file, and so not Keras either."""
+    """A function that the workers are sent: they need nothing of this file, and so not Keras
+    either."""
 
     def draw(number):
         """Digit `number`: the image (SIDE, SIDE, 1) float32, and what it shows."""
@@ -56,7 +70,9 @@ def drawing(work_s):
         label, image = number % 10, rng.normal(0, 0.2, (SIDE, SIDE, 1)).astype(np.float32)
         row, column = rng.integers(0, SIDE - 9), rng.integers(0, SIDE - 5)
         for stroke in DIGITS[label]:
-            image[row : row + 9, column : column + 5, 0][STROKES[int(stroke)]] += rng.uniform(0.7, 1.0)
+            image[row : row + 9, column : column + 5, 0][STROKES[int(stroke)]] += rng.uniform(
+                0.7, 1.0
+            )
         time.sleep(work_s)  # pretend preprocessing
         return image, np.int32(label)
 
@@ -79,9 +95,13 @@ def network():
 
 
 def options():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--processes", type=int, default=2, help="worker processes (2)")
-    parser.add_argument("--work-ms", type=float, default=0.0, help="pretend preprocessing of each digit, in ms (0)")
+    parser.add_argument(
+        "--work-ms", type=float, default=0.0, help="pretend preprocessing of each digit, in ms (0)"
+    )
     parser.add_argument("--epochs", type=int, default=3, help="passes over the training set (3)")
     return parser.parse_args()
 

@@ -1,9 +1,11 @@
-"""Train a small CNN on handwritten digits with Keras, fed by producer threads: batches are plain numpy arrays.
+"""Train a small CNN on handwritten digits with Keras, fed by producer threads: batches are plain
+numpy arrays.
 
     python examples/mnist_keras.py --sleep 0.05 --threads 1     # 50 ms of work for each batch: the model starves
     python examples/mnist_keras.py --sleep 0.05 --threads 16    # the same work, side by side
 
-Every epoch is each record exactly once: the producers share them out, and the runner keeps the epochs apart.
+Every epoch is each record exactly once: the producers share them out, and the runner keeps the
+epochs apart.
 """
 
 import argparse
@@ -41,13 +43,14 @@ def main():
             _, accuracy = model.evaluate(data.x_test, data.y_test, batch_size=1000, verbose=0)
             record(writer, steps.stop, test_accuracy=accuracy, starvation=fed.starvation)
             print(
-                f"epoch {epoch}: test accuracy {accuracy:.4f}, {fed.batches_per_second:.0f} steps/s, "
-                f"waited for input {fed.starvation:.1%} of the time"
+                f"epoch {epoch}: test accuracy {accuracy:.4f}, {fed.batches_per_second:.0f} "
+                f"steps/s, waited for input {fed.starvation:.1%} of the time"
             )
 
 
 def batches(data, args, worker):
-    """One epoch of this producer's share, in a new order: (images, labels) of up to `--batch-size` records."""
+    """One epoch of this producer's share, in a new order: (images, labels) of up to `--batch-size`
+    records."""
     share = worker.rng.permutation(np.arange(worker.index, len(data.x_train), worker.count))
     for start in range(0, len(share), args.batch_size):
         chosen = share[start : start + args.batch_size]
@@ -82,14 +85,20 @@ def record(writer, step, **values):
 
 
 def options():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--threads", type=int, default=4, help="producer threads (4)")
-    parser.add_argument("--sleep", type=float, default=0.0, help="seconds of pretend preprocessing per batch (0)")
+    parser.add_argument(
+        "--sleep", type=float, default=0.0, help="seconds of pretend preprocessing per batch (0)"
+    )
     parser.add_argument("--epochs", type=int, default=10, help="passes over the training set (10)")
     parser.add_argument("--batch-size", type=int, default=32, help="records of one step (32)")
     parser.add_argument("--data", help="mnist.npz or its folder (the digits that this machine has)")
     parser.add_argument("--logdir", help="folder for TensorBoard (no summaries)")
-    parser.add_argument("--steps", type=int, default=sys.maxsize, help="stop after so many steps (all)")
+    parser.add_argument(
+        "--steps", type=int, default=sys.maxsize, help="stop after so many steps (all)"
+    )
     return parser.parse_args()
 
 

@@ -3,8 +3,9 @@
     python examples/mnist_session.py --sleep 0.05 --threads 1     # 50 ms of work for each batch: the session starves
     python examples/mnist_session.py --sleep 0.05 --threads 16    # the same work, side by side
 
-The producers deliver every record exactly once per epoch, and an epoch is as many steps as its records fill. The queue
-shuffles across the border: of its up to 2000 records, the last of one epoch are trained on early in the next one.
+The producers deliver every record exactly once per epoch, and an epoch is as many steps as its
+records fill. The queue shuffles across the border: of its up to 2000 records, the last of one epoch
+are trained on early in the next one.
 """
 
 import argparse
@@ -35,9 +36,15 @@ def main():
     )
     with tf.Graph().as_default(), runner:
         step = train_step(*runner.get_inputs())
-        images, labels = tf1.placeholder(tf.uint8, (None, 28, 28)), tf1.placeholder(tf.int64, (None,))
-        test = evaluation(images, labels)  # the same weights, in a graph of its own that is fed by hand
-        writer = tf1.summary.FileWriter(args.logdir, tf1.get_default_graph()) if args.logdir else None
+        images, labels = (
+            tf1.placeholder(tf.uint8, (None, 28, 28)),
+            tf1.placeholder(tf.int64, (None,)),
+        )
+        # the same weights, in a graph of its own that is fed by hand
+        test = evaluation(images, labels)
+        writer = (
+            tf1.summary.FileWriter(args.logdir, tf1.get_default_graph()) if args.logdir else None
+        )
         with tf1.Session() as sess:
             sess.run(tf1.global_variables_initializer())
             runner.start(sess)
@@ -48,13 +55,14 @@ def main():
                 accuracy = measure(sess, test.correct, {images: data.x_test, labels: data.y_test})
                 record(writer, steps.stop, test_accuracy=accuracy, starvation=fed.starvation)
                 print(
-                    f"epoch {epoch}: test accuracy {accuracy:.4f}, {fed.batches_per_second:.0f} steps/s, "
-                    f"waited for input {fed.starvation:.1%} of the time"
+                    f"epoch {epoch}: test accuracy {accuracy:.4f}, {fed.batches_per_second:.0f} "
+                    f"steps/s, waited for input {fed.starvation:.1%} of the time"
                 )
 
 
 def batches(data, args, worker):
-    """One epoch of this producer's share, in a new order: (images, labels) of up to `--batch-size` records."""
+    """One epoch of this producer's share, in a new order: (images, labels) of up to `--batch-size`
+    records."""
     share = worker.rng.permutation(np.arange(worker.index, len(data.x_train), worker.count))
     for start in range(0, len(share), args.batch_size):
         chosen = share[start : start + args.batch_size]
@@ -63,7 +71,8 @@ def batches(data, args, worker):
 
 
 def steps_of_epochs(records, args):
-    """The step numbers of each epoch, as ranges; together they take all records `--epochs` times, in whole batches."""
+    """The step numbers of each epoch, as ranges; together they take all records `--epochs` times,
+    in whole batches."""
     ends = [min(epoch * records // args.batch_size, args.steps) for epoch in range(args.epochs + 1)]
     return [range(start, end) for start, end in pairwise(ends) if start < end]
 
@@ -81,7 +90,10 @@ def train(sess, step, bar, writer):
 def measure(sess, correct, feed, size=1000):
     """The share of all records in `feed` that are classified right."""
     records = len(next(iter(feed.values())))
-    pieces = ({key: array[start : start + size] for key, array in feed.items()} for start in range(0, records, size))
+    pieces = (
+        {key: array[start : start + size] for key, array in feed.items()}
+        for start in range(0, records, size)
+    )
     return sum(sess.run(correct, piece) for piece in pieces) / records
 
 
@@ -93,14 +105,20 @@ def record(writer, step, **values):
 
 
 def options():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--threads", type=int, default=4, help="producer threads (4)")
-    parser.add_argument("--sleep", type=float, default=0.0, help="seconds of pretend preprocessing per batch (0)")
+    parser.add_argument(
+        "--sleep", type=float, default=0.0, help="seconds of pretend preprocessing per batch (0)"
+    )
     parser.add_argument("--epochs", type=int, default=10, help="passes over the training set (10)")
     parser.add_argument("--batch-size", type=int, default=32, help="records of one step (32)")
     parser.add_argument("--data", help="mnist.npz or its folder (the digits that this machine has)")
     parser.add_argument("--logdir", help="folder for TensorBoard (no summaries)")
-    parser.add_argument("--steps", type=int, default=sys.maxsize, help="stop after so many steps (all)")
+    parser.add_argument(
+        "--steps", type=int, default=sys.maxsize, help="stop after so many steps (all)"
+    )
     return parser.parse_args()
 
 

@@ -1,8 +1,10 @@
-"""A sink of your own: batches for a framework that fastfeed does not know, and the battery that says whether it works.
+"""A sink of your own: batches for a framework that fastfeed does not know, and the battery that
+says whether it works.
 
     python examples/own_sink.py
 
-The framework here is a device with memory of its own, into which a thread copies two batches ahead of the training.
+The framework here is a device with memory of its own, into which a thread copies two batches ahead
+of the training.
 """
 
 import mmap

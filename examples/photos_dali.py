@@ -1,10 +1,12 @@
-"""One list of image operations, by OpenCV in the producers or by DALI on the CPU or the GPU: measured, not rewritten.
+"""One list of image operations, by OpenCV in the producers or by DALI on the CPU or the GPU:
+measured, not rewritten.
 
     python examples/photos_dali.py
     python examples/photos_dali.py --photos my/photos --on producers dali-cpu dali-gpu
     python examples/photos_dali.py --on auto                # tries what there is and says what it took
 
-Without --photos a few hundred pictures are drawn. The training is an accelerator that takes 20 ms a step.
+Without --photos a few hundred pictures are drawn. The training is an accelerator that takes 20 ms a
+step.
 """
 
 import argparse
@@ -42,7 +44,9 @@ class Photos:
     @staticmethod
     def drawn(index):
         rng = np.random.default_rng(index)
-        picture = cv2.resize(rng.integers(0, 255, (6, 8, 3), np.uint8), (400, 300), interpolation=cv2.INTER_CUBIC)
+        picture = cv2.resize(
+            rng.integers(0, 255, (6, 8, 3), np.uint8), (400, 300), interpolation=cv2.INTER_CUBIC
+        )
         return cv2.imencode(".jpg", picture)[1].tobytes()
 
     def __len__(self):
@@ -57,7 +61,9 @@ def train(images, labels):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--photos", help="a folder of .jpg files (default: drawn pictures)")
     parser.add_argument("--on", nargs="+", default=["producers", "dali-cpu"], help="who augments")
     parser.add_argument("--threads", type=int, default=2, help="producer threads (2)")
@@ -74,7 +80,11 @@ def main():
                 train(images, labels)
             now = runner.snapshot()
             rate = now.consumed.records / now.elapsed_s
-            print(f"{on}: {images.shape} {images.dtype}, labels {labels.shape}, {rate:.0f} images/s, ", end="")
+            print(
+                f"{on}: {images.shape} {images.dtype}, labels {labels.shape}, {rate:.0f} "
+                "images/s, ",
+                end="",
+            )
             print(f"waited for input {now.starvation:.1%} of the time")
 
 

@@ -1,9 +1,11 @@
-"""A training that is killed in the middle of an epoch goes on with the very batch that would have come next.
+"""A training that is killed in the middle of an epoch goes on with the very batch that would have
+come next.
 
     python examples/resume.py --crash 37                  # dies at step 37, starts again, and compares the two streams
     python examples/resume.py --crash 37 --processes 2    # with other producers after the crash than before it
 
-The model is one number, saved in a file together with the state of the stream, so that neither is ahead of the other.
+The model is one number, saved in a file together with the state of the stream, so that neither is
+ahead of the other.
 """
 
 import argparse
@@ -38,10 +40,15 @@ class Crash(Exception):
 
 
 def train(path, crash=None, **producers):
-    """The batches that the training had until its last step, and the model; begins where the file says."""
-    saved = json.loads(path.read_text()) if path.exists() else {"step": 0, "model": 0.0, "feed": None}
+    """The batches that the training had until its last step, and the model; begins where the file
+    says."""
+    saved = (
+        json.loads(path.read_text()) if path.exists() else {"step": 0, "model": 0.0, "feed": None}
+    )
     step, model, seen = saved["step"], saved["model"], []
-    with FeedRunner(range(RECORDS), transform=augmented, batch_size=BATCH, shuffle=True, seed=7, **producers) as runner:
+    with FeedRunner(
+        range(RECORDS), transform=augmented, batch_size=BATCH, shuffle=True, seed=7, **producers
+    ) as runner:
         if saved["feed"] is not None:
             runner.restore(saved["feed"])
         for epoch in runner.epochs():
@@ -70,10 +77,25 @@ def save(path, **values):
 
 
 def options():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--crash", type=int, default=37, metavar="STEP", help=f"die before this step, 0 to {STEPS - 1}")
-    parser.add_argument("--threads", type=int, default=3, help="producer threads after the crash (3; before it 2)")
-    parser.add_argument("--processes", type=int, default=0, help="worker processes after the crash (0: threads alone)")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--crash",
+        type=int,
+        default=37,
+        metavar="STEP",
+        help=f"die before this step, 0 to {STEPS - 1}",
+    )
+    parser.add_argument(
+        "--threads", type=int, default=3, help="producer threads after the crash (3; before it 2)"
+    )
+    parser.add_argument(
+        "--processes",
+        type=int,
+        default=0,
+        help="worker processes after the crash (0: threads alone)",
+    )
     args = parser.parse_args()
     if not 0 <= args.crash < STEPS:
         parser.error(f"--crash {args.crash}: needed a step from 0 to {STEPS - 1}")

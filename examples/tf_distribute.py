@@ -1,4 +1,5 @@
-"""Data-parallel training: MirroredStrategy on two logical CPUs, each of which gets half of every batch.
+"""Data-parallel training: MirroredStrategy on two logical CPUs, each of which gets half of every
+batch.
 
 python examples/tf_distribute.py
 """
@@ -50,7 +51,9 @@ def main() -> None:
         return strategy.reduce(tf.distribute.ReduceOp.MEAN, losses, axis=None)
 
     # last_batch="drop": every batch can be halved. Several machines: shard=(rank, world) as well.
-    with FeedRunner(Points(), batch_size=128, last_batch="drop", shuffle=True, seed=1, threads=2) as runner:
+    with FeedRunner(
+        Points(), batch_size=128, last_batch="drop", shuffle=True, seed=1, threads=2
+    ) as runner:
         batches = strategy.experimental_distribute_dataset(runner.dataset())
         for epoch in range(5):
             losses = [float(step(batch)) for batch in batches]

@@ -28,16 +28,21 @@ class Digits:
         digit = index % 10
         image = rng.normal(0, 0.2, (8, 8)).astype(np.float32)
         y, x = rng.integers(0, (4, 6))
-        image[y : y + 5, x : x + 3] += [[int(row) >> bit & 1 for bit in (2, 1, 0)] for row in FONT[digit]]
+        image[y : y + 5, x : x + 3] += [
+            [int(row) >> bit & 1 for bit in (2, 1, 0)] for row in FONT[digit]
+        ]
         return image.reshape(64), np.int64(digit)
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--device", default="cpu", help="where to train (cpu)")
     args = parser.parse_args()
     torch.manual_seed(0)
-    torch.set_num_threads(1)  # so small a model gains nothing from more, and the workers want cores, too
+    # so small a model gains nothing from more, and the workers want cores, too
+    torch.set_num_threads(1)
     layers = torch.nn.Linear(64, 128), torch.nn.ReLU(), torch.nn.Linear(128, 10)
     model = torch.nn.Sequential(*layers).to(args.device)
     optimizer = torch.optim.Adam(model.parameters(), 3e-3)

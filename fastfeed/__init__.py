@@ -1,7 +1,7 @@
 """fastfeed: any Python iterator, made by parallel producers, fed into any training loop.
 
-Importing this package imports no framework. What it offers is imported when it is asked for: a worker process, which
-needs little of it, starts in little more than half of the time.
+Importing this package imports no framework. What it offers is imported when it is asked for: a
+worker process, which needs little of it, starts in little more than half of the time.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from fastfeed.errors import (
 )
 
 if TYPE_CHECKING:
+    from fastfeed.core.stats import Snapshot
+    from fastfeed.core.worker import Worker
     from fastfeed.options import FeedOptions, Shuffle
-    from fastfeed.runner import FeedRunner
-    from fastfeed.stats import Snapshot
-    from fastfeed.watching import watch
-    from fastfeed.worker import Worker
+    from fastfeed.runner.runner import FeedRunner
+    from fastfeed.steps.watch import watch
 
 __all__ = [
     "FeedError",
@@ -49,11 +49,11 @@ __version__ = "0.1.0"
 
 _ROOMS = {
     "FeedOptions": "options",
-    "FeedRunner": "runner",
+    "FeedRunner": "runner.runner",
     "Shuffle": "options",
-    "Snapshot": "stats",
-    "Worker": "worker",
-    "watch": "watching",
+    "Snapshot": "core.stats",
+    "Worker": "core.worker",
+    "watch": "steps.watch",
 }
 
 

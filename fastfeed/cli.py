@@ -66,10 +66,29 @@ def main() -> None:
     show_default=True,
     help="Who augments: some of producers, dali-cpu, dali-gpu.",
 )
-@click.option("--batch-size", default=32, show_default=True, type=click.IntRange(1), help="Records per batch.")
-@click.option("--seconds", default=3.0, show_default=True, type=click.FloatRange(0.1), help="Length of one run.")
-@click.option("--steps", default=None, type=click.IntRange(1), help="Length of one run in steps, instead of seconds.")
-@click.option("--repeats", default=3, show_default=True, type=click.IntRange(1), help="Runs of every setting, in turn.")
+@click.option(
+    "--batch-size", default=32, show_default=True, type=click.IntRange(1), help="Records per batch."
+)
+@click.option(
+    "--seconds",
+    default=3.0,
+    show_default=True,
+    type=click.FloatRange(0.1),
+    help="Length of one run.",
+)
+@click.option(
+    "--steps",
+    default=None,
+    type=click.IntRange(1),
+    help="Length of one run in steps, instead of seconds.",
+)
+@click.option(
+    "--repeats",
+    default=3,
+    show_default=True,
+    type=click.IntRange(1),
+    help="Runs of every setting, in turn.",
+)
 @click.option(
     "--baseline",
     is_flag=True,
@@ -77,7 +96,10 @@ def main() -> None:
 )
 @click.option("--data", default=None, help="MNIST: the file mnist.npz or its folder.")
 @click.option(
-    "--output", default=None, type=click.Path(file_okay=False, path_type=Path), help="Folder for JSON and pictures."
+    "--output",
+    default=None,
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Folder for JSON and pictures.",
 )
 @click.option(
     "--assert-au",
@@ -86,8 +108,10 @@ def main() -> None:
     help="Exit with 1 unless the best setting asked for keeps the step busy for so many per cent of the time.",
 )
 def bench(**options: Any) -> None:
-    """Measure how long a training step starves for input, against the number of producer threads and processes."""
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # before TensorFlow is loaded: its start is not our report
+    """Measure how long a training step starves for input, against the number of producer threads
+    and processes."""
+    # before TensorFlow is loaded: its start is not our report
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     augmented = options.pop("augment")
     executors = options.pop("augment_on")
     with _failures():
@@ -98,10 +122,10 @@ def bench(**options: Any) -> None:
 
 
 def _bench(*, output: Path | None, assert_au: float | None, **options: Any) -> None:
-    from fastfeed.benchmark.advice import advise
-    from fastfeed.benchmark.gate import check_au, check_step
+    from fastfeed.benchmark.build_gate import check_au, check_step
     from fastfeed.benchmark.plot import write_plots
     from fastfeed.benchmark.report import tables_of, write_json
+    from fastfeed.benchmark.summary import advise
 
     if assert_au is not None:
         check_step(options["consumer"])
@@ -114,7 +138,10 @@ def _bench(*, output: Path | None, assert_au: float | None, **options: Any) -> N
         console.print(table)
         console.print()
     if output is not None:
-        written = [write_json(sweep, output), *_plots(sweep, output, console=console, write=write_plots)]
+        written = [
+            write_json(sweep, output),
+            *_plots(sweep, output, console=console, write=write_plots),
+        ]
         console.print("written: " + ", ".join(str(path) for path in written), soft_wrap=True)
     console.print(advise(sweep), style="bold", soft_wrap=True, highlight=False)
     if assert_au is not None:
@@ -129,21 +156,34 @@ def _sweep(options: dict[str, Any], console: Console) -> Any:
     from fastfeed.benchmark.workloads import workload_from
 
     plan = _plan(options)  # what loads a framework comes last: mistakes are told at once
-    workload = workload_from(options["workload"], batch_size=options["batch_size"], data=options["data"])
+    workload = workload_from(
+        options["workload"], batch_size=options["batch_size"], data=options["data"]
+    )
     consumer = consumer_from(options["consumer"])
     with _progress(console) as report:
         return run_sweep(workload, consumer, plan=plan, progress=report)
 
 
-def _bench_augment(text: str, executors: str, *, output: Path | None, assert_au: float | None, **options: Any) -> None:
+def _bench_augment(
+    text: str, executors: str, *, output: Path | None, assert_au: float | None, **options: Any
+) -> None:
     from fastfeed.benchmark.augments import compare_executors, executors_from, spec_from
     from fastfeed.benchmark.augments_report import advise, table_of, write_json, write_plots
     from fastfeed.benchmark.consumers import consumer_from
 
-    for name, given in (("--assert-au", assert_au is not None), ("--baseline", options["baseline"])):
+    for name, given in (
+        ("--assert-au", assert_au is not None),
+        ("--baseline", options["baseline"]),
+    ):
         if given:
-            raise OptionError(f"{name} goes with one way of making batches: leave it out with --augment")
-    chosen = {"spec": spec_from(text), "executors": executors_from(executors), "plan": _plan(options)}
+            raise OptionError(
+                f"{name} goes with one way of making batches: leave it out with --augment"
+            )
+    chosen = {
+        "spec": spec_from(text),
+        "executors": executors_from(executors),
+        "plan": _plan(options),
+    }
     console = Console()
     with _progress(Console(stderr=True)) as report:
         consumer = consumer_from(options["consumer"])
@@ -152,24 +192,32 @@ def _bench_augment(text: str, executors: str, *, output: Path | None, assert_au:
     console.print()
     if output is not None:
         output.mkdir(parents=True, exist_ok=True)
-        written = [write_json(found, output), *_plots(found, output, console=console, write=write_plots)]
+        written = [
+            write_json(found, output),
+            *_plots(found, output, console=console, write=write_plots),
+        ]
         console.print("written: " + ", ".join(str(path) for path in written), soft_wrap=True)
     console.print(advise(found), style="bold", soft_wrap=True, highlight=False)
 
 
 def _plan(options: dict[str, Any]) -> Any:
-    from fastfeed.benchmark.sweep import Plan, parse_counts
+    from fastfeed.benchmark.sweep import SweepPlan, parse_counts
 
     threads = parse_counts(options["threads"], "--threads", least=1, such_as="1,4,8")
     processes = parse_counts(options["processes"], "--processes", least=0, such_as="0,1,2")
     rest = {name: options[name] for name in ("seconds", "steps", "repeats", "baseline")}
-    return Plan(threads, options["batch_size"], processes=processes, **rest)
+    return SweepPlan(threads, options["batch_size"], processes=processes, **rest)
 
 
 @contextmanager
 def _progress(console: Console) -> Any:
     """A bar, moved by calls with a text and the share that is done."""
-    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TaskProgressColumn(),
+        TimeElapsedColumn(),
+    )
     with Progress(*columns, console=console, transient=True) as bar:
         yield _reporter(bar, bar.add_task("starting", total=1.0))
 
@@ -177,7 +225,9 @@ def _progress(console: Console) -> Any:
 @main.command()
 @click.argument("before", type=PATH)
 @click.argument("after", type=PATH)
-@click.option("--fail-if-slower", is_flag=True, help="Exit with 1 if the whole or any setting is slower.")
+@click.option(
+    "--fail-if-slower", is_flag=True, help="Exit with 1 if the whole or any setting is slower."
+)
 def compare(before: Path, after: Path, *, fail_if_slower: bool) -> None:
     """Say whether AFTER is faster than BEFORE: results of `bench --output` or of `diagnose --json`."""
     from fastfeed.benchmark.compare import compare as compared
@@ -202,7 +252,9 @@ def _reporter(bar: Progress, task: Any) -> Callable[[str, float], None]:
     return report
 
 
-def _plots(found: Any, output: Path, *, console: Console, write: Callable[[Any, Path], list[Path]]) -> list[Path]:
+def _plots(
+    found: Any, output: Path, *, console: Console, write: Callable[[Any, Path], list[Path]]
+) -> list[Path]:
     try:
         return write(found, output)
     except MissingExtra as error:
@@ -211,34 +263,69 @@ def _plots(found: Any, output: Path, *, console: Console, write: Callable[[Any, 
 
 
 @main.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
-@click.option("--seconds", default=20.0, show_default=True, type=click.FloatRange(1), help="From first step to report.")
-@click.option("--warmup", default=2.0, show_default=True, type=click.FloatRange(0), help="Of these, seconds left out.")
+@click.option(
+    "--seconds",
+    default=20.0,
+    show_default=True,
+    type=click.FloatRange(1),
+    help="From first step to report.",
+)
+@click.option(
+    "--warmup",
+    default=2.0,
+    show_default=True,
+    type=click.FloatRange(0),
+    help="Of these, seconds left out.",
+)
 @click.option("--json", default=None, type=PATH, help="Write the diagnosis as JSON.")
-@click.option("--html", default=None, type=PATH, help="Write a page with the time line and where producers spend time.")
+@click.option(
+    "--html",
+    default=None,
+    type=PATH,
+    help="Write a page with the time line and where producers spend time.",
+)
 @click.option("--trace", default=None, type=PATH, help="Write a trace for ui.perfetto.dev.")
-@click.option("--no-experiments", is_flag=True, help="Take no batches ahead to measure steps that do not wait.")
-@click.option("--stop", is_flag=True, help="End the script when the diagnosis is made, instead of letting it go on.")
+@click.option(
+    "--no-experiments",
+    is_flag=True,
+    help="Take no batches ahead to measure steps that do not wait.",
+)
+@click.option(
+    "--stop",
+    is_flag=True,
+    help="End the script when the diagnosis is made, instead of letting it go on.",
+)
 @click.argument("script", nargs=-1, required=True, type=click.UNPROCESSED)
 def diagnose(script: tuple[str, ...], **options: Any) -> None:
-    """Run a training SCRIPT with its arguments, unchanged, and say why it is slow and what would change it.
+    """Run a training SCRIPT with its arguments, unchanged, and say why it is slow and what would
+    change it.
 
-    Put -- before the script: fastfeed diagnose --seconds 20 -- train.py --epochs 3. As with python, -m MODULE runs a
-    module. The script's output and exit code are its own; the report goes to stderr.
+    Put -- before the script: fastfeed diagnose --seconds 20 -- train.py --epochs 3. As with python,
+    -m MODULE runs a module. The script's output and exit code are its own; the report goes to
+    stderr.
     """
     with _failures():
         sys.exit(_diagnose(script, **options))
 
 
 def _diagnose(
-    script: tuple[str, ...], *, seconds: float, warmup: float, no_experiments: bool, stop: bool, **files: Path | None
+    script: tuple[str, ...],
+    *,
+    seconds: float,
+    warmup: float,
+    no_experiments: bool,
+    stop: bool,
+    **files: Path | None,
 ) -> int:
-    from fastfeed.diagnose.launch import run
-    from fastfeed.diagnose.life import Plan
-    from fastfeed.diagnose.observe import Watcher
     from fastfeed.diagnose.report.terminal import render
+    from fastfeed.diagnose.run.launch import run
+    from fastfeed.diagnose.run.lifecycle import WatchPlan
+    from fastfeed.diagnose.run.observe import DiagnosisObserver
 
     if warmup >= seconds:
-        raise OptionError(f"--warmup is part of --seconds: needed less than {seconds:g}, there is {warmup:g}")
+        raise OptionError(
+            f"--warmup is part of --seconds: needed less than {seconds:g}, there is {warmup:g}"
+        )
 
     def say(diagnosis: Any, written: list[Path]) -> None:
         console = Console(stderr=True)
@@ -246,16 +333,21 @@ def _diagnose(
         if written:
             console.print("written: " + ", ".join(map(str, written)), soft_wrap=True)
 
-    plan = Plan(seconds, warmup, experiments=not no_experiments, stop=stop)
-    return run(list(script), plan=plan, observer=Watcher(say, **files))
+    plan = WatchPlan(seconds, warmup, experiments=not no_experiments, stop=stop)
+    return run(list(script), plan=plan, observer=DiagnosisObserver(say, **files))
 
 
 @main.command()
 @click.argument("pid", required=False, type=click.IntRange(1))
-@click.option("--once", is_flag=True, help="Print one frame and end; so does an output that is no terminal.")
-@click.option("--json", "as_json", is_flag=True, help="Print the figures as one line of JSON and end.")
+@click.option(
+    "--once", is_flag=True, help="Print one frame and end; so does an output that is no terminal."
+)
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print the figures as one line of JSON and end."
+)
 def top(pid: int | None, *, once: bool, as_json: bool) -> None:
-    """Show a running job: its FeedRunners, or the threads of any other Python process (through py-spy)."""
+    """Show a running job: its FeedRunners, or the threads of any other Python process (through
+    py-spy)."""
     with _failures():
         from fastfeed.live.top import view
 
@@ -265,7 +357,8 @@ def top(pid: int | None, *, once: bool, as_json: bool) -> None:
 @main.command()
 @click.argument("file", required=False, type=click.Path(path_type=Path))
 def postmortem(file: Path | None) -> None:
-    """Tell the last minute of a job that has died, from its black box; without FILE, from the newest one."""
+    """Tell the last minute of a job that has died, from its black box; without FILE, from the
+    newest one."""
     with _failures():
         from fastfeed.live.postmortem import read, render
 

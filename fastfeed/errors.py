@@ -13,7 +13,8 @@
     └── MissingExtra    (ImportError)   an optional package is not installed; the text is the pip line
     FeedWarning         (UserWarning)   it works, but not as well as you probably expect
 
-The end of a finite source is no error: iteration stops, and a session raises tf.errors.OutOfRangeError.
+The end of a finite source is no error: iteration stops, and a session raises
+tf.errors.OutOfRangeError.
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ class SpecError(FeedError, ValueError):
 
 
 class BadImage(FeedError, ValueError):
-    """The bytes of one image cannot become pixels, for the `reason` given; on_error="skip" leaves its record out."""
+    """The bytes of one image cannot become pixels, for the `reason` given; on_error="skip" leaves
+    its record out."""
 
     def __init__(self, reason: str, *, leaf: str = "") -> None:
         super().__init__(f"{leaf}: {reason}" if leaf else reason)
@@ -64,23 +66,34 @@ class ProducerError(FeedError):
 
 
 class ProducerFailed(ProducerError):
-    """A producer raised: `__cause__` is the original exception, whose traceback is part of the text.
+    """A producer raised: `__cause__` is the original exception, whose traceback is part of the
+    text.
 
-    `trace` is that traceback where the exception comes from another process, which tracebacks cannot leave.
+    `trace` is that traceback where the exception comes from another process, which tracebacks
+    cannot leave.
     """
 
     def __init__(
-        self, place: str, cause: BaseException, *, ticket: int | None = None, trace: str | None = None
+        self,
+        place: str,
+        cause: BaseException,
+        *,
+        ticket: int | None = None,
+        trace: str | None = None,
     ) -> None:
-        self.trace = trace or "".join(traceback.format_exception(type(cause), cause, _from_the_users_code(cause)))
+        self.trace = trace or "".join(
+            traceback.format_exception(type(cause), cause, _from_the_users_code(cause))
+        )
         super().__init__(
-            f"{place} raised {type(cause).__name__}: {message_of(cause)}\n\nIn the producer:\n{self.trace.rstrip()}"
+            f"{place} raised {type(cause).__name__}: {message_of(cause)}\n\nIn the "
+            f"producer:\n{self.trace.rstrip()}"
         )
         self.place = place
         self.ticket = ticket
         self._original: BaseException | None = cause
 
-    @property  # TensorFlow and Keras raise errors again `from None`, which loses the cause of others
+    # TensorFlow and Keras raise errors again `from None`, which loses the cause of others
+    @property
     def __cause__(self) -> BaseException | None:
         return self._original
 
@@ -104,7 +117,9 @@ def _told(*given: str) -> ProducerFailed:
 class ProducerDied(ProducerError):
     """A worker process has ended without being told to: by a signal, or with an exit code."""
 
-    def __init__(self, text: str, *, pid: int, signal: int | None, exit_code: int | None, out_of_memory: bool) -> None:
+    def __init__(
+        self, text: str, *, pid: int, signal: int | None, exit_code: int | None, out_of_memory: bool
+    ) -> None:
         super().__init__(text)
         self.pid = pid
         self.signal = signal
@@ -123,7 +138,11 @@ def message_of(cause: BaseException) -> str:
 def _from_the_users_code(cause: BaseException) -> TracebackType | None:
     """The traceback without our own loop around the user's function."""
     at = cause.__traceback__
-    while at is not None and at.tb_next is not None and at.tb_frame.f_code.co_filename.startswith(_OWN):
+    while (
+        at is not None
+        and at.tb_next is not None
+        and at.tb_frame.f_code.co_filename.startswith(_OWN)
+    ):
         at = at.tb_next
     return at
 
@@ -132,7 +151,9 @@ class MissingExtra(FeedError, ImportError):
     """An optional package is not installed."""
 
     def __init__(self, package: str, extra: str) -> None:
-        super().__init__(f"{package} is needed for this and is not installed: pip install 'fastfeed[{extra}]'")
+        super().__init__(
+            f"{package} is needed for this and is not installed: pip install 'fastfeed[{extra}]'"
+        )
         self.package = package
         self.extra = extra
 

@@ -13,22 +13,28 @@ from typing import Any
 
 import numpy as np
 
+from fastfeed.core.order import (
+    BlockOrder,
+    Indices,
+    Order,
+    Permutation,
+)
 from fastfeed.errors import OptionError
-from fastfeed.plan import BlockOrder, Indices, Order, Permutation
 
 PERIOD = 2**16  # the longest pattern of turns: 1 MB and up to 0.1 s to make
 
 
 class Mix:
-    """Indexable sources as one in proportion to their weights, in every part of an epoch: any n records in a row have
-    n x share of each source, give or take less than 2.
+    """Indexable sources as one in proportion to their weights, in every part of an epoch: any n
+    records in a row have n x share of each source, give or take less than 2.
 
-    A share is parts[i] / sum(parts), which is exact for weights that are in proportion to integers with a sum of up to
-    65536, and else within 2e-5, mostly far nearer. `given` is {source: weight} or [(source, weight), ...]. An epoch
-    ends when a source has no more and would be next (stop="first"), or when all have been delivered whole, for which
-    the shorter ones begin again (stop="all"). len(mix) is the records of an epoch, while mix[i] reads range(mix.size),
-    all records of the first source and then those of the next. OptionError for what is no source, no weight, or a
-    share below 1/65536.
+    A share is parts[i] / sum(parts), which is exact for weights that are in proportion to integers
+    with a sum of up to 65536, and else within 2e-5, mostly far nearer. `given` is {source: weight}
+    or [(source, weight), ...]. An epoch ends when a source has no more and would be next
+    (stop="first"), or when all have been delivered whole, for which the shorter ones begin again
+    (stop="all"). len(mix) is the records of an epoch, while mix[i] reads range(mix.size), all
+    records of the first source and then those of the next. OptionError for what is no source, no
+    weight, or a share below 1/65536.
     """
 
     def __init__(self, given: Any, *, stop: str = "first") -> None:
@@ -39,7 +45,10 @@ class Mix:
         if stop not in ("first", "all"):
             raise OptionError(f'stop={stop!r}: needed "first" or "all"')
         if 0 in self.lengths:
-            raise OptionError(f"source {self.lengths.index(0)} of the mix has a length of 0: needed at least 1 record")
+            raise OptionError(
+                f"source {self.lengths.index(0)} of the mix has a length of 0: needed at least 1 "
+                "record"
+            )
         self.parts = _parts([_weight(weight) for _, weight in pairs])
         self._turns, self._counts = _turns(self.parts)
         self._length = self._first_end() if stop == "first" else self._last_end()
@@ -54,15 +63,20 @@ class Mix:
 
     def __getitem__(self, index: int) -> Any:
         if not 0 <= index < self.size:
-            raise IndexError(f"index {index} of a mix whose sources have {self.size} records together")
+            raise IndexError(
+                f"index {index} of a mix whose sources have {self.size} records together"
+            )
         number = bisect_right(self._offsets, index) - 1
         return self._sources[number][index - self._offsets[number]]
 
     def order(self, seed: int, epoch: int, *, shuffled: bool = False) -> Order:
-        """The flat indices of one epoch; shuffled: each source by itself, anew each time it begins again."""
+        """The flat indices of one epoch; shuffled: each source by itself, anew each time it begins
+        again."""
         now = [len(source) for source in self._sources]
         if now != self.lengths:
-            raise OptionError(f"the lengths of the mix's sources changed from {self.lengths} to {now}")
+            raise OptionError(
+                f"the lengths of the mix's sources changed from {self.lengths} to {now}"
+            )
         root = (seed, epoch) if shuffled else None
         streams = [_Stream(length, root, number=n) for n, length in enumerate(self.lengths)]
         parts = np.asarray(self.parts, np.int64)
@@ -84,7 +98,9 @@ class Mix:
 
     def _last_end(self) -> int:
         """The position after the last first delivery of a record."""
-        return 1 + max(self._position(number, length - 1) for number, length in enumerate(self.lengths))
+        return 1 + max(
+            self._position(number, length - 1) for number, length in enumerate(self.lengths)
+        )
 
     def _position(self, number: int, count: int) -> int:
         """Where record `count` of a source's own stream comes."""
@@ -116,15 +132,21 @@ class _Stream:
 
 
 def _turns(parts: list[int]) -> tuple[Indices, Indices]:
-    """Which source each position of a period takes from, and how many of that source came in it before.
+    """Which source each position of a period takes from, and how many of that source came in it
+    before.
 
-    A source's record k may come from position floor(k / share) on and must come before ceil((k + 1) / share); of those
-    that may, the most urgent comes first. That keeps all the limits, so that any beginning of the order is less than 1
-    off, and any part of it less than 2 (Baruah et al., Proportionate progress, 1996). A merge of the sources by the
-    times (k + 1/2) / share does not: 7/10 and three times 1/10 would be three records in a row without the first one.
+    A source's record k may come from position floor(k / share) on and must come before ceil((k + 1)
+    / share); of those that may, the most urgent comes first. That keeps all the limits, so that any
+    beginning of the order is less than 1 off, and any part of it less than 2 (Baruah et al.,
+    Proportionate progress, 1996). A merge of the sources by the times (k + 1/2) / share does not:
+    7/10 and three times 1/10 would be three records in a row without the first one.
     """
     total = sum(parts)
-    later, urgent, given = [(0, number) for number in range(len(parts))], list[tuple[int, int]](), [0] * len(parts)
+    later, urgent, given = (
+        [(0, number) for number in range(len(parts))],
+        list[tuple[int, int]](),
+        [0] * len(parts),
+    )
     turns, counts = np.empty(total, np.int64), np.empty(total, np.int64)
     for position in range(total):
         while later and later[0][0] <= position:
@@ -138,7 +160,8 @@ def _turns(parts: list[int]) -> tuple[Indices, Indices]:
 
 
 def _parts(weights: list[float]) -> list[int]:
-    """The smallest integers in proportion to `weights`, with a sum of at most PERIOD; the nearest if there are none."""
+    """The smallest integers in proportion to `weights`, with a sum of at most PERIOD; the nearest
+    if there are none."""
     largest = max(weights)  # divided by first, because a sum of weights near 1e308 would overflow
     shares = [weight / largest for weight in weights]
     shares = [share / math.fsum(shares) for share in shares]
@@ -150,20 +173,29 @@ def _parts(weights: list[float]) -> list[int]:
         parts_sum += parts
         error = np.maximum(error, np.where(parts > 0, abs(parts / totals - share), np.inf))
     error[parts_sum != totals] = np.inf
-    # Two fractions with denominators of at most 2**16 are 2e-10 apart: what is nearer than 1e-12 is the same one.
+    # Two fractions with denominators of at most 2**16 are 2e-10 apart: what is nearer than 1e-12 is
+    # the same one.
     best = int(np.argmax(error < 1e-12) if (error < 1e-12).any() else np.argmin(error))
     if shares[least] < (1 - 1e-9) / PERIOD or not np.isfinite(error[best]):
         raise OptionError(
-            f"source {least} of the mix has {shares[least]:.2g} of the whole weight: needed 1/{PERIOD} or more"
+            f"source {least} of the mix has {shares[least]:.2g} of the whole weight: needed "
+            f"1/{PERIOD} or more"
         )
     return [round(share * (best + 1)) for share in shares]
 
 
 def _pairs(given: Any) -> list[tuple[Any, Any]]:
-    """(source, weight) pairs; a plain list, because sources and weights are told apart by place only."""
-    pairs = list(given.items() if isinstance(given, Mapping) else given) if isinstance(given, Iterable) else []
+    """(source, weight) pairs; a plain list, because sources and weights are told apart by place
+    only."""
+    pairs = (
+        list(given.items() if isinstance(given, Mapping) else given)
+        if isinstance(given, Iterable)
+        else []
+    )
     if not pairs or not all(isinstance(pair, (tuple, list)) and len(pair) == 2 for pair in pairs):
-        raise OptionError(f"Mix({type(given).__name__}): needed {{source: weight}} or [(source, weight), ...]")
+        raise OptionError(
+            f"Mix({type(given).__name__}): needed {{source: weight}} or [(source, weight), ...]"
+        )
     return [(source, weight) for source, weight in pairs]
 
 
@@ -178,8 +210,14 @@ def _indexable(source: Any) -> Any:
     """The source itself; OptionError for one that has no records by number."""
     kind = type(source).__name__
     if isinstance(source, Mix):
-        raise OptionError("a Mix in a mix: needed plain sources; give them all to one, with their weights multiplied")
+        raise OptionError(
+            "a Mix in a mix: needed plain sources; give them all to one, with their weights "
+            "multiplied"
+        )
     by_number = hasattr(source, "__len__") and hasattr(source, "__getitem__")
     if isinstance(source, (str, bytes, Mapping)) or not by_number:
-        raise OptionError(f"a {kind} in a mix: needed sources with len() and [index], which can be read in any order")
+        raise OptionError(
+            f"a {kind} in a mix: needed sources with len() and [index], which can be read in any "
+            "order"
+        )
     return source

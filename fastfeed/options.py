@@ -1,4 +1,5 @@
-"""Every knob of a FeedRunner: one frozen, validated value. A sink never has knobs of its own for the same thing."""
+"""Every knob of a FeedRunner: one frozen, validated value. A sink never has knobs of its own for
+the same thing."""
 
 from __future__ import annotations
 
@@ -9,24 +10,34 @@ from dataclasses import dataclass, fields, replace
 from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
+from fastfeed.core.machine import free_memory_nbytes
+from fastfeed.core.order import Recipe
 from fastfeed.errors import OptionError
-from fastfeed.machine import free_memory_nbytes
-from fastfeed.plan import Recipe
 
 if TYPE_CHECKING:
     from fastfeed.augment.spec import Augment
 
 EXECUTORS = ("producers", "dali-cpu", "dali-gpu", "auto")
 METRICS = ("tensorboard", "prometheus")
-UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
+UNITS = {
+    "": 1,
+    "B": 1,
+    "KB": 10**3,
+    "MB": 10**6,
+    "GB": 10**9,
+    "KIB": 2**10,
+    "MIB": 2**20,
+    "GIB": 2**30,
+}
 
 
 @dataclass(frozen=True)
 class Shuffle:
     """Record-level shuffle as in RandomShuffleQueue: each draw is uniform over a pool of records.
 
-    `capacity` is the largest pool and `min_after_dequeue` the smallest that is drawn from, both in records: more of
-    them shuffle better, cost memory (capacity x record bytes) and delay the first batch.
+    `capacity` is the largest pool and `min_after_dequeue` the smallest that is drawn from, both in
+    records: more of them shuffle better, cost memory (capacity x record bytes) and delay the first
+    batch.
     """
 
     capacity: int = 2000
@@ -37,14 +48,15 @@ class Shuffle:
             raise OptionError(f"{self!r}: needed integers, in records")
         if self.min_after_dequeue < 0 or self.capacity <= self.min_after_dequeue:
             raise OptionError(
-                f"Shuffle(capacity={self.capacity}, min_after_dequeue={self.min_after_dequeue}): needed "
-                "0 <= min_after_dequeue < capacity"
+                f"Shuffle(capacity={self.capacity}, min_after_dequeue={self.min_after_dequeue}): "
+                "needed 0 <= min_after_dequeue < capacity"
             )
 
 
 @dataclass(frozen=True)
 class MetricsTarget:
-    """Where figures are published: `place` is a folder for TensorBoard, and for Prometheus the host to listen at."""
+    """Where figures are published: `place` is a folder for TensorBoard, and for Prometheus the host
+    to listen at."""
 
     kind: str
     place: str
@@ -52,42 +64,68 @@ class MetricsTarget:
 
     def __str__(self) -> str:
         host = f"[{self.place}]" if ":" in self.place else self.place
-        return f"tensorboard:{self.place}" if self.kind == "tensorboard" else f"prometheus:{host}:{self.port}"
+        return (
+            f"tensorboard:{self.place}"
+            if self.kind == "tensorboard"
+            else f"prometheus:{host}:{self.port}"
+        )
 
 
 @dataclass(frozen=True)
 class FeedOptions:
     """The keywords of FeedRunner; each comment gives the trade-off."""
 
-    threads: int = 1  # more hide waiting (sleep, network, disk, native code); pure Python gains nothing from them
-    processes: int = 0  # worker processes with `threads` producers each: for Python code, at 0.2 s and 30 MB a worker
+    # more hide waiting (sleep, network, disk, native code); pure Python gains nothing from them
+    threads: int = 1
+    # worker processes with `threads` producers each: for Python code, at 0.2 s and 30 MB a worker
+    processes: int = 0
     records: bool | None = None  # the source yields single records; None: only an indexable does
-    transform: Callable[[Any], Any] | None = None  # runs on one item in the producers: what makes one stream parallel
-    augment: Augment | None = None  # operations on images, after transform: drawn by seed and index, so repeatable
-    augment_on: str = "producers"  # OpenCV beside transform; "dali-cpu" or "dali-gpu" in the trainer; "auto" measures
-    batch_size: int | None = None  # records per delivered batch; None costs no re-batching and keeps what was produced
-    last_batch: str = "keep"  # "drop" gives a static batch dimension in a session, at the price of the last records
-    shuffle: bool | Shuffle | None = None  # None: only a session shuffles, as the hand-written idiom does
+    # runs on one item in the producers: what makes one stream parallel
+    transform: Callable[[Any], Any] | None = None
+    # operations on images, after transform: drawn by seed and index, so repeatable
+    augment: Augment | None = None
+    # OpenCV beside transform; "dali-cpu" or "dali-gpu" in the trainer; "auto" measures
+    augment_on: str = "producers"
+    # records per delivered batch; None costs no re-batching and keeps what was produced
+    batch_size: int | None = None
+    # "drop" gives a static batch dimension in a session, at the price of the last records
+    last_batch: str = "keep"
+    # None: only a session shuffles, as the hand-written idiom does
+    shuffle: bool | Shuffle | None = None
     dtypes: Any = None  # cast once, in the producers, instead of in every step
-    pad: bool | int | float | None = None  # records of varying shape: None refuses them, else what fills the rest
-    lengths: bool = False  # with pad, batches become (batch, lengths): the shape of each record, for masks
-    epochs: int | None = None  # passes over a finite source; None: one for each iteration, no end in a session
+    # records of varying shape: None refuses them, else what fills the rest
+    pad: bool | int | float | None = None
+    # with pad, batches become (batch, lengths): the shape of each record, for masks
+    lengths: bool = False
+    # passes over a finite source; None: one for each iteration, no end in a session
+    epochs: int | None = None
     seed: int | None = None  # root of every draw; None draws one
-    shard: tuple[int, int] | None = None  # (rank, world): this rank's share, as many records as every other rank's
-    remainder: str | None = None  # "drop" or "pad": what becomes of records that cannot be divided among the ranks
-    sampler: Any = None  # which indices an epoch has, and in which order: indices(seed, epoch, length), or an iterable
+    # (rank, world): this rank's share, as many records as every other rank's
+    shard: tuple[int, int] | None = None
+    # "drop" or "pad": what becomes of records that cannot be divided among the ranks
+    remainder: str | None = None
+    # which indices an epoch has, and in which order: indices(seed, epoch, length), or an iterable
+    sampler: Any = None
     order: str = "kept"  # "any" delivers what is ready first: no waiting for a straggler
     memory: int | str | None = None  # bytes of batches in flight; None is a quarter of what is free
-    on_error: str = "raise"  # "skip" goes on without the record (or batch) whose making raised, and counts it
+    # "skip" goes on without the record (or batch) whose making raised, and counts it
+    on_error: str = "raise"
     error_limit: int = 100  # so many skipped errors in all, and the next one ends the feed
     on_worker_death: str = "raise"  # "restart" makes what a killed worker process had in hand again
-    stall_timeout_s: float = 60.0  # a longer wait for one batch is an error that shows every producer's stack
+    # a longer wait for one batch is an error that shows every producer's stack
+    stall_timeout_s: float = 60.0
     repeat_per_producer: bool = False  # allow each producer its own full copy of a finite callable
-    metrics: str | None = None  # publishes the figures: "tensorboard:DIR" or "prometheus:127.0.0.1:9123"
+    # publishes the figures: "tensorboard:DIR" or "prometheus:127.0.0.1:9123"
+    metrics: str | None = None
 
     def __post_init__(self) -> None:
         _integer("threads", self.threads, least=1, hint="one producer thread is the least")
-        _integer("processes", self.processes, least=0, hint="0 makes the batches in threads of this process")
+        _integer(
+            "processes",
+            self.processes,
+            least=0,
+            hint="0 makes the batches in threads of this process",
+        )
         for name in ("batch_size", "epochs"):
             if getattr(self, name) is not None:
                 _integer(name, getattr(self, name), least=1, hint="leave it out for the default")
@@ -95,9 +133,13 @@ class FeedOptions:
         _one_of("order", self.order, choices=("kept", "any"))
         _one_of("on_error", self.on_error, choices=("raise", "skip"))
         _one_of("on_worker_death", self.on_worker_death, choices=("raise", "restart"))
-        _integer("error_limit", self.error_limit, least=0, hint='on_error="raise" allows no error at all')
+        _integer(
+            "error_limit", self.error_limit, least=0, hint='on_error="raise" allows no error at all'
+        )
         if not (self.shuffle is None or isinstance(self.shuffle, (bool, Shuffle))):
-            raise OptionError(f"shuffle={self.shuffle!r}: needed None, True, False or Shuffle(capacity=...)")
+            raise OptionError(
+                f"shuffle={self.shuffle!r}: needed None, True, False or Shuffle(capacity=...)"
+            )
         flags = ("lengths", (True, False)), ("repeat_per_producer", (True, False))
         for name, choices in (("records", (None, True, False)), *flags):
             if not any(getattr(self, name) is choice for choice in choices):
@@ -113,7 +155,10 @@ class FeedOptions:
             raise OptionError(f"seed={self.seed!r}: needed an integer of 0 or more, or None")
         limit = self.stall_timeout_s
         if isinstance(limit, bool) or not isinstance(limit, (int, float)) or not limit > 0:
-            raise OptionError(f"stall_timeout_s={self.stall_timeout_s!r}: needed seconds above 0 (float('inf'): never)")
+            raise OptionError(
+                f"stall_timeout_s={self.stall_timeout_s!r}: needed seconds above 0 (float('inf'): "
+                "never)"
+            )
         # Said here, and not where the order is made: Recipe knows what goes together.
         recipe = Recipe(self.shuffle is True, self.sampler, self.shard, self.remainder)
         object.__setattr__(self, "shard", recipe.shard)
@@ -157,7 +202,8 @@ class FeedOptions:
 
 
 def options_from(given: dict[str, Any]) -> FeedOptions:
-    """FeedOptions from keywords; OptionError names the nearest right one for each that does not exist."""
+    """FeedOptions from keywords; OptionError names the nearest right one for each that does not
+    exist."""
     known = [f.name for f in fields(FeedOptions)]
     for name in given:
         if name not in known:
@@ -186,14 +232,21 @@ def parse_metrics(value: str) -> MetricsTarget:
     kind, _, place = value.partition(":")
     if kind not in METRICS:
         near = difflib.get_close_matches(kind, METRICS, 1, 0.6)
-        raise OptionError(f"metrics={value!r}: {such_as}" + (f"; did you mean {near[0]}:?" if near else ""))
+        raise OptionError(
+            f"metrics={value!r}: {such_as}" + (f"; did you mean {near[0]}:?" if near else "")
+        )
     if kind == "tensorboard":
         if not place or "://" in place or "\0" in place:
-            raise OptionError(f"metrics={value!r}: needed a folder of this machine, as in tensorboard:runs")
+            raise OptionError(
+                f"metrics={value!r}: needed a folder of this machine, as in tensorboard:runs"
+            )
         return MetricsTarget(kind, place)
     found = re.fullmatch(r"(?:(\[[0-9a-fA-F:.]+\]|[^:\[\]\s]+):)?(\d{1,5})", place)
     if found is None or int(found[2]) > 65535:
-        raise OptionError(f"metrics={value!r}: needed a host and a port of 0 (any that is free) to 65535; {such_as}")
+        raise OptionError(
+            f"metrics={value!r}: needed a host and a port of 0 (any that is free) to 65535; "
+            f"{such_as}"
+        )
     return MetricsTarget(kind, (found[1] or "127.0.0.1").strip("[]"), int(found[2]))
 
 
@@ -209,12 +262,18 @@ def _check_augment(augment: Any, on: str) -> None:
     _one_of("augment_on", on, choices=EXECUTORS)
     if augment is None:
         if on != EXECUTORS[0]:
-            raise OptionError(f"augment_on={on!r}: needed augment= as well, the operations that are meant")
+            raise OptionError(
+                f"augment_on={on!r}: needed augment= as well, the operations that are meant"
+            )
         return
     from fastfeed.augment.spec import Augment
 
     if not isinstance(augment, Augment):
-        hint = "around that list" if isinstance(augment, (list, tuple)) else "of operations, such as Flip()"
+        hint = (
+            "around that list"
+            if isinstance(augment, (list, tuple))
+            else "of operations, such as Flip()"
+        )
         raise OptionError(f"augment={augment!r}: needed a fastfeed.augment.Augment([...]) {hint}")
 
 

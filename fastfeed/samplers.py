@@ -14,8 +14,8 @@ Indices = npt.NDArray[np.int64]
 
 
 class Weighted:
-    """Draws with replacement, each record in proportion to its weight, `count` times an epoch (None: as many as there
-    are weights); OptionError for weights that are no proportions."""
+    """Draws with replacement, each record in proportion to its weight, `count` times an epoch
+    (None: as many as there are weights); OptionError for weights that are no proportions."""
 
     repeats = True
 
@@ -24,16 +24,19 @@ class Weighted:
         self._count = _count(count, default=len(self._shares))
 
     def indices(self, seed: int, epoch: int, *, length: int) -> Indices:
-        """The draws of one epoch: the same for the same seed and epoch; OptionError for a source of another length."""
+        """The draws of one epoch: the same for the same seed and epoch; OptionError for a source of
+        another length."""
         _same_length("Weighted", "weights", there=len(self._shares), length=length)
         return np.random.default_rng((seed, epoch)).choice(length, self._count, p=self._shares)
 
 
 class Balanced:
-    """Draws every class equally often and, in it, every record equally often, both within 1, `count` times an epoch
-    (None: as many as there are labels); OptionError for labels that cannot be sorted.
+    """Draws every class equally often and, in it, every record equally often, both within 1,
+    `count` times an epoch (None: as many as there are labels); OptionError for labels that cannot
+    be sorted.
 
-    Each round draws one record of each class, in random order, so that any part of an epoch is balanced, too.
+    Each round draws one record of each class, in random order, so that any part of an epoch is
+    balanced, too.
     """
 
     repeats = True
@@ -43,11 +46,14 @@ class Balanced:
         try:
             _, self._classes = np.unique(given, return_inverse=True)
         except TypeError as error:
-            raise OptionError(f"labels: needed labels of one type, all integers or all text; {error}") from None
+            raise OptionError(
+                f"labels: needed labels of one type, all integers or all text; {error}"
+            ) from None
         self._count = _count(count, default=len(given))
 
     def indices(self, seed: int, epoch: int, *, length: int) -> Indices:
-        """The draws of one epoch: the same for the same seed and epoch; OptionError for a source of another length."""
+        """The draws of one epoch: the same for the same seed and epoch; OptionError for a source of
+        another length."""
         _same_length("Balanced", "labels", there=len(self._classes), length=length)
         rng = np.random.default_rng((seed, epoch))
         sizes = np.bincount(self._classes)
@@ -68,11 +74,14 @@ def _shares(weights: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
         raise OptionError(f"weights: needed numbers, and there were {weights.dtype}")
     bad = np.flatnonzero(~(np.isfinite(weights) & (weights >= 0)))
     if len(bad):
-        raise OptionError(f"weights: number {bad[0]} is {weights[bad[0]]}; needed finite numbers of 0 or more")
+        raise OptionError(
+            f"weights: number {bad[0]} is {weights[bad[0]]}; needed finite numbers of 0 or more"
+        )
     largest = weights.max()
     if not largest:
         raise OptionError(f"weights: all {len(weights)} are 0; needed at least one above 0")
-    scaled = weights.astype(np.float64) / float(largest)  # first, because a sum of weights near 1e308 would overflow
+    # first, because a sum of weights near 1e308 would overflow
+    scaled = weights.astype(np.float64) / float(largest)
     shares: npt.NDArray[np.float64] = scaled / scaled.sum()
     return shares
 
@@ -83,7 +92,9 @@ def _one_dimensional(name: str, given: Any) -> npt.NDArray[Any]:
     except ValueError as error:
         raise OptionError(f"{name}: needed one for each record; {error}") from None
     if array.ndim != 1 or not len(array):
-        raise OptionError(f"{name}: needed one for each record, and there was an array of shape {array.shape}")
+        raise OptionError(
+            f"{name}: needed one for each record, and there was an array of shape {array.shape}"
+        )
     return array
 
 
@@ -91,10 +102,14 @@ def _count(count: Any, *, default: int) -> int:
     if count is None:
         return default
     if isinstance(count, bool) or not isinstance(count, Integral) or int(count) < 1:
-        raise OptionError(f"count={count!r}: needed an integer of 1 or more: the records of an epoch")
+        raise OptionError(
+            f"count={count!r}: needed an integer of 1 or more: the records of an epoch"
+        )
     return int(count)
 
 
 def _same_length(sampler: str, name: str, *, there: int, length: int) -> None:
     if there != length:
-        raise OptionError(f"{sampler} has {there} {name} and the source has {length} records: needed one for each")
+        raise OptionError(
+            f"{sampler} has {there} {name} and the source has {length} records: needed one for each"
+        )

@@ -1,4 +1,5 @@
-"""Every test proves that it left nothing behind: no thread, child process, file descriptor or shared memory."""
+"""Every test proves that it left nothing behind: no thread, child process, file descriptor or
+shared memory."""
 
 from __future__ import annotations
 
@@ -14,15 +15,20 @@ import psutil
 import pytest
 from hypothesis import settings
 
-# A busy machine is no failure. Where others judge by one run, it is the same at each; elsewhere each looks further.
+# A busy machine is no failure. Where others judge by one run, it is the same at each; elsewhere
+# each looks further.
 settings.register_profile("suite", settings.get_profile("default"), deadline=None)
-settings.register_profile("ci", settings.get_profile("suite"), derandomize=True, database=None, print_blob=True)
+settings.register_profile(
+    "ci", settings.get_profile("suite"), derandomize=True, database=None, print_blob=True
+)
 settings.load_profile("ci" if os.environ.get("CI") else "suite")
 LIMIT_S = 30.0  # of a failure: what goes away by itself does so in a moment
-# What every runner has by itself, tests/live switches on: elsewhere it would fill this user's own folders.
+# What every runner has by itself, tests/live switches on: elsewhere it would fill this user's own
+# folders.
 for switch in ("FASTFEED_BLACKBOX", "FASTFEED_SOCKET"):
     os.environ.setdefault(switch, "0")
-# Opened once and kept: by the C library and TensorFlow (devices, CPU lists) and by Python (shared objects, modules).
+# Opened once and kept: by the C library and TensorFlow (devices, CPU lists) and by Python (shared
+# objects, modules).
 KEPT_OPEN = ("/dev/", "/sys/", "/proc/", "/usr/", "anon_inode:[eventfd]", "anon_inode:[eventpoll]")
 FAILED = pytest.StashKey[bool]()
 
@@ -30,7 +36,9 @@ FAILED = pytest.StashKey[bool]()
 def threads() -> set[str]:
     """Python's own threads; TensorFlow's native ones show up only as dummies."""
     alive = threading.enumerate()
-    return {f"thread {t.name} ({t.ident})" for t in alive if not isinstance(t, threading._DummyThread)}
+    return {
+        f"thread {t.name} ({t.ident})" for t in alive if not isinstance(t, threading._DummyThread)
+    }
 
 
 def processes() -> set[str]:
@@ -56,7 +64,8 @@ def descriptors() -> set[str]:
 
 
 def shared_memory() -> set[str]:
-    """Named shared memory of this machine; any TensorFlow that is being loaded, also beside us, has a file there."""
+    """Named shared memory of this machine; any TensorFlow that is being loaded, also beside us, has
+    a file there."""
     names = os.listdir("/dev/shm")
     return {f"/dev/shm/{name}" for name in names if not name.startswith("tmp_tf_gcs_fs_pointer_")}
 
@@ -67,7 +76,9 @@ KINDS: tuple[Callable[[], set[str]], ...] = (threads, processes, descriptors, sh
 def left_behind(before: list[set[str]], limit_s: float = LIMIT_S) -> list[str]:
     """What is there and was not there before, after it had `limit_s` to go away."""
     deadline = time.monotonic() + limit_s
-    while left := sorted(thing for kind, had in zip(KINDS, before, strict=True) for thing in kind() - had):
+    while left := sorted(
+        thing for kind, had in zip(KINDS, before, strict=True) for thing in kind() - had
+    ):
         if time.monotonic() > deadline:
             return left
         gc.collect()  # a forgotten runner may be part of a cycle
@@ -76,10 +87,11 @@ def left_behind(before: list[set[str]], limit_s: float = LIMIT_S) -> list[str]:
 
 
 def pytest_collection_finish() -> None:
-    """Takes TensorFlow's tuner away from every iterator over a tf.data dataset, which keras makes, too.
+    """Takes TensorFlow's tuner away from every iterator over a tf.data dataset, which keras makes,
+    too.
 
-    The destructor of an iterator wakes it a moment before it sets what ends it: now and then it sleeps on, for up to a
-    minute, in whichever test the garbage is collected.
+    The destructor of an iterator wakes it a moment before it sets what ends it: now and then it
+    sleeps on, for up to a minute, in whichever test the garbage is collected.
     """
     made = sys.modules.get("tensorflow.python.data.ops.dataset_ops")
     if made is None:
@@ -111,3 +123,13 @@ def nothing_left_behind(request: pytest.FixtureRequest) -> Iterator[None]:
         return
     left = left_behind(before)
     assert not left, f"left behind by {request.node.name}: {', '.join(left)}"
+
+
+@pytest.fixture
+def untraced() -> Iterator[None]:
+    """Remove this thread's trace function for a test, and prove that the test left none."""
+    before = sys.gettrace()
+    sys.settrace(None)
+    yield
+    assert sys.gettrace() is None, "a trace function was left"
+    sys.settrace(before)

@@ -12,7 +12,9 @@ QUICK = ["--consumer", "sim:1ms", "--workload", "sleep:2ms", "--steps", "20", "-
 
 def run(*args: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
     code = "from fastfeed.cli import main; main()"
-    return subprocess.run([sys.executable, "-c", code, *args], capture_output=True, text=True, timeout=200, cwd=cwd)
+    return subprocess.run(
+        [sys.executable, "-c", code, *args], capture_output=True, text=True, timeout=200, cwd=cwd
+    )
 
 
 def test_bench_prints_a_table_and_advice_and_writes_its_files(tmp_path: Path) -> None:
@@ -26,9 +28,22 @@ def test_bench_prints_a_table_and_advice_and_writes_its_files(tmp_path: Path) ->
 
 
 def test_the_users_own_iterator_is_found_where_the_user_stands(tmp_path: Path) -> None:
-    lines = ["import numpy as np", "def batches():", "    while True: yield {'a': np.zeros((3, 2))}"]
+    lines = [
+        "import numpy as np",
+        "def batches():",
+        "    while True: yield {'a': np.zeros((3, 2))}",
+    ]
     (tmp_path / "mine.py").write_text("\n".join(lines))
-    done = run("bench", "--threads", "2", "--workload", "mine:batches", *QUICK[:2], *QUICK[4:], cwd=tmp_path)
+    done = run(
+        "bench",
+        "--threads",
+        "2",
+        "--workload",
+        "mine:batches",
+        *QUICK[:2],
+        *QUICK[4:],
+        cwd=tmp_path,
+    )
     assert done.returncode == 0, done.stderr
 
 

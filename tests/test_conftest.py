@@ -63,7 +63,9 @@ def shared_memory() -> Iterator[None]:
         (shared_memory, "/dev/shm/fastfeed-test"),
     ],
 )
-def test_it_is_seen_while_it_is_there(made: Callable[[], AbstractContextManager[None]], said: str) -> None:
+def test_it_is_seen_while_it_is_there(
+    made: Callable[[], AbstractContextManager[None]], said: str
+) -> None:
     before = [kind() for kind in KINDS]
     with made():
         assert any(said in thing for thing in left_behind(before, limit_s=0))

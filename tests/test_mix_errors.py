@@ -1,4 +1,5 @@
-"""What goes wrong in a producer reaches the consumer in the same words in every mix of processes and threads."""
+"""What goes wrong in a producer reaches the consumer in the same words in every mix of processes
+and threads."""
 
 from __future__ import annotations
 
@@ -13,8 +14,20 @@ import numpy as np
 import pytest
 
 from fastfeed import FeedError, FeedRunner, OptionError, ProducerError, SpecError, Worker
-from tests.feeds import Broken, Readable, broken_after, chunks
-from tests.mixes import LIMIT_S, MIXES, BrokenRows, broken_at, name, producers
+from tests.helpers.feeds import (
+    Broken,
+    Readable,
+    broken_after,
+    chunks,
+)
+from tests.helpers.mixes import (
+    LIMIT_S,
+    MIXES,
+    BrokenRows,
+    broken_at,
+    name,
+    producers,
+)
 
 in_every_mix = pytest.mark.parametrize("mix", MIXES, ids=name)
 in_processes = pytest.mark.parametrize("mix", [m for m in MIXES if m[0]], ids=name)
@@ -24,7 +37,9 @@ def runner_of(source: Any, mix: tuple[int, int], **options: Any) -> FeedRunner:
     return FeedRunner(source, processes=mix[0], threads=mix[1], stall_timeout_s=LIMIT_S, **options)
 
 
-def until_it_fails(source: Any, mix: tuple[int, int], **options: Any) -> tuple[list[Any], FeedError]:
+def until_it_fails(
+    source: Any, mix: tuple[int, int], **options: Any
+) -> tuple[list[Any], FeedError]:
     """The batches before the failure, and the failure, which every later loop meets again."""
     batches = []
     with runner_of(source, mix, **options) as runner:
@@ -42,7 +57,9 @@ def test_all_batches_before_a_failing_one_come_in_order(mix: tuple[int, int]) ->
     assert [int(b[0]) for b in batches] == list(range(7))
     assert type(error.__cause__) is Broken
     assert error.__cause__.args == ("the disk is gone", 7)
-    assert str(error).startswith("batch 7 raised Broken: ('the disk is gone', 7)\n\nIn the producer:\nTraceback")
+    assert str(error).startswith(
+        "batch 7 raised Broken: ('the disk is gone', 7)\n\nIn the producer:\nTraceback"
+    )
     assert 'raise Broken("the disk is gone", item)  # the user\'s own line' in str(error)
     assert "in transform\n" in str(error)
     assert f"{os.sep}loop.py" not in str(error), "our own loop is of no use to anybody"
@@ -55,11 +72,18 @@ def test_all_batches_before_a_failing_one_come_in_order(mix: tuple[int, int]) ->
         (broken_after(3), {"repeat_per_producer": True}, "batch 3 of producer ", None),
         (Readable(broken_after(3)), {}, "batch 3 ", 3),
         (BrokenRows(8, {5}), {"batch_size": 2}, "record 5 of batch 2 ", 2),
-        (BrokenRows(8, {5}), {"records": False, "transform": lambda i: np.array([i])}, "item 5 ", 5),
+        (
+            BrokenRows(8, {5}),
+            {"records": False, "transform": lambda i: np.array([i])},
+            "item 5 ",
+            5,
+        ),
     ],
     ids=["callable", "iterable", "records", "items"],
 )
-def test_the_place_is_named(mix: tuple[int, int], source: Any, options: Any, place: str, before: int | None) -> None:
+def test_the_place_is_named(
+    mix: tuple[int, int], source: Any, options: Any, place: str, before: int | None
+) -> None:
     batches, error = until_it_fails(source, mix, **options)
     assert str(error).startswith(place), str(error)
     assert isinstance(error, ProducerError)
@@ -119,9 +143,18 @@ def test_any_exception_leaves_a_process(make: Callable[[], BaseException], said:
 
 X, Y = np.zeros((4, 3), np.float32), np.arange(4)
 CHANGES = {
-    "structure": ((X,), "has another structure: needed (array, array) as in the first, got (array)"),
-    "dtype": ((X.astype("f8"), Y), "batch[0] of batch 5 has dtype float64: needed float32 as in the first batch"),
-    "shape": ((X[:, :2], Y), "batch[0] of batch 5 has records of shape (2,): needed (3,) as in the first batch"),
+    "structure": (
+        (X,),
+        "has another structure: needed (array, array) as in the first, got (array)",
+    ),
+    "dtype": (
+        (X.astype("f8"), Y),
+        "batch[0] of batch 5 has dtype float64: needed float32 as in the first batch",
+    ),
+    "shape": (
+        (X[:, :2], Y),
+        "batch[0] of batch 5 has records of shape (2,): needed (3,) as in the first batch",
+    ),
     "rows": ((X, Y[:3]), "batch[1] of batch 5 has 3 records, batch[0] has 4: needed the same"),
 }
 
@@ -129,7 +162,8 @@ CHANGES = {
 @in_every_mix
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_batch_that_does_not_fit_names_the_leaf(mix: tuple[int, int], change: str) -> None:
-    """With two workers the odd one may be another worker's first: then the difference is named all the same."""
+    """With two workers the odd one may be another worker's first: then the difference is named all
+    the same."""
     other, said = CHANGES[change]
     batches, error = until_it_fails([(X, Y)] * 5 + [other] + [(X, Y)] * 5, mix, records=False)
     assert isinstance(error, SpecError)
@@ -165,7 +199,9 @@ def test_workers_that_differ_are_refused_and_no_batch_of_the_odd_one_passes(
     batches, error = until_it_fails(stream, mix)
     assert isinstance(error, SpecError)
     sevens = [b for b in batches if isinstance(b, dict) or b.dtype != np.float32 or b.any()]
-    assert len(sevens) in (0, len(batches)), "the first batch says what all are: both kinds were delivered"
+    assert len(sevens) in (0, len(batches)), (
+        "the first batch says what all are: both kinds were delivered"
+    )
     if "makes other batches" in str(error) and not sevens:
         assert said in str(error)
 
@@ -178,13 +214,19 @@ def test_a_finite_callable_under_several_producers_is_refused(mix: tuple[int, in
         return
     _, error = until_it_fails(lambda: chunks(8, 4), mix)
     assert isinstance(error, OptionError)
-    said = f"each of the {producers(mix)} producers", "`worker`", "transform=", "repeat_per_producer=True"
+    said = (
+        f"each of the {producers(mix)} producers",
+        "`worker`",
+        "transform=",
+        "repeat_per_producer=True",
+    )
     assert not [text for text in said if text not in str(error)]
 
 
 @in_every_mix
 @pytest.mark.parametrize(
-    "make", [lambda: lambda: iter([]), lambda: iter([]), lambda: Readable(list), lambda: iter([X[:0]])]
+    "make",
+    [lambda: lambda: iter([]), lambda: iter([]), lambda: Readable(list), lambda: iter([X[:0]])],
 )
 def test_a_source_without_a_batch_says_so(mix: tuple[int, int], make: Callable[[], Any]) -> None:
     batches, error = until_it_fails(make(), mix)
@@ -228,7 +270,9 @@ def test_records_that_fail_are_skipped_counted_and_logged(
             found = np.concatenate(list(runner)).tolist()
         assert runner.snapshot().produced.errors == len(lost)
         assert found == [i for i in range(20) if i not in lost]
-        assert sorted(r.message.count("raised Broken: row") for r in caplog.records) == [1] * len(lost)
+        assert sorted(r.message.count("raised Broken: row") for r in caplog.records) == [1] * len(
+            lost
+        )
 
 
 @in_every_mix

@@ -1,4 +1,5 @@
-"""What the consumer holds never changes, what the producer fills is not copied, and memory is bounded: in every mix."""
+"""What the consumer holds never changes, what the producer fills is not copied, and memory is
+bounded: in every mix."""
 
 from __future__ import annotations
 
@@ -13,12 +14,18 @@ import numpy as np
 import pytest
 
 from fastfeed import FeedOptions, FeedRunner, OptionError, StateError, Worker
-from fastfeed.feed import Feed
+from fastfeed.core.stats import StageRow, total
+from fastfeed.engine.feed import Feed
 from fastfeed.ring.memory import PAGE
-from fastfeed.stats import StageRow, total
-from tests.feeds import Readable, ids_of, shared_out
-from tests.mixes import LIMIT_S, MIXES, first_waits, name, producers
-from tests.rings import mapped_nbytes
+from tests.helpers.feeds import Readable, ids_of, shared_out
+from tests.helpers.mixes import (
+    LIMIT_S,
+    MIXES,
+    first_waits,
+    name,
+    producers,
+)
+from tests.helpers.rings import mapped_nbytes
 
 in_every_mix = pytest.mark.parametrize("mix", MIXES, ids=name)
 in_processes = pytest.mark.parametrize("mix", [m for m in MIXES if m[0]], ids=name)
@@ -44,7 +51,9 @@ def test_the_last_100_batches_never_change(mix: tuple[int, int]) -> None:
     """Their sizes vary, so the ring grows meanwhile, too."""
     held: deque[tuple[int, np.ndarray]] = deque(maxlen=100)
     seen = []
-    with runner_of(numbered(600, lambda n: 1 + n % 7 * 40), mix, order="any", memory="1MB") as runner:
+    with runner_of(
+        numbered(600, lambda n: 1 + n % 7 * 40), mix, order="any", memory="1MB"
+    ) as runner:
         for batch in runner:
             seen.append(int(batch.flat[0]))
             held.append((seen[-1], batch if len(seen) % 3 else batch[-1:].T))
@@ -75,14 +84,17 @@ def test_the_counters_add_up(mix: tuple[int, int]) -> None:
     assert all(row != StageRow() for row in now.producers)
     assert (now.depth, now.depth_nbytes) == (0, 0)
     assert (now.slots.filling, now.slots.ready) == (0, 0)
-    assert now.slots.all == during.slots.all or mix[0] != 1, "a worker that began later has brought its own"
+    assert now.slots.all == during.slots.all or mix[0] != 1, (
+        "a worker that began later has brought its own"
+    )
     assert bool(now.slots.all) is (mix[0] > 0)
     assert now.slots.free + now.slots.lent == now.slots.all and now.slots.lent <= 1
 
 
 @in_every_mix
 def test_what_is_filled_in_place_is_not_copied(mix: tuple[int, int]) -> None:
-    """Proved by what nobody should do: what a producer writes into a batch that has left, its holder sees."""
+    """Proved by what nobody should do: what a producer writes into a batch that has left, its
+    holder sees."""
 
     def stream(worker: Worker) -> Iterator[Any]:
         last = None
@@ -115,7 +127,14 @@ def test_any_part_of_a_buffer_may_be_yielded(mix: tuple[int, int]) -> None:
     def parts(number: int, worker: Worker) -> Any:
         x, y = worker.empty((np.empty((4, 3)), np.empty(4, int)))
         x[:], y[:] = number, number
-        ways = ((x, y), (x[:2], y[:2]), (x[1:], y[1:]), (x.copy(), y), (x, y.copy()), (x[::-2], y[::-2]))
+        ways = (
+            (x, y),
+            (x[:2], y[:2]),
+            (x[1:], y[1:]),
+            (x.copy(), y),
+            (x, y.copy()),
+            (x[::-2], y[::-2]),
+        )
         return ways[number % len(ways)]
 
     def stream(worker: Worker) -> Iterator[Any]:
@@ -145,18 +164,29 @@ def test_a_buffer_is_for_one_batch(mix: tuple[int, int]) -> None:
         hoard = [worker.empty(np.empty(MB)) for _ in range(100)]
         yield hoard[0]
 
-    for source, said in ((twice, "yielded twice"), (hoarding, "slots are in the hands of the producers' own code")):
-        with runner_of(source, mix, memory="200MB") as runner, pytest.raises(StateError, match=said):
+    for source, said in (
+        (twice, "yielded twice"),
+        (hoarding, "slots are in the hands of the producers' own code"),
+    ):
+        with (
+            runner_of(source, mix, memory="200MB") as runner,
+            pytest.raises(StateError, match=said),
+        ):
             list(runner)
 
 
-@pytest.mark.parametrize("like", [(), {}, [[]], 3, (np.zeros(3), 3), None, np.array([b"x"], object), "text"])
+@pytest.mark.parametrize(
+    "like", [(), {}, [[]], 3, (np.zeros(3), 3), None, np.array([b"x"], object), "text"]
+)
 def test_a_buffer_like_nothing_is_refused(like: Any) -> None:
     def stream(worker: Worker) -> Iterator[Any]:
         yield worker.empty(like)
 
     for mix in ((0, 1), (1, 1)):
-        with runner_of(stream, mix) as runner, pytest.raises(OptionError, match=r"worker\.empty\(like\): .*needed"):
+        with (
+            runner_of(stream, mix) as runner,
+            pytest.raises(OptionError, match=r"worker\.empty\(like\): .*needed"),
+        ):
             list(runner)
 
 
@@ -177,10 +207,19 @@ def test_slots_stay_within_the_memory(mix: tuple[int, int]) -> None:
 @in_processes
 def test_memory_for_too_few_slots_says_what_is_needed(mix: tuple[int, int]) -> None:
     least = mix[1] + 2
-    with runner_of(numbered(9, lambda n: MB // 40), mix, memory=2 * MB) as runner, pytest.raises(OptionError) as caught:
+    with (
+        runner_of(numbered(9, lambda n: MB // 40), mix, memory=2 * MB) as runner,
+        pytest.raises(OptionError) as caught,
+    ):
         list(runner)
     size = -(-MB // PAGE) * PAGE
-    said = f"{2 * MB // mix[0]} bytes", f"slots of {size} bytes", f"needed {least}", "Raise memory=", "processes="
+    said = (
+        f"{2 * MB // mix[0]} bytes",
+        f"slots of {size} bytes",
+        f"needed {least}",
+        "Raise memory=",
+        "processes=",
+    )
     assert not [text for text in said if text not in str(caught.value)], str(caught.value)
     needed = f"{size * least * mix[0]}"
     with runner_of(numbered(9, lambda n: MB // 40), mix, memory=int(needed)) as runner:
@@ -196,12 +235,19 @@ SIZES: dict[str, Callable[[int], int]] = {
 
 @pytest.mark.parametrize("rows", SIZES.values(), ids=SIZES)
 @pytest.mark.parametrize("mix", [(1, 2), (1, 4), (2, 2)], ids=name)
-def test_a_straggler_finds_a_slot_for_its_batch(mix: tuple[int, int], rows: Any, tmp_path: Path) -> None:
-    """The first item is made when the others have filled every slot that they can get: all wait for it then."""
+def test_a_straggler_finds_a_slot_for_its_batch(
+    mix: tuple[int, int], rows: Any, tmp_path: Path
+) -> None:
+    """The first item is made when the others have filled every slot that they can get: all wait for
+    it then."""
     path = str(tmp_path / "gate")
     os.mkfifo(path)
     options = {"processes": mix[0], "threads": mix[1], "memory": 2 * MB, "stall_timeout_s": LIMIT_S}
-    feed = Feed(Readable(lambda: range(400)), FeedOptions(transform=first_waits(path, rows), **options), seed=0)
+    feed = Feed(
+        Readable(lambda: range(400)),
+        FeedOptions(transform=first_waits(path, rows), **options),
+        seed=0,
+    )
     done = threading.Event()
 
     def open_when_nothing_moves() -> None:

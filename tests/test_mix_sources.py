@@ -1,4 +1,5 @@
-"""A mix has its proportions in every window, and neither loses nor repeats a record that it should not."""
+"""A mix has its proportions in every window, and neither loses nor repeats a record that it should
+not."""
 
 from __future__ import annotations
 
@@ -14,11 +15,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fastfeed import OptionError
+from fastfeed.core.order import Recipe, order_of
 from fastfeed.mix import PERIOD, Mix
-from fastfeed.plan import Recipe, order_of
 
 parts = st.lists(st.integers(1, 60), min_size=1, max_size=9)
-sizes_and_parts = st.lists(st.tuples(st.integers(1, 60), st.integers(1, 30)), min_size=1, max_size=6)
+sizes_and_parts = st.lists(
+    st.tuples(st.integers(1, 60), st.integers(1, 30)), min_size=1, max_size=6
+)
 
 
 def flat(mix: Mix, *, shuffled: bool = False, epoch: int = 0) -> list[int]:
@@ -55,7 +58,15 @@ def test_every_window_has_the_proportions(weights: list[int]) -> None:
 
 
 @pytest.mark.parametrize(
-    "weights", [[0.7, 0.1, 0.1, 0.1], [0.9] + [0.001] * 100, [1 / 3, 2 / 3], [1e300, 2e300], [1, 65535], [1e-3, 2e-3]]
+    "weights",
+    [
+        [0.7, 0.1, 0.1, 0.1],
+        [0.9] + [0.001] * 100,
+        [1 / 3, 2 / 3],
+        [1e300, 2e300],
+        [1, 65535],
+        [1e-3, 2e-3],
+    ],
 )
 def test_weights_that_are_hard(weights: list[float]) -> None:
     exact = [Fraction(w).limit_denominator(10**6) if w < 1e6 else Fraction(w) for w in weights]
@@ -85,11 +96,15 @@ def test_it_ends_with_the_first(given_: list[tuple[int, int]], shuffled: bool) -
     mix = Mix([(range(size), weight) for size, weight in given_])
     found = flat(mix, shuffled=shuffled)
     assert len(set(found)) == len(found), "nothing comes twice"
-    assert any(len(own) == size for own, size in zip(by_source(mix, sizes, found), sizes, strict=True))
+    assert any(
+        len(own) == size for own, size in zip(by_source(mix, sizes, found), sizes, strict=True)
+    )
     longer = flat(Mix([(range(size + 99), weight) for size, weight in given_]))
     offsets = np.cumsum([0] + [size + 99 for size in sizes])
     turn = int(np.searchsorted(offsets, longer[len(found)], side="right")) - 1
-    assert len(by_source(mix, sizes, found)[turn]) == sizes[turn], "the next one would be of a source that has no more"
+    assert len(by_source(mix, sizes, found)[turn]) == sizes[turn], (
+        "the next one would be of a source that has no more"
+    )
 
 
 @given(sizes_and_parts, st.booleans())
@@ -132,7 +147,10 @@ def test_parts_in_any_order_agree_with_the_whole() -> None:
     for start in (90_000, 5, 40_000, 4090, 0):
         assert order.indices(start, start + 32) == expected[start : start + 32]
     recipes = [Recipe(shard=(rank, 3), remainder="drop") for rank in range(3)]
-    shares = [order_of(len(mix), seed=3, epoch=0, recipe=recipe, base=order).indices(0, 10**6) for recipe in recipes]
+    shares = [
+        order_of(len(mix), seed=3, epoch=0, recipe=recipe, base=order).indices(0, 10**6)
+        for recipe in recipes
+    ]
     assert [i for row in zip(*shares, strict=True) for i in row] == expected[: len(mix) // 3 * 3]
 
 
@@ -164,8 +182,14 @@ def test_a_dict_of_sources() -> None:
         ([(lambda: 1, 1)], "a function in a mix"),
         ([(Mix({range(2): 1}), 1)], "a Mix in a mix: needed plain sources"),
         ([(range(3), 1), (range(0), 1)], "source 1 of the mix has a length of 0"),
-        *(([(range(3), w)], "a weight of .* in a mix") for w in (0, -1, float("nan"), float("inf"), True, "1", None)),
-        ([(range(3), 1), (range(3), 1e-6)], f"source 1 of the mix has 1e-06 of the whole weight: needed 1/{PERIOD}"),
+        *(
+            ([(range(3), w)], "a weight of .* in a mix")
+            for w in (0, -1, float("nan"), float("inf"), True, "1", None)
+        ),
+        (
+            [(range(3), 1), (range(3), 1e-6)],
+            f"source 1 of the mix has 1e-06 of the whole weight: needed 1/{PERIOD}",
+        ),
     ],
 )
 def test_wrong_mixes(given_: Any, said: str) -> None:
@@ -182,5 +206,7 @@ def test_a_length_that_changes() -> None:
     grows = [1, 2]
     mix = Mix([(grows, 1)])
     grows.append(3)
-    with pytest.raises(OptionError, match=r"lengths of the mix's sources changed from \[2\] to \[3\]"):
+    with pytest.raises(
+        OptionError, match=r"lengths of the mix's sources changed from \[2\] to \[3\]"
+    ):
         mix.order(0, 0)

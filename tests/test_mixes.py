@@ -1,4 +1,5 @@
-"""Every mix of processes and threads delivers the same: each record once, in order, in its structure and dtype."""
+"""Every mix of processes and threads delivers the same: each record once, in order, in its
+structure and dtype."""
 
 from __future__ import annotations
 
@@ -14,9 +15,24 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from fastfeed import FeedRunner, FeedStopped, Worker
-from tests.batches import Leaf, Pair, make, same, templates
-from tests.feeds import Readable, chunks, ids_of
-from tests.mixes import LIMIT_S, MIXES, SOURCES, Named, draws, name, producers, told
+from tests.helpers.batches import (
+    Leaf,
+    Pair,
+    make,
+    same,
+    templates,
+)
+from tests.helpers.feeds import Readable, chunks, ids_of
+from tests.helpers.mixes import (
+    LIMIT_S,
+    MIXES,
+    SOURCES,
+    Named,
+    draws,
+    name,
+    producers,
+    told,
+)
 
 ROOT = Path(__file__).parents[1]
 in_every_mix = pytest.mark.parametrize("mix", MIXES, ids=name)
@@ -32,7 +48,9 @@ def batches_of(source: Any, mix: tuple[int, int], **options: Any) -> list[Any]:
         return list(runner)
 
 
-def of_kind(kind: str, mix: tuple[int, int], total: int = 50, size: int = 4, **options: Any) -> list[Any]:
+def of_kind(
+    kind: str, mix: tuple[int, int], total: int = 50, size: int = 4, **options: Any
+) -> list[Any]:
     source, needed = SOURCES[kind](total, size)
     return batches_of(source, mix, **{**needed, **options})
 
@@ -40,7 +58,9 @@ def of_kind(kind: str, mix: tuple[int, int], total: int = 50, size: int = 4, **o
 @in_every_mix
 @of_any_kind
 def test_everything_once_and_in_order(kind: str, mix: tuple[int, int]) -> None:
-    batches = of_kind(kind, mix, epochs=2, batch_size=None if kind in ("callable", "iterable", "sequence") else 4)
+    batches = of_kind(
+        kind, mix, epochs=2, batch_size=None if kind in ("callable", "iterable", "sequence") else 4
+    )
     every = ids_of(batches)
     in_order = kind != "callable" or producers(mix) == 1
     for epoch in (every[:50], every[50:]):
@@ -80,7 +100,9 @@ def test_each_producer_may_deliver_a_copy_of_its_own(mix: tuple[int, int]) -> No
 
 def test_a_shuffled_indexable_has_the_same_order_in_every_mix() -> None:
     def order(mix: tuple[int, int]) -> list[int]:
-        with runner_of(range(40), mix, transform=lambda i: (i, -i), batch_size=3, shuffle=True, seed=5) as runner:
+        with runner_of(
+            range(40), mix, transform=lambda i: (i, -i), batch_size=3, shuffle=True, seed=5
+        ) as runner:
             return ids_of(runner) + ids_of(runner)
 
     orders = [order(mix) for mix in MIXES]
@@ -90,7 +112,9 @@ def test_a_shuffled_indexable_has_the_same_order_in_every_mix() -> None:
 
 
 @in_every_mix
-def test_a_second_pass_has_the_next_epochs_and_a_loop_goes_on_where_it_was_left(mix: tuple[int, int]) -> None:
+def test_a_second_pass_has_the_next_epochs_and_a_loop_goes_on_where_it_was_left(
+    mix: tuple[int, int],
+) -> None:
     def stream(worker: Worker) -> Iterator[np.ndarray]:
         for batch in range(10):
             yield np.array([[worker.epoch, worker.index, batch]])
@@ -103,7 +127,9 @@ def test_a_second_pass_has_the_next_epochs_and_a_loop_goes_on_where_it_was_left(
     count = producers(mix)
     assert len(records) == 2 * 10 * count - 2
     assert sorted(again) == [[e, i, b] for e in (2, 3) for i in range(count) for b in range(10)]
-    assert [e for e, _, _ in again] == sorted(e for e, _, _ in again), "no batch passes the end of its epoch"
+    assert [e for e, _, _ in again] == sorted(e for e, _, _ in again), (
+        "no batch passes the end of its epoch"
+    )
 
 
 @in_every_mix
@@ -144,11 +170,16 @@ def test_what_producers_draw_is_their_own_and_repeats(mix: tuple[int, int]) -> N
     if mix[0]:
         assert len(set(pid)) == mix[0], "the second pass is made by the same processes"
         if mix[1] == 1:
-            assert first[:, 3:].tolist() == second[:, 3:].tolist(), "numpy's and Python's own generators are seeded"
+            assert first[:, 3:].tolist() == second[:, 3:].tolist(), (
+                "numpy's and Python's own generators are seeded"
+            )
 
 
 EVERYTHING = {
-    "numbers": [Leaf(dtype, (2,)) for dtype in ("i1", "u1", "i4", "i8", "f2", "f4", "f8", "c8", "?", ">i4", ">f8")],
+    "numbers": [
+        Leaf(dtype, (2,))
+        for dtype in ("i1", "u1", "i4", "i8", "f2", "f4", "f8", "c8", "?", ">i4", ">f8")
+    ],
     ("a", 1): (Leaf("S4"), Leaf("O"), Leaf("O", (2, 1))),
     3: Pair(Leaf("f4", (3, 0)), {"scalar": Leaf("f8"), "one": (Leaf("u1", (1, 1)),)}),
 }
@@ -226,14 +257,20 @@ def test_what_lives_in_the_main_module_works_and_it_is_not_run_again(tmp_path: P
     script = tmp_path / "main.py"
     script.write_text(MAIN)
     call = [sys.executable, str(script), "stands for a side effect"]
-    done = subprocess.run(call, capture_output=True, text=True, timeout=200, cwd=ROOT, env={"PYTHONPATH": str(ROOT)})
-    assert done.stdout.splitlines() == ["the main module runs", str([10, 11, 12] * 2 + [5, 6, 7] * 2 + [0, 1, 2])]
+    done = subprocess.run(
+        call, capture_output=True, text=True, timeout=200, cwd=ROOT, env={"PYTHONPATH": str(ROOT)}
+    )
+    assert done.stdout.splitlines() == [
+        "the main module runs",
+        str([10, 11, 12] * 2 + [5, 6, 7] * 2 + [0, 1, 2]),
+    ]
     assert (done.stderr, done.returncode) == ("", 0)
 
 
 @in_every_mix
 def test_leaves_are_cast_in_the_producers(mix: tuple[int, int]) -> None:
-    """Also where one leaf is cast and lies elsewhere then, and the other stays where it was written."""
+    """Also where one leaf is cast and lies elsewhere then, and the other stays where it was
+    written."""
 
     def filled(worker: Worker) -> Iterator[Any]:
         for i in range(worker.index, 9, worker.count):
@@ -245,9 +282,13 @@ def test_leaves_are_cast_in_the_producers(mix: tuple[int, int]) -> None:
     for source, options in ((rows, {"batch_size": 2}), (filled, {})):
         for dtypes in ("float32", (ml_dtypes.bfloat16, "int16")):
             made = batches_of(source, mix, dtypes=dtypes, **options)
-            kinds = (np.float32, np.int64) if dtypes == "float32" else (ml_dtypes.bfloat16, np.int16)
+            kinds = (
+                (np.float32, np.int64) if dtypes == "float32" else (ml_dtypes.bfloat16, np.int16)
+            )
             assert {(x.dtype, y.dtype) for x, y in made} == {tuple(map(np.dtype, kinds))}
-            halves = [(float(x) * 2, int(y)) for xs, ys in made for x, y in zip(xs[:, 0], ys, strict=True)]
+            halves = [
+                (float(x) * 2, int(y)) for xs, ys in made for x, y in zip(xs[:, 0], ys, strict=True)
+            ]
             assert all(half == number for half, number in halves)
             assert len(halves) == 18
 

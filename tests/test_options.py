@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fastfeed import FeedOptions, FeedRunner, OptionError, Shuffle
-from fastfeed.machine import free_memory_nbytes
+from fastfeed.core.machine import free_memory_nbytes
 from fastfeed.options import UNITS, options_from, parse_bytes
 
 
@@ -42,7 +42,12 @@ def test_a_value_that_cannot_work_is_named(name: str, value: Any) -> None:
 @pytest.mark.parametrize(
     "given_",
     [
-        {"threads": np.int64(3), "batch_size": np.int32(4), "epochs": np.uint8(2), "seed": np.int64(1)},
+        {
+            "threads": np.int64(3),
+            "batch_size": np.int32(4),
+            "epochs": np.uint8(2),
+            "seed": np.int64(1),
+        },
         {"memory": "1.5 GiB", "stall_timeout_s": float("inf")},
         {"shuffle": Shuffle(10, 0), "pad": -1.5, "order": "any", "last_batch": "drop"},
         {"records": False, "repeat_per_producer": True, "transform": len},
@@ -92,7 +97,9 @@ def test_a_shuffle_counts_records(given_: tuple[Any, Any]) -> None:
         Shuffle(*given_)
 
 
-@given(st.integers(1, 10**6), st.sampled_from(sorted(UNITS)), st.booleans(), st.sampled_from(["", " "]))
+@given(
+    st.integers(1, 10**6), st.sampled_from(sorted(UNITS)), st.booleans(), st.sampled_from(["", " "])
+)
 def test_bytes_in_any_unit(number: int, unit: str, lower: bool, space: str) -> None:
     text = f"{number}{space}{unit.lower() if lower else unit}"
     assert parse_bytes(text) == number * UNITS[unit]
@@ -105,6 +112,8 @@ def test_memory_is_a_quarter_of_what_is_free() -> None:
     assert 0 < FeedOptions().memory_nbytes < free
 
 
-@pytest.mark.parametrize(("pad", "padded"), [(None, False), (False, False), (True, True), (0, True), (-1.0, True)])
+@pytest.mark.parametrize(
+    ("pad", "padded"), [(None, False), (False, False), (True, True), (0, True), (-1.0, True)]
+)
 def test_what_counts_as_padding(pad: Any, padded: bool) -> None:
     assert FeedOptions(pad=pad).padded is padded

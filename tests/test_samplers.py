@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fastfeed import OptionError
-from fastfeed.plan import Recipe, order_of
+from fastfeed.core.order import Recipe, order_of
 from fastfeed.samplers import Balanced, Weighted
 
 
@@ -52,7 +52,9 @@ def test_a_record_comes_again_only_after_all_of_its_class() -> None:
     assert {int(i) for i in found[0::2] < 3} == {0, 1}, "the order in a round is random"
 
 
-@pytest.mark.parametrize("sampler", [Weighted(np.arange(50)), Balanced(np.arange(50) % 3), Balanced(list("ab") * 25)])
+@pytest.mark.parametrize(
+    "sampler", [Weighted(np.arange(50)), Balanced(np.arange(50) % 3), Balanced(list("ab") * 25)]
+)
 def test_the_same_draw_for_the_same_seed_and_epoch(sampler: Any) -> None:
     draws = {at: tuple(sampler.indices(*at, length=50)) for at in [(0, 0), (0, 1), (1, 0)]}
     assert len(set(draws.values())) == 3
@@ -96,5 +98,8 @@ def test_wrong_counts(sampler: Any, count: Any) -> None:
 
 @pytest.mark.parametrize("sampler", [Weighted([1, 2]), Balanced([1, 2])])
 def test_another_length(sampler: Any) -> None:
-    with pytest.raises(OptionError, match=r"has 2 (weights|labels) and the source has 3 records: needed one for each"):
+    with pytest.raises(
+        OptionError,
+        match=r"has 2 (weights|labels) and the source has 3 records: needed one for each",
+    ):
         sampler.indices(0, 0, length=3)

@@ -1,4 +1,5 @@
-"""One spec of image operations, carried out by OpenCV in the producers, or by DALI on the CPU or the GPU.
+"""One spec of image operations, carried out by OpenCV in the producers, or by DALI on the CPU or
+the GPU.
 
 from fastfeed import augment as A
 

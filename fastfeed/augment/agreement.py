@@ -1,4 +1,5 @@
-"""How far OpenCV in the producers and DALI may differ in a pixel: the same draws and geometry, other arithmetic."""
+"""How far OpenCV in the producers and DALI may differ in a pixel: the same draws and geometry,
+other arithmetic."""
 
 from __future__ import annotations
 
@@ -13,12 +14,14 @@ class Levels(NamedTuple):
 
 
 EXACT = Levels(0, 0)
-# By operation and, where it matters, interpolation. Each is for one operation; of several, the sum is a bound but where
-# a step is sharp: a pixel on the edge of a warped image is either image or `fill`.
+# By operation and, where it matters, interpolation. Each is for one operation; of several, the sum
+# is a bound but where a step is sharp: a pixel on the edge of a warped image is either image or
+# `fill`.
 AGREEMENT = {
     "Decode": EXACT,  # both have libjpeg-turbo; 16-bit PNGs are rounded in another way
     "Decode 16 bits": Levels(1, 0.5),
-    "Resize nearest": Levels(255, 20),  # exact, but where the centre of a new pixel is on the edge of two old ones
+    # exact, but where the centre of a new pixel is on the edge of two old ones
+    "Resize nearest": Levels(255, 20),
     "Resize linear": Levels(1, 0.5),
     "Resize cubic": Levels(1, 0.5),
     "RandomResizedCrop": Levels(1, 0.5),
@@ -37,4 +40,5 @@ AGREEMENT = {
     "Layout": EXACT,
     "Mixup": Levels(1e-3, 1e-4),
 }
-SIXTEEN_BITS = 64.0  # times as many levels for uint16, of its 65,536: OpenCV's weights have fewer digits
+# times as many levels for uint16, of its 65,536: OpenCV's weights have fewer digits
+SIXTEEN_BITS = 64.0

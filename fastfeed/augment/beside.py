@@ -7,8 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from fastfeed.collate import Allocate, Blank, Pad, aligned_arrays, collate
-from fastfeed.structure import Structure, leaves_of, rebuild
+from fastfeed.core.collate import (
+    Allocate,
+    Blank,
+    Pad,
+    aligned_arrays,
+    collate,
+)
+from fastfeed.core.structure import Structure, leaves_of, rebuild
 
 Array = np.ndarray[Any, Any]
 NOTHING = np.zeros((), np.uint8)  # stands for a leaf that is not collated
@@ -23,12 +29,13 @@ def beside(
     place: str,
     allocate: Allocate,
 ) -> tuple[Any, list[tuple[bool, ...]], dict[int, Array]]:
-    """A batch of records, whose leaves `rows` are; for each leaf which of its record's axes varied; and those of `own`,
-    by their numbers, to be filled: `own` says of what shape and dtype they are in a record. Numbers beyond the records'
-    leaves are of arrays that belong to the batch and are no part of it.
+    """A batch of records, whose leaves `rows` are; for each leaf which of its record's axes varied;
+    and those of `own`, by their numbers, to be filled: `own` says of what shape and dtype they are
+    in a record. Numbers beyond the records' leaves are of arrays that belong to the batch and are
+    no part of it.
 
-    All of it is written into what `allocate` gives, unless other leaves are padded, or are bytes. Raises SpecError as
-    `collate` does.
+    All of it is written into what `allocate` gives, unless other leaves are padded, or are bytes.
+    Raises SpecError as `collate` does.
     """
     count = len(rows)
     blanks = {n: ((count, *shape), dtype) for n, (shape, dtype) in own.items()}
@@ -40,7 +47,10 @@ def beside(
         arrays.update((n, given[n]) for n in blanks)
         return [np.empty(count, np.uint8) if n in blanks else given[n] for n in range(len(asked))]
 
-    records = [rebuild(structure, [NOTHING if n in own else leaf for n, leaf in enumerate(leaves)]) for leaves in rows]
+    records = [
+        rebuild(structure, [NOTHING if n in own else leaf for n, leaf in enumerate(leaves)])
+        for leaves in rows
+    ]
     batch, varied = collate(records, pad, place=place, allocate=allocated)
     if not arrays:
         arrays = dict(zip(blanks, aligned_arrays(list(blanks.values())), strict=True))

@@ -1,7 +1,9 @@
-"""Boxes that move with their image: float32 arrays of shape (n, 4), each row left, top, right, bottom in pixels.
+"""Boxes that move with their image: float32 arrays of shape (n, 4), each row left, top, right,
+bottom in pixels.
 
-A box is cut off at the sides of its image; one of which nothing is left keeps its row, with zeros, so that a record
-has as many boxes as before and its other leaves (classes, say) still belong to them.
+A box is cut off at the sides of its image; one of which nothing is left keeps its row, with zeros,
+so that a record has as many boxes as before and its other leaves (classes, say) still belong to
+them.
 """
 
 from __future__ import annotations
@@ -12,19 +14,21 @@ from typing import Any
 import numpy as np
 
 from fastfeed.augment.spec import Augment
-from fastfeed.augment.steps import FixedWindow, Mirror, RandomWindow, Scale, Size, Step, Warp
+from fastfeed.augment.steps import FixedWindow, Mirror, ProgramStep, RandomWindow, Scale, Size, Warp
 from fastfeed.errors import SpecError
 
 Boxes = np.ndarray[Any, np.dtype[np.float32]]
 
 
 def moved(boxes: Any, spec: Augment, *, row: Sequence[float], size: Size) -> Boxes:
-    """Where the boxes of an image of `size` (height, width) are after the plan `row`. Raises SpecError for no boxes."""
+    """Where the boxes of an image of `size` (height, width) are after the plan `row`. Raises
+    SpecError for no boxes."""
     at = _cut(_checked(boxes), size)
     for placed in spec.program:
         at, size = _step(at, placed.step, numbers=row[placed.numbers], size=size)
     found: Boxes = at.astype(np.float32)
-    found[(found[:, 2] <= found[:, 0]) | (found[:, 3] <= found[:, 1])] = 0  # in float32 there may be no area left
+    # in float32 there may be no area left
+    found[(found[:, 2] <= found[:, 0]) | (found[:, 3] <= found[:, 1])] = 0
     return found
 
 
@@ -37,17 +41,23 @@ def _checked(boxes: Any) -> np.ndarray[Any, np.dtype[np.float64]]:
         found = found.reshape(0, 4)
     if found.ndim != 2 or found.shape[1] != 4 or not np.isfinite(found).all():
         raise SpecError(
-            f"Augment(boxes=...): a record's boxes are {_shown(boxes)}: needed numbers of shape (n, 4), each row left, "
-            "top, right, bottom in pixels"
+            f"Augment(boxes=...): a record's boxes are {_shown(boxes)}: needed numbers of shape "
+            "(n, 4), each row left, top, right, bottom in pixels"
         )
     return found
 
 
 def _shown(boxes: Any) -> str:
-    return f"an array of shape {boxes.shape} and dtype {boxes.dtype}" if isinstance(boxes, np.ndarray) else repr(boxes)
+    return (
+        f"an array of shape {boxes.shape} and dtype {boxes.dtype}"
+        if isinstance(boxes, np.ndarray)
+        else repr(boxes)
+    )
 
 
-def _step(boxes: Any, step: Step, *, numbers: Sequence[float], size: Size) -> tuple[Any, Size]:
+def _step(
+    boxes: Any, step: ProgramStep, *, numbers: Sequence[float], size: Size
+) -> tuple[Any, Size]:
     high, wide = size
     if isinstance(step, (RandomWindow, FixedWindow)):
         y, x, height, width = numbers

@@ -1,4 +1,5 @@
-"""Checks of what operations are given; each OptionError names the parameter, what it was and what was needed."""
+"""Checks of what operations are given; each OptionError names the parameter, what it was and what
+was needed."""
 
 from __future__ import annotations
 

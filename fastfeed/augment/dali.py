@@ -1,4 +1,5 @@
-"""One DALI pipeline that carries out the plans of records, on the CPU or a GPU, several batches in flight."""
+"""One DALI pipeline that carries out the plans of records, on the CPU or a GPU, several batches in
+flight."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from fastfeed.augment.device import DeviceArray
-from fastfeed.augment.packing import Kind, Packed
+from fastfeed.augment.packing import Packed, SampleKind
 from fastfeed.augment.spec import Augment, HandOver, Placed
 from fastfeed.augment.steps import Blend, Constant, RandomWindow
 from fastfeed.augment.values import Cast, Layout, Normalize
@@ -29,13 +30,22 @@ TAIL = (Normalize, Cast, Layout, Blend)  # what is done together, at the end
 class DaliPipe:
     """`start` a batch, `finish` the oldest one that was started; up to a few at a time.
 
-    `kinds`: what the images are, and the masks behind them; `rows`: the most records of a batch; `pad`: what fills the
-    rest of images that are smaller than others of their batch. Nothing is copied on the host: what was given to `start`
-    must stay as it is until `finish` has returned its results. A RuntimeError of either means that this pipeline is of
-    no more use. Raises OptionError for steps that DALI cannot do, and for a GPU that is not there.
+    `kinds`: what the images are, and the masks behind them; `rows`: the most records of a batch;
+    `pad`: what fills the rest of images that are smaller than others of their batch. Nothing is
+    copied on the host: what was given to `start` must stay as it is until `finish` has returned its
+    results. A RuntimeError of either means that this pipeline is of no more use. Raises OptionError
+    for steps that DALI cannot do, and for a GPU that is not there.
     """
 
-    def __init__(self, augment: Augment, kinds: Sequence[Kind], *, rows: int, device: str, pad: float | None) -> None:
+    def __init__(
+        self,
+        augment: Augment,
+        kinds: Sequence[SampleKind],
+        *,
+        rows: int,
+        device: str,
+        pad: float | None,
+    ) -> None:
         self._program = handed_over(augment)
         check(self._program)
         self._augment = augment
@@ -49,7 +59,8 @@ class DaliPipe:
             batch_size=rows,
             num_threads=len(os.sched_getaffinity(0)),
             device_id=0 if device == "gpu" else None,
-            exec_dynamic=True,  # results stay valid for as long as anybody looks at them, also behind the next ones
+            # results stay valid for as long as anybody looks at them, also behind the next ones
+            exec_dynamic=True,
             prefetch_queue_depth=1,  # what runs ahead is what was started, and never an empty batch
         )
         with self._pipeline:
@@ -67,18 +78,20 @@ class DaliPipe:
         self._pipeline.schedule_run()
 
     def finish(self) -> list[Any]:
-        """An array for each image and mask: of numpy in DALI's own memory, which it keeps, or a DeviceArray. Raises
-        SpecError where images that are not padded differ in size."""
+        """An array for each image and mask: of numpy in DALI's own memory, which it keeps, or a
+        DeviceArray. Raises SpecError where images that are not padded differ in size."""
         lists = self._pipeline.share_outputs()
         self._pipeline.release_outputs()
         self._held.popleft()
         return [_array(made, self._device) for made in lists]
 
-    def _drawn(self, number: int, kind: Kind) -> Any:
+    def _drawn(self, number: int, kind: SampleKind) -> Any:
         """The graph of one input."""
         graph = Graph(0 if kind.mask else number, self._names[number], kind, device=self._device)
         node = fn.external_source(name=graph.name, no_copy=True)
-        steps = [placed for placed in self._program if not isinstance(placed.step, (*TAIL, Constant))]
+        steps = [
+            placed for placed in self._program if not isinstance(placed.step, (*TAIL, Constant))
+        ]
         decode = self._augment.decodes
         if kind.encoded and decode is not None:
             window = steps.pop(0) if steps and isinstance(steps[0].step, RandomWindow) else None
@@ -88,7 +101,11 @@ class DaliPipe:
         for placed in steps:
             node = moved(node, placed, graph=graph)
         if not kind.mask:
-            node = finished(node, [placed for placed in self._program if isinstance(placed.step, TAIL)], graph=graph)
+            node = finished(
+                node,
+                [placed for placed in self._program if isinstance(placed.step, TAIL)],
+                graph=graph,
+            )
         self._arguments += graph.arguments
         return node if self._pad is None else fn.pad(node, fill_value=self._pad)
 
@@ -99,8 +116,8 @@ class DaliPipe:
             if self._device != "gpu":
                 raise
             raise OptionError(
-                f'augment_on="dali-gpu": DALI finds no GPU that it can use ({_first_line(error)}): needed an NVIDIA '
-                'GPU with its driver, or augment_on="dali-cpu"'
+                f'augment_on="dali-gpu": DALI finds no GPU that it can use ({_first_line(error)}): '
+                'needed an NVIDIA GPU with its driver, or augment_on="dali-cpu"'
             ) from error
 
 
@@ -108,11 +125,15 @@ def _array(made: Any, device: str) -> Any:
     if not made.is_dense_tensor():
         shapes = sorted(set(map(tuple, made.shape())))
         raise SpecError(
-            f"images of one batch have different shapes, such as {shapes[:3]}: make one size with Resize, Crop or "
-            "RandomResizedCrop, or say pad=True (zeros) or pad=<number>"
+            f"images of one batch have different shapes, such as {shapes[:3]}: make one size with "
+            "Resize, Crop or RandomResizedCrop, or say pad=True (zeros) or pad=<number>"
         )
     tensor = made.as_tensor()
-    return np.asarray(tensor) if device == "cpu" else DeviceArray(tensor, tuple(tensor.shape()), dtype=_dtype(tensor))
+    return (
+        np.asarray(tensor)
+        if device == "cpu"
+        else DeviceArray(tensor, tuple(tensor.shape()), dtype=_dtype(tensor))
+    )
 
 
 def _dtype(tensor: Any) -> np.dtype[Any]:

@@ -1,4 +1,5 @@
-"""DALI's operators for the steps of a program: each is told a record's numbers by an external source of its own."""
+"""DALI's operators for the steps of a program: each is told a record's numbers by an external
+source of its own."""
 
 from __future__ import annotations
 
@@ -9,9 +10,19 @@ from typing import Any
 import numpy as np
 
 from fastfeed.augment.geometry import Decode
-from fastfeed.augment.packing import Kind
+from fastfeed.augment.packing import SampleKind
 from fastfeed.augment.spec import Placed
-from fastfeed.augment.steps import Blend, Blur, Colour, Cutout, FixedWindow, Mirror, RandomWindow, Scale, Warp
+from fastfeed.augment.steps import (
+    Blend,
+    Blur,
+    Colour,
+    Cutout,
+    FixedWindow,
+    Mirror,
+    RandomWindow,
+    Scale,
+    Warp,
+)
 from fastfeed.augment.values import Cast, Layout, Normalize
 from fastfeed.errors import MissingExtra, OptionError, SpecError
 
@@ -22,15 +33,22 @@ except ImportError as error:
 
 Array = np.ndarray[Any, Any]
 Node = Any  # of a DALI graph
-# No antialiasing makes DALI's triangular and cubic filters plain interpolation, which is what other libraries call so.
+# No antialiasing makes DALI's triangular and cubic filters plain interpolation, which is what other
+# libraries call so.
 SAMPLERS = {"nearest": types.INTERP_NN, "linear": types.INTERP_LINEAR, "cubic": types.INTERP_CUBIC}
-DTYPES = {"uint8": types.UINT8, "uint16": types.UINT16, "float16": types.FLOAT16, "float32": types.FLOAT}
+DTYPES = {
+    "uint8": types.UINT8,
+    "uint16": types.UINT16,
+    "float16": types.FLOAT16,
+    "float32": types.FLOAT,
+}
 SPAN = {"uint8": 255, "uint16": 65535}
 
 
 @dataclass(frozen=True)
 class Argument:
-    """An external source of numbers, and how they are made out of the plan rows of all records: (records, numbers)."""
+    """An external source of numbers, and how they are made out of the plan rows of all records:
+    (records, numbers)."""
 
     name: str
     image: int
@@ -43,11 +61,13 @@ class Graph:
 
     image: int  # whose row of the plan counts
     name: str
-    kind: Kind
+    kind: SampleKind
     device: str = "cpu"
     arguments: list[Argument] = field(default_factory=list)
 
-    def numbers(self, name: str, make: Callable[[Array], Array], *, image: int | None = None) -> Node:
+    def numbers(
+        self, name: str, make: Callable[[Array], Array], *, image: int | None = None
+    ) -> Node:
         """A node with what `make` makes of each record's row, of this image or another one."""
         name = f"{self.name}.{name}{len(self.arguments)}"
         self.arguments.append(Argument(name, self.image if image is None else image, make))
@@ -60,8 +80,8 @@ def check(program: Sequence[Placed]) -> None:
         step = placed.step
         if isinstance(step, Warp) and step.interpolation == "cubic":
             raise OptionError(
-                'augment: Rotate or Affine(interpolation="cubic") is nothing that DALI can do: needed "linear" or '
-                '"nearest", or augment_on="producers"'
+                'augment: Rotate or Affine(interpolation="cubic") is nothing that DALI can do: '
+                'needed "linear" or "nearest", or augment_on="producers"'
             )
 
 
@@ -86,11 +106,17 @@ def moved(node: Node, placed: Placed, *, graph: Graph) -> Node:
 def finished(node: Node, tail: Sequence[Placed], *, graph: Graph) -> Node:
     """`node` behind Normalize, Cast, Layout and Mixup."""
     steps = {type(placed.step): placed for placed in tail}
-    normalize, cast, layout = (getattr(steps.get(kind), "step", None) for kind in (Normalize, Cast, Layout))
+    normalize, cast, layout = (
+        getattr(steps.get(kind), "step", None) for kind in (Normalize, Cast, Layout)
+    )
     order = "HWC" if layout is None else layout.order
     if normalize is not None:
-        mean, std = (_of_channels(values, graph.kind.channels) for values in (normalize.mean, normalize.std))
-        node = fn.crop_mirror_normalize(node, mean=mean, std=std, output_layout=order, dtype=types.FLOAT)
+        mean, std = (
+            _of_channels(values, graph.kind.channels) for values in (normalize.mean, normalize.std)
+        )
+        node = fn.crop_mirror_normalize(
+            node, mean=mean, std=std, output_layout=order, dtype=types.FLOAT
+        )
     elif order == "CHW":
         node = fn.transpose(node, perm=[2, 0, 1])
     blend = steps.get(Blend)
@@ -107,20 +133,27 @@ def _blended(node: Node, blend: Placed, *, graph: Graph) -> Node:
     # A record has one share, its first image's, for all its images and its labels.
     share = graph.numbers("share", lambda plan: plan[:, blend.start].astype(np.float32), image=0)
     rest = graph.numbers("rest", lambda plan: 1 - plan[:, blend.start].astype(np.float32), image=0)
-    following = graph.numbers("next", lambda plan: np.roll(np.arange(len(plan), dtype=np.int32), -1))
+    following = graph.numbers(
+        "next", lambda plan: np.roll(np.arange(len(plan), dtype=np.int32), -1)
+    )
     return node * share + fn.permute_batch(node, indices=following) * rest
 
 
 def _of_channels(values: tuple[float, ...], channels: int) -> list[float]:
     if len(values) not in (1, channels):
-        raise SpecError(f"Normalize({values}): needed one number, or one for each of {channels} channels of the images")
+        raise SpecError(
+            f"Normalize({values}): needed one number, or one for each of {channels} channels of "
+            "the images"
+        )
     return list(values) * (channels if len(values) == 1 else 1)
 
 
 def _window(placed: Placed, graph: Graph) -> tuple[Node, Node]:
     start = placed.start
     anchor = graph.numbers("anchor", lambda plan: plan[:, start : start + 2].astype(np.int32))
-    return anchor, graph.numbers("shape", lambda plan: plan[:, start + 2 : start + 4].astype(np.int32))
+    return anchor, graph.numbers(
+        "shape", lambda plan: plan[:, start + 2 : start + 4].astype(np.int32)
+    )
 
 
 def _cut(node: Node, placed: Placed, *, graph: Graph) -> Node:
@@ -133,13 +166,20 @@ def _scaled(node: Node, placed: Placed, *, graph: Graph) -> Node:
     size = graph.numbers("size", lambda plan: plan[:, placed.numbers].astype(np.float32))
     step: Any = placed.step
     sampler = "nearest" if graph.kind.mask else step.interpolation
-    return fn.resize(node, size=size, interp_type=SAMPLERS[sampler], antialias=step.antialias and not graph.kind.mask)
+    return fn.resize(
+        node,
+        size=size,
+        interp_type=SAMPLERS[sampler],
+        antialias=step.antialias and not graph.kind.mask,
+    )
 
 
 def _mirrored(node: Node, placed: Placed, *, graph: Graph) -> Node:
     step: Any = placed.step
     flags = {}
-    for at, (side, chance) in enumerate((("horizontal", step.horizontal), ("vertical", step.vertical))):
+    for at, (side, chance) in enumerate(
+        (("horizontal", step.horizontal), ("vertical", step.vertical))
+    ):
         if chance:
             flags[side] = graph.numbers(side, _column(placed.start + at))
     return fn.flip(node, **{"horizontal": 0, **flags}) if flags else node
@@ -151,7 +191,9 @@ def _column(at: int) -> Callable[[Array], Array]:
 
 def _warped(node: Node, placed: Placed, *, graph: Graph) -> Node:
     step: Any = placed.step
-    matrix = graph.numbers("matrix", lambda plan: plan[:, placed.numbers].astype(np.float32).reshape(-1, 2, 3))
+    matrix = graph.numbers(
+        "matrix", lambda plan: plan[:, placed.numbers].astype(np.float32).reshape(-1, 2, 3)
+    )
     sampler = "nearest" if graph.kind.mask else step.interpolation
     dtype = graph.kind.dtype
     known = dtype == "uint8"  # others go by way of floats, which hold all of them
@@ -171,7 +213,11 @@ def _coloured(node: Node, placed: Placed, *, graph: Graph) -> Node:
 
     def factors(plan: Array) -> Array:
         rows = plan[:, placed.numbers].astype(np.float32).reshape(-1, 3, 4)
-        return rows[:, :1, :3].sum(axis=2, keepdims=True) if grey else np.ascontiguousarray(rows[:, :, :3])
+        return (
+            rows[:, :1, :3].sum(axis=2, keepdims=True)
+            if grey
+            else np.ascontiguousarray(rows[:, :, :3])
+        )
 
     def added(plan: Array) -> Array:
         rows = plan[:, placed.numbers].astype(np.float32).reshape(-1, 3, 4)
@@ -184,7 +230,8 @@ def _coloured(node: Node, placed: Placed, *, graph: Graph) -> Node:
 def _blurred(node: Node, placed: Placed, *, graph: Graph) -> Node:
     def sigmas(plan: Array) -> Array:
         sigma = plan[:, placed.start].astype(np.float32)
-        return np.where(sigma > 0, sigma, np.float32(1))  # a window of one pixel leaves the image, whatever the sigma
+        # a window of one pixel leaves the image, whatever the sigma
+        return np.where(sigma > 0, sigma, np.float32(1))
 
     sigma = graph.numbers("sigma", sigmas)
     window = graph.numbers("window", lambda plan: plan[:, placed.start + 1].astype(np.int32))
@@ -197,7 +244,10 @@ def _erased(node: Node, placed: Placed, *, graph: Graph) -> Node:
         return np.ascontiguousarray(rectangles[:, :, first : first + 2]).reshape(len(plan), -1)
 
     step: Any = placed.step
-    anchor, shape = graph.numbers("anchor", lambda plan: part(plan, 0)), graph.numbers("shape", lambda p: part(p, 2))
+    anchor, shape = (
+        graph.numbers("anchor", lambda plan: part(plan, 0)),
+        graph.numbers("shape", lambda p: part(p, 2)),
+    )
     return fn.erase(node, anchor=anchor, shape=shape, axes=(0, 1), fill_value=step.fill)
 
 

@@ -1,4 +1,5 @@
-"""Arrays on a GPU, as leaves of a batch: for frameworks by DLPack, for whoever needs numpy as a copy on the host."""
+"""Arrays on a GPU, as leaves of a batch: for frameworks by DLPack, for whoever needs numpy as a
+copy on the host."""
 
 from __future__ import annotations
 
@@ -6,12 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from fastfeed.batch import Batch
+from fastfeed.core.batch import Batch
 
 
 class DeviceArray:
-    """An array on a GPU. `torch.from_dlpack`, `jax.dlpack.from_dlpack` and `tf.experimental.dlpack` take it without a
-    copy; `numpy.asarray` copies it to the host. Its memory lives as long as it, or what was made of it."""
+    """An array on a GPU. `torch.from_dlpack`, `jax.dlpack.from_dlpack` and `tf.experimental.dlpack`
+    take it without a copy; `numpy.asarray` copies it to the host. Its memory lives as long as it,
+    or what was made of it."""
 
     def __init__(self, held: Any, shape: tuple[int, ...], *, dtype: np.dtype[Any]) -> None:
         self._held = held  # has __dlpack__ and as_cpu()

@@ -1,11 +1,13 @@
-"""Random numbers that depend on what they are drawn for and on nothing else: any producer draws the same ones."""
+"""Random numbers that depend on what they are drawn for and on nothing else: any producer draws the
+same ones."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
 MASK = 2**64 - 1
-GOLDEN = 0x9E3779B97F4A7C15  # splitmix64: Steele, Lea, Flood, "Fast splittable pseudorandom number generators" (2014)
+# splitmix64: Steele, Lea, Flood, "Fast splittable pseudorandom number generators" (2014)
+GOLDEN = 0x9E3779B97F4A7C15
 FIRST, SECOND = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 
 
@@ -21,7 +23,8 @@ def key_of(parts: Iterable[int]) -> int:
 
 
 class Draws:
-    """A stream of numbers in [0, 1) for one record, the same wherever it is drawn. Not for cryptography."""
+    """A stream of numbers in [0, 1) for one record, the same wherever it is drawn. Not for
+    cryptography."""
 
     __slots__ = ("_at",)
 
@@ -31,6 +34,7 @@ class Draws:
     def next(self) -> float:
         """The next number, with 53 bits."""
         bits = self._at = (self._at + GOLDEN) & MASK
-        bits = ((bits ^ (bits >> 30)) * FIRST) & MASK  # written out twice: behind a decoder every call is a slow one
+        # written out twice: behind a decoder every call is a slow one
+        bits = ((bits ^ (bits >> 30)) * FIRST) & MASK
         bits = ((bits ^ (bits >> 27)) * SECOND) & MASK
         return ((bits ^ (bits >> 31)) >> 11) * 2.0**-53

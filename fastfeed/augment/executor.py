@@ -1,4 +1,5 @@
-"""Who does what of a spec in the producers: everything, with OpenCV, or the packing of what DALI needs of a record."""
+"""Who does what of a spec in the producers: everything, with OpenCV, or the packing of what DALI
+needs of a record."""
 
 from __future__ import annotations
 
@@ -6,29 +7,33 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from fastfeed.augment.spec import Augment
-from fastfeed.collate import Allocate, Pad
+from fastfeed.core.collate import Allocate, Pad
 
 
 class Executor(Protocol):
-    """What a producer does to records, and how it makes batches of what they become. Either of the first two raises
-    BadImage, and SpecError for what the spec does not fit."""
+    """What a producer does to records, and how it makes batches of what they become. Either of the
+    first two raises BadImage, and SpecError for what the spec does not fit."""
 
     def begun(self, record: Any, key: int, *, place: str) -> Any:
-        """What is known of the record at `place` before its images are decoded, with the draws of `key`; for `made`."""
+        """What is known of the record at `place` before its images are decoded, with the draws of
+        `key`; for `made`."""
 
     def made(self, begun: Any) -> Any:
         """What the record becomes, for `collated`."""
 
-    def collated(self, made: Sequence[Any], pad: Pad, *, place: str, allocate: Allocate, lengths: bool) -> Any:
-        """One batch of what `made` gave, and for each leaf which of its record's axes varied, as `collate`.
+    def collated(
+        self, made: Sequence[Any], pad: Pad, *, place: str, allocate: Allocate, lengths: bool
+    ) -> Any:
+        """One batch of what `made` gave, and for each leaf which of its record's axes varied, as
+        `collate`.
 
         `lengths`: as (batch, shapes of its records).
         """
 
 
 def executor_for(spec: Augment, on: str, *, crowded: bool, threads: bool = False) -> Executor:
-    """For `on`, one of "producers", "dali-cpu" and "dali-gpu". `crowded`: other producers work in this process, too;
-    `threads`: they are threads of the trainer."""
+    """For `on`, one of "producers", "dali-cpu" and "dali-gpu". `crowded`: other producers work in
+    this process, too; `threads`: they are threads of the trainer."""
     if on == "producers":
         from fastfeed.augment.opencv import OpenCV
 
@@ -49,6 +54,8 @@ class _Packing:
         """There is no more to be done."""
         return begun
 
-    def collated(self, made: Sequence[Any], pad: Pad, *, place: str, allocate: Allocate, lengths: bool) -> Any:
+    def collated(
+        self, made: Sequence[Any], pad: Pad, *, place: str, allocate: Allocate, lengths: bool
+    ) -> Any:
         """Shapes of records are known where they are augmented, and not here."""
         return self._collated(made, pad, place=place, allocate=allocate)

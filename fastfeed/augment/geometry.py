@@ -1,7 +1,8 @@
-"""Operations that decode images and move their pixels, by the field's names. Parameters are numbers or distributions.
+"""Operations that decode images and move their pixels, by the field's names. Parameters are numbers
+or distributions.
 
-Images are arrays of (height, width, channels), red before green before blue. `p` is the probability with which a
-record gets an operation at all.
+Images are arrays of (height, width, channels), red before green before blue. `p` is the probability
+with which a record gets an operation at all.
 """
 
 from __future__ import annotations
@@ -10,9 +11,24 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fastfeed.augment.checks import check_chance, check_fill, check_one_of, check_size, pair, sides_of
+from fastfeed.augment.checks import (
+    check_chance,
+    check_fill,
+    check_one_of,
+    check_size,
+    pair,
+    sides_of,
+)
 from fastfeed.augment.parameters import LogUniform, Parameter, Uniform, check, check_range
-from fastfeed.augment.steps import Constant, FixedWindow, Mirror, RandomWindow, Scale, Step, Warp
+from fastfeed.augment.steps import (
+    Constant,
+    FixedWindow,
+    Mirror,
+    ProgramStep,
+    RandomWindow,
+    Scale,
+    Warp,
+)
 from fastfeed.errors import OptionError
 
 INTERPOLATIONS = ("nearest", "linear", "cubic")
@@ -57,14 +73,15 @@ class Resize:
             check_size("Resize(shorter", self.shorter)
         check_one_of("Resize(interpolation", self.interpolation, choices=INTERPOLATIONS)
 
-    def steps(self) -> tuple[Step, ...]:
+    def steps(self) -> tuple[ProgramStep, ...]:
         """What executors do."""
         return (_scale(self.size or (0, 0), self, shorter=self.shorter or 0),)
 
 
 @dataclass(frozen=True)
 class RandomResizedCrop:
-    """A window of random area (`scale`, shares of the image) and aspect ratio (width / height), made `size` large."""
+    """A window of random area (`scale`, shares of the image) and aspect ratio (width / height),
+    made `size` large."""
 
     size: int | tuple[int, int]
     scale: tuple[float, float] = (0.08, 1.0)
@@ -78,16 +95,20 @@ class RandomResizedCrop:
         check_range("RandomResizedCrop(ratio)", self.ratio, kind=LogUniform, least=1e-3, most=1e3)
         check_one_of("RandomResizedCrop(interpolation", self.interpolation, choices=INTERPOLATIONS)
 
-    def steps(self) -> tuple[Step, ...]:
+    def steps(self) -> tuple[ProgramStep, ...]:
         """What executors do."""
-        return RandomWindow((self.scale[0], self.scale[1]), (self.ratio[0], self.ratio[1])), _scale(self.size, self)
+        return RandomWindow((self.scale[0], self.scale[1]), (self.ratio[0], self.ratio[1])), _scale(
+            self.size, self
+        )
 
 
 @dataclass(frozen=True)
 class Crop:
-    """A window of `size` at a relative place: 0 the upper or left edge, 1 the lower or right one, 0.5 the centre.
+    """A window of `size` at a relative place: 0 the upper or left edge, 1 the lower or right one,
+    0.5 the centre.
 
-    Where the image is smaller, the rest is `fill`. `Crop(224, y=Uniform(0, 1), x=Uniform(0, 1))` is a random crop.
+    Where the image is smaller, the rest is `fill`. `Crop(224, y=Uniform(0, 1), x=Uniform(0, 1))` is
+    a random crop.
     """
 
     size: int | tuple[int, int]
@@ -101,7 +122,7 @@ class Crop:
             check(getattr(self, name), f"Crop({name})", least=0, most=1)
         check_fill("Crop", self.fill)
 
-    def steps(self) -> tuple[Step, ...]:
+    def steps(self) -> tuple[ProgramStep, ...]:
         """What executors do."""
         return (FixedWindow(*pair(self.size), self.y, self.x, self.fill),)
 
@@ -117,14 +138,15 @@ class Flip:
         check_chance("Flip(horizontal", self.horizontal)
         check_chance("Flip(vertical", self.vertical)
 
-    def steps(self) -> tuple[Step, ...]:
+    def steps(self) -> tuple[ProgramStep, ...]:
         """What executors do."""
         return (Mirror(self.horizontal, self.vertical),)
 
 
 @dataclass(frozen=True)
 class Rotate:
-    """About the centre, counter-clockwise, on the same canvas; what comes in from outside is `fill`."""
+    """About the centre, counter-clockwise, on the same canvas; what comes in from outside is
+    `fill`."""
 
     degrees: Parameter
     fill: float = 0
@@ -135,15 +157,15 @@ class Rotate:
         check(self.degrees, "Rotate(degrees)", least=-360, most=360)
         _warped("Rotate", self)
 
-    def steps(self) -> tuple[Step, ...]:
+    def steps(self) -> tuple[ProgramStep, ...]:
         """What executors do."""
         return (Warp(self.degrees, (0.0, 0.0), 1.0, 0.0, self.fill, self.interpolation, self.p),)
 
 
 @dataclass(frozen=True)
 class Affine:
-    """A turn (degrees, counter-clockwise), scale (2: twice as large) and shear (degrees) about the centre, and a shift
-    (down, right, in shares of the sides), on the same canvas."""
+    """A turn (degrees, counter-clockwise), scale (2: twice as large) and shear (degrees) about the
+    centre, and a shift (down, right, in shares of the sides), on the same canvas."""
 
     degrees: Parameter = 0.0
     shift: tuple[Parameter, Parameter] = (0.0, 0.0)
@@ -163,10 +185,14 @@ class Affine:
             check(part, "Affine(shift)", least=-1, most=1)
         _warped("Affine", self)
 
-    def steps(self) -> tuple[Step, ...]:
+    def steps(self) -> tuple[ProgramStep, ...]:
         """What executors do."""
         shift = (self.shift[0], self.shift[1])
-        return (Warp(self.degrees, shift, self.scale, self.shear, self.fill, self.interpolation, self.p),)
+        return (
+            Warp(
+                self.degrees, shift, self.scale, self.shear, self.fill, self.interpolation, self.p
+            ),
+        )
 
 
 def _scale(size: Any, op: Resize | RandomResizedCrop, *, shorter: int = 0) -> Scale:

@@ -1,6 +1,8 @@
-"""What a JPEG or PNG file says of itself, read from its first bytes: no pixel is decoded and nothing is copied.
+"""What a JPEG or PNG file says of itself, read from its first bytes: no pixel is decoded and
+nothing is copied.
 
-Markers: ITU-T T.81, annex B. Chunks: W3C, Portable Network Graphics (3rd edition). Orientation: EXIF 2.32, tag 0x0112.
+Markers: ITU-T T.81, annex B. Chunks: W3C, Portable Network Graphics (3rd edition). Orientation:
+EXIF 2.32, tag 0x0112.
 """
 
 from __future__ import annotations
@@ -25,13 +27,21 @@ START_OF_SCAN, APP1 = 0xDA, 0xE1
 FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 ALONE = frozenset({0x01, *range(0xD0, 0xD8)})  # markers without a segment
 END_OF_IMAGE, LAST_CHUNK = b"\xff\xd9", b"IEND"
-TAIL = 64  # bytes at the end in which the mark of the end usually is; cameras append their own data behind it
-KNOWN = ((b"GIF8", "GIF"), (b"BM", "BMP"), (b"II*\0", "TIFF"), (b"MM\0*", "TIFF"), (b"<", "text, such as HTML or SVG"))
+# bytes at the end in which the mark of the end usually is; cameras append their own data behind it
+TAIL = 64
+KNOWN = (
+    (b"GIF8", "GIF"),
+    (b"BM", "BMP"),
+    (b"II*\0", "TIFF"),
+    (b"MM\0*", "TIFF"),
+    (b"<", "text, such as HTML or SVG"),
+)
 
 
-class Header(NamedTuple):
-    """An image as it will be after decoding: (height, width) turned as EXIF says, channels in the file (4: CMYK or with
-    alpha), bits of a channel, "JPEG" or "PNG", EXIF's orientation (1: as it is), and whether it has a palette."""
+class ImageHeader(NamedTuple):
+    """An image as it will be after decoding: (height, width) turned as EXIF says, channels in the
+    file (4: CMYK or with alpha), bits of a channel, "JPEG" or "PNG", EXIF's orientation (1: as it
+    is), and whether it has a palette."""
 
     height: int
     width: int
@@ -42,11 +52,11 @@ class Header(NamedTuple):
     palette: bool = False
 
 
-def read_header(data: Encoded, *, max_pixels: int) -> Header:
+def read_header(data: Encoded, *, max_pixels: int) -> ImageHeader:
     """The header of a whole file in memory, whatever its name ends with.
 
-    Raises BadImage for no bytes, another format, a damaged header, a file whose end is missing, and more pixels than
-    `max_pixels`, for which no memory should be taken.
+    Raises BadImage for no bytes, another format, a damaged header, a file whose end is missing, and
+    more pixels than `max_pixels`, for which no memory should be taken.
     """
     view: Bytes = memoryview(data) if isinstance(data, np.ndarray) else data  # type: ignore[arg-type]
     if not len(view):
@@ -62,13 +72,13 @@ def read_header(data: Encoded, *, max_pixels: int) -> Header:
         raise BadImage(f"truncated: it ends within its header, after {len(view)} bytes") from None
     if header.height * header.width > max_pixels:
         raise BadImage(
-            f"its header says {header.height} x {header.width} pixels, and {max_pixels} are the most that "
-            "Decode(max_pixels=...) allows"
+            f"its header says {header.height} x {header.width} pixels, and {max_pixels} are the "
+            "most that Decode(max_pixels=...) allows"
         )
     return header
 
 
-def _jpeg(data: Bytes) -> Header:
+def _jpeg(data: Bytes) -> ImageHeader:
     at, frame, orientation = 2, None, 1
     while True:
         marker = data[at + 1]
@@ -96,10 +106,10 @@ def _jpeg(data: Bytes) -> Header:
     _refuse_truncated(data, END_OF_IMAGE, kind="JPEG", pixels=at)
     if orientation > 4:
         height, width = width, height
-    return Header(height, width, channels, bits, "JPEG", orientation)
+    return ImageHeader(height, width, channels, bits, "JPEG", orientation)
 
 
-def _png(data: Bytes) -> Header:
+def _png(data: Bytes) -> ImageHeader:
     length, kind, width, height, bits, colour = struct.unpack_from(">I4sIIBB", data, 8)
     if length != 13 or kind != b"IHDR" or colour not in PNG_CHANNELS or not height or not width:
         raise BadImage("damaged PNG: its first chunk is no header of an image")
@@ -116,11 +126,12 @@ def _png(data: Bytes) -> Header:
         orientation = _orientation_behind(data, at)
     if orientation > 4:
         height, width = width, height
-    return Header(height, width, PNG_CHANNELS[colour], bits, "PNG", orientation, colour == 3)
+    return ImageHeader(height, width, PNG_CHANNELS[colour], bits, "PNG", orientation, colour == 3)
 
 
 def _orientation_behind(data: Bytes, pixels: int) -> int:
-    """Of a chunk behind a PNG's pixels, where some programs put it: sought near the end, and known by its checksum."""
+    """Of a chunk behind a PNG's pixels, where some programs put it: sought near the end, and known
+    by its checksum."""
     near = bytes(data[max(pixels, len(data) - EXIF_TAIL) :])
     end = len(near)
     while (at := near.rfind(EXIF_CHUNK, 4, end)) > 0:
@@ -133,9 +144,15 @@ def _orientation_behind(data: Bytes, pixels: int) -> int:
 
 
 def _refuse_truncated(data: Bytes, mark: bytes, *, kind: str, pixels: int) -> None:
-    """The mark is sought behind the header, in which a thumbnail may have one of its own; near the end first."""
-    if bytes(data[max(pixels, len(data) - TAIL) :]).rfind(mark) < 0 and bytes(data[pixels:]).rfind(mark) < 0:
-        raise BadImage(f"truncated {kind}: the end of the image is missing ({len(data)} bytes are there)")
+    """The mark is sought behind the header, in which a thumbnail may have one of its own; near the
+    end first."""
+    if (
+        bytes(data[max(pixels, len(data) - TAIL) :]).rfind(mark) < 0
+        and bytes(data[pixels:]).rfind(mark) < 0
+    ):
+        raise BadImage(
+            f"truncated {kind}: the end of the image is missing ({len(data)} bytes are there)"
+        )
 
 
 def _orientation(data: Bytes, start: int, *, end: int) -> int:

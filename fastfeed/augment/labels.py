@@ -1,4 +1,5 @@
-"""Labels that follow their images: one-hot rows for each record, and mixup over a collated batch. No framework."""
+"""Labels that follow their images: one-hot rows for each record, and mixup over a collated batch.
+No framework."""
 
 from __future__ import annotations
 
@@ -15,12 +16,19 @@ def one_hot(label: Any, op: OneHot) -> np.ndarray[Any, np.dtype[np.float32]]:
     """A float32 row of (classes,), whose sum is 1. Raises SpecError for what is no class."""
     found = np.asarray(label)
     if found.dtype.kind not in "iu" or found.size != 1:
-        kind = f"an array of shape {found.shape} and dtype {found.dtype}" if found.ndim else repr(label)
-        raise SpecError(f"OneHot: the label of a record is {kind}: needed one integer, the number of its class")
+        kind = (
+            f"an array of shape {found.shape} and dtype {found.dtype}"
+            if found.ndim
+            else repr(label)
+        )
+        raise SpecError(
+            f"OneHot: the label of a record is {kind}: needed one integer, the number of its class"
+        )
     number = int(found.reshape(-1)[0])
     if not 0 <= number < op.classes:
         raise SpecError(
-            f"OneHot(classes={op.classes}): the label of a record is {number}: needed 0 to {op.classes - 1}"
+            f"OneHot(classes={op.classes}): the label of a record is {number}: needed 0 to "
+            f"{op.classes - 1}"
         )
     row = np.full(op.classes, op.smoothing / op.classes, np.float32)
     row[number] += 1 - op.smoothing
@@ -28,13 +36,16 @@ def one_hot(label: Any, op: OneHot) -> np.ndarray[Any, np.dtype[np.float32]]:
 
 
 def mix(rows: np.ndarray[Any, Any], shares: Sequence[float], *, what: str) -> None:
-    """In place: each row keeps its share of itself, the rest is what the next row was, the last one's the first.
+    """In place: each row keeps its share of itself, the rest is what the next row was, the last
+    one's the first.
 
     Raises SpecError for what cannot be blended; `what` it is.
     """
     if rows.dtype.kind != "f":
         hint = "OneHot(classes)" if what == "labels" else 'Normalize(...) or Cast("float32")'
-        raise SpecError(f"Mixup blends floats, and the {what} are {rows.dtype}: put {hint} before it")
+        raise SpecError(
+            f"Mixup blends floats, and the {what} are {rows.dtype}: put {hint} before it"
+        )
     first = rows[0].copy()
     for at, share in enumerate(shares):
         if share < 1:

@@ -10,16 +10,29 @@ import numpy as np
 from fastfeed.augment.beside import beside
 from fastfeed.augment.boxes import moved
 from fastfeed.augment.geometry import Decode
-from fastfeed.augment.headers import Encoded, Header, read_header
+from fastfeed.augment.headers import Encoded, ImageHeader, read_header
 from fastfeed.augment.labels import mix, one_hot
 from fastfeed.augment.opencv_steps import Image, chain
 from fastfeed.augment.opencv_values import Values
 from fastfeed.augment.spec import Augment, Targets
 from fastfeed.augment.steps import Blend, Size
 from fastfeed.augment.values import OneHot
-from fastfeed.collate import Allocate, Blank, Pad, collate, lengths_of
+from fastfeed.core.collate import (
+    Allocate,
+    Blank,
+    Pad,
+    collate,
+    lengths_of,
+)
+from fastfeed.core.structure import (
+    Structure,
+    describe,
+    leaves_of,
+    paths_of,
+    rebuild,
+    structure_of,
+)
 from fastfeed.errors import BadImage, MissingExtra, SpecError
-from fastfeed.structure import Structure, describe, leaves_of, paths_of, rebuild, structure_of
 
 try:
     import cv2
@@ -30,25 +43,26 @@ except ImportError as error:
 RGB = getattr(cv2, "IMREAD_COLOR_RGB", None)
 
 
-class _Known(NamedTuple):
+class _ImageLeaves(NamedTuple):
     structure: Structure
     targets: Targets
     names: list[str]  # of the leaves
 
 
 class Begun(NamedTuple):
-    """A record before it is decoded: its leaves, of which images are pixels where they were, and their plan."""
+    """A record before it is decoded: its leaves, of which images are pixels where they were, and
+    their plan."""
 
-    known: _Known
+    known: _ImageLeaves
     leaves: list[Any]
     key: int
     sizes: list[Size]
     rows: list[list[float]]
 
 
-class Made(NamedTuple):
-    """A record whose images (`at`) are pixels still, whose values are made where the batch is: `blanks` what of each.
-    `share` is what Mixup leaves of the record."""
+class PendingRecord(NamedTuple):
+    """A record whose images (`at`) are pixels still, whose values are made where the batch is:
+    `blanks` what of each. `share` is what Mixup leaves of the record."""
 
     structure: Structure
     leaves: list[Any]
@@ -58,8 +72,8 @@ class Made(NamedTuple):
 
 
 class OpenCV:
-    """Augments records. `crowded`: other producers work in this process, so that OpenCV should not start threads
-    of its own for single images; it can only be told for the whole process."""
+    """Augments records. `crowded`: other producers work in this process, so that OpenCV should not
+    start threads of its own for single images; it can only be told for the whole process."""
 
     def __init__(self, spec: Augment, *, crowded: bool = False) -> None:
         if crowded:
@@ -69,19 +83,21 @@ class OpenCV:
         self._move_mask = chain(spec.program, mask=True)
         self._values = Values(spec)
         self._one_hot = next((op for op in spec.operations if isinstance(op, OneHot)), None)
-        self._blend = next((placed.start for placed in spec.program if isinstance(placed.step, Blend)), None)
-        self._known: _Known | None = None
+        self._blend = next(
+            (placed.start for placed in spec.program if isinstance(placed.step, Blend)), None
+        )
+        self._known: _ImageLeaves | None = None
 
     def begun(self, record: Any, key: int, *, place: str = "") -> Begun:
-        """What can be known without decoding; the same key gives the same draws. Raises BadImage for what is none by
-        its header, and SpecError for what is no image."""
+        """What can be known without decoding; the same key gives the same draws. Raises BadImage
+        for what is none by its header, and SpecError for what is no image."""
         known, leaves = self._leaves(record)
         sizes = [size_of(leaves[n], self._spec, name=known.names[n]) for n in known.targets.images]
         return Begun(known, leaves, key, sizes, self._spec.plan(key, sizes))
 
-    def made(self, begun: Begun) -> Made:
-        """The record with its masks, boxes and labels as the spec makes them, and its images all but their values.
-        Raises BadImage, and SpecError for what cannot be done."""
+    def made(self, begun: Begun) -> PendingRecord:
+        """The record with its masks, boxes and labels as the spec makes them, and its images all
+        but their values. Raises BadImage, and SpecError for what cannot be done."""
         (structure, targets, names), leaves, key, sizes, rows = begun
         images = [image_of(leaves[n], self._spec, name=names[n]) for n in targets.images]
         found = [(image.shape[0], image.shape[1]) for image in images]
@@ -92,28 +108,48 @@ class OpenCV:
             leaves[n] = _kept(self._move(image, row), image)
             blanks.append(self._values.blank(leaves[n]))
         for n in targets.masks:
-            mask = self._move_mask(mask_of(leaves[n], self._spec, name=names[n], size=sizes[0]), rows[0])
+            mask = self._move_mask(
+                mask_of(leaves[n], self._spec, name=names[n], size=sizes[0]), rows[0]
+            )
             leaves[n] = mask[:, :, None] if mask.ndim == 2 else mask
         for n in targets.boxes:
             leaves[n] = moved(leaves[n], self._spec, row=rows[0], size=sizes[0])
         if self._one_hot is not None and targets.labels is not None:
             leaves[targets.labels] = one_hot(leaves[targets.labels], self._one_hot)
-        return Made(structure, leaves, targets.images, blanks, 1.0 if self._blend is None else rows[0][self._blend])
+        return PendingRecord(
+            structure,
+            leaves,
+            targets.images,
+            blanks,
+            1.0 if self._blend is None else rows[0][self._blend],
+        )
 
-    def whole(self, made: Made) -> Any:
+    def whole(self, made: PendingRecord) -> Any:
         """The record by itself, with the values of its images."""
         leaves = list(made.leaves)
         for n in made.at:
             leaves[n] = self._values.of(leaves[n])
         return rebuild(made.structure, leaves)
 
-    def collated(self, made: Sequence[Made], pad: Pad, *, place: str, allocate: Allocate, lengths: bool) -> Any:
-        """One batch, in which Mixup has blended each record with the next one; and which axes varied.
+    def collated(
+        self,
+        made: Sequence[PendingRecord],
+        pad: Pad,
+        *,
+        place: str,
+        allocate: Allocate,
+        lengths: bool,
+    ) -> Any:
+        """One batch, in which Mixup has blended each record with the next one; and which axes
+        varied.
 
-        Values are made where the batch lies: to copy them there took three times as long as making them.
+        Values are made where the batch lies: to copy them there took three times as long as making
+        them.
         """
         first = made[0]
-        if not lengths and all(one.structure == first.structure and one.blanks == first.blanks for one in made):
+        if not lengths and all(
+            one.structure == first.structure and one.blanks == first.blanks for one in made
+        ):
             batch, varied = self._in_place(made, pad, place=place, allocate=allocate)
         else:
             records = [self.whole(one) for one in made]
@@ -124,12 +160,19 @@ class OpenCV:
             self._mix(batch[0] if lengths else batch, [one.share for one in made])
         return batch, varied
 
-    def _in_place(self, made: Sequence[Made], pad: Pad, *, place: str, allocate: Allocate) -> Any:
+    def _in_place(
+        self, made: Sequence[PendingRecord], pad: Pad, *, place: str, allocate: Allocate
+    ) -> Any:
         """A batch of images that are all alike."""
         first = made[0]
         own = dict(zip(first.at, first.blanks, strict=True))
         batch, varied, arrays = beside(
-            [one.leaves for one in made], own, structure=first.structure, pad=pad, place=place, allocate=allocate
+            [one.leaves for one in made],
+            own,
+            structure=first.structure,
+            pad=pad,
+            place=place,
+            allocate=allocate,
         )
         for n, array in arrays.items():
             for out, one in zip(array, made, strict=True):
@@ -146,16 +189,18 @@ class OpenCV:
         if known.targets.labels is not None:
             mix(leaves[known.targets.labels], shares, what="labels")
 
-    def _leaves(self, record: Any) -> tuple[_Known, list[Any]]:
+    def _leaves(self, record: Any) -> tuple[_ImageLeaves, list[Any]]:
         known = self._known
         leaves = None if known is None else leaves_of(known.structure, record)
         if known is None or leaves is None:
             structure = structure_of(record)
             leaves = leaves_of(structure, record) or []
             if not leaves:
-                raise SpecError(f"Augment: a record is {describe(structure)}: needed at least an image")
+                raise SpecError(
+                    f"Augment: a record is {describe(structure)}: needed at least an image"
+                )
             targets = self._spec.targets(structure, len(leaves))
-            known = self._known = _Known(structure, targets, paths_of(structure, "record"))
+            known = self._known = _ImageLeaves(structure, targets, paths_of(structure, "record"))
         return known, leaves
 
 
@@ -165,15 +210,25 @@ def _kept(part: Image, whole: Image) -> Image:
 
 
 def image_of(leaf: Any, spec: Augment, *, name: str) -> Image:
-    """Pixels: (height, width, 3), or (height, width) for grey, of uint8 or uint16. `size_of` it was asked before."""
+    """Pixels: (height, width, 3), or (height, width) for grey, of uint8 or uint16. `size_of` it was
+    asked before."""
     decode = spec.decodes
-    return _pixels(leaf, name) if decode is None else _decoded(encoded_of(leaf, name), decode, name=name)
+    return (
+        _pixels(leaf, name)
+        if decode is None
+        else _decoded(encoded_of(leaf, name), decode, name=name)
+    )
 
 
 def size_of(leaf: Any, spec: Augment, *, name: str) -> Size:
-    """(height, width) of `image_of`; of a file from its header. Raises BadImage, and SpecError for what is no image."""
+    """(height, width) of `image_of`; of a file from its header. Raises BadImage, and SpecError for
+    what is no image."""
     decode = spec.decodes
-    header = _pixels(leaf, name).shape if decode is None else header_of(encoded_of(leaf, name), decode, name=name)
+    header = (
+        _pixels(leaf, name).shape
+        if decode is None
+        else header_of(encoded_of(leaf, name), decode, name=name)
+    )
     return header[0], header[1]
 
 
@@ -188,16 +243,21 @@ def mask_of(leaf: Any, spec: Augment, *, name: str, size: tuple[int, int]) -> Im
         mask = _decoded(data, gray, name=name)
         if header.channels != 1 or header.bits > 8:
             raise BadImage(
-                f"a mask must be a grey image of 8 bits, for its numbers to survive: this is a {header.format} of "
-                f"{'a palette' if header.palette else f'{header.channels} channels'} and {header.bits} bits",
+                "a mask must be a grey image of 8 bits, for its numbers to survive: this is a "
+                f"{header.format} of "
+                f"{'a palette' if header.palette else f'{header.channels} channels'} and "
+                f"{header.bits} bits",
                 leaf=name,
             )
     if mask.shape[:2] != size:
-        raise SpecError(f"Augment(masks=...): {name} is {mask.shape[:2]} and its image {size}: needed the same size")
+        raise SpecError(
+            f"Augment(masks=...): {name} is {mask.shape[:2]} and its image {size}: needed the same "
+            "size"
+        )
     return mask
 
 
-def header_of(data: Encoded, decode: Decode, *, name: str) -> Header:
+def header_of(data: Encoded, decode: Decode, *, name: str) -> ImageHeader:
     """What a file's header says. Raises BadImage."""
     try:
         return read_header(data, max_pixels=decode.max_pixels)
@@ -213,10 +273,21 @@ def encoded_of(leaf: Any, name: str) -> Encoded:
         return np.ascontiguousarray(leaf)
     if isinstance(leaf, np.ndarray):
         kind = f"an array of shape {leaf.shape} and dtype {leaf.dtype}"
-        hint = ": leave Decode() out where images are decoded already" if leaf.ndim in (2, 3) else ""
-        raise SpecError(f"Decode: {name} is {kind}; needed a file's bytes, or a uint8 array of them{hint}")
-    hint = "; read the file in transform=, as in open(path, 'rb').read()" if hasattr(leaf, "encode") else ""
-    raise SpecError(f"Decode: {name} is a {type(leaf).__name__}; needed a file's bytes, or a uint8 array of them{hint}")
+        hint = (
+            ": leave Decode() out where images are decoded already" if leaf.ndim in (2, 3) else ""
+        )
+        raise SpecError(
+            f"Decode: {name} is {kind}; needed a file's bytes, or a uint8 array of them{hint}"
+        )
+    hint = (
+        "; read the file in transform=, as in open(path, 'rb').read()"
+        if hasattr(leaf, "encode")
+        else ""
+    )
+    raise SpecError(
+        f"Decode: {name} is a {type(leaf).__name__}; needed a file's bytes, or a uint8 array of "
+        f"them{hint}"
+    )
 
 
 def _decoded(data: Encoded, decode: Decode, *, name: str) -> Image:
@@ -225,7 +296,9 @@ def _decoded(data: Encoded, decode: Decode, *, name: str) -> Image:
     if image is None:
         high, wide, channels, bits, kind, *_ = header_of(data, decode, name=name)
         raise BadImage(
-            f"damaged {kind}: OpenCV finds no {high} x {wide} x {channels} pixels of {bits} bits in it", leaf=name
+            f"damaged {kind}: OpenCV finds no {high} x {wide} x {channels} pixels of {bits} bits "
+            "in it",
+            leaf=name,
         )
     return image
 
@@ -244,14 +317,21 @@ def _read(data: np.ndarray[Any, np.dtype[np.uint8]], decode: Decode) -> Image | 
 
 def _pixels(leaf: Any, name: str) -> Image:
     if not isinstance(leaf, np.ndarray):
-        hint = ": put Decode() first for files" if isinstance(leaf, (bytes, bytearray, memoryview)) else ""
-        raise SpecError(f"Augment: {name} is a {type(leaf).__name__}; needed an image, as a numpy array{hint}")
+        hint = (
+            ": put Decode() first for files"
+            if isinstance(leaf, (bytes, bytearray, memoryview))
+            else ""
+        )
+        raise SpecError(
+            f"Augment: {name} is a {type(leaf).__name__}; needed an image, as a numpy array{hint}"
+        )
     grey = leaf.ndim == 2 or (leaf.ndim == 3 and leaf.shape[2] == 1)
     right = grey or (leaf.ndim == 3 and leaf.shape[2] == 3)
     if not right or leaf.dtype.name not in ("uint8", "uint16") or not leaf.size:
         hint = ": put Decode() first for files" if leaf.ndim == 1 and leaf.dtype == np.uint8 else ""
         raise SpecError(
-            f"Augment: {name} is an array of shape {leaf.shape} and dtype {leaf.dtype}; needed an image of uint8 or "
-            f"uint16 and shape (height, width), or with 1 or 3 channels behind{hint}"
+            f"Augment: {name} is an array of shape {leaf.shape} and dtype {leaf.dtype}; needed an "
+            "image of uint8 or uint16 and shape (height, width), or with 1 or 3 channels "
+            f"behind{hint}"
         )
     return leaf[:, :, 0] if leaf.ndim == 3 and grey else leaf

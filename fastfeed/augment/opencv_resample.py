@@ -1,7 +1,9 @@
-"""Resizing as a weighted sum of pixels, first down the columns and then along the rows: the filters of DALI's resize.
+"""Resizing as a weighted sum of pixels, first down the columns and then along the rows: the filters
+of DALI's resize.
 
-OpenCV's own have no antialiasing that anybody else has (INTER_AREA is a box), and its cubic has other weights
-(a = -0.75; here -0.5, Catmull and Rom, "A class of local interpolating splines", 1974). Beyond the image, its border.
+OpenCV's own have no antialiasing that anybody else has (INTER_AREA is a box), and its cubic has
+other weights (a = -0.75; here -0.5, Catmull and Rom, "A class of local interpolating splines",
+1974). Beyond the image, its border.
 """
 
 from __future__ import annotations
@@ -16,7 +18,8 @@ REACH = {"linear": 1, "cubic": 2}  # pixels to each side
 
 
 def resample(image: Image, size: tuple[int, int], *, kind: str, antialias: bool) -> Image:
-    """`image` (height, width) or (height, width, channels) as (height, width) = `size`, in its dtype, rounded.
+    """`image` (height, width) or (height, width, channels) as (height, width) = `size`, in its
+    dtype, rounded.
 
     With `antialias` the filter gets wider by as much as the image gets smaller.
     """
@@ -26,7 +29,9 @@ def resample(image: Image, size: tuple[int, int], *, kind: str, antialias: bool)
         work = _summed(work, _taps(high, size[0], kind=kind, antialias=antialias))
     if size[1] != wide:
         # Pixels of a row as rows: to gather whole rows is several times as fast as columns.
-        turned = np.ascontiguousarray(work.reshape(size[0], wide, -1).swapaxes(0, 1)).reshape(wide, -1)
+        turned = np.ascontiguousarray(work.reshape(size[0], wide, -1).swapaxes(0, 1)).reshape(
+            wide, -1
+        )
         turned = _summed(turned, _taps(wide, size[1], kind=kind, antialias=antialias))
         work = turned.reshape(size[1], size[0], -1).swapaxes(0, 1)
     most = np.iinfo(image.dtype).max
@@ -36,8 +41,8 @@ def resample(image: Image, size: tuple[int, int], *, kind: str, antialias: bool)
 
 
 def nearest(image: Image, size: tuple[int, int]) -> Image:
-    """The pixel in which each new one's centre lies. OpenCV's INTER_NEAREST picks by the upper left corner, and its
-    INTER_NEAREST_EXACT a neighbour where the centre lies between two."""
+    """The pixel in which each new one's centre lies. OpenCV's INTER_NEAREST picks by the upper left
+    corner, and its INTER_NEAREST_EXACT a neighbour where the centre lies between two."""
     rows, columns = (_picked(old, new) for old, new in zip(image.shape[:2], size, strict=True))
     picked: Image = image.take(rows, 0).take(columns, 1)
     return picked
@@ -50,7 +55,8 @@ def _picked(old: int, new: int) -> Any:
 
 
 def _taps(old: int, new: int, *, kind: str, antialias: bool) -> tuple[Any, Any]:
-    """For each of `new` rows: which of the `old` ones it is made of, (new, taps), and their weights."""
+    """For each of `new` rows: which of the `old` ones it is made of, (new, taps), and their
+    weights."""
     step = old / new
     stretch = max(1.0, step) if antialias else 1.0
     reach = REACH[kind] * stretch

@@ -1,4 +1,5 @@
-"""Each step of a program as OpenCV does it: a function of an image and its record's row of the plan.
+"""Each step of a program as OpenCV does it: a function of an image and its record's row of the
+plan.
 
 Inside, grey images have two axes, as OpenCV has it; colours are red, green, blue.
 """
@@ -12,7 +13,17 @@ import numpy as np
 
 from fastfeed.augment.opencv_resample import nearest, resample
 from fastfeed.augment.spec import Placed
-from fastfeed.augment.steps import Blur, Colour, Cutout, FixedWindow, Mirror, RandomWindow, Scale, Step, Warp
+from fastfeed.augment.steps import (
+    Blur,
+    Colour,
+    Cutout,
+    FixedWindow,
+    Mirror,
+    ProgramStep,
+    RandomWindow,
+    Scale,
+    Warp,
+)
 from fastfeed.augment.tones import MATRIX
 from fastfeed.errors import MissingExtra, SpecError
 
@@ -30,17 +41,20 @@ WARPED = {"nearest": cv2.INTER_NEAREST, "linear": cv2.INTER_LINEAR, "cubic": cv2
 MOST = {"uint8": 255, "uint16": 65535}
 
 
-def doer(step: Step, start: int, *, mask: bool = False) -> Do | None:
-    """What does `step`, whose numbers begin at `start` of a row; None where there is nothing to be done.
+def doer(step: ProgramStep, start: int, *, mask: bool = False) -> Do | None:
+    """What does `step`, whose numbers begin at `start` of a row; None where there is nothing to be
+    done.
 
-    A mask is moved and not changed: pixels are picked, never blended, and what comes in from outside is 0.
+    A mask is moved and not changed: pixels are picked, never blended, and what comes in from
+    outside is 0.
     """
     make = (MOVES if mask else {**MOVES, **CHANGES}).get(type(step))
     return None if make is None else make(step, start, mask=mask)
 
 
 def chain(program: Sequence[Placed], *, mask: bool = False) -> Do:
-    """One function of an image and its row: the steps of `program` in their order. Its errors name the step."""
+    """One function of an image and its row: the steps of `program` in their order. Its errors name
+    the step."""
     pairs = [(placed.step, doer(placed.step, placed.start, mask=mask)) for placed in program]
     does = [(step, do) for step, do in pairs if do is not None]
 
@@ -50,8 +64,8 @@ def chain(program: Sequence[Placed], *, mask: bool = False) -> Do:
                 image = do(image, row)
         except cv2.error as error:
             raise SpecError(
-                f"{type(step).__name__}: OpenCV cannot do this to an image of shape {image.shape} and dtype "
-                f"{image.dtype}: {str(error).strip()}"
+                f"{type(step).__name__}: OpenCV cannot do this to an image of shape {image.shape} "
+                f"and dtype {image.dtype}: {str(error).strip()}"
             ) from None
         return image
 
@@ -76,8 +90,12 @@ def _fixed(step: FixedWindow, start: int, *, mask: bool) -> Do:
         inside = image[max(0, y) : max(0, y + height), max(0, x) : max(0, x + width)]
         if inside.shape[:2] == (height, width):
             return inside
-        out = np.full((height, width, *image.shape[2:]), _level(fill, image, op="Crop"), image.dtype)
-        out[max(0, -y) : max(0, -y) + inside.shape[0], max(0, -x) : max(0, -x) + inside.shape[1]] = inside
+        out = np.full(
+            (height, width, *image.shape[2:]), _level(fill, image, op="Crop"), image.dtype
+        )
+        out[
+            max(0, -y) : max(0, -y) + inside.shape[0], max(0, -x) : max(0, -x) + inside.shape[1]
+        ] = inside
         return out
 
     return do
@@ -170,7 +188,9 @@ def _level(fill: float, image: Image, *, op: str) -> int:
     """`fill` as the image's dtype has it."""
     level = round(fill)
     if level > MOST[image.dtype.name]:
-        raise SpecError(f"{op}(fill={fill:g}): the image is {image.dtype}: needed 0 to {MOST[image.dtype.name]}")
+        raise SpecError(
+            f"{op}(fill={fill:g}): the image is {image.dtype}: needed 0 to {MOST[image.dtype.name]}"
+        )
     return level
 
 

@@ -1,4 +1,5 @@
-"""What is done to an image last, in as few passes over its pixels as there can be: Normalize, Cast and Layout."""
+"""What is done to an image last, in as few passes over its pixels as there can be: Normalize, Cast
+and Layout."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ import numpy as np
 
 from fastfeed.augment.spec import Augment
 from fastfeed.augment.values import Layout, Normalize
-from fastfeed.collate import Blank
+from fastfeed.core.collate import Blank
 from fastfeed.errors import MissingExtra, SpecError
 
 try:
@@ -22,7 +23,8 @@ FLOAT = np.dtype(np.float32)
 
 
 class Values:
-    """The end of a spec, for images (height, width) or (height, width, 3); they leave with their channels."""
+    """The end of a spec, for images (height, width) or (height, width, 3); they leave with their
+    channels."""
 
     def __init__(self, spec: Augment) -> None:
         self._normalize = next((op for op in spec.operations if isinstance(op, Normalize)), None)
@@ -32,8 +34,8 @@ class Values:
         self._rows: tuple[int, Plane, Plane] | None = None
 
     def blank(self, image: Image) -> Blank:
-        """Shape and dtype of what becomes of `image`. Raises SpecError where Normalize has another number of
-        channels."""
+        """Shape and dtype of what becomes of `image`. Raises SpecError where Normalize has another
+        number of channels."""
         channels = 1 if image.ndim == 2 else image.shape[2]
         if self._normalize is not None and channels != self._checked:
             _check(self._normalize, channels)
@@ -67,16 +69,22 @@ class Values:
         return image.transpose(2, 0, 1) if self._first else image
 
     def _normalized(self, image: Image, op: Normalize, *, out: Plane) -> None:
-        """A mean for each value of a row of pixels: numpy's inner loop over three channels takes ten times as long."""
+        """A mean for each value of a row of pixels: numpy's inner loop over three channels takes
+        ten times as long."""
         high, channels = image.shape[0], 1 if image.ndim == 2 else image.shape[2]
         if self._first:
-            for plane, part, mean, factor in zip(out, cv2.split(image), *_by_channel(op, channels), strict=True):
+            for plane, part, mean, factor in zip(
+                out, cv2.split(image), *_by_channel(op, channels), strict=True
+            ):
                 np.subtract(part, mean, out=plane, dtype=np.float32)
                 plane *= factor
             return
         wide, rows = image.shape[1], self._rows
         if rows is None or rows[0] != wide * channels:
-            rows = self._rows = (wide * channels, *(np.tile(v, wide) for v in _by_channel(op, channels)))
+            rows = self._rows = (
+                wide * channels,
+                *(np.tile(v, wide) for v in _by_channel(op, channels)),
+            )
         flat = out.reshape(high, -1)
         np.subtract(image.reshape(high, -1), rows[1], out=flat, dtype=np.float32)
         flat *= rows[2]
@@ -86,8 +94,8 @@ def _check(op: Normalize, channels: int) -> None:
     for name, values in (("mean", op.mean), ("std", op.std)):
         if len(values) not in (1, channels):  # type: ignore[arg-type]  # tuples since they were checked
             raise SpecError(
-                f"Normalize({name}={values}): the image has {channels} channel{'s' if channels > 1 else ''}: "
-                "needed one number, or one for each channel"
+                f"Normalize({name}={values}): the image has {channels} "
+                f"channel{'s' if channels > 1 else ''}: needed one number, or one for each channel"
             )
 
 

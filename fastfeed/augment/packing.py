@@ -1,9 +1,11 @@
-"""What producers send where DALI augments: bytes, shapes and plans instead of images, and the stage's view of a batch.
+"""What producers send where DALI augments: bytes, shapes and plans instead of images, and the
+stage's view of a batch.
 
-A packed record is (record, shapes, plan, place): the record with each image and mask as its bytes (a file's, or its
-pixels'), of shape (bytes,), or where producers are threads as `bytes`, which then nobody copies; `shapes` int32
-(images + masks, 5), a row being bytes, height, width, channels (0: a file's bytes) and the bytes of a channel; `plan`
-float32 (images, numbers); `place` uint8 (PLACE,), the record's name.
+A packed record is (record, shapes, plan, place): the record with each image and mask as its bytes
+(a file's, or its pixels'), of shape (bytes,), or where producers are threads as `bytes`, which then
+nobody copies; `shapes` int32 (images + masks, 5), a row being bytes, height, width, channels (0: a
+file's bytes) and the bytes of a channel; `plan` float32 (images, numbers); `place` uint8 (PLACE,),
+the record's name.
 """
 
 from __future__ import annotations
@@ -20,10 +22,22 @@ from fastfeed.augment.headers import read_header
 from fastfeed.augment.labels import one_hot
 from fastfeed.augment.spec import Augment, HandOver, Targets
 from fastfeed.augment.values import OneHot
-from fastfeed.batch import Batch
-from fastfeed.collate import ALIGN, Allocate, Blank, Pad, aligned_arrays
+from fastfeed.core.batch import Batch
+from fastfeed.core.collate import (
+    ALIGN,
+    Allocate,
+    Blank,
+    Pad,
+    aligned_arrays,
+)
+from fastfeed.core.structure import (
+    Structure,
+    describe,
+    leaves_of,
+    paths_of,
+    structure_of,
+)
 from fastfeed.errors import BadImage, SpecError
-from fastfeed.structure import Structure, describe, leaves_of, paths_of, structure_of
 
 Array = np.ndarray[Any, Any]
 DTYPES = {1: "uint8", 2: "uint16"}  # of pixels, by the bytes of a channel
@@ -33,8 +47,9 @@ BYTE, OBJECT = np.dtype(np.uint8), np.dtype(object)
 
 
 @dataclass(frozen=True, order=True)
-class Kind:
-    """What the samples of one image or mask are: pixels (height, width, channels), or files that become such pixels."""
+class SampleKind:
+    """What the samples of one image or mask are: pixels (height, width, channels), or files that
+    become such pixels."""
 
     dtype: str
     channels: int
@@ -43,7 +58,8 @@ class Kind:
 
 
 class Sent(NamedTuple):
-    """A packed record before it is part of a batch: images and masks (leaves `at`) are uint8 (bytes,), or `bytes`."""
+    """A packed record before it is part of a batch: images and masks (leaves `at`) are uint8
+    (bytes,), or `bytes`."""
 
     structure: Structure
     leaves: list[Any]
@@ -55,7 +71,8 @@ class Sent(NamedTuple):
 
 @dataclass(frozen=True)
 class Packed:
-    """A batch as the stage needs it: `samples` of each image and mask are views of the batch's memory."""
+    """A batch as the stage needs it: `samples` of each image and mask are views of the batch's
+    memory."""
 
     samples: tuple[tuple[Array, ...], ...]
     plan: Array  # (records, images, numbers)
@@ -71,7 +88,9 @@ class Packed:
         """Some of the records."""
         at = list(rows)
         samples = tuple(tuple(column[row] for row in at) for column in self.samples)
-        return Packed(samples, self.plan[at], tuple(leaf[at] for leaf in self.leaves), self.places[at])
+        return Packed(
+            samples, self.plan[at], tuple(leaf[at] for leaf in self.leaves), self.places[at]
+        )
 
     def place(self, row: int) -> str:
         """The name of a record."""
@@ -79,20 +98,24 @@ class Packed:
 
 
 class Packer:
-    """Makes packed records: what stands before HandOver is done here, by OpenCV; boxes and one-hot labels are, too."""
+    """Makes packed records: what stands before HandOver is done here, by OpenCV; boxes and one-hot
+    labels are, too."""
 
     def __init__(self, spec: Augment, *, threads: bool = False) -> None:
         self._spec = spec
         self._threads = threads
         self._one_hot = next((op for op in spec.operations if isinstance(op, OneHot)), None)
-        at = next((n for n, placed in enumerate(spec.program) if isinstance(placed.step, HandOver)), None)
+        at = next(
+            (n for n, placed in enumerate(spec.program) if isinstance(placed.step, HandOver)), None
+        )
         self._before = None if at is None else spec.program[:at]
         self._known: tuple[Structure, Targets, list[str]] | None = None
 
     def record(self, record: Any, key: int, *, place: str) -> Sent:
         """A packed record. The same key gives the same plan. `place` is its name.
 
-        Raises BadImage for a file whose header says that it cannot become pixels, SpecError for what is no image.
+        Raises BadImage for a file whose header says that it cannot become pixels, SpecError for
+        what is no image.
         """
         structure, targets, names, leaves = self._leaves(record)
         spec = self._spec
@@ -104,7 +127,9 @@ class Packer:
         plan = spec.plan(key, sizes)
         if self._before is not None:
             images = self._begun(images, plan)
-        images += [self._mask(leaves[n], names[n], size=sizes[0], row=plan[0]) for n in targets.masks]
+        images += [
+            self._mask(leaves[n], names[n], size=sizes[0], row=plan[0]) for n in targets.masks
+        ]
         for n in targets.boxes:
             leaves[n] = moved(leaves[n], spec, row=plan[0], size=sizes[0])
         if self._one_hot is not None and targets.labels is not None:
@@ -122,7 +147,9 @@ class Packer:
             structure = structure_of(record)
             leaves = leaves_of(structure, record) or []
             if not leaves:
-                raise SpecError(f"Augment: a record is {describe(structure)}: needed at least an image")
+                raise SpecError(
+                    f"Augment: a record is {describe(structure)}: needed at least an image"
+                )
             names = paths_of(structure, "record") if len(leaves) > 1 else ["record"]
             known = self._known = structure, self._spec.targets(structure, len(leaves)), names
         return (*known, leaves)
@@ -160,18 +187,21 @@ class Packer:
         return mask if self._before is None else chain(self._before, mask=True)(mask, row)
 
 
-def collated(records: Sequence[Sent], pad: Pad, *, place: str, allocate: Allocate = aligned_arrays) -> Any:
-    """One batch of packed records, written into what `allocate` gives, and for each leaf which axes varied.
+def collated(
+    records: Sequence[Sent], pad: Pad, *, place: str, allocate: Allocate = aligned_arrays
+) -> Any:
+    """One batch of packed records, written into what `allocate` gives, and for each leaf which axes
+    varied.
 
-    Only bytes of images may vary without a `pad`, and what fills their rest is of no meaning. Raises SpecError as
-    `collate` does.
+    Only bytes of images may vary without a `pad`, and what fills their rest is of no meaning.
+    Raises SpecError as `collate` does.
     """
     first, rows = records[0], [one.leaves for one in records]
     for one in records:
         if one.structure != first.structure:
             raise SpecError(
-                f"a record of {place} has another structure: needed {describe(first.structure)}, got "
-                f"{describe(one.structure)}"
+                f"a record of {place} has another structure: needed {describe(first.structure)}, "
+                f"got {describe(one.structure)}"
             )
     own: dict[int, Blank] = {}
     for n in first.at:
@@ -180,7 +210,9 @@ def collated(records: Sequence[Sent], pad: Pad, *, place: str, allocate: Allocat
     own[count] = ((len(first.shapes), 5), np.dtype(np.int32))
     own[count + 1] = ((len(first.plan), max(1, numbers)), np.dtype(np.float32))
     own[count + 2] = ((PLACE,), BYTE)
-    batch, varied, arrays = beside(rows, own, structure=first.structure, pad=pad, place=place, allocate=allocate)
+    batch, varied, arrays = beside(
+        rows, own, structure=first.structure, pad=pad, place=place, allocate=allocate
+    )
     for n in first.at:
         _send(rows, n, out=arrays[n])
         varied[n] = (True,) * (arrays[n].ndim - 1)
@@ -189,7 +221,10 @@ def collated(records: Sequence[Sent], pad: Pad, *, place: str, allocate: Allocat
     plan[...] = [one.plan for one in records] if numbers else 0
     names = b"".join([one.place.encode()[:PLACE].ljust(PLACE, b"\0") for one in records])
     places[...] = np.frombuffer(names, np.uint8).reshape(places.shape)
-    return (batch, shapes, plan, places), [*varied, *((False,) * (arrays[count + n].ndim - 1) for n in range(BESIDE))]
+    return (batch, shapes, plan, places), [
+        *varied,
+        *((False,) * (arrays[count + n].ndim - 1) for n in range(BESIDE)),
+    ]
 
 
 def _send(rows: Sequence[Sequence[Any]], number: int, *, out: Array) -> None:
@@ -253,10 +288,14 @@ def _checked(leaf: Any, name: str) -> Array:
     right = isinstance(leaf, np.ndarray) and leaf.size and leaf.dtype.name in DTYPES.values()
     if not right or not (leaf.ndim == 2 or (leaf.ndim == 3 and leaf.shape[2] in (1, 3))):
         kind = type(leaf).__name__
-        have = f"an array of shape {leaf.shape} and dtype {leaf.dtype}" if isinstance(leaf, np.ndarray) else f"a {kind}"
+        have = (
+            f"an array of shape {leaf.shape} and dtype {leaf.dtype}"
+            if isinstance(leaf, np.ndarray)
+            else f"a {kind}"
+        )
         raise SpecError(
-            f"Augment: {name} is {have}; needed an image of uint8 or uint16 and shape (height, width), or with 1 or 3 "
-            "channels behind: put Decode() first for files"
+            f"Augment: {name} is {have}; needed an image of uint8 or uint16 and shape (height, "
+            "width), or with 1 or 3 channels behind: put Decode() first for files"
         )
     found: Array = leaf
     return found
@@ -267,7 +306,12 @@ def _file(leaf: Any, name: str) -> Any:
         return leaf
     if isinstance(leaf, np.ndarray) and leaf.ndim == 1 and leaf.dtype == np.uint8:
         return np.ascontiguousarray(leaf)
-    kind = f"an array of shape {leaf.shape} and dtype {leaf.dtype}" if isinstance(leaf, np.ndarray) else None
+    kind = (
+        f"an array of shape {leaf.shape} and dtype {leaf.dtype}"
+        if isinstance(leaf, np.ndarray)
+        else None
+    )
     raise SpecError(
-        f"Decode: {name} is {kind or f'a {type(leaf).__name__}'}; needed a file's bytes, or a uint8 array of them"
+        f"Decode: {name} is {kind or f'a {type(leaf).__name__}'}; needed a file's bytes, or a "
+        "uint8 array of them"
     )

@@ -1,4 +1,5 @@
-"""What a parameter of an operation is: a number, or a distribution that each record draws its own number from."""
+"""What a parameter of an operation is: a number, or a distribution that each record draws its own
+number from."""
 
 from __future__ import annotations
 
@@ -21,7 +22,11 @@ class Uniform:
     high: float
 
     def __post_init__(self) -> None:
-        _refuse_unless(_finite(self.low, self.high) and self.low <= self.high, self, needed="low <= high, both finite")
+        _refuse_unless(
+            _finite(self.low, self.high) and self.low <= self.high,
+            self,
+            needed="low <= high, both finite",
+        )
 
     def draw(self, draws: Draws) -> float:
         """One number."""
@@ -35,17 +40,24 @@ class Uniform:
 
 @dataclass(frozen=True)
 class LogUniform:
-    """A number from `low` to `high` whose logarithm is uniform: as often half of something as twice."""
+    """A number from `low` to `high` whose logarithm is uniform: as often half of something as
+    twice."""
 
     low: float
     high: float
 
     def __post_init__(self) -> None:
-        _refuse_unless(_finite(self.low, self.high) and 0 < self.low <= self.high, self, needed="0 < low <= high")
+        _refuse_unless(
+            _finite(self.low, self.high) and 0 < self.low <= self.high,
+            self,
+            needed="0 < low <= high",
+        )
 
     def draw(self, draws: Draws) -> float:
         """One number."""
-        return math.exp(math.log(self.low) + (math.log(self.high) - math.log(self.low)) * draws.next())
+        return math.exp(
+            math.log(self.low) + (math.log(self.high) - math.log(self.low)) * draws.next()
+        )
 
     @property
     def bounds(self) -> tuple[float, float]:
@@ -61,7 +73,9 @@ class Normal:
     std: float
 
     def __post_init__(self) -> None:
-        _refuse_unless(_finite(self.mean, self.std) and self.std >= 0, self, needed="std >= 0, both finite")
+        _refuse_unless(
+            _finite(self.mean, self.std) and self.std >= 0, self, needed="std >= 0, both finite"
+        )
 
     def draw(self, draws: Draws) -> float:
         """One number."""
@@ -81,9 +95,13 @@ class Choice:
     values: tuple[float, ...]
 
     def __post_init__(self) -> None:
-        _refuse_unless(isinstance(self.values, Iterable), self, needed="several numbers, as in Choice((0, 90))")
+        _refuse_unless(
+            isinstance(self.values, Iterable), self, needed="several numbers, as in Choice((0, 90))"
+        )
         object.__setattr__(self, "values", tuple(self.values))
-        _refuse_unless(bool(self.values) and _finite(*self.values), self, needed="at least one finite number")
+        _refuse_unless(
+            bool(self.values) and _finite(*self.values), self, needed="at least one finite number"
+        )
 
     def draw(self, draws: Draws) -> float:
         """One number."""
@@ -106,22 +124,36 @@ def drawn(parameter: Parameter, draws: Draws) -> float:
 
 def bounds(parameter: Parameter) -> tuple[float, float]:
     """The least and the greatest number that can be drawn."""
-    return parameter.bounds if isinstance(parameter, Distribution) else (float(parameter), float(parameter))
+    return (
+        parameter.bounds
+        if isinstance(parameter, Distribution)
+        else (float(parameter), float(parameter))
+    )
 
 
-def check(parameter: object, name: str, *, least: float = -math.inf, most: float = math.inf) -> None:
+def check(
+    parameter: object, name: str, *, least: float = -math.inf, most: float = math.inf
+) -> None:
     """OptionError unless it is a number or a distribution within [least, most]."""
-    number = isinstance(parameter, Real) and not isinstance(parameter, bool) and math.isfinite(parameter)
+    number = (
+        isinstance(parameter, Real) and not isinstance(parameter, bool) and math.isfinite(parameter)
+    )
     if not number and not isinstance(parameter, Distribution):
-        raise OptionError(f"{name}={parameter!r}: needed a number, or Uniform, LogUniform, Normal or Choice of numbers")
+        raise OptionError(
+            f"{name}={parameter!r}: needed a number, or Uniform, LogUniform, Normal or Choice of "
+            "numbers"
+        )
     low, high = bounds(parameter)  # type: ignore[arg-type]
     if low < least or high > most:
         raise OptionError(
-            f"{name}={parameter!r}: needed numbers from {least:g} to {most:g}, it can be {low:g} to {high:g}"
+            f"{name}={parameter!r}: needed numbers from {least:g} to {most:g}, it can be {low:g} "
+            f"to {high:g}"
         )
 
 
-def check_range(name: str, given: object, *, kind: type[Uniform] | type[LogUniform], least: float, most: float) -> None:
+def check_range(
+    name: str, given: object, *, kind: type[Uniform] | type[LogUniform], least: float, most: float
+) -> None:
     """OptionError unless it is a pair of numbers that `kind` can be made of, within [least, most]."""
     if isinstance(given, (str, bytes)) or not isinstance(given, Sequence) or len(given) != 2:
         raise OptionError(f"{name}={given!r}: needed two numbers, (least, most)")
@@ -129,7 +161,9 @@ def check_range(name: str, given: object, *, kind: type[Uniform] | type[LogUnifo
 
 
 def _finite(*numbers: object) -> bool:
-    return all(isinstance(n, Real) and not isinstance(n, bool) and math.isfinite(n) for n in numbers)
+    return all(
+        isinstance(n, Real) and not isinstance(n, bool) and math.isfinite(n) for n in numbers
+    )
 
 
 def _refuse_unless(right: bool, what: object, *, needed: str) -> None:

@@ -1,4 +1,5 @@
-"""Augment: the operations in their order, what of a record they are done to, and the plan of each record's draws."""
+"""Augment: the operations in their order, what of a record they are done to, and the plan of each
+record's draws."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from typing import Any, TypeAlias
 
 from fastfeed.augment.draws import Draws, key_of
 from fastfeed.augment.geometry import Affine, Crop, Decode, Flip, RandomResizedCrop, Resize, Rotate
-from fastfeed.augment.steps import Colour, Constant, Size, Step
+from fastfeed.augment.steps import Colour, Constant, ProgramStep, Size
 from fastfeed.augment.values import (
     Brightness,
     Cast,
@@ -24,16 +25,17 @@ from fastfeed.augment.values import (
     OneHot,
     Saturation,
 )
+from fastfeed.core.structure import Structure, describe, rebuild
 from fastfeed.errors import OptionError, SpecError
-from fastfeed.structure import Structure, describe, rebuild
 
-Path: TypeAlias = int | str | tuple[int | str, ...]  # of a leaf in a record: 0, "image", ("left", 0)
+# of a leaf in a record: 0, "image", ("left", 0)
+Path: TypeAlias = int | str | tuple[int | str, ...]
 
 
 @dataclass(frozen=True)
 class HandOver(Constant):
-    """What stands before it is done in the producers, whoever does the rest: `[Decode(), Crop(224), HandOver(), ...]`
-    sends small uint8 images to DALI instead of whole files."""
+    """What stands before it is done in the producers, whoever does the rest: `[Decode(), Crop(224),
+    HandOver(), ...]` sends small uint8 images to DALI instead of whole files."""
 
 
 PIXELS = (Resize, RandomResizedCrop, Crop, Flip, Rotate, Affine, GaussianBlur, Erase)
@@ -55,7 +57,7 @@ SEVERAL = 1
 class Placed:
     """A step of the program, and where its numbers are in an image's row of the plan."""
 
-    step: Step
+    step: ProgramStep
     start: int
 
     @property
@@ -66,8 +68,9 @@ class Placed:
 
 @dataclass(frozen=True)
 class Targets:
-    """The leaves of a record, by their numbers: images, masks (moved as the first image is, never blended between
-    pixels), boxes (float32 of shape (n, 4): left, top, right, bottom in pixels) and labels (None: there are none)."""
+    """The leaves of a record, by their numbers: images, masks (moved as the first image is, never
+    blended between pixels), boxes (float32 of shape (n, 4): left, top, right, bottom in pixels) and
+    labels (None: there are none)."""
 
     images: tuple[int, ...]
     masks: tuple[int, ...]
@@ -77,11 +80,12 @@ class Targets:
 
 @dataclass(frozen=True)
 class Augment:
-    """Image operations in their order. Which leaves they are done to: `images` (default: the first leaf), and beside it
-    `masks`, `boxes` and `labels` (default: the second leaf of two, where an operation needs labels).
+    """Image operations in their order. Which leaves they are done to: `images` (default: the first
+    leaf), and beside it `masks`, `boxes` and `labels` (default: the second leaf of two, where an
+    operation needs labels).
 
-    Several images of a record are moved and coloured alike, or with `draws="own"` each by itself. Raises OptionError
-    for an order that makes no sense.
+    Several images of a record are moved and coloured alike, or with `draws="own"` each by itself.
+    Raises OptionError for an order that makes no sense.
     """
 
     operations: Sequence[Any]
@@ -93,7 +97,10 @@ class Augment:
 
     def __post_init__(self) -> None:
         if not isinstance(self.operations, Sequence):
-            raise OptionError(f"Augment({self.operations!r}): needed a list of operations, as in Augment([Flip()])")
+            raise OptionError(
+                f"Augment({self.operations!r}): needed a list of operations, as in "
+                "Augment([Flip()])"
+            )
         object.__setattr__(self, "operations", tuple(self.operations))
         if not self.operations:
             raise OptionError("Augment([]): needed at least one operation")
@@ -103,13 +110,18 @@ class Augment:
         for (row, op), (following, later) in pairwise(rows):
             if row > following or (row == following != SEVERAL):
                 raise OptionError(
-                    f"Augment: {_name(later)} stands behind {_name(op)}: needed Decode, pixel operations, Normalize, "
-                    "Cast, Layout, OneHot, Mixup, in this order, and each but pixel operations once"
+                    f"Augment: {_name(later)} stands behind {_name(op)}: needed Decode, pixel "
+                    "operations, Normalize, Cast, Layout, OneHot, Mixup, in this order, and each "
+                    "but pixel operations once"
                 )
         if sum(isinstance(op, HandOver) for op in self.operations) > 1:
-            raise OptionError("Augment: HandOver stands twice: needed one place where the producers' part ends")
+            raise OptionError(
+                "Augment: HandOver stands twice: needed one place where the producers' part ends"
+            )
         if self.has(Mixup) and not (self.has(Normalize) or self.dtype == "float32"):
-            raise OptionError('Augment: Mixup blends floats: put Normalize(...) or Cast("float32") before it')
+            raise OptionError(
+                'Augment: Mixup blends floats: put Normalize(...) or Cast("float32") before it'
+            )
 
     def has(self, kind: type) -> bool:
         """Whether there is an operation of this kind."""
@@ -129,7 +141,7 @@ class Augment:
     @cached_property
     def program(self) -> tuple[Placed, ...]:
         """What executors carry out, one after the other; neighbouring tones are one step."""
-        steps: list[Step] = []
+        steps: list[ProgramStep] = []
         for op in self.operations:
             if not isinstance(op, TONES):
                 steps += (op,) if isinstance(op, Constant) else op.steps()
@@ -149,7 +161,8 @@ class Augment:
         return sum(placed.step.numbers for placed in self.program)
 
     def plan(self, key: int, sizes: Sequence[Size]) -> list[list[float]]:
-        """A row of `numbers` for each image of a record, whose (height, width) are `sizes`, decoded and turned.
+        """A row of `numbers` for each image of a record, whose (height, width) are `sizes`, decoded
+        and turned.
 
         `key` stands for the record (`key_of`): the same key and sizes give the same plan.
         """
@@ -166,7 +179,11 @@ class Augment:
     def targets(self, structure: Structure, leaves: int) -> Targets:
         """Which of the `leaves` of a record are meant. Raises SpecError where a path leads to none."""
         numbered = rebuild(structure, list(range(leaves)))
-        images = (0,) if self.images is None else _leaves_at(self.images, numbered, structure=structure, name="images")
+        images = (
+            (0,)
+            if self.images is None
+            else _leaves_at(self.images, numbered, structure=structure, name="images")
+        )
         labels = None
         if self.labels is not None:
             labels = _leaves_at(self.labels, numbered, structure=structure, name="labels")[0]
@@ -189,26 +206,35 @@ def _row_of(op: Any) -> int:
     for row, kinds in enumerate(ROWS):
         if isinstance(op, kinds):
             return row
-    raise OptionError(f"Augment: {op!r} is no operation: needed one of fastfeed.augment, such as Flip(horizontal=0.5)")
+    raise OptionError(
+        f"Augment: {op!r} is no operation: needed one of fastfeed.augment, such as "
+        "Flip(horizontal=0.5)"
+    )
 
 
 def _name(op: Any) -> str:
     return type(op).__name__
 
 
-def _leaves_at(paths: Path | list[Path], numbered: Any, *, structure: Structure, name: str) -> tuple[int, ...]:
+def _leaves_at(
+    paths: Path | list[Path], numbered: Any, *, structure: Structure, name: str
+) -> tuple[int, ...]:
     found = []
     for path in paths if isinstance(paths, list) else [] if paths == () else [paths]:
         at = numbered
         try:
             for step in path if isinstance(path, tuple) else (path,):
-                at = getattr(at, step) if isinstance(step, str) and hasattr(at, "_fields") else at[step]
+                at = (
+                    getattr(at, step)
+                    if isinstance(step, str) and hasattr(at, "_fields")
+                    else at[step]
+                )
         except (TypeError, LookupError, AttributeError):
             at = None
         if not isinstance(at, int):
             raise SpecError(
-                f"Augment({name}={path!r}): no such leaf: needed the path of an array in a record, which is "
-                f"{describe(structure)}, such as 0, 'image' or ('left', 0)"
+                f"Augment({name}={path!r}): no such leaf: needed the path of an array in a record, "
+                f"which is {describe(structure)}, such as 0, 'image' or ('left', 0)"
             )
         found.append(at)
     return tuple(found)

@@ -1,7 +1,9 @@
-"""What executors carry out: each operation with its numbers for one record, drawn and worked out beforehand.
+"""What executors carry out: each operation with its numbers for one record, drawn and worked out
+beforehand.
 
-A record's plan is a flat row of numbers, a fixed count for each step. Coordinates are in pixels of the image that a
-step gets, (0, 0) its upper left corner: the centre of the first pixel is at (0.5, 0.5).
+A record's plan is a flat row of numbers, a fixed count for each step. Coordinates are in pixels of
+the image that a step gets, (0, 0) its upper left corner: the centre of the first pixel is at (0.5,
+0.5).
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ TRIES = 10  # windows that are drawn until one fits: as torchvision does
 REACH = 3.0
 
 
-class Step(Protocol):
+class ProgramStep(Protocol):
     """One thing to be done to an image."""
 
     @property
@@ -43,18 +45,26 @@ class RandomWindow:
     numbers = 4
 
     def plan(self, draws: Draws, size: Size) -> Planned:
-        """As torchvision's RandomResizedCrop: ten tries, then the largest centred window of an allowed ratio."""
+        """As torchvision's RandomResizedCrop: ten tries, then the largest centred window of an
+        allowed ratio."""
         high, wide = size
         least, span, first, reach = self._drawn_from
         for _ in range(TRIES):
-            area = high * wide * (least + span * draws.next())  # Uniform and LogUniform, whose calls took half the time
+            # Uniform and LogUniform, whose calls took half the time
+            area = high * wide * (least + span * draws.next())
             ratio = math.exp(first + reach * draws.next())
             width, height = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
             if 0 < width <= wide and 0 < height <= high:
-                y, x = int(draws.next() * (high - height + 1)), int(draws.next() * (wide - width + 1))
+                y, x = (
+                    int(draws.next() * (high - height + 1)),
+                    int(draws.next() * (wide - width + 1)),
+                )
                 return (y, x, height, width), (height, width)
         ratio = min(max(wide / high, self.ratio[0]), self.ratio[1])
-        width, height = max(1, min(wide, round(high * ratio))), max(1, min(high, round(wide / ratio)))
+        width, height = (
+            max(1, min(wide, round(high * ratio))),
+            max(1, min(high, round(wide / ratio))),
+        )
         return ((high - height) // 2, (wide - width) // 2, height, width), (height, width)
 
     @cached_property
@@ -65,7 +75,8 @@ class RandomWindow:
 
 @dataclass(frozen=True)
 class FixedWindow:
-    """A window of one size at a relative place: (y, x, height, width); what lies outside of the image is `fill`."""
+    """A window of one size at a relative place: (y, x, height, width); what lies outside of the
+    image is `fill`."""
 
     height: int
     width: int
@@ -75,7 +86,8 @@ class FixedWindow:
     numbers = 4
 
     def plan(self, draws: Draws, size: Size) -> Planned:
-        """Where the image is smaller than the window, the window's share of the image is placed likewise."""
+        """Where the image is smaller than the window, the window's share of the image is placed
+        likewise."""
         y = math.floor(drawn(self.y, draws) * (size[0] - self.height) + 0.5)
         x = math.floor(drawn(self.x, draws) * (size[1] - self.width) + 0.5)
         return (y, x, self.height, self.width), (self.height, self.width)
@@ -83,7 +95,8 @@ class FixedWindow:
 
 @dataclass(frozen=True)
 class Scale:
-    """Another size: (height, width). Sampled at pixel centres; `antialias` filters where it gets smaller."""
+    """Another size: (height, width). Sampled at pixel centres; `antialias` filters where it gets
+    smaller."""
 
     height: int
     width: int
@@ -117,8 +130,8 @@ class Mirror:
 
 @dataclass(frozen=True)
 class Warp:
-    """A turn about the centre, shear, scale and shift on the same canvas: the 2 x 3 matrix, row by row, that takes a
-    place in the new image to its place in the old one."""
+    """A turn about the centre, shear, scale and shift on the same canvas: the 2 x 3 matrix, row by
+    row, that takes a place in the new image to its place in the old one."""
 
     degrees: Parameter
     shift: tuple[Parameter, Parameter]  # down and right, in shares of the sides
@@ -138,7 +151,8 @@ class Warp:
             return (1, 0, 0, 0, 1, 0), size
         cos, sin = math.cos(math.radians(turn)), math.sin(math.radians(turn))
         slant = math.tan(math.radians(shear))
-        # Forward, in x to the right and y down: p' = c + shift + R S (p - c), R S = [[a, b], [d, e]].
+        # Forward, in x to the right and y down: p' = c + shift + R S (p - c), R S = [[a, b], [d,
+        # e]].
         a, b = scale * cos, scale * (cos * slant + sin)
         d, e = -scale * sin, scale * (cos - sin * slant)
         det = a * e - b * d
@@ -150,8 +164,9 @@ class Warp:
 
 @dataclass(frozen=True)
 class Colour:
-    """Neighbouring changes of brightness, contrast, saturation and hue as one: a 3 x 4 matrix, row by row, of which
-    the last column is added in shares of the range of the dtype. Rounded and cut off once, at the end."""
+    """Neighbouring changes of brightness, contrast, saturation and hue as one: a 3 x 4 matrix, row
+    by row, of which the last column is added in shares of the range of the dtype. Rounded and cut
+    off once, at the end."""
 
     tones: tuple[Tone, ...]
     numbers = 12
@@ -168,8 +183,8 @@ class Colour:
 
 @dataclass(frozen=True)
 class Blur:
-    """Gaussian blur: (sigma, window), in pixels; a window of 1 leaves the image. Edges are mirrored without their
-    outermost pixel."""
+    """Gaussian blur: (sigma, window), in pixels; a window of 1 leaves the image. Edges are mirrored
+    without their outermost pixel."""
 
     sigma: Parameter
     p: float
@@ -185,7 +200,8 @@ class Blur:
 
 @dataclass(frozen=True)
 class Cutout:
-    """Rectangles of `fill`: (y, x, height, width) for each, within the image; without area where there is none."""
+    """Rectangles of `fill`: (y, x, height, width) for each, within the image; without area where
+    there is none."""
 
     scale: Distribution
     ratio: Distribution
@@ -213,15 +229,16 @@ class Cutout:
 
 @dataclass(frozen=True)
 class Blend:
-    """Mixup: the share that is left of the record itself; the rest is the next one of its batch, the last's the first
-    one. Zhang et al., "mixup: Beyond Empirical Risk Minimization" (2018)."""
+    """Mixup: the share that is left of the record itself; the rest is the next one of its batch,
+    the last's the first one. Zhang et al., "mixup: Beyond Empirical Risk Minimization" (2018)."""
 
     alpha: float
     p: float
     numbers = 1
 
     def plan(self, draws: Draws, size: Size) -> Planned:
-        """Beta(alpha, alpha) by Johnk's method; from a half on, so that a record stays mostly itself."""
+        """Beta(alpha, alpha) by Johnk's method; from a half on, so that a record stays mostly
+        itself."""
         for _ in range(100):
             a, b = (max(draws.next(), 1e-300) ** (1 / self.alpha) for _ in range(2))
             if 0 < a + b <= 1:

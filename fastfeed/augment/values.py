@@ -1,5 +1,5 @@
-"""Operations that change the values of pixels and labels, by the field's names. Parameters are numbers or
-distributions; `p` is the probability with which a record gets an operation at all."""
+"""Operations that change the values of pixels and labels, by the field's names. Parameters are
+numbers or distributions; `p` is the probability with which a record gets an operation at all."""
 
 from __future__ import annotations
 
@@ -10,8 +10,15 @@ from typing import Any
 import numpy as np
 
 from fastfeed.augment.checks import check_chance, check_fill, check_one_of, check_size
-from fastfeed.augment.parameters import Distribution, LogUniform, Parameter, Uniform, check, check_range
-from fastfeed.augment.steps import Blend, Blur, Constant, Cutout, Step
+from fastfeed.augment.parameters import (
+    Distribution,
+    LogUniform,
+    Parameter,
+    Uniform,
+    check,
+    check_range,
+)
+from fastfeed.augment.steps import Blend, Blur, Constant, Cutout, ProgramStep
 from fastfeed.augment.tones import Tone
 from fastfeed.errors import OptionError
 
@@ -91,14 +98,15 @@ class GaussianBlur:
         check(self.sigma, "GaussianBlur(sigma)", least=0, most=50)
         check_chance("GaussianBlur(p", self.p)
 
-    def steps(self) -> tuple[Step, ...]:
+    def steps(self) -> tuple[ProgramStep, ...]:
         """What executors do."""
         return (Blur(self.sigma, self.p),)
 
 
 @dataclass(frozen=True)
 class Erase:
-    """Random erasing or cutout: `count` rectangles of `fill`, of random area (in shares of the image) and ratio."""
+    """Random erasing or cutout: `count` rectangles of `fill`, of random area (in shares of the
+    image) and ratio."""
 
     scale: tuple[float, float] = (0.02, 0.33)
     ratio: tuple[float, float] = (0.3, 3.3)
@@ -113,14 +121,17 @@ class Erase:
         check_fill("Erase", self.fill)
         check_chance("Erase(p", self.p)
 
-    def steps(self) -> tuple[Step, ...]:
+    def steps(self) -> tuple[ProgramStep, ...]:
         """What executors do."""
-        return (Cutout(Uniform(*self.scale), LogUniform(*self.ratio), self.fill, self.count, self.p),)
+        return (
+            Cutout(Uniform(*self.scale), LogUniform(*self.ratio), self.fill, self.count, self.p),
+        )
 
 
 @dataclass(frozen=True)
 class Normalize(Constant):
-    """(value - mean) / std to float32, for each channel, in the units of the values: 0 to 255 for uint8."""
+    """(value - mean) / std to float32, for each channel, in the units of the values: 0 to 255 for
+    uint8."""
 
     mean: float | tuple[float, ...]
     std: float | tuple[float, ...]
@@ -132,11 +143,14 @@ class Normalize(Constant):
             for value in row:
                 if isinstance(value, Distribution):
                     raise OptionError(
-                        f"Normalize({name}={given!r}): needed a constant; Brightness and Contrast are drawn"
+                        f"Normalize({name}={given!r}): needed a constant; Brightness and Contrast "
+                        "are drawn"
                     )
                 check(value, f"Normalize({name})", least=1e-9 if name == "std" else -1e9, most=1e9)
             if len(row) not in (1, 3):
-                raise OptionError(f"Normalize({name}={given!r}): needed one number, or one for each of 3 channels")
+                raise OptionError(
+                    f"Normalize({name}={given!r}): needed one number, or one for each of 3 channels"
+                )
             object.__setattr__(self, name, tuple(map(float, row)))
 
 
@@ -179,7 +193,8 @@ class OneHot(Constant):
 
 @dataclass(frozen=True)
 class Mixup:
-    """Each record blended with the next one of its batch, images (float32 by then) and one-hot labels alike."""
+    """Each record blended with the next one of its batch, images (float32 by then) and one-hot
+    labels alike."""
 
     alpha: float = 0.2
     p: float = 1.0
@@ -188,6 +203,6 @@ class Mixup:
         check(self.alpha, "Mixup(alpha)", least=1e-3, most=1e3)
         check_chance("Mixup(p", self.p)
 
-    def steps(self) -> tuple[Step, ...]:
+    def steps(self) -> tuple[ProgramStep, ...]:
         """What executors do."""
         return (Blend(self.alpha, self.p),)

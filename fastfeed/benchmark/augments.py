@@ -1,4 +1,5 @@
-"""Where should augmentation run? The same operations on photographs by each executor, against producer threads."""
+"""Where should augmentation run? The same operations on photographs by each executor, against
+producer threads."""
 
 from __future__ import annotations
 
@@ -16,26 +17,30 @@ from fastfeed import augment
 from fastfeed.augment import Augment
 from fastfeed.benchmark.consumers import Consumer, runner_for
 from fastfeed.benchmark.measure import StepCost, Window, measure_loop, measure_step
-from fastfeed.benchmark.sweep import PROFILE_S, Meter, Plan, Progress
+from fastfeed.benchmark.sweep import PROFILE_S, Meter, Progress, SweepPlan
 from fastfeed.errors import OptionError
-from fastfeed.model import Producers
+from fastfeed.model.prediction import Producers
 
 EXECUTORS = ("producers", "dali-cpu", "dali-gpu")
 SUFFIXES = (".jpg", ".jpeg", ".png")
 SIDE = 224
-# The channels' means and deviations over ImageNet's training images, as everybody uses them, times 255.
+# The channels' means and deviations over ImageNet's training images, as everybody uses them, times
+# 255.
 MEAN, STD = (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)
 
 
 class Photographs:
-    """(file's bytes as uint8, label) by index, each file `times`: with as many as a batch has records, all are whole.
-    Labels are made up."""
+    """(file's bytes as uint8, label) by index, each file `times`: with as many as a batch has
+    records, all are whole. Labels are made up."""
 
     def __init__(self, folder: Path, times: int = 1) -> None:
         self._times = times
         self._files = sorted(p for p in folder.glob("**/*") if p.suffix.lower() in SUFFIXES)
         if not self._files:
-            raise OptionError(f"--workload photos:{folder}: needed a folder with .jpg or .png files, it holds none")
+            raise OptionError(
+                f"--workload photos:{folder}: needed a folder with .jpg or .png files, it holds "
+                "none"
+            )
 
     def __len__(self) -> int:
         return len(self._files) * self._times
@@ -63,13 +68,13 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class ExecutorComparison:
     """Everything that was measured."""
 
     workload: str
     consumer: str
     spec: Augment
-    plan: Plan
+    plan: SweepPlan
     step: StepCost
     cells: tuple[Cell, ...]
 
@@ -91,7 +96,11 @@ def spec_from(text: str) -> Augment:
     if text == "strong":
         factor = augment.Uniform(0.6, 1.4)
         tones = [augment.Brightness(factor), augment.Contrast(factor), augment.Saturation(factor)]
-        rest = [augment.GaussianBlur(augment.Uniform(0.1, 2.0), p=0.5), augment.Erase(), augment.Normalize(MEAN, STD)]
+        rest = [
+            augment.GaussianBlur(augment.Uniform(0.1, 2.0), p=0.5),
+            augment.Erase(),
+            augment.Normalize(MEAN, STD),
+        ]
         return Augment([*standard, *tones, *rest])
     module, colon, attribute = text.partition(":")
     if "" not in sys.path:
@@ -99,9 +108,13 @@ def spec_from(text: str) -> Augment:
     try:
         found = getattr(importlib.import_module(module), attribute) if colon else None
     except (ImportError, AttributeError) as error:
-        raise OptionError(f"--augment {text!r}: {error}; needed standard, strong or package.module:spec") from error
+        raise OptionError(
+            f"--augment {text!r}: {error}; needed standard, strong or package.module:spec"
+        ) from error
     if not isinstance(found, Augment):
-        raise OptionError(f"--augment {text!r}: needed standard, strong or package.module:spec of an Augment")
+        raise OptionError(
+            f"--augment {text!r}: needed standard, strong or package.module:spec of an Augment"
+        )
     return found
 
 
@@ -110,7 +123,10 @@ def executors_from(text: str) -> tuple[str, ...]:
     names = tuple(dict.fromkeys(text.split(",")))
     for name in names:
         if name not in EXECUTORS:
-            raise OptionError(f"--augment-on {text!r}: needed some of {', '.join(EXECUTORS)}, with commas between them")
+            raise OptionError(
+                f"--augment-on {text!r}: needed some of {', '.join(EXECUTORS)}, with commas "
+                "between them"
+            )
     return names
 
 
@@ -118,20 +134,31 @@ def folder_of(workload: str) -> Path:
     """The folder in photos:DIR."""
     kind, _, rest = workload.partition(":")
     if kind != "photos" or not rest:
-        raise OptionError(f"--augment works on encoded images: needed --workload photos:DIR, got {workload!r}")
+        raise OptionError(
+            f"--augment works on encoded images: needed --workload photos:DIR, got {workload!r}"
+        )
     return Path(rest).expanduser()
 
 
 def compare_executors(
-    workload: str, consumer: Consumer, *, spec: Augment, executors: Sequence[str], plan: Plan, progress: Progress
-) -> Comparison:
-    """Every executor with every number of producers, in turn, repeated; raises what the executors raise."""
+    workload: str,
+    consumer: Consumer,
+    *,
+    spec: Augment,
+    executors: Sequence[str],
+    plan: SweepPlan,
+    progress: Progress,
+) -> ExecutorComparison:
+    """Every executor with every number of producers, in turn, repeated; raises what the executors
+    raise."""
     source = Photographs(folder_of(workload), plan.batch_size or 1)
     runs = [(name, producers) for name in executors for producers in plan.grid]
     meter = Meter(progress, 1 + len(runs) * plan.repeats)
     with meter.part("the step on a cached batch") as tick:
         options = {"augment": spec, "augment_on": executors[0], "shuffle": True, "seed": 0}
-        with runner_for(source, plan.grid[0], batch_size=plan.batch_size, options=options) as runner:
+        with runner_for(
+            source, plan.grid[0], batch_size=plan.batch_size, options=options
+        ) as runner:
             batch = next(iter(runner))
         step = measure_step(consumer, batch, seconds=PROFILE_S, tick=tick)
     windows: dict[tuple[str, Producers], list[Window]] = {run: [] for run in runs}
@@ -140,8 +167,12 @@ def compare_executors(
             chosen = {**options, "augment_on": name}
             with (
                 meter.part(f"{name}, {producers}, run {repeat + 1} of {plan.repeats}") as tick,
-                consumer.loop(source, producers=producers, batch_size=plan.batch_size, options=chosen) as loop,
+                consumer.loop(
+                    source, producers=producers, batch_size=plan.batch_size, options=chosen
+                ) as loop,
             ):
                 found.append(measure_loop(loop, seconds=plan.seconds, steps=plan.steps, tick=tick))
-    cells = tuple(Cell(name, producers, tuple(found)) for (name, producers), found in windows.items())
-    return Comparison(workload, consumer.name, spec, plan, step, cells)
+    cells = tuple(
+        Cell(name, producers, tuple(found)) for (name, producers), found in windows.items()
+    )
+    return ExecutorComparison(workload, consumer.name, spec, plan, step, cells)

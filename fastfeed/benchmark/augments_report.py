@@ -11,21 +11,24 @@ from typing import Any
 
 from rich.table import Table
 
-from fastfeed.benchmark.augments import Cell, Comparison
+from fastfeed.benchmark.augments import Cell, ExecutorComparison
 from fastfeed.benchmark.plot import MEASURED
 from fastfeed.benchmark.report import STYLE, machine, plain, versions
 from fastfeed.errors import MissingExtra
-from fastfeed.model import INPUT_BOUND
+from fastfeed.model.prediction import INPUT_BOUND
 
 SCHEMA, KIND = 1, "augment"
 
 
-def table_of(found: Comparison) -> Table:
+def table_of(found: ExecutorComparison) -> Table:
     """One row for each executor and number of producers."""
     names = ", ".join(type(op).__name__ for op in found.spec.operations)
     bound = f"the step alone {1 / found.step.step_s:.1f}/s" if found.step.step_s else "no step"
     table = Table(
-        title=f"{found.workload} into {found.consumer}", caption=f"{names}\n{bound}", caption_justify="left", **STYLE
+        title=f"{found.workload} into {found.consumer}",
+        caption=f"{names}\n{bound}",
+        caption_justify="left",
+        **STYLE,
     )
     with_gpu = any(w.gpu_utilisation is not None for cell in found.cells for w in cell.windows)
     table.add_column("augment_on")
@@ -37,10 +40,14 @@ def table_of(found: Comparison) -> Table:
     return table
 
 
-def advise(found: Comparison) -> str:
+def advise(found: ExecutorComparison) -> str:
     """Which executor, with how many producers."""
     best = max(found.cells, key=lambda cell: cell.middle("rate"))
-    others = [max(found.of(name), key=lambda c: c.middle("rate")) for name in _names(found) if name != best.executor]
+    others = [
+        max(found.of(name), key=lambda c: c.middle("rate"))
+        for name in _names(found)
+        if name != best.executor
+    ]
     rivals = [f"{cell.executor} {_images(found, cell):.0f}" for cell in others]
     beside = f" ({', '.join(rivals)})" if rivals else ""
     told = f"augment_on={best.executor!r} with {best.producers} is the quickest: {_images(found, best):.0f} images/s"
@@ -50,11 +57,13 @@ def advise(found: Comparison) -> str:
         told += f"; no difference seen to {', '.join(c.executor for c in close)}"
     starved = best.middle("starvation")
     if found.step.step_s:
-        told += f"; starvation {starved:.0%}" + (", the step is the limit" if starved < INPUT_BOUND else "")
+        told += f"; starvation {starved:.0%}" + (
+            ", the step is the limit" if starved < INPUT_BOUND else ""
+        )
     return told + "."
 
 
-def write_json(found: Comparison, folder: Path) -> Path:
+def write_json(found: ExecutorComparison, folder: Path) -> Path:
     """`folder`/augment.json."""
     cells = [
         {
@@ -83,7 +92,7 @@ def write_json(found: Comparison, folder: Path) -> Path:
     return path
 
 
-def write_plots(found: Comparison, folder: Path) -> list[Path]:
+def write_plots(found: ExecutorComparison, folder: Path) -> list[Path]:
     """`folder`/augment.png and augment.svg; MissingExtra without matplotlib."""
     try:
         from matplotlib.figure import Figure
@@ -112,26 +121,33 @@ def write_plots(found: Comparison, folder: Path) -> list[Path]:
     return paths
 
 
-def _draw(axes: tuple[Any, Any], cells: list[Cell], *, found: Comparison, colour: str) -> None:
+def _draw(
+    axes: tuple[Any, Any], cells: list[Cell], *, found: ExecutorComparison, colour: str
+) -> None:
     rates, starved = axes
     cells = sorted(cells, key=lambda cell: cell.producers.count)
     counts = [cell.producers.count for cell in cells]
     middles = [_images(found, cell) for cell in cells]
-    spread = [[abs(f(c.rates) * found.batch_size - m) for c, m in zip(cells, middles, strict=True)] for f in (min, max)]
-    rates.errorbar(counts, middles, yerr=spread, fmt="o-", capsize=3, color=colour, label=cells[0].executor)
+    spread = [
+        [abs(f(c.rates) * found.batch_size - m) for c, m in zip(cells, middles, strict=True)]
+        for f in (min, max)
+    ]
+    rates.errorbar(
+        counts, middles, yerr=spread, fmt="o-", capsize=3, color=colour, label=cells[0].executor
+    )
     shares = [100 * cell.middle("starvation") for cell in cells]
     starved.plot(counts, shares, "o-", color=colour, label=cells[0].executor)
 
 
-def _names(found: Comparison) -> list[str]:
+def _names(found: ExecutorComparison) -> list[str]:
     return list(dict.fromkeys(cell.executor for cell in found.cells))
 
 
-def _images(found: Comparison, cell: Cell) -> float:
+def _images(found: ExecutorComparison, cell: Cell) -> float:
     return cell.middle("rate") * found.batch_size
 
 
-def _row(found: Comparison, cell: Cell) -> list[str]:
+def _row(found: ExecutorComparison, cell: Cell) -> list[str]:
     low, high = (f(cell.rates) * found.batch_size for f in (min, max))
     starved = cell.middle("starvation")
     return [

@@ -16,11 +16,18 @@ HIDDEN = 64
 MOMENTUM = 0.9
 
 
-def model(input_shape: tuple[int, ...], classes: int = 10, *, dtype: str = "uint8", learning_rate: float = 1e-4) -> Any:
-    """A compiled keras.Model from images of `input_shape` (H, W) or (H, W, C), H and W at least 8, to class scores.
+def model(
+    input_shape: tuple[int, ...],
+    classes: int = 10,
+    *,
+    dtype: str = "uint8",
+    learning_rate: float = 1e-4,
+) -> Any:
+    """A compiled keras.Model from images of `input_shape` (H, W) or (H, W, C), H and W at least 8,
+    to class scores.
 
-    uint8 becomes 0..1 on the device; every other `dtype` keeps its values. Labels (B,) are integers; the scores are
-    logits (B, classes) float32; the metric is called "accuracy".
+    uint8 becomes 0..1 on the device; every other `dtype` keeps its values. Labels (B,) are
+    integers; the scores are logits (B, classes) float32; the metric is called "accuracy".
     """
     pixels = keras.Input(input_shape, dtype=dtype)
     x = keras.layers.Rescaling(1 / 255 if dtype == "uint8" else 1.0)(pixels)
@@ -37,7 +44,8 @@ def model(input_shape: tuple[int, ...], classes: int = 10, *, dtype: str = "uint
 
 
 def resnet(input_shape: tuple[int, ...], classes: int = 1000) -> Any:
-    """A compiled ResNet-50 (He et al., 2015) from uint8 images (H, W, 3) to class scores, with random weights."""
+    """A compiled ResNet-50 (He et al., 2015) from uint8 images (H, W, 3) to class scores, with
+    random weights."""
     pixels = keras.Input(input_shape, dtype="uint8")
     x = keras.layers.Rescaling(1 / 127.5, offset=-1.0)(pixels)
     network = keras.applications.ResNet50(weights=None, classes=classes, classifier_activation=None)

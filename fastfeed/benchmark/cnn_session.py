@@ -1,7 +1,9 @@
-"""A small convolutional network as a graph of TensorFlow 1: what the sessions of benchmarks and examples train.
+"""A small convolutional network as a graph of TensorFlow 1: what the sessions of benchmarks and
+examples train.
 
-Four times a 3 x 3 convolution (4, 8, 8, 8 filters), batch normalisation, ReLU and 2 x 2 pooling; 64 hidden units;
-softmax; Adam. Written out with `get_variable`, because `tf.compat.v1.layers` is no more. `cnn_keras` is the same.
+Four times a 3 x 3 convolution (4, 8, 8, 8 filters), batch normalisation, ReLU and 2 x 2 pooling; 64
+hidden units; softmax; Adam. Written out with `get_variable`, because `tf.compat.v1.layers` is no
+more. `cnn_keras` is the same.
 """
 
 from __future__ import annotations
@@ -21,13 +23,15 @@ tf1 = tf.compat.v1
 SCOPE = "cnn"
 FILTERS = (4, 8, 8, 8)
 HIDDEN = 64
-MOMENTUM = 0.9  # after 300 steps of MNIST 51-56 % of the test set are right; with Keras's 0.99, which lags, 11-47 %
+# after 300 steps of MNIST 51-56 % of the test set are right; with Keras's 0.99, which lags, 11-47 %
+MOMENTUM = 0.9
 EPSILON = 1e-3
 
 
 @dataclass(frozen=True)
-class Step:
-    """The tensors to fetch for one training step: the op that takes it, the batch's mean loss and accuracy (0..1)."""
+class TrainStep:
+    """The tensors to fetch for one training step: the op that takes it, the batch's mean loss and
+    accuracy (0..1)."""
 
     train_op: Any
     loss: Any
@@ -36,18 +40,21 @@ class Step:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The tensors to fetch for one batch of validation: its mean loss, and how many records are classified right."""
+    """The tensors to fetch for one batch of validation: its mean loss, and how many records are
+    classified right."""
 
     loss: Any
     correct: Any
 
 
 def logits(images: Any, *, training: bool, classes: int = 10, reuse: Any = None) -> Any:
-    """(B, classes) float32 for `images` of shape (B, H, W) or (B, H, W, C); B may be unknown, H and W are at least 8.
+    """(B, classes) float32 for `images` of shape (B, H, W) or (B, H, W, C); B may be unknown, H and
+    W are at least 8.
 
-    uint8 becomes 0..1 on the device, so that batches stay small on their way; every other dtype keeps its values.
-    `training` normalises by the batch and adds the updates of the moving averages to UPDATE_OPS. `reuse` is that of
-    `tf.compat.v1.variable_scope`. SpecError: a shape that the network cannot take.
+    uint8 becomes 0..1 on the device, so that batches stay small on their way; every other dtype
+    keeps its values. `training` normalises by the batch and adds the updates of the moving averages
+    to UPDATE_OPS. `reuse` is that of `tf.compat.v1.variable_scope`. SpecError: a shape that the
+    network cannot take.
     """
     with tf1.variable_scope(SCOPE, reuse=reuse):
         x = _pixels(images)
@@ -62,17 +69,23 @@ def logits(images: Any, *, training: bool, classes: int = 10, reuse: Any = None)
             return _dense(x, classes)
 
 
-def train_step(images: Any, labels: Any, *, learning_rate: float = 1e-4, classes: int = 10) -> Step:
-    """Adds the network and its training to the graph; `labels` (B,) are integers, one class for each of `images`."""
+def train_step(
+    images: Any, labels: Any, *, learning_rate: float = 1e-4, classes: int = 10
+) -> TrainStep:
+    """Adds the network and its training to the graph; `labels` (B,) are integers, one class for
+    each of `images`."""
     scores = logits(images, training=True, classes=classes)
     loss = _loss(scores, labels)
     with tf.control_dependencies(tf1.get_collection(tf1.GraphKeys.UPDATE_OPS)):
-        train_op = tf1.train.AdamOptimizer(learning_rate).minimize(loss, tf1.train.get_or_create_global_step())
-    return Step(train_op, loss, tf.reduce_mean(tf.cast(_right(scores, labels), tf.float32)))
+        train_op = tf1.train.AdamOptimizer(learning_rate).minimize(
+            loss, tf1.train.get_or_create_global_step()
+        )
+    return TrainStep(train_op, loss, tf.reduce_mean(tf.cast(_right(scores, labels), tf.float32)))
 
 
 def evaluation(images: Any, labels: Any, *, classes: int = 10) -> Evaluation:
-    """Adds the network for validation to the graph, with the weights and moving averages that `train_step` trains."""
+    """Adds the network for validation to the graph, with the weights and moving averages that
+    `train_step` trains."""
     scores = logits(images, training=False, classes=classes, reuse=tf1.AUTO_REUSE)
     return Evaluation(_loss(scores, labels), tf.math.count_nonzero(_right(scores, labels)))
 
@@ -83,8 +96,9 @@ def _pixels(images: Any) -> Any:
     shape = x.shape.as_list() if x.shape.rank is not None else []
     if len(shape) not in (3, 4) or None in shape[1:] or min(shape[1:3]) < 8:
         raise SpecError(
-            "images of shape (batch, height, width) or (batch, height, width, channels) were needed, all but the batch "
-            f"known and at least 8 x 8 pixels, but the tensor's shape is {x.shape}; reshape it, or call set_shape"
+            "images of shape (batch, height, width) or (batch, height, width, channels) were "
+            "needed, all but the batch known and at least 8 x 8 pixels, but the tensor's shape is "
+            f"{x.shape}; reshape it, or call set_shape"
         )
     scale = 1 / 255 if x.dtype == tf.uint8 else 1.0
     x = tf.cast(x, tf.float32) * scale
@@ -93,7 +107,9 @@ def _pixels(images: Any) -> Any:
 
 def _convolved(x: Any, filters: int) -> Any:
     """Without a bias: the normalisation that follows would take it out again."""
-    kernel = tf1.get_variable("kernel", (3, 3, x.shape[-1], filters), initializer=tf1.glorot_uniform_initializer())
+    kernel = tf1.get_variable(
+        "kernel", (3, 3, x.shape[-1], filters), initializer=tf1.glorot_uniform_initializer()
+    )
     return tf.nn.conv2d(x, kernel, strides=1, padding="SAME")
 
 
@@ -101,11 +117,19 @@ def _normalised(x: Any, *, training: bool) -> Any:
     shape = (x.shape[-1],)
     gamma = tf1.get_variable("gamma", shape, initializer=tf1.ones_initializer())
     beta = tf1.get_variable("beta", shape, initializer=tf1.zeros_initializer())
-    mean = tf1.get_variable("moving_mean", shape, initializer=tf1.zeros_initializer(), trainable=False)
-    variance = tf1.get_variable("moving_variance", shape, initializer=tf1.ones_initializer(), trainable=False)
+    mean = tf1.get_variable(
+        "moving_mean", shape, initializer=tf1.zeros_initializer(), trainable=False
+    )
+    variance = tf1.get_variable(
+        "moving_variance", shape, initializer=tf1.ones_initializer(), trainable=False
+    )
     if not training:
-        return tf1.nn.fused_batch_norm(x, gamma, beta, mean, variance, EPSILON, is_training=False)[0]
-    y, batch_mean, batch_variance = tf1.nn.fused_batch_norm(x, gamma, beta, epsilon=EPSILON, is_training=True)
+        return tf1.nn.fused_batch_norm(x, gamma, beta, mean, variance, EPSILON, is_training=False)[
+            0
+        ]
+    y, batch_mean, batch_variance = tf1.nn.fused_batch_norm(
+        x, gamma, beta, epsilon=EPSILON, is_training=True
+    )
     for moving, now in ((mean, batch_mean), (variance, batch_variance)):
         update = tf1.assign_sub(moving, (moving - now) * (1 - MOMENTUM))
         tf1.add_to_collection(tf1.GraphKeys.UPDATE_OPS, update)
@@ -113,12 +137,15 @@ def _normalised(x: Any, *, training: bool) -> Any:
 
 
 def _pooled(x: Any) -> Any:
-    """Half the height and width, while at least 2 are left: MNIST down to one pixel lost 1 % and saved no time."""
+    """Half the height and width, while at least 2 are left: MNIST down to one pixel lost 1 % and
+    saved no time."""
     return x if min(x.shape[1:3]) < 4 else tf.nn.max_pool2d(x, 2, 2, "VALID")
 
 
 def _dense(x: Any, units: int) -> Any:
-    kernel = tf1.get_variable("kernel", (x.shape[-1], units), initializer=tf1.glorot_uniform_initializer())
+    kernel = tf1.get_variable(
+        "kernel", (x.shape[-1], units), initializer=tf1.glorot_uniform_initializer()
+    )
     bias = tf1.get_variable("bias", (units,), initializer=tf1.zeros_initializer())
     return tf.nn.bias_add(tf.matmul(x, kernel), bias)
 

@@ -1,4 +1,5 @@
-"""Two results of `fastfeed bench`, or two of `fastfeed diagnose`: faster, slower, or no difference seen."""
+"""Two results of `fastfeed bench`, or two of `fastfeed diagnose`: faster, slower, or no difference
+seen."""
 
 from __future__ import annotations
 
@@ -32,8 +33,9 @@ class Line:
 
 
 @dataclass(frozen=True)
-class Comparison:
-    """The lines, the whole as the last of them; what differs beside the speed; and what makes the lines doubtful."""
+class ResultComparison:
+    """The lines, the whole as the last of them; what differs beside the speed; and what makes the
+    lines doubtful."""
 
     lines: tuple[Line, ...]
     changes: tuple[str, ...]
@@ -45,11 +47,14 @@ class Comparison:
         return any(line.ratio.verdict == SLOWER for line in self.lines)
 
 
-def compare(before: Path, after: Path) -> Comparison:
-    """The comparison of two files; OptionError where they are no results, or not of one kind and this schema."""
+def compare(before: Path, after: Path) -> ResultComparison:
+    """The comparison of two files; OptionError where they are no results, or not of one kind and
+    this schema."""
     (kind, old), (other, new) = _read(before), _read(after)
     if kind != other:
-        raise OptionError(f"needed two results of one kind: {before} is of {kind}, {after} of {other}")
+        raise OptionError(
+            f"needed two results of one kind: {before} is of {kind}, {after} of {other}"
+        )
     return (_benches if kind == BENCH else _diagnoses)(old, new)
 
 
@@ -57,16 +62,20 @@ def _read(path: Path) -> tuple[str, Json]:
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise OptionError(f"cannot read {path}: {error.strerror}; needed a file of {BENCH} or {DIAGNOSIS}") from error
+        raise OptionError(
+            f"cannot read {path}: {error.strerror}; needed a file of {BENCH} or {DIAGNOSIS}"
+        ) from error
     except (ValueError, RecursionError) as error:
         raise OptionError(f"{path} is no JSON file: {error}") from error
     kind = _kind(found)
     if kind is None:
-        raise OptionError(f"{path} is neither a result of {BENCH} (its bench.json) nor of {DIAGNOSIS}")
+        raise OptionError(
+            f"{path} is neither a result of {BENCH} (its bench.json) nor of {DIAGNOSIS}"
+        )
     if found.get("schema") != SCHEMAS[kind]:
         raise OptionError(
-            f"{path} is of schema {found.get('schema')!r} of {kind}, and this fastfeed compares schema "
-            f"{SCHEMAS[kind]}: measure again, or compare with the fastfeed that wrote it"
+            f"{path} is of schema {found.get('schema')!r} of {kind}, and this fastfeed compares "
+            f"schema {SCHEMAS[kind]}: measure again, or compare with the fastfeed that wrote it"
         )
     return kind, found
 
@@ -79,25 +88,39 @@ def _kind(found: Any) -> str | None:
     return BENCH if isinstance(found.get("settings"), list) and "workload" in found else None
 
 
-def _benches(old: Json, new: Json) -> Comparison:
+def _benches(old: Json, new: Json) -> ResultComparison:
     before, after = _settings(old), _settings(new)
     both = [key for key in before if key in after]
     if not both:
-        raise OptionError(f"no setting is in both: {_names(before)} against {_names(after)}; measure the same ones")
+        raise OptionError(
+            f"no setting is in both: {_names(before)} against {_names(after)}; measure the same "
+            "ones"
+        )
     pairs = {key: Pair(before[key], after[key]) for key in both}
-    lines = [Line(_name(key), _geometric(p.before), _geometric(p.after), ratio(p)) for key, p in pairs.items()]
+    lines = [
+        Line(_name(key), _geometric(p.before), _geometric(p.after), ratio(p))
+        for key, p in pairs.items()
+    ]
     if len(pairs) > 1:
-        lines.append(Line("all settings", *_whole(list(pairs.values())), overall(list(pairs.values()))))
+        lines.append(
+            Line("all settings", *_whole(list(pairs.values())), overall(list(pairs.values())))
+        )
     notes = [
-        *(f"different {name}: {old.get(name)} against {new.get(name)}" for name in _differing(old, new, *SAME_WORK)),
+        *(
+            f"different {name}: {old.get(name)} against {new.get(name)}"
+            for name in _differing(old, new, *SAME_WORK)
+        ),
         *_plans(old, new),
         *_machines(old, new, "processor", "cores", "gpu", "kernel"),
         *(f"only before: {_name(key)}" for key in before if key not in after),
         *(f"only after: {_name(key)}" for key in after if key not in before),
     ]
     if any(min(len(p.before), len(p.after)) < 2 for p in pairs.values()):
-        notes.append("one run has no spread, and no difference can be told from chance: take --repeats 3 or more")
-    return Comparison(tuple(lines), (), tuple(notes))
+        notes.append(
+            "one run has no spread, and no difference can be told from chance: take --repeats 3 or "
+            "more"
+        )
+    return ResultComparison(tuple(lines), (), tuple(notes))
 
 
 def _settings(found: Json) -> dict[Key, tuple[float, ...]]:
@@ -110,7 +133,9 @@ def _settings(found: Json) -> dict[Key, tuple[float, ...]]:
             for s in found["settings"]
         }
     except (KeyError, TypeError, ZeroDivisionError) as error:
-        raise OptionError(f"a setting of a result lacks what {BENCH} writes: {error!r}; measure again") from error
+        raise OptionError(
+            f"a setting of a result lacks what {BENCH} writes: {error!r}; measure again"
+        ) from error
 
 
 def _plans(old: Json, new: Json) -> Iterator[str]:
@@ -129,24 +154,28 @@ def _differing(one: Json, other: Json, *names: str) -> list[str]:
     return [name for name in names if one.get(name) != other.get(name)]
 
 
-def _diagnoses(old: Json, new: Json) -> Comparison:
+def _diagnoses(old: Json, new: Json) -> ResultComparison:
     before, after = _rate(old), _rate(new)
     (low, high), (new_low, new_high) = _range(old), _range(new)
     found = Ratio(after / before, new_low / high, new_high / low)
-    changes = [f"verdict: {_both(old.get('verdict') or 'abstained', new.get('verdict') or 'abstained')}"]
+    changes = [
+        f"verdict: {_both(old.get('verdict') or 'abstained', new.get('verdict') or 'abstained')}"
+    ]
     starved = [one.get("starvation") for one in (old, new)]
     if None not in starved:
         changes.append(f"starvation: {_both(*(f'{share:.1%}' for share in starved))}")
     notes = list(_machines(old, new, "cores", "memory_nbytes"))
     if old.get("script") != new.get("script"):
         notes.append(f"different scripts: {old.get('script')} against {new.get('script')}")
-    return Comparison((Line("steps/s", before, after, found),), tuple(changes), tuple(notes))
+    return ResultComparison((Line("steps/s", before, after, found),), tuple(changes), tuple(notes))
 
 
 def _rate(found: Json) -> float:
     rate = found.get("steps_per_second")
     if not isinstance(rate, (int, float)) or rate <= 0:
-        raise OptionError("a diagnosis without steps/s cannot be compared: it abstained, or saw no steps")
+        raise OptionError(
+            "a diagnosis without steps/s cannot be compared: it abstained, or saw no steps"
+        )
     return float(rate)
 
 
@@ -180,11 +209,12 @@ def _names(settings: dict[Key, Any]) -> str:
     return ", ".join(map(_name, settings)) or "none"
 
 
-def lines_of(found: Comparison) -> list[str]:
+def lines_of(found: ResultComparison) -> list[str]:
     """The comparison for the terminal: a line a setting, the changes, the notes, and what follows."""
     width = max(len(line.name) for line in found.lines)
     text = [
-        f"{line.name:<{width}}  {line.before:9.1f} -> {line.after:9.1f} steps/s  {_said(line.ratio)}"
+        f"{line.name:<{width}}  {line.before:9.1f} -> {line.after:9.1f} steps/s  "
+        f"{_said(line.ratio)}"
         for line in found.lines
     ]
     return [*text, *found.changes, *(f"note: {note}" for note in found.notes)]

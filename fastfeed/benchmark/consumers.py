@@ -1,4 +1,5 @@
-"""Who takes the batches: the training loops that a benchmark can drive. Each counts its own steps and waits."""
+"""Who takes the batches: the training loops that a benchmark can drive. Each counts its own steps
+and waits."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from typing import Any, Protocol
 from fastfeed import FeedRunner
 from fastfeed.benchmark.workloads import seconds_from
 from fastfeed.errors import OptionError
-from fastfeed.model import Producers
+from fastfeed.model.prediction import Producers
 
 FOR_EVER = 10**9  # epochs
 KINDS = "mnist, mnist-keras, resnet50, sim:20ms or none"
@@ -19,9 +20,9 @@ Options = Mapping[str, Any] | None  # of FeedRunner, beside those that a benchma
 
 
 @dataclass(frozen=True)
-class Loop:
-    """A training loop that is ready: `step` takes a batch, trains, and returns the seconds that it waited for it;
-    `stock` is how many batches lie ready."""
+class TrainingLoop:
+    """A training loop that is ready: `step` takes a batch, trains, and returns the seconds that it
+    waited for it; `stock` is how many batches lie ready."""
 
     step: Callable[[], float]
     first_batch_s: float
@@ -35,9 +36,12 @@ class Consumer(Protocol):
     burns_cpu: bool  # whether its step competes with the producers for cores
 
     def cached(self, batch: Any) -> Any:
-        """A context whose value is a function that takes one step on the same batch again and again."""
+        """A context whose value is a function that takes one step on the same batch again and
+        again."""
 
-    def loop(self, source: Any, *, producers: Producers, batch_size: int | None, options: Options = None) -> Any:
+    def loop(
+        self, source: Any, *, producers: Producers, batch_size: int | None, options: Options = None
+    ) -> Any:
         """A context whose value is a Loop fed by FeedRunner."""
 
 
@@ -63,7 +67,13 @@ def consumer_from(text: str) -> Consumer:
 class PlainConsumer:
     """A loop over numpy batches; `make_step(batch)` returns the function that trains on one."""
 
-    def __init__(self, name: str, make_step: Callable[[Any], Callable[[Any], Any]], *, burns_cpu: bool = False) -> None:
+    def __init__(
+        self,
+        name: str,
+        make_step: Callable[[Any], Callable[[Any], Any]],
+        *,
+        burns_cpu: bool = False,
+    ) -> None:
         self.name = name
         self.burns_cpu = burns_cpu
         self._make_step = make_step
@@ -77,11 +87,13 @@ class PlainConsumer:
     @contextmanager
     def loop(
         self, source: Any, *, producers: Producers, batch_size: int | None, options: Options = None
-    ) -> Iterator[Loop]:
+    ) -> Iterator[TrainingLoop]:
         """Plain iteration over a FeedRunner."""
         start = time.perf_counter()
         with ExitStack() as stack:
-            runner = stack.enter_context(runner_for(source, producers, batch_size=batch_size, options=options))
+            runner = stack.enter_context(
+                runner_for(source, producers, batch_size=batch_size, options=options)
+            )
             batches = iter(runner)
             first = next(batches)
             first_batch_s = time.perf_counter() - start
@@ -94,11 +106,14 @@ class PlainConsumer:
                 train(batch)
                 return waited_s
 
-            yield Loop(step, first_batch_s, lambda: runner.snapshot().depth)
+            yield TrainingLoop(step, first_batch_s, lambda: runner.snapshot().depth)
 
 
-def runner_for(source: Any, producers: Producers, *, batch_size: int | None, options: Options = None) -> FeedRunner:
-    """The runner under test: a finite iterator starts again, for it is the speed that is measured, not the data."""
+def runner_for(
+    source: Any, producers: Producers, *, batch_size: int | None, options: Options = None
+) -> FeedRunner:
+    """The runner under test: a finite iterator starts again, for it is the speed that is measured,
+    not the data."""
     return FeedRunner(
         source,
         threads=producers.threads,
@@ -111,12 +126,19 @@ def runner_for(source: Any, producers: Producers, *, batch_size: int | None, opt
 
 
 def images_and_labels(batch: Any) -> tuple[Any, Any]:
-    """The two leaves that an image classifier needs; OptionError where the batch holds something else."""
-    if isinstance(batch, (tuple, list)) and len(batch) == 2 and batch[0].ndim in (3, 4) and batch[1].ndim == 1:
+    """The two leaves that an image classifier needs; OptionError where the batch holds something
+    else."""
+    if (
+        isinstance(batch, (tuple, list))
+        and len(batch) == 2
+        and batch[0].ndim in (3, 4)
+        and batch[1].ndim == 1
+    ):
         return batch[0], batch[1]
     raise OptionError(
-        "this consumer trains an image classifier: needed batches (images (B, H, W) or (B, H, W, C), labels (B,)). "
-        "For other batches take --consumer sim:20ms with the time of your own step, or none"
+        "this consumer trains an image classifier: needed batches (images (B, H, W) or (B, H, W, "
+        "C), labels (B,)). For other batches take --consumer sim:20ms with the time of your own "
+        "step, or none"
     )
 
 

@@ -1,7 +1,7 @@
 """Handwritten digits for examples and benchmarks, without a download.
 
-MNIST from a path that the user names, from `$FASTFEED_DATA` or from Keras's cache; where there is none, scikit-learn's
-small digits, enlarged to the same 28 x 28 pixels. `Digits.origin` says which.
+MNIST from a path that the user names, from `$FASTFEED_DATA` or from Keras's cache; where there is
+none, scikit-learn's small digits, enlarged to the same 28 x 28 pixels. `Digits.origin` says which.
 """
 
 from __future__ import annotations
@@ -21,13 +21,15 @@ from fastfeed.errors import MissingExtra, OptionError
 FILE = "mnist.npz"
 SIDE = 28
 KEYS = ("x_train", "y_train", "x_test", "y_test")
-TEST_RECORDS = 297  # of scikit-learn's 1797 digits, the last ones: other writers than the first ones'
+# of scikit-learn's 1797 digits, the last ones: other writers than the first ones'
+TEST_RECORDS = 297
 READ_ERRORS = (OSError, ValueError, EOFError, zipfile.BadZipFile)
 
 
 @dataclass(frozen=True)
 class Digits:
-    """Images (n, 28, 28) uint8 of white on black, labels (n,) int64 from 0 to 9, and where they came from."""
+    """Images (n, 28, 28) uint8 of white on black, labels (n,) int64 from 0 to 9, and where they
+    came from."""
 
     x_train: npt.NDArray[np.uint8]
     y_train: npt.NDArray[np.int64]
@@ -37,10 +39,11 @@ class Digits:
 
 
 def load(path: str | Path | None = None) -> Digits:
-    """The digits at `path`, a file or a folder with mnist.npz in it; without `path` the best that this machine has.
+    """The digits at `path`, a file or a folder with mnist.npz in it; without `path` the best that
+    this machine has.
 
-    OptionError: the named path, or a file that was found, does not hold MNIST. MissingExtra: nothing was found, and
-    scikit-learn is not installed.
+    OptionError: the named path, or a file that was found, does not hold MNIST. MissingExtra:
+    nothing was found, and scikit-learn is not installed.
     """
     if path is not None:
         return _read(_named(Path(path).expanduser()))
@@ -63,17 +66,27 @@ def _named(path: Path) -> Path:
 def _usual_places() -> list[Path]:
     named = os.environ.get("FASTFEED_DATA")
     keras = Path(os.environ.get("KERAS_HOME") or Path.home() / ".keras")
-    return [*([Path(named).expanduser() / FILE] if named else []), keras.expanduser() / "datasets" / FILE]
+    return [
+        *([Path(named).expanduser() / FILE] if named else []),
+        keras.expanduser() / "datasets" / FILE,
+    ]
 
 
 def _read(file: Path) -> Digits:
     arrays = _arrays(file)
     missing = [key for key in KEYS if key not in arrays]
     if missing:
-        raise _unfit(file, f"it lacks {', '.join(missing)} and has {', '.join(arrays) or 'nothing'}")
+        raise _unfit(
+            file, f"it lacks {', '.join(missing)} and has {', '.join(arrays) or 'nothing'}"
+        )
     x_train, y_train, x_test, y_test = (arrays[key] for key in KEYS)
     for part, x, y in (("train", x_train, y_train), ("test", x_test, y_test)):
-        if y.ndim != 1 or y.dtype.kind not in "iu" or x.shape != (len(y), SIDE, SIDE) or x.dtype != np.uint8:
+        if (
+            y.ndim != 1
+            or y.dtype.kind not in "iu"
+            or x.shape != (len(y), SIDE, SIDE)
+            or x.dtype != np.uint8
+        ):
             raise _unfit(file, f"x_{part} is {x.dtype} {x.shape} and y_{part} {y.dtype} {y.shape}")
     origin = f"MNIST from {file}: {len(x_train)} digits to train on, {len(x_test)} to test with."
     return Digits(x_train, y_train.astype(np.int64), x_test, y_test.astype(np.int64), origin)
@@ -83,15 +96,19 @@ def _arrays(file: Path) -> dict[str, npt.NDArray[Any]]:
     try:
         with file.open("rb") as opened:  # np.load leaves a broken file open that it opened itself
             content = np.load(opened)
-            return dict(content) if isinstance(content, Mapping) else {"one array without a name": content}
+            return (
+                dict(content)
+                if isinstance(content, Mapping)
+                else {"one array without a name": content}
+            )
     except READ_ERRORS as error:
         raise _unfit(file, f"it cannot be read as an .npz file ({error})") from error
 
 
 def _unfit(file: Path, there: str) -> OptionError:
     return OptionError(
-        f"{file} was taken for MNIST, with {', '.join(KEYS)} of shapes (n, {SIDE}, {SIDE}) uint8 and (n,), "
-        f"but {there}; name another file as path=, or take this one away"
+        f"{file} was taken for MNIST, with {', '.join(KEYS)} of shapes (n, {SIDE}, {SIDE}) uint8 "
+        f"and (n,), but {there}; name another file as path=, or take this one away"
     )
 
 
@@ -104,21 +121,24 @@ def _enlarged(places: list[Path]) -> Digits:
     images, labels = enlarge(x.reshape(-1, 8, 8), full=16), y.astype(np.int64)
     train, test = slice(None, -TEST_RECORDS), slice(-TEST_RECORDS, None)
     origin = (
-        f"scikit-learn's small digits, enlarged from 8 x 8 to {SIDE} x {SIDE} pixels, {len(labels[train])} to train on "
-        f"and {len(labels[test])} to test with, because there is no MNIST at {' or '.join(map(str, places))}."
+        f"scikit-learn's small digits, enlarged from 8 x 8 to {SIDE} x {SIDE} pixels, "
+        f"{len(labels[train])} to train on and {len(labels[test])} to test with, because there is "
+        f"no MNIST at {' or '.join(map(str, places))}."
     )
     return Digits(images[train], labels[train], images[test], labels[test], origin)
 
 
 def enlarge(images: npt.NDArray[Any], full: float) -> npt.NDArray[np.uint8]:
-    """`images` (n, h, w) with values from 0 to `full` as (n, 28, 28) uint8 from 0 to 255, bilinearly interpolated."""
+    """`images` (n, h, w) with values from 0 to `full` as (n, 28, 28) uint8 from 0 to 255,
+    bilinearly interpolated."""
     rows, columns = _weights(images.shape[1]), _weights(images.shape[2])
     pixels = rows @ (images * (255 / full)) @ columns.T
     return np.asarray(np.rint(pixels), dtype=np.uint8)
 
 
 def _weights(size: int) -> npt.NDArray[np.float64]:
-    """(28, size): the share of each source pixel in each target pixel; centres as in half-pixel bilinear resizing."""
+    """(28, size): the share of each source pixel in each target pixel; centres as in half-pixel
+    bilinear resizing."""
     centres = np.clip((np.arange(SIDE) + 0.5) * size / SIDE - 0.5, 0, size - 1)
     shares: npt.NDArray[np.float64] = np.clip(1 - np.abs(centres[:, None] - np.arange(size)), 0, 1)
     return shares

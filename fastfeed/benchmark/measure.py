@@ -13,12 +13,13 @@ import numpy as np
 import psutil
 
 from fastfeed.benchmark import tree
-from fastfeed.benchmark.consumers import Consumer, Loop
-from fastfeed.benchmark.gpu import GpuMeter
+from fastfeed.benchmark.consumers import Consumer, TrainingLoop
+from fastfeed.benchmark.gpu_meter import GpuMeter
 from fastfeed.benchmark.workloads import open_stream
 from fastfeed.errors import OptionError
 
-PROBE_S = 0.005  # the GIL probe's period; a lag of more than LAG_S means that somebody held the lock
+# the GIL probe's period; a lag of more than LAG_S means that somebody held the lock
+PROBE_S = 0.005
 LAG_S = 0.001
 WARMUP_STEPS, STOCK_STEPS = 40, 10
 WARMUP_S = 5.0
@@ -26,10 +27,11 @@ WARMUP_S = 5.0
 
 @dataclass(frozen=True)
 class Window:
-    """One measured window of one setting. Times in seconds, memory in bytes, starvation 0 to 1 (nan: unknown).
+    """One measured window of one setting. Times in seconds, memory in bytes, starvation 0 to 1
+    (nan: unknown).
 
-    `rss_nbytes` is what the trainer alone has resident, `memory_nbytes` what it and its worker processes use together;
-    `cpu_cores` are the cores that all of them kept busy.
+    `rss_nbytes` is what the trainer alone has resident, `memory_nbytes` what it and its worker
+    processes use together; `cpu_cores` are the cores that all of them kept busy.
     """
 
     steps: int
@@ -57,7 +59,8 @@ class Window:
 
 @dataclass(frozen=True)
 class StepCost:
-    """One step on a cached batch: mean seconds with the spread (10th, 90th percentile), and seconds on the cores."""
+    """One step on a cached batch: mean seconds with the spread (10th, 90th percentile), and seconds
+    on the cores."""
 
     step_s: float
     low_s: float
@@ -67,8 +70,8 @@ class StepCost:
 
 @dataclass(frozen=True)
 class ProducerCost:
-    """One batch of one producer alone: seconds of wall time, on a core, and with the interpreter lock held; and the
-    mean seconds for which another thread waited for that lock meanwhile."""
+    """One batch of one producer alone: seconds of wall time, on a core, and with the interpreter
+    lock held; and the mean seconds for which another thread waited for that lock meanwhile."""
 
     batch_s: float
     cpu_s: float
@@ -76,8 +79,11 @@ class ProducerCost:
     gil_wait_s: float
 
 
-def measure_loop(loop: Loop, *, seconds: float, steps: int | None = None, tick: Callable[[], None]) -> Window:
-    """A window of at least `seconds`, or of exactly `steps`, after warm-up; cores and memory are read at its ends."""
+def measure_loop(
+    loop: TrainingLoop, *, seconds: float, steps: int | None = None, tick: Callable[[], None]
+) -> Window:
+    """A window of at least `seconds`, or of exactly `steps`, after warm-up; cores and memory are
+    read at its ends."""
     _warm_up(loop, tick)
     gpu = GpuMeter()
     waits: list[float] = []
@@ -92,7 +98,8 @@ def measure_loop(loop: Loop, *, seconds: float, steps: int | None = None, tick: 
     return Window(
         steps=len(waits),
         wall_s=wall_s,
-        starvation=float(np.minimum(1.0, np.sum(waits) / wall_s)),  # unlike min(), it keeps nan: not known
+        # unlike min(), it keeps nan: not known
+        starvation=float(np.minimum(1.0, np.sum(waits) / wall_s)),
         wait_p50_s=float(np.percentile(waits, 50)),
         wait_p99_s=float(np.percentile(waits, 99)),
         cpu_cores=cpu_s / wall_s,
@@ -104,7 +111,9 @@ def measure_loop(loop: Loop, *, seconds: float, steps: int | None = None, tick: 
     )
 
 
-def measure_step(consumer: Consumer, batch: Any, *, seconds: float, tick: Callable[[], None]) -> StepCost:
+def measure_step(
+    consumer: Consumer, batch: Any, *, seconds: float, tick: Callable[[], None]
+) -> StepCost:
     """The ceiling: steps on one cached batch, back to back."""
     with consumer.cached(batch) as step:
         for _ in range(10):
@@ -124,12 +133,17 @@ def measure_step(consumer: Consumer, batch: Any, *, seconds: float, tick: Callab
     return StepCost(step_s, float(low), float(high), cpu_s if step_s else 0.0)
 
 
-def measure_producer(source: Any, *, seconds: float, tick: Callable[[], None]) -> tuple[Any, ProducerCost]:
-    """A first batch, and what a bare loop over one producer costs; the interpreter lock is probed meanwhile."""
+def measure_producer(
+    source: Any, *, seconds: float, tick: Callable[[], None]
+) -> tuple[Any, ProducerCost]:
+    """A first batch, and what a bare loop over one producer costs; the interpreter lock is probed
+    meanwhile."""
     stream = open_stream(source)
     batch = next(stream, None)
     if batch is None:
-        raise OptionError("the workload's iterator ended before its first batch: needed an endless or a long one")
+        raise OptionError(
+            "the workload's iterator ended before its first batch: needed an endless or a long one"
+        )
     batches, cpu = 1, time.thread_time()
     with _gil_probe() as lags:
         start = now = time.perf_counter()
@@ -145,13 +159,17 @@ def measure_producer(source: Any, *, seconds: float, tick: Callable[[], None]) -
     cpu_s = time.thread_time() - cpu
     late = np.array(lags)[np.array(lags) > LAG_S] if lags else np.zeros(0)
     held = len(late) / max(1, len(lags))
-    # A lock that is held only now and then cannot slow the trainer more than the CPU time that the producer takes.
+    # A lock that is held only now and then cannot slow the trainer more than the CPU time that the
+    # producer takes.
     gil_s = min(held * wall_s, cpu_s) / count
-    return batch, ProducerCost(wall_s / count, cpu_s / count, gil_s, float(late.sum()) / max(1, len(lags)))
+    return batch, ProducerCost(
+        wall_s / count, cpu_s / count, gil_s, float(late.sum()) / max(1, len(lags))
+    )
 
 
-def _warm_up(loop: Loop, tick: Callable[[], None]) -> None:
-    """Past the first steps, and until the stock from before training falls no more: it would pass for speed."""
+def _warm_up(loop: TrainingLoop, tick: Callable[[], None]) -> None:
+    """Past the first steps, and until the stock from before training falls no more: it would pass
+    for speed."""
     start, steps = time.perf_counter(), WARMUP_STEPS
     stock, falling = float("inf"), True
     while falling and time.perf_counter() < start + WARMUP_S:

@@ -1,4 +1,5 @@
-"""The picture: steps/s and starvation against producers, measured and predicted, with the ceiling drawn."""
+"""The picture: steps/s and starvation against producers, measured and predicted, with the ceiling
+drawn."""
 
 from __future__ import annotations
 
@@ -7,10 +8,15 @@ from itertools import cycle
 from pathlib import Path
 from typing import Any
 
-from fastfeed.benchmark.advice import advise
+from fastfeed.benchmark.summary import advise
 from fastfeed.benchmark.sweep import OURS, Setting, Sweep
 from fastfeed.errors import MissingExtra
-from fastfeed.model import INPUT_BOUND, Prediction, Producers, predict
+from fastfeed.model.prediction import (
+    INPUT_BOUND,
+    Prediction,
+    Producers,
+    predict,
+)
 
 MEASURED = ("#1b6ca8", "#2a8c4a", "#8a4fa3", "#c2571a", "#12908e", "#7a6a20")
 PREDICTED, CEILING, IDIOM = "#e08e0b", "#444444", "#a23b3b"
@@ -38,7 +44,8 @@ def write_plots(sweep: Sweep, folder: Path) -> list[Path]:
 
 @dataclass(frozen=True)
 class _Curve:
-    """Settings that differ only in the count `along` ("threads" or "processes"), in its order, and their looks."""
+    """Settings that differ only in the count `along` ("threads" or "processes"), in its order, and
+    their looks."""
 
     label: str
     along: str
@@ -63,13 +70,16 @@ def _along(sweep: Sweep) -> str:
 
 
 def _curves(sweep: Sweep) -> list[_Curve]:
-    """One for each process count, against threads; or a single one where only one of the two counts varies."""
+    """One for each process count, against threads; or a single one where only one of the two counts
+    varies."""
     along, counts = _along(sweep), sorted(sweep.plan.processes)
     ours = sorted(sweep.ours(), key=lambda s: (s.producers.processes, s.producers.threads))
     if along == "processes" or len(counts) == 1:
         return [_Curve("fastfeed", along, tuple(ours), MEASURED[0], PREDICTED)]
     return [
-        _Curve(_place(n), along, tuple(s for s in ours if s.producers.processes == n), colour, colour)
+        _Curve(
+            _place(n), along, tuple(s for s in ours if s.producers.processes == n), colour, colour
+        )
         for n, colour in zip(counts, cycle(MEASURED), strict=False)
     ]
 
@@ -105,7 +115,9 @@ def _draw_measured(axes: Any, curve: _Curve) -> None:
         [s.spread[1] - rate for rate, s in zip(rates, curve.settings, strict=True)],
     ]
     label = f"{curve.label}, measured"
-    axes.errorbar(curve.counts, rates, yerr=errors, fmt="o-", color=curve.colour, capsize=3, label=label)
+    axes.errorbar(
+        curve.counts, rates, yerr=errors, fmt="o-", color=curve.colour, capsize=3, label=label
+    )
 
 
 def _draw_starvation(axes: Any, sweep: Sweep) -> None:
@@ -114,7 +126,9 @@ def _draw_starvation(axes: Any, sweep: Sweep) -> None:
     _predicted_label(axes, curves, text="predicted")
     for curve in curves:
         every, predicted = curve.predicted(sweep)
-        axes.plot(every, [100 * p.starvation for p in predicted], "--", color=curve.predicted_colour)
+        axes.plot(
+            every, [100 * p.starvation for p in predicted], "--", color=curve.predicted_colour
+        )
         measured = [100 * s.middle("starvation") for s in curve.settings]
         label = "measured" if len(curves) == 1 else f"{curve.label}, measured"
         axes.plot(curve.counts, measured, "o-", color=curve.colour, label=label)

@@ -9,14 +9,20 @@ from statistics import fmean, variance
 
 import numpy as np
 
-FASTER, SLOWER, NO_DIFFERENCE, UNKNOWN = "faster", "slower", "no difference seen", "unknown: one run has no spread"
+FASTER, SLOWER, NO_DIFFERENCE, UNKNOWN = (
+    "faster",
+    "slower",
+    "no difference seen",
+    "unknown: one run has no spread",
+)
 CONFIDENCE = 0.95
 GRID = 400  # steps of an integral
 
 
 @dataclass(frozen=True)
 class Ratio:
-    """So many times as fast (the ratio of the geometric means), with its 95 % interval; nan where there is none."""
+    """So many times as fast (the ratio of the geometric means), with its 95 % interval; nan where
+    there is none."""
 
     value: float
     low: float
@@ -48,11 +54,16 @@ def ratio(pair: Pair) -> Ratio:
 def overall(pairs: Sequence[Pair]) -> Ratio:
     """The geometric mean of the pairs' ratios.
 
-    The interval is Welch's (unequal variances, Satterthwaite's degrees of freedom) over the logarithms of the rates:
-    the same whichever side comes first, and in whatever order the repeats and the pairs come. It needs two repeats.
+    The interval is Welch's (unequal variances, Satterthwaite's degrees of freedom) over the
+    logarithms of the rates: the same whichever side comes first, and in whatever order the repeats
+    and the pairs come. It needs two repeats.
     """
-    sides = [[math.log(rate) for rate in side] for pair in pairs for side in (pair.before, pair.after)]
-    gains = [fmean(after) - fmean(before) for before, after in zip(sides[::2], sides[1::2], strict=True)]
+    sides = [
+        [math.log(rate) for rate in side] for pair in pairs for side in (pair.before, pair.after)
+    ]
+    gains = [
+        fmean(after) - fmean(before) for before, after in zip(sides[::2], sides[1::2], strict=True)
+    ]
     middle = math.fsum(gains) / len(gains)
     if min(map(len, sides)) < 2:
         return Ratio(math.exp(middle), math.nan, math.nan)
@@ -78,8 +89,8 @@ def students_t(freedom: float) -> float:
 
 
 def _within(t: float, freedom: float) -> float:
-    """The share of Student's t between -t and t. With t = sqrt(freedom) tan(a) its density is a power of a cosine,
-    which Simpson's rule integrates."""
+    """The share of Student's t between -t and t. With t = sqrt(freedom) tan(a) its density is a
+    power of a cosine, which Simpson's rule integrates."""
     end = math.atan(t / math.sqrt(freedom))
     heights = np.cos(np.linspace(0, end, GRID + 1)) ** (freedom - 1)
     inner = 4 * heights[1:-1:2].sum() + 2 * heights[2:-1:2].sum()

@@ -16,8 +16,8 @@ import psutil
 from rich import box
 from rich.table import Table
 
-from fastfeed.benchmark.advice import advise, slow_down
-from fastfeed.benchmark.gpu import gpu_name
+from fastfeed.benchmark.gpu_meter import gpu_name
+from fastfeed.benchmark.summary import advise, slow_down
 from fastfeed.benchmark.sweep import OURS, Setting, Sweep
 
 SCHEMA = 2
@@ -35,13 +35,21 @@ PACKAGES = (
 
 
 def tables_of(sweep: Sweep) -> list[Table]:
-    """What was reached beside what was predicted, and what it cost: one row a setting, each fits 80 columns."""
+    """What was reached beside what was predicted, and what it cost: one row a setting, each fits 80
+    columns."""
     return [_results(sweep), _costs(sweep)]
 
 
 def _results(sweep: Sweep) -> Table:
     table = Table(title=f"{sweep.workload} into {sweep.consumer}: steps/s and starvation", **STYLE)
-    headers = ("steps/s", "min-max", "speed-\nup", "starved", "predicted\nsteps/s", "predicted\nstarved")
+    headers = (
+        "steps/s",
+        "min-max",
+        "speed-\nup",
+        "starved",
+        "predicted\nsteps/s",
+        "predicted\nstarved",
+    )
     for header in (*_who(sweep), *headers):
         table.add_column(header, justify="right")
     for setting in sweep.settings:
@@ -61,7 +69,15 @@ def _results(sweep: Sweep) -> Table:
 
 def _costs(sweep: Sweep) -> Table:
     table = Table(caption=f"{_ceiling(sweep)}\n{sweep.data}", caption_justify="left", **STYLE)
-    headers = ("AU", "wait ms\np50", "wait ms\np99", "step\nslow-\ndown", "CPU\ncores", "memory\nMB", "first\nbatch s")
+    headers = (
+        "AU",
+        "wait ms\np50",
+        "wait ms\np99",
+        "step\nslow-\ndown",
+        "CPU\ncores",
+        "memory\nMB",
+        "first\nbatch s",
+    )
     with_gpu = any(w.gpu_utilisation is not None for s in sweep.settings for w in s.windows)
     for header in (*_who(sweep), *headers, *["GPU\nuse / MB"] * with_gpu):
         table.add_column(header, justify="right")
@@ -81,7 +97,8 @@ def _costs(sweep: Sweep) -> Table:
 
 
 def json_of(sweep: Sweep) -> dict[str, Any]:
-    """Everything that was measured, with the machine and the versions; the schema is in docs/benchmark.md."""
+    """Everything that was measured, with the machine and the versions; the schema is in
+    docs/benchmark.md."""
     found: dict[str, Any] = plain(
         {
             "schema": SCHEMA,

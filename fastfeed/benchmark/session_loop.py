@@ -1,4 +1,5 @@
-"""The MNIST network in a session of tf.compat.v1: fed by FeedRunner, by the hand-written idiom, or from a constant."""
+"""The MNIST network in a session of tf.compat.v1: fed by FeedRunner, by the hand-written idiom, or
+from a constant."""
 
 from __future__ import annotations
 
@@ -10,11 +11,11 @@ from typing import Any
 
 from fastfeed import Shuffle
 from fastfeed.benchmark.cnn_session import train_step
-from fastfeed.benchmark.consumers import Loop, Options, images_and_labels, runner_for
+from fastfeed.benchmark.consumers import Options, TrainingLoop, images_and_labels, runner_for
 from fastfeed.benchmark.workloads import open_stream
+from fastfeed.core.structure import leaves_of, structure_of
 from fastfeed.errors import MissingExtra
-from fastfeed.model import Producers
-from fastfeed.structure import leaves_of, structure_of
+from fastfeed.model.prediction import Producers
 
 try:
     import tensorflow as tf
@@ -33,7 +34,8 @@ class SessionConsumer:
 
     @contextmanager
     def cached(self, batch: Any) -> Iterator[Callable[[], Any]]:
-        """The same training step on a batch that lies in variables of the graph: no queue, no feeding."""
+        """The same training step on a batch that lies in variables of the graph: no queue, no
+        feeding."""
         images, labels = images_and_labels(batch)
         with tf.Graph().as_default(), tf.device("/device:CPU:0"):
             kept = [v1.Variable(a, trainable=False, use_resource=True) for a in (images, labels)]
@@ -44,7 +46,7 @@ class SessionConsumer:
     @contextmanager
     def loop(
         self, source: Any, *, producers: Producers, batch_size: int | None, options: Options = None
-    ) -> Iterator[Loop]:
+    ) -> Iterator[TrainingLoop]:
         """The drop-in."""
         start = time.perf_counter()
         made = runner_for(source, producers, batch_size=batch_size, options=options)
@@ -55,10 +57,16 @@ class SessionConsumer:
             with _session() as session:
                 runner.start(session)
                 fetches = [train.train_op, train.loss, runner.waited_s]
-                yield Loop(lambda: float(session.run(fetches)[2]), first_batch_s, lambda: runner.snapshot().depth)
+                yield TrainingLoop(
+                    lambda: float(session.run(fetches)[2]),
+                    first_batch_s,
+                    lambda: runner.snapshot().depth,
+                )
 
     @contextmanager
-    def handwritten(self, source: Any, *, producers: Producers, batch_size: int | None) -> Iterator[Loop]:
+    def handwritten(
+        self, source: Any, *, producers: Producers, batch_size: int | None
+    ) -> Iterator[TrainingLoop]:
         """What every code base copies: placeholders, a queue, daemon threads that run the enqueue."""
         start = time.perf_counter()
         first = leaves_of(structure_of(batch := next(open_stream(source))), batch) or []
@@ -66,7 +74,9 @@ class SessionConsumer:
         with tf.Graph().as_default():
             dtypes, shapes = [a.dtype for a in first], [a.shape[1:] for a in first]
             places = [v1.placeholder(d, (None, *s)) for d, s in zip(dtypes, shapes, strict=True)]
-            queue = tf.queue.RandomShuffleQueue(QUEUE.capacity, QUEUE.min_after_dequeue, dtypes, shapes)
+            queue = tf.queue.RandomShuffleQueue(
+                QUEUE.capacity, QUEUE.min_after_dequeue, dtypes, shapes
+            )
             in_stock = queue.size()
             enqueue, size = queue.enqueue_many(places), batch_size or len(first[0])
             train = train_step(*queue.dequeue_many(size))
@@ -75,8 +85,10 @@ class SessionConsumer:
                 idiom.start(producers.threads)
                 try:
                     fetches = [train.train_op, train.loss]
-                    yield Loop(
-                        lambda: _unmeasured(session.run(fetches)), first_batch_s, lambda: session.run(in_stock) / size
+                    yield TrainingLoop(
+                        lambda: _unmeasured(session.run(fetches)),
+                        first_batch_s,
+                        lambda: session.run(in_stock) / size,
                     )
                 finally:
                     idiom.end(queue.close(cancel_pending_enqueues=True))
@@ -91,7 +103,9 @@ class _HandWritten:
 
     def start(self, count: int) -> None:
         """Starts `count` daemon threads."""
-        self._threads = [threading.Thread(target=self._main, args=(i, count), daemon=True) for i in range(count)]
+        self._threads = [
+            threading.Thread(target=self._main, args=(i, count), daemon=True) for i in range(count)
+        ]
         for thread in self._threads:
             thread.start()
 
@@ -105,7 +119,9 @@ class _HandWritten:
         with suppress(tf.errors.CancelledError):
             while True:
                 for batch in open_stream(self._source, index, count=count):
-                    self._session.run(self._enqueue, feed_dict=dict(zip(self._places, batch, strict=True)))
+                    self._session.run(
+                        self._enqueue, feed_dict=dict(zip(self._places, batch, strict=True))
+                    )
 
 
 def _unmeasured(_: Any) -> float:

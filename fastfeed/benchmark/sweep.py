@@ -1,4 +1,5 @@
-"""The sweep: what a step and a batch cost, what the model makes of it, and then every setting, in turn, repeated."""
+"""The sweep: what a step and a batch cost, what the model makes of it, and then every setting, in
+turn, repeated."""
 
 from __future__ import annotations
 
@@ -20,7 +21,14 @@ from fastfeed.benchmark.measure import (
 )
 from fastfeed.benchmark.workloads import Workload
 from fastfeed.errors import OptionError
-from fastfeed.model import LivePoint, Prediction, Producers, Profile, predict, utilisation
+from fastfeed.model.prediction import (
+    LivePoint,
+    Prediction,
+    Producers,
+    Profile,
+    predict,
+    utilisation,
+)
 
 PROFILE_S = 1.5
 LIVE_THREADS = (1, 4)
@@ -28,9 +36,9 @@ OURS, BY_HAND = "fastfeed", "hand-written"
 
 
 @dataclass(frozen=True)
-class Plan:
-    """What to run: every combination of `processes` and `threads`, records a batch, the window of one run, how often,
-    and whether the idiom runs too, where the threads are the trainer's."""
+class SweepPlan:
+    """What to run: every combination of `processes` and `threads`, records a batch, the window of
+    one run, how often, and whether the idiom runs too, where the threads are the trainer's."""
 
     threads: tuple[int, ...]
     batch_size: int | None
@@ -43,18 +51,24 @@ class Plan:
     @property
     def grid(self) -> tuple[Producers, ...]:
         """The combinations, all threads of a process count together."""
-        return tuple(Producers(threads, processes) for processes in self.processes for threads in self.threads)
+        return tuple(
+            Producers(threads, processes)
+            for processes in self.processes
+            for threads in self.threads
+        )
 
     @property
     def runs(self) -> tuple[tuple[Producers, str], ...]:
         """Everything that is measured in turn: who makes the batches, and in which kind of runner."""
         kinds = [(producers, kind) for producers in self.grid for kind in (OURS, BY_HAND)]
-        return tuple((p, kind) for p, kind in kinds if kind == OURS or (self.baseline and not p.processes))
+        return tuple(
+            (p, kind) for p, kind in kinds if kind == OURS or (self.baseline and not p.processes)
+        )
 
     @property
     def live(self) -> tuple[Producers, ...]:
-        """The short runs from which a step that burns CPU is predicted: two for threads in the trainer, and the
-        fewest and the most processes."""
+        """The short runs from which a step that burns CPU is predicted: two for threads in the
+        trainer, and the fewest and the most processes."""
         worker_counts = [n for n in self.processes if n]
         ends = sorted({min(worker_counts), max(worker_counts)}) if worker_counts else []
         in_trainer = LIVE_THREADS if 0 in self.processes else ()
@@ -63,7 +77,8 @@ class Plan:
 
 @dataclass(frozen=True)
 class Setting:
-    """All windows of one combination, ours or the hand-written idiom's, and what was predicted for ours."""
+    """All windows of one combination, ours or the hand-written idiom's, and what was predicted for
+    ours."""
 
     kind: str
     producers: Producers
@@ -93,7 +108,7 @@ class Sweep:
     workload: str
     data: str
     consumer: str
-    plan: Plan
+    plan: SweepPlan
     step: StepCost
     producer: ProducerCost
     profile: Profile
@@ -114,13 +129,18 @@ class Sweep:
 
     def au(self, setting: Setting) -> float:
         """Accelerator utilisation: time for the pure steps by total time."""
-        return float(median(utilisation(w.steps, self.step.step_s, wall_s=w.wall_s) for w in setting.windows))
+        return float(
+            median(utilisation(w.steps, self.step.step_s, wall_s=w.wall_s) for w in setting.windows)
+        )
 
 
-Progress = Callable[[str, float], None]  # what is being done, and which share (0 to 1) of all is done
+# what is being done, and which share (0 to 1) of all is done
+Progress = Callable[[str, float], None]
 
 
-def run_sweep(workload: Workload, consumer: Consumer, *, plan: Plan, progress: Progress) -> Sweep:
+def run_sweep(
+    workload: Workload, consumer: Consumer, *, plan: SweepPlan, progress: Progress
+) -> Sweep:
     """Measures everything that the plan asks for; raises what the workload or the consumer raises."""
     if plan.baseline:
         _check_baseline(plan, consumer)
@@ -137,20 +157,33 @@ def run_sweep(workload: Workload, consumer: Consumer, *, plan: Plan, progress: P
         for (producers, kind), found in windows.items():
             text = f"{kind}, {producers}, run {repeat + 1} of {plan.repeats}"
             found.append(run.window(producers, kind, text=text))
-    with meter.part("the step on a cached batch, again") as tick:  # machines drift: the ceiling is the better one
-        step = min(step, measure_step(consumer, batch, seconds=PROFILE_S, tick=tick), key=lambda cost: cost.step_s)
+    # machines drift: the ceiling is the better one
+    with meter.part("the step on a cached batch, again") as tick:
+        step = min(
+            step,
+            measure_step(consumer, batch, seconds=PROFILE_S, tick=tick),
+            key=lambda cost: cost.step_s,
+        )
     settings = tuple(
-        Setting(kind, producers, tuple(found), predict(profile, producers) if kind == OURS else None)
+        Setting(
+            kind, producers, tuple(found), predict(profile, producers) if kind == OURS else None
+        )
         for (producers, kind), found in windows.items()
     )
-    return Sweep(workload.name, workload.data, consumer.name, plan, step, producer, profile, settings)
+    return Sweep(
+        workload.name, workload.data, consumer.name, plan, step, producer, profile, settings
+    )
 
 
-def _check_baseline(plan: Plan, consumer: Consumer) -> None:
+def _check_baseline(plan: SweepPlan, consumer: Consumer) -> None:
     if not hasattr(consumer, "handwritten"):
-        raise OptionError(f"--baseline is a TensorFlow 1 idiom: needed --consumer mnist, got {consumer.name}")
+        raise OptionError(
+            f"--baseline is a TensorFlow 1 idiom: needed --consumer mnist, got {consumer.name}"
+        )
     if 0 not in plan.processes:
-        raise OptionError("--baseline has threads in the trainer only: needed --processes with 0 among the counts")
+        raise OptionError(
+            "--baseline has threads in the trainer only: needed --processes with 0 among the counts"
+        )
 
 
 def _profile(producer: ProducerCost, step: StepCost, *, live: Sequence[LivePoint]) -> Profile:
@@ -165,7 +198,7 @@ class _Run:
 
     workload: Workload
     consumer: Any
-    plan: Plan
+    plan: SweepPlan
     meter: Meter
 
     def short(self, producers: Producers) -> LivePoint:

@@ -10,14 +10,16 @@ import psutil
 def cpu_s() -> float:
     """Seconds on a core until now, also those of descendants that have ended.
 
-    Who waits for an ended child inherits its seconds, so between two calls the sum loses nothing and counts nothing
-    twice, whoever starts or ends meanwhile.
+    Who waits for an ended child inherits its seconds, so between two calls the sum loses nothing
+    and counts nothing twice, whoever starts or ends meanwhile.
     """
-    return sum(_over(lambda p: float(sum(p.cpu_times()[:4]))))  # user and system, its own and of its ended children
+    # user and system, its own and of its ended children
+    return sum(_over(lambda p: float(sum(p.cpu_times()[:4]))))
 
 
 def memory_nbytes() -> int:
-    """Bytes of memory in use; a page that several share counts once (the sum of the proportional set sizes)."""
+    """Bytes of memory in use; a page that several share counts once (the sum of the proportional
+    set sizes)."""
     return int(sum(_over(lambda p: float(p.memory_full_info().pss))))
 
 

@@ -1,7 +1,7 @@
 """What a producer does for one batch: a known cost, photographs, or the user's own iterator.
 
-Every source travels to worker processes, so it is a function over plain data. What each process must have for itself,
-such as OpenCV without threads of its own, is made where it is used.
+Every source travels to worker processes, so it is a function over plain data. What each process
+must have for itself, such as OpenCV without threads of its own, is made where it is used.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 
 from fastfeed.benchmark import digits
+from fastfeed.core.worker import Worker, takes_worker
 from fastfeed.errors import MissingExtra, OptionError
-from fastfeed.worker import Worker, takes_worker
 
 KINDS = "sleep:50ms, python:10ms, opencv:10ms, photos:DIR or package.module:callable"
 PHOTO_SIDE = 224
@@ -52,7 +52,9 @@ def workload_from(text: str, *, batch_size: int, data: str | None = None) -> Wor
     return Workload(text, _users_own(kind, rest, text=text), "the batches of your own iterator")
 
 
-def open_stream(source: Callable[..., Iterator[Any]], index: int = 0, *, count: int = 1) -> Iterator[Any]:
+def open_stream(
+    source: Callable[..., Iterator[Any]], index: int = 0, *, count: int = 1
+) -> Iterator[Any]:
     """The stream of one of `count` producers, without a runner."""
     return iter(source(worker=Worker(index, count, 0, 0)) if takes_worker(source) else source())
 
@@ -80,7 +82,8 @@ def _digits(name: str, cost: Callable[[], None], *, batch_size: int, data: str |
 
 
 def _burn_python(seconds: float) -> None:
-    """Bytecode that holds the interpreter lock for `seconds` of this thread's CPU time; waiting for it comes on top."""
+    """Bytecode that holds the interpreter lock for `seconds` of this thread's CPU time; waiting for
+    it comes on top."""
     end = time.thread_time() + seconds
     total = 0
     while time.thread_time() < end:
@@ -109,7 +112,9 @@ def _opencv() -> Any:
 def _photos(folder: Path, batch_size: int, *, name: str) -> Workload:
     files = sorted(p for p in folder.glob("**/*") if p.suffix.lower() in (".jpg", ".jpeg", ".png"))
     if not files:
-        raise OptionError(f"--workload {name!r}: needed a folder with .jpg or .png files, {folder} holds none")
+        raise OptionError(
+            f"--workload {name!r}: needed a folder with .jpg or .png files, {folder} holds none"
+        )
     _opencv()
     labels = {folder_name: i % 10 for i, folder_name in enumerate(sorted({p.stem for p in files}))}
 
@@ -117,14 +122,18 @@ def _photos(folder: Path, batch_size: int, *, name: str) -> Workload:
         cv2, rng = _opencv(), worker.rng
         while True:
             chosen = [files[i] for i in rng.integers(0, len(files), batch_size)]
-            images = [_augment(cv2, cv2.imread(str(path), cv2.IMREAD_COLOR), path=path, rng=rng) for path in chosen]
+            images = [
+                _augment(cv2, cv2.imread(str(path), cv2.IMREAD_COLOR), path=path, rng=rng)
+                for path in chosen
+            ]
             yield np.stack(images), np.array([labels[path.stem] for path in chosen])
 
     return Workload(name, batches, f"{len(files)} photographs of {folder}")
 
 
 def _augment(cv2: Any, image: Any, *, path: Path, rng: np.random.Generator) -> Any:
-    """A random crop of 224 x 224 x 3, uint8, flipped half of the time; small photographs are enlarged first."""
+    """A random crop of 224 x 224 x 3, uint8, flipped half of the time; small photographs are
+    enlarged first."""
     if image is None:
         raise OptionError(f"{path} is no image that OpenCV can decode: take it out of the folder")
     height, width = image.shape[:2]
@@ -148,5 +157,8 @@ def _users_own(module_name: str, attribute: str, *, text: str) -> Callable[..., 
     except (ImportError, AttributeError) as error:
         raise OptionError(f"--workload {text!r}: {error}; needed {KINDS}") from error
     if not callable(found):
-        raise OptionError(f"--workload {text!r} is a {type(found).__name__}: needed a callable that returns batches")
+        raise OptionError(
+            f"--workload {text!r} is a {type(found).__name__}: needed a callable that returns "
+            "batches"
+        )
     return found

@@ -28,8 +28,8 @@ SCHEMA = 1
 
 @dataclass(frozen=True)
 class Cause:
-    """A reason for lost time: its code, its share (0 to 1) of the wall time that was watched, and what shows it, as
-    sentences with numbers."""
+    """A reason for lost time: its code, its share (0 to 1) of the wall time that was watched, and
+    what shows it, as sentences with numbers."""
 
     code: str
     share: float
@@ -38,8 +38,8 @@ class Cause:
 
 @dataclass(frozen=True)
 class Recommendation:
-    """A change, such as "make batches in 4 threads", the `knob` ("threads") and its `value`, and the speed-up of the
-    whole loop that it is predicted to give, with the ends of the interval."""
+    """A change, such as "make batches in 4 threads", the `knob` ("threads") and its `value`, and
+    the speed-up of the whole loop that it is predicted to give, with the ends of the interval."""
 
     change: str
     knob: str
@@ -51,12 +51,14 @@ class Recommendation:
 
 @dataclass(frozen=True)
 class Figures:
-    """The loop in numbers, warm-up excluded; shares 0 to 1, seconds a step. nan where it is not known."""
+    """The loop in numbers, warm-up excluded; shares 0 to 1, seconds a step. nan where it is not
+    known."""
 
     steps: int
     seconds: float
     steps_per_second: float
-    steps_per_second_range: tuple[float, float]  # quartiles over parts of equally many steps, and the rate itself
+    # quartiles over parts of equally many steps, and the rate itself
+    steps_per_second_range: tuple[float, float]
     step_s: float  # of compute: the period without waits and pauses
     period_s: float  # from step to step, the median
     wait_p50_s: float
@@ -64,12 +66,14 @@ class Figures:
     starvation: float
     starvation_range: tuple[float, float]
     utilisation: float  # AU
-    shares: dict[str, float] = field(default_factory=dict)  # of wall time: "step", "wait", "host", "pause"
+    # of wall time: "step", "wait", "host", "pause"
+    shares: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Ceiling:
-    """Seconds of a step whose input is at hand: measured by an `experiment`, or estimated, with its range."""
+    """Seconds of a step whose input is at hand: measured by an `experiment`, or estimated, with its
+    range."""
 
     step_s: float
     low_s: float

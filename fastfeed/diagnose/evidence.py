@@ -1,12 +1,14 @@
-"""What was seen of a running training, as values: the input of every judgement. Nothing here looks at a machine."""
+"""What was seen of a running training, as values: the input of every judgement. Nothing here looks
+at a machine."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
-from fastfeed.timeline import Loop, Mark, Step
+from fastfeed.probes.machine_log import Machine
+from fastfeed.probes.places import Place
+from fastfeed.steps.timeline import Loop, Mark, Step
 
 # What a thread does at one moment, of which samples make shares (0 to 1) that add up to 1:
 PYTHON = "python"  # on a core, in bytecode or in native code that holds the interpreter lock
@@ -21,32 +23,41 @@ PIPE = "pipe"  # a pipe
 FULL = "full"  # the buffer behind it is full: it could do more
 EMPTY = "empty"  # a helper that waits for work; the trainer that waits for input
 OTHER = "other"  # off the core, nobody knows why
-STATES = (PYTHON, NATIVE, LOCK_PYTHON, RUNNABLE, DISK, SLEEP, SOCKET, LOCK, PIPE, FULL, EMPTY, OTHER)
+STATES = (
+    PYTHON,
+    NATIVE,
+    LOCK_PYTHON,
+    RUNNABLE,
+    DISK,
+    SLEEP,
+    SOCKET,
+    LOCK,
+    PIPE,
+    FULL,
+    EMPTY,
+    OTHER,
+)
 
-TRAINER, PRODUCER, FEEDER, FRAMEWORK, FOREIGN = "trainer", "producer", "feeder", "framework", "foreign"
-CALLED_BACK = "Python in TensorFlow's threads"  # the name of a task: pools whose threads run the user's functions
-
-
-class Place(NamedTuple):
-    """A line of code: `decode` at data.py:41, and whether it is the user's (not of the library or of site-packages)."""
-
-    function: str
-    file: str
-    line: int
-    users: bool
-
-    def __str__(self) -> str:
-        return f"`{self.function}` at {self.file}:{self.line}"
+TRAINER, PRODUCER, FEEDER, FRAMEWORK, FOREIGN = (
+    "trainer",
+    "producer",
+    "feeder",
+    "framework",
+    "foreign",
+)
+# the name of a task: pools whose threads run the user's functions
+CALLED_BACK = "Python in TensorFlow's threads"
 
 
 @dataclass(frozen=True)
 class Task:
     """A thread of the trainer, or a whole child process, over the time that was watched.
 
-    `role`: TRAINER (the thread of the loop), PRODUCER (makes batches), FEEDER (hands them on: queue feeders, pin-memory
-    and result threads), FRAMEWORK (native pools) or FOREIGN (no part of the training). `busy`: shares by state.
-    `stacks`: samples by stack, the outermost place first; for the flame view. `copying` and `pickling`: shares of the
-    samples in functions that convert, stack or copy arrays, and that pickle or unpickle.
+    `role`: TRAINER (the thread of the loop), PRODUCER (makes batches), FEEDER (hands them on: queue
+    feeders, pin-memory and result threads), FRAMEWORK (native pools) or FOREIGN (no part of the
+    training). `busy`: shares by state. `stacks`: samples by stack, the outermost place first; for
+    the flame view. `copying` and `pickling`: shares of the samples in functions that convert, stack
+    or copy arrays, and that pickle or unpickle.
     """
 
     name: str
@@ -64,9 +75,11 @@ class Task:
     stacks: Mapping[tuple[Place, ...], int] = field(default_factory=dict)
     copying: float = 0.0
     pickling: float = 0.0
-    exit: str = ""  # how it ended, if it did: "exit code 1", "SIGKILL", or the traceback of a thread
+    # how it ended, if it did: "exit code 1", "SIGKILL", or the traceback of a thread
+    exit: str = ""
     threads: int = 1  # of a child process
-    producers: int = 1  # that are one task: `busy` is what one of them does, seconds are those of all
+    # that are one task: `busy` is what one of them does, seconds are those of all
+    producers: int = 1
     sampled: bool = True  # False: its stacks could not be read
 
     def share(self, *states: str) -> float:
@@ -74,7 +87,8 @@ class Task:
         return sum(self.busy.get(state, 0.0) for state in states)
 
     def top(self, *, users: bool = True) -> tuple[Place, float] | None:
-        """The innermost place (of the user's, if there is one) with most samples, and its share of them."""
+        """The innermost place (of the user's, if there is one) with most samples, and its share of
+        them."""
         counts: dict[Place, int] = {}
         for stack, count in self.stacks.items():
             own = [place for place in stack if place.users] if users else []
@@ -87,40 +101,11 @@ class Task:
 
 
 @dataclass(frozen=True)
-class Gpu:
-    """An accelerator: shares (0 to 1) of time busy and of memory, bytes/s over the bus from and to the host."""
-
-    name: str
-    busy: float
-    memory: float
-    rx_nbytes_s: float = 0.0
-    tx_nbytes_s: float = 0.0
-
-
-@dataclass(frozen=True)
-class Machine:
-    """The machine over the time that was watched; CPU in cores."""
-
-    cores: int
-    own_cpu: float = 0.0  # by the script's processes
-    other_cpu: float = 0.0  # by everybody else
-    steal: float = 0.0  # that the hypervisor kept
-    runnable: float = 0.0  # threads of the script that ran or would have run, on average
-    disk_read_nbytes_s: float = 0.0
-    disk_write_nbytes_s: float = 0.0
-    net_nbytes_s: float = 0.0
-    memory_nbytes: int = 0
-    memory_free_nbytes: int = 0
-    swap_nbytes_s: float = 0.0
-    gpus: tuple[Gpu, ...] = ()
-    noisy: tuple[tuple[str, float], ...] = ()  # other processes, by the cores that they take
-
-
-@dataclass(frozen=True)
-class Part:
-    """A share of the loop's own thread: `kind` "input" (what the step's input comes from), "step" or "host" (the rest
-    of the loop), the place in the loop's body, and the share (0 to 1) of the loop's time; `busy`: of that, what the
-    thread did, as in Task; `copying` and `pickling` too, and `inner`, the innermost place of the user's below it."""
+class LoopPart:
+    """A share of the loop's own thread: `kind` "input" (what the step's input comes from), "step"
+    or "host" (the rest of the loop), the place in the loop's body, and the share (0 to 1) of the
+    loop's time; `busy`: of that, what the thread did, as in Task; `copying` and `pickling` too, and
+    `inner`, the innermost place of the user's below it."""
 
     kind: str
     place: Place
@@ -135,10 +120,11 @@ class Part:
 class Evidence:
     """All that is known when a judgement is made.
 
-    `parts`: where the loop's thread spends its time, from samples of its stack. `gil_late_s`: by how much (median) a
-    thread that asks for the interpreter lock gets it too late, and `gil_late_p90_s`; None: not measured. `pools`:
-    threads of native libraries by name ("OpenCV": 2), as the libraries say. `missing`: what could not be measured.
-    `overhead_s`: CPU seconds that watching took. `first_batch_s`: from the loop's start to its first step.
+    `parts`: where the loop's thread spends its time, from samples of its stack. `gil_late_s`: by
+    how much (median) a thread that asks for the interpreter lock gets it too late, and
+    `gil_late_p90_s`; None: not measured. `pools`: threads of native libraries by name ("OpenCV":
+    2), as the libraries say. `missing`: what could not be measured. `overhead_s`: CPU seconds that
+    watching took. `first_batch_s`: from the loop's start to its first step.
     """
 
     loop: Loop | None
@@ -147,7 +133,7 @@ class Evidence:
     machine: Machine
     start_s: float  # of what was watched, warm-up excluded
     end_s: float
-    parts: tuple[Part, ...] = ()
+    parts: tuple[LoopPart, ...] = ()
     gil_late_s: float | None = None
     gil_late_p90_s: float | None = None
     pools: Mapping[str, int] = field(default_factory=dict)
@@ -156,5 +142,6 @@ class Evidence:
     first_batch_s: float | None = None
     warmup_s: float = 0.0
     threads: int = 1  # producers that the loop's loader has: threads or processes, where known
-    beside: tuple[Step, ...] = ()  # calls of the loop's thread between its steps that are parts of them, in order
+    # calls of the loop's thread between its steps that are parts of them, in order
+    beside: tuple[Step, ...] = ()
     waiting_now_s: float = 0.0  # for so long no step has ended, at end_s

@@ -1,7 +1,9 @@
-"""The black box: a file of one size, written while a runner runs, which tells the last minutes after its process died.
+"""The black box: a file of one size, written while a runner runs, which tells the last minutes
+after its process died.
 
-Written by pwrite and not through a mapping: it is as safe from SIGKILL (the kernel has it), never costs a SIGBUS where
-the file is cut off or its disk vanishes, and lets go of the interpreter lock while a slow disk makes it wait.
+Written by pwrite and not through a mapping: it is as safe from SIGKILL (the kernel has it), never
+costs a SIGBUS where the file is cut off or its disk vanishes, and lets go of the interpreter lock
+while a slow disk makes it wait.
 """
 
 from __future__ import annotations
@@ -16,9 +18,15 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from fastfeed.live import layout
+from fastfeed.live import record_layout as layout
 from fastfeed.live.folders import state_folders, usable
-from fastfeed.live.layout import Event, Header, Row, Sample, Table
+from fastfeed.live.record_layout import (
+    BlackBoxEvent,
+    BlackBoxHeader,
+    ProducerRow,
+    RunnerSample,
+    Table,
+)
 
 SUFFIX = ".blackbox"
 KEPT = 10  # files of processes that have ended
@@ -39,13 +47,13 @@ class BlackBox:
             os.posix_fallocate(self._fd, 0, layout.NBYTES)  # a full disk is found out now
             ticks, boot = began(os.getpid()), boot_id()
             texts = (boot, socket.gethostname(), version, _command())
-            self._header = Header(os.getpid(), layout.RUNS, now_ns, 0, ticks, *texts)
+            self._header = BlackBoxHeader(os.getpid(), layout.RUNS, now_ns, 0, ticks, *texts)
             self._write(layout.pack_header(self._header), 0)
         except BaseException:
             self.give_up()
             raise
 
-    def sample(self, sample: Sample) -> None:
+    def sample(self, sample: RunnerSample) -> None:
         """Writes down one runner at one moment."""
         number = self._next(0)
         self._write(layout.pack_sample(number, sample), layout.sample_at(number))
@@ -53,9 +61,12 @@ class BlackBox:
     def event(self, runner: int, text: str) -> None:
         """Writes down that something happened."""
         number = self._next(1)
-        self._write(layout.pack_event(number, Event(time.time_ns(), runner, text)), layout.event_at(number))
+        self._write(
+            layout.pack_event(number, BlackBoxEvent(time.time_ns(), runner, text)),
+            layout.event_at(number),
+        )
 
-    def table(self, rows: Sequence[Row]) -> None:
+    def table(self, rows: Sequence[ProducerRow]) -> None:
         """Writes down every producer; the table before stays until this one is complete."""
         number = self._next(2)
         table = Table(time.time_ns(), len(rows), tuple(rows))
@@ -63,7 +74,9 @@ class BlackBox:
 
     def close(self, failed: bool) -> None:
         """The end. The file stays where something failed, or where its path was given."""
-        header = self._header._replace(status=layout.FAILED if failed else layout.STOPPED, ended_ns=time.time_ns())
+        header = self._header._replace(
+            status=layout.FAILED if failed else layout.STOPPED, ended_ns=time.time_ns()
+        )
         try:
             self._write(layout.pack_header(header), 0)
             if not (failed or self._given):
@@ -128,7 +141,8 @@ def in_use(path: Path) -> bool:
 
 
 def began(pid: int) -> int:
-    """When a process began, in clock ticks since boot: with the pid, what tells it from every other; 0: not known."""
+    """When a process began, in clock ticks since boot: with the pid, what tells it from every
+    other; 0: not known."""
     try:
         return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
     except (OSError, ValueError, IndexError):
@@ -157,17 +171,22 @@ def _fresh(now_ns: int) -> Path:
     prune(now_ns / 1e9)
     started = time.strftime("%Y%m%dT%H%M%S", time.localtime(now_ns / 1e9))
     name = f"{started}-{os.getpid()}"
-    taken = folder / (name + SUFFIX)  # by an earlier one of this process in the same second, that was kept
+    # by an earlier one of this process in the same second, that was kept
+    taken = folder / (name + SUFFIX)
     return taken if not taken.exists() else folder / f"{name}-{now_ns % 10**9}{SUFFIX}"
 
 
 def _open(path: Path) -> tuple[Path, int]:
     """The file, locked for as long as this process lives; where another one has it, one beside it."""
     for candidate in (path, path.with_name(f"{path.name}.{os.getpid()}")):
-        fd = os.open(candidate, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
+        fd = os.open(
+            candidate, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600
+        )
         try:
             found = os.fstat(fd)
-            if not stat.S_ISREG(found.st_mode) or (found.st_size and os.pread(fd, 8, 0) != layout.MAGIC):
+            if not stat.S_ISREG(found.st_mode) or (
+                found.st_size and os.pread(fd, 8, 0) != layout.MAGIC
+            ):
                 raise FileExistsError(f"{candidate} is there and is no black box: it is left alone")
             os.fchmod(fd, 0o600)
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

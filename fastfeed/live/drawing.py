@@ -22,7 +22,8 @@ def spark(values: Sequence[float | None], *, top: float | None = None) -> str:
     """Values over time, the highest one (or `top`) a full block; a gap where nothing is known."""
     most = top or max((v for v in values if v is not None), default=0.0) or 1.0
     return "".join(
-        "·" if v is None else SPARKS[min(len(SPARKS) - 1, max(0, int(v / most * len(SPARKS))))] for v in values
+        "·" if v is None else SPARKS[min(len(SPARKS) - 1, max(0, int(v / most * len(SPARKS))))]
+        for v in values
     )
 
 
@@ -53,7 +54,11 @@ def size(nbytes: float | None) -> str:
         return "–"
     for unit in ("B", "kB", "MB", "GB"):
         if nbytes < 1000:
-            return f"{nbytes:.0f} {unit}" if unit in ("B", "kB") or nbytes >= 100 else f"{nbytes:.1f} {unit}"
+            return (
+                f"{nbytes:.0f} {unit}"
+                if unit in ("B", "kB") or nbytes >= 100
+                else f"{nbytes:.1f} {unit}"
+            )
         nbytes /= 1000
     return f"{nbytes:.1f} TB"
 
@@ -68,7 +73,15 @@ def lasting(seconds: float) -> str:
 
 def starving(share: float | None) -> str:
     """The colour of a starvation: input-bound from 5 %, strongly from 20 %."""
-    return "bright_black" if share is None else "green" if share < 0.05 else "yellow" if share < 0.2 else "red"
+    return (
+        "bright_black"
+        if share is None
+        else "green"
+        if share < 0.05
+        else "yellow"
+        if share < 0.2
+        else "red"
+    )
 
 
 def state(name: str) -> Text:

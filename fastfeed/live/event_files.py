@@ -1,4 +1,5 @@
-"""Figures as event files of TensorBoard, in a folder of its own for each runner; TensorFlow has no part in it."""
+"""Figures as event files of TensorBoard, in a folder of its own for each runner; TensorFlow has no
+part in it."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ FIGURES = ("steps_per_second", "starvation", "wait_ms", "bytes_per_second")  # o
 
 
 class EventFiles:
-    """Writes scalars `fastfeed/...` over the number of steps, into FOLDER/runner-0 and so on. Raises OSError."""
+    """Writes scalars `fastfeed/...` over the number of steps, into FOLDER/runner-0 and so on.
+    Raises OSError."""
 
     def __init__(self, folder: str) -> None:
         self.where = folder
@@ -42,7 +44,8 @@ class EventFiles:
                 values["accelerator_utilisation"] = 1 - recent["starvation"]
             known = {name: value for name, value in values.items() if value is not None}
             event.summary.value.extend(
-                summary_pb2.Summary.Value(tag=f"fastfeed/{name}", simple_value=value) for name, value in known.items()
+                summary_pb2.Summary.Value(tag=f"fastfeed/{name}", simple_value=value)
+                for name, value in known.items()
             )
             writer.write(event.SerializeToString())
             writer.flush()
@@ -57,5 +60,7 @@ class EventFiles:
         folder.mkdir(exist_ok=True)
         name = f"events.out.tfevents.{time.time():.0f}.{socket.gethostname()}.{os.getpid()}.{time.time_ns() % 10**9}"
         writer = self._writers[runner] = RecordWriter((folder / name).open("wb"))
-        writer.write(event_pb2.Event(wall_time=time.time(), file_version="brain.Event:2").SerializeToString())
+        writer.write(
+            event_pb2.Event(wall_time=time.time(), file_version="brain.Event:2").SerializeToString()
+        )
         return writer

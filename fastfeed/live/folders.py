@@ -1,4 +1,5 @@
-"""Where black boxes and sockets lie: in folders that belong to this user and that nobody else can enter."""
+"""Where black boxes and sockets lie: in folders that belong to this user and that nobody else can
+enter."""
 
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ SHARED = Path("/tmp")  # and not TMPDIR, which another login of the same user ma
 def private(folder: Path) -> Path:
     """The folder, made where it is not there, with mode 0700.
 
-    Raises OSError where it cannot be made, is a link, or belongs to somebody else, who could look in or replace files.
+    Raises OSError where it cannot be made, is a link, or belongs to somebody else, who could look
+    in or replace files.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
     try:
@@ -30,9 +32,13 @@ def check(folder: Path) -> None:
     """Raises OSError where this is no folder, a link, or somebody else's."""
     found = folder.lstat()
     if not stat.S_ISDIR(found.st_mode):
-        raise NotADirectoryError(f"{folder} is no folder, or a link to one: needed a folder of this user's own")
+        raise NotADirectoryError(
+            f"{folder} is no folder, or a link to one: needed a folder of this user's own"
+        )
     if found.st_uid != os.geteuid():
-        raise PermissionError(f"{folder} belongs to user {found.st_uid}, not to this one ({os.geteuid()})")
+        raise PermissionError(
+            f"{folder} belongs to user {found.st_uid}, not to this one ({os.geteuid()})"
+        )
 
 
 def state_folders() -> Iterator[Path]:
@@ -46,7 +52,8 @@ def state_folders() -> Iterator[Path]:
 
 
 def socket_folders() -> Iterator[Path]:
-    """Where sockets may lie; whoever looks for them looks in both, for its login may be another one."""
+    """Where sockets may lie; whoever looks for them looks in both, for its login may be another
+    one."""
     given = os.environ.get("XDG_RUNTIME_DIR", "")
     if given.startswith("/") and os.path.isdir(given):
         yield Path(given) / "fastfeed"

@@ -1,7 +1,8 @@
-"""Who is watched: one thread of a process looks at all of its runners, for black box, socket and metrics.
+"""Who is watched: one thread of a process looks at all of its runners, for black box, socket and
+metrics.
 
-It begins with the first runner's start and ends with the last one's stop. Whatever goes wrong in it costs a line in the
-log, and never a step of the training.
+It begins with the first runner's start and ends with the last one's stop. Whatever goes wrong in it
+costs a line in the log, and never a step of the training.
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ import threading
 import weakref
 
 from fastfeed.live.metrics import publisher
-from fastfeed.live.seen import Stream
+from fastfeed.live.seen import WatchedStream
 from fastfeed.live.service import Service
-from fastfeed.live.watched import Watched
+from fastfeed.live.watched import WatchedRunner
 from fastfeed.options import MetricsTarget
 
 LOG = logging.getLogger("fastfeed")
@@ -29,19 +30,21 @@ OFF = ("0", "off", "no", "false")
 class Watch:
     """A runner under observation, until `end`."""
 
-    def __init__(self, watched: Watched, service: Service, *, hub: Hub) -> None:
+    def __init__(self, watched: WatchedRunner, service: Service, *, hub: Hub) -> None:
         self._hub = hub
         self._service = service
         self._watched = watched
-        self.forgotten: weakref.finalize[[], Stream] | None = None
+        self.forgotten: weakref.finalize[[], WatchedStream] | None = None
 
     @property
     def over(self) -> bool:
-        """Whether nobody looks any more, for the feed has come to its end: another one needs another watch."""
+        """Whether nobody looks any more, for the feed has come to its end: another one needs
+        another watch."""
         return self._service.watched.get(self._watched.number) is not self._watched
 
     def end(self, *, join: bool = True) -> None:
-        """The runner was stopped, or forgotten. Without `join`, from any thread, at any time: nothing is waited for."""
+        """The runner was stopped, or forgotten. Without `join`, from any thread, at any time:
+        nothing is waited for."""
         if self._hub.pid != os.getpid():  # a forked copy
             return
         if self.forgotten is not None:
@@ -60,31 +63,45 @@ class Hub:
         self._service: Service | None = None
         self._registered = False
 
-    def observe(self, stream: Stream, targets: tuple[MetricsTarget, ...]) -> Watch | None:
-        """Begins to look at a runner; None where nothing is wanted of it. Raises OptionError and MissingExtra for
-        metrics that cannot be published."""
-        blackbox, door = os.environ.get("FASTFEED_BLACKBOX", ""), os.environ.get("FASTFEED_SOCKET", "")
+    def observe(self, stream: WatchedStream, targets: tuple[MetricsTarget, ...]) -> Watch | None:
+        """Begins to look at a runner; None where nothing is wanted of it. Raises OptionError and
+        MissingExtra for metrics that cannot be published."""
+        blackbox, door = (
+            os.environ.get("FASTFEED_BLACKBOX", ""),
+            os.environ.get("FASTFEED_SOCKET", ""),
+        )
         wanted = (blackbox.lower() not in OFF, door.lower() not in OFF)
         if not (any(wanted) or targets):
             return None
         try:
             with self._lock:
-                watch = self._enter(stream, targets, wanted=(blackbox if wanted[0] else None, wanted[1]))
-        except (OSError, RuntimeError) as error:  # no descriptor is left, or no thread can be started any more
+                watch = self._enter(
+                    stream, targets, wanted=(blackbox if wanted[0] else None, wanted[1])
+                )
+        except (
+            OSError,
+            RuntimeError,
+        ) as error:  # no descriptor is left, or no thread can be started any more
             LOG.warning("nobody looks at this runner: %s", error)
             return None
         watch.forgotten = weakref.finalize(stream, watch.end, join=False)
         watch.forgotten.atexit = False
         return watch
 
-    def _enter(self, stream: Stream, targets: tuple[MetricsTarget, ...], *, wanted: tuple[str | None, bool]) -> Watch:
+    def _enter(
+        self,
+        stream: WatchedStream,
+        targets: tuple[MetricsTarget, ...],
+        *,
+        wanted: tuple[str | None, bool],
+    ) -> Watch:
         service = self._service
         if service is None or service.over:
             blackbox = "" if wanted[0] == "1" else wanted[0]
             service = Service(self._lock, self._ended, blackbox=blackbox, socket=wanted[1])
         fresh = {str(t): publisher(t) for t in targets if str(t) not in service.publishers}
         number = next(n for n in itertools.count() if n not in service.watched)
-        watched = Watched(stream, number, targets=tuple(map(str, targets)))
+        watched = WatchedRunner(stream, number, targets=tuple(map(str, targets)))
         service.enter(watched, fresh)
         self._service = service
         self._register()
@@ -97,13 +114,14 @@ class Hub:
     def _register(self) -> None:
         if not self._registered:
             self._registered = True
-            # Behind that of weakref.finalize, which the feed has registered: so this one comes first, while runners
-            # are as their user left them.
+            # Behind that of weakref.finalize, which the feed has registered: so this one comes
+            # first, while runners are as their user left them.
             atexit.register(self._at_exit)
             os.register_at_fork(after_in_child=self._forked)
 
     def _at_exit(self) -> None:
-        """Nothing may be left inside TensorFlow while the interpreter ends; an error that ends it is written down."""
+        """Nothing may be left inside TensorFlow while the interpreter ends; an error that ends it
+        is written down."""
         service = self._service
         if service is None or service.over or self.pid != os.getpid():
             return
@@ -120,10 +138,11 @@ class Hub:
             service.forget()
 
 
-_HUBS: dict[int, Hub] = {}  # by pid: a process has one socket for all its runners, and a forked copy its own
+# by pid: a process has one socket for all its runners, and a forked copy its own
+_HUBS: dict[int, Hub] = {}
 
 
-def observe(stream: Stream, *targets: MetricsTarget) -> Watch | None:
+def observe(stream: WatchedStream, *targets: MetricsTarget) -> Watch | None:
     """Begins to look at a runner of this process; see `Hub.observe`."""
     pid = os.getpid()
     return _HUBS.setdefault(pid, Hub(pid)).observe(stream, targets)

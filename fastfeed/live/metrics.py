@@ -1,7 +1,8 @@
 """A runner's figures for others: Prometheus asks for them, TensorBoard finds them in its folder.
 
-The text that Prometheus reads is a few lines, and what serves it here is there already for the socket: a client library
-would have to be installed beside every training job, and brings a thread for each client with it.
+The text that Prometheus reads is a few lines, and what serves it here is there already for the
+socket: a client library would have to be installed beside every training job, and brings a thread
+for each client with it.
 """
 
 from __future__ import annotations
@@ -53,13 +54,19 @@ def exposition(runners: Sequence[Figures]) -> str:
     for name, kind, said, figure in FAMILIES:
         lines += [f"# HELP {name} {said}", f"# TYPE {name} {kind}"]
         values = ((f["runner"], figure(f)) for f in runners)
-        lines += [f'{name}{{runner="{runner}"}} {value}' for runner, value in values if value is not None]
+        lines += [
+            f'{name}{{runner="{runner}"}} {value}' for runner, value in values if value is not None
+        ]
     for name, said, counts in (
         ("fastfeed_slots", "Slots of shared memory, by state.", _slots),
         ("fastfeed_producers", "Producers, by what they do.", _states),
     ):
         lines += [f"# HELP {name} {said}", f"# TYPE {name} gauge"]
-        lines += [f'{name}{{runner="{f["runner"]}",state="{s}"}} {n}' for f in runners for s, n in counts(f)]
+        lines += [
+            f'{name}{{runner="{f["runner"]}",state="{s}"}} {n}'
+            for f in runners
+            for s, n in counts(f)
+        ]
     return "\n".join(lines) + "\n"
 
 
@@ -87,8 +94,9 @@ def listen(target: MetricsTarget) -> socket.socket:
     except OSError as error:
         door.close()
         raise OptionError(
-            f"metrics={str(target)!r}: nothing can listen there ({error.strerror or error}): needed an address of this "
-            "machine and a port that no other process has; port 0 takes any that is free"
+            f"metrics={str(target)!r}: nothing can listen there ({error.strerror or error}): "
+            "needed an address of this machine and a port that no other process has; port 0 takes "
+            "any that is free"
         ) from error
     return door
 
@@ -99,7 +107,9 @@ def address_of(door: socket.socket) -> str:
     return f"http://{f'[{host}]' if ':' in host else host}:{port}/metrics"
 
 
-def _http(status: str, text: str, *, kind: str = "text/plain; charset=utf-8", body: bool = True) -> bytes:
+def _http(
+    status: str, text: str, *, kind: str = "text/plain; charset=utf-8", body: bool = True
+) -> bytes:
     data = text.encode()
     head = f"HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {len(data)}\r\nConnection: close\r\n\r\n"
     return head.encode() + (data if body else b"")
@@ -146,4 +156,6 @@ def _named(target: MetricsTarget) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise OptionError(f"metrics={str(target)!r}: {error}: needed a folder that can be written to") from error
+        raise OptionError(
+            f"metrics={str(target)!r}: {error}: needed a folder that can be written to"
+        ) from error

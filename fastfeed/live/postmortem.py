@@ -9,24 +9,30 @@ from pathlib import Path
 from typing import Any
 
 from fastfeed.errors import OptionError
-from fastfeed.live import layout
+from fastfeed.live import record_layout as layout
 from fastfeed.live.blackbox import began, boot_id, boxes, in_use
-from fastfeed.live.layout import Event, Header, Sample, Table
+from fastfeed.live.record_layout import (
+    BlackBoxEvent,
+    BlackBoxHeader,
+    RunnerSample,
+    Table,
+)
 
 LAST_S = 60.0
 ENDINGS = ("cleanly", "with an error", "killed", "running")
 
 
 @dataclass(frozen=True)
-class Flight:
-    """A process that had runners, as its black box tells it. `ending`: one of ENDINGS; "killed" is every end of which
-    the process could say nothing: SIGKILL, the kernel's out-of-memory killer, os._exit, a crash of native code."""
+class FlightRecord:
+    """A process that had runners, as its black box tells it. `ending`: one of ENDINGS; "killed" is
+    every end of which the process could say nothing: SIGKILL, the kernel's out-of-memory killer,
+    os._exit, a crash of native code."""
 
     path: str
-    header: Header
+    header: BlackBoxHeader
     ending: str
-    samples: tuple[Sample, ...]
-    events: tuple[Event, ...]
+    samples: tuple[RunnerSample, ...]
+    events: tuple[BlackBoxEvent, ...]
     table: Table | None
     damaged: int
 
@@ -36,9 +42,13 @@ class Flight:
         times = [s.time_ns for s in self.samples[-1:]] + [e.time_ns for e in self.events[-1:]]
         return max([self.header.ended_ns, self.header.started_ns, *times])
 
-    def last(self, runner: int, seconds: float = LAST_S) -> list[Sample]:
+    def last(self, runner: int, seconds: float = LAST_S) -> list[RunnerSample]:
         """The samples of a runner in the last seconds."""
-        return [s for s in self.samples if s.runner == runner and s.time_ns >= self.end_ns - seconds * 1e9]
+        return [
+            s
+            for s in self.samples
+            if s.runner == runner and s.time_ns >= self.end_ns - seconds * 1e9
+        ]
 
     @property
     def runners(self) -> list[int]:
@@ -46,11 +56,12 @@ class Flight:
         return sorted({s.runner for s in self.samples if s.time_ns >= self.end_ns - LAST_S * 1e9})
 
 
-def read(path: Path | str | None = None) -> Flight:
+def read(path: Path | str | None = None) -> FlightRecord:
     """The flight in a file, or in the newest one of a process that has ended.
 
-    Raises OptionError where there is none, or for a file that is no black box, was cut off or is of a newer version. A
-    record that was torn by the end of its writer is left out, and counted in `damaged`.
+    Raises OptionError where there is none, or for a file that is no black box, was cut off or is of
+    a newer version. A record that was torn by the end of its writer is left out, and counted in
+    `damaged`.
     """
     file = newest() if path is None else Path(path)
     try:
@@ -59,34 +70,40 @@ def read(path: Path | str | None = None) -> Flight:
     except OSError as error:
         raise OptionError(f"{file} cannot be read: {error.strerror or error}") from error
     header, samples, events, table, damaged = layout.unpack(data, name=str(file))
-    return Flight(str(file), header, _ending(header), samples, events, table, damaged)
+    return FlightRecord(str(file), header, _ending(header), samples, events, table, damaged)
 
 
 def newest() -> Path:
-    """The newest black box of a process that has ended, else of one that runs. OptionError where there is none."""
+    """The newest black box of a process that has ended, else of one that runs. OptionError where
+    there is none."""
     found = boxes()
     for path in [p for p in found if not in_use(p)] + found:
         return path
     raise OptionError(
-        "there is no black box: a runner keeps one from its start, and takes it away where it ends in good order. "
-        "FASTFEED_BLACKBOX=PATH keeps one in any case"
+        "there is no black box: a runner keeps one from its start, and takes it away where it ends "
+        "in good order. FASTFEED_BLACKBOX=PATH keeps one in any case"
     )
 
 
-def render(flight: Flight) -> Any:
+def render(flight: FlightRecord) -> Any:
     """The flight for a terminal, as a renderable of rich."""
     from fastfeed.live.postmortem_view import view
 
     return view(flight)
 
 
-def _ending(header: Header) -> str:
+def _ending(header: BlackBoxHeader) -> str:
     if header.status == layout.STOPPED:
         return "cleanly"
     if header.status == layout.FAILED:
         return "with an error"
     here = header.boot == boot_id()
-    alive = here and header.ticks and began(header.pid) == header.ticks and _state(header.pid) not in "ZX"
+    alive = (
+        here
+        and header.ticks
+        and began(header.pid) == header.ticks
+        and _state(header.pid) not in "ZX"
+    )
     return "running" if alive else "killed"
 
 

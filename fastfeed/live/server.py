@@ -38,7 +38,11 @@ class Server:
         self._clients: dict[socket.socket, _Client] = {}
 
     def listen(
-        self, door: socket.socket, answer: Answer, *, admits: Callable[[socket.socket], bool] = lambda _: True
+        self,
+        door: socket.socket,
+        answer: Answer,
+        *,
+        admits: Callable[[socket.socket], bool] = lambda _: True,
     ) -> None:
         """Serves whoever connects to `door`, which is this one's from now on, if it `admits` them."""
         door.setblocking(False)
@@ -54,7 +58,8 @@ class Server:
             self._selector.unregister(fd)
 
     def wait(self, until_s: float) -> list[object]:
-        """Serves clients until a watched descriptor is ready, or `until_s` (of time.perf_counter); which are."""
+        """Serves clients until a watched descriptor is ready, or `until_s` (of time.perf_counter);
+        which are."""
         found: list[object] = []
         while not found:
             now = time.perf_counter()
@@ -67,7 +72,9 @@ class Server:
                 else:
                     found.append(key.data)
             now = time.perf_counter()
-            for late in [conn for conn, client in self._clients.items() if client.deadline_s <= now]:
+            for late in [
+                conn for conn, client in self._clients.items() if client.deadline_s <= now
+            ]:
                 self._end(late)
             if now >= until_s:
                 break

@@ -17,10 +17,10 @@ from typing import Any
 
 from fastfeed.live.blackbox import BlackBox
 from fastfeed.live.metrics import Exporter, Prometheus, exposition, http_answer
-from fastfeed.live.seen import Look, rss_of
+from fastfeed.live.seen import RunnerStatus, rss_of
 from fastfeed.live.server import Server
 from fastfeed.live.socket import same_user, serve
-from fastfeed.live.watched import Watched
+from fastfeed.live.watched import WatchedRunner
 from fastfeed.ring.memory import Descriptor
 
 LOG = logging.getLogger("fastfeed")
@@ -30,19 +30,21 @@ SCHEMA = 1
 
 
 class Service:
-    """The thread, and what it has open. `blackbox`: None for none, "" for the usual place; `lock`: the hub's,
-    under which `ended` is called."""
+    """The thread, and what it has open. `blackbox`: None for none, "" for the usual place; `lock`:
+    the hub's, under which `ended` is called."""
 
-    def __init__(self, lock: Any, ended: Callable[[], None], *, blackbox: str | None, socket: bool) -> None:
+    def __init__(
+        self, lock: Any, ended: Callable[[], None], *, blackbox: str | None, socket: bool
+    ) -> None:
         self._lock = lock
         self._ended = ended
         self._wanted = (blackbox, socket)
-        self.watched: dict[int, Watched] = {}
+        self.watched: dict[int, WatchedRunner] = {}
         self.publishers: dict[str, Exporter] = {}
         self.failure = ""
         self.over = False
         self._new: deque[Exporter] = deque()  # publishers that the thread has not seen yet
-        self._news: deque[tuple[Watched, str]] = deque()
+        self._news: deque[tuple[WatchedRunner, str]] = deque()
         self._pidfds: dict[int, Any] = {}
         self._failed = False
         self._bell = Descriptor(os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC))
@@ -52,7 +54,7 @@ class Service:
         self._version = ""
         self._thread = threading.Thread(target=self._run, name="fastfeed-live", daemon=True)
 
-    def enter(self, watched: Watched, publishers: dict[str, Exporter]) -> None:
+    def enter(self, watched: WatchedRunner, publishers: dict[str, Exporter]) -> None:
         """Another runner. Under the hub's lock."""
         self.publishers.update(publishers)
         self._new.extend(publishers.values())
@@ -62,7 +64,7 @@ class Service:
             self._thread.start()
         self._ring()
 
-    def leave(self, watched: Watched) -> None:
+    def leave(self, watched: WatchedRunner) -> None:
         """A runner has ended. From any thread, at any time, also inside this one."""
         if self.watched.get(watched.number) is watched:
             self._news.append((watched, "stop"))
@@ -96,7 +98,10 @@ class Service:
             self._open()
             self._loop()
         except Exception:  # a mistake of ours must not end anybody's training
-            LOG.warning("nobody looks at the runners any more: no black box, no socket, no metrics", exc_info=True)
+            LOG.warning(
+                "nobody looks at the runners any more: no black box, no socket, no metrics",
+                exc_info=True,
+            )
             self._failed = True
         finally:
             self._close()
@@ -109,13 +114,18 @@ class Service:
             try:
                 self._box = BlackBox(blackbox, version=self._version)
             except OSError as error:
-                LOG.warning("no black box: %s. FASTFEED_BLACKBOX=PATH names another place, 0 does without", error)
+                LOG.warning(
+                    "no black box: %s. FASTFEED_BLACKBOX=PATH names another place, 0 does without",
+                    error,
+                )
         if socket:
             try:
                 door, self._socket = serve()
                 self._server.listen(door, lambda _: self._json(), admits=same_user)
             except OSError as error:
-                LOG.warning("no socket for `fastfeed top`: %s. FASTFEED_SOCKET=0 does without", error)
+                LOG.warning(
+                    "no socket for `fastfeed top`: %s. FASTFEED_SOCKET=0 does without", error
+                )
 
     def _loop(self) -> None:
         due_s, ticks = time.perf_counter(), 0
@@ -123,7 +133,8 @@ class Service:
             self._publish()
             self._tell()
             with self._lock:
-                self.over = not self.watched and not self._news  # from here on the next runner has a thread of its own
+                # from here on the next runner has a thread of its own
+                self.over = not self.watched and not self._news
                 if self.over:
                     return
             now = time.perf_counter()
@@ -142,7 +153,11 @@ class Service:
 
     def _tick(self, *, keep: bool) -> None:
         """Looks at every runner and writes it down."""
-        looks = [(w, found) for w in list(self.watched.values()) if (found := w.look(keep=keep)) is not None]
+        looks = [
+            (w, found)
+            for w in list(self.watched.values())
+            if (found := w.look(keep=keep)) is not None
+        ]
         rss = rss_of()
         for forgotten in [w for w in list(self.watched.values()) if w.stream() is None]:
             self.leave(forgotten)
@@ -154,7 +169,7 @@ class Service:
             self._note(BlackBox.table, [row for _, found in looks for row in found.rows])
         self._watch_workers([found for _, found in looks])
 
-    def _write_down(self, watched: Watched, found: Look, *, rss: int) -> None:
+    def _write_down(self, watched: WatchedRunner, found: RunnerStatus, *, rss: int) -> None:
         self._failed = self._failed or bool(found.error)
         for text in watched.news(found):
             self._note(BlackBox.event, watched.number, text)
@@ -169,7 +184,7 @@ class Service:
             said = _start(watched) if text == "start" else "stopped"
             self._note(BlackBox.event, watched.number, said)
 
-    def _last_words(self, watched: Watched) -> None:
+    def _last_words(self, watched: WatchedRunner) -> None:
         found = watched.look(keep=False)
         if found is not None:
             self._write_down(watched, found, rss=rss_of())
@@ -183,9 +198,14 @@ class Service:
             for name in self.publishers.keys() - wanted:
                 self._retire(name)
 
-    def _watch_workers(self, looks: list[Look]) -> None:
+    def _watch_workers(self, looks: list[RunnerStatus]) -> None:
         """The end of a worker process is heard of at once."""
-        now = {w.pid: w.pidfd for found in looks for w in found.workers if w.pidfd is not None and not w.ended}
+        now = {
+            w.pid: w.pidfd
+            for found in looks
+            for w in found.workers
+            if w.pidfd is not None and not w.ended
+        }
         for pid in [pid for pid in self._pidfds if pid not in now]:
             self._server.unwatch(self._pidfds.pop(pid).fd)
         for pid, pidfd in now.items():
@@ -206,11 +226,13 @@ class Service:
     def _page(self, name: str) -> Callable[[bytes], bytes | None]:
         return lambda question: http_answer(question, lambda: exposition(self._figures(name)))
 
-    def _export(self, leaving: Watched | None = None) -> None:
+    def _export(self, leaving: WatchedRunner | None = None) -> None:
         for name, one in list(self.publishers.items()):
             try:
                 own = [leaving] if leaving is not None else list(self.watched.values())
-                one.write([w.figures(w.last) for w in own if name in w.targets and w.last is not None])
+                one.write(
+                    [w.figures(w.last) for w in own if name in w.targets and w.last is not None]
+                )
             except OSError as error:
                 LOG.warning("metrics=%r: %s. No more is written there", name, error)
                 self._retire(name)
@@ -223,12 +245,21 @@ class Service:
             one.close()
 
     def _figures(self, name: str | None = None) -> list[dict[str, Any]]:
-        found = [(w, w.look(keep=False)) for w in list(self.watched.values()) if name is None or name in w.targets]
+        found = [
+            (w, w.look(keep=False))
+            for w in list(self.watched.values())
+            if name is None or name in w.targets
+        ]
         return [w.figures(look) for w, look in found if look is not None]
 
     def _json(self) -> bytes:
         answer: dict[str, Any] = {"schema": SCHEMA, "fastfeed": self._version, "pid": os.getpid()}
-        answer |= {"time_s": time.time(), "clock_s": time.perf_counter(), "command": sys.argv, "rss": rss_of()}
+        answer |= {
+            "time_s": time.time(),
+            "clock_s": time.perf_counter(),
+            "command": sys.argv,
+            "rss": rss_of(),
+        }
         answer["blackbox"] = None if self._box is None else str(self._box.path)
         answer["metrics"] = [one.where for one in self.publishers.values()]
         answer["runners"] = self._figures()
@@ -268,5 +299,5 @@ def own_version() -> str:
         return ""
 
 
-def _start(watched: Watched) -> str:
+def _start(watched: WatchedRunner) -> str:
     return "start" + "".join(f" {name}={value}" for name, value in watched.options.items())

@@ -1,4 +1,5 @@
-"""The per-user socket of a process that has runners: one line of JSON for each connection; and who asks there."""
+"""The per-user socket of a process that has runners: one line of JSON for each connection; and who
+asks there."""
 
 from __future__ import annotations
 
@@ -47,7 +48,8 @@ def same_user(conn: socket.socket) -> bool:
 
 
 def jobs() -> dict[int, dict[str, Any]]:
-    """By pid: what every process of this user that has runners answers. Sockets of those that were killed go."""
+    """By pid: what every process of this user that has runners answers. Sockets of those that were
+    killed go."""
     found: dict[int, dict[str, Any]] = {}
     for path in _sockets():
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):

@@ -1,4 +1,5 @@
-"""A running job, looked at from a terminal: its FeedRunners through their socket, any other Python through py-spy."""
+"""A running job, looked at from a terminal: its FeedRunners through their socket, any other Python
+through py-spy."""
 
 from __future__ import annotations
 
@@ -13,8 +14,9 @@ from typing import Any
 import psutil
 
 from fastfeed.errors import MissingExtra, OptionError
-from fastfeed.live import socket, spy
-from fastfeed.live.spy import Spied
+from fastfeed.live import socket
+from fastfeed.live import threads_of_job as spy
+from fastfeed.live.threads_of_job import Spied
 
 EVERY_S = 0.5
 SPY_EVERY_S = 2.0  # py-spy reads all of the interpreter's threads each time
@@ -23,7 +25,8 @@ WINDOW_S = 5.0  # what "now" means
 
 @dataclass(frozen=True)
 class ProcessUse:
-    """One process of the job: its share of a core (1.0 is one; None the first time) and its memory in bytes."""
+    """One process of the job: its share of a core (1.0 is one; None the first time) and its memory
+    in bytes."""
 
     pid: int
     what: str
@@ -32,9 +35,10 @@ class ProcessUse:
 
 
 @dataclass
-class Frame:
-    """A job at one moment. `runners`: as the socket's JSON has them, with the rates of the last seconds in "now";
-    `threads` instead of them where there is no socket; `missing`: what could not be seen, in sentences."""
+class JobView:
+    """A job at one moment. `runners`: as the socket's JSON has them, with the rates of the last
+    seconds in "now"; `threads` instead of them where there is no socket; `missing`: what could not
+    be seen, in sentences."""
 
     pid: int
     command: str
@@ -46,7 +50,7 @@ class Frame:
     missing: list[str] = field(default_factory=list)
 
 
-class Watcher:
+class JobWatcher:
     """Looks at one process again and again; `look` gives a Frame, or None once it has ended."""
 
     def __init__(self, pid: int) -> None:
@@ -65,34 +69,46 @@ class Watcher:
         """The time between two looks."""
         return EVERY_S if self.answers else SPY_EVERY_S
 
-    def look(self) -> Frame | None:
+    def look(self) -> JobView | None:
         """The process now. Raises OptionError where nothing can be seen of it."""
         try:
             with self._process.oneshot():
-                command, up_s = " ".join(self._process.cmdline()), time.time() - self._process.create_time()
+                command, up_s = (
+                    " ".join(self._process.cmdline()),
+                    time.time() - self._process.create_time(),
+                )
                 ended = self._process.status() == psutil.STATUS_ZOMBIE
         except psutil.AccessDenied as error:
-            raise OptionError(f"process {self.pid} is another user's: run as that user, or as root") from error
+            raise OptionError(
+                f"process {self.pid} is another user's: run as that user, or as root"
+            ) from error
         except psutil.NoSuchProcess:
             return None
         if ended:
             return None
         answer = socket.ask(self.pid) if self.answers else None
-        frame = Frame(self.pid, command, up_s, [])
+        frame = JobView(self.pid, command, up_s, [])
         if answer is not None:
             frame.runners = self._rated(answer)
         else:
             frame.threads = spy.threads_of(self.pid)
-            frame.missing.append("no FeedRunner answers in this process: what its threads do is seen through py-spy")
+            frame.missing.append(
+                "no FeedRunner answers in this process: what its threads do is seen through py-spy"
+            )
         frame.processes = self._use(answer)
         frame.gpus = self._gpu(frame)
         return frame
 
     def _rated(self, answer: dict[str, Any]) -> list[dict[str, Any]]:
-        """The runners, each with its rates since the oldest answer of the last seconds; at first with the job's own."""
-        self._past = [a for a in self._past if a["clock_s"] > answer["clock_s"] - WINDOW_S] + [answer]
+        """The runners, each with its rates since the oldest answer of the last seconds; at first
+        with the job's own."""
+        self._past = [a for a in self._past if a["clock_s"] > answer["clock_s"] - WINDOW_S] + [
+            answer
+        ]
         for runner in answer["runners"]:
-            earlier = (r for a in self._past for r in a["runners"] if r["runner"] == runner["runner"])
+            earlier = (
+                r for a in self._past for r in a["runners"] if r["runner"] == runner["runner"]
+            )
             then = next((r for r in earlier if 0 < r["elapsed_s"] < runner["elapsed_s"]), None)
             runner["now"] = runner["recent"] if then is None else _rates(runner, then)
         runners: list[dict[str, Any]] = answer["runners"]
@@ -101,7 +117,12 @@ class Watcher:
     def _use(self, answer: dict[str, Any] | None) -> list[ProcessUse]:
         names = {self.pid: "process" if answer is None else "trainer"}
         if answer is not None:
-            made = (p for r in answer["runners"] for p in r["producers"] if p["kind"] == "process" and p["pid"])
+            made = (
+                p
+                for r in answer["runners"]
+                for p in r["producers"]
+                if p["kind"] == "process" and p["pid"]
+            )
             names |= {p["pid"]: f"worker {p['worker']}" for p in made}
         else:
             with _gone():
@@ -116,11 +137,11 @@ class Watcher:
         self._uses = {pid: self._uses[pid] for pid in names if pid in self._uses}
         return found
 
-    def _gpu(self, frame: Frame) -> list[Any]:
+    def _gpu(self, frame: JobView) -> list[Any]:
         if not self._gpus:
             return []
         try:
-            from fastfeed.live.gpu import gpus
+            from fastfeed.live.gpus import gpus
 
             found = gpus(self.pid)
             self._gpus = bool(found)
@@ -133,18 +154,21 @@ class Watcher:
 
 
 def frames(pid: int) -> Iterator[Any]:
-    """Renderables of rich, one each time that it is asked, until the process ends; how long to wait in between is the
-    caller's choice. Raises OptionError where there is no such process, or nothing of it can be seen."""
+    """Renderables of rich, one each time that it is asked, until the process ends; how long to wait
+    in between is the caller's choice. Raises OptionError where there is no such process, or nothing
+    of it can be seen."""
     from fastfeed.live.top_view import draw
 
-    watcher = Watcher(pid)
+    watcher = JobWatcher(pid)
     while (frame := watcher.look()) is not None:
         yield draw(frame)
 
 
-def view(pid: int | None = None, *, once: bool = False, as_json: bool = False, console: Any = None) -> None:
-    """Shows a job until it ends or Ctrl-C comes; `once`, and where the output is no terminal, one frame. Without `pid`
-    the only job that answers; where several do, they are listed.
+def view(
+    pid: int | None = None, *, once: bool = False, as_json: bool = False, console: Any = None
+) -> None:
+    """Shows a job until it ends or Ctrl-C comes; `once`, and where the output is no terminal, one
+    frame. Without `pid` the only job that answers; where several do, they are listed.
 
     Raises OptionError, whose text is for the user.
     """
@@ -155,7 +179,7 @@ def view(pid: int | None = None, *, once: bool = False, as_json: bool = False, c
         pid = _only(console, as_json=as_json)
         if pid is None:
             return
-    watcher = Watcher(pid)
+    watcher = JobWatcher(pid)
     if as_json:
         console.file.write(json.dumps(asdict(_second(watcher))) + "\n")
         return
@@ -167,7 +191,7 @@ def view(pid: int | None = None, *, once: bool = False, as_json: bool = False, c
     _live(watcher, console)
 
 
-def _live(watcher: Watcher, console: Any) -> None:
+def _live(watcher: JobWatcher, console: Any) -> None:
     from rich.live import Live
 
     from fastfeed.live.top_view import draw
@@ -182,7 +206,7 @@ def _live(watcher: Watcher, console: Any) -> None:
         return
 
 
-def _second(watcher: Watcher) -> Frame:
+def _second(watcher: JobWatcher) -> JobView:
     """The second look: the first one does not know how busy anything is."""
     watcher.look()
     time.sleep(EVERY_S)
@@ -199,7 +223,8 @@ def _only(console: Any, *, as_json: bool) -> int | None:
     jobs = socket.jobs()
     if not jobs:
         raise OptionError(
-            "no process of this user has a FeedRunner that answers: `fastfeed top PID` looks into any Python process"
+            "no process of this user has a FeedRunner that answers: `fastfeed top PID` looks into "
+            "any Python process"
         )
     if len(jobs) == 1:
         return int(next(iter(jobs)))

@@ -1,4 +1,5 @@
-"""One runner under observation: its last seconds, what is new about it, and its figures as plain values."""
+"""One runner under observation: its last seconds, what is new about it, and its figures as plain
+values."""
 
 from __future__ import annotations
 
@@ -9,33 +10,35 @@ from collections import Counter, deque
 from dataclasses import fields
 from typing import Any
 
+from fastfeed.core.stats import Snapshot
 from fastfeed.live import seen
-from fastfeed.live.layout import Row, Sample
-from fastfeed.live.seen import FEED_STATES, STATES, Look, Stream, Worker
+from fastfeed.live.record_layout import ProducerRow, RunnerSample
+from fastfeed.live.seen import FEED_STATES, STATES, RunnerStatus, WatchedStream, WorkerStatus
 from fastfeed.options import FeedOptions
-from fastfeed.stats import Snapshot
 
 RECENT = 10  # looks, a second apart: what "now" means
 KINDS = ("thread", "process")
 
 
-class Watched:
-    """A runner's stream, which it does not keep alive. `number` tells it from the others of this process."""
+class WatchedRunner:
+    """A runner's stream, which it does not keep alive. `number` tells it from the others of this
+    process."""
 
-    def __init__(self, stream: Stream, number: int, *, targets: tuple[str, ...]) -> None:
+    def __init__(self, stream: WatchedStream, number: int, *, targets: tuple[str, ...]) -> None:
         self.stream = weakref.ref(stream)
         self.number = number
         self.targets = targets  # where its figures are published
         self.options = _said(stream.options)
-        self.last: Look | None = None
+        self.last: RunnerStatus | None = None
         self._past: deque[Snapshot] = deque(maxlen=RECENT)
-        self._workers: dict[int, Worker] = {}
-        self._rows: list[Row] = []
+        self._workers: dict[int, WorkerStatus] = {}
+        self._rows: list[ProducerRow] = []
         self._had: set[int] = set()  # worker processes that there were
         self._state = seen.RUNS
 
-    def look(self, *, keep: bool) -> Look | None:
-        """What it does now; `keep`: this look is one of those that the figures of the last seconds come from."""
+    def look(self, *, keep: bool) -> RunnerStatus | None:
+        """What it does now; `keep`: this look is one of those that the figures of the last seconds
+        come from."""
         stream = self.stream()
         found = None if stream is None else seen.look(stream, self.number)
         if found is None:
@@ -54,7 +57,7 @@ class Watched:
         self._past.clear()
         self._workers = {}
 
-    def news(self, found: Look) -> list[str]:
+    def news(self, found: RunnerStatus) -> list[str]:
         """What has happened since the last time that this was asked."""
         said = []
         alive = found.state in (seen.RUNS, seen.PAUSED)
@@ -62,7 +65,8 @@ class Watched:
         for lane, worker in self._workers.items():
             ended = now[lane].ended if lane in now else True
             if ended and not worker.ended and alive:
-                # One that has a successor already is seen no more, and what it had in hand is what it had at last.
+                # One that has a successor already is seen no more, and what it had in hand is what
+                # it had at last.
                 said.append(self._ended(worker, found.rows if lane in now else self._rows))
         for lane, worker in now.items():
             if worker.pid and (lane not in self._workers or not self._workers[lane].pid):
@@ -72,20 +76,22 @@ class Watched:
         self._workers, self._rows = now, found.rows
         if found.state != self._state:
             self._state = found.state
-            said.append(f"the feed {FEED_STATES[found.state]}" + (f": {found.error}" if found.error else ""))
+            said.append(
+                f"the feed {FEED_STATES[found.state]}" + (f": {found.error}" if found.error else "")
+            )
         return said
 
     @staticmethod
-    def _ended(worker: Worker, rows: list[Row]) -> str:
+    def _ended(worker: WorkerStatus, rows: list[ProducerRow]) -> str:
         mine = [r for r in rows if r.pid == worker.pid and r.item >= 0 and r.state != seen.FINISHED]
         hand = "; last seen in its hand: " + ", ".join(map(hand_of, mine)) if mine else ""
         return f"worker process {worker.number} (pid {worker.pid}) has ended{hand}"
 
-    def sample(self, found: Look, rss: int) -> Sample:
+    def sample(self, found: RunnerStatus, rss: int) -> RunnerSample:
         """The look as the black box keeps it."""
         now, states = found.snapshot, Counter(row.state for row in found.rows)
         used, slots = now.consumed, now.slots
-        return Sample(
+        return RunnerSample(
             time_ns=time.time_ns(),
             runner=self.number,
             state=found.state,
@@ -109,7 +115,7 @@ class Watched:
             dead=states[seen.DEAD],
         )
 
-    def figures(self, found: Look) -> dict[str, Any]:
+    def figures(self, found: RunnerStatus) -> dict[str, Any]:
         """Everything that is known, as JSON takes it; what cannot be known yet is None."""
         now = found.snapshot
         seconds, recent = self._recent(now)
@@ -128,11 +134,16 @@ class Watched:
             "depth": now.depth,
             "room": now.slots.all or max(16, 4 * len(found.rows)),
             "depth_nbytes": now.depth_nbytes,
-            "slots": {name: getattr(now.slots, name) for name in ("free", "filling", "ready", "lent")},
+            "slots": {
+                name: getattr(now.slots, name) for name in ("free", "filling", "ready", "lent")
+            },
             "errors": now.produced.errors,
             "copied": now.consumed.copied,
             "set_aside": list(now.set_aside),
-            "producers": [_producer(n, row, seconds=seconds, recent=recent) for n, row in enumerate(found.rows)],
+            "producers": [
+                _producer(n, row, seconds=seconds, recent=recent)
+                for n, row in enumerate(found.rows)
+            ],
         }
 
     def _recent(self, now: Snapshot) -> tuple[float, Snapshot | None]:
@@ -142,7 +153,7 @@ class Watched:
         return 0.0, None
 
 
-def hand_of(row: Row) -> str:
+def hand_of(row: ProducerRow) -> str:
     """What a producer has in hand, in words; "" where nobody knows."""
     if row.item < 0:
         return ""
@@ -169,8 +180,14 @@ def _rates(seconds: float, recent: Snapshot | None) -> dict[str, float | None]:
     }
 
 
-def _producer(n: int, row: Row, *, seconds: float, recent: Snapshot | None) -> dict[str, Any]:
-    mine = recent.producers[row.number] if recent is not None and row.number < len(recent.producers) else None
+def _producer(
+    n: int, row: ProducerRow, *, seconds: float, recent: Snapshot | None
+) -> dict[str, Any]:
+    mine = (
+        recent.producers[row.number]
+        if recent is not None and row.number < len(recent.producers)
+        else None
+    )
     return {
         "producer": row.number,
         "kind": KINDS[row.kind],
@@ -194,7 +211,10 @@ def _said(options: FeedOptions) -> dict[str, Any]:
     """The options that are not as they are by themselves, as text where they are no plain values."""
     given = {f.name: getattr(options, f.name) for f in fields(FeedOptions)}
     own = {f.name: given[f.name] for f in fields(FeedOptions) if given[f.name] is not f.default}
-    return {name: v if isinstance(v, (int, float, str, bool)) and v == v else _short(v) for name, v in own.items()}
+    return {
+        name: v if isinstance(v, (int, float, str, bool)) and v == v else _short(v)
+        for name, v in own.items()
+    }
 
 
 def _short(value: Any) -> str:

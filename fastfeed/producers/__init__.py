@@ -1,1 +1,2 @@
-"""Who makes the batches: the loop that every producer runs, threads that run it, and the buffer they fill."""
+"""Who makes the batches: the loop that every producer runs, threads that run it, and the buffer
+they fill."""

@@ -1,4 +1,5 @@
-"""Failures that cross from a worker process into the trainer: exceptions are carried, deaths are explained."""
+"""Failures that cross from a worker process into the trainer: exceptions are carried, deaths are
+explained."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ from fastfeed.errors import FeedError, ProducerDied, ProducerFailed, message_of
 
 
 class LostException(Exception):
-    """Stands for an exception that cannot be pickled; its text begins with the name of the original's class."""
+    """Stands for an exception that cannot be pickled; its text begins with the name of the
+    original's class."""
 
 
 def carry(error: BaseException, ticket: int | None) -> bytes:
@@ -35,28 +37,36 @@ def revive(data: bytes) -> tuple[FeedError, int | None]:
     try:
         error = pickle.loads(pickled)
     except Exception as reason:  # its class may be unknown here, or refuse its own arguments
-        error = LostException(f"an exception that could not be read here ({type(reason).__name__}: {reason})")
+        error = LostException(
+            f"an exception that could not be read here ({type(reason).__name__}: {reason})"
+        )
     if not isinstance(error, BaseException):
         error = LostException(f"an exception that turned into {error!r} on its way")
     if place is None:
-        failure = error if isinstance(error, FeedError) else ProducerFailed("the source", error, ticket=ticket)
+        failure = (
+            error
+            if isinstance(error, FeedError)
+            else ProducerFailed("the source", error, ticket=ticket)
+        )
         return failure, ticket
     return ProducerFailed(place, error, ticket=ticket, trace=trace), ticket
 
 
 def _pickled(error: BaseException) -> bytes:
-    """The exception, or what can be said of it: its class is the user's, whose __reduce__ may raise anything at all."""
+    """The exception, or what can be said of it: its class is the user's, whose __reduce__ may raise
+    anything at all."""
     with contextlib.suppress(Exception):
         data: bytes = cloudpickle.dumps(error)
-        if isinstance(pickle.loads(data), BaseException):  # many go in and do not come out, for want of their arguments
+        # many go in and do not come out, for want of their arguments
+        if isinstance(pickle.loads(data), BaseException):
             return data
     return cloudpickle.dumps(LostException(f"{type(error).__name__}: {message_of(error)}"))  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True)
 class Death:
-    """How a worker process ended: `status` as os.waitpid gives it, whether the kernel killed for memory meanwhile,
-    and what its producers had in their hands."""
+    """How a worker process ended: `status` as os.waitpid gives it, whether the kernel killed for
+    memory meanwhile, and what its producers had in their hands."""
 
     worker: int
     pid: int
@@ -71,8 +81,12 @@ class Death:
 
     @property
     def accidental(self) -> bool:
-        """Whether it may have had nothing to do with what was in hand: somebody, or some scheduler, sent a signal."""
-        return self.signal in (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT) and not self.out_of_memory
+        """Whether it may have had nothing to do with what was in hand: somebody, or some scheduler,
+        sent a signal."""
+        return (
+            self.signal in (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
+            and not self.out_of_memory
+        )
 
     def error(self) -> ProducerDied:
         """The death as an exception."""
@@ -95,10 +109,16 @@ class Death:
     def _advice(self) -> str:
         if self.out_of_memory:
             return (
-                "The kernel's out-of-memory killer was at work in this control group: take fewer processes=, smaller "
-                "batches, less memory=, or raise the limit."
+                "The kernel's out-of-memory killer was at work in this control group: take fewer "
+                "processes=, smaller batches, less memory=, or raise the limit."
             )
-        if self.signal in (signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGILL, signal.SIGFPE):
+        if self.signal in (
+            signal.SIGSEGV,
+            signal.SIGBUS,
+            signal.SIGABRT,
+            signal.SIGILL,
+            signal.SIGFPE,
+        ):
             return "Native code crashed: run that item alone in the trainer (processes=0) to see where."
         if self.signal is not None:
             return "Somebody sent that signal: a job scheduler, an operator, or the code itself."

@@ -12,14 +12,14 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
-from fastfeed.batch import Batch
+from fastfeed.core.batch import Batch
+from fastfeed.core.position import DONE, ONLY
+from fastfeed.core.worker import Worker
 from fastfeed.errors import FeedError, ProducerFailed
-from fastfeed.position import DONE, ONLY
-from fastfeed.producers.maker import Maker, Outlet
-from fastfeed.producers.sequence import END_OF_EPOCH, Made
+from fastfeed.producers.builder import BatchBuilder, Outlet
+from fastfeed.producers.reorder import END_OF_EPOCH, ProducedBatch
 from fastfeed.ring.writer import Stopped
 from fastfeed.source import EpochEnd, Item, Source
-from fastfeed.worker import Worker
 
 POLITE = 5  # niceness
 CPU_EVERY_S = 0.001  # asking for the time on a core is a system call
@@ -27,7 +27,8 @@ CPU_EVERY_S = 0.001  # asking for the time on a core is a system call
 
 @dataclass
 class _Turn:
-    """One of a producer's streams, the number of its next item, and what it had drawn when it was left."""
+    """One of a producer's streams, the number of its next item, and what it had drawn when it was
+    left."""
 
     worker: Worker
     items: Iterator[Item]
@@ -36,10 +37,12 @@ class _Turn:
 
 
 class Producer:
-    """One producer's whole life; `run` returns when its streams are made, the feed was stopped, or it failed.
+    """One producer's whole life; `run` returns when its streams are made, the feed was stopped, or
+    it failed.
 
-    It makes a stream for each of `workers`: one, or another number where a run is resumed that other producers began.
-    `skip` epochs were made already, and of the next one what each worker has passed.
+    It makes a stream for each of `workers`: one, or another number where a run is resumed that
+    other producers began. `skip` epochs were made already, and of the next one what each worker has
+    passed.
     """
 
     def __init__(
@@ -47,7 +50,7 @@ class Producer:
         workers: Sequence[Worker],
         *,
         source: Source,
-        maker: Maker,
+        maker: BatchBuilder,
         outlet: Outlet,
         epochs: range,
         skip: int = 0,
@@ -61,7 +64,8 @@ class Producer:
         self._skip = skip
         self._stream = ONLY  # whose item is in hand
         self._item = 0  # its number in its epoch
-        self._since = self._waited = 0.0  # when the last item was made, and how long had been waited until then
+        # when the last item was made, and how long had been waited until then
+        self._since = self._waited = 0.0
         self._cpu = self._cpu_seen = 0.0
 
     def run(self) -> None:
@@ -75,7 +79,9 @@ class Producer:
                 if not outlet.admit(position):
                     return
                 outlet.position = position
-                workers = [w if position == self._skip else replace(w, passed=0) for w in self._workers]
+                workers = [
+                    w if position == self._skip else replace(w, passed=0) for w in self._workers
+                ]
                 # What was had to the end is not even opened.
                 todo = [replace(w, epoch=epoch) for w in workers if w.passed < DONE]
                 if not self._run_epoch(todo, position):
@@ -136,7 +142,9 @@ class Producer:
             return False
         self._account(batch)
         stream = ONLY if ticket is not None else worker.index
-        return outlet.put(Made(batch, stream, place, number), key, item=number, spec=self._maker.spec)
+        return outlet.put(
+            ProducedBatch(batch, stream, place, number), key, item=number, spec=self._maker.spec
+        )
 
     def _account(self, batch: Batch | None) -> None:
         """All the time since the last item that was not spent in waiting for somebody else."""
@@ -160,7 +168,8 @@ class Producer:
 
 
 def run_politely(producer: Producer) -> None:
-    """Runs a producer in a thread that gives way to those of the training. Linux knows niceness for each thread."""
+    """Runs a producer in a thread that gives way to those of the training. Linux knows niceness for
+    each thread."""
     with contextlib.suppress(OSError):
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), POLITE)
     producer.run()

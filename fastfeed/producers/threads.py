@@ -11,30 +11,38 @@ from typing import Any
 
 import numpy as np
 
-from fastfeed.batch import BatchSpec
-from fastfeed.collate import Blank, aligned_arrays
+from fastfeed.core.batch import BatchSpec
+from fastfeed.core.collate import Blank, aligned_arrays
+from fastfeed.core.stats import (
+    NO_SLOTS,
+    Audit,
+    StageRow,
+    copy,
+)
+from fastfeed.core.worker import Worker
 from fastfeed.options import FeedOptions
-from fastfeed.producers.gate import Course, Gate
-from fastfeed.producers.handoff import Handoff
+from fastfeed.producers.buffer import BoundedBuffer
+from fastfeed.producers.builder import BatchBuilder
+from fastfeed.producers.epoch_gate import EpochGate, EpochPlan
 from fastfeed.producers.loop import Producer, run_politely
-from fastfeed.producers.maker import Maker
-from fastfeed.producers.sequence import Made
-from fastfeed.producers.sequence import Sequence as Order
+from fastfeed.producers.reorder import ProducedBatch
+from fastfeed.producers.reorder import ReorderBuffer as Order
 from fastfeed.source import Source
-from fastfeed.stats import NO_SLOTS, Audit, StageRow, copy
-from fastfeed.worker import Worker
 
 
 class ThreadProducers:
-    """Runs each producer in a daemon thread, all of them into one buffer; with a `leader`, in threads that give way."""
+    """Runs each producer in a daemon thread, all of them into one buffer; with a `leader`, in
+    threads that give way."""
 
-    def __init__(self, source: Source, options: FeedOptions, *, course: Course, leader: object = None) -> None:
+    def __init__(
+        self, source: Source, options: FeedOptions, *, course: EpochPlan, leader: object = None
+    ) -> None:
         ordered = source.ordered and options.order == "kept"
-        self._maker = Maker(source, options)
-        self._gate = Gate(course.allowed)
+        self._maker = BatchBuilder(source, options)
+        self._gate = EpochGate(course.allowed)
         passed = course.passed or (0,) * options.threads  # by stream
-        self._handoff = Handoff(
-            Order[Made](options.threads, ordered=ordered, error_limit=options.error_limit),
+        self._handoff = BoundedBuffer(
+            Order[ProducedBatch](options.threads, ordered=ordered, error_limit=options.error_limit),
             max_batches=max(16, 4 * options.threads),
             max_nbytes=options.memory_nbytes,
         )
@@ -67,8 +75,9 @@ class ThreadProducers:
         self._handoff.ask(asked)
         self._gate.allow(epochs)
 
-    def take(self, timeout_s: float) -> Made | None:
-        """The next batch or end of epoch; None at the end. Raises the failure, or Timeout after `timeout_s`."""
+    def take(self, timeout_s: float) -> ProducedBatch | None:
+        """The next batch or end of epoch; None at the end. Raises the failure, or Timeout after
+        `timeout_s`."""
         return self._handoff.take(timeout_s)
 
     @property
@@ -82,9 +91,12 @@ class ThreadProducers:
         self._handoff.stop()
 
     def join(self, timeout_s: float) -> bool:
-        """Waits for the threads, which must have been told to end; whether all have, within the limit."""
+        """Waits for the threads, which must have been told to end; whether all have, within the
+        limit."""
         deadline = time.perf_counter() + timeout_s
-        others = [t for t in self.threads if t is not threading.current_thread() and t.ident is not None]
+        others = [
+            t for t in self.threads if t is not threading.current_thread() and t.ident is not None
+        ]
         for thread in others:
             thread.join(max(0.0, deadline - time.perf_counter()))
         return not any(t.is_alive() for t in others)
@@ -117,7 +129,10 @@ class ThreadProducers:
 
     def stacks(self) -> str:
         """What every living producer is doing, as Python stacks."""
-        return "\n".join(map(stack_of, filter(threading.Thread.is_alive, self.threads))) or "no producer is alive"
+        return (
+            "\n".join(map(stack_of, filter(threading.Thread.is_alive, self.threads)))
+            or "no producer is alive"
+        )
 
 
 def stack_of(thread: threading.Thread) -> str:
@@ -129,7 +144,7 @@ def stack_of(thread: threading.Thread) -> str:
 class ThreadOutlet:
     """One thread's way into the buffer."""
 
-    def __init__(self, handoff: Handoff, gate: Gate) -> None:
+    def __init__(self, handoff: BoundedBuffer, gate: EpochGate) -> None:
         self.ordered = handoff.ordered
         self.row = StageRow()
         self._handoff = handoff
@@ -158,6 +173,6 @@ class ThreadOutlet:
         """An error that costs one record or batch only."""
         self._handoff.skip(error, ticket, epoch=self.position)
 
-    def put(self, made: Made, key: int, *, item: int, spec: BatchSpec | None) -> bool:
+    def put(self, made: ProducedBatch, key: int, *, item: int, spec: BatchSpec | None) -> bool:
         """Into the buffer; False when the feed was stopped."""
         return self._handoff.put(made, key, row=self.row)

@@ -1,4 +1,5 @@
-"""Where the leaves of a batch lie in a slot, how large a slot is, and how many of them there are: arithmetic only."""
+"""Where the leaves of a batch lie in a slot, how large a slot is, and how many of them there are:
+arithmetic only."""
 
 from __future__ import annotations
 
@@ -15,15 +16,16 @@ from fastfeed.errors import OptionError
 from fastfeed.ring.memory import PAGE, aligned
 
 Array = np.ndarray[Any, Any]
-SMALL_NBYTES = 2**22  # up to so many bytes of slots are no matter: more small batches in flight cost fewer wake-ups
+# up to so many bytes of slots are no matter: more small batches in flight cost fewer wake-ups
+SMALL_NBYTES = 2**22
 MOST_SLOTS = 128
 LENGTH = struct.Struct("<q")  # in front of a description
 
 
 @dataclass(frozen=True)
-class Share:
-    """What one worker process may take: `budget` bytes for its slots, and how many (`wanted`) it should have for its
-    `threads` producers where they fit."""
+class MemoryShare:
+    """What one worker process may take: `budget` bytes for its slots, and how many (`wanted`) it
+    should have for its `threads` producers where they fit."""
 
     budget: int
     wanted: int
@@ -39,13 +41,14 @@ class Share:
         return slot_nbytes * self.least <= self.budget
 
     def slots(self, slot_nbytes: int, taken: int = 0) -> int:
-        """How many slots of this size fit beside `taken` bytes; OptionError where the budget holds too few."""
+        """How many slots of this size fit beside `taken` bytes; OptionError where the budget holds
+        too few."""
         if not self.holds(slot_nbytes):
             raise OptionError(
                 f"memory= gives each worker process {self.budget} bytes, which is room for "
-                f"{self.budget // slot_nbytes} slots of {slot_nbytes} bytes (a batch): needed {self.least}, that is "
-                f"memory={slot_nbytes * self.least} for each process. Raise memory=, take fewer processes= or "
-                "threads=, or make smaller batches"
+                f"{self.budget // slot_nbytes} slots of {slot_nbytes} bytes (a batch): needed "
+                f"{self.least}, that is memory={slot_nbytes * self.least} for each process. Raise "
+                "memory=, take fewer processes= or threads=, or make smaller batches"
             )
         wanted = max(self.wanted, min(MOST_SLOTS, SMALL_NBYTES // slot_nbytes))
         return max(self.least, min(wanted, (self.budget - taken) // slot_nbytes))
@@ -71,15 +74,20 @@ def slot_nbytes(nbytes: int) -> int:
 
 
 def encode(leaves: Sequence[Array]) -> list[Array]:
-    """A batch that no spec tells the layout of (records that vary, bytes) as plain arrays behind a description.
+    """A batch that no spec tells the layout of (records that vary, bytes) as plain arrays behind a
+    description.
 
-    Arrays stay as they are; an object array of bytes becomes the length of each and all of them behind one another.
+    Arrays stay as they are; an object array of bytes becomes the length of each and all of them
+    behind one another.
     """
     parts: list[Array] = []
     described = []
     for leaf in leaves:
         if leaf.dtype.kind == "O":
-            parts += [np.array([len(v) for v in leaf.flat], np.int64), np.frombuffer(b"".join(leaf.flat), np.uint8)]
+            parts += [
+                np.array([len(v) for v in leaf.flat], np.int64),
+                np.frombuffer(b"".join(leaf.flat), np.uint8),
+            ]
         else:
             parts.append(leaf)
         described.append((leaf.dtype, leaf.shape, parts[-1].nbytes))
@@ -88,8 +96,8 @@ def encode(leaves: Sequence[Array]) -> list[Array]:
 
 
 def decode(owner: Any) -> tuple[Array, ...]:
-    """The leaves that `encode` described at the beginning of the memory of `owner` (a ctypes array): views of it, but
-    for bytes, which are objects."""
+    """The leaves that `encode` described at the beginning of the memory of `owner` (a ctypes
+    array): views of it, but for bytes, which are objects."""
     memory = np.frombuffer(owner, np.uint8)
     (length,) = LENGTH.unpack(memory[: LENGTH.size].tobytes())
     described = pickle.loads(memory[LENGTH.size : LENGTH.size + length].tobytes())

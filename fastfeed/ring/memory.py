@@ -1,4 +1,5 @@
-"""The only file that maps memory. Nothing here has a name in the file system, so nothing can be left behind."""
+"""The only file that maps memory. Nothing here has a name in the file system, so nothing can be
+left behind."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ import weakref
 from array import array
 from typing import Any
 
-from fastfeed.collate import ALIGN
+from fastfeed.core.collate import ALIGN
 
 PAGE = mmap.PAGESIZE
 MADV_POPULATE_READ, MADV_POPULATE_WRITE = 22, 23  # Linux 5.14; Python has no names for them
@@ -21,7 +22,8 @@ F_ADD_SEALS, F_SEAL_SHRINK, F_SEAL_GROW = 1033, 0x2, 0x4
 
 
 class Segment:
-    """`nbytes` of memory behind a file descriptor, mapped into this process; it lives as long as anyone maps it."""
+    """`nbytes` of memory behind a file descriptor, mapped into this process; it lives as long as
+    anyone maps it."""
 
     def __init__(self, fd: int, nbytes: int, *, writable: bool = True) -> None:
         self.fd = fd
@@ -31,8 +33,8 @@ class Segment:
 
     @classmethod
     def create(cls, nbytes: int, name: str) -> Segment:
-        """Fresh memory of zeros; pages are taken when they are first touched. The size can never change again:
-        a mapping of memory that was cut off would kill whoever reads it."""
+        """Fresh memory of zeros; pages are taken when they are first touched. The size can never
+        change again: a mapping of memory that was cut off would kill whoever reads it."""
         fd = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
             os.ftruncate(fd, nbytes)
@@ -55,19 +57,26 @@ class Segment:
 
 
 class Untracked(Segment):
-    """A segment that the arrays of a user may keep long after everything else: the mapping has no descriptor, of which
-    each mmap.mmap has one of its own."""
+    """A segment that the arrays of a user may keep long after everything else: the mapping has no
+    descriptor, of which each mmap.mmap has one of its own."""
 
     def __init__(self, fd: int, nbytes: int) -> None:
         self.fd = fd
         self.nbytes = nbytes
         libc = ctypes.CDLL(None, use_errno=True)
         place, size, number = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
-        libc.mmap.restype, libc.mmap.argtypes = place, (place, size, number, number, number, ctypes.c_long)
+        libc.mmap.restype, libc.mmap.argtypes = (
+            place,
+            (place, size, number, number, number, ctypes.c_long),
+        )
         libc.munmap.argtypes, libc.madvise.argtypes = (place, size), (place, size, number)
-        self._address = libc.mmap(None, nbytes, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED, fd, 0)
+        self._address = libc.mmap(
+            None, nbytes, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED, fd, 0
+        )
         if self._address == place(-1).value:
-            raise OSError(ctypes.get_errno(), f"mapping {nbytes} bytes: {os.strerror(ctypes.get_errno())}")
+            raise OSError(
+                ctypes.get_errno(), f"mapping {nbytes} bytes: {os.strerror(ctypes.get_errno())}"
+            )
         self._advise = libc.madvise
         whole = (ctypes.c_ubyte * nbytes).from_address(self._address)
         weakref.finalize(whole, libc.munmap, self._address, nbytes).atexit = False
@@ -75,14 +84,18 @@ class Untracked(Segment):
 
     def populate(self, offset: int, nbytes: int, *, write: bool) -> None:
         """Takes the pages now and at once, where the kernel can do that."""
-        self._advise(self._address + offset, nbytes, MADV_POPULATE_WRITE if write else MADV_POPULATE_READ)
+        self._advise(
+            self._address + offset, nbytes, MADV_POPULATE_WRITE if write else MADV_POPULATE_READ
+        )
 
 
 def receive(source: socket.socket, nbytes: int, *, fds: int) -> tuple[bytes, list[int]]:
-    """A message and the descriptors that came with it, which no program that is started later inherits:
-    `socket.recv_fds` takes no notice of its flags."""
+    """A message and the descriptors that came with it, which no program that is started later
+    inherits: `socket.recv_fds` takes no notice of its flags."""
     numbers = array("i")
-    data, extra, _, _ = source.recvmsg(nbytes, socket.CMSG_SPACE(fds * numbers.itemsize), MSG_CMSG_CLOEXEC)
+    data, extra, _, _ = source.recvmsg(
+        nbytes, socket.CMSG_SPACE(fds * numbers.itemsize), MSG_CMSG_CLOEXEC
+    )
     for level, kind, content in extra:
         if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
             numbers.frombytes(content[: len(content) // numbers.itemsize * numbers.itemsize])
@@ -95,8 +108,8 @@ def aligned(nbytes: int) -> int:
 
 
 class Descriptor:
-    """A file descriptor that is closed when nobody holds it any more: while somebody does, its number cannot come to
-    mean another file."""
+    """A file descriptor that is closed when nobody holds it any more: while somebody does, its
+    number cannot come to mean another file."""
 
     def __init__(self, fd: int) -> None:
         self.fd = fd

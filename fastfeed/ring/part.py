@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fastfeed.collate import Blank
+from fastfeed.core.collate import Blank
 from fastfeed.ring.layout import offsets
 from fastfeed.ring.memory import Segment
 
@@ -19,7 +19,7 @@ Array = np.ndarray[Any, Any]
 
 
 @dataclass(eq=False)
-class Part:
+class SlotBlock:
     """The memory of the slots `slots`, each of `slot_nbytes`."""
 
     segment: Segment
@@ -37,9 +37,10 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Plan:
-    """How a batch that is to be made lies in a slot: shape, dtype and offset of each leaf, their bytes, the bytes of
-    all, and for how many records it is laid out (0: they do not have the same number)."""
+class SlotPlan:
+    """How a batch that is to be made lies in a slot: shape, dtype and offset of each leaf, their
+    bytes, the bytes of all, and for how many records it is laid out (0: they do not have the same
+    number)."""
 
     leaves: tuple[tuple[tuple[int, ...], np.dtype[Any], int], ...]
     sizes: tuple[int, ...]
@@ -47,12 +48,14 @@ class Plan:
     room: int
 
     @classmethod
-    def of(cls, blanks: Sequence[Blank]) -> Plan:
+    def of(cls, blanks: Sequence[Blank]) -> SlotPlan:
         """The plan for arrays of these shapes and dtypes."""
         sizes = tuple(math.prod(shape) * dtype.itemsize for shape, dtype in blanks)
         places, nbytes = offsets(sizes)
         rows = {shape[0] if shape else 0 for shape, _ in blanks}
-        leaves = tuple((shape, dtype, at) for (shape, dtype), at in zip(blanks, places, strict=True))
+        leaves = tuple(
+            (shape, dtype, at) for (shape, dtype), at in zip(blanks, places, strict=True)
+        )
         return cls(leaves, sizes, nbytes, rows.pop() if len(rows) == 1 else 0)
 
 
@@ -65,13 +68,13 @@ class OwnerRef(weakref.ref[Any]):
 
 
 class LentOut(NamedTuple):
-    """A slot in the hands of the user's own code: what stands for its memory, which begins at `address`, the plan of
-    what lies in it, and the identities of the arrays that were given out."""
+    """A slot in the hands of the user's own code: what stands for its memory, which begins at
+    `address`, the plan of what lies in it, and the identities of the arrays that were given out."""
 
     slot: int
     owner: OwnerRef
     address: int
-    plan: Plan
+    plan: SlotPlan
     given: tuple[int, ...]
 
     @property
@@ -82,7 +85,8 @@ class LentOut(NamedTuple):
     def holds(self, leaves: Sequence[Array]) -> bool:
         """Whether every leaf lies in its place, with records of the size that it was laid out for."""
         plan = self.plan
-        if tuple(map(id, leaves)) == self.given:  # nothing else has this memory as its base, so these are they
+        # nothing else has this memory as its base, so these are they
+        if tuple(map(id, leaves)) == self.given:
             return plan.room > 0
         return len(leaves) == len(plan.sizes) and all(
             leaf.flags.c_contiguous

@@ -1,4 +1,5 @@
-"""The trainer's end of one worker's ring: views on filled slots that give their slot back when they are gone."""
+"""The trainer's end of one worker's ring: views on filled slots that give their slot back when they
+are gone."""
 
 from __future__ import annotations
 
@@ -14,35 +15,42 @@ from typing import Any
 
 import numpy as np
 
-from fastfeed.batch import BYTES, Batch, BatchSpec, nbytes_of
-from fastfeed.collate import aligned_arrays
-from fastfeed.ring.board import Board
+from fastfeed.core.batch import (
+    BYTES,
+    Batch,
+    BatchSpec,
+    nbytes_of,
+)
+from fastfeed.core.collate import aligned_arrays
+from fastfeed.core.stats import Audit
 from fastfeed.ring.layout import decode, offsets
 from fastfeed.ring.memory import NOWHERE, Descriptor, Segment, Untracked
 from fastfeed.ring.slots import LENT, UNUSED
-from fastfeed.stats import Audit
+from fastfeed.ring.status_page import StatusPage
 
 Array = np.ndarray[Any, Any]
 MOST_RECIPES = 1024
-Recipe = tuple[tuple[tuple[tuple[int, ...], "np.dtype[Any]", int], ...], int]  # shape, dtype, offset; bytes of all
+# shape, dtype, offset; bytes of all
+Recipe = tuple[tuple[tuple[tuple[int, ...], "np.dtype[Any]", int], ...], int]
 
 
 class Hold(weakref.ref[Any]):
     """Sees when the last view of a slot is gone.
 
-    That may be at any moment, in any thread. Its callback must be no Python code: a signal that came just then would
-    have its exception raised in there, where Python only prints it and goes on. So it is `deque.append`, and what is in
-    the deque goes back when the consumer comes the next time.
+    That may be at any moment, in any thread. Its callback must be no Python code: a signal that
+    came just then would have its exception raised in there, where Python only prints it and goes
+    on. So it is `deque.append`, and what is in the deque goes back when the consumer comes the next
+    time.
     """
 
     __slots__ = ("reader", "slot")
 
-    reader: Reader
+    reader: RingReader
     slot: int
 
 
 @dataclass(frozen=True, eq=False)
-class Part:
+class MappedSlots:
     """The memory of the slots `slots`, each of `slot_nbytes`."""
 
     segment: Segment
@@ -51,7 +59,7 @@ class Part:
     owner: Any  # the ctypes array that stands for the memory of one slot
 
 
-class Lease:
+class SlotLease:
     """One batch's hold on its slot."""
 
     __slots__ = ("_hold",)
@@ -64,15 +72,17 @@ class Lease:
         self._hold.reader.gone.append(self._hold)
 
 
-class Reader:
+class RingReader:
     """Makes batches of tokens."""
 
-    def __init__(self, board: Board, *, returns: Descriptor, gone: deque[Hold], spared: int) -> None:
+    def __init__(
+        self, board: StatusPage, *, returns: Descriptor, gone: deque[Hold], spared: int
+    ) -> None:
         self.board = board
         self._returns = returns
         self.gone = gone
         self._spared = spared  # slots that the worker must always be left with
-        self._parts: list[Part] = []
+        self._parts: list[MappedSlots] = []
         self._holds: dict[int, Hold] = {}  # by slot: what the consumer has
         self._known: set[int] = set()
         self._touched: set[int] = set()
@@ -82,7 +92,7 @@ class Reader:
         """Maps the memory of new slots."""
         segment = Untracked(fd, slot_nbytes * len(slots))
         segment.close_fd()
-        self._parts.append(Part(segment, slots, slot_nbytes, ctypes.c_ubyte * slot_nbytes))
+        self._parts.append(MappedSlots(segment, slots, slot_nbytes, ctypes.c_ubyte * slot_nbytes))
         self._known.update(slots)
 
     def knows(self, slot: int) -> bool:
@@ -107,16 +117,17 @@ class Reader:
         else:
             leaves = decode(owner)
             nbytes = sum(map(nbytes_of, leaves))
-        return Batch(leaves, rows, nbytes, Lease(hold))
+        return Batch(leaves, rows, nbytes, SlotLease(hold))
 
     def lend(self, slot: int, spec: BatchSpec, *, rows: int, room: int) -> tuple[Batch, bool]:
-        """The batch in a slot for the consumer: its views, or, when it has all slots that can be spared, a copy (then
-        true)."""
+        """The batch in a slot for the consumer: its views, or, when it has all slots that can be
+        spared, a copy (then true)."""
         if len(self._parts) > 1:
             self._drop_unused()
         current = self._parts[-1].slots
         scarce = len(self._holds) + self._spared >= len(current)
-        if self.board.slots.state(slot) != LENT:  # or an exception of a signal handler has come behind this, before
+        # or an exception of a signal handler has come behind this, before
+        if self.board.slots.state(slot) != LENT:
             self.board.slots.lend(slot)
         batch = self._open(slot, spec, rows=rows, room=room)
         return (copied(batch), True) if scarce else (batch, False)
@@ -144,7 +155,9 @@ class Reader:
 
     def _drop_unused(self) -> None:
         """Memory whose slots the worker has given up goes."""
-        used = [p for p in self._parts[:-1] if self.board.slots.count(UNUSED, p.slots) < len(p.slots)]
+        used = [
+            p for p in self._parts[:-1] if self.board.slots.count(UNUSED, p.slots) < len(p.slots)
+        ]
         for part in self._parts[:-1]:
             if part not in used:
                 self._known.difference_update(part.slots)
@@ -159,10 +172,14 @@ class Reader:
     def _recipe(self, spec: BatchSpec, rows: int, *, room: int) -> Recipe:
         assert not spec.ragged and all(leaf.dtype != BYTES for leaf in spec.leaves)
         shapes = [tuple(int(d or 0) for d in leaf.shape) for leaf in spec.leaves]
-        sizes = [room * leaf.dtype.itemsize * int(np.prod(s)) for leaf, s in zip(spec.leaves, shapes, strict=True)]
+        sizes = [
+            room * leaf.dtype.itemsize * int(np.prod(s))
+            for leaf, s in zip(spec.leaves, shapes, strict=True)
+        ]
         places, _ = offsets(sizes)
         leaves = tuple(
-            ((rows, *shape), leaf.dtype, at) for shape, leaf, at in zip(shapes, spec.leaves, places, strict=True)
+            ((rows, *shape), leaf.dtype, at)
+            for shape, leaf, at in zip(shapes, spec.leaves, places, strict=True)
         )
         if len(self._recipes) > MOST_RECIPES:
             self._recipes.clear()

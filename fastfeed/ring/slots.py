@@ -4,13 +4,14 @@
                 ▲ ◀────── worker ──┘  │         │
                 └──────────────── trainer ◀─────┘
 
-Every transition has one owner (the worker up to READY, the trainer from there), so no lock is needed: a slot belongs to
-whoever may move it next, and the token that tells the other side is sent after the byte was written.
+Every transition has one owner (the worker up to READY, the trainer from there), so no lock is
+needed: a slot belongs to whoever may move it next, and the token that tells the other side is sent
+after the byte was written.
 """
 
 from __future__ import annotations
 
-from fastfeed.stats import Audit
+from fastfeed.core.stats import Audit
 
 UNUSED, FREE, FILLING, READY, LENT = range(5)
 NAMES = ("unused", "free", "filling", "ready", "lent")
@@ -69,11 +70,17 @@ class Slots:
     def audit(self) -> Audit:
         """Every slot that there is."""
         table, end = bytes(self._table), len(self._table)
-        while end and table.endswith(NONE, 0, end):  # there is room for far more slots than there are
+        # there is room for far more slots than there are
+        while end and table.endswith(NONE, 0, end):
             end -= len(NONE)
-        return Audit(*(table.count(state, 0, max(end, 0)) for state in (FREE, FILLING, READY, LENT)))
+        return Audit(
+            *(table.count(state, 0, max(end, 0)) for state in (FREE, FILLING, READY, LENT))
+        )
 
     def _move(self, slot: int, was: int, *, now: int) -> None:
         if self._table[slot] != was:
-            raise BadMove(f"slot {slot} was {NAMES[self._table[slot]]}, to go from {NAMES[was]} to {NAMES[now]}")
+            raise BadMove(
+                f"slot {slot} was {NAMES[self._table[slot]]}, to go from {NAMES[was]} to "
+                f"{NAMES[now]}"
+            )
         self._table[slot] = now

@@ -1,4 +1,5 @@
-"""The worker's end of a ring: slots to fill, memory for them, and the tokens that say what they hold."""
+"""The worker's end of a ring: slots to fill, memory for them, and the tokens that say what they
+hold."""
 
 from __future__ import annotations
 
@@ -14,22 +15,24 @@ from typing import Any
 import cloudpickle
 import numpy as np
 
-from fastfeed.batch import BatchSpec
+from fastfeed.core.batch import BatchSpec
 from fastfeed.errors import StateError
-from fastfeed.ring.board import Board
-from fastfeed.ring.layout import Share, offsets, slot_nbytes
+from fastfeed.ring.layout import MemoryShare, offsets, slot_nbytes
 from fastfeed.ring.memory import Segment
-from fastfeed.ring.part import LentOut, OwnerRef, Part, Plan
+from fastfeed.ring.part import LentOut, OwnerRef, SlotBlock, SlotPlan
 from fastfeed.ring.slots import FILLING, UNUSED
+from fastfeed.ring.status_page import StatusPage
 from fastfeed.ring.token import FORMAT, SLOT, Token
 
-# News, each with a descriptor. b"S", bytes of a slot, the first slot, their number: memory of new slots.
-# b"P", bytes: the spec, pickled. b"E", b"K", bytes: an error that ends the feed, or one that was skipped.
+# News, each with a descriptor. b"S", bytes of a slot, the first slot, their number: memory of new
+# slots. b"P", bytes: the spec, pickled. b"E", b"K", bytes: an error that ends the feed, or one that
+# was skipped.
 NEWS = struct.Struct("<cqII")
 GROWTH = 1.5
 NO_NEED = 2**62
 WAIT_MS = 1000  # no wait is longer without a look around
-SHORT_WAIT_MS = 10  # and this long where a free slot is kept for somebody else, who may not need it any more
+# and this long where a free slot is kept for somebody else, who may not need it any more
+SHORT_WAIT_MS = 10
 Array = np.ndarray[Any, Any]
 
 
@@ -38,8 +41,9 @@ class Stopped(BaseException):
 
 
 @dataclass(frozen=True)
-class Ends:
-    """What a worker holds of its ring: the pipe of returned slots, that of tokens, the news, and the sign to stop."""
+class RingChannels:
+    """What a worker holds of its ring: the pipe of returned slots, that of tokens, the news, and
+    the sign to stop."""
 
     returned: int
     tokens: int
@@ -47,21 +51,26 @@ class Ends:
     stop: int
 
 
-class Writer:
+class RingWriter:
     """Lends slots to the producers of one worker process and sends them off filled."""
 
-    def __init__(self, board: Board, ends: Ends, *, share: Share, lane: int) -> None:
+    def __init__(
+        self, board: StatusPage, ends: RingChannels, *, share: MemoryShare, lane: int
+    ) -> None:
         self.board = board
         self._ends = ends
         self._share = share
         self.lane = lane
         self.generation = 0  # counts the parts: views of slots are good for one generation
-        self._lock = threading.RLock()  # the garbage collector may come back here in the middle of anything
+        # the garbage collector may come back here in the middle of anything
+        self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         self._polling = False
         self._free: list[int] = []
-        self._fresh: list[int] = []  # free and never used: their memory does not exist before it is needed
-        self._parts: list[Part] = []  # the last one is in use; the others wait for their slots to come back
+        # free and never used: their memory does not exist before it is needed
+        self._fresh: list[int] = []
+        # the last one is in use; the others wait for their slots to come back
+        self._parts: list[SlotBlock] = []
         self._next_slot = 0
         self._poll = select.poll()
         self._poll.register(ends.returned, select.POLLIN)
@@ -79,14 +88,16 @@ class Writer:
     def lend(self, nbytes: int, thread: int, *, wait: bool = True) -> int:
         """A slot of at least `nbytes`; waits for one, or else gives -1. Raises Stopped.
 
-        What has the lower key leaves first. So nobody takes the slot that a producer with a lower one will need: or all
-        slots might hold batches that wait for a batch that has no slot.
+        What has the lower key leaves first. So nobody takes the slot that a producer with a lower
+        one will need: or all slots might hold batches that wait for a batch that has no slot.
         """
         with self._lock:
             while True:
                 if not self._parts or nbytes > self._parts[-1].slot_nbytes:
                     self._grow(nbytes)
-                reserve = 0 if self._alone else sum(key < self._needs[thread] for key in self._needs)
+                reserve = (
+                    0 if self._alone else sum(key < self._needs[thread] for key in self._needs)
+                )
                 if len(self._free) <= reserve:
                     self._collect()
                 while len(self._free) <= reserve and self._fresh:
@@ -100,10 +111,10 @@ class Writer:
                 self._refuse_hoarding()
                 self._wait(SHORT_WAIT_MS if self._free else WAIT_MS)
 
-    def _part_of(self, slot: int) -> Part:
+    def _part_of(self, slot: int) -> SlotBlock:
         return next(p for p in reversed(self._parts) if slot in p.slots)
 
-    def _memory(self, slot: int) -> tuple[Part, int]:
+    def _memory(self, slot: int) -> tuple[SlotBlock, int]:
         """The part that a slot lies in, and its offset there; its pages are there, too."""
         part = self._parts[-1]
         if slot not in part.slots:
@@ -122,9 +133,12 @@ class Writer:
         """Arrays of the shapes and dtypes of `like` that lie in a slot."""
         part, offset = self._memory(slot)
         places, _ = offsets([a.nbytes for a in like])
-        return [np.ndarray(a.shape, a.dtype, part.segment.map, offset + at) for a, at in zip(like, places, strict=True)]
+        return [
+            np.ndarray(a.shape, a.dtype, part.segment.map, offset + at)
+            for a, at in zip(like, places, strict=True)
+        ]
 
-    def lend_out(self, slot: int, plan: Plan) -> list[Array]:
+    def lend_out(self, slot: int, plan: SlotPlan) -> list[Array]:
         """The same for the user's own code: the slot is free again when the arrays are gone unused."""
         part, offset = self._memory(slot)
         self._lends_out = True
@@ -132,11 +146,14 @@ class Writer:
         arrays = [np.ndarray(shape, dtype, owner, at) for shape, dtype, at in plan.leaves]
         alive = OwnerRef(owner, self._dropped)
         alive.key = id(owner)
-        self._lent_out[alive.key] = LentOut(slot, alive, part.address + offset, plan, tuple(map(id, arrays)))
+        self._lent_out[alive.key] = LentOut(
+            slot, alive, part.address + offset, plan, tuple(map(id, arrays))
+        )
         return arrays
 
     def borrowed(self, leaves: Sequence[Array]) -> LentOut | None:
-        """What a batch was lent by `lend_out`; None for other memory, and StateError for memory that was sent off."""
+        """What a batch was lent by `lend_out`; None for other memory, and StateError for memory
+        that was sent off."""
         if not self._lends_out:
             return None
         found = None
@@ -147,8 +164,9 @@ class Writer:
             found = self._lent_out.get(id(owner))
             if found is None or found.owner() is not owner:
                 raise StateError(
-                    "a buffer of worker.empty() was yielded twice: a batch that has left must not be written to any "
-                    "more. Call worker.empty() again for each batch, and yield all of its arrays"
+                    "a buffer of worker.empty() was yielded twice: a batch that has left must not "
+                    "be written to any more. Call worker.empty() again for each batch, and yield "
+                    "all of its arrays"
                 )
         return found
 
@@ -197,7 +215,8 @@ class Writer:
             segment.close_fd()
 
     def _grow(self, nbytes: int) -> None:
-        """A new part with slots that hold `nbytes`; the old one goes when its last slot has come back."""
+        """A new part with slots that hold `nbytes`; the old one goes when its last slot has come
+        back."""
         size, taken = slot_nbytes(nbytes), 0
         if self._parts:
             roomy = slot_nbytes(int(self._parts[-1].slot_nbytes * GROWTH))
@@ -212,7 +231,7 @@ class Writer:
         segment = Segment.create(size * count, "fastfeed-ring")
         self._next_slot = slots.stop
         self.board.slots.open(slots)
-        self._parts.append(Part(segment, slots, size, set()))
+        self._parts.append(SlotBlock(segment, slots, size, set()))
         self._fresh = list(reversed(slots))
         self.generation += 1
         self._tell(segment, NEWS.pack(b"S", size, slots.start, count))
@@ -235,11 +254,14 @@ class Writer:
             self.board.slots.close(slot)
 
     def _drop_empty_parts(self) -> None:
-        used = [p for p in self._parts[:-1] if self.board.slots.count(UNUSED, p.slots) < len(p.slots)]
+        used = [
+            p for p in self._parts[:-1] if self.board.slots.count(UNUSED, p.slots) < len(p.slots)
+        ]
         self._parts = [*used, self._parts[-1]]
 
     def _wait(self, limit_ms: int) -> None:
-        """Until something may have changed; one producer looks at the pipe, the others at what it finds."""
+        """Until something may have changed; one producer looks at the pipe, the others at what it
+        finds."""
         if self._polling:
             self._changed.wait(limit_ms / 1000)
             return
@@ -256,14 +278,19 @@ class Writer:
 
     def _refuse_hoarding(self) -> None:
         slots = self._parts[-1].slots
-        if self._lends_out and self.board.slots.count(FILLING, slots) == len(slots) > self._share.threads:
+        if (
+            self._lends_out
+            and self.board.slots.count(FILLING, slots) == len(slots) > self._share.threads
+        ):
             raise StateError(
-                f"all {len(slots)} slots are in the hands of the producers' own code: worker.empty() was called again "
-                "and again without a yield. Yield a batch (or drop its arrays) before the next call, or raise memory="
+                f"all {len(slots)} slots are in the hands of the producers' own code: "
+                "worker.empty() was called again and again without a yield. Yield a batch (or drop "
+                "its arrays) before the next call, or raise memory="
             )
 
     def _dropped(self, gone: OwnerRef) -> None:
-        """The user's code let a lent buffer go unused. May be called at any moment, by the garbage collector."""
+        """The user's code let a lent buffer go unused. May be called at any moment, by the garbage
+        collector."""
         lent = self._lent_out.get(gone.key)
         if lent is not None and lent.owner is gone:
             del self._lent_out[gone.key]

@@ -1,4 +1,5 @@
-"""A shuffle pool for a thread that no signal handler interrupts: what is drawn is copied several batches at a time."""
+"""A shuffle pool for a thread that no signal handler interrupts: what is drawn is copied several
+batches at a time."""
 
 from __future__ import annotations
 
@@ -7,41 +8,53 @@ from collections import deque
 
 import numpy as np
 
-from fastfeed.batch import Batch, nbytes_of
-from fastfeed.collate import Pad
+from fastfeed.core.batch import Batch, nbytes_of
+from fastfeed.core.collate import Pad
 from fastfeed.errors import StateError
 from fastfeed.options import Shuffle
-from fastfeed.shuffle.pool import first_draw
-from fastfeed.shuffle.slots import Records, Slots
+from fastfeed.shuffle.shuffle_pool import first_draw
+from fastfeed.shuffle.storage import RecordStorage, Slots
 
 
 class BulkPool:
-    """The room of a ShufflePool for one epoch without a state, which leaves half of the work for each small batch.
+    """The room of a ShufflePool for one epoch without a state, which leaves half of the work for
+    each small batch.
 
-    Up to `at_once` batches are copied out at a time, for which as much of the room as at_once - 1 batches take is not
-    drawn from: there lies what came before it was needed. So what is drawn does not depend on how many batches are
-    drawn at a time, and that may depend on the time.
+    Up to `at_once` batches are copied out at a time, for which as much of the room as at_once - 1
+    batches take is not drawn from: there lies what came before it was needed. So what is drawn does
+    not depend on how many batches are drawn at a time, and that may depend on the time.
 
-    `choose`, `copy` and `give_back` of different batches may be under way at the same time: a second thread may copy
-    while the first one goes on with everything else.
+    `choose`, `copy` and `give_back` of different batches may be under way at the same time: a
+    second thread may copy while the first one goes on with everything else.
     """
 
     def __init__(
-        self, shuffle: Shuffle, *, batch_size: int, at_once: int, last_batch: str, seed: int, pad: Pad = None
+        self,
+        shuffle: Shuffle,
+        *,
+        batch_size: int,
+        at_once: int,
+        last_batch: str,
+        seed: int,
+        pad: Pad = None,
     ) -> None:
         self._slack = (at_once - 1) * batch_size
         self._capacity = shuffle.capacity - self._slack
-        self._ready = self._goal = first_draw(Shuffle(self._capacity, shuffle.min_after_dequeue), batch_size)
+        self._ready = self._goal = first_draw(
+            Shuffle(self._capacity, shuffle.min_after_dequeue), batch_size
+        )
         self._size, self._at_once, self._last = batch_size, at_once, last_batch
         self._rng = np.random.default_rng((seed, 0))
-        self._store = Records(pad)
+        self._store = RecordStorage(pad)
         self._moving = threading.Lock()  # a pool that grows moves its records
         self._free: Slots = np.empty(0, np.intp)  # a stack: [:_count]
         self._count = 0
         self._arrived: deque[Slots] = deque()  # in this order, and not drawn from yet
-        self._pool: Slots = np.empty(self._capacity, np.intp)  # slots that a draw chooses from: [:_drawable] ...
+        # slots that a draw chooses from: [:_drawable] ...
+        self._pool: Slots = np.empty(self._capacity, np.intp)
         self._drawable = 0
-        self._holes: Slots = self._pool[:0]  # ... but for these, which were drawn: what comes next takes their places
+        # ... but for these, which were drawn: what comes next takes their places
+        self._holes: Slots = self._pool[:0]
         self._over = False
         self.dropped = 0
         self.held = 0  # records, less than one pushed batch above the capacity
@@ -73,7 +86,8 @@ class BulkPool:
         self._over = True
 
     def choose(self) -> list[Slots]:
-        """What the next batches are drawn from, for `copy`, until the pool wants() more; nothing where all was drawn.
+        """What the next batches are drawn from, for `copy`, until the pool wants() more; nothing
+        where all was drawn.
 
         The last batch may be smaller, or is dropped. StateError where there is too little input.
         """
@@ -107,11 +121,14 @@ class BulkPool:
             self._count += len(slots)
 
     def _chosen(self) -> Slots:
-        """The slots of a batch, from which nothing is drawn again; none where there is no further batch."""
+        """The slots of a batch, from which nothing is drawn again; none where there is no further
+        batch."""
         self._fill()
         left = self._drawable
         if left < self._ready and not self._over:
-            raise StateError(f"draw() from {left} records where {self._ready} are needed: push while wants()")
+            raise StateError(
+                f"draw() from {left} records where {self._ready} are needed: push while wants()"
+            )
         rows = min(self._size, left)
         if not rows or (rows < self._size and self._last == "drop"):
             self.dropped, self._drawable, self.held, self.finished = self.dropped + left, 0, 0, True
@@ -123,9 +140,11 @@ class BulkPool:
         return self._pool[self._holes]
 
     def _fill(self) -> None:
-        """Has the oldest records take the places of those that were drawn, and further ones until there are enough."""
+        """Has the oldest records take the places of those that were drawn, and further ones until
+        there are enough."""
         holes, end = self._holes, self._drawable
-        if end == self._ready and self._arrived and len(self._arrived[0]) == len(holes):  # as a rule: all is full
+        # as a rule: all is full
+        if end == self._ready and self._arrived and len(self._arrived[0]) == len(holes):
             self._pool[holes], self._holes = self._arrived.popleft(), self._pool[:0]
             return
         for slots in self._oldest(self._ready - end + len(holes)):
@@ -154,9 +173,13 @@ class BulkPool:
         return found
 
     def _grow(self, rows: int) -> None:
-        """Makes slots for a batch of so many records whenever there is room for one, beside those that are copied."""
+        """Makes slots for a batch of so many records whenever there is room for one, beside those
+        that are copied."""
         before = len(self._free)
-        total = max(self._capacity + self._slack + self._at_once * self._size + rows, before + rows - self._count)
+        total = max(
+            self._capacity + self._slack + self._at_once * self._size + rows,
+            before + rows - self._count,
+        )
         free = np.empty(total, np.intp)
         free[: self._count] = self._free[: self._count]
         free[self._count : self._count + total - before] = np.arange(before, total)

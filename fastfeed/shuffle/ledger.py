@@ -1,15 +1,17 @@
-"""What a shuffle pool writes down: which records have arrived, which may be drawn, and which are drawn."""
+"""What a shuffle pool writes down: which records have arrived, which may be drawn, and which are
+drawn."""
 
 from __future__ import annotations
 
 from collections import deque
 from typing import Any, NamedTuple
 
-from fastfeed.shuffle.slots import Slots
+from fastfeed.shuffle.storage import Slots
 
 
 class Drawn(NamedTuple):
-    """A batch: its slots, which move to the end of the pool, those that take their places, and how many were free."""
+    """A batch: its slots, which move to the end of the pool, those that take their places, and how
+    many were free."""
 
     slots: Slots
     places: Slots
@@ -17,10 +19,11 @@ class Drawn(NamedTuple):
     free: int
 
 
-class Now(NamedTuple):
-    """What a draw changes: how many records of the epoch have become drawable, how many of them are left, how many
-    there are to be at a draw and in all (unlike `ready`, `goal` does not start again), and the batch that is drawn: the
-    places in the pool that were chosen, and then what follows from them; nothing when somebody has had it."""
+class DrawState(NamedTuple):
+    """What a draw changes: how many records of the epoch have become drawable, how many of them are
+    left, how many there are to be at a draw and in all (unlike `ready`, `goal` does not start
+    again), and the batch that is drawn: the places in the pool that were chosen, and then what
+    follows from them; nothing when somebody has had it."""
 
     moved: int
     drawable: int
@@ -29,14 +32,15 @@ class Now(NamedTuple):
     drawn: list[Any]
 
 
-class Epoch:
+class EpochLedger:
     """The records of an epoch, by slot, in order of arrival; `begun`: it had one at all."""
 
     def __init__(self) -> None:
         self.rows = 0  # that have arrived
         self.begun = False
         self.ended = False
-        self._arrived: deque[tuple[int, Slots]] = deque()  # each part behind the number of records before it
+        # each part behind the number of records before it
+        self._arrived: deque[tuple[int, Slots]] = deque()
 
     def add(self, slots: Slots) -> None:
         """These have arrived."""

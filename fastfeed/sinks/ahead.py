@@ -14,26 +14,31 @@ import numpy as np
 from fastfeed.errors import FeedStopped, OptionError, StateError
 
 if TYPE_CHECKING:
-    from fastfeed.passes import Passes
+    from fastfeed.runner.passes import IterationManager
 
-POLL_S = 0.1  # how late the thread hears that nobody takes any more: whoever leaves a loop must not need a lock for it
+# how late the thread hears that nobody takes any more: whoever leaves a loop must not need a lock
+# for it
+POLL_S = 0.1
 EXIT_S = 1.0
 
 
-class Ahead:
+class Prefetcher:
     """`put(batch)` of every batch, in their order, made by one thread up to `depth` results ahead.
 
-    What `put` raises comes out of the loop as it is, behind the results before it. The thread ends with the pass, with
-    `runner.stop()`, and where the loop is left early, then as soon as `put` or the wait for a batch returns. What lay
-    ready is lost then, as with tf.data's prefetch. `runner.state()` counts what the thread has taken: up to `depth` + 1
-    batches more than the loop has had. Raises OptionError for a `put` or a `depth` that is none.
+    What `put` raises comes out of the loop as it is, behind the results before it. The thread ends
+    with the pass, with `runner.stop()`, and where the loop is left early, then as soon as `put` or
+    the wait for a batch returns. What lay ready is lost then, as with tf.data's prefetch.
+    `runner.state()` counts what the thread has taken: up to `depth` + 1 batches more than the loop
+    has had. Raises OptionError for a `put` or a `depth` that is none.
     """
 
-    def __init__(self, passes: Passes, put: Callable[[Any], Any], *, depth: int) -> None:
+    def __init__(self, passes: IterationManager, put: Callable[[Any], Any], *, depth: int) -> None:
         if not callable(put):
             raise OptionError(f"prefetch_to_device({put!r}): needed a function of one batch")
         if isinstance(depth, bool) or not isinstance(depth, (int, np.integer)) or depth < 1:
-            raise OptionError(f"prefetch_to_device(depth={depth!r}): needed an integer of 1 or more, in batches")
+            raise OptionError(
+                f"prefetch_to_device(depth={depth!r}): needed an integer of 1 or more, in batches"
+            )
         self._passes = passes
         self._put = put
         self._depth = int(depth)
@@ -47,15 +52,16 @@ class Ahead:
 
 
 class _Line:
-    """One pass: what its thread and its loop have in common. The thread must not hold the loop's generator, whose end
-    is how it hears that nobody takes any more."""
+    """One pass: what its thread and its loop have in common. The thread must not hold the loop's
+    generator, whose end is how it hears that nobody takes any more."""
 
-    def __init__(self, passes: Passes, put: Callable[[Any], Any], *, depth: int) -> None:
+    def __init__(self, passes: IterationManager, put: Callable[[Any], Any], *, depth: int) -> None:
         self._passes = passes
         self._pass = iter(passes)
         self._put = put
         self._room = threading.Semaphore(depth)
-        self._ready: SimpleQueue[list[Any]] = SimpleQueue()  # lists of one result; an empty one is the last
+        # lists of one result; an empty one is the last
+        self._ready: SimpleQueue[list[Any]] = SimpleQueue()
         self._failure: BaseException | None = None
         self._left = False
         self._thread = threading.Thread(target=self._run, name="fastfeed-ahead", daemon=True)
@@ -87,7 +93,8 @@ class _Line:
         """The thread."""
         try:
             while self._has_room():
-                made = [self._put(batch) for batch in islice(self._pass, 1)]  # holds no batch while it waits
+                # holds no batch while it waits
+                made = [self._put(batch) for batch in islice(self._pass, 1)]
                 if not made:
                     return
                 self._ready.put(made)
@@ -105,15 +112,17 @@ class _Line:
     def _leave(self) -> None:
         """No lock: it is called wherever the garbage collector finds the loop's generator."""
         self._left = True
-        if not threading.main_thread().is_alive():  # the interpreter ends, and native code of `put` would abort it
+        # the interpreter ends, and native code of `put` would abort it
+        if not threading.main_thread().is_alive():
             self._thread.join(EXIT_S)
 
 
 def one_ahead(batches: Iterator[Any], put: Callable[[Any], Any]) -> Iterator[Any]:
-    """`put` of each batch, called before the result before it is given out: what it begins runs beside a step.
+    """`put` of each batch, called before the result before it is given out: what it begins runs
+    beside a step.
 
-    In the loop's own thread, so that `snapshot().starvation` stays what the step has waited. What goes wrong with a
-    batch is raised behind the result before it.
+    In the loop's own thread, so that `snapshot().starvation` stays what the step has waited. What
+    goes wrong with a batch is raised behind the result before it.
     """
     waiting: list[Any] = []
     while True:
@@ -121,7 +130,9 @@ def one_ahead(batches: Iterator[Any], put: Callable[[Any], Any]) -> Iterator[Any
             following = [put(batch) for batch in islice(batches, 1)]
         except (FeedStopped, StateError):  # about the loop itself, and at once
             raise
-        except Exception:  # of the user's `put`, or a producer's: raised again, behind what was made before it
+        except (
+            Exception
+        ):  # of the user's `put`, or a producer's: raised again, behind what was made before it
             if waiting:
                 yield waiting.pop()
             raise
@@ -132,11 +143,11 @@ def one_ahead(batches: Iterator[Any], put: Callable[[Any], Any]) -> Iterator[Any
         waiting = following
 
 
-def length(passes: Passes) -> int:
+def length(passes: IterationManager) -> int:
     """For `len()`: the batches of a pass; TypeError where nobody knows, as Python wants it."""
     if passes.length is None:
         raise TypeError(
-            "the number of batches is not known beforehand: it is for a source with len() and [index] that begins at "
-            "its beginning"
+            "the number of batches is not known beforehand: it is for a source with len() and "
+            "[index] that begins at its beginning"
         )
     return passes.length

@@ -1,4 +1,5 @@
-"""A runner's state in a file beside the model of Keras, exact although `fit` takes batches ahead of the step."""
+"""A runner's state in a file beside the model of Keras, exact although `fit` takes batches ahead of
+the step."""
 
 from __future__ import annotations
 
@@ -20,10 +21,10 @@ except ImportError as error:
     raise MissingExtra("Keras", "keras") from error
 
 if TYPE_CHECKING:
-    from fastfeed.runner import FeedRunner
+    from fastfeed.runner.runner import FeedRunner
 
 
-class Ahead(NamedTuple):
+class PendingState(NamedTuple):
     """A batch that was handed out, and the runner's state after it."""
 
     batch: Any
@@ -31,7 +32,8 @@ class Ahead(NamedTuple):
 
 
 class StateCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has no types
-    """Writes what the model was trained on to the file `path`, at the moments at which ModelCheckpoint saves the model.
+    """Writes what the model was trained on to the file `path`, at the moments at which
+    ModelCheckpoint saves the model.
 
         feed = StateCallback(runner, "model.json")
         model.fit(
@@ -39,46 +41,62 @@ class StateCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras ha
             callbacks=[keras.callbacks.ModelCheckpoint("model.keras"), feed],
         )
 
-    `save_freq` is "epoch" or a number of batches, as ModelCheckpoint has it. Batches that fit() took from `batches()`
-    and did not train on do not count; they are kept until it has. Each rank of a data-parallel training needs a file of
-    its own. Raises StateError in a fit() of other batches.
+    `save_freq` is "epoch" or a number of batches, as ModelCheckpoint has it. Batches that fit()
+    took from `batches()` and did not train on do not count; they are kept until it has. Each rank
+    of a data-parallel training needs a file of its own. Raises StateError in a fit() of other
+    batches.
     """
 
-    def __init__(self, runner: FeedRunner, path: str | os.PathLike[str], *, save_freq: int | str = "epoch") -> None:
+    def __init__(
+        self, runner: FeedRunner, path: str | os.PathLike[str], *, save_freq: int | str = "epoch"
+    ) -> None:
         super().__init__()
-        number = isinstance(save_freq, Integral) and not isinstance(save_freq, bool) and int(save_freq) > 0
+        number = (
+            isinstance(save_freq, Integral)
+            and not isinstance(save_freq, bool)
+            and int(save_freq) > 0
+        )
         if save_freq != "epoch" and not number:
-            raise OptionError(f'save_freq={save_freq!r}: needed "epoch" or a number of batches above 0')
+            raise OptionError(
+                f'save_freq={save_freq!r}: needed "epoch" or a number of batches above 0'
+            )
         self._runner = runner
         self._path = Path(path)
         self._save_freq = save_freq
         self._stream: Iterator[Any] | None = None
-        # fit() reads in a thread of TensorFlow's, and that of an earlier fit() may not have ended yet.
+        # fit() reads in a thread of TensorFlow's, and that of an earlier fit() may not have ended
+        # yet.
         self._reading = threading.Lock()
-        self._ahead: dict[int, Ahead] = {}  # handed out and not trained on, by number
+        self._ahead: dict[int, PendingState] = {}  # handed out and not trained on, by number
         self._read = 0  # batches that came from the runner
         self._trained = 0  # batches that were trained on
         self._state: dict[str, Any] | None = None  # after the last of them
         self._epoch = 0
         self._epoch_began = 0  # batches trained on before this epoch
         self._begun = 0  # the number, in this epoch, of the first batch of this execution
-        # What ModelCheckpoint counts: the last number that it was given (before the first, Keras up to 3.13 takes that
-        # for 0: an execution of three batches then counts as two) ...
-        self._last_number: int | None = getattr(keras.callbacks.ModelCheckpoint("of.keras"), "_last_batch_seen", None)
+        # What ModelCheckpoint counts: the last number that it was given (before the first, Keras up
+        # to 3.13 takes that for 0: an execution of three batches then counts as two) ...
+        self._last_number: int | None = getattr(
+            keras.callbacks.ModelCheckpoint("of.keras"), "_last_batch_seen", None
+        )
         self._unsaved = 0  # ... and the batches since the last save
 
     def batches(self) -> Iterator[Any]:
-        """The runner's batches for fit(): `epochs=` epochs, or without end, so that fit() needs `steps_per_epoch`.
+        """The runner's batches for fit(): `epochs=` epochs, or without end, so that fit() needs
+        `steps_per_epoch`.
 
-        Another call, for another fit(), goes on behind the batch that was trained on last. Raises what iteration does.
+        Another call, for another fit(), goes on behind the batch that was trained on last. Raises
+        what iteration does.
         """
         return _batches(weakref.ref(self))
 
     def restore(self) -> int:
-        """Has the runner go on where the file says, if there is one; the epoch to begin with: fit(initial_epoch=...).
+        """Has the runner go on where the file says, if there is one; the epoch to begin with:
+        fit(initial_epoch=...).
 
-        An epoch of fit() that was interrupted begins again, with all its steps, on the batches that come next. Raises
-        OptionError for a file of something else, or of another stream, and StateError after the runner's start.
+        An epoch of fit() that was interrupted begins again, with all its steps, on the batches that
+        come next. Raises OptionError for a file of something else, or of another stream, and
+        StateError after the runner's start.
         """
         if not self._path.exists():
             return 0
@@ -99,14 +117,19 @@ class StateCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras ha
         self._begun = batch
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        """Called by Keras, with the number of the last batch of an execution, and before 3.11 of the first."""
+        """Called by Keras, with the number of the last batch of an execution, and before 3.11 of
+        the first."""
         if self._trained == self._read:
             raise StateError(
-                "fit() has trained on a batch that is not a new one of this callback's: call fit(feed.batches(), "
-                "steps_per_epoch=...). Without steps_per_epoch Keras reads a generator's first batches again when it "
-                "has ended"
+                "fit() has trained on a batch that is not a new one of this callback's: call "
+                "fit(feed.batches(), steps_per_epoch=...). Without steps_per_epoch Keras reads a "
+                "generator's first batches again when it has ended"
             )
-        last = batch if batch > self._begun else batch + int(getattr(self.model, "steps_per_execution", 1)) - 1
+        last = (
+            batch
+            if batch > self._begun
+            else batch + int(getattr(self.model, "steps_per_execution", 1)) - 1
+        )
         # The last execution of several steps may have found fewer batches than it counts.
         while self._trained < min(self._epoch_began + last + 1, self._read):
             self._state = self._ahead.pop(self._trained).state
@@ -123,7 +146,8 @@ class StateCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras ha
             self._save(epoch + 1)
 
     def _batch(self, number: int) -> Any:
-        """One of those that were not trained on; None behind the last one, or where another fit() goes on."""
+        """One of those that were not trained on; None behind the last one, or where another fit()
+        goes on."""
         with self._reading:
             if number == self._read and not self._read_one():
                 return None
@@ -137,7 +161,7 @@ class StateCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras ha
             batch = self._next()  # the state was that of the end of a run: the next one begins
         if batch is None:
             return False
-        self._ahead[self._read] = Ahead(batch, self._runner.state())
+        self._ahead[self._read] = PendingState(batch, self._runner.state())
         self._read += 1
         return True
 
@@ -148,7 +172,8 @@ class StateCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras ha
         try:
             return next(self._stream)
         except BaseException as error:
-            self._stream = None  # it has ended; the runner knows what comes now: an error again, or another run
+            # it has ended; the runner knows what comes now: an error again, or another run
+            self._stream = None
             if not isinstance(error, StopIteration):
                 raise
             return None

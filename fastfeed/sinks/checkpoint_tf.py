@@ -13,14 +13,16 @@ except ImportError as error:
     raise MissingExtra("TensorFlow", "tensorflow-cpu") from error
 
 if TYPE_CHECKING:
-    from fastfeed.runner import FeedRunner
+    from fastfeed.runner.runner import FeedRunner
 
 
 class FeedCheckpoint(tf.train.experimental.PythonState):  # type: ignore[misc]  # TensorFlow has no types
-    """A part of `tf.train.Checkpoint(model=model, feed=FeedCheckpoint(runner))`: what the loop has consumed.
+    """A part of `tf.train.Checkpoint(model=model, feed=FeedCheckpoint(runner))`: what the loop has
+    consumed.
 
-    What is saved is the state at the moment of `save()`. Reading the checkpoint restores the runner, so read it before
-    anything is started; StateError afterwards, and OptionError for a checkpoint of another stream.
+    What is saved is the state at the moment of `save()`. Reading the checkpoint restores the
+    runner, so read it before anything is started; StateError afterwards, and OptionError for a
+    checkpoint of another stream.
     """
 
     def __init__(self, runner: FeedRunner) -> None:

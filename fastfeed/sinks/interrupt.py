@@ -12,11 +12,13 @@ ENDING = (signal.SIGINT, signal.SIGTERM)
 
 
 class InterruptPipe:
-    """The main thread enters it around a call that may block; other threads learn that a signal came during the call.
+    """The main thread enters it around a call that may block; other threads learn that a signal
+    came during the call.
 
-    Python runs signal handlers between bytecodes of the main thread only, so a call that blocks in C delays Ctrl-C
-    for ever. The C part of the handler does write to the wakeup file descriptor at once, whatever the main thread
-    does. It is ours only during the call; what comes then is passed on to whoever had it before (asyncio, say).
+    Python runs signal handlers between bytecodes of the main thread only, so a call that blocks in
+    C delays Ctrl-C for ever. The C part of the handler does write to the wakeup file descriptor at
+    once, whatever the main thread does. It is ours only during the call; what comes then is passed
+    on to whoever had it before (asyncio, say).
     """
 
     def __init__(self) -> None:
@@ -25,7 +27,8 @@ class InterruptPipe:
         self._fds: tuple[int, int] | None = None
         self._before = -1
         self._inside = False
-        self.signalled_s: float | None = None  # when a signal came that asks for the end, during the present call
+        # when a signal came that asks for the end, during the present call
+        self.signalled_s: float | None = None
 
     def open(self) -> None:
         """One more user; the first one gets the pipe made."""
@@ -35,15 +38,21 @@ class InterruptPipe:
                 self._fds = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
 
     def close(self) -> None:
-        """One user less; with the last one the file descriptors go, at the latest when the main thread leaves."""
+        """One user less; with the last one the file descriptors go, at the latest when the main
+        thread leaves."""
         with self._lock:
             self._users -= 1
             self._release()
 
     def enter(self) -> bool:
-        """Begins to listen, if this is the main thread and anybody wants to know; `leave` must follow when True."""
+        """Begins to listen, if this is the main thread and anybody wants to know; `leave` must
+        follow when True."""
         fds = self._fds
-        if fds is None or not self._users or threading.current_thread() is not threading.main_thread():
+        if (
+            fds is None
+            or not self._users
+            or threading.current_thread() is not threading.main_thread()
+        ):
             return False
         self._inside = True
         self.signalled_s = None
@@ -59,7 +68,8 @@ class InterruptPipe:
             self._release()
 
     def poll(self) -> None:
-        """Reads what came, without waiting, and notes a signal that asks for the end and has a handler in Python."""
+        """Reads what came, without waiting, and notes a signal that asks for the end and has a
+        handler in Python."""
         with self._lock:
             if self._fds is None:
                 return

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fastfeed.augment.device import on_device
-from fastfeed.batch import Batch, BatchSpec
+from fastfeed.core.batch import Batch, BatchSpec
+from fastfeed.core.structure import describe, rebuild, spread
 from fastfeed.errors import FeedWarning, MissingExtra, OptionError, SpecError
 from fastfeed.sinks.ahead import length, one_ahead
-from fastfeed.structure import describe, rebuild, spread
 
 try:
     import jax
@@ -20,23 +20,25 @@ except ImportError as error:
     raise MissingExtra("JAX", "jax") from error
 
 if TYPE_CHECKING:
-    from fastfeed.passes import Passes
+    from fastfeed.runner.passes import IterationManager
 
 
-def jax_iter(passes: Passes, device_or_sharding: Any) -> JaxBatches:
-    """An iterable of the batches as JAX arrays, on what `jax.device_put` takes: None is JAX's default device."""
+def jax_iter(passes: IterationManager, device_or_sharding: Any) -> JaxBatches:
+    """An iterable of the batches as JAX arrays, on what `jax.device_put` takes: None is JAX's
+    default device."""
     return JaxBatches(passes, device_or_sharding)
 
 
 class JaxBatches:
     """The batches as JAX arrays; while a step works on one, the next is put already.
 
-    Where JAX takes an array without a copy (on the CPU, 64-byte aligned), the JAX array holds the batch's memory for as
-    long as it lives, and JAX lets nobody write into such memory, also no function that the array is donated to. Raises
-    SpecError for leaves that JAX cannot hold, or that a sharding cannot divide.
+    Where JAX takes an array without a copy (on the CPU, 64-byte aligned), the JAX array holds the
+    batch's memory for as long as it lives, and JAX lets nobody write into such memory, also no
+    function that the array is donated to. Raises SpecError for leaves that JAX cannot hold, or that
+    a sharding cannot divide.
     """
 
-    def __init__(self, passes: Passes, device_or_sharding: Any) -> None:
+    def __init__(self, passes: IterationManager, device_or_sharding: Any) -> None:
         self._passes = passes
         self._given = device_or_sharding
         self._target: Any = None  # of each leaf, or of all
@@ -57,7 +59,9 @@ class JaxBatches:
     def _put(self, batch: Batch) -> Any:
         assert self._spec is not None  # set where the pass began
         try:  # leaves, not containers: JAX sorts the keys of dicts, which must be comparable for it
-            leaves = [jax.dlpack.from_dlpack(leaf) if on_device(leaf) else leaf for leaf in batch.leaves]
+            leaves = [
+                jax.dlpack.from_dlpack(leaf) if on_device(leaf) else leaf for leaf in batch.leaves
+            ]
             arrays = jax.device_put(leaves, self._target)
         except ValueError as error:
             self._refuse_undivided(batch, error)
@@ -67,7 +71,9 @@ class JaxBatches:
     def _refuse_undivided(self, batch: Batch, error: ValueError) -> None:
         """JAX's own text knows neither the leaf nor the way out."""
         assert self._spec is not None  # as above
-        targets = self._target if isinstance(self._target, list) else [self._target] * len(batch.leaves)
+        targets = (
+            self._target if isinstance(self._target, list) else [self._target] * len(batch.leaves)
+        )
         for leaf, array, target in zip(self._spec.leaves, batch.leaves, targets, strict=True):
             try:
                 if isinstance(target, jax.sharding.Sharding):
@@ -85,10 +91,12 @@ def _target(spec: BatchSpec, given: Any) -> Any:
     if not isinstance(given, (tuple, list, Mapping)):
         return given
     spread_out = spread(spec.structure, given)
-    if spread_out is None or any(isinstance(target, (tuple, list, Mapping)) for target in spread_out):
+    if spread_out is None or any(
+        isinstance(target, (tuple, list, Mapping)) for target in spread_out
+    ):
         raise OptionError(
-            f"jax(device_or_sharding={given!r}) does not fit the batch: needed one for all leaves, or "
-            f"{describe(spec.structure)}"
+            f"jax(device_or_sharding={given!r}) does not fit the batch: needed one for all leaves, "
+            f"or {describe(spec.structure)}"
         )
     return spread_out
 
@@ -101,15 +109,17 @@ def _warn_of_casts(spec: BatchSpec) -> None:
             held = jax.device_put(np.empty(0, leaf.dtype)).dtype
         except TypeError:
             raise SpecError(
-                f"{leaf.path} holds {'bytes' if leaf.dtype.kind == 'S' else leaf.dtype}, which JAX does not have: cast "
-                "numbers in the producers with dtypes=, and turn bytes into numbers in the source"
+                f"{leaf.path} holds {'bytes' if leaf.dtype.kind == 'S' else leaf.dtype}, which JAX "
+                "does not have: cast numbers in the producers with dtypes=, and turn bytes into "
+                "numbers in the source"
             ) from None
         if held != leaf.dtype:
             cast.append(f"{leaf.path} from {leaf.dtype} to {held}")
     if cast:
         warnings.warn(
-            f"JAX casts {', '.join(cast)}, in the training thread and for every batch: cast in the producers with "
-            "dtypes=, or keep 64 bits with jax.config.update('jax_enable_x64', True)",
+            f"JAX casts {', '.join(cast)}, in the training thread and for every batch: cast in "
+            "the producers with dtypes=, or keep 64 bits with jax.config.update('jax_enable_x64', "
+            "True)",
             FeedWarning,
             stacklevel=3,
         )

@@ -13,18 +13,21 @@ except ImportError as error:
     raise MissingExtra("Keras", "keras") from error
 
 if TYPE_CHECKING:
-    from fastfeed.runner import FeedRunner
-    from fastfeed.stats import Snapshot
+    from fastfeed.core.stats import Snapshot
+    from fastfeed.runner.runner import FeedRunner
 
 
 class FeedCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has no types
-    """Adds to the logs of each epoch how well it was fed; put it first, so that the callbacks behind it see that, too.
+    """Adds to the logs of each epoch how well it was fed; put it first, so that the callbacks
+    behind it see that, too.
 
-    With name="feed": `feed_starvation` (0 to 1, the share of the epoch in which it waited for input, without the wait
-    for the very first batch), `feed_au` (1 - starvation), `feed_queue_depth` (batches that lay ready at the end) and
-    `feed_wait_ms` (mean wait for a batch, in ms). Floats; nan where an epoch had too few batches to tell. Validation
-    does not count. Where somebody takes batches ahead of the step (`prefetch=`, and Keras itself with a PyDataset on
-    TensorFlow), they are about whoever does, which is the most that the step can have waited.
+    With name="feed": `feed_starvation` (0 to 1, the share of the epoch in which it waited for
+    input, without the wait for the very first batch), `feed_au` (1 - starvation),
+    `feed_queue_depth` (batches that lay ready at the end) and `feed_wait_ms` (mean wait for a
+    batch, in ms). Floats; nan where an epoch had too few batches to tell. Validation does not
+    count. Where somebody takes batches ahead of the step (`prefetch=`, and Keras itself with a
+    PyDataset on TensorFlow), they are about whoever does, which is the most that the step can have
+    waited.
     """
 
     def __init__(self, runner: FeedRunner, *, name: str = "feed") -> None:
@@ -74,7 +77,9 @@ class FeedCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has
             return None
 
 
-def _difference(now: Snapshot | None, before: Snapshot | None, *, clock_s: float) -> dict[str, float]:
+def _difference(
+    now: Snapshot | None, before: Snapshot | None, *, clock_s: float
+) -> dict[str, float]:
     """The figures of one epoch, which took `clock_s`."""
     if now is None:
         return dict.fromkeys(("starvation", "au", "queue_depth", "wait_ms"), float("nan"))
@@ -86,7 +91,9 @@ def _difference(now: Snapshot | None, before: Snapshot | None, *, clock_s: float
         waited_s -= before.consumed.wait_in_s
         elapsed_s -= before.elapsed_s
     elapsed_s = min(elapsed_s, clock_s)  # what was between the epochs is nobody's
-    starvation = min(1.0, max(0.0, waited_s / elapsed_s)) if batches and elapsed_s > 0 else float("nan")
+    starvation = (
+        min(1.0, max(0.0, waited_s / elapsed_s)) if batches and elapsed_s > 0 else float("nan")
+    )
     return {
         "starvation": float(starvation),
         "au": float(1.0 - starvation),

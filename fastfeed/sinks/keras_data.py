@@ -1,4 +1,5 @@
-"""The sink for `fit` of Keras 3 on any backend: a PyDataset whose batches come in the runner's order."""
+"""The sink for `fit` of Keras 3 on any backend: a PyDataset whose batches come in the runner's
+order."""
 
 from __future__ import annotations
 
@@ -10,8 +11,8 @@ from types import MethodType
 from typing import TYPE_CHECKING, Any
 
 from fastfeed.augment.device import on_host
+from fastfeed.core.structure import describe, rebuild, without_lists
 from fastfeed.errors import FeedError, MissingExtra, SpecError, StateError
-from fastfeed.structure import describe, rebuild, without_lists
 
 try:
     import keras
@@ -19,14 +20,15 @@ except ImportError as error:
     raise MissingExtra("Keras", "keras") from error
 
 if TYPE_CHECKING:
-    from fastfeed.batch import BatchSpec
-    from fastfeed.passes import Pass, Passes
+    from fastfeed.core.batch import BatchSpec
+    from fastfeed.runner.passes import EpochIterator, IterationManager
 
 LOOK_UP_S = 0.1
-LOOKED_AT = 2  # batches that Keras takes at most to learn the shapes from, in a pass that it then begins again
+# batches that Keras takes at most to learn the shapes from, in a pass that it then begins again
+LOOKED_AT = 2
 
 
-def keras_data(passes: Passes) -> KerasData:
+def keras_data(passes: IterationManager) -> KerasData:
     """A `keras.utils.PyDataset` of the passes, each of which is an epoch of `fit`.
 
     Raises StateError for a Keras whose PyDatasets are read in a way that is not known here.
@@ -36,29 +38,34 @@ def keras_data(passes: Passes) -> KerasData:
 
 
 class KerasData(keras.utils.PyDataset):  # type: ignore[misc]  # Keras has no types
-    """Each iterator of Keras over it is a pass, in the runner's own order, whatever `shuffle=` says.
+    """Each iterator of Keras over it is a pass, in the runner's own order, whatever `shuffle=`
+    says.
 
-    Batches that Keras only looked at (for their shapes, to build the model) come again; they are held until then.
-    Raises what iteration over the runner raises, and SpecError for batches that are no (x,), (x, y), (x, y, weights)
-    or dict of x.
+    Batches that Keras only looked at (for their shapes, to build the model) come again; they are
+    held until then. Raises what iteration over the runner raises, and SpecError for batches that
+    are no (x,), (x, y), (x, y, weights) or dict of x.
     """
 
-    def __init__(self, passes: Passes) -> None:
-        super().__init__(workers=1)  # one: the iterator's own thread, and nothing is taken ahead into a queue
+    def __init__(self, passes: IterationManager) -> None:
+        # one: the iterator's own thread, and nothing is taken ahead into a queue
+        super().__init__(workers=1)
         self._passes = passes
         self._lock = threading.Lock()
-        self._pass: Pass | None = None
+        self._pass: EpochIterator | None = None
         self._reader = 0  # the number of the newest iterator
         self._given = 0  # batches of the pass that an iterator has had for good
         self._ahead: deque[Any] = deque()  # batches taken from the pass and not given
-        self._held: list[Any] | None = None  # what the newest iterator was given, while that may have been a look
-        self._of: weakref.ref[Any] | None = None  # the adapter of Keras, one for each fit(), whose iterator that is
+        # what the newest iterator was given, while that may have been a look
+        self._held: list[Any] | None = None
+        # the adapter of Keras, one for each fit(), whose iterator that is
+        self._of: weakref.ref[Any] | None = None
         self._asked = False  # whether Keras asked for the length since it had a batch
         self._failed: FeedError | None = None  # alive until it has crossed TensorFlow
 
     @property
     def num_batches(self) -> int | None:
-        """Batches of a pass, or None where nobody knows before its end; Keras asks before it begins anew."""
+        """Batches of a pass, or None where nobody knows before its end; Keras asks before it begins
+        anew."""
         self._asked = True
         return self._passes.length
 
@@ -68,7 +75,12 @@ class KerasData(keras.utils.PyDataset):  # type: ignore[misc]  # Keras has no ty
     def read(self, adapter: Any) -> Iterator[Any]:
         """A pass for an adapter of Keras, or for nobody's."""
         with self._lock:
-            if self._held and adapter is not None and self._of is not None and self._of() is adapter:
+            if (
+                self._held
+                and adapter is not None
+                and self._of is not None
+                and self._of() is adapter
+            ):
                 self._ahead.extendleft(reversed(self._held))
                 self._given = 0
             self._begin()
@@ -79,7 +91,8 @@ class KerasData(keras.utils.PyDataset):  # type: ignore[misc]  # Keras has no ty
             yield batch
 
     def __getitem__(self, index: int) -> Any:
-        """A look at a batch of the pass to come, which is held, with all before it, until an iterator takes them."""
+        """A look at a batch of the pass to come, which is held, with all before it, until an
+        iterator takes them."""
         with self._lock:
             if self._given:
                 self._begin()
@@ -87,10 +100,12 @@ class KerasData(keras.utils.PyDataset):  # type: ignore[misc]  # Keras has no ty
                 self._ahead.append(batch)
             if not self._ahead or (index >= len(self._ahead) and self._passes.length is not None):
                 raise IndexError(f"batch {index} of a pass of {len(self._ahead)}")
-            return self._ahead[min(index, len(self._ahead) - 1)]  # Keras looks at two also where there may be only one
+            # Keras looks at two also where there may be only one
+            return self._ahead[min(index, len(self._ahead) - 1)]
 
     def on_epoch_end(self) -> None:
-        """Called by Keras: what it has had was trained on, unless it is about to begin and has asked for the length."""
+        """Called by Keras: what it has had was trained on, unless it is about to begin and has
+        asked for the length."""
         if not self._asked:
             self._held = None
 
@@ -129,7 +144,8 @@ class KerasData(keras.utils.PyDataset):  # type: ignore[misc]  # Keras has no ty
             self._passes.superseded()
 
     def _begin(self) -> None:
-        """Begins a pass, unless of the present one nothing was given, or nobody knows how much is left of it."""
+        """Begins a pass, unless of the present one nothing was given, or nobody knows how much is
+        left of it."""
         self._reader += 1
         if self._given and (self._passes.length is not None or not self._more()):
             self._pass = None
@@ -149,7 +165,11 @@ class KerasData(keras.utils.PyDataset):  # type: ignore[misc]  # Keras has no ty
             _check(self._passes.spec)
             self._pass = iter(self._passes)
         batch = self._pass.take()
-        return None if batch is None else without_lists(rebuild(self._passes.spec.structure, on_host(batch).leaves))
+        return (
+            None
+            if batch is None
+            else without_lists(rebuild(self._passes.spec.structure, on_host(batch).leaves))
+        )
 
 
 class SizedKerasData(KerasData):
@@ -164,20 +184,23 @@ def _check(spec: BatchSpec) -> None:
     of = spec.structure
     if of is not None and not issubclass(of.kind, dict) and len(of.children) not in (1, 2, 3):
         raise SpecError(
-            f"fit() needs batches (x,), (x, y), (x, y, sample_weight) or a dict of x, and these are "
+            "fit() needs batches (x,), (x, y), (x, y, sample_weight) or a dict of x, and these are "
             f"{describe(of)}: put several inputs into one tuple or dict, ((a, b), y)"
         )
     for leaf in spec.leaves:
         if leaf.dtype.kind not in "biuf":
             raise SpecError(
-                f"{leaf.path} has dtype {leaf.dtype}, which Keras does not have: make numbers in transform="
+                f"{leaf.path} has dtype {leaf.dtype}, which Keras does not have: make numbers in "
+                "transform="
             )
 
 
 def _take_over_iteration() -> None:
-    """Has Keras iterate over these datasets as they are, instead of asking for (shuffled) numbers without end.
+    """Has Keras iterate over these datasets as they are, instead of asking for (shuffled) numbers
+    without end.
 
-    So each iterator is a pass that nobody can mistake for another one, and one of unknown length ends.
+    So each iterator is a pass that nobody can mistake for another one, and one of unknown length
+    ends.
     """
     try:
         from keras.src.trainers.data_adapters.py_dataset_adapter import PyDatasetAdapter
@@ -188,8 +211,8 @@ def _take_over_iteration() -> None:
         known = False
     if not known:
         raise StateError(
-            f"Keras {keras.__version__} reads a PyDataset in a way that is not known here (needed: 3.3 or later): "
-            "feed fit() with dataset()"
+            f"Keras {keras.__version__} reads a PyDataset in a way that is not known here (needed: "
+            "3.3 or later): feed fit() with dataset()"
         )
     if not isinstance(plain, Iteration):
         PyDatasetAdapter._get_iterator = Iteration(plain)
@@ -206,12 +229,16 @@ class Iteration:
             return self
         if not isinstance(adapter.py_dataset, KerasData):
             return MethodType(self._plain, adapter)
-        adapter.shuffle = False  # Keras before 3.6 would have TensorFlow mix, and hold, eight batches
-        loose = weakref.ref(adapter)  # TensorFlow never lets go of this function, and fit() holds the adapter
+        # Keras before 3.6 would have TensorFlow mix, and hold, eight batches
+        adapter.shuffle = False
+        # TensorFlow never lets go of this function, and fit() holds the adapter
+        loose = weakref.ref(adapter)
         return lambda: _batches(loose())
 
 
 def _batches(adapter: Any) -> Iterator[Any]:
     data = adapter.py_dataset
-    batches = data.crossing(adapter) if keras.backend.backend() == "tensorflow" else data.read(adapter)
+    batches = (
+        data.crossing(adapter) if keras.backend.backend() == "tensorflow" else data.read(adapter)
+    )
     return map(adapter._standardize_batch, batches)

@@ -1,8 +1,8 @@
 """What meets `sess.run` on its way out: no Python exception crosses a TensorFlow graph by itself.
 
-A producer's failure can only close the queue, and TensorFlow then says OutOfRangeError, as at a regular end. The
-session object that `start` was given therefore gets a `run` of its own, which costs a step a few microseconds of
-Python and turns that error into the real one.
+A producer's failure can only close the queue, and TensorFlow then says OutOfRangeError, as at a
+regular end. The session object that `start` was given therefore gets a `run` of its own, which
+costs a step a few microseconds of Python and turns that error into the real one.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ class Guarded(Protocol):
         """The failure behind an error that TensorFlow raised, or None if it is none of ours."""
 
     def after_run(self) -> BaseException | None:
-        """Called after a run while `attention` is set; a failure that this run must raise after all."""
+        """Called after a run while `attention` is set; a failure that this run must raise after
+        all."""
 
 
 class SessionGuard:
@@ -41,7 +42,8 @@ class SessionGuard:
         self.inside: dict[int, float] = {}  # thread ident -> when its run began
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Like the session's own run; raises ProducerError, FeedTimeout or FeedStopped where the feed is the cause."""
+        """Like the session's own run; raises ProducerError, FeedTimeout or FeedStopped where the
+        feed is the cause."""
         return self.call(self._run, args, kwargs=kwargs)
 
     def call(self, function: Any, args: Any, *, kwargs: Any) -> Any:
@@ -62,7 +64,9 @@ class SessionGuard:
         else:
             cause = None
             if self.attention:
-                cause = next((c for c in [f.after_run() for f in self.feeds] if c is not None), None)
+                cause = next(
+                    (c for c in [f.after_run() for f in self.feeds] if c is not None), None
+                )
             if cause is None:
                 return result
         finally:
@@ -77,7 +81,8 @@ class SessionGuard:
 
 
 def guard_of(session: Any) -> SessionGuard:
-    """The guard of a plain session, put in place the first time; a monitored one runs through it as well."""
+    """The guard of a plain session, put in place the first time; a monitored one runs through it as
+    well."""
     guard = session.__dict__.get("run")
     if not isinstance(guard, SessionGuard):
         guard = SessionGuard(session)

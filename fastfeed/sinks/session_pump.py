@@ -1,4 +1,5 @@
-"""The running half of the session sink: one thread fills the queue, one watches for every way in which it can end."""
+"""The running half of the session sink: one thread fills the queue, one watches for every way in
+which it can end."""
 
 from __future__ import annotations
 
@@ -15,10 +16,10 @@ import tensorflow as tf
 from tensorflow.core.protobuf import config_pb2
 
 from fastfeed.augment.device import on_host
-from fastfeed.batch import Batch
+from fastfeed.core.batch import Batch
+from fastfeed.engine.epoch_schedule import never_filled
+from fastfeed.engine.feed import Feed
 from fastfeed.errors import FeedStopped
-from fastfeed.feed import Feed
-from fastfeed.runs import never_filled
 from fastfeed.sinks.session_guard import SessionGuard, guard_of
 from fastfeed.sinks.tf_types import check_shapes
 
@@ -28,15 +29,19 @@ if TYPE_CHECKING:
 
 NEVER_MS = 10**12
 TICK_S = 0.1  # how often the watcher looks at a coordinator and at the session
-NOTE = 4096  # batches after which the feed is told: it remembers every one of which it does not know
+# batches after which the feed is told: it remembers every one of which it does not know
+NOTE = 4096
 GRACE_S = 0.25  # after a failure, how long steps may still take what lies ready in the queue
 PATIENCE_S = 0.3  # after Ctrl-C, how long the step in progress may take to end by itself
 
 
 class Pump:
-    """From a feed into a session's queue, until the source, the session, the user or a failure ends it."""
+    """From a feed into a session's queue, until the source, the session, the user or a failure ends
+    it."""
 
-    def __init__(self, feed: Feed, ops: QueueOps, *, shuffle: SessionShuffle | None, coord: Any, owner: Any):
+    def __init__(
+        self, feed: Feed, ops: QueueOps, *, shuffle: SessionShuffle | None, coord: Any, owner: Any
+    ):
         self._feed = feed
         self._take = feed.take if shuffle is None else shuffle.augmented_take
         self._shuffle = shuffle
@@ -46,15 +51,17 @@ class Pump:
         self._over = threading.Event()
         self._lock = threading.RLock()  # a signal handler may call stop() inside stop()
         self._ending: BaseException | None = None
-        self._taken = 0  # dequeues when the feed was broken off: one that came later raises after all
+        # dequeues when the feed was broken off: one that came later raises after all
+        self._taken = 0
         self._cpu_s = 0.0  # of the thread that fills the queue
-        self._warm: tuple[float, float, int, float] | None = None  # what consumed() says, at the first dequeue
+        # what consumed() says, at the first dequeue
+        self._warm: tuple[float, float, int, float] | None = None
         self._last = (0.0, 0)
         self._end_s: float | None = None
         self._count = 0  # batches taken
         self.rows = 0  # records enqueued
-        # Records that went into each batch that a step may have taken and whose dequeue the feed does not know of; what
-        # an augmenting stage left out is among them.
+        # Records that went into each batch that a step may have taken and whose dequeue the feed
+        # does not know of; what an augmenting stage left out is among them.
         self._had: deque[int] = deque()
         self._noted = 0  # dequeues that the feed knows of
         self._filler = threading.Thread(target=self._fill, name="fastfeed-enqueue", daemon=True)
@@ -72,12 +79,14 @@ class Pump:
         self._guard.interrupts.open()
         if self._coord is not None:
             self._coord.register_thread(self._filler)
-        weakref.finalize(self._owner, _at_exit, weakref.ref(self))  # before a thread may let go of it
+        # before a thread may let go of it
+        weakref.finalize(self._owner, _at_exit, weakref.ref(self))
         self._filler.start()
         self._watcher.start()
 
     def stop(self, deadline: float) -> None:
-        """Breaks the queue off and waits for its two threads, until `deadline` of time.perf_counter."""
+        """Breaks the queue off and waits for its two threads, until `deadline` of
+        time.perf_counter."""
         self._break_off(FeedStopped("the runner was stopped: make a new one to go on"), grace_s=0)
         for thread in (self._filler, self._watcher):
             if thread is not threading.current_thread():
@@ -91,7 +100,8 @@ class Pump:
         return self._ending
 
     def after_run(self) -> BaseException | None:
-        """Notes the first dequeue, where warm-up ends; afterwards, catches a run that waited while the feed broke."""
+        """Notes the first dequeue, where warm-up ends; afterwards, catches a run that waited while
+        the feed broke."""
         waited, count = self._totals()
         if self._warm is None and count:
             self._warm = (time.perf_counter(), waited, count, self._cpu_s)
@@ -107,13 +117,15 @@ class Pump:
         return self._warm is None or self._ending is not None
 
     def consumed(self) -> tuple[float, float, int, float]:
-        """Seconds since the first dequeue, seconds waited in them, dequeues in them, and seconds of CPU that filling
-        took in them."""
+        """Seconds since the first dequeue, seconds waited in them, dequeues in them, and seconds of
+        CPU that filling took in them."""
         waited, count = self._totals()
         if self._warm is None:
             return 0.0, 0.0, 0, 0.0
         now = (self._end_s or time.perf_counter(), waited, count, self._cpu_s)
-        elapsed_s, waited_s, dequeues, cpu_s = (n - first for n, first in zip(now, self._warm, strict=True))
+        elapsed_s, waited_s, dequeues, cpu_s = (
+            n - first for n, first in zip(now, self._warm, strict=True)
+        )
         return elapsed_s, waited_s, int(dequeues), cpu_s
 
     def state(self) -> dict[str, Any]:
@@ -123,7 +135,8 @@ class Pump:
             return self._feed.state()
 
     def note(self) -> None:
-        """Tells the feed how many records the session has taken out of the queue, which keeps their order."""
+        """Tells the feed how many records the session has taken out of the queue, which keeps their
+        order."""
         with self._lock:
             count = self._totals()[1] - self._noted
             self._feed.position.delivered(sum(self._had.popleft() for _ in range(count)), count)
@@ -142,12 +155,21 @@ class Pump:
                 if count not in prepared:
                     prepared[count] = self._enqueue_function(count)
                 rows = sum(batch.rows for batch in batches)
-                prepared[count](*[_plain_bytes(leaf) for batch in batches for leaf in on_host(batch).leaves])
+                prepared[count](
+                    *[_plain_bytes(leaf) for batch in batches for leaf in on_host(batch).leaves]
+                )
                 self.rows += rows
-                self._cpu_s = time.thread_time() + (0 if self._shuffle is None else self._shuffle.copier_cpu_s)
+                self._cpu_s = time.thread_time() + (
+                    0 if self._shuffle is None else self._shuffle.copier_cpu_s
+                )
                 del batches  # from here on the queue alone keeps their slots
-            fresh = not self._feed.position.resumed  # of a run that is resumed at its end there may be little left
-            if fresh and self.rows < self._ops.batch_size and self._feed.options.last_batch == "drop":
+            # of a run that is resumed at its end there may be little left
+            fresh = not self._feed.position.resumed
+            if (
+                fresh
+                and self.rows < self._ops.batch_size
+                and self._feed.options.last_batch == "drop"
+            ):
                 dropped = 0 if self._shuffle is None else self._shuffle.dropped
                 raise never_filled(self.rows + dropped, self._ops.batch_size)
             self._run(self._ops.finish)
@@ -174,24 +196,32 @@ class Pump:
             if self._ops.spec.ragged:
                 check_shapes(batch, self._ops.spec, knob="get_inputs(shapes=...)")
             found.append(batch)
-            if len(found) == self._ops.at_once or self._shuffle is None or not self._shuffle.has_drawn:
+            if (
+                len(found) == self._ops.at_once
+                or self._shuffle is None
+                or not self._shuffle.has_drawn
+            ):
                 break
         return found
 
     def _enqueue_function(self, count: int) -> Callable[..., Any]:
         """The enqueue of so many batches as a function of their leaves.
 
-        For a batch of 32 MNIST records Session.run with a feed_dict takes 187 us (135 of this thread's CPU), the
-        prepared call 26 to 42, and 6 where TensorFlow runs it in this thread instead of waking one of its own. The
-        prepared call has no public name (make_callable with feed_list= is as slow as run), so that run stays the way
-        where it is missing.
+        For a batch of 32 MNIST records Session.run with a feed_dict takes 187 us (135 of this
+        thread's CPU), the prepared call 26 to 42, and 6 where TensorFlow runs it in this thread
+        instead of waking one of its own. The prepared call has no public name (make_callable with
+        feed_list= is as slow as run), so that run stays the way where it is missing.
         """
-        target, places = self._ops.enqueue[count - 1], [p for batch in self._ops.placeholders[:count] for p in batch]
+        target, places = (
+            self._ops.enqueue[count - 1],
+            [p for batch in self._ops.placeholders[:count] for p in batch],
+        )
         make = getattr(self._session, "_make_callable_from_options", None)
         if make is None:
             return lambda *leaves: self._run(target, dict(zip(places, leaves, strict=True)))
         options = config_pb2.CallableOptions(target=[target.name])
-        options.run_options.timeout_in_ms = NEVER_MS  # waiting for room is no operation that takes too long
+        # waiting for room is no operation that takes too long
+        options.run_options.timeout_in_ms = NEVER_MS
         options.run_options.inter_op_thread_pool = -1  # this thread
         options.feed.extend(place.name for place in places)
         prepared: Callable[..., Any] = make(options)
@@ -217,7 +247,8 @@ class Pump:
         return time.perf_counter() - came > PATIENCE_S and self._starving()
 
     def _break_off(self, error: BaseException, *, grace_s: float) -> None:
-        """Ends the queue so that a run that would wait fails now, and one that need not still gets its batch."""
+        """Ends the queue so that a run that would wait fails now, and one that need not still gets
+        its batch."""
         with self._lock:
             if self._ending is not None:
                 return
@@ -228,7 +259,8 @@ class Pump:
             self._ending = error
             self._guard.attention = True
             if self._coord is not None and not isinstance(error, FeedStopped):
-                self._coord.request_stop(error if isinstance(error, Exception) else None)  # before any run can fail
+                # before any run can fail
+                self._coord.request_stop(error if isinstance(error, Exception) else None)
             self._try(self._ops.cancel)
             for _ in range(self._ops.capacity):
                 self._try(self._ops.drain)

@@ -1,4 +1,5 @@
-"""The sink for sessions of tf.compat.v1: a queue in the graph, and the waiting time of each dequeue beside it."""
+"""The sink for sessions of tf.compat.v1: a queue in the graph, and the waiting time of each dequeue
+beside it."""
 
 from __future__ import annotations
 
@@ -9,13 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from fastfeed.batch import BatchSpec, with_shapes
-from fastfeed.collate import Rebatcher
+from fastfeed.core.batch import BatchSpec, with_shapes
+from fastfeed.core.collate import Rebatcher
+from fastfeed.core.stats import Snapshot, StageRow
+from fastfeed.core.structure import rebuild
+from fastfeed.engine.feed import Feed
 from fastfeed.errors import FeedWarning, MissingExtra, OptionError, StateError
-from fastfeed.feed import Feed
 from fastfeed.options import FeedOptions, Shuffle
-from fastfeed.stats import Snapshot, StageRow
-from fastfeed.structure import rebuild
 
 try:
     import tensorflow as tf
@@ -27,17 +28,28 @@ from fastfeed.sinks.session_shuffle import SessionShuffle
 from fastfeed.sinks.tf_types import tf_dtype
 
 BATCHES = 4  # that lie in the graph's queue
-NOT_STARTED = "FeedRunner.start(sess) was not called in this session: the queue would stay empty for ever"
+NOT_STARTED = (
+    "FeedRunner.start(sess) was not called in this session: the queue would stay empty for ever"
+)
 
 
 class QueueOps:
-    """The queue of whole batches, and every operation on it that is needed: after start() the graph may be final.
+    """The queue of whole batches, and every operation on it that is needed: after start() the graph
+    may be final.
 
-    Up to `at_once` batches are enqueued in one run: it wakes the thread that fills the queue once for all of them.
+    Up to `at_once` batches are enqueued in one run: it wakes the thread that fills the queue once
+    for all of them.
     """
 
-    def __init__(self, spec: BatchSpec, *, capacity: int, at_once: int, batch_size: int, last_batch: str) -> None:
-        self.spec, self.batch_size, self.capacity, self.at_once = spec, batch_size, capacity, at_once
+    def __init__(
+        self, spec: BatchSpec, *, capacity: int, at_once: int, batch_size: int, last_batch: str
+    ) -> None:
+        self.spec, self.batch_size, self.capacity, self.at_once = (
+            spec,
+            batch_size,
+            capacity,
+            at_once,
+        )
         dtypes = [tf_dtype(leaf.dtype, leaf.path) for leaf in spec.leaves]
         with tf.device("/device:CPU:0"), tf.name_scope("fastfeed"):
             self.queue = tf.queue.FIFOQueue(capacity, dtypes, name="queue")
@@ -71,13 +83,19 @@ class QueueOps:
             self.enqueue.append(self.queue.enqueue(self.placeholders[-1]))
 
     def _timed_dequeue(self) -> tuple[Any, Any, list[Any]]:
-        """A variable [seconds waited, dequeues], the seconds of this step, and the leaves: no Python takes part.
+        """A variable [seconds waited, dequeues], the seconds of this step, and the leaves: no
+        Python takes part.
 
-        The variable is in no collection (nothing saves it) and is initialised by start(); asking for that first
-        turns a run before start(), which used to hang for ever, into an error.
+        The variable is in no collection (nothing saves it) and is initialised by start(); asking
+        for that first turns a run before start(), which used to hang for ever, into an error.
         """
         totals = tf.compat.v1.Variable(
-            np.zeros(2), dtype=tf.float64, name="waited", collections=[], trainable=False, use_resource=True
+            np.zeros(2),
+            dtype=tf.float64,
+            name="waited",
+            collections=[],
+            trainable=False,
+            use_resource=True,
         )
         ready = tf.raw_ops.VarIsInitializedOp(resource=totals.handle)
         started = tf.raw_ops.Assert(condition=ready, data=[NOT_STARTED])
@@ -113,7 +131,9 @@ class SessionQueue:
         self._feed = feed
         feed.delivers = False
         self._graph = tf.compat.v1.get_default_graph()
-        self._ops = QueueOps(spec, capacity=capacity, at_once=at_once, batch_size=size, last_batch=options.last_batch)
+        self._ops = QueueOps(
+            spec, capacity=capacity, at_once=at_once, batch_size=size, last_batch=options.last_batch
+        )
         self.inputs = self._ops.inputs
         self.waited = self._ops.waited
         self._pump: Pump | None = None
@@ -121,18 +141,23 @@ class SessionQueue:
     def start(self, session: Any, coord: Any, *, owner: Any) -> None:
         """Begins to fill the queue; `owner` lives as long as the session is fed."""
         if not (hasattr(session, "run") and hasattr(session, "graph")):
-            raise OptionError(f"start({type(session).__name__}): needed a tf.compat.v1 Session or MonitoredSession")
+            raise OptionError(
+                f"start({type(session).__name__}): needed a tf.compat.v1 Session or "
+                "MonitoredSession"
+            )
         if session.graph is not self._graph:
             raise StateError(
-                "start(session): the session runs another graph than the one in which get_inputs() was called. Make "
-                "the session inside the same `with graph.as_default()`, or pass graph="
+                "start(session): the session runs another graph than the one in which get_inputs() "
+                "was called. Make the session inside the same `with graph.as_default()`, or pass "
+                "graph="
             )
         pump = Pump(self._feed, self._ops, shuffle=self._shuffle, coord=coord, owner=owner)
         pump.start(session)
         self._pump = pump
 
     def stop(self, deadline: float) -> None:
-        """Ends the queue; a run that waits, and every later one that takes from it, raises FeedStopped."""
+        """Ends the queue; a run that waits, and every later one that takes from it, raises
+        FeedStopped."""
         if self._pump is not None:
             self._pump.stop(deadline)
 
@@ -140,8 +165,9 @@ class SessionQueue:
         """What the session has taken out of the queue; StateError where it shuffles."""
         if self._shuffle is not None:
             raise StateError(
-                "state() of a session whose queue shuffles: nobody can tell which records it has given. Say "
-                "shuffle=True for an indexable (which is shuffled by index) or shuffle=False"
+                "state() of a session whose queue shuffles: nobody can tell which records it has "
+                "given. Say shuffle=True for an indexable (which is shuffled by index) or "
+                "shuffle=False"
             )
         return self._feed.state() if self._pump is None else self._pump.state()
 
@@ -151,7 +177,9 @@ class SessionQueue:
         if self._pump is None:
             return now
         elapsed_s, waited_s, batches, cpu_s = self._pump.consumed()
-        records = min(batches * self._ops.batch_size, max(0, self._pump.rows - self._ops.batch_size))
+        records = min(
+            batches * self._ops.batch_size, max(0, self._pump.rows - self._ops.batch_size)
+        )
         consumed = StageRow(
             batches,
             records,
@@ -169,15 +197,20 @@ def check_graph() -> None:
     """StateError where no operation can be added to the default graph."""
     if tf.executing_eagerly():
         raise StateError(
-            "get_inputs() needs a graph, and TensorFlow is in eager mode: call tf.compat.v1.disable_eager_execution() "
-            "first, or build inside `with tf.Graph().as_default()`. In eager mode iterate over the runner instead"
+            "get_inputs() needs a graph, and TensorFlow is in eager mode: call "
+            "tf.compat.v1.disable_eager_execution() first, or build inside `with "
+            "tf.Graph().as_default()`. In eager mode iterate over the runner instead"
         )
     if tf.compat.v1.get_default_graph().finalized:
-        raise StateError("get_inputs() in a finalised graph: call it while the graph is built, before the session")
+        raise StateError(
+            "get_inputs() in a finalised graph: call it while the graph is built, before the "
+            "session"
+        )
 
 
 def _capacity(options: FeedOptions, *, nbytes: int) -> int:
-    """The queue's size in batches of `nbytes`: it hides the hand-over of one, and smoothing is the feed's own work."""
+    """The queue's size in batches of `nbytes`: it hides the hand-over of one, and smoothing is the
+    feed's own work."""
     return max(2, min(BATCHES, options.memory_nbytes // 2 // nbytes))
 
 
@@ -185,8 +218,9 @@ def _say_float64(spec: BatchSpec, options: FeedOptions) -> None:
     paths = [leaf.path for leaf in spec.leaves if leaf.dtype == np.float64]
     if paths and options.dtypes is None:
         warnings.warn(
-            f"{', '.join(paths)} is float64, twice the bytes of float32, and casting it in the step costs 38 ms per "
-            "9.6 MB: say dtypes='float32' to cast once, in the producers (dtypes='float64' if you mean it)",
+            f"{', '.join(paths)} is float64, twice the bytes of float32, and casting it in the "
+            "step costs 38 ms per 9.6 MB: say dtypes='float32' to cast once, in the producers "
+            "(dtypes='float64' if you mean it)",
             FeedWarning,
             stacklevel=4,
         )

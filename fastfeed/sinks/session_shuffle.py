@@ -1,6 +1,8 @@
-"""A session's shuffle: records pass a numpy pool of our own, so that the queue in the graph moves whole batches.
+"""A session's shuffle: records pass a numpy pool of our own, so that the queue in the graph moves
+whole batches.
 
-A RandomShuffleQueue copies record by record, in and out, each one into memory of its own, while it holds its lock.
+A RandomShuffleQueue copies record by record, in and out, each one into memory of its own, while it
+holds its lock.
 """
 
 from __future__ import annotations
@@ -11,16 +13,16 @@ import time
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
 
-from fastfeed.batch import Batch
+from fastfeed.core.batch import Batch
+from fastfeed.engine.feed import Feed
 from fastfeed.errors import FeedError, OptionError
-from fastfeed.feed import Feed
 from fastfeed.options import Shuffle
 from fastfeed.shuffle import BulkPool
-from fastfeed.shuffle.slots import Slots
+from fastfeed.shuffle.storage import Slots
 
 LOG = logging.getLogger("fastfeed")
-# Every call of numpy on more than a few hundred elements hands the interpreter lock to the training loop and waits for
-# it again, so small batches are copied out several at a time.
+# Every call of numpy on more than a few hundred elements hands the interpreter lock to the training
+# loop and waits for it again, so small batches are copied out several at a time.
 AT_ONCE, AT_ONCE_NBYTES = 8, 2**21
 BESIDE_NBYTES = 2**20  # from here on a copy takes longer than to have another thread make it
 
@@ -28,9 +30,10 @@ BESIDE_NBYTES = 2**20  # from here on a copy takes longer than to have another t
 class SessionShuffle:
     """The records of a feed, shuffled, in batches of `size`; `first` is the feed's first batch.
 
-    To the pool a run is one epoch: the end of each is mixed with the start of the next, as in a queue. Where the source
-    is ahead, several small batches are copied at once, for which up to half of the room between min_after_dequeue and
-    capacity is not drawn from; else each step has its batch as soon as the records are there.
+    To the pool a run is one epoch: the end of each is mixed with the start of the next, as in a
+    queue. Where the source is ahead, several small batches are copied at once, for which up to half
+    of the room between min_after_dequeue and capacity is not drawn from; else each step has its
+    batch as soon as the records are there.
 
     Raises OptionError where the pool does not fit the batch or the memory.
     """
@@ -45,8 +48,14 @@ class SessionShuffle:
         self._copied: Future[list[Batch]] | None = None  # of those, where another thread makes it
         self.copier_cpu_s = 0.0  # of that thread
         # What is shuffled is small where DALI decodes it afterwards.
-        self.augmented_take = self.take if feed.augmented is None else feed.augmented.behind(self.take, self._is_ready)
-        self.at_once = _at_once(shuffle, size, nbytes=size * record_nbytes, padded=options.padded or options.packed)
+        self.augmented_take = (
+            self.take
+            if feed.augmented is None
+            else feed.augmented.behind(self.take, self._is_ready)
+        )
+        self.at_once = _at_once(
+            shuffle, size, nbytes=size * record_nbytes, padded=options.padded or options.packed
+        )
         self._pool = BulkPool(
             shuffle,
             batch_size=size,
@@ -60,9 +69,9 @@ class SessionShuffle:
         nbytes = shuffle.capacity * record_nbytes
         if nbytes > options.memory_nbytes:
             raise OptionError(
-                f"{shuffle.capacity} records of {record_nbytes} bytes do not fit into the {options.memory_nbytes} "
-                "bytes that batches in flight may take: choose a smaller shuffle=Shuffle(capacity=..., "
-                "min_after_dequeue=...), or raise memory="
+                f"{shuffle.capacity} records of {record_nbytes} bytes do not fit into the "
+                f"{options.memory_nbytes} bytes that batches in flight may take: choose a smaller "
+                "shuffle=Shuffle(capacity=..., min_after_dequeue=...), or raise memory="
             )
         LOG.info("the shuffle pool takes %.1f MB: %d records", nbytes / 1e6, shuffle.capacity)
 
@@ -105,8 +114,8 @@ class SessionShuffle:
         return bool(self._drawn) or self._feed.ready
 
     def _choose(self, *, wait: bool) -> None:
-        """Chooses what comes next, and begins to copy it; without `wait` only beside another thread, where the records
-        are there."""
+        """Chooses what comes next, and begins to copy it; without `wait` only beside another
+        thread, where the records are there."""
         if wait:
             self._fill()
         elif self._copier is None or self._pool.wants():
@@ -150,6 +159,7 @@ class SessionShuffle:
 
 
 def _at_once(shuffle: Shuffle, size: int, *, nbytes: int, padded: bool) -> int:
-    """Batches of `nbytes` that may be copied at once. Those that are padded are so to their own largest record: one."""
+    """Batches of `nbytes` that may be copied at once. Those that are padded are so to their own
+    largest record: one."""
     room = shuffle.capacity - shuffle.min_after_dequeue
     return 1 if padded else max(1, min(AT_ONCE, AT_ONCE_NBYTES // nbytes, room // (2 * size)))

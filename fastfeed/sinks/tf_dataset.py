@@ -1,4 +1,5 @@
-"""The sink for tf.data: a Dataset whose elements are our batches, in the memory in which the producers made them."""
+"""The sink for tf.data: a Dataset whose elements are our batches, in the memory in which the
+producers made them."""
 
 from __future__ import annotations
 
@@ -21,24 +22,34 @@ from fastfeed.sinks.tf_errors import crossing
 from fastfeed.sinks.tf_types import check_shapes, element_spec, leaf_order, ragged_of, stated
 
 if TYPE_CHECKING:
-    from fastfeed.batch import BatchSpec
-    from fastfeed.passes import Pass, Passes
+    from fastfeed.core.batch import BatchSpec
+    from fastfeed.runner.passes import EpochIterator, IterationManager
 
 ID = tf.TensorSpec((), tf.int64)
 NEVER = 2**62
 
 
-def dataset(passes: Passes, *, prefetch: int, ragged: bool, shapes: Any) -> Any:
+def dataset(passes: IterationManager, *, prefetch: int, ragged: bool, shapes: Any) -> Any:
     """A `tf.data.Dataset` of the passes, with `prefetch` batches taken ahead by TensorFlow.
 
-    Raises OptionError for a `prefetch` that is none, SpecError for a dtype that TensorFlow does not have.
+    Raises OptionError for a `prefetch` that is none, SpecError for a dtype that TensorFlow does not
+    have.
     """
-    if isinstance(prefetch, bool) or not isinstance(prefetch, (int, np.integer)) or prefetch < tf.data.AUTOTUNE:
-        raise OptionError(f"dataset(prefetch={prefetch!r}): needed a number of batches, or tf.data.AUTOTUNE")
+    if (
+        isinstance(prefetch, bool)
+        or not isinstance(prefetch, (int, np.integer))
+        or prefetch < tf.data.AUTOTUNE
+    ):
+        raise OptionError(
+            f"dataset(prefetch={prefetch!r}): needed a number of batches, or tf.data.AUTOTUNE"
+        )
     if ragged:
         passes.say_lengths()
     elif passes.lengths:
-        raise StateError("this runner's dataset is ragged=True already: make another FeedRunner for one that is not")
+        raise StateError(
+            "this runner's dataset is ragged=True already: make another FeedRunner for one that is "
+            "not"
+        )
     spec = passes.spec if shapes is None else stated(passes.spec, shapes, ragged=ragged)
     made = _Handover(passes, spec).dataset()
     if ragged:
@@ -46,10 +57,12 @@ def dataset(passes: Passes, *, prefetch: int, ragged: bool, shapes: Any) -> Any:
     if passes.length is not None:
         made = made.apply(tf.data.experimental.assert_cardinality(passes.length))
     options = tf.data.Options()
-    # A prefetch that nobody asked for waits all the time, and hides for how much of it the step did.
+    # A prefetch that nobody asked for waits all the time, and hides for how much of it the step
+    # did.
     options.experimental_optimization.inject_prefetch = False
-    # TensorFlow's tuner sleeps for up to a minute, and an iterator's destructor, which wakes it a moment before it sets
-    # the flag that ends it, now and then waits for that minute: 4 of 218 under load, none of 1500 without it.
+    # TensorFlow's tuner sleeps for up to a minute, and an iterator's destructor, which wakes it a
+    # moment before it sets the flag that ends it, now and then waits for that minute: 4 of 218
+    # under load, none of 1500 without it.
     options.autotune.enabled = False
     if passes.sharded:  # the ranks' shares are ours to deal
         options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
@@ -58,26 +71,29 @@ def dataset(passes: Passes, *, prefetch: int, ragged: bool, shapes: Any) -> Any:
 
 
 class _Handover:
-    """The Python half: two functions that TensorFlow calls, at the beginning of each iterator and for each element."""
+    """The Python half: two functions that TensorFlow calls, at the beginning of each iterator and
+    for each element."""
 
-    def __init__(self, passes: Passes, spec: BatchSpec) -> None:
+    def __init__(self, passes: IterationManager, spec: BatchSpec) -> None:
         self._passes = passes
         self._batch_spec = spec
         self._ragged = spec.ragged
         self._spec = element_spec(spec, passes.rows)
         self._order = leaf_order(spec)
         self._numbers = itertools.count(1)
-        self._newest: tuple[int, Pass] = (0, iter(passes))
-        self._failed: dict[int, FeedError] = {}  # by the iterator's number: held until it has crossed
+        self._newest: tuple[int, EpochIterator] = (0, iter(passes))
+        # by the iterator's number: held until it has crossed
+        self._failed: dict[int, FeedError] = {}
         self._errors = crossing()
         self._eager = tf.executing_eagerly()
 
     def dataset(self) -> Any:
         """A Dataset that opens a pass for each iterator over it.
 
-        An element costs half the time on a core of `Dataset.from_generator`'s (bench/sinks.py), which also lowers the
-        whole process's M_TRIM_THRESHOLD, so that every large array is given back to the system: a map that runs where
-        it is asked, without a change of threads, and which may end the sequence.
+        An element costs half the time on a core of `Dataset.from_generator`'s (bench/sinks.py),
+        which also lowers the whole process's M_TRIM_THRESHOLD, so that every large array is given
+        back to the system: a map that runs where it is asked, without a change of threads, and
+        which may end the sequence.
         """
         spec, flat = self._spec, tf.nest.flatten(self._spec)
         dtypes = [leaf.dtype for leaf in flat]
@@ -89,7 +105,9 @@ class _Handover:
                 leaf.set_shape(known.shape)
             return leaves
 
-        function = tf.function(following, input_signature=[ID, ID], autograph=False).get_concrete_function()
+        function = tf.function(
+            following, input_signature=[ID, ID], autograph=False
+        ).get_concrete_function()
         if not self._eager:  # a graph of TensorFlow 1 must be told of it
             function.add_to_graph(tf.compat.v1.get_default_graph())
 
@@ -108,7 +126,8 @@ class _Handover:
             return tf.data.experimental.from_variant(variant, spec)
 
         made = tf.data.Dataset.from_tensors(np.int64(0)).flat_map(opened)
-        made._fastfeed = self  # as every dataset made of it holds it, and every iterator its dataset
+        # as every dataset made of it holds it, and every iterator its dataset
+        made._fastfeed = self
         return made
 
     def begin(self) -> np.int64:
@@ -133,8 +152,8 @@ class _Handover:
         return [leaves[at] for at in self._order]
 
     def _loose(self, name: str) -> Callable[..., Any]:
-        """A method for TensorFlow, whose default graph keeps every Python function for ever: a graph of the user's may
-        keep this object, too, but that of eager execution must not."""
+        """A method for TensorFlow, whose default graph keeps every Python function for ever: a
+        graph of the user's may keep this object, too, but that of eager execution must not."""
         if not self._eager:
             method: Callable[..., Any] = getattr(self, name)
             return method
@@ -143,7 +162,9 @@ class _Handover:
         def call(*args: Any) -> Any:
             method = loose()
             if method is None:
-                raise RuntimeError("the Dataset that a FeedRunner made is gone: keep it, or one made of it")
+                raise RuntimeError(
+                    "the Dataset that a FeedRunner made is gone: keep it, or one made of it"
+                )
             return method(*args)
 
         return call

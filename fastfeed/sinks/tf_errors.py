@@ -1,9 +1,9 @@
 """Our errors on their way through TensorFlow's runtime, which knows only status codes and text.
 
-TensorFlow makes the exception of a failed operation in three places, all of them private: for eager operations, for
-functions, and for sessions. Each is given a way to raise what the operation really failed with. They are passed only by
-an operation that has failed already, so that no step pays for it; where a TensorFlow has them elsewhere, its own
-exception comes, with the same text.
+TensorFlow makes the exception of a failed operation in three places, all of them private: for eager
+operations, for functions, and for sessions. Each is given a way to raise what the operation really
+failed with. They are passed only by an operation that has failed already, so that no step pays for
+it; where a TensorFlow has them elsewhere, its own exception comes, with the same text.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ class Crossing:
         self._errors: weakref.WeakValueDictionary[int, FeedError] = weakref.WeakValueDictionary()
 
     def marked(self, error: FeedError) -> RuntimeError:
-        """What a Python operation raises instead of `error`, which somebody must hold until it has crossed."""
+        """What a Python operation raises instead of `error`, which somebody must hold until it has
+        crossed."""
         self._errors[id(error)] = error
         return RuntimeError(f"[fastfeed error {id(error)}] {type(error).__name__}: {error}")
 
@@ -74,7 +75,11 @@ def _patch_functions(crossing: Crossing) -> None:
     plain = InterpolateRuntimeError.__exit__
 
     def leave(self: Any, *raised: Any) -> Any:
-        found = crossing.arrived(raised[1].message) if isinstance(raised[1], tf.errors.OpError) else None
+        found = (
+            crossing.arrived(raised[1].message)
+            if isinstance(raised[1], tf.errors.OpError)
+            else None
+        )
         if found is not None:
             raise found from None
         return plain(self, *raised)

@@ -9,9 +9,14 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from fastfeed.batch import BYTES, Batch, BatchSpec, with_shapes
+from fastfeed.core.batch import (
+    BYTES,
+    Batch,
+    BatchSpec,
+    with_shapes,
+)
+from fastfeed.core.structure import rebuild, without_lists
 from fastfeed.errors import SpecError
-from fastfeed.structure import rebuild, without_lists
 
 
 def tf_dtype(dtype: np.dtype[Any], path: str) -> Any:
@@ -21,12 +26,17 @@ def tf_dtype(dtype: np.dtype[Any], path: str) -> Any:
     try:
         return tf.as_dtype(dtype)
     except TypeError:
-        raise SpecError(f"{path} has dtype {dtype}, which TensorFlow does not have: cast it with dtypes=") from None
+        raise SpecError(
+            f"{path} has dtype {dtype}, which TensorFlow does not have: cast it with dtypes="
+        ) from None
 
 
 def element_spec(spec: BatchSpec, rows: int | None) -> Any:
-    """Nested `tf.TensorSpec`s of batches with `rows` records (None: varies). Lists become tuples: tf.data has none."""
-    leaves = [tf.TensorSpec((rows, *leaf.shape), tf_dtype(leaf.dtype, leaf.path)) for leaf in spec.leaves]
+    """Nested `tf.TensorSpec`s of batches with `rows` records (None: varies). Lists become tuples:
+    tf.data has none."""
+    leaves = [
+        tf.TensorSpec((rows, *leaf.shape), tf_dtype(leaf.dtype, leaf.path)) for leaf in spec.leaves
+    ]
     return without_lists(rebuild(spec.structure, leaves))
 
 
@@ -38,25 +48,32 @@ def leaf_order(spec: BatchSpec) -> list[int]:
 
 
 def ragged_of(spec: BatchSpec) -> Callable[[Any, Any], Any]:
-    """A function of a padded batch and its lengths: the batch, with a `tf.RaggedTensor` for each leaf whose records
-    vary in shape."""
+    """A function of a padded batch and its lengths: the batch, with a `tf.RaggedTensor` for each
+    leaf whose records vary in shape."""
     order = leaf_order(spec)
     count = len(order) // 2
     shapes = [spec.leaves[at].shape for at in order[:count]]
-    depths = [max((axis + 1 for axis, size in enumerate(shape) if size is None), default=0) for shape in shapes]
+    depths = [
+        max((axis + 1 for axis, size in enumerate(shape) if size is None), default=0)
+        for shape in shapes
+    ]
 
     def ragged(batch: Any, lengths: Any) -> Any:
         pairs = zip(tf.nest.flatten(batch), tf.nest.flatten(lengths), depths, strict=True)
-        return tf.nest.pack_sequence_as(batch, [_ragged(leaf, sizes, depth=depth) for leaf, sizes, depth in pairs])
+        return tf.nest.pack_sequence_as(
+            batch, [_ragged(leaf, sizes, depth=depth) for leaf, sizes, depth in pairs]
+        )
 
     return ragged
 
 
 def _ragged(padded: Any, sizes: Any, *, depth: int) -> Any:
-    """`sizes`: one row a record, with the length of each of its axes; `depth`: so many of them vary."""
+    """`sizes`: one row a record, with the length of each of its axes; `depth`: so many of them
+    vary."""
     if not depth:
         return padded
-    sizes = tf.cast(sizes, tf.int64)  # as the partitions of every RaggedTensor that does not say otherwise
+    # as the partitions of every RaggedTensor that does not say otherwise
+    sizes = tf.cast(sizes, tf.int64)
     rows = tf.ones_like(sizes[:, 0])  # of the next axis, in each record
     lengths = []
     for axis in range(depth):
@@ -66,19 +83,26 @@ def _ragged(padded: Any, sizes: Any, *, depth: int) -> Any:
 
 
 def stated(spec: BatchSpec, shapes: Any, *, ragged: bool) -> BatchSpec:
-    """`spec` with the record shapes that the user states for the batch; with `ragged` it is one of (batch, lengths)."""
+    """`spec` with the record shapes that the user states for the batch; with `ragged` it is one of
+    (batch, lengths)."""
     if not ragged or spec.structure is None:
         return with_shapes(spec, shapes)
     count = len(spec.leaves) // 2
-    batch = with_shapes(replace(spec, structure=spec.structure.children[0], leaves=spec.leaves[:count]), shapes)
+    batch = with_shapes(
+        replace(spec, structure=spec.structure.children[0], leaves=spec.leaves[:count]), shapes
+    )
     return replace(spec, leaves=(*batch.leaves, *spec.leaves[count:]))
 
 
 def check_shapes(batch: Batch, spec: BatchSpec, *, knob: str) -> None:
-    """SpecError for padded records that the graph was not built for; `knob` states which dimensions vary."""
+    """SpecError for padded records that the graph was not built for; `knob` states which dimensions
+    vary."""
     for array, leaf in zip(batch.leaves, spec.leaves, strict=True):
-        if any(want not in (None, have) for want, have in zip(leaf.shape, array.shape[1:], strict=True)):
+        if any(
+            want not in (None, have) for want, have in zip(leaf.shape, array.shape[1:], strict=True)
+        ):
             raise SpecError(
-                f"{leaf.path} has records of shape {array.shape[1:]}, and the graph was built for {leaf.shape}, as far "
-                f"as the first batch showed it: say which dimensions vary with {knob}"
+                f"{leaf.path} has records of shape {array.shape[1:]}, and the graph was built for "
+                f"{leaf.shape}, as far as the first batch showed it: say which dimensions vary "
+                f"with {knob}"
             )

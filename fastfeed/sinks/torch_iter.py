@@ -1,4 +1,5 @@
-"""The sink for PyTorch: tensors that share a batch's memory, or copies of them that run beside the step on CUDA."""
+"""The sink for PyTorch: tensors that share a batch's memory, or copies of them that run beside the
+step on CUDA."""
 
 from __future__ import annotations
 
@@ -9,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fastfeed.augment.device import on_device
-from fastfeed.batch import BYTES, Batch, LeafSpec
+from fastfeed.core.batch import BYTES, Batch, LeafSpec
+from fastfeed.core.structure import rebuild
 from fastfeed.errors import MissingExtra, OptionError, SpecError, StateError
 from fastfeed.sinks.ahead import length, one_ahead
-from fastfeed.structure import rebuild
 
 try:
     import torch
@@ -21,12 +22,12 @@ except ImportError as error:
     raise MissingExtra("PyTorch", "torch") from error
 
 if TYPE_CHECKING:
-    from fastfeed.passes import Passes
+    from fastfeed.runner.passes import IterationManager
 
 Tensors = list[torch.Tensor]
 
 
-def torch_iter(passes: Passes, *, device: Any, pin_memory: bool | None) -> TorchBatches:
+def torch_iter(passes: IterationManager, *, device: Any, pin_memory: bool | None) -> TorchBatches:
     """An iterable of the batches as tensors on `device` (None: the CPU).
 
     Raises OptionError for a device that is not there, and for `pin_memory` without CUDA.
@@ -34,17 +35,21 @@ def torch_iter(passes: Passes, *, device: Any, pin_memory: bool | None) -> Torch
     where = _device(device)
     pin = where.type == "cuda" if pin_memory is None else bool(pin_memory)
     if pin and not torch.cuda.is_available():
-        raise OptionError("torch(pin_memory=True): PyTorch sees no CUDA device, for which it would be: leave it out")
+        raise OptionError(
+            "torch(pin_memory=True): PyTorch sees no CUDA device, for which it would be: leave it "
+            "out"
+        )
     return TorchBatches(passes, where, pin=pin)
 
 
 class TorchBatches(IterableDataset[Any]):
     """The batches as tensors. `DataLoader(batches, batch_size=None, num_workers=0)` works.
 
-    Raises SpecError for leaves that torch cannot hold, and StateError inside a worker of DataLoader.
+    Raises SpecError for leaves that torch cannot hold, and StateError inside a worker of
+    DataLoader.
     """
 
-    def __init__(self, passes: Passes, device: torch.device, *, pin: bool) -> None:
+    def __init__(self, passes: IterationManager, device: torch.device, *, pin: bool) -> None:
         self._passes = passes
         self._device = device
         self._pin = pin
@@ -84,7 +89,7 @@ class TorchBatches(IterableDataset[Any]):
             side.close()
 
 
-class Flight:
+class DeviceCopy:
     """Tensors that are on their way to the device; `event` is behind their copies."""
 
     def __init__(self, tensors: Tensors, event: Any) -> None:
@@ -95,7 +100,8 @@ class Flight:
 class SideStream:
     """Copies to a CUDA device on a stream of their own. `cuda` stands for `torch.cuda`.
 
-    What is copied is held until its copy is over, which is asked for and never waited for, but at the end.
+    What is copied is held until its copy is over, which is asked for and never waited for, but at
+    the end.
     """
 
     def __init__(self, device: torch.device, *, pin: bool, cuda: Any = torch.cuda) -> None:
@@ -104,7 +110,7 @@ class SideStream:
         self._stream = cuda.Stream(device)
         self._held: deque[tuple[Any, Tensors]] = deque()  # events, and what is copied before them
 
-    def begin(self, tensors: Tensors) -> Flight:
+    def begin(self, tensors: Tensors) -> DeviceCopy:
         """Begins to copy."""
         self._let_go()
         # What is not contiguous would be copied from a temporary tensor, which nobody would hold.
@@ -116,14 +122,16 @@ class SideStream:
         finally:  # also where the device has no room for the second tensor: the first one is on its way
             event.record(self._stream)
             self._held.append((event, sources))
-        return Flight(moved, event)
+        return DeviceCopy(moved, event)
 
-    def finish(self, flight: Flight) -> Tensors:
-        """The copies, for the stream that is current now, whose work from here on is done behind them."""
+    def finish(self, flight: DeviceCopy) -> Tensors:
+        """The copies, for the stream that is current now, whose work from here on is done behind
+        them."""
         current = self._cuda.current_stream(self._stream.device)
         current.wait_event(flight.event)
         for tensor in flight.tensors:
-            tensor.record_stream(current)  # its memory is of the side stream, which would use it again too early
+            # its memory is of the side stream, which would use it again too early
+            tensor.record_stream(current)
         self._let_go()
         return flight.tensors
 
@@ -148,23 +156,29 @@ def _device(given: Any) -> torch.device:
         device = torch.device("cpu" if given is None else given)
     except (RuntimeError, TypeError) as error:
         text = str(error).splitlines()[0]
-        raise OptionError(f"torch(device={given!r}) is no device: needed 'cpu' or 'cuda:0', say ({text})") from None
+        raise OptionError(
+            f"torch(device={given!r}) is no device: needed 'cpu' or 'cuda:0', say ({text})"
+        ) from None
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise OptionError(f"torch(device={given!r}): PyTorch sees {torch.cuda.device_count()} CUDA devices")
+        raise OptionError(
+            f"torch(device={given!r}): PyTorch sees {torch.cuda.device_count()} CUDA devices"
+        )
     return device
 
 
 def _for_workers() -> StateError:
     return StateError(
-        "runner.torch() cannot be read in worker processes of DataLoader, which would each have a copy of the runner: "
-        "say DataLoader(..., batch_size=None, num_workers=0), and FeedRunner(..., processes=) makes batches in parallel"
+        "runner.torch() cannot be read in worker processes of DataLoader, which would each have a "
+        "copy of the runner: say DataLoader(..., batch_size=None, num_workers=0), and "
+        "FeedRunner(..., processes=) makes batches in parallel"
     )
 
 
 def _sharer(leaf: LeafSpec) -> Callable[[Any], torch.Tensor]:
     """What makes a tensor of an array of this leaf; SpecError where torch has no such dtype."""
     name = leaf.dtype.name
-    if name.startswith(("bfloat16", "float8")) and hasattr(torch, name):  # of ml_dtypes, which torch does not know
+    # of ml_dtypes, which torch does not know
+    if name.startswith(("bfloat16", "float8")) and hasattr(torch, name):
         bits, dtype = np.dtype(f"i{leaf.dtype.itemsize}"), getattr(torch, name)
         return lambda array: _shared(array.view(bits)).view(dtype)
     try:
@@ -172,14 +186,15 @@ def _sharer(leaf: LeafSpec) -> Callable[[Any], torch.Tensor]:
     except TypeError:
         kind = "bytes" if leaf.dtype == BYTES else name
         raise SpecError(
-            f"{leaf.path} holds {kind}, which torch does not have: cast numbers in the producers with dtypes=, and "
-            "turn bytes into numbers in the source"
+            f"{leaf.path} holds {kind}, which torch does not have: cast numbers in the producers "
+            "with dtypes=, and turn bytes into numbers in the source"
         ) from None
     return _shared
 
 
 def _shared(array: np.ndarray[Any, Any]) -> torch.Tensor:
-    """A tensor in the array's memory, wherever that is; a copy where it is read-only or torch has no such strides."""
+    """A tensor in the array's memory, wherever that is; a copy where it is read-only or torch has
+    no such strides."""
     if on_device(array):
         made: torch.Tensor = torch.utils.dlpack.from_dlpack(array)
         return made

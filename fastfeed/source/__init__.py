@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from fastfeed.core.position import Start
 from fastfeed.errors import OptionError
 from fastfeed.options import FeedOptions
-from fastfeed.position import Start
 from fastfeed.source.base import EpochEnd, Item, Items, Source, ends_for_good
 from fastfeed.source.callables import CallableSource
 from fastfeed.source.indexed import IndexedSource
@@ -29,9 +29,11 @@ _NEEDED = "a callable that returns an iterator of batches, an iterable or iterat
 
 
 def source_from(given: Any, options: FeedOptions, *, start: Start | None = None) -> Source:
-    """The stream reader for a callable, an iterable or iterator, or an indexable; OptionError for anything else.
+    """The stream reader for a callable, an iterable or iterator, or an indexable; OptionError for
+    anything else.
 
-    `start` is where the only stream of an ordered source begins in the first epoch that is asked for.
+    `start` is where the only stream of an ordered source begins in the first epoch that is asked
+    for.
     """
     if isinstance(given, (str, bytes, Mapping)):
         raise OptionError(f"a {type(given).__name__} is no source: needed {_NEEDED}")

@@ -1,8 +1,8 @@
 """What every kind of source gives to its producers: items, each a batch or the records of one.
 
-A ticket is the position in the one order that the source has over all epochs of a feed, or None where every producer
-has a stream of its own; `number` is the item's in its epoch. The payload is one batch, or, with records=True, a list of
-records.
+A ticket is the position in the one order that the source has over all epochs of a feed, or None
+where every producer has a stream of its own; `number` is the item's in its epoch. The payload is
+one batch, or, with records=True, a list of records.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, NamedTuple, Protocol
 
+from fastfeed.core.worker import Worker
 from fastfeed.errors import OptionError
 from fastfeed.options import FeedOptions
-from fastfeed.worker import Worker
 
 
 class Item(NamedTuple):
@@ -36,23 +36,26 @@ class Source(Protocol):
     indexed: bool  # whether a payload holds indices, which `fetch` turns into items
     records: bool  # whether a payload is a list of single records
     again: bool  # whether it can be read for another epoch
-    shipped: Any  # what a worker process is given: the function, or, where the trainer keeps the order, `Items`
+    # what a worker process is given: the function, or, where the trainer keeps the order, `Items`
+    shipped: Any
 
     def open(self, worker: Worker) -> Iterator[Item]:
         """The payloads that this producer makes batches of in this epoch."""
 
     def fetch(self, part: Any) -> Any:
-        """The item that `part` of a payload stands for; the slow half of reading, called outside any lock."""
+        """The item that `part` of a payload stands for; the slow half of reading, called outside
+        any lock."""
 
     def draw_key(self, part: Any, *, number: int, position: int) -> tuple[int, ...] | None:
-        """What random draws for a part of an item depend on, beside seed and epoch; None: on the producer."""
+        """What random draws for a part of an item depend on, beside seed and epoch; None: on the
+        producer."""
 
 
 @dataclass(frozen=True)
 class Items:
-    """The half of an ordered source that makes items of payloads; `size` is the number of records in a whole item, or
-    0 where items are batches. With `repeats` an index comes more than once in an epoch. The items are those of one
-    rank: `shard` tells its draws from those of others."""
+    """The half of an ordered source that makes items of payloads; `size` is the number of records
+    in a whole item, or 0 where items are batches. With `repeats` an index comes more than once in
+    an epoch. The items are those of one rank: `shard` tells its draws from those of others."""
 
     indexed: bool
     records: bool
@@ -86,7 +89,11 @@ def chunk_size(options: FeedOptions, *, default: bool) -> int:
     if not (default if options.records is None else options.records):
         return 0
     if options.batch_size is None:
-        way = "records=False if each item is a batch already" if default else "leave records out if items are batches"
+        way = (
+            "records=False if each item is a batch already"
+            if default
+            else "leave records out if items are batches"
+        )
         raise OptionError(f"a source of single records needs batch_size=, such as 32; or {way}")
     return int(options.batch_size)
 
@@ -101,6 +108,6 @@ def refuse(options: FeedOptions, *, names: tuple[str, ...], kind: str) -> None:
     for name in names:
         if getattr(options, name) is not None:
             raise OptionError(
-                f"{name}= needs an indexable source (len() and [index]), and this is {kind}: hand in an object with "
-                "both, or do it in the source"
+                f"{name}= needs an indexable source (len() and [index]), and this is {kind}: hand "
+                "in an object with both, or do it in the source"
             )

@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
+from fastfeed.core.worker import Worker, takes_worker
 from fastfeed.errors import OptionError
 from fastfeed.options import FeedOptions
 from fastfeed.source.base import Item, chunk_size, chunks, refuse
-from fastfeed.worker import Worker, takes_worker
 
 LOG = logging.getLogger("fastfeed")
 
@@ -38,12 +38,14 @@ class CallableSource:
         refuse(options, names=("sampler", "remainder"), kind="a callable")
         if options.shard is not None and not self.takes_worker:
             raise OptionError(
-                f"shard={options.shard} of a callable that does not take `worker`: nobody could tell the ranks' data "
-                "apart. Give it an argument `worker` and yield the share worker.index of worker.count"
+                f"shard={options.shard} of a callable that does not take `worker`: nobody could "
+                "tell the ranks' data apart. Give it an argument `worker` and yield the share "
+                "worker.index of worker.count"
             )
 
     def open(self, worker: Worker) -> Iterator[Item]:
-        """Calls the function and reads its stream; the first that ends where it must not is an OptionError."""
+        """Calls the function and reads its stream; the first that ends where it must not is an
+        OptionError."""
         rank, world = self._shard
         # What it is told counts items as the function yields them, and the producers of all ranks.
         told = replace(
@@ -62,7 +64,10 @@ class CallableSource:
                 if skip is None:
                     skip = 0 if told.began_at_start else worker.passed
                     if skip:
-                        LOG.warning("the callable is read from its beginning, and what was delivered is passed over")
+                        LOG.warning(
+                            "the callable is read from its beginning, and what was delivered is "
+                            "passed over"
+                        )
                 if number >= skip:
                     yield Item(None, payload, number - skip + worker.passed)
                 empty = False
@@ -83,25 +88,27 @@ class CallableSource:
     def _end(self, worker: Worker, empty: bool) -> None:
         if empty and worker.index in self._gave:
             raise OptionError(
-                f"the callable's stream was empty in epoch {worker.epoch} and was not before: needed a new iterator "
-                "at each call, and it seems to return one that is used up"
+                f"the callable's stream was empty in epoch {worker.epoch} and was not before: "
+                "needed a new iterator at each call, and it seems to return one that is used up"
             )
         if not empty:
             self._gave.add(worker.index)
         if not self._may_end and worker.count > 1 and not empty:
             raise OptionError(
-                f"the callable's stream ended, and each of the {worker.count} producers has one of its own: the data "
-                "would be delivered several times. Three ways out: give the callable an argument `worker` and yield "
-                "the share worker.index of worker.count; hand in an iterable and do the slow part in transform=; or "
-                "say repeat_per_producer=True if each producer may deliver a full copy"
+                f"the callable's stream ended, and each of the {worker.count} producers has one of "
+                "its own: the data would be delivered several times. Three ways out: give the "
+                "callable an argument `worker` and yield the share worker.index of worker.count; "
+                "hand in an iterable and do the slow part in transform=; or say "
+                "repeat_per_producer=True if each producer may deliver a full copy"
             )
 
     def _claim(self, stream: Any, worker: Worker) -> None:
-        """Refuses what is no stream, and one iterator for two producers (a generator cannot be run by two threads)."""
+        """Refuses what is no stream, and one iterator for two producers (a generator cannot be run
+        by two threads)."""
         if isinstance(stream, (tuple, Mapping, np.ndarray)) or not isinstance(stream, Iterable):
             raise OptionError(
-                f"the callable returned a {type(stream).__name__}: needed an iterator of batches. Write it with "
-                "`yield`, or pass iter(function, None) if each call makes one batch"
+                f"the callable returned a {type(stream).__name__}: needed an iterator of batches. "
+                "Write it with `yield`, or pass iter(function, None) if each call makes one batch"
             )
         if not hasattr(stream, "__next__"):
             return
@@ -109,7 +116,8 @@ class CallableSource:
             _, owner = self._given_out.setdefault(id(stream), (stream, worker.index))
             if owner != worker.index:
                 raise OptionError(
-                    f"the callable returned the same {type(stream).__name__} object to producers {owner} and "
-                    f"{worker.index}: needed a new one at each call. Or pass that iterator itself: one stream, read "
-                    "under a lock, with the slow part in transform="
+                    f"the callable returned the same {type(stream).__name__} object to producers "
+                    f"{owner} and {worker.index}: needed a new one at each call. Or pass that "
+                    "iterator itself: one stream, read under a lock, with the slow part in "
+                    "transform="
                 )

@@ -9,14 +9,14 @@ from typing import Any
 
 from numpy import ndarray
 
+from fastfeed.core.order import Order, Recipe, order_of
+from fastfeed.core.position import FROM_THE_START, Start
+from fastfeed.core.worker import Worker
 from fastfeed.errors import OptionError
 from fastfeed.mix import Mix
 from fastfeed.options import FeedOptions
-from fastfeed.plan import Order, Recipe, order_of
-from fastfeed.position import FROM_THE_START, Start
 from fastfeed.samplers import Balanced, Weighted
 from fastfeed.source.base import EpochEnd, Item, Items, chunk_size
-from fastfeed.worker import Worker
 
 
 class IndexedSource:
@@ -33,11 +33,15 @@ class IndexedSource:
         self._start = start or FROM_THE_START
         self.records = self._chunk > 0
         self._sampler = options.sampler
-        self._recipe = Recipe(options.shuffle is True, options.sampler, options.shard, options.remainder)
+        self._recipe = Recipe(
+            options.shuffle is True, options.sampler, options.shard, options.remainder
+        )
         repeats = bool(getattr(options.sampler, "repeats", False)) or options.remainder == "pad"
         repeats = repeats or isinstance(data, Mix)
         shard = options.shard or (0, 1)
-        self.shipped = Items(True, self.records, data, size=self._chunk, repeats=repeats, shard=shard)
+        self.shipped = Items(
+            True, self.records, data, size=self._chunk, repeats=repeats, shard=shard
+        )
         self.fetch = self.shipped.fetch
         self.draw_key = self.shipped.draw_key
         self._lock = threading.Lock()
@@ -52,7 +56,8 @@ class IndexedSource:
 
     @cached_property
     def epoch_records(self) -> int | None:
-        """Records of an epoch, where every epoch has as many: batches are another matter, and a sampler may vary."""
+        """Records of an epoch, where every epoch has as many: batches are another matter, and a
+        sampler may vary."""
         known = type(self._sampler) in (type(None), list, tuple, range, ndarray, Weighted, Balanced)
         return self._order_of(0, 0).length if known and self._chunk else None
 
@@ -82,7 +87,10 @@ class IndexedSource:
     def _begin(self, worker: Worker) -> None:
         start = self._start if self._epoch < 0 else FROM_THE_START
         if len(self._data) != self._length:
-            raise OptionError(f"the source's length changed from {self._length} to {len(self._data)} between epochs")
+            raise OptionError(
+                f"the source's length changed from {self._length} to {len(self._data)} between "
+                "epochs"
+            )
         self._order = self._order_of(worker.seed, worker.epoch)
         self._numbers, self._epoch, self._ended = start.numbers(), worker.epoch, False
 

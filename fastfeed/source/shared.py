@@ -7,11 +7,11 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Any
 
+from fastfeed.core.position import FROM_THE_START, Start
+from fastfeed.core.worker import Worker
 from fastfeed.errors import OptionError, ProducerFailed
 from fastfeed.options import FeedOptions
-from fastfeed.position import FROM_THE_START, Start
 from fastfeed.source.base import EpochEnd, Item, Items, chunk_size, chunks, ends_for_good, refuse
-from fastfeed.worker import Worker
 
 
 class SharedSource:
@@ -20,7 +20,9 @@ class SharedSource:
     ordered = True
     indexed = False
 
-    def __init__(self, stream: Iterable[Any], options: FeedOptions, *, start: Start | None = None) -> None:
+    def __init__(
+        self, stream: Iterable[Any], options: FeedOptions, *, start: Start | None = None
+    ) -> None:
         self._stream = stream
         self._chunk = chunk_size(options, default=False)
         self._shard = options.shard or (0, 1)
@@ -40,8 +42,8 @@ class SharedSource:
         refuse(options, names=("sampler",), kind="an iterable")
         if (options.epochs or 1) > 1 and not self.again:
             raise OptionError(
-                f"epochs={options.epochs} needs a source that can be read again: an iterator ends once. Pass the "
-                "function that makes it, or a list of batches with records=False"
+                f"epochs={options.epochs} needs a source that can be read again: an iterator ends "
+                "once. Pass the function that makes it, or a list of batches with records=False"
             )
         if options.shard is not None and options.remainder != "drop":
             raise OptionError(
@@ -78,8 +80,8 @@ class SharedSource:
         self._ended = payload is EpochEnd
         if self._ended and self._gave and not self._number:
             raise OptionError(
-                f"the iterable was empty in epoch {epoch} and was not before: needed a new iterator from each iter(), "
-                "and it seems to return one that is used up"
+                f"the iterable was empty in epoch {epoch} and was not before: needed a new "
+                "iterator from each iter(), and it seems to return one that is used up"
             )
         self._gave = self._gave or not self._ended
         self._ticket += 1

@@ -24,25 +24,31 @@ def check_sink(
     processes: Sequence[int] = (0, 1),
     limit_s: float = 30.0,
 ) -> tuple[str, ...]:
-    """Holds a sink against every one of `PROMISES`, and returns the names of those that were looked at.
+    """Holds a sink against every one of `PROMISES`, and returns the names of those that were looked
+    at.
 
-    `open(runner)` returns what the training loop iterates over: elements in the containers of the batch. `to_numpy`
-    turns an element into one whose leaves numpy.asarray takes (`lambda batch: batch.cpu()`); None: they are that
-    already. `options`: keywords for the battery's runners, where the sink asks for some. `processes`: numbers of worker
-    processes to try, 0 for thread producers. No scene takes longer than `limit_s`: what hangs is a broken promise, with
-    the stack of every thread. The sink is opened and iterated over in a thread of the battery's own.
+    `open(runner)` returns what the training loop iterates over: elements in the containers of the
+    batch. `to_numpy` turns an element into one whose leaves numpy.asarray takes (`lambda batch:
+    batch.cpu()`); None: they are that already. `options`: keywords for the battery's runners, where
+    the sink asks for some. `processes`: numbers of worker processes to try, 0 for thread producers.
+    No scene takes longer than `limit_s`: what hangs is a broken promise, with the stack of every
+    thread. The sink is opened and iterated over in a thread of the battery's own.
 
     Raises SinkBroken, which names every promise that is broken and tells what happened instead.
     """
     if not callable(open):
-        raise OptionError(f"check_sink({open!r}): needed a function of a runner that returns the sink")
+        raise OptionError(
+            f"check_sink({open!r}): needed a function of a runner that returns the sink"
+        )
     trial = Trial(open, to_numpy, traits, limit_s, options)
     for count in processes:
         trial.processes = count
         battery = [scenes.passes, scenes.errors, scenes.paced]
         if not count:
             battery += (
-                [scenes.shuffled] * traits.again + [scenes.epochs, scenes.unsized] + [scenes.padded] * traits.padded
+                [scenes.shuffled] * traits.again
+                + [scenes.epochs, scenes.unsized]
+                + [scenes.padded] * traits.padded
             )
         if not all(trial.play(scene) for scene in battery):
             break

@@ -14,7 +14,8 @@ import psutil
 
 SCENE = "check_sink"  # the thread of a scene
 GONE_S = 3.0  # for what ends by itself soon after
-# Opened once and kept: by the C library and the frameworks (devices, CPU lists) and by Python (shared objects).
+# Opened once and kept: by the C library and the frameworks (devices, CPU lists) and by Python
+# (shared objects).
 KEPT_OPEN = ("/dev/", "/sys/", "/proc/", "/usr/", "anon_inode:[eventpoll]")
 
 
@@ -23,7 +24,8 @@ class Hung(Exception):
 
 
 def within(limit_s: float, work: Callable[[], None], *, unblock: Callable[[], None]) -> None:
-    """Runs `work` in a thread of its own and raises what it raises; after `limit_s` calls `unblock` and raises Hung."""
+    """Runs `work` in a thread of its own and raises what it raises; after `limit_s` calls `unblock`
+    and raises Hung."""
     errors: list[BaseException] = []
 
     def run() -> None:
@@ -37,7 +39,9 @@ def within(limit_s: float, work: Callable[[], None], *, unblock: Callable[[], No
     try:
         thread.join(limit_s)
         if thread.is_alive():
-            raise Hung(f"nothing came back within {limit_s:g} s; what every thread does:\n{stacks()}")
+            raise Hung(
+                f"nothing came back within {limit_s:g} s; what every thread does:\n{stacks()}"
+            )
     finally:
         if thread.is_alive():
             unblock()
@@ -51,13 +55,17 @@ def stacks() -> str:
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     frames = sys._current_frames()
     frames.pop(threading.get_ident())
-    found = [(str(names.get(ident, ident)), traceback.format_stack(frame)) for ident, frame in frames.items()]
+    found = [
+        (str(names.get(ident, ident)), traceback.format_stack(frame))
+        for ident, frame in frames.items()
+    ]
     found.sort(key=lambda one: one[0] != SCENE)
     return "\n".join(f"thread {name}:\n{''.join(stack).rstrip()}" for name, stack in found)
 
 
 def until(done: Callable[[], bool], limit_s: float) -> bool:
-    """Whether something that nobody tells of has come about within the limit; forgotten objects are collected."""
+    """Whether something that nobody tells of has come about within the limit; forgotten objects are
+    collected."""
     deadline = time.monotonic() + limit_s
     while not done():
         if time.monotonic() > deadline:
@@ -71,7 +79,11 @@ def belongings() -> set[str]:
     """The threads, processes and file descriptors that there are now."""
     alive = [t for t in threading.enumerate() if not isinstance(t, threading._DummyThread)]
     children = psutil.Process().children(recursive=True)
-    return {f"thread {t.name} ({t.ident})" for t in alive} | {f"process {p.pid}" for p in children} | _descriptors()
+    return (
+        {f"thread {t.name} ({t.ident})" for t in alive}
+        | {f"process {p.pid}" for p in children}
+        | _descriptors()
+    )
 
 
 def _descriptors() -> set[str]:

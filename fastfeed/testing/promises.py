@@ -12,34 +12,42 @@ PROMISES = {
     "once": "a pass has every record of the source exactly once",
     "order": "the records come in the order of the source",
     "early break": "after a pass that was left early, the next one is whole",
-    "second epoch": "a second pass has every record again, in an order of its own where the source is shuffled",
+    "second "
+    "epoch": "a second pass has every record again, in an order of its own where the source is shuffled",
     "epochs": "with epochs=2 a pass has every record twice, those of the first epoch before those of the second",
     "unknown length": "a source of which nobody knows how long it is comes whole and in order",
     "padded": "records that vary in shape come padded to the largest one of their batch",
     "kept": "an element that somebody keeps never changes",
     "leases": "when the pass is over and its elements are gone, all memory has been given back",
     "errors": "an error of the source is raised from the iteration, after all that was made before it",
-    "fast consumer": "each element comes as soon as its batch is made, to a consumer that always waits for it",
+    "fast "
+    "consumer": "each element comes as soon as its batch is made, to a consumer that always waits for it",
     "slow consumer": "nothing is lost, repeated or changed while the consumer takes its time",
     "stop": "a consumer that waits is told FeedStopped when another thread stops the runner",
-    "nothing left": "no thread, process or file descriptor is left when the runner has been stopped",
+    "nothing "
+    "left": "no thread, process or file descriptor is left when the runner has been stopped",
     "no hang": "every call returns or raises",
 }
 
 
 @dataclass(frozen=True)
 class SinkTraits:
-    """What a sink says of itself beforehand; whatever is not said here must be as in the plain loop."""
+    """What a sink says of itself beforehand; whatever is not said here must be as in the plain
+    loop."""
 
     lists_become_tuples: bool = False
     namedtuples_become_tuples: bool = False
     partial_batch: bool = True  # False: the last batch may not be smaller than the others
-    # Of leaves that the sink can hold; "bytes" is one, too, and uint8, int64 and float32 are always there.
+    # Of leaves that the sink can hold; "bytes" is one, too, and uint8, int64 and float32 are always
+    # there.
     dtypes: Sequence[str] = ("uint8", "int64", "float32", "float16", "bool")
-    casts: Mapping[str, str] = field(default_factory=dict)  # what a dtype becomes, as in {"int64": "int32"}
-    errors: tuple[type[BaseException], ...] = ()  # what the framework raises instead of ProducerError and FeedStopped
+    # what a dtype becomes, as in {"int64": "int32"}
+    casts: Mapping[str, str] = field(default_factory=dict)
+    # what the framework raises instead of ProducerError and FeedStopped
+    errors: tuple[type[BaseException], ...] = ()
     again: bool = True  # False: what `open` returns is iterated over once
-    goes_on: bool = False  # True: the pass after one that was left early has the rest of it, as the plain loop's has
+    # True: the pass after one that was left early has the rest of it, as the plain loop's has
+    goes_on: bool = False
     padded: bool = True  # False: the sink has no way with records that vary in shape
     ahead: int = 0  # batches that must be made beyond the one that is given
 
@@ -57,9 +65,12 @@ class Finding:
 
 
 class SinkBroken(AssertionError):
-    """A sink does not keep what it promises: `broken` names the promises, and the text says what happened instead."""
+    """A sink does not keep what it promises: `broken` names the promises, and the text says what
+    happened instead."""
 
     def __init__(self, findings: Sequence[Finding]) -> None:
         self.findings = tuple(findings)
         self.broken = tuple(dict.fromkeys(f.promise for f in findings))
-        super().__init__(f"the sink breaks {', '.join(self.broken)}:\n\n" + "\n\n".join(map(str, findings)))
+        super().__init__(
+            f"the sink breaks {', '.join(self.broken)}:\n\n" + "\n\n".join(map(str, findings))
+        )

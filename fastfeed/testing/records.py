@@ -29,7 +29,7 @@ class SourceError(Exception):
 
 
 @dataclass(frozen=True)
-class Records:
+class NumberedRecords:
     """`count` records by index, with a leaf of each of `dtypes`."""
 
     count: int
@@ -42,13 +42,18 @@ class Records:
         rng = np.random.default_rng(index)
         leaves = {dtype: _leaf(rng, dtype) for dtype in self.dtypes}
         number = np.float32(index / 7)
-        return Element(np.int64(index), leaves, (number, [np.full((2,), index % 256, np.uint8), np.float32(-0.0)]))
+        return Element(
+            np.int64(index),
+            leaves,
+            (number, [np.full((2,), index % 256, np.uint8), np.float32(-0.0)]),
+        )
 
 
 def _leaf(rng: np.random.Generator, dtype: str) -> Any:
     """Every bit at random, so that there are also infinities, denormals and nans of every kind."""
     if dtype == "bytes":
-        return rng.bytes(int(rng.integers(1, 9))) + b"."  # numpy's own bytes lose zeros at their end
+        # numpy's own bytes lose zeros at their end
+        return rng.bytes(int(rng.integers(1, 9))) + b"."
     if dtype == "bool":
         return rng.integers(0, 2, (3, 2)).astype(bool)
     return np.frombuffer(rng.bytes(6 * np.dtype(dtype).itemsize), dtype).reshape(3, 2)
@@ -58,7 +63,7 @@ def _leaf(rng: np.random.Generator, dtype: str) -> Any:
 class Unsized:
     """The same records one after another, and nobody knows how many."""
 
-    records: Records
+    records: NumberedRecords
 
     def __iter__(self) -> Iterator[Element]:
         return (self.records[index] for index in range(len(self.records)))
@@ -110,7 +115,8 @@ def numbered(index: int) -> np.ndarray[Any, Any]:
 
 @dataclass(frozen=True)
 class Gated:
-    """`count` numbered batches, each made as soon as its gate lets one more pass, in threads and in processes."""
+    """`count` numbered batches, each made as soon as its gate lets one more pass, in threads and in
+    processes."""
 
     count: int
     folder: str
@@ -138,10 +144,12 @@ class Gated:
             os.close(news)
 
 
-class Gate:
-    """Lets the producers of a Gated source make one batch for each permit, and hears how far they are.
+class ProductionGate:
+    """Lets the producers of a Gated source make one batch for each permit, and hears how far they
+    are.
 
-    Pipes with names, since they reach threads and processes alike, and nobody who waits for one has to sleep.
+    Pipes with names, since they reach threads and processes alike, and nobody who waits for one has
+    to sleep.
     """
 
     def __init__(self, folder: str, limit_s: float) -> None:
@@ -149,7 +157,9 @@ class Gate:
         self._heard = b""
         for name in ("permits", "news"):
             os.mkfifo(Path(folder) / name)
-        self._permits, self._news = (os.open(f"{folder}/{name}", os.O_RDWR) for name in ("permits", "news"))
+        self._permits, self._news = (
+            os.open(f"{folder}/{name}", os.O_RDWR) for name in ("permits", "news")
+        )
 
     def let(self, batches: int) -> None:
         """So many more may be made."""
@@ -160,7 +170,8 @@ class Gate:
         self._wait(b"p", batches)
 
     def wait_arrived(self, batches: int) -> None:
-        """Returns when a producer stands before the gate with its `batches`-th. Raises TimeoutError."""
+        """Returns when a producer stands before the gate with its `batches`-th. Raises
+        TimeoutError."""
         self._wait(b"a", batches)
 
     def close(self) -> None:
@@ -172,5 +183,7 @@ class Gate:
         deadline = time.monotonic() + self._limit_s
         while self._heard.count(word) < count:
             if not select.select([self._news], [], [], max(0.0, deadline - time.monotonic()))[0]:
-                raise TimeoutError(f"the producers did not get to batch {count} within {self._limit_s} s")
+                raise TimeoutError(
+                    f"the producers did not get to batch {count} within {self._limit_s} s"
+                )
             self._heard += os.read(self._news, 4096)

@@ -8,22 +8,22 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from fastfeed.errors import FeedStopped, ProducerError
-from fastfeed.runner import FeedRunner
+from fastfeed.runner.runner import FeedRunner
 from fastfeed.testing import verdict
 from fastfeed.testing.records import (
     BATCH,
     PADDING,
     Broken,
-    Gate,
     Gated,
+    NumberedRecords,
+    ProductionGate,
     Ragged,
-    Records,
     SourceError,
     Unsized,
     unreadable,
 )
 from fastfeed.testing.trial import Trial
-from fastfeed.testing.verdict import Seen
+from fastfeed.testing.verdict import ReceivedElement
 
 RECORDS = 400  # with RING, every slot is used again many times
 RING = "200KB"
@@ -35,11 +35,14 @@ FAST, SLOW, HELD = 6, 8, 40  # batches of the scene with a gate
 
 
 def passes(trial: Trial) -> None:
-    """Pass after pass over one runner: everything whole, left early, and once more, with elements kept throughout."""
-    records = Records(RECORDS + (0 if not trial.traits.partial_batch else BATCH // 2), tuple(trial.traits.dtypes))
+    """Pass after pass over one runner: everything whole, left early, and once more, with elements
+    kept throughout."""
+    records = NumberedRecords(
+        RECORDS + (0 if not trial.traits.partial_batch else BATCH // 2), tuple(trial.traits.dtypes)
+    )
     with trial.runner(records, batch_size=BATCH, memory=RING) as runner:
         sink = trial.open(runner)
-        kept: list[tuple[Any, Seen]] = []
+        kept: list[tuple[Any, ReceivedElement]] = []
         trial.doing = "once"
         _judge_whole(trial, _whole(trial, sink, kept=kept), records=records)
         if trial.traits.again:
@@ -61,17 +64,21 @@ def passes(trial: Trial) -> None:
 def shuffled(trial: Trial) -> None:
     """Two passes over a source that is shuffled."""
     trial.doing = "second epoch"
-    with trial.runner(Records(FEW, ("int64",)), batch_size=BATCH, shuffle=True, seed=0) as runner:
+    with trial.runner(
+        NumberedRecords(FEW, ("int64",)), batch_size=BATCH, shuffle=True, seed=0
+    ) as runner:
         sink = trial.open(runner)
         first, second = _ids(_whole(trial, sink)), _ids(_whole(trial, sink))
     missing = verdict.wrong_count(second, range(FEW))
-    trial.judge("second epoch", missing or ("it had the order of the first one" if first == second else ""))
+    trial.judge(
+        "second epoch", missing or ("it had the order of the first one" if first == second else "")
+    )
 
 
 def epochs(trial: Trial) -> None:
     """A pass of two epochs."""
     trial.doing = "epochs"
-    source = Records(FEW, ("int64",))
+    source = NumberedRecords(FEW, ("int64",))
     with trial.runner(source, batch_size=BATCH, epochs=2) as runner:
         ids = _ids(_whole(trial, trial.open(runner)))
     halves = ids[:FEW], ids[FEW:]
@@ -82,11 +89,15 @@ def epochs(trial: Trial) -> None:
 def unsized(trial: Trial) -> None:
     """A source of unknown length, to its end, and once more where there can be a second pass."""
     trial.doing = "unknown length"
-    with trial.runner(Unsized(Records(FEW, ("int64",))), records=True, batch_size=BATCH) as runner:
+    with trial.runner(
+        Unsized(NumberedRecords(FEW, ("int64",))), records=True, batch_size=BATCH
+    ) as runner:
         sink = trial.open(runner)
         for _ in range(1 + trial.traits.again):
             ids = _ids(_whole(trial, sink))
-            trial.judge("unknown length", verdict.wrong_count(ids, range(FEW)) or verdict.wrong_order(ids))
+            trial.judge(
+                "unknown length", verdict.wrong_count(ids, range(FEW)) or verdict.wrong_order(ids)
+            )
 
 
 def padded(trial: Trial) -> None:
@@ -111,14 +122,18 @@ def errors(trial: Trial) -> None:
         except forced as error:
             trial.judge("errors", _wrong_error(error) or verdict.wrong_count(numbers, range(GOOD)))
         else:
-            trial.judge("errors", f"the pass ended after the elements {numbers} as if the source had no more")
+            trial.judge(
+                "errors",
+                f"the pass ended after the elements {numbers} as if the source had no more",
+            )
 
 
 def paced(trial: Trial) -> None:
-    """One pass: the consumer waits for every batch, then every batch waits for it, and then the runner is stopped."""
+    """One pass: the consumer waits for every batch, then every batch waits for it, and then the
+    runner is stopped."""
     trial.doing = "fast consumer"
     with tempfile.TemporaryDirectory() as folder:
-        gate = Gate(folder, trial.limit_s)
+        gate = ProductionGate(folder, trial.limit_s)
         trial.unblock = lambda: gate.let(HELD)
         try:
             # The scene's own limit comes first: a hang is not to look like an error of the source.
@@ -127,13 +142,16 @@ def paced(trial: Trial) -> None:
                 try:
                     _pace(trial, iter(trial.open(runner)), gate=gate, runner=runner)
                 finally:
-                    gate.let(HELD)  # no thread can be interrupted: stop() would wait for those that wait here
+                    # no thread can be interrupted: stop() would wait for those that wait here
+                    gate.let(HELD)
         finally:
             trial.unblock = lambda: None
             gate.close()
 
 
-def _pace(trial: Trial, iterator: Iterator[Any], *, gate: Gate, runner: FeedRunner) -> None:
+def _pace(
+    trial: Trial, iterator: Iterator[Any], *, gate: ProductionGate, runner: FeedRunner
+) -> None:
     wrong = _wrong_next(trial, iterator, numbers=range(1))
     for number in range(1, FAST):
         gate.let(1)
@@ -146,7 +164,9 @@ def _pace(trial: Trial, iterator: Iterator[Any], *, gate: Gate, runner: FeedRunn
     element = next(iterator)
     before = trial.copy(element)
     gate.wait_passed(FAST + SLOW + trial.traits.ahead)
-    changed = "" if before.same(trial.copy(element)) else "the element that it had changed in its hands"
+    changed = (
+        "" if before.same(trial.copy(element)) else "the element that it had changed in its hands"
+    )
     del element
     late = "" if _number(before) == FAST else f"element {_number(before)} came instead of {FAST}"
     wrong = changed or late or _wrong_next(trial, iterator, numbers=range(FAST + 1, FAST + SLOW))
@@ -158,7 +178,9 @@ def _pace(trial: Trial, iterator: Iterator[Any], *, gate: Gate, runner: FeedRunn
     _stop(trial, iterator, gate=gate, runner=runner)
 
 
-def _stop(trial: Trial, iterator: Iterator[Any], *, gate: Gate, runner: FeedRunner) -> None:
+def _stop(
+    trial: Trial, iterator: Iterator[Any], *, gate: ProductionGate, runner: FeedRunner
+) -> None:
     forced: tuple[type[BaseException], ...] = (FeedStopped, *trial.traits.errors)
     stopper = threading.Thread(target=runner.stop, name="check_sink stops")
     stopper.start()
@@ -175,7 +197,9 @@ def _stop(trial: Trial, iterator: Iterator[Any], *, gate: Gate, runner: FeedRunn
         stopper.join(trial.limit_s)
 
 
-def _judge_whole(trial: Trial, elements: list[Seen], *, records: Records) -> None:
+def _judge_whole(
+    trial: Trial, elements: list[ReceivedElement], *, records: NumberedRecords
+) -> None:
     wanted = verdict.expected(range(BATCH), records, traits=trial.traits)
     ids = _ids(elements)
     trial.judge("structure", verdict.wrong_structure(elements, wanted.structure))
@@ -185,7 +209,7 @@ def _judge_whole(trial: Trial, elements: list[Seen], *, records: Records) -> Non
     trial.judge("order", verdict.wrong_order(ids))
 
 
-def _judge_left_early(trial: Trial, sink: Iterable[Any], *, records: Records) -> None:
+def _judge_left_early(trial: Trial, sink: Iterable[Any], *, records: NumberedRecords) -> None:
     first = _left_early(trial, sink)
     ids = _ids(_whole(trial, sink))
     if trial.traits.goes_on:
@@ -194,15 +218,18 @@ def _judge_left_early(trial: Trial, sink: Iterable[Any], *, records: Records) ->
     trial.judge("early break", wrong or verdict.wrong_order(ids))
 
 
-def _left_early(trial: Trial, sink: Iterable[Any]) -> list[Seen]:
+def _left_early(trial: Trial, sink: Iterable[Any]) -> list[ReceivedElement]:
     """Copies of a pass's first elements; nobody goes on with it."""
     iterator = iter(sink)
     return [element for _ in range(LEFT_AFTER) if (element := trial.take(iterator)) is not None]
 
 
-def _whole(trial: Trial, sink: Iterable[Any], *, kept: list[tuple[Any, Seen]] | None = None) -> list[Seen]:
-    """Copies of a pass's elements, of which some are kept; of a pass without end, more than there should be."""
-    elements: list[Seen] = []
+def _whole(
+    trial: Trial, sink: Iterable[Any], *, kept: list[tuple[Any, ReceivedElement]] | None = None
+) -> list[ReceivedElement]:
+    """Copies of a pass's elements, of which some are kept; of a pass without end, more than there
+    should be."""
+    elements: list[ReceivedElement] = []
     for element in sink:
         elements.append(trial.copy(element))
         if kept is not None and len(elements) in KEPT:
@@ -212,7 +239,7 @@ def _whole(trial: Trial, sink: Iterable[Any], *, kept: list[tuple[Any, Seen]] | 
     return elements
 
 
-def _changed(trial: Trial, kept: list[tuple[Any, Seen]]) -> str:
+def _changed(trial: Trial, kept: list[tuple[Any, ReceivedElement]]) -> str:
     for element, before in kept:
         after = trial.copy(element)
         if not before.same(after):
@@ -242,10 +269,10 @@ def _wrong_next(trial: Trial, iterator: Iterator[Any], *, numbers: range) -> str
     return ""
 
 
-def _number(element: Seen) -> int:
+def _number(element: ReceivedElement) -> int:
     """What a numbered batch is full of."""
     return element.ids[0] if len(set(element.ids)) == 1 else -1
 
 
-def _ids(elements: Iterable[Seen]) -> list[int]:
+def _ids(elements: Iterable[ReceivedElement]) -> list[int]:
     return [number for element in elements for number in element.ids]

@@ -7,18 +7,22 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from fastfeed.runner import FeedRunner
+from fastfeed.runner.runner import FeedRunner
 from fastfeed.testing.guard import GONE_S, Hung, belongings, until, within
 from fastfeed.testing.promises import Finding, SinkTraits
-from fastfeed.testing.verdict import Seen, seen
+from fastfeed.testing.verdict import ReceivedElement, seen
 
-HINTS = {"fast consumer": "\nA sink that needs batches beyond the one that it gives says so: SinkTraits(ahead=1)"}
+HINTS = {
+    "fast "
+    "consumer": "\nA sink that needs batches beyond the one that it gives says so: SinkTraits(ahead=1)"
+}
 Open = Callable[[FeedRunner], Iterable[Any]]
 
 
 @dataclass
 class Trial:
-    """`open` makes the sink of a runner. `doing` is the promise that an exception or a hang would break just now."""
+    """`open` makes the sink of a runner. `doing` is the promise that an exception or a hang would
+    break just now."""
 
     open: Open
     to_numpy: Callable[[Any], Any] | None
@@ -35,7 +39,8 @@ class Trial:
     error: BaseException | None = None  # an exception that nobody expected
 
     def play(self, scene: Callable[[Trial], None]) -> bool:
-        """Runs a scene under the limit; whether the next one may follow: nothing goes on behind a hang."""
+        """Runs a scene under the limit; whether the next one may follow: nothing goes on behind a
+        hang."""
         before = belongings()
         try:
             within(self.limit_s, lambda: scene(self), unblock=self._give_up)
@@ -60,13 +65,13 @@ class Trial:
         self.runners.append(made)
         return made
 
-    def take(self, iterator: Iterator[Any]) -> Seen | None:
+    def take(self, iterator: Iterator[Any]) -> ReceivedElement | None:
         """A copy of the next element; None at the end."""
         for element in iterator:
             return self.copy(element)
         return None
 
-    def copy(self, element: Any) -> Seen:
+    def copy(self, element: Any) -> ReceivedElement:
         """What an element holds now."""
         return seen(element, self.to_numpy)
 

@@ -1,4 +1,5 @@
-"""What came out of a sink, held against what went in: pure functions that say what is wrong, or nothing."""
+"""What came out of a sink, held against what went in: pure functions that say what is wrong, or
+nothing."""
 
 from __future__ import annotations
 
@@ -10,16 +11,23 @@ from typing import Any
 
 import numpy as np
 
-from fastfeed.structure import Container, Structure, describe, leaves_of, paths_of, structure_of
+from fastfeed.core.structure import (
+    Container,
+    Structure,
+    describe,
+    leaves_of,
+    paths_of,
+    structure_of,
+)
 from fastfeed.testing.promises import SinkTraits
-from fastfeed.testing.records import Records, padded_values
+from fastfeed.testing.records import NumberedRecords, padded_values
 
 Array = np.ndarray[Any, Any]
 SHOWN = 8  # numbers in a text
 
 
 @dataclass(frozen=True)
-class Seen:
+class ReceivedElement:
     """One element, copied: what happens to the sink's memory afterwards does not change it."""
 
     structure: Structure
@@ -38,25 +46,27 @@ class Seen:
         except (IndexError, TypeError, ValueError, OverflowError):
             return []
 
-    def same(self, other: Seen) -> bool:
+    def same(self, other: ReceivedElement) -> bool:
         """Whether both are equal bit for bit."""
         return self.structure == other.structure and all(map(same_bits, self.leaves, other.leaves))
 
 
-def seen(element: Any, to_numpy: Callable[[Any], Any] | None) -> Seen:
+def seen(element: Any, to_numpy: Callable[[Any], Any] | None) -> ReceivedElement:
     """A copy of what an element holds."""
     element = element if to_numpy is None else to_numpy(element)
     structure = structure_of(element)
     found = leaves_of(structure, element) or []
-    return Seen(structure, tuple(np.array(np.asarray(leaf)) for leaf in found))
+    return ReceivedElement(structure, tuple(np.array(np.asarray(leaf)) for leaf in found))
 
 
-def expected(ids: Sequence[int], records: Records, *, traits: SinkTraits) -> Seen:
+def expected(
+    ids: Sequence[int], records: NumberedRecords, *, traits: SinkTraits
+) -> ReceivedElement:
     """The element of these records, as a sink with these traits gives it."""
     each = [records[i] for i in ids]
     structure = structure_of(each[0])
     rows = [leaves_of(structure, record) or [] for record in each]
-    return Seen(
+    return ReceivedElement(
         as_tuples(structure, traits),
         tuple(_cast(_stack(column), traits) for column in zip(*rows, strict=True)),
     )
@@ -74,25 +84,31 @@ def as_tuples(structure: Structure, traits: SinkTraits) -> Structure:
     return Container(kind, keys, tuple(as_tuples(child, traits) for child in structure.children))
 
 
-def wrong_structure(elements: Sequence[Seen], wanted: Structure) -> str:
+def wrong_structure(elements: Sequence[ReceivedElement], wanted: Structure) -> str:
     """The first element with other containers; the order of a dict's keys does not count."""
     for number, element in enumerate(elements):
         if _sorted(element.structure) != _sorted(wanted):
-            return f"element {number} is {describe(element.structure)} instead of {describe(wanted)}"
+            return (
+                f"element {number} is {describe(element.structure)} instead of {describe(wanted)}"
+            )
     return ""
 
 
-def wrong_dtypes(elements: Sequence[Seen], wanted: Seen) -> str:
+def wrong_dtypes(elements: Sequence[ReceivedElement], wanted: ReceivedElement) -> str:
     """The first leaf with another dtype; bytes of any length and in objects are the same."""
     for number, element in enumerate(elements):
         for path, leaf in element.by_path.items():
             want = wanted.by_path.get(path, leaf)
             if _dtype(leaf) != _dtype(want):
-                return f"{path} of element {number} has dtype {_dtype(leaf)} instead of {_dtype(want)}"
+                return (
+                    f"{path} of element {number} has dtype {_dtype(leaf)} instead of {_dtype(want)}"
+                )
     return ""
 
 
-def wrong_values(elements: Sequence[Seen], records: Records, *, traits: SinkTraits) -> str:
+def wrong_values(
+    elements: Sequence[ReceivedElement], records: NumberedRecords, *, traits: SinkTraits
+) -> str:
     """The first leaf that does not hold what its records have."""
     for number, element in enumerate(elements):
         ids = [i for i in element.ids if 0 <= i < len(records)]
@@ -102,14 +118,17 @@ def wrong_values(elements: Sequence[Seen], records: Records, *, traits: SinkTrai
         for path, leaf in element.by_path.items():
             want = wanted.get(path, leaf)
             if leaf.shape != want.shape:
-                return f"{path} of element {number} has the shape {leaf.shape} instead of {want.shape}"
+                return (
+                    f"{path} of element {number} has the shape {leaf.shape} instead of {want.shape}"
+                )
             if not _equal(leaf, want):
                 return f"{path} of element {number} is\n{leaf}\ninstead of\n{want}"
     return ""
 
 
-def wrong_padding(elements: Sequence[Seen]) -> str:
-    """The first element of a Ragged source whose values are not as wide as its largest record, or other ones."""
+def wrong_padding(elements: Sequence[ReceivedElement]) -> str:
+    """The first element of a Ragged source whose values are not as wide as its largest record, or
+    other ones."""
     for number, element in enumerate(elements):
         wanted, found = padded_values(element.ids), element.leaves[1]
         if found.tolist() != wanted.tolist():
@@ -124,7 +143,9 @@ def wrong_count(ids: Sequence[int], wanted: Iterable[int]) -> str:
     more = sorted(i for i, count in counts.items() if count > 1)
     strange = sorted(set(counts) - wanted)
     parts = (("missing", missing), ("more than once", more), ("unknown", strange))
-    return "; ".join(f"{len(found)} records {name}: {shortened(found)}" for name, found in parts if found)
+    return "; ".join(
+        f"{len(found)} records {name}: {shortened(found)}" for name, found in parts if found
+    )
 
 
 def wrong_order(ids: Sequence[int]) -> str:
@@ -146,11 +167,16 @@ def same_bits(one: Array, other: Array) -> bool:
     """Whether both hold the same dtype, shape and bits; for bytes, the same bytes."""
     if one.shape != other.shape or _dtype(one) != _dtype(other):
         return False
-    return one.tolist() == other.tolist() if _dtype(one) == "bytes" else one.tobytes() == other.tobytes()
+    return (
+        one.tolist() == other.tolist()
+        if _dtype(one) == "bytes"
+        else one.tobytes() == other.tobytes()
+    )
 
 
 def _equal(leaf: Array, want: Array) -> bool:
-    """Bit for bit where the dtypes agree (the other case is told elsewhere, and only the values count here)."""
+    """Bit for bit where the dtypes agree (the other case is told elsewhere, and only the values
+    count here)."""
     if _dtype(leaf) == _dtype(want):
         return same_bits(leaf, want)
     try:
@@ -178,7 +204,9 @@ def _stack(column: Sequence[Any]) -> Array:
 
 def _cast(leaf: Array, traits: SinkTraits) -> Array:
     with np.errstate(all="ignore"):
-        return leaf.astype(traits.casts[str(leaf.dtype)]) if str(leaf.dtype) in traits.casts else leaf
+        return (
+            leaf.astype(traits.casts[str(leaf.dtype)]) if str(leaf.dtype) in traits.casts else leaf
+        )
 
 
 def _dtype(leaf: Array) -> str:

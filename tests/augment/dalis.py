@@ -7,17 +7,19 @@ from typing import Any
 
 import numpy as np
 
-from fastfeed.augment.flights import Flights
 from fastfeed.augment.opencv import OpenCV
 from fastfeed.augment.packing import BESIDE, Packed, Packer, collated, record_structure, unpacked
 from fastfeed.augment.spec import Augment
-from fastfeed.batch import Batch, infer
+from fastfeed.core.batch import Batch, infer
+from fastfeed.engine.dali_queue import DaliQueue
 from fastfeed.options import FeedOptions
 
 Image = np.ndarray[Any, Any]
 
 
-def packed_batch(spec: Augment, records: Sequence[Any], keys: Sequence[int]) -> tuple[Batch, Packed, Any]:
+def packed_batch(
+    spec: Augment, records: Sequence[Any], keys: Sequence[int]
+) -> tuple[Batch, Packed, Any]:
     """A batch as producers make it, what the stage sees of it, and its spec."""
     packer = Packer(spec)
     made = [
@@ -31,10 +33,14 @@ def packed_batch(spec: Augment, records: Sequence[Any], keys: Sequence[int]) -> 
     return batch, unpacked(batch, targets), found
 
 
-def by_dali(spec: Augment, records: Sequence[Any], keys: Sequence[int], **options: Any) -> list[Image]:
+def by_dali(
+    spec: Augment, records: Sequence[Any], keys: Sequence[int], **options: Any
+) -> list[Image]:
     """Images and masks of a batch, each an array."""
     _, packed, _ = packed_batch(spec, records, keys)
-    return Flights(spec, FeedOptions(augment=spec, augment_on="dali-cpu", **options)).alone(packed)
+    return DaliQueue(spec, FeedOptions(augment=spec, augment_on="dali-cpu", **options)).alone(
+        packed
+    )
 
 
 def by_opencv(spec: Augment, record: Any, key: int) -> Any:

@@ -16,7 +16,9 @@ SIDES = st.one_of(st.integers(1, 24), st.sampled_from([1, 90]))
 Image = np.ndarray[Any, Any]
 
 
-def noise(height: int, width: int, channels: int = 3, *, dtype: str = "uint8", seed: int = 0) -> Image:
+def noise(
+    height: int, width: int, channels: int = 3, *, dtype: str = "uint8", seed: int = 0
+) -> Image:
     """Every pixel by itself; no channel axis with 0 channels."""
     shape = (height, width, channels) if channels else (height, width)
     return np.random.default_rng(seed).integers(0, np.iinfo(dtype).max + 1, shape, dtype)
@@ -25,12 +27,17 @@ def noise(height: int, width: int, channels: int = 3, *, dtype: str = "uint8", s
 def smooth(height: int, width: int, channels: int = 3, *, seed: int = 0) -> Image:
     """What an encoder does not change much."""
     y, x = np.mgrid[0:height, 0:width] / max(height, width)
-    planes = [127 + 100 * np.sin(3 * (a * x + b * y) + c) for a, b, c in np.random.default_rng(seed).random((3, 3))]
+    planes = [
+        127 + 100 * np.sin(3 * (a * x + b * y) + c)
+        for a, b, c in np.random.default_rng(seed).random((3, 3))
+    ]
     return np.stack(planes[:channels], 2).round().astype(np.uint8)
 
 
 @st.composite
-def images(draw: Any, dtypes: tuple[str, ...] = ("uint8", "uint16"), channels: tuple[int, ...] = (0, 1, 3)) -> Image:
+def images(
+    draw: Any, dtypes: tuple[str, ...] = ("uint8", "uint16"), channels: tuple[int, ...] = (0, 1, 3)
+) -> Image:
     """1 x 1, extreme ratios, grey and colours."""
     shape = draw(SIDES), draw(SIDES), draw(st.sampled_from(channels))
     return noise(*shape, dtype=draw(st.sampled_from(dtypes)), seed=draw(st.integers(0, 9)))
@@ -49,7 +56,9 @@ def photographs(most: int = 8) -> list[bytes]:
     """Files of photographs; made ones where there are none."""
     named = os.environ.get("FASTFEED_DATA")
     files = sorted((Path(named) / "photos").glob("*.jpg"))[:most] if named else []
-    return [file.read_bytes() for file in files] or [jpeg(smooth(60 + 7 * n, 80, seed=n)) for n in range(most)]
+    return [file.read_bytes() for file in files] or [
+        jpeg(smooth(60 + 7 * n, 80, seed=n)) for n in range(most)
+    ]
 
 
 def turned(data: bytes, orientation: int, *, order: str = "<", behind: bool = False) -> bytes:
@@ -79,17 +88,26 @@ def with_segment(data: bytes, marker: int, payload: bytes) -> bytes:
 
 def chunk(kind: bytes, payload: bytes) -> bytes:
     """Of a PNG."""
-    return struct.pack(">I", len(payload)) + kind + payload + struct.pack(">I", zlib.crc32(kind + payload))
+    return (
+        struct.pack(">I", len(payload))
+        + kind
+        + payload
+        + struct.pack(">I", zlib.crc32(kind + payload))
+    )
 
 
 def bomb(height: int, width: int) -> bytes:
     """A PNG whose header promises more than its few bytes hold."""
     header = chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0))
-    return b"\x89PNG\r\n\x1a\n" + header + chunk(b"IDAT", zlib.compress(b"\0")) + chunk(b"IEND", b"")
+    return (
+        b"\x89PNG\r\n\x1a\n" + header + chunk(b"IDAT", zlib.compress(b"\0")) + chunk(b"IEND", b"")
+    )
 
 
 def _encoded(kind: str, image: Image, options: list[int]) -> bytes:
-    data = image if image.ndim == 2 or image.shape[2] == 1 else cv2.cvtColor(image, cv2.COLOR_RGB2BGR)
+    data = (
+        image if image.ndim == 2 or image.shape[2] == 1 else cv2.cvtColor(image, cv2.COLOR_RGB2BGR)
+    )
     done, out = cv2.imencode(kind, data, options)
     assert done
     return out.tobytes()

@@ -1,4 +1,5 @@
-"""The steps of a program in slow numpy, straight from their definitions; nothing is shared with the executors."""
+"""The steps of a program in slow numpy, straight from their definitions; nothing is shared with the
+executors."""
 
 from __future__ import annotations
 
@@ -8,12 +9,22 @@ from typing import Any
 
 import numpy as np
 
-from fastfeed.augment.steps import Blur, Colour, Cutout, FixedWindow, Mirror, RandomWindow, Scale, Step, Warp
+from fastfeed.augment.steps import (
+    Blur,
+    Colour,
+    Cutout,
+    FixedWindow,
+    Mirror,
+    ProgramStep,
+    RandomWindow,
+    Scale,
+    Warp,
+)
 
 Image = np.ndarray[Any, Any]
 
 
-def done(image: Image, step: Step, numbers: Sequence[float]) -> Image:
+def done(image: Image, step: ProgramStep, numbers: Sequence[float]) -> Image:
     """`step` with its numbers, for an image of (height, width, channels)."""
     most = np.iinfo(image.dtype).max
     if isinstance(step, (RandomWindow, FixedWindow)):
@@ -58,7 +69,8 @@ def warped(image: Image, numbers: Sequence[float], *, fill: float) -> Image:
     out = np.empty_like(image)
     for y in range(high):
         for x in range(wide):
-            left, top = matrix @ (x + 0.5, y + 0.5, 1) + 0.5  # in `padded`, between centres of pixels
+            # in `padded`, between centres of pixels
+            left, top = matrix @ (x + 0.5, y + 0.5, 1) + 0.5
             column, row = math.floor(left), math.floor(top)
             if not (0 <= column <= wide and 0 <= row <= high):
                 out[y, x] = round(fill)
@@ -84,9 +96,12 @@ def blurred(image: Image, sigma: float, size: float) -> Image:
     kernel /= kernel.sum()
     for axis in (0, 1):
         places = [
-            [_mirrored(at + off, image.shape[axis]) for off in range(-reach, reach + 1)] for at in _all(image, axis)
+            [_mirrored(at + off, image.shape[axis]) for off in range(-reach, reach + 1)]
+            for at in _all(image, axis)
         ]
-        image = np.moveaxis(np.tensordot(np.take(image, places, axis), kernel, (axis + 1, 0)), -1, -1)
+        image = np.moveaxis(
+            np.tensordot(np.take(image, places, axis), kernel, (axis + 1, 0)), -1, -1
+        )
     return image
 
 
@@ -120,7 +135,9 @@ def _weights(old: int, new: int, step: Scale) -> Image:
         if step.interpolation == "nearest":
             out[at, min(old - 1, int(np.float32(at + 0.5) * np.float32(ratio)))] = 1
             continue
-        for place in range(math.floor(centre - reach * wider) - 1, math.ceil(centre + reach * wider) + 2):
+        for place in range(
+            math.floor(centre - reach * wider) - 1, math.ceil(centre + reach * wider) + 2
+        ):
             out[at, min(max(place, 0), old - 1)] += kernel(abs(place - centre) / wider)
         out[at] /= out[at].sum()
     return out

@@ -1,4 +1,5 @@
-"""Feeds that augment in their producers: the same images on any number of them, and what a bad one does."""
+"""Feeds that augment in their producers: the same images on any number of them, and what a bad one
+does."""
 
 from __future__ import annotations
 
@@ -18,15 +19,21 @@ from fastfeed import FeedRunner, OptionError, SpecError, Worker
 from fastfeed import augment as A
 from fastfeed.errors import ProducerFailed
 from tests.augment.pictures import jpeg, noise, png, smooth
-from tests.feeds import Readable
-from tests.streams import LIMIT_S
+from tests.helpers.feeds import Readable
+from tests.helpers.streams import LIMIT_S
 
 COUNT, SIZE = 22, 4
 FILES = [png(noise(9 + n % 3, 8 + n % 4, seed=n)) for n in range(COUNT)]
 TRUNCATED = jpeg(smooth(30, 30))[:-20]
 SPEC = A.Augment(
     [
-        *(A.Decode(), A.RandomResizedCrop(6), A.Flip(0.5, 0.5), A.Hue(A.Uniform(-90, 90)), A.Erase()),
+        *(
+            A.Decode(),
+            A.RandomResizedCrop(6),
+            A.Flip(0.5, 0.5),
+            A.Hue(A.Uniform(-90, 90)),
+            A.Erase(),
+        ),
         *(A.Normalize(127.5, 127.5), A.OneHot(COUNT), A.Mixup()),
     ]
 )
@@ -77,7 +84,11 @@ def run(source: Any, mix: tuple[int, int], *, epochs: int = 1, **options: Any) -
 
 def by_label(made: list[Any]) -> dict[int, bytes]:
     """Each record's image under its label, where labels are numbers."""
-    return {int(label): image.tobytes() for images, labels in made for image, label in zip(images, labels, strict=True)}
+    return {
+        int(label): image.tobytes()
+        for images, labels in made
+        for image, label in zip(images, labels, strict=True)
+    }
 
 
 def same(one: list[Any], other: list[Any]) -> bool:
@@ -88,7 +99,9 @@ def same(one: list[Any], other: list[Any]) -> bool:
 
 @settings(max_examples=12, phases=(Phase.explicit, Phase.generate))
 @given(st.sampled_from(sorted(KINDS)), st.sampled_from(MIXES), st.integers(0, 3), st.booleans())
-def test_a_seed_gives_the_same_images_whoever_makes_them(kind: str, mix: Any, seed: int, shuffled: bool) -> None:
+def test_a_seed_gives_the_same_images_whoever_makes_them(
+    kind: str, mix: Any, seed: int, shuffled: bool
+) -> None:
     source, options = KINDS[kind]
     options = {**options, "seed": seed}
     if kind == "indexable":
@@ -105,19 +118,28 @@ def test_a_seed_gives_the_same_images_whoever_makes_them(kind: str, mix: Any, se
 def test_so_it_does_in_any_order(kind: str, mix: Any, seed: int) -> None:
     source, options = KINDS[kind]
     options = {**options, "augment": PLAIN, "seed": seed}
-    assert by_label(run(source, mix, order="any", **options)) == by_label(run(source, (0, 1), **options))
+    assert by_label(run(source, mix, order="any", **options)) == by_label(
+        run(source, (0, 1), **options)
+    )
 
 
 @pytest.mark.parametrize("mix", [(2, 1), (1, 2)], ids=str)
 def test_streams_of_a_callable_draw_by_their_number(mix: tuple[int, int]) -> None:
     options = {"augment": PLAIN, "batch_size": SIZE}
     assert by_label(run(in_turn, mix, **options)) == by_label(run(in_turn, (0, 2), **options))
-    one = next(iter(by_label(run(lambda: iter([(FILES[:1] * 9, np.arange(9))]), (0, 1), augment=PLAIN)).values()))
+    one = next(
+        iter(
+            by_label(
+                run(lambda: iter([(FILES[:1] * 9, np.arange(9))]), (0, 1), augment=PLAIN)
+            ).values()
+        )
+    )
     same_file = by_label(run(lambda: iter([(FILES[:1] * 9, np.arange(9))]), (0, 1), augment=PLAIN))
     assert one in same_file.values() and len(set(same_file.values())) > 6, "each row draws its own"
 
 
-@pytest.mark.filterwarnings("ignore:the state is .* items into the epoch")  # of iterables, which is no news here
+# of iterables, which is no news here
+@pytest.mark.filterwarnings("ignore:the state is .* items into the epoch")
 @pytest.mark.parametrize("kind", sorted(KINDS))
 @pytest.mark.parametrize(("before", "after"), [((0, 1), (1, 1)), ((0, 3), (0, 1))], ids=str)
 def test_a_restored_run_goes_on_with_the_same_images(kind: str, before: Any, after: Any) -> None:
@@ -141,7 +163,8 @@ def test_a_state_of_other_operations_is_refused_with_what_differs() -> None:
     other = A.Augment([A.Decode(), A.RandomResizedCrop(7), A.Flip()])
     with FeedRunner(source, augment=other, seed=1, **options) as runner:
         with pytest.raises(
-            OptionError, match=r"augment\[1\] was .RandomResizedCrop\(size=\(6, 6\).* and is .Rand.*7, 7"
+            OptionError,
+            match=r"augment\[1\] was .RandomResizedCrop\(size=\(6, 6\).* and is .Rand.*7, 7",
         ) as caught:
             runner.restore(state)
         assert "augment[0]" not in str(caught.value)
@@ -165,7 +188,9 @@ def test_a_transform_comes_first() -> None:
 
 def test_pads_and_lengths_are_of_augmented_records() -> None:
     spec = A.Augment([A.Decode(), A.Resize(shorter=4)])
-    with FeedRunner(Indexed(FILES), augment=spec, batch_size=COUNT, pad=True, lengths=True) as runner:
+    with FeedRunner(
+        Indexed(FILES), augment=spec, batch_size=COUNT, pad=True, lengths=True
+    ) as runner:
         ((images, _), (shapes, _)) = next(iter(runner))
     assert (shapes[:, :2].min(1) == 4).all() and images.shape[1:] == (*shapes[:, :2].max(0), 3)
     with pytest.raises(SpecError, match="records of varying shape"):
@@ -173,7 +198,9 @@ def test_pads_and_lengths_are_of_augmented_records() -> None:
 
 
 @pytest.mark.parametrize(("mix", "expected"), [((0, 1), 3), ((0, 2), 1), ((1, 1), 1)], ids=str)
-def test_opencv_starts_no_threads_where_there_are_other_producers(mix: tuple[int, int], expected: int) -> None:
+def test_opencv_starts_no_threads_where_there_are_other_producers(
+    mix: tuple[int, int], expected: int
+) -> None:
     def counted(file: bytes) -> Any:
         import cv2
 
@@ -195,17 +222,29 @@ def damaged(*places: int) -> list[bytes]:
 
 @pytest.mark.parametrize("mix", [(0, 1), (1, 2)], ids=str)
 def test_a_bad_image_is_named(mix: tuple[int, int]) -> None:
-    with pytest.raises(ProducerFailed, match=r"record 6 of batch 1 raised BadImage: record\[0\]: truncated JPEG"):
+    with pytest.raises(
+        ProducerFailed, match=r"record 6 of batch 1 raised BadImage: record\[0\]: truncated JPEG"
+    ):
         run(Indexed(damaged(6)), mix, augment=PLAIN, batch_size=SIZE)
 
 
 @pytest.mark.parametrize("mix", [(0, 1), (0, 3), (2, 1)], ids=str)
-def test_a_bad_image_is_left_out_counted_and_told(mix: tuple[int, int], caplog: pytest.LogCaptureFixture) -> None:
-    options = {"augment": PLAIN, "batch_size": SIZE, "seed": 5, "on_error": "skip", "stall_timeout_s": LIMIT_S}
+def test_a_bad_image_is_left_out_counted_and_told(
+    mix: tuple[int, int], caplog: pytest.LogCaptureFixture
+) -> None:
+    options = {
+        "augment": PLAIN,
+        "batch_size": SIZE,
+        "seed": 5,
+        "on_error": "skip",
+        "stall_timeout_s": LIMIT_S,
+    }
     with FeedRunner(Indexed(damaged(6, 13)), processes=mix[0], threads=mix[1], **options) as runner:
         made = [(x.copy(), y.copy()) for x, y in runner]
     expected = by_label(run(Indexed(FILES), (0, 1), augment=PLAIN, batch_size=SIZE))
-    assert by_label(made) == {label: image for label, image in expected.items() if label not in (6, 13)}
+    assert by_label(made) == {
+        label: image for label, image in expected.items() if label not in (6, 13)
+    }
     # After the end: a worker's own figures may come behind its last batch.
     assert sum(row.errors for row in runner.snapshot().producers) == 2
     assert "skipped: record 6 of batch 1 raised BadImage" in caplog.text
@@ -217,27 +256,41 @@ def test_a_bad_image_in_a_whole_batch() -> None:
         rows = [range(first, min(first + SIZE, COUNT)) for first in range(0, COUNT, SIZE)]
         return Readable(lambda: (([files[n] for n in part], np.array(part)) for part in rows))
 
-    with pytest.raises(ProducerFailed, match=r"record 2 of batch 1 raised BadImage: record\[0\]: truncated JPEG"):
+    with pytest.raises(
+        ProducerFailed, match=r"record 2 of batch 1 raised BadImage: record\[0\]: truncated JPEG"
+    ):
         run(stream(6), (0, 1), augment=PLAIN)
     whole = by_label(run(stream(), (0, 1), augment=PLAIN))
     cut = run(stream(6), (0, 1), augment=PLAIN, on_error="skip", batch_size=3)
     assert by_label(cut) == {label: image for label, image in whole.items() if label != 6}
     kept = run(stream(6), (0, 1), augment=PLAIN, on_error="skip")
-    assert sorted(by_label(kept)) == [n for n in range(COUNT) if n // SIZE != 1], "such batches must be of one size"
+    assert sorted(by_label(kept)) == [n for n in range(COUNT) if n // SIZE != 1], (
+        "such batches must be of one size"
+    )
     rest = run(stream(*range(4, COUNT)), (0, 1), augment=PLAIN, on_error="skip", batch_size=3)
     assert sorted(by_label(rest)) == [0, 1, 2, 3], "batches without any record are passed over"
 
 
 def test_more_bad_images_than_allowed_end_the_feed() -> None:
     with pytest.raises(ProducerFailed, match="record 2 of batch 0"):
-        run(Indexed(damaged(1, 2)), (0, 1), augment=PLAIN, batch_size=SIZE, on_error="skip", error_limit=1)
+        run(
+            Indexed(damaged(1, 2)),
+            (0, 1),
+            augment=PLAIN,
+            batch_size=SIZE,
+            on_error="skip",
+            error_limit=1,
+        )
 
 
 def test_what_the_operations_do_not_fit_is_no_bad_image() -> None:
-    with pytest.raises(SpecError, match="record 0 of batch 0: Decode: record is a int; needed a file's bytes"):
+    with pytest.raises(
+        SpecError, match="record 0 of batch 0: Decode: record is a int; needed a file's bytes"
+    ):
         run(range(COUNT), (0, 1), augment=PLAIN, batch_size=SIZE, on_error="skip")
     with pytest.raises(
-        SpecError, match="batch 0 is array of .*one leading dimension, that of the records; or records=True"
+        SpecError,
+        match="batch 0 is array of .*one leading dimension, that of the records; or records=True",
     ):
         run(iter([3]), (0, 1), augment=PLAIN)
     ragged = iter([(FILES[:3], np.arange(2))])

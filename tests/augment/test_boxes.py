@@ -21,9 +21,16 @@ moves = st.lists(
     st.one_of(
         st.builds(A.Flip, st.sampled_from([0, 1]), st.sampled_from([0, 1])),
         st.builds(A.Resize, st.tuples(st.integers(60, 160), st.integers(60, 160))),
-        st.builds(A.Crop, st.tuples(st.integers(30, 120), st.integers(30, 120)), y=st.floats(0, 1), x=st.floats(0, 1)),
         st.builds(
-            A.RandomResizedCrop, st.tuples(st.integers(60, 120), st.integers(60, 120)), scale=st.just((0.5, 1.0))
+            A.Crop,
+            st.tuples(st.integers(30, 120), st.integers(30, 120)),
+            y=st.floats(0, 1),
+            x=st.floats(0, 1),
+        ),
+        st.builds(
+            A.RandomResizedCrop,
+            st.tuples(st.integers(60, 120), st.integers(60, 120)),
+            scale=st.just((0.5, 1.0)),
         ),
         st.builds(A.Rotate, st.sampled_from([90.0, 180.0, -90.0])),
         st.builds(A.Affine, shift=st.tuples(st.floats(-0.3, 0.3), st.floats(-0.3, 0.3))),
@@ -45,11 +52,17 @@ def seen(image: Any) -> np.ndarray:
 
 @settings(max_examples=80)
 @given(CORNER, CORNER, st.integers(8, 12), st.integers(8, 12), moves, st.integers(0, 2**32))
-def test_a_drawn_rectangle_is_followed(y: int, x: int, high: int, wide: int, chosen: list[Any], key: int) -> None:
+def test_a_drawn_rectangle_is_followed(
+    y: int, x: int, high: int, wide: int, chosen: list[Any], key: int
+) -> None:
     image = np.zeros((SIDE, SIDE, 3), np.uint8)
     image[y : y + high, x : x + wide] = 255
     spec = A.Augment(chosen, images="image", masks="mask", boxes="boxes")
-    record = {"image": image, "mask": image[:, :, 0] // 255, "boxes": np.float32([[x, y, x + wide, y + high]])}
+    record = {
+        "image": image,
+        "mask": image[:, :, 0] // 255,
+        "boxes": np.float32([[x, y, x + wide, y + high]]),
+    }
     made = by_opencv(spec, record, key)
     assert made["boxes"].dtype == np.float32 and made["boxes"].shape == (1, 4)
     (box,) = made["boxes"]
@@ -61,7 +74,9 @@ def test_a_drawn_rectangle_is_followed(y: int, x: int, high: int, wide: int, cho
 
 @settings(max_examples=60)
 @given(st.lists(st.tuples(*[st.floats(-20, 100)] * 4), max_size=4), moves, st.integers(0, 2**32))
-def test_boxes_stay_in_the_image_and_keep_their_rows(rows: list[Any], chosen: list[Any], key: int) -> None:
+def test_boxes_stay_in_the_image_and_keep_their_rows(
+    rows: list[Any], chosen: list[Any], key: int
+) -> None:
     spec = A.Augment(chosen)
     (row,) = spec.plan(key, [(SIDE, SIDE)])
     made = moved(np.array(rows, np.float32).reshape(-1, 4), spec, row=row, size=(SIDE, SIDE))
@@ -95,10 +110,14 @@ def test_a_box_that_is_lost_keeps_its_row() -> None:
     np.testing.assert_array_equal(boxes, [[0, 3, 8, 8], [0, 0, 0, 0]])
 
 
-@pytest.mark.parametrize("boxes", [np.zeros((2, 5)), np.zeros(4), [[1, 2, "x", 4]], [[0, 0, np.nan, 1]], 3, None])
+@pytest.mark.parametrize(
+    "boxes", [np.zeros((2, 5)), np.zeros(4), [[1, 2, "x", 4]], [[0, 0, np.nan, 1]], 3, None]
+)
 def test_what_is_no_box(boxes: Any) -> None:
     spec = A.Augment([A.Flip()])
-    with pytest.raises(SpecError, match=r"needed numbers of shape \(n, 4\), each row left, top, right, bottom"):
+    with pytest.raises(
+        SpecError, match=r"needed numbers of shape \(n, 4\), each row left, top, right, bottom"
+    ):
         moved(boxes, spec, row=[1, 0], size=(5, 5))
 
 

@@ -18,14 +18,21 @@ from tests.augment.pictures import Image, images, jpeg, noise, photographs, png,
 
 ANY = A.Uniform(0, 1)
 OPERATIONS: dict[str, list[Any]] = {
-    "Resize nearest": [A.Resize((50, 60), interpolation="nearest"), A.Resize(shorter=33, interpolation="nearest")],
+    "Resize nearest": [
+        A.Resize((50, 60), interpolation="nearest"),
+        A.Resize(shorter=33, interpolation="nearest"),
+    ],
     "Resize linear": [A.Resize((50, 9)), A.Resize((90, 9), antialias=True), A.Resize(shorter=40)],
-    "Resize cubic": [A.Resize((50, 9), interpolation="cubic", antialias=smoothed) for smoothed in (False, True)],
+    "Resize cubic": [
+        A.Resize((50, 9), interpolation="cubic", antialias=smoothed) for smoothed in (False, True)
+    ],
     "RandomResizedCrop": [A.RandomResizedCrop((40, 30)), A.RandomResizedCrop(24, antialias=True)],
     "Crop": [A.Crop(30, ANY, ANY, fill=7)],
     "Flip": [A.Flip(0.5, 0.5)],
     "Rotate": [A.Rotate(A.Uniform(-360, 360), fill=9)],
-    "Affine": [A.Affine(A.Uniform(-90, 90), (ANY, ANY), A.LogUniform(0.3, 3), A.Uniform(-40, 40), p=0.8)],
+    "Affine": [
+        A.Affine(A.Uniform(-90, 90), (ANY, ANY), A.LogUniform(0.3, 3), A.Uniform(-40, 40), p=0.8)
+    ],
     "Brightness": [A.Brightness(A.Uniform(0, 2))],
     "Contrast": [A.Contrast(A.Uniform(0, 2))],
     "Saturation": [A.Saturation(A.Uniform(0, 2))],
@@ -47,7 +54,9 @@ def agree(name: str, ours: Image, theirs: Image, *, times: float = 1.0) -> None:
     assert mean <= allowed.mean * times
 
 
-@pytest.mark.parametrize(("name", "op"), EACH, ids=lambda value: value if isinstance(value, str) else "")
+@pytest.mark.parametrize(
+    ("name", "op"), EACH, ids=lambda value: value if isinstance(value, str) else ""
+)
 def test_on_photographs(name: str, op: Any) -> None:
     spec, files = A.Augment([A.Decode(), op]), photographs(4)
     for key, file in enumerate(files):
@@ -75,9 +84,19 @@ def test_on_any_image(image: Image, named: tuple[str, Any], key: int) -> None:
 @pytest.mark.parametrize("behind", [None, False, True], ids=["jpeg", "png", "png, behind"])
 def test_exif_turns_first(orientation: int, window: list[Any], behind: bool | None) -> None:
     image = smooth(40, 30)
-    file = turned(jpeg(image), orientation) if behind is None else turned(png(image), orientation, behind=behind)
+    file = (
+        turned(jpeg(image), orientation)
+        if behind is None
+        else turned(png(image), orientation, behind=behind)
+    )
     spec = A.Augment([A.Decode(), *window])
-    agree(*("RandomResizedCrop" if window else "Decode", by_dali(spec, [file], [5])[0][0], by_opencv(spec, file, 5)))
+    agree(
+        *(
+            "RandomResizedCrop" if window else "Decode",
+            by_dali(spec, [file], [5])[0][0],
+            by_opencv(spec, file, 5),
+        )
+    )
 
 
 @pytest.mark.parametrize(
@@ -121,9 +140,18 @@ def test_a_whole_recipe_in_one_batch_of_all_sizes() -> None:
 
 @pytest.mark.parametrize("draws", ["same", "own"])
 def test_pairs_and_masks_in_step(draws: str) -> None:
-    operations = [A.RandomResizedCrop(24), A.Flip(), A.Rotate(A.Uniform(-30, 30), interpolation="nearest"), A.Erase()]
+    operations = [
+        A.RandomResizedCrop(24),
+        A.Flip(),
+        A.Rotate(A.Uniform(-30, 30), interpolation="nearest"),
+        A.Erase(),
+    ]
     spec = A.Augment(operations, images=["left", "right"], masks=["mask"], draws=draws)
-    record = {"left": smooth(40, 50), "right": smooth(40, 50, seed=1), "mask": noise(40, 50, 0) // 64}
+    record = {
+        "left": smooth(40, 50),
+        "right": smooth(40, 50, seed=1),
+        "mask": noise(40, 50, 0) // 64,
+    }
     left, right, mask = by_dali(spec, [record] * 3, [1, 2, 3])
     for n, key in enumerate((1, 2, 3)):
         theirs = by_opencv(spec, record, key)
@@ -133,7 +161,13 @@ def test_pairs_and_masks_in_step(draws: str) -> None:
 
 
 def test_what_stands_before_the_hand_over_is_done_by_opencv() -> None:
-    parts = [A.Decode(), A.RandomResizedCrop(24), A.Brightness(1.1)], [A.Flip(), A.Normalize(9.0, 2.0)]
-    whole, split = A.Augment([*parts[0], *parts[1]]), A.Augment([*parts[0], A.HandOver(), *parts[1]])
+    parts = (
+        [A.Decode(), A.RandomResizedCrop(24), A.Brightness(1.1)],
+        [A.Flip(), A.Normalize(9.0, 2.0)],
+    )
+    whole, split = (
+        A.Augment([*parts[0], *parts[1]]),
+        A.Augment([*parts[0], A.HandOver(), *parts[1]]),
+    )
     file = jpeg(smooth(40, 50))
     assert np.array_equal(by_dali(split, [file], [3])[0][0], by_opencv(whole, file, 3))

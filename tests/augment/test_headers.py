@@ -14,9 +14,19 @@ from hypothesis import strategies as st
 pytest.importorskip("cv2")
 import cv2
 
-from fastfeed.augment.headers import Header, read_header
+from fastfeed.augment.headers import ImageHeader, read_header
 from fastfeed.errors import BadImage
-from tests.augment.pictures import bomb, chunk, images, jpeg, photographs, png, smooth, turned, with_segment
+from tests.augment.pictures import (
+    bomb,
+    chunk,
+    images,
+    jpeg,
+    photographs,
+    png,
+    smooth,
+    turned,
+    with_segment,
+)
 
 MOST = 10**6
 AS_GIVEN = cv2.IMREAD_UNCHANGED
@@ -46,11 +56,17 @@ def test_headers_of_photographs() -> None:
         assert header[:2] == cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR).shape[:2]
 
 
-@pytest.mark.parametrize("more", [b"", chunk(b"tEXt", b"k\0eXIf"), chunk(b"tEXt", b"k\0" + bytes(5000))], ids=len)
+@pytest.mark.parametrize(
+    "more", [b"", chunk(b"tEXt", b"k\0eXIf"), chunk(b"tEXt", b"k\0" + bytes(5000))], ids=len
+)
 def test_an_orientation_behind_the_pixels_of_a_png(more: bytes) -> None:
     data = turned(png(smooth(4, 9)), 6, behind=True)
     data = data[:-12] + more + data[-12:]
-    assert read_header(data, max_pixels=MOST)[:2] == (9, 4) == cv2.imdecode(np.frombuffer(data, np.uint8), 1).shape[:2]
+    assert (
+        read_header(data, max_pixels=MOST)[:2]
+        == (9, 4)
+        == cv2.imdecode(np.frombuffer(data, np.uint8), 1).shape[:2]
+    )
 
 
 def test_pixels_that_look_like_an_orientation_turn_nothing() -> None:
@@ -60,10 +76,14 @@ def test_pixels_that_look_like_an_orientation_turn_nothing() -> None:
     assert read_header(data, max_pixels=MOST)[:2] == (4, 9)
 
 
-@pytest.mark.parametrize("kind", [bytes, bytearray, memoryview, lambda data: np.frombuffer(data, np.uint8)])
+@pytest.mark.parametrize(
+    "kind", [bytes, bytearray, memoryview, lambda data: np.frombuffer(data, np.uint8)]
+)
 def test_any_bytes_will_do(kind: Any) -> None:
-    assert read_header(kind(jpeg(smooth(5, 7))), max_pixels=MOST) == Header(5, 7, 3, 8, "JPEG")
-    assert read_header(kind(png(smooth(5, 7, 1))), max_pixels=MOST) == Header(5, 7, 1, 8, "PNG")
+    assert read_header(kind(jpeg(smooth(5, 7))), max_pixels=MOST) == ImageHeader(5, 7, 3, 8, "JPEG")
+    assert read_header(kind(png(smooth(5, 7, 1))), max_pixels=MOST) == ImageHeader(
+        5, 7, 1, 8, "PNG"
+    )
     assert "truncated" in reason(kind(jpeg(smooth(5, 7))[:-5]))
 
 
@@ -92,7 +112,7 @@ def test_sizes_are_turned_as_exif_says(orientation: int, order: str, encode: Any
 )
 def test_exif_that_says_nothing_turns_nothing(tiff: bytes) -> None:
     data = with_segment(jpeg(smooth(4, 9)), 0xE1, b"Exif\0\0" + tiff)
-    assert read_header(data, max_pixels=MOST) == Header(4, 9, 3, 8, "JPEG")
+    assert read_header(data, max_pixels=MOST) == ImageHeader(4, 9, 3, 8, "JPEG")
 
 
 def test_a_second_block_of_metadata_hides_no_exif() -> None:
@@ -120,7 +140,10 @@ def test_no_cut_file_is_taken_for_a_whole_one(data: Any) -> None:
     assert "truncated" in text or "neither JPEG nor PNG" in text
 
 
-@given(st.binary(max_size=60), st.sampled_from([b"", b"\xff\xd8", b"\xff\xd8\xff\xe1", b"\x89PNG\r\n\x1a\n"]))
+@given(
+    st.binary(max_size=60),
+    st.sampled_from([b"", b"\xff\xd8", b"\xff\xd8\xff\xe1", b"\x89PNG\r\n\x1a\n"]),
+)
 def test_no_bytes_do_more_than_raise_a_bad_image(rest: bytes, start: bytes) -> None:
     with contextlib.suppress(BadImage):
         header = read_header(start + rest, max_pixels=MOST)
@@ -144,6 +167,8 @@ def test_every_reason_says_what_there_is() -> None:
 
 
 def test_a_bomb_is_known_by_its_header() -> None:
-    assert "30000 x 40000 pixels, and 1000000 are the most that Decode(max_pixels=...)" in reason(bomb(30_000, 40_000))
+    assert "30000 x 40000 pixels, and 1000000 are the most that Decode(max_pixels=...)" in reason(
+        bomb(30_000, 40_000)
+    )
     assert read_header(bomb(1000, 1000), max_pixels=MOST)[:2] == (1000, 1000)
     assert "1000 x 1001" in reason(bomb(1000, 1001))

@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 pytest.importorskip("cv2")
 from fastfeed import augment as A
 from fastfeed.augment.opencv import OpenCV
-from fastfeed.collate import aligned_arrays
+from fastfeed.core.collate import aligned_arrays
+from fastfeed.core.stats import StageRow
+from fastfeed.core.worker import Worker
 from fastfeed.errors import SpecError
 from fastfeed.options import FeedOptions
-from fastfeed.producers.maker import TOGETHER, Maker
+from fastfeed.producers.builder import TOGETHER, BatchBuilder
 from fastfeed.source import source_from
-from fastfeed.stats import StageRow
-from fastfeed.worker import Worker
 from tests.augment.dalis import by_opencv
 from tests.augment.pictures import bomb, images, noise, png
 
@@ -33,7 +33,9 @@ def test_mixup_blends_each_record_with_the_next(count: int, key: int, lengths: b
     made = [executor.made(executor.begun(record, key + n)) for n, record in enumerate(records)]
     shares = [one.share for one in made]
     assert all(0.5 <= share <= 1 for share in shares)
-    batch, _ = executor.collated(made, None, place="batch 0", allocate=aligned_arrays, lengths=lengths)
+    batch, _ = executor.collated(
+        made, None, place="batch 0", allocate=aligned_arrays, lengths=lengths
+    )
     images, labels = batch[0] if lengths else batch
     unmixed = [by_opencv(plain, record, 1) for record in records]
     for n, share in enumerate(shares):
@@ -51,13 +53,21 @@ def test_mixup_blends_each_record_with_the_next(count: int, key: int, lengths: b
     st.sampled_from(["HWC", "CHW"]),
     st.sampled_from([True, 7, None]),
 )
-def test_a_batch_is_its_records(same: list[Any], normal: bool, dtype: Any, order: str, pad: Any) -> None:
+def test_a_batch_is_its_records(
+    same: list[Any], normal: bool, dtype: Any, order: str, pad: Any
+) -> None:
     """Whether their values are made in the batch or, of varying sizes, before it."""
     if pad is None:
         same = [np.roll(same[0], n) for n in range(len(same))]
     operations: list[Any] = [A.Flip(0.5), *([A.Normalize((1, 2, 3), 4.0)] if normal else [])]
-    executor = OpenCV(A.Augment([*operations, *([A.Cast(dtype)] if dtype else []), A.Layout(order)], images="image"))
-    made = [executor.made(executor.begun({"id": n, "image": image}, n)) for n, image in enumerate(same)]
+    executor = OpenCV(
+        A.Augment(
+            [*operations, *([A.Cast(dtype)] if dtype else []), A.Layout(order)], images="image"
+        )
+    )
+    made = [
+        executor.made(executor.begun({"id": n, "image": image}, n)) for n, image in enumerate(same)
+    ]
     asked: list[Any] = []
 
     def allocate(blanks: Any) -> Any:
@@ -71,7 +81,9 @@ def test_a_batch_is_its_records(same: list[Any], normal: bool, dtype: Any, order
         np.testing.assert_array_equal(part, one["image"])
     assert varied[0] == () and len(varied[1]) == 3
     if len({image.shape for image in same}) == 1:
-        assert [(batch[name].shape, batch[name].dtype) for name in ("id", "image")] == asked, "all of it in one slot"
+        assert [(batch[name].shape, batch[name].dtype) for name in ("id", "image")] == asked, (
+            "all of it in one slot"
+        )
 
 
 class Outlet:
@@ -93,7 +105,8 @@ class Outlet:
 
 
 def test_what_is_being_made_is_known_while_it_is_fetched_and_while_it_is_decoded() -> None:
-    """A few records are fetched before the first of them is decoded: a worker that dies is asked which one it was."""
+    """A few records are fetched before the first of them is decoded: a worker that dies is asked
+    which one it was."""
     fetched: list[int] = []
     outlet: Any = Outlet()
 
@@ -104,9 +117,11 @@ def test_what_is_being_made_is_known_while_it_is_fetched_and_while_it_is_decoded
             raise ValueError("gone")
         return (b"" if number == 5 else bomb(9, 9) if number == 6 else png(noise(9, 9))), number
 
-    options = FeedOptions(augment=A.Augment([A.Decode(), A.Flip()]), transform=fetch, batch_size=12, on_error="skip")
+    options = FeedOptions(
+        augment=A.Augment([A.Decode(), A.Flip()]), transform=fetch, batch_size=12, on_error="skip"
+    )
     numbers = range(TOGETHER + 4)
-    maker = Maker(source_from(numbers, options), options)
+    maker = BatchBuilder(source_from(numbers, options), options)
     batch = maker.make(numbers, "batch 0", outlet=outlet, worker=Worker(0, 1, 1, 0), at=(0, 0))
     assert batch is not None
     assert batch.leaves[1].tolist() == [n for n in numbers if n not in (3, 5, 6)]

@@ -1,4 +1,5 @@
-"""What becomes of whole records: decoded, with masks, labels and pairs; and a sentence for whatever cannot be."""
+"""What becomes of whole records: decoded, with masks, labels and pairs; and a sentence for whatever
+cannot be."""
 
 from __future__ import annotations
 
@@ -17,7 +18,17 @@ from fastfeed.augment import opencv
 from fastfeed.augment.opencv import OpenCV
 from fastfeed.errors import BadImage, SpecError
 from tests.augment.dalis import by_opencv
-from tests.augment.pictures import as_turned, bomb, images, jpeg, noise, photographs, png, smooth, turned
+from tests.augment.pictures import (
+    as_turned,
+    bomb,
+    images,
+    jpeg,
+    noise,
+    photographs,
+    png,
+    smooth,
+    turned,
+)
 
 DECODE = A.Augment([A.Decode()])
 
@@ -40,7 +51,11 @@ def refused(spec: A.Augment, record: Any, error: type[Exception] = SpecError) ->
 @settings(max_examples=50)
 @given(images(("uint8",)))
 def test_a_png_is_decoded_to_what_it_was(image: Any) -> None:
-    colours = image if image.ndim == 3 and image.shape[2] == 3 else np.repeat(image.reshape(*image.shape[:2], 1), 3, 2)
+    colours = (
+        image
+        if image.ndim == 3 and image.shape[2] == 3
+        else np.repeat(image.reshape(*image.shape[:2], 1), 3, 2)
+    )
     np.testing.assert_array_equal(done(DECODE, png(image)), colours)
 
 
@@ -52,7 +67,9 @@ def test_a_jpeg_has_red_first_and_gray_one_channel() -> None:
     assert np.abs(gray[:, :, 0] - image @ [0.299, 0.587, 0.114]).max() < 6
 
 
-def test_versions_of_opencv_without_red_first_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_versions_of_opencv_without_red_first_give_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     data = jpeg(smooth(40, 60))
     first = done(DECODE, data)
     monkeypatch.setattr(opencv, "RGB", None)
@@ -99,7 +116,9 @@ def test_photographs_are_what_a_loop_by_hand_makes_of_them() -> None:
 
 def test_a_png_named_jpg_is_a_png() -> None:
     image = noise(3, 5)
-    np.testing.assert_array_equal(done(A.Augment([A.Decode()], images="a.jpg"), {"a.jpg": png(image)})["a.jpg"], image)
+    np.testing.assert_array_equal(
+        done(A.Augment([A.Decode()], images="a.jpg"), {"a.jpg": png(image)})["a.jpg"], image
+    )
 
 
 def twelve_bits() -> bytes:
@@ -110,7 +129,8 @@ def twelve_bits() -> bytes:
 
 
 def cmyk() -> bytes:
-    """A JPEG of four channels: OpenCV writes none, but a gray one's tables do for four times the same plane."""
+    """A JPEG of four channels: OpenCV writes none, but a gray one's tables do for four times the
+    same plane."""
     whole = jpeg(smooth(8, 8, 1))
     frame, scan = whole.index(b"\xff\xc0"), whole.index(b"\xff\xda")
     length = 8 + 3 * 4
@@ -118,7 +138,9 @@ def cmyk() -> bytes:
     header = whole[: frame + 2] + bytes([0, length]) + whole[frame + 4 : frame + 9] + b"\4" + planes
     between = whole[frame + 2 + int.from_bytes(whole[frame + 2 : frame + 4], "big") : scan]
     body = whole[scan + 2 + int.from_bytes(whole[scan + 2 : scan + 4], "big") :]
-    start = b"\xff\xda\0\x0e\4" + b"".join(bytes([number, 0]) for number in range(1, 5)) + b"\0\x3f\0"
+    start = (
+        b"\xff\xda\0\x0e\4" + b"".join(bytes([number, 0]) for number in range(1, 5)) + b"\0\x3f\0"
+    )
     return header + between + start + body
 
 
@@ -172,7 +194,11 @@ def test_a_record_keeps_its_structure_and_its_other_leaves() -> None:
 
 def test_records_of_another_structure_are_looked_at_again() -> None:
     executor = OpenCV(A.Augment([A.Resize(2)], images="image"))
-    for record in ({"image": noise(4, 4)}, {"id": 1, "image": noise(4, 4)}, {"image": noise(4, 4), "id": 1}):
+    for record in (
+        {"image": noise(4, 4)},
+        {"id": 1, "image": noise(4, 4)},
+        {"image": noise(4, 4), "id": 1},
+    ):
         made = executor.whole(executor.made(executor.begun(record, 1)))
         assert made["image"].shape == (2, 2, 3) and set(made) == set(record)
 
@@ -189,8 +215,16 @@ def test_masks_from_files_keep_their_numbers() -> None:
     ("mask", "error", "text"),
     [
         (png(noise(12, 12)), BadImage, "record[1]: a mask must be a grey image of 8 bits"),
-        (png(noise(12, 12, 1, dtype="uint16")), BadImage, "this is a PNG of 1 channels and 16 bits"),
-        (png(noise(12, 11, 1)), SpecError, "record[1] is (12, 11) and its image (12, 12): needed the same size"),
+        (
+            png(noise(12, 12, 1, dtype="uint16")),
+            BadImage,
+            "this is a PNG of 1 channels and 16 bits",
+        ),
+        (
+            png(noise(12, 11, 1)),
+            SpecError,
+            "record[1] is (12, 11) and its image (12, 12): needed the same size",
+        ),
         (b"", BadImage, "record[1]: the file is empty"),
     ],
     ids=["colours", "16 bits", "size", "empty"],
@@ -207,12 +241,18 @@ def test_masks_that_cannot_be(mask: Any, error: type[Exception], text: str) -> N
     st.sampled_from(["HWC", "CHW"]),
     st.sampled_from([None, (3.5, 2.0), ((1, 2, 3), 4.0), (9.0, (4, 5, 6))]),
 )
-def test_values_are_normalized_cast_and_laid_out(image: Any, dtype: Any, order: str, scale: Any) -> None:
+def test_values_are_normalized_cast_and_laid_out(
+    image: Any, dtype: Any, order: str, scale: Any
+) -> None:
     operations: list[Any] = [] if scale is None else [A.Normalize(*scale)]
     operations += [] if dtype is None else [A.Cast(dtype)]
     assume(dtype != "float16" or image.max() < 60_000)  # beyond, there are no such numbers
     made = done(A.Augment([*operations, A.Layout(order)]), image)
-    want = image.astype(np.float64) if scale is None else (image.astype(np.float64) - scale[0]) / scale[1]
+    want = (
+        image.astype(np.float64)
+        if scale is None
+        else (image.astype(np.float64) - scale[0]) / scale[1]
+    )
     name = dtype or (image.dtype.name if scale is None else "float32")
     if "int" in name:
         want = np.clip(np.rint(want), 0, np.iinfo(name).max)
@@ -226,7 +266,9 @@ def test_normalize_is_exact_where_the_numbers_are() -> None:
     image = noise(5, 6)
     made = done(A.Augment([A.Normalize(128, 64)]), image)
     np.testing.assert_array_equal(made, (image.astype(np.float32) - 128) / 64)
-    np.testing.assert_array_equal(done(A.Augment([A.Normalize(128, 64)]), noise(5, 2)).shape, (5, 2, 3))
+    np.testing.assert_array_equal(
+        done(A.Augment([A.Normalize(128, 64)]), noise(5, 2)).shape, (5, 2, 3)
+    )
 
 
 def test_labels_become_smoothed_rows() -> None:
@@ -243,22 +285,32 @@ def test_labels_become_smoothed_rows() -> None:
         (
             DECODE,
             "photo.jpg",
-            "Decode: record is a str; needed a file's bytes, or a uint8 array of them; read the file",
+            "Decode: record is a str; needed a file's bytes, or a uint8 array of them; read the "
+            "file",
         ),
         (DECODE, 7, "Decode: record is a int; needed a file's bytes"),
         (
             DECODE,
             noise(3, 4),
-            "an array of shape (3, 4, 3) and dtype uint8; needed a file's bytes, or a uint8 array of them",
+            "an array of shape (3, 4, 3) and dtype uint8; needed a file's bytes, or a uint8 array "
+            "of them",
         ),
         (DECODE, noise(3, 4), "leave Decode() out where images are decoded already"),
-        (A.Augment([A.Flip()]), b"abc", "record is a bytes; needed an image, as a numpy array: put Decode() first"),
+        (
+            A.Augment([A.Flip()]),
+            b"abc",
+            "record is a bytes; needed an image, as a numpy array: put Decode() first",
+        ),
         (
             A.Augment([A.Flip()]),
             np.zeros(9, np.uint8),
             "shape (9,) and dtype uint8; needed an image of uint8 or uint16",
         ),
-        (A.Augment([A.Flip()]), np.zeros((2, 2, 3)), "dtype float64; needed an image of uint8 or uint16"),
+        (
+            A.Augment([A.Flip()]),
+            np.zeros((2, 2, 3)),
+            "dtype float64; needed an image of uint8 or uint16",
+        ),
         (A.Augment([A.Flip()]), np.zeros((2, 2, 4), np.uint8), "or with 1 or 3 channels behind"),
         (A.Augment([A.Flip()]), np.zeros((0, 2, 3), np.uint8), "shape (0, 2, 3)"),
         (
@@ -266,13 +318,37 @@ def test_labels_become_smoothed_rows() -> None:
             noise(2, 2, 1),
             "Normalize(mean=(1.0, 2.0, 3.0)): the image has 1 channel:",
         ),
-        (A.Augment([A.OneHot(3)]), (noise(2, 2), 3), "OneHot(classes=3): the label of a record is 3: needed 0 to 2"),
-        (A.Augment([A.OneHot(3)]), (noise(2, 2), 1.5), "OneHot: the label of a record is 1.5: needed one integer"),
-        (A.Augment([A.OneHot(3)]), (noise(2, 2), np.zeros(2)), "is an array of shape (2,) and dtype float64"),
-        (A.Augment([A.OneHot(3)]), noise(2, 2), "need the labels, and a record is array: say where they are"),
-        (A.Augment([A.Flip()], images="image"), (noise(2, 2),), "Augment(images='image'): no such leaf"),
+        (
+            A.Augment([A.OneHot(3)]),
+            (noise(2, 2), 3),
+            "OneHot(classes=3): the label of a record is 3: needed 0 to 2",
+        ),
+        (
+            A.Augment([A.OneHot(3)]),
+            (noise(2, 2), 1.5),
+            "OneHot: the label of a record is 1.5: needed one integer",
+        ),
+        (
+            A.Augment([A.OneHot(3)]),
+            (noise(2, 2), np.zeros(2)),
+            "is an array of shape (2,) and dtype float64",
+        ),
+        (
+            A.Augment([A.OneHot(3)]),
+            noise(2, 2),
+            "need the labels, and a record is array: say where they are",
+        ),
+        (
+            A.Augment([A.Flip()], images="image"),
+            (noise(2, 2),),
+            "Augment(images='image'): no such leaf",
+        ),
         (A.Augment([A.Flip()]), (), "a record is (): needed at least an image"),
-        (A.Augment([A.Flip()], boxes=1), (noise(2, 2), np.zeros(3)), "a record's boxes are an array of shape (3,)"),
+        (
+            A.Augment([A.Flip()], boxes=1),
+            (noise(2, 2), np.zeros(3)),
+            "a record's boxes are an array of shape (3,)",
+        ),
     ],
 )
 def test_a_mistake_gives_a_sentence_that_helps(spec: A.Augment, record: Any, text: str) -> None:

@@ -24,14 +24,24 @@ SIZES = st.tuples(st.integers(1, 30), st.integers(1, 30))
 FACTORS = st.floats(0, 2)
 KEYS = st.integers(0, 2**64 - 1)
 operations = st.one_of(
-    st.builds(A.Resize, SIZES, interpolation=st.sampled_from(["nearest", "linear", "cubic"]), antialias=st.booleans()),
+    st.builds(
+        A.Resize,
+        SIZES,
+        interpolation=st.sampled_from(["nearest", "linear", "cubic"]),
+        antialias=st.booleans(),
+    ),
     st.builds(A.Resize, shorter=st.integers(1, 20)),
     st.builds(A.RandomResizedCrop, SIZES, antialias=st.booleans()),
     st.builds(A.Crop, SIZES, y=SHARES, x=SHARES, fill=FILLS),
     st.builds(A.Flip, SHARES, SHARES),
     st.builds(A.Rotate, st.floats(-360, 360), fill=FILLS),
     st.builds(
-        A.Affine, st.floats(-90, 90), st.tuples(SHARES, SHARES), st.floats(0.3, 3), st.floats(-40, 40), fill=FILLS
+        A.Affine,
+        st.floats(-90, 90),
+        st.tuples(SHARES, SHARES),
+        st.floats(0.3, 3),
+        st.floats(-40, 40),
+        fill=FILLS,
     ),
     st.builds(A.Brightness, FACTORS),
     st.builds(A.Contrast, FACTORS),
@@ -43,7 +53,8 @@ operations = st.one_of(
 
 
 def levels(step: Any, image: Image) -> float:
-    """How far a step may be off: rounding; for 16 bits also the digits of a float32, and bits of OpenCV's weights."""
+    """How far a step may be off: rounding; for 16 bits also the digits of a float32, and bits of
+    OpenCV's weights."""
     name = type(step).__name__
     if name in ("RandomWindow", "FixedWindow", "Mirror", "Cutout"):
         return 0
@@ -68,10 +79,14 @@ def test_steps_do_what_they_say(image: Image, chosen: list[Any], key: int) -> No
 
 @settings(max_examples=50)
 @given(images(), st.lists(operations, min_size=1, max_size=4), KEYS)
-def test_the_same_key_gives_the_same_image_and_the_user_s_own_stays(image: Image, chosen: list[Any], key: int) -> None:
+def test_the_same_key_gives_the_same_image_and_the_user_s_own_stays(
+    image: Image, chosen: list[Any], key: int
+) -> None:
     kept, first = image.copy(), by_opencv(A.Augment(chosen), image, key)
     again = by_opencv(A.Augment(chosen), image, key)
-    assert first.dtype == image.dtype and first.shape[2] == (1 if image.ndim == 2 else image.shape[2])
+    assert first.dtype == image.dtype and first.shape[2] == (
+        1 if image.ndim == 2 else image.shape[2]
+    )
     np.testing.assert_array_equal(first, again)
     np.testing.assert_array_equal(image, kept)
 
@@ -135,14 +150,19 @@ def test_antialiasing_keeps_the_mean_and_plain_sampling_does_not() -> None:
 
 
 @pytest.mark.parametrize("shape", [(1, 40_000), (40_000, 1)])
-def test_what_opencv_refuses_names_the_operation(shape: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_opencv_refuses_names_the_operation(
+    shape: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Such as sides that are too long for some of its versions."""
 
     def refuse(*given: Any, **named: Any) -> Image:
         raise opencv_steps.cv2.error("src.cols < SHRT_MAX")
 
     monkeypatch.setattr(opencv_steps.cv2, "warpAffine", refuse)
-    with pytest.raises(SpecError, match="Warp: OpenCV cannot do this to an image of shape .* uint8: src.cols < SHRT"):
+    with pytest.raises(
+        SpecError,
+        match="Warp: OpenCV cannot do this to an image of shape .* uint8: src.cols < SHRT",
+    ):
         by_opencv(A.Augment([A.Rotate(180.0)]), np.zeros((*shape, 3), np.uint8), 1)
 
 

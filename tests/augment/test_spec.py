@@ -1,4 +1,5 @@
-"""The spec: draws that any producer repeats, plans within their image, and a sentence for every mistake."""
+"""The spec: draws that any producer repeats, plans within their image, and a sentence for every
+mistake."""
 
 from __future__ import annotations
 
@@ -15,21 +16,36 @@ from fastfeed.augment.draws import Draws, key_of
 from fastfeed.augment.parameters import drawn
 from fastfeed.augment.steps import Colour
 from fastfeed.augment.tones import TO_YIQ
+from fastfeed.core.structure import structure_of
 from fastfeed.errors import OptionError, SpecError
-from fastfeed.structure import structure_of
 
 KEYS = st.integers(0, 2**64 - 1)
 SIZES = st.tuples(st.integers(1, 500), st.integers(1, 500))
 EVERYTHING = [
-    *(A.Decode(), A.RandomResizedCrop(9), A.Crop(7, y=A.Uniform(0, 1), fill=3), A.Resize(shorter=5), A.Flip(0.5, 0.5)),
-    *(A.Rotate(A.Normal(0, 20), p=0.5), A.Affine(A.Choice((1, 2)), scale=A.LogUniform(0.5, 2), shear=A.Uniform(-9, 9))),
+    *(
+        A.Decode(),
+        A.RandomResizedCrop(9),
+        A.Crop(7, y=A.Uniform(0, 1), fill=3),
+        A.Resize(shorter=5),
+        A.Flip(0.5, 0.5),
+    ),
+    *(
+        A.Rotate(A.Normal(0, 20), p=0.5),
+        A.Affine(A.Choice((1, 2)), scale=A.LogUniform(0.5, 2), shear=A.Uniform(-9, 9)),
+    ),
     *(
         A.Brightness(A.Uniform(0.5, 1.5)),
         A.Contrast(0.8),
         A.Saturation(A.Uniform(0, 2)),
         A.Hue(A.Uniform(-9, 9), p=0.3),
     ),
-    *(A.GaussianBlur(A.Uniform(0, 2)), A.Erase(count=2), A.Normalize(1, 2), A.Cast("float32"), A.Layout("CHW")),
+    *(
+        A.GaussianBlur(A.Uniform(0, 2)),
+        A.Erase(count=2),
+        A.Normalize(1, 2),
+        A.Cast("float32"),
+        A.Layout("CHW"),
+    ),
     *(A.OneHot(3), A.Mixup()),
 ]
 
@@ -41,7 +57,10 @@ def test_draws_are_the_same_for_ever() -> None:
     assert [draws.next() for _ in range(2)] == [0.07166370763826013, 0.8633317146052892]
 
 
-@given(st.lists(st.integers(-(2**70), 2**70), max_size=4), st.lists(st.integers(0, 2**64 - 1), max_size=4))
+@given(
+    st.lists(st.integers(-(2**70), 2**70), max_size=4),
+    st.lists(st.integers(0, 2**64 - 1), max_size=4),
+)
 def test_other_parts_give_other_keys(one: list[int], other: list[int]) -> None:
     alike = [part % 2**64 for part in one] == other
     assert (key_of(one) == key_of(other)) == alike
@@ -52,10 +71,18 @@ def test_draws_are_even(key: int) -> None:
     draws = Draws(key)
     numbers = np.array([draws.next() for _ in range(2000)])
     assert numbers.min() >= 0 and numbers.max() < 1
-    assert abs(numbers.mean() - 0.5) < 0.04 and abs(np.corrcoef(numbers[1:], numbers[:-1])[0, 1]) < 0.12
+    assert (
+        abs(numbers.mean() - 0.5) < 0.04
+        and abs(np.corrcoef(numbers[1:], numbers[:-1])[0, 1]) < 0.12
+    )
 
 
-@given(KEYS, st.sampled_from([A.Uniform(2, 5), A.LogUniform(0.1, 9), A.Normal(3, 2), A.Choice((1, 4, 9)), 7, 2.5]))
+@given(
+    KEYS,
+    st.sampled_from(
+        [A.Uniform(2, 5), A.LogUniform(0.1, 9), A.Normal(3, 2), A.Choice((1, 4, 9)), 7, 2.5]
+    ),
+)
 def test_parameters_keep_their_bounds(key: int, parameter: Any) -> None:
     draws = Draws(key)
     low, high = parameter.bounds if hasattr(parameter, "bounds") else (parameter, parameter)
@@ -74,12 +101,27 @@ def test_a_plan_is_its_key_s_and_a_row_each(key: int, sizes: list[Any], own: boo
 
 
 @settings(max_examples=100)
-@given(KEYS, SIZES, st.tuples(st.floats(0.01, 1), st.floats(0.01, 1)), st.tuples(st.floats(0.1, 9), st.floats(0.1, 9)))
+@given(
+    KEYS,
+    SIZES,
+    st.tuples(st.floats(0.01, 1), st.floats(0.01, 1)),
+    st.tuples(st.floats(0.1, 9), st.floats(0.1, 9)),
+)
 def test_windows_lie_in_the_image(key: int, size: Any, scale: Any, ratio: Any) -> None:
-    operations = [A.RandomResizedCrop(4, tuple(sorted(scale)), tuple(sorted(ratio))), A.Erase(p=1.0)]
+    operations = [
+        A.RandomResizedCrop(4, tuple(sorted(scale)), tuple(sorted(ratio))),
+        A.Erase(p=1.0),
+    ]
     (row,) = A.Augment(operations).plan(key, [size])
     y, x, high, wide = row[:4]
-    assert high >= 1 and wide >= 1 and y >= 0 and x >= 0 and y + high <= size[0] and x + wide <= size[1]
+    assert (
+        high >= 1
+        and wide >= 1
+        and y >= 0
+        and x >= 0
+        and y + high <= size[0]
+        and x + wide <= size[1]
+    )
     y, x, high, wide = row[6:]
     assert high >= 1 and wide >= 1 and y >= 0 and x >= 0 and y + high <= 4 and x + wide <= 4
 
@@ -93,7 +135,9 @@ tones = st.one_of(
 
 
 @given(st.lists(tones, min_size=1, max_size=4), st.lists(st.floats(0, 1), min_size=3, max_size=3))
-def test_tones_are_one_matrix_that_does_them_in_order(chosen: list[Any], colour: list[float]) -> None:
+def test_tones_are_one_matrix_that_does_them_in_order(
+    chosen: list[Any], colour: list[float]
+) -> None:
     spec = A.Augment(chosen)
     ((placed,), (row,)) = spec.program, spec.plan(1, [(5, 5)])
     assert isinstance(placed.step, Colour)
@@ -109,8 +153,13 @@ def toned(colour: Any, tone: Any) -> Any:
     if isinstance(tone, A.Contrast):
         return (colour - 128 / 255) * tone.factor + 128 / 255
     y, i, q = np.array(TO_YIQ) @ colour
-    factor, turn = (tone.factor, 0.0) if isinstance(tone, A.Saturation) else (1.0, np.radians(tone.degrees))
-    i, q = factor * (i * np.cos(turn) - q * np.sin(turn)), factor * (i * np.sin(turn) + q * np.cos(turn))
+    factor, turn = (
+        (tone.factor, 0.0) if isinstance(tone, A.Saturation) else (1.0, np.radians(tone.degrees))
+    )
+    i, q = (
+        factor * (i * np.cos(turn) - q * np.sin(turn)),
+        factor * (i * np.sin(turn) + q * np.cos(turn)),
+    )
     return np.linalg.inv(np.array(TO_YIQ)) @ (y, i, q)
 
 
@@ -120,44 +169,74 @@ def toned(colour: Any, tone: Any) -> Any:
         (lambda: A.Decode("bgr"), "Decode(channels='bgr'): needed one of 'rgb', 'gray'"),
         (lambda: A.Decode(max_pixels=0), "Decode(max_pixels=0): needed an integer of 1 or more"),
         (lambda: A.Resize(), "needed either size= or shorter="),
-        (lambda: A.Resize((4, 4, 3)), "Resize(size=(4, 4, 3)): needed (height, width), or one number for both"),
+        (
+            lambda: A.Resize((4, 4, 3)),
+            "Resize(size=(4, 4, 3)): needed (height, width), or one number for both",
+        ),
         (lambda: A.Resize(4.5), "Resize(size=4.5): needed (height, width)"),  # type: ignore[arg-type]
         (
             lambda: A.Resize(4, interpolation="area"),
             "Resize(interpolation='area'): needed one of 'nearest', 'linear', 'cubic'",
         ),
         (lambda: A.RandomResizedCrop(4, scale=(0, 1)), "RandomResizedCrop(scale)"),
-        (lambda: A.RandomResizedCrop(4, ratio=(2, 1)), "LogUniform(low=2, high=1): needed 0 < low <= high"),
+        (
+            lambda: A.RandomResizedCrop(4, ratio=(2, 1)),
+            "LogUniform(low=2, high=1): needed 0 < low <= high",
+        ),
         (lambda: A.Crop(4, y=2), "Crop(y)=2: needed numbers from 0 to 1"),
         (lambda: A.Crop(4, fill=-1), "Crop(fill=-1): needed a value of the image's dtype"),
         (lambda: A.Flip(1.5), "Flip(horizontal=1.5): needed a probability, from 0 to 1"),
-        (lambda: A.Rotate("left"), "Rotate(degrees)='left': needed a number, or Uniform, LogUniform, Normal or Choice"),
+        (
+            lambda: A.Rotate("left"),
+            "Rotate(degrees)='left': needed a number, or Uniform, LogUniform, Normal or Choice",
+        ),
         (lambda: A.Affine(shift=0.5), "Affine(shift=0.5): needed two, down and right"),  # type: ignore[arg-type]
         (lambda: A.Affine(scale=A.Uniform(0, 1)), "it can be 0 to 1"),
         (lambda: A.Hue(A.Uniform(5, 1)), "Uniform(low=5, high=1): needed low <= high, both finite"),
         (lambda: A.Choice(()), "needed at least one finite number"),
-        (lambda: A.GaussianBlur(99), "GaussianBlur(sigma)=99: needed numbers from 0 to 50, it can be 99 to 99"),
+        (
+            lambda: A.GaussianBlur(99),
+            "GaussianBlur(sigma)=99: needed numbers from 0 to 50, it can be 99 to 99",
+        ),
         (lambda: A.Normalize(1, 0), "Normalize(std)=0: needed numbers from 1e-09"),
-        (lambda: A.Normalize((1, 2), 1), "Normalize(mean=(1, 2)): needed one number, or one for each of 3 channels"),
-        (lambda: A.Cast("int64"), "Cast(dtype='int64'): needed one of 'uint8', 'uint16', 'float16', 'float32'"),
+        (
+            lambda: A.Normalize((1, 2), 1),
+            "Normalize(mean=(1, 2)): needed one number, or one for each of 3 channels",
+        ),
+        (
+            lambda: A.Cast("int64"),
+            "Cast(dtype='int64'): needed one of 'uint8', 'uint16', 'float16', 'float32'",
+        ),
         (lambda: A.Layout("NCHW"), "Layout(order='NCHW'): needed one of 'HWC', 'CHW'"),
         (lambda: A.OneHot(0), "OneHot(classes=0): needed an integer of 1 or more"),
         (lambda: A.Mixup(0), "Mixup(alpha)=0: needed numbers from 0.001"),
-        (lambda: A.RandomResizedCrop(4, scale=0.5), "RandomResizedCrop(scale)=0.5: needed two numbers, (least, most)"),
+        (
+            lambda: A.RandomResizedCrop(4, scale=0.5),
+            "RandomResizedCrop(scale)=0.5: needed two numbers, (least, most)",
+        ),
         (lambda: A.Erase(ratio="ab"), "Erase(ratio)='ab': needed two numbers, (least, most)"),
         (lambda: A.Choice(90), "Choice(values=90): needed several numbers, as in Choice((0, 90))"),
         (lambda: A.Cast("no dtype"), "Cast(dtype='no dtype'): needed one of"),
-        (lambda: A.Normalize(A.Uniform(0, 1), 1), "needed a constant; Brightness and Contrast are drawn"),
+        (
+            lambda: A.Normalize(A.Uniform(0, 1), 1),
+            "needed a constant; Brightness and Contrast are drawn",
+        ),
         (lambda: A.Augment(A.Flip()), "needed a list of operations, as in Augment([Flip()])"),
         (lambda: A.Augment([]), "needed at least one operation"),
         (lambda: A.Augment(["flip"]), "'flip' is no operation: needed one of fastfeed.augment"),
-        (lambda: A.Augment([A.Flip()], draws="each"), 'Augment(draws=\'each\'): needed "same" or "own"'),
+        (
+            lambda: A.Augment([A.Flip()], draws="each"),
+            'Augment(draws=\'each\'): needed "same" or "own"',
+        ),
         (
             lambda: A.Augment([A.Flip(), A.Decode()]),
             "Decode stands behind Flip: needed Decode, pixel operations, Normalize",
         ),
         (lambda: A.Augment([A.Decode(), A.Decode()]), "Decode stands behind Decode"),
-        (lambda: A.Augment([A.Mixup()]), 'Mixup blends floats: put Normalize(...) or Cast("float32") before it'),
+        (
+            lambda: A.Augment([A.Mixup()]),
+            'Mixup blends floats: put Normalize(...) or Cast("float32") before it',
+        ),
         (lambda: A.Augment([A.Flip(), A.HandOver(), A.HandOver()]), "HandOver stands twice"),
     ],
 )
@@ -169,9 +248,14 @@ def test_a_mistake_gives_a_sentence_that_helps(make: Any, text: str) -> None:
 
 def test_paths_lead_to_leaves() -> None:
     record = {"pair": (np.zeros(1), np.zeros(2)), "label": 3}
-    spec = A.Augment([A.Flip()], images=[("pair", 0), ("pair", 1)], masks=("pair", 1), labels="label")
+    spec = A.Augment(
+        [A.Flip()], images=[("pair", 0), ("pair", 1)], masks=("pair", 1), labels="label"
+    )
     found = spec.targets(structure_of(record), 3)
     assert (found.images, found.masks, found.boxes, found.labels) == ((0, 1), (1,), (), 2)
     for path in ("pairs", ("pair", 2), "pair", ("label", 0)):
-        with pytest.raises(SpecError, match="no such leaf: needed the path of an array in a record, which is {'pair'"):
+        with pytest.raises(
+            SpecError,
+            match="no such leaf: needed the path of an array in a record, which is {'pair'",
+        ):
             A.Augment([A.Flip()], images=path).targets(structure_of(record), 3)

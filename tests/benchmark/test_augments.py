@@ -14,7 +14,18 @@ from fastfeed.cli import main
 
 cv2 = pytest.importorskip("cv2")
 EXECUTORS = ["producers", *["dali-cpu"] * (importlib.util.find_spec("nvidia.dali") is not None)]
-QUICK = ("--seconds", "0.1", "--repeats", "1", "--threads", "1,2", "--batch-size", "4", "--consumer", "sim:1ms")
+QUICK = (
+    "--seconds",
+    "0.1",
+    "--repeats",
+    "1",
+    "--threads",
+    "1,2",
+    "--batch-size",
+    "4",
+    "--consumer",
+    "sim:1ms",
+)
 
 
 @pytest.fixture(scope="module")
@@ -39,13 +50,19 @@ def test_a_curve_for_each_executor(photos: Path, tmp_path: Path) -> None:
     assert all(name in said for name in EXECUTORS) and "is the quickest" in said
     assert {p.name for p in folder.iterdir()} == {"augment.json", "augment.png", "augment.svg"}
     found = json.loads((folder / "augment.json").read_text())
-    assert [(c["augment_on"], c["threads"]) for c in found["cells"]] == [(e, n) for e in EXECUTORS for n in (1, 2)]
+    assert [(c["augment_on"], c["threads"]) for c in found["cells"]] == [
+        (e, n) for e in EXECUTORS for n in (1, 2)
+    ]
     assert all(c["images_per_second"][0] > 0 for c in found["cells"])
     assert found["operations"][0].startswith("Decode(")
 
 
-def test_operations_of_ones_own(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "my_spec.py").write_text("from fastfeed.augment import *\nspec = Augment([Decode(), Resize(8)])\n")
+def test_operations_of_ones_own(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "my_spec.py").write_text(
+        "from fastfeed.augment import *\nspec = Augment([Decode(), Resize(8)])\n"
+    )
     monkeypatch.syspath_prepend(str(tmp_path))
     code, said = bench("--workload", f"photos:{photos}", "--augment", "my_spec:spec", *QUICK)
     assert code == 0, said
@@ -58,8 +75,14 @@ def test_operations_of_ones_own(photos: Path, tmp_path: Path, monkeypatch: pytes
         (("--workload", "sleep:1ms", "--augment", "standard"), "--workload photos:DIR"),
         (("--workload", "photos:{photos}", "--augment", "fancy"), "standard, strong or"),
         (("--workload", "photos:{photos}", "--augment", "json:dumps"), "of an Augment"),
-        (("--workload", "photos:{photos}", "--augment", "standard", "--augment-on", "tpu"), "dali-gpu"),
-        (("--workload", "photos:{photos}", "--augment", "standard", "--assert-au", "90"), "--assert-au"),
+        (
+            ("--workload", "photos:{photos}", "--augment", "standard", "--augment-on", "tpu"),
+            "dali-gpu",
+        ),
+        (
+            ("--workload", "photos:{photos}", "--augment", "standard", "--assert-au", "90"),
+            "--assert-au",
+        ),
         (("--workload", "photos:{empty}", "--augment", "standard"), "it holds none"),
     ],
 )

@@ -14,14 +14,15 @@ import numpy as np
 import pytest
 
 from fastfeed import OptionError, Worker
-from fastfeed.benchmark import gpu, tree
+from fastfeed.benchmark import gpu_meter as gpu
+from fastfeed.benchmark import tree
 from fastfeed.benchmark.consumers import PlainConsumer, consumer_from, images_and_labels, runner_for
 from fastfeed.benchmark.measure import measure_producer, measure_step
 from fastfeed.benchmark.plot import write_plots
 from fastfeed.benchmark.report import json_of
-from fastfeed.benchmark.sweep import Plan, parse_counts, run_sweep
+from fastfeed.benchmark.sweep import SweepPlan, parse_counts, run_sweep
 from fastfeed.benchmark.workloads import seconds_from, workload_from
-from fastfeed.model import Producers
+from fastfeed.model.prediction import Producers
 
 WORKER = Worker(0, 1, 0, 0)
 
@@ -31,7 +32,16 @@ def quiet(text: str, share: float) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "sleep", "sleep:fast", "nothing:50ms", "photos:/does/not/exist", "json:nothing", "math:pi"]
+    "text",
+    [
+        "",
+        "sleep",
+        "sleep:fast",
+        "nothing:50ms",
+        "photos:/does/not/exist",
+        "json:nothing",
+        "math:pi",
+    ],
 )
 def test_a_workload_that_does_not_exist_is_refused_with_what_there_is(text: str) -> None:
     with pytest.raises(OptionError, match="needed|write"):
@@ -51,12 +61,16 @@ def test_thread_counts_are_positive_numbers(text: str) -> None:
 
 
 def test_times_and_counts_are_read() -> None:
-    assert (seconds_from("50ms", ""), seconds_from("0.5s", ""), seconds_from("300us", "")) == (0.05, 0.5, 3e-4)
+    assert (seconds_from("50ms", ""), seconds_from("0.5s", ""), seconds_from("300us", "")) == (
+        0.05,
+        0.5,
+        3e-4,
+    )
     assert parse_counts("0,4,4,8", "--processes", least=0, such_as="") == (0, 4, 8)
 
 
 def test_the_grid_is_every_combination_and_the_idiom_joins_the_threads_of_the_trainer() -> None:
-    plan = Plan((1, 4), 4, 1.0, None, 1, True, processes=(0, 2))
+    plan = SweepPlan((1, 4), 4, 1.0, None, 1, True, processes=(0, 2))
     assert [(p.processes, p.threads) for p in plan.grid] == [(0, 1), (0, 4), (2, 1), (2, 4)]
     by_hand = [p for p, kind in plan.runs if kind != "fastfeed"]
     assert by_hand == [Producers(1), Producers(4)] and len(plan.runs) == 6
@@ -71,7 +85,7 @@ def test_the_grid_is_every_combination_and_the_idiom_joins_the_threads_of_the_tr
     ],
 )
 def test_short_runs_are_few(processes: tuple[int, ...], live: list[tuple[int, int]]) -> None:
-    plan = Plan((8, 3), 4, 1.0, None, 1, False, processes)
+    plan = SweepPlan((8, 3), 4, 1.0, None, 1, False, processes)
     assert [(p.processes, p.threads) for p in plan.live] == live
 
 
@@ -83,7 +97,9 @@ def test_the_digit_workloads_make_batches_for_the_classifier(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["sleep", "python", "opencv", "photos"])
-def test_a_workload_travels_to_another_process_which_loads_no_framework(kind: str, tmp_path: Path) -> None:
+def test_a_workload_travels_to_another_process_which_loads_no_framework(
+    kind: str, tmp_path: Path
+) -> None:
     cv2 = pytest.importorskip("cv2")
     cv2.imwrite(str(tmp_path / "a.jpg"), np.full((40, 30, 3), 127, np.uint8))
     workload = workload_from(f"{kind}:{tmp_path if kind == 'photos' else '1ms'}", batch_size=5)
@@ -93,7 +109,9 @@ def test_a_workload_travels_to_another_process_which_loads_no_framework(kind: st
         "if 'cv2' in sys.modules: print(sys.modules['cv2'].getNumThreads())"
     )
     shipped = cloudpickle.dumps(workload.source)
-    done = subprocess.run([sys.executable, "-c", code], input=shipped, capture_output=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], input=shipped, capture_output=True, check=True
+    )
     assert done.stdout.split() == [b"5"] + [b"1"] * (kind in ("opencv", "photos"))
 
 
@@ -124,7 +142,9 @@ def test_a_producer_alone_is_measured_on_its_own_clock() -> None:
 
     batch, cost = measure_producer(batches, seconds=60, tick=lambda: None)
     assert batch[0].shape == (2,)
-    assert cost.cpu_s >= 0.0019 and cost.batch_s >= cost.cpu_s * 0.9 and 0 <= cost.gil_s <= cost.cpu_s
+    assert (
+        cost.cpu_s >= 0.0019 and cost.batch_s >= cost.cpu_s * 0.9 and 0 <= cost.gil_s <= cost.cpu_s
+    )
     with pytest.raises(OptionError, match="ended before its first batch"):
         measure_producer(lambda: iter(()), seconds=1, tick=lambda: None)
 
@@ -135,7 +155,9 @@ def test_a_step_is_measured_on_the_clock_and_on_the_cores() -> None:
         while time.thread_time() < end:
             pass
 
-    found = measure_step(PlainConsumer("", lambda batch: burn), None, seconds=0.05, tick=lambda: None)
+    found = measure_step(
+        PlainConsumer("", lambda batch: burn), None, seconds=0.05, tick=lambda: None
+    )
     assert 0.0019 <= found.cpu_s <= found.step_s * 1.1 and found.low_s <= found.high_s
     asleep = measure_step(consumer_from("sim:2ms"), None, seconds=0.05, tick=lambda: None)
     assert asleep.cpu_s < 0.001 < asleep.step_s
@@ -144,7 +166,9 @@ def test_a_step_is_measured_on_the_clock_and_on_the_cores() -> None:
 def test_what_children_use_is_counted_while_they_run_and_after_they_ended() -> None:
     code = "import time; ballast = b'x' * 50_000_000\nwhile time.process_time() < 0.3: pass\nprint(flush=True); input()"
     nbytes, cpu_s = tree.memory_nbytes(), tree.cpu_s()
-    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as child:
         assert child.stdout is not None and child.stdout.readline()
         assert tree.memory_nbytes() - nbytes > 40_000_000
         alive_s = tree.cpu_s() - cpu_s
@@ -152,15 +176,20 @@ def test_what_children_use_is_counted_while_they_run_and_after_they_ended() -> N
     assert alive_s + 0.02 >= 0.3 and alive_s <= tree.cpu_s() - cpu_s < alive_s + 1
 
 
-def test_a_runner_gets_as_many_threads_and_processes_as_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_runner_gets_as_many_threads_and_processes_as_are_measured(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     given: dict[str, object] = {}
-    monkeypatch.setattr("fastfeed.benchmark.consumers.FeedRunner", lambda source, **options: given.update(options))
+    monkeypatch.setattr(
+        "fastfeed.benchmark.consumers.FeedRunner", lambda source, **options: given.update(options)
+    )
     runner_for(lambda: iter(()), Producers(3, processes=2), batch_size=8)
     assert (given["threads"], given["processes"], given["batch_size"]) == (3, 2, 8)
 
 
 class Recording:
-    """A plain consumer that notes who makes the batches, and has threads make them instead of processes."""
+    """A plain consumer that notes who makes the batches, and has threads make them instead of
+    processes."""
 
     name, burns_cpu = "recording", True
 
@@ -179,7 +208,7 @@ def test_a_sweep_of_processes_takes_live_points_of_them_and_reports_the_grid(
 ) -> None:
     monkeypatch.setattr("fastfeed.benchmark.sweep.PROFILE_S", 0.1)
     consumer = Recording()
-    plan = Plan((1, 2), 4, 0.1, None, 1, False, processes=(0, 1, 2))
+    plan = SweepPlan((1, 2), 4, 0.1, None, 1, False, processes=(0, 1, 2))
     sweep = run_sweep(workload_from("sleep:1ms", batch_size=4), consumer, plan=plan, progress=quiet)
     grid = [(0, 1), (0, 2), (1, 1), (1, 2), (2, 1), (2, 2)]
     assert consumer.seen == [(0, 1), (0, 4), (1, 1), (2, 1), *grid]
@@ -192,11 +221,13 @@ def test_a_sweep_of_processes_takes_live_points_of_them_and_reports_the_grid(
 
 
 def test_a_sweep_measures_every_setting_and_a_finite_iterator_starts_again(tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_text("import numpy as np\ndef batches():\n    yield from [(np.zeros((4, 2)),)] * 7\n")
+    (tmp_path / "mine.py").write_text(
+        "import numpy as np\ndef batches():\n    yield from [(np.zeros((4, 2)),)] * 7\n"
+    )
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(tmp_path))
         workload = workload_from("mine:batches", batch_size=4)
-    plan = Plan((1, 2), 4, 1.0, 60, 2, False)
+    plan = SweepPlan((1, 2), 4, 1.0, 60, 2, False)
     sweep = run_sweep(workload, consumer_from("sim:100us"), plan=plan, progress=quiet)
     assert [(s.producers.threads, len(s.windows)) for s in sweep.settings] == [(1, 2), (2, 2)]
     assert all(w.steps == 60 and 0 <= w.starvation <= 1 for s in sweep.settings for w in s.windows)
@@ -208,7 +239,7 @@ def test_a_sweep_measures_every_setting_and_a_finite_iterator_starts_again(tmp_p
 
 def test_the_session_is_measured_beside_the_hand_written_idiom() -> None:
     workload = workload_from("sleep:1ms", batch_size=4)
-    plan = Plan((2,), 4, 1.0, 30, 1, True)
+    plan = SweepPlan((2,), 4, 1.0, 30, 1, True)
     sweep = run_sweep(workload, consumer_from("mnist"), plan=plan, progress=quiet)
     assert [s.kind for s in sweep.settings] == ["fastfeed", "hand-written"]
     assert all(s.windows[0].steps == 30 for s in sweep.settings)
@@ -218,10 +249,20 @@ def test_the_session_is_measured_beside_the_hand_written_idiom() -> None:
 def test_the_idiom_exists_for_sessions_only() -> None:
     workload = workload_from("sleep:1ms", batch_size=4)
     with pytest.raises(OptionError, match="--consumer mnist"):
-        run_sweep(workload, consumer_from("none"), plan=Plan((1,), 4, 1.0, 5, 1, True), progress=quiet)
+        run_sweep(
+            workload,
+            consumer_from("none"),
+            plan=SweepPlan((1,), 4, 1.0, 5, 1, True),
+            progress=quiet,
+        )
     idiom = SimpleNamespace(name="mnist", handwritten=None)
     with pytest.raises(OptionError, match="--processes with 0"):
-        run_sweep(workload, idiom, plan=Plan((1,), 4, 1.0, 5, 1, True, processes=(1,)), progress=quiet)
+        run_sweep(
+            workload,
+            idiom,
+            plan=SweepPlan((1,), 4, 1.0, 5, 1, True, processes=(1,)),
+            progress=quiet,
+        )
 
 
 def test_gpu_figures_come_from_nvml_and_are_none_without(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -239,4 +280,6 @@ def test_gpu_figures_come_from_nvml_and_are_none_without(monkeypatch: pytest.Mon
     meter = gpu.GpuMeter()
     for now in (0.0, 0.1, 0.25):
         meter.sample(now)
-    assert meter.utilisation == pytest.approx(0.3) and meter.nbytes == 5 and gpu.gpu_name() == "a GPU"
+    assert (
+        meter.utilisation == pytest.approx(0.3) and meter.nbytes == 5 and gpu.gpu_name() == "a GPU"
+    )

@@ -14,11 +14,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fastfeed import OptionError
+from fastfeed.benchmark.build_gate import check_au, check_step
 from fastfeed.benchmark.compare import compare, lines_of
-from fastfeed.benchmark.gate import check_au, check_step
-from fastfeed.benchmark.ratios import FASTER, NO_DIFFERENCE, SLOWER, UNKNOWN, Pair, overall, ratio, students_t
+from fastfeed.benchmark.ratios import (
+    FASTER,
+    NO_DIFFERENCE,
+    SLOWER,
+    UNKNOWN,
+    Pair,
+    overall,
+    ratio,
+    students_t,
+)
 from fastfeed.cli import main
-from fastfeed.model import Producers
+from fastfeed.model.prediction import Producers
 from tests.benchmark.test_report import WAITS, sweep_of
 
 rates = st.lists(st.floats(0.1, 1e5), min_size=2, max_size=6).map(tuple)
@@ -26,7 +35,9 @@ pairs = st.lists(st.builds(Pair, rates, rates), min_size=1, max_size=4)
 THREE = (99.0, 100.0, 101.0)
 
 
-@pytest.mark.parametrize(("freedom", "quantile"), [(1, 12.7062), (2, 4.3027), (4, 2.7764), (10, 2.2281), (1e6, 1.96)])
+@pytest.mark.parametrize(
+    ("freedom", "quantile"), [(1, 12.7062), (2, 4.3027), (4, 2.7764), (10, 2.2281), (1e6, 1.96)]
+)
 def test_students_quantiles_are_those_of_the_tables(freedom: float, quantile: float) -> None:
     assert students_t(freedom) == pytest.approx(quantile, rel=1e-4)
 
@@ -38,7 +49,9 @@ def test_the_same_on_both_sides_is_no_difference(sides: list[tuple[float, ...]])
     assert found.value == pytest.approx(1)
 
 
-@given(st.floats(1, 1000), st.floats(1.1, 5), st.lists(st.floats(-0.01, 0.01), min_size=6, max_size=6))
+@given(
+    st.floats(1, 1000), st.floats(1.1, 5), st.lists(st.floats(-0.01, 0.01), min_size=6, max_size=6)
+)
 def test_a_shift_beyond_the_spread_is_found(rate: float, factor: float, noise: list[float]) -> None:
     before = tuple(rate * (1 + n) for n in noise[:3])
     after = tuple(rate * factor * (1 + n) for n in noise[3:])
@@ -47,19 +60,32 @@ def test_a_shift_beyond_the_spread_is_found(rate: float, factor: float, noise: l
 
 
 @given(pairs, st.randoms(use_true_random=False))
-def test_the_order_of_repeats_and_settings_does_not_matter(given: list[Pair], chance: random.Random) -> None:
-    shuffled = [Pair(*(tuple(chance.sample(side, len(side))) for side in (p.before, p.after))) for p in given]
+def test_the_order_of_repeats_and_settings_does_not_matter(
+    given: list[Pair], chance: random.Random
+) -> None:
+    shuffled = [
+        Pair(*(tuple(chance.sample(side, len(side))) for side in (p.before, p.after)))
+        for p in given
+    ]
     chance.shuffle(shuffled)
     one, other = overall(given), overall(shuffled)
-    assert (one.value, one.low, one.high) == pytest.approx((other.value, other.low, other.high), rel=1e-6)
+    assert (one.value, one.low, one.high) == pytest.approx(
+        (other.value, other.low, other.high), rel=1e-6
+    )
 
 
 @given(pairs, st.floats(0.5, 2))
-def test_sides_swapped_are_the_inverse_and_a_scale_changes_nothing(given: list[Pair], scale: float) -> None:
+def test_sides_swapped_are_the_inverse_and_a_scale_changes_nothing(
+    given: list[Pair], scale: float
+) -> None:
     one = overall(given)
     back = overall([Pair(p.after, p.before) for p in given])
-    assert (1 / one.value, 1 / one.high, 1 / one.low) == pytest.approx((back.value, back.low, back.high), rel=1e-6)
-    scaled = overall([Pair(*(tuple(scale * r for r in side) for side in (p.before, p.after))) for p in given])
+    assert (1 / one.value, 1 / one.high, 1 / one.low) == pytest.approx(
+        (back.value, back.low, back.high), rel=1e-6
+    )
+    scaled = overall(
+        [Pair(*(tuple(scale * r for r in side) for side in (p.before, p.after))) for p in given]
+    )
     assert scaled.value == pytest.approx(one.value, rel=1e-6)
     assert one.low <= one.value <= one.high
 
@@ -78,7 +104,9 @@ def test_one_run_has_no_spread() -> None:
     assert ratio(Pair((1.0,), (2.0, 2.1))).verdict == UNKNOWN
 
 
-def bench_json(path: Path, settings: dict[tuple[int, int], tuple[float, ...]], **other: Any) -> Path:
+def bench_json(
+    path: Path, settings: dict[tuple[int, int], tuple[float, ...]], **other: Any
+) -> Path:
     rows = [
         {
             "kind": "fastfeed",
@@ -89,13 +117,28 @@ def bench_json(path: Path, settings: dict[tuple[int, int], tuple[float, ...]], *
         for (p, t), rates in settings.items()
     ]
     machine = {"processor": "x", "cores": 2, "gpu": None, "kernel": "6"}
-    found = {"schema": 2, "workload": "w", "data": "d", "consumer": "sim:20ms", "machine": machine, "settings": rows}
+    found = {
+        "schema": 2,
+        "workload": "w",
+        "data": "d",
+        "consumer": "sim:20ms",
+        "machine": machine,
+        "settings": rows,
+    }
     path.write_text(json.dumps({**found, "plan": {"batch_size": 32}, **other}))
     return path
 
 
-def diagnosis_json(path: Path, rate: float | None, spread: tuple[float, float], **other: Any) -> Path:
-    found = {"schema": 1, "verdict": "input.gil", "causes": [], "starvation": 0.5, "steps_per_second": rate}
+def diagnosis_json(
+    path: Path, rate: float | None, spread: tuple[float, float], **other: Any
+) -> Path:
+    found = {
+        "schema": 1,
+        "verdict": "input.gil",
+        "causes": [],
+        "starvation": 0.5,
+        "steps_per_second": rate,
+    }
     path.write_text(json.dumps({**found, "figures": {"steps_per_second_range": spread}, **other}))
     return path
 
@@ -103,7 +146,12 @@ def diagnosis_json(path: Path, rate: float | None, spread: tuple[float, float], 
 def test_settings_are_told_apart_and_the_whole_is_their_mean(tmp_path: Path) -> None:
     before = bench_json(tmp_path / "a.json", {(0, 1): THREE, (2, 4): THREE, (0, 9): THREE})
     slow = tuple(r / 2 for r in THREE)
-    after = bench_json(tmp_path / "b.json", {(2, 4): slow, (0, 1): THREE}, machine={"processor": "y"}, consumer="none")
+    after = bench_json(
+        tmp_path / "b.json",
+        {(2, 4): slow, (0, 1): THREE},
+        machine={"processor": "y"},
+        consumer="none",
+    )
     found = compare(before, after)
     assert [(line.name, line.ratio.verdict) for line in found.lines] == [
         ("1 thread", NO_DIFFERENCE),
@@ -118,17 +166,25 @@ def test_settings_are_told_apart_and_the_whole_is_their_mean(tmp_path: Path) -> 
 
 
 def test_single_runs_are_compared_with_a_warning(tmp_path: Path) -> None:
-    before, after = (bench_json(tmp_path / n, {(0, 1): (rate,)}) for n, rate in (("a", 10.0), ("b", 20.0)))
+    before, after = (
+        bench_json(tmp_path / n, {(0, 1): (rate,)}) for n, rate in (("a", 10.0), ("b", 20.0))
+    )
     found = compare(before, after)
-    assert found.lines[0].ratio.verdict == UNKNOWN and found.lines[0].ratio.value == pytest.approx(2)
+    assert found.lines[0].ratio.verdict == UNKNOWN and found.lines[0].ratio.value == pytest.approx(
+        2
+    )
     assert not found.slower and "--repeats" in found.notes[-1]
 
 
 def test_diagnoses_are_compared_by_the_ranges_that_they_hold(tmp_path: Path) -> None:
     before = diagnosis_json(tmp_path / "a", 50.0, (48.0, 52.0), script="train.py")
-    after = diagnosis_json(tmp_path / "b", 100.0, (96.0, 104.0), script="other.py", verdict="step.bound", starvation=0)
+    after = diagnosis_json(
+        tmp_path / "b", 100.0, (96.0, 104.0), script="other.py", verdict="step.bound", starvation=0
+    )
     found = compare(before, after)
-    assert found.lines[0].ratio.verdict == FASTER and found.lines[0].ratio.low == pytest.approx(96 / 52)
+    assert found.lines[0].ratio.verdict == FASTER and found.lines[0].ratio.low == pytest.approx(
+        96 / 52
+    )
     assert found.changes == ("verdict: input.gil -> step.bound", "starvation: 50.0% -> 0.0%")
     assert "different scripts" in found.notes[0]
     assert compare(before, before).lines[0].ratio.verdict == NO_DIFFERENCE
@@ -158,12 +214,17 @@ def test_what_cannot_be_compared_is_refused(text: str | None, says: str, tmp_pat
 
 def test_a_diagnosis_that_abstained_has_no_speed(tmp_path: Path) -> None:
     with pytest.raises(OptionError, match="abstained"):
-        compare(diagnosis_json(tmp_path / "a", None, (1, 1)), diagnosis_json(tmp_path / "b", 1.0, (1, 1)))
+        compare(
+            diagnosis_json(tmp_path / "a", None, (1, 1)),
+            diagnosis_json(tmp_path / "b", 1.0, (1, 1)),
+        )
 
 
 def test_the_command_fails_a_build_that_is_slower_and_only_if_asked(tmp_path: Path) -> None:
     fast = str(bench_json(tmp_path / "a.json", {(0, 1): THREE, (0, 2): THREE}))
-    slow = str(bench_json(tmp_path / "b.json", {(0, 1): THREE, (0, 2): tuple(r / 2 for r in THREE)}))
+    slow = str(
+        bench_json(tmp_path / "b.json", {(0, 1): THREE, (0, 2): tuple(r / 2 for r in THREE)})
+    )
     for arguments, code in (
         ([fast, slow, "--fail-if-slower"], 1),
         ([fast, slow], 0),
@@ -175,7 +236,9 @@ def test_the_command_fails_a_build_that_is_slower_and_only_if_asked(tmp_path: Pa
 
 
 def test_the_gate_takes_the_best_setting_and_names_the_knob() -> None:
-    sweep = sweep_of(rates={1: 20.0, 4: 80.0, Producers(1, 2): 40.0}, step_s=0.01, producer=WAITS, wait=0.2)
+    sweep = sweep_of(
+        rates={1: 20.0, 4: 80.0, Producers(1, 2): 40.0}, step_s=0.01, producer=WAITS, wait=0.2
+    )
     passed, failed = check_au(sweep, 80), check_au(sweep, 80.5)
     assert (passed.passed, passed.text) == (
         True,
@@ -202,12 +265,23 @@ def test_a_consumer_without_a_step_has_no_utilisation() -> None:
         (["sleep:1ms", "sim:4ms", "much"], 2, "--assert-au"),
     ],
 )
-def test_bench_ends_with_the_gate(options: list[str], code: int, says: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bench_ends_with_the_gate(
+    options: list[str], code: int, says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("fastfeed.benchmark.sweep.PROFILE_S", 0.05)
     monkeypatch.setattr("fastfeed.benchmark.measure.WARMUP_STEPS", 4)
     workload, consumer, percent = options
     plan = ["--threads", "1", "--steps", "20", "--repeats", "1"]
-    arguments = ["bench", "--workload", workload, "--consumer", consumer, *plan, "--assert-au", percent]
+    arguments = [
+        "bench",
+        "--workload",
+        workload,
+        "--consumer",
+        consumer,
+        *plan,
+        "--assert-au",
+        percent,
+    ]
     done = CliRunner().invoke(main, arguments)
     assert done.exit_code == code
     assert says in (done.stderr if code == 2 else done.stdout.splitlines()[-1])

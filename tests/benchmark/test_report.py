@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from fastfeed.benchmark.advice import advise
 from fastfeed.benchmark.measure import ProducerCost, StepCost, Window
 from fastfeed.benchmark.plot import write_plots
 from fastfeed.benchmark.report import tables_of
-from fastfeed.benchmark.sweep import Plan, Setting, Sweep
-from fastfeed.model import Producers, Profile, predict
+from fastfeed.benchmark.summary import advise
+from fastfeed.benchmark.sweep import Setting, Sweep, SweepPlan
+from fastfeed.model.prediction import Producers, Profile, predict
 
 Rates = dict[int | Producers, float]
 WAITS = ProducerCost(0.05, 0.0, 0.0, 0.0)
@@ -21,28 +21,48 @@ PYTHON = ProducerCost(0.01, 0.01, 0.0097, 0.0)
 
 def sweep_of(*, rates: Rates, step_s: float, producer: ProducerCost, wait: float) -> Sweep:
     """A sweep with these steps/s; a number alone counts threads in the trainer."""
-    profile = Profile(producer.batch_s, producer.cpu_s, producer.gil_s, producer.gil_wait_s, step_s, 2)
+    profile = Profile(
+        producer.batch_s, producer.cpu_s, producer.gil_s, producer.gil_wait_s, step_s, 2
+    )
     found = {n if isinstance(n, Producers) else Producers(n): rate for n, rate in rates.items()}
-    threads, processes = (tuple(dict.fromkeys(getattr(p, name) for p in found)) for name in ("threads", "processes"))
-    plan = Plan(threads, 32, 1.0, None, 1, False, processes)
+    threads, processes = (
+        tuple(dict.fromkeys(getattr(p, name) for p in found)) for name in ("threads", "processes")
+    )
+    plan = SweepPlan(threads, 32, 1.0, None, 1, False, processes)
     settings = []
     for producers, rate in found.items():
         window = Window(int(rate), 1.0, wait, 0.0, 0.0, 1.0, 10**8, 10**8, 0.1, None, None)
         settings.append(Setting("fastfeed", producers, (window,), predict(profile, producers)))
-    return Sweep("w", "d", "c", plan, StepCost(step_s, step_s, step_s), producer, profile, tuple(settings))
+    return Sweep(
+        "w", "d", "c", plan, StepCost(step_s, step_s, step_s), producer, profile, tuple(settings)
+    )
 
 
 @pytest.mark.parametrize(
     ("processes", "threads", "curves", "axis"),
     [
         ((0,), (1, 4), ["fastfeed, measured"], "producer threads"),
-        ((0, 2), (1, 4), ["in the trainer, measured", "2 processes, measured"], "producer threads in each process"),
-        ((0, 1, 2), (4,), ["fastfeed, measured"], "worker processes with 4 threads each; 0: in the trainer"),
+        (
+            (0, 2),
+            (1, 4),
+            ["in the trainer, measured", "2 processes, measured"],
+            "producer threads in each process",
+        ),
+        (
+            (0, 1, 2),
+            (4,),
+            ["fastfeed, measured"],
+            "worker processes with 4 threads each; 0: in the trainer",
+        ),
         ((2,), (4,), ["fastfeed, measured"], "producer threads in each process"),
     ],
 )
 def test_the_picture_has_a_curve_for_each_process_count(
-    processes: tuple[int, ...], threads: tuple[int, ...], curves: list[str], axis: str, tmp_path: Path
+    processes: tuple[int, ...],
+    threads: tuple[int, ...],
+    curves: list[str],
+    axis: str,
+    tmp_path: Path,
 ) -> None:
     rates: Rates = {Producers(t, p): 20.0 for p in processes for t in threads}
     write_plots(sweep_of(rates=rates, step_s=0.01, producer=WAITS, wait=0.5), tmp_path)
@@ -71,30 +91,39 @@ def test_advice_counts_the_threads_that_are_missing() -> None:
 def test_advice_names_the_interpreter_lock() -> None:
     sweep = sweep_of(rates={1: 60.0, 4: 50.0}, step_s=0.001, producer=PYTHON, wait=0.5)
     assert "hold the interpreter lock for 97%" in advise(sweep)
-    assert f"try --processes 0,1,{sweep.profile.cores}: every process has a lock of its own" in advise(sweep)
+    assert (
+        f"try --processes 0,1,{sweep.profile.cores}: every process has a lock of its own"
+        in advise(sweep)
+    )
 
 
 def test_advice_says_what_processes_gain_and_why() -> None:
     rates: Rates = {1: 60.0, 4: 50.0, Producers(1, 1): 95.0, Producers(1, 2): 180.0}
     sweep = sweep_of(rates=rates, step_s=0.005, producer=PYTHON, wait=0.02)
     assert advise(sweep) == (
-        "Worker processes make 3.0 times as many steps/s as threads alone (180.0 against 60.0), for the producers hold "
-        "the interpreter lock for 97% of their time. 2 processes x 1 thread: starvation 2%; more gains nothing, the "
-        "step is the limit."
+        "Worker processes make 3.0 times as many steps/s as threads alone (180.0 against 60.0), "
+        "for the producers hold the interpreter lock for 97% of their time. 2 processes x 1 "
+        "thread: starvation 2%; more gains nothing, the step is the limit."
     )
 
 
 def test_advice_counts_the_processes_that_are_missing() -> None:
     rates: Rates = {1: 60.0, Producers(1, 1): 95.0}
     sweep = sweep_of(rates=rates, step_s=0.001, producer=PYTHON, wait=0.9)
-    assert "2 processes x 1 thread are predicted" in advise(sweep) and "(2.1 times as many)" in advise(sweep)
+    assert "2 processes x 1 thread are predicted" in advise(
+        sweep
+    ) and "(2.1 times as many)" in advise(sweep)
 
 
 def test_advice_prefers_threads_where_processes_gain_little() -> None:
     rates: Rates = {4: 97.0, Producers(4, 1): 99.0}
-    assert advise(sweep_of(rates=rates, step_s=0.01, producer=WAITS, wait=0.02)).startswith("4 threads: starvation 2%")
+    assert advise(sweep_of(rates=rates, step_s=0.01, producer=WAITS, wait=0.02)).startswith(
+        "4 threads: starvation 2%"
+    )
 
 
 def test_advice_tries_processes_where_the_lock_of_waiting_producers_is_full() -> None:
-    sweep = sweep_of(rates={16: 196.0}, step_s=0.001, producer=ProducerCost(0.05, 0.005, 0.005, 0.0), wait=0.8)
+    sweep = sweep_of(
+        rates={16: 196.0}, step_s=0.001, producer=ProducerCost(0.05, 0.005, 0.005, 0.0), wait=0.8
+    )
     assert "limit is: the interpreter lock; try --processes" in advise(sweep)

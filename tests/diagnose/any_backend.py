@@ -1,4 +1,5 @@
-"""Hooks of Keras on PyTorch and JAX: tests/sinks/test_keras_backends.py has it run where such a Keras is imported."""
+"""Hooks of Keras on PyTorch and JAX: tests/sinks/test_keras_backends.py has it run where such a
+Keras is imported."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ import keras
 import numpy as np
 import pytest
 
-from fastfeed.diagnose.hooks import keras as hook
+from fastfeed.diagnose.hooks import keras_fit as hook
 from fastfeed.diagnose.hooks import keras_steps
 from tests.diagnose.hooked import Clock, Every, loops, watched
 
@@ -36,10 +37,18 @@ def train(clock: Clock) -> list[Any]:
             clock.advance(2.0)
 
     keras.utils.set_random_seed(5)
-    model = keras.Sequential([keras.layers.Input((3,)), keras.layers.Dropout(0.5), keras.layers.Dense(1)])
+    model = keras.Sequential(
+        [keras.layers.Input((3,)), keras.layers.Dropout(0.5), keras.layers.Dense(1)]
+    )
     model.compile("adam", "mse")
     held_out = np.zeros((8, 3)), np.zeros((8, 1))
-    options = {"steps_per_epoch": 6, "epochs": 2, "verbose": 0, "validation_data": held_out, "shuffle": False}
+    options = {
+        "steps_per_epoch": 6,
+        "epochs": 2,
+        "verbose": 0,
+        "validation_data": held_out,
+        "shuffle": False,
+    }
     history = model.fit(batches(clock), callbacks=[Work()], **options)
     single = [float(np.array(model.train_on_batch(*held_out))) for _ in range(3)]
     return [history.history["loss"], single, [w.tobytes() for w in model.get_weights()]]
@@ -47,11 +56,12 @@ def train(clock: Clock) -> list[Any]:
 
 def test_steps_and_waits_are_seen_and_training_is_the_same(clock: Clock) -> None:
     expected = train(clock)
-    with watched("keras", "keras", experiments=Every(2)) as context:
+    with watched("keras", "keras_fit", experiments=Every(2)) as context:
         assert train(clock) == expected
     (loop,) = loops(context, "keras")
     assert len(loop.steps) == 12
-    # Of the second epoch; the first two batches were made before the first step, to see what they are.
+    # Of the second epoch; the first two batches were made before the first step, to see what they
+    # are.
     assert [s.wait_s for s in loop.steps[6:]] == [7.0] * 6
     assert [s.end_s - s.begin_s for s in loop.steps[6:]] == [9.0] * 6
     assert (loop.waits, loop.buffer) == ("exact", 0)
@@ -64,7 +74,7 @@ def test_steps_and_waits_are_seen_and_training_is_the_same(clock: Clock) -> None
 
 
 def test_nobody_watches_any_more(clock: Clock) -> None:
-    with watched("keras", "keras") as context:
+    with watched("keras", "keras_fit") as context:
         context.active = False
         train(clock)
     assert (context.timeline.loops, context.timeline.marks) == ({}, [])

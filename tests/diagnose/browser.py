@@ -1,4 +1,5 @@
-"""A real browser for tests: Chromium, told what to do through ChromeDriver, which speaks JSON over HTTP."""
+"""A real browser for tests: Chromium, told what to do through ChromeDriver, which speaks JSON over
+HTTP."""
 
 from __future__ import annotations
 
@@ -18,8 +19,20 @@ import pytest
 
 WANTED = "FASTFEED_BROWSER"  # "required" where there must be one
 FLAGS = (
-    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-dev-shm-usage"),
-    *("--disable-background-networking", "--disable-component-update", "--disable-sync", "--disable-extensions"),
+    *(
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--disable-quic",
+        "--no-first-run",
+        "--disable-dev-shm-usage",
+    ),
+    *(
+        "--disable-background-networking",
+        "--disable-component-update",
+        "--disable-sync",
+        "--disable-extensions",
+    ),
 )
 
 
@@ -47,7 +60,13 @@ class Browser:
 
     def width(self, pixels: int) -> None:
         phone = pixels < 500
-        self.command("Emulation.setDeviceMetricsOverride", width=pixels, height=800, deviceScaleFactor=1, mobile=phone)
+        self.command(
+            "Emulation.setDeviceMetricsOverride",
+            width=pixels,
+            height=800,
+            deviceScaleFactor=1,
+            mobile=phone,
+        )
 
     def dark(self, dark: bool) -> None:
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
@@ -57,7 +76,9 @@ class Browser:
 def call(address: str, /, *, method: str = "POST", **body: Any) -> Any:
     """One command of WebDriver; no proxy, for it is this machine."""
     data = json.dumps(body).encode() if method == "POST" else None
-    request = urllib.request.Request(address, data=data, method=method, headers={"Content-Type": "application/json"})
+    request = urllib.request.Request(
+        address, data=data, method=method, headers={"Content-Type": "application/json"}
+    )
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
         with opener.open(request, timeout=60) as answer:
@@ -69,12 +90,15 @@ def call(address: str, /, *, method: str = "POST", **body: Any) -> Any:
 
 def programs() -> tuple[str, str]:
     """Chromium and ChromeDriver; who has none must say so, for a check that nobody runs is none."""
-    found = shutil.which("chromium") or shutil.which("google-chrome") or "", shutil.which("chromedriver") or ""
+    found = (
+        shutil.which("chromium") or shutil.which("google-chrome") or "",
+        shutil.which("chromedriver") or "",
+    )
     if all(found):
         return found
     missing = (
-        "this test opens the page in Chromium, through ChromeDriver, and one of them is not installed: "
-        "apt-get install --no-install-recommends chromium chromium-driver"
+        "this test opens the page in Chromium, through ChromeDriver, and one of them is not "
+        "installed: apt-get install --no-install-recommends chromium chromium-driver"
     )
     if os.environ.get(WANTED) == "required":
         pytest.fail(missing)
@@ -85,7 +109,9 @@ def programs() -> tuple[str, str]:
 def browser(folder: Path) -> Iterator[Browser]:
     """Its files are in `folder`, and it is gone afterwards."""
     chromium, driver = programs()
-    server = subprocess.Popen([driver, "--port=0"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    server = subprocess.Popen(
+        [driver, "--port=0"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    )
     try:
         assert server.stdout is not None
         ports = (re.search(r"started successfully on port (\d+)", line) for line in server.stdout)

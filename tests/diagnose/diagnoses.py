@@ -1,4 +1,5 @@
-"""Diagnoses to show: a realistic one of every code, one without a verdict, one that knows nothing, and odd ones."""
+"""Diagnoses to show: a realistic one of every code, one without a verdict, one that knows nothing,
+and odd ones."""
 
 from __future__ import annotations
 
@@ -7,8 +8,16 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from fastfeed.diagnose.diagnosis import CODES, Cause, Ceiling, Diagnosis, Figures, Recommendation
-from fastfeed.diagnose.evidence import PRODUCER, TRAINER, Evidence, Gpu, Machine, Part, Place, Task
-from fastfeed.timeline import Leaf, Loop, Mark, Step
+from fastfeed.diagnose.evidence import PRODUCER, TRAINER, Evidence, LoopPart, Task
+from fastfeed.probes.gpu import GpuUsage
+from fastfeed.probes.machine_log import Machine
+from fastfeed.probes.places import Place
+from fastfeed.steps.timeline import (
+    Leaf,
+    Loop,
+    Mark,
+    Step,
+)
 
 ODD = 'x </script><script>alert("1")</script> <img src=x onerror=alert(2)> & \x1b[31m {{ 7 * 7 }} ü 漢 \udcff'
 NAN = math.nan
@@ -24,25 +33,61 @@ START_S = 1000.0
 
 # By code: the share of step, wait, host and pause; the headline; the second cause.
 CASES: dict[str, tuple[tuple[float, float, float, float], str, str]] = {
-    "step.bound": ((0.97, 0.01, 0.02, 0.0), "Input keeps up: the step itself is the limit, 98 % of the time.", ""),
+    "step.bound": (
+        (0.97, 0.01, 0.02, 0.0),
+        "Input keeps up: the step itself is the limit, 98 % of the time.",
+        "",
+    ),
     "step.host": ((0.30, 0.02, 0.68, 0.0), "The loop's own Python takes 68 % of the time.", ""),
     "input.serial": (
         (0.28, 0.71, 0.01, 0.0),
         "Training waits for input 71 % of the time: batches are made on the training thread.",
         "input.latency",
     ),
-    "input.latency": ((0.25, 0.74, 0.01, 0.0), "Two producers that mostly wait are too few.", "input.cpu"),
-    "input.disk": ((0.40, 0.58, 0.02, 0.0), "Producers wait for the disk, which gives 92 MB/s.", ""),
-    "input.gil": ((0.35, 0.60, 0.05, 0.0), "Producer threads hold the interpreter lock.", "step.host"),
-    "input.cpu": ((0.45, 0.53, 0.02, 0.0), "Native work of the producers saturates the cores.", "external.noise"),
-    "input.oversubscribed": ((0.50, 0.45, 0.05, 0.0), "41 threads want to run on 8 cores.", "input.cpu"),
-    "input.ipc": ((0.50, 0.48, 0.02, 0.0), "Workers spend half of their time on pickling.", "input.copy"),
+    "input.latency": (
+        (0.25, 0.74, 0.01, 0.0),
+        "Two producers that mostly wait are too few.",
+        "input.cpu",
+    ),
+    "input.disk": (
+        (0.40, 0.58, 0.02, 0.0),
+        "Producers wait for the disk, which gives 92 MB/s.",
+        "",
+    ),
+    "input.gil": (
+        (0.35, 0.60, 0.05, 0.0),
+        "Producer threads hold the interpreter lock.",
+        "step.host",
+    ),
+    "input.cpu": (
+        (0.45, 0.53, 0.02, 0.0),
+        "Native work of the producers saturates the cores.",
+        "external.noise",
+    ),
+    "input.oversubscribed": (
+        (0.50, 0.45, 0.05, 0.0),
+        "41 threads want to run on 8 cores.",
+        "input.cpu",
+    ),
+    "input.ipc": (
+        (0.50, 0.48, 0.02, 0.0),
+        "Workers spend half of their time on pickling.",
+        "input.copy",
+    ),
     "input.copy": ((0.55, 0.43, 0.02, 0.0), "float64 batches are cast to float32 on the way.", ""),
     "input.straggler": ((0.70, 0.29, 0.01, 0.0), "One batch in fifty takes ten times as long.", ""),
     "input.epoch_gap": ((0.66, 0.03, 0.01, 0.30), "30 % of the time goes by between epochs.", ""),
-    "pause.periodic": ((0.72, 0.01, 0.01, 0.26), "Checkpoints take 26 % of the time.", "input.latency"),
+    "pause.periodic": (
+        (0.72, 0.01, 0.01, 0.26),
+        "Checkpoints take 26 % of the time.",
+        "input.latency",
+    ),
     "external.noise": ((0.60, 0.38, 0.02, 0.0), "Another process takes 6 of the 8 cores.", ""),
-    "feed.dead": ((0.05, 0.95, 0.0, 0.0), "No batch has come for 14 s: the producer thread ended.", ""),
+    "feed.dead": (
+        (0.05, 0.95, 0.0, 0.0),
+        "No batch has come for 14 s: the producer thread ended.",
+        "",
+    ),
 }
 TRACE = (
     "Thread feeder-1 ended:\nTraceback (most recent call last):\n"
@@ -57,7 +102,9 @@ def steps_of(count: int, share: float, *, period_s: float = 0.052) -> list[Step]
     for number in range(count):
         length = period_s * (1.5 if number % 9 == 8 else 1.0) * 0.98
         found.append(Step(now, now + length, share * length, free=number % 60 in (30, 31)))
-        now += period_s * (1.5 if number % 9 == 8 else 1.0) + (23 * period_s if number % 150 == 149 else 0.0)
+        now += period_s * (1.5 if number % 9 == 8 else 1.0) + (
+            23 * period_s if number % 150 == 149 else 0.0
+        )
     return found
 
 
@@ -74,8 +121,18 @@ def tasks_of(count: int) -> tuple[Task, ...]:
         (THREAD, RUN, PRODUCE): 21,
     }
     busy = {"sleep": 0.62, "python": 0.2, "native": 0.1, "gil": 0.05, "runnable": 0.03}
-    rest = {"cpu_s": 6.1, "busy": busy, "stacks": stacks, "faults": 4120, "switches": 91, "read_nbytes": 31_000_000}
-    return (trainer, *(Task(f"producer-{i}", 4000, 4001 + i, PRODUCER, 20.0, **rest) for i in range(count)))
+    rest = {
+        "cpu_s": 6.1,
+        "busy": busy,
+        "stacks": stacks,
+        "faults": 4120,
+        "switches": 91,
+        "read_nbytes": 31_000_000,
+    }
+    return (
+        trainer,
+        *(Task(f"producer-{i}", 4000, 4001 + i, PRODUCER, 20.0, **rest) for i in range(count)),
+    )
 
 
 def evidence(share: float, *, steps: int = 384, producers: int = 2) -> Evidence:
@@ -85,20 +142,34 @@ def evidence(share: float, *, steps: int = 384, producers: int = 2) -> Evidence:
         Leaf("batch[1]", "int64", (64,), "numpy.ndarray"),
     )
     loop = Loop(
-        "train_on_batch", "keras", 1, where="train.py:41", buffer=0, steps=steps_of(steps, share), leaves=leaves
+        "train_on_batch",
+        "keras",
+        1,
+        where="train.py:41",
+        buffer=0,
+        steps=steps_of(steps, share),
+        leaves=leaves,
     )
     end_s = loop.steps[-1].end_s
-    marks = [Mark("epoch", START_S + i * 8.0, START_S + i * 8.0, f"epoch {i + 1}") for i in range(3)]
-    marks += [Mark("checkpoint", START_S + 7.0 + i * 9.0, START_S + 8.2 + i * 9.0, "model.keras") for i in range(2)]
-    marks += [Mark("batch", START_S + i * 0.1, START_S + i * 0.1 + 0.09, f"producer-{i % 2}") for i in range(40)]
+    marks = [
+        Mark("epoch", START_S + i * 8.0, START_S + i * 8.0, f"epoch {i + 1}") for i in range(3)
+    ]
+    marks += [
+        Mark("checkpoint", START_S + 7.0 + i * 9.0, START_S + 8.2 + i * 9.0, "model.keras")
+        for i in range(2)
+    ]
+    marks += [
+        Mark("batch", START_S + i * 0.1, START_S + i * 0.1 + 0.09, f"producer-{i % 2}")
+        for i in range(40)
+    ]
     machine = Machine(
         *(8, 2.1, 0.4, 0.01, 3.2, 31e6, 1e6, 2e6, 64_000_000_000, 21_000_000_000),
-        gpus=(Gpu("NVIDIA H200", 0.27, 0.4, 310e6, 4e6),),
+        gpus=(GpuUsage("NVIDIA H200", 0.27, 0.4, 310e6, 4e6),),
         noisy=(("ffmpeg", 0.3),),
     )
     return Evidence(
         *(loop, tuple(marks), tasks_of(producers), machine, START_S, end_s),
-        parts=(Part("input", DECODE, share), Part("step", STEP, 1 - share)),
+        parts=(LoopPart("input", DECODE, share), LoopPart("step", STEP, 1 - share)),
         gil_late_s=0.0001,
         gil_late_p90_s=0.0004,
         pools={"OpenCV": 8},
@@ -117,7 +188,12 @@ def figures(shares: tuple[float, float, float, float], seen: Evidence) -> Figure
     named = dict(zip(("step", "wait", "host", "pause"), shares, strict=True))
     return Figures(
         *(steps, seconds, 1 / each, (0.96 / each, 1.03 / each), shares[0] * each, each),
-        *(shares[1] * each, shares[1] * each * 1.6, shares[1], (shares[1] * 0.96, min(1.0, shares[1] * 1.04))),
+        *(
+            shares[1] * each,
+            shares[1] * each * 1.6,
+            shares[1],
+            (shares[1] * 0.96, min(1.0, shares[1] * 1.04)),
+        ),
         *(shares[0], {name: share for name, share in named.items() if share}),
     )
 
@@ -132,9 +208,19 @@ def diagnosis(code: str) -> Diagnosis:
         "`decode` at data.py:41: 78 % of producer time, asleep 62 % of it",
         "no batch is made while a step runs: 0 of 384 overlap",
     )
-    causes = [Cause(code, max(shares[1:]), told), *([Cause(second, 0.09, told[1:2])] if second else [])]
+    causes = [
+        Cause(code, max(shares[1:]), told),
+        *([Cause(second, 0.09, told[1:2])] if second else []),
+    ]
     advice = (
-        Recommendation("Make batches in 4 threads", "threads", "4", gain, (gain * 0.92, gain * 1.05), "3 give 2.9x."),
+        Recommendation(
+            "Make batches in 4 threads",
+            "threads",
+            "4",
+            gain,
+            (gain * 0.92, gain * 1.05),
+            "3 give 2.9x.",
+        ),
         Recommendation("Keep OpenCV to one thread", "cv2.setNumThreads", "0", 1.08, (1.02, 1.15)),
     )
     known = None if code == "step.bound" else 0.0
@@ -157,7 +243,13 @@ def abstained() -> Diagnosis:
     why = "the script ended after 12 steps, and 20 are needed"
     return replace(
         diagnosis("input.serial"),
-        **{"verdict": None, "headline": f"No verdict: {why}.", "causes": (), "recommendations": (), "abstained": why},
+        **{
+            "verdict": None,
+            "headline": f"No verdict: {why}.",
+            "causes": (),
+            "recommendations": (),
+            "abstained": why,
+        },
         **{"figures": figures((0.6, 0.4, 0.0, 0.0), seen), "ceiling": None, "evidence": seen},
         **{"speedup_if_input_free": NAN, "speedup_range": (NAN, NAN)},
     )
@@ -167,18 +259,31 @@ def no_steps() -> Diagnosis:
     """Nothing was seen at all."""
     seen = Evidence(None, (), (), Machine(2), START_S, START_S + 20.0, missing=("steps",))
     why = "no training step was seen in 20 s; mark them with fastfeed.watch"
-    return Diagnosis(None, f"No verdict: {why}.", (), None, None, NAN, (NAN, NAN), (), why, seen, "train.py")
+    return Diagnosis(
+        None, f"No verdict: {why}.", (), None, None, NAN, (NAN, NAN), (), why, seen, "train.py"
+    )
 
 
 def unknown() -> Diagnosis:
     """Every number that may be unknown is."""
     one = diagnosis("input.cpu")
     both = (NAN, NAN)
-    seen = replace(one.evidence, gil_late_s=NAN, machine=Machine(2, own_cpu=NAN, steal=math.inf), first_batch_s=None)
-    blank = Figures(0, 0.0, NAN, both, NAN, NAN, NAN, NAN, NAN, both, NAN, {"step": NAN, "wait": NAN})
+    seen = replace(
+        one.evidence,
+        gil_late_s=NAN,
+        machine=Machine(2, own_cpu=NAN, steal=math.inf),
+        first_batch_s=None,
+    )
+    blank = Figures(
+        0, 0.0, NAN, both, NAN, NAN, NAN, NAN, NAN, both, NAN, {"step": NAN, "wait": NAN}
+    )
     return replace(
         one,
-        **{"figures": blank, "ceiling": Ceiling(NAN, NAN, NAN, False, "could not be estimated"), "overhead": NAN},
+        **{
+            "figures": blank,
+            "ceiling": Ceiling(NAN, NAN, NAN, False, "could not be estimated"),
+            "overhead": NAN,
+        },
         **{"speedup_if_input_free": math.inf, "speedup_range": both, "evidence": seen},
         causes=(Cause("input.cpu", NAN, ()),),
         recommendations=(Recommendation("Try it", "", "", NAN, both),),
@@ -189,8 +294,13 @@ def long() -> Diagnosis:
     """100,000 steps of 0.2 ms, 300 threads, 2,000 marks."""
     one = diagnosis("input.straggler")
     loop = Loop("step", "watch", 1, steps=steps_of(100_000, 0.3, period_s=0.0002))
-    marks = tuple(Mark("callback", START_S + i * 0.01, START_S + i * 0.01 + 0.001, f"call {i}") for i in range(2000))
-    seen = replace(one.evidence, loop=loop, marks=marks, tasks=tasks_of(299), end_s=loop.steps[-1].end_s)
+    marks = tuple(
+        Mark("callback", START_S + i * 0.01, START_S + i * 0.01 + 0.001, f"call {i}")
+        for i in range(2000)
+    )
+    seen = replace(
+        one.evidence, loop=loop, marks=marks, tasks=tasks_of(299), end_s=loop.steps[-1].end_s
+    )
     return replace(one, evidence=seen, figures=figures((0.70, 0.29, 0.01, 0.0), seen))
 
 
@@ -200,24 +310,37 @@ def odd() -> Diagnosis:
     place = Place(ODD, ODD, 1, True)
     task = Task(ODD, 1, 2, PRODUCER, 1.0, 0.5, busy={"python": 1.0}, stacks={(place,): 3}, exit=ODD)
     loop = replace(
-        one.evidence.loop or Loop("", "", 1), name=ODD, where=ODD, note=ODD, leaves=(Leaf(*[ODD] * 2, (1,), ODD),)
+        one.evidence.loop or Loop("", "", 1),
+        name=ODD,
+        where=ODD,
+        note=ODD,
+        leaves=(Leaf(*[ODD] * 2, (1,), ODD),),
     )
     seen = replace(
         one.evidence,
         **{
             "loop": loop,
             "tasks": (task, *one.evidence.tasks),
-            "parts": (Part("input", place, 0.5),),
+            "parts": (LoopPart("input", place, 0.5),),
             "missing": (ODD,),
         },
         **{"marks": (Mark(ODD, START_S, START_S + 1, ODD),), "pools": {ODD: 3}},
-        machine=Machine(2, gpus=(Gpu(ODD, 0.1, 0.1),), noisy=((ODD, 1.0),)),
+        machine=Machine(2, gpus=(GpuUsage(ODD, 0.1, 0.1),), noisy=((ODD, 1.0),)),
     )
     advice = Recommendation(ODD, ODD, ODD, 2.0, (1.5, 2.5), ODD)
     return replace(
         one,
-        **{"headline": ODD, "script": ODD, "evidence": seen, "recommendations": (advice,), "died": (ODD,)},
-        **{"causes": (Cause("feed.dead", 0.9, (ODD,)),), "ceiling": Ceiling(0.1, 0.1, 0.1, False, ODD)},
+        **{
+            "headline": ODD,
+            "script": ODD,
+            "evidence": seen,
+            "recommendations": (advice,),
+            "died": (ODD,),
+        },
+        **{
+            "causes": (Cause("feed.dead", 0.9, (ODD,)),),
+            "ceiling": Ceiling(0.1, 0.1, 0.1, False, ODD),
+        },
     )
 
 

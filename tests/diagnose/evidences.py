@@ -18,12 +18,17 @@ from fastfeed.diagnose.evidence import (
     SLEEP,
     TRAINER,
     Evidence,
-    Machine,
-    Part,
-    Place,
+    LoopPart,
     Task,
 )
-from fastfeed.timeline import Leaf, Loop, Mark, Step
+from fastfeed.probes.machine_log import Machine
+from fastfeed.probes.places import Place
+from fastfeed.steps.timeline import (
+    Leaf,
+    Loop,
+    Mark,
+    Step,
+)
 
 PID = 100
 LINE = Place("decode", "data.py", 41, users=True)
@@ -40,7 +45,8 @@ def loop_of(
     free_ms: float = 0.0,
     **facts: Any,
 ) -> Loop:
-    """A loop of such steps, one behind the other, and `free` ones behind them that find their input."""
+    """A loop of such steps, one behind the other, and `free` ones behind them that find their
+    input."""
     steps_ms = [step_ms] * len(waits_ms) if isinstance(step_ms, int | float) else list(step_ms)
     steps, now = [], 0.0
     for wait, step in zip(waits_ms, steps_ms, strict=True):
@@ -76,9 +82,9 @@ def evidence(loop: Loop | None, tasks: Sequence[Task] = (), **facts: Any) -> Evi
     return Evidence(loop, marks, tuple(tasks), machine, 0.0, end_s, **facts)
 
 
-def _input(share: float, busy: dict[str, float], **facts: Any) -> tuple[Part, ...]:
-    step = Part("step", Place("<module>", "train.py", 10, users=True), 1 - share)
-    return Part("input", CALL, share, busy, inner=LINE, **facts), step
+def _input(share: float, busy: dict[str, float], **facts: Any) -> tuple[LoopPart, ...]:
+    step = LoopPart("step", Place("<module>", "train.py", 10, users=True), 1 - share)
+    return LoopPart("input", CALL, share, busy, inner=LINE, **facts), step
 
 
 def _epochs(loop: Loop, every: int) -> list[Mark]:
@@ -87,7 +93,8 @@ def _epochs(loop: Loop, every: int) -> list[Mark]:
 
 
 def cases() -> dict[str, Evidence]:
-    """One clear case of each code, and a few more under names of their own ("step.bound/busy producers")."""
+    """One clear case of each code, and a few more under names of their own ("step.bound/busy
+    producers")."""
     asleep, python = {SLEEP: 1.0}, {PYTHON: 0.95, LOCK_PYTHON: 0.05}
     starved = [40.0] * 200
     fed = [0.02] * 300
@@ -99,24 +106,34 @@ def cases() -> dict[str, Evidence]:
     native = {NATIVE: 0.5, RUNNABLE: 0.5}
     return {
         "step.bound": evidence(loop_of(fed), (trainer(), *producers(1, {FULL: 0.8, SLEEP: 0.2}))),
-        "step.bound/busy producers": evidence(loop_of(fed), (trainer(), *producers(2, {NATIVE: 0.9, FULL: 0.1}))),
-        "step.host": evidence(
-            loop_of(fed, 1.0, buffer=None), (trainer({PYTHON: 0.95, NATIVE: 0.05}),), parts=(Part("step", CALL, 1.0),)
+        "step.bound/busy producers": evidence(
+            loop_of(fed), (trainer(), *producers(2, {NATIVE: 0.9, FULL: 0.1}))
         ),
-        "input.serial": evidence(loop_of(starved, buffer=0), (trainer(),), parts=_input(0.8, asleep)),
+        "step.host": evidence(
+            loop_of(fed, 1.0, buffer=None),
+            (trainer({PYTHON: 0.95, NATIVE: 0.05}),),
+            parts=(LoopPart("step", CALL, 1.0),),
+        ),
+        "input.serial": evidence(
+            loop_of(starved, buffer=0), (trainer(),), parts=_input(0.8, asleep)
+        ),
         "input.latency": evidence(loop_of(starved, free=12), threads["tasks"]),
         "input.disk": evidence(
             loop_of(starved),
             (trainer(), *producers(2, {DISK: 0.7, NATIVE: 0.1, OTHER: 0.2})),
             machine=replace(MACHINE, disk_read_nbytes_s=9e7),
         ),
-        "input.gil": evidence(loop_of(starved), (trainer(), *producers(1, python)), gil_late_s=5e-3),
+        "input.gil": evidence(
+            loop_of(starved), (trainer(), *producers(1, python)), gil_late_s=5e-3
+        ),
         "input.gil/the step waits for the lock": evidence(
             loop_of(fed, 25.0),
             (trainer({LOCK_PYTHON: 0.7, NATIVE: 0.3}), *producers(1, python)),
             gil_late_s=5e-3,
         ),
-        "input.cpu": evidence(loop_of(starved), (trainer(), *producers(4, native, queued_s=5.0)), machine=full),
+        "input.cpu": evidence(
+            loop_of(starved), (trainer(), *producers(4, native, queued_s=5.0)), machine=full
+        ),
         **_more_cases(starved, wide, crowd),
         "external.noise": evidence(
             loop_of(starved),
@@ -126,22 +143,32 @@ def cases() -> dict[str, Evidence]:
     }
 
 
-def _more_cases(starved: list[float], wide: tuple[Leaf, ...], crowd: Machine) -> dict[str, Evidence]:
+def _more_cases(
+    starved: list[float], wide: tuple[Leaf, ...], crowd: Machine
+) -> dict[str, Evidence]:
     python, native = {PYTHON: 0.95, LOCK_PYTHON: 0.05}, {NATIVE: 0.5, RUNNABLE: 0.5}
     per_epoch = loop_of(([400.0] + [0.1] * 19) * 10, buffer=4)
     paused = loop_of([0.1] * 300, ([10.0] * 49 + [600.0]) * 6)
     tail = loop_of(([0.05] * 19 + [400.0]) * 20, buffer=4)
     return {
         "input.oversubscribed": evidence(
-            loop_of(starved), (trainer(), *producers(8, native, queued_s=8.0)), machine=crowd, pools={"OpenCV": 2}
+            loop_of(starved),
+            (trainer(), *producers(8, native, queued_s=8.0)),
+            machine=crowd,
+            pools={"OpenCV": 2},
         ),
-        "input.ipc": evidence(loop_of(starved), (trainer(), *producers(2, python, pickling=0.6, pid=200))),
+        "input.ipc": evidence(
+            loop_of(starved), (trainer(), *producers(2, python, pickling=0.6, pid=200))
+        ),
         "input.copy": evidence(
-            loop_of(starved, leaves=wide), (trainer(), *producers(1, {PYTHON: 0.3, NATIVE: 0.7}, copying=0.8))
+            loop_of(starved, leaves=wide),
+            (trainer(), *producers(1, {PYTHON: 0.3, NATIVE: 0.7}, copying=0.8)),
         ),
         "input.straggler": evidence(tail, (trainer(), *producers(4, {FULL: 0.6, SLEEP: 0.4}))),
         "input.epoch_gap": evidence(
-            per_epoch, (trainer(), *producers(2, {FULL: 0.7, SLEEP: 0.3})), marks=_epochs(per_epoch, 20)
+            per_epoch,
+            (trainer(), *producers(2, {FULL: 0.7, SLEEP: 0.3})),
+            marks=_epochs(per_epoch, 20),
         ),
         "pause.periodic": evidence(paused, (trainer(), *producers(1, {FULL: 0.9, SLEEP: 0.1}))),
     }

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from fastfeed.diagnose.hooks.context import Context
-from fastfeed.timeline import Loop, Timeline
+from fastfeed.steps.timeline import Loop, Timeline
 
 
 class Clock:
@@ -50,7 +50,10 @@ def watched(module: str, *hooks: str, experiments: Any = None) -> Iterator[Conte
     context = Context(Timeline())
     context.experiments = experiments
     found = importlib.import_module(module)
-    undos = [importlib.import_module(f"fastfeed.diagnose.hooks.{hook}").install(found, context) for hook in hooks]
+    undos = [
+        importlib.import_module(f"fastfeed.diagnose.hooks.{hook}").install(found, context)
+        for hook in hooks
+    ]
     try:
         yield context
     finally:

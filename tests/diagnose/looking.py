@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import sys
 
-from fastfeed.diagnose.measure.places import Places
-from fastfeed.diagnose.measure.spy import Stacks
-from fastfeed.diagnose.measure.tasks import Cast
-from fastfeed.diagnose.measure.threads import Look, stack_of
+from fastfeed.diagnose.sample.tasks import AttributionContext
+from fastfeed.diagnose.sample.thread_log import Sample, stack_of
+from fastfeed.probes.places import Places
+from fastfeed.probes.pyspy import StackSamples
 
 
 class Recorder:
     """Takes a look at its caller's stack whenever it is called, as the sampler would."""
 
     def __init__(self) -> None:
-        self.looks: list[Look] = []
+        self.looks: list[Sample] = []
 
     def __call__(self, count: int, call: str = "sleep", holder: bool = False) -> None:
         stack = stack_of(sys._getframe(1))
-        self.looks += [Look(stack, call, "", False, holder, holder)] * count
+        self.looks += [Sample(stack, call, "", False, holder, holder)] * count
 
 
-def cast(loop: int = 0) -> Cast:
-    return Cast(loop, 100, 0, 0, Stacks(), Places(), loop_tid=1)
+def cast(loop: int = 0) -> AttributionContext:
+    return AttributionContext(loop, 100, 0, 0, StackSamples(), Places(), loop_tid=1)

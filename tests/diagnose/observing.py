@@ -1,4 +1,5 @@
-"""An observer that says what it was told, on stderr, in lines that begin with SAID; and scripts that run under it."""
+"""An observer that says what it was told, on stderr, in lines that begin with SAID; and scripts
+that run under it."""
 
 from __future__ import annotations
 
@@ -10,7 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from fastfeed.diagnose.hooks.context import Context
-from fastfeed.diagnose.launch import STEPLESS, Plan, Seen, run
+from fastfeed.diagnose.run.launch import (
+    STEPLESS,
+    ReportRequest,
+    WatchPlan,
+    run,
+)
 
 SAID = "fastfeed-said: "
 ROOT = Path(__file__).parents[2]
@@ -26,7 +32,7 @@ class Says:
     def measure(self, start_s: float) -> None:
         self._say({"measure": start_s})
 
-    def report(self, seen: Seen) -> bool:
+    def report(self, seen: ReportRequest) -> bool:
         """What a script without a loop does, it knows when it is asked for the second time."""
         self.asked = getattr(self, "asked", 0) + (seen.why == STEPLESS)
         loop = seen.loop
@@ -51,12 +57,15 @@ class Says:
 def main(plan: str) -> None:
     """In the process of its own: what `fastfeed diagnose -- argv` does."""
     del sys.path[0]
-    sys.exit(run(sys.argv[1:], plan=Plan(**json.loads(plan)), observer=Says()))
+    sys.exit(run(sys.argv[1:], plan=WatchPlan(**json.loads(plan)), observer=Says()))
 
 
-def observed(*words: str, plan: Plan | None = None, **options: Any) -> tuple[int, str, str, list[dict[str, Any]]]:
-    """The exit code, the output and the errors of a script under observation, and what the observer said."""
-    driver = DRIVER.format(root=str(ROOT), plan=json.dumps(asdict(plan or Plan())))
+def observed(
+    *words: str, plan: WatchPlan | None = None, **options: Any
+) -> tuple[int, str, str, list[dict[str, Any]]]:
+    """The exit code, the output and the errors of a script under observation, and what the observer
+    said."""
+    driver = DRIVER.format(root=str(ROOT), plan=json.dumps(asdict(plan or WatchPlan())))
     code, out, err = ended(sys.executable, "-c", driver, *words, **options)
     lines = err.splitlines(keepends=True)
     said = [json.loads(line.removeprefix(SAID)) for line in lines if line.startswith(SAID)]
@@ -65,5 +74,7 @@ def observed(*words: str, plan: Plan | None = None, **options: Any) -> tuple[int
 
 def ended(*command: str, **options: Any) -> tuple[int, str, str]:
     """The exit code, the output and the errors of a command."""
-    done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False, **options)
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=200, check=False, **options
+    )
     return done.returncode, done.stdout, done.stderr

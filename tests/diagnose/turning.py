@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from types import CodeType
 from typing import Any
 
-from fastfeed.diagnose.measure.turns import Lines, Turns
-from fastfeed.timeline import Loop, Timeline
+from fastfeed.diagnose.sample.iterations import IterationTracker, LoopLines
+from fastfeed.steps.timeline import Loop, Timeline
 
 
 def batches(count: int) -> Iterator[int]:
@@ -28,7 +28,7 @@ def train(count: int) -> int:
     return total
 
 
-def stop_at(turning: Callable[[], Turns], count: int, at: int) -> None:
+def stop_at(turning: Callable[[], IterationTracker], count: int, at: int) -> None:
     for number in batches(count):  # the loop
         if number == at:
             turning().stop()
@@ -36,7 +36,7 @@ def stop_at(turning: Callable[[], Turns], count: int, at: int) -> None:
 
 def turns_of(
     function: Any, waits: dict[int, float] | None = None, slowed: dict[int, float] | None = None
-) -> tuple[Turns, Loop, Timeline]:
+) -> tuple[IterationTracker, Loop, Timeline]:
     lines, first = inspect.getsourcelines(function)
     head = next(i for i, line in enumerate(lines) if "# the loop" in line)
     last = max(i for i, line in enumerate(lines) if line.startswith("        "))
@@ -44,11 +44,13 @@ def turns_of(
     code: CodeType = function.__code__
     shares = {first + offset: share for offset, share in (waits or {}).items()}
     slower = {first + offset: times for offset, times in (slowed or {}).items()}
-    found = Turns(timeline, loop, of=Lines(code, range(first + head, first + last + 1), shares, slower))
+    found = IterationTracker(
+        timeline, loop, of=LoopLines(code, range(first + head, first + last + 1), shares, slower)
+    )
     return found, loop, timeline
 
 
-def settled(found: Turns) -> None:
+def settled(found: IterationTracker) -> None:
     """Pending calls are made between instructions."""
     for _ in range(1000):
         work(3)

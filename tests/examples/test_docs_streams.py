@@ -24,4 +24,6 @@ def test_the_blocks_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     for block in BLOCKS:
         line = TEXT[: TEXT.index(block)].count("\n")
         exec(compile("\n" * line + block, "docs/streams.md", "exec"), names)
-    assert {"model.json", "model.keras", "checkpoints"} == {path.name for path in tmp_path.iterdir()}
+    assert {"model.json", "model.keras", "checkpoints"} == {
+        path.name for path in tmp_path.iterdir()
+    }

@@ -33,13 +33,24 @@ pytest.importorskip("tensorflow")
 def environment(tmp_path: Path) -> dict[str, str]:
     """A machine without MNIST, where every warning of an example's own is an error."""
     kept = {key: value for key, value in os.environ.items() if key != "FASTFEED_DATA"}
-    changed = {"KERAS_HOME": str(tmp_path / "keras"), "PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "2"}
+    changed = {
+        "KERAS_HOME": str(tmp_path / "keras"),
+        "PYTHONPATH": str(ROOT),
+        "TF_CPP_MIN_LOG_LEVEL": "2",
+    }
     return {**kept, **changed, "PYTHONWARNINGS": "error:::__main__"}
 
 
-def run(environment: dict[str, str], *command: str, code: str = "") -> subprocess.CompletedProcess[str]:
+def run(
+    environment: dict[str, str], *command: str, code: str = ""
+) -> subprocess.CompletedProcess[str]:
     """`code` runs the example; without it, Python does."""
-    program = [sys.executable, *(("-c", code) if code else ()), str(EXAMPLES / command[0]), *command[1:]]
+    program = [
+        sys.executable,
+        *(("-c", code) if code else ()),
+        str(EXAMPLES / command[0]),
+        *command[1:],
+    ]
     return subprocess.run(program, env=environment, capture_output=True, text=True, timeout=200)
 
 
@@ -58,18 +69,31 @@ def test_small_digits_and_a_file_that_is_named_and_the_real_mnist_where_it_is(
     pytest.importorskip("sklearn")
     pytest.importorskip("tensorboard")
     images, labels = np.zeros((200, 28, 28), np.uint8), np.arange(200) % 10
-    np.savez(own := tmp_path / "own.npz", x_train=images, y_train=labels, x_test=images[:30], y_test=labels[:30])
+    np.savez(
+        own := tmp_path / "own.npz",
+        x_train=images,
+        y_train=labels,
+        x_test=images[:30],
+        y_test=labels[:30],
+    )
     small = f"--epochs 2 --threads 3 --batch-size 64 --logdir {tmp_path / 'log'}"
     real = [f"--data {Path(MNIST) / 'mnist.npz'} --steps 300 --threads 2"] if MNIST else []
-    done = run(environment, example, small, f"--data {own} --steps 3 --threads 2", *real, code=IN_TURN)
+    done = run(
+        environment, example, small, f"--data {own} --steps 3 --threads 2", *real, code=IN_TURN
+    )
     assert done.returncode == 0, done.stderr
     first, named, second = done.stdout.partition(f"{own}: 200 digits to train on, 30 to test with")
     assert "scikit-learn's small digits" in first
     assert len(accuracies(first)) == 2
-    assert f"{1500 // 64 if 'session' in example else -(-1500 // 64)}/" in done.stderr, "all steps of an epoch"
+    assert f"{1500 // 64 if 'session' in example else -(-1500 // 64)}/" in done.stderr, (
+        "all steps of an epoch"
+    )
     (events,) = (tmp_path / "log").glob("events.out.tfevents.*")
     content = events.read_bytes()
-    assert all(tag in content for tag in (b"\x04loss", b"\x08accuracy", b"\x0dtest_accuracy", b"\x0astarvation"))
+    assert all(
+        tag in content
+        for tag in (b"\x04loss", b"\x08accuracy", b"\x0dtest_accuracy", b"\x0astarvation")
+    )
     assert named
     second, many, third = second.partition("60000 digits to train on")
     assert accuracies(second) == [0.1], "black images look all the same: one class in ten"
@@ -79,7 +103,9 @@ def test_small_digits_and_a_file_that_is_named_and_the_real_mnist_where_it_is(
         assert accuracies(third)[0] > 0.2, "300 steps give about 0.5, guessing gives 0.1"
 
 
-@pytest.mark.parametrize("options", [(), ("--crash", "0"), ("--crash", "69", "--processes", "2")], ids=str)
+@pytest.mark.parametrize(
+    "options", [(), ("--crash", "0"), ("--crash", "69", "--processes", "2")], ids=str
+)
 def test_a_training_that_crashed_goes_on_with_the_very_same_stream(
     options: tuple[str, ...], environment: dict[str, str]
 ) -> None:

@@ -16,7 +16,12 @@ ROOT = Path(__file__).parents[2]
 @pytest.mark.parametrize("framework", ["torch", "jax"])
 def test_the_loss_falls_and_the_wait_is_told(framework: str) -> None:
     pytest.importorskip(framework, reason=f"pip install {framework}")
-    program = [sys.executable, "-W", "error:::__main__", str(ROOT / "examples" / f"{framework}_loop.py")]
+    program = [
+        sys.executable,
+        "-W",
+        "error:::__main__",
+        str(ROOT / "examples" / f"{framework}_loop.py"),
+    ]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(program, env=environment, capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, done.stderr

@@ -19,4 +19,6 @@ def test_the_sink_of_the_example_keeps_every_promise() -> None:
     assert (done.returncode, done.stderr) == (0, "")
     right, kept = done.stdout.splitlines()
     assert right == "the sum of all squares is right: True"
-    assert set(kept.removeprefix("the sink keeps its promises: ").split(", ")) == set(PROMISES) - {"no hang"}
+    assert set(kept.removeprefix("the sink keeps its promises: ").split(", ")) == set(PROMISES) - {
+        "no hang"
+    }

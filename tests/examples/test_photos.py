@@ -17,7 +17,14 @@ pytest.importorskip("cv2")
 
 
 def test_each_executor_makes_the_same_batches() -> None:
-    program = [sys.executable, str(ROOT / "examples" / "photos_dali.py"), "--steps", "12", "--on", *EXECUTORS]
+    program = [
+        sys.executable,
+        str(ROOT / "examples" / "photos_dali.py"),
+        "--steps",
+        "12",
+        "--on",
+        *EXECUTORS,
+    ]
     done = subprocess.run(program, capture_output=True, text=True, timeout=200, cwd=ROOT)
     assert done.returncode == 0, done.stderr
     shape = r"\(32, 160, 160, 3\) float32, labels \(32, 10\), \d+ images/s, waited for input \d+\.\d% of the time"

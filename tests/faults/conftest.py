@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.scripts import Script, Start
+from tests.helpers.scripts import Script, Start
 
 
 @pytest.fixture

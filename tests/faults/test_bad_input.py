@@ -1,6 +1,8 @@
-"""The list of bad input in issue 2: for each its own error (what was needed, what there was, which knob).
+"""The list of bad input in issue 2: for each its own error (what was needed, what there was, which
+knob).
 
-That nothing runs on, although nobody calls stop(), is proved after each test by the fixture in tests/conftest.py.
+That nothing runs on, although nobody calls stop(), is proved after each test by the fixture in
+tests/conftest.py.
 """
 
 from __future__ import annotations
@@ -13,7 +15,12 @@ import numpy as np
 import pytest
 
 from fastfeed import FeedError, FeedRunner, FeedStopped, OptionError, Shuffle, SpecError, StateError
-from tests.feeds import Readable, chunks, ids_of, shared_out
+from tests.helpers.feeds import (
+    Readable,
+    chunks,
+    ids_of,
+    shared_out,
+)
 
 X = np.zeros((4, 3), np.float32)
 Y = np.arange(4)
@@ -64,23 +71,53 @@ def test_a_callable_that_returns_a_list_of_numbers(used: Any, threads: int) -> N
 @threads
 @pytest.mark.parametrize("source", [lambda: iter([]), iter([]), Readable(list), lambda: []])
 def test_an_empty_iterator(used: Any, threads: int, source: Any) -> None:
-    refused(SpecError, "ended before its first batch", "needed at least one record", by=used(source, threads=threads))
+    refused(
+        SpecError,
+        "ended before its first batch",
+        "needed at least one record",
+        by=used(source, threads=threads),
+    )
 
 
 @pytest.mark.parametrize("source", [[], np.zeros((0, 3))])
 def test_an_empty_indexable(source: Any) -> None:
-    refused(OptionError, "length of 0: needed at least one record", by=lambda: FeedRunner(source, batch_size=2))
+    refused(
+        OptionError,
+        "length of 0: needed at least one record",
+        by=lambda: FeedRunner(source, batch_size=2),
+    )
 
 
 CHANGES = {
-    "structure": ((X,), "batch 5 has another structure: needed (array, array) as in the first, got (array)"),
-    "keys": ({"x": X, "y": Y}, "batch 5 has another structure: needed (array, array) as in the first, got {'x': array"),
-    "dtype": ((X.astype("f8"), Y), "batch[0] of batch 5 has dtype float64: needed float32 as in the first batch"),
-    "record shape": ((X[:, :2], Y), "batch[0] of batch 5 has records of shape (2,): needed (3,) as in the first batch"),
-    "leading dimensions": ((X, Y[:3]), "batch[1] of batch 5 has 3 records, batch[0] has 4: needed the same"),
-    "object": ((X, np.array([None] * 4)), "batch[1] of batch 5 is an object array that holds NoneType"),
+    "structure": (
+        (X,),
+        "batch 5 has another structure: needed (array, array) as in the first, got (array)",
+    ),
+    "keys": (
+        {"x": X, "y": Y},
+        "batch 5 has another structure: needed (array, array) as in the first, got {'x': array",
+    ),
+    "dtype": (
+        (X.astype("f8"), Y),
+        "batch[0] of batch 5 has dtype float64: needed float32 as in the first batch",
+    ),
+    "record shape": (
+        (X[:, :2], Y),
+        "batch[0] of batch 5 has records of shape (2,): needed (3,) as in the first batch",
+    ),
+    "leading dimensions": (
+        (X, Y[:3]),
+        "batch[1] of batch 5 has 3 records, batch[0] has 4: needed the same",
+    ),
+    "object": (
+        (X, np.array([None] * 4)),
+        "batch[1] of batch 5 is an object array that holds NoneType",
+    ),
     "ragged": ((X, [[1], [2, 3], [4], [5]]), "batch[1] of batch 5 is a ragged list"),
-    "scalar": ((X, 3), "batch[1] of batch 5 is int (3): needed an array with one leading dimension"),
+    "scalar": (
+        (X, 3),
+        "batch[1] of batch 5 is int (3): needed an array with one leading dimension",
+    ),
 }
 
 
@@ -88,7 +125,9 @@ CHANGES = {
 @pytest.mark.parametrize("change", CHANGES)
 def test_batches_that_change_midway(change: str, threads: int) -> None:
     other, said = CHANGES[change]
-    refused(SpecError, said, by=looped(iter([(X, Y)] * 5 + [other] + [(X, Y)] * 5), threads=threads))
+    refused(
+        SpecError, said, by=looped(iter([(X, Y)] * 5 + [other] + [(X, Y)] * 5), threads=threads)
+    )
 
 
 @pytest.mark.parametrize("change", CHANGES)
@@ -110,7 +149,10 @@ def test_a_leading_dimension_that_changes_midway(threads: int) -> None:
 @pytest.mark.parametrize(
     ("batch", "said"),
     [
-        (np.array([{}, {}], object), "is an object array that holds dict: needed numbers, bools or bytes"),
+        (
+            np.array([{}, {}], object),
+            "is an object array that holds dict: needed numbers, bools or bytes",
+        ),
         (np.array([np.zeros(2), np.zeros(3)], object), "object array that holds ndarray"),
         ([[1, 2], [3]], "is a ragged list, which is no array"),
         ([np.zeros(2), np.zeros(3)], "leading dimension"),
@@ -134,7 +176,11 @@ def test_batches_of_no_record_are_skipped_and_counted(threads: int) -> None:
 
 
 def test_a_batch_larger_than_the_queue() -> None:
-    said = "a batch of 30 records does not fit", "capacity >= min_after_dequeue + batch_size = 40", "shuffle=Shuffle("
+    said = (
+        "a batch of 30 records does not fit",
+        "capacity >= min_after_dequeue + batch_size = 40",
+        "shuffle=Shuffle(",
+    )
     refused(OptionError, *said, by=in_a_graph(shared_out(60, 30), shuffle=Shuffle(20, 10)))
 
 
@@ -182,7 +228,13 @@ def test_a_generator_itself_may_be_shared() -> None:
 @either_sink
 def test_a_finite_callable_under_several_threads(used: Any) -> None:
     """In a graph the stream is long: the first batch comes before it ends."""
-    said = "stream ended", "each of the 3 producers", "`worker`", "transform=", "repeat_per_producer=True"
+    said = (
+        "stream ended",
+        "each of the 3 producers",
+        "`worker`",
+        "transform=",
+        "repeat_per_producer=True",
+    )
     refused(OptionError, *said, by=looped(lambda: chunks(40, 4), threads=3))
 
 
@@ -193,11 +245,20 @@ def test_threads_that_cannot_be(count: Any) -> None:
 
 
 @threads
-@pytest.mark.parametrize("source", [chunks(3, 2), shared_out(3, 3), range(3), Readable(lambda: chunks(3, 3))])
+@pytest.mark.parametrize(
+    "source", [chunks(3, 2), shared_out(3, 3), range(3), Readable(lambda: chunks(3, 3))]
+)
 def test_a_batch_size_that_can_never_be_filled(source: Any, threads: int) -> None:
-    said = "batch_size=50 can never be filled", "has 3 records", 'last_batch="drop"', 'say last_batch="keep"'
+    said = (
+        "batch_size=50 can never be filled",
+        "has 3 records",
+        'last_batch="drop"',
+        'say last_batch="keep"',
+    )
     source = chunks(3, 2) if hasattr(source, "__next__") else source  # one that is not used up yet
-    refused(OptionError, *said, by=looped(source, threads=threads, batch_size=50, last_batch="drop"))
+    refused(
+        OptionError, *said, by=looped(source, threads=threads, batch_size=50, last_batch="drop")
+    )
 
 
 def test_a_batch_size_that_a_session_can_never_fill() -> None:
@@ -207,7 +268,12 @@ def test_a_batch_size_that_a_session_can_never_fill() -> None:
         inputs = runner.get_inputs()
         with tf.compat.v1.Session() as sess:
             runner.start(sess)
-            refused(OptionError, "batch_size=50 can never be filled", "has 3 records", by=lambda: sess.run(inputs))
+            refused(
+                OptionError,
+                "batch_size=50 can never be filled",
+                "has 3 records",
+                by=lambda: sess.run(inputs),
+            )
 
 
 class TestAtTheWrongMoment:
@@ -227,7 +293,12 @@ class TestAtTheWrongMoment:
     def test_start_twice(self, tf: Any, runner: FeedRunner) -> None:
         runner.get_inputs()
         with tf.compat.v1.Session() as sess, runner.start(sess):
-            refused(StateError, "called twice", "make a second FeedRunner", by=lambda: runner.start(sess))
+            refused(
+                StateError,
+                "called twice",
+                "make a second FeedRunner",
+                by=lambda: runner.start(sess),
+            )
 
     def test_get_inputs_after_start(self, tf: Any, runner: FeedRunner) -> None:
         with runner.start():
@@ -265,7 +336,9 @@ class TestAtTheWrongMoment:
 
     def test_a_finalised_graph(self, tf: Any, runner: FeedRunner) -> None:
         tf.compat.v1.get_default_graph().finalize()
-        refused(StateError, "finalised graph: call it while the graph is built", by=runner.get_inputs)
+        refused(
+            StateError, "finalised graph: call it while the graph is built", by=runner.get_inputs
+        )
 
     def test_a_graph_finalised_before_start(self, tf: Any, runner: FeedRunner) -> None:
         """This is what monitored sessions do: it works."""
@@ -276,4 +349,10 @@ class TestAtTheWrongMoment:
 
     def test_eager_mode(self, runner: FeedRunner) -> None:
         pytest.importorskip("tensorflow")
-        refused(StateError, "eager mode", "tf.Graph().as_default()", "iterate over the runner", by=runner.get_inputs)
+        refused(
+            StateError,
+            "eager mode",
+            "tf.Graph().as_default()",
+            "iterate over the runner",
+            by=runner.get_inputs,
+        )

@@ -1,4 +1,5 @@
-"""Workers are killed at random at full rate: a short run of bench/chaos.py, and proof that its checks can fail."""
+"""Workers are killed at random at full rate: a short run of bench/chaos.py, and proof that its
+checks can fail."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from bench import chaos
 from bench.chaos import Killer, Outcome, Plan, run
 from bench.checked import RECORDS, Ledger, Stamped, checksum
 from fastfeed import FeedRunner, Worker
-from tests.dying import LONG_S
+from tests.helpers.dying import LONG_S
 
 
 @pytest.mark.parametrize(
@@ -29,10 +30,13 @@ from tests.dying import LONG_S
 def test_nothing_is_torn_lost_repeated_or_stalled(plan: Plan) -> None:
     outcome = run(plan)
     faults = outcome.faults
-    if plan.vary:  # how many rings a worker has grown is another number at each moment; after the run none is left
+    # how many rings a worker has grown is another number at each moment; after the run none is left
+    if plan.vary:
         faults.pop("descriptors", None)
-    faults.pop("pss_mb", None)  # in so short a time memory is still being touched first; bench/chaos.py has the time
-    faults.pop("stall", None)  # on a busy machine workers start slowly; one that lasts is a FeedTimeout
+    # in so short a time memory is still being touched first; bench/chaos.py has the time
+    faults.pop("pss_mb", None)
+    # on a busy machine workers start slowly; one that lasts is a FeedTimeout
+    faults.pop("stall", None)
     assert not faults, outcome.ledger.first
     assert outcome.kills == outcome.audits == plan.kills
     assert outcome.ledger.batches > plan.kills
@@ -51,7 +55,9 @@ def test_the_ledger_sees_a_torn_batch() -> None:
         assert ledger.faults["torn"] == 1
 
 
-@pytest.mark.parametrize(("indices", "fault"), [((0, 2), "lost"), ((0, 1, 1), "repeated"), ((0, 1, 0), "repeated")])
+@pytest.mark.parametrize(
+    ("indices", "fault"), [((0, 2), "lost"), ((0, 1, 1), "repeated"), ((0, 1, 0), "repeated")]
+)
 def test_the_ledger_sees_lost_and_repeated_records(indices: tuple[int, ...], fault: str) -> None:
     ledger = Ledger()
     for index in indices:
@@ -60,7 +66,8 @@ def test_the_ledger_sees_lost_and_repeated_records(indices: tuple[int, ...], fau
 
 
 def test_a_worker_that_writes_after_it_has_sent_is_seen() -> None:
-    """A real torn batch: the slot changes while the trainer has it. The check must be able to fail on the real path."""
+    """A real torn batch: the slot changes while the trainer has it. The check must be able to fail
+    on the real path."""
 
     def tearing(worker: Worker) -> Iterator[Any]:
         for index in range(10**6):

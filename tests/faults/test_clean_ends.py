@@ -1,4 +1,5 @@
-"""Every way in which a trainer can end: two seconds later no process of it is left, and nobody saw a traceback of ours.
+"""Every way in which a trainer can end: two seconds later no process of it is left, and nobody saw
+a traceback of ours.
 
 That nothing is left in /dev/shm is proved by the fixture of every test.
 """
@@ -11,7 +12,7 @@ import threading
 
 import pytest
 
-from tests.scripts import Start
+from tests.helpers.scripts import Start
 
 QUIET = ""
 
@@ -31,7 +32,9 @@ def test_the_normal_end(script: Start, python: tuple[str, ...]) -> None:
     assert (ended.code, ended.out, ended.err) == (0, ["True", "left"], QUIET)
 
 
-@pytest.mark.parametrize("use", ["with started()[0] as runner:", "runner, stream = started()\nif runner:"])
+@pytest.mark.parametrize(
+    "use", ["with started()[0] as runner:", "runner, stream = started()\nif runner:"]
+)
 def test_an_exception_in_the_training_loop(script: Start, use: str) -> None:
     running = script(f"{use}\n    1 / 0\n")
     running.line("tree")
@@ -52,7 +55,8 @@ def test_an_exception_in_the_training_loop(script: Start, use: str) -> None:
     ],
 )
 def test_the_end_of_the_interpreter(script: Start, end: str) -> None:
-    """With a runner that is alive, forgotten, stopped twice, or stopped by another thread while it is in use."""
+    """With a runner that is alive, forgotten, stopped twice, or stopped by another thread while it
+    is in use."""
     running = script(
         f"""
         def ended(stream):
@@ -80,7 +84,8 @@ ENDLESS_LOOP = """
 
 @pytest.mark.parametrize("seed", range(6))
 def test_ctrl_c_at_any_moment(script: Start, seed: int) -> None:
-    """The terminal sends it to the whole group; also while the processes start. One traceback: the trainer's."""
+    """The terminal sends it to the whole group; also while the processes start. One traceback: the
+    trainer's."""
     running = script(ENDLESS_LOOP)
     running.line("running" if seed % 2 else "tree")
     pause(random.Random(seed).random() * 0.3)
@@ -92,7 +97,8 @@ def test_ctrl_c_at_any_moment(script: Start, seed: int) -> None:
 
 
 def test_what_swallows_ctrl_c_is_loaded_before_a_runner_starts(script: Start) -> None:
-    """numpy loads its generators at their first use, and an interrupt that comes meanwhile is lost without a word."""
+    """numpy loads its generators at their first use, and an interrupt that comes meanwhile is lost
+    without a word."""
     ended = script('print("numpy.random" in sys.modules)').ended()
     assert (ended.code, ended.out, ended.err) == (0, ["True"], QUIET)
 
@@ -113,7 +119,10 @@ def test_signals_that_end_the_trainer(script: Start, number: int, group: bool) -
 
 
 def test_a_handler_that_raises_system_exit(script: Start) -> None:
-    running = script("signal.signal(signal.SIGTERM, lambda *_: sys.exit(5))" + ENDLESS_LOOP.replace("\n    ", "\n"))
+    running = script(
+        "signal.signal(signal.SIGTERM, lambda *_: sys.exit(5))"
+        + ENDLESS_LOOP.replace("\n    ", "\n")
+    )
     running.line("tree")
     running.signal(signal.SIGTERM)
     ended = running.ended()
@@ -146,7 +155,8 @@ def test_stop_in_a_signal_handler(script: Start) -> None:
     [
         "time.sleep(100)",
         "ctypes.PyDLL(None).sleep(30)",
-        "threading.Lock().__enter__() or [lock := threading.Lock(), lock.acquire(), lock.acquire()]",
+        "threading.Lock().__enter__() or [lock := threading.Lock(), lock.acquire(), "
+        "lock.acquire()]",
         "[signal.signal(n, signal.SIG_IGN) for n in (1, 2, 3, 15)] and time.sleep(100)",
         "os.kill(os.getpid(), signal.SIGSTOP)",
     ],

@@ -1,4 +1,5 @@
-"""A worker process dies: the error says how, and over what; that it comes within a second, bench/chaos.py measures."""
+"""A worker process dies: the error says how, and over what; that it comes within a second,
+bench/chaos.py measures."""
 
 from __future__ import annotations
 
@@ -16,9 +17,19 @@ import pytest
 
 from fastfeed import FeedRunner
 from fastfeed.errors import ProducerDied, ProducerFailed
-from fastfeed.producers import crew
-from tests import dying
-from tests.dying import LONG_S, MIXES, SIGNALS, Deadly, endless, full, once, until, workers
+from fastfeed.producers.process import workers as crew
+from tests.helpers import dying
+from tests.helpers.dying import (
+    LONG_S,
+    MIXES,
+    SIGNALS,
+    Deadly,
+    endless,
+    full,
+    once,
+    until,
+    workers,
+)
 
 WAYS: dict[str, tuple[Callable[[], None], int | None, int | None]] = {
     "SIGKILL": (dying.by_signal(signal.SIGKILL), signal.SIGKILL, None),
@@ -158,7 +169,8 @@ def test_every_call_meets_the_same_death() -> None:
 
 
 def test_while_the_ring_grows(tmp_path: Path) -> None:
-    """Each batch is larger than any before, so that every one takes new memory: none is torn, none is lost."""
+    """Each batch is larger than any before, so that every one takes new memory: none is torn, none
+    is lost."""
 
     def growing(index: int) -> Any:
         if index in (3, 9, 15):
@@ -166,7 +178,12 @@ def test_while_the_ring_grows(tmp_path: Path) -> None:
         return np.full((2, 1000 * (index + 1)), index)
 
     runner = FeedRunner(
-        list(range(20)), records=False, transform=growing, pad=True, processes=2, on_worker_death="restart"
+        list(range(20)),
+        records=False,
+        transform=growing,
+        pad=True,
+        processes=2,
+        on_worker_death="restart",
     )
     with runner:
         got = [(int(b[0, 0]), b.shape, bool((b == b[0, 0]).all())) for b in runner]

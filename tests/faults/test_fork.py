@@ -6,11 +6,12 @@ import signal
 
 import pytest
 
-from tests.scripts import Start
+from tests.helpers.scripts import Start
 
 STRICT = ("-W", "error")
 
-# The child holds copies of views, of the runner and of every descriptor; the parent's batches must stay right.
+# The child holds copies of views, of the runner and of every descriptor; the parent's batches must
+# stay right.
 FORKED = """
     import random
     def stream():
@@ -98,8 +99,12 @@ CHILDREN = {
 @pytest.mark.parametrize("end", ["stop", "SIGKILL"])
 def test_children_that_live_on_keep_no_worker(script: Start, kind: str, end: str) -> None:
     """They hold copies of pipes and sockets: no end of file may be what the workers wait for."""
-    stop = "runner.stop(); os.kill(pid, 9); os.waitpid(pid, 0)" if end == "stop" else "signal.pause()"
-    running = script(LIVING.replace("{start}", CHILDREN[kind]).replace("{end}", stop), python=STRICT)
+    stop = (
+        "runner.stop(); os.kill(pid, 9); os.waitpid(pid, 0)" if end == "stop" else "signal.pause()"
+    )
+    running = script(
+        LIVING.replace("{start}", CHILDREN[kind]).replace("{end}", stop), python=STRICT
+    )
     running.line("tree")
     child = int(running.line("child"))
     if end == "SIGKILL":
@@ -110,7 +115,8 @@ def test_children_that_live_on_keep_no_worker(script: Start, kind: str, end: str
 
 
 def test_descriptors_do_not_leak_into_other_programs(script: Start) -> None:
-    """Neither the trainer's nor the worker's: a program that inherits everything has the three standard streams."""
+    """Neither the trainer's nor the worker's: a program that inherits everything has the three
+    standard streams."""
     running = script(
         """
         def stream():

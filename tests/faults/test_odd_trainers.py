@@ -6,8 +6,8 @@ import signal
 
 import pytest
 
-from tests.dying import state_of, until
-from tests.scripts import Start
+from tests.helpers.dying import state_of, until
+from tests.helpers.scripts import Start
 
 QUIET = ""
 LOOP = """
@@ -81,7 +81,8 @@ def test_closed_standard_streams(script: Start, closed: str) -> None:
 
 
 def test_blocked_signals(script: Start) -> None:
-    """Who waits for signals in a thread of its own blocks them everywhere: workers must not inherit that."""
+    """Who waits for signals in a thread of its own blocks them everywhere: workers must not inherit
+    that."""
     running = script(
         """
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())

@@ -1,5 +1,5 @@
-"""on_worker_death="restart": another worker goes on, every record comes exactly once, and what kills again and again is
-set aside."""
+"""on_worker_death="restart": another worker goes on, every record comes exactly once, and what
+kills again and again is set aside."""
 
 from __future__ import annotations
 
@@ -16,11 +16,20 @@ import pytest
 
 from fastfeed import FeedRunner, Worker
 from fastfeed.errors import ProducerDied
-from tests import dying
-from tests.dying import MIXES, Deadly, numbered, once, until, workers
+from tests.helpers import dying
+from tests.helpers.dying import (
+    MIXES,
+    Deadly,
+    numbered,
+    once,
+    until,
+    workers,
+)
 
 mixes = pytest.mark.parametrize("mix", MIXES, ids="{0[0]}x{0[1]}".format)
-in_order = pytest.mark.parametrize(("mix", "order"), [((1, 1), "kept"), ((2, 3), "kept"), ((2, 1), "any")])
+in_order = pytest.mark.parametrize(
+    ("mix", "order"), [((1, 1), "kept"), ((2, 3), "kept"), ((2, 1), "any")]
+)
 TOTAL = 4000
 
 
@@ -31,7 +40,12 @@ def exit_3() -> None:
 def restarting(source: Any, mix: tuple[int, int], **more: Any) -> FeedRunner:
     processes, threads = mix
     return FeedRunner(
-        source, processes=processes, threads=threads, on_worker_death="restart", stall_timeout_s=dying.LONG_S, **more
+        source,
+        processes=processes,
+        threads=threads,
+        on_worker_death="restart",
+        stall_timeout_s=dying.LONG_S,
+        **more,
     )
 
 
@@ -197,7 +211,10 @@ def test_signals_from_outside_are_no_proof(tmp_path: Path) -> None:
         ids = [int(next(stream)[0]) for _ in range(3)]
         dead = 0
         for last in (False, True):
-            dead = until(lambda dead=dead: at.exists() and int(at.read_text() or 0) not in (0, dead), "item 3 in hand")
+            dead = until(
+                lambda dead=dead: at.exists() and int(at.read_text() or 0) not in (0, dead),
+                "item 3 in hand",
+            )
             dead = int(at.read_text())
             if last:
                 go.touch()
@@ -219,7 +236,8 @@ def test_workers_that_die_before_they_deliver_anything() -> None:
 
 
 def test_a_callable_that_always_dies_at_the_same_place() -> None:
-    """Its stream cannot be set aside in part: after some tries the feed ends, with all that came before."""
+    """Its stream cannot be set aside in part: after some tries the feed ends, with all that came
+    before."""
 
     def stream() -> Iterator[Any]:
         yield from (np.full(4, i) for i in range(10))

@@ -13,11 +13,16 @@ import pytest
 
 from fastfeed import FeedRunner
 from fastfeed.errors import ProducerDied
-from tests.dying import LONG_S, numbered, workers
-from tests.scripts import Start
+from tests.helpers.dying import LONG_S, numbered, workers
+from tests.helpers.scripts import Start
 
 tf = pytest.importorskip("tensorflow")
-from tests.graphs import Inside, Run, drained, session  # noqa: E402
+from tests.helpers.graphs import (  # noqa: E402
+    Inside,
+    Run,
+    drained,
+    session,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -41,7 +46,9 @@ def test_a_death_while_a_run_waits() -> None:
 
 
 def test_a_restart_is_not_noticed() -> None:
-    runner = FeedRunner(numbered(4000, 4), processes=2, shuffle=False, on_worker_death="restart", epochs=1)
+    runner = FeedRunner(
+        numbered(4000, 4), processes=2, shuffle=False, on_worker_death="restart", epochs=1
+    )
     found = []
     with session(runner) as (sess, inputs):
         found.append(sess.run(inputs)[0])

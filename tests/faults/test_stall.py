@@ -1,4 +1,5 @@
-"""Nothing arrives: the error shows what every worker is doing, down to the user's line, and where the slots are."""
+"""Nothing arrives: the error shows what every worker is doing, down to the user's line, and where
+the slots are."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ import numpy as np
 import pytest
 
 from fastfeed import FeedRunner, FeedTimeout
-from tests.dying import LONG_S, state_of, until
+from tests.helpers.dying import LONG_S, state_of, until
 
 STALL_S = 0.5
 HERE = Path(__file__).name
@@ -50,7 +51,8 @@ def after_one_batch(stuck: Callable[[], None]) -> Callable[[], Iterator[Any]]:
 
 
 def begun(runner: FeedRunner, batches: int = 1) -> FeedRunner:
-    """Started, with its first batches made: the limit counts from when somebody asks, and not what a start takes."""
+    """Started, with its first batches made: the limit counts from when somebody asks, and not what
+    a start takes."""
     runner.start()
     until(lambda: runner.snapshot().produced.batches >= batches, "the first batches")
     return runner
@@ -74,7 +76,9 @@ def test_the_users_own_line(stuck: Callable[[], None]) -> None:
 
 @pytest.mark.parametrize(("processes", "threads"), [(2, 1), (1, 3)])
 def test_every_producer_is_shown(processes: int, threads: int) -> None:
-    runner = FeedRunner(after_one_batch(sleeps), processes=processes, threads=threads, stall_timeout_s=STALL_S)
+    runner = FeedRunner(
+        after_one_batch(sleeps), processes=processes, threads=threads, stall_timeout_s=STALL_S
+    )
     with begun(runner, processes * threads):
         text = stall_of(runner)
     assert text.count("in sleeps") == processes * threads
@@ -114,7 +118,9 @@ def test_workers_that_wait_for_a_source_that_is_read_in_the_trainer() -> None:
         yield 1
         time.sleep(STALL_S + 1.2)  # where the iterator sleeps; stop() waits for its end
 
-    with begun(FeedRunner(slow(), transform=lambda i: np.full(4, i), processes=1, stall_timeout_s=STALL_S)) as runner:
+    with begun(
+        FeedRunner(slow(), transform=lambda i: np.full(4, i), processes=1, stall_timeout_s=STALL_S)
+    ) as runner:
         text = stall_of(runner)
     assert "where the iterator sleeps" in text
 
@@ -153,6 +159,8 @@ def test_a_long_step_is_no_stall() -> None:
 
 def test_after_a_stall_everything_ends() -> None:
     """The fixture proves it; and later calls say the same."""
-    with begun(FeedRunner(after_one_batch(holds_the_lock), processes=2, stall_timeout_s=STALL_S), 2) as runner:
+    with begun(
+        FeedRunner(after_one_batch(holds_the_lock), processes=2, stall_timeout_s=STALL_S), 2
+    ) as runner:
         texts = {stall_of(runner) for _ in range(3)}
     assert len(texts) == 1

@@ -1,4 +1,5 @@
-"""stop() at any moment from start() on, from any thread: nothing is left, nothing is raised, nothing hangs."""
+"""stop() at any moment from start() on, from any thread: nothing is left, nothing is raised,
+nothing hangs."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ import numpy as np
 import pytest
 
 from fastfeed import FeedRunner, FeedStopped, StateError, Worker
-from tests.dying import LONG_S, MIXES
+from tests.helpers.dying import LONG_S, MIXES
 
 
 class Endless:
@@ -36,9 +37,13 @@ def runner_for(draw: random.Random) -> FeedRunner:
     if kind == 0:
         return FeedRunner(stream, processes=processes, threads=threads)
     if kind == 1:
-        return FeedRunner(Endless(), batch_size=8, processes=processes, threads=threads, on_worker_death="restart")
+        return FeedRunner(
+            Endless(), batch_size=8, processes=processes, threads=threads, on_worker_death="restart"
+        )
     transform = np.float64([1.0]).repeat
-    return FeedRunner(itertools.repeat(5), transform=transform, processes=processes, threads=threads)
+    return FeedRunner(
+        itertools.repeat(5), transform=transform, processes=processes, threads=threads
+    )
 
 
 def moment(draw: random.Random) -> float:

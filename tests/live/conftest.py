@@ -1,4 +1,5 @@
-"""Black boxes and sockets switched on, in folders of the test's own, with looks a hundredth of a second apart."""
+"""Black boxes and sockets switched on, in folders of the test's own, with looks a hundredth of a
+second apart."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Where the tests of this folder have their black boxes and sockets, and how they wait for what is in there."""
+"""Where the tests of this folder have their black boxes and sockets, and how they wait for what is
+in there."""
 
 from __future__ import annotations
 
@@ -13,9 +14,9 @@ import numpy as np
 
 from fastfeed import OptionError
 from fastfeed.live.blackbox import boxes
-from fastfeed.live.postmortem import Flight, read
+from fastfeed.live.postmortem import FlightRecord, read
 from fastfeed.live.socket import ask
-from tests.dying import until
+from tests.helpers.dying import until
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,9 @@ class Folders:
 
     def left(self) -> list[str]:
         """The names of everything that is there."""
-        return sorted(p.name for folder in (self.state, self.run) for p in folder.rglob("*") if not p.is_dir())
+        return sorted(
+            p.name for folder in (self.state, self.run) for p in folder.rglob("*") if not p.is_dir()
+        )
 
 
 def ones() -> Iterator[Any]:
@@ -42,23 +45,27 @@ def answer(**wanted: Any) -> dict[str, Any]:
     def found() -> dict[str, Any] | None:
         told = ask(os.getpid())
         runners = told["runners"] if told else []
-        return told if any(all(r[name] == value for name, value in wanted.items()) for r in runners) else None
+        return (
+            told
+            if any(all(r[name] == value for name, value in wanted.items()) for r in runners)
+            else None
+        )
 
     answer: dict[str, Any] = until(found, f"an answer with {wanted}")
     return answer
 
 
-def flight(samples: int = 1) -> Flight:
+def flight(samples: int = 1) -> FlightRecord:
     """The newest black box, once there are so many samples in it."""
 
-    def found() -> Flight | None:
+    def found() -> FlightRecord | None:
         try:
             told = read(boxes()[0])
         except (IndexError, OptionError):  # its first line is not written yet
             return None
         return told if len(told.samples) >= samples and told.table else None
 
-    told: Flight = until(found, f"a black box with {samples} samples")
+    told: FlightRecord = until(found, f"a black box with {samples} samples")
     return told
 
 

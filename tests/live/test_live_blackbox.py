@@ -1,4 +1,5 @@
-"""A file from the first start on, gone after a good end, kept after a bad one, and never anybody's trouble."""
+"""A file from the first start on, gone after a good end, kept after a bad one, and never anybody's
+trouble."""
 
 from __future__ import annotations
 
@@ -17,11 +18,12 @@ import pytest
 
 from fastfeed import FeedRunner
 from fastfeed.errors import ProducerFailed
-from fastfeed.live import blackbox, layout
+from fastfeed.live import blackbox
+from fastfeed.live import record_layout as layout
 from fastfeed.live.blackbox import BlackBox, boxes, in_use, prune
 from fastfeed.live.hub import Hub
 from fastfeed.live.postmortem import read
-from tests.dying import until
+from tests.helpers.dying import until
 from tests.live.places import Folders, flight, live_threads, ones
 
 
@@ -59,14 +61,19 @@ def test_a_failure_is_kept(folders: Folders) -> None:
     assert seen.events[-1].text == "stopped"
 
 
-def test_a_given_path_is_kept(folders: Folders, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_given_path_is_kept(
+    folders: Folders, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv("FASTFEED_BLACKBOX", str(tmp_path / "flight"))
     for _ in range(2):  # the second one begins it anew
         with FeedRunner(ones) as runner:
             next(iter(runner))
     seen = read(tmp_path / "flight")
     assert seen.ending == "cleanly"
-    assert [e.text for e in seen.events if e.runner == 0 and e.text in ("start", "stopped")] == ["start", "stopped"]
+    assert [e.text for e in seen.events if e.runner == 0 and e.text in ("start", "stopped")] == [
+        "start",
+        "stopped",
+    ]
 
 
 def test_two_processes_with_one_path(tmp_path: Path) -> None:
@@ -108,7 +115,10 @@ def test_what_is_no_black_box_is_left_alone(kind: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("trouble", ["nowhere", "full at first", "full later"])
 def test_trouble_costs_one_line(
-    trouble: str, folders: Folders, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    trouble: str,
+    folders: Folders,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     def full(*_: Any) -> int:
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -216,7 +226,8 @@ def test_a_failed_runner_that_is_forgotten_is_let_go(folders: Folders) -> None:
             next(iter(FeedRunner(broken)))
 
     fail()
-    until(lambda: gc.collect() * 0 or not live_threads(), "the end of the thread")  # the frames are a cycle
+    # the frames are a cycle
+    until(lambda: gc.collect() * 0 or not live_threads(), "the end of the thread")
 
 
 def test_a_forked_copy_leaves_it_alone(folders: Folders) -> None:
@@ -237,7 +248,9 @@ def test_a_forked_copy_leaves_it_alone(folders: Folders) -> None:
         assert read(before).ending == "running"
 
 
-def test_at_the_interpreters_end_an_error_is_written_down(folders: Folders, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_at_the_interpreters_end_an_error_is_written_down(
+    folders: Folders, monkeypatch: pytest.MonkeyPatch
+) -> None:
     runner = FeedRunner(ones)
     stream = iter(runner)
     next(stream)

@@ -1,4 +1,5 @@
-"""A trainer that is killed by SIGKILL leaves its last minute behind, and so does a worker before it."""
+"""A trainer that is killed by SIGKILL leaves its last minute behind, and so does a worker before
+it."""
 
 from __future__ import annotations
 
@@ -11,12 +12,12 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from fastfeed.live.postmortem import Flight, newest, read, render
+from fastfeed.live.postmortem import FlightRecord, newest, read, render
 from fastfeed.live.socket import jobs
-from tests.dying import until
+from tests.helpers.dying import until
+from tests.helpers.scripts import Script
 from tests.live.places import Folders
 from tests.live.places import flight as black_box
-from tests.scripts import Script
 
 CODE = """
 from fastfeed.live import service
@@ -42,10 +43,12 @@ say("workers", *pids)
 say_tree(3)
 while True:
     next(one), next(two)
-""".replace("service_rows()", "[{'pid': lane.pid} for lane in first._feed._producers._crew.lanes.values()]")
+""".replace(
+    "service_rows()", "[{'pid': lane.pid} for lane in first._feed._producers._crew.lanes.values()]"
+)
 
 
-def drawn(flight: Flight) -> str:
+def drawn(flight: FlightRecord) -> str:
     """The flight as text, 150 columns wide."""
     console = Console(width=150, file=io.StringIO(), force_terminal=False)
     console.print(render(flight))
@@ -69,7 +72,11 @@ def test_the_last_minute_of_a_killed_trainer(trainer: Script, folders: Folders) 
     os.kill(pids[0], signal.SIGKILL)
 
     def told() -> list[str]:
-        return [e.text for e in read(path).events if f"pid {pids[0]}" in e.text and "has ended" in e.text]
+        return [
+            e.text
+            for e in read(path).events
+            if f"pid {pids[0]}" in e.text and "has ended" in e.text
+        ]
 
     (said,) = until(told, "the death of a worker")
     assert "in its hand: item " in said
@@ -94,6 +101,14 @@ def test_the_last_minute_of_a_killed_trainer(trainer: Script, folders: Folders) 
     assert max(row.item for row in rows) > 0 and min(row.rss for row in rows) > 2**20
 
     text = drawn(flight)
-    for words in ("did not end cleanly", f"pid {trainer.pid}", "starvation", "queue depth", said[:40], "began again"):
+    for words in (
+        "did not end cleanly",
+        f"pid {trainer.pid}",
+        "starvation",
+        "queue depth",
+        said[:40],
+        "began again",
+    ):
         assert words in text
-    assert jobs() == {} and folders.left() == [path.name]  # its socket is removed by whoever finds nobody there
+    # its socket is removed by whoever finds nobody there
+    assert jobs() == {} and folders.left() == [path.name]

@@ -1,4 +1,5 @@
-"""What was written is read again; what was cut, torn or strange is refused or left out, and never made up."""
+"""What was written is read again; what was cut, torn or strange is refused or left out, and never
+made up."""
 
 from __future__ import annotations
 
@@ -7,21 +8,34 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fastfeed import OptionError
-from fastfeed.live import layout
-from fastfeed.live.layout import Contents, Event, Header, Row, Sample, Table
+from fastfeed.live import record_layout as layout
+from fastfeed.live.record_layout import (
+    BlackBoxEvent,
+    BlackBoxHeader,
+    Contents,
+    ProducerRow,
+    RunnerSample,
+    Table,
+)
 
-HEADER = Header(42, layout.RUNS, 10, 0, 77, "boot", "host", "0.1.0", "train.py --steps 3")
-long, word, short = st.integers(-(2**63), 2**63 - 1), st.integers(0, 2**32 - 1), st.integers(0, 2**16 - 1)
+HEADER = BlackBoxHeader(42, layout.RUNS, 10, 0, 77, "boot", "host", "0.1.0", "train.py --steps 3")
+long, word, short = (
+    st.integers(-(2**63), 2**63 - 1),
+    st.integers(0, 2**32 - 1),
+    st.integers(0, 2**16 - 1),
+)
 real = st.floats(allow_nan=False)
 text = st.text(st.characters(exclude_characters="\0", exclude_categories=("Cs",)), max_size=300)
 samples = st.builds(
-    Sample,
+    RunnerSample,
     *(long, word, word, long, long, long, real, real, long, long),
     *(word, word, word, word, long, word, word, short, short, short, short),
 )
-events = st.builds(Event, long, st.integers(-(2**31), 2**31 - 1), text)
+events = st.builds(BlackBoxEvent, long, st.integers(-(2**31), 2**31 - 1), text)
 rows = st.builds(
-    Row, *(word, word, short, short, word, word, word, long, long, long, long), *(real, real, real, long, text)
+    ProducerRow,
+    *(word, word, short, short, word, word, word, long, long, long, long),
+    *(real, real, real, long, text),
 )
 
 
@@ -29,7 +43,9 @@ def put(data: bytearray, at: int, record: bytes) -> None:
     data[at : at + len(record)] = record
 
 
-def file_of(samples: list[Sample], events: list[Event] = (), tables: list[Table] = ()) -> bytearray:
+def file_of(
+    samples: list[RunnerSample], events: list[BlackBoxEvent] = (), tables: list[Table] = ()
+) -> bytearray:
     data = bytearray(layout.NBYTES)
     put(data, 0, layout.pack_header(HEADER))
     for n, sample in enumerate(samples, 1):
@@ -45,19 +61,19 @@ def unpack(data: bytes) -> Contents:
     return layout.unpack(bytes(data), name="box")
 
 
-def sample(n: int) -> Sample:
-    return Sample(n, 0, 0, n, n * 8, n * 64, n / 10, float(n), *[1] * 13)
+def sample(n: int) -> RunnerSample:
+    return RunnerSample(n, 0, 0, n, n * 8, n * 64, n / 10, float(n), *[1] * 13)
 
 
-def row(n: int) -> Row:
-    return Row(0, n, 1, 1, n, 99, 0, -1, n, -1, n, 1.0, 2.0, 3.0, 4, f"decode data.py:{n}")
+def row(n: int) -> ProducerRow:
+    return ProducerRow(0, n, 1, 1, n, 99, 0, -1, n, -1, n, 1.0, 2.0, 3.0, 4, f"decode data.py:{n}")
 
 
 def full() -> bytearray:
     """A file whose rings have all gone round."""
     return file_of(
         [sample(n) for n in range(1, layout.SAMPLES + 50)],
-        [Event(n, 0, f"event {n}") for n in range(1, layout.EVENTS + 9)],
+        [BlackBoxEvent(n, 0, f"event {n}") for n in range(1, layout.EVENTS + 9)],
         [Table(n, 3, tuple(map(row, range(3)))) for n in range(1, 6)],
     )
 
@@ -68,13 +84,17 @@ WHOLE = unpack(FULL)
 
 @settings(max_examples=30)
 @given(st.lists(samples, max_size=5), st.lists(events, max_size=5), st.lists(rows, max_size=6))
-def test_what_was_written_is_read(samples: list[Sample], events: list[Event], rows: list[Row]) -> None:
+def test_what_was_written_is_read(
+    samples: list[RunnerSample], events: list[BlackBoxEvent], rows: list[ProducerRow]
+) -> None:
     found = unpack(file_of(samples, events, [Table(7, len(rows), tuple(rows))]))
     assert found.header == HEADER
     assert found.samples == tuple(samples)
     assert found.events == tuple(e._replace(text=layout.cut(e.text, 228).decode()) for e in events)
     assert found.table is not None
-    assert found.table.rows == tuple(r._replace(where=layout.cut(r.where, 76).decode()) for r in rows)
+    assert found.table.rows == tuple(
+        r._replace(where=layout.cut(r.where, 76).decode()) for r in rows
+    )
     assert not found.damaged
 
 

@@ -1,4 +1,5 @@
-"""Figures where Prometheus and TensorBoard look for them; targets that cannot work are refused with the right ones."""
+"""Figures where Prometheus and TensorBoard look for them; targets that cannot work are refused with
+the right ones."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ from fastfeed.live import server, service
 from fastfeed.live.metrics import http_answer
 from fastfeed.live.socket import ask
 from fastfeed.options import MetricsTarget
-from tests.dying import until
+from tests.helpers.dying import until
 from tests.live.places import Folders, answer, live_threads, ones
 
 
@@ -91,7 +92,9 @@ def test_targets_that_cannot_work(given: Any, said: str) -> None:
 def test_prometheus(folders: Folders, monkeypatch: pytest.MonkeyPatch) -> None:
     for switch in ("FASTFEED_BLACKBOX", "FASTFEED_SOCKET"):
         monkeypatch.setenv(switch, "0" if switch.endswith("BOX") else "")
-    with FeedRunner([np.ones((4, 3), np.float32)] * 60, records=False, threads=2, metrics="prometheus:0") as runner:
+    with FeedRunner(
+        [np.ones((4, 3), np.float32)] * 60, records=False, threads=2, metrics="prometheus:0"
+    ) as runner:
         check = runner.also([np.ones((2, 3))] * 3, records=False)
         stream = iter(runner)
         for _ in range(11):
@@ -105,7 +108,9 @@ def test_prometheus(folders: Folders, monkeypatch: pytest.MonkeyPatch) -> None:
         assert found['fastfeed_batches_total{runner="0"}'] == 10
         assert found['fastfeed_bytes_total{runner="0"}'] == 10 * 48
         assert found['fastfeed_batches_total{runner="1"}'] == 2
-        assert sum(v for k, v in found.items() if k.startswith('fastfeed_producers{runner="0"')) == 2
+        assert (
+            sum(v for k, v in found.items() if k.startswith('fastfeed_producers{runner="0"')) == 2
+        )
         with pytest.raises(urllib.error.HTTPError, match="404"):
             get(url.replace("metrics", "etc/passwd"))
         with (
@@ -113,7 +118,8 @@ def test_prometheus(folders: Folders, monkeypatch: pytest.MonkeyPatch) -> None:
             FeedRunner(ones, metrics=f"prometheus:{url.split(':')[2].split('/')[0]}") as second,
         ):
             next(iter(second))
-        with FeedRunner(ones, metrics="prometheus:0") as third:  # the same address: it is at the same page
+        # the same address: it is at the same page
+        with FeedRunner(ones, metrics="prometheus:0") as third:
             next(iter(third))
             assert 'fastfeed_failed{runner="2"}' in values(get(url_of())[0])
         with FeedRunner(ones) as private:
@@ -135,7 +141,9 @@ def test_the_port_is_free_again(folders: Folders) -> None:
             assert values(get(url_of())[0])
 
 
-def test_a_client_that_never_asks_does_not_hold_anybody_up(folders: Folders, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_that_never_asks_does_not_hold_anybody_up(
+    folders: Folders, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(server, "CLIENT_S", 0.05)
     with FeedRunner(ones, metrics="prometheus:0") as runner:
         next(iter(runner))
@@ -198,10 +206,14 @@ def test_tensorboard(folders: Folders, monkeypatch: pytest.MonkeyPatch, tmp_path
     assert not live_threads()
 
 
-def test_what_tensorboard_needs(folders: Folders, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_what_tensorboard_needs(
+    folders: Folders, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     (tmp_path / "file").write_text("")
     if "tensorboard" in sys.modules or pytest.importorskip("tensorboard"):
-        with pytest.raises(OptionError, match="metrics='tensorboard:.*a folder that can be written"):
+        with pytest.raises(
+            OptionError, match="metrics='tensorboard:.*a folder that can be written"
+        ):
             next(iter(FeedRunner(ones, metrics=f"tensorboard:{tmp_path}/file")))
     real: Callable[..., Any] = builtins.__import__
 

@@ -11,42 +11,89 @@ import pytest
 from rich.console import Console
 
 from fastfeed import OptionError
-from fastfeed.live import layout, seen
+from fastfeed.live import record_layout as layout
+from fastfeed.live import seen
 from fastfeed.live.blackbox import BlackBox, began, boot_id
-from fastfeed.live.layout import Event, Header, Row, Sample, Table
-from fastfeed.live.postmortem import Flight, newest, read, render
+from fastfeed.live.postmortem import FlightRecord, newest, read, render
 from fastfeed.live.postmortem_view import seconds_of
+from fastfeed.live.record_layout import (
+    BlackBoxEvent,
+    BlackBoxHeader,
+    ProducerRow,
+    RunnerSample,
+    Table,
+)
 from tests.live.places import Folders
 
 START_NS = 1_700_000_000 * 10**9
 
 
-def sample(second: float, **changes: Any) -> Sample:
+def sample(second: float, **changes: Any) -> RunnerSample:
     """A runner that takes 20 batches a second and waits half of the time."""
-    at = Sample(
-        *(START_NS + int(second * 1e9), 0, seen.RUNS, int(20 * second), int(640 * second), int(20e6 * second)),
+    at = RunnerSample(
+        *(
+            START_NS + int(second * 1e9),
+            0,
+            seen.RUNS,
+            int(20 * second),
+            int(640 * second),
+            int(20e6 * second),
+        ),
         *(second / 2, second, 3, 3 * 2**20, 6, 1, 3, 2, 1_500_000_000, 0, 0, 2, 1, 0, 0),
     )
     return at._replace(**changes)
 
 
-def flight(ending: str = "killed", **changes: Any) -> Flight:
-    header = Header(4242, layout.RUNS, START_NS, 0, 1, "boot", "node7", "0.1.0", "/home/me/train.py --epochs 3")
+def flight(ending: str = "killed", **changes: Any) -> FlightRecord:
+    header = BlackBoxHeader(
+        4242, layout.RUNS, START_NS, 0, 1, "boot", "node7", "0.1.0", "/home/me/train.py --epochs 3"
+    )
     rows = (
-        Row(0, 0, 0, seen.MAKING, 0, 4242, 4250, -1, 1199, -1, 600, 50.0, 0.0, 9.0, 0, "decode data.py:41"),
-        Row(0, 1, 1, seen.DEAD, 1, 4260, 0, -1, 1198, 17, 600, 50.0, 0.0, 9.0, 400_000_000, ""),
+        ProducerRow(
+            0,
+            0,
+            0,
+            seen.MAKING,
+            0,
+            4242,
+            4250,
+            -1,
+            1199,
+            -1,
+            600,
+            50.0,
+            0.0,
+            9.0,
+            0,
+            "decode data.py:41",
+        ),
+        ProducerRow(
+            0, 1, 1, seen.DEAD, 1, 4260, 0, -1, 1198, 17, 600, 50.0, 0.0, 9.0, 400_000_000, ""
+        ),
     )
     events = (
-        Event(START_NS, 0, "start processes=2"),
-        Event(START_NS + 59 * 10**9, 0, "worker process 1 (pid 4260) has ended; last seen in its hand: item 1198"),
+        BlackBoxEvent(START_NS, 0, "start processes=2"),
+        BlackBoxEvent(
+            START_NS + 59 * 10**9,
+            0,
+            "worker process 1 (pid 4260) has ended; last seen in its hand: item 1198",
+        ),
     )
-    whole = Flight(
-        "/state/box", header, ending, tuple(sample(n) for n in range(61)), events, Table(START_NS, 2, rows), 0
+    whole = FlightRecord(
+        "/state/box",
+        header,
+        ending,
+        tuple(sample(n) for n in range(61)),
+        events,
+        Table(START_NS, 2, rows),
+        0,
     )
-    return Flight(**{**{name: getattr(whole, name) for name in whole.__dataclass_fields__}, **changes})
+    return FlightRecord(
+        **{**{name: getattr(whole, name) for name in whole.__dataclass_fields__}, **changes}
+    )
 
 
-def drawn(flight: Flight, width: int = 150) -> str:
+def drawn(flight: FlightRecord, width: int = 150) -> str:
     file = io.StringIO()
     Console(width=width, file=file, force_terminal=False).print(render(flight))
     return file.getvalue()
@@ -55,19 +102,34 @@ def drawn(flight: Flight, width: int = 150) -> str:
 def test_the_last_minute_is_drawn() -> None:
     text = drawn(flight(damaged=1))
     for words in (
-        *("train.py (pid 4242 on node7)", "killed or crashed", "runner 0 runs: 1,200 batches, 38,400 records"),
-        *("12 slots: 6 free, 1 filling, 3 ready, 2 lent", "waited 30 s of 1 min 00 s", "50 %", "1.5 GB"),
+        *(
+            "train.py (pid 4242 on node7)",
+            "killed or crashed",
+            "runner 0 runs: 1,200 batches, 38,400 records",
+        ),
+        *(
+            "12 slots: 6 free, 1 filling, 3 ready, 2 lent",
+            "waited 30 s of 1 min 00 s",
+            "50 %",
+            "1.5 GB",
+        ),
         *("decode data.py:41", "item 1198, record 17", "dead", "worker 1, pid 4260", "-1.0 s"),
         *("has ended; last seen in its hand: item 1198", "1 record(s) cannot be read"),
     ):
         assert words in text
     narrow = drawn(flight(), width=80)
-    assert max(map(len, narrow.splitlines())) <= 80 and "▅" * 29 in narrow and "▅" * 31 not in narrow
+    assert (
+        max(map(len, narrow.splitlines())) <= 80 and "▅" * 29 in narrow and "▅" * 31 not in narrow
+    )
 
 
 @pytest.mark.parametrize(
     ("ending", "words"),
-    [("cleanly", "ended cleanly"), ("with an error", "ended with an error"), ("running", "is still running")],
+    [
+        ("cleanly", "ended cleanly"),
+        ("with an error", "ended with an error"),
+        ("running", "is still running"),
+    ],
 )
 def test_the_ending_is_said(ending: str, words: str) -> None:
     text = drawn(flight(ending))
@@ -81,12 +143,16 @@ def test_a_flight_without_samples_is_drawn() -> None:
 def test_a_minute_in_seconds() -> None:
     whole = flight()
     line = seconds_of(list(whole.samples), whole.end_ns)
-    assert len(line) == 60 and all(s.steps == pytest.approx(20) and s.starvation == pytest.approx(0.5) for s in line)
+    assert len(line) == 60 and all(
+        s.steps == pytest.approx(20) and s.starvation == pytest.approx(0.5) for s in line
+    )
     # Two looks far apart stand for all of the time between them.
     sparse = seconds_of([sample(30), sample(60)], whole.end_ns)
     assert [s.steps is None for s in sparse] == [True] * 30 + [False] * 30
     # A feed that began anew is not counted backwards.
-    again = seconds_of([sample(58), sample(59, batches=0, elapsed_s=0.0, wait_s=0.0), sample(60)], whole.end_ns)
+    again = seconds_of(
+        [sample(58), sample(59, batches=0, elapsed_s=0.0, wait_s=0.0), sample(60)], whole.end_ns
+    )
     assert [s.steps for s in again[-2:-1]] == [None] and again[-1].steps is not None
 
 
@@ -99,7 +165,9 @@ def test_how_it_ended(tmp_path: Path) -> None:
 
     def ending(**changes: Any) -> str:
         header = read(tmp_path / "box").header._replace(status=layout.RUNS, **changes)
-        (tmp_path / "other").write_bytes(layout.pack_header(header) + data[len(layout.pack_header(header)) :])
+        (tmp_path / "other").write_bytes(
+            layout.pack_header(header) + data[len(layout.pack_header(header)) :]
+        )
         return read(tmp_path / "other").ending
 
     assert ending() == "running"
@@ -119,7 +187,9 @@ def test_files_that_tell_nothing(folders: Folders, tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"\x89PNG")
     with pytest.raises(OptionError, match="is no black box"):
         read(tmp_path / "file")
-    (tmp_path / "large").write_bytes(layout.MAGIC + (1).to_bytes(4, "little") + bytes(layout.NBYTES))
+    (tmp_path / "large").write_bytes(
+        layout.MAGIC + (1).to_bytes(4, "little") + bytes(layout.NBYTES)
+    )
     with pytest.raises(OptionError, match="cut off"):
         read(tmp_path / "large")
 
@@ -127,7 +197,9 @@ def test_files_that_tell_nothing(folders: Folders, tmp_path: Path) -> None:
 def test_the_newest_one_is_of_the_dead(folders: Folders) -> None:
     folders.state.mkdir(parents=True)
     boxes = [BlackBox(str(folders.state / f"{n}.blackbox")) for n in range(3)]
-    assert newest() == boxes[2].path or os.stat(boxes[2].path).st_mtime == os.stat(newest()).st_mtime
+    assert (
+        newest() == boxes[2].path or os.stat(boxes[2].path).st_mtime == os.stat(newest()).st_mtime
+    )
     boxes[0].close(True)
     assert newest() == boxes[0].path
     assert read().ending == "with an error"

@@ -12,20 +12,22 @@ import pytest
 
 from fastfeed import FeedRunner
 from fastfeed.live import seen
-from fastfeed.live.seen import Look
-from fastfeed.live.watched import Watched
-from tests.dying import until
+from fastfeed.live.seen import RunnerStatus
+from fastfeed.live.watched import WatchedRunner
+from tests.helpers.dying import until
 from tests.live.places import ones
 
 
-def looked(runner: FeedRunner, *states: int) -> Look:
+def looked(runner: FeedRunner, *states: int) -> RunnerStatus:
     """The look that has all producers in one of these states."""
 
-    def found() -> Look | None:
+    def found() -> RunnerStatus | None:
         look = seen.look(runner._stream, 0)
-        return look if look and look.rows and all(row.state in states for row in look.rows) else None
+        return (
+            look if look and look.rows and all(row.state in states for row in look.rows) else None
+        )
 
-    told: Look = until(found, f"producers that are {[seen.STATES[s] for s in states]}")
+    told: RunnerStatus = until(found, f"producers that are {[seen.STATES[s] for s in states]}")
     return told
 
 
@@ -106,7 +108,7 @@ def test_a_worker_waits_for_input() -> None:
 
 def test_figures_of_the_last_seconds() -> None:
     with FeedRunner(ones) as runner:
-        watched = Watched(runner._stream, 3, targets=())
+        watched = WatchedRunner(runner._stream, 3, targets=())
         assert watched.look(keep=True) is None  # before the start
         stream = iter(runner)
         next(stream), next(stream)

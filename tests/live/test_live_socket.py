@@ -1,4 +1,5 @@
-"""One line of JSON for whoever is this user, from a process that has runners, and nothing left when it has none."""
+"""One line of JSON for whoever is this user, from a process that has runners, and nothing left when
+it has none."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ from fastfeed.live import server
 from fastfeed.live.folders import private, socket_folders, usable
 from fastfeed.live.server import MOST_CLIENTS
 from fastfeed.live.socket import ask, jobs, same_user
-from tests.dying import until
+from tests.helpers.dying import until
 from tests.live.places import Folders, answer, live_threads, ones
 
 
@@ -47,7 +48,8 @@ def test_two_runners_and_nothing_left(folders: Folders) -> None:
         assert [r["runner"] for r in answer(runner=0)["runners"]] == [0]
         with FeedRunner(ones) as third:
             next(iter(third))
-            assert [r["runner"] for r in answer(runner=1)["runners"]] == [0, 1]  # its number is free again
+            # its number is free again
+            assert [r["runner"] for r in answer(runner=1)["runners"]] == [0, 1]
     assert not live_threads() and folders.left() == []
     assert ask(os.getpid()) is None and jobs() == {}
 
@@ -77,9 +79,12 @@ def test_slow_and_rude_clients(folders: Folders, monkeypatch: pytest.MonkeyPatch
     assert not live_threads()
 
 
-def test_an_answer_larger_than_the_buffer_comes_whole(folders: Folders, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_answer_larger_than_the_buffer_comes_whole(
+    folders: Folders, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(
-        "fastfeed.live.service.Service._json", lambda self: json.dumps({"runners": ["x" * 2**22]}).encode()
+        "fastfeed.live.service.Service._json",
+        lambda self: json.dumps({"runners": ["x" * 2**22]}).encode(),
     )
     with FeedRunner(ones) as runner:
         next(iter(runner))
@@ -115,7 +120,9 @@ def test_folders_of_others_are_refused(tmp_path: Path, monkeypatch: pytest.Monke
         usable(iter([ours, link]))
 
 
-def test_somebody_elses_socket_is_not_asked(folders: Folders, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_somebody_elses_socket_is_not_asked(
+    folders: Folders, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with FeedRunner(ones) as runner:
         next(iter(runner))
         answer(runner=0)
@@ -133,7 +140,10 @@ def test_without_a_folder_for_logins(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_name_that_is_too_long(
-    folders: Folders, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
+    folders: Folders,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    tmp_path: Path,
 ) -> None:
     long = tmp_path / ("x" * 100)
     long.mkdir()
@@ -152,7 +162,9 @@ def test_sockets_of_the_dead_are_removed(folders: Folders) -> None:
     with FeedRunner(ones) as runner:
         next(iter(runner))
         answer(runner=0)
-        assert [name for name in folders.left() if name.endswith(".sock")] == [f"{os.getpid()}.sock"]
+        assert [name for name in folders.left() if name.endswith(".sock")] == [
+            f"{os.getpid()}.sock"
+        ]
 
 
 def test_switched_off(folders: Folders, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,5 @@
-"""A job on a terminal: its runners, or any Python's threads; and what cannot be seen, in a sentence."""
+"""A job on a terminal: its runners, or any Python's threads; and what cannot be seen, in a
+sentence."""
 
 from __future__ import annotations
 
@@ -14,11 +15,12 @@ import pytest
 from rich.console import Console
 
 from fastfeed import FeedRunner, OptionError
-from fastfeed.live import spy, top
+from fastfeed.live import threads_of_job as spy
+from fastfeed.live import top
 from fastfeed.live.drawing import lasting, size, spark
-from fastfeed.live.top import Frame, ProcessUse, view
+from fastfeed.live.top import JobView, ProcessUse, view
 from fastfeed.live.top_view import draw
-from tests.dying import state_of, until
+from tests.helpers.dying import state_of, until
 from tests.live.places import Folders, answer, ones
 
 SPIN = """
@@ -98,7 +100,9 @@ def test_several_jobs_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
     recent = {"steps_per_second": 48.0, "starvation": 0.31}
     runner = {"steps": 7, "recent": recent}
     monkeypatch.setattr(
-        top.socket, "jobs", lambda: {n: {"pid": n, "command": ["train.py"], "runners": [runner]} for n in (41, 42)}
+        top.socket,
+        "jobs",
+        lambda: {n: {"pid": n, "command": ["train.py"], "runners": [runner]} for n in (41, 42)},
     )
     out = console()
     view(console=out)
@@ -161,7 +165,10 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: str) -> None:
             "echo 'Permission Denied: Try running again with elevated permissions' >&2; exit 1",
             "may not look into.*root",
         ),
-        ("echo 'Error: Failed to find python version from target process' >&2; exit 1", "is no Python process"),
+        (
+            "echo 'Error: Failed to find python version from target process' >&2; exit 1",
+            "is no Python process",
+        ),
         ("echo 'Error: out of luck' >&2; exit 1", "cannot look into process .*out of luck"),
         ("exit 1", "did not say why"),
         ("echo '[{]'", "cannot be read"),
@@ -186,15 +193,34 @@ def test_what_is_missing(folders: Folders, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_what_is_not_known_yet_is_drawn() -> None:
-    gone: dict[str, float | None] = dict.fromkeys(("steps_per_second", "starvation", "bytes_per_second", "wait_ms"))
-    producer = {"producer": 0, "kind": "process", "state": "dead", "worker": 1, "pid": 9, "tid": 0, "hand": "item 3"}
+    gone: dict[str, float | None] = dict.fromkeys(
+        ("steps_per_second", "starvation", "bytes_per_second", "wait_ms")
+    )
+    producer = {
+        "producer": 0,
+        "kind": "process",
+        "state": "dead",
+        "worker": 1,
+        "pid": 9,
+        "tid": 0,
+        "hand": "item 3",
+    }
     producer |= {"where": "", "busy": None, "batches_per_second": None}
-    runner = {"runner": 0, "state": "failed", "error": "worker 1 died\nat", "options": {}, "steps": 0, "records": 0}
+    runner = {
+        "runner": 0,
+        "state": "failed",
+        "error": "worker 1 died\nat",
+        "options": {},
+        "steps": 0,
+        "records": 0,
+    }
     runner |= {"depth": 0, "room": 0, "depth_nbytes": 0, "errors": 2, "copied": 0, "now": gone}
     runner |= {"producers": [producer] * 30}
     uses = [ProcessUse(n, f"worker {n}", None, 2**30) for n in range(12)]
     out = console()
-    out.print(draw(Frame(1, "python train.py", 3700.0, uses, [runner], missing=["the GPU is not seen"])))
+    out.print(
+        draw(JobView(1, "python train.py", 3700.0, uses, [runner], missing=["the GPU is not seen"]))
+    )
     for words in (
         "train.py",
         "up 1 h 01 min",
@@ -208,6 +234,16 @@ def test_what_is_not_known_yet_is_drawn() -> None:
 
 
 def test_numbers_as_they_are_drawn() -> None:
-    assert [size(n) for n in (0, 999, 1500, 2_500_000, 140_000_000_000)] == ["0 B", "999 B", "2 kB", "2.5 MB", "140 GB"]
+    assert [size(n) for n in (0, 999, 1500, 2_500_000, 140_000_000_000)] == [
+        "0 B",
+        "999 B",
+        "2 kB",
+        "2.5 MB",
+        "140 GB",
+    ]
     assert [lasting(s) for s in (0.4, 75, 7384)] == ["0 s", "1 min 15 s", "2 h 03 min"]
-    assert spark([0.0, None, 1.0, 2.0]) == "▁·▅█" and spark([0.1, 1.0], top=1.0) == "▁█" and spark([]) == ""
+    assert (
+        spark([0.0, None, 1.0, 2.0]) == "▁·▅█"
+        and spark([0.1, 1.0], top=1.0) == "▁█"
+        and spark([]) == ""
+    )

@@ -1,4 +1,5 @@
-"""Failures that cross between processes: every exception arrives as an exception, and a death is told in words."""
+"""Failures that cross between processes: every exception arrives as an exception, and a death is
+told in words."""
 
 from __future__ import annotations
 
@@ -59,12 +60,18 @@ def failed(error: BaseException, place: str = "batch 7", ticket: int | None = 7)
         return ProducerFailed(place, caught, ticket=ticket)
 
 
-kinds = st.sampled_from([ValueError, KeyError, OSError, MemoryError, KeyboardInterrupt, SystemExit, StopIteration])
-arguments = st.lists(st.integers() | st.text(max_size=5) | st.binary(max_size=5) | st.none(), max_size=3)
+kinds = st.sampled_from(
+    [ValueError, KeyError, OSError, MemoryError, KeyboardInterrupt, SystemExit, StopIteration]
+)
+arguments = st.lists(
+    st.integers() | st.text(max_size=5) | st.binary(max_size=5) | st.none(), max_size=3
+)
 
 
 @given(kinds, arguments, st.text(max_size=20), st.none() | st.integers(0, 2**40))
-def test_what_a_producer_raised_arrives(kind: type, args: list[Any], place: str, ticket: int | None) -> None:
+def test_what_a_producer_raised_arrives(
+    kind: type, args: list[Any], place: str, ticket: int | None
+) -> None:
     before = failed(kind(*args), place, ticket)
     after, found = revive(carry(before, ticket))
     assert found == ticket
@@ -99,7 +106,9 @@ def test_what_cannot_travel_leaves_its_name_and_text(error: Exception, said: str
     assert type(after) is ProducerFailed
     assert isinstance(after.__cause__, Exception)
     assert str(after).startswith("batch 7 raised ") and said in str(after).split("\n")[0]
-    assert "raise error  # the user's own line" in str(after), "the traceback is text and always travels"
+    assert "raise error  # the user's own line" in str(after), (
+        "the traceback is text and always travels"
+    )
 
 
 def test_what_cannot_be_read_in_the_trainer_is_an_exception_all_the_same() -> None:
@@ -111,7 +120,9 @@ def test_what_cannot_be_read_in_the_trainer_is_an_exception_all_the_same() -> No
     assert "raise error  # the user's own line" in str(after)
 
 
-@pytest.mark.parametrize("error", [SpecError("leaf"), OptionError("knob"), FeedStopped("by you"), FeedError("?")])
+@pytest.mark.parametrize(
+    "error", [SpecError("leaf"), OptionError("knob"), FeedStopped("by you"), FeedError("?")]
+)
 def test_our_own_errors_stay_what_they_are(error: FeedError) -> None:
     after, ticket = revive(carry(error, 3))
     assert (type(after), str(after), ticket) == (type(error), str(error), 3)
@@ -140,11 +151,15 @@ def test_what_is_carried_is_plain_for_who_reads_it() -> None:
     assert (place, ticket, type(trace), type(inner)) == ("batch 7", 7, str, bytes)
 
 
-def death(status: int, *, out_of_memory: bool = False, hand: tuple[str, ...] = ("batch 3",)) -> Death:
+def death(
+    status: int, *, out_of_memory: bool = False, hand: tuple[str, ...] = ("batch 3",)
+) -> Death:
     return Death(2, 4711, status, out_of_memory, hand)
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV, signal.SIGTERM, signal.SIGBUS, signal.SIGABRT])
+@pytest.mark.parametrize(
+    "number", [signal.SIGKILL, signal.SIGSEGV, signal.SIGTERM, signal.SIGBUS, signal.SIGABRT]
+)
 def test_a_signal_is_named(number: signal.Signals) -> None:
     made = death(int(number))
     error = made.error()
@@ -192,7 +207,8 @@ def test_hands_are_listed_and_empty_ones_said() -> None:
 
 
 def test_a_failure_survives_pickling_and_keeps_its_cause() -> None:
-    """A search over hyper-parameters trains in processes, and its pool sets the cause of what they raise."""
+    """A search over hyper-parameters trains in processes, and its pool sets the cause of what they
+    raise."""
     failed = ProducerFailed("batch 3", KeyError("not there"))
     with pytest.raises(ProducerFailed) as caught:
         raise failed from None

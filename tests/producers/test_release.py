@@ -14,7 +14,7 @@ import pytest
 
 from fastfeed import FeedRunner, FeedStopped, Worker
 from fastfeed.testing.guard import until
-from tests.feeds import LONG_S
+from tests.helpers.feeds import LONG_S
 
 
 @pytest.fixture(autouse=True)
@@ -82,7 +82,9 @@ def test_slots_that_come_back_late_are_written_into_nobodys_file(kind: str) -> N
         mine = [os.pipe() for _ in range(20)]
         for number in (number for pipe in mine for number in pipe):
             stack.callback(os.close, number)
-        assert had <= {str(number) for pipe in mine for number in pipe}, "what the runner's numbers mean now"
+        assert had <= {str(number) for pipe in mine for number in pipe}, (
+            "what the runner's numbers mean now"
+        )
         batches.clear()
         assert until(lambda: runner.snapshot().slots.lent == 0, LONG_S)
         runner.stop()

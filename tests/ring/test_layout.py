@@ -12,7 +12,16 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from fastfeed import OptionError
-from fastfeed.ring.layout import MOST_SLOTS, SMALL_NBYTES, Share, decode, encode, offsets, packed_nbytes, slot_nbytes
+from fastfeed.ring.layout import (
+    MOST_SLOTS,
+    SMALL_NBYTES,
+    MemoryShare,
+    decode,
+    encode,
+    offsets,
+    packed_nbytes,
+    slot_nbytes,
+)
 from fastfeed.ring.memory import PAGE, aligned
 
 sizes = st.lists(st.integers(0, 1000), max_size=8)
@@ -23,7 +32,8 @@ NUMBERS += [ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn]
 
 @st.composite
 def leaves(draw: st.DrawFn) -> np.ndarray:
-    """Any leaf that passes a spec's check: numbers of every kind, bytes of fixed and of any length, also strided."""
+    """Any leaf that passes a spec's check: numbers of every kind, bytes of fixed and of any length,
+    also strided."""
     shape = draw(shapes)
     if draw(st.booleans()):
         out = np.empty(shape, object)
@@ -40,7 +50,9 @@ def same_bytes(have: np.ndarray, want: np.ndarray) -> bool:
     """Equal to the bit, also where a value is not equal to itself."""
     if want.dtype == object:
         return have.shape == want.shape and have.dtype == object and have.tolist() == want.tolist()
-    return have.shape == want.shape and have.dtype == want.dtype and have.tobytes() == want.tobytes()
+    return (
+        have.shape == want.shape and have.dtype == want.dtype and have.tobytes() == want.tobytes()
+    )
 
 
 @given(sizes)
@@ -48,7 +60,9 @@ def test_parts_are_aligned_and_apart(parts: list[int]) -> None:
     places, end = offsets(parts)
     assert all(place % 64 == 0 for place in places)
     for (place, size), (after, _) in pairwise([*zip(places, parts, strict=True), (end, 0)]):
-        assert place + size <= after < place + size + 64, "one part runs into the next, or space is wasted"
+        assert place + size <= after < place + size + 64, (
+            "one part runs into the next, or space is wasted"
+        )
     assert end == packed_nbytes(parts)
     assert places[:1] in ((0,), ())
 
@@ -67,12 +81,15 @@ def test_rounding_wastes_less_than_a_unit(nbytes: int) -> None:
 def test_what_was_described_is_read_back(batch: list[np.ndarray], rest: int) -> None:
     parts = encode(batch)
     places, end = offsets([p.nbytes for p in parts])
-    memory = np.full(end + rest * 64, 0xAB, np.uint8)  # a slot is larger than its batch, and never clean
+    # a slot is larger than its batch, and never clean
+    memory = np.full(end + rest * 64, 0xAB, np.uint8)
     for place, part in zip(places, parts, strict=True):
         np.ndarray(part.shape, part.dtype, memory, place)[...] = part
     for have, want in zip(decode(memory), batch, strict=True):
         assert same_bytes(have, want)
-        assert have.dtype == object or not have.size or np.shares_memory(have, memory), "numbers are views"
+        assert have.dtype == object or not have.size or np.shares_memory(have, memory), (
+            "numbers are views"
+        )
 
 
 def test_zero_bytes_at_the_end_of_bytes_survive() -> None:
@@ -82,11 +99,11 @@ def test_zero_bytes_at_the_end_of_bytes_survive() -> None:
 
 
 budgets = st.integers(1, 2**30)
-shares = st.builds(Share, budgets, st.integers(1, 600), st.integers(1, 64))
+shares = st.builds(MemoryShare, budgets, st.integers(1, 600), st.integers(1, 64))
 
 
 @given(shares, st.integers(1, 2**26), st.integers(0, 2**30))
-def test_slots_fit_into_the_budget(share: Share, nbytes: int, taken: int) -> None:
+def test_slots_fit_into_the_budget(share: MemoryShare, nbytes: int, taken: int) -> None:
     size = slot_nbytes(nbytes)
     if size * share.least > share.budget:
         with pytest.raises(OptionError, match="Raise memory=") as caught:
@@ -99,10 +116,12 @@ def test_slots_fit_into_the_budget(share: Share, nbytes: int, taken: int) -> Non
     assert count <= max(share.least, share.wanted, MOST_SLOTS)
     assert count == share.least or count * size + taken <= share.budget
     if share.slots(size) * size <= SMALL_NBYTES // 2 and share.budget >= 2 * SMALL_NBYTES:
-        assert share.slots(size) == max(share.wanted, MOST_SLOTS, share.least), "small batches get all they can use"
+        assert share.slots(size) == max(share.wanted, MOST_SLOTS, share.least), (
+            "small batches get all they can use"
+        )
 
 
 @given(shares)
-def test_the_least_is_one_for_each_producer_and_two(share: Share) -> None:
+def test_the_least_is_one_for_each_producer_and_two(share: MemoryShare) -> None:
     """One that is filled by each, one that is ready, one that is lent: so nobody waits for himself."""
     assert share.least == share.threads + 2

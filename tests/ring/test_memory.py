@@ -1,4 +1,5 @@
-"""Memory without a name: shared by whoever has the descriptor, of one size for ever, and gone with the last view."""
+"""Memory without a name: shared by whoever has the descriptor, of one size for ever, and gone with
+the last view."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fastfeed.ring.memory import PAGE, Descriptor, Segment
-from tests.rings import mapped_nbytes
+from tests.helpers.rings import mapped_nbytes
 
 
 def is_open(fd: int) -> bool:

@@ -1,4 +1,5 @@
-"""The ring where it is tight: full, growing, stopped, out of memory, or in the hands of code that misuses it."""
+"""The ring where it is tight: full, growing, stopped, out of memory, or in the hands of code that
+misuses it."""
 
 from __future__ import annotations
 
@@ -10,13 +11,18 @@ import numpy as np
 import pytest
 
 from fastfeed import OptionError, StateError
-from fastfeed.ring.board import TABLE_NBYTES
-from fastfeed.ring.layout import Share, slot_nbytes
+from fastfeed.ring.layout import MemoryShare, slot_nbytes
 from fastfeed.ring.memory import PAGE
+from fastfeed.ring.status_page import TABLE_NBYTES
 from fastfeed.ring.writer import GROWTH, Stopped
-from tests.batches import Leaf, checked, make
-from tests.feeds import LONG_S
-from tests.rings import Ring, leaves_equal, mapped_nbytes, ring
+from tests.helpers.batches import Leaf, checked, make
+from tests.helpers.feeds import LONG_S
+from tests.helpers.rings import (
+    Ring,
+    leaves_equal,
+    mapped_nbytes,
+    ring,
+)
 
 ROW = Leaf("i8", (4,))
 BYTES = (Leaf("O"), Leaf("i8"))
@@ -122,7 +128,8 @@ def test_old_memory_is_unmapped_when_its_last_slot_has_come_back() -> None:
     with ring(budget=2**26, wanted=4) as made:
         put(made, rows_of(2**20))
         held, _ = made.take()
-        for _ in range(3):  # the slots that are free in the old part go at once, this one when it is dropped
+        # the slots that are free in the old part go at once, this one when it is dropped
+        for _ in range(3):
             put(made, rows_of(2**21))
             made.take()
             made.give_back()
@@ -158,8 +165,9 @@ def test_memory_outlives_everything_but_its_last_view() -> None:
 
 
 def test_numbers_of_slots_do_not_run_out() -> None:
-    """Each growth takes new ones: from the smallest slot to the largest that fits, with 200 producers in a process."""
-    share, nbytes, used = Share(budget=2**36, wanted=4 * 200 + 201, threads=200), PAGE, 0
+    """Each growth takes new ones: from the smallest slot to the largest that fits, with 200
+    producers in a process."""
+    share, nbytes, used = MemoryShare(budget=2**36, wanted=4 * 200 + 201, threads=200), PAGE, 0
     while share.holds(nbytes):
         used += share.slots(nbytes)
         nbytes = slot_nbytes(int(nbytes * GROWTH))
@@ -174,8 +182,14 @@ def test_a_buffer_that_is_yielded_twice_is_refused() -> None:
             array[...] = 5
         batch = spec.check(tuple(arrays), "the batch")
         made.put(batch, spec)
-        for again in (batch.leaves, (batch.leaves[0][:1], batch.leaves[1][:1]), (like.leaves[0], batch.leaves[1])):
-            with pytest.raises(StateError, match=r"yielded twice.*Call worker\.empty\(\) again for each batch"):
+        for again in (
+            batch.leaves,
+            (batch.leaves[0][:1], batch.leaves[1][:1]),
+            (like.leaves[0], batch.leaves[1]),
+        ):
+            with pytest.raises(
+                StateError, match=r"yielded twice.*Call worker\.empty\(\) again for each batch"
+            ):
                 made.put(spec.check(tuple(again), "the batch"), spec)
         assert made.reader.audit().ready == 1
         assert all((leaf == 5).all() for leaf in made.take()[0].leaves)

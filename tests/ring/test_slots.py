@@ -1,4 +1,5 @@
-"""The states of a slot against a list: every move that has an owner works, every other one is refused."""
+"""The states of a slot against a list: every move that has an owner works, every other one is
+refused."""
 
 from __future__ import annotations
 
@@ -71,13 +72,20 @@ TestMoves = Moves.TestCase
 def test_a_range_is_opened_as_one(start: int, stop: int) -> None:
     slots = Slots(bytearray(COUNT))
     slots.open(range(start, stop))
-    assert [slots.state(s) == FREE for s in range(COUNT)] == [start <= s < stop for s in range(COUNT)]
+    assert [slots.state(s) == FREE for s in range(COUNT)] == [
+        start <= s < stop for s in range(COUNT)
+    ]
 
 
 def test_a_full_circle_in_the_order_of_the_ring() -> None:
     slots = Slots(bytearray(1))
     slots.open(range(1))
-    circle: tuple[Callable[[int], None], ...] = (slots.fill, slots.commit, slots.lend, slots.release)
+    circle: tuple[Callable[[int], None], ...] = (
+        slots.fill,
+        slots.commit,
+        slots.lend,
+        slots.release,
+    )
     for _ in range(3):
         for step in circle:
             step(0)

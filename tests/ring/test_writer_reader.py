@@ -1,5 +1,5 @@
-"""Both ends of a ring against a model: whatever is filled, lent, viewed and dropped in whatever order, no batch that
-somebody looks at ever changes, and no slot is lost."""
+"""Both ends of a ring against a model: whatever is filled, lent, viewed and dropped in whatever
+order, no batch that somebody looks at ever changes, and no slot is lost."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from fastfeed.batch import Batch
-from tests.batches import checked, make, templates
-from tests.rings import Ring, leaves_equal
+from fastfeed.core.batch import Batch
+from tests.helpers.batches import checked, make, templates
+from tests.helpers.rings import Ring, leaves_equal
 
-SIZES = [1, 2, 3, 40, 700]  # with records of up to 100 bytes: some fit into a page, some make the ring grow
+# with records of up to 100 bytes: some fit into a page, some make the ring grow
+SIZES = [1, 2, 3, 40, 700]
 
 
 def in_slots(leaves: Any) -> bool:
@@ -31,10 +32,12 @@ class RingMachine(RuleBasedStateMachine):
         self.ring = Ring(wanted=wanted)
         self.spec, _ = checked(template, [0])
         self.number = 0
-        self.drafts: list[tuple[Any, Batch, bool]] = []  # with the user's code: arrays, their values, lent
+        # with the user's code: arrays, their values, lent
+        self.drafts: list[tuple[Any, Batch, bool]] = []
         self.sent: list[tuple[np.ndarray, ...]] = []  # on the way to the trainer: copies
         self.ended: list[Any] = []  # with the trainer, who must not look at them any more
-        self.held: list[tuple[Any, tuple[np.ndarray, ...], bool]] = []  # with the trainer: views, copies, lent
+        # with the trainer: views, copies, lent
+        self.held: list[tuple[Any, tuple[np.ndarray, ...], bool]] = []
 
     def fresh(self, rows: int) -> Batch:
         self.number += 1
@@ -58,7 +61,9 @@ class RingMachine(RuleBasedStateMachine):
             before = self.ring.reader.audit().filling
             arrays = list(self.ring.outlets[0].allocate([(a.shape, a.dtype) for a in like.leaves]))
             lent = self.ring.reader.audit().filling > before
-            assert lent or any(leaf.dtype.kind == "S" for leaf in like.leaves), "numbers must be filled in place"
+            assert lent or any(leaf.dtype.kind == "S" for leaf in like.leaves), (
+                "numbers must be filled in place"
+            )
             self.drafts.append((arrays, like, lent))
 
     @precondition(lambda self: self.drafts)
@@ -69,7 +74,8 @@ class RingMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.drafts and self.ring.free)
     @rule(data=st.data())
     def put_a_buffer(self, data: st.DataObject) -> None:
-        """Whole; or its first records; or its last; or with one array replaced: all of them are what was yielded."""
+        """Whole; or its first records; or its last; or with one array replaced: all of them are
+        what was yielded."""
         arrays, like, _ = self.drafts.pop(data.draw(st.integers(0, len(self.drafts) - 1)))
         for array, values in zip(arrays, like.leaves, strict=True):
             assert array.ctypes.data % 64 == 0 or not array.size
@@ -107,7 +113,8 @@ class RingMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.held)
     @rule(data=st.data())
     def end_a_lease(self, data: st.DataObject) -> None:
-        """The slot goes back at once, whatever is left of the views; it may be lent again while they are about."""
+        """The slot goes back at once, whatever is left of the views; it may be lent again while
+        they are about."""
         place = data.draw(st.integers(0, len(self.held) - 1))
         batch, _, _ = self.held[place]
         if isinstance(batch, Batch) and batch.lease is not None:
@@ -158,7 +165,9 @@ class RingMachine(RuleBasedStateMachine):
         self.ring.give_back()
         if self.ring.current:
             self.ring.writer._collect()
-            assert self.ring.free == self.ring.reader.audit().all == len(self.ring.current), "a slot was lost"
+            assert self.ring.free == self.ring.reader.audit().all == len(self.ring.current), (
+                "a slot was lost"
+            )
 
 
 TestRing = RingMachine.TestCase

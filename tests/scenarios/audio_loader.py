@@ -26,7 +26,9 @@ class Same:
 
 
 workers = 8 if args.variant == "fixed" else 2
-loader = Same() if args.variant == "free" else DataLoader(Voices(), batch_size=8, num_workers=workers)
+loader = (
+    Same() if args.variant == "free" else DataLoader(Voices(), batch_size=8, num_workers=workers)
+)
 clock = Clock(args)
 for _batch in loader:
     time.sleep(0.012)  # forward and backward on the accelerator

@@ -9,7 +9,10 @@ from clock import Clock, arguments
 args = arguments()
 v1 = tf.compat.v1
 v1.disable_eager_execution()
-BOARDS = ["rnbqkbnr/pppppppp/8/8/4P3/8/PPPP1PPP/RNBQKBNR", "r1bqkbnr/pppp1ppp/2n5/4p3/2B1P3/5Q2/PPPP1PPP/RNB1K1NR"] * 64
+BOARDS = [
+    "rnbqkbnr/pppppppp/8/8/4P3/8/PPPP1PPP/RNBQKBNR",
+    "r1bqkbnr/pppp1ppp/2n5/4p3/2B1P3/5Q2/PPPP1PPP/RNB1K1NR",
+] * 64
 PIECES = "PNBRQKpnbrqk"
 
 

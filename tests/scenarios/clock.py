@@ -1,4 +1,5 @@
-"""How fast a training is, by its own clock: steps a second after a warm-up, and the share of time without a batch."""
+"""How fast a training is, by its own clock: steps a second after a warm-up, and the share of time
+without a batch."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ def arguments() -> argparse.Namespace:
 
 
 class Clock:
-    """Counts steps for `args.seconds` after a warm-up; `asked` and `got` go around the wait for a batch."""
+    """Counts steps for `args.seconds` after a warm-up; `asked` and `got` go around the wait for a
+    batch."""
 
     def __init__(self, args: argparse.Namespace) -> None:
         self.args = args
@@ -45,7 +47,8 @@ class Clock:
             self.waited_s += time.perf_counter() - self._asked
 
     def over(self, batches: Any) -> Any:
-        """What a loop goes over: `batches`; where its waits are to be seen, with a look at the clock at both ends."""
+        """What a loop goes over: `batches`; where its waits are to be seen, with a look at the
+        clock at both ends."""
         return self._timed(batches) if self.args.variant == "seen" else batches
 
     def _timed(self, batches: Any) -> Any:

@@ -16,7 +16,9 @@ batches = queue.Queue(maxsize=6)
 
 
 def crops():
-    found = [cv2.GaussianBlur(photo[i : i + 256, i : i + 256], (9, 9), 2.0) for i in range(0, 384, 24)]
+    found = [
+        cv2.GaussianBlur(photo[i : i + 256, i : i + 256], (9, 9), 2.0) for i in range(0, 384, 24)
+    ]
     return np.stack(found)
 
 
@@ -28,7 +30,8 @@ def cropper():
 clock = Clock(args)
 cached = crops()
 threads = [
-    threading.Thread(target=cropper, daemon=True) for _ in range({"slow": 1, "fixed": 2, "free": 0}[args.variant])
+    threading.Thread(target=cropper, daemon=True)
+    for _ in range({"slow": 1, "fixed": 2, "free": 0}[args.variant])
 ]
 for thread in threads:
     thread.start()

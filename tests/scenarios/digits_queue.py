@@ -14,7 +14,11 @@ images = np.random.default_rng(0).integers(0, 255, (5000, 784), np.uint8)
 x_in = v1.placeholder(tf.float32, (None, 784))
 queue = tf.queue.RandomShuffleQueue(2000, 500, [tf.float32], shapes=[(784,)])
 enqueue = queue.enqueue_many([x_in])
-x = tf.constant(images[:64] / 255.0, tf.float32) if args.variant == "free" else queue.dequeue_many(64)
+x = (
+    tf.constant(images[:64] / 255.0, tf.float32)
+    if args.variant == "free"
+    else queue.dequeue_many(64)
+)
 h = x
 for width in (2048, 1536, 1024):
     h = tf.nn.relu(h @ v1.Variable(tf.random.normal((h.shape[1], width), stddev=0.02)))

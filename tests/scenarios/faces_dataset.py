@@ -19,7 +19,13 @@ def decode(file):
     return tf.image.resize(tf.cast(image, tf.float32), (160, 160))
 
 
-data = tf.data.Dataset.from_tensor_slices(files).repeat().map(decode, num_parallel_calls=2).batch(8).prefetch(2)
+data = (
+    tf.data.Dataset.from_tensor_slices(files)
+    .repeat()
+    .map(decode, num_parallel_calls=2)
+    .batch(8)
+    .prefetch(2)
+)
 if args.variant == "free":
     data = data.take(1).cache().repeat()
 

@@ -7,7 +7,9 @@ from clock import Clock, arguments
 from torch.utils.data import DataLoader, Dataset
 
 args = arguments()
-GRAPHS = [[{"from": i, "to": i * n % 997, "weight": i / 1000} for i in range(1000)] for n in range(16)]
+GRAPHS = [
+    [{"from": i, "to": i * n % 997, "weight": i / 1000} for i in range(1000)] for n in range(16)
+]
 PACKED = [torch.tensor([[e["from"], e["to"], e["weight"]] for e in edges]) for edges in GRAPHS]
 
 
@@ -30,7 +32,12 @@ class Same:
             yield batch
 
 
-loader = DataLoader(Graphs(), batch_size=16, num_workers=2, collate_fn=torch.stack if args.variant == "fixed" else keep)
+loader = DataLoader(
+    Graphs(),
+    batch_size=16,
+    num_workers=2,
+    collate_fn=torch.stack if args.variant == "fixed" else keep,
+)
 clock = Clock(args)
 for _batch in Same() if args.variant == "free" else clock.over(loader):
     time.sleep(0.006)  # forward and backward on the accelerator

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Label:
-    """`code`: the verdict that is right; `also`: codes that are as right as a primary verdict, for nobody could tell
-    them apart or both are true; `second`: what lies under it. `knob`: families of the right change. `cost`: what the
-    lost time is spent on. `dies`: the slow variant has no end. `seen`: there is a variant of the slow one that asks for
-    its batches apart from its steps, and so sees its waits."""
+    """`code`: the verdict that is right; `also`: codes that are as right as a primary verdict, for
+    nobody could tell them apart or both are true; `second`: what lies under it. `knob`: families of
+    the right change. `cost`: what the lost time is spent on. `dies`: the slow variant has no end.
+    `seen`: there is a variant of the slow one that asks for its batches apart from its steps, and
+    so sees its waits."""
 
     code: str
     framework: str
@@ -24,7 +25,12 @@ class Label:
     @property
     def variants(self) -> tuple[str, ...]:
         """Those that have an end."""
-        return (*(() if self.dies else ("slow",)), "fixed", "free", *(("seen",) if self.seen else ()))
+        return (
+            *(() if self.dies else ("slow",)),
+            "fixed",
+            "free",
+            *(("seen",) if self.seen else ()),
+        )
 
 
 MORE = ("threads", "processes", "num_parallel_calls")
@@ -42,14 +48,18 @@ LABELS = {
     "poses_metrics": Label("step.host", "numpy", ("every",), "Python in the loop"),
     "volumes_inline": Label("input.serial", "numpy", MORE, "native work", second=("input.cpu",)),
     "weather_feed": Label("input.serial", "tf1", MORE, "sleep", second=("input.latency",)),
-    "reviews_loader": Label("input.serial", "torch", ("processes",), "Python", second=("input.gil",)),
+    "reviews_loader": Label(
+        "input.serial", "torch", ("processes",), "Python", second=("input.gil",)
+    ),
     "birds_watch": Label("input.serial", "watch", MORE, "sleep", second=("input.latency",)),
     "frames_threads": Label("input.latency", "numpy", ("threads",), "sleep"),
     "orders_queue": Label("input.latency", "tf1", ("threads",), "socket", seen=True),
     "plants_fit": Label("input.latency", "keras", ("threads",), "sleep", seen=True),
     "maps_runner": Label("input.latency", "runner", ("threads",), "sleep"),
     "audio_loader": Label("input.latency", "torch", ("processes", "threads"), "sleep"),
-    "cells_pydataset": Label("input.latency", "keras", ("threads", "processes"), "sleep", seen=True),
+    "cells_pydataset": Label(
+        "input.latency", "keras", ("threads", "processes"), "sleep", seen=True
+    ),
     "lidar_shards": Label("input.disk", "numpy", ("threads", "processes", "cache"), "O_DIRECT"),
     "genome_loader": Label("input.disk", "torch", ("processes", "cache"), "cold reads"),
     "logs_threads": Label("input.gil", "numpy", ("processes",), "Python"),
@@ -60,12 +70,18 @@ LABELS = {
     "faces_dataset": Label("input.cpu", "tf2", LESS, "JPEG", seen=True),
     "fields_loader": Label("input.cpu", "torch", LESS, "OpenCV", seen=True),
     "spectra_processes": Label("input.oversubscribed", "numpy", ("processes", *POOLS), "BLAS"),
-    "videos_loader": Label("input.oversubscribed", "torch", ("processes", "threads", *POOLS), "OpenMP", seen=True),
+    "videos_loader": Label(
+        "input.oversubscribed", "torch", ("processes", "threads", *POOLS), "OpenMP", seen=True
+    ),
     "scans_processes": Label("input.ipc", "numpy", ("transport",), "pickled arrays"),
     "graphs_loader": Label("input.ipc", "torch", ("transport",), "pickled objects", seen=True),
-    "flows_feed": Label("input.copy", "tf1", ("dtypes",), "float64", also=(), second=("input.serial",), seen=True),
+    "flows_feed": Label(
+        "input.copy", "tf1", ("dtypes",), "float64", also=(), second=("input.serial",), seen=True
+    ),
     "segments_tape": Label("input.copy", "tf2", ("dataset",), "memory given back", seen=True),
-    "stocks_threads": Label("input.copy", "numpy", ("dtypes",), "lists to arrays", also=("input.gil",)),
+    "stocks_threads": Label(
+        "input.copy", "numpy", ("dtypes",), "lists to arrays", also=("input.gil",)
+    ),
     "climate_threads": Label("input.copy", "numpy", ("dtypes",), "stack, cast, page faults"),
     "papers_futures": Label("input.straggler", "numpy", ("order",), "tail of sleep"),
     "sounds_loader": Label("input.straggler", "torch", ("order",), "tail of sleep"),

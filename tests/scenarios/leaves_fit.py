@@ -14,7 +14,9 @@ if args.variant == "free":
     data = tf.data.Dataset.from_tensors((x[:32], y[:32])).repeat()
 layers = [keras.layers.Dense(n, activation="relu") for n in (1536, 1024)]
 model = keras.Sequential([*layers, keras.layers.Dense(10)])
-model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True), metrics=["accuracy"])
+model.compile(
+    "sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True), metrics=["accuracy"]
+)
 every = 1000 if args.variant == "fixed" else 50
 
 

@@ -9,7 +9,8 @@ from clock import Clock, arguments
 
 args = arguments()
 LINES = [
-    f"2026-01-{i % 28 + 1:02} host{i % 7} GET /item/{i * 37 % 1000} {200 + i % 5} {i % 900}ms" for i in range(6000)
+    f"2026-01-{i % 28 + 1:02} host{i % 7} GET /item/{i * 37 % 1000} {200 + i % 5} {i % 900}ms"
+    for i in range(6000)
 ]
 
 

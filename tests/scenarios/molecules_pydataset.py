@@ -6,7 +6,11 @@ import tensorflow as tf
 from clock import Clock, arguments
 
 args = arguments()
-NAMES = ["CC(=O)OC1=CC=CC=C1C(=O)O", "CN1C=NC2=C1C(=O)N(C(=O)N2C)C", "CC(C)CC1=CC=C(C=C1)C(C)C(=O)O"] * 40
+NAMES = [
+    "CC(=O)OC1=CC=CC=C1C(=O)O",
+    "CN1C=NC2=C1C(=O)N(C(=O)N2C)C",
+    "CC(C)CC1=CC=C(C=C1)C(C)C(=O)O",
+] * 40
 
 
 def fingerprint(name):

@@ -1,4 +1,5 @@
-"""Another user of the machine: three processes that compute, and belong to nobody, until `pid` has ended."""
+"""Another user of the machine: three processes that compute, and belong to nobody, until `pid` has
+ended."""
 
 import os
 import subprocess
@@ -22,7 +23,9 @@ def moves_in(pid: int, count: int = 3) -> None:
     """Starts them in sessions of their own, as children of init."""
     for _ in range(count):
         command = 'setsid "$@" </dev/null >/dev/null 2>&1 &'
-        subprocess.run(["sh", "-c", command, "sh", sys.executable, "-c", BURN, str(pid)], check=True)
+        subprocess.run(
+            ["sh", "-c", command, "sh", sys.executable, "-c", BURN, str(pid)], check=True
+        )
 
 
 if __name__ == "__main__":

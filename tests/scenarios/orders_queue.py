@@ -56,7 +56,9 @@ x_in = v1.placeholder(tf.float32, (None, 256))
 queue = tf.queue.RandomShuffleQueue(1000, 64, [tf.float32], shapes=[(256,)])
 enqueue = queue.enqueue_many([x_in])
 dequeued = queue.dequeue_many(64)
-x = {"free": tf.zeros((64, 256)), "seen": v1.placeholder(tf.float32, (64, 256))}.get(args.variant, dequeued)
+x = {"free": tf.zeros((64, 256)), "seen": v1.placeholder(tf.float32, (64, 256))}.get(
+    args.variant, dequeued
+)
 h = x
 for width in (1024, 1024, 64):
     h = tf.nn.relu(h @ v1.Variable(tf.random.normal((h.shape[1], width), stddev=0.02)))

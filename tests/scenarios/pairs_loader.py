@@ -26,7 +26,11 @@ class Same:
 
 
 ahead = 8 if args.variant == "fixed" else 2
-loader = Same() if args.variant == "free" else DataLoader(Pairs(), batch_size=8, num_workers=2, prefetch_factor=ahead)
+loader = (
+    Same()
+    if args.variant == "free"
+    else DataLoader(Pairs(), batch_size=8, num_workers=2, prefetch_factor=ahead)
+)
 clock = Clock(args)
 for _a, _b in loader:
     time.sleep(0.08)  # forward and backward on the accelerator

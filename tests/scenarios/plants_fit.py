@@ -41,5 +41,9 @@ if args.variant == "fixed":
     with FeedRunner(plants, threads=8) as runner:
         fit(runner.dataset())
 else:
-    fit(tf.data.Dataset.from_tensors(next(plants())).repeat() if args.variant == "free" else plants())
+    fit(
+        tf.data.Dataset.from_tensors(next(plants())).repeat()
+        if args.variant == "free"
+        else plants()
+    )
 clock.report()

@@ -38,7 +38,11 @@ if args.variant == "free":
     import tensorflow as tf
 
     model.fit(
-        tf.data.Dataset.from_tensors((x, y)).repeat(), steps_per_epoch=512, epochs=999, callbacks=callbacks, verbose=0
+        tf.data.Dataset.from_tensors((x, y)).repeat(),
+        steps_per_epoch=512,
+        epochs=999,
+        callbacks=callbacks,
+        verbose=0,
     )
 else:
     model.fit(x, y, batch_size=8, epochs=999, callbacks=callbacks, verbose=0)

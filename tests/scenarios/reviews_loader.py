@@ -19,7 +19,9 @@ class Reviews(Dataset):
         for word in (TEXT + str(index)).split():
             key = "".join(c for c in word.lower() if c.isalnum())
             words[key] = words.get(key, 0) + 1
-        return torch.tensor([words.get(w, 0) for w in ("book", "long", "short", "end")], dtype=torch.float32)
+        return torch.tensor(
+            [words.get(w, 0) for w in ("book", "long", "short", "end")], dtype=torch.float32
+        )
 
 
 class Same:
@@ -30,7 +32,9 @@ class Same:
 
 
 workers = 2 if args.variant == "fixed" else 0
-loader = Same() if args.variant == "free" else DataLoader(Reviews(), batch_size=16, num_workers=workers)
+loader = (
+    Same() if args.variant == "free" else DataLoader(Reviews(), batch_size=16, num_workers=workers)
+)
 clock = Clock(args)
 for _batch in loader:
     time.sleep(0.012)  # forward and backward on the accelerator

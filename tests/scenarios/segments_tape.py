@@ -25,7 +25,9 @@ elif args.variant == "fixed":
     data = FeedRunner(segments).dataset()
 else:
     data = tf.data.Dataset.from_generator(segments, output_signature=spec).prefetch(4)
-weights = [tf.Variable(tf.random.normal(s, stddev=0.02)) for s in ((512, 2048), (2048, 2048), (2048, 64))]
+weights = [
+    tf.Variable(tf.random.normal(s, stddev=0.02)) for s in ((512, 2048), (2048, 2048), (2048, 64))
+]
 
 
 @tf.function

@@ -34,7 +34,9 @@ def main():
     context = multiprocessing.get_context("spawn")
     batches = context.Queue(maxsize=8)
     count = {"slow": 6, "fixed": 2, "free": 0}[args.variant]
-    workers = [context.Process(target=work, args=(seed, batches), daemon=True) for seed in range(count)]
+    workers = [
+        context.Process(target=work, args=(seed, batches), daemon=True) for seed in range(count)
+    ]
     for worker in workers:
         worker.start()
     cached = whitened(0)

@@ -1,4 +1,5 @@
-"""The labelled scripts run, in every variant, and their labels are complete; what bench/scenarios makes of figures."""
+"""The labelled scripts run, in every variant, and their labels are complete; what bench/scenarios
+makes of figures."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ FOLDER = Path(__file__).parent
 HELPERS = {"clock", "labels", "neighbour", "test_scenarios"}
 # their workers import the script again, or must be forked before anything else is done
 ALONE = ("spectra_processes", "scans_processes", "knots_processes", "videos_loader")
-# Many scripts in one process, each as if it were the only one. A daemon thread of one must not hinder the end of all.
+# Many scripts in one process, each as if it were the only one. A daemon thread of one must not
+# hinder the end of all.
 TOGETHER = """
 import os, runpy, signal, sys
 folder, *runs = sys.argv[1:]
@@ -42,22 +44,29 @@ NEEDS = {"tf1": "tensorflow", "tf2": "tensorflow", "keras": "tensorflow", "torch
 
 
 def groups() -> dict[str, list[str]]:
-    """Scripts that can share a process; those that make noise for others come last, for it lasts as long as they do."""
+    """Scripts that can share a process; those that make noise for others come last, for it lasts as
+    long as they do."""
     found: dict[str, list[str]] = {}
     for name, label in LABELS.items():
         own = {"numpy": "plain", "runner": "plain", "watch": "plain", "tf2": "keras"}
         if name not in ALONE:
             found.setdefault(own.get(label.framework, label.framework), []).append(name)
-    return {group: sorted(names, key=lambda n: LABELS[n].code == "external.noise") for group, names in found.items()}
+    return {
+        group: sorted(names, key=lambda n: LABELS[n].code == "external.noise")
+        for group, names in found.items()
+    }
 
 
 def runs_of(group: str) -> list[tuple[str, str]]:
-    """Scripts with their variants: of TensorFlow's, whose models take long to make, one in turn, of others two."""
+    """Scripts with their variants: of TensorFlow's, whose models take long to make, one in turn, of
+    others two."""
     names = groups()[group]
     if NEEDS.get(group) == "tensorflow":
         return [(name, of(name)[i % len(of(name))]) for i, name in enumerate(names)]
     return [
-        (name, variant) for i, name in enumerate(names) for variant in ("slow", of(name)[1 + i % (len(of(name)) - 1)])
+        (name, variant)
+        for i, name in enumerate(names)
+        for variant in ("slow", of(name)[1 + i % (len(of(name)) - 1)])
     ]
 
 
@@ -98,7 +107,14 @@ def test_scripts_with_processes_run(name: str, tmp_path: Path) -> None:
     out = f"# {name}\n"
     variants = "slow", of(name)[1 + ALONE.index(name) % 2]
     for variant in variants:
-        command = [sys.executable, str(FOLDER / f"{name}.py"), "--variant", variant, "--seconds", "0.05"]
+        command = [
+            sys.executable,
+            str(FOLDER / f"{name}.py"),
+            "--variant",
+            variant,
+            "--seconds",
+            "0.05",
+        ]
         done = subprocess.run(command, capture_output=True, text=True, timeout=200, cwd=tmp_path)
         assert done.returncode == 0, done.stderr
         out += done.stdout
@@ -122,10 +138,22 @@ def users_text(name: str) -> Iterator[str]:
 @pytest.mark.parametrize("name", LABELS)
 def test_no_script_says_what_is_wrong_with_it(name: str) -> None:
     text = " ".join(users_text(name)).lower()
-    words = ("starv", "bottleneck", "latency", "straggler", "oversubscri", "deadlock", " gil", "too slow", "label")
+    words = (
+        "starv",
+        "bottleneck",
+        "latency",
+        "straggler",
+        "oversubscri",
+        "deadlock",
+        " gil",
+        "too slow",
+        "label",
+    )
     assert not [word for word in words if word in text]
     uses = "import fastfeed\n" in text or "\nfrom fastfeed" in text
-    assert uses == (LABELS[name].framework in ("runner", "watch")), "others import it in the fixed variant alone"
+    assert uses == (LABELS[name].framework in ("runner", "watch")), (
+        "others import it in the fixed variant alone"
+    )
 
 
 def run(rate: float, starvation: float | None = None) -> dict[str, Any]:
@@ -134,14 +162,24 @@ def run(rate: float, starvation: float | None = None) -> dict[str, Any]:
 
 def test_the_truth_is_what_the_loop_saw_or_what_the_step_does_not_explain() -> None:
     fixed, free = ([run(n * rate) for rate in (10, 12, 11)] for n in (2, 3))
-    seen = summary({"slow": [run(10, 0.4), run(12, 0.6), run(11, 0.5)], "fixed": fixed, "free": free})
-    assert (seen["starvation"], seen["speedup_if_fixed"], seen["speedup_if_input_free"]) == (0.5, 2, 3)
+    seen = summary(
+        {"slow": [run(10, 0.4), run(12, 0.6), run(11, 0.5)], "fixed": fixed, "free": free}
+    )
+    assert (seen["starvation"], seen["speedup_if_fixed"], seen["speedup_if_input_free"]) == (
+        0.5,
+        2,
+        3,
+    )
     unseen = summary({"slow": [run(10)], "fixed": [run(20)], "free": [run(40)]})
     assert unseen["starvation"] == 0.75 and unseen["starvation_by"] == "the step alone"
     assert summary({"slow": [run(10)], "fixed": [run(9)], "free": [run(9)]})["starvation"] == 0
-    apart = summary({"slow": [run(10)], "fixed": [run(20)], "free": [run(40)], "seen": [run(9, 0.6)]})
+    apart = summary(
+        {"slow": [run(10)], "fixed": [run(20)], "free": [run(40)], "seen": [run(9, 0.6)]}
+    )
     assert apart["starvation"] == 0.6 and apart["starvation_by"] == "the loop's own clock"
-    drifting = summary({"slow": [run(10), run(20)], "fixed": [run(20), run(40)], "free": [run(30), run(60)]})
+    drifting = summary(
+        {"slow": [run(10), run(20)], "fixed": [run(20), run(40)], "free": [run(30), run(60)]}
+    )
     assert (drifting["speedup_if_fixed"], drifting["speedup_if_input_free"]) == (2, 3)
     assert set(summary({"fixed": [run(20)], "free": [run(40)]})) == {"fixed", "free"}
 
@@ -162,14 +200,19 @@ LATENCY = Label("input.latency", "numpy", ("threads",), "sleep", also=("input.se
         (Label("pause.periodic", "numpy", ("pause",), ""), 2.0, 1.0, 0),
     ],
 )
-def test_a_label_is_held_against_the_figures(label: Label, fixed: float, free: float, doubts: int) -> None:
+def test_a_label_is_held_against_the_figures(
+    label: Label, fixed: float, free: float, doubts: int
+) -> None:
     truth = {"speedup_if_fixed": fixed, "speedup_if_input_free": free}
     assert len(scenarios_score.holds(label, truth)) == doubts
 
 
 def test_an_answer_is_scored_in_points_and_per_cent() -> None:
     truth = {"starvation": 0.5, "speedup_if_input_free": 2.0, "speedup_if_fixed": 2.0}
-    other, right = ({"knob": knob, "predicted_speedup": gain} for knob, gain in (("processes", 9), ("threads", 2.2)))
+    other, right = (
+        {"knob": knob, "predicted_speedup": gain}
+        for knob, gain in (("processes", 9), ("threads", 2.2))
+    )
     said = {
         "verdict": "input.serial",
         "starvation": 0.54,
@@ -178,9 +221,10 @@ def test_an_answer_is_scored_in_points_and_per_cent() -> None:
     }
     found = scenarios_score.score(LATENCY, truth, said)
     assert (found["right"], found["confident_wrong"], found["knob"]) == (True, False, True)
-    assert [found[f"{n}_{u}"] for n, u in (("starvation", "points"), ("speedup", "percent"), ("gain", "percent"))] == (
-        pytest.approx([4, -10, 10])
-    )
+    assert [
+        found[f"{n}_{u}"]
+        for n, u in (("starvation", "points"), ("speedup", "percent"), ("gain", "percent"))
+    ] == (pytest.approx([4, -10, 10]))
     nothing = scenarios_score.score(LATENCY, {}, {"verdict": None, "recommendations": []})
     assert (nothing["right"], nothing["confident_wrong"], nothing["knob"]) == (False, False, False)
     assert nothing["starvation_points"] is nothing["gain_percent"] is None
@@ -193,7 +237,9 @@ def row(name: str, verdict: str | None, **more: Any) -> dict[str, Any]:
 
 
 def test_the_tables_count_rights_wrongs_and_abstentions() -> None:
-    steady, unsteady = ({"slow": {"all": [10.0, 20.0]}, "fixed": {"all": [20.0, last]}} for last in (47.0, 50.0))
+    steady, unsteady = (
+        {"slow": {"all": [10.0, 20.0]}, "fixed": {"all": [20.0, last]}} for last in (47.0, 50.0)
+    )
     rows = [
         {**row("signals_thread", "step.bound", slowed=0.01), "truth": steady},
         {**row("pairs_loader", "input.cpu", slowed=0.03), "truth": unsteady},
@@ -202,7 +248,10 @@ def test_the_tables_count_rights_wrongs_and_abstentions() -> None:
         {"name": "tiles_fit", "code": "step.bound", "failed": "no diagnosis: exit 1"},
     ]
     table = scenarios_score.confusion([r for r in rows if "score" in r]).splitlines()
-    assert table[0] == "| truth \\ said | step.bound | input.latency | input.copy | abstained | input.cpu |"
+    assert (
+        table[0]
+        == "| truth \\ said | step.bound | input.latency | input.copy | abstained | input.cpu |"
+    )
     assert table[2:] == [
         "| step.bound | 1 |  |  |  | 1 |",
         "| input.latency |  |  |  | 1 |  |",
@@ -211,7 +260,9 @@ def test_the_tables_count_rights_wrongs_and_abstentions() -> None:
     text = scenarios_score.markdown(rows)
     assert "right: 2 of 4 (50%); abstained: 1; step.bound called something else: 1 of 2" in text
     assert "slowed by the diagnosis (share): median 0.02, largest 0.03, within 0.02: 1 of 2" in text
-    assert "the truth itself, speed-up of the change: rounds within 20 % of each other: 1 of 2" in text
+    assert (
+        "the truth itself, speed-up of the change: rounds within 20 % of each other: 1 of 2" in text
+    )
     assert "speed-up without input" not in text, "of one round"
     assert "- tiles_fit: no diagnosis" in text
 

@@ -10,7 +10,11 @@ args = arguments()
 signal.alarm(int(args.seconds) + 40)
 v1 = tf.compat.v1
 v1.disable_eager_execution()
-LINES = ["12.5,3,4,0.7"] * 20_000 + (["12.5,3,,0.7"] if args.variant == "slow" else ["1,2,3,4"]) + ["9,9,9,9"] * 63
+LINES = (
+    ["12.5,3,4,0.7"] * 20_000
+    + (["12.5,3,,0.7"] if args.variant == "slow" else ["1,2,3,4"])
+    + ["9,9,9,9"] * 63
+)
 
 x_in = v1.placeholder(tf.float32, (None, 4))
 queue = tf.queue.RandomShuffleQueue(4000, 500, [tf.float32], shapes=[(4,)])
@@ -27,7 +31,10 @@ def feed(session):
     try:
         while True:
             for start in range(0, len(LINES) - 63, 64):
-                rows = [[float(field) for field in line.split(",")] for line in LINES[start : start + 64]]
+                rows = [
+                    [float(field) for field in line.split(",")]
+                    for line in LINES[start : start + 64]
+                ]
                 session.run(enqueue, {x_in: rows})
     except tf.errors.CancelledError:
         return

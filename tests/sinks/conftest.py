@@ -25,7 +25,8 @@ def graph() -> Iterator[Any]:
 
 @pytest.fixture(scope="module")
 def short_collections() -> Iterator[None]:
-    """Of all that TensorFlow has, they take seconds, in which a producer that stop() waits for cannot end."""
+    """Of all that TensorFlow has, they take seconds, in which a producer that stop() waits for
+    cannot end."""
     gc.collect()
     gc.freeze()
     yield

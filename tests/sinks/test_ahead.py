@@ -1,4 +1,5 @@
-"""Results made ahead in a thread, which ends whatever happens; and the one-ahead of the loop's own thread."""
+"""Results made ahead in a thread, which ends whatever happens; and the one-ahead of the loop's own
+thread."""
 
 from __future__ import annotations
 
@@ -13,9 +14,9 @@ import pytest
 
 from fastfeed import FeedRunner, FeedStopped, OptionError, ProducerError, StateError
 from fastfeed.sinks.ahead import one_ahead
-from tests.dying import LONG_S, until
-from tests.feeds import Blocked, chunks
-from tests.scripts import Script
+from tests.helpers.dying import LONG_S, until
+from tests.helpers.feeds import Blocked, chunks
+from tests.helpers.scripts import Script
 
 
 def ten() -> Iterator[Any]:
@@ -64,7 +65,9 @@ def test_the_length_is_known_where_it_is_for_the_source() -> None:
 
 
 @pytest.mark.parametrize("kind", [ValueError, KeyboardInterrupt])
-def test_a_failure_of_put_comes_behind_the_results_before_it_with_its_traceback(kind: type[BaseException]) -> None:
+def test_a_failure_of_put_comes_behind_the_results_before_it_with_its_traceback(
+    kind: type[BaseException],
+) -> None:
     def fails_at_8(batch: Any) -> int:
         if first(batch) == 8:
             raise kind("no more")
@@ -76,7 +79,9 @@ def test_a_failure_of_put_comes_behind_the_results_before_it_with_its_traceback(
             for result in runner.prefetch_to_device(fails_at_8, depth=3):
                 got.append(result)
         assert got == [0, 4]
-        assert "fails_at_8" in [frame.name for frame in traceback.extract_tb(caught.value.__traceback__)]
+        assert "fails_at_8" in [
+            frame.name for frame in traceback.extract_tb(caught.value.__traceback__)
+        ]
         until(lambda: threads() == 0, "the end of the thread")
 
 
@@ -196,7 +201,9 @@ def test_a_function_that_is_none() -> None:
         FeedRunner(ten).prefetch_to_device(2)
 
 
-def test_the_interpreter_ends_beside_a_loop_that_was_not_left_and_waits_for_what_put_is_at() -> None:
+def test_the_interpreter_ends_beside_a_loop_that_was_not_left_and_waits_for_what_put_is_at() -> (
+    None
+):
     script = Script("""
         import atexit
 
@@ -232,7 +239,9 @@ def test_one_ahead_puts_the_next_before_it_gives_out_this_one() -> None:
     assert list(one_ahead(iter((1,)), str)) == ["1"]
 
 
-@pytest.mark.parametrize(("kind", "given"), [(ProducerError, [0, 1]), (ZeroDivisionError, [0, 1]), (FeedStopped, [0])])
+@pytest.mark.parametrize(
+    ("kind", "given"), [(ProducerError, [0, 1]), (ZeroDivisionError, [0, 1]), (FeedStopped, [0])]
+)
 def test_one_ahead_raises_behind_the_result_before_unless_the_loop_was_stopped(
     kind: type[Exception], given: list[int]
 ) -> None:

@@ -14,7 +14,16 @@ from fastfeed import Shuffle
 
 keras = pytest.importorskip("keras")
 from fastfeed.sinks.checkpoint_keras import StateCallback  # noqa: E402
-from tests.fits import EPOCH, NO_MORE, Diary, diary, fit, on_tensorflow, runner_of, stream  # noqa: E402
+from tests.helpers.fits import (  # noqa: E402
+    EPOCH,
+    NO_MORE,
+    Diary,
+    diary,
+    fit,
+    on_tensorflow,
+    runner_of,
+    stream,
+)
 
 pytestmark = [pytest.mark.usefixtures("short_collections"), on_tensorflow]
 
@@ -67,13 +76,17 @@ def path(tmp_path: Path) -> Iterator[Path]:
     ],
     ids=str,
 )
-def test_it_goes_on_with_the_batch_after_the_last_one(crash: int, options: dict[str, Any], path: Path) -> None:
+def test_it_goes_on_with_the_batch_after_the_last_one(
+    crash: int, options: dict[str, Any], path: Path
+) -> None:
     with runner_of(**options) as runner:
         seen = interrupted(StateCallback(runner, path, save_freq=1), Crash(crash), epochs=2)
     assert len(seen) == crash
     with runner_of(**options) as runner:
         epochs = 1 if crash < EPOCH else 2  # of which one is left
-        seen += fit(diary(), StateCallback(runner, path), epochs=epochs, steps_per_epoch=2 * EPOCH - crash)
+        seen += fit(
+            diary(), StateCallback(runner, path), epochs=epochs, steps_per_epoch=2 * EPOCH - crash
+        )
     assert seen == stream(2 * EPOCH, **options)
 
 
@@ -155,7 +168,11 @@ def test_saves_fall_on_those_of_the_model(
         with runner_of() as runner:
             feed = StateCallback(runner, path, save_freq=freq)
             model.fit(
-                feed.batches(), steps_per_epoch=7, epochs=4, verbose=0, callbacks=[model_saves, feed, look := Written()]
+                feed.batches(),
+                steps_per_epoch=7,
+                epochs=4,
+                verbose=0,
+                callbacks=[model_saves, feed, look := Written()],
             )
         assert all(weights == state for weights, state in look.found), f"save_freq={freq}"
         assert any(state for _, state in look.found)
@@ -214,7 +231,9 @@ def test_validation_does_not_count(path: Path) -> None:
     with runner_of() as runner:
         fit(model, StateCallback(runner, path), epochs=2, steps_per_epoch=3, validation_data=valid)
     with runner_of() as runner:
-        assert model.seen + fit(diary(), StateCallback(runner, path), epochs=3, steps_per_epoch=3) == stream(9)
+        assert model.seen + fit(
+            diary(), StateCallback(runner, path), epochs=3, steps_per_epoch=3
+        ) == stream(9)
 
 
 @pytest.mark.filterwarnings(NO_MORE)
@@ -225,9 +244,13 @@ def test_the_end_of_the_data_ends_fit_and_another_run_may_follow(path: Path) -> 
         model.fit(feed.batches(), verbose=0, callbacks=[feed])
     with runner_of(epochs=1) as runner:
         feed = StateCallback(runner, path)
-        model.fit(feed.batches(), epochs=2, initial_epoch=feed.restore(), verbose=0, callbacks=[feed])
+        model.fit(
+            feed.batches(), epochs=2, initial_epoch=feed.restore(), verbose=0, callbacks=[feed]
+        )
     assert model.seen == stream(3 * EPOCH), "the run was complete: the next one begins"
 
 
-def test_a_runner_that_is_forgotten_ends_although_tensorflow_keeps_the_generator(path: Path) -> None:
+def test_a_runner_that_is_forgotten_ends_although_tensorflow_keeps_the_generator(
+    path: Path,
+) -> None:
     assert len(fit(diary(), StateCallback(runner_of(threads=2), path))) == EPOCH

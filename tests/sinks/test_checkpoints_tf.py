@@ -15,7 +15,7 @@ from fastfeed import FeedRunner, MissingExtra, OptionError, Shuffle, StateError
 
 tf = pytest.importorskip("tensorflow")
 from fastfeed.sinks.checkpoint_tf import FeedCheckpoint  # noqa: E402
-from tests.graphs import session  # noqa: E402
+from tests.helpers.graphs import session  # noqa: E402
 
 
 def runner_of(**options: Any) -> FeedRunner:
@@ -43,8 +43,12 @@ def trained(saver: Any, runner: FeedRunner, count: int) -> list[int]:
     return ids(found)
 
 
-@pytest.mark.parametrize("options", [{}, {"shuffle": True}, {"shuffle": Shuffle(12, 6)}, {"processes": 2}])
-def test_training_goes_on_with_the_batch_after_the_saved_one(options: dict[str, Any], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "options", [{}, {"shuffle": True}, {"shuffle": Shuffle(12, 6)}, {"processes": 2}]
+)
+def test_training_goes_on_with_the_batch_after_the_saved_one(
+    options: dict[str, Any], tmp_path: Path
+) -> None:
     with runner_of(**options) as runner:
         saver = checkpoint(runner)
         first = trained(saver, runner, 3)
@@ -97,12 +101,16 @@ def test_reading_after_the_start_is_refused(tmp_path: Path) -> None:
 def test_a_checkpoint_of_another_stream_is_refused(tmp_path: Path) -> None:
     with runner_of() as runner:
         path = checkpoint(runner).save(str(tmp_path / "model"))
-    with runner_of(batch_size=5) as runner, pytest.raises(OptionError, match="batch_size was 4 and is 5"):
+    with (
+        runner_of(batch_size=5) as runner,
+        pytest.raises(OptionError, match="batch_size was 4 and is 5"),
+    ):
         checkpoint(runner).restore(path).expect_partial()
 
 
 def test_a_session_saves_what_it_has_taken(graph: Any, tmp_path: Path) -> None:
-    """Every save in a graph writes the state of that moment, and the queue's content does not count."""
+    """Every save in a graph writes the state of that moment, and the queue's content does not
+    count."""
     with session(runner := runner_of(shuffle=False)) as (sess, inputs), sess.as_default():
         saver = tf.train.Checkpoint(feed=FeedCheckpoint(runner))
         saver.save_counter.initializer.run()
@@ -136,7 +144,9 @@ def test_a_session_that_shuffles_cannot_be_saved(graph: Any, tmp_path: Path) -> 
         ("keras", "keras_callback", "keras"),
     ],
 )
-def test_what_is_missing_is_named(name: str, module: str, extra: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_missing_is_named(
+    name: str, module: str, extra: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, name, None)
     monkeypatch.delitem(sys.modules, f"fastfeed.sinks.{module}", raising=False)
     with pytest.raises(MissingExtra, match=rf"is not installed: pip install 'fastfeed\[{extra}\]'"):

@@ -1,4 +1,5 @@
-"""Batches as JAX arrays: what they share, what they keep whatever JAX does with them, and what JAX would cast."""
+"""Batches as JAX arrays: what they share, what they keep whatever JAX does with them, and what JAX
+would cast."""
 
 from __future__ import annotations
 
@@ -10,10 +11,18 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from fastfeed import FeedRunner, FeedStopped, FeedWarning, OptionError, ProducerError, SpecError, StateError
-from fastfeed.collate import aligned_arrays
-from tests.dying import until
-from tests.scripts import Script
+from fastfeed import (
+    FeedRunner,
+    FeedStopped,
+    FeedWarning,
+    OptionError,
+    ProducerError,
+    SpecError,
+    StateError,
+)
+from fastfeed.core.collate import aligned_arrays
+from tests.helpers.dying import until
+from tests.helpers.scripts import Script
 
 jax = pytest.importorskip("jax", reason="pip install jax")
 
@@ -53,14 +62,28 @@ def test_containers_stay_as_they_are() -> None:
         (got,) = runner.jax(jax.devices()[0])
     assert list(got) == ["x", 1] and type(got["x"]) is Pair and type(got["x"].label) is list
     assert got["x"].label[1][0].tolist() == [True, False]
-    for leaf, dtype in ((got[1], "float16"), (got["x"].image, "float32"), (got["x"].label[0], "int8")):
-        assert isinstance(leaf, jax.Array) and leaf.dtype == dtype and leaf.devices() == {jax.devices()[0]}
+    for leaf, dtype in (
+        (got[1], "float16"),
+        (got["x"].image, "float32"),
+        (got["x"].label[0], "int8"),
+    ):
+        assert (
+            isinstance(leaf, jax.Array)
+            and leaf.dtype == dtype
+            and leaf.devices() == {jax.devices()[0]}
+        )
     assert got["x"].image.shape == (2, 3)
 
 
 def views(array: Any) -> list[Any]:
     """What shares the memory of a JAX array, or may."""
-    made = [array, np.asarray(array), array.reshape(-1), jax.numpy.asarray(array), jax.jit(lambda same: same)(array)]
+    made = [
+        array,
+        np.asarray(array),
+        array.reshape(-1),
+        jax.numpy.asarray(array),
+        jax.jit(lambda same: same)(array),
+    ]
     return [*made, np.from_dlpack(array), jax.device_put(array), array.addressable_data(0)]
 
 
@@ -85,7 +108,8 @@ def test_whatever_is_made_of_a_batch_keeps_it_while_thousands_pass() -> None:
 
 
 def test_a_step_that_is_still_computed_keeps_its_batch() -> None:
-    """The loop is ahead of the device: nobody but JAX holds these batches any more when they are read."""
+    """The loop is ahead of the device: nobody but JAX holds these batches any more when they are
+    read."""
     step = jax.jit(lambda total, batch: (total @ total) * 0 + batch.sum() + total[0, 0])
     total = jax.numpy.zeros((200, 200))
     with few_slots() as runner:
@@ -95,7 +119,8 @@ def test_a_step_that_is_still_computed_keeps_its_batch() -> None:
 
 
 def test_donation_writes_into_nothing_of_ours() -> None:
-    """Not into the memory that the batch was in, and what it was donated for is in memory of its own."""
+    """Not into the memory that the batch was in, and what it was donated for is in memory of its
+    own."""
     (own,) = aligned_arrays([(SHAPE, np.dtype(np.float32))])
     own[:] = 3
     double = jax.jit(lambda batch: batch * 2, donate_argnums=0)
@@ -126,7 +151,11 @@ def test_misaligned_arrays_arrive_too() -> None:
 
 def test_what_jax_casts_is_said_once() -> None:
     def labelled() -> Iterator[Any]:
-        yield {"image": np.zeros((2, 2), np.float64), "label": np.array([1, 2]), "weight": np.ones(2, np.float32)}
+        yield {
+            "image": np.zeros((2, 2), np.float64),
+            "label": np.array([1, 2]),
+            "weight": np.ones(2, np.float32),
+        }
 
     with FeedRunner(labelled) as runner, warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
@@ -139,7 +168,9 @@ def test_what_jax_casts_is_said_once() -> None:
     assert "batch['image'] from float64 to float32, batch['label'] from int64 to int32, in" in text
     assert "dtypes=" in text and "jax_enable_x64" in text and warning.filename == __file__
     assert batch["label"].dtype == "int32" and batch["label"].tolist() == [1, 2]
-    with FeedRunner(labelled, dtypes={"image": "float32", "label": "int32", "weight": None}) as runner:
+    with FeedRunner(
+        labelled, dtypes={"image": "float32", "label": "int32", "weight": None}
+    ) as runner:
         (batch,) = runner.jax()
     assert batch["label"].dtype == "int32"
 
@@ -252,11 +283,14 @@ def test_two_devices_share_a_batch() -> None:
     finally:
         script.kill()
     assert (ended.code, ended.err) == (0, "")
-    ended.out[:] = [line for line in ended.out if not line.endswith("(JaxBatches._put)")]  # printed by JAX 0.12
+    # printed by JAX 0.12
+    ended.out[:] = [line for line in ended.out if not line.endswith("(JaxBatches._put)")]
     assert ended.out[0] == "[[(2, 256), (2, 256)], [(2,), (2,)]] True True"
     assert ended.out[1:3] == ["[[(2, 256), (2, 256)], [(4,)]] True True"] * 2
     two = [[0.0, 1.0, 2.0, 3.0], [4.0, 5.0, 6.0, 7.0]]
-    assert ended.out[3].startswith(f"{two} batch has shape (3,) in a batch of 3 records, which NamedSharding")
+    assert ended.out[3].startswith(
+        f"{two} batch has shape (3,) in a batch of 3 records, which NamedSharding"
+    )
     assert 'last_batch="drop"' in ended.out[3]
     assert ended.out[4] == str(two)
     assert ended.out[5].startswith("[] batch has shape (3,)") and "batch_size=" in ended.out[5]

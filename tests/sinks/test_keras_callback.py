@@ -1,4 +1,5 @@
-"""What FeedCallback tells of each epoch; test_keras_backends.py runs this file on the other backends, too."""
+"""What FeedCallback tells of each epoch; test_keras_backends.py runs this file on the other
+backends, too."""
 
 from __future__ import annotations
 
@@ -10,12 +11,12 @@ from typing import Any
 import pytest
 
 from fastfeed import Snapshot, StateError
-from fastfeed.stats import StageRow
+from fastfeed.core.stats import StageRow
 
 keras = pytest.importorskip("keras")
 import fastfeed.sinks.keras_callback as module  # noqa: E402
 from fastfeed.keras import FeedCallback, StateCallback  # noqa: E402
-from tests.fits import loses_none  # noqa: E402
+from tests.helpers.fits import loses_none  # noqa: E402
 from tests.sinks.test_keras_fit import STEPS, VALID, fit, model_of, record, runner_of, since_3_3  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("short_collections")
@@ -70,7 +71,8 @@ def test_the_figures_of_each_epoch(told: Told) -> None:
 
 def test_validation_and_what_is_between_epochs_do_not_count(told: Told) -> None:
     callback = FeedCallback(told)
-    told.at(100, elapsed_s=50, batches=500, waited_s=1)  # where the run before has ended the elapsed time stands still
+    # where the run before has ended the elapsed time stands still
+    told.at(100, elapsed_s=50, batches=500, waited_s=1)
     callback.on_epoch_begin(0)
     told.at(104, elapsed_s=80, batches=540, waited_s=2)
     callback.on_test_begin()
@@ -93,7 +95,11 @@ def test_an_epoch_that_has_nothing_to_tell(started: bool, told: Told) -> None:
     if started:
         told.at(100, elapsed_s=0, batches=0, waited_s=0)
     figures = ended(callback)
-    assert math.isnan(figures["starvation"]) and math.isnan(figures["au"]) and math.isnan(figures["wait_ms"])
+    assert (
+        math.isnan(figures["starvation"])
+        and math.isnan(figures["au"])
+        and math.isnan(figures["wait_ms"])
+    )
     callback.on_epoch_end(0)  # Keras may have no logs
 
 
@@ -116,18 +122,26 @@ def check(history: dict[str, list[float]], epochs: int, name: str = "feed") -> N
         values = history[key.replace("feed", name)]
         assert [type(value) for value in values] == [float] * epochs
     pairs = zip(history[f"{name}_starvation"], history[f"{name}_au"], strict=True)
-    assert all(0 <= starvation <= 1 and starvation + au == pytest.approx(1) for starvation, au in pairs)
+    assert all(
+        0 <= starvation <= 1 and starvation + au == pytest.approx(1) for starvation, au in pairs
+    )
     assert all(value >= 0 for value in history[f"{name}_wait_ms"])
 
 
 @since_3_3
-def test_the_callbacks_behind_it_have_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    stop = keras.callbacks.EarlyStopping(monitor="feed_starvation", mode="min", min_delta=2.0, patience=0)
+def test_the_callbacks_behind_it_have_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stop = keras.callbacks.EarlyStopping(
+        monitor="feed_starvation", mode="min", min_delta=2.0, patience=0
+    )
     log = keras.callbacks.CSVLogger(tmp_path / "log.csv")
     with runner_of() as runner, runner.also(range(VALID), transform=record, batch_size=4) as valid:
         callbacks = [FeedCallback(runner), stop, log]
         model = model_of()
-        model.fit(runner.keras(), epochs=5, verbose=2, validation_data=valid.keras(), callbacks=callbacks)
+        model.fit(
+            runner.keras(), epochs=5, verbose=2, validation_data=valid.keras(), callbacks=callbacks
+        )
     check(model.history.history, epochs=2)  # no improvement by 2: the second epoch was the last
     with (tmp_path / "log.csv").open() as file:
         rows = list(csv.DictReader(file))
@@ -150,7 +164,13 @@ def test_tensorboard_has_them(tmp_path: Path) -> None:
 @loses_none
 def test_over_a_plain_generator() -> None:
     with runner_of(epochs=2) as runner:
-        history = fit(iter(runner), epochs=2, steps_per_epoch=STEPS, shuffle=False, callbacks=[FeedCallback(runner)])
+        history = fit(
+            iter(runner),
+            epochs=2,
+            steps_per_epoch=STEPS,
+            shuffle=False,
+            callbacks=[FeedCallback(runner)],
+        )
     check(history, epochs=2)
 
 
@@ -158,5 +178,10 @@ def test_over_a_dataset() -> None:
     if keras.backend.backend() != "tensorflow":
         pytest.skip("the others read a dataset in the same way")
     with runner_of() as runner:
-        history = fit(runner.dataset(), epochs=2, shuffle=False, callbacks=[FeedCallback(runner, name="input")])
+        history = fit(
+            runner.dataset(),
+            epochs=2,
+            shuffle=False,
+            callbacks=[FeedCallback(runner, name="input")],
+        )
     check(history, epochs=2, name="input")

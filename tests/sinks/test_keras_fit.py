@@ -1,4 +1,5 @@
-"""fit(), evaluate() and predict() over a runner; test_keras_backends.py runs this file on the other backends, too."""
+"""fit(), evaluate() and predict() over a runner; test_keras_backends.py runs this file on the other
+backends, too."""
 
 from __future__ import annotations
 
@@ -17,8 +18,8 @@ keras = pytest.importorskip("keras")
 from keras.src.trainers.epoch_iterator import EpochIterator  # noqa: E402
 
 from fastfeed.sinks.keras_data import LOOKED_AT  # noqa: E402
-from tests.dying import until  # noqa: E402
-from tests.fits import NO_MORE, loses_none  # noqa: E402
+from tests.helpers.dying import until  # noqa: E402
+from tests.helpers.fits import NO_MORE, loses_none  # noqa: E402
 
 since_3_3 = pytest.mark.skipif(
     not hasattr(keras.utils.PyDataset, "num_batches"), reason="runner.keras() needs Keras 3.3"
@@ -43,7 +44,9 @@ record = _by_value()
 
 
 def runner_of(records: int = RECORDS, transform: Any = record, **options: Any) -> FeedRunner:
-    return FeedRunner(range(records), transform=transform, **{"batch_size": BATCH, "seed": 3, **options})
+    return FeedRunner(
+        range(records), transform=transform, **{"batch_size": BATCH, "seed": 3, **options}
+    )
 
 
 def batches() -> Iterator[tuple[np.ndarray, np.ndarray]]:
@@ -68,11 +71,16 @@ class Seen(keras.metrics.Metric):
         counts = self.counts + 0.0
         total = keras.ops.sum(counts * keras.ops.arange(RECORDS, dtype="float32"))
         once = keras.ops.sum(keras.ops.cast(counts == 1, "float32"))
-        return {"once": once, "more": keras.ops.sum(keras.ops.cast(counts > 1, "float32")), "sum": total}
+        return {
+            "once": once,
+            "more": keras.ops.sum(keras.ops.cast(counts > 1, "float32")),
+            "sum": total,
+        }
 
 
 class Order(keras.metrics.Metric):
-    """Of increasing numbers the highest that there can be: each batch's first one times the batch's number."""
+    """Of increasing numbers the highest that there can be: each batch's first one times the batch's
+    number."""
 
     def __init__(self) -> None:
         super().__init__(name="order")
@@ -124,12 +132,25 @@ class Each(keras.callbacks.Callback):
 
 @pytest.mark.parametrize("built", [False, True])
 @pytest.mark.parametrize("options", [{"threads": 2}, {"processes": 2, "shuffle": True}], ids=str)
-def test_epochs_and_validations_are_exact_on_the_same_workers(options: dict[str, Any], built: bool) -> None:
+def test_epochs_and_validations_are_exact_on_the_same_workers(
+    options: dict[str, Any], built: bool
+) -> None:
     workers: list[set[int]] = []
-    tell = Each(epoch=lambda _: workers.append({p.pid for p in psutil.Process().children(recursive=True)}))
-    with runner_of(**options) as runner, runner.also(range(VALID), transform=record, batch_size=BATCH) as valid:
+    tell = Each(
+        epoch=lambda _: workers.append({p.pid for p in psutil.Process().children(recursive=True)})
+    )
+    with (
+        runner_of(**options) as runner,
+        runner.also(range(VALID), transform=record, batch_size=BATCH) as valid,
+    ):
         validation = valid.keras()
-        had = fit(runner.keras(), model=model_of(built=built), epochs=3, validation_data=validation, callbacks=[tell])
+        had = fit(
+            runner.keras(),
+            model=model_of(built=built),
+            epochs=3,
+            validation_data=validation,
+            callbacks=[tell],
+        )
     assert (had["once"], had["more"]) == ([RECORDS] * 3, [0] * 3)
     assert (had["val_once"], had["val_more"]) == ([VALID] * 3, [0] * 3)
     assert workers[0] == workers[1] == workers[2]
@@ -156,15 +177,28 @@ def test_the_order_is_the_runners() -> None:
 @loses_none
 def test_steps_that_are_no_whole_passes() -> None:
     with runner_of() as runner:
-        had = fit(runner.keras(), epochs=2, steps_per_epoch=5, model=model_of(built=True), shuffle=False)
+        had = fit(
+            runner.keras(), epochs=2, steps_per_epoch=5, model=model_of(built=True), shuffle=False
+        )
         assert had["sum"] == [sum(range(20)), sum(range(20, 40))]
         assert fit(runner.keras(), epochs=2)["once"] == [RECORDS] * 2, "the rest is passed over"
 
 
-@pytest.mark.skipif(not hasattr(EpochIterator, "reset"), reason="Keras before 3.7 goes on behind that part")
+@pytest.mark.skipif(
+    not hasattr(EpochIterator, "reset"), reason="Keras before 3.7 goes on behind that part"
+)
 def test_a_part_of_the_validation_is_the_same_each_time() -> None:
-    with runner_of() as runner, runner.also(range(VALID), transform=record, batch_size=BATCH) as valid:
-        had = fit(runner.keras(), epochs=2, steps_per_epoch=2, validation_data=valid.keras(), validation_steps=2)
+    with (
+        runner_of() as runner,
+        runner.also(range(VALID), transform=record, batch_size=BATCH) as valid,
+    ):
+        had = fit(
+            runner.keras(),
+            epochs=2,
+            steps_per_epoch=2,
+            validation_data=valid.keras(),
+            validation_steps=2,
+        )
         assert had["val_sum"] == [sum(range(8))] * 2
 
 
@@ -211,7 +245,9 @@ def test_weights_of_classes(known: bool) -> None:
     def odd(index: int) -> tuple[np.ndarray, np.ndarray]:
         return np.zeros(1, np.float32), np.full(1, index % 2, np.float32)
 
-    unknown = lambda: (tuple(np.stack(leaf) for leaf in zip(odd(i), odd(i + 1), strict=True)) for i in range(8))  # noqa: E731
+    unknown = lambda: (  # noqa: E731
+        tuple(np.stack(leaf) for leaf in zip(odd(i), odd(i + 1), strict=True)) for i in range(8)
+    )
     with runner_of(transform=odd) if known else FeedRunner(unknown) as runner:
         fit(runner.keras(), class_weight={0: 1.0, 1: 0.0})
         assert model_of().fit(runner.keras(), verbose=0).history["loss"][0] > 0
@@ -224,7 +260,11 @@ class Pair(NamedTuple):
 
 def test_weights_of_records_and_other_containers() -> None:
     def weighed(index: int) -> list[Any]:
-        return [*record(index)[:1], np.full(1, 0 if index % 2 else index, np.float32), np.float32(1 - index % 2)]
+        return [
+            *record(index)[:1],
+            np.full(1, 0 if index % 2 else index, np.float32),
+            np.float32(1 - index % 2),
+        ]
 
     def named(index: int) -> Pair:
         return Pair(*record(index))
@@ -240,7 +280,9 @@ def test_weights_of_records_and_other_containers() -> None:
     with runner_of(transform=two) as runner:
         fit(runner.keras(), model=model, epochs=2)
     with runner_of(transform=lambda index: two(index)[0]) as runner:
-        assert model.predict(runner.keras(), verbose=0).ravel().tolist() == list(range(1, RECORDS + 1))
+        assert model.predict(runner.keras(), verbose=0).ravel().tolist() == list(
+            range(1, RECORDS + 1)
+        )
 
 
 @pytest.mark.parametrize("options", [{"threads": 2}, {"processes": 1}], ids=str)
@@ -284,7 +326,9 @@ def test_few_batches_are_held_at_once() -> None:
     lent: list[int] = []
     with runner_of(400, processes=1) as runner:
         tell = Each(lambda _: lent.append(runner.snapshot().slots.lent))
-        compiled(model := keras.Sequential([keras.layers.Dense(1)])).fit(runner.keras(), verbose=0, callbacks=[tell])
+        compiled(model := keras.Sequential([keras.layers.Dense(1)])).fit(
+            runner.keras(), verbose=0, callbacks=[tell]
+        )
         del model
         gc.collect()
         until(lambda: runner.snapshot().slots.lent == 0, GIVEN_BACK)

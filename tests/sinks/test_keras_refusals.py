@@ -14,7 +14,17 @@ from fastfeed.testing import SinkTraits, check_sink
 
 keras = pytest.importorskip("keras")
 from fastfeed.sinks.keras_data import KerasData  # noqa: E402
-from tests.sinks.test_keras_fit import BATCH, RECORDS, STEPS, Each, batches, fit, model_of, record, runner_of  # noqa: E402
+from tests.sinks.test_keras_fit import (  # noqa: E402
+    BATCH,
+    RECORDS,
+    STEPS,
+    Each,
+    batches,
+    fit,
+    model_of,
+    record,
+    runner_of,
+)
 from tests.sinks.test_keras_fit import pytestmark as pytestmark  # noqa: E402
 
 
@@ -57,7 +67,9 @@ def test_a_look_where_nobody_knows_the_length() -> None:
         stream = iter(data)
         assert ids(next(stream))[0] == 0
         assert [ids(data[0])[0], ids(data[1])[0]] == [BATCH, 2 * BATCH]
-        assert [i for batch in data for i in ids(batch)] == list(range(BATCH, RECORDS)), "it goes on"
+        assert [i for batch in data for i in ids(batch)] == list(range(BATCH, RECORDS)), (
+            "it goes on"
+        )
         assert [i for batch in data for i in ids(batch)] == list(range(RECORDS))
         with pytest.raises(StateError, match="two iterators at once"):
             next(stream)
@@ -116,8 +128,13 @@ def test_other_datasets_are_read_as_ever() -> None:
 def test_an_unknown_keras_is_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     from keras.src.trainers.data_adapters.py_dataset_adapter import PyDatasetAdapter
 
-    monkeypatch.delattr(PyDatasetAdapter if name == "_get_iterator" else keras.utils.PyDataset, name)
-    with runner_of() as runner, pytest.raises(StateError, match="feed fit\\(\\) with dataset\\(\\)"):
+    monkeypatch.delattr(
+        PyDatasetAdapter if name == "_get_iterator" else keras.utils.PyDataset, name
+    )
+    with (
+        runner_of() as runner,
+        pytest.raises(StateError, match="feed fit\\(\\) with dataset\\(\\)"),
+    ):
         runner.keras()
 
 

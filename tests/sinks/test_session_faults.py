@@ -1,4 +1,5 @@
-"""Every way in which a session's feed can end other than well: the run that waits hears of it, and nothing hangs."""
+"""Every way in which a session's feed can end other than well: the run that waits hears of it, and
+nothing hangs."""
 
 from __future__ import annotations
 
@@ -9,11 +10,33 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fastfeed import FeedRunner, FeedStopped, FeedTimeout, ProducerError, Shuffle, SpecError, StateError
-from tests.feeds import LONG_S, Blocked, Broken, broken_after, chunks, ids_of, shared_out
+from fastfeed import (
+    FeedRunner,
+    FeedStopped,
+    FeedTimeout,
+    ProducerError,
+    Shuffle,
+    SpecError,
+    StateError,
+)
+from tests.helpers.feeds import (
+    LONG_S,
+    Blocked,
+    Broken,
+    broken_after,
+    chunks,
+    ids_of,
+    shared_out,
+)
 
 tf = pytest.importorskip("tensorflow")
-from tests.graphs import Inside, Run, drained, session, tf1  # noqa: E402
+from tests.helpers.graphs import (  # noqa: E402
+    Inside,
+    Run,
+    drained,
+    session,
+    tf1,
+)
 
 SMALL = Shuffle(capacity=8, min_after_dequeue=4)
 pytestmark = pytest.mark.usefixtures("graph")
@@ -66,7 +89,10 @@ def test_after_many_batches(shuffle: Any, threads: int) -> None:
     """Never the regular end: whoever trains to OutOfRangeError must not take the failure for it."""
     source = broken_after(10)
     options = {"threads": threads, "shuffle": shuffle, "repeat_per_producer": True}
-    with session(FeedRunner(source, **options)) as (sess, inputs), pytest.raises(ProducerError) as caught:
+    with (
+        session(FeedRunner(source, **options)) as (sess, inputs),
+        pytest.raises(ProducerError) as caught,
+    ):
         drained(sess, inputs)
     assert_it_is_the_producers(caught.value)
 
@@ -124,7 +150,10 @@ def test_a_session_that_does_not_ask_does_not_stall() -> None:
         go_on.wait(LONG_S)
         yield from chunks(40, 4)
 
-    with session(FeedRunner(stream, shuffle=False, stall_timeout_s=0.5, epochs=1)) as (sess, inputs):
+    with session(FeedRunner(stream, shuffle=False, stall_timeout_s=0.5, epochs=1)) as (
+        sess,
+        inputs,
+    ):
         sess.run(inputs)
         assert pulled.acquire(timeout=LONG_S)
         threading.Event().wait(1.0)  # twice the limit; that nothing happens in it is what is tested
@@ -150,8 +179,8 @@ def test_stop_while_a_run_waits(shuffle: Any) -> None:
 @either_queue
 @pytest.mark.parametrize("steps", [0, 3])
 def test_stop_while_the_queue_is_full(shuffle: Any, steps: int) -> None:
-    """Asked for as much as the queue, the buffer (by `memory`: two each) and both hands hold, and one that is left in
-    a pool of two: so all wait for room."""
+    """Asked for as much as the queue, the buffer (by `memory`: two each) and both hands hold, and
+    one that is left in a pool of two: so all wait for room."""
     pulled = threading.Semaphore(0)
 
     def endless() -> Iterator[Any]:
@@ -208,7 +237,10 @@ def test_the_session_is_closed_after_the_last_batch() -> None:
 
 
 def test_a_run_after_all_producers_have_ended() -> None:
-    with session(FeedRunner(shared_out(8, 4), threads=2, shuffle=False, epochs=1)) as (sess, inputs):
+    with session(FeedRunner(shared_out(8, 4), threads=2, shuffle=False, epochs=1)) as (
+        sess,
+        inputs,
+    ):
         assert len(drained(sess, inputs)) == 2
         run = Run(sess, inputs, Inside())
         assert isinstance(run.ended_with(), tf.errors.OutOfRangeError)
@@ -218,7 +250,9 @@ def test_a_run_before_start_is_an_error_and_not_a_wait() -> None:
     with FeedRunner(shared_out(8, 4), epochs=1) as runner:
         inputs = runner.get_inputs()
         with tf1.Session() as sess:
-            with pytest.raises(tf.errors.InvalidArgumentError, match=r"start\(sess\) was not called"):
+            with pytest.raises(
+                tf.errors.InvalidArgumentError, match=r"start\(sess\) was not called"
+            ):
                 sess.run(inputs)
             runner.start(sess)
             assert len(drained(sess, inputs)) == 2, "nothing was lost"
@@ -236,7 +270,10 @@ def test_a_closed_session_cannot_be_started() -> None:
 def test_after_a_session_of_another_graph_the_right_one_may_follow() -> None:
     with FeedRunner(shared_out(8, 4), shuffle=False, epochs=1) as runner:
         inputs = runner.get_inputs()
-        with tf1.Session(graph=tf.Graph()) as other, pytest.raises(StateError, match="another graph"):
+        with (
+            tf1.Session(graph=tf.Graph()) as other,
+            pytest.raises(StateError, match="another graph"),
+        ):
             runner.start(other)
         with tf1.Session() as sess:
             runner.start(sess)
@@ -244,7 +281,8 @@ def test_after_a_session_of_another_graph_the_right_one_may_follow() -> None:
 
 
 def test_other_runs_of_the_session_are_not_touched() -> None:
-    """A failure of the feed belongs to the runs that take from it, and their own errors stay their own."""
+    """A failure of the feed belongs to the runs that take from it, and their own errors stay their
+    own."""
     with (
         Blocked(chunks(4, 4)) as blocked,
         session(FeedRunner(failing(blocked), shuffle=False, epochs=1)) as (sess, inputs),

@@ -14,7 +14,12 @@ import pytest
 from fastfeed import FeedRunner, FeedStopped, ProducerError
 
 tf = pytest.importorskip("tensorflow")
-from tests.graphs import Inside, drained, session, tf1  # noqa: E402
+from tests.helpers.graphs import (  # noqa: E402
+    Inside,
+    drained,
+    session,
+    tf1,
+)
 
 pytestmark = pytest.mark.usefixtures("graph")
 
@@ -47,7 +52,12 @@ def test_records_without_elements_pass() -> None:
 
     runner = FeedRunner(mentions, records=True, batch_size=1, pad=True, epochs=1)
     with session(runner, shapes=((3, None), ())) as (sess, inputs):
-        assert [x.shape for x, _ in drained(sess, inputs)] == [(1, 3, 2), (1, 3, 0), (1, 3, 1), (1, 3, 0)]
+        assert [x.shape for x, _ in drained(sess, inputs)] == [
+            (1, 3, 2),
+            (1, 3, 0),
+            (1, 3, 1),
+            (1, 3, 0),
+        ]
 
 
 def test_a_failure_reaches_a_monitored_step_function() -> None:
@@ -57,7 +67,11 @@ def test_a_failure_reaches_a_monitored_step_function() -> None:
 
     runner = FeedRunner(stream, shuffle=False, dtypes="float32", epochs=1)
     (x,) = runner.get_inputs()
-    with runner, pytest.raises(ProducerError, match="boom"), tf1.train.MonitoredTrainingSession() as sess:
+    with (
+        runner,
+        pytest.raises(ProducerError, match="boom"),
+        tf1.train.MonitoredTrainingSession() as sess,
+    ):
         runner.start(sess)
         for _ in range(2):
             sess.run_step_fn(lambda step_context: step_context.session.run(x))

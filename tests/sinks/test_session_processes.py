@@ -1,4 +1,5 @@
-"""A session fed by worker processes: the same promises as with threads, and no worker imports TensorFlow."""
+"""A session fed by worker processes: the same promises as with threads, and no worker imports
+TensorFlow."""
 
 from __future__ import annotations
 
@@ -14,12 +15,25 @@ import numpy as np
 import pytest
 
 from fastfeed import FeedRunner, FeedStopped, ProducerError, Shuffle, Worker
-from tests.dying import until
-from tests.feeds import LONG_S, Broken, Readable, chunks, ids_of, shared_out
-from tests.mixes import SOURCES, gated
+from tests.helpers.dying import until
+from tests.helpers.feeds import (
+    LONG_S,
+    Broken,
+    Readable,
+    chunks,
+    ids_of,
+    shared_out,
+)
+from tests.helpers.mixes import SOURCES, gated
 
 tf = pytest.importorskip("tensorflow")
-from tests.graphs import Inside, Run, drained, session, tf1  # noqa: E402
+from tests.helpers.graphs import (  # noqa: E402
+    Inside,
+    Run,
+    drained,
+    session,
+    tf1,
+)
 
 SMALL = Shuffle(capacity=20, min_after_dequeue=8)
 pytestmark = pytest.mark.usefixtures("graph")
@@ -62,7 +76,9 @@ def test_it_trains_and_the_slots_come_back() -> None:
             x[:] = worker.rng.random((16, 1))
             yield x, 3 * x
 
-    runner = FeedRunner(stream, processes=2, shuffle=SMALL, batch_size=4, memory=2 * 4 * 4096, epochs=1)
+    runner = FeedRunner(
+        stream, processes=2, shuffle=SMALL, batch_size=4, memory=2 * 4 * 4096, epochs=1
+    )
     x, y = runner.get_inputs()
     weight = tf1.get_variable("weight", (1, 1), initializer=tf1.zeros_initializer())
     loss = tf.reduce_mean((tf.matmul(x, weight) - y) ** 2)
@@ -93,7 +109,10 @@ def test_a_batch_that_a_step_works_on_keeps_its_slot() -> None:
             reached.set()
             return np.array(go_on.wait(LONG_S))
 
-        with tf.control_dependencies([x]), tf.control_dependencies([tf1.py_func(wait, [], tf.bool)]):
+        with (
+            tf.control_dependencies([x]),
+            tf.control_dependencies([tf1.py_func(wait, [], tf.bool)]),
+        ):
             held = tf.reduce_min(x), tf.reduce_max(x)
         both, found = (tf.reduce_min(x), tf.reduce_max(x)), []
         slow = threading.Thread(target=lambda: found.append(sess.run(held)))
@@ -101,7 +120,10 @@ def test_a_batch_that_a_step_works_on_keeps_its_slot() -> None:
         assert reached.wait(LONG_S)
         for number in range(1, 150):
             assert sess.run(both) == (number, number)
-        until(lambda: runner.snapshot().slots.lent > 4, "a full queue: its four, and that of the step that waits")
+        until(
+            lambda: runner.snapshot().slots.lent > 4,
+            "a full queue: its four, and that of the step that waits",
+        )
         assert runner.snapshot().consumed.copied == 0
         go_on.set()
         slow.join()
@@ -116,7 +138,12 @@ def test_no_worker_imports_tensorflow(dtypes: Any) -> None:
     """Neither by the way, nor for the sake of a dtype among the options."""
 
     def stream(worker: Worker) -> Iterator[Any]:
-        heavy = {name.partition(".")[0] for name in sys.modules} & {"tensorflow", "keras", "pytest", "hypothesis"}
+        heavy = {name.partition(".")[0] for name in sys.modules} & {
+            "tensorflow",
+            "keras",
+            "pytest",
+            "hypothesis",
+        }
         yield np.full((2, 1), float(len(heavy))), np.full(2, worker.index)
 
     runner = FeedRunner(stream, processes=2, shuffle=False, dtypes=dtypes, epochs=1)
@@ -129,7 +156,9 @@ def test_no_worker_imports_tensorflow(dtypes: Any) -> None:
 @either_queue
 def test_a_failure_reaches_a_run_that_waits(shuffle: Any, tmp_path: Path) -> None:
     gate = Gate(tmp_path)
-    runner = FeedRunner(gated(gate.path, Broken("the disk is gone")), processes=2, shuffle=shuffle, epochs=1)
+    runner = FeedRunner(
+        gated(gate.path, Broken("the disk is gone")), processes=2, shuffle=shuffle, epochs=1
+    )
     with session(runner) as (sess, inputs):
         if not shuffle:
             assert ids_of([sess.run(inputs)]) == list(range(8))
@@ -160,7 +189,9 @@ def test_stop_while_a_run_waits(shuffle: Any, tmp_path: Path) -> None:
 
 def test_two_feeds_in_one_session() -> None:
     train = FeedRunner(shared_out(40, 4), processes=1, shuffle=SMALL, epochs=1)
-    valid = FeedRunner(Readable(lambda: chunks(20, 5)), processes=1, threads=2, shuffle=False, epochs=1)
+    valid = FeedRunner(
+        Readable(lambda: chunks(20, 5)), processes=1, threads=2, shuffle=False, epochs=1
+    )
     with session(train, valid) as (sess, x, v):
         assert ids_of(drained(sess, v)) == list(range(20))
         assert sorted(ids_of(drained(sess, x))) == list(range(40))

@@ -1,4 +1,5 @@
-"""The queue of a session: everything exactly once, in the shapes, dtypes and order that were asked for."""
+"""The queue of a session: everything exactly once, in the shapes, dtypes and order that were asked
+for."""
 
 from __future__ import annotations
 
@@ -15,24 +16,36 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from fastfeed import FeedRunner, FeedWarning, OptionError, Shuffle, SpecError
-from fastfeed.collate import aligned_arrays
-from fastfeed.structure import leaves_of, structure_of
-from tests.batches import make, templates
-from tests.feeds import Blocked, Readable, chunks, ids_of, shared_out
+from fastfeed.core.collate import aligned_arrays
+from fastfeed.core.structure import leaves_of, structure_of
+from tests.helpers.batches import make, templates
+from tests.helpers.feeds import (
+    Blocked,
+    Readable,
+    chunks,
+    ids_of,
+    shared_out,
+)
 
 tf = pytest.importorskip("tensorflow")
-from tests.graphs import drained, session, tf1  # noqa: E402
+from tests.helpers.graphs import drained, session, tf1  # noqa: E402
 
 SMALL = Shuffle(capacity=20, min_after_dequeue=8)
 pytestmark = pytest.mark.usefixtures("graph")
 
 
-@pytest.mark.parametrize("shuffle", [None, False, SMALL, Shuffle(50, 4)])  # the last one draws several at once
+# the last one draws several at once
+@pytest.mark.parametrize("shuffle", [None, False, SMALL, Shuffle(50, 4)])
 @pytest.mark.parametrize("last_batch", ["keep", "drop"])
 @pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize("batch_size", [None, 5])
 def test_exactly_once(shuffle: Any, last_batch: str, threads: int, batch_size: int | None) -> None:
-    options = {"shuffle": shuffle, "last_batch": last_batch, "threads": threads, "batch_size": batch_size}
+    options = {
+        "shuffle": shuffle,
+        "last_batch": last_batch,
+        "threads": threads,
+        "batch_size": batch_size,
+    }
     with session(FeedRunner(shared_out(27, 4), epochs=2, **options)) as (sess, inputs):
         batches = drained(sess, inputs)
         for _ in range(2):
@@ -46,13 +59,18 @@ def test_exactly_once(shuffle: Any, last_batch: str, threads: int, batch_size: i
 
 
 def test_without_shuffle_the_order_is_kept() -> None:
-    with session(FeedRunner(Readable(lambda: chunks(40, 4)), shuffle=False, threads=3, epochs=2)) as (sess, inputs):
+    with session(
+        FeedRunner(Readable(lambda: chunks(40, 4)), shuffle=False, threads=3, epochs=2)
+    ) as (sess, inputs):
         assert ids_of(drained(sess, inputs)) == list(range(40)) * 2
 
 
 def test_records_are_shuffled_and_not_batches() -> None:
     def order(seed: int) -> list[int]:
-        with tf.Graph().as_default(), session(FeedRunner(shared_out(400, 4), seed=seed, epochs=1)) as (sess, inputs):
+        with (
+            tf.Graph().as_default(),
+            session(FeedRunner(shared_out(400, 4), seed=seed, epochs=1)) as (sess, inputs),
+        ):
             return ids_of(drained(sess, inputs))
 
     first = order(1)
@@ -65,7 +83,9 @@ def test_an_indexable_is_shuffled_by_index() -> None:
     """And not by record once more: it is the order of a loop."""
 
     def runner() -> FeedRunner:
-        return FeedRunner(range(50), transform=lambda i: (i, -i), batch_size=5, shuffle=True, seed=3, epochs=1)
+        return FeedRunner(
+            range(50), transform=lambda i: (i, -i), batch_size=5, shuffle=True, seed=3, epochs=1
+        )
 
     with session(runner()) as (sess, inputs):
         every = ids_of(drained(sess, inputs))
@@ -86,7 +106,8 @@ def test_the_seed_alone_decides_the_order() -> None:
 
 
 def test_a_batch_comes_as_soon_as_the_smallest_pool_is_there() -> None:
-    """After min_after_dequeue records and those of one batch, though the source has no more for now."""
+    """After min_after_dequeue records and those of one batch, though the source has no more for
+    now."""
     with (
         Blocked(chunks(12, 4)) as blocked,
         session(FeedRunner(blocked, shuffle=SMALL, epochs=1)) as (sess, inputs),
@@ -117,7 +138,10 @@ def test_any_structure_and_dtype(template: Any, shuffled: bool) -> None:
             parts = drained(sess, inputs)
     structure = structure_of(made[0])
     assert structure_of(parts[0]) == structure
-    columns = [list(zip(*(leaves_of(structure, b) or [] for b in batches), strict=True)) for batches in (parts, made)]
+    columns = [
+        list(zip(*(leaves_of(structure, b) or [] for b in batches), strict=True))
+        for batches in (parts, made)
+    ]
     for have, want in zip(*map(whole, columns), strict=True):
         assert (have.shape, have.dtype.kind) == (want.shape, want.dtype.kind)
         assert shuffled or (have == want).all()
@@ -126,7 +150,10 @@ def test_any_structure_and_dtype(template: Any, shuffled: bool) -> None:
 
 def whole(columns: list[tuple[np.ndarray, ...]]) -> list[np.ndarray]:
     """Each leaf over all batches, bytes in one form."""
-    return [np.concatenate([b.astype(object) if b.dtype.kind == "S" else b for b in column]) for column in columns]
+    return [
+        np.concatenate([b.astype(object) if b.dtype.kind == "S" else b for b in column])
+        for column in columns
+    ]
 
 
 def words(total: int) -> list[Any]:
@@ -145,12 +172,17 @@ def test_records_of_varying_shape_are_padded(pad: Any, fill: int) -> None:
 
 def test_records_of_varying_shape_are_shuffled() -> None:
     made = [np.full((3, 1 + i % 5), i) for i in range(20)]
-    with session(FeedRunner(iter(made), batch_size=3, pad=-1, shuffle=SMALL, seed=1, epochs=1)) as (sess, inputs):
+    with session(FeedRunner(iter(made), batch_size=3, pad=-1, shuffle=SMALL, seed=1, epochs=1)) as (
+        sess,
+        inputs,
+    ):
         batches = drained(sess, inputs)
     order = [int(row[0]) for batch in batches for row in batch]
     assert sorted(order) == sorted([*range(20)] * 3) != order
     for batch in batches:
-        assert batch.shape[1] == max(1 + row[0] % 5 for row in batch), "as wide as the widest of this batch"
+        assert batch.shape[1] == max(1 + row[0] % 5 for row in batch), (
+            "as wide as the widest of this batch"
+        )
         for row in batch:
             length = 1 + row[0] % 5
             assert row.tolist() == [row[0]] * length + [-1] * (len(row) - length)
@@ -179,23 +211,36 @@ def test_which_dimensions_vary_can_be_said() -> None:
 def test_a_dimension_that_the_graph_does_not_know_to_vary() -> None:
     made = [np.zeros((2, 5, 3), "f4"), np.zeros((2, 5, 4), "f4")]
     said = r"\(5, 4\).*get_inputs\(shapes=\.\.\.\)"
-    with session(FeedRunner(iter(made), pad=True, epochs=1)) as (sess, inputs), pytest.raises(SpecError, match=said):
+    with (
+        session(FeedRunner(iter(made), pad=True, epochs=1)) as (sess, inputs),
+        pytest.raises(SpecError, match=said),
+    ):
         drained(sess, inputs)
 
 
 @pytest.mark.parametrize(
     ("dtypes", "x", "y"),
-    [("float32", "f4", "i8"), (tf.float16, "f2", "i8"), ((tf.float32, tf.int32), "f4", "i4"), ("float64", "f8", "i8")],
+    [
+        ("float32", "f4", "i8"),
+        (tf.float16, "f2", "i8"),
+        ((tf.float32, tf.int32), "f4", "i4"),
+        ("float64", "f8", "i8"),
+    ],
 )
 def test_dtypes_are_cast_and_nothing_is_said(dtypes: Any, x: str, y: str) -> None:
-    with session(FeedRunner(iter([(np.ones((2, 3)), np.arange(2))]), dtypes=dtypes, epochs=1)) as (sess, inputs):
+    with session(FeedRunner(iter([(np.ones((2, 3)), np.arange(2))]), dtypes=dtypes, epochs=1)) as (
+        sess,
+        inputs,
+    ):
         assert [tensor.dtype.as_numpy_dtype for tensor in inputs] == [np.dtype(x), np.dtype(y)]
         assert [array.dtype for array in sess.run(inputs)] == [np.dtype(x), np.dtype(y)]
 
 
 def test_float64_is_said_once_where_the_caller_sees_it() -> None:
     runner = FeedRunner(iter([(np.ones((2, 3)), np.arange(2.0), np.arange(2))] * 3), epochs=1)
-    with pytest.warns(FeedWarning, match=r"batch\[0\], batch\[1\] is float64.*dtypes='float32'") as said:
+    with pytest.warns(
+        FeedWarning, match=r"batch\[0\], batch\[1\] is float64.*dtypes='float32'"
+    ) as said:
         inputs = runner.get_inputs()
     runner.get_inputs()
     assert len(said) == 1
@@ -205,7 +250,9 @@ def test_float64_is_said_once_where_the_caller_sees_it() -> None:
 
 
 def test_a_dtype_that_tensorflow_does_not_have() -> None:
-    with pytest.raises(SpecError, match=r"batch\[1\] has dtype .*which TensorFlow does not have.*dtypes="):
+    with pytest.raises(
+        SpecError, match=r"batch\[1\] has dtype .*which TensorFlow does not have.*dtypes="
+    ):
         FeedRunner(iter([(np.arange(3), np.zeros(3, np.longdouble))]), epochs=1).get_inputs()
 
 
@@ -223,9 +270,15 @@ def test_a_batch_larger_than_the_queue_of_the_others_passes() -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"batch_size": 1500}, r"1500 records does not fit.*needed capacity >= .* = 2500, .*shuffle=Shuffle\(cap"),
+        (
+            {"batch_size": 1500},
+            r"1500 records does not fit.*needed capacity >= .* = 2500, .*shuffle=Shuffle\(cap",
+        ),
         ({"shuffle": SMALL, "batch_size": 13}, r"13 records does not fit.*= 21,"),
-        ({"shuffle": SMALL, "memory": 300}, r"20 records of 16 bytes do not fit into the 300 bytes.*memory="),
+        (
+            {"shuffle": SMALL, "memory": 300},
+            r"20 records of 16 bytes do not fit into the 300 bytes.*memory=",
+        ),
     ],
 )
 def test_a_queue_that_cannot_work(options: dict[str, Any], said: str) -> None:
@@ -240,9 +293,14 @@ def test_nothing_of_the_feed_is_saved_or_trained() -> None:
 
 
 def test_several_threads_may_run_steps() -> None:
-    with session(FeedRunner(shared_out(200, 4), threads=2, shuffle=SMALL, epochs=1)) as (sess, inputs):
+    with session(FeedRunner(shared_out(200, 4), threads=2, shuffle=SMALL, epochs=1)) as (
+        sess,
+        inputs,
+    ):
         parts: list[list[Any]] = [[], [], []]
-        steps = [threading.Thread(target=lambda p=p: p.extend(drained(sess, inputs))) for p in parts]
+        steps = [
+            threading.Thread(target=lambda p=p: p.extend(drained(sess, inputs))) for p in parts
+        ]
         for thread in steps:
             thread.start()
         for thread in steps:
@@ -269,7 +327,9 @@ def test_what_the_source_keeps_is_never_written_to() -> None:
     """TensorFlow has it without a copy, and writes into memory of its own all the same."""
     (kept,) = aligned_arrays([((64, 256), np.dtype(np.float32))])
     kept[:] = np.arange(64)[:, None]
-    runner = FeedRunner(lambda: (kept[i : i + 16] for i in range(0, 64, 16)), shuffle=False, epochs=1)
+    runner = FeedRunner(
+        lambda: (kept[i : i + 16] for i in range(0, 64, 16)), shuffle=False, epochs=1
+    )
     with session(runner) as (sess, x):
         variable = tf1.Variable(np.zeros((16, 256), np.float32), use_resource=True)
         with tf.control_dependencies([variable.assign(x, read_value=False)]):
@@ -289,7 +349,9 @@ def test_the_snapshot_counts_what_the_session_took(shuffle: Any) -> None:
         assert np.isnan(runner.snapshot().starvation)
         drained(sess, inputs)
         now = runner.snapshot()
-    assert (now.consumed.batches, now.consumed.records) == (9, 36), "the first batch ends the warm-up"
+    assert (now.consumed.batches, now.consumed.records) == (9, 36), (
+        "the first batch ends the warm-up"
+    )
     assert now.produced.records == 40
     assert now.depth == 0
     assert now.consumed.cpu_s > 0, "of the thread that fills the queue"

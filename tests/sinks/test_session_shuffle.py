@@ -1,4 +1,5 @@
-"""A session's shuffle: in batches of its own, as soon as their records are there, and the same whenever they come."""
+"""A session's shuffle: in batches of its own, as soon as their records are there, and the same
+whenever they come."""
 
 from __future__ import annotations
 
@@ -11,12 +12,18 @@ import numpy as np
 import pytest
 
 from fastfeed import FeedRunner, ProducerError, Shuffle
-from tests.feeds import LONG_S, Broken, chunks, ids_of
+from tests.helpers.feeds import (
+    LONG_S,
+    Broken,
+    chunks,
+    ids_of,
+)
 
 tf = pytest.importorskip("tensorflow")
-from tests.graphs import drained, session  # noqa: E402
+from tests.helpers.graphs import drained, session  # noqa: E402
 
-ROOM = Shuffle(50, 4)  # of batches of 4, five may be copied at once: what is drawn from is 34 records
+# of batches of 4, five may be copied at once: what is drawn from is 34 records
+ROOM = Shuffle(50, 4)
 WARM = 8  # batches, after which one comes in for each that goes out
 pytestmark = pytest.mark.usefixtures("graph")
 
@@ -91,7 +98,9 @@ def test_what_was_drawn_together_is_enqueued_in_one_run(monkeypatch: pytest.Monk
 
     counts: list[int] = []
     plain = Pump._enqueue_function
-    monkeypatch.setattr(Pump, "_enqueue_function", lambda self, count: counts.append(count) or plain(self, count))
+    monkeypatch.setattr(
+        Pump, "_enqueue_function", lambda self, count: counts.append(count) or plain(self, count)
+    )
     with session(FeedRunner(lambda: chunks(400, 4), shuffle=ROOM, epochs=1)) as (sess, inputs):
         assert sorted(ids_of(drained(sess, inputs))) == list(range(400))
     assert max(counts) == 5, "at the end nothing else is awaited"
@@ -105,14 +114,21 @@ def large(records: int, size: int) -> Iterator[Any]:
 
 
 def drawn_large(size: int, *, copier: bool) -> list[int]:
-    """The order of large records, each of which must be whole, with and without a thread for the copies."""
+    """The order of large records, each of which must be whole, with and without a thread for the
+    copies."""
     runner = FeedRunner(
-        lambda: large(50, size), shuffle=Shuffle(16, 4), batch_size=4 if copier else 3, seed=3, epochs=1
+        lambda: large(50, size),
+        shuffle=Shuffle(16, 4),
+        batch_size=4 if copier else 3,
+        seed=3,
+        epochs=1,
     )
     with tf.Graph().as_default(), session(runner) as (sess, inputs):
         threads = set()
         found: list[int] = []
-        for ids, data in drained_while(sess, inputs, lambda: threads.update(t.name for t in threading.enumerate())):
+        for ids, data in drained_while(
+            sess, inputs, lambda: threads.update(t.name for t in threading.enumerate())
+        ):
             assert (data == ids[:, None]).all()
             found += ids.tolist()
     assert any("fastfeed-shuffle" in name for name in threads) == copier

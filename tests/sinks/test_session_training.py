@@ -1,4 +1,5 @@
-"""Inside other people's training loops: monitored sessions, coordinators, two feeds in one session, Ctrl-C."""
+"""Inside other people's training loops: monitored sessions, coordinators, two feeds in one session,
+Ctrl-C."""
 
 from __future__ import annotations
 
@@ -10,10 +11,22 @@ from typing import Any
 import pytest
 
 from fastfeed import FeedRunner, FeedStopped, ProducerError, Shuffle
-from tests.feeds import Blocked, broken_after, chunks, ids_of, shared_out
+from tests.helpers.feeds import (
+    Blocked,
+    broken_after,
+    chunks,
+    ids_of,
+    shared_out,
+)
 
 tf = pytest.importorskip("tensorflow")
-from tests.graphs import Inside, Run, drained, session, tf1  # noqa: E402
+from tests.helpers.graphs import (  # noqa: E402
+    Inside,
+    Run,
+    drained,
+    session,
+    tf1,
+)
 
 ROOT = Path(__file__).parents[2]
 SMALL = Shuffle(capacity=8, min_after_dequeue=4)
@@ -45,7 +58,9 @@ def monitored(runner: FeedRunner, **options: Any) -> tuple[list[Any], BaseExcept
 @pytest.mark.parametrize("shuffle", [False, SMALL])
 def test_a_monitored_session_ends_regularly(shuffle: Any, tmp_path: Path) -> None:
     runner = FeedRunner(shared_out(42, 4), shuffle=shuffle, threads=2, epochs=1)
-    got, error = monitored(runner, checkpoint_dir=str(tmp_path), save_summaries_steps=None, save_summaries_secs=None)
+    got, error = monitored(
+        runner, checkpoint_dir=str(tmp_path), save_summaries_steps=None, save_summaries_secs=None
+    )
     assert error is None, "OutOfRangeError is a regular end, which the session swallows"
     assert sorted(ids_of(got)) == list(range(42))
 
@@ -216,8 +231,13 @@ for case, options in cases:
 
 
 def test_ctrl_c_while_a_run_waits() -> None:
-    """In a process of its own, whose main thread waits in TensorFlow for a batch that never comes, three times."""
-    done = subprocess.run([sys.executable, "-c", CTRL_C], capture_output=True, text=True, timeout=160, cwd=ROOT)
+    """In a process of its own, whose main thread waits in TensorFlow for a batch that never comes,
+    three times."""
+    done = subprocess.run(
+        [sys.executable, "-c", CTRL_C], capture_output=True, text=True, timeout=160, cwd=ROOT
+    )
     cases = ("after_a_batch", "before_any_batch", "beside_a_feed_that_was_stopped")
-    assert done.stdout.splitlines() == [f"interrupted {case}" for case in cases], done.stderr[-2000:]
+    assert done.stdout.splitlines() == [f"interrupted {case}" for case in cases], done.stderr[
+        -2000:
+    ]
     assert done.returncode == 0

@@ -1,4 +1,5 @@
-"""A tensor that shares a slot's memory keeps the slot: it never changes, and when it is gone the slot goes back."""
+"""A tensor that shares a slot's memory keeps the slot: it never changes, and when it is gone the
+slot goes back."""
 
 from __future__ import annotations
 
@@ -48,10 +49,14 @@ def test_tensors_of_a_dataset_keep_theirs() -> None:
     with few_slots() as runner:
         signature = tf.TensorSpec(SHAPE, tf.float32)
         alive = weakref.ref(runner)  # TensorFlow never lets go of a generator function
-        dataset = tf.data.Dataset.from_generator(lambda: iter(alive()), output_signature=signature).prefetch(4)
+        dataset = tf.data.Dataset.from_generator(
+            lambda: iter(alive()), output_signature=signature
+        ).prefetch(4)
         kept = list(dataset)
         assert [int(tensor[0, 0]) for tensor in kept] == list(range(200))
         assert all(bool(tf.reduce_all(tensor == tensor[0, 0])) for tensor in kept)
         snapshot = runner.snapshot()
         # TensorFlow 2.18 copies arrays itself, and lends no slot.
-        assert snapshot.consumed.copied > 0 or not snapshot.slots.lent, "more are kept than there are slots"
+        assert snapshot.consumed.copied > 0 or not snapshot.slots.lent, (
+            "more are kept than there are slots"
+        )

@@ -14,7 +14,13 @@ pytest.importorskip("keras")
 from keras.src.trainers.epoch_iterator import EpochIterator
 
 from fastfeed.sinks.checkpoint_keras import StateCallback
-from tests.fits import NO_MORE, diary, fit, on_tensorflow, runner_of
+from tests.helpers.fits import (
+    NO_MORE,
+    diary,
+    fit,
+    on_tensorflow,
+    runner_of,
+)
 
 pytestmark = [pytest.mark.usefixtures("short_collections"), on_tensorflow]
 
@@ -24,7 +30,9 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "model.json"
 
 
-@pytest.mark.skipif(not hasattr(EpochIterator, "reset"), reason="Keras before 3.7 has no batch for it")
+@pytest.mark.skipif(
+    not hasattr(EpochIterator, "reset"), reason="Keras before 3.7 has no batch for it"
+)
 @pytest.mark.filterwarnings(NO_MORE)
 def test_a_second_epoch_of_a_generator_that_has_ended_is_refused(path: Path) -> None:
     """Keras would train on its first batches again."""
@@ -34,7 +42,9 @@ def test_a_second_epoch_of_a_generator_that_has_ended_is_refused(path: Path) -> 
 
 def test_batches_of_somebody_else_are_refused(path: Path) -> None:
     with runner_of() as runner, pytest.raises(StateError, match="call fit\\(feed.batches"):
-        diary().fit(iter(runner), steps_per_epoch=2, verbose=0, callbacks=[StateCallback(runner, path)])
+        diary().fit(
+            iter(runner), steps_per_epoch=2, verbose=0, callbacks=[StateCallback(runner, path)]
+        )
 
 
 def test_a_failure_is_met_by_every_generator(path: Path) -> None:
@@ -42,15 +52,22 @@ def test_a_failure_is_met_by_every_generator(path: Path) -> None:
         feed = StateCallback(runner, path)
         for _ in range(2):
             batches = feed.batches()
-            assert [batch[0][0, 0] for batch in islice(batches, 2)] == [0, 4], "nothing was trained on"
+            assert [batch[0][0, 0] for batch in islice(batches, 2)] == [0, 4], (
+                "nothing was trained on"
+            )
             with pytest.raises(ProducerError, match="the disk is gone"):
                 next(batches)
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"epoch": 1}', '{"epoch": null, "feed": {}}', '{"epoch": 1, "feed"'])
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{}", '{"epoch": 1}', '{"epoch": null, "feed": {}}', '{"epoch": 1, "feed"']
+)
 def test_a_file_of_something_else_is_refused(text: str, path: Path) -> None:
     path.write_text(text)
-    with runner_of() as runner, pytest.raises(OptionError, match="needed a file that a StateCallback wrote"):
+    with (
+        runner_of() as runner,
+        pytest.raises(OptionError, match="needed a file that a StateCallback wrote"),
+    ):
         StateCallback(runner, path).restore()
 
 

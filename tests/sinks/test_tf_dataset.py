@@ -10,7 +10,14 @@ import numpy as np
 import pytest
 
 from fastfeed import FeedRunner, FeedStopped, OptionError, ProducerError, SpecError, StateError
-from tests.labelled import Mixed, Pair, Records, endless, failing, labels
+from tests.helpers.labelled import (
+    Mixed,
+    Pair,
+    Records,
+    endless,
+    failing,
+    labels,
+)
 
 tf = pytest.importorskip("tensorflow")
 
@@ -35,7 +42,9 @@ class TestSpec:
             batches = list(data)
         assert [int(n) for b in batches for n in b["z"]] == list(range(6))
         assert isinstance(batches[0]["a"], Pair)
-        assert [n for b in batches for n in b["a"].label[1].numpy()] == [b"\0%d\0" % n for n in range(6)]
+        assert [n for b in batches for n in b["a"].label[1].numpy()] == [
+            b"\0%d\0" % n for n in range(6)
+        ]
         assert [bool(n) for b in batches for n in b["a"].label[0]] == [False, True] * 3
 
     @pytest.mark.parametrize(
@@ -47,13 +56,20 @@ class TestSpec:
             (12, {"on_error": "skip"}, None),
         ],
     )
-    def test_the_batch_dimension_is_static_where_it_is_constant(self, length: int, options: Any, rows: Any) -> None:
+    def test_the_batch_dimension_is_static_where_it_is_constant(
+        self, length: int, options: Any, rows: Any
+    ) -> None:
         with FeedRunner(Records(length), batch_size=4, **options) as runner:
             assert runner.dataset().element_spec.label.shape == (rows,)
 
     @pytest.mark.parametrize(
         ("options", "batches"),
-        [({}, 3), ({"last_batch": "drop"}, 2), ({"epochs": 3}, 9), ({"shard": (1, 2), "remainder": "drop"}, 2)],
+        [
+            ({}, 3),
+            ({"last_batch": "drop"}, 2),
+            ({"epochs": 3}, 9),
+            ({"shard": (1, 2), "remainder": "drop"}, 2),
+        ],
     )
     def test_cardinality(self, options: Any, batches: int) -> None:
         with FeedRunner(Records(10), batch_size=4, **options) as runner:
@@ -66,7 +82,10 @@ class TestSpec:
 
     def test_a_dtype_that_tensorflow_lacks(self) -> None:
         runner = FeedRunner([np.zeros((2, 2), np.longdouble)], records=False)
-        with runner, pytest.raises(SpecError, match="TensorFlow does not have: cast it with dtypes="):
+        with (
+            runner,
+            pytest.raises(SpecError, match="TensorFlow does not have: cast it with dtypes="),
+        ):
             runner.dataset()
 
     @pytest.mark.parametrize("prefetch", [-2, 1.5, True, "2"])
@@ -140,7 +159,9 @@ class TestPasses:
 
     def test_a_runner_has_one_taker(self, runner: FeedRunner) -> None:
         runner.dataset()
-        with pytest.raises(StateError, match=r"feeds a tf.data.Dataset, and a loop would get only some"):
+        with pytest.raises(
+            StateError, match=r"feeds a tf.data.Dataset, and a loop would get only some"
+        ):
             iter(runner)
         with pytest.raises(StateError, match="make another FeedRunner"):
             runner.get_inputs()
@@ -215,7 +236,10 @@ class TestLengthsThatNobodyKnows:
         with FeedRunner(Records(12), batch_size=4, sampler=Varying()) as runner:
             data = runner.dataset()
             found = [labels(data) for _ in range(3)]
-        assert all(epoch == list(range(len(epoch))) for epoch in found) and len({len(epoch) for epoch in found}) > 1
+        assert (
+            all(epoch == list(range(len(epoch))) for epoch in found)
+            and len({len(epoch) for epoch in found}) > 1
+        )
 
 
 class Varying:
@@ -231,11 +255,19 @@ class Varying:
 
 class TestTransformations:
     def test_map_unbatch_shuffle_batch(self, runner: FeedRunner) -> None:
-        data = runner.dataset().map(lambda batch: batch.label * 2).unbatch().shuffle(5).batch(3).prefetch(1)
+        data = (
+            runner.dataset()
+            .map(lambda batch: batch.label * 2)
+            .unbatch()
+            .shuffle(5)
+            .batch(3)
+            .prefetch(1)
+        )
         assert sorted(int(n) for batch in data for n in batch) == list(range(0, 20, 2))
 
     def test_an_iterators_end_waits_for_no_tuner(self, runner: FeedRunner) -> None:
-        """It would sleep on for up to a minute, now and then: where nobody asks for it, there is none."""
+        """It would sleep on for up to a minute, now and then: where nobody asks for it, there is
+        none."""
         dataset = runner.dataset()
         assert dataset.options().autotune.enabled is False
         assert len(list(dataset.map(lambda *batch: batch, num_parallel_calls=tf.data.AUTOTUNE))) > 0
@@ -260,7 +292,9 @@ class TestTransformations:
 
     def test_an_initializable_iterator(self) -> None:
         with tf.Graph().as_default(), FeedRunner(Records(10), batch_size=4) as runner:
-            iterator = tf.compat.v1.data.make_initializable_iterator(runner.dataset().map(lambda b: b.label))
+            iterator = tf.compat.v1.data.make_initializable_iterator(
+                runner.dataset().map(lambda b: b.label)
+            )
             number = iterator.get_next()
             with tf.compat.v1.Session() as session:
                 for _ in range(2):

@@ -1,4 +1,5 @@
-"""fit() over runner.dataset(): epochs, validation on the same workers, weights, and ends that come early."""
+"""fit() over runner.dataset(): epochs, validation on the same workers, weights, and ends that come
+early."""
 
 from __future__ import annotations
 
@@ -12,7 +13,17 @@ from fastfeed import FeedRunner
 
 keras = pytest.importorskip("keras")
 pytest.importorskip("tensorflow")
-from tests.sinks.test_keras_fit import RECORDS, VALID, Each, compiled, fit, identity, model_of, record, runner_of  # noqa: E402  # noqa: E402
+from tests.sinks.test_keras_fit import (  # noqa: E402
+    RECORDS,
+    VALID,
+    Each,
+    compiled,
+    fit,
+    identity,
+    model_of,
+    record,
+    runner_of,
+)
 
 pytestmark = pytest.mark.usefixtures("short_collections")
 
@@ -20,7 +31,9 @@ pytestmark = pytest.mark.usefixtures("short_collections")
 @pytest.mark.parametrize("prefetch", [0, 2])
 def test_epochs_and_validations_are_exact_on_the_same_workers(prefetch: int) -> None:
     workers: list[set[int]] = []
-    tell = Each(epoch=lambda _: workers.append({p.pid for p in psutil.Process().children(recursive=True)}))
+    tell = Each(
+        epoch=lambda _: workers.append({p.pid for p in psutil.Process().children(recursive=True)})
+    )
     with (
         runner_of(processes=2, shuffle=True) as runner,
         runner.also(range(VALID), transform=record, batch_size=4) as valid,
@@ -34,7 +47,8 @@ def test_epochs_and_validations_are_exact_on_the_same_workers(prefetch: int) -> 
 
 def test_steps_of_an_endless_dataset() -> None:
     with runner_of(threads=2) as runner:
-        had = fit(runner.dataset().repeat(), steps_per_epoch=22, epochs=2)  # two passes of 11 batches each
+        # two passes of 11 batches each
+        had = fit(runner.dataset().repeat(), steps_per_epoch=22, epochs=2)
     assert had["sum"] == [2 * sum(range(RECORDS))] * 2
 
 
@@ -50,7 +64,9 @@ def test_weights_as_a_third_leaf() -> None:
 
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
 @pytest.mark.parametrize("mix", [{"threads": 2}, {"processes": 1}], ids=str)
-def test_an_interrupted_fit_leaves_nothing_and_another_one_is_whole(mix: dict[str, Any], error: Any) -> None:
+def test_an_interrupted_fit_leaves_nothing_and_another_one_is_whole(
+    mix: dict[str, Any], error: Any
+) -> None:
     def interrupted(batch: int) -> None:
         if batch == 3:
             raise error("enough")

@@ -11,7 +11,12 @@ import numpy as np
 import pytest
 
 from fastfeed import FeedRunner, FeedStopped, OptionError, ProducerError, SpecError, StateError
-from tests.labelled import Ragged, Records, failing, labels
+from tests.helpers.labelled import (
+    Ragged,
+    Records,
+    failing,
+    labels,
+)
 
 tf = pytest.importorskip("tensorflow")
 
@@ -30,7 +35,9 @@ class TestMemory:
             assert all(in_shared_memory(tensor) for tensor in kept)
             for _ in range(4):  # every slot is used many times
                 labels(data)
-            assert [int(t[0, 0]) for t in kept] == [0, 4, 8] and all((t[0] == t[0, 0]).numpy().all() for t in kept)
+            assert [int(t[0, 0]) for t in kept] == [0, 4, 8] and all(
+                (t[0] == t[0, 0]).numpy().all() for t in kept
+            )
             assert runner.snapshot().slots.lent >= 3
             kept.clear()
             labels(data)
@@ -47,10 +54,14 @@ class TestMemory:
                 variable.assign_add(tf.ones_like(variable))
             for _ in range(4):
                 assert labels(data) == list(range(64))
-            assert [int(v[0, 0]) for v in variables] == [1, 5] and [int(v[0, 0]) for v in views] == [1, 5]
+            assert [int(v[0, 0]) for v in variables] == [1, 5] and [
+                int(v[0, 0]) for v in views
+            ] == [1, 5]
             assert labels(cached) == before == list(range(8))
 
-    def test_kept_for_ever_they_are_copies_in_the_end(self, caplog: pytest.LogCaptureFixture) -> None:
+    def test_kept_for_ever_they_are_copies_in_the_end(
+        self, caplog: pytest.LogCaptureFixture
+    ) -> None:
         with FeedRunner(Records(400), batch_size=1, processes=1) as runner:
             kept = list(runner.dataset())
             copied = runner.snapshot().consumed.copied
@@ -66,7 +77,12 @@ class TestMemory:
         array[:] = np.arange(4)[:, None]
         with FeedRunner([array], records=False) as runner:
             (batch,) = runner.dataset()
-            assert tf.reduce_sum(tf.cast(batch, tf.int64), axis=1).numpy().tolist() == [0, 1024, 2048, 3072]
+            assert tf.reduce_sum(tf.cast(batch, tf.int64), axis=1).numpy().tolist() == [
+                0,
+                1024,
+                2048,
+                3072,
+            ]
 
     def test_a_forgotten_dataset_lets_go_of_its_runner(self) -> None:
         runner = FeedRunner(Records(10), batch_size=4)
@@ -84,7 +100,11 @@ class TestMemory:
 def in_shared_memory(tensor: Any) -> bool:
     """Whether the tensor's own memory is a worker's ring."""
     capsule = tf.experimental.dlpack.to_dlpack(tensor)  # shares it, where numpy() may copy
-    exported = type("Exported", (), {"__dlpack__": lambda _, **given: capsule, "__dlpack_device__": lambda _: (1, 0)})
+    exported = type(
+        "Exported",
+        (),
+        {"__dlpack__": lambda _, **given: capsule, "__dlpack_device__": lambda _: (1, 0)},
+    )
     address = np.from_dlpack(exported()).ctypes.data
     with open("/proc/self/maps") as maps:
         for line in maps:
@@ -152,14 +172,27 @@ def refuses(call: Any) -> None:
 class TestRagged:
     @pytest.mark.parametrize("mix", [{}, {"processes": 1}])
     def test_ragged_tensors_of_the_records_as_they_were(self, mix: Any) -> None:
-        with FeedRunner(Ragged(5), batch_size=3, pad=7, dtypes={"text": "int32", "image": None, "n": None}, **mix) as r:
+        with FeedRunner(
+            Ragged(5),
+            batch_size=3,
+            pad=7,
+            dtypes={"text": "int32", "image": None, "n": None},
+            **mix,
+        ) as r:
             data = r.dataset(ragged=True)
             assert data.element_spec["text"] == tf.RaggedTensorSpec((None, None), tf.int32)
-            found = [row for batch in data for row in zip(batch["text"], batch["image"], batch["n"], strict=True)]
+            found = [
+                row
+                for batch in data
+                for row in zip(batch["text"], batch["image"], batch["n"], strict=True)
+            ]
             assert int(data.cardinality()) == 2
         for index, (text, image, number) in enumerate(found):
             assert int(number) == index and text.numpy().tolist() == list(range(index + 1))
-            assert image.to_tensor().shape == (index + 1, 6 - index, 2) and (image.to_tensor() == index).numpy().all()
+            assert (
+                image.to_tensor().shape == (index + 1, 6 - index, 2)
+                and (image.to_tensor() == index).numpy().all()
+            )
 
     def test_padded_otherwise(self) -> None:
         with FeedRunner(Ragged(2), batch_size=2, pad=7) as runner:
@@ -169,31 +202,43 @@ class TestRagged:
     def test_lengths_for_a_loop(self) -> None:
         with FeedRunner(Ragged(2), batch_size=2, pad=True, lengths=True) as runner:
             ((batch, lengths),) = runner
-        assert lengths["image"].tolist() == [[1, 6, 2], [2, 5, 2]] and lengths["text"].tolist() == [[1], [2]]
+        assert lengths["image"].tolist() == [[1, 6, 2], [2, 5, 2]] and lengths["text"].tolist() == [
+            [1],
+            [2],
+        ]
         assert lengths["n"].shape == (2, 0) and batch["image"].shape == (2, 2, 6, 2)
 
     def test_without_padding(self) -> None:
         with pytest.raises(OptionError, match="needed pad= as well"):
             FeedRunner(Ragged(2), batch_size=2, lengths=True)
-        with FeedRunner(Ragged(2), batch_size=2) as runner, pytest.raises(OptionError, match="needed single records"):
+        with (
+            FeedRunner(Ragged(2), batch_size=2) as runner,
+            pytest.raises(OptionError, match="needed single records"),
+        ):
             runner.dataset(ragged=True)
         with pytest.raises(OptionError, match="needed single records"):
             FeedRunner(lambda: iter([np.zeros((2, 2))]), pad=True, lengths=True)
 
     def test_dimensions_that_the_first_batch_does_not_show(self) -> None:
-        """The second record is wider than all of the first batch, in an axis that did not vary there."""
+        """The second record is wider than all of the first batch, in an axis that did not vary
+        there."""
         records = [np.zeros((n + 1, 4), np.uint8) for n in range(3)] + [np.ones((2, 5), np.uint8)]
         with FeedRunner(records, batch_size=2, pad=True) as runner:
             data = iter(runner.dataset())
             assert next(data).shape == (2, 2, 4)
-            with pytest.raises(SpecError, match=r"built for \(None, 4\).*which dimensions vary with dataset\(shapes="):
+            with pytest.raises(
+                SpecError,
+                match=r"built for \(None, 4\).*which dimensions vary with dataset\(shapes=",
+            ):
                 next(data)
         with FeedRunner(records, batch_size=2, pad=True) as runner:
             data = runner.dataset(shapes=(None, None))
             assert [batch.shape for batch in data] == [(2, 2, 4), (2, 3, 5)]
         with FeedRunner(records, batch_size=2, pad=True) as runner:
             rows = [
-                row.to_tensor().shape for batch in runner.dataset(ragged=True, shapes=(None, None)) for row in batch
+                row.to_tensor().shape
+                for batch in runner.dataset(ragged=True, shapes=(None, None))
+                for row in batch
             ]
             assert rows == [(1, 4), (2, 4), (3, 4), (2, 5)]
 

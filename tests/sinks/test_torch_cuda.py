@@ -1,4 +1,5 @@
-"""Copies to CUDA on a stream of their own: what is held for how long, on a stand-in for torch.cuda, and on a GPU."""
+"""Copies to CUDA on a stream of their own: what is held for how long, on a stand-in for torch.cuda,
+and on a GPU."""
 
 from __future__ import annotations
 
@@ -98,14 +99,20 @@ def cuda() -> Cuda:
 
 
 @pytest.mark.parametrize("pin", [True, False])
-def test_a_copy_runs_on_the_side_and_the_current_stream_waits_for_its_event_alone(pin: bool, cuda: Cuda) -> None:
+def test_a_copy_runs_on_the_side_and_the_current_stream_waits_for_its_event_alone(
+    pin: bool, cuda: Cuda
+) -> None:
     side = SideStream(torch.device("cuda"), pin=pin, cuda=cuda)
     flight = side.begin([Tensor(cuda, torch.zeros(3)), Tensor(cuda, torch.zeros(3))])
     source = "pinned" if pin else "host"
     assert cuda.log == [("copy from", source, "on", "side", True)] * 2 + [("record", "side")]
     cuda.log.clear()
     arrived = side.finish(flight)
-    assert cuda.log == [("main", "waits"), ("cuda:0", "used on", "main"), ("cuda:0", "used on", "main")]
+    assert cuda.log == [
+        ("main", "waits"),
+        ("cuda:0", "used on", "main"),
+        ("cuda:0", "used on", "main"),
+    ]
     assert [tensor.at for tensor in arrived] == ["cuda:0"] * 2
     cuda.log.clear()
     side.close()
@@ -141,7 +148,10 @@ def test_the_slot_is_held_until_the_copy_is_over_and_no_longer(cuda: Cuda) -> No
         assert lent() == 3, "delivered and dropped, but the copies run"
         cuda.events[1].done = True
         side.begin([Tensor(cuda, next(batches))])
-        assert lent() == 4, "the stream does one copy after another: an event behind an unfinished one tells nothing"
+        assert lent() == 4, (
+            "the stream does one copy after another: an event behind an unfinished one tells "
+            "nothing"
+        )
         cuda.events[0].done = True
         side.begin([Tensor(cuda, next(batches))])
         assert lent() == 3
@@ -196,7 +206,9 @@ def test_the_next_batch_is_in_flight_before_this_one_is_waited_for(
 ) -> None:
     sides: list[Side] = []
     monkeypatch.setattr(
-        torch_iter, "SideStream", lambda *given, **rest: sides.append(Side(*given, **rest)) or sides[-1]
+        torch_iter,
+        "SideStream",
+        lambda *given, **rest: sides.append(Side(*given, **rest)) or sides[-1],
     )
     source = [{"x": np.full(2, n)} for n in range(3)]
     with FeedRunner(lambda: iter(source)) as runner:

@@ -10,7 +10,15 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from fastfeed import FeedRunner, FeedStopped, MissingExtra, OptionError, ProducerError, SpecError, StateError
+from fastfeed import (
+    FeedRunner,
+    FeedStopped,
+    MissingExtra,
+    OptionError,
+    ProducerError,
+    SpecError,
+    StateError,
+)
 
 torch = pytest.importorskip("torch", reason="pip install torch")
 
@@ -48,7 +56,10 @@ def only(array: Any) -> Any:
 
 
 def test_containers_stay_as_they_are() -> None:
-    batch = {"x": Pair(np.zeros((2, 3)), [np.ones(2, np.int64), (np.array([True, False]),)]), 1: np.arange(2)}
+    batch = {
+        "x": Pair(np.zeros((2, 3)), [np.ones(2, np.int64), (np.array([True, False]),)]),
+        1: np.arange(2),
+    }
     got = only(batch)
     assert list(got) == ["x", 1] and type(got["x"]) is Pair and type(got["x"].label) is list
     assert got["x"].image.shape == (2, 3) and got["x"].image.dtype is torch.float64
@@ -85,7 +96,13 @@ def test_more_tensors_are_kept_than_there_are_slots() -> None:
         assert again == list(range(200)) and float(kept[0].sum()) == 0
 
 
-NAMES = ["bool", *(f"{u}int{n}" for u in ("", "u") for n in (8, 16, 32, 64)), "float16", "float32", "float64"]
+NAMES = [
+    "bool",
+    *(f"{u}int{n}" for u in ("", "u") for n in (8, 16, 32, 64)),
+    "float16",
+    "float32",
+    "float64",
+]
 NAMES += ["complex64", "complex128"]
 
 
@@ -118,8 +135,24 @@ PACKED = np.zeros(4, np.dtype([("a", "f4"), ("b", "i1")]))
 
 @pytest.mark.parametrize(
     "array",
-    [BASE[::-1], BASE[:, ::-1], BASE[::2], BASE.T, BASE.astype(">f4"), np.broadcast_to(BASE[:1], (4, 3)), PACKED["a"]],
-    ids=["upside down", "mirrored", "every other", "transposed", "other byte order", "read-only", "packed"],
+    [
+        BASE[::-1],
+        BASE[:, ::-1],
+        BASE[::2],
+        BASE.T,
+        BASE.astype(">f4"),
+        np.broadcast_to(BASE[:1], (4, 3)),
+        PACKED["a"],
+    ],
+    ids=[
+        "upside down",
+        "mirrored",
+        "every other",
+        "transposed",
+        "other byte order",
+        "read-only",
+        "packed",
+    ],
 )
 @pytest.mark.filterwarnings("error")
 def test_arrays_of_every_layout(array: np.ndarray) -> None:
@@ -127,7 +160,10 @@ def test_arrays_of_every_layout(array: np.ndarray) -> None:
     np.testing.assert_array_equal(tensor.numpy(), array)
     if not array.flags.writeable:
         tensor += 1
-        np.testing.assert_array_equal(BASE, np.arange(12).reshape(4, 3)), "what nobody may write into is copied"
+        (
+            np.testing.assert_array_equal(BASE, np.arange(12).reshape(4, 3)),
+            "what nobody may write into is copied",
+        )
 
 
 @pytest.mark.parametrize(
@@ -165,7 +201,9 @@ def test_the_data_loader_reads_it_without_workers() -> None:
         for batch in loader:
             assert batch[0] == 0
             break
-        assert [float(batch[0]) for batch in loader] == [0, 4, 8], "a pass that was left is not gone on with"
+        assert [float(batch[0]) for batch in loader] == [0, 4, 8], (
+            "a pass that was left is not gone on with"
+        )
 
 
 def test_workers_of_the_data_loader_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -214,7 +252,8 @@ def test_failures_and_stop_reach_the_loop() -> None:
 
 
 @pytest.mark.parametrize(
-    ("framework", "use"), [("torch", lambda runner: runner.torch()), ("jax", lambda runner: runner.jax())]
+    ("framework", "use"),
+    [("torch", lambda runner: runner.torch()), ("jax", lambda runner: runner.jax())],
 )
 def test_without_the_framework(
     framework: str, use: Callable[[FeedRunner], Any], monkeypatch: pytest.MonkeyPatch

@@ -6,19 +6,20 @@ from collections.abc import Callable
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from fastfeed.passing import Log, Pass
-from fastfeed.timeline import Loop, Timeline
+from fastfeed.steps.recorder import StepLog, StepRecorder
+from fastfeed.steps.timeline import Loop, Timeline
 
 if TYPE_CHECKING:
     from fastfeed.diagnose.hooks.experiments import Experiments
 
 
-class Context(Log):
+class Context(StepLog):
     """The log of a diagnosis, and what else hooks have to say.
 
-    A hook does nothing but call the original once `active` is False, and puts its thread into `asking` around a call
-    that may wait for input. `missing`: what could not be measured, for the report. `died`: how threads and processes of
-    the script ended that should not have: when, and a text.
+    A hook does nothing but call the original once `active` is False, and puts its thread into
+    `asking` around a call that may wait for input. `missing`: what could not be measured, for the
+    report. `died`: how threads and processes of the script ended that should not have: when, and a
+    text.
     """
 
     def __init__(self, timeline: Timeline) -> None:
@@ -27,10 +28,13 @@ class Context(Log):
         self.main: Loop | None = None  # the loop that is diagnosed, as far as is known
         self.missing: list[str] = []
         self.died: list[tuple[float, str]] = []
-        self.deaths: dict[int, tuple[str, str]] = {}  # of threads, by threading.get_ident(): name and traceback
-        self.elsewhere: set[int] = set()  # threads whose input was seen to come from other threads or processes
+        # of threads, by threading.get_ident(): name and traceback
+        self.deaths: dict[int, tuple[str, str]] = {}
+        # threads whose input was seen to come from other threads or processes
+        self.elsewhere: set[int] = set()
         self.ours: set[int] = set()  # threads of the diagnosis itself
-        # How many experiments are worthwhile where nobody waits: producers may hold the lock, or take the cores.
+        # How many experiments are worthwhile where nobody waits: producers may hold the lock, or
+        # take the cores.
         self.contended: Callable[[], int] = lambda: 0
         self._broken: set[str] = set()
 
@@ -46,6 +50,6 @@ class Context(Log):
         if self.active:
             self.died.append((perf_counter(), text))
 
-    def experiment(self, steps: Pass, take: Callable[[], Any]) -> None:
+    def experiment(self, steps: StepRecorder, take: Callable[[], Any]) -> None:
         if self.experiments is not None:
             self.experiments.run(steps, take)

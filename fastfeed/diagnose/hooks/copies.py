@@ -49,7 +49,9 @@ def nbytes_of_spec(spec: Any) -> int:
     total = 0
     for one in sys.modules["tensorflow"].nest.flatten(spec):
         shape = getattr(one, "shape", None)
-        sizes = [] if shape is None or shape.rank is None else [size or 1 for size in shape.as_list()]
+        sizes = (
+            [] if shape is None or shape.rank is None else [size or 1 for size in shape.as_list()]
+        )
         total += math.prod(sizes) * int(getattr(getattr(one, "dtype", None), "size", 0))
     return total
 
@@ -79,6 +81,6 @@ def _tensor() -> Any:
 
 
 def _known(module: str, name: str) -> Any:
-    """A class of what the script has imported; nothing is imported here: that is for the script, which may first say
-    how many threads its libraries are to have."""
+    """A class of what the script has imported; nothing is imported here: that is for the script,
+    which may first say how many threads its libraries are to have."""
     return getattr(sys.modules.get(module), name, Unknown)

@@ -1,4 +1,5 @@
-"""The ceiling by experiment: a few steps of the running job whose batches were taken ahead, in their order."""
+"""The ceiling by experiment: a few steps of the running job whose batches were taken ahead, in
+their order."""
 
 from __future__ import annotations
 
@@ -11,8 +12,8 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from fastfeed.diagnose.hooks.copies import Unknown, addresses, copied, nbytes_of
-from fastfeed.passing import NEVER, Pass, Taken
-from fastfeed.timeline import Loop, Mark, Step
+from fastfeed.steps.recorder import NEVER, PrefetchedBatch, StepRecorder
+from fastfeed.steps.timeline import Loop, Mark, Step
 
 if TYPE_CHECKING:
     from fastfeed.diagnose.hooks.context import Context
@@ -29,12 +30,14 @@ MOST_NBYTES = 1 << 28
 
 
 class Experiments:
-    """Takes batches ahead of their steps, `BURSTS` times in the time that is measured, so that some steps are free of
-    waiting. Each batch is handed out once and in its order, with whatever the iterator raises in its place.
+    """Takes batches ahead of their steps, `BURSTS` times in the time that is measured, so that some
+    steps are free of waiting. Each batch is handed out once and in its order, with whatever the
+    iterator raises in its place.
 
-    It is done only where steps starve, and where nothing can come out otherwise: not where batches are made on the
-    thread of the loop (which may draw random numbers in between; their wait is exact anyway) unless a GPU works behind
-    it, nor where memory of batches is used again and cannot be copied.
+    It is done only where steps starve, and where nothing can come out otherwise: not where batches
+    are made on the thread of the loop (which may draw random numbers in between; their wait is
+    exact anyway) unless a GPU works behind it, nor where memory of batches is used again and cannot
+    be copied.
     """
 
     def __init__(self, context: Context) -> None:
@@ -56,7 +59,8 @@ class Experiments:
         self._next()
 
     def may(self, loop: Loop) -> bool:
-        """Whether a burst of this loop is due, for hooks that make their own; they say what it took to `spent`."""
+        """Whether a burst of this loop is due, for hooks that make their own; they say what it took
+        to `spent`."""
         if perf_counter() < self._context.due_s:
             return False
         if self._loop is None:
@@ -73,7 +77,7 @@ class Experiments:
             self._due.clear()
         self._next()
 
-    def run(self, steps: Pass, get: Callable[[], Any]) -> None:
+    def run(self, steps: StepRecorder, get: Callable[[], Any]) -> None:
         """Called where a batch is asked for and an experiment is due: may fill `steps.ahead`."""
         if self._loop is None:
             self._loop = self._context.main or self._context.timeline.main()
@@ -97,16 +101,19 @@ class Experiments:
         self._context.due_s = self._due.pop(0) if self._due else NEVER
 
     def _worthwhile(self, loop: Loop) -> bool:
-        rows = [step for step in list(loop.steps) if step.begin_s >= self._start_s and not step.free]
+        rows = [
+            step for step in list(loop.steps) if step.begin_s >= self._start_s and not step.free
+        ]
         if not rows:
             return False
         waited = sum(step.wait_s for step in rows)
         starved = waited / max(1e-9, rows[-1].end_s - rows[0].begin_s)
-        # Producers that hold the interpreter lock, or take the cores, slow the step itself, which then hardly waits.
+        # Producers that hold the interpreter lock, or take the cores, slow the step itself, which
+        # then hardly waits.
         worthwhile = starved > STARVED or self._made < self._context.contended()
         return worthwhile and waited / len(rows) < self._most_s / 3
 
-    def _allowed(self, steps: Pass) -> bool:
+    def _allowed(self, steps: StepRecorder) -> bool:
         loop = steps.loop
         if id(loop) in self._refused:
             return False
@@ -119,8 +126,9 @@ class Experiments:
         self._refused.add(id(loop))
         self._context.missing.append(f"no experiment: {why}")
 
-    def _guarded(self, steps: Pass, get: Callable[[], Any]) -> None:
-        """An ordinary step, whose input must draw no random numbers that the step may draw from, too."""
+    def _guarded(self, steps: StepRecorder, get: Callable[[], Any]) -> None:
+        """An ordinary step, whose input must draw no random numbers that the step may draw from,
+        too."""
         before = randomness()
         begin = perf_counter()
         taken = self._take(steps, get)
@@ -133,21 +141,22 @@ class Experiments:
             except Unknown as error:
                 self._refuse(steps.loop, f"a batch holds what cannot be copied ({error})")
 
-    def _take(self, steps: Pass, get: Callable[[], Any]) -> Taken:
-        """The next batch, or what is raised in its place. What no input raises (an interrupt) comes out at once."""
+    def _take(self, steps: StepRecorder, get: Callable[[], Any]) -> PrefetchedBatch:
+        """The next batch, or what is raised in its place. What no input raises (an interrupt) comes
+        out at once."""
         thread = threading.get_ident()
         steps.taking = True
         before = None if steps.note is None else steps.note()
         self._context.asking[thread] = perf_counter()
         try:
-            return Taken(get(), None, 0.0, True, before)
+            return PrefetchedBatch(get(), None, 0.0, True, before)
         except Exception as error:
-            return Taken(None, error, 0.0, True, before)
+            return PrefetchedBatch(None, error, 0.0, True, before)
         finally:
             steps.taking = False
             self._context.asking.pop(thread, None)
 
-    def _burst(self, steps: Pass, get: Callable[[], Any]) -> None:
+    def _burst(self, steps: StepRecorder, get: Callable[[], Any]) -> None:
         begin = perf_counter()
         try:
             cuda = _cuda()
@@ -161,10 +170,10 @@ class Experiments:
         finally:
             self._context.timeline.marks.append(Mark("experiment", begin, perf_counter()))
 
-    def _fill(self, steps: Pass, get: Callable[[], Any], *, until_s: float) -> None:
+    def _fill(self, steps: StepRecorder, get: Callable[[], Any], *, until_s: float) -> None:
         most = BATCHES if not steps.loop.buffer else max(2, min(BATCHES, steps.loop.buffer))
         before, held = randomness(), 0
-        made: list[tuple[set[int], Taken]] = []  # where each lies, and a copy of it
+        made: list[tuple[set[int], PrefetchedBatch]] = []  # where each lies, and a copy of it
         while len(steps.ahead) < most and perf_counter() < until_s and held < MOST_NBYTES:
             taken = self._take(steps, get)
             steps.ahead.append(taken)  # from here on it is not lost, whatever happens
@@ -187,8 +196,9 @@ class Experiments:
             made.append((here, copy))
             held += nbytes_of(taken.item)
 
-    def _rest(self, steps: Pass, *, until_s: float) -> None:
-        """Waits for the producers to have filled their buffer, so that the free steps have the machine."""
+    def _rest(self, steps: StepRecorder, *, until_s: float) -> None:
+        """Waits for the producers to have filled their buffer, so that the free steps have the
+        machine."""
         now = perf_counter()
         until_s = min(until_s, now + (IDLE_S if steps.idle is not None else UNKNOWN_IDLE_S))
         while perf_counter() < until_s and not (steps.idle is not None and steps.idle()):
@@ -213,8 +223,9 @@ def _cuda() -> Any:
     return cuda if cuda is not None and cuda.is_initialized() else None
 
 
-def _evenly(steps: Pass, cuda: Any) -> Callable[[], None]:
-    """For the ask behind the free steps: waits for the GPU and spreads all their time evenly over them."""
+def _evenly(steps: StepRecorder, cuda: Any) -> Callable[[], None]:
+    """For the ask behind the free steps: waits for the GPU and spreads all their time evenly over
+    them."""
     count = len(steps.ahead)
 
     def settle() -> None:
@@ -225,7 +236,9 @@ def _evenly(steps: Pass, cuda: Any) -> Callable[[], None]:
         begin = free[0].begin_s if free else steps.begin_s
         each = (perf_counter() - begin) / count
         at = [begin + i * each for i in range(count)]
-        steps.loop.steps[len(steps.loop.steps) - count + 1 :] = [Step(t, t + each, 0.0, True) for t in at[:-1]]
+        steps.loop.steps[len(steps.loop.steps) - count + 1 :] = [
+            Step(t, t + each, 0.0, True) for t in at[:-1]
+        ]
         steps.begin_s = at[-1]
 
     return settle

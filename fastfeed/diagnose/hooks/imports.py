@@ -13,11 +13,21 @@ from typing import Any
 from fastfeed.diagnose.hooks.context import Context
 
 Install = Callable[[Any, Context], Callable[[], None]]
-HOOKS = ("watching", "runner", "children", "queues", "torch", "session", "tfdata", "keras")
+HOOKS = (
+    "watched_loops",
+    "feed_runner",
+    "child_exits",
+    "queues",
+    "torch",
+    "session",
+    "tfdata",
+    "keras_fit",
+)
 
 
 class Imports(MetaPathFinder):
-    """Waits on `sys.meta_path` for the modules that hooks want to see; what is imported already is hooked at once.
+    """Waits on `sys.meta_path` for the modules that hooks want to see; what is imported already is
+    hooked at once.
 
     A hook that raises is noted in the context, and the script goes on without it.
     """

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from fastfeed.passing import leaves
-from fastfeed.timeline import ARRAYS, Leaf
+from fastfeed.steps.recorder import leaves
+from fastfeed.steps.timeline import ARRAYS, Leaf
 
 Facts = tuple[tuple[Leaf, ...], int | None, str]
 
@@ -56,7 +56,8 @@ def walk(value: Any, path: str) -> Iterator[tuple[str, Any]]:
 
 
 def pipeline(dataset: Any) -> tuple[int | None, str]:
-    """How many elements the end of a dataset makes ahead at most, and what it is made of, the end first."""
+    """How many elements the end of a dataset makes ahead at most, and what it is made of, the end
+    first."""
     names = []
     todo = [dataset]
     ahead: int | None = 0
@@ -86,7 +87,10 @@ def _first(adapter: Any) -> Any:
 
 def _generator(adapter: Any) -> tuple[int | None, str]:
     if adapter._output_signature is not None:  # it has been made a dataset
-        return None, "a generator, run by a thread of tf.data ahead of the step (from_generator, prefetch)"
+        return (
+            None,
+            "a generator, run by a thread of tf.data ahead of the step (from_generator, prefetch)",
+        )
     return 0, "a generator, run by the thread that trains"
 
 

@@ -1,7 +1,8 @@
-"""Keras with steps_per_execution > 1: a call of the train function takes that many batches, where nobody sees it wait.
+"""Keras with steps_per_execution > 1: a call of the train function takes that many batches, where
+nobody sees it wait.
 
-A few calls are given all their batches beforehand, in their order: they tell what a call computes. What the others take
-longer was waiting.
+A few calls are given all their batches beforehand, in their order: they tell what a call computes.
+What the others take longer was waiting.
 """
 
 from __future__ import annotations
@@ -11,11 +12,11 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from fastfeed.diagnose.hooks.copies import nbytes_of_spec
-from fastfeed.diagnose.hooks.excess import Excess
 from fastfeed.diagnose.hooks.keras_steps import RECENT, Steps, end_of_data, gpu_behind, settle
 from fastfeed.diagnose.hooks.patches import keep
 from fastfeed.diagnose.hooks.tf_relay import Relay
-from fastfeed.timeline import Mark, Step
+from fastfeed.diagnose.hooks.wait_estimate import WaitEstimator
+from fastfeed.steps.timeline import Mark, Step
 
 if TYPE_CHECKING:
     from fastfeed.diagnose.hooks.context import Context
@@ -32,7 +33,7 @@ class ManySteps(Steps):
 
     def __init__(self, model: Any, context: Context) -> None:
         super().__init__(model, context)
-        self.excess = Excess()
+        self.excess = WaitEstimator()
         self._relay: Relay | None = None
         self._calls = 0
         self._free = 0  # calls to come whose batches are taken beforehand
@@ -47,7 +48,11 @@ class ManySteps(Steps):
         self._calls += 1
         self._alone = self._alone or type(iterator).__name__ != "OwnedIterator"
         relay = self._ready(iterator) if self._is_free() else None
-        return self._whole(plain, iterator) if relay is None else self._filled(plain, relay, iterator=iterator)
+        return (
+            self._whole(plain, iterator)
+            if relay is None
+            else self._filled(plain, relay, iterator=iterator)
+        )
 
     def _is_free(self) -> bool:
         """Whether this call is one of a burst; may begin one."""
@@ -56,7 +61,12 @@ class ManySteps(Steps):
         experiments = self.context.experiments
         if self._free == 0 and not self.excess.known:
             self._free = CALLS
-        elif self._free == 0 and experiments is not None and self.loop is not None and len(self.loop.steps) >= RECENT:
+        elif (
+            self._free == 0
+            and experiments is not None
+            and self.loop is not None
+            and len(self.loop.steps) >= RECENT
+        ):
             self._free = LATER if experiments.may(self.loop) else 0
         return self._free > 0
 
@@ -73,7 +83,9 @@ class ManySteps(Steps):
             self._alone, self._free = True, 0
             self.context.failed("the waiting of Keras's steps", error)
             return None
-        self.context.timeline.marks.append(Mark("experiment", start_s, time.perf_counter(), "prepares to measure"))
+        self.context.timeline.marks.append(
+            Mark("experiment", start_s, time.perf_counter(), "prepares to measure")
+        )
         return self._relay
 
     def _filled(self, plain: Any, relay: Relay, *, iterator: Any) -> Any:
@@ -110,7 +122,9 @@ class ManySteps(Steps):
         finally:
             self.context.asking.pop(thread, None)
         end_s = time.perf_counter()
-        self.context.timeline.marks.append(Mark("experiment", start_s, end_s, "takes batches beforehand"))
+        self.context.timeline.marks.append(
+            Mark("experiment", start_s, end_s, "takes batches beforehand")
+        )
         self._spent_s += end_s - start_s
         self._free -= 1
         if self._spent_s > LONG_S and self._calls > FIRST + LATER:
@@ -136,4 +150,8 @@ class ManySteps(Steps):
         each_s = (time.perf_counter() - begin_s) / many
         for i in range(many):
             at_s = begin_s + i * each_s
-            keep(loop, Step(at_s, at_s + each_s, min(each_s, wait_s / many), free), most=self.context.most)
+            keep(
+                loop,
+                Step(at_s, at_s + each_s, min(each_s, wait_s / many), free),
+                most=self.context.most,
+            )

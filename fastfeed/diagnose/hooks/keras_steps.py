@@ -8,12 +8,12 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
-from fastfeed.diagnose.hooks.excess import Excess
 from fastfeed.diagnose.hooks.keras_loader import facts
 from fastfeed.diagnose.hooks.patches import frames, keep
 from fastfeed.diagnose.hooks.tf_relay import Relay
-from fastfeed.passing import site_of
-from fastfeed.timeline import Loop, Mark, Step
+from fastfeed.diagnose.hooks.wait_estimate import WaitEstimator
+from fastfeed.steps.recorder import site_of
+from fastfeed.steps.timeline import Loop, Mark, Step
 
 if TYPE_CHECKING:
     from fastfeed.diagnose.hooks.context import Context
@@ -49,8 +49,14 @@ class Steps:
 
     def describe(self, loop: Loop) -> None:
         """What feeds the loop."""
-        fits = (frame.f_locals.get("epoch_iterator") for frame in frames() if frame.f_code.co_name == "fit")
-        adapter = getattr(next((one for one in fits if one is not None), None), "data_adapter", None)
+        fits = (
+            frame.f_locals.get("epoch_iterator")
+            for frame in frames()
+            if frame.f_code.co_name == "fit"
+        )
+        adapter = getattr(
+            next((one for one in fits if one is not None), None), "data_adapter", None
+        )
         loop.leaves, loop.buffer, loop.note = facts(adapter)
         if self._executes > 1:
             many = f"steps_per_execution={self._executes}: a call makes so many, each given an equal part of its time"
@@ -88,18 +94,23 @@ class TensorFlowSteps(Steps):
         self._free = 0  # steps to come whose batches are in the relay
         self._calls = 0
         self._computing: list[float] = []
-        self._excess = Excess()
+        self._excess = WaitEstimator()
         self._broken = False
         self._behind = gpu_behind()
 
     def call(self, plain: Any, iterator: Any) -> Any:
         """A call of the train function."""
         relay = self._relay
-        if relay is not None and relay.source is iterator and (relay.held or relay.ended is not None):
+        if (
+            relay is not None
+            and relay.source is iterator
+            and (relay.held or relay.ended is not None)
+        ):
             return self._from_relay(plain, relay, begin_s=time.perf_counter(), wait_s=0.0)
         if not self.context.active or not type(iterator).__name__.endswith("Iterator"):
             return plain(iterator)
-        self._broken = self._broken or type(iterator).__name__ != "OwnedIterator"  # one of tf.distribute
+        # one of tf.distribute
+        self._broken = self._broken or type(iterator).__name__ != "OwnedIterator"
         self._calls += 1
         if self._calls == 1:  # traces
             result = self._plain(plain, iterator, compiles=True)
@@ -134,7 +145,9 @@ class TensorFlowSteps(Steps):
                 self._take(relay, iterator)
         except end_of_data():
             return plain(iterator)  # ends again, and with all that the function does beside
-        return self._from_relay(plain, relay, begin_s=begin_s, wait_s=time.perf_counter() - begin_s - self._base_s)
+        return self._from_relay(
+            plain, relay, begin_s=begin_s, wait_s=time.perf_counter() - begin_s - self._base_s
+        )
 
     def _take(self, relay: Relay, iterator: Any) -> None:
         thread = threading.get_ident()
@@ -156,7 +169,9 @@ class TensorFlowSteps(Steps):
             self.context.failed("the waiting of Keras's steps", error)
             return None
         made_s = time.perf_counter()
-        self.context.timeline.marks.append(Mark("experiment", start_s, made_s, "prepares to measure"))
+        self.context.timeline.marks.append(
+            Mark("experiment", start_s, made_s, "prepares to measure")
+        )
         self._base_s = self._base_s or relay.base_s(iterator)
         return relay
 
@@ -171,12 +186,16 @@ class TensorFlowSteps(Steps):
         while relay.held < BURST and time.perf_counter() - start_s < FILL_S:
             try:
                 relay.take(iterator, copies=True)
-            except Exception as error:  # the end of the data, or its failure: it comes when its turn has come
+            except (
+                Exception
+            ) as error:  # the end of the data, or its failure: it comes when its turn has come
                 relay.ended, relay.source = error, iterator
                 break
         self._free = relay.held
         end_s = time.perf_counter()
-        self.context.timeline.marks.append(Mark("experiment", start_s, end_s, "takes batches beforehand"))
+        self.context.timeline.marks.append(
+            Mark("experiment", start_s, end_s, "takes batches beforehand")
+        )
         if self.context.experiments is not None:
             self.context.experiments.spent(end_s - start_s)
 
@@ -216,7 +235,8 @@ def gpu_behind() -> bool:
 
 
 def settle(result: Any, *, behind: bool) -> None:
-    """Waits for a GPU that works behind a function's back: what it still does is no waiting for input."""
+    """Waits for a GPU that works behind a function's back: what it still does is no waiting for
+    input."""
     for one in sys.modules["tensorflow"].nest.flatten(result) if behind else ():
         if "GPU" in getattr(one, "device", "") and one.shape.num_elements() == 1:
             one.numpy()
@@ -229,8 +249,8 @@ def end_of_data() -> type[Exception]:
 
 
 class PythonSteps(Steps):
-    """The train function of a backend whose batches come from a Python iterator, and whose work may go on behind the
-    function's back: a step lasts until the next batch is asked for."""
+    """The train function of a backend whose batches come from a Python iterator, and whose work may
+    go on behind the function's back: a step lasts until the next batch is asked for."""
 
     def __init__(self, model: Any, context: Context) -> None:
         super().__init__(model, context)

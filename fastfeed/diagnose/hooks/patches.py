@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from fastfeed.timeline import Loop, Mark, Step
+from fastfeed.steps.timeline import Loop, Mark, Step
 
 if TYPE_CHECKING:
     from fastfeed.diagnose.hooks.context import Context
@@ -29,7 +29,8 @@ def frames(depth: int = 1) -> Iterator[FrameType]:
 
 
 def patch(owner: Any, name: str, *, wrap: Callable[[Any], Any]) -> Undo:
-    """Puts `wrap(original)` in the place of a class's own method; the way back leaves what somebody put over it."""
+    """Puts `wrap(original)` in the place of a class's own method; the way back leaves what somebody
+    put over it."""
     plain = owner.__dict__[name]
     wrapped = wrap(plain)
     setattr(owner, name, wrapped)
@@ -61,8 +62,8 @@ def keep(loop: Loop, step: Step, *, most: int | None) -> None:
 class Timed:
     """Makes marks of what a call takes, where that is more than a millisecond.
 
-    The outermost of nested calls counts. What has marks inside (a checkpoint that a callback makes) counts only if it
-    took that much beside them.
+    The outermost of nested calls counts. What has marks inside (a checkpoint that a callback makes)
+    counts only if it took that much beside them.
     """
 
     def __init__(self, context: Context) -> None:
@@ -90,8 +91,14 @@ class Timed:
             finally:
                 inside.discard((thread, kind))
                 end_s = time.perf_counter()
-                within = sum(m.end_s - m.start_s for m in context.timeline.marks[-NEAR:] if m.start_s >= start_s)
+                within = sum(
+                    m.end_s - m.start_s
+                    for m in context.timeline.marks[-NEAR:]
+                    if m.start_s >= start_s
+                )
                 if end_s - start_s - within > WORTH_A_MARK_S:
-                    context.timeline.marks.append(Mark(kind, start_s, end_s, label or type(args[0]).__name__))
+                    context.timeline.marks.append(
+                        Mark(kind, start_s, end_s, label or type(args[0]).__name__)
+                    )
 
         return call

@@ -1,9 +1,11 @@
-"""How long a step waited at a queue, found from outside: from who put how much and who took how much, and when.
+"""How long a step waited at a queue, found from outside: from who put how much and who took how
+much, and when.
 
-A queue of TensorFlow hands out `count` elements as soon as `count + minimum` are in it, first come, first served. Where
-every put and take is seen with its time, the moment at which a take was served is therefore known without a look into
-the graph. A thread that has put something says so only once it has the interpreter lock again: elements count as in the
-queue when the fastest put of late would have had them in.
+A queue of TensorFlow hands out `count` elements as soon as `count + minimum` are in it, first come,
+first served. Where every put and take is seen with its time, the moment at which a take was served
+is therefore known without a look into the graph. A thread that has put something says so only once
+it has the interpreter lock again: elements count as in the queue when the fastest put of late would
+have had them in.
 """
 
 from __future__ import annotations
@@ -19,7 +21,8 @@ REMEMBERED = 31  # steps whose computing time is remembered, and puts
 
 @dataclass(eq=False)
 class Put:
-    """Elements on their way into the queue: `count` in all, of which `entered` are in already; `short` of room."""
+    """Elements on their way into the queue: `count` in all, of which `entered` are in already;
+    `short` of room."""
 
     begin_s: float
     count: int
@@ -37,7 +40,8 @@ class Take:
 
 
 class QueueModel:
-    """One queue of `capacity` elements (None: without bound) that keeps `minimum` until it is closed.
+    """One queue of `capacity` elements (None: without bound) that keeps `minimum` until it is
+    closed.
 
     Every method may be called by any thread; times are seconds of one clock.
     """
@@ -47,15 +51,18 @@ class QueueModel:
         self.minimum = minimum
         self.unseen = 0  # elements that were taken and that nobody was seen to put
         self._changed = threading.Condition()
-        self._arrivals: list[tuple[float, int]] = []  # when how many elements entered, those not taken yet
+        # when how many elements entered, those not taken yet
+        self._arrivals: list[tuple[float, int]] = []
         self._entered = 0
         self._owed = 0  # elements that were taken before they were known to be in
         self.taken = 0  # elements
         self._puts: set[Put] = set()
         self._takes: set[Take] = set()
         self._closed_s: float | None = None
-        self._putting: deque[float] = deque(maxlen=REMEMBERED)  # seconds of puts for which there was room
-        self._computing: deque[float] = deque(maxlen=REMEMBERED)  # seconds of steps beside their waiting
+        # seconds of puts for which there was room
+        self._putting: deque[float] = deque(maxlen=REMEMBERED)
+        # seconds of steps beside their waiting
+        self._computing: deque[float] = deque(maxlen=REMEMBERED)
 
     @property
     def level(self) -> int:
@@ -63,7 +70,8 @@ class QueueModel:
         return self._entered - self.taken - sum(take.count for take in self._takes if take.served)
 
     def begin_put(self, now_s: float, count: int) -> Put:
-        """Somebody starts to put `count` elements; what there is room for enters at once where not all of it has."""
+        """Somebody starts to put `count` elements; what there is room for enters at once where not
+        all of it has."""
         with self._changed:
             room = count if self.capacity is None else max(0, self.capacity - self._reserved())
             put = Put(now_s, count, min(room, count) if room < count else 0, room < count)
@@ -91,7 +99,8 @@ class QueueModel:
         return take
 
     def end_take(self, take: Take, end_s: float, *, done: bool = True) -> float:
-        """The seconds that the step waited for its elements, between 0 and its duration; 0 if it failed."""
+        """The seconds that the step waited for its elements, between 0 and its duration; 0 if it
+        failed."""
         with self._changed:
             self._takes.discard(take)
             if not done:
@@ -102,7 +111,8 @@ class QueueModel:
                     self._land(put, end_s)
             served_s = self._served_s(needed)
             duration = end_s - take.begin_s
-            if served_s is None:  # a put that found no room has not said yet that it is over, or nobody put them
+            # a put that found no room has not said yet that it is over, or nobody put them
+            if served_s is None:
                 usual = statistics.median(self._computing) if self._computing else 0.0
                 wait = max(0.0, duration - usual)
                 self._account(needed, end_s)
@@ -131,7 +141,9 @@ class QueueModel:
 
     def _stuck(self, put: Put) -> bool:
         """Began when there was no room for all of it, and there is none now."""
-        return self.capacity is not None and put.count - put.entered > max(0, self.capacity - self.level)
+        return self.capacity is not None and put.count - put.entered > max(
+            0, self.capacity - self.level
+        )
 
     def _kept(self) -> int:
         return 0 if self._closed_s is not None else self.minimum
@@ -149,7 +161,9 @@ class QueueModel:
     def _land(self, put: Put, now_s: float) -> None:
         """The rest of a put is in, if it was not before."""
         fastest = min(self._putting, default=now_s - put.begin_s)
-        self._arrive(now_s if put.short else min(now_s, put.begin_s + fastest), put.count - put.entered)
+        self._arrive(
+            now_s if put.short else min(now_s, put.begin_s + fastest), put.count - put.entered
+        )
         put.entered = put.count
 
     def _leave(self, count: int) -> None:

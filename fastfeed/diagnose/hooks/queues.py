@@ -13,8 +13,13 @@ from typing import Any
 
 from fastfeed.diagnose.hooks.context import Context
 from fastfeed.diagnose.hooks.patches import Undo, patch, undo_all
-from fastfeed.passing import Pass, Taken, is_users, site_of
-from fastfeed.timeline import Mark
+from fastfeed.steps.recorder import (
+    PrefetchedBatch,
+    StepRecorder,
+    is_users,
+    site_of,
+)
+from fastfeed.steps.timeline import Mark
 
 MODULES = ("queue", "multiprocessing.queues", "multiprocessing.pool", "concurrent.futures._base")
 CALLS = {
@@ -31,16 +36,24 @@ LOOK_S = 0.01
 
 
 def install(module: Any, context: Context) -> Undo:
-    """Patches the calls that wait for a batch; only those of the main thread from the user's own code count."""
+    """Patches the calls that wait for a batch; only those of the main thread from the user's own
+    code count."""
     seen = _Queues(context)
     undos = []
     for name, method in CALLS[module.__name__]:
         kind = getattr(module, name)
         if hasattr(kind, "qsize"):
             seen.plain[kind] = getattr(kind, method)
-        undos.append(patch(kind, method, wrap=functools.partial(seen.around, name=f"{name}.{method}")))
-        if method == "next" and kind.__dict__.get("__next__") is not None:  # the same function under two names
-            undos.append(patch(kind, "__next__", wrap=functools.partial(seen.around, name=f"{name}.{method}")))
+        undos.append(
+            patch(kind, method, wrap=functools.partial(seen.around, name=f"{name}.{method}"))
+        )
+        # the same function under two names
+        if method == "next" and kind.__dict__.get("__next__") is not None:
+            undos.append(
+                patch(
+                    kind, "__next__", wrap=functools.partial(seen.around, name=f"{name}.{method}")
+                )
+            )
     return undo_all(undos)
 
 
@@ -49,9 +62,9 @@ class _Queues:
 
     def __init__(self, context: Context) -> None:
         self._context = context
-        self._passes: dict[str, Pass] = {}
+        self._passes: dict[str, StepRecorder] = {}
         self._owners: dict[str, weakref.ref[Any]] = {}  # the queue that was asked last
-        self._held: weakref.WeakKeyDictionary[Any, Pass] = weakref.WeakKeyDictionary()
+        self._held: weakref.WeakKeyDictionary[Any, StepRecorder] = weakref.WeakKeyDictionary()
         self.plain: dict[type, Callable[..., Any]] = {}  # how such a queue gives what lies ready
         self._main = threading.main_thread().ident
 
@@ -64,19 +77,26 @@ class _Queues:
             get = functools.partial(plain, owner, *args, **kwargs)
             held = self._held.get(owner) if self._held else None
             steps = None
-            if self._context.active and threading.get_ident() == self._main and _asks(frame, args, kwargs=kwargs):
+            if (
+                self._context.active
+                and threading.get_ident() == self._main
+                and _asks(frame, args, kwargs=kwargs)
+            ):
                 steps = self._steps(owner, site_of(frame), name=name)
             if held is not None and held.ahead and held is not steps:
-                return held.ahead.popleft().item  # whoever asks elsewhere has what was taken out first
+                # whoever asks elsewhere has what was taken out first
+                return held.ahead.popleft().item
             return get() if steps is None else steps.take(get)
 
         return call
 
-    def _steps(self, owner: Any, site: str, *, name: str) -> Pass:
+    def _steps(self, owner: Any, site: str, *, name: str) -> StepRecorder:
         """The loop at this line; its experiment is made here."""
         steps = self._passes.get(site)
         if steps is None:
-            steps = self._passes[site] = Pass(self._context, "queue", name=name, buffer=buffer_of(owner), ahead=False)
+            steps = self._passes[site] = StepRecorder(
+                self._context, "queue", name=name, buffer=buffer_of(owner), ahead=False
+            )
         if type(owner) in self.plain:
             last = self._owners.get(site)
             if last is not None and last() is not owner:
@@ -84,13 +104,19 @@ class _Queues:
                 self._context.timeline.marks.append(Mark("epoch", now_s, now_s, name))
             self._owners[site] = weakref.ref(owner)
         experiments = self._context.experiments
-        if steps.in_step and not steps.ahead and experiments is not None and experiments.may(steps.loop):
+        if (
+            steps.in_step
+            and not steps.ahead
+            and experiments is not None
+            and experiments.may(steps.loop)
+        ):
             self._ahead(owner, steps, most=min(FREE, REFILLS * (buffer_of(owner) or FREE)))
         return steps
 
-    def _ahead(self, owner: Any, steps: Pass, *, most: int) -> None:
-        """Takes what lies ready out of the queue, when it has filled, and lets it fill again: the producers then stand
-        before a full queue while the next steps have their batches. Nothing is waited for that may never come."""
+    def _ahead(self, owner: Any, steps: StepRecorder, *, most: int) -> None:
+        """Takes what lies ready out of the queue, when it has filled, and lets it fill again: the
+        producers then stand before a full queue while the next steps have their batches. Nothing is
+        waited for that may never come."""
         experiments, get = self._context.experiments, self.plain.get(type(owner))
         start_s = time.perf_counter()
         if experiments is None or get is None:
@@ -104,10 +130,11 @@ class _Queues:
                 break
             try:
                 while len(steps.ahead) < most and _ready(owner):
-                    steps.ahead.append(Taken(get(owner, block=False), None, 0.0, True))
+                    steps.ahead.append(PrefetchedBatch(get(owner, block=False), None, 0.0, True))
             except queue.Empty:  # it is still on its way through a pipe
                 break
-        _fills(owner, buffer_of(owner) or most)  # all of it: who has room left goes on beside the free steps
+        # all of it: who has room left goes on beside the free steps
+        _fills(owner, buffer_of(owner) or most)
         spent_s = time.perf_counter() - start_s
         self._context.timeline.marks.append(Mark("experiment", start_s, start_s + spent_s))
         experiments.spent(spent_s)

@@ -1,7 +1,9 @@
-"""Sessions of TensorFlow 1, monitored ones and compiled callables included: every run, from every thread.
+"""Sessions of TensorFlow 1, monitored ones and compiled callables included: every run, from every
+thread.
 
-Nothing is added to a graph, whose random operations take their seeds from the number of operations before them, and no
-configuration changes: a step that waits at a queue is recognised from what all others put into it and take from it.
+Nothing is added to a graph, whose random operations take their seeds from the number of operations
+before them, and no configuration changes: a step that waits at a queue is recognised from what all
+others put into it and take from it.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from fastfeed.diagnose.hooks.patches import WORTH_A_MARK_S, Timed, Undo, patch, undo_all
 from fastfeed.diagnose.hooks.session_trace import asks_nothing
 from fastfeed.diagnose.hooks.session_watch import Sessions
-from fastfeed.timeline import Mark
+from fastfeed.steps.timeline import Mark
 
 if TYPE_CHECKING:
     from fastfeed.diagnose.hooks.context import Context
@@ -36,15 +38,25 @@ def install(module: Any, context: Context) -> Undo:
     undos: list[Undo] = [
         sessions.release,
         patch(base, "run", wrap=lambda plain: _run(plain, sessions, context=context)),
-        patch(base, "make_callable", wrap=lambda plain: _make_callable(plain, sessions, context=context)),
-        patch(base, "_make_callable_from_options", wrap=lambda plain: _from_options(plain, sessions, context=context)),
+        patch(
+            base,
+            "make_callable",
+            wrap=lambda plain: _make_callable(plain, sessions, context=context),
+        ),
+        patch(
+            base,
+            "_make_callable_from_options",
+            wrap=lambda plain: _from_options(plain, sessions, context=context),
+        ),
         patch(base, "_call_tf_sessionrun", wrap=lambda plain: _entered(plain, sessions)),
         patch(base, "close", wrap=lambda plain: _close(plain, sessions)),
     ]
     monitored = sys.modules.get("tensorflow.python.training.monitored_session")
     if monitored is not None:
         hooked = monitored._HookedSession
-        undos.append(patch(hooked, "run", wrap=lambda plain: _hooked(plain, sessions, context=context)))
+        undos.append(
+            patch(hooked, "run", wrap=lambda plain: _hooked(plain, sessions, context=context))
+        )
     timed = Timed(context)
     for name, owner, method in SAVERS:
         saver = getattr(sys.modules.get(name), owner, None)
@@ -53,9 +65,11 @@ def install(module: Any, context: Context) -> Undo:
     return undo_all(undos)
 
 
-def _followed(sessions: Sessions, what: tuple[Any, Any, Any], *, call: Any, traces: bool = False) -> Any:
-    """`call()` as a run of `what`: the session, its fetches, its feeds; where it may be traced, with the arguments for
-    that."""
+def _followed(
+    sessions: Sessions, what: tuple[Any, Any, Any], *, call: Any, traces: bool = False
+) -> Any:
+    """`call()` as a run of `what`: the session, its fetches, its feeds; where it may be traced,
+    with the arguments for that."""
     run = sessions.begin(what[0], what[1], feeds=what[2])
     done = False
     try:
@@ -75,7 +89,10 @@ def _run(plain: Any, sessions: Sessions, *, context: Context) -> Any:
         what = (self, fetches, feeds if isinstance(feeds, dict) else None)
         traces = len(args) < 2 and asks_nothing(kwargs)
         return _followed(
-            sessions, what, call=lambda **more: plain(self, fetches, *args, **{**kwargs, **more}), traces=traces
+            sessions,
+            what,
+            call=lambda **more: plain(self, fetches, *args, **{**kwargs, **more}),
+            traces=traces,
         )
 
     return run
@@ -97,13 +114,20 @@ def _from_options(plain: Any, sessions: Sessions, *, context: Context) -> Any:
     def make(self: Any, options: Any, *args: Any, **kwargs: Any) -> Any:
         made = plain(self, options, *args, **kwargs)
         fetches = (*options.fetch, *options.target)
-        return _callable(made, (self, fetches), sessions=sessions, context=context, feeds=tuple(options.feed))
+        return _callable(
+            made, (self, fetches), sessions=sessions, context=context, feeds=tuple(options.feed)
+        )
 
     return make
 
 
 def _callable(
-    made: Any, what: tuple[Any, Any], *, sessions: Sessions, context: Context, feeds: tuple[str, ...] = ()
+    made: Any,
+    what: tuple[Any, Any],
+    *,
+    sessions: Sessions,
+    context: Context,
+    feeds: tuple[str, ...] = (),
 ) -> Any:
     @functools.wraps(made, assigned=())
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -146,7 +170,10 @@ def _hooked(plain: Any, sessions: Sessions, *, context: Context) -> Any:
         end_s = time.perf_counter()
         inner = sessions.local.hooked
         if inner is not None:
-            for mark in (Mark("callback", start_s, inner[0], "hooks"), Mark("callback", inner[1], end_s, "hooks")):
+            for mark in (
+                Mark("callback", start_s, inner[0], "hooks"),
+                Mark("callback", inner[1], end_s, "hooks"),
+            ):
                 if mark.end_s - mark.start_s > WORTH_A_MARK_S:
                     context.timeline.marks.append(mark)
         return result

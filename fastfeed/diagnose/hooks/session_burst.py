@@ -1,7 +1,9 @@
-"""The experiment on a loop that reads a queue: some steps back to back whose elements are all in the queue already.
+"""The experiment on a loop that reads a queue: some steps back to back whose elements are all in
+the queue already.
 
-The thread that trains is held before a step until the queue has enough; then whoever puts is held before his next put,
-until those steps are over. Neither the order nor the number of elements changes. Every hold has an end of its own.
+The thread that trains is held before a step until the queue has enough; then whoever puts is held
+before his next put, until those steps are over. Neither the order nor the number of elements
+changes. Every hold has an end of its own.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ import time
 from typing import TYPE_CHECKING
 
 from fastfeed.diagnose.hooks.queue_model import QueueModel
-from fastfeed.timeline import Loop, Mark
+from fastfeed.steps.timeline import Loop, Mark
 
 if TYPE_CHECKING:
     from fastfeed.diagnose.hooks.context import Context
@@ -36,7 +38,8 @@ class Burst:
         self._left = 0
 
     def before_step(self, loop: Loop, model: QueueModel, *, count: int) -> bool:
-        """Whether the step that is about to take `count` elements is one of a burst; may begin one, and hold for it."""
+        """Whether the step that is about to take `count` elements is one of a burst; may begin one,
+        and hold for it."""
         if self._loop is None:
             self._begin(loop, model, count=count)
         if self._loop is not loop or self._left == 0 or model.level < count + model.minimum:

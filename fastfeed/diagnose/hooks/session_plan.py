@@ -1,4 +1,5 @@
-"""What a run of a session does to queues: found once for each set of fetches, from the graph that leads to them."""
+"""What a run of a session does to queues: found once for each set of fetches, from the graph that
+leads to them."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from fastfeed.timeline import Leaf
+from fastfeed.steps.timeline import Leaf
 
 TAKES = {"QueueDequeueV2", "QueueDequeueManyV2", "QueueDequeueUpToV2"}
 PUTS = {"QueueEnqueueV2", "QueueEnqueueManyV2"}
@@ -17,7 +18,8 @@ NAMED = 3  # fetches that a name tells of
 
 
 class Flow(NamedTuple):
-    """What one operation does to a queue: `elements` of them; None: as many as the value fed to `fed` has rows."""
+    """What one operation does to a queue: `elements` of them; None: as many as the value fed to
+    `fed` has rows."""
 
     queue: Any  # the operation that is the queue
     elements: int | None
@@ -25,9 +27,9 @@ class Flow(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Plan:
-    """What a run does. `waits`: the operations that may wait for input, those on queues included, by name; `held` keeps
-    alive what the plan is known by."""
+class RunPlan:
+    """What a run does. `waits`: the operations that may wait for input, those on queues included,
+    by name; `held` keeps alive what the plan is known by."""
 
     name: str
     takes: tuple[Flow, ...]
@@ -39,7 +41,8 @@ class Plan:
 
 
 def fetch_key(fetches: Any) -> Any:
-    """What tells fetches from others, as cheaply as can be; of a monitored session's, only the script's own count."""
+    """What tells fetches from others, as cheaply as can be; of a monitored session's, only the
+    script's own count."""
     if isinstance(fetches, dict):
         if "caller" in fetches:
             return fetch_key(fetches["caller"])
@@ -54,7 +57,7 @@ def feed_key(feeds: Mapping[Any, Any] | None) -> Any:
     return tuple([one if isinstance(one, str) else id(one) for one in feeds]) if feeds else ()
 
 
-def plan_of(graph: Any, fetches: Any, *, feeds: Iterable[Any] = ()) -> Plan:
+def plan_of(graph: Any, fetches: Any, *, feeds: Iterable[Any] = ()) -> RunPlan:
     """Walks from the fetches to all that they need, but not beyond what is fed."""
     own = fetches["caller"] if isinstance(fetches, dict) and "caller" in fetches else fetches
     leaves = list(_flat(fetches))
@@ -72,7 +75,9 @@ def plan_of(graph: Any, fetches: Any, *, feeds: Iterable[Any] = ()) -> Plan:
         iterates = iterates or op.type.startswith(ITERATORS)
     names = [getattr(_element(graph, leaf), "name", "") for leaf in _flat(own)]
     name = ", ".join(names[:NAMED]) + (", ..." if len(names) > NAMED else "")
-    return Plan(name, tuple(takes), tuple(puts), tuple(closes), iterates, frozenset(waits), (fetches, fed))
+    return RunPlan(
+        name, tuple(takes), tuple(puts), tuple(closes), iterates, frozenset(waits), (fetches, fed)
+    )
 
 
 def rows(flow: Flow, feeds: Mapping[Any, Any] | None) -> int | None:
@@ -186,8 +191,12 @@ def _put(op: Any, fed: list[Any]) -> Flow:
     static = component.shape.as_list()[0] if component.shape.rank else None
     if static is not None:
         return Flow(_queue(op), int(static))
-    above = {tensor.name for before in _ancestors([component.op], set()) for tensor in before.outputs}
-    return Flow(_queue(op), None, next((one for one in fed if getattr(one, "name", "") in above), None))
+    above = {
+        tensor.name for before in _ancestors([component.op], set()) for tensor in before.outputs
+    }
+    return Flow(
+        _queue(op), None, next((one for one in fed if getattr(one, "name", "") in above), None)
+    )
 
 
 def _numpy() -> Any:

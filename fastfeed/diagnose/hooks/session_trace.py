@@ -1,7 +1,8 @@
 """How long a run of a session waited inside its graph, from the times of its operations.
 
-TensorFlow notes them for a run that asks for them in its options, which changes neither the graph nor what it computes.
-Some runs ask; what the others take longer than those computed was waiting, too.
+TensorFlow notes them for a run that asks for them in its options, which changes neither the graph
+nor what it computes. Some runs ask; what the others take longer than those computed was waiting,
+too.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import time
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from fastfeed.diagnose.hooks.excess import Excess
+from fastfeed.diagnose.hooks.wait_estimate import WaitEstimator
 
 SHORT_S = 0.008  # of runs shorter than this only one in ...
 OF = 8  # ... so many is traced
@@ -25,13 +26,14 @@ class Inside:
     """The runs of one loop whose graph waits for input in `names`, which are operations."""
 
     def __init__(self, names: Collection[str]) -> None:
-        self.excess = Excess()
+        self.excess = WaitEstimator()
         self._names = names
         self._runs = 0
         self._next_s = 0.0
 
     def due(self, now_s: float) -> bool:
-        """Whether the run that begins now is to be traced; not the first one, which prepares the graph."""
+        """Whether the run that begins now is to be traced; not the first one, which prepares the
+        graph."""
         self._runs += 1
         if self._runs == 1:
             return False
@@ -50,7 +52,8 @@ class Inside:
 
 
 def asks_nothing(options: Mapping[str, Any]) -> bool:
-    """Whether a run was given no options of its own: empty ones are what a monitored session gives to every run."""
+    """Whether a run was given no options of its own: empty ones are what a monitored session gives
+    to every run."""
     given = options.get("options")
     if given is None:
         return options.get("run_metadata") is None
@@ -74,7 +77,9 @@ def waited_s(stats: Any, names: Collection[str]) -> float:
             end = begin + (node.all_end_rel_nanos or 1000 * node.all_end_rel_micros)
             if node.node_name in names:
                 waits.append((begin, end))
-            elif " = " in node.timeline_label:  # a transfer between devices has no type, and waits for its sender
+            elif (
+                " = " in node.timeline_label
+            ):  # a transfer between devices has no type, and waits for its sender
                 works.append((begin, end))
     total = _length(waits)
     if total < 1e9 * LITTLE_S:

@@ -1,4 +1,5 @@
-"""Follows the runs of sessions: what each does to queues, how long it waited there, and whose loop it belongs to."""
+"""Follows the runs of sessions: what each does to queues, how long it waited there, and whose loop
+it belongs to."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from fastfeed.diagnose.hooks.patches import keep
 from fastfeed.diagnose.hooks.queue_model import Put, QueueModel, Take
 from fastfeed.diagnose.hooks.session_burst import Burst
 from fastfeed.diagnose.hooks.session_plan import (
-    Plan,
+    RunPlan,
     casts,
     fed_leaves,
     feed_key,
@@ -25,22 +26,24 @@ from fastfeed.diagnose.hooks.session_plan import (
     rows,
 )
 from fastfeed.diagnose.hooks.session_trace import Inside, tracing
-from fastfeed.passing import site_of
-from fastfeed.timeline import Loop, Mark, Step
+from fastfeed.steps.recorder import site_of
+from fastfeed.steps.timeline import Loop, Mark, Step
 
 if TYPE_CHECKING:
     from fastfeed.diagnose.hooks.context import Context
 
-MOST_LOOPS = 256  # a script that makes new operations all the time has a new "loop" for each of them
-STRANGERS = 0.05  # of the elements taken, that nobody was seen to put: from there on the model says nothing
+# a script that makes new operations all the time has a new "loop" for each of them
+MOST_LOOPS = 256
+# of the elements taken, that nobody was seen to put: from there on the model says nothing
+STRANGERS = 0.05
 
 
 @dataclass(eq=False)
 class Run:
     """A run under way."""
 
-    seen: Seen
-    plan: Plan
+    seen: SessionInfo
+    plan: RunPlan
     loop: Loop | None  # None: a put, or one of too many
     begin_s: float = 0.0
     takes: list[tuple[QueueModel, Take]] = field(default_factory=list)
@@ -50,12 +53,12 @@ class Run:
     metadata: Any = None  # of a run that is traced
 
 
-class Seen:
+class SessionInfo:
     """What is known of one session."""
 
     def __init__(self, number: int, context: Context) -> None:
         self.number = number
-        self.plans: dict[Any, Plan] = {}
+        self.plans: dict[Any, RunPlan] = {}
         self.models: dict[str, QueueModel] = {}
         self.unknown: set[str] = set()  # queues into which somebody puts nobody knows how much
         self.last_put: dict[int, float] = {}  # when a thread's last put was over
@@ -71,10 +74,12 @@ class Seen:
                 self.models[queue.name] = QueueModel(capacity, minimum)
             return self.models[queue.name]
 
-    def known(self, plan: Plan) -> bool:
+    def known(self, plan: RunPlan) -> bool:
         """Whether the waiting of a step follows from what was seen."""
         models = [self.model(flow.queue) for flow in plan.takes]
-        clear = all(flow.elements is not None and flow.queue.name not in self.unknown for flow in plan.takes)
+        clear = all(
+            flow.elements is not None and flow.queue.name not in self.unknown for flow in plan.takes
+        )
         return clear and all(model.unseen <= STRANGERS * model.taken for model in models)
 
 
@@ -92,7 +97,7 @@ class Sessions:
         self.local = OfThread()
         self._context = context
         self._numbers = itertools.count(1)
-        self._seen: weakref.WeakKeyDictionary[Any, Seen] = weakref.WeakKeyDictionary()
+        self._seen: weakref.WeakKeyDictionary[Any, SessionInfo] = weakref.WeakKeyDictionary()
         self._lock = threading.Lock()
 
     def begin(self, session: Any, fetches: Any, *, feeds: Mapping[Any, Any] | None) -> Run | None:
@@ -113,9 +118,14 @@ class Sessions:
         return run
 
     def tracing(self, run: Run | None) -> dict[str, Any]:
-        """What else to give to a run that is about to begin: nothing, or what asks for the times of its operations,
-        where it may wait and nobody could tell for how long."""
-        if run is None or run.loop is None or not run.plan.waits or (run.plan.takes and run.seen.known(run.plan)):
+        """What else to give to a run that is about to begin: nothing, or what asks for the times of
+        its operations, where it may wait and nobody could tell for how long."""
+        if (
+            run is None
+            or run.loop is None
+            or not run.plan.waits
+            or (run.plan.takes and run.seen.known(run.plan))
+        ):
             return {}
         try:
             inside = run.seen.insides.setdefault(id(run.loop), Inside(run.plan.waits))
@@ -127,8 +137,8 @@ class Sessions:
         return more
 
     def enters(self) -> None:
-        """The run of this thread has made its preparations in Python, for which it may have lost the interpreter lock,
-        and goes on without it now."""
+        """The run of this thread has made its preparations in Python, for which it may have lost
+        the interpreter lock, and goes on without it now."""
         run = self.local.run
         if run is not None:
             now_s = time.perf_counter()
@@ -159,14 +169,16 @@ class Sessions:
         for seen in list(self._seen.values()):
             seen.burst.release()
 
-    def _of(self, session: Any) -> Seen:
+    def _of(self, session: Any) -> SessionInfo:
         seen = self._seen.get(session)
         if seen is None:
             with self._lock:
-                seen = self._seen.setdefault(session, Seen(next(self._numbers), self._context))
+                seen = self._seen.setdefault(
+                    session, SessionInfo(next(self._numbers), self._context)
+                )
         return seen
 
-    def _loop(self, seen: Seen, key: Any, *, plan: Plan, feeds: Any) -> Loop | None:
+    def _loop(self, seen: SessionInfo, key: Any, *, plan: RunPlan, feeds: Any) -> Loop | None:
         if (plan.puts or plan.closes) and not plan.takes:
             return None
         thread = threading.get_ident()
@@ -174,12 +186,14 @@ class Sessions:
         name = ("session", seen.number, key, thread)
         loop = loops.get(name)
         if loop is None and len(loops) < MOST_LOOPS:
-            loop = self._context.timeline.loop(name, name=f"Session.run({plan.name})", kind="session", thread=thread)
+            loop = self._context.timeline.loop(
+                name, name=f"Session.run({plan.name})", kind="session", thread=thread
+            )
             loop.where = site_of(sys._getframe(1))
             self._describe(loop, plan, feeds=feeds)
         return loop
 
-    def _describe(self, loop: Loop, plan: Plan, *, feeds: Mapping[Any, Any] | None) -> None:
+    def _describe(self, loop: Loop, plan: RunPlan, *, feeds: Mapping[Any, Any] | None) -> None:
         notes = []
         if plan.takes:
             flow = plan.takes[0]
@@ -187,7 +201,9 @@ class Sessions:
             if capacity is not None and flow.elements:
                 loop.buffer = max(0, capacity - minimum) // flow.elements
             taken = flow.elements or "some"
-            notes.append(f"takes {taken} of a {flow.queue.type} of {capacity}, at least {minimum} kept")
+            notes.append(
+                f"takes {taken} of a {flow.queue.type} of {capacity}, at least {minimum} kept"
+            )
         elif plan.iterates:
             notes.append("a tf.data iterator in the graph")
         else:
@@ -204,19 +220,34 @@ class Sessions:
             seen.burst.before_put()
         thread = threading.get_ident()
         alone = thread in seen.last_put  # who fills the queue by himself would wait for himself
-        if plan.takes and loop is not None and not alone and plan.takes[0].elements and seen.known(plan):
+        if (
+            plan.takes
+            and loop is not None
+            and not alone
+            and plan.takes[0].elements
+            and seen.known(plan)
+        ):
             flow = plan.takes[0]
-            run.free = seen.burst.before_step(loop, seen.model(flow.queue), count=plan.takes[0].elements)
+            run.free = seen.burst.before_step(
+                loop, seen.model(flow.queue), count=plan.takes[0].elements
+            )
         now_s = time.perf_counter()
         for flow in plan.puts:
             count = rows(flow, feeds)
             if count is None:
                 seen.unknown.add(flow.queue.name)
             else:
-                run.puts.append((seen.model(flow.queue), seen.model(flow.queue).begin_put(now_s, count)))
+                run.puts.append(
+                    (seen.model(flow.queue), seen.model(flow.queue).begin_put(now_s, count))
+                )
         for flow in plan.takes:
             if flow.elements is not None:
-                run.takes.append((seen.model(flow.queue), seen.model(flow.queue).begin_take(now_s, flow.elements)))
+                run.takes.append(
+                    (
+                        seen.model(flow.queue),
+                        seen.model(flow.queue).begin_take(now_s, flow.elements),
+                    )
+                )
         if plan.puts and not plan.takes:
             last_s = seen.last_put.get(thread)
             if last_s is not None:
@@ -255,6 +286,10 @@ class Sessions:
         if inside is None:  # a run that nobody can trace
             loop.waits = "hidden"
             return 0.0
-        wait_s = inside.excess.wait_s(duration) if run.metadata is None else inside.traced(run.metadata, duration)
+        wait_s = (
+            inside.excess.wait_s(duration)
+            if run.metadata is None
+            else inside.traced(run.metadata, duration)
+        )
         loop.waits = "modelled" if inside.excess.known else "hidden"
         return wait_s

@@ -1,4 +1,5 @@
-"""A tf.function of the script that is given an iterator and takes its batch from it: each call is a step."""
+"""A tf.function of the script that is given an iterator and takes its batch from it: each call is a
+step."""
 
 from __future__ import annotations
 
@@ -7,13 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 from fastfeed.diagnose.hooks.keras_loader import leaves_of_spec, pipeline
 from fastfeed.diagnose.hooks.keras_steps import TensorFlowSteps
-from fastfeed.timeline import Loop
+from fastfeed.steps.timeline import Loop
 
 if TYPE_CHECKING:
     from fastfeed.diagnose.hooks.context import Context
 
 NEXT = "IteratorGetNext"
-INPUTS = (NEXT, "MultiDeviceIteratorGetNext", "ReduceDataset", "DatasetToSingleElement")  # and what begins so
+# and what begins so
+INPUTS = (NEXT, "MultiDeviceIteratorGetNext", "ReduceDataset", "DatasetToSingleElement")
 
 
 class FunctionSteps(TensorFlowSteps):
@@ -37,7 +39,9 @@ class FunctionSteps(TensorFlowSteps):
     def takes_one(self) -> bool:
         """Where it takes several, or one here and none there, its batches cannot be taken for it."""
         try:
-            return all(_takes_one(traced.graph) for traced in self._function()._list_all_concrete_functions())  # type: ignore[union-attr]
+            function: Any = self._function()
+            traces = function._list_all_concrete_functions()
+            return all(_takes_one(traced.graph) for traced in traces)
         except Exception as error:
             self.context.failed("what a function takes from its iterator", error)
             return False
@@ -45,12 +49,19 @@ class FunctionSteps(TensorFlowSteps):
 
 def _takes_one(graph: Any) -> bool:
     definition = graph.as_graph_def()
-    within = any(node.op.startswith(NEXT) for function in definition.library.function for node in function.node_def)
-    return not within and [op.type for op in graph.get_operations() if op.type.startswith(NEXT)] == [NEXT]
+    within = any(
+        node.op.startswith(NEXT)
+        for function in definition.library.function
+        for node in function.node_def
+    )
+    return not within and [
+        op.type for op in graph.get_operations() if op.type.startswith(NEXT)
+    ] == [NEXT]
 
 
 def takes_input(function: Any) -> bool:
-    """Whether a function that was traced takes input from a dataset by itself, wherever it has it from."""
+    """Whether a function that was traced takes input from a dataset by itself, wherever it has it
+    from."""
     for traced in function._list_all_concrete_functions():
         graph = traced.graph.as_graph_def()
         nodes = [*graph.node, *(node for one in graph.library.function for node in one.node_def)]

@@ -1,8 +1,10 @@
-"""An iterator of tf.data that hands out what it was given: batches that were taken from another one beforehand.
+"""An iterator of tf.data that hands out what it was given: batches that were taken from another one
+beforehand.
 
-A function that takes an iterator waits for its batch in C++, where nobody sees for how long. Taken eagerly the same
-batch is waited for in Python; the function then finds it here. Nothing of it touches the script's dataset, graph or
-random numbers, and nothing is traced again, for both iterators have the same type.
+A function that takes an iterator waits for its batch in C++, where nobody sees for how long. Taken
+eagerly the same batch is waited for in Python; the function then finds it here. Nothing of it
+touches the script's dataset, graph or random numbers, and nothing is traced again, for both
+iterators have the same type.
 """
 
 from __future__ import annotations
@@ -19,13 +21,17 @@ TRIALS = 5
 def fresh(tensor: Any) -> Any:
     """A tensor of numbers in memory of its own; others as they are."""
     dtype = tensor.dtype
-    if not (dtype.is_numpy_compatible and (dtype.is_floating or dtype.is_integer or dtype.is_bool or dtype.is_complex)):
+    if not (
+        dtype.is_numpy_compatible
+        and (dtype.is_floating or dtype.is_integer or dtype.is_bool or dtype.is_complex)
+    ):
         return tensor
     return sys.modules["tensorflow"].raw_ops.DeepCopy(x=tensor)
 
 
 class Relay:
-    """A queue without bound, as an iterator whose elements are those of `like`. To be made and used eagerly."""
+    """A queue without bound, as an iterator whose elements are those of `like`. To be made and used
+    eagerly."""
 
     def __init__(self, like: Any) -> None:
         tf = sys.modules["tensorflow"]
@@ -36,10 +42,13 @@ class Relay:
         self._types, self._shapes = like._flat_output_types, like._flat_output_shapes
         self.source: Any = None  # the iterator whose batches are in it
         self.held = 0
-        self.ended: BaseException | None = None  # what the source said at last, still to be passed on
+        # what the source said at last, still to be passed on
+        self.ended: BaseException | None = None
         with tf.init_scope(), tf.device("CPU:0"):
             name = f"fastfeed {uuid.uuid4()}"  # without one all queues of these types are the same
-            self._queue = tf.raw_ops.FIFOQueueV2(component_types=self._types, capacity=-1, shared_name=name)
+            self._queue = tf.raw_ops.FIFOQueueV2(
+                component_types=self._types, capacity=-1, shared_name=name
+            )
             self.iterator = iter(self._dataset(tf))
 
     def _dataset(self, tf: Any) -> Any:
@@ -49,7 +58,9 @@ class Relay:
             return tf.raw_ops.QueueDequeueV2(handle=queue, component_types=types)
 
         signature = [tf.TensorSpec((), tf.int64), tf.TensorSpec((), tf.resource)]
-        function = tf.function(taken, input_signature=signature, autograph=False).get_concrete_function()
+        function = tf.function(
+            taken, input_signature=signature, autograph=False
+        ).get_concrete_function()
         variant = tf.raw_ops.MapDataset(
             input_dataset=tf.data.experimental.to_variant(tf.data.Dataset.range(ENDLESS)),
             other_arguments=[self._queue],
@@ -59,21 +70,23 @@ class Relay:
             use_inter_op_parallelism=False,
             preserve_cardinality=False,
         )
-        options = tf.data.Options()  # neither threads of its own nor a prefetch: it would take from an empty queue
+        # neither threads of its own nor a prefetch: it would take from an empty queue
+        options = tf.data.Options()
         options.autotune.enabled = False
         options.experimental_optimization.inject_prefetch = False
         options.experimental_optimization.apply_default_optimizations = False
         return tf.data.experimental.from_variant(variant, self.spec).with_options(options)
 
     def fits(self, iterator: Any) -> bool:
-        """Whether it can stand in for an iterator now: it has batches of nobody else, and the same type."""
+        """Whether it can stand in for an iterator now: it has batches of nobody else, and the same
+        type."""
         if self.held or self.ended is not None:
             return self.source is iterator
         return bool(self.spec == iterator.element_spec)
 
     def take(self, iterator: Any, *, copies: bool = False) -> None:
-        """Takes a batch from an iterator, or a copy of it, which can wait for its turn whatever its maker does with the
-        memory; raises what its `get_next` raises."""
+        """Takes a batch from an iterator, or a copy of it, which can wait for its turn whatever its
+        maker does with the memory; raises what its `get_next` raises."""
         batch = self._next(iterator._iterator_resource, self._types, self._shapes)
         self._put(self._queue, [fresh(one) for one in batch] if copies else batch)
         self.source = iterator
@@ -86,11 +99,13 @@ class Relay:
             self.source = None if self.ended is None else self.source
 
     def close(self) -> None:
-        """No batch is put in any more: whoever has taken the last one is told that the data are at their end."""
+        """No batch is put in any more: whoever has taken the last one is told that the data are at
+        their end."""
         sys.modules["tensorflow"].raw_ops.QueueCloseV2(handle=self._queue)
 
     def base_s(self, iterator: Any) -> float:
-        """What taking a batch costs that is there already: the fastest of some passes of one batch through the relay.
+        """What taking a batch costs that is there already: the fastest of some passes of one batch
+        through the relay.
 
         Takes one batch from the iterator; raises what its `get_next` raises.
         """

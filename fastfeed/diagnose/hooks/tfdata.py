@@ -1,4 +1,5 @@
-"""Loops of TensorFlow 2: `for batch in dataset`, and a tf.function that the script calls again and again."""
+"""Loops of TensorFlow 2: `for batch in dataset`, and a tf.function that the script calls again and
+again."""
 
 from __future__ import annotations
 
@@ -14,8 +15,8 @@ from fastfeed.diagnose.hooks.keras_loader import pipeline
 from fastfeed.diagnose.hooks.patches import Undo, frames, keep, patch, undo_all
 from fastfeed.diagnose.hooks.tf_function import FunctionSteps, takes_input
 from fastfeed.diagnose.hooks.tf_relay import fresh
-from fastfeed.passing import Pass, is_users, site_of
-from fastfeed.timeline import Loop, Step
+from fastfeed.steps.recorder import StepRecorder, is_users, site_of
+from fastfeed.steps.timeline import Loop, Step
 
 if TYPE_CHECKING:
     from fastfeed.diagnose.hooks.context import Context
@@ -28,9 +29,11 @@ def install(module: Any, context: Context) -> Undo:
     """Watches eager iterators, those of tf.distribute too, and calls of functions."""
     iterator = sys.modules["tensorflow.python.data.ops.iterator_ops"].OwnedIterator
     dataset = sys.modules["tensorflow.python.data.ops.dataset_ops"].DatasetV2
-    function = sys.modules["tensorflow.python.eager.polymorphic_function.polymorphic_function"].Function
+    function = sys.modules[
+        "tensorflow.python.eager.polymorphic_function.polymorphic_function"
+    ].Function
     eagerly = sys.modules["tensorflow.python.eager.context"].executing_eagerly
-    seen: weakref.WeakKeyDictionary[Any, Pass | None] = weakref.WeakKeyDictionary()
+    seen: weakref.WeakKeyDictionary[Any, StepRecorder | None] = weakref.WeakKeyDictionary()
     asked = functools.partial(_asked, seen=seen, eagerly=eagerly, context=context)
     undos: list[Undo] = [
         patch(iterator, "__next__", wrap=asked),
@@ -38,7 +41,9 @@ def install(module: Any, context: Context) -> Undo:
         patch(function, "__call__", wrap=lambda plain: _called(plain, eagerly, context=context)),
     ]
     undos.append(patch(dataset, "from_generator", wrap=lambda plain: _generated(plain, context)))
-    distributed = getattr(sys.modules.get("tensorflow.python.distribute.input_lib"), "DistributedIteratorBase", None)
+    distributed = getattr(
+        sys.modules.get("tensorflow.python.distribute.input_lib"), "DistributedIteratorBase", None
+    )
     if distributed is not None:
         undos += [patch(distributed, name, wrap=asked) for name in ("__next__", "get_next")]
     return undo_all(undos)
@@ -73,7 +78,7 @@ def _asked(plain: Any, *, seen: Any, eagerly: Callable[[], bool], context: Conte
     return take
 
 
-def _element(plain: Any, iterator: Any, *, steps: Pass) -> Any:
+def _element(plain: Any, iterator: Any, *, steps: StepRecorder) -> Any:
     """A batch; one that is taken ahead is copied, for its maker may use the memory again."""
     batch = plain(iterator)
     if steps.taking:
@@ -81,14 +86,17 @@ def _element(plain: Any, iterator: Any, *, steps: Pass) -> Any:
     return batch
 
 
-def _pass(iterator: Any, context: Context) -> Pass | None:
-    """What follows an iterator; None where others do: Keras's hooks, or a function that is being traced."""
+def _pass(iterator: Any, context: Context) -> StepRecorder | None:
+    """What follows an iterator; None where others do: Keras's hooks, or a function that is being
+    traced."""
     try:
         if any(frame.f_globals.get("__name__", "").startswith("keras.") for frame in frames()):
             return None
         dataset = getattr(iterator, "_dataset", None)
         buffer, note = (None, "") if dataset is None else pipeline(dataset)
-        return Pass(context, "tf.data", name=note or "an iterator of tf.data", buffer=buffer)
+        return StepRecorder(
+            context, "tf.data", name=note or "an iterator of tf.data", buffer=buffer
+        )
     except Exception as error:
         context.failed("an iterator of tf.data", error)
         return None
@@ -118,7 +126,9 @@ def _called(plain: Any, eagerly: Callable[[], bool], *, context: Context) -> Any
         key = ("call", caller.f_code, caller.f_lineno, thread)
         loop = loops.get(key)
         if loop is None and len(loops) < MOST_LOOPS:
-            loop = context.timeline.loop(key, name=f"{getattr(self, '_name', '')}()", kind="call", thread=thread)
+            loop = context.timeline.loop(
+                key, name=f"{getattr(self, '_name', '')}()", kind="call", thread=thread
+            )
             loop.where = site_of(caller)
             _describe(loop, self, context=context)
         if loop is not None:

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from fastfeed.diagnose.hooks.context import Context
-from fastfeed.passing import Pass
+from fastfeed.steps.recorder import StepRecorder
 
 MODULES = ("torch.utils.data.dataloader",)
 STEPS = "_fastfeed_steps"
@@ -25,7 +25,8 @@ def install(module: Any, context: Context) -> Callable[[], None]:
             if not context.active:
                 return original(self)
             steps = self.__dict__[STEPS] = _pass(self, context)
-        # Nothing that lives longer may hold the iterator: its workers end when the last reference to it goes.
+        # Nothing that lives longer may hold the iterator: its workers end when the last reference
+        # to it goes.
         return steps.take(partial(original, self))
 
     kind.__next__ = __next__
@@ -36,14 +37,14 @@ def install(module: Any, context: Context) -> Callable[[], None]:
     return uninstall
 
 
-def _pass(iterator: Any, context: Context) -> Pass:
+def _pass(iterator: Any, context: Context) -> StepRecorder:
     try:
         workers = iterator._num_workers
         buffer = workers * iterator._prefetch_factor if workers else 0
     except Exception as error:  # another version, or somebody's own iterator
         context.failed("what a DataLoader makes ahead", error)
-        return Pass(context, "torch", name="DataLoader", buffer=None, ahead=False)
-    steps = Pass(context, "torch", name=f"DataLoader(num_workers={workers})", buffer=buffer)
+        return StepRecorder(context, "torch", name="DataLoader", buffer=None, ahead=False)
+    steps = StepRecorder(context, "torch", name=f"DataLoader(num_workers={workers})", buffer=buffer)
     steps.of = id(iterator._dataset)
     steps.idle = partial(_idle, weakref.ref(iterator))
     steps.copies = not workers  # what comes from a worker is new

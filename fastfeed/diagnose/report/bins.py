@@ -7,11 +7,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fastfeed.timeline import Step
+from fastfeed.steps.timeline import Step
 
 
 class Bin(NamedTuple):
-    """`steps` steps that ended after each other; times in seconds since the origin, the rest in seconds a step.
+    """`steps` steps that ended after each other; times in seconds since the origin, the rest in
+    seconds a step.
 
     `free`: how many of them were an experiment's.
     """
@@ -27,9 +28,11 @@ class Bin(NamedTuple):
 
 
 def binned(steps: Sequence[Step], *, origin_s: float, limit: int) -> list[Bin]:
-    """At most `limit` bins, of one step each where that many are enough, else of an equal time each.
+    """At most `limit` bins, of one step each where that many are enough, else of an equal time
+    each.
 
-    A bin reaches from where its first step began to where its last one ended, so that a pause stays a gap.
+    A bin reaches from where its first step began to where its last one ended, so that a pause stays
+    a gap.
     """
     table = np.array(steps, dtype=np.float64).reshape(-1, 4)
     table = table[np.isfinite(table).all(axis=1)]

@@ -13,18 +13,20 @@ import numpy as np
 from fastfeed.diagnose.evidence import PRODUCER, STATES, Evidence, Task
 from fastfeed.diagnose.report import words
 from fastfeed.diagnose.report.bins import Bin, binned
-from fastfeed.diagnose.report.flames import Frame, Stacks, frames, hottest, together
+from fastfeed.diagnose.report.flames import FlameFrame, Stacks, frames, hottest, together
 from fastfeed.diagnose.report.words import duration
-from fastfeed.timeline import OF_PARTS, Mark
+from fastfeed.steps.timeline import OF_PARTS, Mark
 
 BARS = 1000
 MARKS = 2000
-STYLES = ("epoch", "evaluation", "checkpoint", "callback", "compile", "experiment", "dead")  # marks with a colour
+# marks with a colour
+STYLES = ("epoch", "evaluation", "checkpoint", "callback", "compile", "experiment", "dead")
 HEIGHT = 100.0  # of the timeline, in units of its own
 
 
 class Bar(NamedTuple):
-    """Steps in the timeline: x and width in milliseconds, heights in units of HEIGHT; `over`: longer than it shows."""
+    """Steps in the timeline: x and width in milliseconds, heights in units of HEIGHT; `over`:
+    longer than it shows."""
 
     x: float
     width: float
@@ -44,7 +46,7 @@ class Band(NamedTuple):
     title: str
 
 
-class Kind(NamedTuple):
+class MarkKind(NamedTuple):
     """A kind of marks, and how many there are."""
 
     name: str
@@ -53,12 +55,13 @@ class Kind(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Timeline:
-    """`start_s` is what stands at x = 0 and `span` the whole width, in milliseconds; `top_s` is at full height."""
+class TimelineChart:
+    """`start_s` is what stands at x = 0 and `span` the whole width, in milliseconds; `top_s` is at
+    full height."""
 
     bars: list[Bar]
     bands: list[Band]
-    kinds: list[Kind]
+    kinds: list[MarkKind]
     start_s: float
     span: float
     top_s: float
@@ -66,8 +69,9 @@ class Timeline:
     put_together: int  # steps of a bar, on average
 
 
-def timeline(seen: Evidence) -> Timeline | None:
-    """The steps of the loop, from warm-up on where it was not longer than what was watched; None without steps."""
+def timeline(seen: Evidence) -> TimelineChart | None:
+    """The steps of the loop, from warm-up on where it was not longer than what was watched; None
+    without steps."""
     steps = seen.loop.steps if seen.loop else []
     earliest_s = 2 * seen.start_s - seen.end_s
     bins = binned([s for s in steps if s.end_s >= earliest_s], origin_s=seen.start_s, limit=BARS)
@@ -80,31 +84,40 @@ def timeline(seen: Evidence) -> Timeline | None:
     counts = Counter(mark.kind for mark in marks)
     total = sum(one.steps for one in bins)
     bands = _bands(marks, seen.start_s + start_s, span=span)
-    named = [Kind(kind, _style(kind), count) for kind, count in counts.most_common(12)]
+    named = [MarkKind(kind, _style(kind), count) for kind, count in counts.most_common(12)]
     if start_s < 0:
         bands.insert(0, Band(0.0, round(-start_s * 1e3, 3), "warm", "warm-up"))
-        named.append(Kind("warm-up", "warm", 0))
+        named.append(MarkKind("warm-up", "warm", 0))
     bars = _closed([_bar(one, start_s, top_s=top_s) for one in bins], span / 1000)
-    return Timeline(bars, bands, named, start_s, round(span, 3), top_s, total, round(total / len(bins)))
+    return TimelineChart(
+        bars, bands, named, start_s, round(span, 3), top_s, total, round(total / len(bins))
+    )
 
 
 def _closed(bars: list[Bar], gap: float) -> list[Bar]:
-    """Without the gaps that are too narrow to see, where a browser would mix in a colour that means nothing: such a
-    bar reaches under the next one."""
+    """Without the gaps that are too narrow to see, where a browser would mix in a colour that means
+    nothing: such a bar reaches under the next one."""
     found = []
     for bar, after in pairwise(bars):
         close = after.x - bar.x - bar.width < gap
-        found.append(bar._replace(width=round(after.x - bar.x + min(gap, after.width), 3)) if close else bar)
+        found.append(
+            bar._replace(width=round(after.x - bar.x + min(gap, after.width), 3)) if close else bar
+        )
     return found + bars[-1:]
 
 
 def _bands(marks: list[Mark], zero_s: float, *, span: float) -> list[Band]:
-    """`zero_s` is where x = 0; marks of a kind that nobody could tell apart are one band, and an instant is a line."""
+    """`zero_s` is where x = 0; marks of a kind that nobody could tell apart are one band, and an
+    instant is a line."""
     near_s = span / 400 / 1e3
     groups: list[list[Mark]] = []
     for mark in sorted(marks, key=lambda mark: (mark.kind, mark.start_s)):
         last = groups[-1] if groups else []
-        if last and last[-1].kind == mark.kind and mark.start_s - max(m.end_s for m in last[-5:]) < near_s:
+        if (
+            last
+            and last[-1].kind == mark.kind
+            and mark.start_s - max(m.end_s for m in last[-5:]) < near_s
+        ):
             last.append(mark)
         else:
             groups.append([mark])
@@ -138,7 +151,11 @@ def _bar(one: Bin, start_s: float, *, top_s: float) -> Bar:
         f"{one.steps:,} steps of {duration(one.mean_s)}" if many else duration(one.mean_s)
     )
     title += f", {duration(one.wait_s)} of it waiting for input"
-    title += f"; the longest {duration(one.longest_s)}, the longest wait {duration(one.longest_wait_s)}" if many else ""
+    title += (
+        f"; the longest {duration(one.longest_s)}, the longest wait {duration(one.longest_wait_s)}"
+        if many
+        else ""
+    )
     title += "; input at hand (experiment)" if one.free == one.steps else ""
     return Bar(
         round((one.start_s - start_s) * 1e3, 3),
@@ -151,7 +168,7 @@ def _bar(one: Bin, start_s: float, *, top_s: float) -> Bar:
     )
 
 
-class Share(NamedTuple):
+class StateShare(NamedTuple):
     """A state of a task: its kind (of words.KINDS), what it is called, and its share of the time."""
 
     kind: str
@@ -159,12 +176,14 @@ class Share(NamedTuple):
     share: float
 
 
-def busy(states: Mapping[str, float]) -> list[Share]:
+def busy(states: Mapping[str, float]) -> list[StateShare]:
     """What a task did, by kind; the shares add up to at most 1."""
     order = list(dict.fromkeys(words.KINDS.values()))
     known = {state: states.get(state, 0.0) for state in STATES}
     found = [
-        Share(words.KINDS[s], words.STATES[s], share) for s, share in known.items() if words.known(share) and share > 0
+        StateShare(words.KINDS[s], words.STATES[s], share)
+        for s, share in known.items()
+        if words.known(share) and share > 0
     ]
     total = max(1.0, sum(one.share for one in found))
     found = [one._replace(share=one.share / total) for one in found]
@@ -178,15 +197,20 @@ class Flame:
     name: str
     samples: int
     depth: int
-    frames: list[Frame]
+    frames: list[FlameFrame]
     hottest: list[tuple[str, float]]
 
 
 def flames(tasks: Sequence[Task], *, limit: int) -> list[Flame]:
-    """Of all producers together where there are several, and of each task with samples, producers first."""
+    """Of all producers together where there are several, and of each task with samples, producers
+    first."""
     sampled = [task for task in tasks if task.stacks]
     producers = [task for task in sampled if task.role == PRODUCER]
-    found = [_flame(f"All {len(producers)} producers", together(producers))] if len(producers) > 1 else []
+    found = (
+        [_flame(f"All {len(producers)} producers", together(producers))]
+        if len(producers) > 1
+        else []
+    )
     others = [task for task in sampled if task.role != PRODUCER]
     best = producers[: max(1, limit - len(others[:4]))]
     found += [_flame(f"{task.name} ({task.role})", task.stacks) for task in (best + others)[:limit]]

@@ -1,4 +1,5 @@
-"""Samples of stacks as a flame view: one frame lies on the frame that called it, as wide as it has samples."""
+"""Samples of stacks as a flame view: one frame lies on the frame that called it, as wide as it has
+samples."""
 
 from __future__ import annotations
 
@@ -6,14 +7,16 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from fastfeed.diagnose.evidence import Place, Task
+from fastfeed.diagnose.evidence import Task
+from fastfeed.probes.places import Place
 
 Stacks = Mapping[tuple[Place, ...], int]
 DEPTH = 48  # no page shows more
 
 
-class Frame(NamedTuple):
-    """`samples` of `total` samples, of which the first is number `first`; `depth` is 0 for the outermost."""
+class FlameFrame(NamedTuple):
+    """`samples` of `total` samples, of which the first is number `first`; `depth` is 0 for the
+    outermost."""
 
     place: Place
     depth: int
@@ -43,10 +46,11 @@ class _Node:
     inner: dict[Place, _Node] = field(default_factory=dict)
 
 
-def frames(stacks: Stacks, *, least: float = 0.003, limit: int = 400) -> list[Frame]:
-    """The frames from the outside in, the widest first, without those below `least` of the samples, at most `limit`."""
+def frames(stacks: Stacks, *, least: float = 0.003, limit: int = 400) -> list[FlameFrame]:
+    """The frames from the outside in, the widest first, without those below `least` of the samples,
+    at most `limit`."""
     root = _tree(stacks)
-    found: list[Frame] = []
+    found: list[FlameFrame] = []
     level = [(root, 0)]
     depth = 0
     while level and depth < DEPTH:
@@ -54,7 +58,7 @@ def frames(stacks: Stacks, *, least: float = 0.003, limit: int = 400) -> list[Fr
         for node, first in level:
             for place, inner in sorted(node.inner.items(), key=lambda item: -item[1].samples):
                 if inner.samples >= least * root.samples:
-                    found.append(Frame(place, depth, first, inner.samples, root.samples))
+                    found.append(FlameFrame(place, depth, first, inner.samples, root.samples))
                     above.append((inner, first))
                 first += inner.samples
         level, depth = above, depth + 1
@@ -62,7 +66,8 @@ def frames(stacks: Stacks, *, least: float = 0.003, limit: int = 400) -> list[Fr
 
 
 def _tree(stacks: Stacks) -> _Node:
-    """Without the outermost frames that all samples share, as long as they are not the user's: they say nothing."""
+    """Without the outermost frames that all samples share, as long as they are not the user's: they
+    say nothing."""
     skip = _shared(list(stacks))
     root = _Node()
     for stack, samples in stacks.items():
@@ -94,7 +99,8 @@ def together(tasks: Iterable[Task]) -> dict[tuple[Place, ...], int]:
 
 
 def hottest(stacks: Stacks, *, limit: int = 5) -> list[tuple[Place, float]]:
-    """The innermost places of the user's (of anybody's where a stack has none) by their share of the samples."""
+    """The innermost places of the user's (of anybody's where a stack has none) by their share of
+    the samples."""
     counts: dict[Place, int] = {}
     for stack, samples in stacks.items():
         own = [place for place in stack if place.users] or list(stack)

@@ -24,13 +24,14 @@ FLAMES = 8
 
 
 def write(diagnosis: Diagnosis, path: str | os.PathLike[str]) -> None:
-    """The diagnosis as one HTML file, whole or not at all. Raises OSError where it cannot be written."""
+    """The diagnosis as one HTML file, whole or not at all. Raises OSError where it cannot be
+    written."""
     write_whole(path, [page(diagnosis)])
 
 
 def page(diagnosis: Diagnosis) -> str:
-    """The text of the page. Whatever a script can put into a name is text in it: escaped, and no script of its own
-    would run, for the page allows only the one whose hash it names."""
+    """The text of the page. Whatever a script can put into a name is text in it: escaped, and no
+    script of its own would run, for the page allows only the one whose hash it names."""
     script = _file("page.js")
     seen = diagnosis.evidence
     told = jinja2.Environment(
@@ -41,8 +42,12 @@ def page(diagnosis: Diagnosis) -> str:
         undefined=jinja2.StrictUndefined,
         finalize=_shown,
     )
-    told.filters |= {form.__name__: _unbroken(form) for form in (words.percent, words.duration, words.size)}
-    told.filters |= {form.__name__: form for form in (words.percents, words.factor, words.factors, words.rate)}
+    told.filters |= {
+        form.__name__: _unbroken(form) for form in (words.percent, words.duration, words.size)
+    }
+    told.filters |= {
+        form.__name__: form for form in (words.percents, words.factor, words.factors, words.rate)
+    }
     told.filters |= {"known": words.known, "lines": _lines, "coded": _coded}
     return told.get_template("page.html.jinja").render(
         d=diagnosis,

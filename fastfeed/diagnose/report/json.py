@@ -1,4 +1,5 @@
-"""A diagnosis as JSON, of a schema with a version: docs/diagnosis-schema.md says what each key holds."""
+"""A diagnosis as JSON, of a schema with a version: docs/diagnosis-schema.md says what each key
+holds."""
 
 from __future__ import annotations
 
@@ -11,11 +12,12 @@ from typing import Any
 
 from fastfeed import __version__
 from fastfeed.diagnose.diagnosis import SCHEMA, Diagnosis, Figures
-from fastfeed.diagnose.evidence import PRODUCER, STATES, Evidence, Machine, Task
+from fastfeed.diagnose.evidence import PRODUCER, STATES, Evidence, Task
 from fastfeed.diagnose.report.bins import binned
 from fastfeed.diagnose.report.files import write_whole
 from fastfeed.errors import OptionError
-from fastfeed.timeline import OF_PARTS, Mark
+from fastfeed.probes.machine_log import Machine
+from fastfeed.steps.timeline import OF_PARTS, Mark
 
 # What keeps the file under 2 MB, however long was watched and however many threads there were.
 ROWS = 1000  # of the timeline
@@ -29,11 +31,14 @@ Json = dict[str, Any]
 
 def write(diagnosis: Diagnosis, path: str | os.PathLike[str]) -> None:
     """The diagnosis as a JSON file, whole or not at all. Raises OSError where it cannot be written."""
-    write_whole(path, [json.dumps(json_of(diagnosis), indent=2, ensure_ascii=False, allow_nan=False), "\n"])
+    write_whole(
+        path, [json.dumps(json_of(diagnosis), indent=2, ensure_ascii=False, allow_nan=False), "\n"]
+    )
 
 
 def load(path: str | os.PathLike[str]) -> Json:
-    """What `write` wrote. Raises OptionError for what is no diagnosis or of another schema, OSError as open does."""
+    """What `write` wrote. Raises OptionError for what is no diagnosis or of another schema, OSError
+    as open does."""
     try:
         found = json.loads(Path(path).read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
@@ -42,14 +47,15 @@ def load(path: str | os.PathLike[str]) -> Json:
         raise OptionError(f"{path} is no diagnosis, which is what fastfeed diagnose --json writes")
     if found["schema"] != SCHEMA:
         raise OptionError(
-            f"{path} is a diagnosis of schema {found['schema']!r}, and this fastfeed reads schema {SCHEMA}: "
-            "read it with the fastfeed that wrote it, or diagnose again"
+            f"{path} is a diagnosis of schema {found['schema']!r}, and this fastfeed reads schema "
+            f"{SCHEMA}: read it with the fastfeed that wrote it, or diagnose again"
         )
     return found
 
 
 def json_of(diagnosis: Diagnosis) -> Json:
-    """The same as a dictionary of plain values: keys in the order of the schema, None for what is not known."""
+    """The same as a dictionary of plain values: keys in the order of the schema, None for what is
+    not known."""
     figures, seen = diagnosis.figures, diagnosis.evidence
     found: Json = plain(
         {
@@ -58,7 +64,9 @@ def json_of(diagnosis: Diagnosis) -> Json:
             "script": diagnosis.script,
             "verdict": diagnosis.verdict,
             "headline": diagnosis.headline,
-            "causes": [{"code": c.code, "share": c.share, "evidence": c.evidence} for c in diagnosis.causes],
+            "causes": [
+                {"code": c.code, "share": c.share, "evidence": c.evidence} for c in diagnosis.causes
+            ],
             "starvation": figures and figures.starvation,
             "steps_per_second": figures and figures.steps_per_second,
             "step_seconds": figures and figures.step_s,
@@ -73,7 +81,9 @@ def json_of(diagnosis: Diagnosis) -> Json:
             "ceiling": diagnosis.ceiling and vars(diagnosis.ceiling),
             "watched": _watched(seen),
             "loop": _loop(seen),
-            "parts": [{"kind": p.kind, "place": str(p.place), "share": p.share} for p in seen.parts],
+            "parts": [
+                {"kind": p.kind, "place": str(p.place), "share": p.share} for p in seen.parts
+            ],
             "stages": stages(seen),
             "tasks": _tasks(seen.tasks),
             "tasks_left_out": max(0, len(seen.tasks) - TASKS),
@@ -122,19 +132,25 @@ def _loop(seen: Evidence) -> Json | None:
     if loop is None:
         return None
     keys = ("name", "kind", "where", "waits", "buffer", "note")
-    leaves = [{"path": f.path, "dtype": f.dtype, "shape": f.shape, "kind": f.kind} for f in loop.leaves[:100]]
+    leaves = [
+        {"path": f.path, "dtype": f.dtype, "shape": f.shape, "kind": f.kind}
+        for f in loop.leaves[:100]
+    ]
     return {key: getattr(loop, key) for key in keys} | {"batch": leaves}
 
 
 def stages(seen: Evidence) -> list[Json]:
-    """The tasks of each role as one: how many, the cores that they took, and the means of what they did."""
+    """The tasks of each role as one: how many, the cores that they took, and the means of what they
+    did."""
     found = []
     for role in dict.fromkeys((PRODUCER, "feeder", "trainer", *(task.role for task in seen.tasks))):
         tasks = [task for task in seen.tasks if task.role == role]
         if tasks:
             cores = sum(task.cpu_s / task.wall_s for task in tasks if task.wall_s > 0)
             busy = {s: sum(t.busy.get(s, 0.0) for t in tasks) / len(tasks) for s in STATES}
-            found.append({"role": role, "tasks": len(tasks), "cores": cores, "busy": _positive(busy)})
+            found.append(
+                {"role": role, "tasks": len(tasks), "cores": cores, "busy": _positive(busy)}
+            )
     return found
 
 
@@ -151,7 +167,9 @@ def _task(task: Task, stacks: int) -> Json:
         "busy": _positive(task.busy),
         "top": top and {"place": str(top[0]), "share": top[1]},
         "samples": sum(task.stacks.values()),
-        "stacks": [{"samples": count, "places": [str(p) for p in stack[-DEPTH:]]} for stack, count in best],
+        "stacks": [
+            {"samples": count, "places": [str(p) for p in stack[-DEPTH:]]} for stack, count in best
+        ],
     }
 
 
@@ -168,7 +186,16 @@ def _machine(machine: Machine) -> Json:
 def _timeline(seen: Evidence) -> Json:
     """In columns, seconds from the start of what was watched; warm-up lies before zero."""
     bins = binned(seen.loop.steps if seen.loop else (), origin_s=seen.start_s, limit=ROWS)
-    columns = ("start_s", "end_s", "steps", "mean_s", "longest_s", "wait_s", "longest_wait_s", "free")
+    columns = (
+        "start_s",
+        "end_s",
+        "steps",
+        "mean_s",
+        "longest_s",
+        "wait_s",
+        "longest_wait_s",
+        "free",
+    )
     shown = [mark for mark in seen.marks if mark.kind not in OF_PARTS]
     return {
         "steps": {name: [_micro(getattr(one, name)) for one in bins] for name in columns},

@@ -13,11 +13,28 @@ from rich.text import Text
 
 from fastfeed.diagnose.diagnosis import CODES, Diagnosis, Figures, Recommendation
 from fastfeed.diagnose.report import words
-from fastfeed.diagnose.report.words import clean, clean_lines, duration, factor, factors, percent, percents, rate
+from fastfeed.diagnose.report.words import (
+    clean,
+    clean_lines,
+    duration,
+    factor,
+    factors,
+    percent,
+    percents,
+    rate,
+)
 
 TONES = {"unknown": "bold", "good": "bold green", "fair": "bold yellow", "bad": "bold red"}
-COLOURS = {"step": "blue", "wait": "red", "host": "magenta", "pause": "yellow", "other": "bright_black"}
-ASCII = str.maketrans({"█": "#", "▓": "=", "▒": "-", "░": ".", "·": ",", "–": "-", "µ": "u", "•": "*"})
+COLOURS = {
+    "step": "blue",
+    "wait": "red",
+    "host": "magenta",
+    "pause": "yellow",
+    "other": "bright_black",
+}
+ASCII = str.maketrans(
+    {"█": "#", "▓": "=", "▒": "-", "░": ".", "·": ",", "–": "-", "µ": "u", "•": "*"}
+)
 WIDEST = 100  # columns; longer lines are hard to read
 LAST_LINES = 14  # of a traceback
 
@@ -52,21 +69,25 @@ class _Fitted:
 
 
 class _Bar:
-    """A bar as wide as the console; every part that takes any time has at least one cell, as far as there are cells."""
+    """A bar as wide as the console; every part that takes any time has at least one cell, as far as
+    there are cells."""
 
-    def __init__(self, parts: Sequence[words.Segment]) -> None:
+    def __init__(self, parts: Sequence[words.StepSegment]) -> None:
         self._parts = parts
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         for part, cells in zip(
-            self._parts, cells_of([part.share for part in self._parts], options.max_width), strict=True
+            self._parts,
+            cells_of([part.share for part in self._parts], options.max_width),
+            strict=True,
         ):
             yield Piece(words.PARTS[part.kind][1] * cells, Style(color=COLOURS[part.kind]))
         yield Piece.line()
 
 
 def cells_of(shares: Sequence[float], width: int) -> list[int]:
-    """How many of `width` cells each share gets: together all of them, the smallest at least one if there is room."""
+    """How many of `width` cells each share gets: together all of them, the smallest at least one if
+    there is room."""
     cells = [max(1, round(share * width)) for share in shares]
     while sum(cells) != width and max(cells) > 0:
         cells[cells.index(max(cells))] += 1 if sum(cells) < width else -1
@@ -87,7 +108,9 @@ def _head(diagnosis: Diagnosis) -> RenderableType:
 def _died(died: Sequence[str]) -> RenderableType | None:
     if not died:
         return None
-    return Group(Text("What died or is blocked", style="bold"), *(_last_lines(text) for text in died[:4]))
+    return Group(
+        Text("What died or is blocked", style="bold"), *(_last_lines(text) for text in died[:4])
+    )
 
 
 def _last_lines(text: str) -> RenderableType:
@@ -103,18 +126,24 @@ def _time(figures: Figures | None) -> RenderableType | None:
     title = Text("Where a step's time goes", style="bold")
     a_step_s = figures.seconds / figures.steps if figures.steps else None
     if words.known(a_step_s):
-        title.append(f"  {duration(a_step_s)} a step, {rate(figures.steps_per_second)} steps/s", style="not bold")
+        title.append(
+            f"  {duration(a_step_s)} a step, {rate(figures.steps_per_second)} steps/s",
+            style="not bold",
+        )
     lines: list[RenderableType] = [title]
     if parts:
         lines += [_Bar(parts), _legend(parts)]
     return Group(*lines, _numbers(figures))
 
 
-def _legend(parts: Iterable[words.Segment]) -> RenderableType:
+def _legend(parts: Iterable[words.StepSegment]) -> RenderableType:
     table = Table.grid(padding=(0, 2, 0, 0))
     for part in parts:
         fill = Text(words.PARTS[part.kind][1], style=COLOURS[part.kind])
-        cells = [Text(duration(part.seconds), justify="right"), Text(percent(part.share), justify="right")]
+        cells = [
+            Text(duration(part.seconds), justify="right"),
+            Text(percent(part.share), justify="right"),
+        ]
         table.add_row(Text.assemble(fill, " ", part.label), *cells)
     return table
 
@@ -136,7 +165,9 @@ def _causes(diagnosis: Diagnosis) -> RenderableType | None:
     lines: list[RenderableType] = [Text("Causes, by their share of the time", style="bold")]
     for cause in diagnosis.causes:
         meaning = "" if cause.code == diagnosis.verdict else f"  {CODES.get(cause.code, '')}"
-        lines.append(_item(f"{percent(cause.share):>5}", Text.assemble((clean(cause.code), "bold"), meaning)))
+        lines.append(
+            _item(f"{percent(cause.share):>5}", Text.assemble((clean(cause.code), "bold"), meaning))
+        )
         lines += [_item("    •", Text(clean(sentence)), indent=2) for sentence in cause.evidence]
     return Group(*lines)
 
@@ -177,7 +208,9 @@ def _foot(diagnosis: Diagnosis) -> RenderableType:
     lines = []
     if words.known(diagnosis.speedup_if_input_free):
         span = factors(diagnosis.speedup_range)
-        free = f"If input cost nothing: {factor(diagnosis.speedup_if_input_free)}" + (f" ({span})" if span else "")
+        free = f"If input cost nothing: {factor(diagnosis.speedup_if_input_free)}" + (
+            f" ({span})" if span else ""
+        )
         if ceiling is not None:
             free += f", a step of {duration(ceiling.step_s)}, {clean(ceiling.how)}"
         lines.append(free)

@@ -1,4 +1,5 @@
-"""A diagnosis as a trace for ui.perfetto.dev and chrome://tracing: the Trace Event Format of Chrome, as JSON.
+"""A diagnosis as a trace for ui.perfetto.dev and chrome://tracing: the Trace Event Format of
+Chrome, as JSON.
 
 Times are microseconds since the first thing that is shown.
 """
@@ -18,7 +19,7 @@ from fastfeed.diagnose.report.bins import binned
 from fastfeed.diagnose.report.files import write_whole
 from fastfeed.diagnose.report.flames import frames
 from fastfeed.diagnose.report.json import plain
-from fastfeed.timeline import OF_PARTS, Mark, Step
+from fastfeed.steps.timeline import OF_PARTS, Mark, Step
 
 Event = dict[str, Any]
 MADE_UP = 10_000_000  # ids of tracks that are no threads: beyond those that Linux gives
@@ -41,7 +42,11 @@ def write(diagnosis: Diagnosis, path: str | os.PathLike[str]) -> None:
 def _text(diagnosis: Diagnosis) -> Iterator[str]:
     """One event a line, for a file of a hundred thousand steps need not be in memory as a whole."""
     encode = json.JSONEncoder(allow_nan=False).encode
-    about = {"script": diagnosis.script, "verdict": diagnosis.verdict, "headline": diagnosis.headline}
+    about = {
+        "script": diagnosis.script,
+        "verdict": diagnosis.verdict,
+        "headline": diagnosis.headline,
+    }
     yield f'{{"displayTimeUnit": "ms", "otherData": {encode(plain(about))}, "traceEvents": [\n'
     for number, event in enumerate(events(diagnosis)):
         yield (",\n" if number else "") + encode(event)
@@ -49,7 +54,8 @@ def _text(diagnosis: Diagnosis) -> Iterator[str]:
 
 
 def events(diagnosis: Diagnosis) -> Iterator[Event]:
-    """The names of the tracks; steps with their waits; marks; batches; what each task did; counters."""
+    """The names of the tracks; steps with their waits; marks; batches; what each task did;
+    counters."""
     seen = diagnosis.evidence
     steps = [step for step in (seen.loop.steps if seen.loop else ()) if all(map(isfinite, step))]
     marks = [mark for mark in seen.marks if isfinite(mark.start_s) and isfinite(mark.end_s)]
@@ -91,8 +97,14 @@ def _names(seen: Evidence, *, trainer: Track, script: str) -> Iterator[Event]:
     named |= {track: f"{task.name}: {IN_ORDER}" for track, task in _sampled(seen)}
     for pid in dict.fromkeys(track.pid for track in named):
         children = [task.name for task in seen.tasks if task.pid == pid]
-        yield _meta("process_name", Track(pid, pid), name=script or "training" if pid == trainer.pid else children[0])
-        yield _meta("process_sort_index", Track(pid, pid), sort_index=0 if pid == trainer.pid else 1)
+        yield _meta(
+            "process_name",
+            Track(pid, pid),
+            name=script or "training" if pid == trainer.pid else children[0],
+        )
+        yield _meta(
+            "process_sort_index", Track(pid, pid), sort_index=0 if pid == trainer.pid else 1
+        )
     for number, (track, name) in enumerate(named.items()):
         yield _meta("thread_name", track, name=name)
         yield _meta("thread_sort_index", track, sort_index=-1 if track == trainer else number)
@@ -105,7 +117,15 @@ def _meta(kind: str, track: Track, **args: Any) -> Event:
 def _slice(name: str, track: Track, *, begin_s: float, end_s: float, args: Event) -> Event:
     begin, end = _us(begin_s), _us(max(begin_s, end_s))
     length = round(end - begin, 3)
-    return {"ph": "X", "name": name, "pid": track.pid, "tid": track.tid, "ts": begin, "dur": length, "args": args}
+    return {
+        "ph": "X",
+        "name": name,
+        "pid": track.pid,
+        "tid": track.tid,
+        "ts": begin,
+        "dur": length,
+        "args": args,
+    }
 
 
 def _us(seconds: float) -> float:
@@ -129,7 +149,13 @@ def _marks(marks: Iterable[Mark], *, trainer: Track, origin_s: float) -> Iterato
     for number, mark in enumerate(marks):
         name = f"{mark.kind}: {mark.label}" if mark.label else mark.kind
         begin, end = _us(mark.start_s - origin_s), _us(mark.end_s - origin_s)
-        event = {"name": name, "cat": mark.kind, "pid": trainer.pid, "tid": trainer.tid, "ts": begin}
+        event = {
+            "name": name,
+            "cat": mark.kind,
+            "pid": trainer.pid,
+            "tid": trainer.tid,
+            "ts": begin,
+        }
         if end <= begin:
             yield {**event, "ph": "i", "s": "p"}
         else:
@@ -140,19 +166,24 @@ def _marks(marks: Iterable[Mark], *, trainer: Track, origin_s: float) -> Iterato
 def _batches(
     batches: Iterable[Mark], *, producers: dict[str, Track], trainer: Track, origin_s: float
 ) -> Iterator[Event]:
-    """On the track of whoever made them; what overlaps there (several threads of one name) has further tracks."""
+    """On the track of whoever made them; what overlaps there (several threads of one name) has
+    further tracks."""
     free_s: dict[Track, float] = {}  # until when a track is taken
     lanes: dict[str, list[Track]] = {}
     made_up = 2 * MADE_UP
     for mark in sorted(batches, key=lambda mark: mark.start_s):
-        mine = lanes.setdefault(mark.label, [producers[mark.label]] if mark.label in producers else [])
+        mine = lanes.setdefault(
+            mark.label, [producers[mark.label]] if mark.label in producers else []
+        )
         track = next((one for one in mine if free_s.get(one, mark.start_s) <= mark.start_s), None)
         if track is None or track == trainer:  # the trainer's has the steps
             track = Track(trainer.pid, made_up := made_up + 1)
             mine[:] = [one for one in mine if one != trainer] + [track]
             yield _meta("thread_name", track, name=f"{mark.label or 'producer'}: batches")
         free_s[track] = mark.end_s
-        yield _slice("batch", track, begin_s=mark.start_s - origin_s, end_s=mark.end_s - origin_s, args={})
+        yield _slice(
+            "batch", track, begin_s=mark.start_s - origin_s, end_s=mark.end_s - origin_s, args={}
+        )
 
 
 def _samples(task: Task, track: Track, *, seen: Evidence, origin_s: float) -> Iterator[Event]:
@@ -160,7 +191,11 @@ def _samples(task: Task, track: Track, *, seen: Evidence, origin_s: float) -> It
     start_s, span_s = seen.start_s - origin_s, max(0.0, seen.end_s - seen.start_s)
     for frame in frames(task.stacks):
         place = frame.place
-        args = {"place": f"{place.file}:{place.line}", "samples": frame.samples, "share": round(frame.width, 4)}
+        args = {
+            "place": f"{place.file}:{place.line}",
+            "samples": frame.samples,
+            "share": round(frame.width, 4),
+        }
         if frame.depth == 0:
             args |= {f"state: {state}": round(share, 4) for state, share in task.busy.items()}
         begin_s, end_s = start_s + frame.left * span_s, start_s + frame.right * span_s

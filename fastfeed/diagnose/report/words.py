@@ -8,7 +8,8 @@ from typing import NamedTuple
 from fastfeed.diagnose.diagnosis import Diagnosis, Figures
 
 UNKNOWN = "–"
-# The parts of a step's time in the order of a bar: what they are called, and what fills them where there is no colour.
+# The parts of a step's time in the order of a bar: what they are called, and what fills them where
+# there is no colour.
 PARTS = {
     "step": ("step", "█"),
     "wait": ("waits for input", "▓"),
@@ -30,7 +31,8 @@ STATES = {
     "empty": "nothing to do",
     "other": "off the core",
 }
-# What the states have in common: on a core, kept from one, waiting for something outside, not needed.
+# What the states have in common: on a core, kept from one, waiting for something outside, not
+# needed.
 KINDS = {
     **dict.fromkeys(("python", "native"), "works"),
     **dict.fromkeys(("gil", "runnable"), "kept"),
@@ -39,8 +41,9 @@ KINDS = {
 }
 
 
-class Segment(NamedTuple):
-    """A part of a step's time: its share (0 to 1) of wall time and the seconds of it in a step (nan: not known)."""
+class StepSegment(NamedTuple):
+    """A part of a step's time: its share (0 to 1) of wall time and the seconds of it in a step
+    (nan: not known)."""
 
     kind: str
     label: str
@@ -48,7 +51,7 @@ class Segment(NamedTuple):
     seconds: float
 
 
-def split(figures: Figures) -> list[Segment]:
+def split(figures: Figures) -> list[StepSegment]:
     """Where a step's time goes, in the order of a bar; the shares add up to 1."""
     shares = {kind: figures.shares.get(kind, 0.0) for kind in PARTS}
     shares = {kind: share for kind, share in shares.items() if known(share) and share > 0}
@@ -59,7 +62,10 @@ def split(figures: Figures) -> list[Segment]:
         shares["other"] = shares.get("other", 0.0) + 1 - total
     a_step_s = figures.seconds / figures.steps if figures.steps else math.nan
     scale = max(total, 1.0)
-    return [Segment(kind, PARTS[kind][0], part / scale, part / scale * a_step_s) for kind, part in shares.items()]
+    return [
+        StepSegment(kind, PARTS[kind][0], part / scale, part / scale * a_step_s)
+        for kind, part in shares.items()
+    ]
 
 
 def known(number: float | None) -> bool:
@@ -68,7 +74,8 @@ def known(number: float | None) -> bool:
 
 
 def tone(diagnosis: Diagnosis) -> str:
-    """How bad it is: "unknown" (no verdict), "good" (the step is the limit), "bad" (input is) or "fair" (all else)."""
+    """How bad it is: "unknown" (no verdict), "good" (the step is the limit), "bad" (input is) or
+    "fair" (all else)."""
     if diagnosis.verdict is None:
         return "unknown"
     if diagnosis.verdict == "step.bound":
@@ -77,7 +84,8 @@ def tone(diagnosis: Diagnosis) -> str:
 
 
 def clean(text: str) -> str:
-    """One line that a terminal and a browser show as it is: control characters and broken Unicode are written out."""
+    """One line that a terminal and a browser show as it is: control characters and broken Unicode
+    are written out."""
     return "".join(sign if sign.isprintable() else _written_out(sign) for sign in text)
 
 
@@ -98,7 +106,8 @@ def percent(share: float | None) -> str:
 
 
 def percents(ends: tuple[float, float]) -> str:
-    """An interval of shares as "68 to 74 %"; nothing where an end is not known, or both are the same."""
+    """An interval of shares as "68 to 74 %"; nothing where an end is not known, or both are the
+    same."""
     if not all(map(known, ends)):
         return ""
     low, high = (f"{100 * end:.0f}" for end in ends)
@@ -140,7 +149,13 @@ def rate(number: float | None) -> str:
     """A rate with three digits."""
     if number is None or not math.isfinite(number):
         return UNKNOWN
-    return f"{number:,.0f}" if abs(number) >= 99.5 else f"{number:.1f}" if abs(number) >= 9.95 else f"{number:.2f}"
+    return (
+        f"{number:,.0f}"
+        if abs(number) >= 99.5
+        else f"{number:.1f}"
+        if abs(number) >= 9.95
+        else f"{number:.2f}"
+    )
 
 
 def size(nbytes: float | None) -> str:

@@ -1,0 +1,115 @@
+"""One sentence that follows from the numbers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from fastfeed.benchmark.sweep import Setting, Sweep
+from fastfeed.model.prediction import (
+    BESIDE,
+    INPUT_BOUND,
+    LOCK,
+    Producers,
+    Profile,
+    predict,
+)
+
+CANDIDATES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
+SLOWED = 1.5  # a step this many times slower than alone is worth a word
+HELD = 0.5  # share of a producer's time with the interpreter lock from which threads cannot help
+
+
+def slow_down(sweep: Sweep, setting: Setting) -> float:
+    """How many times slower the step itself is beside the producers; nan where the wait is not
+    known."""
+    return setting.middle("step_s") / sweep.step.step_s if sweep.step.step_s else float("nan")
+
+
+def advise(sweep: Sweep) -> str:
+    """What to change, and what it will gain."""
+    settings = sweep.ours()
+    best = max(settings, key=lambda s: s.rate)
+    enough = min((s for s in settings if s.rate >= 0.95 * best.rate), key=_cost)
+    lead = _gain_of_processes(sweep, enough)
+    if not sweep.step.step_s:
+        found = f"{best.producers}: {best.rate:.0f} batches/s; there is no step to starve, take --consumer sim:20ms."
+        return lead + found
+    starved = enough.middle("starvation")
+    if _held(sweep) >= HELD and not any(sweep.plan.processes):
+        slowest = max(settings, key=lambda s: slow_down(sweep, s))
+        if slow_down(sweep, slowest) >= SLOWED or starved >= INPUT_BOUND:
+            return _try_processes(sweep, slowest)
+    if starved < INPUT_BOUND:
+        return f"{lead}{enough.producers}: starvation {starved:.0%}; more gains nothing, the step is the limit."
+    return f"{lead}{enough.producers}: starvation {starved:.0%}; {_next_step(sweep, enough)}"
+
+
+def _cost(setting: Setting) -> tuple[int, int]:
+    """Processes cost memory and a start; threads nearly nothing."""
+    return setting.producers.processes, setting.producers.threads
+
+
+def _held(sweep: Sweep) -> float:
+    return sweep.producer.gil_s / sweep.producer.batch_s
+
+
+def _gain_of_processes(sweep: Sweep, enough: Setting) -> str:
+    """What worker processes gained over threads in the trainer, where both were measured and they
+    did."""
+    threads = [s for s in sweep.ours() if not s.producers.processes]
+    if not threads or not enough.producers.processes:
+        return ""
+    best = max(threads, key=lambda s: s.rate)
+    if enough.rate < 1.05 * best.rate:
+        return ""
+    held = f", for the producers hold the interpreter lock for {_held(sweep):.0%} of their time"
+    return (
+        f"Worker processes make {enough.rate / best.rate:.1f} times as many steps/s as threads "
+        f"alone ({enough.rate:.1f} against {best.rate:.1f}){held if _held(sweep) >= HELD else ''}. "
+    )
+
+
+def _try_processes(sweep: Sweep, slowest: Setting) -> str:
+    return (
+        f"The producers hold the interpreter lock for {_held(sweep):.0%} of their time: more "
+        f"threads cannot help, and {slowest.producers} made the step itself "
+        f"{slow_down(sweep, slowest):.1f} times slower; try {_option(sweep)}: every process has a "
+        "lock of its own."
+    )
+
+
+def _option(sweep: Sweep) -> str:
+    """One process frees the trainer's lock; so many as there are cores are the most that bytecode
+    can use."""
+    return "--processes 0,1" + f",{sweep.profile.cores}" * (sweep.profile.cores > 1)
+
+
+def _next_step(sweep: Sweep, enough: Setting) -> str:
+    """What more producers would do, by the model."""
+    profile = _as_measured(sweep, enough)
+    more = {producers: predict(profile, producers) for producers in _more_than(enough.producers)}
+    best = max((p.rate for p in more.values()), default=0.0)
+    kind = "producers" if enough.producers.processes else "threads"
+    if best < 1.05 * enough.rate:
+        limit = list(more.values())[-1].limit if more else "the step"
+        hint = f"; try {_option(sweep)}" if limit == LOCK and not any(sweep.plan.processes) else ""
+        return f"more {kind} gain nothing, the limit is: {limit}{hint}."
+    producers, found = next((n, p) for n, p in more.items() if p.rate >= 0.95 * best)
+    return (
+        f"{producers} are predicted to make {found.low:.0f} to {found.high:.0f} steps/s "
+        f"({found.rate / enough.rate:.1f} times as many), and then the limit is: {found.limit}."
+    )
+
+
+def _more_than(now: Producers) -> list[Producers]:
+    """More threads; and more processes where there are some, which the model knows then."""
+    threads = [Producers(n, now.processes) for n in CANDIDATES if n > now.threads]
+    processes = [Producers(now.threads, n) for n in CANDIDATES if n > now.processes > 0]
+    return sorted(threads + processes, key=lambda producers: producers.count)
+
+
+def _as_measured(sweep: Sweep, setting: Setting) -> Profile:
+    """The profile with the quickest step that was seen: a ceiling below what is reached would
+    promise nothing."""
+    beside = BESIDE if sweep.profile.live else 1.0
+    return replace(sweep.profile, step_s=min(sweep.step.step_s, setting.middle("step_s") / beside))

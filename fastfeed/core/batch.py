@@ -1,0 +1,353 @@
+"""What a batch is: its structure, dtypes and record shapes, learned from the first one and held
+against every other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import numpy as np
+
+from fastfeed.core.structure import (
+    SCALARS,
+    Structure,
+    describe,
+    leaves_of,
+    paths_of,
+    rebuild,
+    spread,
+    structure_of,
+)
+from fastfeed.errors import OptionError, SpecError
+
+Shape = tuple[int | None, ...]
+# stands for bytes of any length: arrays of dtype S and object arrays that hold only bytes
+BYTES = np.dtype("S")
+
+
+class Lease(Protocol):
+    """A batch's hold on memory that is used again when nobody looks at it any more."""
+
+    def end(self) -> None:
+        """Gives the memory back, whoever looks at it still."""
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Checked arrays with one leading dimension of `rows` records; `nbytes` is what they occupy."""
+
+    leaves: tuple[np.ndarray[Any, Any], ...]
+    rows: int
+    nbytes: int
+    lease: Lease | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LeafSpec:
+    """One leaf: `path`, delivered `dtype`, record `shape` (None: varies), the dtype that the
+    producer made in the first batch, and whether a cast was asked for."""
+
+    path: str
+    dtype: np.dtype[Any]
+    shape: Shape
+    made: np.dtype[Any]
+    cast: bool
+
+    @property
+    def record_nbytes(self) -> int:
+        """Bytes of one record; a varying dimension counts as 1, bytes count as a pointer."""
+        return int(np.prod([d or 1 for d in self.shape])) * (
+            8 if self.dtype == BYTES else self.dtype.itemsize
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class BatchSpec:
+    """Structure and leaves of every batch; `rows` is the leading dimension of the first; `ragged`
+    when padded."""
+
+    structure: Structure
+    leaves: tuple[LeafSpec, ...]
+    rows: int
+    ragged: bool = False
+
+    @property
+    def record_nbytes(self) -> int:
+        """Bytes of one record over all leaves."""
+        return sum(leaf.record_nbytes for leaf in self.leaves)
+
+    def check(self, batch: Any, place: str) -> Batch:
+        """`batch` as arrays that hold to this spec; `SpecError` names `place` and the leaf that
+        does not."""
+        values = leaves_of(self.structure, batch)
+        if values is None:
+            have = describe(structure_of(batch))
+            raise SpecError(
+                f"{place} has another structure: needed {describe(self.structure)} as in the "
+                f"first, got {have}. Yield the same containers and keys in every batch."
+            )
+        return self.check_leaves(values, place)
+
+    def check_leaves(self, values: Sequence[Any], place: str) -> Batch:
+        """The same for leaves that are already out of their containers."""
+        arrays = tuple(
+            [self._fit(v, leaf, place=place) for v, leaf in zip(values, self.leaves, strict=True)]
+        )
+        return Batch(arrays, rows_of(arrays, self.leaves, place=place), sum(map(nbytes_of, arrays)))
+
+    def difference(self, other: BatchSpec) -> str:
+        """In what batches of another spec differ from those of this one; empty where they do not."""
+        if self.structure != other.structure:
+            return f"structure {describe(other.structure)} instead of {describe(self.structure)}"
+        for mine, its in zip(self.leaves, other.leaves, strict=True):
+            if mine.dtype != its.dtype:
+                return f"{mine.path} has dtype {_name(its.dtype)} instead of {_name(mine.dtype)}"
+            same = len(mine.shape) == len(its.shape) if self.ragged else mine.shape == its.shape
+            if not same:
+                return f"{mine.path} has records of shape {its.shape} instead of {mine.shape}"
+        return ""
+
+    def rebuild(self, batch: Batch) -> Any:
+        """The containers that the producer used, around the checked arrays."""
+        return rebuild(self.structure, batch.leaves)
+
+    def _fit(self, value: Any, leaf: LeafSpec, *, place: str) -> np.ndarray[Any, Any]:
+        array = value if type(value) is np.ndarray else as_array(value, leaf.path, place=place)
+        if array.dtype != leaf.dtype:
+            array = _convert(array, leaf, place=place)
+        fits = array.shape[1:] == leaf.shape or (self.ragged and array.ndim == len(leaf.shape) + 1)
+        if not fits or array.ndim == 0:
+            _refuse_shape(array, leaf, place=place)
+        return array
+
+
+def infer(
+    batch: Any,
+    *,
+    dtypes: Any = None,
+    ragged: bool = False,
+    varied: Sequence[Sequence[bool]] | None = None,
+    place: str = "the first batch",
+) -> BatchSpec:
+    """The spec of all batches, from the first one that has at least one record.
+
+    Where records are padded (`ragged`), the axes that `varied` among the first records vary; where
+    none did or nobody knows, the first axis of every record does (time, as a rule). Raises
+    SpecError (no leading dimension, leading dimensions that differ, a dtype that is no number, bool
+    or bytes) and OptionError (`dtypes` does not fit the structure).
+    """
+    structure = structure_of(batch)
+    paths = paths_of(structure)
+    if not paths:
+        raise SpecError(f"{place} is an empty container: needed arrays with one leading dimension")
+    arrays = [
+        as_array(v, p, place=place)
+        for v, p in zip(leaves_of(structure, batch) or [], paths, strict=True)
+    ]
+    made = [BYTES if a.dtype.kind in "SO" else a.dtype.newbyteorder("=") for a in arrays]
+    wanted = _wanted_dtypes(dtypes, structure, made=made)
+    shapes = _record_shapes(arrays, varied) if ragged else [a.shape[1:] for a in arrays]
+    given = [want is not None for want in wanted]
+    dtypes_out = [have if want is None else want for want, have in zip(wanted, made, strict=True)]
+    leaves = tuple(map(LeafSpec, paths, dtypes_out, shapes, made, given))
+    return BatchSpec(structure, leaves, rows_of(arrays, leaves, place=place), ragged)
+
+
+def with_shapes(spec: BatchSpec, shapes: Any) -> BatchSpec:
+    """`spec` with the record shapes that the user states (a structure like the batch, a shape for
+    each leaf)."""
+    given = spread_shapes(spec.structure, shapes)
+    have = rebuild(spec.structure, [leaf.shape for leaf in spec.leaves])
+    if given is None or any(
+        len(g) != len(leaf.shape) for g, leaf in zip(given, spec.leaves, strict=False)
+    ):
+        raise OptionError(
+            f"shapes={shapes!r} does not fit: needed one record shape a leaf, like {have}"
+        )
+    if not spec.ragged and any(None in g for g in given):
+        raise OptionError(
+            f"shapes={shapes!r} has dimensions that vary: say pad=True (zeros) or pad=<number> as "
+            "well"
+        )
+    leaves = tuple(
+        replace(leaf, shape=tuple(g)) for leaf, g in zip(spec.leaves, given, strict=True)
+    )
+    return replace(spec, leaves=leaves)
+
+
+def spread_shapes(structure: Structure, shapes: Any) -> list[Any] | None:
+    """`shapes` as one tuple a leaf: tuples of numbers are shapes here, not containers."""
+    marked = _mark_shapes(shapes)
+    found = spread(structure, marked)
+    return None if found is None else [getattr(f, "shape", ()) for f in found]
+
+
+@dataclass(frozen=True)
+class _Mark:
+    shape: tuple[int | None, ...]
+
+
+def _mark_shapes(shapes: Any) -> Any:
+    if hasattr(shapes, "as_list"):  # tf.TensorShape
+        shapes = shapes.as_list()
+    if isinstance(shapes, dict):
+        return {key: _mark_shapes(value) for key, value in shapes.items()}
+    if isinstance(shapes, (tuple, list)) and all(d is None or isinstance(d, int) for d in shapes):
+        return _Mark(tuple(shapes))
+    return [_mark_shapes(s) for s in shapes] if isinstance(shapes, (tuple, list)) else shapes
+
+
+def as_array(value: Any, path: str, *, place: str) -> np.ndarray[Any, Any]:
+    """A leaf as an array of numbers, bools or bytes with a leading dimension; else `SpecError` says
+    what it was."""
+    if isinstance(value, SCALARS) or value is None:
+        raise SpecError(
+            f"{path} of {place} is {_short(value)}: needed an array with one leading dimension "
+            "(the records of the batch). If the source yields single records, say so: "
+            "records=True, batch_size=32"
+        )
+    try:
+        array = np.asarray(value)
+    except ValueError as error:
+        raise SpecError(
+            f"{path} of {place} is a ragged list, which is no array ({error}): pad it, or yield "
+            "single records with records=True, batch_size=32, pad=True"
+        ) from None
+    if array.ndim == 0:
+        raise SpecError(
+            f"{path} of {place} is {_short(value)}: needed an array with one leading dimension"
+        )
+    return check_dtype(array, f"{path} of {place}")
+
+
+def check_dtype(array: np.ndarray[Any, Any], where: str) -> np.ndarray[Any, Any]:
+    """`array` in this machine's byte order, if its dtype can be fed; else SpecError."""
+    kind = array.dtype.kind
+    if kind in "biufcS" or (kind == "V" and array.dtype.type.__module__.startswith("ml_dtypes")):
+        return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
+    if kind == "O" and all(type(v) is bytes for v in array.flat):
+        return array
+    if kind == "U":
+        raise SpecError(
+            f"{where} holds text ({array.dtype}): needed numbers or bytes; encode it: s.encode()"
+        )
+    if kind == "O":
+        inside = type(next((v for v in array.flat if type(v) is not bytes), None)).__name__
+        raise SpecError(
+            f"{where} is an object array that holds {inside}: needed numbers, bools or bytes. "
+            "Records of varying shape: yield single records with records=True, batch_size=32, "
+            "pad=True"
+        )
+    raise SpecError(f"{where} has dtype {array.dtype}: needed numbers, bools or bytes")
+
+
+def rows_of(
+    arrays: Sequence[np.ndarray[Any, Any]], leaves: Sequence[LeafSpec], *, place: str
+) -> int:
+    """The one leading dimension of all arrays; SpecError names the leaf that has another."""
+    rows = int(arrays[0].shape[0])
+    for array, leaf in zip(arrays, leaves, strict=True):
+        if array.shape[0] != rows:
+            raise SpecError(
+                f"{leaf.path} of {place} has {array.shape[0]} records, {leaves[0].path} has "
+                f"{rows}: needed the same leading dimension in every leaf"
+            )
+    return rows
+
+
+def _record_shapes(
+    arrays: Sequence[np.ndarray[Any, Any]], varied: Sequence[Sequence[bool]] | None
+) -> list[Shape]:
+    if not varied or not any(map(any, varied)):
+        varied = [(True, *(False for _ in a.shape[2:])) for a in arrays]
+    return [
+        tuple(
+            None if varies or not size else size
+            for size, varies in zip(a.shape[1:], axes, strict=False)
+        )
+        for a, axes in zip(arrays, varied, strict=True)
+    ]
+
+
+def _wanted_dtypes(
+    dtypes: Any, structure: Structure, *, made: Sequence[np.dtype[Any]]
+) -> list[np.dtype[Any] | None]:
+    """The dtype that each leaf is to be cast to, or None."""
+    if dtypes is None:
+        return [None] * len(made)
+    if not isinstance(dtypes, (tuple, list, dict)):
+        return [_dtype(dtypes) if _is_floating(have) else None for have in made]
+    given = spread(structure, dtypes)
+    if given is None:
+        raise OptionError(
+            f"dtypes={dtypes!r} does not fit the batch: needed one dtype or {describe(structure)}"
+        )
+    return [None if want is None else _dtype(want) for want in given]
+
+
+def _is_floating(dtype: np.dtype[Any]) -> bool:
+    return dtype.kind == "f" or (dtype.kind == "V" and "float" in dtype.name)
+
+
+def _dtype(value: Any) -> np.dtype[Any]:
+    """A numpy dtype from whatever names one; TensorFlow's dtypes say theirs in `as_numpy_dtype`."""
+    if isinstance(value, (tuple, list, dict)):
+        raise OptionError(f"dtypes: {value!r} stands where one dtype was needed")
+    try:
+        found: np.dtype[Any] = np.dtype(getattr(value, "as_numpy_dtype", value))
+        return found
+    except TypeError:
+        raise OptionError(
+            f"dtypes: {value!r} is no dtype; write for instance dtypes='float32'"
+        ) from None
+
+
+def _convert(array: np.ndarray[Any, Any], leaf: LeafSpec, *, place: str) -> np.ndarray[Any, Any]:
+    """The cast that `dtypes` asked for, native byte order, or the two forms of bytes; anything else
+    is refused."""
+    array = check_dtype(array, f"{leaf.path} of {place}")
+    if leaf.dtype == BYTES and array.dtype.kind in "SO":
+        return array
+    if array.dtype == leaf.dtype:
+        return array
+    if not array.size and leaf.dtype != BYTES:  # an empty list has no dtype that anybody chose
+        return array.astype(leaf.dtype)
+    near = array.dtype.kind == leaf.made.kind or (
+        _is_floating(array.dtype) and _is_floating(leaf.made)
+    )
+    if (
+        leaf.cast
+        and array.dtype.kind not in "SO"
+        and (near or np.can_cast(array.dtype, leaf.dtype, "same_kind"))
+    ):
+        return array.astype(leaf.dtype)
+    raise SpecError(
+        f"{leaf.path} of {place} has dtype {array.dtype}: needed {_name(leaf.made)} as in the "
+        "first batch. Yield one dtype, or cast floats with dtypes="
+    )
+
+
+def _refuse_shape(array: np.ndarray[Any, Any], leaf: LeafSpec, *, place: str) -> None:
+    if array.ndim == 0:
+        raise SpecError(
+            f"{leaf.path} of {place} is a scalar: needed an array with one leading dimension"
+        )
+    raise SpecError(
+        f"{leaf.path} of {place} has records of shape {array.shape[1:]}: needed {leaf.shape} as in "
+        "the first batch. Records that vary in shape need pad=True (zeros) or pad=<number>"
+    )
+
+
+def _name(dtype: np.dtype[Any]) -> str:
+    return "bytes" if dtype == BYTES else str(dtype)
+
+
+def nbytes_of(array: np.ndarray[Any, Any]) -> int:
+    """Bytes in memory; an object array's own bytes are counted beside its pointers."""
+    return int(array.nbytes) + (sum(map(len, array.flat)) if array.dtype.kind == "O" else 0)
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return f"{type(value).__name__} ({text if len(text) < 40 else text[:37] + '...'})"

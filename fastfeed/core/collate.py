@@ -1,0 +1,320 @@
+"""Records to batches, and batches to batches of another size: no record is lost, repeated or mixed
+between leaves."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fastfeed.core.batch import Batch, check_dtype
+from fastfeed.core.structure import (
+    describe,
+    leaves_of,
+    paths_of,
+    rebuild,
+    structure_of,
+)
+from fastfeed.errors import OptionError, SpecError
+
+Pad = bool | int | float | None
+# TensorFlow takes arrays that begin at such an address without a copy; numpy promises 16
+ALIGN = 64
+
+
+Blank = tuple[tuple[int, ...], "np.dtype[Any]"]  # shape and dtype of an array that is to be made
+Allocate = Callable[[Sequence[Blank]], Sequence["np.ndarray[Any, Any]"]]
+
+
+def aligned_arrays(blanks: Sequence[Blank]) -> list[np.ndarray[Any, Any]]:
+    """Arrays that begin at a multiple of ALIGN."""
+    return [aligned_empty(shape, dtype) for shape, dtype in blanks]
+
+
+def collate(
+    records: Sequence[Any], pad: Pad, *, place: str, allocate: Allocate = aligned_arrays
+) -> tuple[Any, list[tuple[bool, ...]]]:
+    """One batch from single records, and for each leaf which of its record's axes varied.
+
+    Leaves become arrays of shape (len(records), *record shape); records that differ in shape are
+    padded at the end with `pad` (True: zeros), or refused with SpecError where `pad` is None. Where
+    they are all of one shape, the batch is written into what `allocate` gives.
+    """
+    structure = structure_of(records[0])
+    rows = []
+    for position, record in enumerate(records):
+        leaves = leaves_of(structure, record)
+        if leaves is None:
+            raise SpecError(
+                f"record {position} of {place} has another structure: needed "
+                f"{describe(structure)}, got {describe(structure_of(record))}"
+            )
+        rows.append(leaves)
+    columns = []
+    for column, path in zip(zip(*rows, strict=True), paths_of(structure, "record"), strict=True):
+        columns.append(_column(column, pad, where=f"{path} of {place}"))
+    if all(c.shape is not None for c in columns):
+        out = allocate([((len(rows), *(c.shape or ())), c.values[0].dtype) for c in columns])
+        arrays = [np.stack(c.values, out=blank) for c, blank in zip(columns, out, strict=True)]
+        return rebuild(structure, arrays), [(False,) * len(c.shape or ()) for c in columns]
+    made = [_stack(c, pad) for c in columns]
+    return rebuild(structure, [array for array, _ in made]), [axes for _, axes in made]
+
+
+def lengths_of(record: Any) -> Any:
+    """The shape of each leaf of a record, as int32 of shape (number of axes,), in the record's
+    structure."""
+    structure = structure_of(record)
+    return rebuild(
+        structure,
+        [np.array(np.shape(leaf), np.int32) for leaf in leaves_of(structure, record) or []],
+    )
+
+
+class Rebatcher:
+    """Batches of exactly `size` records out of batches of any size, in order.
+
+    A batch that already fits passes through untouched, and one that is cut is a view; only batches
+    that straddle two others are copied. `last` says what `flush` does with the remainder: "keep" or
+    "drop" (counted in `dropped`).
+    """
+
+    def __init__(
+        self, size: int, last: str, *, pad: Pad = None, across_epochs: bool = False
+    ) -> None:
+        self.size = size
+        self._across_epochs = across_epochs
+        self.dropped = 0
+        self._keep = last == "keep"
+        self._pad = pad
+        self._parts: deque[Batch] = deque()
+        self._rows = 0
+
+    def push(self, batch: Batch, stream: int = 0, *, place: str = "") -> Iterable[Batch]:
+        """The batches that are complete now; where a batch comes from does not matter here."""
+        if batch.rows == self.size and not self._rows:
+            return (batch,)
+        self._parts.append(batch)
+        self._rows += batch.rows
+        return [self._take(self.size) for _ in range(self._rows // self.size)]
+
+    def end_epoch(self) -> Iterable[Batch]:
+        """What is delivered where an epoch ends: the remainder, unless batches may straddle epochs."""
+        return () if self._across_epochs else self.flush()
+
+    def flush(self) -> Iterable[Batch]:
+        """The remainder."""
+        if not self._rows:
+            return ()
+        rest = self._take(self._rows)
+        if self._keep:
+            return (rest,)
+        self.dropped += rest.rows
+        return ()
+
+    def _take(self, rows: int) -> Batch:
+        pieces: list[Batch] = []
+        missing = rows
+        while missing:
+            part = self._parts.popleft()
+            if part.rows > missing:
+                self._parts.appendleft(_cut(part, missing, stop=part.rows))
+                part = _cut(part, 0, stop=missing)
+            pieces.append(part)
+            missing -= part.rows
+        self._rows -= rows
+        return pieces[0] if len(pieces) == 1 else join(pieces, self._pad)
+
+
+class UnsizedBatches:
+    """Batches of any size, for a sink that takes single records out of them."""
+
+    dropped = 0
+
+    def push(self, batch: Batch, stream: int = 0, *, place: str = "") -> Iterable[Batch]:
+        """The batch itself."""
+        return (batch,)
+
+    def end_epoch(self) -> Iterable[Batch]:
+        """Nothing is held back."""
+        return ()
+
+    flush = end_epoch
+
+
+class AsProduced:
+    """Batches as they were produced; the only smaller one allowed is the last of its stream in an
+    epoch.
+
+    `sizes` says how many records the batches of each stream have, where that is known from an
+    earlier run.
+    """
+
+    dropped = 0
+
+    def __init__(self, sizes: dict[int, int] | None = None) -> None:
+        self.sizes = dict(sizes or {})
+        self._short: dict[int, str] = {}
+
+    def push(self, batch: Batch, stream: int = 0, *, place: str = "") -> Iterable[Batch]:
+        """The batch itself; SpecError where the leading dimension changed midway."""
+        size = self.sizes.setdefault(stream, batch.rows)
+        if stream in self._short or batch.rows > size:
+            raise SpecError(
+                f"the leading dimension changed midway: {self._short.get(stream, place)} has "
+                f"another number of records than the {size} of the batches before it, and it is "
+                "not the last of its epoch. Say batch_size= to cut the stream into equal batches"
+            )
+        if batch.rows < size:
+            self._short[stream] = f"{place} ({batch.rows} records)"
+        return (batch,)
+
+    def end_epoch(self) -> Iterable[Batch]:
+        """Nothing is held back; a new epoch may start."""
+        self._short.clear()
+        return ()
+
+    flush = end_epoch
+
+
+def tail(batch: Batch, start: int) -> Batch:
+    """The records from `start` on."""
+    return _cut(batch, min(start, batch.rows), stop=batch.rows) if start else batch
+
+
+def join(parts: Sequence[Batch], pad: Pad) -> Batch:
+    """One batch with the records of all parts."""
+    leaves = tuple(
+        _concatenate([p.leaves[i] for p in parts], pad) for i in range(len(parts[0].leaves))
+    )
+    return Batch(leaves, sum(p.rows for p in parts), sum(p.nbytes for p in parts))
+
+
+def _cut(batch: Batch, start: int, *, stop: int) -> Batch:
+    rows = stop - start
+    return Batch(
+        tuple(leaf[start:stop] for leaf in batch.leaves), rows, batch.nbytes * rows // batch.rows
+    )
+
+
+def _concatenate(arrays: list[np.ndarray[Any, Any]], pad: Pad) -> np.ndarray[Any, Any]:
+    if any(a.dtype.kind == "O" for a in arrays):
+        arrays = [a.astype(object) for a in arrays]
+    if len({a.shape[1:] for a in arrays}) > 1:
+        shape = tuple(map(max, zip(*(a.shape[1:] for a in arrays), strict=True)))
+        arrays = [_padded(a, (a.shape[0], *shape), pad=pad) for a in arrays]
+    shape = (sum(a.shape[0] for a in arrays), *arrays[0].shape[1:])
+    return np.concatenate(arrays, out=aligned_empty(shape, np.result_type(*arrays)))
+
+
+class _Column(NamedTuple):
+    """One leaf of all records; `shape` is None where they have not all the same, and for bytes."""
+
+    values: Sequence[Any]
+    shape: tuple[int, ...] | None
+
+
+def _column(values: Sequence[Any], pad: Pad, *, where: str) -> _Column:
+    if type(values[0]) is bytes:
+        if any(type(v) is not bytes for v in values):
+            other = type(values[-1]).__name__
+            raise SpecError(
+                f"{where} is bytes in one record and {other} in another: yield one type"
+            )
+        return _Column(values, None)
+    arrays = [_record_array(v, where) for v in values]
+    first = next((a for a in arrays if a.size), arrays[0])
+    # an empty list has no dtype of its own
+    arrays = [a if a.size else a.astype(first.dtype) for a in arrays]
+    if any(a.dtype != first.dtype for a in arrays):
+        other = next(a.dtype for a in arrays if a.dtype != first.dtype)
+        raise SpecError(
+            f"{where} has dtype {first.dtype} in one record and {other} in another: yield one dtype"
+        )
+    shapes = {a.shape for a in arrays}
+    if len(shapes) == 1 and first.dtype.kind not in "SO":
+        return _Column(arrays, first.shape)
+    if len({len(s) for s in shapes}) > 1:
+        raise SpecError(
+            f"{where} has records of {first.ndim} and of other numbers of dimensions: "
+            f"{sorted(shapes)[:3]}"
+        )
+    if pad is None and len(shapes) > 1:
+        raise SpecError(
+            f"{where} has records of varying shape, such as {sorted(shapes)[:3]}: say pad=True "
+            "(zeros) or pad=<number>, or make one shape in transform="
+        )
+    return _Column(arrays, None)
+
+
+def _stack(column: _Column, pad: Pad) -> tuple[np.ndarray[Any, Any], tuple[bool, ...]]:
+    values = column.values
+    # as objects: numpy's own S dtype would cut the zero bytes at the end of a record
+    if type(values[0]) is bytes:
+        out = np.empty(len(values), object)
+        out[:] = values
+        return out, ()
+    if len({a.shape for a in values}) == 1:
+        out = aligned_empty((len(values), *values[0].shape), values[0].dtype)
+        return np.stack(values, out=out), (False,) * values[0].ndim
+    return _stack_padded(values, pad)
+
+
+def _stack_padded(
+    arrays: Sequence[np.ndarray[Any, Any]], pad: Pad
+) -> tuple[np.ndarray[Any, Any], tuple[bool, ...]]:
+    sizes = list(zip(*(a.shape for a in arrays), strict=True))
+    out = aligned_empty((len(arrays), *map(max, sizes)), arrays[0].dtype)
+    out[:] = pad_value(pad, arrays[0].dtype)
+    for row, array in zip(out, arrays, strict=True):
+        row[tuple(map(slice, array.shape))] = array
+    return out, tuple(len(set(s)) > 1 for s in sizes)
+
+
+def _record_array(value: Any, where: str) -> np.ndarray[Any, Any]:
+    try:
+        array = value if type(value) is np.ndarray else np.asarray(value)
+    except ValueError as error:
+        raise SpecError(f"{where} is a ragged list, which is no array ({error})") from None
+    if type(value) is np.bytes_ or array.dtype.kind in "biufc":
+        return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
+    return check_dtype(array, where)
+
+
+def aligned_empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
+    """An array at an address that TensorFlow takes without a copy; one of objects is where it is."""
+    nbytes = math.prod(shape) * dtype.itemsize
+    if not nbytes or dtype.kind == "O":
+        return np.empty(shape, dtype)
+    raw = np.empty(nbytes + ALIGN, np.uint8)
+    return np.ndarray(shape, dtype, raw, -raw.ctypes.data % ALIGN)
+
+
+def _padded(
+    array: np.ndarray[Any, Any], shape: tuple[int, ...], *, pad: Pad
+) -> np.ndarray[Any, Any]:
+    if array.shape == shape:
+        return array
+    out = aligned_empty(shape, array.dtype)
+    out[:] = pad_value(pad, array.dtype)
+    out[tuple(map(slice, array.shape))] = array
+    return out
+
+
+def pad_value(pad: Pad, dtype: np.dtype[Any]) -> Any:
+    """What fills the rest of a padded record, in the leaf's dtype; OptionError where it does not
+    fit into it."""
+    if dtype.kind in "SO":
+        return b""
+    if pad is None or isinstance(pad, bool):
+        return 0
+    value = np.array(pad)
+    if dtype.kind in "iub" and not (math.isfinite(pad) and value.astype(dtype) == value):
+        raise OptionError(
+            f"pad={pad!r} does not fit into a leaf of dtype {dtype}: choose a number that it can "
+            "hold"
+        )
+    return value.astype(dtype)

@@ -1,0 +1,186 @@
+"""The shape of a batch as a container: tuples, lists, dicts and NamedTuples around leaves.
+
+A list that holds only numbers or bytes, however deeply nested, is a leaf (it becomes one array); a
+list that holds arrays, tuples or dicts is a container. Every other object that is not a container
+is a leaf.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+SCALARS = (int, float, complex, bool, bytes, str, np.generic)
+
+
+@dataclass(frozen=True)
+class Container:
+    """One container: its type, the keys of its children, and the children (None stands for a leaf)."""
+
+    kind: type
+    keys: tuple[Any, ...]
+    children: tuple[Container | None, ...]
+
+    @cached_property
+    def flat(self) -> bool:
+        """Whether it is a plain tuple or list of leaves: the usual batch, on the fast way."""
+        return self.kind in (tuple, list) and not any(self.children)
+
+
+Structure = Container | None
+
+
+def structure_of(value: Any) -> Structure:
+    """The structure of `value`."""
+    if isinstance(value, Mapping):
+        kind = OrderedDict if type(value) is OrderedDict else dict
+        return Container(kind, tuple(value), tuple(structure_of(child) for child in value.values()))
+    if _is_sequence(value):
+        keys = getattr(value, "_fields", None) or tuple(range(len(value)))
+        return Container(type(value), tuple(keys), tuple(structure_of(child) for child in value))
+    return None
+
+
+def leaves_of(structure: Structure, value: Any) -> list[Any] | None:
+    """The leaves of `value` in order, or None where it does not have this structure."""
+    if structure is not None and structure.flat and _is_plain(structure, value):
+        return list(value)
+    found: list[Any] = []
+    return found if _collect(structure, value, found=found) else None
+
+
+def rebuild(structure: Structure, leaves: Sequence[Any]) -> Any:
+    """The containers of `structure` around `leaves`: the reverse of `leaves_of`."""
+    if structure is None:
+        return leaves[0]
+    if structure.flat:
+        make: Callable[..., Any] = structure.kind
+        return make(leaves)
+    return _build(structure, iter(leaves))
+
+
+def paths_of(structure: Structure, prefix: str = "batch") -> list[str]:
+    """The path of every leaf as one would write it: batch[0]['image']."""
+    if structure is None:
+        return [prefix]
+    named = hasattr(structure.kind, "_fields")
+    steps = [f".{key}" if named else f"[{key!r}]" for key in structure.keys]
+    return [
+        p
+        for step, child in zip(steps, structure.children, strict=True)
+        for p in paths_of(child, prefix + step)
+    ]
+
+
+def describe(structure: Structure) -> str:
+    """The structure in words for an error text: (array, {'a': array})."""
+    if structure is None:
+        return "array"
+    inner = [describe(child) for child in structure.children]
+    if issubclass(structure.kind, dict):
+        return (
+            "{"
+            + ", ".join(f"{key!r}: {text}" for key, text in zip(structure.keys, inner, strict=True))
+            + "}"
+        )
+    if hasattr(structure.kind, "_fields"):
+        pairs = ", ".join(f"{key}={text}" for key, text in zip(structure.keys, inner, strict=True))
+        return f"{structure.kind.__name__}({pairs})"
+    return f"[{', '.join(inner)}]" if issubclass(structure.kind, list) else f"({', '.join(inner)})"
+
+
+def without_lists(value: Any) -> Any:
+    """The same containers, with tuples for lists, which tf.data takes for one tensor."""
+    if isinstance(value, dict):
+        return type(value)((key, without_lists(part)) for key, part in value.items())
+    if not isinstance(value, (tuple, list)):
+        return value
+    parts = map(without_lists, value)
+    return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
+
+
+def spread(structure: Structure, given: Any) -> list[Any] | None:
+    """`given`, a structure like the batch's (tuples and lists count as the same), as one value a
+    leaf."""
+    if structure is None:
+        return [given]
+    if isinstance(given, Mapping):
+        if set(given) != set(structure.keys):
+            return None
+        parts: list[Any] = [given[key] for key in structure.keys]
+    elif issubclass(structure.kind, dict):
+        return None
+    elif isinstance(given, (tuple, list)) and len(given) == len(structure.children):
+        parts = list(given)
+    else:
+        return None
+    spreads = [spread(child, part) for child, part in zip(structure.children, parts, strict=True)]
+    return None if any(s is None for s in spreads) else [leaf for s in spreads for leaf in s or []]
+
+
+def _is_plain(structure: Container, value: Any) -> bool:
+    # compared, not narrowed: a subclass, such as a NamedTuple, is another container
+    kind: Any = type(value)
+    return kind is structure.kind and [type(part) for part in value] == [np.ndarray] * len(
+        structure.children
+    )
+
+
+def _is_sequence(value: Any) -> bool:
+    return isinstance(value, tuple) or (isinstance(value, list) and not _is_list_of_scalars(value))
+
+
+def _is_list_of_scalars(value: list[Any]) -> bool:
+    if not all(isinstance(v, (list, *SCALARS)) for v in value):
+        return False
+    # numpy would make text of the numbers
+    if len({isinstance(v, (bytes, str)) for v in value}) > 1:
+        return False
+    first: Any = value
+    while isinstance(first, list):
+        if not first:
+            return True
+        first = first[0]
+    return isinstance(first, SCALARS)
+
+
+def _collect(node: Structure, value: Any, *, found: list[Any]) -> bool:
+    if node is None:
+        found.append(value)
+        return not isinstance(value, (tuple, Mapping))
+    if issubclass(node.kind, dict):
+        if not isinstance(value, Mapping) or len(value) != len(node.keys):
+            return False
+        return all(
+            key in value and _collect(child, value[key], found=found) for key, child in _pairs(node)
+        )
+    if not _same_kind(node.kind, value) or len(value) != len(node.children):
+        return False
+    return all(
+        _collect(child, part, found=found) for child, part in zip(node.children, value, strict=True)
+    )
+
+
+def _pairs(node: Container) -> Iterator[tuple[Any, Structure]]:
+    return zip(node.keys, node.children, strict=True)
+
+
+def _same_kind(kind: type, value: Any) -> bool:
+    """The same container type; NamedTuples defined twice (in two workers, say) count by their
+    fields."""
+    return type(value) is kind or getattr(kind, "_fields", None) == getattr(value, "_fields", ())
+
+
+def _build(node: Structure, leaves: Iterator[Any]) -> Any:
+    if node is None:
+        return next(leaves)
+    children = [_build(child, leaves) for child in node.children]
+    if issubclass(node.kind, dict):
+        return node.kind(zip(node.keys, children, strict=True))
+    make: Callable[..., Any] = node.kind
+    return make(*children) if hasattr(node.kind, "_fields") else make(children)

@@ -1,0 +1,42 @@
+"""Sees how the child processes of `multiprocessing` end, pools' workers included, whoever waits for
+them."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from typing import Any
+
+from fastfeed.diagnose.hooks.context import Context
+
+MODULES = ("multiprocessing.popen_fork", "multiprocessing.popen_forkserver")
+
+
+def install(module: Any, context: Context) -> Callable[[], None]:
+    """Patches `poll`, through which every exit code comes."""
+    kind = module.Popen
+    original = kind.poll
+
+    def poll(self: Any, *args: Any, **options: Any) -> Any:
+        known = self.returncode is not None
+        code = original(self, *args, **options)
+        if code and not known and context.active:
+            context.saw_death(f"process {self.pid} ended: {how(code)}")
+        return code
+
+    kind.poll = poll
+
+    def uninstall() -> None:
+        kind.poll = original
+
+    return uninstall
+
+
+def how(code: int) -> str:
+    """An exit code in words; negative ones are signals."""
+    if code >= 0:
+        return f"exit code {code}"
+    try:
+        return signal.Signals(-code).name
+    except ValueError:
+        return f"signal {-code}"

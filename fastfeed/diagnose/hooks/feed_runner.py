@@ -1,0 +1,148 @@
+"""Sees every loop over a FeedRunner, its epochs, and its batches as tensors of torch or arrays of
+JAX."""
+
+from __future__ import annotations
+
+import time
+import weakref
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from fastfeed.diagnose.hooks.context import Context
+from fastfeed.errors import FeedError
+from fastfeed.steps.recorder import StepRecorder
+from fastfeed.steps.watch import WatchedIterator
+
+# The class that is iterated over, in each.
+KINDS = {
+    "fastfeed.runner.runner": "FeedRunner",
+    "fastfeed.runner.epoch": "Epoch",
+    "fastfeed.sinks.torch_iter": "TorchBatches",
+    "fastfeed.sinks.jax_iter": "JaxBatches",
+    "fastfeed.sinks.ahead": "Prefetcher",
+}
+MODULES = tuple(KINDS)
+ANEW_S = 0.2  # who has not asked for so long asks about another time
+LEAST_S = 0.02
+LONGER = 2.0  # than the mean time that a batch takes
+STEPS = "_fastfeed_steps"
+
+
+def install(module: Any, context: Context) -> Callable[[], None]:
+    """Patches `__iter__`, and of the runner itself also `take` and `state`."""
+    kind = getattr(module, KINDS[module.__name__])
+    patches = {"__iter__": _iter(kind.__iter__, context)}
+    if kind.__name__ == "FeedRunner":
+        patches.update(take=_take(kind.take, context), state=_state(kind.state))
+    originals = {name: getattr(kind, name) for name in patches}
+    for name, patch in patches.items():
+        setattr(kind, name, patch)
+
+    def uninstall() -> None:
+        for name, original in originals.items():
+            setattr(kind, name, original)
+
+    return uninstall
+
+
+def _iter(original: Callable[[Any], Any], context: Context) -> Callable[[Any], Any]:
+    def __iter__(self: Any) -> Any:
+        iterator = original(self)
+        steps = self.__dict__.get(STEPS)
+        if steps is None and context.active:
+            steps = self.__dict__[STEPS] = _pass(self, context)
+        # One for all passes: what was taken ahead of a loop that is left is for the next one.
+        return iterator if steps is None else WatchedIterator(iterator, steps)
+
+    return __iter__
+
+
+def _take(original: Callable[[Any], Any], context: Context) -> Callable[[Any], Any]:
+    def take(self: Any) -> Any:
+        steps = self.__dict__.get(STEPS)
+        if steps is None:
+            if not context.active:
+                return original(self)
+            steps = self.__dict__[STEPS] = _pass(self, context)
+            steps.may_ahead = False  # its batches are given back when a block ends
+        return steps.take(partial(original, self))
+
+    return take
+
+
+def _state(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def state(self: Any) -> Any:
+        steps = self.__dict__.get(STEPS)
+        ahead = list(steps.ahead) if steps is not None and not steps.taking else []
+        return ahead[0].before if ahead and ahead[0].before is not None else original(self)
+
+    return state
+
+
+def _pass(of: Any, context: Context) -> StepRecorder:
+    """A FeedRunner and its epochs may be taken ahead of; the others count what they have handed
+    out, or take ahead themselves."""
+    runner = getattr(of, "_runner", of)
+    options = getattr(runner, "options", None)
+    if options is None:
+        return StepRecorder(
+            context, "runner", name=f"FeedRunner ({type(of).__name__})", buffer=16, ahead=False
+        )
+    steps = StepRecorder(
+        context, "runner", name="FeedRunner", buffer=max(16, 4 * options.producers)
+    )
+    steps.copies = not options.processes
+    steps.note = partial(_noted, weakref.ref(runner))
+    steps.idle = _Idle(weakref.ref(runner))
+    steps.loop.tells = partial(_stages, weakref.ref(runner))
+    runner.__dict__[STEPS] = steps
+    return steps
+
+
+def _stages(ref: weakref.ref[Any]) -> str:
+    """What the runner's own counters say of its stages, from its first batch on."""
+    runner = ref()
+    seen = runner.snapshot() if runner is not None else None
+    if seen is None or not seen.produced.batches:
+        return ""
+    made, count = seen.produced, len(seen.producers)
+    total_s = max(1e-9, made.busy_s + made.wait_in_s + made.wait_out_s)
+    size = f"{made.nbytes / made.batches / 1e6:.3g} MB"
+    who = f"{count} producer{'s' * (count > 1)} made {made.batches} batches of {size}"
+    return (
+        f"{who}, each {made.busy_s / made.batches * 1e3:.3g} ms in your code, and were before a "
+        f"full buffer for {made.wait_out_s / total_s:.0%} of their time; {seen.depth} batches are "
+        "ready"
+    )
+
+
+class _Idle:
+    """Whether a runner's producers have nothing to do: for longer than they take for a batch, they
+    have made none."""
+
+    def __init__(self, ref: weakref.ref[Any]) -> None:
+        self._ref = ref
+        self._made = -1
+        self._asked_s = self._since_s = 0.0
+
+    def __call__(self) -> bool:
+        runner, now_s = self._ref(), time.perf_counter()
+        if runner is None:
+            return True
+        produced = runner.snapshot().produced
+        if produced.batches != self._made or now_s - self._asked_s > ANEW_S:
+            self._made, self._since_s = produced.batches, now_s
+        self._asked_s = now_s
+        return bool(
+            now_s - self._since_s > LEAST_S + LONGER * produced.busy_s / max(1, produced.batches)
+        )
+
+
+def _noted(ref: weakref.ref[Any]) -> Any:
+    """Where the runner is; it is told that to whoever asks while batches are taken ahead."""
+    runner = ref()
+    try:
+        return None if runner is None else runner.state()
+    except FeedError:  # it has no state, and nobody can ask for it
+        return None

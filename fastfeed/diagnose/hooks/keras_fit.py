@@ -1,0 +1,264 @@
+"""Keras on each of its backends: `fit` step by step, calls for single batches, epochs, evaluations,
+callbacks."""
+
+from __future__ import annotations
+
+import functools
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+from fastfeed.diagnose.hooks.keras_many import ManySteps
+from fastfeed.diagnose.hooks.keras_steps import PythonSteps, TensorFlowSteps
+from fastfeed.diagnose.hooks.patches import Timed, Undo, keep, patch, undo_all
+from fastfeed.steps.recorder import leaves, site_of
+from fastfeed.steps.timeline import Mark, Step
+
+if TYPE_CHECKING:
+    from fastfeed.diagnose.hooks.context import Context
+
+MODULES = ("keras",)
+TRAINERS = {"tensorflow": "TensorFlowTrainer", "torch": "TorchTrainer", "jax": "JAXTrainer"}
+CALLBACKS = ("on_epoch_begin", "on_epoch_end", "on_train_begin")
+BATCHES = ("on_train_batch_begin", "on_train_batch_end")  # other backends' work may end here first
+SEEN = "_fastfeed_seen"  # an attribute of a train function that is ours
+
+
+class Asked(threading.local):
+    """What a thread has just asked Keras's iterator for: when, and how long it took; whether it is
+    in a call for one batch; whose steps it makes."""
+
+    begin_s: float = 0.0
+    wait_s: float = 0.0
+    single: bool = False
+    steps: PythonSteps | None = None
+
+
+def install(module: Any, context: Context) -> Undo:
+    """Watches every model of the process."""
+    asked = Asked()
+    undos: list[Undo] = []
+    for backend, name in TRAINERS.items():
+        trainer = getattr(sys.modules.get(f"keras.src.backend.{backend}.trainer"), name, None)
+        if trainer is not None:
+            making = functools.partial(
+                _make_train_function, backend=backend, asked=asked, context=context
+            )
+            undos.append(patch(trainer, "make_train_function", wrap=making))
+            single = functools.partial(_train_on_batch, asked=asked, context=context)
+            undos.append(patch(trainer, "train_on_batch", wrap=single))
+            undos.append(
+                Timed(context).method(trainer, "predict", kind="evaluation", label="predict")
+            )
+    iterator = sys.modules["keras.src.trainers.epoch_iterator"].EpochIterator
+    if "__next__" in vars(iterator):
+        undos.append(
+            patch(iterator, "__next__", wrap=lambda plain: _next(plain, asked, context=context))
+        )
+    else:  # Keras before 3.7
+        undos.append(
+            patch(
+                iterator, "enumerate_epoch", wrap=lambda plain: _each(plain, asked, context=context)
+            )
+        )
+    undos += _marks(asked, context)
+    return undo_all(undos)
+
+
+def _marks(asked: Asked, context: Context) -> list[Undo]:
+    callbacks = sys.modules["keras.src.callbacks.callback_list"].CallbackList
+    model = sys.modules["keras.src.models.model"].Model
+    timed = Timed(context)
+    undos = [
+        timed.method(model, name, kind="checkpoint", label=name)
+        for name in ("save", "save_weights")
+    ]
+    names = (
+        CALLBACKS + BATCHES if sys.modules["keras"].backend.backend() == "tensorflow" else CALLBACKS
+    )
+    undos += [timed.method(callbacks, name, kind="callback", label=name) for name in names]
+    undos += [
+        patch(callbacks, name, wrap=lambda plain: _closes(plain, asked))
+        for name in ("on_test_begin", "on_epoch_end")
+    ]
+    undos.append(patch(callbacks, "on_epoch_begin", wrap=lambda plain: _epoch(plain, context)))
+    started: dict[int, float] = {}
+    undos.append(
+        patch(callbacks, "on_test_begin", wrap=lambda plain: _test(plain, started, context=context))
+    )
+    undos.append(
+        patch(callbacks, "on_test_end", wrap=lambda plain: _tested(plain, started, context=context))
+    )
+    return undos
+
+
+def _closes(plain: Any, asked: Asked) -> Any:
+    """The steps of an epoch are over."""
+
+    @functools.wraps(plain)
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if asked.steps is not None:
+            asked.steps.close(time.perf_counter())
+            asked.steps = None
+        return plain(self, *args, **kwargs)
+
+    return call
+
+
+def _epoch(plain: Any, context: Context) -> Any:
+    @functools.wraps(plain)
+    def on_epoch_begin(self: Any, epoch: Any, *args: Any, **kwargs: Any) -> Any:
+        if context.active:
+            now_s = time.perf_counter()
+            context.timeline.marks.append(Mark("epoch", now_s, now_s, str(epoch)))
+        return plain(self, epoch, *args, **kwargs)
+
+    return on_epoch_begin
+
+
+def _test(plain: Any, started: dict[int, float], *, context: Context) -> Any:
+    @functools.wraps(plain)
+    def on_test_begin(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if context.active:
+            started[id(self)] = time.perf_counter()
+        return plain(self, *args, **kwargs)
+
+    return on_test_begin
+
+
+def _tested(plain: Any, started: dict[int, float], *, context: Context) -> Any:
+    @functools.wraps(plain)
+    def on_test_end(self: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return plain(self, *args, **kwargs)
+        finally:
+            start_s = started.pop(id(self), None)
+            if start_s is not None:
+                context.timeline.marks.append(Mark("evaluation", start_s, time.perf_counter()))
+
+    return on_test_end
+
+
+def _next(plain: Any, asked: Asked, *, context: Context) -> Any:
+    """The iterator of a backend that is given its batches by Python."""
+
+    @functools.wraps(plain)
+    def __next__(self: Any) -> Any:
+        if not context.active:
+            return plain(self)
+        thread = threading.get_ident()
+        asked.begin_s = context.asking[thread] = time.perf_counter()
+        try:
+            return plain(self)
+        finally:
+            context.asking.pop(thread, None)
+            asked.wait_s = time.perf_counter() - asked.begin_s
+
+    return __next__
+
+
+def _each(plain: Any, asked: Asked, *, context: Context) -> Any:
+    """The same, where Keras has a generator instead."""
+    ask = _next(next, asked, context=context)
+
+    @functools.wraps(plain)
+    def enumerate_epoch(self: Any) -> Any:
+        yield from iter(functools.partial(ask, plain(self)), None)
+
+    return enumerate_epoch
+
+
+def _make_train_function(plain: Any, *, backend: str, asked: Asked, context: Context) -> Any:
+    made = {"tensorflow": _of_tensorflow, "jax": _of_jax, "torch": _of_torch}[backend]
+
+    @functools.wraps(plain)
+    def make_train_function(self: Any, *args: Any, **kwargs: Any) -> Any:
+        result = plain(self, *args, **kwargs)
+        try:
+            function = self.train_function
+            if context.active and not hasattr(function, SEEN):
+                function = made(function, self, asked=asked, context=context)
+                setattr(function, SEEN, True)
+                self.train_function = function
+        except Exception as error:
+            context.failed("Keras's steps", error)
+        return result
+
+    return make_train_function
+
+
+def _of_tensorflow(plain: Any, model: Any, *, asked: Asked, context: Context) -> Any:
+    many = int(getattr(model, "steps_per_execution", 1) or 1) > 1
+    steps = ManySteps(model, context) if many else TensorFlowSteps(model, context)
+
+    def function(iterator: Any) -> Any:
+        return plain(iterator) if asked.single else steps.call(plain, iterator)
+
+    return function
+
+
+def _of_torch(plain: Any, model: Any, *, asked: Asked, context: Context) -> Any:
+    steps = PythonSteps(model, context)
+
+    def function(data: Any) -> Any:
+        return _of_batch(plain, data, asked=asked, steps=steps)
+
+    return function
+
+
+def _of_batch(plain: Any, data: Any, *, asked: Asked, steps: PythonSteps) -> Any:
+    """A call of a train function with the batch that was asked for just before."""
+    if asked.single or not steps.context.active or not asked.begin_s:
+        return plain(data)
+    begin_s, asked.begin_s, asked.steps = asked.begin_s, 0.0, steps
+    return steps.call(plain, data, begin_s=begin_s, wait_s=asked.wait_s)
+
+
+def _of_jax(plain: Any, model: Any, *, asked: Asked, context: Context) -> Any:
+    steps = PythonSteps(model, context)
+
+    def function(state: Any, iterator: Any) -> Any:
+        if isinstance(iterator, list):  # Keras before 3.7 has taken the batches itself
+            return _of_batch(functools.partial(plain, state), iterator, asked=asked, steps=steps)
+        if asked.single or not context.active:
+            return plain(state, iterator)
+        asked.steps = steps
+        return steps.pulled(plain, state, iterator=iterator)
+
+    return function
+
+
+def _train_on_batch(plain: Any, *, asked: Asked, context: Context) -> Any:
+    """A call for one batch, which its caller made beforehand."""
+
+    @functools.wraps(plain)
+    def train_on_batch(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if not context.active or asked.single:
+            return plain(self, *args, **kwargs)
+        asked.single = True
+        begin_s = time.perf_counter()
+        try:
+            result = plain(self, *args, **kwargs)
+        finally:
+            asked.single = False
+        end_s = time.perf_counter()
+        try:
+            _single_step(self, (args, kwargs), step=Step(begin_s, end_s, 0.0), context=context)
+        except Exception as error:
+            context.failed("train_on_batch", error)
+        return result
+
+    return train_on_batch
+
+
+def _single_step(model: Any, given: tuple[Any, Any], *, step: Step, context: Context) -> None:
+    thread = threading.get_ident()
+    key = ("keras call", id(model), thread)
+    name = f"{getattr(model, 'name', type(model).__name__)}.train_on_batch"
+    loop = context.timeline.loop(key, name=name, kind="call", thread=thread)
+    if not loop.steps:
+        loop.waits, loop.buffer, loop.where = "none", 0, site_of(sys._getframe(1))
+        args, kwargs = given
+        loop.leaves = leaves((*args[:2], *(kwargs[one] for one in ("x", "y") if one in kwargs)))
+    keep(loop, step, most=context.most)

@@ -1,0 +1,20 @@
+"""`fastfeed.watch` writes into the diagnosis that runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from fastfeed.diagnose.hooks.context import Context
+
+MODULES = ("fastfeed.steps.watch",)
+
+
+def install(module: Any, context: Context) -> Callable[[], None]:
+    """Tells `watch` of the diagnosis."""
+    module.watch.log = context
+
+    def uninstall() -> None:
+        module.watch.log = None
+
+    return uninstall

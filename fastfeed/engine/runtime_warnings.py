@@ -1,0 +1,115 @@
+"""What a running feed tells its user, each thing once: producers that slow the training step,
+batches that are kept."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import statistics
+import threading
+import time
+import warnings
+from collections.abc import Callable, Sequence
+
+from fastfeed.core.stats import StageRow, total
+from fastfeed.errors import FeedWarning
+from fastfeed.options import FeedOptions
+
+LOG = logging.getLogger("fastfeed")
+RUN_IN_S = 1.0  # start-up holds the lock, too
+NAP_S = 0.005
+SAMPLES = 100
+LATE_S = 0.001  # a thread that nobody keeps waiting is late by 0.1 ms
+BUSY = 0.3  # of a core, by all producers: less of it keeps nobody waiting
+
+
+class LockProbe:
+    """A thread that sleeps and measures how late it gets the interpreter lock back, as a training
+    step would."""
+
+    def __init__(self) -> None:
+        self.late_s: float | None = None  # the median, once it is known
+        self._over = False
+        self.thread = threading.Thread(target=self._run, name="fastfeed-lock-probe", daemon=True)
+
+    def stop(self) -> None:
+        """Ends it within a nap."""
+        self._over = True
+
+    def _run(self) -> None:
+        late = []
+        for _ in range(SAMPLES):
+            queued, start = run_delay_s(), time.perf_counter()
+            time.sleep(NAP_S)
+            if self._over:
+                return
+            late.append(time.perf_counter() - start - NAP_S - (run_delay_s() - queued))
+        self.late_s = statistics.median(late)
+
+
+class RuntimeWarnings:
+    """Looks at a feed now and then."""
+
+    def __init__(
+        self, options: FeedOptions, rows: Callable[[], Sequence[StageRow]], *, shares: bool = False
+    ) -> None:
+        self._options = options
+        self._rows = rows
+        self.said: set[str] = set()  # of all feeds of a runner
+        self._probe = None if options.processes or shares else LockProbe()
+        # the time, and the producers' seconds on a core, at its start
+        self._begun: tuple[float, float] | None = None
+
+    def look(self, now_s: float, *, copied: int, first_s: float) -> None:
+        """After each batch; `first_s`: when the first one was delivered."""
+        if copied and "copied" not in self.said:
+            self.said.add("copied")
+            LOG.warning(
+                "the consumer keeps so many batches that no memory of the workers' is left for "
+                "others: from here it is given copies, which cost a pass over the memory each "
+                "(snapshot().consumed.copied counts them). Let go of batches that were used, or "
+                "copy what is to be kept"
+            )
+        probe = self._probe
+        if probe is None or now_s - first_s < RUN_IN_S or "lock" in self.said:
+            return
+        if self._begun is None:
+            self._begun = now_s, total(self._rows()).cpu_s
+            probe.thread.start()
+        elif probe.late_s is not None:
+            self._probe = None
+            self._judge(probe.late_s, now_s)
+
+    def stop(self) -> None:
+        """Ends what runs; from any thread."""
+        if self._probe is not None:
+            self._probe.stop()
+
+    @property
+    def threads(self) -> list[threading.Thread]:
+        """The threads of this process that it runs."""
+        return [self._probe.thread] if self._probe is not None and self._begun is not None else []
+
+    def _judge(self, late_s: float, now_s: float) -> None:
+        start_s, cpu_s = self._begun or (0.0, 0.0)
+        busy = (total(self._rows()).cpu_s - cpu_s) / (now_s - start_s)
+        if late_s > LATE_S and busy > BUSY:
+            self.said.add("lock")
+            warnings.warn(
+                "the producer threads hold the interpreter lock: whoever wants it here waits "
+                f"{late_s * 1e3:.1f} ms, and a training step wants it several times "
+                f"({self._options.threads} producers, {busy:.0%} of a core). Make the batches in "
+                f"worker processes: processes={self._options.threads}, threads=1",
+                FeedWarning,
+                stacklevel=2,
+            )
+
+
+def run_delay_s() -> float:
+    """Seconds for which this thread was ready and had no core; 0 where the system does not say."""
+    with (
+        contextlib.suppress(OSError, ValueError, IndexError),
+        open("/proc/thread-self/schedstat") as file,
+    ):
+        return int(file.read().split()[1]) / 1e9
+    return 0.0

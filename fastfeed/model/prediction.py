@@ -1,0 +1,234 @@
+"""The arithmetic of a feed: what a batch costs and how many producers there are -> steps/s and
+starvation.
+
+The one model behind the benchmark's prediction and its advice. Pure functions; seconds and counts
+only. The bounds are the operational laws of Denning and Buzen (1978): no resource serves more than
+its time allows, and N producers make at most N batches in the time of one.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from operator import itemgetter
+
+import numpy as np
+
+# What a range must cover: threads share caches and memory, a step beside producers is not the step
+# alone, and machines drift. The widths (below, above) are the errors that were seen, see
+# docs/benchmark.md.
+SPREAD_ALONE = (0.12, 0.12)
+SPREAD_LIVE = (0.17, 0.20)
+# how much longer the wait for the interpreter lock is with many producers than with one, as seen
+CROWD = 0.5
+BESIDE = 1.1  # a step beside a busy feed takes so many times the pure step: 1.04 to 1.23 were seen
+SATURATED = 0.9  # less than this share of a proportional gain: more threads have stopped helping
+LOCK = "the interpreter lock"  # the limit that worker processes lift
+INPUT_BOUND = 0.05  # starvation from which a feed counts as input-bound
+
+
+@dataclass(frozen=True)
+class Producers:
+    """Who makes the batches: `threads` in each of `processes` worker processes; with 0 of them, in
+    the trainer."""
+
+    threads: int
+    processes: int = 0
+
+    @property
+    def count(self) -> int:
+        """Producers in all."""
+        return self.threads * max(1, self.processes)
+
+    def __str__(self) -> str:
+        threads = f"{self.threads} thread{'s' if self.threads > 1 else ''}"
+        if not self.processes:
+            return threads
+        return f"{self.processes} process{'es' if self.processes > 1 else ''} x {threads}"
+
+
+@dataclass(frozen=True)
+class LivePoint:
+    """A short run of the real loop: batches/s, the core seconds of one batch and step together, and
+    the wall seconds of the step without its wait."""
+
+    threads: int
+    rate: float
+    cpu_s: float
+    step_s: float
+    processes: int = 0
+
+
+@dataclass(frozen=True)
+class Profile:
+    """What one batch costs: `batch_s` of wall time in a producer alone, of which `cpu_s` on a core
+    and `gil_s` with the interpreter lock held; for how long (`gil_wait_s`) another thread waits for
+    that lock meanwhile; and what one step costs when its input is cached, on the clock (0: there is
+    no step) and on the cores (`step_cpu_s`)."""
+
+    batch_s: float
+    cpu_s: float
+    gil_s: float
+    gil_wait_s: float
+    step_s: float
+    cores: int
+    live: tuple[LivePoint, ...] = ()
+    step_cpu_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """Steps/s with its range, the expected starvation (0 to 1), and what the limit is."""
+
+    rate: float
+    low: float
+    high: float
+    starvation: float
+    limit: str
+
+
+def predict(profile: Profile, producers: Producers) -> Prediction:
+    """Steps/s beside `producers`: the smallest of what they, the cores, the interpreter locks and
+    the step allow."""
+    live = _live(profile, producers)
+    bounds = _live_bounds(profile, producers, live=live) if live else _bounds(profile, producers)
+    limit = min(bounds, key=lambda name: bounds[name])
+    rate = bounds[limit]
+    below, above = SPREAD_LIVE if live else SPREAD_ALONE
+    starved = starvation(rate, step_beside(profile, producers, rate=rate))
+    return Prediction(rate, rate * (1 - below), rate * (1 + above), starved, limit)
+
+
+def step_beside(profile: Profile, producers: Producers, *, rate: float) -> float:
+    """Seconds of a step beside the producers.
+
+    A step that gave the interpreter lock away waits for it once when it comes back, unless the
+    producers have locks of their own. Where live points exist, a step costs what it cost there, and
+    the less there is to wait for the nearer it comes to the pure step.
+    """
+    if not profile.step_s:
+        return 0.0
+    live = _live(profile, producers)
+    if live is None:
+        crowd = 0.0 if producers.processes else 1 + CROWD * (1 - 1 / producers.threads)
+        return profile.step_s + profile.gil_wait_s * crowd
+    few, many = live.few, live.many
+    if live.saturated:
+        at_once = _at_once(profile, producers)
+        if at_once > live.many_at_once:  # the share of waiting stays, whatever the rate falls to
+            return many.step_s * many.rate / rate
+        return live.between(few.step_s, many.step_s, at_once=at_once)
+    pure_s = BESIDE * profile.step_s
+    loads = [few.rate * pure_s, many.rate * pure_s, 1.0]
+    return float(np.interp(rate * pure_s, loads, [few.step_s, many.step_s, pure_s]))
+
+
+def starvation(rate: float, step_s: float) -> float:
+    """Share of the time left over by steps of `step_s` at `rate` a second."""
+    return min(1.0, max(0.0, 1 - rate * step_s))
+
+
+def utilisation(steps: int, step_s: float, *, wall_s: float) -> float:
+    """AU of MLPerf Storage: compute time by total time."""
+    return min(1.0, steps * step_s / wall_s) if wall_s > 0 else float("nan")
+
+
+def _bounds(profile: Profile, producers: Producers) -> dict[str, float]:
+    bounds = {
+        "the producers": producers.count / profile.batch_s if profile.batch_s else float("inf")
+    }
+    if profile.step_s:
+        bounds["the step"] = 1 / step_beside(profile, producers, rate=0.0)
+    if profile.cpu_s:
+        bounds["the cores"] = _cores_bound(profile)
+    if profile.gil_s:  # one lock a process
+        bounds[LOCK] = max(1, producers.processes) / profile.gil_s
+    return bounds
+
+
+def _cores_bound(profile: Profile) -> float:
+    """Each step needs a batch, and both need the cores."""
+    return profile.cores / (profile.cpu_s + profile.step_cpu_s)
+
+
+def _live_bounds(profile: Profile, producers: Producers, *, live: _Live) -> dict[str, float]:
+    """From runs beside the real step: what the cores carry then, and where more producers have
+    stopped helping."""
+    bounds = {"the producers": producers.count * live.one_rate}
+    if profile.step_s:
+        bounds["the step"] = 1 / (BESIDE * profile.step_s)
+    at_once = _at_once(profile, producers)
+    if not producers.processes:
+        if live.saturated:
+            bounds["the cores and the interpreter lock"] = live.saturated_rate(at_once)
+        return bounds
+    bounds[LOCK] = at_once * live.one_rate
+    if profile.cpu_s:
+        bounds["the cores"] = _cores_bound(profile)
+    # processes do not wait for each other's locks: until they saturate the cores, they add up
+    if live.saturated:
+        rising = live.many.rate >= live.few.rate
+        carried = live.many.rate if rising else live.saturated_rate(at_once)
+        bounds["the cores"] = min(bounds.get("the cores", float("inf")), carried)
+    return bounds
+
+
+def _at_once(profile: Profile, producers: Producers) -> float:
+    """How many producers can work at the same time: those of one worker process share its
+    interpreter lock.
+
+    Threads of the trainer count in full: what its lock does to them and to the step, live points
+    have seen.
+    """
+    if not producers.processes or not profile.gil_s:
+        return producers.count
+    return producers.processes * min(producers.threads, profile.batch_s / profile.gil_s)
+
+
+@dataclass(frozen=True)
+class _Live:
+    """The live points with the fewest and the most producers, and how many of these worked at the
+    same time."""
+
+    few: LivePoint
+    many: LivePoint
+    few_at_once: float
+    many_at_once: float
+
+    @property
+    def one_rate(self) -> float:
+        """Batches/s of one producer beside the step."""
+        return self.few.rate / self.few_at_once
+
+    @property
+    def saturated(self) -> bool:
+        """Whether more producers had stopped helping."""
+        return self.many.rate < SATURATED * self.one_rate * self.many_at_once
+
+    def saturated_rate(self, at_once: float) -> float:
+        """Between the two points, and beyond them constant; but what fell with more producers goes
+        on falling."""
+        few, many = self.few.rate, self.many.rate
+        if at_once <= self.many_at_once or many >= few:
+            return self.between(few, many, at_once=at_once)
+        doublings = math.log2(at_once / self.many_at_once)
+        fall = (few - many) / math.log2(self.many_at_once / self.few_at_once)
+        return max(many / 2, many - fall * doublings)
+
+    def between(self, few: float, many: float, *, at_once: float) -> float:
+        """Linear in the logarithm of the producers, and constant outside."""
+        ends = (math.log(self.few_at_once), math.log(self.many_at_once))
+        return float(np.interp(math.log(at_once), ends, (few, many)))
+
+
+def _live(profile: Profile, producers: Producers) -> _Live | None:
+    """The live points of the same kind: threads in the trainer tell nothing about processes."""
+    kind = [p for p in profile.live if (p.processes > 0) == (producers.processes > 0)]
+    if not kind:
+        return None
+    sizes = [(_at_once(profile, Producers(p.threads, p.processes)), p) for p in kind]
+    (few_at_once, few), (many_at_once, many) = (
+        min(sizes, key=itemgetter(0)),
+        max(sizes, key=itemgetter(0)),
+    )
+    return _Live(few, many, few_at_once, many_at_once)

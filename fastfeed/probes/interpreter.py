@@ -1,0 +1,233 @@
+"""How the interpreter tells of the lines of a loop: `Monitoring` since Python 3.12, `Tracing`
+before."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+import threading
+from collections.abc import Callable
+from time import perf_counter
+from types import CodeType, FrameType
+from typing import Any
+
+from fastfeed.probes.pending_calls import in_main
+
+COSTLY = 0.02  # of the time
+# where looking costs more: so many turns, for so long; then for a second none
+TURNS, WINDOW_S = 3, 0.1
+TURN = 400_000  # calls and lines in one turn: nobody can look at that
+# times that a line begins in one turn: it is of a loop in the loop, and no longer looked at
+OFTEN = 50
+TOOLS = (4, 3)  # of sys.monitoring: ids that no kind of tool is meant to have
+STOP_S = 5.0
+LOOK = 2000  # calls, after which their rate is looked at
+# Seconds that the thread loses to a line of the loop, to a call that is traced and to one that is
+# not.
+LINE_S, TRACED_S, SPARED_S = 6e-7, 1e-6, 1.6e-6
+SHORT_S = 1.5e-6  # calls that are over so soon are traced: not to trace them takes longer
+FEW = 8  # calls, before they are said to be short
+SUSPENDS = (
+    inspect.CO_GENERATOR
+    | inspect.CO_COROUTINE
+    | inspect.CO_ASYNC_GENERATOR
+    | inspect.CO_ITERABLE_COROUTINE
+)
+# Traced bytecode takes so many times as long: 2.6 times with Python 3.11, 1.5 to 3 with 3.10,
+# beside other work.
+SLOWED = 1.0 if sys.version_info >= (3, 12) else 2.5
+TOO_MANY = "one turn of the loop calls too many functions, or has too many lines"
+TAKEN = "a debugger or a coverage tool is at work"
+Seen = Callable[[int, float], None]  # of a line that begins, and when; line 0: the function is over
+
+
+def _nothing(*_: Any) -> None:
+    """Of a line in a frame that is not looked into."""
+
+
+class TraceLineTracer:
+    """Tells `seen` of the lines of `code` in the main thread, from `start` to `stop`.
+
+    While a thread is traced all of its bytecode is slow. So what the loop calls is not: tracing
+    ends with the call, and goes on when the frame that was called is gone. What a generator does
+    itself cannot be spared: see SLOWED. Where looking costs much (`costly`, or as it turns out) it
+    `rests` after some turns, until `wake` is called.
+    """
+
+    def __init__(self, code: CodeType, seen: Seen, *, head: int, costly: bool = False) -> None:
+        self.given_up = ""
+        self.rests = self.woke = False
+        self._code, self._seen, self._head, self._costly = code, seen, head, costly
+        self.cost_s = self._cost_s = 0.0  # of looking, but for what it slows down
+        self._main = threading.main_thread().ident
+        # the call that was not traced, and when it began
+        self._spared: tuple[CodeType, float] | None = None
+        # What a frame has for its trace function goes with the frame. No Python may run then: an
+        # exception that a signal raises in it, as Ctrl-C does, would be lost.
+        again = functools.partial(sys.settrace, self.called)
+        self._goes_on = type(
+            "GoesOn", (), {"__slots__": (), "__call__": _nothing, "__del__": again}
+        )
+        self._woke_s = 0.0
+        self._over, self._ended = False, threading.Event()
+        self._calls = self._before = 0  # and of them those before this turn
+        self._turns = 0  # since it woke
+        self._looked_s = 0.0
+        self._short: dict[CodeType, tuple[int, float]] = {}  # calls, and their seconds
+
+    def start(self) -> None:
+        """From the next instruction of the main thread on."""
+        in_main(self._begin)
+
+    def stop(self) -> None:
+        """The interpreter is quick again with the main thread's next instruction, for which another
+        thread waits a moment: an exception that it then sends there must not be lost in our call.
+        """
+        self._over = True
+        in_main(self._end)
+        if threading.current_thread() is not threading.main_thread():
+            self._ended.wait(STOP_S)
+
+    def wake(self) -> None:
+        """It looks again, if it rests."""
+        if self.rests and not self._over:
+            in_main(self._begin)
+
+    def called(self, frame: FrameType, *_: Any) -> Any:
+        """Every call of a function; only the loop's own is looked into."""
+        if self._over or self.rests or threading.get_ident() != self._main:
+            sys.settrace(None)
+            if not self._over and not self.rests:  # another thread had the frame for the last
+                in_main(self._again)
+            return None
+        code, now = frame.f_code, perf_counter()
+        if code is self._code:
+            return self._line
+        self._count(now)
+        calls, spent_s = self._short.get(code, (0, 0.0))
+        if code.co_flags & SUSPENDS or (calls >= FEW and spent_s < SHORT_S * calls):
+            self.cost_s += TRACED_S
+            return None
+        self.cost_s += SPARED_S
+        self._spared = code, now
+        sys.settrace(None)
+        return self._goes_on()
+
+    def _again(self, frame: FrameType) -> None:
+        if not self._over and not self.rests and sys.gettrace() is None:
+            sys.settrace(self.called)
+
+    def _begin(self, frame: FrameType) -> None:
+        if self._over or threading.current_thread() is not threading.main_thread():
+            return
+        if sys.gettrace() not in (None, self.called):
+            self.given_up = TAKEN
+            return
+        self.woke, self.rests, self._turns = self.rests, False, 0
+        self._woke_s = self._looked_s = perf_counter()
+        sys.settrace(self.called)
+        at: FrameType | None = frame
+        while at is not None:
+            if at.f_code is self._code:
+                at.f_trace = self._line
+                break
+            at = at.f_back
+
+    def _end(self, frame: FrameType) -> None:
+        if sys.gettrace() == self.called:
+            sys.settrace(None)
+        self._ended.set()
+
+    def _count(self, now: float) -> None:
+        if self._spared is not None:
+            code, begun_s = self._spared
+            calls, spent_s = self._short.get(code, (0, 0.0))
+            self._short[code], self._spared = (calls + 1, spent_s + now - begun_s), None
+        self._calls += 1
+        if self._calls % LOOK == 0:
+            self._costly = self._costly or self.cost_s - self._cost_s > COSTLY * (
+                now - self._looked_s
+            )
+            self._looked_s, self._cost_s = now, self.cost_s
+            if self._calls - self._before > TURN:
+                self.given_up = TOO_MANY
+                self._over = True
+                sys.settrace(None)
+
+    def _line(self, frame: FrameType, event: str, *_: Any) -> Any:
+        if self._over:
+            frame.f_trace = None
+            sys.settrace(None)
+            return None
+        line, now = 0 if event == "return" else frame.f_lineno, perf_counter()
+        self._count(now)
+        self.cost_s += LINE_S
+        self._seen(line, now)
+        if line == self._head:
+            self._before = self._calls
+            self._turns += 1
+            if self._costly and self._turns > TURNS and now - self._woke_s > WINDOW_S:
+                self.rests = True
+                sys.settrace(None)
+        return self._line
+
+
+class MonitoringLineTracer:
+    """The same by sys.monitoring, which costs nothing but in the lines of the loop."""
+
+    rests = woke = False
+    cost_s = 0.0
+
+    def __init__(self, code: CodeType, seen: Seen, *, head: int) -> None:
+        self.given_up = ""
+        self._code, self._seen, self._head = code, seen, head
+        self._api: Any = getattr(sys, "monitoring", None)
+        self._tool = -1
+        self._again: dict[int, int] = {}  # by line: how often it began in this turn
+        self._mutex = threading.Lock()
+
+    def start(self) -> None:
+        """From the loop's next line on."""
+        free = [tool for tool in TOOLS if self._api.get_tool(tool) is None]
+        if not free:
+            self.given_up = TAKEN
+            return
+        self._tool = free[0]
+        self._api.use_tool_id(self._tool, "fastfeed")
+        for event, call in self._events():
+            self._api.register_callback(self._tool, event, call)
+        self._api.set_local_events(
+            self._tool, self._code, sum(event for event, _ in self._events())
+        )
+
+    def stop(self) -> None:
+        """Nothing is told from here on."""
+        with self._mutex:
+            tool, self._tool = self._tool, -1
+        if tool >= 0:
+            self._api.set_local_events(tool, self._code, 0)
+            for event, _ in self._events():
+                self._api.register_callback(tool, event, None)
+            self._api.free_tool_id(tool)
+
+    def wake(self) -> None:
+        """It never rests."""
+
+    def _events(self) -> tuple[tuple[int, Callable[..., Any]], ...]:
+        return (self._api.events.LINE, self._line), (self._api.events.PY_RETURN, self._return)
+
+    def _line(self, code: CodeType, line: int) -> Any:
+        if threading.current_thread() is not threading.main_thread():
+            return None
+        self._seen(line, perf_counter())
+        if line == self._head:
+            self._again.clear()
+            return None
+        self._again[line] = self._again.get(line, 0) + 1
+        # Of a loop in the loop; where it begins is another place of the same line, and still seen.
+        return self._api.DISABLE if self._again[line] > OFTEN else None
+
+    def _return(self, code: CodeType, *_: Any) -> None:
+        if threading.current_thread() is threading.main_thread():
+            self._seen(0, perf_counter())

@@ -1,0 +1,155 @@
+"""The machine over a time: who used its cores, its disks, its network and its memory."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import psutil
+
+from fastfeed.core.machine import free_memory_nbytes
+from fastfeed.probes import procfs
+from fastfeed.probes.gpu import GpuUsage
+
+NOISY = 0.05  # of a core
+LISTED = 5
+PARTITIONS = ("loop", "ram", "dm-", "md", "zram")
+
+
+@dataclass(frozen=True)
+class Machine:
+    """The machine over the time that was watched; CPU in cores."""
+
+    cores: int
+    own_cpu: float = 0.0  # by the script's processes
+    other_cpu: float = 0.0  # by everybody else
+    steal: float = 0.0  # that the hypervisor kept
+    runnable: float = 0.0  # threads of the script that ran or would have run, on average
+    disk_read_nbytes_s: float = 0.0
+    disk_write_nbytes_s: float = 0.0
+    net_nbytes_s: float = 0.0
+    memory_nbytes: int = 0
+    memory_free_nbytes: int = 0
+    swap_nbytes_s: float = 0.0
+    gpus: tuple[GpuUsage, ...] = ()
+    noisy: tuple[tuple[str, float], ...] = ()  # other processes, by the cores that they take
+
+
+class Totals(NamedTuple):
+    """Counters of the whole machine at one moment: seconds on cores, bytes."""
+
+    now_s: float
+    cpu_s: float
+    steal_s: float
+    read: int
+    write: int
+    net: int
+    swapped: int
+
+
+def totals() -> Totals:
+    """Now."""
+    cpu = psutil.cpu_times()
+    busy_s = (
+        cpu.user + cpu.system + cpu.nice + getattr(cpu, "irq", 0.0) + getattr(cpu, "softirq", 0.0)
+    )
+    read = write = 0
+    for name, disk in (psutil.disk_io_counters(perdisk=True) or {}).items():
+        if not name.startswith(PARTITIONS) and os.path.exists(f"/sys/block/{name}"):
+            read, write = read + disk.read_bytes, write + disk.write_bytes
+    net = psutil.net_io_counters(pernic=True) or {}
+    moved = sum(nic.bytes_recv + nic.bytes_sent for name, nic in net.items() if name != "lo")
+    pages = dict(
+        line.split()
+        for line in procfs.text_of("/proc/vmstat").splitlines()
+        if line.startswith("pswp")
+    )
+    swapped = sum(map(int, pages.values())) * os.sysconf("SC_PAGE_SIZE")
+    return Totals(
+        time.perf_counter(), busy_s, getattr(cpu, "steal", 0.0), read, write, moved, swapped
+    )
+
+
+def processes() -> dict[int, tuple[str, float]]:
+    """The name and the CPU seconds of every process that can be seen."""
+    found = {}
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            stat = procfs.text_of(f"/proc/{name}/stat")
+            fields = stat.rpartition(")")[2].split()
+            if len(fields) > 12:
+                title = stat[stat.find("(") + 1 : stat.rfind(")")]
+                found[int(name)] = title, (int(fields[11]) + int(fields[12])) / procfs.TICKS_S
+    return found
+
+
+def noisy(
+    before: dict[int, tuple[str, float]],
+    after: dict[int, tuple[str, float]],
+    *,
+    own: Collection[int],
+    wall_s: float,
+) -> tuple[tuple[str, float], ...]:
+    """The processes beside `own` that took most of the cores, with the cores that they took."""
+    used = {
+        pid: cpu_s - before.get(pid, ("", 0.0))[1]
+        for pid, (_, cpu_s) in after.items()
+        if pid not in own
+    }
+    worst = sorted(used, key=lambda pid: used[pid], reverse=True)[:LISTED]
+    return tuple((after[pid][0], used[pid] / wall_s) for pid in worst if used[pid] > NOISY * wall_s)
+
+
+def cores() -> int:
+    """Cores that this process may use: its affinity, or its control group's quota where that is
+    less."""
+    count = len(os.sched_getaffinity(0))
+    words = procfs.text_of("/sys/fs/cgroup/cpu.max").split()
+    if len(words) == 2 and words[0].isdigit():
+        return max(1, min(count, -(-int(words[0]) // int(words[1]))))
+    return count
+
+
+class MachineLog:
+    """The machine while it is watched."""
+
+    def __init__(self) -> None:
+        self.begin()
+
+    def begin(self) -> None:
+        """Counters from here on."""
+        self._first = totals()
+        self._processes = processes()
+
+    def machine(
+        self,
+        used: Iterable[tuple[float, float]],
+        *,
+        own: Collection[int],
+        gpus: tuple[GpuUsage, ...],
+        names: Mapping[int, str],
+    ) -> Machine:
+        """Since the beginning. `used`: (CPU, queue) seconds of each of the script's threads; `own`:
+        processes of the script and ours; `names`: of others, as the script calls them."""
+        last = totals()
+        wall_s = max(last.now_s - self._first.now_s, 1e-9)
+        per_s = [(b - a) / wall_s for a, b in zip(self._first, last, strict=True)]
+        spent = list(used)
+        own_cpu = sum(cpu_s for cpu_s, _ in spent) / wall_s
+        memory = psutil.virtual_memory()
+        found = {pid: (names.get(pid, name), cpu_s) for pid, (name, cpu_s) in processes().items()}
+        return Machine(
+            *(cores(), own_cpu, max(per_s[1] - own_cpu, 0.0), per_s[2]),
+            runnable=own_cpu + sum(queued_s for _, queued_s in spent) / wall_s,
+            disk_read_nbytes_s=per_s[3],
+            disk_write_nbytes_s=per_s[4],
+            net_nbytes_s=per_s[5],
+            memory_nbytes=int(memory.total),
+            memory_free_nbytes=free_memory_nbytes(),
+            swap_nbytes_s=per_s[6],
+            gpus=gpus,
+            noisy=noisy(self._processes, found, own=own, wall_s=wall_s),
+        )

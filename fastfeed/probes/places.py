@@ -1,0 +1,116 @@
+"""Lines of code as a report names them, and which of them are the user's."""
+
+from __future__ import annotations
+
+import os
+import sysconfig
+from collections.abc import Iterable
+from pathlib import Path
+from types import CodeType
+from typing import NamedTuple
+
+Spot = tuple[CodeType, int]  # a code object and the offset of the instruction in it
+PACKAGES = ("site-packages", "dist-packages")
+# What namedtuple and dataclass make of the library's own classes looks like the code of `python
+# -c`.
+GENERATED = frozenset(
+    ("<lambda>", "__init__", "__eq__", "__repr__", "__hash__", "__new__", "__lt__", "__setattr__")
+)
+FORKS = "multiprocessing/process.py"
+OURS = str(Path(__file__).parents[1]) + os.sep
+
+
+class Place(NamedTuple):
+    """A line of code: `decode` at data.py:41, and whether it is the user's (not of the library or
+    of site-packages)."""
+
+    function: str
+    file: str
+    line: int
+    users: bool
+
+    def __str__(self) -> str:
+        return f"`{self.function}` at {self.file}:{self.line}"
+
+
+class Places:
+    """Turns frames' spots into places, and remembers them."""
+
+    def __init__(self) -> None:
+        names = ("stdlib", "platstdlib")
+        self._library = tuple(
+            {os.path.realpath(sysconfig.get_path(name)) + os.sep for name in names}
+        )
+        self._here = os.getcwd() + os.sep
+        self._files: dict[str, tuple[str, bool]] = {}
+        self._spots: dict[Spot, Place] = {}
+
+    def of(self, spot: Spot) -> Place:
+        """The place of a spot."""
+        found = self._spots.get(spot)
+        if found is None:
+            code = spot[0]
+            found = self._spots[spot] = self.named(
+                code.co_name, code.co_filename, line=line_of(spot)
+            )
+        return found
+
+    def named(self, function: str, filename: str, *, line: int) -> Place:
+        """A place of which the names are known, the file's in full."""
+        short, users = self.file(filename)
+        return Place(
+            function, short, line, users and not (filename == "<string>" and function in GENERATED)
+        )
+
+    def file(self, filename: str) -> tuple[str, bool]:
+        """How a file is called in reports, and whether it is the user's."""
+        found = self._files.get(filename)
+        if found is None:
+            found = self._files[filename] = self._short(filename), self._is_users(filename)
+        return found
+
+    def _is_users(self, filename: str) -> bool:
+        if filename.startswith("<"):
+            return filename in ("<string>", "<stdin>") or filename.startswith("<ipython")
+        real = os.path.realpath(filename)
+        if any(f"{os.sep}{name}{os.sep}" in real for name in PACKAGES):
+            return False
+        return not real.startswith((*self._library, OURS))
+
+    def _short(self, filename: str) -> str:
+        for name in PACKAGES:
+            _, found, rest = filename.rpartition(f"{os.sep}{name}{os.sep}")
+            if found:
+                return rest
+        for folder in self._library:
+            if filename.startswith(folder):
+                return filename.removeprefix(folder)
+        if filename.startswith(OURS):
+            return "fastfeed/" + filename.removeprefix(OURS)
+        if filename.startswith(self._here):
+            return filename.removeprefix(self._here)
+        return os.path.basename(filename) or filename
+
+
+def line_of(spot: Spot) -> int:
+    """The line of a spot, that of the function where an instruction has none."""
+    code, offset = spot
+    line = code.co_firstlineno
+    for start, end, number in code.co_lines():
+        if start <= offset < end and number is not None:
+            line = number
+    return line
+
+
+def without_start(stack: Iterable[Place]) -> tuple[Place, ...]:
+    """A stack, the outermost place first, without what only starts threads, processes and scripts,
+    and in a forked child without where its parent was."""
+    places = tuple(stack)
+    starts = [
+        i
+        for i, (function, file, *_) in enumerate(places)
+        if function.endswith("_bootstrap") and file == FORKS
+    ]
+    places = places[starts[-1] + 1 :] if starts else places
+    first = next((i for i, place in enumerate(places) if place.users), 0)
+    return places[first:]

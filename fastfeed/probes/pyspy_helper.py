@@ -1,0 +1,115 @@
+"""Runs py-spy for a sampler, as a process that is no child of the script: a script counts and
+awaits its own children.
+
+Reads a request a line from its standard input and answers each with a line: JSON, with the keys of
+`answer`. It takes no more of a core than it is told, ends when its input does or the script is
+gone, and imports nothing of ours.
+"""
+
+import contextlib
+import json
+import os
+import resource
+import select
+import subprocess
+import sys
+import time
+
+REST_S = 10.0
+AT_ONCE_S = 0.1  # CPU seconds
+NOTHING = "No stack counts"  # says py-spy where nobody held the lock
+
+
+def answer(request: dict) -> dict:  # type: ignore[type-arg]
+    """Samples of `request["pid"]`: folded stacks, or the error; the CPU seconds that it took."""
+    command = [
+        request["program"],
+        "record",
+        "--pid",
+        str(request["pid"]),
+        "--rate",
+        str(request["rate"]),
+    ]
+    command += [
+        "--duration",
+        str(request["seconds"]),
+        "--format",
+        "raw",
+        "--nonblocking",
+        "--threads",
+        "--full-filenames",
+    ]
+    command += ["--output", "/dev/stdout", "--gil" if request["gil"] else "--idle"]
+    before = used_s()
+    try:
+        raw, error = run(command)
+    except OSError as failure:
+        raw, error = "", str(failure)
+    return {
+        "pid": request["pid"],
+        "gil": request["gil"],
+        "raw": raw,
+        "error": error,
+        "cpu_s": used_s() - before,
+    }
+
+
+def run(command: list[str]) -> tuple[str, str]:
+    """What a command writes, and what it says if it fails; it is killed when nobody wants it any
+    more."""
+    process = subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
+    assert process.stdout is not None
+    poll, got = select.poll(), b""
+    poll.register(process.stdout, select.POLLIN)
+    poll.register(0, 0)  # tells only that the other end was closed
+    while events := poll.poll():
+        part = os.read(process.stdout.fileno(), 1 << 20) if any(fd for fd, _ in events) else b""
+        if not part:
+            break
+        got += part
+    if poll_is_over():
+        process.kill()
+    failed = process.wait() != 0
+    text = got.decode(errors="replace")
+    return ("", text) if failed and NOTHING not in text else (text, "")
+
+
+def poll_is_over(wait_s: float = 0.0) -> bool:
+    """Whether nobody asks any more, within that time."""
+    poll = select.poll()
+    poll.register(0, 0)
+    return bool(poll.poll(wait_s * 1000))
+
+
+def used_s() -> float:
+    """CPU seconds of this process and of those that it has run."""
+    kinds = map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return sum(usage.ru_utime + usage.ru_stime for usage in kinds)
+
+
+def main(script: int, share: float) -> None:
+    """Answers until the script `script` (a process) has gone; `share`: of a core, at most."""
+    rest, begun_s = b"", time.monotonic()
+    while os.path.exists(f"/proc/{script}"):
+        if not select.select([0], [], [], 1.0)[0]:
+            continue
+        got = os.read(0, 65536)
+        if not got:
+            return
+        *lines, rest = (rest + got).split(b"\n")
+        for line in lines:
+            os.write(1, json.dumps(answer(json.loads(line))).encode() + b"\n")
+            # the first looks come one after the other: a share of nothing would be nothing
+            rest_s = (used_s() - AT_ONCE_S) / share - (time.monotonic() - begun_s)
+            poll_is_over(min(max(rest_s, 0.0), REST_S))
+
+
+if __name__ == "__main__":
+    # a grandchild of the script: nobody there waits for it
+    if os.fork() == 0:
+        os.setsid()
+        with contextlib.suppress(BrokenPipeError, KeyboardInterrupt):
+            main(int(sys.argv[1]), float(sys.argv[2]))
+        os._exit(0)

@@ -1,0 +1,334 @@
+"""What a producer makes of an item: fetched, transformed, collated, checked, each with the random
+draws of its own."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from fastfeed.core.batch import Batch, BatchSpec, infer
+from fastfeed.core.collate import Blank, collate, lengths_of
+from fastfeed.core.stats import StageRow
+from fastfeed.core.structure import (
+    describe,
+    leaves_of,
+    paths_of,
+    rebuild,
+    structure_of,
+)
+from fastfeed.core.worker import Worker, takes
+from fastfeed.errors import BadImage, ProducerFailed, SpecError
+from fastfeed.options import FeedOptions
+from fastfeed.producers.reorder import ProducedBatch
+from fastfeed.ring.writer import Stopped
+from fastfeed.source import Source
+
+if TYPE_CHECKING:
+    from fastfeed.augment.executor import Executor
+
+PLAIN = (np.ndarray, list, tuple, range)  # to read these runs no code that draws
+# Records that are fetched one behind the other before the first of them is decoded: behind a
+# decoder, which takes all caches, each fetch and each draw would cost several times as much, 4 % of
+# the time of small photographs.
+TOGETHER = 8
+Reseed = Callable[[tuple[int, ...]], None]  # seeds the generators that all code of a process shares
+
+
+class Outlet(Protocol):
+    """Where one producer's batches go."""
+
+    ordered: bool
+    row: StageRow
+    position: int  # of the epoch that is being made, among those of the feed
+
+    @property
+    def stopped(self) -> bool:
+        """Whether nobody takes any more."""
+
+    def admit(self, position: int) -> bool:
+        """Waits until the epoch at `position` may be begun; False when none will be any more."""
+
+    def allocate(self, blanks: Sequence[Blank]) -> Sequence[np.ndarray[Any, Any]]:
+        """Arrays of these shapes and dtypes, to be filled and put."""
+
+    def hold(self, key: int, item: int, *, record: int) -> None:
+        """Takes note of what is being made: `record` of the `item`-th item, under ticket or epoch
+        `key`."""
+
+    def put(self, made: ProducedBatch, key: int, *, item: int, spec: BatchSpec | None) -> bool:
+        """Hands over a batch under its ticket or epoch; False when the feed was stopped and nobody
+        wants it."""
+
+    def end_epoch(self, epoch: int) -> None:
+        """This producer has put everything that it has in this epoch."""
+
+    def end(self) -> None:
+        """This producer has ended."""
+
+    def fail(self, error: BaseException, ticket: int | None) -> None:
+        """The error that ends this producer."""
+
+    def skip(self, error: BaseException, ticket: int | None) -> None:
+        """An error that costs one record or batch only."""
+
+
+class BatchBuilder:
+    """Makes checked batches from payloads; the first one made, by whichever producer, fixes the
+    spec for all."""
+
+    def __init__(
+        self, source: Source, options: FeedOptions, *, reseed: Reseed | None = None
+    ) -> None:
+        self._source = source
+        self._transform: Callable[..., Any] | None = options.transform
+        self._tells_worker = options.transform is not None and takes(options.transform, "worker")
+        self._reseed = reseed
+        self._rank = (options.shard or (0, 1))[0]
+        plain = not source.indexed or isinstance(getattr(source, "data", None), PLAIN)
+        # Whether code of the user's runs for single items: seeding for each of them takes 10 us.
+        self._draws = self._tells_worker or (
+            reseed is not None and not (plain and options.transform is None)
+        )
+        self._executor: Executor | None = None
+        # imported only then: it takes a quarter as long as all the rest
+        if options.augment is not None:
+            from fastfeed.augment.draws import key_of
+            from fastfeed.augment.executor import executor_for
+
+            self._key_of = key_of
+            # beside the training, or beside each other
+            crowded = options.processes > 0 or options.threads > 1
+            threads = options.processes == 0
+            self._executor = executor_for(
+                options.augment, options.augment_on, crowded=crowded, threads=threads
+            )
+        self._dtypes = None if options.packed else options.dtypes
+        self._pad = options.pad if options.padded else None
+        self._ragged = options.padded or options.packed
+        self._lengths = options.lengths and not options.packed
+        # a batch that lacks a record is filled up behind
+        self._cuts = options.batch_size is not None
+        self.skips = options.on_error == "skip"
+        self._lock = threading.Lock()
+        self.spec: BatchSpec | None = None
+
+    def begin(self, worker: Worker, drawn: Any = None) -> None:
+        """A stream begins an epoch, or goes on in it behind what it had `drawn`: from here a
+        callable draws."""
+        if drawn is not None:
+            random.setstate(drawn[0])
+            np.random.set_state(drawn[1])
+        elif self._reseed is not None:
+            self._reseed((worker.seed, worker.epoch, self._rank * worker.count + worker.index))
+
+    def drawn(self) -> Any:
+        """Where the generators are that all code of a process shares; None where they belong to
+        somebody else."""
+        return None if self._reseed is None else (random.getstate(), np.random.get_state())
+
+    def make(
+        self, payload: Any, place: str, *, outlet: Outlet, worker: Worker, at: tuple[int, int]
+    ) -> Batch | None:
+        """The batch, or None where it has no records; `at` is its ticket or epoch, and its number
+        in it."""
+        varied = None
+        if self._source.records:
+            records = self._records(payload, place, outlet=outlet, worker=worker, at=at)
+            if not records:
+                return None
+            value, varied = self._collated(records, place, outlet=outlet, lengths=self._lengths)
+        else:
+            outlet.hold(*at, record=-1)
+            own = (
+                self._for_draws(worker, payload, number=at[1], position=0)
+                if self._draws
+                else worker
+            )
+            name = f"item {payload}" if self._source.indexed else place
+            value = self._item(payload, name, worker=own)
+            if self._executor is not None:
+                key = self._key(worker, payload, number=at[1], position=None)
+                records = self._rows(value, name, key=key, outlet=outlet, at=at)
+                if not records:
+                    return None
+                value, varied = self._collated(records, place, outlet=outlet, lengths=False)
+        spec = self.spec or self._infer(value, varied, place=place)
+        try:
+            batch = spec.check(value, place)
+        except SpecError:
+            if _is_empty(spec, value):
+                return None
+            raise
+        return batch if batch.rows else None
+
+    def _records(
+        self, payload: Any, place: str, *, outlet: Outlet, worker: Worker, at: tuple[int, int]
+    ) -> list[Any]:
+        records: list[Any] = []
+        parts, executor = enumerate(payload), self._executor
+        while group := list(islice(parts, TOGETHER)):
+            fetched = []
+            for position, part in group:
+                outlet.hold(*at, record=position)
+                own = (
+                    self._for_draws(worker, part, number=at[1], position=position)
+                    if self._draws
+                    else worker
+                )
+                try:
+                    name = f"record {self._name(part, position)} of {place}"
+                    item = self._item(part, name, worker=own)
+                    if executor is not None:
+                        key = self._key_of(self._key(worker, part, number=at[1], position=position))
+                        item = _told(name, executor.begun, item, key, place=name)
+                    fetched.append((position, name, item))
+                except ProducerFailed as error:
+                    self._skip(error, outlet, ticket=at[0])
+            records += self._made(fetched, outlet=outlet, at=at)
+        return records
+
+    def _made(
+        self, fetched: list[tuple[int, str, Any]], *, outlet: Outlet, at: tuple[int, int]
+    ) -> list[Any]:
+        """What records become that were fetched, and begun."""
+        if self._executor is None:
+            return [item for _, _, item in fetched]
+        records = []
+        for position, name, begun in fetched:
+            outlet.hold(*at, record=position)
+            try:
+                records.append(_told(name, self._executor.made, begun))
+            except ProducerFailed as error:
+                self._skip(error, outlet, ticket=at[0])
+        return records
+
+    def _rows(
+        self, batch: Any, name: str, *, key: tuple[int, ...], outlet: Outlet, at: tuple[int, int]
+    ) -> list[Any]:
+        """The augmented records of an item that is a whole batch."""
+        records: list[Any] = []
+        executor: Any = self._executor
+        for row, record in enumerate(_records_of(batch, name)):
+            outlet.hold(*at, record=row)
+            try:
+                one = f"record {row} of {name}"
+                begun = _told(one, executor.begun, record, self._key_of((*key, row)), place=one)
+                records.append(_told(one, executor.made, begun))
+            except ProducerFailed as error:
+                if not self._cuts:  # batches of another size could not be passed on
+                    raise
+                self._skip(error, outlet, ticket=at[0])
+        return records
+
+    def _collated(
+        self, records: list[Any], place: str, *, outlet: Outlet, lengths: bool
+    ) -> tuple[Any, Any]:
+        if self._executor is not None:
+            made: tuple[Any, Any] = self._executor.collated(
+                records, self._pad, place=place, allocate=outlet.allocate, lengths=lengths
+            )
+            return made
+        if lengths:
+            records = [(record, lengths_of(record)) for record in records]
+        return collate(records, self._pad, place=place, allocate=outlet.allocate)
+
+    def _skip(self, error: ProducerFailed, outlet: Outlet, *, ticket: int) -> None:
+        """Goes on without a record; raises the error where it must not."""
+        if not self.skips:
+            raise error
+        outlet.row.errors += 1
+        outlet.skip(error, ticket if outlet.ordered else None)
+
+    def _key(
+        self, worker: Worker, part: Any, *, number: int, position: int | None
+    ) -> tuple[int, ...]:
+        """What the draws for a part of an item depend on: who made it is none of it where the
+        source has one order. `position`: None for an item that is a whole batch."""
+        own = self._source.draw_key(part, number=number, position=position or 0)
+        if own is None:
+            own = (
+                self._rank * worker.count + worker.index,
+                number,
+                *(() if position is None else (position,)),
+            )
+        return (worker.seed, worker.epoch, *own)
+
+    def _for_draws(self, worker: Worker, part: Any, *, number: int, position: int) -> Worker:
+        """The worker whose `rng` is this part's own; the process's own generators are seeded for
+        it, too."""
+        key = self._source.draw_key(part, number=number, position=position)
+        if key is None:
+            return worker
+        if self._reseed is not None:
+            self._reseed((worker.seed, worker.epoch, *key))
+        return worker.at(key) if self._tells_worker else worker
+
+    def _item(self, part: Any, place: str, *, worker: Worker) -> Any:
+        try:
+            item = self._source.fetch(part)
+            if self._transform is None:
+                return item
+            return (
+                self._transform(item, worker=worker)
+                if self._tells_worker
+                else self._transform(item)
+            )
+        except Stopped:
+            raise
+        except BaseException as error:  # whatever ends this producer must reach the consumer
+            raise ProducerFailed(place, error) from error
+
+    def _name(self, part: Any, position: int) -> str:
+        return str(part if self._source.indexed else position)
+
+    def _infer(self, value: Any, varied: Any, *, place: str) -> BatchSpec:
+        with self._lock:
+            if self.spec is None:
+                dtypes = self._dtypes
+                if self._lengths and isinstance(dtypes, (tuple, list, dict)):
+                    structure = structure_of(value[1])
+                    dtypes = (dtypes, rebuild(structure, [None] * len(paths_of(structure))))
+                spec = infer(value, dtypes=dtypes, ragged=self._ragged, varied=varied, place=place)
+                if not spec.rows:
+                    return spec
+                self.spec = spec
+            return self.spec
+
+
+def _told(name: str, do: Callable[..., Any], *given: Any, **named: Any) -> Any:
+    """What cannot be decoded is an error of this record, and what the operations do not fit is one
+    of the feed."""
+    try:
+        return do(*given, **named)
+    except BadImage as error:  # where it was found says nothing about the image
+        raise ProducerFailed(name, error.with_traceback(None)) from error
+    except SpecError as error:
+        raise SpecError(f"{name}: {error}") from error
+
+
+def _records_of(batch: Any, name: str) -> Iterator[Any]:
+    """The rows of a batch, in its structure. Raises SpecError where its leaves have no rows, or not
+    as many."""
+    structure = structure_of(batch)
+    leaves = leaves_of(structure, batch) or []
+    counts = {len(leaf) if hasattr(leaf, "__len__") and np.ndim(leaf) else None for leaf in leaves}
+    if len(counts) != 1 or None in counts:
+        raise SpecError(
+            f"{name} is {describe(structure)} of {sorted(map(str, counts))} records: augment= "
+            "needs arrays with one leading dimension, that of the records; or records=True, if the "
+            "source yields single ones"
+        )
+    for row in range(counts.pop() or 0):
+        yield rebuild(structure, [leaf[row] for leaf in leaves])
+
+
+def _is_empty(spec: BatchSpec, value: Any) -> bool:
+    leaves = leaves_of(spec.structure, value)
+    return bool(leaves) and all(
+        hasattr(leaf, "__len__") and len(leaf) == 0 for leaf in leaves or []
+    )

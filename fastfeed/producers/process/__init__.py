@@ -1,0 +1,1 @@
+"""Producers as worker processes. Imports ring, source, core and the files of producers."""

@@ -1,0 +1,231 @@
+"""How the user's source travels to worker processes: pickled once, and its large arrays mapped by
+all of them.
+
+One piece of memory without a name holds everything, each array at a multiple of 64:
+
+    position of the head | large arrays ... | pickle of the value | head: pickle of (what, pickle's position, arrays)
+
+Functions and classes of `__main__` or of a notebook travel by value, so a worker never imports the
+main module. A np.memmap is opened again by the name of its file.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import pickle
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+import cloudpickle
+import numpy as np
+
+from fastfeed.core.collate import ALIGN
+from fastfeed.errors import OptionError
+from fastfeed.producers.process.unpicklable import complaint, text_of
+from fastfeed.ring.memory import Segment, aligned
+
+Array = np.ndarray[Any, Any]
+
+LARGE_NBYTES = 64 * 1024  # from here on, mapping costs less than every worker's own copy
+PROTOCOL = 5
+# stands in the pickle for an array that the pickler itself has laid aside
+_HOLE = pickle.PickleBuffer(b"")
+
+
+@dataclass
+class Shipment:
+    """A packed value: every process that is handed the descriptor can unpack it."""
+
+    fd: int
+    nbytes: int
+
+    def close(self) -> None:
+        """Lets the descriptor go; whoever unpacked the value keeps it."""
+        fd, self.fd = self.fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+
+def pack(value: Any, *, what: str) -> Shipment:
+    """`value` in memory of its own, with each large array once. OptionError tells which part of it
+    cannot be pickled, why, and what to do; `what` is its name in every such text."""
+    pickler = _Pickler()
+    try:
+        pickler.dump(value)
+    except Exception as error:
+        raise OptionError(
+            complaint(value, error, what=what, dump=lambda part: _Pickler().dump(part))
+        ) from error
+    places, start = _places(pickler.arrays)
+    head = pickle.dumps((what, start, places))
+    segment = Segment.create(start + sum(map(len, pickler.pieces)) + len(head), "fastfeed-source")
+    try:
+        segment.populate(0, segment.nbytes, write=True)
+        for array, (position, _) in zip(pickler.arrays, places, strict=True):
+            np.ndarray(array.shape, array.dtype, buffer=segment.map, offset=position)[...] = array
+        segment.map.seek(start)
+        for piece in (*pickler.pieces, head):
+            segment.map.write(piece)
+        segment.map[:8] = (segment.nbytes - len(head)).to_bytes(8, "little")
+        segment.map.close()
+    except BaseException:
+        segment.close_fd()
+        raise
+    return Shipment(segment.fd, segment.nbytes)
+
+
+def unpack(fd: int, nbytes: int) -> Any:
+    """The value that was packed; the descriptor may be closed afterwards. Large arrays are
+    read-only, for all workers share their memory. OptionError tells why the value cannot be made
+    here."""
+    memory = memoryview(Segment(fd, nbytes, writable=False).map)
+    end = int.from_bytes(memory[:8], "little")
+    what, start, places = pickle.loads(memory[end:])
+    try:
+        return pickle.loads(
+            memory[start:end], buffers=[memory[at : at + size] for at, size in places]
+        )
+    except Exception as error:
+        raise OptionError(
+            f"{what} cannot be unpickled in a worker process ({text_of(error)}). Functions and "
+            "classes of the main module or of a notebook travel by themselves; what is imported "
+            "must be importable in a new process too."
+        ) from error
+
+
+def _places(arrays: Sequence[Array]) -> tuple[list[tuple[int, int]], int]:
+    """Position and size of every array, the same one for arrays of the same memory; and where they
+    end."""
+    places: dict[Any, tuple[int, int]] = {}
+    end = ALIGN
+    layouts = [(array.ctypes.data, array.shape, array.strides, array.dtype.str) for array in arrays]
+    for layout, array in zip(layouts, arrays, strict=True):
+        if layout not in places:
+            places[layout] = end, array.nbytes
+            end += aligned(array.nbytes)
+    return [places[layout] for layout in layouts], end
+
+
+class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no type information
+    """Leaves the pickle in pieces, and large arrays where they are: nothing of size is copied."""
+
+    def __init__(self) -> None:
+        self.pieces: list[bytes] = []
+        self.arrays: list[Array] = []
+        self._files: dict[int, _File] = {}
+        # No method of its own: a cycle would keep the user's arrays until the next collection.
+        super().__init__(
+            SimpleNamespace(write=self.pieces.append), PROTOCOL, partial(_in_band, self.arrays)
+        )
+
+    def reducer_override(self, obj: Any) -> Any:
+        plain = (
+            type(obj) in (np.ndarray, np.memmap)
+            and not obj.dtype.hasobject
+            and obj.dtype.kind != "T"
+        )
+        if not plain or obj.nbytes < LARGE_NBYTES:
+            return super().reducer_override(obj)
+        file = self._file(obj)
+        if file is None:
+            # the hole comes first: pickling a dtype may need one too
+            return _array, (_HOLE, self._lay_aside(obj))
+        layout = _layout(obj, strides=obj.strides, offset=obj.ctypes.data - file.address)
+        return (_memmap if isinstance(obj, np.memmap) else _array), (file, layout)
+
+    def _lay_aside(self, array: Array) -> dict[str, Any]:
+        """Takes the bytes from the lowest to the highest address as they are, whatever the order of
+        the axes; where they are more than the values, because a view leaves some out, the values in
+        the order they have in memory."""
+        reach = [
+            (count - 1) * stride for count, stride in zip(array.shape, array.strides, strict=True)
+        ]
+        below, span = -sum(r for r in reach if r < 0), array.itemsize + sum(map(abs, reach))
+        if span <= array.nbytes:
+            self.arrays.append(np.asarray(_Bytes(array, array.ctypes.data - below, nbytes=span)))
+            return _layout(array, strides=array.strides, offset=below)
+        axes = sorted(range(array.ndim), key=lambda axis: -abs(array.strides[axis]))
+        self.arrays.append(array.transpose(axes))
+        strides, step = [0] * array.ndim, array.itemsize
+        for axis in reversed(axes):
+            strides[axis], step = step, step * array.shape[axis]
+        return _layout(array, strides=strides, offset=0)
+
+    def _file(self, array: Array) -> _File | None:
+        """The file that `array` maps or is a view of, where a worker can open it again."""
+        owner: Any = array
+        while isinstance(owner, np.ndarray) and getattr(owner, "_mmap", None) is None:
+            owner = owner.base
+        if not isinstance(owner, np.memmap):
+            return None
+        file = _File(owner)
+        return self._files.setdefault(file.address, file) if file.lasting else None
+
+
+def _in_band(arrays: list[Array], buffer: pickle.PickleBuffer) -> bool:
+    """Whether a buffer is small enough to be a part of the pickle; any other is kept aside."""
+    if buffer is _HOLE:
+        return False
+    raw = np.frombuffer(buffer.raw(), np.uint8)
+    if raw.size < LARGE_NBYTES:
+        return True
+    arrays.append(raw)
+    return False
+
+
+class _Bytes:
+    """Memory of `owner` as an array of bytes. Not every dtype can be viewed so, and no strided
+    array."""
+
+    def __init__(self, owner: Array, address: int, *, nbytes: int) -> None:
+        self.owner = owner
+        self.__array_interface__ = {
+            "version": 3,
+            "data": (address, True),
+            "shape": (nbytes,),
+            "typestr": "|u1",
+        }
+
+
+class _File:
+    """What a np.memmap maps of its file: pickled as the call that opens it again, once for all
+    arrays in it."""
+
+    def __init__(self, array: Any) -> None:
+        mapped = np.frombuffer(array._mmap, np.uint8)
+        self.address, self.nbytes = mapped.ctypes.data, mapped.size
+        # where numpy lets the map begin
+        self.start = array.offset - array.offset % mmap.ALLOCATIONGRANULARITY
+        self.path, self.mode = array.filename, str(array.mode)
+
+    @property
+    def lasting(self) -> bool:
+        """Whether the file has what is seen in memory: not so with changes of one's own (mode "c"),
+        or if deleted."""
+        try:
+            return self.mode != "c" and os.path.getsize(self.path) >= self.start + self.nbytes
+        except (OSError, TypeError):  # deleted; never had a name
+            return False
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return np.memmap, (self.path, np.uint8, "r", self.start, (self.nbytes,))
+
+
+def _layout(array: Array, *, strides: Sequence[int], offset: int) -> dict[str, Any]:
+    return {"shape": array.shape, "dtype": array.dtype, "strides": tuple(strides), "offset": offset}
+
+
+def _array(memory: Any, layout: dict[str, Any]) -> Array:
+    """In the worker: an array in mapped memory."""
+    return np.ndarray(buffer=memory, **layout)
+
+
+def _memmap(file: Array, layout: dict[str, Any]) -> Array:
+    """In the worker: the same, as the np.memmap that it was."""
+    array = _array(file, layout).view(np.memmap)
+    array.__array_finalize__(file)  # takes over the name of the file
+    return array

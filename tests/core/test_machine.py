@@ -1,0 +1,154 @@
+"""What the machine, or the control group that the process is in, still has: from trees as the
+kernel shows them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import psutil
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fastfeed.core.machine import (
+    LEAST_NBYTES,
+    free_memory_nbytes,
+    memory_groups,
+    oom_kills,
+)
+
+GB = 2**30
+V2 = {"limit": "memory.max", "used": "memory.current"}
+V1 = {"limit": "memory.limit_in_bytes", "used": "memory.usage_in_bytes"}
+UNLIMITED_V1 = 9223372036854771712
+
+
+def group(folder: Path, kind: dict[str, str], limit: object, used: object) -> Path:
+    """A control group's folder, as a version of them has it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / kind["limit"]).write_text(f"{limit}\n")
+    (folder / kind["used"]).write_text(f"{used}\n")
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """100 GB are free on it."""
+    memory = psutil.virtual_memory()._replace(available=100 * GB)
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: memory)
+
+
+def test_without_control_groups_it_is_the_machines(tmp_path: Path) -> None:
+    assert free_memory_nbytes(tmp_path, "0::/\n") == 100 * GB
+    assert free_memory_nbytes(tmp_path / "missing", "") == 100 * GB
+    assert oom_kills(tmp_path, "0::/\n") is None
+
+
+@pytest.mark.parametrize(
+    ("root", "kind", "own"),
+    [
+        ("", V2, "0::/jobs/job\n"),
+        ("unified", V2, "12:cpu,cpuacct:/jobs/job\n0::/jobs/job\n"),
+        ("memory", V1, "9:cpuset:/\n4:memory:/jobs/job\n1:name=systemd:/jobs/job\n"),
+        ("memory", V1, "4:hugetlb,memory:/jobs/job\n0::/elsewhere\n"),
+    ],
+)
+def test_the_least_of_all_groups_above_counts(
+    tmp_path: Path, root: str, kind: dict[str, str], own: str
+) -> None:
+    base = tmp_path / root
+    job = group(base / "jobs" / "job", kind, 10 * GB, 4 * GB)
+    assert free_memory_nbytes(tmp_path, own) == 6 * GB
+    work = group(base / "jobs", kind, 12 * GB, 11 * GB)
+    assert free_memory_nbytes(tmp_path, own) == GB
+    assert [g for g in memory_groups(tmp_path, own) if g != tmp_path][:2] == [job, work], (
+        "the innermost first"
+    )
+    group(base / "other", kind, 1, 1)
+    assert free_memory_nbytes(tmp_path, own) == GB, "a group that the process is not in"
+
+
+def test_in_a_container_the_path_is_the_hosts(tmp_path: Path) -> None:
+    """Only the root is there to be seen."""
+    group(tmp_path, V2, 3 * GB, GB)
+    assert free_memory_nbytes(tmp_path, "0::/system.slice/docker-4711.scope\n") == 2 * GB
+
+
+@pytest.mark.parametrize(
+    ("kind", "limit"), [(V2, "max"), (V1, UNLIMITED_V1), (V2, ""), (V1, "rubbish"), (V1, -1)]
+)
+def test_a_group_without_a_limit(tmp_path: Path, kind: dict[str, str], limit: object) -> None:
+    own = "0::/\n" if kind is V2 else "4:memory:/\n"
+    group(tmp_path if kind is V2 else tmp_path / "memory", kind, limit, 5 * GB)
+    assert free_memory_nbytes(tmp_path, own) == 100 * GB
+
+
+@pytest.mark.parametrize("used", [3 * GB, 4 * GB, 3 * GB - 5])
+def test_a_full_group_leaves_a_little(tmp_path: Path, used: int) -> None:
+    """Less than nothing, where the limit was lowered: the error then comes from what does not fit,
+    and says so."""
+    group(tmp_path, V2, 3 * GB, used)
+    assert free_memory_nbytes(tmp_path, "0::/\n") == LEAST_NBYTES
+
+
+def test_a_limit_of_zero_is_a_limit(tmp_path: Path) -> None:
+    group(tmp_path, V2, 0, 0)
+    assert free_memory_nbytes(tmp_path, "0::/\n") == LEAST_NBYTES
+
+
+@given(
+    groups=st.lists(
+        st.tuples(st.integers(1, 200 * GB), st.integers(0, 200 * GB)), min_size=1, max_size=4
+    )
+)
+def test_never_more_than_any_of_them_has(
+    tmp_path_factory: pytest.TempPathFactory, groups: list[tuple[int, int]]
+) -> None:
+    root = tmp_path_factory.mktemp("cgroup")
+    folder, path = root, ""
+    for number, (limit, used) in enumerate(groups):
+        folder, path = folder / f"g{number}", f"{path}/g{number}"
+        group(folder, V2, limit, used)
+    rooms = [limit - used for limit, used in groups]
+    assert free_memory_nbytes(root, f"0::{path}\n") == max(LEAST_NBYTES, min(100 * GB, *rooms))
+
+
+@pytest.mark.parametrize(
+    ("place", "text", "own"),
+    [
+        (
+            "jobs/memory.events",
+            "low 0\nhigh 12\nmax 30\noom 4\noom_kill 3\noom_group_kill 1\n",
+            "0::/jobs\n",
+        ),
+        (
+            "memory/jobs/memory.oom_control",
+            "oom_kill_disable 0\nunder_oom 0\noom_kill 3\n",
+            "4:memory:/jobs\n",
+        ),
+    ],
+)
+def test_deaths_for_lack_of_memory_are_counted(
+    tmp_path: Path, place: str, text: str, own: str
+) -> None:
+    file = tmp_path / place
+    file.parent.mkdir(parents=True)
+    file.write_text(text)
+    assert oom_kills(tmp_path, own) == 3
+    file.write_text(text.replace("oom_kill 3", "oom_kill_other 3"))
+    assert oom_kills(tmp_path, own) is None
+
+
+def test_the_innermost_group_that_counts_is_asked(tmp_path: Path) -> None:
+    for folder, kills in (("a", 7), ("a/b", 2)):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "memory.events").write_text(f"oom_kill {kills}\n")
+    assert oom_kills(tmp_path, "0::/a/b\n") == 2
+    assert oom_kills(tmp_path, "0::/a/b/c\n") == 2
+    assert oom_kills(tmp_path, "0::/a\n") == 7
+
+
+def test_this_machine_can_be_read() -> None:
+    assert 0 < free_memory_nbytes() <= 100 * GB
+    assert oom_kills() is None or oom_kills() >= 0
+    assert all(folder.is_dir() for folder in memory_groups())

@@ -1,0 +1,294 @@
+"""Every order is a pure function of its recipe, delivers what was promised exactly once, and
+refuses what cannot be."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fastfeed import OptionError
+from fastfeed.core.order import (
+    BLOCK,
+    TABLE_LENGTH,
+    Order,
+    Permutation,
+    Recipe,
+    check_shard,
+    order_of,
+)
+
+LARGE = TABLE_LENGTH + 1
+lengths = st.integers(1, 5000)
+
+
+def whole(length: int, recipe: Recipe, *, seed: int = 1, epoch: int = 0) -> list[int]:
+    order = order_of(length, seed=seed, epoch=epoch, recipe=recipe)
+    return order.indices(0, order.length)
+
+
+def shares(length: int, world: int, remainder: str | None) -> list[list[int]]:
+    return [
+        whole(length, Recipe(shuffled=True, shard=(rank, world), remainder=remainder))
+        for rank in range(world)
+    ]
+
+
+def chi_square(found: np.ndarray, cells: int) -> float:
+    """How many standard deviations the counts in range(cells) are above what chance gives."""
+    counts = np.bincount(found, minlength=cells)
+    assert len(counts) == cells
+    expected = len(found) / cells
+    return float(
+        (((counts - expected) ** 2).sum() / expected - (cells - 1)) / np.sqrt(2 * (cells - 1))
+    )
+
+
+@given(lengths, st.integers(0, 2**70), st.integers(0, 100))
+def test_a_permutation_is_a_bijection(length: int, seed: int, epoch: int) -> None:
+    found = Permutation(length, seed, epoch).at(np.arange(length))
+    assert np.array_equal(np.sort(found), np.arange(length))
+
+
+@pytest.mark.parametrize("length", [LARGE, 2**21 - 1, 2**21])
+def test_a_large_permutation_is_a_bijection(length: int) -> None:
+    found = Permutation(length, 3, 1).at(np.arange(length))
+    assert (np.bincount(found, minlength=length) == 1).all()
+
+
+def network(length: int, seed: int, monkeypatch: pytest.MonkeyPatch) -> np.ndarray:
+    """What the function gives for a length that has a table in earnest."""
+    monkeypatch.setattr("fastfeed.core.order.TABLE_LENGTH", 0)
+    return Permutation(length, seed, 0).at(np.arange(length))
+
+
+@pytest.mark.parametrize("length", [4, 5, 6, 7, 8, 9, 100, 1023, 1024, 1025])
+def test_the_function_alone_is_a_bijection(length: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    for seed in range(20):
+        assert sorted(network(length, seed, monkeypatch)) == list(range(length))
+
+
+@pytest.mark.parametrize("length", [10**10, 2**40 + 1, 2**62])
+def test_a_huge_permutation_costs_nothing_and_repeats_nothing(length: int) -> None:
+    order = order_of(length, seed=1, epoch=0, recipe=Recipe(shuffled=True))
+    found = order.indices(0, 10_000) + order.indices(length - 10_000, length)
+    assert len(set(found)) == 20_000
+    assert 0 <= min(found) < length // 100
+    assert length - length // 100 < max(found) < length
+
+
+def test_up_to_a_million_it_is_the_permutation_that_numpy_gives() -> None:
+    expected = np.random.default_rng((7, 2)).permutation(1000).tolist()
+    assert whole(1000, Recipe(shuffled=True), seed=7, epoch=2) == expected
+
+
+@pytest.mark.parametrize("length", [1000, LARGE, 10**10])
+def test_seeds_and_epochs_give_other_orders(length: int) -> None:
+    heads = [
+        Permutation(length, seed, epoch).at(np.arange(50)).tolist()
+        for seed, epoch in [(0, 0), (0, 1), (1, 0), (1, 1)]
+    ]
+    assert len(set(map(tuple, heads))) == 4
+
+
+@pytest.mark.parametrize("length", [1000, LARGE, 3 * 2**29, 10**10])
+@pytest.mark.parametrize("place", [0.0, 0.37, 1.0])
+def test_every_index_is_as_likely_at_every_position(length: int, place: float) -> None:
+    position = np.array([int(place * (length - 1))])
+    found = np.concatenate([Permutation(length, seed, 5).at(position) for seed in range(2000)])
+    assert abs(chi_square(found * 50 // length, 50)) < 4
+
+
+@pytest.mark.parametrize("length", [2**20, LARGE, 3 * 2**29, 10**10])
+@pytest.mark.parametrize("seed", [0, 1])
+def test_neighbours_are_not_related(length: int, seed: int) -> None:
+    """Uniform in one epoch, in pairs of neighbours, in their distance and in the lowest bits."""
+    found = Permutation(length, seed, 0).at(np.arange(40_000))
+    cells = found * 20 // length
+    assert abs(chi_square(cells, 20)) < 4
+    assert abs(chi_square(cells[:-1] * 20 + cells[1:], 400)) < 4
+    assert abs(chi_square((found[1:] - found[:-1]) % length * 20 // length, 20)) < 4
+    assert abs(chi_square(found % 16, 16)) < 4
+    assert abs(chi_square(found[:-1] % 16 * 16 + found[1:] % 16, 256)) < 4
+
+
+def some_order(kind: str, length: int) -> Order:
+    backwards = range(length - 1, -1, -1)
+    recipe = {
+        "natural": Recipe(),
+        "shuffled": Recipe(shuffled=True),
+        "sampled": Recipe(sampler=backwards),
+        "shared": Recipe(shuffled=True, shard=(1, 3), remainder="pad"),
+    }[kind]
+    return order_of(length, seed=2, epoch=1, recipe=recipe)
+
+
+@settings(max_examples=40)
+@given(
+    st.sampled_from(["natural", "shuffled", "sampled", "shared"]),
+    st.sampled_from([1, 7, BLOCK - 1, BLOCK, BLOCK + 1, 3 * BLOCK + 5]),
+    st.lists(st.tuples(st.integers(-10, 4 * BLOCK), st.integers(-10, 4 * BLOCK)), max_size=8),
+)
+def test_parts_in_any_order_agree_with_the_whole(
+    kind: str, length: int, parts: list[tuple[int, int]]
+) -> None:
+    order = some_order(kind, length)
+    expected = order.indices(0, order.length)
+    assert len(expected) == order.length
+    assert all(type(index) is int for index in expected[:5])
+    for start, stop in parts:
+        assert order.indices(start, stop) == expected[start:stop]
+    assert order.at(np.arange(order.length)).tolist() == expected
+
+
+def test_what_was_handed_out_is_no_longer_the_orders() -> None:
+    order = order_of(10, seed=0, epoch=0, recipe=Recipe())
+    order.indices(0, 10).clear()
+    assert order.indices(0, 10) == list(range(10))
+
+
+@given(lengths, st.integers(1, 40))
+def test_ranks_share_an_epoch(length: int, world: int) -> None:
+    base = whole(length, Recipe(shuffled=True))
+    padded = shares(length, world, "pad")
+    each = -(-length // world)
+    assert [len(share) for share in padded] == [each] * world
+    assert [padded[p % world][p // world] for p in range(each * world)] == [
+        base[p % length] for p in range(each * world)
+    ]
+    if length >= world:
+        dropped = shares(length, world, "drop")
+        assert [len(share) for share in dropped] == [length // world] * world
+        assert sorted(i for share in dropped for i in share) == sorted(
+            base[: length // world * world]
+        )
+    if length % world == 0:
+        assert shares(length, world, None) == padded
+
+
+def test_a_large_world_wraps_around() -> None:
+    assert shares(2, 5, "pad") == [[i] for i in (whole(2, Recipe(shuffled=True)) * 3)[:5]]
+
+
+def test_shards_of_a_huge_epoch() -> None:
+    recipes = [Recipe(shuffled=True, shard=(rank, 7), remainder="drop") for rank in range(7)]
+    found = [order_of(10**10, seed=1, epoch=0, recipe=r) for r in recipes]
+    assert {order.length for order in found} == {10**10 // 7}
+    assert len({i for order in found for i in order.indices(10**9, 10**9 + 500)}) == 3500
+
+
+def test_a_base_is_shared_instead() -> None:
+    base = order_of(10, seed=3, epoch=0, recipe=Recipe(shuffled=True))
+    given_ = {"seed": 0, "epoch": 0, "base": base}
+    assert order_of(99, recipe=Recipe(shuffled=True), **given_) is base
+    share = order_of(99, recipe=Recipe(shard=(1, 2)), **given_)
+    assert share.indices(0, 9) == base.indices(0, 10)[1::2]
+    with pytest.raises(OptionError, match="a mix has its own order: leave sampler out"):
+        order_of(99, recipe=Recipe(sampler=[1]), **given_)
+
+
+def test_records_that_are_over() -> None:
+    with pytest.raises(
+        OptionError,
+        match=r"10 records are 2 for each of 4 ranks and 2 over.*\"drop\".*\"pad\".* 2 more",
+    ):
+        shares(10, 4, None)
+    with pytest.raises(
+        OptionError, match=r"2 records for 3 ranks are 0 for each.*\"drop\".*\"pad\""
+    ):
+        shares(2, 3, "drop")
+
+
+@pytest.mark.parametrize(
+    "bad", [(3, 3), (-1, 3), (0, 0), (0, -2), (True, 2), (0, 1.0), (1,), (0, 1, 2), 3, "01", None]
+)
+def test_what_is_no_shard(bad: Any) -> None:
+    with pytest.raises(OptionError, match=r"shard=.*(needed|ranks count from 0)"):
+        check_shard(bad)
+
+
+def test_shards() -> None:
+    with pytest.raises(OptionError, match="ranks count from 0, and the last of 3 is 2"):
+        Recipe(shard=(3, 3))
+    rank, world = check_shard([np.int64(2), np.uint8(3)])
+    assert (rank, world) == (2, 3) and type(rank) is type(world) is int
+    with pytest.raises(OptionError, match=r"remainder='wrap': needed"):
+        Recipe(shard=(0, 2), remainder="wrap")
+
+
+class Own:
+    """A sampler of the kind that is asked."""
+
+    def __init__(self, repeats: bool) -> None:
+        self.repeats = repeats
+
+    def indices(self, seed: int, epoch: int, length: int) -> list[int]:
+        return [seed, epoch, length - 1, seed]
+
+
+class Iterated:
+    """A sampler as in torch: an order of its own in each epoch, and a list that happens to be
+    called `indices`."""
+
+    indices = (5, 6)
+
+    def __len__(self) -> int:
+        return 2
+
+    def __iter__(self) -> Iterator[int]:
+        return iter([np.int64(4), np.uint64(2)])
+
+
+@pytest.mark.parametrize(
+    "sampler", [[4, 2], (4, 2), np.array([4, 2], "u1"), Iterated(), {4: "a", 2: "b"}]
+)
+def test_samplers(sampler: Any) -> None:
+    assert whole(5, Recipe(sampler=sampler)) == [4, 2]
+    assert whole(5, Recipe(sampler=sampler, shard=(1, 2))) == [2]
+
+
+def test_a_sampler_that_is_asked() -> None:
+    assert whole(9, Recipe(sampler=Own(True)), seed=3, epoch=1) == [3, 1, 8, 3]
+    with pytest.raises(
+        OptionError, match=r"Own: 1 of its 4 indices had been given before.*repeats = True"
+    ):
+        whole(9, Recipe(sampler=Own(False)), seed=3, epoch=1)
+
+
+@pytest.mark.parametrize(
+    ("sampler", "said"),
+    [
+        ([], "no index at all"),
+        ([0, 5], "position 1 has index 5, and 1 of 2 are wrong; needed 0 to 4"),
+        ([0, 1, -1, 9], "position 2 has index -1, and 2 of 4"),
+        ([2**70], f"position 0 has index {2**70}"),
+        (np.array([2**64 - 1], "u8"), f"position 0 has index {2**64 - 1}"),
+        ([0, 1.0], r"position 1 has 1\.0; needed an integer"),
+        (np.array([0.0]), "position 0 has .*0.0.*; needed an integer"),
+        (np.array([[0, 1]]), "position 0 has array.*; needed an integer"),
+        ([True, False], "position 0 has True"),
+        (np.array([True]), "position 0 has .*True"),
+        ([0, "1"], "position 1 has '1'"),
+        ([0, None], "position 1 has None"),
+        ([0, [1]], r"position 1 has \[1\]"),
+        ([1, 1, 1, 0], "2 of its 4 indices had been given before"),
+        (3, "int: needed an iterable of indices, or indices"),
+        (np.array(3), "ndarray: needed an iterable"),
+    ],
+)
+def test_wrong_indices(sampler: Any, said: str) -> None:
+    with pytest.raises(OptionError, match=said):
+        whole(5, Recipe(sampler=sampler))
+
+
+def test_samplers_that_cannot_be() -> None:
+    with pytest.raises(
+        OptionError, match=r"list_iterator: needed something that can be iterated anew"
+    ):
+        Recipe(sampler=iter([1, 2]))
+    with pytest.raises(OptionError, match="a sampler has its own order: leave shuffle out"):
+        Recipe(sampler=[1, 2], shuffled=True)

@@ -1,0 +1,148 @@
+"""Containers around leaves: taken apart, put together, named and compared."""
+
+from __future__ import annotations
+
+from collections import OrderedDict, defaultdict, namedtuple
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+
+from fastfeed.core.structure import (
+    describe,
+    leaves_of,
+    paths_of,
+    rebuild,
+    spread,
+    structure_of,
+)
+from tests.helpers.batches import (
+    Pair,
+    make,
+    same,
+    templates,
+)
+
+A = np.arange(3)
+B = np.arange(3.0)
+C = np.ones((3, 2))
+
+
+def leaf_ids(value: Any) -> list[int] | None:
+    leaves = leaves_of(structure_of(value), value)
+    return None if leaves is None else list(map(id, leaves))
+
+
+@given(templates)
+def test_apart_and_together_gives_the_same(template: Any) -> None:
+    batch = make(template, range(3))
+    structure = structure_of(batch)
+    leaves = leaves_of(structure, batch)
+    assert leaves is not None
+    assert all(type(leaf) is np.ndarray for leaf in leaves)
+    assert len(paths_of(structure)) == len(set(paths_of(structure))) == len(leaves)
+    assert same(rebuild(structure, leaves), batch)
+    assert structure_of(make(template, range(5))) == structure
+
+
+@given(templates)
+def test_each_path_leads_to_its_leaf(template: Any) -> None:
+    batch = make(template, range(3))
+    structure = structure_of(batch)
+    for path, leaf in zip(paths_of(structure), leaves_of(structure, batch) or [], strict=True):
+        assert eval(path, {"batch": batch}) is leaf
+
+
+@pytest.mark.parametrize(
+    "leaf", [A, [1, 2], [[1.5], [2]], [b"a", b"b"], [], [True], 3, None, "text"]
+)
+def test_a_list_of_scalars_is_a_leaf(leaf: Any) -> None:
+    assert structure_of(leaf) is None
+    assert leaves_of(structure_of((leaf, A)), (leaf, A)) == [leaf, A]
+
+
+@pytest.mark.parametrize("value", [[A, B], [(1, 2)], [{"a": 1}], [[A], [B]], [3, A], [3, (1, 2)]])
+def test_a_list_of_arrays_or_containers_is_a_container(value: list[Any]) -> None:
+    assert isinstance(structure_of(value), type(structure_of((A,))))
+    assert type(rebuild(structure_of(value), leaves_of(structure_of(value), value) or [])) is list
+
+
+@pytest.mark.parametrize(
+    ("value", "comes_back"),
+    [
+        (OrderedDict(x=A), OrderedDict),
+        (defaultdict(list, x=A), dict),
+        (MappingProxyType({"x": A}), dict),
+    ],
+)
+def test_mappings_come_back_as_what_can_be_made(value: Any, comes_back: type) -> None:
+    structure = structure_of(value)
+    back = rebuild(structure, leaves_of(structure, value) or [])
+    assert type(back) is comes_back
+    assert back["x"] is A
+
+
+@pytest.mark.parametrize(
+    ("first", "other"),
+    [
+        ((A, B), (A, B, A)),
+        ((A, B), [A, B]),
+        ((A, B), A),
+        (A, (A, B)),
+        (A, {"x": A}),
+        ({"x": A}, {"y": A}),
+        ({"x": A}, {"x": A, "y": B}),
+        ({"x": A}, (A,)),
+        ((A, (B,)), (A, B)),
+        (Pair(A, B), (A, B)),
+        ((A, B), Pair(A, B)),
+        (Pair(A, B), namedtuple("Other", "image target")(A, B)),
+    ],
+)
+def test_another_structure_is_seen(first: Any, other: Any) -> None:
+    assert leaves_of(structure_of(first), other) is None
+
+
+def test_keys_count_and_not_their_order() -> None:
+    structure = structure_of({"x": A, "y": B})
+    assert list(map(id, leaves_of(structure, {"y": B, "x": A}) or [])) == [id(A), id(B)]
+
+
+def test_a_named_tuple_defined_twice_counts_as_the_same() -> None:
+    again = namedtuple("Pair", "image label")
+    assert leaf_ids(Pair(A, B)) == list(
+        map(id, leaves_of(structure_of(Pair(A, B)), again(A, B)) or [])
+    )
+
+
+def test_in_words() -> None:
+    assert describe(structure_of((A, {"a": B}))) == "(array, {'a': array})"
+    assert describe(structure_of([Pair(A, B)])) == "[Pair(image=array, label=array)]"
+    assert paths_of(structure_of((A, {"a": Pair(A, [B, C])}))) == [
+        "batch[0]",
+        "batch[1]['a'].image",
+        "batch[1]['a'].label[0]",
+        "batch[1]['a'].label[1]",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("value", "given_", "leaves"),
+    [
+        (A, 1, [1]),
+        ((A, B), (1, 2), [1, 2]),
+        ((A, B), [1, 2], [1, 2]),
+        (Pair(A, B), (1, 2), [1, 2]),
+        (Pair(A, B), {"label": 2, "image": 1}, [1, 2]),
+        ({"x": A, "y": (B, C)}, {"y": (2, 3), "x": 1}, [1, 2, 3]),
+        ((A, B), (None, 2), [None, 2]),
+        ((A, B), 1, None),
+        ((A, B), (1,), None),
+        ({"x": A}, {"z": 1}, None),
+        ((A, (B, C)), (1, 2), None),
+    ],
+)
+def test_a_value_for_each_leaf(value: Any, given_: Any, leaves: list[Any] | None) -> None:
+    assert spread(structure_of(value), given_) == leaves

@@ -1,0 +1,85 @@
+"""Several calls make one step: those of a GAN, a run that fetches and one that trains. Epochs that
+begin in a gap."""
+
+from __future__ import annotations
+
+import pytest
+
+from fastfeed.diagnose.evidence import NATIVE, PYTHON
+from fastfeed.diagnose.judge.figures import rows_of
+from fastfeed.diagnose.judge.judge import judge
+from fastfeed.diagnose.run.launch import TIME, ReportRequest
+from fastfeed.diagnose.run.observe import DiagnosisObserver, beside
+from fastfeed.steps.timeline import (
+    Loop,
+    Mark,
+    Step,
+    Timeline,
+)
+from tests.diagnose.evidences import evidence, loop_of, trainer
+
+STEPS = 200
+
+
+def timeline(*, wait_ms: float = 0.0) -> tuple[Timeline, Loop]:
+    """Steps of 10 ms, each followed by a call of 30 ms, `wait_ms` of which it waits."""
+    loop = loop_of([0.0] * STEPS, gap_ms=30.0, kind="session", waits="none", buffer=0)
+    other = Loop(
+        "Session.run(generator)", "session", loop.thread, waits="modelled" if wait_ms else "none"
+    )
+    other.steps = [Step(step.end_s, step.end_s + 0.03, wait_ms / 1e3) for step in loop.steps]
+    elsewhere = Loop("Session.run(enqueue)", "session", loop.thread + 1, steps=list(other.steps))
+    over = Loop("for batch in dataset", "tf.data", loop.thread, steps=list(other.steps))
+    seen = Timeline()
+    seen.loops.update(enumerate((loop, other, elsewhere, over)))
+    return seen, loop
+
+
+def test_what_is_called_beside_a_step_is_a_part_of_it() -> None:
+    seen, loop = timeline()
+    busy = trainer({NATIVE: 0.95, PYTHON: 0.05})
+    found = judge(evidence(loop, [busy], beside=beside(loop, seen, start_s=0.0)))
+    assert found.figures is not None
+    assert (found.verdict, found.figures.starvation) == ("step.bound", 0.0)
+    assert found.figures.step_s == pytest.approx(0.04)
+
+
+def test_what_such_a_call_waits_is_waiting() -> None:
+    seen, loop = timeline(wait_ms=25.0)
+    rows = rows_of(evidence(loop, beside=beside(loop, seen, start_s=0.0)))
+    assert rows.starvation == pytest.approx(25 / 40, abs=1e-6)
+    assert rows.share(rows.inside) == pytest.approx(15 / 40, abs=1e-6)
+
+
+def test_only_calls_of_the_same_thread_and_time_count() -> None:
+    seen, loop = timeline()
+    assert len(beside(loop, seen, start_s=loop.steps[STEPS // 2].end_s)) == STEPS // 2
+    assert beside(seen.loops[3], seen, start_s=0.0) == ()
+    assert beside(None, seen, start_s=0.0) == ()
+
+
+@pytest.mark.parametrize("in_gap", [0.0, 0.5, 1.0])
+def test_an_epoch_begins_with_the_gap_before_it(in_gap: float) -> None:
+    """Wherever in the gap its mark lies."""
+    steps, marks, now = [], [], 0.0
+    for epoch in range(6):
+        marks.append(Mark("epoch", now - (1 - in_gap) * 0.5, now, str(epoch)))
+        for _ in range(50):
+            steps.append(Step(now, now + 0.01, 0.0))
+            now = steps[-1].end_s
+        now += 0.5
+    rows = rows_of(evidence(Loop("fit", "keras", 1, steps=steps, buffer=8), marks=marks))
+    assert rows.boundary.sum() == pytest.approx(5 * 0.5, abs=1e-6)
+    assert rows.pause.sum() == 0.0
+
+
+def test_a_loop_is_not_beside_itself_in_what_is_judged() -> None:
+    timeline_, loop = timeline()
+    told = ReportRequest(
+        "train.py", TIME, loop, timeline_, start_s=0.0, end_s=9.0, warmup_s=0.0, begin_s=0.0
+    )
+    watcher = DiagnosisObserver(lambda *_: None)
+    with watcher._sampler:
+        found = watcher._evidence(told)
+    assert found.beside == beside(loop, timeline_, start_s=0.0)
+    assert len(found.beside) == STEPS

@@ -1,0 +1,239 @@
+"""Steps whose batches were taken ahead: nothing that the loop sees is another than without."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from time import perf_counter
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fastfeed.diagnose.hooks.context import Context
+from fastfeed.diagnose.hooks.copies import Unknown, addresses, copied, nbytes_of
+from fastfeed.diagnose.hooks.experiments import GUARD, Experiments, randomness
+from fastfeed.steps.recorder import NEVER, StepRecorder
+from fastfeed.steps.timeline import Step, Timeline
+from fastfeed.steps.watch import WatchedIterator
+
+
+class Bursts(Context):
+    """Makes an experiment at every ask whose number is in `bursts`."""
+
+    def __init__(self, bursts: set[int]) -> None:
+        super().__init__(Timeline())
+        self.experiments = Experiments(self)
+        self.experiments.plan(0.0, 600.0)
+        self.bursts, self.asks, self.due_s = bursts, 0, 0.0
+
+    def experiment(self, steps: StepRecorder, take: Callable[[], Any]) -> None:
+        self.asks += 1
+        if self.asks in self.bursts:
+            self.experiments._burst(steps, take)
+            self.due_s = 0.0
+
+
+def watched(source: Iterator[Any], context: Context, *, buffer: int | None = 4) -> WatchedIterator:
+    steps = StepRecorder(context, "watch", name="source", buffer=buffer)
+    steps.idle = lambda: True
+    return WatchedIterator(source, steps)
+
+
+def source(length: int, fails: int | None, kind: str) -> Iterator[Any]:
+    """Batches by number: new ones, one array that is filled again, or two in turn."""
+    held = [np.zeros(3), np.zeros(3)]
+    for i in range(length):
+        if i == fails:
+            raise ValueError(f"at {i}")
+        array = np.zeros(3) if kind == "new" else held[i % (1 if kind == "one" else 2)]
+        array[:] = i
+        yield (array, {"n": i})
+
+
+def seen(iterator: Iterator[Any]) -> list[Any]:
+    """All that a loop sees, also behind the end."""
+    found: list[Any] = []
+    while len(found) < 60:
+        try:
+            array, rest = next(iterator)
+            found.append((array.tolist(), rest))
+        except (StopIteration, ValueError) as error:
+            found.append((type(error), str(error)))
+            if found[-2:-1] and found[-2][0] is StopIteration:
+                return found
+    return found
+
+
+@given(
+    st.integers(0, 30),
+    st.none() | st.integers(0, 30),
+    st.sampled_from(("new", "one", "two")),
+    st.sets(st.integers(1, 30)),
+    st.sampled_from((None, 2, 16)),
+)
+def test_the_sequence_is_the_same(
+    length: int, fails: int | None, kind: str, bursts: set[int], buffer: int | None
+) -> None:
+    context = Bursts(bursts)
+    assert seen(watched(source(length, fails, kind), context, buffer=buffer)) == seen(
+        source(length, fails, kind)
+    )
+    loop = context.timeline.main()
+    assert loop is None or all(
+        a.end_s <= b.begin_s for a, b in zip(loop.steps, loop.steps[1:], strict=False)
+    )
+
+
+def test_free_steps_are_marked() -> None:
+    context = Bursts({3})
+    assert len(seen(watched(source(20, None, "new"), context, buffer=None))) == 22
+    (loop,) = context.timeline.loops.values()
+    assert [i for i, step in enumerate(loop.steps) if step.free] == list(range(2, 10))
+    assert all(step.wait_s == 0 for step in loop.steps if step.free)
+    (mark,) = context.timeline.marks
+    assert mark.kind == "experiment"
+    assert loop.steps[1].end_s <= mark.start_s <= mark.end_s <= loop.steps[2].begin_s
+
+
+def test_an_interrupt_amid_loses_nothing() -> None:
+    context, numbers = Bursts({1}), iter(range(20))
+
+    def interrupted() -> int:
+        number = next(numbers)
+        if number == 2 and not context.asking.get(-1):
+            context.asking[-1] = 1.0
+            raise KeyboardInterrupt
+        return number
+
+    steps = StepRecorder(context, "watch", name="x", buffer=4)
+    steps.idle = lambda: True
+    with pytest.raises(KeyboardInterrupt):
+        steps.take(interrupted)
+    assert [steps.take(interrupted) for _ in range(4)] == [0, 1, 3, 4], (
+        "2 was lost by the source itself"
+    )
+
+
+def due(
+    buffer: int | None, *, kind: str = "watch", wait_s: float = 0.5
+) -> tuple[Context, StepRecorder]:
+    """A loop that starves, and whose experiments are due."""
+    context = Context(Timeline())
+    context.experiments = Experiments(context)
+    steps = StepRecorder(context, kind, name="x", buffer=buffer)
+    steps.idle = lambda: True
+    begin_s = perf_counter() - 60.0
+    steps.take(lambda: -1)
+    steps.loop.steps[:] = [Step(begin_s + i, begin_s + i + 1.0, wait_s) for i in range(60)]
+    steps.loop.steps.append(steps.loop.steps[-1])
+    context.experiments.plan(begin_s, begin_s + 60.0)
+    context.due_s = 0.0
+    return context, steps
+
+
+@pytest.mark.parametrize(
+    ("buffer", "kind", "elsewhere", "free"),
+    [
+        (4, "torch", False, 4),
+        (0, "torch", False, 0),
+        (None, "watch", False, 0),
+        (None, "watch", True, 8),
+    ],
+)
+def test_only_where_others_make_the_batches(
+    buffer: int | None, kind: str, elsewhere: bool, free: int
+) -> None:
+    context, steps = due(buffer, kind=kind)
+    assert context.experiments is not None
+    context.experiments._due.clear()  # this one burst
+    if elsewhere:
+        context.elsewhere.add(threading.get_ident())
+    numbers = itertools.count()
+    assert [steps.take(numbers.__next__) for _ in range(GUARD + 10)] == list(range(GUARD + 10))
+    steps.end(perf_counter())
+    assert sum(step.free for step in steps.loop.steps) == free
+    assert (free > 0) == any(mark.kind == "experiment" for mark in context.timeline.marks)
+
+
+@pytest.mark.parametrize(
+    ("item", "why"),
+    [
+        (lambda: random.random(), "random numbers"),
+        (lambda: np.random.rand(), "random numbers"),
+        (object, "object"),
+    ],
+)
+def test_refused(item: Callable[[], Any], why: str) -> None:
+    context, steps = due(4)
+    for _ in range(30):
+        steps.take(item)
+        context.due_s = 0.0
+    steps.end(perf_counter())
+    assert not any(step.free for step in steps.loop.steps)
+    assert why in context.missing[0]
+
+
+def test_a_loop_that_does_not_starve_is_left_alone() -> None:
+    context, steps = due(4, wait_s=0.01)
+    steps.take(lambda: 1)
+    assert not steps.ahead
+    assert context.due_s > 0.0, "the next one"
+
+
+def test_one_experiment_where_producers_take_the_cores() -> None:
+    context, steps = due(4, wait_s=0.01)
+    context.contended = lambda: 1
+    for _ in range(60):
+        steps.take(lambda: 1)
+        if not any(step.free for step in steps.loop.steps):
+            context.due_s = 0.0
+    steps.end(perf_counter())
+    assert 2 <= sum(step.free for step in steps.loop.steps) <= 4
+    assert context.experiments is not None
+    context.due_s = 0.0
+    assert not context.experiments.may(steps.loop), "one is enough"
+
+
+def test_bursts_of_hooks_that_make_their_own() -> None:
+    context, steps = due(4)
+    experiments = context.experiments
+    assert experiments is not None
+    assert experiments.may(steps.loop)
+    experiments.spent(0.1)
+    assert 0.0 < context.due_s < NEVER
+    experiments.spent(100.0)
+    experiments.spent(100.0)
+    assert context.due_s == NEVER
+
+
+class Pair(NamedTuple):
+    a: Any
+    b: Any
+
+
+def test_copies() -> None:
+    array = np.arange(4.0)
+    batch = Pair([array, (1, "a")], OrderedDict(x=array[1:], y=None))
+    copy = copied(batch)
+    assert type(copy) is Pair and type(copy.b) is OrderedDict
+    assert addresses(batch) and not addresses(copy) & addresses(batch)
+    array[:] = 0
+    assert copy.a[0].tolist() == [0, 1, 2, 3] and copy.b["x"].tolist() == [1, 2, 3]
+    assert nbytes_of(copy) == 56
+    for unknown in (object(), np.array([{}]), {1, 2}, bytearray(2)):
+        with pytest.raises(Unknown):
+            copied([unknown])
+
+
+def test_randomness_sees_every_global_generator() -> None:
+    for draw in (random.random, np.random.rand):
+        before = randomness()
+        assert randomness() == before
+        draw()
+        assert randomness() != before

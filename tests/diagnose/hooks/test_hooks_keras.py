@@ -1,0 +1,272 @@
+"""Hooks of Keras on TensorFlow: what a step waits for, and that training is what it would have
+been."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fastfeed.diagnose.hooks import keras_steps, tf_relay
+from tests.diagnose.hooked import Clock, Every, kinds, loops, watched
+
+keras = pytest.importorskip("keras")
+tf = pytest.importorskip("tensorflow")
+if keras.backend.backend() != "tensorflow":
+    pytest.skip("of the TensorFlow backend", allow_module_level=True)
+# Keras says so at the end of a dataset whose length it does not know.
+pytestmark = pytest.mark.filterwarnings("ignore:Your input ran out of data")
+SPEC = (tf.TensorSpec((None, 3), tf.float32), tf.TensorSpec((None, 1), tf.float32))
+
+
+def batch(i: int) -> Any:
+    return np.full((4, 3), i, np.float32), np.full((4, 1), i, np.float32)
+
+
+def endless() -> Iterator[Any]:
+    i = 0
+    while True:
+        yield batch(i)
+        i += 1
+
+
+class Batches(keras.utils.PyDataset):  # type: ignore[misc]
+    def __len__(self) -> int:
+        return 12
+
+    def __getitem__(self, i: int) -> Any:
+        return batch(i)
+
+
+def shuffled() -> Any:
+    return tf.data.Dataset.from_generator(
+        lambda: (batch(i) for i in range(12)), output_signature=SPEC
+    ).shuffle(12)
+
+
+def ragged() -> Any:
+    rows = tf.ragged.constant([[1.0, 2.0], [3.0], [4.0, 5.0, 6.0], [7.0]] * 6)
+    made = tf.data.Dataset.from_tensor_slices(rows).batch(4)
+    return made.map(
+        lambda x: (
+            {"x": x.to_tensor(shape=(None, 3)), "r": tf.strings.as_string(x)},
+            tf.zeros((4, 1)),
+        )
+    )
+
+
+SOURCES: dict[str, Callable[[], dict[str, Any]]] = {
+    "generator": lambda: {"x": endless(), "steps_per_epoch": 12},
+    "dataset": lambda: {"x": shuffled()},
+    "repeated": lambda: {"x": shuffled().repeat(), "steps_per_epoch": 12},
+    "arrays": lambda: {
+        "x": np.arange(144, dtype=np.float32).reshape(48, 3),
+        "y": np.ones((48, 1)),
+        "batch_size": 4,
+    },
+    "PyDataset": lambda: {"x": Batches(workers=2), "shuffle": False},
+    "odd end": lambda: {"x": tf.data.Dataset.from_tensor_slices(batch(3)).repeat(11).batch(4)},
+}
+
+
+def model_of(seed: int = 11) -> Any:
+    keras.utils.set_random_seed(seed)
+    layers = [
+        keras.layers.Input((3,)),
+        keras.layers.Dense(4),
+        keras.layers.Dropout(0.5),
+        keras.layers.Dense(1),
+    ]
+    model = keras.Sequential(layers)
+    model.compile("adam", "mse")
+    return model
+
+
+def trained(source: str) -> list[bytes]:
+    """The losses of three epochs and the weights behind them; the random numbers that come next."""
+    model = model_of()
+    history = model.fit(**SOURCES[source](), epochs=3, verbose=0)
+    numbers = [tf.random.normal((2,)).numpy(), np.random.random(2)]
+    return [
+        np.array(one).tobytes()
+        for one in (*history.history["loss"], *model.get_weights(), *numbers)
+    ]
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_training_is_the_same_to_the_last_bit(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where batches are taken beforehand, over the ends of epochs."""
+    expected = trained(source)
+    monkeypatch.setattr(keras_steps, "RECENT", 3)
+    monkeypatch.setattr(keras_steps, "SHORT_S", 0.0)
+    with watched("keras", "keras_fit", experiments=Every(4)) as context:
+        assert trained(source) == expected
+    (loop,) = loops(context, "keras")
+    assert len(loop.steps) == (33 if source == "odd end" else 36)
+    assert loop.waits == "exact"
+    assert sum(step.free for step in loop.steps) >= 8
+    assert [mark.label for mark in context.timeline.marks if mark.kind == "epoch"] == [
+        "0",
+        "1",
+        "2",
+    ]
+    assert loop.where.startswith("test_hooks_keras.py:")
+    assert loop.note
+
+
+def test_a_step_waits_as_long_as_its_batch_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock()
+    for module in (keras_steps, tf_relay):
+        monkeypatch.setattr(module, "time", clock)
+
+    def slow() -> Iterator[Any]:
+        for i in range(10):
+            clock.advance(7.0)
+            yield batch(i)
+
+    class Steps(keras.callbacks.Callback):  # type: ignore[misc]
+        def on_train_batch_end(self, step: int, logs: Any = None) -> None:
+            clock.advance(2.0)
+
+    options = tf.data.Options()
+    options.experimental_optimization.inject_prefetch = False
+    dataset = tf.data.Dataset.from_generator(slow, output_signature=SPEC).with_options(options)
+    with watched("keras", "keras_fit") as context:
+        model_of().fit(dataset, verbose=0, callbacks=[Steps()])
+    (loop,) = loops(context, "keras")
+    # the first one traces, the second one prepares
+    assert [step.wait_s for step in loop.steps[2:]] == [7.0] * 8
+    assert [step.end_s - step.begin_s for step in loop.steps[2:]] == [7.0] * 8
+    assert {b.begin_s - a.end_s for a, b in zip(loop.steps[2:], loop.steps[3:], strict=False)} == {
+        2.0
+    }
+    assert (loop.waits, loop.buffer) == ("exact", 0)
+    assert "compile" in kinds(context)
+
+
+def test_of_short_steps_only_some_are_looked_into(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the others take more than those is taken for waiting."""
+    clock = Clock()
+    for module in (keras_steps, tf_relay):
+        monkeypatch.setattr(module, "time", clock)
+    monkeypatch.setattr(keras_steps, "RECENT", 2)
+
+    def slow() -> Iterator[Any]:
+        for i in range(100):
+            clock.advance(0.25)
+            yield batch(i)
+
+    options = tf.data.Options()
+    options.experimental_optimization.inject_prefetch = False
+    dataset = tf.data.Dataset.from_generator(slow, output_signature=SPEC).with_options(options)
+    with watched("keras", "keras_fit") as context:
+        model_of().fit(dataset, verbose=0)
+    (loop,) = loops(context, "keras")
+    assert [step.wait_s for step in loop.steps[2:]] == [0.25] * 98
+    assert loop.waits == "modelled"
+
+
+def test_structures_of_every_kind_go_through() -> None:
+    """Dictionaries, ragged tensors, strings."""
+
+    class OnlyX(keras.Model):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = keras.layers.Dense(1)
+
+        def call(self, inputs: Any) -> Any:
+            return self.layer(inputs["x"])
+
+    def run() -> list[float]:
+        keras.utils.set_random_seed(1)
+        model = OnlyX()
+        model.compile("sgd", "mse", run_eagerly=False)
+        made = ragged().map(lambda x, y: ({"x": x["x"], "r": x["r"].to_tensor(shape=(None, 3))}, y))
+        found: list[float] = model.fit(made, epochs=2, verbose=0).history["loss"]
+        return found
+
+    expected = run()
+    with watched("keras", "keras_fit", experiments=Every(3)) as context:
+        assert run() == expected
+    assert {leaf.dtype for leaf in loops(context, "keras")[0].leaves} == {"float32", "string"}
+
+
+def test_errors_of_the_source_come_as_they_are() -> None:
+    def broken() -> Iterator[Any]:
+        yield from (batch(i) for i in range(8))
+        raise ValueError("bad record")
+
+    def run() -> tuple[type, bool, int]:
+        seen: list[int] = []
+        count = keras.callbacks.LambdaCallback(
+            on_train_batch_end=lambda step, logs: seen.append(step)
+        )
+        with pytest.raises(Exception, match="bad record") as raised:
+            model_of().fit(broken(), steps_per_epoch=20, verbose=0, callbacks=[count])
+        return type(raised.value), "bad record" in str(raised.value), len(seen)
+
+    expected = run()
+    with watched("keras", "keras_fit"):
+        assert run() == expected
+
+
+def test_what_is_taken_beforehand_breaks_where_it_would_have(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(keras_steps, "RECENT", 2)
+
+    def broken() -> Iterator[Any]:
+        yield from (batch(i) for i in range(9))
+        raise ValueError("bad record")
+
+    seen: list[int] = []
+    count = keras.callbacks.LambdaCallback(on_train_batch_end=lambda step, logs: seen.append(step))
+    found = pytest.raises(tf.errors.OpError, match="bad record")
+    with watched("keras", "keras_fit", experiments=Every(2)) as context, found:
+        model_of().fit(broken(), steps_per_epoch=20, verbose=0, callbacks=[count])
+    assert len(seen) == 9
+    assert any(step.free for step in loops(context, "keras")[0].steps)
+
+
+def test_evaluations_checkpoints_and_callbacks_are_marks(tmp_path: Path) -> None:
+    with watched("keras", "keras_fit") as context:
+        saving = keras.callbacks.ModelCheckpoint(
+            str(tmp_path / "{epoch}.weights.h5"), save_weights_only=True
+        )
+        given = np.zeros((8, 3)), np.zeros((8, 1))
+        model_of().fit(
+            *given, epochs=2, batch_size=4, verbose=0, validation_data=given, callbacks=[saving]
+        )
+    marks = [mark.kind for mark in context.timeline.marks]
+    assert marks.count("evaluation") == 2
+    assert marks.count("checkpoint") == 2
+    assert marks.count("epoch") == 2
+    assert sum(len(loop.steps) for loop in context.timeline.loops.values()) == 4
+
+
+def test_train_on_batch_waits_for_nothing() -> None:
+    def run() -> list[float]:
+        model = model_of()
+        return [float(model.train_on_batch(*batch(i))) for i in range(5)]
+
+    expected = run()
+    with watched("keras", "keras_fit") as context:
+        assert run() == expected
+    (loop,) = context.timeline.loops.values()
+    assert (loop.kind, loop.waits, loop.buffer, len(loop.steps)) == ("call", "none", 0, 5)
+    assert [leaf.shape for leaf in loop.leaves] == [(4, 3), (4, 1)]
+    assert loop.name.endswith("train_on_batch")
+
+
+def test_nobody_watches_any_more() -> None:
+    model = model_of()
+    plain = type(model).make_train_function, type(model).train_on_batch
+    with watched("keras", "keras_fit") as context:
+        assert type(model).make_train_function is not plain[0]
+        context.active = False
+        model.fit(endless(), steps_per_epoch=3, verbose=0)
+    assert (context.timeline.loops, context.timeline.marks) == ({}, [])
+    assert (type(model).make_train_function, type(model).train_on_batch) == plain

@@ -1,0 +1,142 @@
+"""Hooks of Keras with several steps in a call: what a call waits for, and that training is what it
+would have been."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fastfeed.diagnose.hooks import keras_many
+from tests.diagnose.hooked import Clock, Every, loops, watched
+
+keras = pytest.importorskip("keras")
+tf = pytest.importorskip("tensorflow")
+if keras.backend.backend() != "tensorflow":
+    pytest.skip("of the TensorFlow backend", allow_module_level=True)
+pytestmark = pytest.mark.filterwarnings("ignore:Your input ran out of data")
+SPEC = (tf.TensorSpec((None, 3), tf.float32), tf.TensorSpec((None, 1), tf.float32))
+MANY = 4
+
+
+def batch(i: int) -> Any:
+    return np.full((4, 3), i, np.float32), np.full((4, 1), i, np.float32)
+
+
+def dataset(batches: int) -> Any:
+    made = tf.data.Dataset.from_generator(
+        lambda: (batch(i) for i in range(batches)), output_signature=SPEC
+    )
+    return made.shuffle(batches)
+
+
+SOURCES: dict[str, Callable[[], dict[str, Any]]] = {
+    "even": lambda: {"x": dataset(12 * MANY)},
+    "odd end": lambda: {"x": dataset(10 * MANY + 1)},
+    "repeated": lambda: {"x": dataset(8).repeat(), "steps_per_epoch": 12 * MANY},
+}
+
+
+def model_of() -> Any:
+    keras.utils.set_random_seed(11)
+    layers = [
+        keras.layers.Input((3,)),
+        keras.layers.Dense(4),
+        keras.layers.Dropout(0.5),
+        keras.layers.Dense(1),
+    ]
+    model = keras.Sequential(layers)
+    model.compile("adam", "mse", steps_per_execution=MANY)
+    return model
+
+
+def trained(source: str) -> list[bytes]:
+    model = model_of()
+    history = model.fit(**SOURCES[source](), epochs=2, verbose=0)
+    numbers = [tf.random.normal((2,)).numpy(), np.random.random(2)]
+    return [
+        np.array(one).tobytes()
+        for one in (*history.history["loss"], *model.get_weights(), *numbers)
+    ]
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_training_is_the_same_to_the_last_bit(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the data end within the batches that are taken beforehand."""
+    expected = trained(source)
+    monkeypatch.setattr(keras_many, "RECENT", 3)
+    with watched("keras", "keras_fit", experiments=Every(2)) as context:
+        assert trained(source) == expected
+    (loop,) = loops(context, "keras")
+    assert loop.waits == "modelled"
+    assert sum(step.free for step in loop.steps) >= keras_many.CALLS * MANY
+    assert "steps_per_execution=4" in loop.note
+
+
+def test_what_is_longer_than_with_batches_at_hand_was_waiting(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = Clock()
+    monkeypatch.setattr(keras_many, "time", clock)
+    monkeypatch.setattr("fastfeed.diagnose.hooks.keras_steps.time", clock)
+
+    def slow() -> Iterator[Any]:
+        for i in range(12 * MANY):
+            clock.advance(3.0)
+            yield batch(i)
+
+    options = tf.data.Options()
+    options.experimental_optimization.inject_prefetch = False
+    made = tf.data.Dataset.from_generator(slow, output_signature=SPEC).with_options(options)
+    with watched("keras", "keras_fit", experiments=Every(1000)) as context:
+        model_of().fit(made, verbose=0)
+    (loop,) = loops(context, "keras")
+    at_hand = [step for step in loop.steps if step.free]
+    rest = [step for step in loop.steps[keras_many.FIRST * MANY :] if not step.free]
+    assert [step.end_s - step.begin_s for step in at_hand] == [0.0] * len(at_hand)
+    assert len(at_hand) >= 3 * MANY
+    assert [step.wait_s for step in rest] == [3.0] * len(rest)
+    assert len(rest) >= 3 * MANY
+    ours = [mark for mark in context.timeline.marks if mark.label == "takes batches beforehand"]
+    assert [mark.end_s - mark.start_s for mark in ours] == [3.0 * MANY] * (len(at_hand) // MANY)
+
+
+@pytest.mark.parametrize("experiments", [True, False])
+def test_a_source_that_fails_does_so_at_the_same_batch(experiments: bool) -> None:
+    failing = 5 * MANY + 2
+
+    def broken() -> Iterator[Any]:
+        for i in range(failing):
+            yield batch(i)
+        raise ValueError("bad record")
+
+    def train() -> tuple[type, bool, list[bytes]]:
+        model = model_of()
+        with pytest.raises(tf.errors.OpError) as raised:
+            model.fit(tf.data.Dataset.from_generator(broken, output_signature=SPEC), verbose=0)
+        return (
+            type(raised.value),
+            "bad record" in str(raised.value),
+            [w.tobytes() for w in model.get_weights()],
+        )
+
+    expected = train()
+    with watched("keras", "keras_fit", experiments=Every(1000) if experiments else None) as context:
+        assert train() == expected
+    (loop,) = loops(context, "keras")
+    assert loop.waits == ("modelled" if experiments else "hidden")
+
+
+def test_steps_of_tf_distribute_are_seen_and_their_waits_are_not() -> None:
+    with watched("keras", "keras_fit") as context:
+        with tf.distribute.MirroredStrategy(["/cpu:0"]).scope():
+            model = model_of()
+        model.fit(dataset(4 * MANY), verbose=0)
+        model.compile("sgd", "mse")
+        model.fit(dataset(MANY), verbose=0)
+    assert [(loop.waits, len(loop.steps)) for loop in loops(context, "keras")] == [
+        ("hidden", 4 * MANY),
+        ("hidden", MANY),
+    ]

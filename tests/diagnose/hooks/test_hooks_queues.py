@@ -1,0 +1,156 @@
+"""Loops that take their batches from a queue, a future or a pool: seen, and left as they are."""
+
+from __future__ import annotations
+
+import concurrent.futures._base as futures
+import queue
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fastfeed.diagnose.hooks import queues
+from fastfeed.diagnose.hooks.context import Context
+from fastfeed.steps.timeline import Loop, Timeline
+
+
+class Always:
+    """Experiments, as often as somebody asks."""
+
+    def __init__(self, bursts: list[bool]) -> None:
+        self.bursts = bursts
+        self.made = 0
+
+    def may(self, loop: Loop) -> bool:
+        return bool(self.bursts) and self.bursts.pop(0)
+
+    def spent(self, seconds: float) -> None:
+        self.made += 1
+
+
+@pytest.fixture
+def context(monkeypatch: pytest.MonkeyPatch) -> Iterator[Context]:
+    monkeypatch.setattr(queues, "STILL_S", 0.0)  # what is not there now is not waited for
+    yield from _installed(Context(Timeline()))
+
+
+def _installed(context: Context) -> Iterator[Context]:
+    undos: list[Callable[[], None]] = [
+        queues.install(module, context) for module in (queue, futures)
+    ]
+    yield context
+    context.active = False
+    for undo in undos:
+        undo()
+
+
+def loops(context: Context) -> list[Loop]:
+    return list(context.timeline.loops.values())
+
+
+def filled(count: int, **options: Any) -> Any:
+    found: queue.Queue[Any] = queue.Queue(**options)
+    for number in range(count):
+        found.put(number)
+    return found
+
+
+def test_a_loop_over_a_queue(context: Context) -> None:
+    batches = filled(10, maxsize=16)
+    assert [batches.get() for _ in range(10)] == list(range(10))
+    (loop,) = loops(context)
+    assert (loop.kind, loop.waits, loop.buffer, len(loop.steps)) == ("queue", "exact", 16, 9)
+    assert loop.where.startswith("test_hooks_queues.py:")
+
+
+def test_a_small_queue_is_emptied_until_there_are_steps_enough() -> None:
+    context = Context(Timeline())
+    context.experiments = Always([False, True])  # type: ignore[assignment]
+    for _ in _installed(context):
+        batches: queue.Queue[int] = queue.Queue(2)
+        thread = threading.Thread(
+            target=lambda put: [put(number) for number in range(30)], args=(batches.put,)
+        )
+        thread.start()
+        assert [batches.get() for _ in range(30)] == list(range(30))
+        thread.join(10)
+    assert sum(step.free for loop in loops(context) for step in loop.steps) == 2 * queues.REFILLS
+
+
+def test_looking_without_waiting_is_no_step(context: Context) -> None:
+    batches = filled(3)
+    assert batches.get_nowait() == 0
+    assert batches.get(block=False) == 1
+    with pytest.raises(queue.Empty):
+        filled(0).get(False)
+    assert not loops(context)
+
+
+def test_other_threads_are_no_training_loops(context: Context) -> None:
+    batches = filled(5)
+    thread = threading.Thread(target=lambda: [batches.get() for _ in range(5)])
+    thread.start()
+    thread.join(10)
+    assert not loops(context)
+
+
+def test_futures(context: Context) -> None:
+    done: list[Future[int]] = [Future() for _ in range(4)]
+    for number, future in enumerate(done):
+        future.set_result(number)
+    assert [future.result() for future in done] == [0, 1, 2, 3]
+    (loop,) = loops(context)
+    assert len(loop.steps) == 3
+
+
+def test_a_queue_for_each_epoch(context: Context) -> None:
+    for _ in range(3):
+        batches = filled(4)
+        for _ in range(4):
+            batches.get()
+    assert [mark.kind for mark in context.timeline.marks] == ["epoch", "epoch"]
+
+
+def test_what_was_taken_ahead_is_had_first_by_whoever_asks(context: Context) -> None:
+    context.experiments = Always([False, True])  # type: ignore[assignment]
+    batches = filled(6)
+    found = [batches.get() for _ in range(3)]
+    assert batches.qsize() == 0, "all is taken ahead"
+    found.append(batches.get_nowait())
+    found += [batches.get() for _ in range(2)]
+    assert found == list(range(6))
+
+
+@settings(max_examples=60)
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=6), st.lists(st.booleans(), max_size=12))
+def test_experiments_change_nothing(puts: list[int], bursts: list[bool]) -> None:
+    """Batches come some at a time; each is had once and in its order, the sentinel too."""
+    context = Context(Timeline())
+    context.experiments = Always(bursts)  # type: ignore[assignment]
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr(queues, "STILL_S", 0.0)
+        for _ in _installed(context):
+            batches: queue.Queue[int | None] = queue.Queue()
+            found, number = [], 0
+            for i, count in enumerate(puts):
+                for _ in range(count):
+                    batches.put(number)
+                    number += 1
+                if i == len(puts) - 1:
+                    batches.put(None)
+                for _ in range(count):
+                    found.append(batches.get())
+            assert batches.get() is None
+            assert found == list(range(number))
+    free = sum(step.free for loop in loops(context) for step in loop.steps)
+    assert free <= number + 1
+
+
+def test_once_over_nothing_is_written(context: Context) -> None:
+    context.active = False
+    assert filled(1).get() == 0
+    assert not loops(context)

@@ -1,0 +1,232 @@
+"""Hooks of sessions: what they see, and that nobody feels them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fastfeed.diagnose.hooks import session_watch
+from tests.diagnose.hooked import Clock, Every, loops, watched
+from tests.diagnose.queued import ROWS, Graph
+
+tf = pytest.importorskip("tensorflow")
+config_pb2 = pytest.importorskip("tensorflow.core.protobuf.config_pb2")
+tf1 = tf.compat.v1
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(session_watch, "time", clock)
+    return clock
+
+
+@pytest.fixture
+def build() -> Iterator[Callable[..., Graph]]:
+    made: list[Graph] = []
+
+    def build(*args: Any, **options: Any) -> Graph:
+        made.append(Graph(*args, **options))
+        return made[-1]
+
+    yield build
+    for one in made:
+        one.session.close()
+
+
+def test_a_step_waits_until_another_thread_has_put_enough(clock: Clock, build: Any) -> None:
+    at_work = threading.Event()
+    graph = build(lambda: clock.advance(5.0))
+
+    def produce(context: Any) -> None:
+        while trainer not in context.asking:  # until the step waits
+            at_work.wait(0.001)
+        graph.fill(1, 2)
+        clock.advance(10.0)
+        graph.fill(3, 4)
+
+    with watched("tensorflow", "session") as context:
+        trainer = threading.get_ident()
+        producer = threading.Thread(target=produce, args=(context,), name="maker")
+        producer.start()
+        assert graph.session.run(graph.step) == 10
+        producer.join()
+    (loop,) = loops(context, "session")
+    (step,) = loop.steps
+    assert (step.wait_s, step.end_s - step.begin_s, step.free) == (10.0, 15.0, False)
+    assert (loop.waits, loop.buffer, loop.thread) == ("modelled", 25, trainer)
+    assert loop.where.startswith("test_hooks_session.py:")
+    assert "FIFOQueueV2 of 100" in loop.note
+    (batch,) = (mark for mark in context.timeline.marks if mark.kind == "batch")
+    assert (batch.label, batch.end_s - batch.start_s) == ("maker", 10.0)
+
+
+def test_what_is_there_is_not_waited_for_down_to_the_minimum(clock: Clock, build: Any) -> None:
+    graph = build(lambda: clock.advance(1.0), minimum=ROWS)
+    with watched("tensorflow", "session") as context:
+        graph.fill(*range(3 * ROWS))
+        for _ in range(2):
+            graph.session.run([graph.step])
+        clock.advance(7.0)
+        graph.session.run(graph.close)
+        graph.session.run([graph.step])
+    (loop,) = loops(context, "session")
+    assert [step.wait_s for step in loop.steps] == [0.0, 0.0, 0.0]
+    assert f"at least {ROWS} kept" in loop.note
+
+
+@pytest.mark.parametrize("way", ["run", "make_callable", "with feeds", "options"])
+def test_every_way_to_run_is_seen_and_gives_the_same(way: str, build: Any) -> None:
+    def steps(graph: Graph) -> list[Any]:
+        session = graph.session
+        graph.fill(*range(3 * ROWS))
+        if way == "run":
+            return [session.run({"a": graph.step, "b": [graph.step]}) for _ in range(3)]
+        if way == "make_callable":
+            step = session.make_callable(graph.step)
+        elif way == "with feeds":
+            plain = session.make_callable([graph.step], [graph.value])
+            return [plain(np.zeros(1)) for _ in range(3)]
+        else:
+            step = session._make_callable_from_options(
+                config_pb2.CallableOptions(fetch=[graph.step.name])
+            )
+        return [np.array(step()).tolist() for _ in range(3)]
+
+    expected = steps(build())
+    with watched("tensorflow", "session") as context:
+        assert steps(build()) == expected
+    (loop,) = loops(context, "session")
+    assert [step.wait_s <= step.end_s - step.begin_s for step in loop.steps] == [True] * 3
+    assert loop.waits == "modelled"
+
+
+def test_a_monitored_loop_is_one_loop_and_its_hooks_are_marks(tmp_path: Path) -> None:
+    """The hooks fetch other things at other steps."""
+    with watched("tensorflow", "session") as context, tf.Graph().as_default():
+        total = tf1.train.get_or_create_global_step()
+        step = tf.identity(tf1.assign_add(total, 1), name="train")
+        with tf1.train.MonitoredTrainingSession(
+            checkpoint_dir=str(tmp_path),
+            save_checkpoint_steps=4,
+            save_summaries_steps=None,
+            log_step_count_steps=3,
+        ) as session:
+            for _ in range(10):
+                session.run(step)
+    tf1.summary.FileWriterCache.clear()  # closes what the session's hooks have opened
+    (loop,) = (loop for loop in loops(context, "session") if "train:0" in loop.name)
+    assert (len(loop.steps), loop.waits, loop.buffer) == (10, "none", 0)
+    assert sum(mark.kind == "checkpoint" for mark in context.timeline.marks) >= 3
+
+
+def test_queue_runners_are_seen(build: Any) -> None:
+    with watched("tensorflow", "session") as context, tf.Graph().as_default():
+        queue = tf1.FIFOQueue(8, [tf.float32], shapes=[()])
+        put = queue.enqueue_many([tf.zeros(2)])
+        taken = queue.dequeue_many(4)
+        tf1.train.add_queue_runner(tf1.train.QueueRunner(queue, [put] * 2))
+        with tf1.Session() as session:
+            coordinator = tf1.train.Coordinator()
+            threads = tf1.train.start_queue_runners(session, coordinator)
+            for _ in range(20):
+                session.run(taken)
+            coordinator.request_stop()
+            coordinator.join(threads)
+    (loop,) = loops(context, "session")
+    assert (len(loop.steps), loop.waits) == (20, "modelled")
+
+
+def test_shapes_as_tensorflow_1_has_them(build: Any) -> None:
+    """A script that calls `disable_v2_behavior` has sizes that are objects."""
+    tf1.disable_v2_tensorshape()
+    try:
+        with watched("tensorflow", "session") as context:
+            graph = build()
+            graph.fill(*range(2 * ROWS))
+            for _ in range(2):
+                graph.session.run(graph.step)
+    finally:
+        tf1.enable_v2_tensorshape()
+    (loop,) = loops(context, "session")
+    assert (len(loop.steps), loop.waits) == (2, "modelled")
+
+
+def test_fed_values_are_told_and_nothing_is_waited_for() -> None:
+    with watched("tensorflow", "session") as context, tf.Graph().as_default():
+        x = tf1.placeholder(tf.float32, (None, 3), name="x")
+        rate = tf1.placeholder(tf.float32, (), name="rate")
+        step = tf.reduce_sum(x) * rate
+        with tf1.Session() as session:
+            for _ in range(3):
+                session.run(step, {x: np.ones((2, 3)), "rate:0": 0.5})
+    (loop,) = loops(context, "session")
+    assert (loop.waits, loop.buffer, [step.wait_s for step in loop.steps]) == ("none", 0, [0.0] * 3)
+    (leaf,) = loop.leaves
+    assert (leaf.dtype, leaf.shape, leaf.kind) == ("float64", (2, 3), "numpy.ndarray")
+    assert loop.note == "x:0 takes float32 and is fed float64"
+
+
+def test_losses_and_graphs_are_the_same_to_the_last_bit() -> None:
+    def train() -> tuple[list[bytes], int]:
+        with tf.Graph().as_default() as graph:
+            tf1.set_random_seed(3)
+            queue = tf1.FIFOQueue(100, [tf.float32], shapes=[(3,)])
+            value = tf1.placeholder(tf.float32, (None, 3))
+            put = queue.enqueue_many([value])
+            weight = tf1.get_variable("w", (3, 1), initializer=tf1.random_normal_initializer())
+            loss = tf.reduce_mean(tf.nn.dropout(queue.dequeue_many(ROWS) @ weight, 0.5) ** 2)
+            train_op = tf1.train.GradientDescentOptimizer(0.1).minimize(loss)
+            with tf1.Session() as session:
+                session.run(tf1.global_variables_initializer())
+                found = []
+                for i in range(40):
+                    session.run(put, {value: np.full((ROWS, 3), i, np.float32)})
+                    found.append(session.run([train_op, loss])[1].tobytes())
+                return found, len(graph.get_operations())
+
+    expected = train()
+    with watched("tensorflow", "session", experiments=Every(5)) as context:
+        assert train() == expected
+    assert len(loops(context, "session")) >= 1
+
+
+def test_errors_come_as_they_are(build: Any) -> None:
+    def fail(graph: Graph) -> list[tuple[type, str]]:
+        found = []
+        graph.session.run(graph.close)
+        for fetches, feeds in (
+            (graph.step, None),
+            (graph.put, {graph.value: [[1.0]]}),
+            ("nobody:0", None),
+            (3, None),
+        ):
+            with pytest.raises(Exception) as raised:  # noqa: PT011
+                graph.session.run(fetches, feeds)
+            found.append((type(raised.value), str(raised.value).split("\n")[0]))
+        return found
+
+    expected = fail(build())
+    with watched("tensorflow", "session") as context:
+        found = fail(build())
+        assert [kind for kind, _ in found] == [kind for kind, _ in expected]
+        assert [text for _, text in found][1:] == [text for _, text in expected][1:]
+        context.missing.clear()  # fetches that are none cannot be followed
+    assert [loop for loop in loops(context, "session") if loop.steps] == []
+
+
+def test_nobody_watches_any_more(build: Any) -> None:
+    plain = tf1.Session.run, tf1.Session.make_callable
+    graph = build()
+    with watched("tensorflow", "session") as context:
+        assert tf1.Session.run is not plain[0]
+        context.active = False
+        graph.fill(*range(ROWS))
+        graph.session.run(graph.step)
+    assert context.timeline.loops == {}
+    assert (tf1.Session.run, tf1.Session.make_callable) == plain

@@ -1,0 +1,109 @@
+"""Experiments on loops that read a queue."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from fastfeed.diagnose.hooks import session_burst
+from tests.diagnose.hooked import Every, kinds, loops, watched
+from tests.diagnose.queued import ROWS, Graph
+
+tf = pytest.importorskip("tensorflow")
+
+
+@pytest.fixture
+def build() -> Iterator[Callable[..., Graph]]:
+    made: list[Graph] = []
+
+    def build(*args: Any, **options: Any) -> Graph:
+        made.append(Graph(*args, **options))
+        return made[-1]
+
+    yield build
+    for one in made:
+        one.session.close()
+
+
+def test_an_experiment_frees_steps_and_changes_no_order(
+    build: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session_burst, "RECENT", 2)
+    graph = build(capacity=10 * ROWS)
+    taken: list[float] = []
+    order = iter(range(1, 10_000))
+    stop = threading.Event()
+
+    def produce() -> None:
+        while not stop.is_set():
+            number = next(order)
+            try:
+                graph.fill(*[number] * ROWS)
+            except tf.errors.CancelledError:
+                return
+
+    with watched("tensorflow", "session", experiments=Every(10)) as context:
+        producer = threading.Thread(target=produce)
+        producer.start()
+        try:
+            taken += [float(graph.session.run(graph.step)) / ROWS for _ in range(60)]
+        finally:
+            stop.set()
+            with graph.graph.as_default():
+                cancel = graph.queue.close(cancel_pending_enqueues=True)
+            graph.session.run(cancel)
+            producer.join()
+    assert taken == list(range(1, 61))
+    (loop,) = loops(context, "session")
+    free = [step for step in loop.steps if step.free]
+    assert len(free) >= session_burst.LEAST
+    assert len(loop.steps) == 60
+    assert context.experiments.bursts >= 1
+    assert "experiment" in kinds(context)
+
+
+def test_who_fills_the_queue_himself_is_not_held(
+    build: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session_burst, "RECENT", 1)
+    monkeypatch.setattr(session_burst, "FILL_S", 1e9)
+    graph = build()
+    with watched("tensorflow", "session", experiments=Every(1)) as context:
+        for _ in range(5):
+            graph.fill(*range(ROWS))
+            graph.session.run(graph.step)
+    (loop,) = loops(context, "session")
+    assert [step.free for step in loop.steps] == [False] * 5
+    assert context.experiments.asked == 0
+
+
+def test_a_producer_is_let_go_when_a_burst_ends_early(
+    build: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The step fails amid the burst: who puts next is not held for the time that the burst had
+    left."""
+    monkeypatch.setattr(session_burst, "RECENT", 1)
+    monkeypatch.setattr(session_burst, "SLACK", 1e9)
+    failing = threading.Event()
+
+    def inside() -> None:
+        if failing.is_set():
+            raise ValueError("no more")
+
+    graph = build(inside)
+    with watched("tensorflow", "session", experiments=Every(1)) as context:
+        producer = threading.Thread(target=graph.fill, args=range(8 * ROWS))
+        producer.start()
+        producer.join()
+        monkeypatch.setattr(session_burst, "FILL_S", 0.001)
+        graph.session.run(graph.step)
+        graph.session.run(graph.step)  # of a burst
+        failing.set()
+        with pytest.raises(tf.errors.OpError):
+            graph.session.run(graph.step)
+        graph.fill(*range(ROWS))
+    (loop,) = loops(context, "session")
+    assert [step.free for step in loop.steps] == [False, True]

@@ -1,0 +1,100 @@
+"""Loops over torch's DataLoader, as they are and seen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from fastfeed.diagnose.hooks import torch as hook
+from fastfeed.diagnose.hooks.context import Context
+from fastfeed.steps.timeline import Timeline
+
+torch = pytest.importorskip("torch")
+data: Any = pytest.importorskip("torch.utils.data")
+
+
+class Numbers(data.Dataset):  # type: ignore[misc]
+    def __len__(self) -> int:
+        return 12
+
+    def __getitem__(self, index: int) -> Any:
+        return torch.full((3,), float(index)), index
+
+
+@pytest.fixture
+def context() -> Iterator[Context]:
+    """Under observation."""
+    found = Context(Timeline())
+    before = data.dataloader._BaseDataLoaderIter.__next__
+    undo = hook.install(data.dataloader, found)
+    yield found
+    undo()
+    assert data.dataloader._BaseDataLoaderIter.__next__ is before
+
+
+def taken(loader: Any) -> list[int]:
+    return [n for _, numbers in loader for n in numbers.tolist()]
+
+
+def test_the_same_as_without(context: Context) -> None:
+    loader = data.DataLoader(
+        Numbers(), batch_size=5, shuffle=True, generator=torch.Generator().manual_seed(1)
+    )
+    again = data.DataLoader(
+        Numbers(), batch_size=5, shuffle=True, generator=torch.Generator().manual_seed(1)
+    )
+    iterator = iter(loader)
+    assert type(iterator) is data.dataloader._SingleProcessDataLoaderIter
+    assert len(iterator) == 3
+    seen = taken(iterator)
+    assert iterator._num_yielded == 3
+    context.active = False
+    assert seen == taken(again)
+    (loop,) = context.timeline.loops.values()
+    assert (loop.kind, loop.name, loop.buffer, len(loop.steps)) == (
+        "torch",
+        "DataLoader(num_workers=0)",
+        0,
+        3,
+    )
+    assert [tuple(leaf) for leaf in loop.leaves] == [
+        ("batch[0]", "float32", (5, 3), "torch.Tensor"),
+        ("batch[1]", "int64", (5,), "torch.Tensor"),
+    ]
+    assert loop.where.startswith("test_hooks_torch.py:")
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_workers(context: Context) -> None:
+    loader = data.DataLoader(
+        Numbers(), batch_size=2, num_workers=2, persistent_workers=True, prefetch_factor=2
+    )
+    for _ in range(2):
+        assert taken(loader) == list(range(12))
+    (loop,) = context.timeline.loops.values()
+    assert (loop.buffer, len(loop.steps)) == (4, 12)
+    assert [mark.kind for mark in context.timeline.marks] == ["epoch"]
+    steps = loader._iterator.__dict__[hook.STEPS]
+    assert not steps.copies
+    assert steps.idle() is True
+    loader._iterator._shutdown_workers()
+
+
+def test_a_version_that_nobody_knows(context: Context) -> None:
+    class Strange(data.dataloader._BaseDataLoaderIter):  # type: ignore[misc]
+        def __init__(self) -> None:
+            self._sampler_iter = iter(())
+            self._num_yielded = 0
+            self._dataset_kind = None
+
+        def _next_data(self) -> int:
+            return 7
+
+    strange = Strange()
+    strange._profile_name = "x"
+    assert next(strange) == 7
+    assert "DataLoader makes ahead" in context.missing[0]
+    context.active = False
+    assert next(strange) == 7

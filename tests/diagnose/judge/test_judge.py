@@ -1,0 +1,270 @@
+"""From evidence to a verdict: the right cause first, gains from the model, and no verdict where a
+signal is missing."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fastfeed.diagnose.diagnosis import CODES, Diagnosis
+from fastfeed.diagnose.evidence import FULL, LOCK, NATIVE, PYTHON, SLEEP, STATES, LoopPart
+from fastfeed.diagnose.judge.judge import judge
+from fastfeed.probes.places import Place
+from fastfeed.steps.timeline import Leaf, Mark, Step
+from tests.diagnose.evidences import CALL, cases, evidence, loop_of, producers, trainer
+
+CASES = cases()
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_each_code(name: str) -> None:
+    found = judge(CASES[name])
+    assert found.verdict == name.split("/")[0], [(c.code, round(c.share, 3)) for c in found.causes]
+    assert found.abstained is None
+    assert found.causes[0].code == found.verdict
+    assert all(cause.evidence for cause in found.causes)
+
+
+def test_every_code_has_a_case() -> None:
+    assert {name.split("/")[0] for name in CASES} | {"feed.dead"} == set(CODES)
+
+
+def test_what_lies_under_a_serial_input_comes_second() -> None:
+    for busy, code in (({SLEEP: 1.0}, "latency"), ({PYTHON: 1.0}, "gil"), ({NATIVE: 1.0}, "cpu")):
+        parts = (LoopPart("input", CALL, 0.8, busy), LoopPart("step", CALL, 0.2))
+        found = judge(evidence(loop_of([40.0] * 100, buffer=0), (trainer(),), parts=parts))
+        assert [cause.code for cause in found.causes[:2]] == ["input.serial", f"input.{code}"]
+
+
+def test_a_sleeping_producer_is_predicted_to_gain_what_threads_give() -> None:
+    """50 ms of sleep a batch beside a step of 10 ms."""
+    parts = (LoopPart("input", CALL, 5 / 6, {SLEEP: 1.0}), LoopPart("step", CALL, 1 / 6))
+    found = judge(evidence(loop_of([50.0] * 100, buffer=0), (trainer(),), parts=parts))
+    best = found.recommendations[0]
+    assert (best.knob, best.value) == ("threads", "6")
+    assert best.predicted_speedup == pytest.approx(6.0, rel=0.07)
+    assert best.interval[0] < best.predicted_speedup < best.interval[1]
+    assert found.speedup_if_input_free == pytest.approx(6.0, rel=0.01)
+
+
+def test_threads_are_not_recommended_where_the_lock_is_held() -> None:
+    found = judge(CASES["input.gil"])
+    assert {one.knob for one in found.recommendations} == {"processes"}
+    assert "threads cannot help" in found.recommendations[0].why
+
+
+def test_the_ceiling_is_that_of_the_experiment_where_there_was_one() -> None:
+    loop = loop_of([40.0] * 100, 15.0, free=12, free_ms=10.0)
+    found = judge(evidence(loop, (trainer(), *producers(1, {SLEEP: 1.0}))))
+    assert found.ceiling is not None
+    assert found.ceiling.experiment
+    assert found.ceiling.step_s == pytest.approx(0.010)
+    assert found.speedup_if_input_free == pytest.approx(5.5, rel=0.01)
+    assert found.figures is not None
+    assert found.figures.starvation == pytest.approx(40 / 55, abs=0.01), (
+        "steps of the experiment do not count"
+    )
+
+
+@pytest.mark.parametrize("steps", [0, 1, 2, 19])
+def test_too_few_steps(steps: int) -> None:
+    found = judge(evidence(loop_of([40.0] * steps), (trainer(),)))
+    assert found.verdict is None
+    assert "too few steps" in str(found.abstained)
+    assert not found.recommendations
+
+
+def test_no_loop() -> None:
+    found = judge(evidence(None))
+    assert found.verdict is None
+    assert "fastfeed.watch" in str(found.abstained)
+
+
+def test_nobody_was_seen_who_makes_the_batches() -> None:
+    found = judge(
+        evidence(
+            loop_of([40.0] * 100), (trainer(),), missing=("stacks of child processes: no py-spy",)
+        )
+    )
+    assert found.verdict is None
+    assert "no py-spy" in str(found.abstained)
+    assert found.figures is not None, "what is known is told"
+
+
+def test_gaps_that_nobody_saw_are_no_step_bound() -> None:
+    loop = loop_of([0.0] * 100, gap_ms=40.0, waits="none", buffer=None)
+    assert judge(evidence(loop, (trainer(),))).verdict is None
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (
+            "Traceback (most recent call last):\n  ...\nOSError: the disk is gone",
+            "the disk is gone",
+        ),
+        (
+            "process 7 is at\n    produce (train.py:4)\n    wait (synchronize.py:268)",
+            "dead: process 7 is blocked",
+        ),
+        ("process 7 has ended, without an error", "process 7 has ended"),
+    ],
+)
+def test_dead_producers(text: str, says: str) -> None:
+    found = judge(evidence(loop_of([1.0] * 5), (trainer(),)), died=(text,))
+    assert found.verdict == "feed.dead"
+    assert says in found.headline
+    assert found.died == (text,)
+
+
+def test_time_of_ours_is_nobodys_loss() -> None:
+    """An experiment pulls for a second between two steps."""
+    loop = loop_of([0.1] * 50)
+    later = [Step(s.begin_s + 1.0, s.end_s + 1.0, s.wait_s) for s in loop.steps[25:]]
+    start = loop.steps[25].begin_s
+    loop.steps[25:] = later
+    found = judge(evidence(loop, (trainer(),), marks=[Mark("experiment", start, start + 1.0)]))
+    assert found.verdict == "step.bound"
+    assert found.figures is not None
+    assert found.figures.seconds == pytest.approx(49 * 0.0101)
+
+
+def test_named_pauses_are_told() -> None:
+    loop = loop_of([0.1] * 100, ([10.0] * 24 + [500.0]) * 4)
+    marks = [
+        Mark("checkpoint", s.begin_s + 0.01, s.end_s, "ModelCheckpoint") for s in loop.steps[24::25]
+    ]
+    found = judge(evidence(loop, (trainer(),), marks=marks))
+    assert found.verdict == "pause.periodic"
+    assert "ModelCheckpoint" in found.causes[0].evidence[0]
+
+
+def test_a_cpu_step_waits_for_no_lock() -> None:
+    """Late probes alone, with nobody who holds the lock for long, say nothing."""
+    found = judge(replace(CASES["step.bound"], gil_late_s=4e-3))
+    assert found.verdict == "step.bound"
+
+
+shares = st.dictionaries(st.sampled_from(STATES), st.floats(0.01, 1), min_size=1).map(
+    lambda found: {state: share / sum(found.values()) for state, share in found.items()}
+)
+
+
+@st.composite
+def seen(draw: Any) -> Any:
+    steps = draw(st.integers(0, 120))
+    waits = draw(st.lists(st.floats(0, 500), min_size=steps, max_size=steps))
+    body = draw(st.lists(st.floats(0.01, 500), min_size=steps, max_size=steps))
+    facts = {
+        "waits": draw(st.sampled_from(["exact", "modelled", "none"])),
+        "buffer": draw(st.sampled_from([None, 0, 4])),
+    }
+    loop = loop_of(
+        waits,
+        body,
+        gap_ms=draw(st.floats(0, 50)),
+        free=draw(st.sampled_from([0, 12])) if steps else 0,
+        **facts,
+    )
+    made = producers(draw(st.integers(0, 4)), draw(shares), queued_s=draw(st.floats(0, 10)))
+    share = draw(st.floats(0, 1))
+    parts = draw(
+        st.sampled_from(
+            [(), (LoopPart("input", CALL, share, draw(shares)), LoopPart("step", CALL, 1 - share))]
+        )
+    )
+    spans = st.tuples(
+        st.sampled_from(["epoch", "evaluation", "experiment"]), st.floats(0, 20), st.floats(0, 2)
+    )
+    marks = [
+        Mark(kind, start, start + length)
+        for kind, start, length in draw(st.lists(spans, max_size=5))
+    ]
+    return evidence(
+        loop,
+        (trainer(draw(shares)), *made),
+        parts=parts,
+        marks=marks,
+        gil_late_s=draw(st.floats(0, 0.1)),
+    )
+
+
+def _finite(found: Diagnosis) -> bool:
+    numbers = [found.speedup_if_input_free, *found.speedup_range, found.overhead]
+    numbers += [n for one in found.recommendations for n in (one.predicted_speedup, *one.interval)]
+    return all(map(math.isfinite, numbers))
+
+
+@settings(max_examples=200)
+@given(seen())
+def test_any_evidence_is_judged(given_evidence: Any) -> None:
+    found = judge(given_evidence)
+    assert (found.verdict is None) == (found.abstained is not None)
+    assert found.verdict is None or found.verdict in CODES
+    assert _finite(found)
+    assert found.speedup_if_input_free >= 1
+    assert found.speedup_range[0] <= found.speedup_if_input_free <= found.speedup_range[1]
+    assert all(0 <= cause.share <= 1 for cause in found.causes), found.causes
+    assert all(one.predicted_speedup >= 1 for one in found.recommendations)
+    assert not [one for one in found.recommendations if re.search(r"(\d+) -> \1$", one.change)], (
+        "that is no change"
+    )
+    if found.figures is not None:
+        assert sum(found.figures.shares.values()) <= 1.001
+        low, high = found.figures.starvation_range
+        assert 0 <= low <= found.figures.starvation <= high <= 1
+        low, high = found.figures.steps_per_second_range
+        assert 0 < low <= found.figures.steps_per_second <= high
+    if found.verdict == "step.bound" and found.figures is not None:
+        assert found.figures.starvation < 0.15, "no confident word where input is waited for"
+
+
+def test_processes_that_stand_before_a_full_pipe_are_held_up_by_the_training_thread() -> None:
+    """It reads and unpickles what they have made: they would do."""
+    parts = (LoopPart("input", CALL, 0.8, {PYTHON: 0.6, NATIVE: 0.4}), LoopPart("step", CALL, 0.2))
+    made = producers(2, {FULL: 0.95, NATIVE: 0.05}, pid=200)
+    found = judge(evidence(loop_of([40.0] * 100), (trainer(), *made), parts=parts))
+    assert found.verdict == "input.ipc"
+    first = found.recommendations[0]
+    assert (first.knob, first.value) == ("transport", "shared memory"), (
+        "there are as many processes as are needed"
+    )
+    assert first.predicted_speedup == pytest.approx(5.0, rel=0.05)
+
+
+def test_what_a_session_is_fed_and_must_convert() -> None:
+    loop = loop_of([0.0] * 100, 50.0, waits="none", buffer=0, kind="session")
+    loop.leaves = (Leaf("feed['x:0']", "float64", (512, 4096), "list"),)
+    found = judge(
+        evidence(loop, (trainer({NATIVE: 0.6, LOCK: 0.4}),), parts=(LoopPart("step", CALL, 1.0),))
+    )
+    assert found.verdict == "input.copy"
+    assert found.recommendations[0].knob == "dtypes"
+    assert found.speedup_if_input_free == pytest.approx(2.5, rel=0.05)
+
+
+def test_many_small_calls_are_the_host_and_one_long_call_is_the_step() -> None:
+    lines = [Place("call", "framework.py", number, users=False) for number in range(20)]
+    spread = {(CALL, line): 5 for line in lines}
+    for stacks, verdict in ((spread, "step.host"), ({(CALL, lines[0]): 100}, "step.bound")):
+        own = trainer({PYTHON: 0.1, NATIVE: 0.9}, stacks=stacks)
+        found = judge(
+            evidence(
+                loop_of([0.01] * 100, buffer=None), (own,), parts=(LoopPart("step", CALL, 1.0),)
+            )
+        )
+        assert found.verdict == verdict
+
+
+def test_callbacks_of_every_step_are_no_pauses() -> None:
+    loop = loop_of([0.01] * 100, 30.0)
+    marks = [Mark("callback", s.begin_s + 0.002, s.end_s - 0.002, "Logger") for s in loop.steps]
+    found = judge(evidence(loop, (trainer(),), marks=marks))
+    assert found.verdict == "step.host"
+    assert "pause.periodic" not in [cause.code for cause in found.causes]

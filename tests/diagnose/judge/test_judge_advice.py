@@ -1,0 +1,324 @@
+"""What a change is predicted to gain, where it follows from what was seen of the loop."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from fastfeed.diagnose.evidence import (
+    CALLED_BACK,
+    DISK,
+    FRAMEWORK,
+    FULL,
+    LOCK,
+    LOCK_PYTHON,
+    NATIVE,
+    PYTHON,
+    RUNNABLE,
+    SLEEP,
+    LoopPart,
+)
+from fastfeed.diagnose.judge.judge import judge
+from fastfeed.probes.gpu import GpuUsage
+from fastfeed.probes.places import Place
+from fastfeed.steps.timeline import Leaf, Mark
+from tests.diagnose.evidences import CALL, MACHINE, evidence, loop_of, producers, task, trainer
+
+LIBRARY = Place("call", "framework.py", 7, users=False)
+READS = [Place("row", "rows.py", line, users=True) for line in (3, 4, 5)]
+
+
+def test_work_between_the_steps_is_named_and_gains_what_it_took() -> None:
+    journal = Place("journal", "train.py", 12, users=True)
+    loop = loop_of([0.01] * 100, 30.0)
+    marks = [Mark("callback", s.begin_s + 0.002, s.end_s - 0.001, "Journal") for s in loop.steps]
+    own = trainer({PYTHON: 1.0}, stacks={(CALL, journal): 90, (CALL, LIBRARY): 10})
+    (best,) = judge(evidence(loop, (own,), marks=marks)).recommendations
+    assert best.knob == "every"
+    assert str(journal) in best.change
+    assert best.predicted_speedup == pytest.approx(1 / (1 - 0.99 * 0.9), rel=0.05)
+
+
+def test_a_line_that_sleeps_is_no_work_of_the_loops_own() -> None:
+    """Where nobody knows which line is the step."""
+    statistics, step = (
+        Place("<module>", "train.py", 50, users=True),
+        Place("<module>", "train.py", 47, users=True),
+    )
+    parts = (
+        LoopPart("host", statistics, 0.65, {PYTHON: 1.0}),
+        LoopPart("host", step, 0.33, {SLEEP: 1.0}),
+    )
+    own = trainer({PYTHON: 0.98, SLEEP: 0.02})
+    (best,) = judge(evidence(loop_of([0.01] * 100, 26.0), (own,), parts=parts)).recommendations
+    assert str(statistics) in best.change
+    assert best.predicted_speedup == pytest.approx(1 / (1 - 0.99 * 0.65), rel=0.02)
+
+
+def test_a_step_of_many_small_calls_becomes_one_call() -> None:
+    lines = {(CALL, Place("call", "framework.py", number, users=False)): 5 for number in range(20)}
+    own = trainer({PYTHON: 0.6, NATIVE: 0.4}, stacks=lines)
+    loop = loop_of([0.01] * 100, 20.0, buffer=None)
+    (best,) = judge(evidence(loop, (own,), parts=(LoopPart("step", CALL, 1.0),))).recommendations
+    assert best.knob == "compile"
+    assert 15 < best.predicted_speedup < 45, (
+        "what is left is a call, and what was no part of the step"
+    )
+    assert best.interval[0] < 0.5 * best.predicted_speedup, (
+        "nothing that was seen says what a compiled step takes"
+    )
+    loop.kind = "keras"
+    (best,) = judge(evidence(loop, (own,), parts=(LoopPart("step", CALL, 1.0),))).recommendations
+    assert best.knob == "steps_per_execution"
+
+
+def test_what_is_no_call_of_the_framework_stays_beside_the_one_call() -> None:
+    """A tenth of the loop is its own journal."""
+    calls = [
+        Place("call", "tensorflow/python/framework/ops.py", number, users=False)
+        for number in range(30)
+    ]
+    journal = Place("journal", "train.py", 12, users=True)
+    own = trainer(
+        {PYTHON: 0.6, NATIVE: 0.4}, stacks={(CALL, one): 3 for one in calls} | {(CALL, journal): 10}
+    )
+    loop = loop_of([0.01] * 100, 20.0, buffer=None)
+    (best,) = judge(evidence(loop, (own,), parts=(LoopPart("step", CALL, 1.0),))).recommendations
+    assert best.knob == "compile"
+    assert best.predicted_speedup == pytest.approx(1 / (0.1 + 0.5 / 20), rel=0.02)
+
+
+@pytest.mark.parametrize("used", [4096, 24 << 20])
+def test_a_function_that_reads_what_nobody_uses(used: int) -> None:
+    """24 MB are read for a batch, in three lines of one function, which the rest of the batch takes
+    a tenth of."""
+    stacks = {(CALL, line): 30 for line in READS} | {
+        (CALL, Place("other", "rows.py", 9, users=True)): 10
+    }
+    made = producers(2, {DISK: 0.3, NATIVE: 0.7}, pid=200, stacks=stacks)
+    loop = loop_of([30.0] * 200)
+    loop.leaves = (Leaf("batch", "uint8", (used,), "array"),)
+    given = evidence(loop, (trainer(), *made))
+    rate = 200 / (loop.steps[-1].end_s - loop.steps[0].begin_s)
+    read = replace(given.machine, disk_read_nbytes_s=rate * (24 << 20))
+    found = judge(replace(given, machine=read))
+    assert found.verdict == "input.disk"
+    change = next((one for one in found.recommendations if one.value == "what is used"), None)
+    if used > 4096:
+        assert change is None
+    else:
+        assert change is not None
+        assert change.predicted_speedup > 0.95 * min(10.0, found.speedup_if_input_free)
+        assert change.interval[0] < 1 / (1 - 0.35), "at least what waits for the disk goes"
+
+
+@pytest.mark.parametrize("straggles", [True, False])
+def test_calls_of_tf_data_in_order_wait_for_the_one_that_takes_long(straggles: bool) -> None:
+    """Four at once, of which three stand still while one is late; where all are as slow, more of
+    them help."""
+    waits = (
+        [900.0 if number % 40 == 7 else 0.5 for number in range(400)] if straggles else [30.0] * 400
+    )
+    busy = {SLEEP: 0.4, FULL: 0.6} if straggles else {SLEEP: 0.99, FULL: 0.01}
+    calls = [replace(task, producers=4) for task in producers(1, busy)]
+    found = judge(evidence(loop_of(waits), (trainer(), *calls)))
+    if straggles:
+        assert found.verdict == "input.straggler"
+    else:
+        assert found.verdict == "input.latency"
+        assert found.recommendations[0].knob == "num_parallel_calls"
+        assert found.recommendations[0].change.startswith("num_parallel_calls 4 -> ")
+        assert "private_threadpool_size=" in found.recommendations[0].change, (
+            "its pool has a thread for each core"
+        )
+
+
+@pytest.mark.parametrize("called", [True, False])
+def test_python_in_the_graph_of_a_session_needs_threads_of_its_pool(called: bool) -> None:
+    """That has one for each core; queues that are filled by threads of the script's own need none
+    of it."""
+    makers = producers(1, {SLEEP: 1.0})
+    makers = tuple(replace(one, name=CALLED_BACK) for one in makers) if called else makers
+    best, *_ = judge(
+        evidence(loop_of([60.0] * 200, kind="session"), (trainer(), *makers))
+    ).recommendations
+    assert (best.knob, "inter_op_parallelism_threads=" in best.change) == ("threads", called)
+
+
+@pytest.mark.parametrize(
+    ("trims", "cpu_s", "factor"), [(True, 4.0, 2), (True, 1.5, 4 / 3), (False, 4.0, 1)]
+)
+def test_a_step_beside_from_generator_touches_all_its_memory_again(
+    trims: bool, cpu_s: float, factor: float
+) -> None:
+    """What was seen: 3,700 page faults a step, half of the time of native threads; and a step that
+    mostly sleeps."""
+    loop = loop_of([30.0] * 200, 20.0, free=12, free_ms=20.0, kind="keras", trims=trims)
+    native = task(
+        FRAMEWORK,
+        {NATIVE: 0.4},
+        tid=300,
+        cpu_s=cpu_s,
+        system_s=cpu_s / 2,
+        faults=740_000,
+        stacks={},
+    )
+    found = judge(evidence(loop, (trainer(), *producers(1, {SLEEP: 1.0}), native)))
+    assert found.ceiling is not None
+    assert found.ceiling.step_s == pytest.approx(0.02 / factor)
+    assert found.speedup_if_input_free == pytest.approx(2.5 * factor, rel=0.03)
+
+
+@pytest.mark.parametrize(
+    ("trims", "count", "gain"), [(True, 1, 2.5), (False, 1, 1.25), (True, 2, 1.25)]
+)
+def test_the_cores_that_these_touches_take_are_free_behind_another_feed(
+    trims: bool, count: int, gain: float
+) -> None:
+    """A step takes 40 ms of the only core, half of them for page faults; more workers of a
+    PyDataset change no feed."""
+    loop = loop_of([30.0] * 200, 20.0, free=12, free_ms=20.0, kind="keras", trims=trims)
+    native = task(
+        FRAMEWORK, {NATIVE: 0.8}, tid=300, cpu_s=8.24, system_s=4.12, faults=1_480_000, stacks={}
+    )
+    made, machine = (
+        producers(count, {SLEEP: 0.99, NATIVE: 0.005}),
+        replace(MACHINE, cores=1, own_cpu=0.9),
+    )
+    (best,) = judge(evidence(loop, (trainer(), *made, native), machine=machine)).recommendations
+    assert best.knob == "threads"
+    assert best.predicted_speedup == pytest.approx(gain, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("trims", "system_s", "gpu", "verdict"),
+    [
+        (True, 4.0, 0.0, "input.copy"),
+        (True, 0.6, 0.0, "step.bound"),
+        (False, 4.0, 0.0, "step.bound"),
+        (True, 4.0, 0.9, "step.bound"),
+    ],
+    ids=["much", "little", "fed otherwise", "on a GPU"],
+)
+def test_a_step_that_never_waits_may_lose_its_memory_to_from_generator(
+    trims: bool, system_s: float, gpu: float, verdict: str
+) -> None:
+    native = task(
+        FRAMEWORK, {NATIVE: 0.8}, tid=300, cpu_s=8.0, system_s=system_s, faults=1_480_000, stacks={}
+    )
+    made, machine = (
+        producers(1, {FULL: 0.9, SLEEP: 0.1}),
+        replace(MACHINE, gpus=(GpuUsage("card", gpu, 0.5),)),
+    )
+    loop = loop_of([0.1] * 200, 50.0, kind="tf.data", trims=trims)
+    found = judge(evidence(loop, (trainer(), *made, native), machine=machine))
+    assert found.verdict == verdict
+    if verdict == "input.copy":
+        assert found.speedup_if_input_free == pytest.approx(2.0, rel=0.05)
+        assert found.recommendations[0].knob == "dataset"
+        assert found.recommendations[0].predicted_speedup == pytest.approx(2.0, rel=0.05)
+
+
+def test_one_worker_is_called_one() -> None:
+    """A batch costs less than a step: one process that makes them ahead is enough."""
+    parts = (
+        LoopPart("input", CALL, 0.4, {PYTHON: 1.0}, inner=LIBRARY),
+        LoopPart("step", CALL, 0.6),
+    )
+    (best,) = judge(
+        evidence(loop_of([8.0] * 200, 12.0, buffer=0), (trainer(),), parts=parts)
+    ).recommendations
+    assert (best.change, best.knob, best.value) == (
+        "make the batches in 1 worker process",
+        "processes",
+        "1",
+    )
+    assert best.predicted_speedup == pytest.approx(20 / 12, rel=0.02)
+
+
+def test_as_many_producers_as_there_are_is_no_change() -> None:
+    """One thread whose work would fill its time anyway."""
+    copies = producers(1, {NATIVE: 1.0}, copying=0.9, cpu_s=10.0)
+    found = judge(
+        evidence(loop_of([40.0] * 200), (trainer(), *copies), machine=replace(MACHINE, cores=1))
+    )
+    assert [one.knob for one in found.recommendations] == ["dtypes"]
+
+
+@pytest.mark.parametrize(("count", "fought"), [(1, 1.0), (2, 1.15)])
+def test_batches_cost_less_where_nobody_fights_for_the_lock(count: int, fought: float) -> None:
+    """A core's worth of bytecode, made by threads in turns; two processes would have a core each."""
+    python = producers(count, {PYTHON: 1 / count, LOCK_PYTHON: 1 - 1 / count}, cpu_s=10.0 / count)
+    found = judge(evidence(loop_of([40.0] * 200, 10.0), (trainer(), *python), gil_late_s=5e-3))
+    best = next(one for one in found.recommendations if one.knob == "processes")
+    assert best.predicted_speedup == pytest.approx(2 * fought, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("state", "own_cpu", "times"), [(NATIVE, 0.9, 1.15), (NATIVE, 1.9, 1.0), (PYTHON, 0.9, 1.0)]
+)
+def test_native_code_takes_longer_where_all_cores_work(
+    state: str, own_cpu: float, times: float
+) -> None:
+    """It was seen with one of two cores idle, and a change fills both: they share caches and
+    memory."""
+    parts = (LoopPart("input", CALL, 0.8, {state: 1.0}, inner=LIBRARY), LoopPart("step", CALL, 0.2))
+    loop, own = loop_of([40.0] * 200, 10.0, buffer=0), trainer({state: 0.8, SLEEP: 0.2}, cpu_s=8.0)
+    found = judge(evidence(loop, (own,), parts=parts, machine=replace(MACHINE, own_cpu=own_cpu)))
+    best = next(one for one in found.recommendations if one.knob in ("threads", "processes"))
+    assert best.predicted_speedup == pytest.approx(2 * 50 / 40 / times, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("pool_s", "own_cpu", "knob"), [(9.0, 0.9, "num_parallel_calls"), (19.0, 1.9, "work")]
+)
+def test_native_threads_that_have_all_cores_cannot_be_more(
+    pool_s: float, own_cpu: float, knob: str
+) -> None:
+    pool = task(FRAMEWORK, {NATIVE: pool_s / 20}, tid=300, cpu_s=pool_s, threads=2, stacks={})
+    machine = replace(MACHINE, own_cpu=own_cpu, runnable=own_cpu)
+    found = judge(
+        evidence(loop_of([30.0] * 200, 20.0, kind="tfdata"), (trainer(), pool), machine=machine)
+    )
+    assert found.verdict == "input.cpu"
+    assert [one.knob for one in found.recommendations] == [knob]
+
+
+@pytest.mark.parametrize(("asleep", "verdict"), [(0.97, "input.latency"), (0.1, "input.copy")])
+def test_first_touches_of_memory_by_who_hardly_works(asleep: float, verdict: str) -> None:
+    """They take most of what the producers spend on the cores, which may be next to nothing."""
+    cpu_s = 10.0 * (1 - asleep)
+    busy = {SLEEP: asleep, NATIVE: 1 - asleep}
+    makers = producers(2, busy, cpu_s=cpu_s, system_s=0.85 * cpu_s, faults=round(cpu_s * 4e5))
+    assert judge(evidence(loop_of([40.0] * 200), (trainer(), *makers))).verdict == verdict
+
+
+@pytest.mark.parametrize("step", [SLEEP, NATIVE])
+def test_a_step_that_shares_the_cores_gains_less_from_cheaper_batches(step: str) -> None:
+    """Of 10 s on two cores the producers have 16 s, or 12 beside a step that computes for 8: half
+    of theirs can go."""
+    made_s, step_s = (16.0, 0.0) if step == SLEEP else (12.0, 8.0)
+    own = trainer({step: 0.8, LOCK: 0.2}, cpu_s=step_s)
+    makers = producers(
+        2, {NATIVE: made_s / 20, RUNNABLE: 1 - made_s / 20}, cpu_s=made_s / 2, pid=200
+    )
+    machine = replace(MACHINE, own_cpu=2.0, runnable=3.0)
+    found = judge(evidence(loop_of([40.0] * 200, 10.0), (own, *makers), machine=machine))
+    assert found.verdict == "input.cpu"
+    best = next(one for one in found.recommendations if one.knob == "work")
+    assert best.predicted_speedup == pytest.approx(
+        (made_s + step_s) / (made_s / 2 + step_s), rel=0.1
+    )
+
+
+def test_pools_that_fight_for_the_cores_lose_more_than_their_number_says() -> None:
+    """Two runnable threads a core, and a step that could be five times as fast: it lies between."""
+    spins = producers(2, {NATIVE: 0.5, RUNNABLE: 0.5}, cpu_s=10.0, pid=200)
+    machine = replace(MACHINE, own_cpu=2.0, runnable=4.0)
+    found = judge(
+        evidence(loop_of([40.0] * 200), (trainer(), *spins), machine=machine, pools={"torch": 2})
+    )
+    (best,) = found.recommendations
+    assert best.predicted_speedup == pytest.approx((2**0.6) ** 0.25 * 5**0.75, rel=0.02)
+    assert best.interval == pytest.approx((0.85 * 2**0.6, 5.0), rel=0.02)

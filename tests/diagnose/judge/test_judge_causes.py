@@ -1,0 +1,376 @@
+"""Verdicts and gains where several things slow a training at once, or where the step itself suffers
+from its input."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from fastfeed.diagnose.evidence import (
+    DISK,
+    FRAMEWORK,
+    FULL,
+    LOCK,
+    LOCK_PYTHON,
+    NATIVE,
+    OTHER,
+    PYTHON,
+    RUNNABLE,
+    SLEEP,
+    LoopPart,
+)
+from fastfeed.diagnose.judge.judge import judge
+from fastfeed.probes.places import Place
+from fastfeed.steps.timeline import Leaf
+from tests.diagnose.evidences import (
+    CALL,
+    LINE,
+    MACHINE,
+    evidence,
+    loop_of,
+    producers,
+    task,
+    trainer,
+)
+
+
+def test_conversions_of_the_feed_are_time_in_which_the_step_had_no_input() -> None:
+    loop = loop_of([0.0] * 100, 50.0, waits="none", buffer=0, kind="session")
+    loop.leaves = (Leaf("feed['x:0']", "float64", (512, 4096), "list"),)
+    found = judge(
+        evidence(loop, (trainer({NATIVE: 0.6, LOCK: 0.4}),), parts=(LoopPart("step", CALL, 1.0),))
+    )
+    assert found.figures is not None
+    assert found.figures.starvation == pytest.approx(0.6, abs=0.01)
+    assert found.figures.step_s == pytest.approx(0.020, rel=0.02)
+    assert sum(found.figures.shares.values()) == pytest.approx(1.0, abs=0.01)
+
+
+def test_steps_that_lose_the_lock_now_and_then_do_not_stay_slow_without_producers() -> None:
+    """Their spread, and the pauses that nobody has a name for, are the producers' doing."""
+    loop = loop_of([0.02] * 300, [*[12.0] * 8, 25.0, 80.0] * 30, free=12, free_ms=10.0)
+    python = {PYTHON: 0.95, LOCK_PYTHON: 0.05}
+    tasks = (trainer({LOCK_PYTHON: 0.5, SLEEP: 0.5}), *producers(2, python))
+    found = judge(evidence(loop, tasks, gil_late_s=5e-3))
+    assert found.verdict == "input.gil"
+    assert found.speedup_if_input_free == pytest.approx(2.01, rel=0.05)
+
+
+def test_reading_much_more_than_is_used_is_what_to_change() -> None:
+    loop = loop_of([40.0] * 200, leaves=(Leaf("batch", "float32", (4, 1024), "torch.Tensor"),))
+    made = producers(2, {DISK: 0.3, NATIVE: 0.6, OTHER: 0.1})
+    found = judge(
+        evidence(
+            loop, (trainer(), *made), machine=replace(MACHINE, disk_read_nbytes_s=2e8, own_cpu=2.0)
+        )
+    )
+    assert found.verdict == "input.disk"
+    best = found.recommendations[0]
+    assert (best.knob, best.value) == ("cache", "what is used")
+    assert best.predicted_speedup == pytest.approx(5.0, rel=0.05)
+
+
+def test_that_a_disk_has_more_to_give_is_not_sure_and_comes_behind_reading_less() -> None:
+    """Both would make the step the limit, if the disk could do twice of what it does."""
+    loop = loop_of([10.0] * 300, leaves=(Leaf("batch", "float32", (4, 1024), "torch.Tensor"),))
+    made = producers(1, {DISK: 0.65, NATIVE: 0.35})
+    machine = replace(MACHINE, disk_read_nbytes_s=2e8, own_cpu=0.4)
+    best, more, *_ = judge(evidence(loop, (trainer(), *made), machine=machine)).recommendations
+    assert (best.knob, more.knob) == ("cache", "threads")
+    assert best.predicted_speedup == more.predicted_speedup == pytest.approx(2.0, rel=0.02)
+    assert more.interval[0] == pytest.approx(1 / 0.65, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("function", "copying", "code"),
+    [("main", 0.9, "input.copy"), ("preprocess", 0.0, "input.serial")],
+)
+def test_what_the_loop_does_to_a_batch_that_it_has_got(
+    function: str, copying: float, code: str
+) -> None:
+    """It had to be there before the step could run: it is input, though nobody waited."""
+    inner = Place(function, "train.py", 30, users=True)
+    parts = (
+        LoopPart("input", CALL, 0.8, {NATIVE: 1.0}, copying=copying, inner=inner),
+        LoopPart("step", CALL, 0.2),
+    )
+    found = judge(
+        evidence(
+            loop_of([0.02] * 200, 50.0, kind="queue"),
+            (trainer({NATIVE: 0.8, SLEEP: 0.2}),),
+            parts=parts,
+        )
+    )
+    assert found.verdict == code
+    assert found.figures is not None and found.figures.starvation == pytest.approx(0.8, abs=0.02)
+    assert found.recommendations[0].predicted_speedup == pytest.approx(5.0, rel=0.05)
+
+
+def test_a_call_on_a_batch_that_may_be_the_model_is_no_input() -> None:
+    inner = Place("backbone", "train.py", 30, users=True)
+    parts = (LoopPart("input", CALL, 0.8, {NATIVE: 1.0}, inner=inner), LoopPart("step", CALL, 0.2))
+    found = judge(
+        evidence(loop_of([0.02] * 200, 50.0, kind="torch"), (trainer({NATIVE: 1.0}),), parts=parts)
+    )
+    assert found.verdict == "step.bound"
+
+
+@pytest.mark.parametrize(
+    ("python", "places", "verdict"),
+    [(0.4, 20, "step.host"), (0.4, 6, "step.bound"), (0.05, 20, "step.bound")],
+)
+def test_a_long_step_of_many_eager_calls(python: float, places: int, verdict: str) -> None:
+    lines = [Place("call", "framework.py", number, users=False) for number in range(places)]
+    stacks = {(CALL, line): 10 for line in lines}
+    busy = {PYTHON: python, NATIVE: 1.0 - python}
+    found = judge(
+        evidence(
+            loop_of([0.02] * 100, 60.0),
+            (trainer(busy, stacks=stacks),),
+            parts=(LoopPart("step", CALL, 1.0),),
+        )
+    )
+    assert found.verdict == verdict
+
+
+def test_what_lies_under_the_noise_of_others_comes_second() -> None:
+    loud = replace(MACHINE, other_cpu=1.6, own_cpu=0.4, disk_read_nbytes_s=2e8)
+    made = producers(1, {DISK: 0.2, NATIVE: 0.2, RUNNABLE: 0.6}, queued_s=6.0)
+    found = judge(evidence(loop_of([40.0] * 200), (trainer(), *made), machine=loud))
+    assert [cause.code for cause in found.causes] == ["external.noise", "input.disk"]
+    assert found.causes[0].share > found.causes[1].share
+
+
+def test_no_change_of_the_input_gains_more_than_an_input_that_costs_nothing() -> None:
+    """Steps that are dispatched and wait now and then for those before them: the median says
+    little."""
+    loop = loop_of([3.0] * 300, [*[0.2] * 9, 300.0] * 30, buffer=0)
+    parts = (LoopPart("input", CALL, 0.1, {PYTHON: 1.0}, inner=LINE), LoopPart("step", CALL, 0.9))
+    found = judge(evidence(loop, (trainer({NATIVE: 0.9, PYTHON: 0.1}),), parts=parts))
+    limit = found.speedup_range[1]
+    changes = [one for one in found.recommendations if one.knob in ("threads", "processes")]
+    assert changes
+    assert all(
+        one.predicted_speedup <= limit + 1e-9 and one.interval[1] <= limit + 1e-9 for one in changes
+    )
+
+
+@pytest.mark.parametrize(("others", "code"), [(1.9, "external.noise"), (0.1, "input.ipc")])
+def test_batches_that_lie_ready_and_are_read_slowly(others: float, code: str) -> None:
+    """By a thread that gets no core, which is the others' doing; else there is much to read."""
+    machine = replace(MACHINE, other_cpu=others, own_cpu=0.1, runnable=0.3)
+    parts = (LoopPart("input", CALL, 0.1, {RUNNABLE: 1.0}, inner=LINE), LoopPart("step", CALL, 0.9))
+    made = producers(2, {FULL: 0.97, PYTHON: 0.03}, pid=200)
+    found = judge(
+        evidence(loop_of([5.0] * 200, 35.0), (trainer(), *made), parts=parts, machine=machine)
+    )
+    assert found.verdict == code
+
+
+@pytest.mark.parametrize(("queued_s", "verdict"), [(0.6, "step.bound"), (2.0, "external.noise")])
+def test_little_noise_does_not_outrank_a_step_that_has_nearly_all_of_the_time(
+    queued_s: float, verdict: str
+) -> None:
+    loud = replace(MACHINE, other_cpu=1.2, own_cpu=0.7)
+    tasks = (trainer({NATIVE: 0.94, RUNNABLE: 0.06}, queued_s=queued_s),)
+    found = judge(
+        evidence(loop_of([0.0] * 200, 50.0, waits="none", kind="session"), tasks, machine=loud)
+    )
+    assert found.verdict == verdict
+    assert "external.noise" in [cause.code for cause in found.causes]
+
+
+@pytest.mark.parametrize(
+    ("at", "others", "verdict"),
+    [
+        ((20, 35, 90, 180), 1.2, "external.noise"),
+        ((40, 80, 120, 160), 1.2, "pause.periodic"),
+        ((20, 35, 90, 180), 0.0, "pause.periodic"),
+    ],
+    ids=["at odd times beside others", "in time", "nobody else"],
+)
+def test_steps_that_get_no_core_are_no_pauses(
+    at: tuple[int, ...], others: float, verdict: str
+) -> None:
+    loud = replace(MACHINE, other_cpu=others, own_cpu=0.7)
+    steps = [600.0 if i in at else 10.0 for i in range(200)]
+    tasks = (trainer({NATIVE: 0.8, RUNNABLE: 0.2}, queued_s=2.0 if others else 0.0),)
+    found = judge(evidence(loop_of([0.0] * 200, steps), tasks, machine=loud))
+    assert found.verdict == verdict
+
+
+@pytest.mark.parametrize(
+    ("kind", "native_cpu_s", "verdict"),
+    [
+        ("step", 15.0, "step.bound"),
+        ("host", 15.0, "pause.periodic"),
+        ("step", 1.0, "pause.periodic"),
+    ],
+)
+def test_a_step_that_waits_for_those_before_it_is_no_pause(
+    kind: str, native_cpu_s: float, verdict: str
+) -> None:
+    """As of a jitted step whose loss is printed every fifty: 0.5 ms to hand it over, and 200 for
+    the print."""
+    parts = (LoopPart("step", CALL, 0.35), LoopPart(kind, LINE, 0.6), LoopPart("input", CALL, 0.05))
+    loop = loop_of([0.0] * 1600, ([0.5] * 49 + [200.0]) * 32, kind="sampled")
+    native = task(FRAMEWORK, {NATIVE: 0.8}, tid=300, cpu_s=native_cpu_s, stacks={})
+    found = judge(evidence(loop, (trainer({LOCK: 0.8, NATIVE: 0.2}), native), parts=parts))
+    assert found.verdict == verdict
+
+
+def test_little_starvation_is_a_cause_all_the_same() -> None:
+    """From 5 % on, as the bound is."""
+    found = judge(evidence(loop_of([4.0] * 200, 50.0), (trainer(), *producers(2, {SLEEP: 1.0}))))
+    assert found.verdict == "input.latency"
+
+
+@pytest.mark.parametrize(
+    ("kind", "rows", "copying", "share"),
+    [
+        ("list", 100, 0.65, 0.9),
+        ("list", 100, 0.1, 0.09),
+        ("list", 400, 0.1, 0.9),  # 240,000 numbers
+        ("numpy.ndarray", 400, 0.65, 0.65 * 0.9),
+    ],
+)
+def test_numbers_in_lists_are_converted_all_the_time_that_the_lock_is_held(
+    kind: str, rows: int, copying: float, share: float
+) -> None:
+    """Samples get the lock only when the conversion is over, or at the call behind it."""
+    loop = loop_of([0.0] * 100, 12.0, waits="none", buffer=0, kind="session")
+    loop.leaves = (Leaf("feed['x:0']", "float64", (rows, 600), kind),)
+    task = trainer({PYTHON: 0.9, LOCK: 0.1}, copying=copying)
+    found = judge(evidence(loop, (task,), parts=(LoopPart("step", CALL, 1.0),)))
+    shares = {cause.code: cause.share for cause in found.causes}
+    assert shares["input.copy"] == pytest.approx(share, abs=0.01)
+    assert sum(shares.values()) < 1.01
+    assert (found.verdict == "input.copy") == (share > 0.5)
+
+
+@pytest.mark.parametrize(
+    ("others", "wait_ms", "verdict"),
+    [(1.0, 10.0, None), (0.0, 10.0, "input.latency"), (1.0, 40.0, "input.latency")],
+)
+def test_small_waits_that_follow_from_slow_steps_are_doubted_beside_noise(
+    others: float, wait_ms: float, verdict: str | None
+) -> None:
+    loop = loop_of([wait_ms] * 100, 60.0, waits="modelled")
+    loud = replace(MACHINE, other_cpu=others)
+    found = judge(evidence(loop, (trainer(), *producers(1, {SLEEP: 1.0})), machine=loud))
+    assert found.verdict == verdict
+    assert (found.abstained is not None and "quiet machine" in found.abstained) == (verdict is None)
+
+
+def test_pixels_that_are_set_one_by_one_are_no_copies() -> None:
+    inner = Place("augment", "train.py", 12, users=True)
+    parts = (
+        LoopPart("input", CALL, 0.85, {PYTHON: 0.95, NATIVE: 0.05}, inner=inner),
+        LoopPart("step", CALL, 0.15),
+    )
+    loop = loop_of([0.0] * 100, 20.0, gap_ms=110.0, waits="none", buffer=0, kind="session")
+    found = judge(evidence(loop, (trainer({PYTHON: 0.85, LOCK: 0.15}),), parts=parts))
+    assert [cause.code for cause in found.causes[:2]] == ["input.serial", "input.gil"]
+    assert found.recommendations[0].knob == "processes"
+
+
+@pytest.mark.parametrize(("full", "verdict"), [(0.2, "input.straggler"), (0.05, "input.latency")])
+def test_a_straggler_while_which_nobody_seems_idle(full: float, verdict: str) -> None:
+    """Threads that are seen only while they work, as one: in the half of the time that is a wait it
+    works."""
+    loop = loop_of(([0.05] * 29 + [350.0]) * 10, buffer=2)
+    found = judge(evidence(loop, (trainer(), *producers(1, {FULL: full, SLEEP: 1 - full}))))
+    assert found.verdict == verdict
+
+
+@pytest.mark.parametrize(
+    ("function", "code"), [("Connection._send", "input.ipc"), ("fill", "input.copy")]
+)
+def test_fresh_memory_that_is_touched_on_the_way_through_a_pipe(function: str, code: str) -> None:
+    loop = loop_of([300.0] * 60, 20.0)
+    file = "multiprocessing/connection.py" if function != "fill" else "train.py"
+    sends = (
+        Place(function, file, 384, users=False),
+        Place("SemLock.__enter__", "synchronize.py", 95, users=False),
+    )
+    stacks = {sends: 80, (Place("simulate", "train.py", 3, users=True),): 20}
+    heavy = {"stacks": stacks, "cpu_s": 2.0, "system_s": 1.9, "faults": 10**6, "sampled": 100}
+    made = producers(2, {NATIVE: 0.9, PYTHON: 0.1}, **heavy)
+    made = tuple(replace(one, pid=200 + n) for n, one in enumerate(made))
+    assert judge(evidence(loop, (trainer(), *made))).verdict == code
+
+
+@pytest.mark.parametrize(("python", "code"), [(0.65, "step.host"), (0.3, "step.bound")])
+def test_a_part_of_the_loop_that_is_mostly_bytecode_is_no_model(python: float, code: str) -> None:
+    """A call without a telling name may be the model, unless it is bytecode."""
+    loop = loop_of([0.0] * 400, 2.0, waits="none", buffer=0)
+    parts = (
+        LoopPart("host", CALL, 0.65, {PYTHON: python, NATIVE: 1 - python}),
+        LoopPart("step", LINE, 0.35, {NATIVE: 1.0}),
+    )
+    tasks = (trainer({PYTHON: 0.4, NATIVE: 0.6}),)
+    assert judge(evidence(loop, tasks, parts=parts)).verdict == code
+
+
+@pytest.mark.parametrize(
+    ("own_cpu", "free_ms", "copying", "verdict"),
+    [
+        (1.9, 11.0, 0.8, "input.copy"),
+        (1.9, 11.0, 0.0, "input.cpu"),
+        (1.9, 17.9, 0.8, "step.bound"),
+        (1.0, 11.0, 0.8, "step.bound"),
+    ],
+)
+def test_steps_that_never_wait_may_lose_the_cores_to_their_producers(
+    own_cpu: float, free_ms: float, copying: float, verdict: str
+) -> None:
+    """With the producers at rest a step takes less; where cores are free, that is something else."""
+    loop = loop_of([0.02] * 300, 18.0, free=8, free_ms=free_ms)
+    made = producers(1, {NATIVE: 0.7, RUNNABLE: 0.3}, copying=copying, cpu_s=4.0)
+    found = judge(
+        evidence(loop, (trainer({NATIVE: 0.9}), *made), machine=replace(MACHINE, own_cpu=own_cpu))
+    )
+    assert found.verdict == verdict
+    assert found.speedup_if_input_free == pytest.approx(18.0 / free_ms, rel=0.02)
+    if verdict != "step.bound":
+        assert found.causes[0].share == pytest.approx(1 - free_ms / 18.0, abs=0.01)
+        assert found.recommendations
+
+
+@pytest.mark.parametrize(
+    ("queued_s", "others", "verdict"), [(12.0, 1.3, "external.noise"), (12.0, 0.1, "step.bound")]
+)
+def test_a_step_waits_for_its_native_threads_which_get_no_core(
+    queued_s: float, others: float, verdict: str
+) -> None:
+    """Its own thread only waits for them, asleep."""
+    machine = replace(MACHINE, own_cpu=0.7, other_cpu=others, noisy=(("burn", others),))
+    pool = task(
+        FRAMEWORK,
+        {NATIVE: 0.3, RUNNABLE: 0.7},
+        tid=300,
+        cpu_s=6.0,
+        queued_s=queued_s,
+        stacks={},
+        threads=2,
+    )
+    own = trainer({LOCK: 0.9, NATIVE: 0.1}, cpu_s=0.5, queued_s=0.5)
+    found = judge(evidence(loop_of([0.1] * 200, 50.0, kind="keras"), (own, pool), machine=machine))
+    assert found.verdict == verdict
+    if verdict == "external.noise":
+        assert found.recommendations[0].predicted_speedup == pytest.approx(
+            1 / (1 - 12 / 18 * 6 / 6.5), rel=0.02
+        )
+
+
+@pytest.mark.parametrize(("wait_ms", "verdict"), [(10.0, "input.latency"), (2.0, "step.host")])
+def test_a_step_of_many_calls_comes_second_where_input_is_missing(
+    wait_ms: float, verdict: str
+) -> None:
+    """What the step is made of is inferred."""
+    lines = {(CALL, Place("call", "framework.py", number, users=False)): 5 for number in range(20)}
+    own = trainer({PYTHON: 0.4, NATIVE: 0.4, SLEEP: 0.2}, stacks=lines)
+    found = judge(evidence(loop_of([wait_ms] * 100, 20.0), (own, *producers(1, {SLEEP: 1.0}))))
+    assert found.verdict == verdict
+    assert "step.host" in [cause.code for cause in found.causes]

@@ -1,0 +1,191 @@
+"""Steps of which a part lies beside the call that is seen: a line that sleeps, as a simulated
+accelerator does."""
+
+from __future__ import annotations
+
+import pytest
+
+from fastfeed.diagnose.diagnosis import Diagnosis
+from fastfeed.diagnose.evidence import LOCK, LOCK_PYTHON, NATIVE, PYTHON, SLEEP, LoopPart
+from fastfeed.diagnose.judge.judge import judge
+from fastfeed.probes.places import Place
+from fastfeed.steps.timeline import Leaf, Mark, Step
+from tests.diagnose.evidences import CALL, evidence, loop_of, producers, trainer
+
+SLEEPS = Place("<module>", "train.py", 12, users=True)
+PYTHONS = {PYTHON: 0.95, LOCK_PYTHON: 0.05}
+
+
+def beside(function: str, *, made: float = 0.0) -> tuple[LoopPart, ...]:
+    """The loop's lines: what makes its input, the call of the step, and a sleep in a function of
+    that name."""
+    inner = Place(function, "train.py", 3, users=True)
+    asleep = LoopPart("host", SLEEPS, 0.8 - made, {SLEEP: 0.75, LOCK_PYTHON: 0.25}, inner=inner)
+    input_ = (LoopPart("input", CALL, made, {NATIVE: 1.0}),) if made else ()
+    return (*input_, LoopPart("step", CALL, 0.2), asleep)
+
+
+def fought_for(function: str) -> Diagnosis:
+    """A call of 5 ms, and 20 ms asleep, after which the producers have the lock; 15 ms where they
+    are at rest."""
+    loop = loop_of([0.0] * 200, 5.0, gap_ms=20.0, waits="modelled", kind="session")
+    begin_s = loop.steps[-1].end_s + 0.020
+    loop.steps += [
+        Step(begin_s + n * 0.020, begin_s + n * 0.020 + 0.005, 0.0, free=True) for n in range(12)
+    ]
+    tasks = (trainer({SLEEP: 0.6, LOCK_PYTHON: 0.3, NATIVE: 0.1}), *producers(2, PYTHONS))
+    return judge(evidence(loop, tasks, parts=beside(function), gil_late_s=5e-3))
+
+
+@pytest.mark.parametrize(
+    ("function", "verdict", "step_s", "free"),
+    [("<module>", "input.gil", 0.025, 25 / 20), ("log_to_server", "step.host", 0.005, 1.0)],
+)
+def test_what_sleeps_between_the_calls_is_the_step_unless_it_reports(
+    function: str, verdict: str, step_s: float, free: float
+) -> None:
+    found = fought_for(function)
+    assert found.verdict == verdict
+    assert found.figures is not None
+    assert found.figures.step_s == pytest.approx(step_s, rel=0.02)
+    assert found.speedup_if_input_free == pytest.approx(free, rel=0.05)
+
+
+def test_a_call_of_keras_and_a_sleep_are_one_step() -> None:
+    loop = loop_of([0.0] * 200, 10.0, gap_ms=40.0, waits="none", buffer=0, kind="call")
+    found = judge(
+        evidence(loop, (trainer({NATIVE: 0.5, SLEEP: 0.5}),), parts=beside("device", made=0.4))
+    )
+    assert [cause.code for cause in found.causes] == ["input.serial", "input.cpu"]
+    assert found.figures is not None
+    assert found.figures.step_s == pytest.approx(0.030, rel=0.02)
+    assert found.figures.starvation == pytest.approx(0.4, abs=0.01)
+    (best,) = [one for one in found.recommendations if one.knob == "threads"]
+    assert best.predicted_speedup == pytest.approx(50 / 30, rel=0.05)
+
+
+def test_callbacks_of_keras_that_sleep_and_that_compute() -> None:
+    """Of 20 ms one sleeps for 5, as an accelerator that is only simulated, and one takes 12 for
+    statistics."""
+    loop = loop_of([0.0] * 200, 3.0, gap_ms=17.0, kind="keras", buffer=None)
+    marks = [Mark("callback", step.end_s, step.end_s + 0.012, "Monitor") for step in loop.steps]
+    marks += [
+        Mark("callback", step.end_s + 0.012, step.end_s + 0.017, "Chip") for step in loop.steps
+    ]
+    parts = (LoopPart("host", CALL, 0.6, PYTHONS), LoopPart("host", SLEEPS, 0.25, {SLEEP: 1.0}))
+    found = judge(
+        evidence(
+            loop, (trainer({PYTHON: 0.6, SLEEP: 0.25, NATIVE: 0.15}),), parts=parts, marks=marks
+        )
+    )
+    assert found.verdict == "step.host"
+    assert found.causes[0].share == pytest.approx(0.6, abs=0.02)
+    said = "; ".join(found.causes[0].evidence)
+    assert str(CALL) in said and str(SLEEPS) not in said
+    assert found.figures is not None
+    assert found.figures.step_s == pytest.approx(0.008, rel=0.05)
+    (best,) = found.recommendations
+    assert best.predicted_speedup == pytest.approx(20 / 8, rel=0.05) and str(CALL) in best.change
+
+
+def test_a_small_conversion_is_not_all_that_threads_take_from_a_serial_loop() -> None:
+    """A session that converts its feed, and whose feed is made on its thread before."""
+    loop = loop_of([0.0] * 200, 20.0, gap_ms=30.0, waits="none", buffer=0, kind="session")
+    parts = (LoopPart("input", CALL, 0.6, {NATIVE: 1.0}), LoopPart("step", CALL, 0.4))
+    found = judge(evidence(loop, (trainer({NATIVE: 0.7, SLEEP: 0.3}, copying=0.08),), parts=parts))
+    shares = {cause.code: cause.share for cause in found.causes}
+    assert shares["input.copy"] == pytest.approx(0.08, abs=0.01)
+    best = next(one for one in found.recommendations if one.knob == "threads")
+    assert best.predicted_speedup > 2
+
+
+def test_what_makes_the_batch_is_no_conversion_of_the_feed() -> None:
+    """Lists become an array on the loop's thread, before a session that is given the array and a
+    short list."""
+    loop = loop_of([0.0] * 200, 7.0, gap_ms=18.0, waits="none", buffer=0, kind="session")
+    loop.leaves = (
+        Leaf("feed['x:0']", "float64", (96, 4000), "numpy.ndarray"),
+        Leaf("feed['y:0']", "float64", (96, 1), "list"),
+    )
+    parts = (
+        LoopPart("input", CALL, 0.7, {PYTHON: 1.0}, copying=1.0),
+        LoopPart("step", SLEEPS, 0.3, {LOCK: 0.8, PYTHON: 0.2}),
+    )
+    found = judge(evidence(loop, (trainer({PYTHON: 0.76, LOCK: 0.24}, copying=0.7),), parts=parts))
+    assert found.figures is not None
+    assert found.figures.starvation == pytest.approx(18 / 25, abs=0.02)
+    assert found.speedup_if_input_free == pytest.approx(25 / 7, rel=0.05)
+
+
+def test_a_few_wide_numbers_are_not_what_a_session_converts() -> None:
+    loop = loop_of([0.0] * 200, 20.0, waits="none", buffer=0, kind="session")
+    loop.leaves = (
+        Leaf("feed['x:0']", "float32", (96, 4000), "numpy.ndarray"),
+        Leaf("feed['y:0']", "float64", (96, 1), "numpy.ndarray"),
+    )
+    assert judge(evidence(loop, (trainer({NATIVE: 0.9, LOCK: 0.1}),))).verdict == "step.bound"
+
+
+@pytest.mark.parametrize(
+    ("asleep", "verdict"),
+    [(0.4, "step.host"), (0.7, "step.bound")],
+    ids=["mostly calls", "mostly the accelerator"],
+)
+def test_a_step_of_many_calls_and_one_that_sleeps(asleep: float, verdict: str) -> None:
+    """An eager step with an accelerator in it that is only simulated: what the calls take is its
+    overhead."""
+    lines = [Place("call", "framework.py", number, users=False) for number in range(20)]
+    stacks = {(CALL, line): round(100 * (1 - asleep)) for line in lines} | {
+        (CALL, SLEEPS): round(2000 * asleep)
+    }
+    busy = {SLEEP: asleep, PYTHON: 0.6 * (1 - asleep), NATIVE: 0.4 * (1 - asleep)}
+    found = judge(
+        evidence(
+            loop_of([0.02] * 100, 60.0),
+            (trainer(busy, stacks=stacks),),
+            parts=(LoopPart("step", CALL, 1.0),),
+        )
+    )
+    assert found.verdict == verdict
+    assert found.causes[-1].code == "step.host" and found.causes[-1].share == pytest.approx(
+        1 - asleep, abs=0.02
+    )
+
+
+@pytest.mark.parametrize(("share", "verdict"), [(0.35, "step.host"), (0.15, "step.bound")])
+def test_a_diary_that_takes_a_good_part_of_the_time(share: float, verdict: str) -> None:
+    """Beside a step that has most of it, and needs no change."""
+    notes = Place("<module>", "train.py", 14, users=True)
+    parts = (
+        LoopPart("step", CALL, 1 - share),
+        LoopPart("host", notes, share, {PYTHON: 0.9, NATIVE: 0.1}),
+    )
+    found = judge(
+        evidence(
+            loop_of([0.02] * 200, 17.0), (trainer({SLEEP: 1 - share, PYTHON: share}),), parts=parts
+        )
+    )
+    assert found.verdict == verdict
+    (change,) = found.recommendations
+    assert change.knob == "every" and change.predicted_speedup == pytest.approx(
+        1 / (1 - share), rel=0.05
+    )
+
+
+def test_what_makes_the_input_on_the_loops_thread_is_no_overhead_of_the_step() -> None:
+    """Pictures are drawn by native code, in many places; the step waits for an accelerator."""
+    stacks = {(CALL, Place("draw", "cv2.py", number, users=False)): 10 for number in range(20)}
+    task = trainer({NATIVE: 0.44, PYTHON: 0.16, LOCK: 0.4}, stacks=stacks)
+    parts = (
+        LoopPart("input", CALL, 0.6, {NATIVE: 0.73, PYTHON: 0.2, LOCK: 0.07}),
+        LoopPart("step", SLEEPS, 0.4),
+    )
+    found = judge(
+        evidence(
+            loop_of([0.0] * 150, 34.0, gap_ms=51.0, waits="none", kind="session"),
+            (task,),
+            parts=parts,
+        )
+    )
+    assert [cause.code for cause in found.causes] == ["input.serial", "input.cpu"]
+    assert {change.knob for change in found.recommendations} == {"threads"}

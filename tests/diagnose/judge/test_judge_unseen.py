@@ -1,0 +1,108 @@
+"""Loops whose turns are seen because somebody looks at them, which costs time, or now and then
+only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from fastfeed.diagnose.evidence import FRAMEWORK, LOCK, NATIVE, PYTHON, Evidence, LoopPart
+from fastfeed.diagnose.judge.judge import judge
+from fastfeed.probes.places import Place
+from fastfeed.steps.timeline import (
+    LOOKING,
+    UNSEEN,
+    Mark,
+    Step,
+)
+from tests.diagnose.evidences import CALL, LINE, evidence, loop_of, task, trainer
+
+PYTHONS = (trainer({PYTHON: 0.5, NATIVE: 0.5}),)
+READS = Place("<module>", "train.py", 12, users=True)
+
+
+def watched(marks: list[Mark], made: float = 0.5) -> Evidence:
+    """100 steps of 10 ms that wait for 15 more, of which samples say that they are that share of
+    the time."""
+    parts = (
+        LoopPart("input", CALL, made, {PYTHON: 1.0}, inner=LINE),
+        LoopPart("step", CALL, 1 - made),
+    )
+    return evidence(
+        loop_of([15.0] * 100, kind="sampled", buffer=0), PYTHONS, parts=parts, marks=marks
+    )
+
+
+def test_what_looking_slows_is_as_much_as_samples_say() -> None:
+    """Where turns are looked at seldom, all else is as it is without."""
+    seldom = [Mark(UNSEEN, 3.0, 3.0)]
+    assert judge(watched([])).figures.starvation == pytest.approx(0.6)  # type: ignore[union-attr]
+    found = judge(watched(seldom)).figures
+    assert found is not None
+    assert (found.starvation, found.steps_per_second) == (pytest.approx(0.5), pytest.approx(50.0))
+    slower = judge(watched(seldom, made=0.7)).figures
+    assert slower is not None and slower.starvation == pytest.approx(0.6), (
+        "nothing is quicker for being looked at"
+    )
+    for nothing in (0.0, 0.99):
+        assert judge(watched(seldom, made=nothing)).figures.starvation == pytest.approx(0.6)  # type: ignore[union-attr]
+
+
+def test_what_looking_takes_is_no_part_of_the_steps_but_of_what_the_diagnosis_costs() -> None:
+    looking = [Mark(LOOKING, step.end_s - 0.005, step.end_s) for step in watched([]).loop.steps]  # type: ignore[union-attr]
+    plain, found = judge(watched([])), judge(watched(looking))
+    assert found.figures is not None
+    assert found.figures.steps_per_second == pytest.approx(50.0)
+    assert found.figures.starvation == pytest.approx(0.75)
+    assert plain.overhead == 0.0 and found.overhead == pytest.approx(0.2)
+
+
+def test_turns_that_nobody_saw_are_no_pause() -> None:
+    loop = loop_of([0.02] * 200, kind="sampled")
+    later = [
+        Step(s.begin_s + 5.0 * (i >= 100), s.end_s + 5.0 * (i >= 100), s.wait_s)
+        for i, s in enumerate(loop.steps)
+    ]
+    unseen = Mark(UNSEEN, later[99].end_s, later[100].begin_s)
+    found = judge(evidence(replace(loop, steps=later), (trainer(),), marks=[unseen]))
+    assert found.verdict == "step.bound"
+    assert found.figures is not None and found.figures.steps_per_second == pytest.approx(
+        100.0, rel=0.01
+    )
+    assert judge(evidence(replace(loop, steps=later), (trainer(),))).verdict == "pause.periodic"
+
+
+@pytest.mark.parametrize(
+    ("reading", "cpu_s", "verdict"),
+    [
+        ({LOCK: 1.0}, 15.0, "step.bound"),
+        ({LOCK: 1.0}, 0.5, "pause.periodic"),
+        ({PYTHON: 1.0}, 15.0, "pause.periodic"),
+    ],
+    ids=["waits for the steps", "nobody works", "its own work"],
+)
+def test_who_reads_a_loss_waits_for_all_steps_before_it(
+    reading: dict[str, float], cpu_s: float, verdict: str
+) -> None:
+    """As JAX dispatches them: `if i % 20 == 0: print(float(loss))`, beside the step."""
+    loop = loop_of([0.02] * 200, [*[0.5] * 19, 800.0] * 10, kind="sampled")
+    parts = (LoopPart("host", READS, 0.98, reading), LoopPart("step", CALL, 0.02))
+    pools = task(FRAMEWORK, {NATIVE: 0.9}, tid=9, cpu_s=cpu_s)
+    found = judge(evidence(loop, (trainer({**reading, NATIVE: 0.0}), pools), parts=parts))
+    assert found.verdict == verdict
+
+
+@pytest.mark.parametrize(
+    ("long", "verdict"),
+    [(lambda i: i % 8 == 7, "pause.periodic"), (lambda i: i * i % 11 in (1, 4), "step.bound")],
+    ids=["every eighth", "now and then"],
+)
+def test_a_pause_that_is_not_rare_comes_every_so_many_steps(
+    long: Callable[[int], bool], verdict: str
+) -> None:
+    """Else steps are of two kinds."""
+    loop = loop_of([0.02] * 240, [230.0 if long(i) else 28.0 for i in range(240)])
+    found = judge(evidence(loop, (trainer(),)))
+    assert found.verdict == verdict

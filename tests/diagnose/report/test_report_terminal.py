@@ -1,0 +1,196 @@
+"""The report on a terminal: what it says, at every width, without colour, on consoles that know
+only ASCII."""
+
+from __future__ import annotations
+
+import io
+import itertools
+from dataclasses import replace
+
+import pytest
+from rich.cells import cell_len
+from rich.console import Console
+
+from fastfeed.diagnose.diagnosis import CODES, Diagnosis
+from fastfeed.diagnose.report import terminal
+from fastfeed.diagnose.report.words import clean, split
+from tests.diagnose.diagnoses import EXAMPLES, NAN, diagnosis, odd, unknown
+
+GLYPHS = "█▓▒░"
+
+
+def shown(
+    told: Diagnosis, *, width: int = 80, encoding: str = "utf-8", colour: bool = False
+) -> str:
+    """What the terminal gets, which fails where it cannot be encoded."""
+    raw = io.BytesIO()
+    file = io.TextIOWrapper(raw, encoding=encoding, newline="\n")
+    system = "truecolor" if colour else None
+    console = Console(
+        file=file, width=width, force_terminal=colour, color_system=system, legacy_windows=False
+    )
+    console.print(terminal.render(told))
+    file.flush()
+    return raw.getvalue().decode(encoding)
+
+
+def words_of(text: str) -> str:
+    return " ".join(text.split())
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_no_line_is_wider_than_the_terminal(name: str) -> None:
+    told = EXAMPLES[name]()
+    for width in (80, 200, 40, 24):
+        lines = shown(told, width=width).splitlines()
+        assert max(map(cell_len, lines)) <= min(width, terminal.WIDEST), width
+
+
+@pytest.mark.parametrize("width", [1, 2, 5, 10])
+@pytest.mark.parametrize("name", ["input.serial", "odd", "no_steps"])
+def test_a_terminal_that_is_too_narrow_is_no_reason_to_fail(name: str, width: int) -> None:
+    assert shown(EXAMPLES[name](), width=width)
+
+
+@pytest.mark.parametrize("code", CODES)
+def test_what_is_said(code: str) -> None:
+    told = diagnosis(code)
+    text = words_of(shown(told))
+    assert text.startswith(f"{told.headline} {code}: {CODES[code]}")
+    for cause in told.causes:
+        assert f"% {cause.code}" in text
+        assert all(f"• {sentence}" in text for sentence in cause.evidence)
+    for one in told.recommendations:
+        assert f"{one.change} {one.knob}={one.value}" in text
+    for missing in told.evidence.missing:
+        assert missing in text
+    assert "watching cost 0.8 % of a step" in text
+    assert ("FileNotFoundError" in text) == (code == "feed.dead")
+    assert ("Next steps" in text) == bool(told.recommendations)
+
+
+def test_the_numbers_of_one() -> None:
+    text = words_of(shown(diagnosis("input.serial")))
+    assert (
+        "█ step 16.7 ms 28 % ▓ waits for input 42.4 ms 71 % ▒ host: Python of the loop 597 µs 1 %"
+        in text
+    )
+    assert "threads=4 3.4x (3.2x to 3.6x) 3 give 2.9x." in text
+    assert (
+        "If input cost nothing: 3.4x (3.2x to 3.7x), a step of 14.8 ms, measured with 24 cached "
+        "batches" in text
+    )
+    assert "starvation 71 % (68 to 74 %) AU 28 % wait p50 42.4 ms, p99 67.8 ms" in text
+
+
+def test_the_bar_is_as_long_as_the_shares() -> None:
+    text = shown(diagnosis("pause.periodic"))
+    bar = next(line for line in text.splitlines() if line.startswith("██"))
+    assert [bar.count(sign) for sign in GLYPHS] == [57, 1, 1, 21]
+    assert len(bar) == 80
+
+
+def test_no_verdict() -> None:
+    text = words_of(shown(EXAMPLES["abstained"]()))
+    assert text.startswith("No verdict: the script ended after 12 steps, and 20 are needed. Where")
+    assert "input." not in text
+
+
+def test_what_is_not_known_is_no_number() -> None:
+    text = shown(unknown())
+    assert "nan" not in text
+    assert "inf" not in text
+
+
+def test_names_cannot_speak_to_the_terminal() -> None:
+    """An escape sequence in a name would colour, clear or worse; rich's own markup in it is text."""
+    text = shown(odd())
+    assert "\x1b" not in text
+    assert "\\x1b[31m" in text
+    assert "\\udcff" in text
+
+
+def test_colour_only_where_there_is_colour() -> None:
+    told = diagnosis("input.gil")
+    coloured = shown(told, colour=True)
+    assert "\x1b[" in coloured
+    plain = "".join(
+        part.partition("m")[2] if i else part for i, part in enumerate(coloured.split("\x1b["))
+    )
+    assert plain == shown(told)
+
+
+def test_a_console_that_knows_only_ascii() -> None:
+    text = shown(odd(), encoding="ascii")
+    bar = next(line for line in text.splitlines() if line.startswith("##"))
+    assert set(bar) == {"#", "="}
+    assert "?" in text, "what has no ASCII"
+
+
+def test_the_parts_of_a_step_make_the_whole() -> None:
+    figures = diagnosis("input.serial").figures
+    assert figures is not None
+    for shares, kinds in (
+        ({"step": 0.5, "wait": 0.2}, {"step": 0.5, "wait": 0.2, "other": 0.3}),
+        ({"step": 0.9, "wait": 0.9}, {"step": 0.5, "wait": 0.5}),
+        ({"pause": 0.25, "step": 0.75}, {"step": 0.75, "pause": 0.25}),
+        ({"step": NAN}, {}),
+    ):
+        parts = split(replace(figures, shares=shares))
+        assert {part.kind: pytest.approx(part.share) for part in parts} == kinds
+        assert [part.kind for part in parts] == list(kinds)
+        assert sum(part.seconds for part in parts) == pytest.approx(
+            bool(kinds) * figures.seconds / figures.steps
+        )
+
+
+def test_every_part_has_a_cell_as_long_as_there_are_cells() -> None:
+    for shares, width in itertools.product(
+        ([0.98, 0.01, 0.005, 0.005], [0.5, 0.5], [1.0], [0.26] * 3), (0, 1, 4, 80)
+    ):
+        cells = terminal.cells_of(shares, width)
+        assert sum(cells) == width
+        assert min(cells) >= (1 if width >= len(shares) else 0)
+
+
+def test_clean_keeps_what_can_be_read() -> None:
+    assert clean("`decode` at dätä.py:41, 漢") == "`decode` at dätä.py:41, 漢"
+    assert clean("a\tb\nc\x00\x9b\u202e") == "a b c\\x00\\x9b\\u202e"
+
+
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [
+        (0.71, "71 %"),
+        (0.004, "0.4 %"),
+        (0.0, "0 %"),
+        (0.00996, "1.0 %"),
+        (1.0, "100 %"),
+        (NAN, "–"),
+        (None, "–"),
+    ],
+)
+def test_percent(number: float | None, text: str) -> None:
+    assert terminal.percent(number) == text
+
+
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [
+        (0.0521, "52.1 ms"),
+        (0.00034, "340 µs"),
+        (1.9, "1.90 s"),
+        (0.99996, "1.00 s"),
+        (75.0, "75.0 s"),
+        (NAN, "–"),
+    ],
+)
+def test_duration(number: float, text: str) -> None:
+    assert terminal.duration(number) == text
+
+
+@pytest.mark.parametrize(
+    ("number", "text"), [(3.43, "3.4x"), (1.08, "1.08x"), (20.0, "20x"), (NAN, "–")]
+)
+def test_factor(number: float, text: str) -> None:
+    assert terminal.factor(number) == text

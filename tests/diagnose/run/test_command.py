@@ -1,0 +1,61 @@
+"""`fastfeed diagnose` as a user runs it: the script's own output and exit code, and a report beside
+them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+FASTFEED = [sys.executable, "-c", "from fastfeed.cli import main; main()", "diagnose"]
+SCRIPT = """
+import queue, sys, threading, time
+batches = queue.Queue(maxsize=4)
+
+def fetch():
+    time.sleep(0.02)
+    return bytes(8)
+
+def produce():
+    for _ in range(90):
+        batches.put(fetch())
+
+threading.Thread(target=produce, daemon=True).start()
+for _ in range(90):
+    batch = batches.get()
+    time.sleep(0.002)
+print("own words", sys.argv[1:])
+sys.exit(7)
+"""
+
+
+def run(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*FASTFEED, *words], capture_output=True, text=True, timeout=200)
+
+
+def test_a_script_from_end_to_end(tmp_path: Path) -> None:
+    script, told, page = tmp_path / "train.py", tmp_path / "told.json", tmp_path / "told.html"
+    script.write_text(SCRIPT)
+    files = ["--json", str(told), "--html", str(page)]
+    done = run("--seconds", "20", "--warmup", "0.1", *files, "--", str(script), "--seconds", "5")
+    assert done.returncode == 7, done.stderr
+    assert done.stdout == "own words ['--seconds', '5']\n"
+    found = json.loads(told.read_text())
+    assert found["loop"]["kind"] == "queue"
+    assert found["figures"]["steps"] >= 20
+    assert found["starvation"] > 0.5
+    assert "steps/s" in done.stderr and "train.py" in done.stderr
+    assert page.read_text().startswith("<!")
+
+
+def test_bad_input(tmp_path: Path) -> None:
+    for words, text in (
+        (("--warmup", "30", "--", "x.py"), "--warmup is part of --seconds"),
+        (("--", str(tmp_path / "none.py")), "none.py"),
+        ((), "SCRIPT"),
+    ):
+        done = run(*words)
+        assert done.returncode == 2, done.stderr
+        assert text in done.stderr
+        assert "Traceback" not in done.stderr

@@ -1,0 +1,293 @@
+"""How a diagnosis ends: by time, with the script, and where the feed dies."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from fastfeed.diagnose.run.launch import Launch
+from fastfeed.diagnose.run.lifecycle import WatchPlan
+from fastfeed.diagnose.run.script import Script
+from fastfeed.probes.pyspy import dump
+from tests.diagnose.observing import Says, observed
+
+LOOP = """
+import os, sys, time
+from fastfeed import watch
+def main(count):
+    for i in watch(range(count)):
+        time.sleep(0.002)
+        if i == 30 and sys.argv[1:] == ["crash"]: raise ValueError("mine")
+        if i == 30 and sys.argv[1:] == ["os._exit"]: os._exit(4)
+        if i == 30 and sys.argv[1:] == ["fork"] and os.fork() == 0: count = 0; break
+    print("done", i, flush=True)
+try:
+    main(1000 if sys.argv[1:] == ["time"] else 60)
+finally:
+    print("finally")
+"""
+DEAD = """
+import queue, sys, threading
+from fastfeed import watch
+ready, gate = queue.Queue(2), threading.Event()
+threading.excepthook = lambda given: print("mine", given.exc_type.__name__, flush=True)
+def produce():
+    for i in range(20): ready.put(i)
+    if sys.argv[1] == "dead": raise ValueError("the disk is gone")
+    gate.wait()
+    ready.put(None)
+threading.Thread(target=produce, daemon=True).start()
+def told():  # stands for what comes late
+    gate.set()
+"""
+KILLED = """
+import multiprocessing, os, signal
+def produce(ready):
+    for i in range(20): ready.put(i)
+    ready.close(); ready.join_thread()
+    os.kill(os.getpid(), signal.SIGKILL)
+if __name__ == "__main__":
+    ready = multiprocessing.get_context("fork").Queue()
+    process = multiprocessing.get_context("fork").Process(target=produce, args=(ready,), daemon=True)
+    process.start()
+    while True: ready.get()
+"""
+STUCK = """
+import multiprocessing, signal, time
+def produce(ready):
+    for i in range(60):
+        time.sleep(0.02)
+        ready.put(i)
+    signal.pause()
+if __name__ == "__main__":
+    ready = multiprocessing.get_context("fork").Queue()
+    process = multiprocessing.get_context("fork").Process(target=produce, args=(ready,), daemon=True)
+    process.start()
+    print(process.pid, flush=True)
+    while True: ready.get()
+"""
+SILENT = """
+import multiprocessing, sys, threading
+def produce(ready, gate):
+    for i in range(20): ready.put(i)
+    if sys.argv[1] == "blocked": gate.wait()
+if __name__ == "__main__":
+    fork = multiprocessing.get_context("fork")
+    ready, gate = fork.Queue(), fork.Event()
+    fork.Process(target=produce, args=(ready, gate), daemon=True).start()
+    threading.Timer(4.0, ready.put, (None,)).start()  # stands for what comes late
+    while ready.get() is not None: pass
+    gate.set()
+"""
+CTRL_C = """
+import multiprocessing, os, signal, sys
+class Told:  # stands for the one who presses it as soon as the report is there
+    def __init__(self, to): self.to = to
+    def flush(self): self.to.flush()
+    def write(self, text):
+        self.to.write(text)
+        if '"blocked"' in text:
+            for pid in (process.pid, os.getpid()): os.kill(pid, signal.SIGINT)
+def produce(ready, gate):
+    for i in range(20): ready.put(i)
+    gate.wait()
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    fork = multiprocessing.get_context("fork")
+    ready, gate = fork.Queue(), fork.Event()
+    process = fork.Process(target=produce, args=(ready, gate), daemon=True)
+    process.start()
+    sys.stderr = Told(sys.stderr)
+    try:
+        while True: ready.get()
+    finally: process.join()
+"""
+HUNG = DEAD + "for i in watch(iter(ready.get, None)): pass\n"
+LATE = (
+    DEAD
+    + "threading.Timer(4.0, told).start()\n"
+    + "for i in watch(iter(ready.get, None)): pass\nprint('went on')\n"
+)
+SHORT = WatchPlan(seconds=1.0, warmup_s=0.2, dead_s=1.5)
+
+
+def script(folder: Path, text: str) -> str:
+    (folder / "train.py").write_text(text)
+    return str(folder / "train.py")
+
+
+def reports(said: list[dict[str, Any]]) -> list[tuple[str, bool]]:
+    return [(line["report"], line["steps"] > 5) for line in said if "report" in line]
+
+
+def test_with_the_script(tmp_path: Path) -> None:
+    path = script(tmp_path, LOOP)
+    code, out, err, said = observed(path, "crash")
+    assert (code, out, reports(said)) == (1, "finally\n", [("crash", True)])
+    assert err.endswith("ValueError: mine\n") and "launch.py" not in err
+    code, out, err, said = observed(path, "os._exit")
+    assert (code, out, err, reports(said)) == (4, "", "", [("exit", True)])
+    code, out, err, said = observed(path, "fork")
+    assert (code, sorted(out.split()), err) == (
+        0,
+        ["30", "59", "done", "done", "finally", "finally"],
+        "",
+    )
+    assert reports(said) == [("end", True)], "the child says nothing"
+
+
+def test_by_time(tmp_path: Path) -> None:
+    path = script(tmp_path, LOOP)
+    code, out, err, said = observed(path, "time", plan=SHORT)
+    assert (code, out, err) == (0, "done 999\nfinally\n", "")
+    assert list(said[0]) == ["measure"]
+    assert reports(said) == [("time", True)]
+    assert said[-1]["loop"] == ["watch", "train.py:5", "exact", None]
+    code, out, err, said = observed(
+        path, "time", plan=WatchPlan(seconds=1.0, warmup_s=0.2, stop=True)
+    )
+    assert (code, out, err) == (0, "finally\n", "")
+    assert reports(said) == [("time", True)]
+
+
+def test_by_time_where_no_hook_sees_a_loop(tmp_path: Path) -> None:
+    """It is asked for again and again, and then the script is over as any other."""
+    path = script(
+        tmp_path,
+        "import time\ntry:\n    while True: time.sleep(0.001)\nfinally:\n    print('finally')\n",
+    )
+    code, out, err, said = observed(path, plan=WatchPlan(seconds=0.5, warmup_s=0.2, stop=True))
+    assert (code, out, err) == (0, "finally\n", "")
+    assert reports(said) == [("no steps", False)] * 2
+
+
+def test_a_dead_feed(tmp_path: Path) -> None:
+    code, out, err, said = observed(script(tmp_path, HUNG), "dead", plan=SHORT)
+    assert (code, out, err) == (1, "mine ValueError\n", "")
+    assert reports(said) == [("dead", True)]
+    (died,) = said[-1]["died"]
+    assert "in produce" in died and died.endswith("ValueError: the disk is gone")
+    assert "threading.py" not in died
+
+
+def test_a_producer_that_is_killed(tmp_path: Path) -> None:
+    code, out, err, said = observed(script(tmp_path, KILLED), plan=SHORT)
+    assert (code, out, err) == (1, "", "")
+    assert said[-1]["report"] == "dead"
+    (died,) = said[-1]["died"]
+    assert died.startswith("process ") and died.endswith(" ended: SIGKILL")
+
+
+def test_a_script_that_waits_for_ever_ends_with_its_workers(tmp_path: Path) -> None:
+    """It is to end with its report and does not return to Python; its worker would wait on, and
+    nobody would know."""
+    code, out, err, _ = observed(
+        script(tmp_path, STUCK), plan=WatchPlan(seconds=1.5, warmup_s=0.2, stop=True)
+    )
+    assert (code, err) == (0, "")
+    with contextlib.suppress(psutil.NoSuchProcess):
+        psutil.Process(int(out)).wait(30)
+
+
+def test_a_feed_that_is_blocked(tmp_path: Path) -> None:
+    code, out, err, said = observed(
+        script(tmp_path, LATE), "late", plan=WatchPlan(dead_s=1.0, warmup_s=0.2)
+    )
+    assert (code, out, err) == (0, "went on\n", "")
+    assert [why for why, _ in reports(said)] == ["blocked", "end"]
+    blocked = next(line for line in said if line.get("report") == "blocked")
+    (stack,) = [text for text in blocked["died"] if "in produce" in text]
+    assert "gate.wait()" in stack
+
+
+@pytest.mark.parametrize(
+    ("how", "says"), [("ended", "has ended, without an error"), ("blocked", "produce (")], ids=str
+)
+def test_processes_from_which_nothing_comes(tmp_path: Path, how: str, says: str) -> None:
+    """One has nothing left to make and did not say so, one waits for what does not come: neither
+    has failed."""
+    code, out, err, said = observed(
+        script(tmp_path, SILENT), how, plan=WatchPlan(dead_s=1.0, warmup_s=0.2)
+    )
+    assert (code, out, err) == (0, "", "")
+    assert [why for why, _ in reports(said)] == ["blocked", "end"]
+    blocked = next(line for line in said if line.get("report") == "blocked")
+    (text,) = [text for text in blocked["died"] if text.startswith("process ")]
+    assert (says if how == "ended" or dump(os.getpid()) else "does nothing") in text, (
+        "where py-spy may look"
+    )
+
+
+def test_a_blocked_feed_that_somebody_ends(tmp_path: Path) -> None:
+    """The worker dies of the Ctrl-C, too: that has not stopped the feed."""
+    code, _, err, said = observed(
+        script(tmp_path, CTRL_C), plan=WatchPlan(dead_s=1.0, warmup_s=0.2)
+    )
+    assert code == -signal.SIGINT and "KeyboardInterrupt" in err
+    assert [why for why, _ in reports(said)] == ["blocked", "crash"]
+    assert (
+        said[-1]["died"] == next(line for line in said if line.get("report") == "blocked")["died"]
+    )
+
+
+def test_an_observer_that_fails(tmp_path: Path, capfd: Any, monkeypatch: Any) -> None:
+    """In this process, for once; and nothing of it is left."""
+    monkeypatch.setattr("sys.argv", ["fastfeed"])
+    monkeypatch.setattr("sys.path", list(__import__("sys").path))
+    monkeypatch.setitem(
+        __import__("sys").modules, "__main__", __import__("sys").modules["__main__"]
+    )
+
+    class Fails(Says):
+        def watch(self, context: Any) -> None:
+            raise OSError("no /proc")
+
+        def report(self, seen: Any) -> bool:
+            raise KeyError("a bug")
+
+    launch = Launch(
+        Script([script(tmp_path, "print('ran')"), "x"]), plan=WatchPlan(), observer=Fails()
+    )
+    try:
+        assert launch.run() == 0
+        launch.at_exit()
+    finally:
+        launch.close()
+    out, err = capfd.readouterr()
+    assert out == "ran\n"
+    assert err == "fastfeed: the report failed: KeyError: 'a bug'\n"
+    assert launch.context.missing[0] == "measuring: OSError: no /proc"
+
+
+GONE = """
+import multiprocessing, os, queue, signal, sys
+def produce(ready):
+    for i in range(30): ready.put(i)
+    ready.close(); ready.join_thread()
+    os.kill(os.getpid(), signal.SIGKILL)
+if __name__ == "__main__":
+    ready = multiprocessing.get_context("fork").Queue()
+    process = multiprocessing.get_context("fork").Process(target=produce, args=(ready,), daemon=True)
+    process.start()
+    for i in range(30): ready.get()
+    process.join()
+    if sys.argv[1] == "elsewhere": raise ValueError("of its own")
+    ready.get(timeout=0.01)
+"""
+
+
+@pytest.mark.parametrize(("how", "count"), [("waiting", 1), ("elsewhere", 0)])
+def test_a_crash_because_a_producer_is_gone(tmp_path: Path, how: str, count: int) -> None:
+    """It is the feed that died where the script's error comes out of it; another error has nothing
+    to do with it."""
+    code, _, err, said = observed(script(tmp_path, GONE), how)
+    assert (code, said[-1]["report"]) == (1, "crash")
+    assert ("Empty" in err) == bool(count)
+    died = said[-1]["died"]
+    assert len(died) == count and all(text.endswith("ended: SIGKILL") for text in died)

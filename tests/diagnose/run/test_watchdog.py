@@ -1,0 +1,192 @@
+"""Deaths of child processes, as they are noted whoever waits for them; and threads of our own that
+nobody sees."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from fastfeed.diagnose.hooks import child_exits as children
+from fastfeed.diagnose.hooks.context import Context
+from fastfeed.diagnose.run import watchdog
+from fastfeed.diagnose.run.hidden_thread import HiddenThread
+from fastfeed.diagnose.run.watchdog import Watchdog, stack_of, threads_end
+from fastfeed.steps.timeline import Timeline
+from tests.helpers.dying import until
+
+
+@pytest.mark.parametrize(
+    ("code", "text"), [(3, "exit code 3"), (-9, "SIGKILL"), (-77, "signal 77")]
+)
+def test_exit_codes_in_words(code: int, text: str) -> None:
+    assert children.how(code) == text
+
+
+class Popen:
+    """As multiprocessing has it: it ends at the second look."""
+
+    def __init__(self, pid: int, code: int) -> None:
+        self.pid, self.returncode, self._codes = pid, None, [None, code, code]
+
+    def poll(self, flag: int = 0) -> Any:
+        self.returncode = self._codes.pop(0) if self._codes else self.returncode
+        return self.returncode
+
+
+def test_a_process_that_multiprocessing_waits_for() -> None:
+    import multiprocessing.popen_fork as known
+
+    assert callable(known.Popen.poll), "what is patched"
+    context = Context(Timeline())
+    undo = children.install(SimpleNamespace(Popen=Popen), context)
+    try:
+        found = [
+            [process.poll(), process.poll(0), process.poll()]
+            for process in (Popen(7, -6), Popen(8, 0))
+        ]
+    finally:
+        undo()
+    assert found == [[None, -6, -6], [None, 0, 0]]
+    assert [text for _, text in context.died] == ["process 7 ended: SIGABRT"], (
+        "once, and only where it failed"
+    )
+
+
+def test_a_process_that_nobody_waits_for() -> None:
+    context = Context(Timeline())
+    dog = Watchdog(context, threading.get_ident(), dead_s=1e9)
+    process = subprocess.Popen([sys.executable, "-c", "import os; os._exit(9)"])
+    context.asking[threading.get_ident()] = time.perf_counter() - 60.0
+
+    def seen() -> bool:
+        assert dog.look(time.perf_counter(), None) is None
+        return bool(context.died)
+
+    until(seen, "the end of the process")
+    assert [text for _, text in context.died] == [f"process {process.pid} ended: exit code 9"]
+    assert process.wait() == 9, "it is still the script's to wait for"
+
+
+def test_who_dies_of_a_ctrl_c_did_not_stop_the_feed() -> None:
+    context = Context(Timeline())
+    dog = Watchdog(context, threading.get_ident(), dead_s=8.0)
+    ends = ["process 1 ended: exit code 1", "process 2 ended: SIGINT", "process 3 ended: SIGTERM"]
+    others = [
+        "process 4 ended: SIGKILL",
+        "process 5 ended: exit code 11",
+        "thread reader ended:\nValueError: 1",
+    ]
+    for text in (*ends, *others):
+        context.saw_death(text)
+    assert dog.deaths() == (*ends[:2], *others)
+    assert dog.deaths(time.perf_counter()) == (*ends[:2], *others), "before it"
+    assert dog.deaths(time.perf_counter() - 60.0) == tuple(others)
+
+
+def test_a_thread_that_ends_by_an_exception(capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    context = Context(Timeline())
+    told: list[Any] = []
+    undo = threads_end(context)
+    try:
+        monkeypatch.setattr("threading.excepthook", told.append)
+
+        def fails(error: BaseException) -> None:
+            raise error
+
+        for error in (ValueError("mine"), SystemExit(1)):
+            thread = threading.Thread(target=fails, args=(error,), name="reader")
+            thread.start()
+            thread.join()
+    finally:
+        undo()
+    assert len(told) == 2, "the script's own hook is called"
+    ((_, text),) = context.died
+    assert text.startswith("thread reader ended:\nTraceback") and text.endswith("ValueError: mine")
+    assert "in fails" in text and "threading.py" not in text
+
+
+def test_threads_that_the_script_does_not_see() -> None:
+    context = Context(Timeline())
+    count, idents, looks = threading.active_count(), [], []
+
+    def work() -> None:
+        idents.append(threading.get_ident())
+        while thread.pause(0.001):
+            looks.append(threading.active_count())
+        raise OSError("the last words")
+
+    thread = HiddenThread(context, work, name="a look")
+    thread.start()
+    until(lambda: bool(looks), "a look")
+    assert context.ours == set(idents) == {thread.ident}
+    assert threading.active_count() == count == looks[0]
+    thread.stop(join_s=10.0)
+    assert not context.ours
+    assert context.missing == ["a look: OSError: the last words"]
+    thread.stop()
+
+
+def test_a_stack_in_words() -> None:
+    assert "in test_a_stack_in_words" in stack_of(sys._getframe())
+
+
+class Waits:
+    """A pool from which nothing comes: its frame is in multiprocessing/pool.py, as the library's
+    own."""
+
+    @staticmethod
+    def frame() -> Any:
+        import multiprocessing.pool
+
+        source = "def next(self):\n    return self()\n"
+        names: dict[str, Any] = {}
+        exec(compile(source, multiprocessing.pool.__file__, "exec"), names)
+        return names["next"](lambda: sys._getframe(1))
+
+
+def test_a_pool_never_makes_again_what_a_killed_worker_had() -> None:
+    assert watchdog._inside(Waits.frame(), watchdog.POOL)
+    assert not watchdog._inside(sys._getframe(), watchdog.POOL)
+    assert not watchdog._inside(None, watchdog.POOL)
+
+
+@pytest.mark.parametrize(("how", "dead"), [("SIGKILL", True), ("SIGTERM", False)])
+def test_a_pool_that_lost_what_is_waited_for_is_dead_though_others_are_busy(
+    how: str, dead: bool
+) -> None:
+    import multiprocessing.pool
+
+    names: dict[str, Any] = {}
+    exec(compile("def next(wait):\n    wait()\n", multiprocessing.pool.__file__, "exec"), names)
+    over = threading.Event()
+    thread = threading.Thread(target=names["next"], args=(over.wait,))
+    thread.start()
+    try:
+        context = Context(Timeline())
+        context.saw_death(f"process 9 ended: {how}")
+        dog = Watchdog(context, thread.ident or 0, dead_s=8.0)
+        dog._busy = lambda: True  # type: ignore[method-assign]
+        until(lambda: watchdog._waits(sys._current_frames().get(thread.ident or 0)), "the wait")
+        assert [dog.look(now_s, None) for now_s in (100.0, 102.0, 107.0)] == [None, None, None]
+        found = dog.look(109.0, None)
+    finally:
+        over.set()
+        thread.join()
+    assert (found is not None) == dead
+    if found is not None:
+        assert found.waited_s == pytest.approx(9.0) and found.died[0].endswith(watchdog.LOST)
+
+
+def test_processes_that_were_told_to_end_are_no_deaths_of_a_feed() -> None:
+    context = Context(Timeline())
+    context.saw_death("process 7 ended: SIGTERM")
+    context.saw_death("process 8 ended: SIGKILL")
+    assert Watchdog(context, threading.get_ident(), dead_s=1e9).deaths() == (
+        "process 8 ended: SIGKILL",
+    )

@@ -1,0 +1,181 @@
+"""Which of several loops is that of the steps, and what each of its lines is for: as their source
+tells."""
+
+from __future__ import annotations
+
+import ast
+import textwrap
+
+import pytest
+
+from fastfeed.diagnose.sample import slices
+
+LOOPS = {
+    "session": """
+        while not coordinator.should_stop():   # host
+            xs, ys = decode(next(files))       # input
+            feed = {x: xs, y: ys}              # input
+            _, loss = sess.run([op, l], feed)  # step
+            log(loss)                          # host
+    """,
+    "queue": """
+        for i in range(1000):                  # host
+            sess.run(train_op)                 # step
+            if i % 100 == 0:                   # host
+                save(i)                        # host
+    """,
+    "torch": """
+        for x, y in loader:                    # input
+            x = x.to(device)                   # input
+            optimizer.zero_grad()              # step
+            out = net(x)                       # step
+            loss = out.mean()                  # step
+            loss.backward()                    # step
+            optimizer.step()                   # step
+            losses.append(loss.item())         # host
+    """,
+    "tape": """
+        for batch in dataset:                  # input
+            with tf.GradientTape() as tape:    # step
+                loss = compute_loss(batch)     # step
+            grads = tape.gradient(loss, v)     # step
+            optimizer.apply_gradients(grads)   # step
+    """,
+    "simulated": """
+        for step in range(n):                  # host
+            batch = make_batch(step)           # input
+            time.sleep(0.02)                   # step
+    """,
+    "jax": """
+        for i, batch in enumerate(batches):    # input
+            batch = normalise(batch)           # input
+            params = update(params, batch)     # step
+    """,
+    "ahead": """
+        while True:                            # host
+            train_step(batch)                  # step
+            batch = q.get()                    # input
+    """,
+    "unnamed": """
+        for x in source:                       # input
+            z = augment(x)                     # input
+            crunch(z)                          # step
+            report()                           # host
+    """,
+    "simulated, inline": """
+        for i in range(n):                     # host
+            rows = table[i : i + 32]           # input
+            x = np.array(rows)                 # input
+            x = x / 255                        # input
+            x = x + noise(x.shape)             # input
+            time.sleep(0.02)                   # step
+            history.append(x.mean())           # host
+    """,
+    "simulated, with notes": """
+        while True:                            # host
+            x = next(batches)                  # input
+            stats = summary(x)                 # host
+            history.append(stats)              # host
+            time.sleep(0.02)                   # step
+    """,
+    "jax, inline": """
+        for i in range(n):                     # host
+            x = rng.normal(size=(64, 32))      # input
+            x = (x - mean) / deviation         # input
+            w = f(w, x)                        # step
+            jax.block_until_ready(w)           # step
+    """,
+    "nothing named": """
+        for start in range(0, n, 32):          # host
+            rows = table[start : start + 32]   # input
+            parts = [pad(row) for row in rows] # input
+            crunch(parts)                      # step
+            count += 1                         # host
+    """,
+    "by hand": """
+        while True:                            # host
+            x = read_rows(i)                   # input
+            h = np.tanh(x @ w)                 # step
+            d = h - y                          # step
+            w -= 0.1 * np.dot(x.T, d)          # step
+            print(d.mean())                    # host
+    """,
+}
+
+
+def parsed(code: str) -> slices.Loop:
+    loop = ast.parse(textwrap.dedent(code).strip()).body[0]
+    assert isinstance(loop, slices.Loop)
+    return loop
+
+
+@pytest.mark.parametrize(
+    ("code", "repeats"),
+    [
+        ("for _ in range(12):\n    x = np.tanh(a @ x)", True),
+        ("for i in range(12):\n    x = np.tanh(a[i] @ x)", False),
+        ("for _ in range(12):\n    x = next(batches) @ x", False),
+        ("for _ in range(12):\n    train_step(x)", False),
+        ("for x in data:\n    y = a @ y", False),
+        ("while busy:\n    y = a @ y", False),
+    ],
+)
+def test_a_loop_that_only_repeats(code: str, repeats: bool) -> None:
+    loop = ast.parse(code).body[0]
+    assert isinstance(loop, slices.Loop)
+    assert slices.repeats(loop) == repeats
+
+
+@pytest.mark.parametrize(
+    ("lines", "kinds"),
+    [
+        (
+            [
+                "l, g = jax.value_and_grad(loss)(w, x)",
+                "w = [a - b for a, b in zip(w, g)]",
+                "log(l)",
+            ],
+            "step step host",
+        ),
+        (["g = jax.grad(loss)(w, x)", "norms.append(norm(g))", "w = w - g"], "step host step"),
+        (
+            ["w, l = update(w, x)", "diary.note(w, l)", "l.block_until_ready()", "opt.step()"],
+            "step host step step",
+        ),
+        (["l = model(x)", "print(l)", "l.backward()"], "step host step"),
+        (["w, l = update(w, x)", "if i % 9 == 0: print(float(l))"], "step host host"),
+    ],
+)
+def test_what_the_next_step_begins_with_is_of_the_step(lines: list[str], kinds: str) -> None:
+    loop = ast.parse("for i, x in enumerate(batches):\n    " + "\n    ".join(lines)).body[0]
+    assert isinstance(loop, slices.Loop)
+    assert [kind for _, kind in slices.kinds(loop)] == ["input", *kinds.split()]
+
+
+@pytest.mark.parametrize(
+    ("line", "kind"),
+    [
+        ("loss = model.train_on_batch(x, y)", "step"),
+        ("trainer.fit_one_batch(x, y)", "step"),
+        ("guessed = model.predict_on_batch(x)", "host"),
+        ("loss = model.test_on_batch(x, y)", "host"),
+        ("x = augment_batch(x)", "input"),
+        ("y = to_batch(y)", "input"),
+    ],
+)
+def test_what_trains_on_a_batch_makes_none(line: str, kind: str) -> None:
+    loop = ast.parse(f"while on:\n    x, y = next(batches)\n    {line}\n    update(x, y)").body[0]
+    assert isinstance(loop, slices.Loop)
+    assert {one.first: found for one, found in slices.kinds(loop)}[3] == kind
+
+
+@pytest.mark.parametrize("name", LOOPS)
+def test_what_each_line_is_for(name: str) -> None:
+    code = textwrap.dedent(LOOPS[name]).strip()
+    wanted = {i: line.rpartition("# ")[2] for i, line in enumerate(code.splitlines(), start=1)}
+    found = {one.first: kind for one, kind in slices.kinds(parsed(code))}
+    assert found == wanted
+
+
+def test_a_loop_without_a_step() -> None:
+    assert slices.kinds(parsed("for i in range(9):\n    total += i\n")) == []

@@ -1,0 +1,281 @@
+"""What a thread does at one moment, from what the kernel and its stack say."""
+
+from __future__ import annotations
+
+import math
+import os
+import resource
+import threading
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fastfeed.diagnose import evidence as ev
+from fastfeed.diagnose.sample import states
+from fastfeed.diagnose.sample.states import ThreadView
+from fastfeed.probes import family, lock, procfs
+from fastfeed.probes.gpu import KIB, Gpus, GpuUsage
+from fastfeed.probes.native_pools import pools_of
+
+USER = ("decode", "/home/me/data.py")
+SHARE = st.floats(0, 1)
+SAMPLED = [s for s in ev.STATES if s not in (ev.PYTHON, ev.NATIVE, ev.RUNNABLE)] + [states.CORE]
+
+
+@pytest.mark.parametrize(
+    ("seen", "state"),
+    [
+        (ThreadView([USER], "", "running"), states.CORE),
+        (ThreadView([USER], "read", "read", "file", disk=True), ev.DISK),
+        (ThreadView([USER], "time.sleep", "sleep"), ev.SLEEP),
+        (ThreadView([USER], "sock.recv", "recv"), ev.SOCKET),
+        (ThreadView([USER], "f.read", "read", "socket"), ev.SOCKET),
+        (ThreadView([USER], "f.read", "read", "pipe"), ev.PIPE),
+        (ThreadView([USER], "select.poll", "poll"), ev.SOCKET),
+        (
+            ThreadView(
+                [("_recv", "multiprocessing/connection.py"), USER], "read", "read", "socket"
+            ),
+            ev.PIPE,
+        ),
+        (ThreadView([USER], "process.wait", "child"), ev.PIPE),
+        (ThreadView([USER], "__enter__", "futex", late=True), ev.LOCK),
+        (ThreadView([USER], "lock.acquire", "futex"), ev.LOCK),
+        (ThreadView([USER], "", "futex", late=True), ev.LOCK_PYTHON),
+        (ThreadView([USER], "np.dot", "futex", late=True), ev.LOCK_PYTHON),
+        (ThreadView([USER], "np.dot", "futex"), ev.LOCK),
+        # it has read, and waits for the sampler
+        (ThreadView([USER], "os.preadv", "futex"), ev.DISK),
+        (ThreadView([USER], "os.preadv", "futex", late=True), ev.LOCK_PYTHON),
+        (
+            ThreadView([("wait", "threading.py"), ("put", "queue.py"), USER], "acquire", "futex"),
+            ev.FULL,
+        ),
+        (
+            ThreadView([("wait", "threading.py"), ("get", "queue.py"), USER], "acquire", "futex"),
+            ev.EMPTY,
+        ),
+        (
+            ThreadView(
+                [("wait", "threading.py"), ("put", "queue.py"), USER],
+                "acquire",
+                "futex",
+                trainer=True,
+            ),
+            ev.EMPTY,
+        ),
+        (ThreadView([USER], "items.get", "futex"), ev.EMPTY),
+        (ThreadView([USER], "dict.get", "futex", late=True), ev.LOCK_PYTHON),
+        (
+            ThreadView(
+                [("wait", "threading.py"), ("_feed", "multiprocessing/queues.py")],
+                "acquire",
+                "futex",
+            ),
+            ev.EMPTY,
+        ),
+        (
+            ThreadView(
+                [("_send", "connection.py"), ("_feed", "multiprocessing/queues.py")],
+                "write",
+                "write",
+                "pipe",
+            ),
+            ev.FULL,
+        ),
+        (
+            ThreadView([("_send", "multiprocessing/connection.py")], "write", "write", "socket"),
+            ev.FULL,
+        ),
+        (
+            ThreadView(
+                [("_call_tf_sessionrun", "tensorflow/python/client/session.py"), USER], "x", "futex"
+            ),
+            ev.FULL,
+        ),
+        (
+            ThreadView(
+                [("_call_tf_sessionrun", "tensorflow/python/client/session.py")],
+                "x",
+                "futex",
+                trainer=True,
+            ),
+            ev.LOCK,
+        ),
+        (
+            ThreadView([("_wait_for_room", "/x/fastfeed/producers/buffer.py")], "wait", "futex"),
+            ev.FULL,
+        ),
+        (ThreadView([USER], "mystery", "call 999"), ev.OTHER),
+        # no permission for /proc/*/syscall: the stack alone
+        (ThreadView([USER], "time.sleep"), ev.SLEEP),
+        (ThreadView([USER], "sock.recv"), ev.SOCKET),
+        (ThreadView([("readinto", "socket.py"), USER], ""), ev.SOCKET),
+        (ThreadView([USER], "lock.acquire"), ev.LOCK),
+        (ThreadView([("wait", "threading.py"), ("put", "queue.py"), USER], "acquire"), ev.FULL),
+        (ThreadView([("poll", "multiprocessing/connection.py")], ""), ev.PIPE),
+        (ThreadView([USER], ""), ev.OTHER),
+    ],
+)
+def test_state_of_a_moment(seen: ThreadView, state: str) -> None:
+    assert states.state_of(seen) == state
+
+
+@given(SHARE, SHARE, SHARE, st.dictionaries(st.sampled_from(SAMPLED), st.integers(1, 99)))
+def test_shares_add_up(cpu: float, queued: float, python: float, counts: dict[str, int]) -> None:
+    busy = states.shares(counts, cpu=cpu, queued=queued, python=python)
+    assert math.isclose(sum(busy.values()), 1.0, abs_tol=1e-9)
+    assert set(busy) <= set(ev.STATES)
+    assert busy.get(ev.PYTHON, 0.0) <= cpu + 1e-9
+
+
+def test_samples_divide_only_the_time_off_the_core() -> None:
+    busy = states.shares(
+        {states.CORE: 90, ev.SLEEP: 5, ev.SOCKET: 5}, cpu=0.4, queued=0.1, python=0.3
+    )
+    want = {ev.PYTHON: 0.3, ev.NATIVE: 0.1, ev.RUNNABLE: 0.1, ev.SLEEP: 0.25, ev.SOCKET: 0.25}
+    assert busy == pytest.approx(want)
+
+
+def test_who_held_the_lock_wants_it_back() -> None:
+    python, native, waits = (
+        lock.Wanting(0.02, True),
+        lock.Wanting(0.02, False),
+        lock.Wanting(0.0, True),
+    )
+    assert lock.holders([python, native, waits], 0.005) == pytest.approx([10 / 11, 1 / 11, 0.0])
+    # one that only asked for it for a moment, beside one that is still on its way to wait
+    assert lock.holders([lock.Wanting(0.0001, True), native], 0.005)[1] > 0.9
+    # nobody wants it: the holder let it go by itself, after at least that time on a core
+    assert lock.holders([native, lock.Wanting(0.001, False)], 0.005) == [1.0, 0.0]
+    assert lock.holders([], 0.005) == []
+    assert lock.held(30.0, 40, samples=100, blind=0, cpu=0.25) == 0.25
+    assert lock.held(30.0, 40, samples=100, blind=0, cpu=0.9) == 0.3
+    assert lock.held(30.0, 40, samples=100, blind=50, cpu=0.9) == 0.6
+    assert lock.held(30.0, 40, samples=100, blind=95, cpu=0.9) == 0.3, "too few samples that tell"
+    assert lock.quantile([3.0, 1.0, 2.0], 0.5) == 2.0
+    assert lock.quantile([], 0.5) is None
+
+
+def test_numbers_of_the_kernel() -> None:
+    stat = b"12 (a) b)) D 1 1 1 0 -1 64 77 0 0 0 250 50 0 0 20 0 2 0 99 0\n"
+    found = procfs.times(stat, b"5000000000 2000000000 9\n")
+    assert (found.cpu_s, found.queued_s, found.system_s, found.faults) == (
+        5.0,
+        2.0,
+        50 / procfs.TICKS_S,
+        77,
+    )
+    assert procfs.times(stat, b"").cpu_s == 300 / procfs.TICKS_S
+    assert procfs.state_char(stat) == "D"
+    assert procfs.call_of(b"running\n") == (procfs.RUNNING, 0)
+    assert procfs.call_of(b"") == ("", 0)
+    assert procfs.call_of(b"99999 0x3 0x0 0x0 0x7f 0x7f\n") == ("call 99999", 3)
+    assert found.plus(found).since(found) == found
+
+
+@pytest.mark.parametrize(
+    ("status", "words"), [(0, "exit code 0"), (3 << 8, "exit code 3"), (9, "SIGKILL")]
+)
+def test_how_a_process_ended(status: int, words: str) -> None:
+    fields = " ".join(["0"] * 48)
+    assert family.exit_of(f"7 (x) Z {fields} {status} 0".encode(), 7) == words
+    assert family.exit_of(b"", 2**30) == "gone"
+
+
+def test_native_pools() -> None:
+    def broken() -> int:
+        raise RuntimeError
+
+    info = [
+        {"internal_api": "openblas", "num_threads": 2},
+        {"internal_api": "openblas", "num_threads": 4},
+    ]
+    modules = {
+        "cv2": SimpleNamespace(getNumThreads=lambda: 8),
+        "torch": SimpleNamespace(get_num_threads=broken),
+        "threadpoolctl": SimpleNamespace(threadpool_info=lambda: info),
+    }
+    assert pools_of(modules) == {"OpenCV": 8, "openblas": 4}
+    assert pools_of({}) == {}
+
+
+class Library(SimpleNamespace):
+    """NVIDIA's, as far as it is asked; of PCIe it tells what was received alone."""
+
+    NVML_PCIE_UTIL_RX_BYTES, NVML_PCIE_UTIL_TX_BYTES = 1, 0
+    busy = iter([40, 60])
+
+    def nvmlInit(self) -> None: ...
+    def nvmlShutdown(self) -> None: ...
+    def nvmlDeviceGetCount(self) -> int:
+        return 1
+
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> int:
+        return index
+
+    def nvmlDeviceGetName(self, device: int) -> bytes:
+        return b"H200"
+
+    def nvmlDeviceGetUtilizationRates(self, device: int) -> SimpleNamespace:
+        return SimpleNamespace(gpu=next(self.busy))
+
+    def nvmlDeviceGetMemoryInfo(self, device: int) -> SimpleNamespace:
+        return SimpleNamespace(used=3, total=4)
+
+    def nvmlDeviceGetPcieThroughput(self, device: int, counter: int) -> int:
+        if counter != self.NVML_PCIE_UTIL_RX_BYTES:
+            raise RuntimeError("not supported")
+        return 10
+
+
+def test_accelerators() -> None:
+    gpus = Gpus(Library())
+    gpus.look()
+    gpus.look()
+    assert gpus.gpus() == (GpuUsage("H200", 0.5, 0.75, 10 * KIB, 0.0),)
+    gpus.stop()
+    assert gpus.gpus() == ()
+
+
+def test_a_reader_reads_again_from_the_start(tmp_path: Any) -> None:
+    file = tmp_path / "stat"
+    file.write_bytes(b"one")
+    reader = procfs.DescriptorReader()
+    with open(file, "rb") as opened:
+        assert reader.read(opened.fileno()) == b"one"
+        file.write_bytes(b"two")
+        assert reader.read(opened.fileno()) == b"two"
+    assert reader.read(-1) == b""
+
+
+def test_descriptors_are_left_to_the_script(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files are kept open only while the script has many numbers left; all can be read without
+    that."""
+    files = procfs.ThreadFiles(os.getpid(), threading.get_native_id())
+    before = set(os.listdir("/proc/self/fd"))
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (4, 4))
+    files.keep()
+    assert set(os.listdir("/proc/self/fd")) == before
+    assert procfs.state_char(files.read("stat", procfs.DescriptorReader())) == "R"
+    files.close()
+    gone = procfs.ThreadFiles(2**30, 1)
+    gone.keep()
+    assert gone.read("stat", procfs.DescriptorReader()) == b""
+    assert procfs.threads_of(2**30) == set()
+
+
+@pytest.mark.parametrize(
+    ("stack", "state"), [(("_worker",), ev.EMPTY), (("download", "run", "_worker"), ev.SLEEP)]
+)
+def test_a_thread_of_a_pool_that_sleeps_in_its_work_is_not_without_work(
+    stack: tuple[str, ...], state: str
+) -> None:
+    files = {"download": "train.py"}
+    frames = [(name, files.get(name, "concurrent/futures/thread.py")) for name in stack]
+    called = "time.sleep" if state == ev.SLEEP else "work_queue.get"
+    call = "sleep" if state == ev.SLEEP else "futex"
+    assert states.state_of(states.ThreadView(frames, called, call, "", False)) == state

@@ -1,0 +1,215 @@
+"""The stage by itself, with pipelines that do next to nothing, fail as told, and show what is held
+for them."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections import deque
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fastfeed import augment as A
+from fastfeed.augment.packing import Packed, Packer, SampleKind, collated
+from fastfeed.core.batch import Batch, BatchSpec, infer
+from fastfeed.engine.dali_queue import DaliQueue
+from fastfeed.engine.dali_stage import AHEAD, Landed, Stage
+from fastfeed.errors import BadImage, FeedError, FeedStopped, ProducerFailed
+from fastfeed.options import FeedOptions
+
+SPEC = A.Augment([A.Flip(1.0)])
+BAD = 255  # the first pixel of an image that no pipeline can do with
+
+
+class Fake:
+    """Gives images back as they are; dies of a bad one, and says so only when a batch is asked for,
+    as DALI does."""
+
+    made = 0
+
+    def __init__(self, kinds: Sequence[SampleKind], rows: int) -> None:
+        self._waiting: deque[Packed] = deque()
+        self._dead = False
+        type(self).made += 1
+
+    def start(self, packed: Packed) -> None:
+        if self._dead:
+            raise RuntimeError("this pipeline is no longer valid")
+        self._waiting.append(packed)
+
+    def finish(self) -> list[Any]:
+        if self._dead or any(
+            sample.flat[0] == BAD for packed in self._waiting for sample in packed.samples[0]
+        ):
+            self._dead = True
+            raise RuntimeError(
+                "Critical error\nencountered:\n\nFailed to decode sample #0 : \nCurrent pipeline "
+                "object"
+            )
+        packed = self._waiting.popleft()
+        return [np.stack([sample.copy() for sample in column]) for column in packed.samples]
+
+
+class Source:
+    """Batches of images that are all of one number; None where it stands in `numbers`."""
+
+    def __init__(self, numbers: Sequence[Any]) -> None:
+        self._numbers = iter(numbers)
+        self.leases: list[weakref.ref[Any]] = []
+        self.spec: Any = None
+
+    def take(self) -> tuple[Batch, Any] | None:
+        number = next(self._numbers)
+        if isinstance(number, FeedError):
+            raise number
+        if number is None:
+            return None
+        batch = self.batch(number)
+        return batch, number
+
+    def batch(self, numbers: Sequence[int]) -> Batch:
+        packer = Packer(SPEC)
+        records = [(np.full((2, 3, 1), n, np.uint8), n) for n in numbers]
+        made = [packer.record(record, 0, place=f"record {record[1]}") for record in records]
+        value, varied = collated(made, None, place="a test")
+        self.spec = self.spec or infer(value, ragged=True, varied=varied)
+        checked: Batch = self.spec.check(value, "a test")
+        self.leases.append(weakref.ref(checked.leaves[0]))
+        return checked
+
+
+def stage_of(**options: Any) -> Stage:
+    given = FeedOptions(augment=SPEC, augment_on="dali-cpu", **options)
+    return Stage(SPEC, given, flights=DaliQueue(SPEC, given, make=Fake))
+
+
+def landing(stage: Stage, source: Source, *, ready: bool = True) -> Iterator[Landed]:
+    def spec() -> BatchSpec:
+        found: BatchSpec = source.spec
+        return found
+
+    while (landed := stage.next(source.take, lambda: ready, spec=spec)) is not None:
+        yield landed
+
+
+def labels(landed: list[Landed]) -> list[list[int]]:
+    return [one.batch.leaves[1].tolist() for one in landed]
+
+
+@given(st.lists(st.lists(st.integers(0, 9), min_size=1, max_size=4), max_size=9), st.booleans())
+def test_batches_land_in_their_order_and_with_their_marks(
+    numbers: list[list[int]], ready: bool
+) -> None:
+    stage, source = stage_of(), Source([*numbers, None])
+    landed = list(landing(stage, source, ready=ready))
+    assert labels(landed) == numbers
+    assert [one.mark for one in landed] == numbers
+    assert all(
+        (one.batch.leaves[0] == np.reshape(n, (-1, 1, 1, 1))).all()
+        for one, n in zip(landed, numbers, strict=True)
+    )
+    assert stage.empty
+
+
+def test_nothing_is_taken_beyond_an_end_before_it_was_told() -> None:
+    stage, source = stage_of(), Source([[1], None, [2], None])
+    assert labels(list(landing(stage, source))) == [[1]]
+    assert labels(list(landing(stage, source))) == [[2]]
+
+
+def test_a_few_are_in_flight_and_hold_their_memory_until_they_land() -> None:
+    stage, source = stage_of(), Source([[n] for n in range(9)])
+    flying = landing(stage, source)
+    first = next(flying)
+    gc.collect()
+    assert stage.depth == AHEAD
+    assert [lease() is not None for lease in source.leases] == [False, *[True] * AHEAD], (
+        "the first has been read"
+    )
+    assert first.batch.leaves[0].shape == (1, 2, 3, 1)
+
+
+def test_a_source_that_is_not_ready_is_not_waited_for_while_something_flies() -> None:
+    stage, source = stage_of(), Source([[n] for n in range(9)])
+    next(landing(stage, source, ready=False))
+    assert len(source.leases) == 1
+
+
+def test_an_error_of_the_source_comes_behind_what_was_taken_before() -> None:
+    stage, source = stage_of(), Source([[1], [2], ProducerFailed("x", ValueError("y")), None])
+    flying = landing(stage, source)
+    assert labels([next(flying), next(flying)]) == [[1], [2]]
+    with pytest.raises(ProducerFailed):
+        next(flying)
+
+
+def test_a_stop_comes_at_once() -> None:
+    stage, source = stage_of(), Source([[1], FeedStopped("stopped")])
+    with pytest.raises(FeedStopped):
+        next(landing(stage, source))
+
+
+@pytest.mark.parametrize("at", [0, 1, 2, 3])
+def test_a_bad_record_is_named_whatever_batch_it_is_in(at: int) -> None:
+    numbers = [[10 * n, 10 * n + 1] for n in range(4)]
+    numbers[at][1] = BAD
+    stage, source = stage_of(), Source([*numbers, None])
+    landed = []
+    with pytest.raises(ProducerFailed, match="record 255") as caught:
+        landed += [one for one in landing(stage, source)]  # noqa: C416  # as far as they came
+    assert isinstance(caught.value.__cause__, BadImage)
+    assert "Failed to decode sample" in str(caught.value)
+
+
+@given(st.lists(st.lists(st.sampled_from([1, 2, BAD]), min_size=1, max_size=4), max_size=7))
+def test_bad_records_are_left_out_and_counted(numbers: list[list[int]]) -> None:
+    stage, source = stage_of(on_error="skip"), Source([*numbers, None])
+    landed = list(landing(stage, source))
+    good = [[n for n in batch if n != BAD] for batch in numbers]
+    assert labels(landed) == [batch for batch in good if batch]
+    assert stage.row.errors == sum(batch.count(BAD) for batch in numbers)
+    rows = sum(map(len, numbers)) - (len(numbers[-1]) if numbers and not good[-1] else 0)
+    assert sum(one.rows for one in landed) >= rows - sum(
+        len(b) for b, g in zip(numbers, good, strict=True) if not g
+    )
+
+
+def test_whole_batches_only_where_they_were_promised() -> None:
+    stage, source = (
+        stage_of(on_error="skip", last_batch="drop"),
+        Source([[1, 2], [3, BAD], [4, 5], None]),
+    )
+    landed = list(landing(stage, source))
+    assert labels(landed) == [[1, 2], [4, 5]]
+    assert [one.rows for one in landed] == [2, 4], "those left out count as had"
+
+
+def test_too_many_bad_records_end_it() -> None:
+    stage, source = (
+        stage_of(on_error="skip", error_limit=1),
+        Source([[1, BAD], [2, BAD], [3], None]),
+    )
+    with pytest.raises(ProducerFailed, match="record 255"):
+        list(landing(stage, source))
+
+
+def test_what_came_amidst_is_done_again() -> None:
+    """An exception of a signal handler, while a batch is waited for."""
+    stage, source = stage_of(), Source([[1], [2], [3], None])
+    flying = landing(stage, source)
+    assert labels([next(flying)]) == [[1]]
+    pipe = stage._flights.oldest.pipe
+    finish, pipe.finish = pipe.finish, interrupted  # type: ignore[method-assign]
+    with pytest.raises(KeyboardInterrupt):
+        next(landing(stage, source))
+    pipe.finish = finish  # type: ignore[method-assign]
+    assert labels(list(landing(stage, source))) == [[2], [3]]
+
+
+def interrupted() -> list[Any]:
+    raise KeyboardInterrupt

@@ -1,0 +1,288 @@
+"""Sinks that break one promise each, around the plain loop."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from fastfeed import FeedRunner, FeedStopped, ProducerError
+from fastfeed.testing.records import Element
+
+MIDDLE = 50  # behind what the scenes with few batches have
+LAST = 401  # record
+
+
+class Loop:
+    """The plain loop, which breaks nothing."""
+
+    def __init__(self, runner: FeedRunner) -> None:
+        self.runner = runner
+
+    def __iter__(self) -> Iterator[Any]:
+        yield from self.runner
+
+
+class DropsTheLast(Loop):
+    def __iter__(self) -> Iterator[Any]:
+        for element in self.runner:
+            if not isinstance(element, Element) or LAST not in element.index:
+                yield element
+
+
+class RepeatsOne(Loop):
+    def __iter__(self) -> Iterator[Any]:
+        for number, element in enumerate(self.runner):
+            yield element
+            if number == MIDDLE:
+                yield element
+
+
+class Reorders(Loop):
+    """Gives a batch after its successor."""
+
+    def __iter__(self) -> Iterator[Any]:
+        held = None
+        for number, element in enumerate(self.runner):
+            if number == MIDDLE:
+                held = element
+                continue
+            yield element
+            if number == MIDDLE + 1:
+                yield held
+
+
+class ChangesAValue(Loop):
+    """The smallest possible change: the sign of a zero."""
+
+    def __iter__(self) -> Iterator[Any]:
+        for element in self.runner:
+            if isinstance(element, Element):
+                zeros = np.where(element.nested[1][1] == 0, np.float32(0.0), element.nested[1][1])
+                element = element._replace(
+                    nested=(element.nested[0], [element.nested[1][0], zeros])
+                )
+            yield element
+
+
+class ChangesADtype(Loop):
+    def __iter__(self) -> Iterator[Any]:
+        for element in self.runner:
+            yield (
+                element._replace(index=element.index.astype(np.int32))
+                if isinstance(element, Element)
+                else element
+            )
+
+
+class ChangesTheStructure(Loop):
+    def __iter__(self) -> Iterator[Any]:
+        for element in self.runner:
+            yield element._asdict() if isinstance(element, Element) else element
+
+
+class ChangesAShape(Loop):
+    def __iter__(self) -> Iterator[Any]:
+        for element in self.runner:
+            yield (
+                element._replace(index=element.index[:, None])
+                if isinstance(element, Element)
+                else element
+            )
+
+
+class KeepsWhatItTookAhead(Loop):
+    """One batch is on its way when the loop is left, and opens the next pass."""
+
+    held: Any = None
+
+    def __iter__(self) -> Iterator[Any]:
+        if self.held is not None:
+            yield self.held
+        for element in self.runner.prefetch_to_device(lambda batch: batch):
+            self.held = element
+            yield element
+        self.held = None
+
+
+class ReplaysTheFirstPass(Loop):
+    def __init__(self, runner: FeedRunner) -> None:
+        super().__init__(runner)
+        self.cache: list[Any] = []
+
+    def __iter__(self) -> Iterator[Any]:
+        yield from self.cache
+        if not self.cache:
+            for element in self.runner:
+                self.cache.append(element)
+                yield element
+
+
+class GivesMemoryBackTooEarly(Loop):
+    """Ends the lease of every batch although its arrays are views of the slot."""
+
+    def __init__(self, runner: FeedRunner) -> None:
+        super().__init__(runner)
+        self.passes = runner._passes("a broken sink")
+
+    def __iter__(self) -> Iterator[Any]:
+        one = iter(self.passes)
+        while (batch := one.take()) is not None:
+            if batch.lease is not None:
+                batch.lease.end()
+            yield one.feed.spec.rebuild(batch)
+
+
+class KeepsLeases(Loop):
+    def __init__(self, runner: FeedRunner, leases: list[Any]) -> None:
+        super().__init__(runner)
+        self.leases = leases
+
+    def __iter__(self) -> Iterator[Any]:
+        for element in self.runner:
+            if not self.leases:
+                self.leases.append(element)
+            yield element
+
+
+class SwallowsErrors(Loop):
+    def __iter__(self) -> Iterator[Any]:
+        try:
+            yield from self.runner
+        except ProducerError:
+            return
+
+
+class LosesTheTraceback(Loop):
+    def __iter__(self) -> Iterator[Any]:
+        try:
+            yield from self.runner
+        except ProducerError as error:
+            raise ProducerError("batch 5 cannot be read") from error.__cause__
+
+
+class LosesTheCause(Loop):
+    def __iter__(self) -> Iterator[Any]:
+        try:
+            yield from self.runner
+        except ProducerError as error:
+            raise ProducerError(str(error)) from None
+
+
+class RaisesAnother(Loop):
+    def __iter__(self) -> Iterator[Any]:
+        try:
+            yield from self.runner
+        except ProducerError as error:
+            raise KeyError(str(error)) from error
+
+
+class RaisesTooEarly(Loop):
+    """The error overtakes a batch that was made before it."""
+
+    def __iter__(self) -> Iterator[Any]:
+        stream = iter(self.runner)
+        for element in stream:
+            try:
+                following = [next(stream)]
+            except StopIteration:
+                following = []
+            yield element
+            yield from following
+
+
+class RepeatsWhereNothingIsReady(Loop):
+    def __iter__(self) -> Iterator[Any]:
+        for element in self.runner:
+            # before the producers of a fast consumer are let go on
+            ready = self.runner.snapshot().depth
+            yield element
+            if not ready:
+                yield element
+
+
+class SkipsWhereItIsBehind(Loop):
+    def __iter__(self) -> Iterator[Any]:
+        for element in self.runner:
+            if self.runner.snapshot().depth < 4:
+                yield element
+
+
+class EndsWhenStopped(Loop):
+    def __iter__(self) -> Iterator[Any]:
+        try:
+            yield from self.runner
+        except FeedStopped:
+            return
+
+
+class Hangs(Loop):
+    """In its third element, until it is let go."""
+
+    def __init__(self, runner: FeedRunner, let_go: threading.Event) -> None:
+        super().__init__(runner)
+        self.let_go = let_go
+
+    def __iter__(self) -> Iterator[Any]:
+        for number, element in enumerate(self.runner):
+            if number == 2:
+                self.let_go.wait()
+            yield element
+
+
+class NeedsOneMore(Loop):
+    """Gives a batch only when the next one is there."""
+
+    def __iter__(self) -> Iterator[Any]:
+        stream = iter(self.runner)
+        held = [next(stream)]
+        for element in stream:
+            held.append(element)
+            yield held.pop(0)
+        yield from held
+
+
+class LeaksAThread(Loop):
+    def __init__(self, runner: FeedRunner, let_go: threading.Event) -> None:
+        super().__init__(runner)
+        threading.Thread(target=let_go.wait, name="forgotten").start()
+
+
+class LeaksADescriptor(Loop):
+    def __init__(self, runner: FeedRunner, opened: list[int]) -> None:
+        super().__init__(runner)
+        opened += os.pipe()
+
+
+class NeverEnds(Loop):
+    def __iter__(self) -> Iterator[Any]:
+        while True:
+            yield from self.runner
+
+
+class Fails(Loop):
+    def __iter__(self) -> Iterator[Any]:
+        raise ZeroDivisionError("a mistake of the sink's own")
+
+
+class OverwritesWhatItGave(Loop):
+    """Its elements are another thing as soon as one looks again."""
+
+    def __iter__(self) -> Iterator[Any]:
+        for element in self.runner:
+            yield element if isinstance(element, Element) else (Changing(element[0]),)
+
+
+class Changing:
+    """An array with other values each time."""
+
+    def __init__(self, array: np.ndarray) -> None:
+        self.array = array
+        self.looks = -1
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        self.looks += 1
+        return self.array + np.int32(self.looks)

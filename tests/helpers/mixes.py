@@ -1,0 +1,131 @@
+"""Sources for the tests of every mix of processes and threads. Worker processes import this file:
+it is a light one."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fastfeed import Worker
+from tests.helpers.feeds import (
+    Broken,
+    Readable,
+    chunks,
+    shared_out,
+)
+
+MIXES = [(0, 1), (0, 4), (1, 1), (2, 1), (1, 3), (2, 2)]
+LIMIT_S = 60  # no feed of a test stalls for so long, unless it is stuck
+
+
+def name(mix: tuple[int, int]) -> str:
+    return f"{mix[0]}x{mix[1]}"
+
+
+def producers(mix: tuple[int, int]) -> int:
+    return max(1, mix[0]) * mix[1]
+
+
+class Named(NamedTuple):
+    """A batch or an item with names."""
+
+    ids: Any
+    rest: Any
+
+
+def pair(index: int) -> tuple[int, int]:
+    return index, -index
+
+
+# Each makes (source, options) that deliver the records 0 to `total`, made in batches of `size`.
+SOURCES: dict[str, Callable[[int, int], tuple[Any, dict[str, Any]]]] = {
+    "callable": lambda total, size: (shared_out(total, size), {}),
+    "iterable": lambda total, size: (Readable(lambda: chunks(total, size)), {}),
+    "sequence": lambda total, size: (list(chunks(total, size)), {"records": False}),
+    "transformed": lambda total, size: (
+        Readable(lambda: range(0, total, size)),
+        {
+            "transform": lambda start: next(
+                chunks(min(start + size, total), size, offset=start // size)
+            )
+        },
+    ),
+    "records": lambda total, size: (
+        Readable(lambda: map(pair, range(total))),
+        {"records": True, "batch_size": size},
+    ),
+    "indexable": lambda total, size: (range(total), {"transform": pair, "batch_size": size}),
+}
+
+
+def told(item: Any, worker: Worker) -> np.ndarray:
+    """What a transform is told of its worker, and what it draws, as one record."""
+    return np.array(
+        [[item, worker.index, worker.count, worker.seed, worker.epoch, worker.rng.integers(2**62)]]
+    )
+
+
+def draws(worker: Worker) -> Iterator[np.ndarray]:
+    """One record: the producer, its process, and what it draws from each generator that users draw
+    from."""
+    numbers = worker.rng.integers(2**62), np.random.randint(2**62), random.getrandbits(62)
+    yield np.array([[worker.index, os.getpid(), *numbers]])
+
+
+def broken_at(number: int) -> Callable[[int], np.ndarray]:
+    """A transform that raises at one item."""
+
+    def transform(item: int) -> np.ndarray:
+        if item == number:
+            raise Broken("the disk is gone", item)  # the user's own line
+        return np.array([item])
+
+    return transform
+
+
+class BrokenRows:
+    """Records of which some cannot be read."""
+
+    def __init__(self, length: int, broken: set[int]) -> None:
+        self.length = length
+        self.broken = broken
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: int) -> int:
+        if index in self.broken:
+            raise Broken(f"row {index}")
+        return index
+
+
+def first_waits(path: str, rows: Callable[[int], int]) -> Callable[[int], np.ndarray]:
+    """A transform that makes item 0 only when the FIFO at `path` was opened and closed by somebody
+    else."""
+
+    def transform(item: int) -> np.ndarray:
+        if item == 0:
+            with open(path) as gate:
+                gate.read()
+        return np.full((rows(item), 4), item)
+
+    return transform
+
+
+def gated(path: str, error: Exception | None = None) -> Callable[[Worker], Iterator[Any]]:
+    """A batch from the first producer; then all wait until somebody opens the FIFO at `path`, and
+    fail or end."""
+
+    def stream(worker: Worker) -> Iterator[Any]:
+        if worker.index == 0:
+            yield from chunks(8, 8)
+        with open(path) as gate:
+            gate.read()
+        if error is not None:
+            raise error  # the user's own line
+
+    return stream

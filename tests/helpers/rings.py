@@ -1,0 +1,148 @@
+"""A ring with both ends in this process, over real pipes: lane, writer and outlets without a start."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import socket
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fastfeed.core.batch import Batch, BatchSpec
+from fastfeed.producers.process.handle import WorkerChannels, WorkerHandle
+from fastfeed.producers.process.main import DESCRIPTORS, WorkerTask
+from fastfeed.producers.process.outlet import RingOutlet
+from fastfeed.producers.process.ship import Shipment
+from fastfeed.producers.process.worker_process import WorkerProcess
+from fastfeed.producers.reorder import ProducedBatch
+from fastfeed.ring.layout import MemoryShare
+from fastfeed.ring.memory import Descriptor, Segment
+from fastfeed.ring.reader import Hold
+from fastfeed.ring.slots import FREE
+from fastfeed.ring.status_page import StatusPage
+from fastfeed.ring.token import BATCH, FORMAT, Token
+from fastfeed.ring.writer import RingChannels, RingWriter
+
+
+class Ring:
+    """Writer, outlets and reader of one worker, and the pipes between them."""
+
+    def __init__(self, *, threads: int = 1, budget: int = 2**24, wanted: int = 6) -> None:
+        skip = ((0, 0),) * threads
+        numbers = dict.fromkeys(("lane", "index", "seed", "first_epoch", "nbytes", "rank"), 0)
+        numbers |= {"count": threads, "producers": threads, "epochs": 1}
+        task = WorkerTask(
+            threads=threads,
+            skip=skip,
+            dispatched=True,
+            allowed=1,
+            budget=budget,
+            wanted=wanted,
+            **numbers,
+        )
+        self._gone: deque[Hold] = deque()
+        self._tokens, tokens = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        stop, self._say_stop = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        ends = WorkerChannels(Descriptor(tokens), Descriptor(stop), Shipment(os.dup(stop), 0))
+        self.lane = WorkerHandle(task, self._gone, ends=ends)
+        WorkerProcess([self.lane]).spawn(self, 0)  # type: ignore[arg-type]
+        self._own = [self._tokens, self._say_stop]
+        ends.shipment.close()
+        given = dict(zip(DESCRIPTORS, self._given, strict=True))
+        self._news = socket.socket(fileno=given.pop("news"))
+        self._own += given.values()
+        self.writer = RingWriter(
+            StatusPage(Segment(given["board"], StatusPage.nbytes(threads)), threads),
+            RingChannels(given["returned"], given["tokens"], self._news, given["stop"]),
+            share=MemoryShare(budget, wanted, threads),
+            lane=0,
+        )
+        self.outlets = [
+            RingOutlet(self.writer, t, ordered=True, epoch=0, admit=lambda _: True)
+            for t in range(threads)
+        ]
+        self.reader = self.lane.reader
+        self.slots = self.lane.board.slots
+
+    def spawn(self, task: dict[str, Any], fds: Sequence[int]) -> None:
+        """As of a ForkServer that starts nothing: what the worker would be given stays here."""
+        self._given = [os.dup(fd) for fd in fds]
+
+    def put(self, batch: Batch, spec: BatchSpec, *, thread: int = 0, key: int = 0) -> None:
+        """As a producer does it."""
+        assert self.outlets[thread].put(ProducedBatch(batch, -1, ""), key, item=0, spec=spec)
+
+    def token(self) -> Token | None:
+        """What has come to the trainer."""
+        with contextlib.suppress(BlockingIOError):
+            (token,) = FORMAT.iter_unpack(os.read(self._tokens, FORMAT.size))
+            return token
+        return None
+
+    def take(self) -> tuple[Batch, bool]:
+        """The next batch as the trainer opens it, and whether it is a copy."""
+        token = self.token()
+        assert token is not None and token[0] == BATCH
+        _, _, slot, _, _, rows, room, _ = token
+        self.lane.learn_of(slot)
+        assert self.lane.spec is not None
+        return self.reader.lend(slot, self.lane.spec, rows=rows, room=room)
+
+    def give_back(self) -> None:
+        """What nobody looks at any more goes back, as the trainer does it now and then."""
+        while self._gone:
+            self.reader.take_back([self._gone.popleft()])
+
+    def say_stop(self) -> None:
+        """As the trainer does it."""
+        os.write(self._say_stop, b"!")
+
+    @property
+    def current(self) -> range:
+        """The slots of the newest memory."""
+        return self.writer._parts[-1].slots if self.writer._parts else range(0)
+
+    @property
+    def free(self) -> int:
+        """Slots that a producer would get without waiting."""
+        return self.slots.count(FREE, self.current)
+
+    def close(self) -> None:
+        """Lets every descriptor go; batches may live on."""
+        self.lane.close()
+        self._news.close()
+        for fd in self._own:
+            os.close(fd)
+
+
+@contextmanager
+def ring(**options: int) -> Iterator[Ring]:
+    """A ring for the length of a block."""
+    made = Ring(**options)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def mapped_nbytes(name: str = "fastfeed-ring") -> int:
+    """The bytes of all mappings of memory of this name in this process."""
+    lines = [
+        line for line in Path("/proc/self/maps").read_text().splitlines() if f"memfd:{name}" in line
+    ]
+    spans = [re.match(r"(\w+)-(\w+) ", line) for line in lines]
+    return sum(int(span[2], 16) - int(span[1], 16) for span in spans if span)
+
+
+def leaves_equal(have: Sequence[np.ndarray], want: Sequence[np.ndarray]) -> bool:
+    """The same values in the same shapes and dtypes."""
+    return len(have) == len(want) and all(
+        a.shape == b.shape and a.dtype == b.dtype and bool((a == b).all())
+        for a, b in zip(have, want, strict=True)
+    )

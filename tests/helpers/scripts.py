@@ -1,0 +1,148 @@
+"""A training script in a process (and a session) of its own, whose ends are watched from outside."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.helpers.dying import LONG_S, gone, kept
+
+GONE_S = 2.0  # the promise
+ROOT = Path(__file__).parents[2]
+PRELUDE = """
+import ctypes, gc, multiprocessing, os, signal, subprocess, sys, threading, time
+import numpy as np
+from pathlib import Path
+from fastfeed import FeedRunner, FeedStopped
+
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background inherits it ignored
+
+def endless():
+    while True:
+        yield np.full((4, 100), os.getpid())
+
+def children(task):
+    try:
+        return [int(c) for c in (task / "children").read_text().split()]
+    except (FileNotFoundError, ProcessLookupError):  # a thread that has just ended
+        return []
+
+def below(pid):
+    try:
+        tasks = list(Path(f"/proc/{pid}/task").iterdir())
+    except (FileNotFoundError, ProcessLookupError):  # so has the process
+        return []
+    every = [c for task in tasks for c in children(task)]
+    return every + [g for c in every for g in below(c)]
+
+def say(*words):
+    '''A whole line at once, also beside a child that speaks.'''
+    os.write(1, (" ".join(map(str, words)) + "\\n").encode())
+
+def say_tree(count):
+    '''Tells the pids of all descendants, once there are `count`.'''
+    while len(found := below(os.getpid())) < count:
+        time.sleep(0.002)
+    say("tree", *found)
+
+def started(source=endless, processes=2, **options):
+    '''A runner that has delivered, and its iterator; everybody knows the processes.'''
+    runner = FeedRunner(source, processes=processes, **options)
+    stream = iter(runner)
+    next(stream)
+    say_tree(processes + 1)
+    return runner, stream
+"""
+
+
+@dataclass
+class Ended:
+    """How a script ended, and what it said."""
+
+    code: int
+    out: list[str]
+    err: str
+
+    def tracebacks(self) -> int:
+        """How many there were, each with those of the errors amidst which its own came; none may be
+        of what nobody could catch."""
+        assert "Exception ignored" not in self.err
+        assert "fatal" not in self.err.lower()
+        chained = self.err.count(
+            "During handling of the above exception, another exception occurred"
+        )
+        return self.err.count("Traceback (most recent call last)") - chained
+
+
+class Script:
+    """Runs `code` after PRELUDE. Its lines "tree ..." name processes that must be gone when it has
+    ended."""
+
+    def __init__(self, code: str, *arguments: str, python: tuple[str, ...] = ()) -> None:
+        text = PRELUDE + textwrap.dedent(code)
+        self._process = subprocess.Popen(
+            [sys.executable, *python, "-c", text, *arguments],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            stdin=subprocess.DEVNULL,
+            text=True,
+            cwd=ROOT,
+            start_new_session=True,
+        )
+        self.pid = self._process.pid
+        self.lines: list[str] = []
+
+    def line(self, start: str) -> str:
+        """Waits for a line that begins so; the test's own limit ends a wait that is in vain."""
+        assert self._process.stdout is not None
+        for text in self._process.stdout:
+            self.lines.append(text.strip())
+            if text.startswith(start):
+                return text[len(start) :].strip()
+        raise AssertionError(f"no line {start!r}: {self.lines}, {self.ended().err}")
+
+    def signal(self, number: int) -> None:
+        """Sends a signal to the script alone."""
+        os.kill(self.pid, number)
+
+    def signal_group(self, number: int) -> None:
+        """Sends a signal to all of its process group, as a terminal does."""
+        os.killpg(self.pid, number)
+
+    @staticmethod
+    def signal_other(pid: int, number: int) -> None:
+        """Sends a signal to a process that the script has told of."""
+        os.kill(pid, number)
+
+    def gone(self) -> None:
+        """Waits until every process that the script has named has ended: two seconds, not more."""
+        self._process.poll()
+        kept(lambda: all(map(gone, self.tree())), f"the end of {self.tree()}", GONE_S)
+
+    def tree(self) -> list[int]:
+        """Every process that the script has named."""
+        return [
+            int(word) for line in self.lines if line.startswith("tree") for word in line.split()[1:]
+        ]
+
+    def ended(self) -> Ended:
+        """Waits for the end, and for that of all its processes: two seconds, not more."""
+        out, err = self._process.communicate(timeout=LONG_S)
+        self.lines += out.splitlines()
+        self.gone()
+        return Ended(self._process.returncode, self.lines, err)
+
+    def kill(self) -> None:
+        """Whatever is left of a failed test."""
+        if self._process.poll() is None:
+            os.killpg(self.pid, signal.SIGKILL)
+            self._process.communicate()
+
+
+Start = Callable[..., Script]

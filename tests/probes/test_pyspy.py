@@ -1,0 +1,333 @@
+"""Stacks from outside, child processes and roles, from recorded texts."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+import threading
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from fastfeed.diagnose import evidence as ev
+from fastfeed.diagnose.evidence import Task
+from fastfeed.diagnose.sample.child_processes import (
+    BURNS_S,
+    ChildLog,
+    Children,
+    with_buffers,
+    working,
+    works,
+)
+from fastfeed.diagnose.sample.sampler import SELDOM, Sampler
+from fastfeed.diagnose.sample.tasks import role_of, settled
+from fastfeed.diagnose.sample.thread_log import ThreadLog
+from fastfeed.probes import (
+    family,
+    procfs,
+)
+from fastfeed.probes import (
+    machine_log as machine,
+)
+from fastfeed.probes import (
+    pyspy as spy,
+)
+from fastfeed.probes import (
+    pyspy_helper as spy_helper,
+)
+from fastfeed.probes import (
+    thread_names as names,
+)
+from fastfeed.probes.places import Place, Places
+from fastfeed.probes.procfs import Counters, DescriptorReader
+from fastfeed.probes.pyspy import (
+    Spy,
+    StackSample,
+    StackSamples,
+    reason,
+)
+from tests.helpers.dying import until
+
+RAW = f"""thread (12): MainThread;<module> ({__file__}:3);decode ({__file__}:5) 7
+thread (0x0D): QueueFeederThread;wait (/usr/lib/python3/threading.py:327) 3
+py-spy> Wrote raw flamegraph data
+"""
+MINE = Place("decode", "data.py", 41, True)
+QUEUE = Place("get", "multiprocessing/queues.py", 110, False)
+DENIED = "Error: Failed to open process\nReason: Permission Denied: Try running again with elevated permissions"
+
+
+def test_folded_stacks() -> None:
+    stacks = StackSamples()
+    stacks.add(RAW, Places(), looks=10, pid=1)
+    assert stacks.shares() == {12: 0.7, 13: 0.3}
+    (stack,) = stacks.seen[12]
+    assert [place.function for place in stack.places] == ["<module>", "decode"]
+    assert stack.places[-1].line == 5
+    assert stack.file == __file__
+    assert StackSamples().shares() == {}
+
+
+def test_why_it_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    scope = tmp_path / "ptrace_scope"
+    scope.write_text("1\n")
+    monkeypatch.setattr(spy, "PTRACE", str(scope))
+    assert "kernel.yama.ptrace_scope is 1" in reason(DENIED)
+    scope.write_text("0\n")
+    assert "CAP_SYS_PTRACE" in reason(DENIED)
+    assert reason("Error: no such process\n\n") == "Error: no such process"
+    assert reason("") == "no answer"
+
+
+def test_what_is_missing() -> None:
+    without = Spy(Places(), program="")
+    assert len(without.missing([])) == 1
+    assert "pip install py-spy" in without.missing([7])[1]
+    denied = Spy(Places(), program="")
+    denied.program = "py-spy"
+    denied.all[7].error = DENIED
+    denied.all[8].looks = 25
+    assert len(denied.missing([7, 8])) == 1
+    assert "process 7 (no permission" in denied.missing([7, 8])[0]
+    assert denied.missing([8, 9])[0].startswith("stacks of 1 of 2 child processes")
+
+
+def test_the_helper_tells_of_failures() -> None:
+    """It runs what it is asked to, and what cannot be run is an answer, too."""
+    request = {"program": "/nowhere/py-spy", "pid": 1, "rate": 25, "seconds": 1, "gil": True}
+    told = spy_helper.answer(request)
+    assert (told["raw"], told["gil"]) == ("", True)
+    assert "nowhere" in told["error"]
+
+
+def test_py_spy_is_not_asked_before_it_is_wanted() -> None:
+    """What it takes while a script starts it would not have for what is watched."""
+    with Sampler(program="/nowhere/py-spy") as sampler:
+        sampler.begin(asking=False)
+        until(lambda: sampler.samples >= 3 * SELDOM, "samples")
+        assert not [text for text in sampler.missing if "py-spy could not" in text]
+        sampler.begin()
+        until(lambda: any("py-spy could not" in text for text in sampler.missing), "its answer")
+
+
+@pytest.mark.parametrize(
+    ("code", "told"),
+    [
+        ("print('thread (1): a (b:2) 3')", ("thread (1): a (b:2) 3\n", "")),
+        ("import sys; sys.exit('Error: denied')", ("", "Error: denied\n")),
+        (
+            f"import sys; sys.exit('Error: {spy_helper.NOTHING} found')",
+            ("Error: No stack counts found\n", ""),
+        ),
+    ],
+)
+def test_what_a_command_says(code: str, told: tuple[str, str]) -> None:
+    run = f"import sys; sys.path.insert(0, {str(Path(spy_helper.__file__).parent)!r}); import pyspy_helper as h\n"
+    run += f"print(repr(h.run([sys.executable, '-c', {code!r}])))"
+    # the helper's own standard input must stay open: its end means that nobody wants the answer
+    with subprocess.Popen(
+        [sys.executable, "-c", run], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as done:
+        assert done.stdout is not None
+        assert done.stdout.read().strip() == repr(told)
+
+
+def test_a_child_that_waits_for_work() -> None:
+    """The kernel says that it polls a socket; its stack says that this is the queue of its work."""
+    seen = Counter({StackSample((QUEUE,), ""): 6, StackSample((MINE,), ""): 4})
+    found = with_buffers(Counter({ev.SOCKET: 30, ev.SLEEP: 20, "core": 50}), seen, cpu=0.0)
+    assert found[ev.EMPTY] == 30
+    assert found[ev.SLEEP] == 20
+    assert with_buffers(Counter({ev.SLEEP: 3}), Counter(), cpu=0.0) == {ev.SLEEP: 3}
+
+
+def test_who_ended_before_the_beginning_and_is_awaited_after_it() -> None:
+    """Its seconds are of before."""
+    burn = "import sys, time\nwhile time.process_time() < 0.3: pass\nprint(flush=True)\nsys.stdin.read()"
+    command = [sys.executable, "-S", "-c", burn]
+    children = Children(DescriptorReader())
+    with (
+        contextlib.closing(children),
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child,
+    ):
+        assert child.stdin is not None
+        assert child.stdout is not None
+        child.stdout.readline()
+        children.find(0.0)
+        child.stdin.close()
+        until(
+            lambda: procfs.state_char(procfs.text_of(f"/proc/{child.pid}/stat").encode()) == "Z",
+            "its end",
+        )
+        children.begin()
+        child.wait()
+        children.find(1.0)
+        assert children.lost_s() < 0.2
+
+
+@pytest.mark.parametrize(
+    ("line", "burns"), [("sum(range(1000))", True), ("print(sum(range(1000)), flush=True)", False)]
+)
+def test_who_takes_a_core_and_tells_nobody_anything_makes_no_batches(
+    line: str, burns: bool
+) -> None:
+    """Whoever has started it: its seconds are those of others."""
+    begins = f"import sys\nprint(flush=True)\nwhile True: {line}"
+    command = [sys.executable, "-S", "-c", begins]
+    children = Children(DescriptorReader())
+    with contextlib.closing(children), subprocess.Popen(command, stdout=subprocess.PIPE) as child:
+        try:
+            assert child.stdout is not None
+            child.stdout.readline()
+            threading.Thread(target=child.stdout.read).start()
+            children.begin()
+            log = children.logs[child.pid]
+
+            def busy() -> bool:
+                children.find(1e-4)  # however seldom the child gets a core
+                return log.total().cpu_s > BURNS_S
+
+            until(busy, "some time on a core")
+            assert log.burns == burns
+            (made,) = children.tasks(Spy(Places(), program=""), Places())
+            assert (made.role == ev.FOREIGN) == burns
+        finally:
+            child.kill()
+
+
+def test_a_thread_that_hands_over_is_not_the_one_that_makes() -> None:
+    """A DataLoader's worker with little to do: what serves its tensors to the trainer takes more of
+    a core."""
+    kin = family.Kin(12, 1, "python train.py", True, 0)
+    log = ChildLog(kin)
+    log.counters = {12: Counters(cpu_s=0.1), 13: Counters(cpu_s=0.3)}
+    stacks = StackSamples()
+    serving = (
+        Place("_serve", "multiprocessing/resource_sharer.py", 138, False),
+        Place("accept", "socket.py", 1, False),
+    )
+    stacks.seen[12][StackSample((QUEUE,), "")] = 50
+    stacks.seen[13][StackSample(serving, "")] = 50
+    assert working(stacks, log) == [12]
+    stacks.seen[13] = Counter({StackSample((QUEUE,), ""): 50})
+    assert working(stacks, log) == [13]
+    stacks.seen[12][StackSample((MINE,), "")] = 1
+    assert working(stacks, log) == [12]
+
+
+def test_work_of_stacks() -> None:
+    collate = Place("default_collate", "torch/utils/data/_utils/collate.py", 1, False)
+    dumps = Place("dumps", "multiprocessing/reduction.py", 1, False)
+    seen = Counter(
+        {
+            StackSample((MINE, collate), ""): 2,
+            StackSample((MINE, dumps), ""): 1,
+            StackSample((MINE,), ""): 1,
+            StackSample((), ""): 4,
+        }
+    )
+    assert works(seen) == (0.25, 0.125)
+
+
+def task(name: str, tid: int, *places: Place, role: str = ev.PRODUCER, **more: object) -> Task:
+    return Task(name, 1, tid, role, 10.0, stacks={places: 1}, **more)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("name", "place", "role"),
+    [
+        ("Thread-1", MINE, ev.PRODUCER),
+        ("QueueFeederThread", QUEUE, ev.FEEDER),
+        (
+            "Thread-2",
+            Place("_pin_memory_loop", "torch/utils/data/_utils/pin_memory.py", 1, False),
+            ev.FEEDER,
+        ),
+        (
+            "Thread-3 (_handle_results)",
+            Place("_handle_results", "multiprocessing/pool.py", 1, False),
+            ev.FEEDER,
+        ),
+        ("tqdm_monitor", Place("run", "tqdm/_monitor.py", 1, False), ev.FOREIGN),
+    ],
+)
+def test_roles(name: str, place: Place, role: str) -> None:
+    assert role_of(task(name, 1, place), name) == role
+
+
+@pytest.fixture
+def logs() -> dict[int, ThreadLog]:
+    """A thread that wakes up, and one that does not."""
+    found = {tid: ThreadLog(tid, name) for tid, name in ((1, "moves"), (2, "still"))}
+    for log in found.values():
+        log.files.close()
+    found[1].last = Counters(yields=900)
+    return found
+
+
+def test_a_heartbeat_is_no_producer(logs: dict[int, ThreadLog]) -> None:
+    trainer = task("trainer", 3, MINE, role=ev.TRAINER, busy={ev.NATIVE: 1.0})
+    waiting = task("trainer", 3, MINE, role=ev.TRAINER, busy={ev.EMPTY: 1.0})
+    moves, still = task("moves", 1, MINE), task("still", 2, MINE)
+    assert [t.role for t in settled([trainer, moves, still], logs)] == [
+        ev.TRAINER,
+        ev.PRODUCER,
+        ev.FOREIGN,
+    ]
+    assert settled([trainer, still], logs)[1].role == ev.FOREIGN
+    full = task("full", 2, MINE, busy={ev.FULL: 1.0})
+    assert settled([trainer, full], logs)[1].role == ev.PRODUCER
+    assert settled([waiting, still], logs)[1].role == ev.PRODUCER, (
+        "it may be the producer that hangs"
+    )
+
+
+@pytest.mark.parametrize(
+    ("function", "file"),
+    [
+        ("Future.result", "concurrent/futures/_base.py"),
+        ("get", "multiprocessing/pool.py"),
+        ("next", "multiprocess/pool.py"),
+    ],
+)
+def test_who_collects_what_a_pool_makes_is_no_producer(
+    logs: dict[int, ThreadLog], function: str, file: str
+) -> None:
+    asks, puts = Place(function, file, 9, False), Place("put", "queue.py", 9, False)
+    makes = task("ThreadPoolExecutor-0_0", 1, MINE)
+    collects = task("loader", 2, MINE, busy={ev.LOCK: 0.5, ev.FULL: 0.5})
+    collects = replace(collects, stacks={(MINE, asks): 40, (MINE, puts): 50, (MINE,): 10})
+    assert [t.role for t in settled([makes, collects], logs)] == [ev.PRODUCER, ev.FEEDER]
+    works = replace(collects, stacks={(MINE, asks): 10, (MINE, puts): 50, (MINE,): 40})
+    assert settled([makes, replace(works, tid=1)], logs)[1].role == ev.PRODUCER
+    alone = replace(collects, tid=1)
+    assert settled([alone], logs)[0].role == ev.PRODUCER, "there is nobody else"
+
+
+def test_other_processes() -> None:
+    before = {1: ("init", 5.0), 2: ("ours", 1.0), 3: ("idle", 1.0)}
+    after = {1: ("init", 9.0), 2: ("ours", 9.0), 3: ("idle", 1.1), 4: ("new", 2.0)}
+    assert machine.noisy(before, after, own={2}, wall_s=10.0) == (("init", 0.4), ("new", 0.2))
+    assert 1 <= machine.cores() <= len(os.sched_getaffinity(0))
+
+
+def test_the_kernel_s_number_of_a_thread_that_only_the_c_library_knows() -> None:
+    """As py-spy shows threads before Python 3.11."""
+    found: list[tuple[int, int]] = []
+
+    def tell() -> None:
+        found.append(
+            (threading.get_native_id(), names.kernel_number(os.getpid(), threading.get_ident()))
+        )
+
+    thread = threading.Thread(target=tell)
+    thread.start()
+    thread.join()
+    assert found[0][0] == found[0][1]
+    assert names.kernel_number(os.getpid(), 4711) == 4711, "py-spy knows it"
+    assert names.kernel_number(os.getpid(), 2**40) == 2**40, "nothing is there"
+    assert names.kernel_number(2**22 - 1, 2**40) == 2**40, "nor that process"

@@ -1,0 +1,237 @@
+"""Items of the trainer's source among workers that ask, return and die in any order: each is
+delivered exactly once."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import select
+import socket
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fastfeed import FeedOptions, OptionError, ProducerError
+from fastfeed.producers.epoch_gate import EpochGate, EpochPlan
+from fastfeed.producers.process import dispatch
+from fastfeed.producers.process.dispatch import Dispatcher, read
+from fastfeed.producers.process.inbox import INLINE_NBYTES, ORDER, REQUEST
+from fastfeed.producers.process.ship import unpack
+from fastfeed.producers.reorder import END_OF_EPOCH, ReorderBuffer
+from fastfeed.source import source_from
+from tests.helpers.feeds import LONG_S, Broken, Readable
+
+
+class Trainer:
+    """A dispatcher, the order that it fills, and this test in the place of all its workers."""
+
+    def __init__(self, source: Any, *, ordered: bool = True, **options: Any) -> None:
+        settings = FeedOptions(processes=1, **options)
+        self.lock = threading.Lock()
+        self.order: ReorderBuffer[Any] = ReorderBuffer(1, ordered=ordered)
+        self.woken = threading.Event()
+        epochs = settings.epochs or 1
+        deals = read(
+            source_from(source, settings),
+            EpochPlan(0, range(epochs), epochs),
+            gate=EpochGate(epochs),
+        )
+        self.dispatcher = Dispatcher(deals, self.order, lock=self.lock, wake=self.woken.set)
+        self.sockets: dict[int, tuple[socket.socket, socket.socket]] = {}
+        self.has: dict[int, dict[int, Any]] = {}
+        self.dispatcher.start()
+
+    def hire(self, worker: int, inherits: Any = ()) -> None:
+        self.sockets[worker] = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.has[worker] = {}
+        with self.lock:
+            self.dispatcher.attach(worker, self.sockets[worker][0], inherits=inherits)
+
+    def ask(self, worker: int, count: int = 1) -> None:
+        self.sockets[worker][1].send(REQUEST.pack(count))
+
+    def answer(self, worker: int) -> list[tuple[int, int, Any]] | None:
+        """The items, or None for the end; which must come."""
+        theirs = self.sockets[worker][1]
+        assert select.select([theirs], [], [], LONG_S)[0], "no answer comes"
+        data, fds, _, _ = socket.recv_fds(theirs, ORDER.size + INLINE_NBYTES, 1)
+        kind, nbytes = ORDER.unpack_from(data)
+        if kind == b"E":
+            return None
+        items = pickle.loads(data[ORDER.size :]) if kind == b"I" else unpack(fds[0], nbytes)
+        for fd in fds:
+            os.close(fd)
+        self.has[worker].update((ticket, payload) for ticket, _, payload, _ in items)
+        return list(items)
+
+    def come_back(self, worker: int, ticket: int) -> None:
+        """As a batch of the worker's is taken in."""
+        payload = self.has[worker].pop(ticket)
+        with self.lock:
+            position = self.dispatcher.deal(worker, ticket).position
+            self.order.insert(payload, ticket if self.order.ordered else position)
+            self.dispatcher.received(worker, ticket)
+
+    def die(self, worker: int) -> Any:
+        lost = self.has.pop(worker)
+        with self.lock:
+            for end in self.sockets.pop(worker):
+                end.close()
+            deals = self.dispatcher.detach(worker)
+        assert set(lost) <= {d.ticket for d in deals}
+        return deals
+
+    def close(self) -> None:
+        self.dispatcher.stop()
+        for worker in list(self.sockets):
+            self.die(worker)
+        assert self.dispatcher.join(LONG_S)
+
+
+@pytest.fixture
+def trainers() -> Iterator[Any]:
+    made: list[Trainer] = []
+
+    def make(*args: Any, **options: Any) -> Trainer:
+        made.append(Trainer(*args, **options))
+        return made[-1]
+
+    yield make
+    for trainer in made:
+        trainer.close()
+
+
+@settings(max_examples=60)
+@given(data=st.data(), total=st.integers(0, 25), epochs=st.integers(1, 2), ordered=st.booleans())
+def test_each_item_comes_back_exactly_once(
+    data: st.DataObject, total: int, epochs: int, ordered: bool
+) -> None:
+    trainer = Trainer(Readable(lambda: range(total)), epochs=epochs, ordered=ordered)
+    names, unread, waiting, inherited = iter(range(2, 1000)), total * epochs, set(), {0: 0, 1: 0}
+    patch = pytest.MonkeyPatch()
+    # how many items an answer has must not depend on the machine's pace
+    patch.setattr(dispatch, "READ_S", LONG_S)
+    try:
+        for worker in (0, 1):
+            trainer.hire(worker)
+        while unread or any(trainer.has.values()) or any(inherited.values()):
+            worker = data.draw(st.sampled_from(sorted(trainer.has)))
+            act = data.draw(st.sampled_from(["ask", "return", "return", "die"]))
+            if act == "ask" and worker not in waiting:
+                trainer.ask(worker, data.draw(st.integers(1, 5)))
+                waiting.add(worker)
+                if inherited[worker] or unread:
+                    items = trainer.answer(worker)
+                    assert items
+                    waiting.remove(worker)
+                    unread -= 0 if inherited[worker] else len(items)
+                    inherited[worker] = max(0, inherited[worker] - len(items))
+            elif act == "return" and trainer.has[worker]:
+                trainer.come_back(worker, data.draw(st.sampled_from(sorted(trainer.has[worker]))))
+            elif act == "die":
+                lost, heir = trainer.die(worker), next(names)
+                assert [d.ticket for d in lost] == sorted(d.ticket for d in lost)
+                trainer.hire(heir, lost)
+                inherited.pop(worker)
+                inherited[heir] = len(lost)
+                waiting.discard(worker)
+        for worker in trainer.has:
+            if worker not in waiting:
+                trainer.ask(worker)
+            assert trainer.answer(worker) is None, "whoever asks is told the end"
+        with trainer.lock:
+            assert trainer.order.settled()
+            made = list(trainer.order.ready)
+        each = [[p for p in part if p is not END_OF_EPOCH] for part in _split(made)]
+        assert [part if ordered else sorted(part) for part in each] == [list(range(total))] * epochs
+    finally:
+        patch.undo()
+        trainer.close()
+
+
+def _split(made: list[Any]) -> list[list[Any]]:
+    parts: list[list[Any]] = [[]]
+    for item in made:
+        parts[-1].append(item)
+        if item is END_OF_EPOCH:
+            parts.append([])
+    assert not parts[-1], "nothing comes after the last epoch"
+    return parts[:-1]
+
+
+def test_nobody_asks_nothing_is_read(trainers: Any) -> None:
+    """The source's own code runs when a worker is there to take what it gives."""
+    seen: list[int] = []
+    trainer = trainers(seen.append(i) or i for i in range(5))
+    trainer.hire(0)
+    assert not seen
+    trainer.ask(0)
+    assert trainer.answer(0) == [(0, 0, 0, 0)]
+
+
+@pytest.mark.parametrize("nbytes", [10, INLINE_NBYTES - 100, INLINE_NBYTES, 200_000])
+def test_items_of_any_size_arrive(trainers: Any, nbytes: int) -> None:
+    trainer = trainers(iter([np.arange(nbytes, dtype=np.uint8), b"x" * nbytes]))
+    trainer.hire(0)
+    trainer.ask(0, 2)
+    items: list[Any] = []
+    while len(items) < 2:
+        items += trainer.answer(0) or []
+        trainer.ask(0, 1)
+    assert [(ticket, epoch) for ticket, epoch, *_ in items] == [(0, 0), (1, 0)]
+    assert items[0][2].tolist() == [i % 256 for i in range(nbytes)]
+    assert items[1][2] == b"x" * nbytes
+
+
+def test_an_item_that_cannot_be_sent_ends_the_feed(trainers: Any) -> None:
+    trainer = trainers(iter([1, threading.Lock()]))
+    trainer.hire(0)
+    trainer.ask(0, 2)
+    assert trainer.woken.wait(LONG_S)
+    assert isinstance(trainer.order.failure.error, OptionError)
+    assert "an item of the source cannot be sent" in str(trainer.order.failure.error)
+
+
+def test_what_a_broken_source_gave_before_is_still_sent(trainers: Any) -> None:
+    def stream() -> Iterator[int]:
+        yield from range(3)
+        raise Broken("the disk is gone")
+
+    trainer = trainers(stream())
+    trainer.hire(0)
+    items: list[Any] = []
+    while len(items) < 3:
+        trainer.ask(0, 1)
+        items += trainer.answer(0) or []
+    trainer.ask(0, 1)
+    assert [payload for *_, payload in items] == [0, 1, 2]
+    assert trainer.woken.wait(LONG_S)
+    failure = trainer.order.failure
+    assert (failure.ticket, type(failure.error.__cause__)) == (3, Broken)
+    assert isinstance(failure.error, ProducerError)
+    assert str(failure.error).startswith("batch 3 raised Broken")
+
+
+def test_stop_does_not_wait_for_the_users_code() -> None:
+    reached, go_on = threading.Event(), threading.Event()
+
+    def stream() -> Iterator[int]:
+        reached.set()
+        go_on.wait(LONG_S)
+        yield 1
+
+    trainer = Trainer(stream())
+    try:
+        trainer.hire(0)
+        trainer.ask(0)
+        assert reached.wait(LONG_S)
+        trainer.dispatcher.stop()
+        assert not trainer.dispatcher.join(0.05)
+    finally:
+        go_on.set()
+        trainer.close()

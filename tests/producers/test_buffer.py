@@ -1,0 +1,327 @@
+"""The buffer between producers and consumer against a list: order, bounds, epochs, failures, and
+never a dead end."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from fastfeed.core.batch import Batch
+from fastfeed.core.stats import StageRow
+from fastfeed.producers.buffer import BoundedBuffer
+from fastfeed.producers.reorder import (
+    END_OF_EPOCH,
+    ProducedBatch,
+    ReorderBuffer,
+    Timeout,
+)
+
+LONG_S = 60.0
+
+
+def made(number: int, nbytes: int = 1) -> ProducedBatch:
+    return ProducedBatch(Batch((np.array([number]),), 1, nbytes), 0, f"batch {number}")
+
+
+def number(item: ProducedBatch | None) -> int | str | None:
+    """What was taken: a number, the end of an epoch, or the end."""
+    if item is None:
+        return None
+    return int(item.batch.leaves[0][0]) if item.batch else "epoch"
+
+
+def handoff(
+    producers: int = 1, *, ordered: bool = True, batches: int = 4, nbytes: int = 10**6
+) -> BoundedBuffer:
+    return BoundedBuffer(
+        ReorderBuffer(producers, ordered=ordered), max_batches=batches, max_nbytes=nbytes
+    )
+
+
+def take_all(buffer: BoundedBuffer) -> list[Any]:
+    taken = []
+    while (item := buffer.take(LONG_S)) is not None:
+        taken.append(number(item))
+    return taken
+
+
+def together(functions: list[Callable[[], Any]]) -> list[Any]:
+    """What each returned, run at the same time."""
+    results: list[Any] = [None] * len(functions)
+    start = threading.Barrier(len(functions))
+
+    def run(index: int) -> None:
+        start.wait()
+        results[index] = functions[index]()
+
+    threads = [threading.Thread(target=run, args=(i,)) for i in range(len(functions))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return results
+
+
+class InOrder(RuleBasedStateMachine):
+    """One consumer and any order of tickets: what leaves is the longest row of tickets without a
+    gap."""
+
+    @initialize(order=st.permutations(range(12)))
+    def begin(self, order: list[int]) -> None:
+        self.buffer = handoff(2, batches=100)
+        self.coming = order
+        self.arrived: set[int] = set()
+        self.taken = 0
+
+    @precondition(lambda self: self.coming)
+    @rule()
+    def put(self) -> None:
+        ticket = self.coming.pop()
+        assert self.buffer.put(made(ticket), ticket, row=StageRow())
+        self.arrived.add(ticket)
+
+    @rule()
+    def take(self) -> None:
+        if self.taken in self.arrived:
+            assert number(self.buffer.take(LONG_S)) == self.taken
+            self.taken += 1
+        else:
+            with pytest.raises(Timeout):
+                self.buffer.take(0)
+
+    @invariant()
+    def depth_is_what_lies_inside(self) -> None:
+        inside = len(self.arrived) - self.taken
+        assert (self.buffer.depth, self.buffer.depth_nbytes) == (inside, inside)
+
+
+class ByEpoch(RuleBasedStateMachine):
+    """Streams without tickets: nothing of an epoch leaves before every producer has ended the one
+    ahead."""
+
+    @initialize(producers=st.integers(1, 3))
+    def begin(self, producers: int) -> None:
+        self.buffer = handoff(producers, ordered=False, batches=1000)
+        self.epoch = [0] * producers
+        self.model: dict[int, list[Any]] = {}
+        self.out: list[Any] = []
+        self.turn = 0
+        self.count = 0
+
+    def _settle(self) -> None:
+        self.out += self.model.pop(self.turn, [])
+        while min(self.epoch) > self.turn:
+            self.turn += 1
+            self.out += ["epoch", *self.model.pop(self.turn, [])]
+
+    @rule(data=st.data())
+    def put(self, data: st.DataObject) -> None:
+        epoch = data.draw(st.sampled_from(self.epoch))
+        assert self.buffer.put(made(self.count), epoch, row=StageRow())
+        self.model.setdefault(epoch, []).append(self.count)
+        self.count += 1
+        self._settle()
+
+    @rule(data=st.data())
+    def end_epoch(self, data: st.DataObject) -> None:
+        index = data.draw(st.integers(0, len(self.epoch) - 1))
+        self.buffer.end_epoch(self.epoch[index])
+        self.epoch[index] += 1
+        self._settle()
+
+    @rule()
+    def take(self) -> None:
+        if self.out:
+            assert number(self.buffer.take(LONG_S)) == self.out.pop(0)
+        else:
+            with pytest.raises(Timeout):
+                self.buffer.take(0)
+
+
+TestInOrder = InOrder.TestCase
+TestByEpoch = ByEpoch.TestCase
+TestInOrder.settings = TestByEpoch.settings = settings(max_examples=60, stateful_step_count=30)
+
+bounds = st.tuples(st.integers(1, 4), st.integers(1, 12))
+
+
+@settings(max_examples=60)
+@given(st.integers(1, 4), st.lists(st.integers(1, 9), max_size=30), bounds, st.data())
+def test_in_order_and_never_a_dead_end(
+    producers: int, nbytes: list[int], bound: tuple[int, int], data: st.DataObject
+) -> None:
+    """Whoever gets which tickets, and however narrow the bounds are: all arrive, in order."""
+    batches, limit = bound
+    buffer = handoff(producers, batches=batches, nbytes=limit)
+    owner = data.draw(
+        st.lists(st.integers(0, producers - 1), min_size=len(nbytes), max_size=len(nbytes))
+    )
+
+    def produce(index: int) -> None:
+        for ticket, size in enumerate(nbytes):
+            if owner[ticket] == index:
+                assert buffer.put(made(ticket, size), ticket, row=StageRow())
+        buffer.end()
+
+    *_, taken = together(
+        [*(lambda i=i: produce(i) for i in range(producers)), lambda: take_all(buffer)]
+    )
+    assert taken == list(range(len(nbytes)))
+    assert (buffer.depth, buffer.depth_nbytes) == (0, 0)
+
+
+@settings(max_examples=60)
+@given(
+    st.lists(st.lists(st.integers(0, 5), min_size=1, max_size=3), min_size=1, max_size=4), bounds
+)
+def test_epochs_stay_apart_however_full_it_is(
+    counts: list[list[int]], bound: tuple[int, int]
+) -> None:
+    """`counts[producer][epoch]` batches each; producers run ahead as far as the bounds let them."""
+    epochs = min(map(len, counts))
+    buffer = handoff(len(counts), ordered=False, batches=bound[0], nbytes=bound[1])
+
+    def produce(index: int) -> None:
+        for epoch in range(epochs):
+            for _ in range(counts[index][epoch]):
+                assert buffer.put(made(epoch, 3), epoch, row=StageRow())
+            buffer.end_epoch(epoch)
+        buffer.end()
+
+    *_, taken = together(
+        [*(lambda i=i: produce(i) for i in range(len(counts))), lambda: take_all(buffer)]
+    )
+    want: list[Any] = []
+    for epoch in range(epochs):
+        want += [epoch] * sum(c[epoch] for c in counts) + ["epoch"]
+    assert taken == want
+
+
+class Room(threading.Condition):
+    """The condition that a full buffer waits on; it says when somebody does."""
+
+    def __init__(self, lock: Any) -> None:
+        super().__init__(lock)
+        self.waited_for = threading.Event()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.waited_for.set()
+        return super().wait(timeout)
+
+
+def put_late(
+    buffer: BoundedBuffer, late: int, key: int
+) -> tuple[threading.Thread, list[bool], StageRow]:
+    """A producer that is waiting for room by now."""
+    room, entered, row = Room(buffer._lock), [], StageRow()
+    buffer._room = room
+    thread = threading.Thread(
+        target=lambda: entered.append(buffer.put(made(late, 10), key, row=row))
+    )
+    thread.start()
+    assert room.waited_for.wait(LONG_S)
+    return thread, entered, row
+
+
+@pytest.mark.parametrize(("batches", "nbytes", "fit"), [(1, 35, 3), (100, 35, 3), (1, 1, 1)])
+def test_what_came_early_is_bound_in_bytes_but_for_the_one_whose_turn_it_is(
+    batches: int, nbytes: int, fit: int
+) -> None:
+    buffer = handoff(2, batches=batches, nbytes=nbytes)
+    for ticket in range(1, fit + 1):
+        assert buffer.put(made(ticket, 10), ticket, row=StageRow())
+    thread, entered, row = put_late(buffer, fit + 1, fit + 1)
+    assert (buffer.depth, buffer.depth_nbytes, entered) == (fit, 10 * fit, [])
+    assert buffer.put(made(0, 10), 0, row=StageRow()), "its turn: it gets in, however full"
+    assert buffer.depth >= fit + 1
+    assert [number(buffer.take(LONG_S)) for _ in range(fit + 2)] == list(range(fit + 2))
+    thread.join()
+    assert entered == [True]
+    assert row.wait_out_s > 0
+
+
+@pytest.mark.parametrize(("batches", "nbytes", "fit"), [(3, 100, 3), (100, 35, 3), (1, 1, 1)])
+def test_what_can_leave_is_bound_also_where_everybody_comes_in_turn(
+    batches: int, nbytes: int, fit: int
+) -> None:
+    buffer = handoff(1, batches=batches, nbytes=nbytes)
+    assert all(buffer.put(made(ticket, 10), ticket, row=StageRow()) for ticket in range(fit))
+    thread, entered, _ = put_late(buffer, fit, fit)
+    assert (buffer.depth, entered) == (fit, [])
+    assert [number(buffer.take(LONG_S)) for _ in range(fit + 1)] == list(range(fit + 1))
+    thread.join()
+    assert entered == [True]
+
+
+@pytest.mark.parametrize(("batches", "nbytes"), [(2, 100), (100, 20), (100, 29)])
+def test_the_bounds_hold_without_an_order(batches: int, nbytes: int) -> None:
+    buffer, row = handoff(1, ordered=False, batches=batches, nbytes=nbytes), StageRow()
+    assert all(buffer.put(made(i, 10), 0, row=row) for i in range(2))
+    assert row.wait_out_s == 0
+    thread, entered, row = put_late(buffer, 2, 0)
+    assert (buffer.depth, buffer.depth_nbytes, entered) == (2, 20, [])
+    assert [number(buffer.take(LONG_S)) for _ in range(3)] == [0, 1, 2]
+    thread.join()
+    assert entered == [True]
+    assert row.wait_out_s > 0
+
+
+def test_stop_lets_everybody_go() -> None:
+    buffer = handoff(3, batches=1)
+    buffer.put(made(5), 5, row=StageRow())
+    blocked = [lambda k=k: buffer.put(made(k), k, row=StageRow()) for k in (6, 7)]
+    *puts, taken, _ = together([*blocked, lambda: buffer.take(LONG_S), buffer.stop])
+    assert puts == [False, False]
+    assert taken is None
+    assert buffer.stopped
+    assert (buffer.depth, buffer.depth_nbytes) == (0, 0)
+    assert not buffer.put(made(0), 0, row=StageRow())
+    assert buffer.take(LONG_S) is None
+
+
+def test_a_failure_is_met_after_everything_before_it() -> None:
+    buffer = handoff(2)
+    failure = ValueError("third")
+    buffer.fail(failure, 2)
+    buffer.put(made(0), 0, row=StageRow())
+    buffer.put(made(1), 1, row=StageRow())
+    buffer.put(made(3), 3, row=StageRow())
+    assert [number(buffer.take(LONG_S)) for _ in range(2)] == [0, 1]
+    for _ in range(2):
+        with pytest.raises(ValueError, match="third"):
+            buffer.take(LONG_S)
+
+
+def test_the_first_failure_counts() -> None:
+    buffer = handoff(2)
+    buffer.fail(ValueError("first"), None)
+    buffer.fail(ValueError("second"), None)
+    for _ in range(2):
+        buffer.end()
+    with pytest.raises(ValueError, match="first"):
+        buffer.take(LONG_S)
+
+
+def test_a_failure_does_not_wait_for_a_producer_that_hangs() -> None:
+    """The other producer never ends: only the grace time is waited."""
+    buffer = handoff(2, ordered=False)
+    buffer.fail(ValueError("broken"), None)
+    buffer.end()
+    with pytest.raises(ValueError, match="broken"):
+        buffer.take(LONG_S)
+
+
+def test_the_end_comes_after_the_last_batch_and_stays() -> None:
+    buffer = handoff(1)
+    buffer.put(made(0), 0, row=StageRow())
+    buffer.put(END_OF_EPOCH, 1, row=StageRow())
+    buffer.end()
+    assert take_all(buffer) == [0, "epoch"]
+    assert buffer.take(0) is None

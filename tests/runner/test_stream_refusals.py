@@ -1,0 +1,321 @@
+"""Bad input to what a stream promises: it is refused by name, before anything is lost."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fastfeed import (
+    FeedRunner,
+    FeedWarning,
+    OptionError,
+    ProducerError,
+    Shuffle,
+    StateError,
+    Worker,
+)
+from fastfeed.mix import Mix
+from fastfeed.samplers import Balanced, Weighted
+from tests.helpers.feeds import Readable, chunks, shared_out
+from tests.helpers.mixes import BrokenRows
+from tests.helpers.streams import LIMIT_S
+
+MIXES = [(0, 1), (0, 3), (1, 1)]
+in_each_mix = pytest.mark.parametrize("mix", MIXES, ids=str)
+
+
+def refused(source: Any, **options: Any) -> str:
+    """The error of a runner that cannot be made."""
+    with pytest.raises(OptionError) as caught:
+        FeedRunner(source, **{"batch_size": 2, **options})
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("shard", "says"),
+    [
+        ((3, 3), "the last of 3 is 2"),
+        ((-1, 3), "ranks count from 0"),
+        ((0, 0), "a world of 1 rank or more"),
+        ((0, 1, 2), "two integers"),
+        ((0.0, 2), "two integers"),
+        ((True, 2), "two integers"),
+        ("01", "two integers"),
+        (3, "two integers"),
+    ],
+)
+def test_a_shard_that_does_not_exist(shard: Any, says: str) -> None:
+    said = refused(range(10), shard=shard, remainder="drop")
+    assert says in said and "shard=" in said
+
+
+def test_records_that_cannot_be_divided() -> None:
+    assert all(
+        word in refused(range(10), shard=(0, 3)) for word in ('remainder="drop"', 'remainder="pad"')
+    )
+    assert "a smaller world" in refused(range(2), shard=(0, 3), remainder="drop")
+    assert "remainder='keep'" in refused(range(10), shard=(0, 3), remainder="keep")
+    assert 'remainder="drop"' in refused(Readable(lambda: chunks(10, 2)), shard=(0, 3))
+    assert 'remainder="drop"' in refused(
+        Readable(lambda: chunks(10, 2)), shard=(0, 3), remainder="pad"
+    )
+    assert "`worker`" in refused(lambda: chunks(10, 2), shard=(0, 3))
+    with FeedRunner(range(2), batch_size=1, shard=(2, 3), remainder="pad") as runner:
+        assert [batch.tolist() for batch in runner] == [[0]], (
+            "a world that is larger than the data can be padded"
+        )
+
+
+@pytest.mark.parametrize("epochs", [0, -1, 1.5, "2", True])
+def test_epochs_that_are_no_number(epochs: Any) -> None:
+    assert "epochs=" in refused(range(10), epochs=epochs)
+
+
+@pytest.mark.parametrize("seed", [-1, 1.0, "1", True, (1, 2), np.float64(3), np.array([1])])
+def test_a_seed_that_is_no_integer(seed: Any) -> None:
+    assert "seed=" in refused(range(10), seed=seed)
+
+
+def test_a_seed_may_be_any_integer() -> None:
+    for seed in (0, 2**80, np.int64(3), np.uint8(7)):
+        with FeedRunner(range(10), batch_size=2, seed=seed, shuffle=True) as runner:
+            first = next(iter(runner)).tolist()
+            state = json.loads(json.dumps(runner.state()))
+        with FeedRunner(range(10), batch_size=2, shuffle=True).restore(state) as runner:
+            assert first not in [batch.tolist() for batch in runner]
+
+
+class Growing:
+    """Records that become more while they are read."""
+
+    length = 10
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: int) -> int:
+        return index
+
+
+@in_each_mix
+def test_a_length_that_changes_between_epochs(mix: tuple[int, int]) -> None:
+    source = Growing()
+    options: dict[str, Any] = {"processes": mix[0], "threads": mix[1], "stall_timeout_s": LIMIT_S}
+    with FeedRunner(source, batch_size=5, **options) as runner:
+        assert len(list(runner)) == 2
+        source.length = 12
+        with pytest.raises(OptionError, match="length changed from 10 to 12"):
+            for _ in range(3):  # one pass may be made ahead already
+                list(runner)
+
+
+@in_each_mix
+def test_a_record_that_is_not_there(mix: tuple[int, int]) -> None:
+    class Short(Growing):
+        def __getitem__(self, index: int) -> int:
+            if index > 6:
+                raise IndexError(f"no row {index}")
+            return index
+
+    options: dict[str, Any] = {"processes": mix[0], "threads": mix[1], "stall_timeout_s": LIMIT_S}
+    for shuffle in (None, True, Shuffle(6, 2)):
+        says = r"record [789] of batch \d raised IndexError: no row"
+        with (
+            FeedRunner(Short(), batch_size=2, shuffle=shuffle, **options) as runner,
+            pytest.raises(ProducerError, match=says),
+        ):
+            list(runner)
+
+
+class Given:
+    """A sampler that gives what it was given."""
+
+    def __init__(self, found: Any) -> None:
+        self.found = found
+
+    def indices(self, seed: int, epoch: int, *, length: int) -> Any:
+        return self.found
+
+
+@pytest.mark.parametrize("wrap", [list, Given, np.array], ids=["list", "indices()", "array"])
+@pytest.mark.parametrize(
+    ("found", "says"),
+    [
+        ([0, 1, -1], "-1"),
+        ([0, 10], "0 to 9"),
+        ([1, 2, 1], "given before"),
+        ([], "no index"),
+        ([0.5], "integer"),
+    ],
+)
+def test_indices_of_a_sampler_that_are_wrong(wrap: Any, found: Any, says: str) -> None:
+    assert says in refused(range(10), sampler=wrap(found))
+
+
+def test_a_sampler_that_cannot_be_asked_again() -> None:
+    assert "iterated anew" in refused(range(10), sampler=iter([1, 2]))
+    assert "leave shuffle out" in refused(range(10), sampler=[1, 2], shuffle=True)
+    assert "sampler=" in refused(Readable(lambda: chunks(10, 2)), sampler=[1])
+    assert "sampler=" in refused(shared_out(10, 2), sampler=[1])
+    assert "9 weights" in refused(range(10), sampler=Weighted([1] * 9))
+    assert "11 labels" in refused(range(10), sampler=Balanced([1] * 11))
+    assert "leave sampler out" in refused(Mix([(range(10), 1)]), sampler=[1])
+
+
+class TurnsBad:
+    """A sampler that goes wrong in its second epoch."""
+
+    def indices(self, seed: int, epoch: int, *, length: int) -> list[int]:
+        return [0, 1] if epoch == 0 else [0, -1]
+
+
+@in_each_mix
+def test_a_sampler_that_goes_wrong_later(mix: tuple[int, int]) -> None:
+    options: dict[str, Any] = {"processes": mix[0], "threads": mix[1], "stall_timeout_s": LIMIT_S}
+    with FeedRunner(range(10), batch_size=1, sampler=TurnsBad(), epochs=2, **options) as runner:
+        found = []
+        with pytest.raises(OptionError, match="position 1 has index -1"):
+            found.extend(batch.tolist() for batch in runner)
+    assert found == [[0], [1]]
+
+
+def test_a_batch_that_never_fills() -> None:
+    for source, options in ((range(10), {}), (range(40), {"shard": (1, 4), "remainder": "drop"})):
+        said = refused(source, batch_size=11, last_batch="drop", **options)
+        assert "can never be filled" in said and "10 records" in said
+        assert ("shard" in said) is bool(options)
+    assert "min_after_dequeue + batch_size" in _first_error(
+        range(100), batch_size=9, shuffle=Shuffle(10, 2)
+    )
+    said = _first_error(range(6), batch_size=7, last_batch="drop", shuffle=Shuffle(20, 2))
+    assert "can never be filled" in said
+
+
+def _first_error(source: Any, **options: Any) -> str:
+    """Of a runner that is refused at the latest with the first batch."""
+    with (
+        pytest.raises(OptionError) as caught,
+        FeedRunner(source, stall_timeout_s=LIMIT_S, **options) as runner,
+    ):
+        next(iter(runner))
+    return str(caught.value)
+
+
+def state_of(source: Any = range(20), **options: Any) -> dict[str, Any]:
+    """After one batch."""
+    with FeedRunner(source, **{"batch_size": 4, "seed": 1, **options}) as runner:
+        next(iter(runner))
+        return json.loads(json.dumps(runner.state()))
+
+
+@pytest.mark.parametrize(
+    ("source", "options", "says"),
+    [
+        (range(21), {}, "length was 20 and is 21"),
+        (list(range(20)), {}, "class was 'range' and is 'list'"),
+        (range(20), {"batch_size": 5}, "batch_size was 4 and is 5"),
+        (range(20), {"seed": 2}, "seed was 1 and is 2"),
+        (range(20), {"shuffle": True}, "shuffle was False and is True"),
+        (range(20), {"shuffle": Shuffle(9, 2)}, r"shuffle was False and is \[9, 2\]"),
+        (range(20), {"shard": (0, 2)}, r"world was None and is 2"),
+        (range(20), {"sampler": [1, 2]}, "sampler was None and is 'list"),
+        (range(20), {"records": False, "batch_size": None}, "records was True and is False"),
+        (
+            Readable(lambda: range(20)),
+            {"records": True},
+            "source was 'indexable' and is 'iterable'",
+        ),
+        (shared_out(20, 4), {"batch_size": None}, "source was 'indexable' and is 'callable'"),
+    ],
+)
+def test_a_state_of_another_stream(source: Any, options: dict[str, Any], says: str) -> None:
+    runner = FeedRunner(source, **{"batch_size": 4, "seed": 1, **options})
+    with pytest.raises(OptionError, match=says):
+        runner.restore(state_of())
+
+
+def test_a_state_of_another_shuffle_is_refused_at_once() -> None:
+    state = state_of(shuffle=Shuffle(9, 2))
+    for options, says in (
+        ({"shuffle": Shuffle(10, 2)}, r"shuffle was \[9, 2\] and is \[10, 2\]"),
+        ({"last_batch": "drop"}, "last_batch was 'keep' and is 'drop'"),
+    ):
+        with pytest.raises(OptionError, match=says):
+            FeedRunner(
+                range(20), **{"batch_size": 4, "seed": 1, "shuffle": Shuffle(9, 2), **options}
+            ).restore(state)
+
+
+@pytest.mark.parametrize(
+    "bad", [None, {}, [], "x", {"version": 2}, {"version": 1}, {"version": 1, "seed": 1}]
+)
+def test_what_is_no_state(bad: Any) -> None:
+    with pytest.raises(OptionError, match="state"):
+        FeedRunner(range(20), batch_size=4).restore(bad)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"streams": None},
+        {"streams": {"-1": {}}},
+        {"epoch": "x"},
+        {"epoch": -1},
+        {"of": None},
+        {"run_first": None},
+    ],
+)
+def test_a_damaged_state(change: dict[str, Any]) -> None:
+    with pytest.raises(OptionError, match="state"):
+        FeedRunner(range(20), batch_size=4, seed=1).restore({**state_of(), **change})
+
+
+@in_each_mix
+def test_restore_is_for_the_beginning(mix: tuple[int, int]) -> None:
+    state = state_of()
+    with FeedRunner(range(20), batch_size=4, seed=1, processes=mix[0], threads=mix[1]) as runner:
+        next(iter(runner))
+        with pytest.raises(StateError, match="restore"):
+            runner.restore(state)
+        assert len(list(runner)) == 4, "and changes nothing"
+
+
+def test_a_stream_that_is_read_again_says_what_it_costs(caplog: pytest.LogCaptureFixture) -> None:
+    def deaf(worker: Worker) -> Iterator[Any]:
+        return chunks(20, 2)
+
+    def skipping(worker: Worker) -> Iterator[Any]:
+        return islice(chunks(20, 2), worker.start, None)
+
+    for source in (Readable(lambda: chunks(20, 2)), lambda: chunks(20, 2)):
+        with pytest.warns(FeedWarning, match="made again and passed over"):
+            FeedRunner(source).restore(state_of(source, batch_size=None))
+    for source, told in ((deaf, True), (skipping, False)):
+        state = state_of(source, batch_size=None)
+        caplog.clear()
+        with (
+            caplog.at_level(logging.WARNING, "fastfeed"),
+            FeedRunner(source).restore(state) as runner,
+        ):
+            assert next(ids.tolist() for ids, _ in runner) == [2, 3]
+        assert ("passed over" in caplog.text) is told
+
+
+def test_errors_that_are_skipped_leave_the_rest_where_it_is() -> None:
+    options: dict[str, Any] = {"batch_size": 4, "on_error": "skip", "epochs": 2, "seed": 1}
+    for shuffle in (None, True, Shuffle(12, 4)):
+        source = BrokenRows(23, {2, 7, 12, 22})
+        with FeedRunner(source, shuffle=shuffle, **options) as runner:
+            whole = [batch.tolist() for batch in runner]
+        for cut in range(len(whole)):
+            with FeedRunner(source, shuffle=shuffle, threads=3, **options) as first:
+                found = [batch.tolist() for batch in islice(first, cut)]
+                state = first.state()
+            with FeedRunner(source, shuffle=shuffle, threads=2, **options).restore(state) as second:
+                assert found + [batch.tolist() for batch in second] == whole

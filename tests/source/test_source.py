@@ -1,0 +1,294 @@
+"""What the user hands in: recognised, shared between producers without loss, and refused where it
+cannot work."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Iterator
+from functools import partial
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fastfeed import FeedOptions, FeedRunner, OptionError, ProducerError, Worker
+from fastfeed.source import CallableSource, EpochEnd, IndexedSource, Item, SharedSource, source_from
+from tests.helpers.feeds import Readable
+
+
+def worker(index: int = 0, count: int = 1, epoch: int = 0) -> Worker:
+    return Worker(index, count, seed=5, epoch=epoch)
+
+
+def pairs(items: Iterable[Item]) -> list[Any]:
+    """Tickets and payloads."""
+    return [(item.ticket, item.payload) for item in items]
+
+
+def read(given: Any, *, epoch: int = 0, **options: Any) -> list[Any]:
+    """All items of one producer in one epoch."""
+    return pairs(source_from(given, FeedOptions(**options)).open(worker(epoch=epoch)))
+
+
+class Rows:
+    """An indexable that is nothing else."""
+
+    def __init__(self, length: int) -> None:
+        self.length = length
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: int) -> int:
+        if not 0 <= index < self.length:
+            raise IndexError(index)
+        return index * 10
+
+
+class OldIterable:
+    """The iteration protocol from before __iter__."""
+
+    def __getitem__(self, index: int) -> int:
+        if index == 3:
+            raise IndexError
+        return index
+
+
+class CallableRows(Rows):
+    def __call__(self) -> Iterator[int]:
+        return iter([1])
+
+
+@pytest.mark.parametrize(
+    ("given", "kind"),
+    [
+        (lambda: iter([]), CallableSource),
+        (partial(iter, []), CallableSource),
+        (CallableRows(2), CallableSource),
+        (iter([1]), SharedSource),
+        ((i for i in range(2)), SharedSource),
+        (iter(lambda: 1, 2), SharedSource),
+        ({1, 2}, SharedSource),
+        (OldIterable(), SharedSource),
+        ([1, 2], IndexedSource),
+        (np.arange(4), IndexedSource),
+        (Rows(3), IndexedSource),
+    ],
+)
+def test_each_kind_is_recognised(given: Any, kind: type) -> None:
+    assert type(source_from(given, FeedOptions(batch_size=2))) is kind
+
+
+@pytest.mark.parametrize("given", [3, None, "text", b"bytes", {"x": np.zeros(3)}, object()])
+def test_what_is_no_source(given: Any) -> None:
+    with pytest.raises(
+        OptionError, match=f"a {type(given).__name__} is no source: needed a callable"
+    ):
+        source_from(given, FeedOptions())
+
+
+def test_worker_draws_are_its_own_and_repeat() -> None:
+    draws = {(i, e): worker(i, 2, e).rng.random() for i in (0, 1) for e in (0, 1)}
+    assert len(set(draws.values())) == 4
+    assert draws[1, 1] == worker(1, 2, 1).rng.random()
+    assert worker().rng is not worker().rng
+    one = worker()
+    assert one.rng is one.rng
+
+
+def test_a_callable_gets_worker_by_name_only_if_it_asks() -> None:
+    def shared(worker: Worker) -> Iterator[int]:
+        yield from range(worker.index, 10, worker.count)
+
+    options = FeedOptions(threads=3)
+    source = source_from(shared, options)
+    parts = [[item.payload for item in source.open(worker(i, 3))] for i in range(3)]
+    assert sorted(chain(*parts)) == list(range(10))
+    assert read(lambda *args, **kwargs: iter([len(args) + len(kwargs)])) == [(None, 0)]
+    assert read(lambda *, worker=None: iter([worker.epoch]), epoch=4) == [(None, 4)]
+
+
+def test_a_callable_that_needs_more_is_refused_with_the_names() -> None:
+    with pytest.raises(OptionError, match=r"the callable needs path, size: .*functools\.partial"):
+        source_from(lambda path, size, worker: iter([]), FeedOptions())
+
+
+@pytest.mark.parametrize("returned", [3, None, (1, 2), {"x": 1}, np.zeros(3)])
+def test_a_callable_must_return_a_stream(returned: Any) -> None:
+    with pytest.raises(
+        OptionError, match=rf"returned a {type(returned).__name__}: needed an iterator.*yield"
+    ):
+        read(lambda: returned)
+
+
+@pytest.mark.parametrize(
+    "makes", [lambda: [1, 2], lambda: iter([1, 2]), lambda: (i for i in (1, 2))]
+)
+def test_a_callable_may_return_any_stream(makes: Any) -> None:
+    assert read(makes) == [(None, 1), (None, 2)]
+
+
+def test_a_generator_is_closed_when_the_producer_ends_early() -> None:
+    closed = []
+
+    def stream() -> Iterator[int]:
+        try:
+            yield from range(10)
+        finally:
+            closed.append(True)
+
+    items = source_from(stream, FeedOptions()).open(worker())
+    next(items)
+    items.close()  # type: ignore[attr-defined]
+    assert closed == [True]
+
+
+def test_a_finite_callable_under_several_producers_names_three_ways_out() -> None:
+    source = source_from(lambda: iter([1]), FeedOptions(threads=2))
+    with pytest.raises(
+        OptionError, match=r"2 producers.*`worker`.*transform=.*repeat_per_producer=True"
+    ):
+        list(source.open(worker(0, 2)))
+    allowed = source_from(lambda: iter([1]), FeedOptions(threads=2, repeat_per_producer=True))
+    assert [pairs(allowed.open(worker(i, 2))) for i in (0, 1)] == [[(None, 1)]] * 2
+
+
+def test_one_generator_for_two_producers_is_refused() -> None:
+    one = iter(range(5))
+    source = source_from(lambda: one, FeedOptions(threads=2))
+    first, second = source.open(worker(0, 2)), source.open(worker(1, 2))
+    next(first)
+    with pytest.raises(
+        OptionError, match=r"same \w+ object to producers 0 and 1: needed a new one"
+    ):
+        next(second)
+
+
+def test_a_callable_that_returns_a_used_up_iterator() -> None:
+    one = iter([1, 2])
+    source = source_from(lambda: one, FeedOptions(epochs=2))
+    assert len(list(source.open(worker()))) == 2
+    with pytest.raises(OptionError, match="empty in epoch 1 .*new iterator"):
+        list(source.open(worker(epoch=1)))
+
+
+@pytest.mark.parametrize(
+    ("given", "options"),
+    [(lambda: iter("abcde"), {}), (iter("abcde"), {}), (set("abcde"), {}), (list("abcde"), {})],
+)
+def test_records_come_in_lists_of_batch_size(given: Any, options: dict[str, Any]) -> None:
+    chunks = [
+        chunk
+        for _, chunk in read(given, records=True, batch_size=2, **options)
+        if chunk is not EpochEnd
+    ]
+    assert list(map(len, chunks)) == [2, 2, 1]
+
+
+@pytest.mark.parametrize("given", [lambda: iter("ab"), iter("ab"), list("ab")])
+def test_records_need_a_batch_size(given: Any) -> None:
+    with pytest.raises(OptionError, match="single records needs batch_size="):
+        source_from(given, FeedOptions(records=True))
+
+
+def test_one_stream_is_read_once_by_all() -> None:
+    source = source_from(iter(range(200)), FeedOptions(threads=4))
+    got: list[list[Any]] = [[] for _ in range(4)]
+    together = threading.Barrier(4)
+
+    def reader(index: int) -> None:
+        together.wait()
+        got[index] += source.open(worker(index, 4))
+
+    threads = [threading.Thread(target=reader, args=(i,)) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    every = sorted(pairs(chain(*got)), key=lambda item: item[0])
+    assert every == [*((i, i) for i in range(200)), (200, EpochEnd)]
+
+
+def test_tickets_count_on_over_epochs() -> None:
+    source = source_from({7}, FeedOptions(epochs=2))
+    assert pairs(source.open(worker())) == [(0, 7), (1, EpochEnd)]
+    assert pairs(source.open(worker(epoch=1))) == [(2, 7), (3, EpochEnd)]
+    assert pairs(source.open(worker())) == [], "who comes late finds the epoch over"
+
+
+def test_a_stream_that_failed_has_ended_for_all() -> None:
+    def broken() -> Iterator[int]:
+        yield 1
+        raise OSError("disk")
+
+    source = source_from(broken(), FeedOptions(threads=2))
+    with pytest.raises(ProducerError, match="batch 1 raised OSError: disk"):
+        list(source.open(worker()))
+    assert pairs(source.open(worker(1, 2))) == []
+
+
+def test_an_iterator_cannot_have_two_epochs() -> None:
+    with pytest.raises(OptionError, match=r"epochs=2 needs a source that can be read again"):
+        source_from(iter([1]), FeedOptions(epochs=2))
+
+
+def test_indices_are_the_same_for_any_number_of_producers() -> None:
+    def plan(seed: int, epoch: int) -> list[Any]:
+        source = source_from(Rows(10), FeedOptions(batch_size=3, shuffle=True))
+        items = pairs(source.open(Worker(0, 1, seed, epoch)))
+        assert [t for t, _ in items] == list(range(5))
+        return [part for _, part in items if part is not EpochEnd]
+
+    assert sorted(chain(*plan(1, 0))) == list(range(10))
+    assert plan(1, 0) == plan(1, 0)
+    assert plan(1, 0) != plan(1, 1)
+    assert plan(1, 0) != plan(2, 0)
+    assert source_from(Rows(10), FeedOptions(batch_size=3)).fetch(4) == 40
+
+
+def test_a_length_that_changes_between_epochs() -> None:
+    rows = Rows(4)
+    source = source_from(rows, FeedOptions(batch_size=2, epochs=2))
+    list(source.open(worker()))
+    rows.length = 5
+    with pytest.raises(OptionError, match="changed from 4 to 5"):
+        list(source.open(worker(epoch=1)))
+
+
+@pytest.mark.parametrize(
+    ("length", "options", "said"),
+    [
+        (0, {"batch_size": 2}, "length of 0: needed at least one record"),
+        (
+            3,
+            {"batch_size": 4, "last_batch": "drop"},
+            "batch_size=4 can never be filled: the source has 3 records",
+        ),
+        (3, {}, "needs batch_size="),
+    ],
+)
+def test_an_indexable_that_cannot_work(length: int, options: dict[str, Any], said: str) -> None:
+    with pytest.raises(OptionError, match=said):
+        source_from(Rows(length), FeedOptions(**options))
+
+
+class BrokenRows(Rows):
+    def __getitem__(self, index: int) -> int:
+        raise OSError("disk")
+
+
+def broken_stream() -> Iterator[int]:
+    yield 1
+    raise OSError("disk")
+
+
+@pytest.mark.parametrize(
+    "given", [broken_stream, broken_stream(), Readable(broken_stream), BrokenRows(4)]
+)
+def test_the_trace_of_an_error_begins_in_the_users_own_code(given: Any) -> None:
+    options: dict[str, Any] = {"records": False, "transform": lambda item: np.full(2, item)}
+    with pytest.raises(ProducerError) as caught, FeedRunner(given, **options) as runner:
+        list(runner)
+    frames = [line for line in str(caught.value).splitlines() if line.lstrip().startswith("File ")]
+    assert __file__ in frames[0], "none of our own loops"

@@ -1,0 +1,254 @@
+"""Every sink keeps the contract: one battery for all of them."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fastfeed import FeedRunner, FeedStopped, ProducerError
+from fastfeed.testing import PROMISES, SinkBroken, SinkTraits, check_sink
+
+EVERY = set(PROMISES) - {"no hang"}  # which is looked at all the time
+
+
+@pytest.fixture(autouse=True)
+def short_collections() -> Iterator[None]:
+    """Of all that a framework has, each takes a third of a second, and the battery collects often."""
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
+def needed(framework: str) -> Any:
+    """Imports it, or skips the test."""
+    found = pytest.importorskip(framework)
+    gc.freeze()
+    return found
+
+
+def test_the_plain_loop() -> None:
+    assert (
+        set(
+            check_sink(
+                iter_of, traits=SinkTraits(goes_on=True, dtypes=(*SinkTraits.dtypes, "bytes"))
+            )
+        )
+        == EVERY
+    )
+
+
+def iter_of(runner: FeedRunner) -> Any:
+    return runner
+
+
+class Blocks:
+    """A loop over `take()`, whose memory is given back where a block ends."""
+
+    def __init__(self, runner: FeedRunner) -> None:
+        self._runner = runner
+
+    def __iter__(self) -> Iterator[Any]:
+        while True:
+            try:
+                taken = self._runner.take()
+            except StopIteration:
+                return
+            with taken as batch:
+                yield batch
+            del batch, taken  # or they would be held while the next one is waited for
+
+
+def test_blocks() -> None:
+    assert set(check_sink(Blocks, traits=SinkTraits(goes_on=True))) == EVERY
+
+
+def test_one_iterator_is_a_sink_too() -> None:
+    traits = SinkTraits(again=False)
+    assert set(check_sink(iter, traits=traits, processes=(0,))) == EVERY - {
+        "early break",
+        "second epoch",
+    }
+
+
+@pytest.mark.parametrize(
+    "put", [lambda batch: batch, lambda batch: Copied(batch)], ids=["as it is", "an own container"]
+)
+def test_prefetch_to_device(put: Any) -> None:
+    def back(element: Any) -> Any:
+        return element.batch if isinstance(element, Copied) else element
+
+    assert set(check_sink(lambda runner: runner.prefetch_to_device(put), to_numpy=back)) == EVERY
+
+
+class Copied:
+    """What a framework of the user's own makes of a batch."""
+
+    def __init__(self, batch: Any) -> None:
+        self.batch = batch
+
+
+def test_torch() -> None:
+    needed("torch")
+    assert set(check_sink(lambda runner: runner.torch())) == EVERY
+
+
+def same(batch: Any) -> Any:
+    """Without it a DataLoader makes lists of tuples."""
+    return batch
+
+
+def test_torch_under_a_dataloader() -> None:
+    data = needed("torch.utils.data")
+    loaded = lambda runner: data.DataLoader(runner.torch(), batch_size=None, collate_fn=same)  # noqa: E731
+    assert set(check_sink(loaded, processes=(0,))) == EVERY
+
+
+@pytest.mark.filterwarnings("ignore:JAX casts:fastfeed.FeedWarning")
+def test_jax() -> None:
+    needed("jax")
+    assert (
+        set(
+            check_sink(
+                lambda runner: runner.jax(), traits=SinkTraits(casts={"int64": "int32"}, ahead=1)
+            )
+        )
+        == EVERY
+    )
+
+
+class Iterated:
+    """A PyDataset as Keras iterates over it where there is no TensorFlow."""
+
+    def __init__(self, runner: FeedRunner) -> None:
+        self._data = runner.keras()
+
+    def __iter__(self) -> Iterator[Any]:
+        yield from self._data
+        self._data.on_epoch_end()
+
+
+class AsFitReads(Iterated):
+    """A PyDataset, read by what `fit` reads it with: a look at the first two batches, and then
+    through TensorFlow."""
+
+    def __iter__(self) -> Iterator[Any]:
+        from keras.src.trainers.data_adapters.py_dataset_adapter import PyDatasetAdapter
+
+        adapter = PyDatasetAdapter(self._data, shuffle=False)
+        if hasattr(adapter, "on_epoch_begin"):  # since Keras 3.5
+            adapter.on_epoch_begin()
+        yield from adapter.get_tf_dataset()
+        adapter.on_epoch_end()
+
+
+@pytest.mark.parametrize(("sink", "ahead"), [(Iterated, 0), (AsFitReads, 1)])
+def test_keras(sink: Any, ahead: int) -> None:
+    if not hasattr(needed("keras").utils.PyDataset, "num_batches"):
+        pytest.skip("runner.keras() needs Keras 3.3")
+    needed("tensorflow")
+    traits = SinkTraits(lists_become_tuples=True, ahead=ahead)
+    assert set(check_sink(sink, traits=traits)) == EVERY
+
+
+@pytest.mark.parametrize("prefetch", [0, 2])
+def test_dataset(prefetch: int) -> None:
+    needed("tensorflow")
+    traits = SinkTraits(lists_become_tuples=True, dtypes=(*SinkTraits.dtypes, "bytes"))
+    assert set(check_sink(lambda runner: runner.dataset(prefetch=prefetch), traits=traits)) == EVERY
+
+
+class InSession:
+    """The loop around `sess.run`."""
+
+    def __init__(self, runner: FeedRunner) -> None:
+        self._runner = runner
+
+    def __iter__(self) -> Iterator[Any]:
+        import tensorflow as tf
+
+        with tf.Graph().as_default() as graph:
+            inputs = self._runner.get_inputs()
+        # no `with`: the generator may be closed in another thread
+        session = tf.compat.v1.Session(graph=graph)
+        try:
+            self._runner.start(session)
+            while True:
+                yield session.run(inputs)
+        except tf.errors.OutOfRangeError:
+            return
+        finally:
+            session.close()
+
+
+def test_a_session() -> None:
+    needed("tensorflow")
+    traits = SinkTraits(again=False, dtypes=(*SinkTraits.dtypes, "bytes"))
+    # what loops do anyway, and sessions when they are told
+    options = {"shuffle": False, "epochs": 1}
+    every = EVERY - {"early break", "second epoch"}
+    assert set(check_sink(InSession, traits=traits, options=options)) == every
+
+
+class Whatever:
+    """A sink whose framework has its own way with everything; `TRAITS` is what it says of itself."""
+
+    def __init__(self, runner: FeedRunner) -> None:
+        self._runner = runner
+
+    def __iter__(self) -> Iterator[Any]:
+        try:
+            yield from map(self._element, self._runner)
+        except (ProducerError, FeedStopped) as error:
+            raise DeviceError(str(error)) from None
+
+    def _element(self, batch: Any) -> Any:
+        if isinstance(batch, dict):
+            return {key: self._element(batch[key]) for key in sorted(batch)}
+        if isinstance(batch, (tuple, list)):
+            return tuple(map(self._element, batch))
+        if batch.dtype == np.float16 or len(batch) != 4:
+            raise ValueError("the device cannot do that")
+        return batch.astype(np.int32) if batch.dtype == np.int64 else batch
+
+
+class DeviceError(Exception):
+    """What the framework makes of every error."""
+
+
+TRAITS = SinkTraits(
+    lists_become_tuples=True,
+    namedtuples_become_tuples=True,
+    partial_batch=False,
+    dtypes=("int64", "bool"),
+    casts={"int64": "int32"},
+    errors=(DeviceError,),
+    goes_on=True,
+)
+
+
+def test_a_sink_that_says_what_it_does_otherwise() -> None:
+    assert set(check_sink(Whatever, traits=TRAITS, processes=(0,))) == EVERY
+
+
+@pytest.mark.parametrize(
+    ("trait", "broken"),
+    [
+        ("lists_become_tuples", "structure"),
+        ("namedtuples_become_tuples", "structure"),
+        ("partial_batch", "once"),
+        ("dtypes", "once"),
+        ("casts", "dtypes"),
+        ("errors", "errors"),
+        ("goes_on", "early break"),
+    ],
+)
+def test_what_is_not_said_must_be_as_in_the_loop(trait: str, broken: str) -> None:
+    traits = replace(TRAITS, **{trait: getattr(SinkTraits(), trait)})
+    with pytest.raises(SinkBroken) as caught:
+        check_sink(Whatever, traits=traits, processes=(0,))
+    assert caught.value.broken == (broken,)

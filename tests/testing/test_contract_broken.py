@@ -1,0 +1,259 @@
+"""Every promise of the battery is one that a sink can break: each broken sink is caught, by the
+check that names it."""
+
+from __future__ import annotations
+
+import gc
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from fastfeed import OptionError
+from fastfeed.testing import PROMISES, SinkBroken, SinkTraits, check_sink
+from fastfeed.testing.trial import Trial
+from tests.helpers import broken_sinks as sinks
+
+GOES_ON = SinkTraits(goes_on=True)
+SOURCES = ("epochs", "unknown length", "padded")  # promises about some sources
+LIMIT_S = 4.0  # of those that hang
+
+
+@pytest.fixture(autouse=True)
+def short_collections() -> Iterator[None]:
+    """Of what other tests have imported, each takes a third of a second, and the battery collects
+    often."""
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
+def broken_by(sink: Any, **how: Any) -> SinkBroken:
+    with pytest.raises(SinkBroken) as caught:
+        check_sink(sink, **{"traits": GOES_ON, "processes": (0,), **how})
+    assert isinstance(caught.value, AssertionError)
+    assert set(caught.value.broken) <= set(PROMISES)
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("sink", "broken", "told"),
+    [
+        (
+            sinks.DropsTheLast,
+            {"once", "early break", "second epoch"},
+            "2 records missing: 400, 401",
+        ),
+        (
+            sinks.RepeatsOne,
+            {"once", "early break", "second epoch"},
+            "4 records more than once: 200, 201, 202, 203",
+        ),
+        (sinks.Reorders, {"order", "early break"}, "record 200 came after record 207"),
+        (sinks.ChangesAValue, {"values"}, "batch.nested[1][1] of element 0 is"),
+        (
+            sinks.ChangesADtype,
+            {"dtypes"},
+            "batch.index of element 0 has dtype int32 instead of int64",
+        ),
+        (sinks.ChangesTheStructure, {"structure"}, "instead of Element(index=array"),
+        (sinks.ChangesAShape, {"values"}, "has the shape (4, 1) instead of (4,)"),
+        (
+            sinks.ReplaysTheFirstPass,
+            {"early break", "second epoch"},
+            "it had the order of the first one",
+        ),
+        (sinks.SwallowsErrors, {"errors"}, "ended after the elements [0, 1, 2, 3, 4] as if"),
+        (sinks.LosesTheTraceback, {"errors"}, "does not have 'unreadable'"),
+        (sinks.LosesTheCause, {"errors"}, "__cause__ is None instead of"),
+        (sinks.RaisesAnother, {"errors"}, "KeyError"),
+        (sinks.EndsWhenStopped, {"stop"}, "the pass ended as if the source had no more"),
+        (
+            sinks.NeverEnds,
+            {"once", "early break", "second epoch", *SOURCES},
+            "402 records more than once: 0, 1, 2",
+        ),
+        (sinks.Fails, {"once"}, "ZeroDivisionError: a mistake of the sink's own"),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_a_broken_promise_is_named(sink: Any, broken: set[str], told: str) -> None:
+    error = broken_by(sink)
+    assert set(error.broken) == broken
+    assert told in str(error)
+    for promise in broken:
+        assert (
+            f"{promise} (thread producers)\n  promised: {PROMISES[promise]}\n  happened: "
+            in str(error)
+        )
+
+
+@pytest.mark.parametrize(
+    ("sink", "promise", "told"),
+    [
+        (sinks.RepeatsWhereNothingIsReady, "fast consumer", "came instead of"),
+        # which one depends on the pace
+        (sinks.SkipsWhereItIsBehind, "slow consumer", "came instead of"),
+        (
+            sinks.OverwritesWhatItGave,
+            "slow consumer",
+            "the element that it had changed in its hands",
+        ),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_what_depends_on_the_pace_is_caught_by_it(sink: Any, promise: str, told: str) -> None:
+    (found,) = (f for f in broken_by(sink).findings if f.promise == promise)
+    assert told in found.happened
+
+
+class EndsAfterAnEpoch(sinks.Loop):
+    def __iter__(self) -> Iterator[Any]:
+        yield from next(self.runner.epochs()) if self.runner.options.epochs == 2 else self.runner
+
+
+class EndsWhereNobodyKnowsTheLength(sinks.Loop):
+    def __iter__(self) -> Iterator[Any]:
+        for element in self.runner:
+            yield element
+            if self.runner.options.records and not self.runner.options.padded:
+                return
+
+
+class CutsWhatIsPadded(sinks.Loop):
+    def __iter__(self) -> Iterator[Any]:
+        for element in self.runner:
+            yield (element[0], element[1][:, :4]) if self.runner.options.padded else element
+
+
+@pytest.mark.parametrize(
+    ("sink", "promise", "told"),
+    [
+        (EndsAfterAnEpoch, "epochs", "64 records missing: 0, 1, 2"),
+        (EndsWhereNobodyKnowsTheLength, "unknown length", "60 records missing: 4, 5, 6"),
+        (CutsWhatIsPadded, "padded", "element 1 has the values\n[[ 4  4  4  4]"),
+    ],
+)
+def test_what_only_some_sources_show(sink: Any, promise: str, told: str) -> None:
+    error = broken_by(sink)
+    assert error.broken == (promise,)
+    assert told in error.findings[0].happened
+
+
+def test_options_reach_every_runner() -> None:
+    made: list[Any] = []
+    check_sink(
+        lambda runner: made.append(runner.options.seed) or runner,
+        traits=GOES_ON,
+        options={"seed": 5},
+    )
+    assert set(made) == {0, 5}, "the shuffled one has a seed of its own"
+
+
+def test_a_batch_that_one_pass_leaves_to_the_next() -> None:
+    assert broken_by(sinks.KeepsWhatItTookAhead, traits=SinkTraits()).broken == ("early break",)
+
+
+def test_an_error_that_overtakes_a_batch() -> None:
+    error = broken_by(sinks.RaisesTooEarly, traits=SinkTraits(goes_on=True, ahead=1))
+    assert "1 records missing: 4" in next(
+        f.happened for f in error.findings if f.promise == "errors"
+    )
+
+
+def test_views_of_memory_that_was_given_back() -> None:
+    error = broken_by(sinks.GivesMemoryBackTooEarly, traits=SinkTraits(), processes=(1,))
+    assert "kept" in error.broken
+    assert "kept (process producers)" in str(error)
+
+
+def test_leases_that_are_kept_for_ever() -> None:
+    leases: list[Any] = []
+    error = broken_by(lambda runner: sinks.KeepsLeases(runner, leases), processes=(1,))
+    assert error.broken == ("leases",), "the memory has no descriptor"
+    assert "1 batches are still lent (" in str(error)
+
+
+@contextmanager
+def let_go_at_last() -> Iterator[threading.Event]:
+    """What lets the threads of a broken sink end with the test."""
+    others = set(threading.enumerate())
+    let_go = threading.Event()
+    try:
+        yield let_go
+    finally:
+        let_go.set()
+        for thread in set(threading.enumerate()) - others:
+            thread.join()
+
+
+def hangs_in_a_pass(let_go: threading.Event) -> Callable[[Any], Any]:
+    return lambda runner: sinks.Hangs(runner, let_go)
+
+
+def test_a_hang_ends_the_battery_with_the_stacks_of_all_threads() -> None:
+    with let_go_at_last() as let_go:
+        error = broken_by(hangs_in_a_pass(let_go), limit_s=LIMIT_S)
+    assert error.broken == ("no hang",)
+    assert "while 'once' was checked, nothing came back within 4 s" in str(error)
+    assert "what every thread does:\nthread check_sink:\n" in str(error)
+    assert "self.let_go.wait()" in str(error)
+
+
+def test_a_hang_is_named_by_what_hung() -> None:
+    """And not by what came when it was unblocked."""
+    go_on = threading.Event()
+
+    def scene(trial: Trial) -> None:
+        trial.doing, trial.unblock = "once", go_on.set
+        go_on.wait()
+        trial.doing = "errors"
+
+    trial = Trial(lambda runner: runner, None, SinkTraits(), 0.05, {})
+    assert not trial.play(scene)
+    assert trial.doing == "errors"
+    assert trial.findings[0].happened.startswith(
+        "while 'once' was checked, nothing came back within 0.05 s"
+    )
+
+
+def test_a_sink_that_needs_one_more_than_it_says() -> None:
+    error = broken_by(sinks.NeedsOneMore, limit_s=LIMIT_S)
+    assert error.broken == ("early break", "errors", "no hang")
+    assert "while 'fast consumer' was checked" in str(error)
+    assert str(error).endswith("SinkTraits(ahead=1)")
+
+
+def test_a_thread_that_is_left() -> None:
+    with let_go_at_last() as let_go:
+        error = broken_by(lambda runner: sinks.LeaksAThread(runner, let_go))
+    assert error.broken == ("nothing left",)
+    assert "thread forgotten" in str(error)
+
+
+class LeaksAnEventfd(sinks.Loop):
+    def __init__(self, runner: Any, opened: list[int]) -> None:
+        super().__init__(runner)
+        opened.append(os.eventfd(0))
+
+
+@pytest.mark.parametrize(
+    ("sink", "told"), [(sinks.LeaksADescriptor, "pipe:"), (LeaksAnEventfd, "[eventfd]")]
+)
+def test_descriptors_that_are_left(sink: Any, told: str) -> None:
+    opened: list[int] = []
+    try:
+        error = broken_by(lambda runner: sink(runner, opened))
+    finally:
+        for number in opened:
+            os.close(number)
+    assert error.broken == ("nothing left",)
+    assert told in str(error)
+
+
+def test_what_is_no_sink() -> None:
+    with pytest.raises(OptionError, match="needed a function of a runner"):
+        check_sink(3)  # type: ignore[arg-type]

@@ -6,7 +6,6 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,29 +24,17 @@ from fastfeed.options import FeedOptions
 AHEAD = 3  # batches in flight: one that is taken, and two that keep the workers busy while it is
 
 
-Taken = tuple[Batch, Any]  # a packed batch, and what is to be told when it has come through
-Take = Callable[[], "Taken | None"]
-
-
 class Landed(NamedTuple):
-    """A batch that has come through; `rows` packed records have gone into it, or were left out.
-    `mark` came with it."""
+    """A batch that DALI has finished; `rows` packed records went into it, or were left out. `mark`
+    came with it."""
 
     batch: Batch
     rows: int
     mark: Any
 
 
-@dataclass(frozen=True)
-class _AugmentedSpec:
-    """What is known from the first batch on."""
-
-    spec: BatchSpec
-    targets: Targets
-
-
-class Stage:
-    """`next` gives the augmented batches of whatever is taken from its source, in their order.
+class DaliStage:
+    """Augments packed batches with DALI, a few in flight, and gives them in their order.
 
     The memory of a packed batch is held until DALI has read it. Raises BadImage (as the cause of
     ProducerFailed) for an image that DALI cannot decode, by its record's name, unless
@@ -56,30 +43,31 @@ class Stage:
 
     def __init__(
         self,
-        augment: Augment,
         options: FeedOptions,
         *,
-        flights: DaliQueue | None = None,
+        queue: DaliQueue | None = None,
         row: StageRow | None = None,
         elsewhere: Callable[[], int] = lambda: 0,
     ) -> None:
-        self._augment = augment
+        assert options.augment is not None  # options.packed says so
+        self._augment: Augment = options.augment
         self._options = options
-        self._flights = DaliQueue(augment, options) if flights is None else flights
+        self._flights = DaliQueue(self._augment, options) if queue is None else queue
         self._landed: deque[Landed] = deque()
-        self._known: _AugmentedSpec | None = None
-        # the source has said that a run or an epoch is over, and nobody has heard yet
+        self._packed_spec: BatchSpec | None = None
+        self._targets: Targets | None = None
+        self.spec: BatchSpec | None = None  # of the augmented batches, once one has landed
+        # the end of a run or an epoch, or a failure of the stage before, behind what is in flight
         self._over = False
-        self._failure: FeedError | None = None  # of the source, behind what is in flight
+        self._failure: FeedError | None = None
         self._lost = 0  # rows of batches of which nothing was left
-        # of it: `busy_s`, waited for DALI, and `errors`, records left out
+        # `busy_s` is time waited for DALI, and `errors` counts records left out
         self.row = row or StageRow()
         self._elsewhere = elsewhere  # errors that count, too
-
-    @property
-    def spec(self) -> BatchSpec | None:
-        """What the batches are, once one has come through or was `learn`ed from."""
-        return None if self._known is None else self._known.spec
+        # of the batch that was popped last: the packed records that went into it or were left out
+        # before it, and its mark
+        self.rows = 0
+        self.mark: Any = None
 
     @property
     def depth(self) -> int:
@@ -91,70 +79,87 @@ class Stage:
         """Whether there is nothing to come without the source."""
         return not self.depth and not self._over and self._failure is None
 
-    def learn(self, batch: Batch, spec: BatchSpec) -> BatchSpec:
-        """The spec of the augmented batches, from a packed one (of `spec`) that stays to be taken."""
-        if self._known is None:
-            targets = self._targets(spec)
-            packed = unpacked(batch, targets)
-            for row in range(packed.rows):  # the first that is sound
-                try:
-                    leaves = self._flights.alone(packed.only([row]))
-                except RuntimeError:
-                    continue
-                self._known = _AugmentedSpec(
-                    self._spec_of(spec, self._whole(packed.only([row]), leaves, targets=targets)),
-                    targets,
-                )
-                break
-            else:
-                self._refuse(packed, {0: "DALI cannot decode it"})
-        assert self._known is not None  # or an error was raised
-        return self._known.spec
+    def expect(self, spec: BatchSpec) -> None:
+        """Learn the spec of the packed batches, before the first `take_in`."""
+        if self._packed_spec is None:
+            self._packed_spec = spec
+            leaves = len(spec.leaves) - BESIDE
+            self._targets = self._augment.targets(record_structure(spec.structure), leaves)
 
-    def next(
-        self, take: Take, ready: Callable[[], bool], *, spec: Callable[[], BatchSpec]
-    ) -> Landed | None:
-        """The next batch, or None where the source has said that there is none now. Raises what
-        `take` raises, behind the batches that came before it.
+    def learn(self, batch: Batch) -> None:
+        """Learn the spec of the augmented batches from a packed one, which is taken in later.
 
-        `ready`: whether `take` would return at once; `spec`: of the packed batches, known when one
-        was taken.
+        Raise ProducerFailed where DALI can decode none of its records.
         """
-        self._fill(take, ready, spec=spec)
-        while not self._landed:
-            if self._flights:
-                self._land(spec())
-            elif self._failure is not None:
-                failure, self._failure = self._failure, None
-                raise failure
-            elif self._over:
-                self._over = False
-                return None
-            self._fill(take, ready, spec=spec)
-        return self._landed.popleft()
-
-    def _fill(
-        self, take: Take, ready: Callable[[], bool], *, spec: Callable[[], BatchSpec]
-    ) -> None:
-        while not self._over and self._failure is None and len(self._flights) < AHEAD:
-            early = bool(self._flights or self._landed)
-            if early and not ready():
-                return
+        if self.spec is not None:
+            return
+        packed = unpacked(batch, self._known_targets)
+        for row in range(packed.rows):  # the first that is sound
             try:
-                taken = take()
-            except FeedError as error:
-                if not early or isinstance(error, (FeedStopped, StateError)):
-                    raise
-                self._failure = error
-                return
-            if taken is None:
-                self._over = True
-                return
-            batch, mark = taken
-            self._flights.start(batch, unpacked(batch, self._targets(spec())), mark=mark)
+                leaves = self._flights.alone(packed.only([row]))
+            except RuntimeError:
+                continue
+            self.spec = self._spec_of(self._whole(packed.only([row]), leaves))
+            return
+        self._refuse(packed, {0: "DALI cannot decode it"})
 
-    def _land(self, spec: BatchSpec) -> None:
-        """The oldest flight comes down."""
+    def wants(self, at_hand: bool) -> bool:
+        """Return True if DALI has room for another batch. Where batches are in flight, only input
+        that is `at_hand` is taken in before them; else waits until the oldest has landed."""
+        while True:
+            early = bool(self._flights or self._landed)
+            room = len(self._flights) < AHEAD and not self._over and self._failure is None
+            if room and (at_hand or not early):
+                return True
+            if self._landed or not self._flights:
+                return False
+            self._land()
+
+    def take_in(self, batch: Batch | None, origin: Any) -> None:
+        """Start DALI on a packed batch; `origin` is its mark."""
+        if batch is not None:
+            self._flights.start(batch, unpacked(batch, self._known_targets), mark=origin)
+
+    def end_epoch(self, *, last: bool = True) -> None:
+        """Have `pop` return None behind what is in flight."""
+        self._over = True
+
+    def flush(self) -> None:
+        """Do nothing: the end of a run comes by `end_epoch`."""
+
+    def defer(self, error: FeedError) -> bool:
+        """Have `pop` raise a failure of the stage before behind what is in flight; False where
+        nothing is, and for errors that concern the consumer."""
+        if not (self._flights or self._landed) or isinstance(error, (FeedStopped, StateError)):
+            return False
+        self._failure = error
+        return True
+
+    def pop(self) -> Batch | None:
+        """Return the next augmented batch, or None where a run or an epoch ends. Raise what was
+        deferred."""
+        if self._landed:
+            landed = self._landed.popleft()
+            self.rows, self.mark = landed.rows, landed.mark
+            return landed.batch
+        if self._failure is not None:
+            failure, self._failure = self._failure, None
+            raise failure
+        self._over = False
+        return None
+
+    def state(self, state: dict[str, Any], pack: Callable[[Any], Any]) -> dict[str, Any]:
+        """Return the mark of the batch that was popped last, while others are in flight; else the
+        state of the stages before. `pack` makes text of the origins of a shuffle's pool."""
+        found = state if self.mark is None or self.empty else self.mark
+        pool = found["pool"]
+        if pool is not None:
+            pool = {**pool, "origins": [pack(origins) for origins in pool["origins"]]}
+        counts = {name: state[name] for name in ("batches", "records")}
+        return {**found, "pool": pool, **counts}
+
+    def _land(self) -> None:
+        """Wait for the oldest batch in flight."""
         start = time.perf_counter()
         packed: Packed | None = self._flights.oldest.packed
         rows = self._flights.oldest.batch.rows
@@ -168,10 +173,10 @@ class Stage:
         mark = self._flights.over()
         self._lost += rows
         if packed is not None:
-            made = self._whole(packed, leaves, targets=self._targets(spec))
-            if self._known is None:
-                self._known = _AugmentedSpec(self._spec_of(spec, made), self._targets(spec))
-            self._check(made)
+            made = self._whole(packed, leaves)
+            if self.spec is None:
+                self.spec = self._spec_of(made)
+            self._check(made, self.spec)
             lost, self._lost = self._lost, 0
             self._landed.append(Landed(made, lost, mark))
 
@@ -201,8 +206,9 @@ class Stage:
         error = BadImage(reason)
         raise ProducerFailed(packed.place(row) or f"record {row} of a batch", error) from error
 
-    def _whole(self, packed: Packed, results: list[Any], *, targets: Targets) -> Batch:
+    def _whole(self, packed: Packed, results: list[Any]) -> Batch:
         """A batch in the structure of the records."""
+        targets = self._known_targets
         leaves: list[Any] = list(packed.leaves)
         numbers = (*targets.images, *targets.masks)
         kept = [n for n in range(len(leaves)) if n not in numbers]
@@ -220,10 +226,11 @@ class Stage:
             mix(leaves[targets.labels], packed.plan[:, 0, blend.start].tolist(), what="labels")
         return Batch(tuple(leaves), packed.rows, sum(leaf.nbytes for leaf in leaves))
 
-    def _spec_of(self, spec: BatchSpec, batch: Batch) -> BatchSpec:
+    def _spec_of(self, batch: Batch) -> BatchSpec:
         """The spec of augmented batches, of which this is one."""
+        spec, targets = self._packed_spec, self._known_targets
+        assert spec is not None  # `expect` was called
         own = spec.leaves[: len(spec.leaves) - BESIDE]
-        targets = self._targets(spec)
         numbers = (*targets.images, *targets.masks)
         static, found = self._static, []
         for n, (leaf, array) in enumerate(zip(own, batch.leaves, strict=True)):
@@ -240,10 +247,9 @@ class Stage:
         ragged = self._options.padded or any(None in leaf.shape for leaf in found)
         return BatchSpec(record_structure(spec.structure), tuple(found), spec.rows, ragged)
 
-    def _check(self, batch: Batch) -> None:
-        """Every batch is as the first one was. Raises SpecError."""
-        assert self._known is not None
-        for leaf, array in zip(self._known.spec.leaves, batch.leaves, strict=True):
+    def _check(self, batch: Batch, spec: BatchSpec) -> None:
+        """Raise SpecError for a batch that is not as the first one was."""
+        for leaf, array in zip(spec.leaves, batch.leaves, strict=True):
             shape = tuple(array.shape[1:])
             fits = len(shape) == len(leaf.shape) and all(
                 have == want or want is None or self._options.padded
@@ -265,7 +271,26 @@ class Stage:
                 last = placed.step
         return isinstance(last, FixedWindow) or (isinstance(last, Scale) and not last.shorter)
 
-    def _targets(self, spec: BatchSpec) -> Targets:
-        if self._known is not None:
-            return self._known.targets
-        return self._augment.targets(record_structure(spec.structure), len(spec.leaves) - BESIDE)
+    @property
+    def _known_targets(self) -> Targets:
+        assert self._targets is not None  # `expect` was called
+        return self._targets
+
+
+def drive(
+    stage: DaliStage, take: Callable[[], tuple[Batch, Any] | None], at_hand: Callable[[], bool]
+) -> Batch | None:
+    """Return the next batch of `stage`, which takes in what `take` returns: a packed batch and its
+    mark, or None where a run ends. Raise what `take` raises, behind the batches before it."""
+    while stage.wants(at_hand()):
+        try:
+            taken = take()
+        except FeedError as error:
+            if not stage.defer(error):
+                raise
+        else:
+            if taken is None:
+                stage.end_epoch()
+            else:
+                stage.take_in(*taken)
+    return stage.pop()

@@ -45,21 +45,23 @@ class EpochSchedule:
     `again`: whether the source has more than one.
     """
 
-    def __init__(self, span: ResumePoint, *, again: bool) -> None:
-        if not span.once and span.left == 0:
-            span = replace(span, run_first=span.epoch)  # the run was complete: this is the next
-        left = span.left
-        total = 1 if not again else left if span.once and left is not None else FOREVER
-        self.span = span
-        self.epochs = range(span.epoch, span.epoch + total)
+    def __init__(self, resume: ResumePoint, *, again: bool) -> None:
+        if not resume.once and resume.left == 0:
+            resume = replace(
+                resume, run_first=resume.epoch
+            )  # the run was complete: this is the next
+        left = resume.left
+        total = 1 if not again else left if resume.once and left is not None else FOREVER
+        self.resume = resume
+        self.epochs = range(resume.epoch, resume.epoch + total)
         self._at_once = total if left is None else min(total, left)
         # epochs that may be begun, from the first on
-        self.allowed = 0 if span.held else self._at_once
+        self.allowed = 0 if resume.held else self._at_once
         self.asked = self.allowed  # epochs that somebody waits for; others are made ahead
-        self.epoch = span.epoch  # whose batches come now
-        self.first = span.run_first  # the first epoch of the run
+        self.epoch = resume.epoch  # whose batches come now
+        self.first = resume.run_first  # the first epoch of the run
         self.paused = False  # a run or an epoch has come to its end
-        self.told = span.held  # and whoever takes has heard so, or nobody has taken yet
+        self.told = resume.held  # and whoever takes has heard so, or nobody has taken yet
         self.again = again
         self._ahead = 0  # epochs of the run after this one that are made from its beginning
         self._received = 0
@@ -67,7 +69,7 @@ class EpochSchedule:
     @property
     def over(self) -> bool:
         """Whether every epoch of the run has been delivered."""
-        return self.span.per_run is not None and self.epoch - self.first >= self.span.per_run
+        return self.resume.per_run is not None and self.epoch - self.first >= self.resume.per_run
 
     @property
     def may_read(self) -> bool:
@@ -85,7 +87,7 @@ class EpochSchedule:
     def delivered(self) -> None:
         """All of an epoch has left, or is about to."""
         self.epoch += 1
-        self.paused = self.again and not self.span.once and (self.span.each or self.over)
+        self.paused = self.again and not self.resume.once and (self.resume.each or self.over)
 
     def go_on(self) -> None:
         """The next run or epoch begins. Who comes for a second run will come for a third: it is
@@ -95,22 +97,22 @@ class EpochSchedule:
         self.asked = max(self.asked, self._at_once)
         if self.over:
             self.first = self.epoch
-            per_run = self.span.per_run or 1
+            per_run = self.resume.per_run or 1
             self.asked = max(self.asked, self.epoch - self.epochs.start + per_run)
             self.allowed = max(self.allowed, self.asked + per_run)
 
     def repeat(self) -> None:
         """Somebody will come for another run after the first: it is made ahead."""
-        self._ahead = self.span.per_run or 0
+        self._ahead = self.resume.per_run or 0
         if not self.told:
             self.allowed = max(self.allowed, self._at_once + self._ahead)
 
     def change(self, per_run: int | None, *, each: bool) -> None:
         """Another number of epochs that make a run (None: no end), and whether `take` says so where
         an epoch ends."""
-        if (per_run, each) == (self.span.per_run, self.span.each):
+        if (per_run, each) == (self.resume.per_run, self.resume.each):
             return
-        self.span = replace(self.span, per_run=per_run, each=each)
+        self.resume = replace(self.resume, per_run=per_run, each=each)
         left = FOREVER if per_run is None else self.first + per_run - self.epochs.start
         self._at_once = max(self._at_once, left)
         if not self.told:
@@ -119,7 +121,7 @@ class EpochSchedule:
     def from_epoch(self, epoch: int, counts: tuple[int, int]) -> ResumePoint:
         """Where to go on with a whole epoch, when so many batches and records were had."""
         return replace(
-            self.span, epoch=epoch, run_first=self.first, starts={}, pool=None, counts=counts
+            self.resume, epoch=epoch, run_first=self.first, starts={}, pool=None, counts=counts
         )
 
 

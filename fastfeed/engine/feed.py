@@ -1,19 +1,16 @@
-"""The engine: source, producers and buffer as one stream of checked batches, whatever sink takes
-them."""
+"""The engine: source, producers and stages as one stream of checked batches, for any sink."""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from fastfeed.core.batch import Batch, BatchSpec
-from fastfeed.core.collate import AsProduced, Rebatcher, UnsizedBatches
 from fastfeed.core.position import FROM_THE_START, ONLY, Position
-from fastfeed.core.stats import Consumption, Snapshot
-from fastfeed.engine.augment_stage import AugmentStage
+from fastfeed.core.stats import Consumption, Snapshot, total
+from fastfeed.engine.cut_stage import CutStage, Cutter
 from fastfeed.engine.epoch_schedule import (
     EpochSchedule,
     PartialEpoch,
@@ -25,22 +22,30 @@ from fastfeed.engine.epoch_schedule import (
 )
 from fastfeed.engine.runtime_warnings import RuntimeWarnings
 from fastfeed.engine.shuffle_stage import ShuffleStage
-from fastfeed.errors import FeedError
+from fastfeed.errors import FeedError, FeedStopped, StateError
 from fastfeed.options import FeedOptions
 from fastfeed.producers.epoch_gate import EpochPlan
 from fastfeed.producers.process.processes import ProcessProducers
+from fastfeed.producers.process.shared_workers import SharedWorkers
 from fastfeed.producers.reorder import END_OF_EPOCH, ProducedBatch, Timeout
 from fastfeed.producers.threads import ThreadProducers
 from fastfeed.shuffle.storage import packed
 from fastfeed.source import source_from
 
+if TYPE_CHECKING:
+    from fastfeed.engine.dali_stage import DaliStage
+
 JOIN_S = 1.8  # a producer that has ended its work is gone long before
 
 
 class Feed:
-    """The epochs of a source, run after run: `start`, `take` until it is None (a run, or an epoch,
-    is over: the next `take` begins the next one, made by the same producers), `stop`. One consumer
-    at a time."""
+    """The epochs of a source, run after run.
+
+    `start` the producers, `take` batches until it returns None (a run, or an epoch, is over: the
+    next `take` begins the next one, with the same producers), `stop`. One consumer at a time.
+    A batch passes PartialEpoch, `order` (a CutStage unless given) and, where DALI augments, a
+    DaliStage. Feeds with the same `workers` share worker processes; the first one leads.
+    """
 
     def __init__(
         self,
@@ -48,295 +53,346 @@ class Feed:
         options: FeedOptions,
         *,
         seed: int,
-        span: ResumePoint | None = None,
-        leader: Feed | None = None,
+        resume: ResumePoint | None = None,
+        order: CutStage | ShuffleStage | None = None,
+        workers: SharedWorkers | None = None,
     ) -> None:
         self.options = options
-        span = span or ResumePoint(per_run=options.epochs or 1)
-        source = source_from(given, options, start=span.starts.get(ONLY))
-        self.runs = runs = EpochSchedule(span, again=source.again)
-        self._streams = [ONLY] if source.ordered else list(range(span.streams or options.producers))
-        passed = (
-            ()
-            if source.ordered
-            else tuple(span.starts.get(n, FROM_THE_START).first for n in self._streams)
-        )
-        kind: Any = ProcessProducers if options.processes else ThreadProducers
-        course = EpochPlan(seed, runs.epochs, runs.allowed, passed)
+        resume = resume or ResumePoint(per_run=options.epochs or 1)
+        starts = resume.starts
+        source = source_from(given, options, start=starts.get(ONLY))
+        self.schedule = schedule = EpochSchedule(resume, again=source.again)
+        streams = [ONLY] if source.ordered else list(range(resume.streams or options.producers))
+        passed: tuple[int, ...] = ()
+        if not source.ordered:
+            passed = tuple(starts.get(n, FROM_THE_START).first for n in streams)
+        plan = EpochPlan(seed, schedule.epochs, schedule.allowed, passed)
+        workers = workers or SharedWorkers()
+        leads = workers.claim()
         self._producers: ProcessProducers | ThreadProducers
-        self._producers = kind(source, options, course=course, leader=leader and leader._producers)
-        self.hints = RuntimeWarnings(options, self._producers.rows, shares=leader is not None)
-        self._rest = PartialEpoch(span.starts, ordered=source.ordered)
-        self._shuffled: ShuffleStage | None = None
-        self.position = Position(span.epoch, span.starts, counts=span.counts)
-        self.delivers = True  # whether what is taken is what the trainer has had
-        self._allowed = (0, 0)  # what the producers have been told
-        self._stage: AsProduced | Rebatcher | UnsizedBatches = UnsizedBatches()
-        self._cut: deque[Batch] = deque()
+        if options.processes:
+            self._producers = ProcessProducers(
+                source, options, course=plan, workers=workers, leads=leads
+            )
+        else:
+            self._producers = ThreadProducers(source, options, course=plan, leads=leads)
+        self.warnings = RuntimeWarnings(options, self._producers.rows, shares=not leads)
+        self._rest = PartialEpoch(starts, ordered=source.ordered)
+        self._position = Position(resume.epoch, starts, counts=resume.counts)
+        self._order = order or CutStage()
+        self._order.bind(self._position, streams)
         self._held: ProducedBatch | None = None  # received, and not in the shuffle's pool yet
+        self._granted = (0, 0)  # the epochs that the producers may begin, and those waited for
         self._ended = False
         self.error: BaseException | None = None
-        self.on_failure: Callable[[], None] = lambda: None
-        # whether somebody waits for the batch that does not come
-        self.starving: Callable[[], bool] = lambda: True
+        self._on_failure: Callable[[], None] = lambda: None
+        self._starving: Callable[[], bool] | None = None  # of a sink that acknowledges
         self._consumption = Consumption()
-        self.consumed = self._consumption.row
-        self.augmented = AugmentStage(self) if options.packed else None
+        self._dali = self._dali_stage()
+        self._augments = self._dali is not None  # False where the sink drives the DALI stage
 
     def start(self) -> None:
-        """Starts the producers."""
+        """Start the producers."""
         self._producers.start()
 
     def first(self) -> Batch:
-        """The first batch, as soon as it is made; it stays the first to be taken.
+        """Return the first batch as soon as there is one; `take` returns it again.
 
-        Raises SpecError where the source has no batch, ProducerError where it fails, FeedTimeout
+        Raise SpecError where the source has no batch, ProducerError where it fails, FeedTimeout
         where it stalls.
         """
         batch = None
         # where a run was restored at its end, the next one begins
         while batch is None and not self.ended:
-            batch = self.pull()
+            batch = self._pull()
         if batch is None:
             raise self.error or no_batch()
-        self._cut.appendleft(batch)
-        if self.augmented:
-            self.augmented.look(batch)
+        self._order.ready.appendleft(batch)
+        if self._dali is not None:
+            try:
+                self._dali.learn(batch)
+            except FeedError as error:
+                self._fail(error)
         return batch
 
-    def deliver(self, stage: AsProduced | Rebatcher | UnsizedBatches) -> None:
-        """Has every batch, also those looked at already, pass `stage`. Before the first `take`."""
-        early, self._stage = list(self._cut), stage
-        self._cut.clear()
-        for batch in early:
-            self._cut.extend(stage.push(batch))
-        if self._ended:
-            self._cut.extend(stage.flush())
+    def recut(self, cutter: Cutter) -> None:
+        """Cut all batches with `cutter`, also the one that `first` returned. Before the first
+        `take`, of a feed that does not shuffle."""
+        assert isinstance(self._order, CutStage)
+        self._order.recut(cutter, ended=self._ended)
 
-    def shuffle(self, shuffled: ShuffleStage) -> None:
-        """Has every record pass a record-level shuffle. Before the first `take`."""
-        self._shuffled = shuffled
-        shuffled.had = lambda stream, item: self.position.arrived(stream, item, rows=0)
+    def detach_dali(self) -> DaliStage | None:
+        """Leave it to the sink to drive the DALI stage, behind a shuffle of its own; None where
+        there is none. From here on `take` returns packed batches."""
+        self._augments = False
+        return self._dali
+
+    def defer_acknowledgement(self, starving: Callable[[], bool]) -> None:
+        """Leave it to the sink to `acknowledge` what the training has consumed. Without batches for
+        stall_timeout_s the feed fails only while `starving` returns True."""
+        self._starving = starving
+
+    def acknowledge(self, rows: int, batches: int = 1) -> None:
+        """Note that the training has consumed `batches` more batches, of `rows` records of the
+        source."""
+        self._position.delivered(rows, batches)
 
     def take(self) -> Batch | None:
-        """The next batch, or None after the last of a run; the time inside counts as waiting for
-        input."""
+        """Return the next batch, or None after the last of a run; the time inside counts as waiting
+        for input."""
         start = time.perf_counter()
-        behind = self.augmented if self.augmented and not self.augmented.outside else None
-        if behind and self.error is None and self._producers.stopped:
-            raise stopped()
-        batch = self.pull() if behind is None else behind.take(self._shuffled)
+        batch = self._augmented() if self._augments else self._pull()
         now = time.perf_counter()
         if batch is not None:
-            rows = batch.rows if behind is None else behind.rows
+            rows = self.rows_of(batch) if self._augments else batch.rows
             if self._consumption.count(batch.rows, batch.nbytes, waited_s=now - start, now_s=now):
-                self.hints.look(
-                    now, copied=self._producers.copied, first_s=self._consumption.first_s
-                )
-            if self._shuffled is not None:
-                self.position.shuffled(rows)
-                if behind is None:
-                    self._shuffled.given()
-            elif self.delivers:
-                self.position.delivered(rows)
+                copied = self._producers.copied
+                self.warnings.look(now, copied=copied, first_s=self._consumption.first_s)
+            if isinstance(self._order, ShuffleStage):
+                self._position.shuffled(rows)
+                if not self._augments:
+                    self._order.given()
+            elif self._starving is None:
+                self.acknowledge(rows)
         return batch
 
+    def rows_of(self, batch: Batch) -> int:
+        """Return how many records of the source went into the batch that was taken last; those that
+        DALI left out count."""
+        return batch.rows if self._dali is None else self._dali.rows
+
+    def count_cpu(self, seconds: float) -> None:
+        """Count CPU time that handing over took."""
+        self._consumption.row.cpu_s += seconds
+
     def stop(self, join_s: float = JOIN_S) -> bool:
-        """Ends every producer and waits `join_s` for them; whether all have ended. From any thread,
-        at any time."""
-        self.hints.stop()
+        """End every producer and wait `join_s` for them; return True if all have ended. From any
+        thread, at any time."""
+        self.warnings.stop()
         self._producers.stop()
         return self._producers.join(join_s)
 
-    def state(self) -> dict[str, Any]:
-        """Where the consumer is, and the first epoch of the run that it is in."""
-        return (
-            self.augmented.state() if self.augmented and self._shuffled else self.raw_state(packed)
-        )
+    def call_on_failure(self, callback: Callable[[], None]) -> None:
+        """Have `callback` called once the feed has failed and stopped."""
+        self._on_failure = callback
 
-    def raw_state(self, pack: Callable[[Any], Any]) -> dict[str, Any]:
-        """The same of whoever pulls; `pack` makes text of where the records of a shuffle's pool
-        came from."""
-        sizes = sorted(self._stage.sizes.items()) if isinstance(self._stage, AsProduced) else []
-        run = {
-            "run_first": self.runs.first,
-            "pool": None,
-            "sizes": {str(stream): size for stream, size in sizes},
-        }
-        state = {**self.position.state(), **run}
-        return (
-            state
-            if self._shuffled is None
-            else self._shuffled.state(state, streams=self._streams, pack=pack)
-        )
+    def state(self) -> dict[str, Any]:
+        """Return where the consumer is, and the first epoch of the run that it is in."""
+        if self._dali is None or not isinstance(self._order, ShuffleStage):
+            return self._order_state(packed)
+        return self._dali.state(self._order_state(_as_they_are), packed)
 
     @property
     def spec(self) -> BatchSpec:
         """The spec of the batches; known once one was taken."""
-        return self.made_spec if self.augmented is None else self.augmented.spec
+        if self._dali is None:
+            return self._produced_spec
+        assert self._dali.spec is not None
+        return self._dali.spec
 
     @property
-    def made_spec(self) -> BatchSpec:
-        """The spec of what the producers make."""
-        spec = self._producers.spec
-        assert spec is not None  # a batch exists, and it was checked against the spec
-        return spec
+    def counts(self) -> tuple[int, int]:
+        """Batches and records that were delivered, those before a resume included."""
+        return self._position.batches, self._position.records
+
+    @property
+    def resumed(self) -> bool:
+        """True if something was delivered before this feed began."""
+        return self._position.resumed
 
     @property
     def ended(self) -> bool:
-        """Whether the last batch has been taken."""
-        return (
-            self._ended and not self._cut and (self.augmented is None or self.augmented.stage.empty)
-        )
+        """True if the last batch was taken."""
+        return self._ended and not self._order.ready and (self._dali is None or self._dali.empty)
 
     @property
     def ready(self) -> bool:
-        """Whether `take` would return at once, as far as can be known without waiting."""
-        return bool(self._cut) or self._producers.ready
+        """True if `take` would return at once, as far as can be known without waiting."""
+        return bool(self._order.ready) or self._producers.ready
 
     @property
     def threads(self) -> Sequence[threading.Thread]:
         """The threads of this process that the feed runs."""
-        return [*self._producers.threads, *self.hints.threads]
+        return [*self._producers.threads, *self.warnings.threads]
 
     def stacks(self) -> str:
-        """What every producer is doing."""
+        """Return what every producer is doing, as stacks."""
         return self._producers.stacks()
 
     def snapshot(self) -> Snapshot:
-        """The counters of now."""
-        depth = len(self._cut) + (self.augmented.stage.depth if self.augmented else 0)
-        until_s = self._consumption.last_s if self.ended or self.runs.told else time.perf_counter()
+        """Return the counters of now."""
+        depth = len(self._order.ready) + (0 if self._dali is None else self._dali.depth)
+        idle = self.ended or self.schedule.told
+        until_s = self._consumption.last_s if idle else time.perf_counter()
         return self._consumption.snapshot(self._producers, depth=depth, until_s=until_s)
 
-    def pull(self) -> Batch | None:
-        """What `take` gives, or what is augmented first, without counting it."""
-        self._go_on()
-        return self._next()
+    @property
+    def _produced_spec(self) -> BatchSpec:
+        spec = self._producers.spec
+        assert spec is not None  # a batch exists, and it was checked against the spec
+        return spec
 
-    def _go_on(self) -> None:
-        """Begins the next run or epoch behind one that is over, and tells the producers what they
-        may make."""
-        if self.runs.told:
-            self.runs.go_on()
-        # also where an exception came between, last time
-        if self._allowed != (self.runs.allowed, self.runs.asked):
-            self._producers.allow(self.runs.allowed, asked=self.runs.asked)
-            self._allowed = (self.runs.allowed, self.runs.asked)
+    def _dali_stage(self) -> DaliStage | None:
+        if not self.options.packed:
+            return None
+        # a third of the time that `import fastfeed` would take
+        from fastfeed.engine.dali_stage import DaliStage
+
+        rows = self._producers.rows
+        return DaliStage(
+            self.options, row=self._consumption.row, elsewhere=lambda: total(rows()).errors
+        )
+
+    def _augmented(self) -> Batch | None:
+        from fastfeed.engine.dali_stage import drive
+
+        if self.error is None and self._producers.stopped:
+            raise stopped()
+        assert self._dali is not None
+        try:
+            return drive(self._dali, self._marked, lambda: self.ready)
+        except FeedError as error:
+            # errors that concern the consumer, not the feed
+            if error is self.error or isinstance(error, (FeedStopped, StateError)):
+                raise
+            self._fail(error)
+
+    def _marked(self) -> tuple[Batch, Any] | None:
+        """Return the next packed batch with the state after it, where only the stage that shuffles
+        knows that: it forgets a batch when the next one is drawn."""
+        order = self._order
+        if not isinstance(order, ShuffleStage):
+            batch = self._pull()
+            return None if batch is None else (batch, None)
+        assert self._dali is not None
+        if self._dali.mark is None and order.holds_epoch:
+            self._dali.mark = self._order_state(_as_they_are)
+        batch = self._pull()
+        if batch is None:
+            return None
+        order.given()
+        return batch, self._order_state(_as_they_are)
+
+    def _order_state(self, pack: Callable[[Any], Any]) -> dict[str, Any]:
+        run: dict[str, Any] = {"run_first": self.schedule.first, "pool": None, "sizes": {}}
+        return self._order.state({**self._position.state(), **run}, pack)
+
+    def _pull(self) -> Batch | None:
+        """Return the next batch of the order stage; None where a run or an epoch is over."""
+        self._grant()
+        batch = self._next()
+        if batch is not None and self._dali is not None:
+            self._dali.expect(self._produced_spec)
+        return batch
+
+    def _grant(self) -> None:
+        """Begin the next run or epoch after one that is over, and tell the producers how many epochs
+        they may begin."""
+        if self.schedule.told:
+            self.schedule.go_on()
+        granted = (self.schedule.allowed, self.schedule.asked)
+        if self._granted != granted:  # also where an exception interrupted the last time
+            self._producers.allow(granted[0], asked=granted[1])
+            self._granted = granted
 
     def _next(self) -> Batch | None:
-        while not self._cut:
-            if self._ended or self.runs.paused:
+        order, schedule = self._order, self.schedule
+        while True:
+            if not order.ready and (self._ended or schedule.paused):
                 if self.error is not None:
                     raise self.error
-                self.runs.told = self.runs.paused
+                schedule.told = schedule.paused
                 return None
-            if self._shuffled is None or self._shuffled.wants(self.runs.may_read):
-                made = self._held or self._receive()
-                self._held = None if self._shuffled is None or made is END_OF_EPOCH else made
-                self._take_in(made)
+            if order.wants(schedule.may_read):
+                self._take_in(self._held or self._receive())
                 self._held = None
+            elif (batch := order.pop()) is not None:
+                return batch
             else:
-                self._draw(self._shuffled)
-        return self._cut.popleft()
+                self._end_drawn_epoch()
 
     def _receive(self) -> ProducedBatch | None:
         while True:
             try:
                 return self._producers.take(self.options.stall_timeout_s)
             except Timeout:
-                if self.starving():
-                    self.fail(stalled(self.options.stall_timeout_s, self.stacks()))
+                if self._starving is None or self._starving():
+                    self._fail(stalled(self.options.stall_timeout_s, self.stacks()))
             except BaseException as error:
-                # a signal handler's: what it came amidst is no part of it
+                # of a signal handler: the exception that it interrupted is no part of it
                 if not isinstance(error, FeedError):
                     error.__suppress_context__ = True
-                self.fail(error)
+                self._fail(error)
 
-    def _take_in(self, made: ProducedBatch | None) -> None:
-        if made is None:
+    def _take_in(self, produced: ProducedBatch | None) -> None:
+        if produced is None:
             self._finish()
-        elif made is END_OF_EPOCH:
+        elif produced is END_OF_EPOCH:
             self._end_epoch()
-        elif made.batch is None and self._shuffled is None:
-            self.position.arrived(made.stream, made.number, rows=0)
         else:
+            self._held = produced if isinstance(self._order, ShuffleStage) else None
+            batch = produced.batch
             try:
-                self._push(made, made.batch)
+                if batch is not None and self._rest:
+                    batch = self._rest.of(batch, stream=produced.stream, item=produced.number)
+                    if batch is None:
+                        return
+                self._order.take_in(batch, produced)
             except FeedError as error:
-                self.fail(error)
+                self._fail(error)
 
-    def _draw(self, shuffled: ShuffleStage) -> None:
-        batch = shuffled.draw()
-        if batch is not None:
-            self._cut.append(batch)
-            return
-        self._ended = shuffled.turn()
-        self.runs.delivered()
-        shuffled.given()
+    def _end_drawn_epoch(self) -> None:
+        """Go on to the next epoch: the shuffle has drawn all of one."""
+        assert isinstance(self._order, ShuffleStage)
+        self._ended = self._order.turn()
+        self.schedule.delivered()
+        self._order.given()
         self._refuse_nothing()
 
     def _end_epoch(self) -> None:
-        """All of an epoch has come from the producers."""
-        self.runs.received()
+        """Note that all of an epoch has come from the producers."""
+        order, schedule = self._order, self.schedule
+        schedule.received()
         self._rest.clear()
-        if self._shuffled is not None:
-            self.position.end_epoch()
-            self._shuffled.end_epoch()
-            if not self.runs.again:
-                self._shuffled.end()
-            if self._shuffled.empty:
-                self.runs.delivered()
-                self._refuse_nothing()
+        if order.holds_epoch:
+            order.end_epoch(last=not schedule.again)
             return
-        self.runs.delivered()
-        dropped = self._stage.dropped
-        self._cut.extend(self._stage.flush() if self.runs.paused else self._stage.end_epoch())
-        self.position.dropped(self._stage.dropped - dropped)
-        self.position.end_epoch()
+        schedule.delivered()
+        order.end_epoch(last=schedule.paused)
         self._refuse_nothing()
-
-    def _push(self, made: ProducedBatch, batch: Batch | None) -> None:
-        if batch is not None and self._rest:
-            batch = self._rest.of(batch, stream=made.stream, item=made.number)
-            if batch is None:
-                return
-        if self._shuffled is not None:
-            self._shuffled.push(made, batch)
-        elif batch is not None:
-            self.position.arrived(made.stream, made.number, rows=batch.rows)
-            if batch.rows:
-                self._cut.extend(self._stage.push(batch, made.stream, place=made.place))
 
     def _finish(self) -> None:
         if self._producers.stopped:
             raise self.error or stopped()
-        self._cut.extend(self._stage.flush())
+        self._order.flush()
         self._producers.join(JOIN_S)
-        if self._shuffled is not None and not self._shuffled.empty:
-            self.runs.received_all()
-            self._shuffled.end()
-            self._ended = self._shuffled.finished
+        if self._order.holds_epoch:
+            self.schedule.received_all()
+            self._ended = self._order.finished
             return
         self._refuse_nothing(at_last=True)
         self._ended = True
 
     def _refuse_nothing(self, *, at_last: bool = False) -> None:
-        """An epoch has ended: there must have been a batch, or else an endless run would never find
-        out."""
-        had = self._consumption.first_s >= 0 or (self.augmented and self.augmented.stage.depth)
-        if had or self._cut or self.runs.span.starts:
+        """Fail where an epoch has ended without a batch: an endless run would never find out."""
+        had = self._consumption.first_s >= 0 or (self._dali is not None and self._dali.depth)
+        if had or self._order.ready or self.schedule.resume.starts:
             return
         if self._producers.spec is None:
-            self.fail(no_batch())
-        dropped = self._stage.dropped if self._shuffled is None else self._shuffled.dropped
-        if dropped and (at_last or self.runs.paused):
-            self.fail(never_filled(dropped, self.options.batch_size))
+            self._fail(no_batch())
+        dropped = self._order.dropped
+        if dropped and (at_last or self.schedule.paused):
+            self._fail(never_filled(dropped, self.options.batch_size))
 
-    def fail(self, error: BaseException) -> None:
-        """Ends the feed on `error`, which every later `take` meets again."""
+    def _fail(self, error: BaseException) -> NoReturn:
+        """End the feed on `error`, which every later `take` raises again."""
         if isinstance(error, FeedError):
             self.error = error
             self.stop(0)
-            self.on_failure()
+            self._on_failure()
         raise error
+
+
+def _as_they_are(origins: Any) -> Any:
+    """Leave the origins of a pool's records as arrays, until a state is asked for."""
+    return origins

@@ -60,6 +60,10 @@ class RuntimeWarnings:
         # the time, and the producers' seconds on a core, at its start
         self._begun: tuple[float, float] | None = None
 
+    def share(self, said: set[str]) -> None:
+        """Give each warning once for all feeds that share `said`."""
+        self.said = said
+
     def look(self, now_s: float, *, copied: int, first_s: float) -> None:
         """After each batch; `first_s`: when the first one was delivered."""
         if copied and "copied" not in self.said:

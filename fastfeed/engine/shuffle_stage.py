@@ -1,16 +1,15 @@
-"""The record-level shuffle as a stage of a feed: its pool, made with the first batch, and made
-again from a state."""
+"""The stage that shuffles records: its pool, made with the first batch or restored from a state."""
 
 from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 from fastfeed.core.batch import Batch
-from fastfeed.core.position import DONE, FROM_THE_START, Start
+from fastfeed.core.position import DONE, FROM_THE_START, Position, Start
 from fastfeed.errors import OptionError, StateError
 from fastfeed.options import FeedOptions, Shuffle
 from fastfeed.producers.reorder import ProducedBatch
@@ -19,12 +18,15 @@ from fastfeed.shuffle.storage import packed
 
 LOG = logging.getLogger("fastfeed")
 Key = tuple[int, int]  # stream and item
-AMIDST = "an exception came amidst the shuffle, and nobody knows which records are where: restore a state saved before"
+INTERRUPTED = (
+    "an exception interrupted the shuffle, and which records were delivered is unknown: restore a "
+    "state that was saved before"
+)
 
 
 class ShuffleStage:
-    """`push` while `wants`, else `draw`; the order of both decides what is drawn, their time does
-    not."""
+    """Records in random order, drawn from a pool. The order of `take_in` and `pop` decides what is
+    drawn; their time does not."""
 
     def __init__(
         self,
@@ -41,18 +43,25 @@ class ShuffleStage:
         self._epoch = epoch
         self._pool: ShufflePool | None = None
         self._missing: set[Key] = set()
-        self._kept: deque[tuple[ProducedBatch, Batch]] = deque()  # came before all that was missing
-        # hears of what has come into the pool
-        self.had: Callable[[int, int], None] = lambda stream, item: None
-        self._begun: object = None  # the last thing that changes the pool
-        self._done: object = None  # and the last one that came to its end: the same, or all is lost
-        self._ended_before = False  # the input of the first epoch, before the state was saved
+        self._early: deque[tuple[ProducedBatch, Batch]] = deque()  # arrived before a missing item
+        self.ready: deque[Batch] = deque()  # drawn, and put back
+        self._position = Position(epoch)
+        self._streams: Sequence[int] = ()
+        # The last change of the pool that began, and the last one that was completed. Where they
+        # differ, an exception interrupted a change and the pool is lost.
+        self._begun: object = None
+        self._done: object = None
+        self._ended_before = False  # the input of the first epoch ended before the state was saved
         if state is not None:
             self._restore(state)
 
+    def bind(self, position: Position, streams: Sequence[int]) -> None:
+        """Record in `position` what arrives from these streams, before the first `take_in`."""
+        self._position, self._streams = position, streams
+
     def again(self, starts: dict[int, Start]) -> dict[int, Start]:
-        """The starts with the items that must be made again, because some of their records lie in
-        the pool."""
+        """Return the starts with the items that are produced again because some of their records
+        lie in the pool."""
         found = dict(starts)
         for stream, item in sorted(self._missing):
             start = found.get(stream, FROM_THE_START)
@@ -60,109 +69,113 @@ class ShuffleStage:
         return found
 
     @property
-    def empty(self) -> bool:
-        """Whether there never was a record."""
-        return self._pool is None
+    def holds_epoch(self) -> bool:
+        """Records of an epoch are drawn after its input has ended; without a pool there are none."""
+        return self._pool is not None
 
-    def wants(self, may_read: bool) -> bool:
-        """Whether something is to be pushed before the next draw; `may_read`: whether there is more
-        to come now."""
+    def wants(self, at_hand: bool) -> bool:
+        """Return True if the pool needs records before the next draw. `at_hand`: more will come in
+        this run."""
+        if self.ready:
+            return False
         if self._pool is None or self._missing:
             return True
-        while self._kept and self._pool.wants():
-            made, batch = self._kept[0]
+        while self._early and self._pool.wants():
+            made, batch = self._early[0]
             self._begin(made)
             self._mix(self._pool, made, batch=batch)
-            self._kept.popleft()
+            self._early.popleft()
             self._done = made
-        return may_read and self._pool.wants()
+        return at_hand and self._pool.wants()
 
-    def push(self, made: ProducedBatch, batch: Batch | None) -> None:
-        """Takes in the records of one item; None where it has none. The same one again at once
-        changes nothing."""
-        if made is self._done:
+    def take_in(self, batch: Batch | None, origin: ProducedBatch) -> None:
+        """Take in the records of one item. A second call with the same item changes nothing.
+
+        Raise OptionError where the pool does not fit into memory=, StateError where an item that is
+        produced again has fewer records than when the state was saved.
+        """
+        if origin is self._done:
             return
-        self._begin(made)
+        self._begin(origin)
         if batch is None:
-            self._refuse_less(made, 0)
-            self.had(made.stream, made.number)
+            self._refuse_less(origin, 0)
+            self._position.arrived(origin.stream, origin.number, rows=0)
         else:
-            self._take_in(made, batch)
-        self._done = made
+            self._add(origin, batch)
+        self._done = origin
 
-    def end_epoch(self) -> None:
-        """The input of an epoch has ended."""
+    def end_epoch(self, *, last: bool) -> None:
+        """Note the end of an epoch's input."""
+        self._position.end_epoch()
         if self._ended_before:
             self._ended_before = False
         elif self._pool is not None:
             self._pool.end_epoch()
+        if last:
+            self.flush()
 
-    def end(self) -> None:
-        """There is no more input."""
+    def flush(self) -> None:
+        """Let the pool run empty."""
         if self._pool is not None:
             self._pool.end()
 
-    def draw(self) -> Batch | None:
-        """A batch, or None where an epoch ends; the same until `given` says that somebody has it,
-        or `turn`."""
+    def pop(self) -> Batch | None:
+        """Return a batch, or None where an epoch ends: the same one again until `given` or `turn`."""
+        if self.ready:
+            return self.ready.popleft()
         assert self._pool is not None
-        self._refuse_amidst()
+        self._refuse_interrupted()
         return self._pool.draw()
 
     def turn(self) -> bool:
-        """The end of an epoch is about to be passed on, until `given` says that it was; whether it
-        was the last."""
+        """Go on to the next epoch, where `pop` returned None; return True if there is none. `given`
+        completes it."""
         assert self._pool is not None
         self._begin(object())
         self._pool.turn()
         return self._pool.finished
 
     def given(self) -> None:
-        """What was drawn has been handed out."""
+        """Note that the consumer has what `pop` returned."""
         assert self._pool is not None
         self._pool.given()
         self._done = self._begun
 
     @property
     def dropped(self) -> int:
-        """Records that were left out, because they did not fill a batch."""
+        """Records that were left out because they did not fill a batch."""
         return 0 if self._pool is None else self._pool.dropped
 
     @property
     def finished(self) -> bool:
-        """Whether everything was drawn."""
+        """True if every record was drawn."""
         return self._pool is not None and self._pool.finished
 
-    def state(
-        self, position: dict[str, Any], *, streams: list[int], pack: Callable[[Any], Any] = packed
-    ) -> dict[str, Any]:
-        """The position of what was drawn, out of that of what was pushed: records of the epoch
-        after it count as not had, and so does what has come too early."""
-        self._refuse_amidst()
-        if self._pool is None or self._pool.finished:
-            return {**position, "pool": None}
-        pool = self._pool.state(pack)
-        pool["epochs"], pool["origins"], pool["over"] = (
-            pool["epochs"][:1],
-            pool["origins"][:1],
-            False,
-        )
-        if position["epoch"] > self._pool.epoch:
-            all_had = {"next": DONE, "done": [], "part": {}}
-            position = {
-                **position,
-                "epoch": self._pool.epoch,
-                "streams": {str(s): all_had for s in streams},
-            }
-        return {**position, "pool": pool}
+    def state(self, state: dict[str, Any], pack: Callable[[Any], Any] = packed) -> dict[str, Any]:
+        """Return the state of what was drawn, given that of what was taken in: records of the next
+        epoch, and those that arrived too early, count as not delivered.
 
-    def _take_in(self, made: ProducedBatch, batch: Batch) -> None:
+        Raise StateError where an exception interrupted the shuffle.
+        """
+        self._refuse_interrupted()
+        if self._pool is None or self._pool.finished:
+            return {**state, "pool": None}
+        pool = self._pool.state(pack)
+        pool["epochs"], pool["origins"] = pool["epochs"][:1], pool["origins"][:1]
+        pool["over"] = False
+        if state["epoch"] > self._pool.epoch:
+            delivered = {"next": DONE, "done": [], "part": {}}
+            streams = {str(stream): delivered for stream in self._streams}
+            state = {**state, "epoch": self._pool.epoch, "streams": streams}
+        return {**state, "pool": pool}
+
+    def _add(self, made: ProducedBatch, batch: Batch) -> None:
         if self._pool is None:
             self._pool = self._new_pool(batch)
         if (made.stream, made.number) in self._missing:
             self._place(made, batch)
         elif self._missing:
-            self._kept.append((made, batch))
+            self._early.append((made, batch))
         else:
             self._mix(self._pool, made, batch=batch)
 
@@ -212,15 +225,15 @@ class ShuffleStage:
 
     def _mix(self, pool: ShufflePool, made: ProducedBatch, *, batch: Batch) -> None:
         pool.push(batch, stream=made.stream, item=made.number)
-        self.had(made.stream, made.number)
+        self._position.arrived(made.stream, made.number, rows=0)
 
     def _begin(self, what: object) -> None:
-        self._refuse_amidst()
+        self._refuse_interrupted()
         self._begun = what
 
-    def _refuse_amidst(self) -> None:
+    def _refuse_interrupted(self) -> None:
         if self._begun is not self._done:
-            raise StateError(AMIDST)
+            raise StateError(INTERRUPTED)
 
     def _refuse_less(self, made: ProducedBatch, rows: int) -> None:
         if (made.stream, made.number) in self._missing:

@@ -114,7 +114,7 @@ def _feed_state(feed: Feed) -> int:
         return FAILED
     if feed._producers.stopped:
         return STOPPED
-    return ENDED if feed.ended else PAUSED if feed.runs.told else RUNS
+    return ENDED if feed.ended else PAUSED if feed.schedule.told else RUNS
 
 
 def rss_of(pid: int | str = "self") -> int:

@@ -31,11 +31,11 @@ from fastfeed.source import Source
 
 
 class ThreadProducers:
-    """Runs each producer in a daemon thread, all of them into one buffer; with a `leader`, in
-    threads that give way."""
+    """Runs each producer in a daemon thread, all of them into one buffer; unless the feed `leads`,
+    in threads that give way to those of the training."""
 
     def __init__(
-        self, source: Source, options: FeedOptions, *, course: EpochPlan, leader: object = None
+        self, source: Source, options: FeedOptions, *, course: EpochPlan, leads: bool = True
     ) -> None:
         ordered = source.ordered and options.order == "kept"
         self._maker = BatchBuilder(source, options)
@@ -59,7 +59,7 @@ class ThreadProducers:
             )
             for i in range(options.threads)
         ]
-        run = Producer.run if leader is None else run_politely
+        run = Producer.run if leads else run_politely
         self.threads = [
             threading.Thread(target=run, args=(p,), name=f"fastfeed-producer-{i}", daemon=True)
             for i, p in enumerate(self._producers)

@@ -109,7 +109,7 @@ def _candidates() -> list[str]:
 
 def _rate(source: Any, options: FeedOptions, *, seed: int, budget_s: float) -> float:
     """Images a second of a feed that is taken from as fast as can be."""
-    feed = Feed(source, options, seed=seed, span=ResumePoint(per_run=1))
+    feed = Feed(source, options, seed=seed, resume=ResumePoint(per_run=1))
     try:
         feed.start()
         return _paced(feed.take, budget_s)

@@ -12,7 +12,7 @@ class Epoch:
     """The batches of one epoch, of `epochs()`; `number` counts from 0."""
 
     def __init__(self, runner: Any, feed: Feed) -> None:
-        self.number = feed.runs.epoch
+        self.number = feed.schedule.epoch
         self.complete = False  # whether its end was reached
         self._runner = runner  # which would end the feed if nobody held it
         self._feed = feed

@@ -91,7 +91,7 @@ class IterationManager:
             of.over = batch is None
             of.taken += not of.over
             # Mostly with the interpreter lock: the wait for a batch is without it, and on no core.
-            feed.consumed.cpu_s += time.thread_time() - start
+            feed.count_cpu(time.thread_time() - start)
             return batch
         finally:
             self._lock.release()
@@ -123,7 +123,7 @@ class IterationManager:
                 self._stream.next_run() if left and self._stream.sized else self._stream.iterated()
             )
             if self._stream.sized:
-                of.feed.runs.repeat()
+                of.feed.schedule.repeat()
         of.feed = self._stream.feed or of.feed
         return of.feed
 

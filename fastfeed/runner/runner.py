@@ -289,10 +289,10 @@ class FeedRunner(FrameworkAdapters):
             complete, epoch.complete = epoch.complete, True
             if not complete and not self._stream.kind.again:
                 return  # there is no other epoch: the rest is there for whoever iterates
-            counts = (feed.position.batches, feed.position.records)
+            counts = feed.counts
             if not complete and feed.take() is not None:
                 feed = self._stream.pass_over(feed, epoch.number, counts=counts)
-            elif feed.ended or feed.runs.over:
+            elif feed.ended or feed.schedule.over:
                 return
 
     def _session_shuffle(self) -> Shuffle | None:

@@ -15,12 +15,14 @@ from numpy.random import SeedSequence
 from fastfeed.core.collate import AsProduced, Rebatcher
 from fastfeed.core.position import Position
 from fastfeed.core.stats import Snapshot
+from fastfeed.engine.cut_stage import CutStage, Cutter
 from fastfeed.engine.epoch_schedule import ResumePoint
 from fastfeed.engine.feed import Feed
 from fastfeed.engine.shuffle_stage import ShuffleStage
 from fastfeed.errors import FeedStopped, OptionError, StateError
 from fastfeed.live.hub import Watch, observe
 from fastfeed.options import FeedOptions, Shuffle
+from fastfeed.producers.process.shared_workers import SharedWorkers
 from fastfeed.runner.checkpoint import (
     fingerprint,
     restored,
@@ -75,7 +77,7 @@ class Stream:
         if self._leader is not None and self._leader.feed is None:
             self._leader.iterated()
         if self.feed is not None and not self.feed.ended:
-            self.feed.runs.change(per_run, each=each)
+            self.feed.schedule.change(per_run, each=each)
             return self.feed
         if self.feed is not None and not self.kind.again:
             raise FeedStopped(
@@ -103,15 +105,15 @@ class Stream:
     def pass_over(self, feed: Feed, epoch: int, *, counts: tuple[int, int]) -> Feed | None:
         """The feed for the epoch after one that was left early; None where that was the run's last."""
         if self._passed_over(feed, epoch + 1, counts=counts):
-            return None if feed.runs.over else feed
+            return None if feed.schedule.over else feed
         return None if self._span.left == 0 else self.iterated(each=True)
 
     def next_run(self) -> Feed:
         """The feed for a loop that begins a run; what is left of the present one is passed over."""
         feed = self.iterated()
-        counts = (feed.position.batches, feed.position.records)
+        counts = feed.counts
         if feed.take() is not None:
-            self._passed_over(feed, feed.runs.first + (self.options.epochs or 1), counts=counts)
+            self._passed_over(feed, feed.schedule.first + (self.options.epochs or 1), counts=counts)
         return self.iterated()
 
     @property
@@ -215,7 +217,7 @@ class Stream:
         self.resumed = True
         warn_of_costs(self.kind, self._span, producers=self.options.producers)
 
-    def _follow(self, leader: Feed) -> None:
+    def _follow(self, workers: SharedWorkers) -> None:
         """The leader's workers are about to be started, perhaps for the second time: then this goes
         on where it is."""
         if self.feed is not None:
@@ -224,9 +226,7 @@ class Stream:
                 self.state(), of=self._fingerprint, seed=None, span=ResumePoint()
             )
             self._let_go()
-        self._for_loops(
-            replace(self._span, per_run=self.options.epochs or 1, held=True), leader=leader
-        )
+        self._for_loops(replace(self._span, per_run=self.options.epochs or 1, held=True), workers)
 
     @cached_property
     def batch_rows(self) -> int | None:
@@ -247,7 +247,7 @@ class Stream:
             return True
         feed.stop()
         self._let_go()
-        self._span = feed.runs.from_epoch(epoch, counts)
+        self._span = feed.schedule.from_epoch(epoch, counts)
         return False
 
     def _choose(self) -> None:
@@ -257,7 +257,7 @@ class Stream:
             self.options = replace(self.options, augment_on=choice.on)
             self.choice = choice
 
-    def _for_loops(self, span: ResumePoint, *, leader: Feed | None = None) -> Feed:
+    def _for_loops(self, span: ResumePoint, workers: SharedWorkers | None = None) -> Feed:
         self._choose()
         options, shuffle = self.options, self._record_shuffle()
         if shuffle is not None:
@@ -266,33 +266,39 @@ class Stream:
                     f"shuffle={options.shuffle!r} draws records anew into batches: say "
                     "batch_size=, or shuffle=False"
                 )
-            shuffled = ShuffleStage(
+            stage = ShuffleStage(
                 shuffle, options, seed=self.seed, epoch=span.epoch, state=span.pool
             )
-            feed = self._new_feed(replace(span, starts=shuffled.again(span.starts)), leader=leader)
-            feed.shuffle(shuffled)
-            return feed
-        feed = self._new_feed(span, leader=leader)
+            return self._new_feed(replace(span, starts=stage.again(span.starts)), stage, workers)
+        cutter: Cutter | None = None
         if options.batch_size is not None:
-            feed.deliver(Rebatcher(options.batch_size, options.last_batch, pad=options.pad))
-        elif options.order == "kept":  # without order nobody can tell which batch is the last
-            feed.deliver(AsProduced(span.sizes))
-        return feed
+            cutter = Rebatcher(options.batch_size, options.last_batch, pad=options.pad)
+        elif options.order == "kept":  # else which batch is the last of an epoch is not known
+            cutter = AsProduced(span.sizes)
+        return self._new_feed(span, CutStage(cutter), workers)
 
-    def _new_feed(self, span: ResumePoint, *, leader: Feed | None = None) -> Feed:
-        feed = Feed(self._source, self.options, seed=self.seed, span=span, leader=leader)
-        feed.hints.said = self._said
+    def _new_feed(
+        self,
+        span: ResumePoint,
+        order: CutStage | ShuffleStage | None = None,
+        workers: SharedWorkers | None = None,
+    ) -> Feed:
+        workers = workers or SharedWorkers()
+        feed = Feed(
+            self._source, self.options, seed=self.seed, resume=span, order=order, workers=workers
+        )
+        feed.warnings.share(self._said)
         self.feed = feed
         # A forgotten runner must not leave threads behind: they hold the feed, never the runner or
         # this.
-        ending = Finalizer(feed)
-        self._ending = weakref.finalize(self, ending.run)
-        feed.on_failure = leaving(ending)
+        finalizer = Finalizer(feed)
+        self._ending = weakref.finalize(self, finalizer.run)
+        feed.call_on_failure(leaving(finalizer))
         try:
             if self._watch is None or self._watch.over:
                 self._watch = observe(self, *filter(None, [self.options.metrics_target]))
             for follower in filter(None, (ref() for ref in self._followers)):
-                follower._follow(feed)
+                follower._follow(workers)
             feed.start()
             self.refuse_stopped()
         except BaseException:  # nothing has begun: the next one who asks hears the same

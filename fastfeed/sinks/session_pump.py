@@ -73,7 +73,7 @@ class Pump:
         self._guard: SessionGuard = guard_of(self._session)
         self._run = self._guard.unguarded
         self._run(self._ops.totals.initializer)
-        self._feed.starving = self._starving
+        self._feed.defer_acknowledgement(self._starving)
         self._guard.feeds.append(self)
         self._guard.attention = True
         self._guard.interrupts.open()
@@ -139,7 +139,7 @@ class Pump:
         order."""
         with self._lock:
             count = self._totals()[1] - self._noted
-            self._feed.position.delivered(sum(self._had.popleft() for _ in range(count)), count)
+            self._feed.acknowledge(sum(self._had.popleft() for _ in range(count)), count)
             self._noted += count
 
     @property
@@ -164,7 +164,7 @@ class Pump:
                 )
                 del batches  # from here on the queue alone keeps their slots
             # of a run that is resumed at its end there may be little left
-            fresh = not self._feed.position.resumed
+            fresh = not self._feed.resumed
             if (
                 fresh
                 and self.rows < self._ops.batch_size
@@ -188,8 +188,7 @@ class Pump:
         """The next batch, and what was drawn together with it; none where all were taken."""
         found: list[Batch] = []
         while (batch := self._take()) is not None:
-            augmented = self._feed.augmented
-            self._had.append(batch.rows if augmented is None else augmented.rows)
+            self._had.append(self._feed.rows_of(batch))
             self._count += 1
             if self._count % NOTE == 0:
                 self.note()

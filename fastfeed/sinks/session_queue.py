@@ -123,13 +123,12 @@ class SessionQueue:
         if shuffle is not None:
             self._shuffle = SessionShuffle(feed, shuffle, first=first, size=size, seed=seed)
         else:
-            feed.deliver(Rebatcher(size, options.last_batch, pad=options.pad, across_epochs=True))
+            feed.recut(Rebatcher(size, options.last_batch, pad=options.pad, across_epochs=True))
         record_nbytes = spec.record_nbytes if options.packed else first.nbytes // first.rows
         capacity = _capacity(options, nbytes=size * max(1, record_nbytes))
         at_once = 1 if self._shuffle is None else self._shuffle.at_once
         _say_float64(spec, options)
         self._feed = feed
-        feed.delivers = False
         self._graph = tf.compat.v1.get_default_graph()
         self._ops = QueueOps(
             spec, capacity=capacity, at_once=at_once, batch_size=size, last_batch=options.last_batch

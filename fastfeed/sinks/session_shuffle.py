@@ -48,11 +48,7 @@ class SessionShuffle:
         self._copied: Future[list[Batch]] | None = None  # of those, where another thread makes it
         self.copier_cpu_s = 0.0  # of that thread
         # What is shuffled is small where DALI decodes it afterwards.
-        self.augmented_take = (
-            self.take
-            if feed.augmented is None
-            else feed.augmented.behind(self.take, self._is_ready)
-        )
+        self._dali = feed.detach_dali()
         self.at_once = _at_once(
             shuffle, size, nbytes=size * record_nbytes, padded=options.padded or options.packed
         )
@@ -83,12 +79,20 @@ class SessionShuffle:
     @property
     def has_drawn(self) -> bool:
         """Whether `augmented_take` has its next batch already, and does nothing else."""
-        return bool(self._drawn) and self._feed.augmented is None
+        return bool(self._drawn) and self._dali is None
 
     @property
     def dropped(self) -> int:
         """Records that did not fill a batch."""
         return self._pool.dropped
+
+    def augmented_take(self) -> Batch | None:
+        """Return the next batch, augmented where DALI does that; None where everything was drawn."""
+        if self._dali is None:
+            return self.take()
+        from fastfeed.engine.dali_stage import drive
+
+        return drive(self._dali, self._packed, self._is_ready)
 
     def take(self) -> Batch | None:
         """The next batch, or None where everything was drawn.
@@ -109,6 +113,10 @@ class SessionShuffle:
         """Ends the thread, if there is one."""
         if self._copier is not None:
             self._copier.shutdown(cancel_futures=True)
+
+    def _packed(self) -> tuple[Batch, None] | None:
+        batch = self.take()
+        return None if batch is None else (batch, None)
 
     def _is_ready(self) -> bool:
         return bool(self._drawn) or self._feed.ready

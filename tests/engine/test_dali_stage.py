@@ -7,7 +7,7 @@ import gc
 import weakref
 from collections import deque
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 from fastfeed import augment as A
 from fastfeed.augment.packing import Packed, Packer, SampleKind, collated
-from fastfeed.core.batch import Batch, BatchSpec, infer
+from fastfeed.core.batch import Batch, infer
 from fastfeed.engine.dali_queue import DaliQueue
-from fastfeed.engine.dali_stage import AHEAD, Landed, Stage
+from fastfeed.engine.dali_stage import AHEAD, DaliStage, drive
 from fastfeed.errors import BadImage, FeedError, FeedStopped, ProducerFailed
 from fastfeed.options import FeedOptions
 
@@ -83,21 +83,31 @@ class Source:
         return checked
 
 
-def stage_of(**options: Any) -> Stage:
+class Landing(NamedTuple):
+    """A batch that came through, the packed records that it stands for, and its mark."""
+
+    batch: Batch
+    rows: int
+    mark: Any
+
+
+def stage_of(**options: Any) -> DaliStage:
     given = FeedOptions(augment=SPEC, augment_on="dali-cpu", **options)
-    return Stage(SPEC, given, flights=DaliQueue(SPEC, given, make=Fake))
+    return DaliStage(given, queue=DaliQueue(SPEC, given, make=Fake))
 
 
-def landing(stage: Stage, source: Source, *, ready: bool = True) -> Iterator[Landed]:
-    def spec() -> BatchSpec:
-        found: BatchSpec = source.spec
-        return found
+def landing(stage: DaliStage, source: Source, *, ready: bool = True) -> Iterator[Landing]:
+    def take() -> tuple[Batch, Any] | None:
+        taken = source.take()
+        if taken is not None:
+            stage.expect(source.spec)
+        return taken
 
-    while (landed := stage.next(source.take, lambda: ready, spec=spec)) is not None:
-        yield landed
+    while (batch := drive(stage, take, lambda: ready)) is not None:
+        yield Landing(batch, stage.rows, stage.mark)
 
 
-def labels(landed: list[Landed]) -> list[list[int]]:
+def labels(landed: list[Landing]) -> list[list[int]]:
     return [one.batch.leaves[1].tolist() for one in landed]
 
 

@@ -14,7 +14,7 @@ from fastfeed import FeedRunner
 from fastfeed import augment as A
 from fastfeed.augment.device import DeviceArray, on_host
 from fastfeed.core.batch import Batch
-from fastfeed.engine.dali_stage import Stage
+from fastfeed.engine.dali_stage import DaliStage
 from tests.augment.pictures import noise, png, rotten
 from tests.helpers.streams import LIMIT_S
 
@@ -205,15 +205,15 @@ class Held:
 @pytest.fixture
 def on_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
     """Images come as they would from a GPU."""
-    whole = Stage._whole
+    whole = DaliStage._whole
 
-    def moved(self: Stage, *args: Any, **given: Any) -> Batch:
+    def moved(self: DaliStage, *args: Any, **given: Any) -> Batch:
         made = whole(self, *args, **given)
         images = made.leaves[0]
         leaf: Any = DeviceArray(Held(images), images.shape, dtype=images.dtype)
         return Batch((leaf, *made.leaves[1:]), made.rows, made.nbytes)
 
-    monkeypatch.setattr(Stage, "_whole", moved)
+    monkeypatch.setattr(DaliStage, "_whole", moved)
 
 
 @pytest.mark.usefixtures("on_a_device")

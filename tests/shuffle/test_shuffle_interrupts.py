@@ -245,5 +245,5 @@ def test_a_push_that_was_interrupted_ends_the_runner() -> None:
         with pytest.raises(Interrupt), interrupted(40, within=("shuffle/storage",)):
             list(runner)
         for call in (runner.state, lambda: list(runner)):
-            with pytest.raises(StateError, match="amidst the shuffle"):
+            with pytest.raises(StateError, match="interrupted the shuffle"):
                 call()

@@ -14,7 +14,7 @@ from fastfeed.options import FeedOptions
 from fastfeed.producers.epoch_gate import EpochGate, EpochPlan
 from fastfeed.producers.process.dispatch import Dispatcher, read
 from fastfeed.producers.process.handle import WorkerChannels, WorkerHandle
-from fastfeed.producers.process.pool import Pool
+from fastfeed.producers.process.shared_workers import SharedWorkers
 from fastfeed.producers.process.ship import Shipment, pack
 from fastfeed.producers.process.token_receiver import StopEvent, TokenReceiver
 from fastfeed.producers.process.workers import WorkerGroup
@@ -29,8 +29,8 @@ Ready = tuple[WorkerHandle, Token]  # a token, and where it comes from
 
 class ProcessProducers:
     """Worker processes, each with a ring of its own; all their tokens come by one pipe, in the
-    order of events. With a `leader` the processes are the leader's, which starts them: they make
-    this feed's batches beside its."""
+    order of events. `workers` are the processes; the feed that `leads` starts and ends them, others
+    have them make their batches, too."""
 
     def __init__(
         self,
@@ -38,7 +38,8 @@ class ProcessProducers:
         options: FeedOptions,
         *,
         course: EpochPlan,
-        leader: ProcessProducers | None = None,
+        workers: SharedWorkers,
+        leads: bool = True,
     ) -> None:
         self._source = source
         self._options = options
@@ -54,9 +55,9 @@ class ProcessProducers:
         self._mailbox = TokenReceiver()
         self._stop = StopEvent()
         self._shipment: Shipment | None = None
-        self._leads = leader is None
-        self._pool: Pool = Pool() if leader is None else leader._pool
-        self._pool.members.append(self)
+        self._leads = leads
+        self._workers = workers
+        workers.add(self)
         self._dispatcher: Dispatcher | None = None
         if source.ordered:
             deals = read(source, course, gate=self._gate)
@@ -68,7 +69,7 @@ class ProcessProducers:
         """Has the workers started, if they are this feed's; OptionError names what cannot be sent
         to them."""
         if self._leads:
-            self._pool.start()
+            self._workers.start()
 
     def prepare(self) -> Sequence[WorkerHandle]:
         """Packs the source; a lane for each process."""
@@ -141,7 +142,7 @@ class ProcessProducers:
         self._order.failure = None
         self._stop.say()
         if self._leads:
-            self._pool.stop()
+            self._workers.stop()
         if self._dispatcher is not None:
             self._dispatcher.stop()
         self._mailbox.wake()
@@ -153,15 +154,15 @@ class ProcessProducers:
             return True
         deadline = time.perf_counter() + timeout_s
         # Where others use the workers, too, these go on when this feed has come to its end.
-        mine = self._leads and (self._stopped or len(self._pool.members) == 1)
-        ended = not mine or self._pool.supervisor.join(timeout_s)
+        mine = self._leads and (self._stopped or not self._workers.shared)
+        ended = not mine or self._workers.supervisor.join(timeout_s)
         if self._dispatcher is not None and (mine or self._stopped):
             ended = self._dispatcher.join(max(0.0, deadline - time.perf_counter())) and ended
         if ended and self._stopped and self._lock.acquire(timeout=0.1):
             self._order.clear()
             self._lock.release()
             if mine:
-                self._pool.release()
+                self._workers.release()
         return ended
 
     def release(self) -> None:
@@ -176,7 +177,7 @@ class ProcessProducers:
     def threads(self) -> list[threading.Thread]:
         """The threads that see to the workers."""
         own = [] if self._dispatcher is None else [self._dispatcher.thread]
-        return [self._pool.supervisor.thread, *own]
+        return [self._workers.supervisor.thread, *own]
 
     @property
     def stopped(self) -> bool:

@@ -54,8 +54,6 @@ class FeedRunner(FrameworkAdapters):
     def __init__(self, source: Any, **options: Any) -> None:
         self.options = options_from(options)
         self._stream = Stream(source, self.options)
-        # whose workers make these batches: it must live as long
-        self._leader: FeedRunner | None = None
         self._sink: SessionQueue | None = None
         self._started = False
         self._stopped = False
@@ -262,7 +260,6 @@ class FeedRunner(FrameworkAdapters):
             raise OptionError(
                 f"also(): {MOST_SHARED} runners share these workers already: make a FeedRunner"
             )
-        runner._leader = self
         self._stream.share(runner._stream)
         return runner
 

@@ -1,5 +1,5 @@
-"""Epochs and runs: which one is delivered now, where `take` says that one is over, and how many may
-be begun."""
+"""Epochs and runs of a feed: which epoch is delivered, where a run ends, and how many epochs the
+producers may begin."""
 
 from __future__ import annotations
 
@@ -16,40 +16,37 @@ FOREVER = 2**40  # epochs
 
 @dataclass(frozen=True)
 class ResumePoint:
-    """The epochs of a feed: the one to begin with, where each stream begins in it, the first one of
-    the run that it belongs to, how many make a run (None: no end), whether `take` says so where an
-    epoch ends, or only a run, and whether one run is all."""
+    """Where a feed begins, and how long its runs are."""
 
     epoch: int = 0
-    starts: dict[int, Start] = field(default_factory=dict)
-    run_first: int = 0
-    per_run: int | None = 1
-    each: bool = False
-    once: bool = False
-    held: bool = False  # nothing is made before the first `take`
-    pool: dict[str, Any] | None = None  # what a record-level shuffle had in its pool
-    # by stream: records of a batch, where they stay as produced
+    starts: dict[int, Start] = field(default_factory=dict)  # in that epoch, by stream
+    run_first: int = 0  # first epoch of the run that it belongs to
+    per_run: int | None = 1  # epochs of a run; None: no end
+    each: bool = False  # `take` returns None at the end of each epoch, not only of a run
+    once: bool = False  # there is one run only
+    held: bool = False  # the producers make nothing before the first `take`
+    pool: dict[str, Any] | None = None  # of a record-level shuffle
+    # records of a batch, by stream, where batches stay as they were produced
     sizes: dict[int, int] = field(default_factory=dict)
-    counts: tuple[int, int] = (0, 0)  # batches and records that were had before
+    counts: tuple[int, int] = (0, 0)  # batches and records delivered before
     streams: int = 0  # of a callable, in all; 0: one for each producer
 
     @property
     def left(self) -> int | None:
-        """Epochs until the run ends."""
+        """Epochs until the run ends; None: it does not."""
         return None if self.per_run is None else max(0, self.run_first + self.per_run - self.epoch)
 
 
 class EpochSchedule:
-    """Counts epochs: those delivered, and those of which everything has come from the producers.
+    """Counts the epochs that were delivered, and those of which all has come from the producers.
 
-    `again`: whether the source has more than one.
+    `again`: the source has more than one epoch.
     """
 
     def __init__(self, resume: ResumePoint, *, again: bool) -> None:
         if not resume.once and resume.left == 0:
-            resume = replace(
-                resume, run_first=resume.epoch
-            )  # the run was complete: this is the next
+            # the run was complete: this is the next one
+            resume = replace(resume, run_first=resume.epoch)
         left = resume.left
         total = 1 if not again else left if resume.once and left is not None else FOREVER
         self.resume = resume
@@ -57,41 +54,40 @@ class EpochSchedule:
         self._at_once = total if left is None else min(total, left)
         # epochs that may be begun, from the first on
         self.allowed = 0 if resume.held else self._at_once
-        self.asked = self.allowed  # epochs that somebody waits for; others are made ahead
-        self.epoch = resume.epoch  # whose batches come now
+        self.asked = self.allowed  # epochs that the consumer waits for; others are made ahead
+        self.epoch = resume.epoch  # the one that is delivered now
         self.first = resume.run_first  # the first epoch of the run
-        self.paused = False  # a run or an epoch has come to its end
-        self.told = resume.held  # and whoever takes has heard so, or nobody has taken yet
+        self.paused = False  # a run or an epoch has ended
+        self.told = resume.held  # and `take` has returned None for it, or was not called yet
         self.again = again
-        self._ahead = 0  # epochs of the run after this one that are made from its beginning
+        self._ahead = 0  # epochs of the next run that are made from the beginning of this one
         self._received = 0
 
     @property
     def over(self) -> bool:
-        """Whether every epoch of the run has been delivered."""
+        """True if every epoch of the run was delivered."""
         return self.resume.per_run is not None and self.epoch - self.first >= self.resume.per_run
 
     @property
     def may_read(self) -> bool:
-        """Whether producers have more, or will."""
+        """True if producers have more input in this run, or will have."""
         return self._received < self.allowed
 
     def received(self) -> None:
-        """All of an epoch has come."""
+        """Count an epoch of which all has come from the producers."""
         self._received += 1
 
     def received_all(self) -> None:
-        """Nothing more will ever come."""
+        """Note that nothing more will come."""
         self._received = self.allowed
 
     def delivered(self) -> None:
-        """All of an epoch has left, or is about to."""
+        """Count an epoch of which all was delivered, or is about to be."""
         self.epoch += 1
         self.paused = self.again and not self.resume.once and (self.resume.each or self.over)
 
     def go_on(self) -> None:
-        """The next run or epoch begins. Who comes for a second run will come for a third: it is
-        made ahead."""
+        """Begin the next run or epoch. After a second run a third is expected: it is made ahead."""
         self.paused = self.told = False
         self.allowed = max(self.allowed, self._at_once + self._ahead)
         self.asked = max(self.asked, self._at_once)
@@ -102,14 +98,14 @@ class EpochSchedule:
             self.allowed = max(self.allowed, self.asked + per_run)
 
     def repeat(self) -> None:
-        """Somebody will come for another run after the first: it is made ahead."""
+        """Make the next run ahead: another one will follow the first."""
         self._ahead = self.resume.per_run or 0
         if not self.told:
             self.allowed = max(self.allowed, self._at_once + self._ahead)
 
     def change(self, per_run: int | None, *, each: bool) -> None:
-        """Another number of epochs that make a run (None: no end), and whether `take` says so where
-        an epoch ends."""
+        """Set how many epochs make a run (None: no end), and whether `take` returns None at the end
+        of each."""
         if (per_run, each) == (self.resume.per_run, self.resume.each):
             return
         self.resume = replace(self.resume, per_run=per_run, each=each)
@@ -119,63 +115,62 @@ class EpochSchedule:
             self.allowed, self.asked = max(self.allowed, left), max(self.asked, left)
 
     def from_epoch(self, epoch: int, counts: tuple[int, int]) -> ResumePoint:
-        """Where to go on with a whole epoch, when so many batches and records were had."""
+        """Return where a feed goes on with a whole epoch, after `counts` batches and records."""
         return replace(
             self.resume, epoch=epoch, run_first=self.first, starts={}, pool=None, counts=counts
         )
 
 
 class PartialEpoch:
-    """What is still wanted of the first epoch's items, where a run goes on in the middle."""
+    """What a resumed feed still wants of its first epoch."""
 
     def __init__(self, starts: dict[int, Start], *, ordered: bool) -> None:
         self._parts = {
             (stream, n): rows for stream, s in starts.items() for n, rows in s.part.items()
         }
-        # The streams of a callable begin with the first item that is wanted; ordered sources know
-        # which ones are.
+        # The streams of a callable begin with the first item that is wanted, and later ones may not
+        # be; ordered sources read only those that are.
         self._sift = {} if ordered else {n: s for n, s in starts.items() if s.again or s.done}
 
     def __bool__(self) -> bool:
         return bool(self._parts or self._sift)
 
     def of(self, batch: Batch, *, stream: int, item: int) -> Batch | None:
-        """The records of an item that are wanted; None where none is."""
+        """Return the records of an item that are wanted; None where none is."""
         if stream in self._sift and not self._sift[stream].wants(item):
             return None
         return tail(batch, self._parts.pop((stream, item), 0)) if self._parts else batch
 
     def clear(self) -> None:
-        """The epoch is over: all is wanted."""
+        """Want everything: the epoch is over."""
         self._parts.clear()
         self._sift.clear()
 
 
 def no_batch() -> SpecError:
-    """The error of a source that has nothing at all."""
+    """Return the error of a source without any batch."""
     return SpecError(
-        "the source ended before its first batch (batches of zero records are skipped): needed at "
-        "least one record; is the iterator used up, or the path empty?"
+        "the source ended before its first batch (batches of zero records are skipped): it must "
+        "have at least one record. Is the iterator used up, or the path empty?"
     )
 
 
 def never_filled(records: int, batch_size: int | None) -> OptionError:
-    """The error of a source that is smaller than one batch, all of which last_batch="drop" would
-    lose."""
+    """Return the error of a source that last_batch="drop" would lose whole."""
     return OptionError(
         f"batch_size={batch_size} can never be filled: the source has {records} records and "
-        'last_batch="drop"; lower batch_size or say last_batch="keep"'
+        'last_batch="drop". Lower batch_size, or set last_batch="keep"'
     )
 
 
 def stalled(limit_s: float, stacks: str) -> FeedTimeout:
-    """The error of producers that make nothing any more."""
+    """Return the error of producers that make no batch any more."""
     return FeedTimeout(
-        f"no batch came for {limit_s:g} s (stall_timeout_s). What the producers are "
+        f"no batch arrived for {limit_s:g} s (stall_timeout_s). What the producers are "
         f"doing:\n{stacks}"
     )
 
 
 def stopped() -> FeedStopped:
-    """The error of a feed that was stopped by its owner."""
-    return FeedStopped("the runner was stopped: make a new one to go on")
+    """Return the error of a feed that its owner has stopped."""
+    return FeedStopped("the runner was stopped: make a new FeedRunner to go on")

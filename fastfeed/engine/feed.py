@@ -286,8 +286,8 @@ class Feed:
         return batch
 
     def _grant(self) -> None:
-        """Begin the next run or epoch after one that is over, and tell the producers how many epochs
-        they may begin."""
+        """Begin the next run or epoch after one that is over, and let the producers begin as many
+        epochs as it may use."""
         if self.schedule.told:
             self.schedule.go_on()
         granted = (self.schedule.allowed, self.schedule.asked)

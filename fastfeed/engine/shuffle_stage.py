@@ -70,7 +70,7 @@ class ShuffleStage:
 
     @property
     def holds_epoch(self) -> bool:
-        """Records of an epoch are drawn after its input has ended; without a pool there are none."""
+        """True if records of an epoch are left when its input ends: once there is a pool."""
         return self._pool is not None
 
     def wants(self, at_hand: bool) -> bool:
@@ -120,7 +120,7 @@ class ShuffleStage:
             self._pool.end()
 
     def pop(self) -> Batch | None:
-        """Return a batch, or None where an epoch ends: the same one again until `given` or `turn`."""
+        """Return a batch, or None where an epoch ends: the same again until `given` or `turn`."""
         if self.ready:
             return self.ready.popleft()
         assert self._pool is not None

@@ -1,4 +1,4 @@
-"""A batch for the length of a block, whose memory is used again where the block ends."""
+"""A batch for the length of a `with` block, whose memory is reused after the block."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from fastfeed.core.batch import Batch
 class BatchLease:
     """A batch for the length of a block: `with runner.take() as batch`.
 
-    After the block its memory is used again, unless somebody still holds it: a list that the batch
-    was put into, a view or a tensor made of one of its arrays, a second name for an array. They
-    keep it as they always do.
+    After the block its memory is reused, unless a reference to it is left: a list that holds the
+    batch, a view or a tensor of one of its arrays, a second name for an array. These keep the
+    memory as usual.
     """
 
     def __init__(self, batch: Batch, value: Any) -> None:
@@ -34,8 +34,8 @@ class BatchLease:
         self._batch = self._value = None
         if batch is None or batch.lease is None:
             return
-        # Known holders: of the outermost object this function and the block's name; of an array the
-        # batch, too. sys.getrefcount counts its own argument.
+        # Expected references: to the outermost object from this function and the block's name; to
+        # an array from the batch, too. sys.getrefcount counts its own argument.
         if sys.getrefcount(value) <= 3 + any(leaf is value for leaf in batch.leaves) and not _held(
             value, batch
         ):
@@ -43,11 +43,11 @@ class BatchLease:
 
 
 def _held(value: Any, batch: Batch) -> bool:
-    """Whether anybody has something that is inside the containers of `value`."""
+    """Return True if there are references to what is inside the containers of `value`."""
     if not isinstance(value, (tuple, list, dict)):
         return False
-    # Known holders of what is inside: the container, the name here and the argument; of an array
-    # the batch, too.
+    # Expected references to what is inside: the container, the name here and the argument; to an
+    # array the batch, too.
     for part in value.values() if isinstance(value, dict) else value:
         if sys.getrefcount(part) > 3 + any(leaf is part for leaf in batch.leaves) or _held(
             part, batch

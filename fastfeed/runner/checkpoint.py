@@ -1,5 +1,5 @@
-"""A run's state as JSON: what was consumed, and of what; restoring it refuses another stream and
-says what differs."""
+"""The state of a run as JSON: what was consumed, and of which stream. Restoring refuses the state of
+another stream and names the differences."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger("fastfeed")
 VERSION = 1
-STREAMS = "producers"  # how many had a stream of their own: whoever goes on makes as many
+STREAMS = "producers"  # number of streams of a callable; a resumed run makes as many
 KEYS = ("seed", "of", "epoch", "run_first", "streams", "batches", "records", "sizes", "pool")
 WORDS = {IndexedSource: "indexable", SharedSource: "iterable", CallableSource: "callable"}
 
 
 def fingerprint(given: Any, source: Source, *, options: FeedOptions) -> dict[str, Any]:
-    """What decides which records come under which number."""
+    """Return everything that decides which record has which number."""
     known: dict[str, Any] = {
         "source": WORDS[type(source)],
         "records": source.records,
@@ -46,7 +46,7 @@ def fingerprint(given: Any, source: Source, *, options: FeedOptions) -> dict[str
     if mixed:
         known["last_batch"] = options.last_batch
     if options.shard is not None and not (source.ordered and options.order == "kept"):
-        # where the order is kept, every rank is at the same place in its own share
+        # where the order is kept, every rank is at the same position in its own shard
         known["rank"] = options.shard[0]
     if isinstance(source, IndexedSource):
         known |= {
@@ -66,8 +66,8 @@ def fingerprint(given: Any, source: Source, *, options: FeedOptions) -> dict[str
 def saved(
     position: dict[str, Any], *, seed: int, of: dict[str, Any], streams: int
 ) -> dict[str, Any]:
-    """The whole state, of a position; `streams`: how many a state before it had, 0 where there was
-    none."""
+    """Return the whole state for a position. `streams`: how many the state before had, 0 without
+    one."""
     return {
         "version": VERSION,
         "seed": seed,
@@ -76,12 +76,11 @@ def saved(
     }
 
 
-def restored(
-    state: Any, *, of: dict[str, Any], seed: int | None, span: ResumePoint
-) -> tuple[ResumePoint, int]:
-    """Where to begin, and the root seed; OptionError where the state is not one of this stream."""
+def restored(state: Any, *, of: dict[str, Any], seed: int | None) -> tuple[ResumePoint, int]:
+    """Return where to begin, and the root seed. Raise OptionError for the state of another stream,
+    or one that is damaged."""
     if not isinstance(state, Mapping) or "version" not in state:
-        raise OptionError(f"restore({type(state).__name__}): needed what FeedRunner.state() gave")
+        raise OptionError(f"restore({type(state).__name__}): pass what FeedRunner.state() returned")
     if state["version"] != VERSION:
         raise OptionError(
             f"the state has version {state['version']!r}: this fastfeed reads version {VERSION}"
@@ -89,7 +88,7 @@ def restored(
     missing = [key for key in KEYS if key not in state or (state[key] is None and key != "pool")]
     if missing:
         raise OptionError(
-            f"the state lacks {', '.join(missing)}: needed all of what FeedRunner.state() gave"
+            f"the state lacks {', '.join(missing)}: pass all that FeedRunner.state() returned"
         )
     had = {**state["of"], "seed": state["seed"], STREAMS: None}
     have = {**of, "seed": state["seed"] if seed is None else seed, STREAMS: None}
@@ -101,16 +100,19 @@ def restored(
     if differences:
         raise OptionError(
             f"the state is of another stream: {'; '.join(differences)}. Restore it with the source "
-            "and the options that it was saved with. Another number of threads and processes is no "
-            "difference"
+            "and the options that it was saved with; only the number of threads and processes may "
+            "differ"
         )
     try:
         counts = (int(state["batches"]), int(state["records"]))
-        begin = replace(
-            span, epoch=int(state["epoch"]), run_first=int(state["run_first"]), counts=counts
+        begin = ResumePoint(
+            epoch=int(state["epoch"]),
+            starts=starts_of(state),
+            run_first=int(state["run_first"]),
+            pool=state["pool"],
+            sizes={int(stream): int(size) for stream, size in state["sizes"].items()},
+            counts=counts,
         )
-        sizes = {int(stream): int(size) for stream, size in state["sizes"].items()}
-        begin = replace(begin, starts=starts_of(state), pool=state["pool"], sizes=sizes)
         if STREAMS in of:
             begin = replace(begin, streams=int(state["of"][STREAMS]))
         if begin.streams <= max(begin.starts, default=0 if STREAMS in of else ONLY):
@@ -122,56 +124,51 @@ def restored(
         return begin, int(state["seed"])
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise OptionError(
-            f"the state is damaged ({message_of(error)}): needed what FeedRunner.state() gave, "
+            f"the state is damaged ({message_of(error)}): pass what FeedRunner.state() returned, "
             "unchanged"
         ) from error
 
 
-def warn_of_costs(source: Source, span: ResumePoint, *, producers: int) -> None:
-    """Says what it costs where a stream can only be read from its beginning, and who has nothing to
-    do."""
-    if 0 < span.streams < producers:
+def warn_of_costs(source: Source, resume: ResumePoint, *, producers: int) -> None:
+    """Warn about producers without a stream, and about a source that can be read only from its
+    beginning."""
+    if 0 < resume.streams < producers:
         LOG.warning(
             "%d of %d producers have nothing to do: the state is of %d producers, each with a "
             "stream of its own",
-            *(producers - span.streams, producers, span.streams),
+            *(producers - resume.streams, producers, resume.streams),
         )
-    passed = [start.first for start in span.starts.values()]
+    passed = [start.first for start in resume.starts.values()]
     where = "at the end of" if max(passed, default=0) >= DONE else f"{sum(passed)} items into"
     takes_start = isinstance(source, CallableSource) and source.takes_worker
     if any(passed) and not isinstance(source, IndexedSource) and not takes_start:
-        how = "let the callable take `worker` and begin at worker.start, or hand in an indexable"
+        how = "let the callable take `worker` and begin at worker.start, or pass an indexable"
         warnings.warn(
-            f"the state is {where} the epoch, and the source can only be read from its beginning: "
-            "what was had is made again and passed over, which takes as long as it did before. To "
-            f"begin at once, {how}",
+            f"the state is {where} the epoch, and the source can be read only from its beginning: "
+            "items that were consumed are produced again and skipped, which takes as long as "
+            f"before. To begin at once, {how}",
             FeedWarning,
             stacklevel=3,
         )
 
 
 def _operations(augment: Augment) -> dict[str, str]:
-    """One entry each, so that a difference is told by what differs; who carries them out makes
-    none."""
+    """Return one entry for each operation, so that a difference names it. The executor is no part
+    of it."""
     rest = (augment.images, augment.masks, augment.boxes, augment.labels, augment.draws)
     named = {f"augment[{n}]": repr(op) for n, op in enumerate(augment.operations)}
     return {**named, "augment's images, masks, boxes, labels, draws": repr(rest)}
 
 
 def _digest(sampler: Any) -> str | None:
-    """What tells a sampler from others of its class: the arrays of numbers that it holds, or is. A
-    single number may be a counter, but for our own."""
+    """Return what distinguishes a sampler from others of its class: checksums of the arrays of
+    numbers that it holds, or is. A single number may be a counter, except in fastfeed's own."""
     if sampler is None:
         return None
     plain = isinstance(sampler, (list, tuple, range, np.ndarray))
     held = [sampler] if plain else getattr(sampler, "__dict__", {}).values()
-    kinds = (
-        list,
-        tuple,
-        range,
-        np.ndarray,
-        *((int,) if isinstance(sampler, (Weighted, Balanced)) else ()),
-    )
+    own = (int,) if isinstance(sampler, (Weighted, Balanced)) else ()
+    kinds = (list, tuple, range, np.ndarray, *own)
     numbers = [np.asarray(h) for h in held if isinstance(h, kinds)]
     sums = [zlib.crc32(n.tobytes()) for n in numbers if n.dtype.kind in "biuf"]
     return f"{type(sampler).__name__} {'-'.join(f'{s:08x}' for s in sums)}".strip()

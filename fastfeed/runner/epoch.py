@@ -1,4 +1,4 @@
-"""One epoch of a runner, to be iterated over."""
+"""One epoch of a runner, as an iterable."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from fastfeed.engine.feed import Feed
 
 
 class Epoch:
-    """The batches of one epoch, of `epochs()`; `number` counts from 0."""
+    """The batches of one epoch, from `epochs()`; `number` counts from 0."""
 
     def __init__(self, runner: Any, feed: Feed) -> None:
         self.number = feed.schedule.epoch
-        self.complete = False  # whether its end was reached
-        self._runner = runner  # which would end the feed if nobody held it
+        self.complete = False  # True once its end was reached
+        self._runner = runner  # without another reference it would end the feed
         self._feed = feed
 
     def __iter__(self) -> Iterator[Any]:
-        """Batches as in plain iteration; a loop that was left early goes on where it was."""
+        """Yield batches as plain iteration does; a loop that was left early continues."""
         while not self.complete:
             batch = self._feed.take()
             if batch is None:

@@ -1,4 +1,4 @@
-"""What is to be done when a runner is forgotten, or the interpreter ends."""
+"""What ends a feed whose runner was forgotten, or whose interpreter ends."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from fastfeed.engine.feed import Feed
 
 
 class Finalizer:
-    """What is to be done when a runner is forgotten, or the interpreter ends."""
+    """Stops a feed when its runner is garbage or the interpreter ends."""
 
     def __init__(self, feed: Feed) -> None:
         self._feed: Feed | None = feed
         self._threads: Sequence[threading.Thread] = ()
 
     def run(self) -> None:
-        """At the interpreter's exit the threads are waited for: one that is inside native code then
-        would abort it."""
+        """Stop the feed. At the interpreter's exit also wait for its threads: one that is inside
+        native code then would abort the process."""
         patience_s = 0 if threading.main_thread().is_alive() else 1.0
         if self._feed is not None:
             self._feed.stop(patience_s)
@@ -26,21 +26,21 @@ class Finalizer:
             if thread.ident is not None:  # else it was never started
                 thread.join(patience_s)
 
-    def leave(self) -> None:
-        """The feed has failed and ends by itself. To hold it would be to hold its error, by the
-        traceback of that the frames that hold the runner, and so the runner, for ever."""
+    def release(self) -> None:
+        """Let go of a feed that has failed and ends by itself. Keeping it would keep the runner
+        alive: feed -> error -> traceback -> frames -> runner."""
         if self._feed is not None:
             self._threads = self._feed.threads
             self._feed = None
 
 
-def leaving(ending: Finalizer) -> Callable[[], None]:
-    """`leave` for the feed to call, which must not hold what holds it: its memory, and a pipeline
-    of DALI's, would stay until garbage is collected."""
-    leave = weakref.WeakMethod(ending.leave)
+def releasing(finalizer: Finalizer) -> Callable[[], None]:
+    """Return a `release` that the feed may hold: it does not keep the finalizer, and with it the
+    feed's own memory (and a DALI pipeline), alive until garbage is collected."""
+    release = weakref.WeakMethod(finalizer.release)
 
     def call() -> None:
-        found = leave()
+        found = release()
         if found is not None:
             found()
 

@@ -1,50 +1,53 @@
-"""A runner's batches for each framework; none is imported before its method is called."""
+"""The sinks of a runner, one method for each; a framework is imported when its method is called."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from fastfeed.runner.passes import IterationManager
+from fastfeed.runner.iteration import IterationManager
 
 
 class FrameworkAdapters:
-    """One method a framework. What each returns is iterated over again and again; see `Passes` for
-    where it begins.
+    """One method for each framework. What it returns can be iterated over repeatedly; see
+    `IterationManager` for where an iteration begins.
 
-    A batch keeps its memory for as long as anything made of it without a copy lives. All raise what
-    iteration raises, StateError where the runner has another taker, and MissingExtra without the
-    framework.
+    The memory of a batch is kept for as long as anything that was made of it without a copy. Raise
+    what iteration raises, StateError where the runner feeds another sink, and MissingExtra without
+    the framework.
     """
 
-    def _passes(self, taker: str) -> IterationManager:
+    def _iterations_of(self, sink: str) -> IterationManager:
         raise NotImplementedError
 
     def dataset(self, *, prefetch: int = 0, ragged: bool = False, shapes: Any = None) -> Any:
-        """A `tf.data.Dataset` of the batches, which lie ready in our own buffer.
+        """Return a `tf.data.Dataset` of the batches, which wait in fastfeed's own buffer.
 
-        `prefetch`: batches (or tf.data.AUTOTUNE) that TensorFlow takes ahead, in a thread of its
-        own: for copies to a device, and where a core is free for the 0.2 ms that handing over
-        costs; `snapshot().starvation` is then what the taker ahead waited, not the step. `ragged`:
-        what pad= has filled becomes a `tf.RaggedTensor` of the records as they were. `shapes`:
-        record shapes in the structure of the batch, None where a dimension varies, for padded
-        records whose first batch does not show which. Starts the producers and waits for the first
-        batch, to learn dtypes and shapes.
+        `prefetch`: batches (or tf.data.AUTOTUNE) that TensorFlow takes ahead in a thread of its
+        own, for copies to a device and where a core is free for the 0.2 ms that the hand-over
+        costs; `snapshot().starvation` is then the wait of that thread, not of the step. `ragged`:
+        padded leaves become a `tf.RaggedTensor` of the records as they were. `shapes`: record
+        shapes in the structure of the batch, None where a dimension varies, for padded records
+        whose first batch does not show which. Starts the producers and waits for the first batch,
+        to learn dtypes and shapes.
         """
         from fastfeed.sinks.tf_dataset import dataset
 
         return dataset(
-            self._passes("a tf.data.Dataset"), prefetch=prefetch, ragged=ragged, shapes=shapes
+            self._iterations_of("a tf.data.Dataset"),
+            prefetch=prefetch,
+            ragged=ragged,
+            shapes=shapes,
         )
 
     def keras(self) -> Any:
-        """A `keras.utils.PyDataset` of the batches, for `fit` on any backend of Keras 3."""
+        """Return a `keras.utils.PyDataset` of the batches, for `fit` on any backend of Keras 3."""
         from fastfeed.sinks.keras_data import keras_data
 
-        return keras_data(self._passes("a PyDataset"))
+        return keras_data(self._iterations_of("a PyDataset"))
 
     def torch(self, *, device: Any = None, pin_memory: bool | None = None) -> Iterable[Any]:
-        """An iterable (a `torch.utils.data.IterableDataset`) of tensors.
+        """Return an iterable (a `torch.utils.data.IterableDataset`) of tensors.
 
         On the CPU they share the batch's memory. With a CUDA `device` the copies are asynchronous,
         on a stream of their own, with the next batch in flight; `pin_memory`: through page-locked
@@ -52,21 +55,21 @@ class FrameworkAdapters:
         """
         from fastfeed.sinks.torch_iter import torch_iter
 
-        return torch_iter(self._passes("torch"), device=device, pin_memory=pin_memory)
+        return torch_iter(self._iterations_of("torch"), device=device, pin_memory=pin_memory)
 
     def jax(self, device_or_sharding: Any = None) -> Iterable[Any]:
-        """An iterable of JAX arrays, put on a device or a sharding one batch ahead."""
+        """Return an iterable of JAX arrays, put on a device or a sharding one batch ahead."""
         from fastfeed.sinks.jax_iter import jax_iter
 
-        return jax_iter(self._passes("JAX"), device_or_sharding)
+        return jax_iter(self._iterations_of("JAX"), device_or_sharding)
 
     def prefetch_to_device(self, put: Callable[[Any], Any], *, depth: int = 2) -> Iterable[Any]:
-        """An iterable of `put(batch)`, called `depth` batches ahead in a thread, for any other
-        framework.
+        """Return an iterable of `put(batch)`, called `depth` batches ahead in a thread, for any
+        other framework.
 
         `put` is given numpy arrays that stay as they are while anything refers to them, and returns
         what it made.
         """
         from fastfeed.sinks.ahead import Prefetcher
 
-        return Prefetcher(self._passes("prefetch_to_device"), put, depth=depth)
+        return Prefetcher(self._iterations_of("prefetch_to_device"), put, depth=depth)

@@ -1,4 +1,4 @@
-"""FeedRunner: the one object that users hold. It owns a feed and hands it to a sink."""
+"""FeedRunner: the one object that users hold. It owns a feed and connects it to a sink."""
 
 from __future__ import annotations
 
@@ -19,36 +19,40 @@ from fastfeed.options import FeedOptions, Shuffle, options_from
 from fastfeed.runner.batch_lease import BatchLease
 from fastfeed.runner.epoch import Epoch
 from fastfeed.runner.frameworks import FrameworkAdapters
-from fastfeed.runner.passes import IterationManager
+from fastfeed.runner.iteration import IterationManager
 from fastfeed.runner.stream import Stream, batches_of
 from fastfeed.source import IndexedSource
 
 if TYPE_CHECKING:
-    from fastfeed.runner.choosing import ExecutorChoice
+    from fastfeed.runner.executor_choice import ExecutorChoice
     from fastfeed.sinks.session_queue import SessionQueue
 
 
-MOST_SHARED = 24  # a message to a worker process has no room for the descriptors of more
+MAX_SHARED = 24  # a message to a worker process has no room for the descriptors of more
 STOP_S = 1.8  # stop() promises two seconds
 
 
 class FeedRunner(FrameworkAdapters):
-    """Feeds the batches of `source` to a training loop, made by parallel producers.
+    """Produce the batches of `source` in parallel and feed them to a training loop.
 
-    `source` is a callable that returns an iterator of batches (each producer calls it for a stream
-    of its own; with a parameter `worker` it yields that share), an iterable or iterator (one
-    stream; `transform` runs in parallel), or an indexable of records. The keywords are the fields
-    of `FeedOptions`; `augment` is a `fastfeed.augment.Augment` of operations on the records'
-    images. Then either
+    `source` is one of
 
-        for batch in runner: ...                       # numpy arrays, any loop
+    - a callable that returns an iterator of batches: each producer calls it for a stream of its
+      own. If it takes an argument `worker` (a `Worker`), it yields that producer's share;
+    - an iterable or iterator: one stream; `transform=` is what runs in parallel;
+    - an indexable (`len()` and `[index]`) of records, collated to `batch_size`.
 
-    or, in a graph of tf.compat.v1,
+    The keywords are the fields of `FeedOptions`. Iterate over the runner for numpy arrays,
 
-        x, y = runner.get_inputs(); runner.start(sess)  # tensors; every sess.run takes the next batch
+        for batch in runner: ...
 
-    Raises OptionError for keywords and sources that cannot work. What a batch must be is learned
-    from the first one.
+    or, in a graph of tf.compat.v1, let every `sess.run` take the next batch:
+
+        x, y = runner.get_inputs()
+        runner.start(sess)
+
+    Structure, dtypes and record shapes of batches are learned from the first one. Raise OptionError
+    for options and sources that cannot work.
     """
 
     def __init__(self, source: Any, **options: Any) -> None:
@@ -57,8 +61,8 @@ class FeedRunner(FrameworkAdapters):
         self._sink: SessionQueue | None = None
         self._started = False
         self._stopped = False
-        self._feeds = ""  # what takes the batches: there is one taker only
-        self._taken_in: IterationManager | None = None
+        self._feeds = ""  # the one sink that takes the batches
+        self._iterations: IterationManager | None = None
 
     def __enter__(self) -> FeedRunner:
         return self
@@ -72,15 +76,15 @@ class FeedRunner(FrameworkAdapters):
         self.stop()
 
     def get_inputs(self, *, shapes: Any = None) -> Any:
-        """Symbolic tensors with the structure of the batches, for the default graph of
+        """Return symbolic tensors with the structure of the batches, in the default graph of
         tf.compat.v1.
 
-        The first batch is made here (and delivered later), so dtypes and static shapes are known;
-        the batch dimension is static with last_batch="drop". `shapes`: record shapes in the
+        The first batch is produced here (and delivered later), so dtypes and static shapes are
+        known; the batch dimension is static with last_batch="drop". `shapes`: record shapes in the
         structure of the batch, None where a dimension varies, for padded records whose first batch
         does not show which.
 
-        Raises StateError after `start` or in a finalised graph, OptionError (queue smaller than a
+        Raise StateError after `start` or in a finalised graph, OptionError (queue smaller than a
         batch), SpecError, ProducerError, FeedTimeout, MissingExtra (no TensorFlow).
         """
         self._refuse_second("a session")
@@ -111,20 +115,20 @@ class FeedRunner(FrameworkAdapters):
 
     @property
     def waited_s(self) -> Any:
-        """A scalar float64 tensor: the seconds for which this step waited for its batch (after
-        get_inputs)."""
+        """Seconds for which this step waited for its batch: a scalar float64 tensor. Raise
+        StateError before `get_inputs`."""
         if self._sink is None:
             raise StateError("waited_s belongs to a session's queue: call get_inputs() first")
         return self._sink.waited
 
     def start(self, session: Any = None, coord: Any = None) -> FeedRunner:
-        """Begins to fill the queue of `session`; without a session, begins to make batches for
-        iteration.
+        """Start to fill the queue of `session`; without a session, start to produce batches for
+        iteration. Return the runner.
 
         `session` is a tf.compat.v1 Session or a monitored one; its `run` raises ProducerError when
         a producer failed. With a `coord` (tf.train.Coordinator) the feed ends when it asks to stop,
-        and its failure stops the others. Raises StateError when started twice, without get_inputs,
-        or with a session of another graph.
+        and a failure of the feed stops the others. Raise StateError when started twice, without
+        get_inputs, or with a session of another graph.
         """
         self._refuse_stopped()
         if self._started:
@@ -146,8 +150,8 @@ class FeedRunner(FrameworkAdapters):
         return self
 
     def stop(self) -> None:
-        """Ends every thread within two seconds; batches asked for afterwards raise FeedStopped. May
-        be repeated."""
+        """End every thread and process within two seconds; batches requested afterwards raise
+        FeedStopped. May be repeated."""
         again, self._stopped = self._stopped, True
         deadline = time.perf_counter() + (0 if again else STOP_S)
         if self._sink is not None:
@@ -164,20 +168,20 @@ class FeedRunner(FrameworkAdapters):
             )
 
     def __iter__(self) -> Iterator[Any]:
-        """Batches as numpy arrays: one run of `epochs` epochs, or of one.
+        """Yield batches as numpy arrays: one run of `epochs` epochs, or of one.
 
-        A loop that was left early goes on where it was; after the end a new run begins with the
-        next epoch, made by the same producers, which wait for it. Raises ProducerError, SpecError,
+        A loop that was left early continues where it was; after the end a new run begins with the
+        next epoch, with the same producers, which wait for it. Raise ProducerError, SpecError,
         FeedTimeout, FeedStopped, OptionError.
         """
         self._claim("a loop")
         return batches_of(self._stream, self._stream.iterated())
 
     def take(self) -> BatchLease:
-        """The next batch, for `with runner.take() as batch:`, which gives its memory back where the
-        block ends.
+        """Return the next batch, for `with runner.take() as batch:`; its memory is reused after the
+        block.
 
-        Raises StopIteration where iteration would end, and otherwise what iteration raises.
+        Raise StopIteration where iteration would end, and otherwise what iteration raises.
         """
         self._claim("a loop")
         feed = self._stream.iterated()
@@ -187,62 +191,64 @@ class FeedRunner(FrameworkAdapters):
         return BatchLease(batch, feed.spec.rebuild(batch))
 
     def snapshot(self) -> Snapshot:
-        """What every stage has done until now; `snapshot().starvation` is the share of time lost to
-        input."""
+        """Return the counters of every stage; `snapshot().starvation` is the share (0 to 1) of wall
+        time for which the loop waited for input. Raise StateError before the start."""
         return self._stream.snapshot()
 
     @property
     def augments(self) -> ExecutorChoice | None:
-        """Who augments and why, once augment_on="auto" has measured it."""
+        """The executor of augment= and why, once augment_on="auto" has measured; else None."""
         return self._stream.choice
 
     def epochs(self) -> Iterator[Epoch]:
-        """One epoch after another, each to be iterated over: `epochs=` of them, or without end.
+        """Yield one `Epoch` after another, each an iterable of batches: `epochs=` of them, or
+        without end.
 
-        The next one is made while the last batches of this one are consumed. Of an epoch that was
-        left early the rest is passed over. Raises what iteration raises.
+        The next one is produced while the last batches of this one are consumed. The rest of an
+        epoch that was left early is skipped. Raise what iteration raises.
         """
         self._claim("a loop")
         return self._each_epoch()
 
     def state(self) -> dict[str, Any]:
-        """What the training loop has consumed, as a small dict for JSON: save it beside the model.
+        """Return what the training loop has consumed, as a small dict for JSON: save it beside the
+        model.
 
-        Every batch that was handed out counts, however many more are made already. Raises
-        StateError for a session whose queue shuffles, of which nobody can tell what it has given.
+        Every batch that was handed out counts, and none that is only ready. Raise StateError for a
+        session whose queue shuffles: which records it has given is unknown.
         """
         return self._stream.state(None if self._sink is None else self._sink.state())
 
     def restore(self, state: dict[str, Any]) -> FeedRunner:
-        """Goes on where `state` was saved, with any number of threads and processes; before
-        anything is started.
+        """Continue where `state` was saved, with any number of threads and processes; before
+        anything is started. Return the runner.
 
-        What was made ahead then and not consumed is made again. Raises StateError after the start,
-        and OptionError for a state of another stream, naming what differs.
+        Batches that were ready and not consumed are produced again. Raise StateError after the
+        start, and OptionError for the state of another stream, with the differences.
         """
         self._refuse_stopped()
         self._stream.restore(state)
         return self
 
     def also(self, source: Any, **options: Any) -> FeedRunner:
-        """A second runner for `source`, such as for validation: the workers of this one make its
-        batches, too.
+        """Return a second runner for `source`, for example for validation, that shares the workers
+        of this one.
 
-        Its options are its own, but for those that make the workers. It is iterated over as any
-        other, each time one exact pass; training's producers go first where cores are scarce, and
-        go on filling their buffer meanwhile. Call it before anything is started (StateError);
-        OptionError for processes=, which is this runner's.
+        It has its own options, except those that make the workers. Each iteration over it is one
+        exact run; where cores are scarce the producers of the training go first, and they keep
+        filling their buffer meanwhile. Raise StateError after the start, and OptionError for
+        processes=, which belongs to this runner.
         """
         self._refuse_stopped()
         if self._feed is not None or self._stream.shares:
             raise StateError(
                 "also() after the start, or of a runner that was made by also(): call it on the "
-                "first one"
+                "first runner, before the start"
             )
         if "processes" in options:
             raise OptionError(
-                "also(processes=...): the worker processes are those of the first runner: leave it "
-                "out"
+                "also(processes=...): the worker processes are those of the first runner; leave the "
+                "option out"
             )
         names = (
             "threads",
@@ -256,23 +262,23 @@ class FeedRunner(FrameworkAdapters):
         runner = FeedRunner(
             source, **{name: getattr(self.options, name) for name in names} | options
         )
-        if self._stream.followers == MOST_SHARED:
+        if self._stream.followers == MAX_SHARED:
             raise OptionError(
-                f"also(): {MOST_SHARED} runners share these workers already: make a FeedRunner"
+                f"also(): {MAX_SHARED} runners share these workers already: make a FeedRunner"
             )
         self._stream.share(runner._stream)
         return runner
 
     def state_dict(self) -> dict[str, str]:
-        """`state()` for torch: one value, since torch.distributed.checkpoint reads only keys that a
-        new runner has."""
+        """Return `state()` for torch, as one value: torch.distributed.checkpoint reads only keys
+        that a new runner has."""
         return {"state": json.dumps(self.state())}
 
     def load_state_dict(self, state_dict: Mapping[str, str]) -> None:
-        """What `state_dict()` gave, to `restore`, whose errors it raises."""
+        """Restore what `state_dict()` returned. Raise what `restore` raises."""
         if "state" not in state_dict:
             raise OptionError(
-                "load_state_dict(): needed what state_dict() gave; what state() gave goes to "
+                "load_state_dict(): pass what state_dict() returned; what state() returned goes to "
                 "restore()"
             )
         self.restore(json.loads(state_dict["state"]))
@@ -293,8 +299,8 @@ class FeedRunner(FrameworkAdapters):
                 return
 
     def _session_shuffle(self) -> Shuffle | None:
-        """The queue's shuffle: an indexable that is shuffled by index needs no second one; padding
-        keeps the order."""
+        """Return the shuffle of a session's queue. An indexable that is shuffled by index needs no
+        second one; padding keeps the order."""
         shuffle = self.options.shuffle
         if isinstance(shuffle, Shuffle):
             return shuffle
@@ -309,29 +315,29 @@ class FeedRunner(FrameworkAdapters):
     def _feed(self) -> Feed | None:
         return self._stream.feed
 
-    def _passes(self, taker: str) -> IterationManager:
-        self._refuse_second(taker)
-        if self._taken_in is None or self._taken_in.sink != taker:
+    def _iterations_of(self, sink: str) -> IterationManager:
+        self._refuse_second(sink)
+        if self._iterations is None or self._iterations.sink != sink:
             owner = weakref.ref(self)
 
             def claim() -> None:
                 runner = owner()
-                if runner is not None:  # else nobody can ask it for anything
-                    runner._claim(taker)
+                if runner is not None:  # else it can feed no other sink
+                    runner._claim(sink)
 
-            self._taken_in = IterationManager(self._stream, claim, sink=taker)
-        return self._taken_in
+            self._iterations = IterationManager(self._stream, claim, sink=sink)
+        return self._iterations
 
-    def _claim(self, taker: str) -> None:
-        self._refuse_second(taker)
-        self._feeds = taker
+    def _claim(self, sink: str) -> None:
+        self._refuse_second(sink)
+        self._feeds = sink
 
-    def _refuse_second(self, taker: str) -> None:
-        """One runner has one taker: two would share its batches between them."""
+    def _refuse_second(self, sink: str) -> None:
+        """Raise StateError for a second sink: each would get only some of the batches."""
         self._refuse_stopped()
-        if self._feeds not in ("", taker):
+        if self._feeds not in ("", sink):
             raise StateError(
-                f"this runner feeds {self._feeds}, and {taker} would get only some of the batches: "
+                f"this runner feeds {self._feeds}, and {sink} would get only some of the batches: "
                 "make another FeedRunner, or runner.also(...) for one that shares the workers"
             )
 

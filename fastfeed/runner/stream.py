@@ -1,5 +1,5 @@
-"""The feeds of one runner, one after another: where the next one begins, and whose workers make its
-batches."""
+"""The feeds of one runner, one after another: where the next one begins, and which workers produce
+its batches."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
-# Here, and not at the first use: a Ctrl-C is lost while numpy loads it.
+# imported here and not at the first use: a Ctrl-C is lost while numpy loads it
 from numpy.random import SeedSequence
 
 from fastfeed.core.collate import AsProduced, Rebatcher
@@ -29,19 +29,18 @@ from fastfeed.runner.checkpoint import (
     saved,
     warn_of_costs,
 )
-from fastfeed.runner.choosing import (
+from fastfeed.runner.executor_choice import (
     AUTO,
     ExecutorChoice,
     choose,
     refuse_misfits,
 )
-from fastfeed.runner.finalizer import Finalizer, leaving
+from fastfeed.runner.finalizer import Finalizer, releasing
 from fastfeed.source import IndexedSource, source_from
 
 
 class Stream:
-    """A source under its options. Raises OptionError for what cannot work, now and not at the first
-    batch."""
+    """A source with its options. Raise OptionError for what cannot work, before any batch."""
 
     def __init__(self, source: Any, options: FeedOptions) -> None:
         self.options = options
@@ -55,25 +54,27 @@ class Stream:
         self.feed: Feed | None = None
         self._source = source
         self._stopped = False
-        self._said: set[str] = set()  # hints that the user has had
-        self.resumed = False  # whether the first run begins in its middle
-        self._ending: weakref.finalize[Any, Any] | None = None
-        self._span = ResumePoint()  # where the next feed begins
-        self._leader: Stream | None = None  # whose workers make these batches
-        self._followers: list[weakref.ref[Stream]] = []  # whose batches these workers make
-        self.choice: ExecutorChoice | None = None  # who augments and why, where that was measured
-        # a session's queue knows what it has given
+        self._said: set[str] = set()  # warnings that were given
+        self.resumed = False  # True if the first run begins in its middle
+        self._finalizer: weakref.finalize[Any, Any] | None = None
+        self._resume = ResumePoint()  # where the next feed begins
+        # of `also()`: the stream whose workers produce these batches, and those that use this one's
+        self._leader: Stream | None = None
+        self._followers: list[weakref.ref[Stream]] = []
+        self.choice: ExecutorChoice | None = None  # of augment_on="auto"
+        # a session's queue measures its consumer in the graph
         self.of_session: Callable[[], Snapshot] | None = None
         self._watch: Watch | None = None  # from the first start on
 
     def iterated(self, *, each: bool = False) -> Feed:
-        """The feed for a loop, of whole runs or of `each` epoch."""
+        """Return the feed for a loop over whole runs, or over `each` epoch. Raise FeedStopped after
+        the end of an iterator, or of the runner that leads."""
         per_run = self.options.epochs if each else self.options.epochs or 1
         if self._leader is not None and self._leader._stopped:
             raise FeedStopped(
-                "the runner whose workers make these batches was stopped: make new ones to go on"
+                "the runner that shares its workers was stopped: make new runners to go on"
             )
-        # not started yet, or left in its run's last epoch
+        # not started yet, or left in the last epoch of its run
         if self._leader is not None and self._leader.feed is None:
             self._leader.iterated()
         if self.feed is not None and not self.feed.ended:
@@ -81,35 +82,38 @@ class Stream:
             return self.feed
         if self.feed is not None and not self.kind.again:
             raise FeedStopped(
-                "the source is an iterator and has ended: pass the function that makes it to go "
-                "again"
+                "the source is an iterator and has ended: pass the function that makes it, to "
+                "iterate again"
             )
-        return self._for_loops(replace(self._span, per_run=per_run, each=each))
+        return self._for_loops(replace(self._resume, per_run=per_run, each=each))
 
     def for_session(self) -> Feed:
-        """The feed for the queue of a session: one run, without end where epochs= is not given."""
+        """Return the feed for the queue of a session: one run, without end unless epochs= is given.
+
+        Raise StateError for a restored state that a session cannot continue.
+        """
         self._choose()
-        span = replace(self._span, per_run=self.options.epochs, once=True)
-        if span.pool is not None:
+        resume = replace(self._resume, per_run=self.options.epochs, once=True)
+        if resume.pool is not None:
             raise StateError(
-                "the state has records in the pool of a loop's shuffle, which a session's queue "
-                "does not have: go on in a loop, or save with shuffle=False"
+                "the state has records in the shuffle pool of a loop, which a session's queue does "
+                "not have: continue in a loop, or save with shuffle=False"
             )
-        if span.left == 0:
+        if resume.left == 0:
             raise StateError(
-                f"the state is at the end of its run: all {span.per_run} epochs were delivered. "
+                f"the state is at the end of its run: all {resume.per_run} epochs were delivered. "
                 "Raise epochs= to go on"
             )
-        return self._new_feed(span)
+        return self._new_feed(resume)
 
     def pass_over(self, feed: Feed, epoch: int, *, counts: tuple[int, int]) -> Feed | None:
-        """The feed for the epoch after one that was left early; None where that was the run's last."""
+        """Return the feed for the epoch after one that was left early; None after the last."""
         if self._passed_over(feed, epoch + 1, counts=counts):
             return None if feed.schedule.over else feed
-        return None if self._span.left == 0 else self.iterated(each=True)
+        return None if self._resume.left == 0 else self.iterated(each=True)
 
     def next_run(self) -> Feed:
-        """The feed for a loop that begins a run; what is left of the present one is passed over."""
+        """Return the feed for a loop that begins a run; the rest of the present one is skipped."""
         feed = self.iterated()
         counts = feed.counts
         if feed.take() is not None:
@@ -118,12 +122,12 @@ class Stream:
 
     @property
     def sized(self) -> bool:
-        """Whether the length of an epoch is known, though not always the number of its batches."""
+        """True if the length of an epoch is known; the number of its batches may not be."""
         return isinstance(self.kind, IndexedSource)
 
     @cached_property
     def run_batches(self) -> int | None:
-        """Batches of every run that a loop takes from its beginning, where that is known."""
+        """Batches of every run that a loop takes from its beginning; None if unknown."""
         records, size = self._epoch_records, self.options.batch_size or 1
         if records is None:
             return None
@@ -135,15 +139,15 @@ class Stream:
 
     @cached_property
     def _epoch_records(self) -> int | None:
-        """Records of every epoch, where each has as many and none is left out."""
+        """Records of every epoch; None where epochs differ or records may be left out."""
         skips = self.options.on_error == "skip" or self.options.on_worker_death != "raise"
         return (
             None if skips or not isinstance(self.kind, IndexedSource) else self.kind.epoch_records
         )
 
-    def say_lengths(self) -> None:
-        """Has every batch become (batch, lengths), as lengths=True does. Raises OptionError for a
-        source of batches and without pad=, StateError after the start."""
+    def add_lengths(self) -> None:
+        """Deliver (batch, lengths), as lengths=True does. Raise OptionError for a source of batches
+        and without pad=, StateError after the start."""
         if self.options.lengths:
             return
         if not (self.kind.records and self.options.padded):
@@ -152,23 +156,23 @@ class Stream:
                 "which allows their shape to vary"
             )
         if self.feed is not None:
-            raise StateError("a ragged dataset after the start: say FeedRunner(..., lengths=True)")
+            raise StateError("a ragged dataset after the start: use FeedRunner(..., lengths=True)")
         self.options = replace(self.options, lengths=True)
 
     def share(self, other: Stream) -> None:
-        """Has the workers of this one make the batches of another one, too; OptionError for one
-        that ends for good."""
+        """Let the workers of this stream produce the batches of `other`, too. Raise OptionError for
+        an iterator, which cannot be iterated again."""
         if not other.kind.again:
             raise OptionError(
-                "also() of an iterator, which ends for good: pass the function that makes it, or "
-                "an object with len() and [index]"
+                "also() of an iterator, which can be read only once: pass the function that makes "
+                "it, or an object with len() and [index]"
             )
         other._leader = self
         self._followers.append(weakref.ref(other))
 
     def stop_followers(self) -> None:
-        """Ends the feeds whose workers these are, for good."""
-        # before anything that takes time: whoever starts a feed just now looks at it afterwards
+        """End the feeds that share these workers, for good."""
+        # before anything that takes time: a thread that starts a feed now checks it afterwards
         self._stopped = True
         for follower in filter(None, (ref() for ref in self._followers)):
             if follower.feed is not None:
@@ -176,7 +180,7 @@ class Stream:
                 follower.unwatch()
 
     def snapshot(self) -> Snapshot:
-        """What every stage has done until now; StateError before anything was started."""
+        """Return the counters of every stage. Raise StateError before anything was started."""
         feed = self.feed
         if feed is None:
             raise StateError(
@@ -185,52 +189,48 @@ class Stream:
         return feed.snapshot() if self.of_session is None else self.of_session()
 
     def unwatch(self) -> None:
-        """Nobody need look at the feed any more."""
+        """End the observation of the feed by the black box, the socket and metrics."""
         watch, self._watch = self._watch, None
         if watch is not None:
             watch.end()
 
     @property
     def followers(self) -> int:
-        """How many share the workers."""
+        """Number of other streams that share the workers."""
         return len(self._followers)
 
     @property
     def shares(self) -> bool:
-        """Whether the workers are another one's."""
+        """True if the workers are those of another stream."""
         return self._leader is not None
 
     def state(self, position: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Where the consumer is, unless `position` says it better."""
+        """Return the state of the consumer, of `position` where a sink knows it better."""
         if position is None:
-            position = self.feed.state() if self.feed is not None else _at(self._span)
-        return saved(position, seed=self.seed, of=self._fingerprint, streams=self._span.streams)
+            position = self.feed.state() if self.feed is not None else _at(self._resume)
+        return saved(position, seed=self.seed, of=self._fingerprint, streams=self._resume.streams)
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Begins where `state` was saved. Raises StateError after the start, OptionError for
-        another stream's state."""
+        """Begin where `state` was saved. Raise StateError after the start, OptionError for the
+        state of another stream."""
         if self.feed is not None:
             raise StateError("restore() after the start: call it first, on a new FeedRunner")
-        self._span, self.seed = restored(
-            state, of=self._fingerprint, seed=self.options.seed, span=ResumePoint()
-        )
+        self._resume, self.seed = restored(state, of=self._fingerprint, seed=self.options.seed)
         self.resumed = True
-        warn_of_costs(self.kind, self._span, producers=self.options.producers)
+        warn_of_costs(self.kind, self._resume, producers=self.options.producers)
 
     def _follow(self, workers: SharedWorkers) -> None:
-        """The leader's workers are about to be started, perhaps for the second time: then this goes
-        on where it is."""
+        """Make a feed for the leader's workers, which are about to be started. After a restart it
+        continues where the feed before it was."""
         if self.feed is not None:
             self.feed.stop(0)
-            self._span, _ = restored(
-                self.state(), of=self._fingerprint, seed=None, span=ResumePoint()
-            )
+            self._resume, _ = restored(self.state(), of=self._fingerprint, seed=None)
             self._let_go()
-        self._for_loops(replace(self._span, per_run=self.options.epochs or 1, held=True), workers)
+        self._for_loops(replace(self._resume, per_run=self.options.epochs or 1, held=True), workers)
 
     @cached_property
     def batch_rows(self) -> int | None:
-        """Records of every batch that a loop takes, where all have as many."""
+        """Records of every batch that a loop takes; None where batches differ."""
         size, records = self.options.batch_size, self._epoch_records
         whole = self.options.last_batch == "drop" or (
             records is not None and size is not None and not records % size
@@ -238,62 +238,64 @@ class Stream:
         return size if whole else None
 
     def _passed_over(self, feed: Feed, epoch: int, *, counts: tuple[int, int]) -> bool:
-        """Has the next feed begin with `epoch`; true where the present one goes on, after what was
-        left of it."""
-        # its workers have other things to do, and are not started again for this
+        """Skip to `epoch`. Return True if the present feed goes on, after the rest of its epoch;
+        else the next feed begins there."""
+        # shared workers are not restarted for this
         if self._leader is not None:
             while feed.take() is not None:
                 pass
             return True
         feed.stop()
         self._let_go()
-        self._span = feed.schedule.from_epoch(epoch, counts)
+        self._resume = feed.schedule.from_epoch(epoch, counts)
         return False
 
     def _choose(self) -> None:
-        """Says who augments, where that is to be measured."""
+        """Measure which executor augments, for augment_on="auto"."""
         if self.options.augment_on == AUTO:
             choice = choose(self._source, self.options, seed=self.seed)
             self.options = replace(self.options, augment_on=choice.on)
             self.choice = choice
 
-    def _for_loops(self, span: ResumePoint, workers: SharedWorkers | None = None) -> Feed:
+    def _for_loops(self, resume: ResumePoint, workers: SharedWorkers | None = None) -> Feed:
         self._choose()
         options, shuffle = self.options, self._record_shuffle()
         if shuffle is not None:
             if options.batch_size is None:
                 raise OptionError(
-                    f"shuffle={options.shuffle!r} draws records anew into batches: say "
-                    "batch_size=, or shuffle=False"
+                    f"shuffle={options.shuffle!r} draws records into new batches: it needs "
+                    "batch_size=, or use shuffle=False"
                 )
             stage = ShuffleStage(
-                shuffle, options, seed=self.seed, epoch=span.epoch, state=span.pool
+                shuffle, options, seed=self.seed, epoch=resume.epoch, state=resume.pool
             )
-            return self._new_feed(replace(span, starts=stage.again(span.starts)), stage, workers)
+            return self._new_feed(
+                replace(resume, starts=stage.again(resume.starts)), stage, workers
+            )
         cutter: Cutter | None = None
         if options.batch_size is not None:
             cutter = Rebatcher(options.batch_size, options.last_batch, pad=options.pad)
         elif options.order == "kept":  # else which batch is the last of an epoch is not known
-            cutter = AsProduced(span.sizes)
-        return self._new_feed(span, CutStage(cutter), workers)
+            cutter = AsProduced(resume.sizes)
+        return self._new_feed(resume, CutStage(cutter), workers)
 
     def _new_feed(
         self,
-        span: ResumePoint,
+        resume: ResumePoint,
         order: CutStage | ShuffleStage | None = None,
         workers: SharedWorkers | None = None,
     ) -> Feed:
         workers = workers or SharedWorkers()
         feed = Feed(
-            self._source, self.options, seed=self.seed, resume=span, order=order, workers=workers
+            self._source, self.options, seed=self.seed, resume=resume, order=order, workers=workers
         )
         feed.warnings.share(self._said)
         self.feed = feed
-        # A forgotten runner must not leave threads behind: they hold the feed, never the runner or
-        # this.
+        # A forgotten runner must leave no threads behind: they hold the feed, never the runner or
+        # this stream.
         finalizer = Finalizer(feed)
-        self._ending = weakref.finalize(self, finalizer.run)
-        feed.call_on_failure(leaving(finalizer))
+        self._finalizer = weakref.finalize(self, finalizer.run)
+        feed.call_on_failure(releasing(finalizer))
         try:
             if self._watch is None or self._watch.over:
                 self._watch = observe(self, *filter(None, [self.options.metrics_target]))
@@ -301,7 +303,7 @@ class Stream:
                 follower._follow(workers)
             feed.start()
             self.refuse_stopped()
-        except BaseException:  # nothing has begun: the next one who asks hears the same
+        except BaseException:  # nothing was started: the next call raises the same
             self.unwatch()
             feed.stop(0)
             self._let_go()
@@ -309,15 +311,15 @@ class Stream:
         return feed
 
     def refuse_stopped(self) -> None:
-        """FeedStopped where the runner was stopped, from whatever thread."""
+        """Raise FeedStopped if the runner was stopped, by any thread."""
         if self._stopped:
             raise FeedStopped("this runner was stopped: make a new FeedRunner to go on")
 
     def _let_go(self) -> None:
-        """The feed was stopped, and another one will follow."""
+        """Forget the feed, which was stopped: another one may follow."""
         self.feed = None
-        if self._ending is not None:
-            self._ending.detach()
+        if self._finalizer is not None:
+            self._finalizer.detach()
 
     def _record_shuffle(self) -> Shuffle | None:
         shuffle = self.options.shuffle
@@ -331,9 +333,10 @@ class Stream:
 
 
 def batches_of(stream: Stream, feed: Feed) -> Iterator[Any]:
-    """A run's batches. Holds the stream, which nobody else may: `for batch in FeedRunner(source)`."""
+    """Yield the batches of a run. It may hold the only reference to the stream, as in
+    `for batch in FeedRunner(source)`."""
     while True:
-        # another one where the workers, which are another runner's, began anew
+        # replaced when shared workers were restarted
         feed = stream.feed or feed
         batch = feed.take()
         if batch is None:
@@ -342,17 +345,17 @@ def batches_of(stream: Stream, feed: Feed) -> Iterator[Any]:
 
 
 def new_seed() -> int:
-    """A root seed for a run that states none."""
+    """Return a root seed for a run without seed=."""
     return int(SeedSequence().generate_state(1)[0])
 
 
-def _at(span: ResumePoint) -> dict[str, Any]:
+def _at(resume: ResumePoint) -> dict[str, Any]:
     position = {
-        **Position(span.epoch, span.starts, counts=span.counts).state(),
-        "run_first": span.run_first,
+        **Position(resume.epoch, resume.starts, counts=resume.counts).state(),
+        "run_first": resume.run_first,
     }
     return {
         **position,
-        "sizes": {str(n): size for n, size in span.sizes.items()},
-        "pool": span.pool,
+        "sizes": {str(n): size for n, size in resume.sizes.items()},
+        "pool": resume.pool,
     }

@@ -14,7 +14,7 @@ import numpy as np
 from fastfeed.errors import FeedStopped, OptionError, StateError
 
 if TYPE_CHECKING:
-    from fastfeed.runner.passes import IterationManager
+    from fastfeed.runner.iteration import IterationManager
 
 # how late the thread hears that nobody takes any more: whoever leaves a loop must not need a lock
 # for it

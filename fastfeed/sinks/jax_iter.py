@@ -20,7 +20,7 @@ except ImportError as error:
     raise MissingExtra("JAX", "jax") from error
 
 if TYPE_CHECKING:
-    from fastfeed.runner.passes import IterationManager
+    from fastfeed.runner.iteration import IterationManager
 
 
 def jax_iter(passes: IterationManager, device_or_sharding: Any) -> JaxBatches:

@@ -21,7 +21,7 @@ except ImportError as error:
 
 if TYPE_CHECKING:
     from fastfeed.core.batch import BatchSpec
-    from fastfeed.runner.passes import EpochIterator, IterationManager
+    from fastfeed.runner.iteration import EpochIterator, IterationManager
 
 LOOK_UP_S = 0.1
 # batches that Keras takes at most to learn the shapes from, in a pass that it then begins again

@@ -23,7 +23,7 @@ from fastfeed.sinks.tf_types import check_shapes, element_spec, leaf_order, ragg
 
 if TYPE_CHECKING:
     from fastfeed.core.batch import BatchSpec
-    from fastfeed.runner.passes import EpochIterator, IterationManager
+    from fastfeed.runner.iteration import EpochIterator, IterationManager
 
 ID = tf.TensorSpec((), tf.int64)
 NEVER = 2**62
@@ -44,7 +44,7 @@ def dataset(passes: IterationManager, *, prefetch: int, ragged: bool, shapes: An
             f"dataset(prefetch={prefetch!r}): needed a number of batches, or tf.data.AUTOTUNE"
         )
     if ragged:
-        passes.say_lengths()
+        passes.add_lengths()
     elif passes.lengths:
         raise StateError(
             "this runner's dataset is ragged=True already: make another FeedRunner for one that is "

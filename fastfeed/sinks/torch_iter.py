@@ -22,7 +22,7 @@ except ImportError as error:
     raise MissingExtra("PyTorch", "torch") from error
 
 if TYPE_CHECKING:
-    from fastfeed.runner.passes import IterationManager
+    from fastfeed.runner.iteration import IterationManager
 
 Tensors = list[torch.Tensor]
 

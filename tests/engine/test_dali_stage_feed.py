@@ -21,7 +21,7 @@ from fastfeed.augment.headers import read_header
 from fastfeed.engine.dali_queue import DaliQueue
 from fastfeed.errors import BadImage, ProducerFailed
 from fastfeed.options import FeedOptions
-from fastfeed.runner.choosing import choose
+from fastfeed.runner.executor_choice import choose
 from tests.augment.dalis import packed_batch
 from tests.augment.pictures import jpeg, noise, png, rotten, smooth
 from tests.helpers.streams import LIMIT_S

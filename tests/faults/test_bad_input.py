@@ -74,7 +74,7 @@ def test_an_empty_iterator(used: Any, threads: int, source: Any) -> None:
     refused(
         SpecError,
         "ended before its first batch",
-        "needed at least one record",
+        "must have at least one record",
         by=used(source, threads=threads),
     )
 
@@ -83,7 +83,7 @@ def test_an_empty_iterator(used: Any, threads: int, source: Any) -> None:
 def test_an_empty_indexable(source: Any) -> None:
     refused(
         OptionError,
-        "length of 0: needed at least one record",
+        "length of 0",
         by=lambda: FeedRunner(source, batch_size=2),
     )
 
@@ -253,7 +253,7 @@ def test_a_batch_size_that_can_never_be_filled(source: Any, threads: int) -> Non
         "batch_size=50 can never be filled",
         "has 3 records",
         'last_batch="drop"',
-        'say last_batch="keep"',
+        'last_batch="keep"',
     )
     source = chunks(3, 2) if hasattr(source, "__next__") else source  # one that is not used up yet
     refused(

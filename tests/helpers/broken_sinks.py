@@ -126,7 +126,7 @@ class GivesMemoryBackTooEarly(Loop):
 
     def __init__(self, runner: FeedRunner) -> None:
         super().__init__(runner)
-        self.passes = runner._passes("a broken sink")
+        self.passes = runner._iterations_of("a broken sink")
 
     def __iter__(self) -> Iterator[Any]:
         one = iter(self.passes)

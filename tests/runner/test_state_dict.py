@@ -64,7 +64,7 @@ def test_state_dicts_go_where_others_go(way: str, options: dict[str, Any]) -> No
 def test_they_are_the_state_in_one_value() -> None:
     with runner_of() as runner:
         assert json.loads(runner.state_dict()["state"]) == runner.state()
-        with pytest.raises(OptionError, match=r"needed what state_dict\(\) gave"):
+        with pytest.raises(OptionError, match=r"pass what state_dict\(\) returned"):
             runner.load_state_dict(runner.state())
 
 

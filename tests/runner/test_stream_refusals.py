@@ -294,7 +294,7 @@ def test_a_stream_that_is_read_again_says_what_it_costs(caplog: pytest.LogCaptur
         return islice(chunks(20, 2), worker.start, None)
 
     for source in (Readable(lambda: chunks(20, 2)), lambda: chunks(20, 2)):
-        with pytest.warns(FeedWarning, match="made again and passed over"):
+        with pytest.warns(FeedWarning, match="produced again and skipped"):
             FeedRunner(source).restore(state_of(source, batch_size=None))
     for source, told in ((deaf, True), (skipping, False)):
         state = state_of(source, batch_size=None)

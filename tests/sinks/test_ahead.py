@@ -171,7 +171,7 @@ def test_the_older_of_two_loops_is_told() -> None:
         older, newer = iter(ahead), iter(ahead)
         next(older)
         next(newer)
-        with pytest.raises(StateError, match="prefetch_to_device is iterated by two"):
+        with pytest.raises(StateError, match="prefetch_to_device has two iterators"):
             for _ in older:
                 pass
         next(newer)

@@ -213,7 +213,7 @@ def test_passes_failures_and_stop() -> None:
         older = iter(batches)
         assert next(older)[0] == 0
         assert [float(batch[0]) for batch in batches] == [0, 4, 8]
-        with pytest.raises(StateError, match="JAX is iterated by two"):
+        with pytest.raises(StateError, match="JAX has two iterators"):
             next(older)
 
     def source() -> Iterator[Any]:

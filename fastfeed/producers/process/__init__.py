@@ -1,1 +1,2 @@
-"""Producers as worker processes. Imports ring, source, core and the files of producers."""
+"""Producers as worker processes, and the trainer's end of them. Imports ring, source and the files of
+producers."""

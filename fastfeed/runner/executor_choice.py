@@ -1,5 +1,5 @@
-"""Who augments: what cannot work is refused, and "auto" measures a few batches of the user's own
-data."""
+"""The choice of what executes augmentation: options that cannot work are refused, and "auto"
+measures a few batches of the user's own data."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from fastfeed.source import IndexedSource, source_from
 LOG = logging.getLogger("fastfeed")
 AUTO = "auto"
 BUDGET_S = 2.0  # for all candidates together
-WARM = 2  # batches before the clock starts: pools and pipelines are made with the first ones
-MARGIN = 1.05  # what is no more than this much faster is not worth a package more
+WARMUP_BATCHES = 2  # pools and pipelines are made with the first ones
+MIN_SPEEDUP = 1.05  # a smaller one is not worth another package
 
 
 @dataclass(frozen=True)
 class ExecutorChoice:
-    """Who augments, and why; images a second of each candidate that was measured."""
+    """The executor `on`, the reason for it, and images/s of each candidate that was measured."""
 
     on: str
     why: str
@@ -33,8 +33,8 @@ class ExecutorChoice:
 
 
 def refuse_misfits(options: FeedOptions) -> None:
-    """OptionError for options that do not go together with DALI, and for operations that it cannot
-    do."""
+    """Raise OptionError for options that DALI cannot be combined with, and for operations that it
+    does not have."""
     if options.augment is None or options.augment_on not in ("dali-cpu", "dali-gpu"):
         return
     for name, given, instead in (
@@ -42,12 +42,12 @@ def refuse_misfits(options: FeedOptions) -> None:
         (
             "dtypes",
             options.dtypes is not None,
-            "say Cast(...) for images, and cast the rest in transform=",
+            "use Cast(...) for images, and cast the rest in transform=",
         ),
     ):
         if given:
             raise OptionError(
-                f"{name}= together with augment_on={options.augment_on!r} cannot be done: {instead}"
+                f"{name}= cannot be combined with augment_on={options.augment_on!r}: {instead}"
             )
     from fastfeed.augment.dali import handed_over
     from fastfeed.augment.dali_steps import check
@@ -56,9 +56,9 @@ def refuse_misfits(options: FeedOptions) -> None:
 
 
 def choose(source: Any, options: FeedOptions, *, seed: int) -> ExecutorChoice:
-    """The quickest of "producers" and DALI for some batches of `source`, within BUDGET_S and the
-    time of its first batches. A source that is read once cannot be tried out: its producers
-    augment."""
+    """Return the fastest executor for a few batches of `source`: "producers" or DALI, measured
+    within BUDGET_S beside the time of their first batches. For a source that can be read only once,
+    return "producers"."""
     choice = _measured(source, options, seed=seed)
     LOG.info('augment_on="auto" chose %s: %s', choice.on, choice.why)
     return choice
@@ -68,7 +68,7 @@ def _measured(source: Any, options: FeedOptions, *, seed: int) -> ExecutorChoice
     kind = source_from(source, options)
     if not isinstance(kind, IndexedSource):
         return ExecutorChoice(
-            "producers", "the source cannot be read twice at no cost, so nothing was measured", {}
+            "producers", "the source can be read only once, so nothing was measured", {}
         )
     rates: dict[str, float] = {}
     left_out = []
@@ -80,21 +80,19 @@ def _measured(source: Any, options: FeedOptions, *, seed: int) -> ExecutorChoice
             )
             refuse_misfits(tried)
             rates[on] = _rate(source, tried, seed=seed, budget_s=BUDGET_S / len(candidates))
-        except (
-            FeedError
-        ) as error:  # what it needs is not there, or it cannot do it: the others can, or will tell
+        except FeedError as error:  # of this candidate only, or the others raise it too
             left_out.append(f"{on} is out: {str(error).splitlines()[0]}")
     if not rates:
         return ExecutorChoice("producers", "; ".join(left_out), rates)
     best = max(rates, key=lambda on: rates[on])
-    if best != "producers" and rates[best] < MARGIN * rates.get("producers", 0.0):
+    if best != "producers" and rates[best] < MIN_SPEEDUP * rates.get("producers", 0.0):
         best = "producers"
     figures = ", ".join(f"{on} {rate:.0f} images/s" for on, rate in rates.items())
     return ExecutorChoice(best, "; ".join([figures, *left_out]), rates)
 
 
 def _candidates() -> list[str]:
-    """OpenCV, and DALI where it is installed; on a GPU only where the driver has one."""
+    """Return "producers", and DALI where it is installed; "dali-gpu" only with a GPU."""
     found = ["producers"]
     if (
         importlib.util.find_spec("nvidia") is not None
@@ -108,7 +106,7 @@ def _candidates() -> list[str]:
 
 
 def _rate(source: Any, options: FeedOptions, *, seed: int, budget_s: float) -> float:
-    """Images a second of a feed that is taken from as fast as can be."""
+    """Return images/s of a feed whose consumer does nothing else."""
     feed = Feed(source, options, seed=seed, resume=ResumePoint(per_run=1))
     try:
         feed.start()
@@ -119,13 +117,14 @@ def _rate(source: Any, options: FeedOptions, *, seed: int, budget_s: float) -> f
 
 def _paced(take: Callable[[], Any], budget_s: float) -> float:
     begun = time.perf_counter()
-    came: list[tuple[float, int]] = []  # when, and how many records
+    came: list[tuple[float, int]] = []  # time and records of each batch
     while not came or came[-1][0] - begun < budget_s:
         batch = take()
         if batch is None:
             break
         came.append((time.perf_counter(), batch.rows))
-    warm = WARM if len(came) > WARM else 0
+    warm = WARMUP_BATCHES if len(came) > WARMUP_BATCHES else 0
     start = came[warm - 1][0] if warm else begun
-    records, elapsed_s = sum(rows for _, rows in came[warm:]), came[-1][0] - start if came else 0.0
+    records = sum(rows for _, rows in came[warm:])
+    elapsed_s = came[-1][0] - start if came else 0.0
     return records / elapsed_s if elapsed_s > 0 else 0.0

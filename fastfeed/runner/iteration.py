@@ -1,5 +1,4 @@
-"""Passes over a runner, for sinks whose users iterate again and again: of these, only the newest
-goes on."""
+"""Iterations over a runner, for sinks that are iterated repeatedly: only the newest goes on."""
 
 from __future__ import annotations
 
@@ -13,22 +12,21 @@ from fastfeed.engine.feed import Feed
 from fastfeed.errors import StateError
 from fastfeed.runner.stream import Stream
 
-LOOK_UP_S = 0.1
+LOCK_POLL_S = 0.1
 
 
 class IterationManager:
-    """Each pass is one run of the runner: `epochs=` epochs, or one.
+    """Iterations of one sink. Each is one run of the runner: `epochs=` epochs, or one.
 
-    A pass over a source whose length is known begins at the beginning, and what a pass that was
-    left early had not taken is passed over; where nobody knows how much there is, the next pass
-    goes on where the last one was left. `claim` is called where the first batch is asked for, and
-    raises where the runner has another taker.
+    Over a source of known length every iteration begins at the beginning of a run; the rest of one
+    that was left early is skipped. Over any other source the next iteration continues where the
+    last one was left. `claim` is called before the first batch, and raises StateError where the
+    runner already feeds another sink.
     """
 
     def __init__(self, stream: Stream, claim: Callable[[], None], *, sink: str) -> None:
         self.sink = sink
-        # whether every batch is (batch, lengths) for a sink that makes ragged tensors of it
-        self.lengths = False
+        self.lengths = False  # True: batches are (batch, lengths), for ragged tensors
         self._stream = stream
         self._claim = claim
         self._lock = threading.Lock()
@@ -38,11 +36,8 @@ class IterationManager:
 
     @property
     def spec(self) -> BatchSpec:
-        """What every batch is; starts the producers and waits for the first batch, which is
-        delivered later.
-
-        Raises what iteration raises.
-        """
+        """The spec of every batch. Starts the producers and waits for the first batch, which is
+        delivered later. Raise what iteration raises."""
         with self._lock:
             if self._spec is None:
                 self._claim()
@@ -51,37 +46,37 @@ class IterationManager:
                 self._spec = feed.spec
             return self._spec
 
-    def say_lengths(self) -> None:
-        """Has every batch become (batch, lengths). Raises OptionError where there are none,
-        StateError after the start."""
-        self._stream.say_lengths()
+    def add_lengths(self) -> None:
+        """Deliver (batch, lengths) instead of batches. Raise OptionError where records have no
+        varying lengths, StateError after the start."""
+        self._stream.add_lengths()
         self.lengths = True
 
     @property
     def length(self) -> int | None:
-        """Batches of every pass, where that is known."""
+        """Batches of every iteration, or None where that is unknown."""
         return None if self._stream.resumed else self._stream.run_batches
 
     @property
     def rows(self) -> int | None:
-        """Records of every batch, where all have as many."""
+        """Records of every batch, or None where batches differ."""
         return None if self._stream.resumed else self._stream.batch_rows
 
     @property
     def sharded(self) -> bool:
-        """Whether the batches are one rank's of several."""
+        """True if the batches are one rank's shard."""
         return self._stream.options.shard is not None
 
     def __iter__(self) -> EpochIterator:
         return EpochIterator(self)
 
     def take(self, of: EpochIterator) -> Batch | None:
-        """The next batch of a pass, or None behind its last one."""
+        """Return the next batch of an iteration, or None after its last one."""
         if not of.begun:
             of.begun, self._newest = True, of
-        # Whoever has the lock may wait long, and the garbage collector may make it wait for the
-        # thread of an older iterator: that one must not wait for the lock without looking up.
-        while not self._lock.acquire(timeout=LOOK_UP_S):
+        # The holder of the lock may wait long for a batch, and the garbage collector may make it
+        # wait for the thread of an older iterator, which therefore must not block on this lock.
+        while not self._lock.acquire(timeout=LOCK_POLL_S):
             self._refuse(of)
         try:
             self._refuse(of)
@@ -90,21 +85,21 @@ class IterationManager:
             batch = feed.take()
             of.over = batch is None
             of.taken += not of.over
-            # Mostly with the interpreter lock: the wait for a batch is without it, and on no core.
+            # nearly all of it with the interpreter lock: waiting for a batch takes no CPU
             feed.count_cpu(time.thread_time() - start)
             return batch
         finally:
             self._lock.release()
 
     def superseded(self) -> NoReturn:
-        """Refuses an older iterator that goes on."""
+        """Raise StateError for an older iterator that is still in use."""
         raise StateError(
-            f"{self.sink} is iterated by two iterators at once, and the newer one has taken over: "
-            "finish one pass before the next begins, or make a second FeedRunner"
+            f"{self.sink} has two iterators at once, and the newer one has taken over: finish one "
+            "iteration before the next begins, or make a second FeedRunner"
         )
 
     def refuse_stopped(self) -> None:
-        """FeedStopped where the runner was stopped."""
+        """Raise FeedStopped if the runner was stopped."""
         self._stream.refuse_stopped()
 
     def _refuse(self, of: EpochIterator) -> None:
@@ -113,8 +108,8 @@ class IterationManager:
             self.superseded()
 
     def _feed_of(self, of: EpochIterator) -> Feed:
-        """The feed of the newest pass, which begins where it has none; another one where the
-        workers began anew."""
+        """Return the feed of the newest iteration: started with its first batch, and replaced when
+        shared workers were restarted."""
         if of.feed is None:
             self._claim()
             last, self._last = self._last, of
@@ -129,7 +124,7 @@ class IterationManager:
 
 
 class EpochIterator(Iterator[Any]):
-    """The batches of one pass, as the runner gives them. It begins when the first one is asked for."""
+    """The batches of one iteration, which begins with the request for the first one."""
 
     def __init__(self, passes: IterationManager) -> None:
         self.feed: Feed | None = None
@@ -139,7 +134,7 @@ class EpochIterator(Iterator[Any]):
         self._passes = passes
 
     def take(self) -> Batch | None:
-        """The next batch, out of its containers; None at the end and ever after."""
+        """Return the next batch without its containers; None at the end and ever after."""
         return None if self.over else self._passes.take(self)
 
     def __next__(self) -> Any:

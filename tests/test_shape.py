@@ -4,6 +4,7 @@ public names."""
 from __future__ import annotations
 
 import ast
+import graphlib
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -188,6 +189,41 @@ def uphill_imports(file: Path) -> Iterator[str]:
             yield f"imports {other}"
 
 
+@cache
+def attributes_of(node: ast.ClassDef) -> set[str]:
+    """The private names that a class gives itself: methods, class variables, attributes of self."""
+    found = {n.name for n in node.body if isinstance(n, Function)}
+    for child in ast.walk(node):
+        if isinstance(child, ast.Attribute) and ast.unparse(child.value) in ("self", "cls"):
+            found.add(child.attr)
+        if isinstance(child, ast.AnnAssign | ast.Assign):
+            targets = child.targets if isinstance(child, ast.Assign) else [child.target]
+            found |= {t.id for t in targets if isinstance(t, ast.Name)}
+    return {name for name in found if name.startswith("_") and not name.startswith("__")}
+
+
+@cache
+def private_names() -> set[str]:
+    """Every private attribute that a class of the package gives itself."""
+    classes = [n for f in OURS for n in ast.walk(tree_of(f)) if isinstance(n, ast.ClassDef)]
+    return set().union(*map(attributes_of, classes))
+
+
+def private_access(file: Path) -> Iterator[str]:
+    """Names of another class that begin with an underscore; a class may look into its like."""
+
+    def visit(node: ast.AST, own: set[str]) -> Iterator[str]:
+        if isinstance(node, ast.ClassDef):
+            own = own | attributes_of(node)
+        if isinstance(node, ast.Attribute) and node.attr in private_names() - own:
+            if ast.unparse(node.value) not in ("self", "cls", "super()", "os", "sys"):
+                yield f"line {node.lineno}: {ast.unparse(node)}"
+        for child in ast.iter_child_nodes(node):
+            yield from visit(child, own)
+
+    yield from visit(tree_of(file), set())
+
+
 def strange_frameworks(file: Path) -> Iterator[str]:
     if not str(file.relative_to(PACKAGE)).startswith(FRAMEWORK_FILES):
         yield from {n.split(".")[0] for n in imports(tree_of(file))} & FRAMEWORKS
@@ -215,7 +251,14 @@ RULES = [
     *[(check, ALL) for check in (too_long, long_functions)],
     *[
         (check, OURS)
-        for check in (many_parameters, uphill_imports, strange_frameworks, prints, told_asserts)
+        for check in (
+            many_parameters,
+            uphill_imports,
+            private_access,
+            strange_frameworks,
+            prints,
+            told_asserts,
+        )
     ],
 ]
 
@@ -249,6 +292,34 @@ def test_file_names_are_unique() -> None:
 def test_the_first_level_fits_on_a_screen() -> None:
     boxes = {file.relative_to(PACKAGE).parts[0] for file in OURS}
     assert len(boxes) <= 24, sorted(boxes)
+
+
+def module_of(name: str) -> str | None:
+    """The module of fastfeed that an import reads; None for a package, which only holds modules."""
+    while name.startswith("fastfeed.") and name not in modules():
+        name = name.rpartition(".")[0]
+    return name if name in modules() else None
+
+
+def test_no_file_imports_itself_through_others() -> None:
+    """Also not through imports inside functions, or those that only a type checker runs."""
+    graph: dict[str, set[str]] = {}
+    for file in OURS:
+        name = ".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+        names = {
+            f"{n.module}.{alias.name}"
+            for n in ast.walk(tree_of(file))
+            if isinstance(n, ast.ImportFrom) and n.module
+            for alias in n.names
+        }
+        graph[name] = {m for m in map(module_of, names) if m not in (None, name, "fastfeed")}
+    with_packages = {n for n, file in zip(graph, OURS, strict=True) if file.name == "__init__.py"}
+    for name in with_packages:  # a package and its own files are one thing
+        graph[name] = {m for m in graph[name] if not m.startswith(f"{name}.")}
+    try:
+        graphlib.TopologicalSorter(graph).prepare()
+    except graphlib.CycleError as error:
+        pytest.fail(" -> ".join(error.args[1]))
 
 
 def test_public_names() -> None:

@@ -278,7 +278,7 @@ class DaliStage:
 
 
 def drive(
-    stage: DaliStage, take: Callable[[], tuple[Batch, Any] | None], at_hand: Callable[[], bool]
+    stage: DaliStage, take: Callable[[], tuple[Batch, Any] | None], *, at_hand: Callable[[], bool]
 ) -> Batch | None:
     """Return the next batch of `stage`, which takes in what `take` returns: a packed batch and its
     mark, or None where a run ends. Raise what `take` raises, behind the batches before it."""

@@ -250,7 +250,7 @@ class Feed:
             raise stopped()
         assert self._dali is not None
         try:
-            return drive(self._dali, self._marked, lambda: self.ready)
+            return drive(self._dali, self._marked, at_hand=lambda: self.ready)
         except FeedError as error:
             # errors that concern the consumer, not the feed
             if error is self.error or isinstance(error, (FeedStopped, StateError)):

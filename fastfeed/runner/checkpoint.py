@@ -1,5 +1,5 @@
-"""The state of a run as JSON: what was consumed, and of which stream. Restoring refuses the state of
-another stream and names the differences."""
+"""The state of a run as JSON: what was consumed, and of which stream. Another stream's state is
+refused, with the differences."""
 
 from __future__ import annotations
 
@@ -90,19 +90,10 @@ def restored(state: Any, *, of: dict[str, Any], seed: int | None) -> tuple[Resum
         raise OptionError(
             f"the state lacks {', '.join(missing)}: pass all that FeedRunner.state() returned"
         )
-    had = {**state["of"], "seed": state["seed"], STREAMS: None}
-    have = {**of, "seed": state["seed"] if seed is None else seed, STREAMS: None}
-    differences = [
-        f"{name} was {had.get(name)!r} and is {have.get(name)!r}"
-        for name in sorted({*had, *have})
-        if had.get(name) != have.get(name)
-    ]
-    if differences:
-        raise OptionError(
-            f"the state is of another stream: {'; '.join(differences)}. Restore it with the source "
-            "and the options that it was saved with; only the number of threads and processes may "
-            "differ"
-        )
+    _refuse_other_stream(
+        {**state["of"], "seed": state["seed"], STREAMS: None},
+        {**of, "seed": state["seed"] if seed is None else seed, STREAMS: None},
+    )
     try:
         counts = (int(state["batches"]), int(state["records"]))
         begin = ResumePoint(
@@ -127,6 +118,21 @@ def restored(state: Any, *, of: dict[str, Any], seed: int | None) -> tuple[Resum
             f"the state is damaged ({message_of(error)}): pass what FeedRunner.state() returned, "
             "unchanged"
         ) from error
+
+
+def _refuse_other_stream(had: dict[str, Any], have: dict[str, Any]) -> None:
+    """Raise OptionError with the differences of two fingerprints."""
+    differences = [
+        f"{name} was {had.get(name)!r} and is {have.get(name)!r}"
+        for name in sorted({*had, *have})
+        if had.get(name) != have.get(name)
+    ]
+    if differences:
+        raise OptionError(
+            f"the state is of another stream: {'; '.join(differences)}. Restore it with the source "
+            "and the options that it was saved with; only the number of threads and processes may "
+            "differ"
+        )
 
 
 def warn_of_costs(source: Source, resume: ResumePoint, *, producers: int) -> None:

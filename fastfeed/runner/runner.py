@@ -247,7 +247,7 @@ class FeedRunner(FrameworkAdapters):
             )
         if "processes" in options:
             raise OptionError(
-                "also(processes=...): the worker processes are those of the first runner; leave the "
+                "also(processes=...): the worker processes belong to the first runner; leave the "
                 "option out"
             )
         names = (
@@ -346,7 +346,8 @@ class FeedRunner(FrameworkAdapters):
             raise FeedStopped("this runner was stopped: make a new FeedRunner to go on")
 
 
-FeedRunner.__init__.__signature__ = inspect.Signature(  # type: ignore[attr-defined]  # editors and help() show the knobs
+# editors and help() show the options
+FeedRunner.__init__.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
     [
         inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD),
         inspect.Parameter("source", inspect.Parameter.POSITIONAL_OR_KEYWORD),

@@ -270,19 +270,20 @@ class Stream:
                 shuffle, options, seed=self.seed, epoch=resume.epoch, state=resume.pool
             )
             return self._new_feed(
-                replace(resume, starts=stage.again(resume.starts)), stage, workers
+                replace(resume, starts=stage.again(resume.starts)), stage, workers=workers
             )
         cutter: Cutter | None = None
         if options.batch_size is not None:
             cutter = Rebatcher(options.batch_size, options.last_batch, pad=options.pad)
         elif options.order == "kept":  # else which batch is the last of an epoch is not known
             cutter = AsProduced(resume.sizes)
-        return self._new_feed(resume, CutStage(cutter), workers)
+        return self._new_feed(resume, CutStage(cutter), workers=workers)
 
     def _new_feed(
         self,
         resume: ResumePoint,
         order: CutStage | ShuffleStage | None = None,
+        *,
         workers: SharedWorkers | None = None,
     ) -> Feed:
         workers = workers or SharedWorkers()

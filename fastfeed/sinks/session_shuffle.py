@@ -92,7 +92,7 @@ class SessionShuffle:
             return self.take()
         from fastfeed.engine.dali_stage import drive
 
-        return drive(self._dali, self._packed, self._is_ready)
+        return drive(self._dali, self._packed, at_hand=self._is_ready)
 
     def take(self) -> Batch | None:
         """The next batch, or None where everything was drawn.

@@ -103,7 +103,7 @@ def landing(stage: DaliStage, source: Source, *, ready: bool = True) -> Iterator
             stage.expect(source.spec)
         return taken
 
-    while (batch := drive(stage, take, lambda: ready)) is not None:
+    while (batch := drive(stage, take, at_hand=lambda: ready)) is not None:
         yield Landing(batch, stage.rows, stage.mark)
 
 

@@ -1,7 +1,7 @@
 """fastfeed: any Python iterator, made by parallel producers, fed into any training loop.
 
-Importing this package imports no framework. What it offers is imported when it is asked for: a
-worker process, which needs little of it, starts in little more than half of the time.
+Importing this package imports no framework. Its names are imported on first use: a worker process,
+which needs few of them, starts in little more than half of the time.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The commands; the only place that prints and returns exit codes."""
+"""The commands: the only place that prints and returns exit codes."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from fastfeed import __version__
 from fastfeed.errors import FeedError, MissingExtra, OptionError
 
-BAD_INPUT = 2  # the exit code of everything that the user can mend; click's own is the same
-FAILED = 1  # of what was asked to be so, and is not
+BAD_INPUT = 2  # exit code of everything that the user can correct; click's own is the same
+FAILED = 1  # exit code of a requirement that is not met
 PATH = click.Path(dir_okay=False, path_type=Path)
 
 
@@ -110,7 +110,7 @@ def main() -> None:
 def bench(**options: Any) -> None:
     """Measure how long a training step starves for input, against the number of producer threads
     and processes."""
-    # before TensorFlow is loaded: its start is not our report
+    # before TensorFlow is loaded: its start-up messages are not part of the report
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     augmented = options.pop("augment")
     executors = options.pop("augment_on")
@@ -155,7 +155,7 @@ def _sweep(options: dict[str, Any], console: Console) -> Any:
     from fastfeed.benchmark.sweep import run_sweep
     from fastfeed.benchmark.workloads import workload_from
 
-    plan = _plan(options)  # what loads a framework comes last: mistakes are told at once
+    plan = _plan(options)  # what loads a framework comes last: mistakes are reported at once
     workload = workload_from(
         options["workload"], batch_size=options["batch_size"], data=options["data"]
     )
@@ -211,7 +211,7 @@ def _plan(options: dict[str, Any]) -> Any:
 
 @contextmanager
 def _progress(console: Console) -> Any:
-    """A bar, moved by calls with a text and the share that is done."""
+    """Show a progress bar; yield a function of a text and the share that is done."""
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -297,7 +297,7 @@ def _plots(
 )
 @click.argument("script", nargs=-1, required=True, type=click.UNPROCESSED)
 def diagnose(script: tuple[str, ...], **options: Any) -> None:
-    """Run a training SCRIPT with its arguments, unchanged, and say why it is slow and what would
+    """Run a training SCRIPT with its arguments, unchanged, and report why it is slow and what would
     change it.
 
     Put -- before the script: fastfeed diagnose --seconds 20 -- train.py --epochs 3. As with python,
@@ -357,7 +357,7 @@ def top(pid: int | None, *, once: bool, as_json: bool) -> None:
 @main.command()
 @click.argument("file", required=False, type=click.Path(path_type=Path))
 def postmortem(file: Path | None) -> None:
-    """Tell the last minute of a job that has died, from its black box; without FILE, from the
+    """Show the last minute of a job that has died, from its black box; without FILE, from the
     newest one."""
     with _failures():
         from fastfeed.live.postmortem import read, render
@@ -367,7 +367,8 @@ def postmortem(file: Path | None) -> None:
 
 @contextmanager
 def _failures() -> Any:
-    """A failure that the user can mend is one message and exit code 2, never a traceback."""
+    """Turn a failure that the user can correct into one message and exit code 2, without a
+    traceback."""
     try:
         yield
     except FeedError as error:

@@ -46,15 +46,15 @@ class BadImage(FeedError, ValueError):
     def __init__(self, reason: str, *, leaf: str = "") -> None:
         super().__init__(f"{leaf}: {reason}" if leaf else reason)
         self.reason = reason
-        self.leaf = leaf  # which image of its record, where there are several
+        self.leaf = leaf  # which image of its record, if there are several
 
 
 class StateError(FeedError, RuntimeError):
-    """The call does not fit the state that the runner is in."""
+    """The call does not fit the runner's state."""
 
 
 class FeedStopped(FeedError, RuntimeError):
-    """The runner was stopped by its owner, and batches were asked for afterwards."""
+    """The runner was stopped by its owner, and batches were requested afterwards."""
 
 
 class FeedTimeout(FeedError, TimeoutError):
@@ -62,15 +62,14 @@ class FeedTimeout(FeedError, TimeoutError):
 
 
 class ProducerError(FeedError):
-    """A producer is the cause why no more batches come."""
+    """No more batches come because of a producer."""
 
 
 class ProducerFailed(ProducerError):
-    """A producer raised: `__cause__` is the original exception, whose traceback is part of the
-    text.
+    """A producer raised an exception: it is the `__cause__`, and its traceback is part of the text.
 
-    `trace` is that traceback where the exception comes from another process, which tracebacks
-    cannot leave.
+    `trace` is that traceback if the exception was raised in another process: tracebacks cannot be
+    pickled.
     """
 
     def __init__(
@@ -99,14 +98,14 @@ class ProducerFailed(ProducerError):
 
     @__cause__.setter
     def __cause__(self, cause: BaseException | None) -> None:
-        """It is what it is: pools of processes say that they were told of it."""
+        """Keep the original cause: process pools set their own when they pass the exception on."""
 
     def __reduce__(self) -> Any:
         return _told, (str(self), self.place, self.trace)
 
 
 def _told(*given: str) -> ProducerFailed:
-    """A ProducerFailed that comes from another process; what cannot be pickled stays there."""
+    """Return the ProducerFailed of another process; what cannot be pickled stays there."""
     text, place, trace = given
     error = ProducerFailed.__new__(ProducerFailed, text)
     error.args = (text,)
@@ -115,7 +114,7 @@ def _told(*given: str) -> ProducerFailed:
 
 
 class ProducerDied(ProducerError):
-    """A worker process has ended without being told to: by a signal, or with an exit code."""
+    """A worker process ended without being told to: by a signal, or with an exit code."""
 
     def __init__(
         self, text: str, *, pid: int, signal: int | None, exit_code: int | None, out_of_memory: bool
@@ -128,15 +127,16 @@ class ProducerDied(ProducerError):
 
 
 def message_of(cause: BaseException) -> str:
-    """The text of an exception, as far as its own __str__ gives one."""
+    """Return the text of an exception, as far as its own __str__ works."""
     try:
         return str(cause)
-    except Exception:  # a user's own __str__ may fail, and must not hide that the producer did
+    # the user's own __str__ may fail, which must not hide the failure of the producer
+    except Exception:
         return "(its text cannot be shown)"
 
 
 def _from_the_users_code(cause: BaseException) -> TracebackType | None:
-    """The traceback without our own loop around the user's function."""
+    """Return the traceback without fastfeed's own frames around the user's function."""
     at = cause.__traceback__
     while (
         at is not None
@@ -159,4 +159,4 @@ class MissingExtra(FeedError, ImportError):
 
 
 class FeedWarning(UserWarning):
-    """It works, but not as well as you probably expect; said once for each runner."""
+    """It works, but not as well as expected; given once for each runner."""

@@ -1,4 +1,4 @@
-"""What one gives to `fit` of Keras beside the data."""
+"""Callbacks for `fit` of Keras."""
 
 from fastfeed.sinks.checkpoint_keras import StateCallback
 from fastfeed.sinks.keras_callback import FeedCallback

@@ -21,20 +21,20 @@ from fastfeed.core.order import (
 )
 from fastfeed.errors import OptionError
 
-PERIOD = 2**16  # the longest pattern of turns: 1 MB and up to 0.1 s to make
+PERIOD = 2**16  # the longest pattern of turns: 1 MB, made in up to 0.1 s
 
 
 class Mix:
-    """Indexable sources as one in proportion to their weights, in every part of an epoch: any n
-    records in a row have n x share of each source, give or take less than 2.
+    """Indexable sources as one, in proportion to their weights in every part of an epoch: any n
+    records in a row have n x share of each source, within less than 2.
 
-    A share is parts[i] / sum(parts), which is exact for weights that are in proportion to integers
-    with a sum of up to 65536, and else within 2e-5, mostly far nearer. `given` is {source: weight}
-    or [(source, weight), ...]. An epoch ends when a source has no more and would be next
-    (stop="first"), or when all have been delivered whole, for which the shorter ones begin again
-    (stop="all"). len(mix) is the records of an epoch, while mix[i] reads range(mix.size), all
-    records of the first source and then those of the next. OptionError for what is no source, no
-    weight, or a share below 1/65536.
+    A share is parts[i] / sum(parts), which is exact for weights in proportion to integers with a
+    sum of up to 65536, and else within 2e-5, usually much nearer. `given` is {source: weight} or
+    [(source, weight), ...]. An epoch ends when the source whose turn it is has no more
+    (stop="first"), or when all have been delivered whole, for which shorter ones begin again
+    (stop="all"). len(mix) is the number of records of an epoch, while mix[i] reads range(mix.size):
+    all records of the first source, then those of the next. Raise OptionError for something that is
+    no source or no weight, and for a share below 1/65536.
     """
 
     def __init__(self, given: Any, *, stop: str = "first") -> None:
@@ -55,7 +55,7 @@ class Mix:
 
     @property
     def size(self) -> int:
-        """The records of all sources together: mix[i] is there for range(size)."""
+        """Records of all sources together: mix[i] exists for range(size)."""
         return self._offsets[-1]
 
     def __len__(self) -> int:
@@ -70,8 +70,8 @@ class Mix:
         return self._sources[number][index - self._offsets[number]]
 
     def order(self, seed: int, epoch: int, *, shuffled: bool = False) -> Order:
-        """The flat indices of one epoch; shuffled: each source by itself, anew each time it begins
-        again."""
+        """Return the flat indices of one epoch. `shuffled`: each source in a new random order
+        whenever it begins again."""
         now = [len(source) for source in self._sources]
         if now != self.lengths:
             raise OptionError(
@@ -93,23 +93,23 @@ class Mix:
         return BlockOrder(self._length, at)
 
     def _first_end(self) -> int:
-        """The first position whose source has no more."""
+        """Return the first position whose source has no more."""
         return min(self._position(number, length) for number, length in enumerate(self.lengths))
 
     def _last_end(self) -> int:
-        """The position after the last first delivery of a record."""
+        """Return the position after the last first delivery of a record."""
         return 1 + max(
             self._position(number, length - 1) for number, length in enumerate(self.lengths)
         )
 
     def _position(self, number: int, count: int) -> int:
-        """Where record `count` of a source's own stream comes."""
+        """Return the position of record `count` of a source's own stream."""
         periods, rest = divmod(count, self.parts[number])
         return periods * len(self._turns) + int(np.flatnonzero(self._turns == number)[rest])
 
 
 class _Stream:
-    """One source, over and over: in its own order, or in a new random one for each pass."""
+    """One source, repeated: in its own order, or in a new random one each time."""
 
     def __init__(self, length: int, root: tuple[int, int] | None, *, number: int) -> None:
         self._length = length
@@ -119,10 +119,11 @@ class _Stream:
             seed = np.random.SeedSequence((*(root or ()), number)).generate_state(1, np.uint64)
             return Permutation(length, int(seed[0]), times)
 
-        self._pass = lru_cache(maxsize=2)(pass_of)  # a block may end one pass and begin the next
+        # a block may end one repetition and begin the next
+        self._pass = lru_cache(maxsize=2)(pass_of)
 
     def at(self, counts: Indices) -> Indices:
-        """The index of each of the stream's records `counts`."""
+        """Return the index of each of the stream's records `counts`."""
         passes, found = np.divmod(counts, self._length)
         if self._shuffled:
             for times in np.unique(passes).tolist():
@@ -132,14 +133,14 @@ class _Stream:
 
 
 def _turns(parts: list[int]) -> tuple[Indices, Indices]:
-    """Which source each position of a period takes from, and how many of that source came in it
-    before.
+    """Return which source each position of a period takes from, and how many of that source came
+    before it.
 
     A source's record k may come from position floor(k / share) on and must come before ceil((k + 1)
     / share); of those that may, the most urgent comes first. That keeps all the limits, so that any
     beginning of the order is less than 1 off, and any part of it less than 2 (Baruah et al.,
-    Proportionate progress, 1996). A merge of the sources by the times (k + 1/2) / share does not:
-    7/10 and three times 1/10 would be three records in a row without the first one.
+    Proportionate progress, 1996). Merging the sources by the times (k + 1/2) / share does not: 7/10
+    and three times 1/10 would give three records in a row without the first source.
     """
     total = sum(parts)
     later, urgent, given = (
@@ -160,8 +161,8 @@ def _turns(parts: list[int]) -> tuple[Indices, Indices]:
 
 
 def _parts(weights: list[float]) -> list[int]:
-    """The smallest integers in proportion to `weights`, with a sum of at most PERIOD; the nearest
-    if there are none."""
+    """Return the smallest integers in proportion to `weights`, with a sum of at most PERIOD; the
+    nearest if there are none."""
     largest = max(weights)  # divided by first, because a sum of weights near 1e308 would overflow
     shares = [weight / largest for weight in weights]
     shares = [share / math.fsum(shares) for share in shares]
@@ -173,8 +174,8 @@ def _parts(weights: list[float]) -> list[int]:
         parts_sum += parts
         error = np.maximum(error, np.where(parts > 0, abs(parts / totals - share), np.inf))
     error[parts_sum != totals] = np.inf
-    # Two fractions with denominators of at most 2**16 are 2e-10 apart: what is nearer than 1e-12 is
-    # the same one.
+    # Two fractions with denominators of at most 2**16 differ by at least 2e-10: a difference below
+    # 1e-12 is none.
     best = int(np.argmax(error < 1e-12) if (error < 1e-12).any() else np.argmin(error))
     if shares[least] < (1 - 1e-9) / PERIOD or not np.isfinite(error[best]):
         raise OptionError(
@@ -185,8 +186,8 @@ def _parts(weights: list[float]) -> list[int]:
 
 
 def _pairs(given: Any) -> list[tuple[Any, Any]]:
-    """(source, weight) pairs; a plain list, because sources and weights are told apart by place
-    only."""
+    """Return (source, weight) pairs as a plain list: sources and weights are distinguished only by
+    position."""
     pairs = (
         list(given.items() if isinstance(given, Mapping) else given)
         if isinstance(given, Iterable)
@@ -207,7 +208,7 @@ def _weight(weight: Any) -> float:
 
 
 def _indexable(source: Any) -> Any:
-    """The source itself; OptionError for one that has no records by number."""
+    """Return the source itself. Raise OptionError for one that has no records by number."""
     kind = type(source).__name__
     if isinstance(source, Mix):
         raise OptionError(

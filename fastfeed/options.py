@@ -1,4 +1,4 @@
-"""Every knob of a FeedRunner: one frozen, validated value. A sink never has knobs of its own for
+"""Every option of a FeedRunner: one frozen, validated value. Sinks have no options of their own for
 the same thing."""
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class Shuffle:
     """Record-level shuffle as in RandomShuffleQueue: each draw is uniform over a pool of records.
 
     `capacity` is the largest pool and `min_after_dequeue` the smallest that is drawn from, both in
-    records: more of them shuffle better, cost memory (capacity x record bytes) and delay the first
-    batch.
+    records. Larger pools shuffle better, take more memory (capacity x record bytes) and delay the
+    first batch.
     """
 
     capacity: int = 2000
@@ -56,7 +56,7 @@ class Shuffle:
 @dataclass(frozen=True)
 class MetricsTarget:
     """Where figures are published: `place` is a folder for TensorBoard, and for Prometheus the host
-    to listen at."""
+    to listen on."""
 
     kind: str
     place: str
@@ -75,47 +75,49 @@ class MetricsTarget:
 class FeedOptions:
     """The keywords of FeedRunner; each comment gives the trade-off."""
 
-    # more hide waiting (sleep, network, disk, native code); pure Python gains nothing from them
+    # more of them hide waiting (sleep, network, disk, native code); pure Python gains nothing
     threads: int = 1
     # worker processes with `threads` producers each: for Python code, at 0.2 s and 30 MB a worker
     processes: int = 0
-    records: bool | None = None  # the source yields single records; None: only an indexable does
-    # runs on one item in the producers: what makes one stream parallel
+    records: bool | None = None  # the source yields single records; None: True for an indexable
+    # function of one item, in the producers: what makes one stream parallel
     transform: Callable[[Any], Any] | None = None
     # operations on images, after transform: drawn by seed and index, so repeatable
     augment: Augment | None = None
     # OpenCV beside transform; "dali-cpu" or "dali-gpu" in the trainer; "auto" measures
     augment_on: str = "producers"
-    # records per delivered batch; None costs no re-batching and keeps what was produced
+    # records of a delivered batch; None keeps batches as they were produced, at no cost
     batch_size: int | None = None
     # "drop" gives a static batch dimension in a session, at the price of the last records
     last_batch: str = "keep"
     # None: only a session shuffles, as the hand-written idiom does
     shuffle: bool | Shuffle | None = None
     dtypes: Any = None  # cast once, in the producers, instead of in every step
-    # records of varying shape: None refuses them, else what fills the rest
+    # records of varying shape: None refuses them, True pads with zeros, a number pads with it
     pad: bool | int | float | None = None
     # with pad, batches become (batch, lengths): the shape of each record, for masks
     lengths: bool = False
     # passes over a finite source; None: one for each iteration, no end in a session
     epochs: int | None = None
     seed: int | None = None  # root of every draw; None draws one
-    # (rank, world): this rank's share, as many records as every other rank's
+    # (rank, world): this rank's share, with as many records as every other rank's
     shard: tuple[int, int] | None = None
-    # "drop" or "pad": what becomes of records that cannot be divided among the ranks
+    # "drop" or "pad": what happens to records that cannot be divided among the ranks
     remainder: str | None = None
-    # which indices an epoch has, and in which order: indices(seed, epoch, length), or an iterable
+    # which indices an epoch has, in which order: indices(seed, epoch, length), or an iterable
     sampler: Any = None
-    order: str = "kept"  # "any" delivers what is ready first: no waiting for a straggler
-    memory: int | str | None = None  # bytes of batches in flight; None is a quarter of what is free
-    # "skip" goes on without the record (or batch) whose making raised, and counts it
+    order: str = "kept"  # "any" delivers what is ready first: no wait for a straggler
+    # bytes of batches in flight; None: a quarter of the free memory
+    memory: int | str | None = None
+    # "skip" leaves out the record (or batch) that raised, and counts it
     on_error: str = "raise"
-    error_limit: int = 100  # so many skipped errors in all, and the next one ends the feed
-    on_worker_death: str = "raise"  # "restart" makes what a killed worker process had in hand again
-    # a longer wait for one batch is an error that shows every producer's stack
+    error_limit: int = 100  # skipped errors in all; one more ends the feed
+    # "restart" produces again what a killed worker process had in flight
+    on_worker_death: str = "raise"
+    # a longer wait for one batch raises an error with every producer's stack
     stall_timeout_s: float = 60.0
     repeat_per_producer: bool = False  # allow each producer its own full copy of a finite callable
-    # publishes the figures: "tensorboard:DIR" or "prometheus:127.0.0.1:9123"
+    # publish the figures: "tensorboard:DIR" or "prometheus:127.0.0.1:9123"
     metrics: str | None = None
 
     def __post_init__(self) -> None:
@@ -159,7 +161,8 @@ class FeedOptions:
                 f"stall_timeout_s={self.stall_timeout_s!r}: needed seconds above 0 (float('inf'): "
                 "never)"
             )
-        # Said here, and not where the order is made: Recipe knows what goes together.
+        # checked here, and not when the order is made: Recipe knows which options exclude each
+        # other
         recipe = Recipe(self.shuffle is True, self.sampler, self.shard, self.remainder)
         object.__setattr__(self, "shard", recipe.shard)
         _check_augment(self.augment, self.augment_on)
@@ -173,37 +176,38 @@ class FeedOptions:
 
     @property
     def metrics_target(self) -> MetricsTarget | None:
-        """Where the figures are published."""
+        """Where figures are published; None: nowhere."""
         return None if self.metrics is None else parse_metrics(self.metrics)
 
     @property
     def producers(self) -> int:
-        """Streams that are made in parallel."""
+        """Number of producers that work in parallel."""
         return self.threads * max(1, self.processes)
 
     def shipped(self) -> FeedOptions:
-        """The same for a worker process, which should not import TensorFlow to know a dtype."""
+        """Return the options for a worker process, which should not import TensorFlow to know a
+        dtype."""
         return replace(self, dtypes=_numpy_dtypes(self.dtypes), sampler=None)
 
     @property
     def pool_pad(self) -> bool | int | float | None:
-        """What fills up records in a pool; None where they are all of one shape."""
+        """The padding of records in a shuffle pool; None where all have one shape."""
         return self.pad if self.padded else True if self.packed else None
 
     @property
     def packed(self) -> bool:
-        """Whether DALI does what is left of `augment`, behind everything else."""
+        """True if DALI executes what is left of `augment`, after the producers."""
         return self.augment is not None and self.augment_on != EXECUTORS[0]
 
     @property
     def padded(self) -> bool:
-        """Whether records may vary in shape."""
+        """True if records may vary in shape."""
         return self.pad is not None and self.pad is not False
 
 
 def options_from(given: dict[str, Any]) -> FeedOptions:
-    """FeedOptions from keywords; OptionError names the nearest right one for each that does not
-    exist."""
+    """Return FeedOptions from keywords. Raise OptionError, which names the nearest option, for one
+    that does not exist."""
     known = [f.name for f in fields(FeedOptions)]
     for name in given:
         if name not in known:
@@ -214,7 +218,7 @@ def options_from(given: dict[str, Any]) -> FeedOptions:
 
 
 def parse_bytes(value: int | str) -> int:
-    """Bytes from 2000000, "2GB" or "512 MiB"."""
+    """Return bytes from 2000000, "2GB" or "512 MiB"."""
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kKmMgG]?[iI]?[bB]?)\s*", str(value))
     known = match is not None and not isinstance(value, bool) and match[2].upper() in UNITS
     nbytes = int(float(match[1]) * UNITS[match[2].upper()]) if match is not None and known else 0
@@ -224,8 +228,8 @@ def parse_bytes(value: int | str) -> int:
 
 
 def parse_metrics(value: str) -> MetricsTarget:
-    """The target in "tensorboard:DIR", "prometheus:9123" (which nobody but this machine reaches) or
-    "prometheus:HOST:PORT"."""
+    """Return the target of "tensorboard:DIR", "prometheus:9123" (reachable from this machine only)
+    or "prometheus:HOST:PORT"."""
     such_as = 'needed "tensorboard:DIR" or "prometheus:127.0.0.1:9123"'
     if not isinstance(value, str):
         raise OptionError(f"metrics={value!r}: {such_as}")

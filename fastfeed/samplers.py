@@ -1,4 +1,4 @@
-"""Samplers that draw records again: in proportion to weights, or all classes equally often."""
+"""Samplers that draw records repeatedly: in proportion to weights, or all classes equally often."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Indices = npt.NDArray[np.int64]
 
 class Weighted:
     """Draws with replacement, each record in proportion to its weight, `count` times an epoch
-    (None: as many as there are weights); OptionError for weights that are no proportions."""
+    (None: as many as there are weights). Raise OptionError for weights that are no proportions."""
 
     repeats = True
 
@@ -24,16 +24,16 @@ class Weighted:
         self._count = _count(count, default=len(self._shares))
 
     def indices(self, seed: int, epoch: int, *, length: int) -> Indices:
-        """The draws of one epoch: the same for the same seed and epoch; OptionError for a source of
-        another length."""
+        """Return the draws of one epoch: the same for the same seed and epoch. Raise OptionError
+        for a source of another length."""
         _same_length("Weighted", "weights", there=len(self._shares), length=length)
         return np.random.default_rng((seed, epoch)).choice(length, self._count, p=self._shares)
 
 
 class Balanced:
     """Draws every class equally often and, in it, every record equally often, both within 1,
-    `count` times an epoch (None: as many as there are labels); OptionError for labels that cannot
-    be sorted.
+    `count` times an epoch (None: as many as there are labels). Raise OptionError for labels that
+    cannot be sorted.
 
     Each round draws one record of each class, in random order, so that any part of an epoch is
     balanced, too.
@@ -52,8 +52,8 @@ class Balanced:
         self._count = _count(count, default=len(given))
 
     def indices(self, seed: int, epoch: int, *, length: int) -> Indices:
-        """The draws of one epoch: the same for the same seed and epoch; OptionError for a source of
-        another length."""
+        """Return the draws of one epoch: the same for the same seed and epoch. Raise OptionError
+        for a source of another length."""
         _same_length("Balanced", "labels", there=len(self._classes), length=length)
         rng = np.random.default_rng((seed, epoch))
         sizes = np.bincount(self._classes)
@@ -64,7 +64,7 @@ class Balanced:
 
 
 def _passes(rng: np.random.Generator, members: Indices, *, length: int) -> Indices:
-    """One permutation of `members` after the other."""
+    """Return one permutation of `members` after the other."""
     times = -(-length // len(members))
     return rng.permuted(np.tile(members, (times, 1)), axis=1).reshape(-1)[:length]
 

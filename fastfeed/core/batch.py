@@ -1,5 +1,5 @@
-"""What a batch is: its structure, dtypes and record shapes, learned from the first one and held
-against every other."""
+"""The structure, dtypes and record shapes of batches: learned from the first one, and checked for
+every other."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from fastfeed.core.structure import (
 from fastfeed.errors import OptionError, SpecError
 
 Shape = tuple[int | None, ...]
-# stands for bytes of any length: arrays of dtype S and object arrays that hold only bytes
+# stands for bytes of any length: arrays of dtype S, and object arrays that hold only bytes
 BYTES = np.dtype("S")
 
 
 class Lease(Protocol):
-    """A batch's hold on memory that is used again when nobody looks at it any more."""
+    """A batch's hold on memory that is reused when no reference to it is left."""
 
     def end(self) -> None:
-        """Gives the memory back, whoever looks at it still."""
+        """Give the memory back, even if it is still referenced."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +45,8 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class LeafSpec:
-    """One leaf: `path`, delivered `dtype`, record `shape` (None: varies), the dtype that the
-    producer made in the first batch, and whether a cast was asked for."""
+    """One leaf: its `path`, the delivered `dtype`, the record `shape` (None: varies), the dtype
+    that the producer made in the first batch, and whether a `cast` was requested."""
 
     path: str
     dtype: np.dtype[Any]
@@ -78,8 +78,8 @@ class BatchSpec:
         return sum(leaf.record_nbytes for leaf in self.leaves)
 
     def check(self, batch: Any, place: str) -> Batch:
-        """`batch` as arrays that hold to this spec; `SpecError` names `place` and the leaf that
-        does not."""
+        """Return `batch` as arrays that satisfy this spec. Raise SpecError, which names `place` and
+        the leaf, for one that does not."""
         values = leaves_of(self.structure, batch)
         if values is None:
             have = describe(structure_of(batch))
@@ -90,14 +90,14 @@ class BatchSpec:
         return self.check_leaves(values, place)
 
     def check_leaves(self, values: Sequence[Any], place: str) -> Batch:
-        """The same for leaves that are already out of their containers."""
+        """Check leaves that were taken out of their containers."""
         arrays = tuple(
             [self._fit(v, leaf, place=place) for v, leaf in zip(values, self.leaves, strict=True)]
         )
         return Batch(arrays, rows_of(arrays, self.leaves, place=place), sum(map(nbytes_of, arrays)))
 
     def difference(self, other: BatchSpec) -> str:
-        """In what batches of another spec differ from those of this one; empty where they do not."""
+        """Return how batches of another spec differ from those of this one; "" if they do not."""
         if self.structure != other.structure:
             return f"structure {describe(other.structure)} instead of {describe(self.structure)}"
         for mine, its in zip(self.leaves, other.leaves, strict=True):
@@ -109,7 +109,7 @@ class BatchSpec:
         return ""
 
     def rebuild(self, batch: Batch) -> Any:
-        """The containers that the producer used, around the checked arrays."""
+        """Return the checked arrays in the containers that the producer used."""
         return rebuild(self.structure, batch.leaves)
 
     def _fit(self, value: Any, leaf: LeafSpec, *, place: str) -> np.ndarray[Any, Any]:
@@ -130,12 +130,12 @@ def infer(
     varied: Sequence[Sequence[bool]] | None = None,
     place: str = "the first batch",
 ) -> BatchSpec:
-    """The spec of all batches, from the first one that has at least one record.
+    """Return the spec of all batches, from the first one that has at least one record.
 
     Where records are padded (`ragged`), the axes that `varied` among the first records vary; where
-    none did or nobody knows, the first axis of every record does (time, as a rule). Raises
-    SpecError (no leading dimension, leading dimensions that differ, a dtype that is no number, bool
-    or bytes) and OptionError (`dtypes` does not fit the structure).
+    none did, or that is unknown, the first axis of every record does (usually time). Raise
+    SpecError (no leading dimension, leading dimensions that differ, a dtype that is not a number,
+    bool or bytes) and OptionError (`dtypes` does not fit the structure).
     """
     structure = structure_of(batch)
     paths = paths_of(structure)
@@ -155,8 +155,8 @@ def infer(
 
 
 def with_shapes(spec: BatchSpec, shapes: Any) -> BatchSpec:
-    """`spec` with the record shapes that the user states (a structure like the batch, a shape for
-    each leaf)."""
+    """Return `spec` with the record shapes that the user gives: a structure like the batch, with
+    one shape for each leaf."""
     given = spread_shapes(spec.structure, shapes)
     have = rebuild(spec.structure, [leaf.shape for leaf in spec.leaves])
     if given is None or any(
@@ -177,7 +177,8 @@ def with_shapes(spec: BatchSpec, shapes: Any) -> BatchSpec:
 
 
 def spread_shapes(structure: Structure, shapes: Any) -> list[Any] | None:
-    """`shapes` as one tuple a leaf: tuples of numbers are shapes here, not containers."""
+    """Return `shapes` as one tuple for each leaf: here tuples of numbers are shapes, not
+    containers."""
     marked = _mark_shapes(shapes)
     found = spread(structure, marked)
     return None if found is None else [getattr(f, "shape", ()) for f in found]
@@ -199,8 +200,8 @@ def _mark_shapes(shapes: Any) -> Any:
 
 
 def as_array(value: Any, path: str, *, place: str) -> np.ndarray[Any, Any]:
-    """A leaf as an array of numbers, bools or bytes with a leading dimension; else `SpecError` says
-    what it was."""
+    """Return a leaf as an array of numbers, bools or bytes with a leading dimension. Raise
+    SpecError, which says what it was, for anything else."""
     if isinstance(value, SCALARS) or value is None:
         raise SpecError(
             f"{path} of {place} is {_short(value)}: needed an array with one leading dimension "
@@ -222,7 +223,7 @@ def as_array(value: Any, path: str, *, place: str) -> np.ndarray[Any, Any]:
 
 
 def check_dtype(array: np.ndarray[Any, Any], where: str) -> np.ndarray[Any, Any]:
-    """`array` in this machine's byte order, if its dtype can be fed; else SpecError."""
+    """Return `array` in this machine's byte order. Raise SpecError if its dtype cannot be fed."""
     kind = array.dtype.kind
     if kind in "biufcS" or (kind == "V" and array.dtype.type.__module__.startswith("ml_dtypes")):
         return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
@@ -245,7 +246,8 @@ def check_dtype(array: np.ndarray[Any, Any], where: str) -> np.ndarray[Any, Any]
 def rows_of(
     arrays: Sequence[np.ndarray[Any, Any]], leaves: Sequence[LeafSpec], *, place: str
 ) -> int:
-    """The one leading dimension of all arrays; SpecError names the leaf that has another."""
+    """Return the one leading dimension of all arrays. Raise SpecError, which names the leaf, if
+    they differ."""
     rows = int(arrays[0].shape[0])
     for array, leaf in zip(arrays, leaves, strict=True):
         if array.shape[0] != rows:
@@ -273,7 +275,7 @@ def _record_shapes(
 def _wanted_dtypes(
     dtypes: Any, structure: Structure, *, made: Sequence[np.dtype[Any]]
 ) -> list[np.dtype[Any] | None]:
-    """The dtype that each leaf is to be cast to, or None."""
+    """Return the dtype that each leaf is cast to, or None."""
     if dtypes is None:
         return [None] * len(made)
     if not isinstance(dtypes, (tuple, list, dict)):
@@ -291,7 +293,7 @@ def _is_floating(dtype: np.dtype[Any]) -> bool:
 
 
 def _dtype(value: Any) -> np.dtype[Any]:
-    """A numpy dtype from whatever names one; TensorFlow's dtypes say theirs in `as_numpy_dtype`."""
+    """Return the numpy dtype of anything that names one; TensorFlow's have `as_numpy_dtype`."""
     if isinstance(value, (tuple, list, dict)):
         raise OptionError(f"dtypes: {value!r} stands where one dtype was needed")
     try:
@@ -304,14 +306,14 @@ def _dtype(value: Any) -> np.dtype[Any]:
 
 
 def _convert(array: np.ndarray[Any, Any], leaf: LeafSpec, *, place: str) -> np.ndarray[Any, Any]:
-    """The cast that `dtypes` asked for, native byte order, or the two forms of bytes; anything else
-    is refused."""
+    """Return `array` cast as `dtypes` requested, in native byte order, or as bytes. Raise SpecError
+    for anything else."""
     array = check_dtype(array, f"{leaf.path} of {place}")
     if leaf.dtype == BYTES and array.dtype.kind in "SO":
         return array
     if array.dtype == leaf.dtype:
         return array
-    if not array.size and leaf.dtype != BYTES:  # an empty list has no dtype that anybody chose
+    if not array.size and leaf.dtype != BYTES:  # an empty list has no dtype of its own
         return array.astype(leaf.dtype)
     near = array.dtype.kind == leaf.made.kind or (
         _is_floating(array.dtype) and _is_floating(leaf.made)
@@ -344,7 +346,7 @@ def _name(dtype: np.dtype[Any]) -> str:
 
 
 def nbytes_of(array: np.ndarray[Any, Any]) -> int:
-    """Bytes in memory; an object array's own bytes are counted beside its pointers."""
+    """Return bytes in memory; for an object array the bytes of its objects and of its pointers."""
     return int(array.nbytes) + (sum(map(len, array.flat)) if array.dtype.kind == "O" else 0)
 
 

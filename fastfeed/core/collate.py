@@ -1,5 +1,5 @@
-"""Records to batches, and batches to batches of another size: no record is lost, repeated or mixed
-between leaves."""
+"""Records to batches, and batches to other sizes: no record is lost, repeated or mixed between
+leaves."""
 
 from __future__ import annotations
 
@@ -21,27 +21,27 @@ from fastfeed.core.structure import (
 from fastfeed.errors import OptionError, SpecError
 
 Pad = bool | int | float | None
-# TensorFlow takes arrays that begin at such an address without a copy; numpy promises 16
+# TensorFlow takes arrays at such an address without a copy; numpy guarantees only 16
 ALIGN = 64
 
 
-Blank = tuple[tuple[int, ...], "np.dtype[Any]"]  # shape and dtype of an array that is to be made
+Blank = tuple[tuple[int, ...], "np.dtype[Any]"]  # shape and dtype of an array to be allocated
 Allocate = Callable[[Sequence[Blank]], Sequence["np.ndarray[Any, Any]"]]
 
 
 def aligned_arrays(blanks: Sequence[Blank]) -> list[np.ndarray[Any, Any]]:
-    """Arrays that begin at a multiple of ALIGN."""
+    """Return arrays that begin at a multiple of ALIGN."""
     return [aligned_empty(shape, dtype) for shape, dtype in blanks]
 
 
 def collate(
     records: Sequence[Any], pad: Pad, *, place: str, allocate: Allocate = aligned_arrays
 ) -> tuple[Any, list[tuple[bool, ...]]]:
-    """One batch from single records, and for each leaf which of its record's axes varied.
+    """Return one batch of single records, and for each leaf which axes of its records varied.
 
-    Leaves become arrays of shape (len(records), *record shape); records that differ in shape are
-    padded at the end with `pad` (True: zeros), or refused with SpecError where `pad` is None. Where
-    they are all of one shape, the batch is written into what `allocate` gives.
+    Leaves become arrays of shape (len(records), *record shape). Records that differ in shape are
+    padded at the end with `pad` (True: zeros); with `pad` None raise SpecError. Records of one
+    shape are written into what `allocate` returns.
     """
     structure = structure_of(records[0])
     rows = []
@@ -65,8 +65,8 @@ def collate(
 
 
 def lengths_of(record: Any) -> Any:
-    """The shape of each leaf of a record, as int32 of shape (number of axes,), in the record's
-    structure."""
+    """Return the shape of each leaf of a record, as int32 of shape (number of axes,), in the
+    record's structure."""
     structure = structure_of(record)
     return rebuild(
         structure,
@@ -75,11 +75,11 @@ def lengths_of(record: Any) -> Any:
 
 
 class Rebatcher:
-    """Batches of exactly `size` records out of batches of any size, in order.
+    """Batches of exactly `size` records, in order, out of batches of any size.
 
-    A batch that already fits passes through untouched, and one that is cut is a view; only batches
-    that straddle two others are copied. `last` says what `flush` does with the remainder: "keep" or
-    "drop" (counted in `dropped`).
+    A batch that already fits passes unchanged, and one that is cut is a view; only batches that
+    straddle two others are copied. `last`: "keep" or "drop" (and count in `dropped`) the remainder
+    at `flush`.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class Rebatcher:
         self._rows = 0
 
     def push(self, batch: Batch, stream: int = 0, *, place: str = "") -> Iterable[Batch]:
-        """The batches that are complete now; where a batch comes from does not matter here."""
+        """Return the batches that are complete now; `stream` does not matter here."""
         if batch.rows == self.size and not self._rows:
             return (batch,)
         self._parts.append(batch)
@@ -102,11 +102,11 @@ class Rebatcher:
         return [self._take(self.size) for _ in range(self._rows // self.size)]
 
     def end_epoch(self) -> Iterable[Batch]:
-        """What is delivered where an epoch ends: the remainder, unless batches may straddle epochs."""
+        """Return the remainder of an epoch; nothing if batches may straddle epochs."""
         return () if self._across_epochs else self.flush()
 
     def flush(self) -> Iterable[Batch]:
-        """The remainder."""
+        """Return the remainder."""
         if not self._rows:
             return ()
         rest = self._take(self._rows)
@@ -135,22 +135,20 @@ class UnsizedBatches:
     dropped = 0
 
     def push(self, batch: Batch, stream: int = 0, *, place: str = "") -> Iterable[Batch]:
-        """The batch itself."""
+        """Return the batch itself."""
         return (batch,)
 
     def end_epoch(self) -> Iterable[Batch]:
-        """Nothing is held back."""
+        """Return nothing: no record is held back."""
         return ()
 
     flush = end_epoch
 
 
 class AsProduced:
-    """Batches as they were produced; the only smaller one allowed is the last of its stream in an
-    epoch.
+    """Batches as they were produced; only the last one of a stream in an epoch may be smaller.
 
-    `sizes` says how many records the batches of each stream have, where that is known from an
-    earlier run.
+    `sizes`: records of a batch of each stream, if they are known from an earlier run.
     """
 
     dropped = 0
@@ -160,7 +158,7 @@ class AsProduced:
         self._short: dict[int, str] = {}
 
     def push(self, batch: Batch, stream: int = 0, *, place: str = "") -> Iterable[Batch]:
-        """The batch itself; SpecError where the leading dimension changed midway."""
+        """Return the batch itself. Raise SpecError if the leading dimension changes midway."""
         size = self.sizes.setdefault(stream, batch.rows)
         if stream in self._short or batch.rows > size:
             raise SpecError(
@@ -173,7 +171,7 @@ class AsProduced:
         return (batch,)
 
     def end_epoch(self) -> Iterable[Batch]:
-        """Nothing is held back; a new epoch may start."""
+        """Return nothing: no record is held back. A new epoch may begin."""
         self._short.clear()
         return ()
 
@@ -181,12 +179,12 @@ class AsProduced:
 
 
 def tail(batch: Batch, start: int) -> Batch:
-    """The records from `start` on."""
+    """Return the records from `start` on."""
     return _cut(batch, min(start, batch.rows), stop=batch.rows) if start else batch
 
 
 def join(parts: Sequence[Batch], pad: Pad) -> Batch:
-    """One batch with the records of all parts."""
+    """Return one batch with the records of all parts."""
     leaves = tuple(
         _concatenate([p.leaves[i] for p in parts], pad) for i in range(len(parts[0].leaves))
     )
@@ -211,7 +209,7 @@ def _concatenate(arrays: list[np.ndarray[Any, Any]], pad: Pad) -> np.ndarray[Any
 
 
 class _Column(NamedTuple):
-    """One leaf of all records; `shape` is None where they have not all the same, and for bytes."""
+    """One leaf of all records; `shape` is None where shapes differ, and for bytes."""
 
     values: Sequence[Any]
     shape: tuple[int, ...] | None
@@ -252,7 +250,7 @@ def _column(values: Sequence[Any], pad: Pad, *, where: str) -> _Column:
 
 def _stack(column: _Column, pad: Pad) -> tuple[np.ndarray[Any, Any], tuple[bool, ...]]:
     values = column.values
-    # as objects: numpy's own S dtype would cut the zero bytes at the end of a record
+    # as objects: numpy's own S dtype would cut zero bytes at the end of a record
     if type(values[0]) is bytes:
         out = np.empty(len(values), object)
         out[:] = values
@@ -285,7 +283,8 @@ def _record_array(value: Any, where: str) -> np.ndarray[Any, Any]:
 
 
 def aligned_empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
-    """An array at an address that TensorFlow takes without a copy; one of objects is where it is."""
+    """Return an array at an address that TensorFlow takes without a copy; object arrays are not
+    aligned."""
     nbytes = math.prod(shape) * dtype.itemsize
     if not nbytes or dtype.kind == "O":
         return np.empty(shape, dtype)
@@ -305,8 +304,8 @@ def _padded(
 
 
 def pad_value(pad: Pad, dtype: np.dtype[Any]) -> Any:
-    """What fills the rest of a padded record, in the leaf's dtype; OptionError where it does not
-    fit into it."""
+    """Return the value that fills the rest of a padded record, in the leaf's dtype. Raise
+    OptionError if it does not fit."""
     if dtype.kind in "SO":
         return b""
     if pad is None or isinstance(pad, bool):

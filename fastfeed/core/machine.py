@@ -1,5 +1,5 @@
-"""What this machine, or the control group that the process is in, has: free memory, and deaths for
-the lack of it."""
+"""Memory that this machine, or the control group of this process, has left, and processes that the
+kernel killed for the lack of it."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ UNLIMITED = 2**60  # control groups of version 1 write a huge number where there
 
 
 def free_memory_nbytes(root: Path = ROOT, own: str | None = None) -> int:
-    """Bytes that this process may still take: the machine's, or those of its control groups where
-    that is less."""
+    """Return the bytes that this process may still allocate: the machine's, or those of its control
+    groups if that is less."""
     free = int(psutil.virtual_memory().available)
     for folder in memory_groups(root, own):
         limit = _number(folder, "memory.max", "memory.limit_in_bytes")
@@ -26,8 +26,8 @@ def free_memory_nbytes(root: Path = ROOT, own: str | None = None) -> int:
 
 
 def oom_kills(root: Path = ROOT, own: str | None = None) -> int | None:
-    """How many processes of this control group the kernel has killed for memory; None where nobody
-    counts."""
+    """Return how many processes of this control group the kernel has killed for memory; None if it
+    does not count."""
     for folder in memory_groups(root, own):
         for name in ("memory.events", "memory.oom_control"):
             found = re.search(r"^oom_kill (\d+)$", _text(folder / name), re.MULTILINE)
@@ -37,15 +37,15 @@ def oom_kills(root: Path = ROOT, own: str | None = None) -> int | None:
 
 
 def memory_groups(root: Path = ROOT, own: str | None = None) -> list[Path]:
-    """The folders of the control groups that bound this process's memory, the innermost first (see
-    cgroups(7))."""
+    """Return the folders of the control groups that bound this process's memory, the innermost
+    first (see cgroups(7))."""
     folders: list[Path] = []
     for line in (_text(Path("/proc/self/cgroup")) if own is None else own).splitlines():
         _, kinds, path = line.split(":", 2)
         if kinds and "memory" not in kinds.split(","):
             continue
         for base in (root / "memory",) if kinds else (root, root / "unified"):
-            # Inside a container the path is the host's and only the root is there to be seen.
+            # Inside a container the path is the host's, and only the root is visible.
             steps = Path(path.lstrip("/"))
             folders += [base / part for part in (steps, *steps.parents)]
     return [f for f in dict.fromkeys(folders) if f.is_dir()]

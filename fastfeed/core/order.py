@@ -1,9 +1,8 @@
-"""Which index comes at which position of an epoch, worked out where it is asked for and never
-written down whole.
+"""The order of an epoch: which index has which position. It is computed on demand and never stored
+whole.
 
-An `Order` is a pure function of (seed, epoch, recipe): any part of it, asked for at any time, is
-always the same, which is what lets ranks agree without talking and a run go on in the middle of an
-epoch.
+An `Order` is a pure function of (seed, epoch, recipe): any part of it is the same at any time,
+which lets ranks agree without communication, and a run continue in the middle of an epoch.
 """
 
 from __future__ import annotations
@@ -25,9 +24,9 @@ Words = npt.NDArray[np.uint64]
 
 # a table of 8 MB is made in 15 ms and is read faster than the network is computed
 TABLE_LENGTH = 2**20
-# positions that are worked out at a time: numpy's price for a call is spread over all of them
+# positions that are computed at a time: numpy's cost of a call is spread over all of them
 BLOCK = 4096
-# changes of both halves; one alone leaves neighbours related, which a chi-square test sees
+# changes of both halves; with a single one neighbours stay related, which a chi-square test detects
 ROUNDS = 3
 
 
@@ -36,27 +35,27 @@ class Order(Protocol):
 
     @property
     def length(self) -> int:
-        """Positions of the epoch."""
+        """Number of positions of the epoch."""
 
     def indices(self, start: int, stop: int) -> list[int]:
-        """What `list(whole)[start:stop]` would give."""
+        """Return `list(whole)[start:stop]`."""
 
     def at(self, positions: Indices) -> Indices:
-        """The index at each of `positions`, which all are in range(length)."""
+        """Return the index at each of `positions`, all of which are in range(length)."""
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """How the order of an epoch is made; OptionError for parts that cannot go together.
+    """How the order of an epoch is made. Raise OptionError for parts that cannot be combined.
 
-    `shard` is (rank, world): of an order that all ranks share, a rank takes the positions rank,
-    rank + world and so on, and all ranks take equally many. `remainder` says how where the records
-    cannot be divided: "drop" leaves the last ones of the epoch's order out, "pad" goes on with its
-    first ones, which are then delivered twice.
+    `shard` is (rank, world): all ranks share one order, of which a rank takes the positions rank,
+    rank + world and so on, equally many on every rank. `remainder` decides about records that
+    cannot be divided: "drop" leaves out the last ones of the epoch's order, "pad" repeats its first
+    ones, which are then delivered twice.
     """
 
     shuffled: bool = False
-    # has indices(seed, epoch, length), or is an iterable of indices that is iterated each epoch
+    # has indices(seed, epoch, length), or is an iterable of indices that is iterated in each epoch
     sampler: Any = None
     shard: tuple[int, int] | None = None
     remainder: str | None = None
@@ -79,10 +78,10 @@ class Recipe:
 def order_of(
     length: int, *, seed: int, epoch: int, recipe: Recipe, base: Order | None = None
 ) -> Order:
-    """The order of one epoch over `length` records, or of `base` (which has an order already), as
-    `recipe` says.
+    """Return the order of one epoch over `length` records, or of `base` (which already has an
+    order), as `recipe` says.
 
-    Raises OptionError for a sampler's wrong indices and for records that cannot be divided among
+    Raise OptionError for wrong indices of a sampler and for records that cannot be divided among
     the ranks.
     """
     if base is not None and recipe.sampler is not None:
@@ -104,7 +103,7 @@ def order_of(
 
 
 def check_shard(shard: Any) -> tuple[int, int]:
-    """(rank, world) as plain integers; OptionError for anything else."""
+    """Return (rank, world) as plain integers. Raise OptionError for anything else."""
     if not isinstance(shard, (tuple, list)) or len(shard) != 2 or not all(map(_is_integer, shard)):
         raise OptionError(f"shard={shard!r}: needed two integers (rank, world), such as (0, 8)")
     rank, world = int(shard[0]), int(shard[1])
@@ -118,21 +117,21 @@ def check_shard(shard: Any) -> tuple[int, int]:
 
 
 class BlockOrder:
-    """An Order by a function of positions, which is called for a whole block and its last result
-    kept."""
+    """An Order by a function of positions, which is called for a whole block; the last block is
+    cached."""
 
     def __init__(self, length: int, at: Callable[[Indices], Indices]) -> None:
         self.length = length
         self._at = at
-        # replaced at once, so that threads may share an order
+        # replaced as a whole, so that threads may share an order
         self._kept: tuple[int, list[int]] = (-1, [])
 
     def at(self, positions: Indices) -> Indices:
-        """The index at each of `positions`, which all are in range(length)."""
+        """Return the index at each of `positions`, all of which are in range(length)."""
         return self._at(positions)
 
     def indices(self, start: int, stop: int) -> list[int]:
-        """What `list(whole)[start:stop]` would give."""
+        """Return `list(whole)[start:stop]`."""
         start, stop, _ = slice(start, stop).indices(self.length)
         number, first = divmod(start, BLOCK)
         if start < stop <= (number + 1) * BLOCK:
@@ -155,8 +154,8 @@ class BlockOrder:
 
 @dataclass(frozen=True)
 class Permutation:
-    """A random bijection of range(length): a table where that is small, else a function that needs
-    no memory.
+    """A random bijection of range(length): a table if that is small, else a function that needs no
+    memory.
 
     The function is a Feistel network over the smallest power of two that holds `length`, walked
     along its cycle until it is back in range (Black and Rogaway, Ciphers with arbitrary finite
@@ -168,7 +167,7 @@ class Permutation:
     epoch: int
 
     def at(self, positions: Indices) -> Indices:
-        """Where each of `positions`, which all are in range(length), goes to."""
+        """Return the image of each of `positions`, all of which are in range(length)."""
         if self.length <= TABLE_LENGTH:
             return self._table[positions]
         found = self._encrypt(np.asarray(positions, np.uint64))
@@ -191,8 +190,8 @@ class Permutation:
         )
 
     def _encrypt(self, values: Words) -> Words:
-        """A bijection of range(2**bits), whose halves take turns to be changed by a hash of the
-        other."""
+        """Apply a bijection of range(2**bits): the halves are changed in turn by a hash of the
+        other half."""
         bits = (self.length - 1).bit_length()
         left_bits, right_bits = bits - bits // 2, bits // 2
         low = np.uint64(right_bits)
@@ -204,8 +203,8 @@ class Permutation:
 
 
 def _hash(values: Words, key: np.uint64, *, bits: int) -> Words:
-    """The upper bits of two multiplications, by the constants of SplitMix64 (Steele, Lea and Flood,
-    2014)."""
+    """Return the upper bits of two multiplications with the constants of SplitMix64 (Steele, Lea
+    and Flood, 2014)."""
     # arrays of uint64 wrap around without a warning
     mixed = (values + key) * np.uint64(0xBF58476D1CE4E5B9)
     mixed = (mixed ^ (mixed >> np.uint64(32))) * np.uint64(0x94D049BB133111EB)
@@ -217,7 +216,7 @@ def _same(positions: Indices) -> Indices:
 
 
 def _share(whole: Order, shard: tuple[int, int], *, remainder: str | None) -> Order:
-    """What one rank takes; equally long on all."""
+    """Return the order of one rank; it is equally long on all."""
     (_, world), count = shard, whole.length
     each, over = divmod(count, world)
     if over and remainder is None:
@@ -243,8 +242,8 @@ def _strided(positions: Indices, whole: Order, *, shard: tuple[int, int]) -> Ind
 
 
 def _sampled(sampler: Any, draw: tuple[int, int], *, length: int) -> Indices:
-    """All indices of one epoch; OptionError for any that cannot be read, and for repetitions that
-    nobody asked for."""
+    """Return all indices of one epoch. Raise OptionError for indices that cannot be read, and for
+    repetitions that were not requested."""
     # a list in torch's SubsetRandomSampler, which is iterated instead
     own = getattr(sampler, "indices", None)
     given = own(*draw, length=length) if callable(own) else sampler
@@ -283,8 +282,8 @@ def _checked(given: Any, name: str, *, length: int) -> Indices:
 
 
 def _is_plain(values: Any) -> bool:
-    """Whether numpy alone can tell that all of them are integers; bools among integers become
-    integers unseen."""
+    """Return True if numpy alone can tell that all values are integers; it turns bools among
+    integers into integers."""
     if isinstance(values, np.ndarray):
         return values.ndim == 1 and values.dtype.kind in "iu"
     return all(type(v) is int and -(2**63) <= v < 2**63 for v in values)

@@ -1,5 +1,5 @@
-"""Where the consumer is in a stream: which items it has had, also where they do not come in order
-or straddle batches.
+"""The position of the consumer in a stream: which items were delivered, also if they arrive out of
+order or straddle batches.
 
 An item is what a source gives under one number: a batch, or the records of one. A stream is one
 numbered sequence of items: the source's only one (`ONLY`), or one for each producer of a callable.
@@ -14,15 +14,15 @@ from itertools import count
 from typing import Any
 
 ONLY = -1
-DONE = 2**62  # no item has this number: all of an epoch were had
-SETTLE = 4096  # so many arrivals are kept before they are worked off
+DONE = 2**62  # no item has this number: all of an epoch was delivered
+SETTLE = 4096  # arrivals that are kept before they are settled
 
 
 @dataclass(frozen=True)
 class Start:
-    """Where a stream begins in its first epoch: every item from `next` on but those in `done`;
-    `part` says how many records of an item were had already; `again` are earlier items that must be
-    made once more, first."""
+    """Where a stream begins in its first epoch: with every item from `next` on, except those in
+    `done`. `part`: records of an item that were delivered already. `again`: earlier items that are
+    produced once more, first."""
 
     next: int = 0
     done: frozenset[int] = frozenset()
@@ -30,17 +30,17 @@ class Start:
     again: tuple[int, ...] = ()
 
     def numbers(self) -> Iterator[int]:
-        """The items to make, for ever."""
+        """Yield the items to produce, without end."""
         yield from self.again
         yield from (n for n in count(self.next) if n not in self.done)
 
     def wants(self, number: int) -> bool:
-        """Whether an item is to be made."""
+        """Return True if an item is to be produced."""
         return number in self.again or (number >= self.next and number not in self.done)
 
     @property
     def first(self) -> int:
-        """The lowest item to make."""
+        """The lowest item to produce."""
         return min((self.next, *self.again))
 
 
@@ -48,8 +48,8 @@ FROM_THE_START = Start()
 
 
 class Position:
-    """`arrived` and `end_epoch` in the order of arrival, `delivered` as the records leave in that
-    same order."""
+    """What the consumer has had. `arrived` and `end_epoch` are called in the order of arrival,
+    `delivered` as the records leave in that same order."""
 
     def __init__(
         self,
@@ -65,24 +65,24 @@ class Position:
             for stream, s in (starts or {}).items()
             for item, rows in s.part.items()
         }
-        # stream, item, records; an epoch's end has stream None
+        # stream, item, records; the end of an epoch has item -1
         self._log: deque[tuple[int, int, int]] = deque()
         self._head = 0  # records of the log's first entry that were delivered
-        self._owed = 0  # records delivered and not yet worked off
+        self._owed = 0  # records delivered and not settled yet
         self.batches, self.records = counts
-        self.resumed = any(counts)  # whether something was had before
+        self.resumed = any(counts)  # True if something was delivered before
 
     def arrived(self, stream: int, item: int, *, rows: int) -> None:
-        """An item whose `rows` records (those not had before) will be delivered after all that came
-        earlier."""
+        """Note an item whose `rows` records (those not delivered before) leave after all that
+        arrived earlier."""
         self._log.append((stream, item, rows))
 
     def end_epoch(self) -> None:
-        """What arrives from now on is of the next epoch."""
+        """Note that later arrivals are of the next epoch."""
         self._log.append((0, -1, 0))
 
     def delivered(self, rows: int, batches: int = 1) -> None:
-        """So many records have left, in so many batches."""
+        """Note that `rows` records have left, in `batches` batches."""
         self.batches += batches
         self.records += rows
         self._owed += rows
@@ -90,14 +90,15 @@ class Position:
             self._settle()
 
     def shuffled(self, rows: int) -> None:
-        """A batch has left whose records came in another order: only their number is known."""
+        """Note that a batch has left whose records came in another order: only their number is
+        known."""
         self.batches += 1
         self.records += rows
         if len(self._log) > SETTLE:
             self._settle()
 
     def dropped(self, rows: int) -> None:
-        """The last `rows` records that arrived will never be delivered."""
+        """Note that the last `rows` records that arrived will never be delivered."""
         for at in range(len(self._log) - 1, -1, -1):
             if not rows:
                 return
@@ -107,8 +108,8 @@ class Position:
             rows -= gone
 
     def state(self) -> dict[str, Any]:
-        """As JSON: the epoch, and for each stream the lowest item not had, those had beyond it, and
-        partly had ones."""
+        """Return as JSON the epoch, and for each stream the lowest item not delivered, those
+        delivered beyond it, and items that were delivered in part."""
         self._settle()
         parts = dict(self._part)
         if self._head:
@@ -159,7 +160,7 @@ class Position:
 
 
 def starts_of(state: Mapping[str, Any]) -> dict[int, Start]:
-    """The starts of every stream, out of a `Position.state`."""
+    """Return the starts of every stream from a `Position.state`."""
     return {
         int(stream): Start(
             int(s["next"]),

@@ -1,4 +1,4 @@
-"""What every stage did, as rows of counters: one writer a row, no locks; readers copy rows and
+"""Counters of every stage, as rows: each row has one writer and no lock; readers copy rows and
 subtract copies."""
 
 from __future__ import annotations
@@ -16,14 +16,16 @@ class StageRow:
     records: int = 0
     nbytes: int = 0
     skipped: int = 0  # batches of zero records
-    # in the user's code, collating and checking; of the consumer: the wait for DALI, in wait_in_s
+    # in the user's code, collating and checking; for the consumer: the wait for DALI, within
+    # wait_in_s
     busy_s: float = 0.0
-    # of that, on a core; of the consumer: spent in handing over to a framework, under the lock
+    # CPU time of that; for the consumer: of the hand-over to a framework, under the interpreter
+    # lock
     cpu_s: float = 0.0
-    wait_in_s: float = 0.0  # for something to work on
-    wait_out_s: float = 0.0  # for room in the buffer behind
-    errors: int = 0  # records or batches whose making raised, with on_error="skip"
-    # batches handed out as copies, because the consumer holds all the slots that can be spared
+    wait_in_s: float = 0.0  # for input
+    wait_out_s: float = 0.0  # for room in the next buffer
+    errors: int = 0  # records or batches that raised, with on_error="skip"
+    # batches delivered as copies, because the consumer holds all the slots that can be spared
     copied: int = 0
 
 
@@ -38,7 +40,7 @@ class Audit:
 
     @property
     def all(self) -> int:
-        """The slots there are."""
+        """Number of slots."""
         return self.free + self.filling + self.ready + self.lent
 
     def __add__(self, other: Audit) -> Audit:
@@ -58,12 +60,12 @@ NO_SLOTS = Audit(0, 0, 0, 0)
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A feed at one moment, or (one snapshot minus an earlier one) over the time between the two.
+    """A feed at one moment, or (one snapshot minus an earlier one) between two.
 
-    `elapsed_s`, `consumed.batches` and `consumed.wait_in_s` start with the first batch that was
-    delivered, so that warm-up does not count. `depth` and `depth_nbytes` are the batches made and
-    not yet taken. With worker processes, `slots` says how many slots there are and in what state,
-    and `set_aside` names what killed its worker repeatedly.
+    `elapsed_s`, `consumed.batches` and `consumed.wait_in_s` begin with the first batch that was
+    delivered, so that warm-up does not count. `depth` and `depth_nbytes` are the batches produced
+    and not yet taken. With worker processes, `slots` counts slots by state, and `set_aside` names
+    the samples that killed their worker repeatedly.
     """
 
     elapsed_s: float
@@ -77,7 +79,7 @@ class Snapshot:
 
     @property
     def starvation(self) -> float:
-        """Share (0 to 1) of wall time in which the training step waited for input; nan before the
+        """Share (0 to 1) of wall time for which the training step waited for input; nan before the
         second batch."""
         return (
             min(1.0, self.consumed.wait_in_s / self.elapsed_s)
@@ -87,7 +89,7 @@ class Snapshot:
 
     @property
     def batches_per_second(self) -> float:
-        """Batches that the consumer took, per second of wall time."""
+        """Batches that the consumer took per second of wall time."""
         return self.consumed.batches / self.elapsed_s if self.elapsed_s > 0 else float("nan")
 
     def __sub__(self, earlier: Snapshot) -> Snapshot:
@@ -105,7 +107,7 @@ class Snapshot:
 
 
 class Counted(Protocol):
-    """Producers that count."""
+    """Producers with counters."""
 
     @property
     def depth(self) -> tuple[int, int]:
@@ -113,29 +115,29 @@ class Counted(Protocol):
 
     @property
     def copied(self) -> int:
-        """Batches that were handed out as copies."""
+        """Batches that were delivered as copies."""
 
     @property
     def aside(self) -> tuple[str, ...]:
-        """What killed its worker repeatedly."""
+        """Samples that killed their worker repeatedly."""
 
     def rows(self) -> tuple[StageRow, ...]:
-        """The counters of each."""
+        """Return the counters of each producer."""
 
     def audit(self) -> Audit:
-        """Where every slot is."""
+        """Return how many slots are in each state."""
 
 
 class Consumption:
-    """What was taken, and when. The wait for the first batch is warm-up, and no starvation."""
+    """What the consumer took, and when. The wait for the first batch is warm-up, not starvation."""
 
     def __init__(self) -> None:
         self.row = StageRow()
-        self.first_s = -1.0  # not yet
+        self.first_s = -1.0  # none yet
         self.last_s = 0.0
 
     def count(self, rows: int, nbytes: int, *, waited_s: float, now_s: float) -> bool:
-        """A batch was taken; whether it counts, as each but the first does."""
+        """Count a batch; return False for the first one, which ends the warm-up."""
         self.last_s = now_s
         if self.first_s < 0:
             self.first_s = now_s
@@ -147,8 +149,8 @@ class Consumption:
         return True
 
     def snapshot(self, producers: Counted, *, depth: int, until_s: float) -> Snapshot:
-        """What was taken, beside what `producers` have made; `depth`: batches that have left them
-        and were not taken yet."""
+        """Return these counters beside those of `producers`. `depth`: batches that have left the
+        producers and were not taken yet."""
         rows = producers.rows()
         ready, nbytes = producers.depth
         return Snapshot(
@@ -164,13 +166,13 @@ class Consumption:
 
 
 def total(rows: Iterable[StageRow]) -> StageRow:
-    """The sum of all rows."""
+    """Return the sum of all rows."""
     rows = list(rows)
     return StageRow(**{f.name: sum(getattr(r, f.name) for r in rows) for f in fields(StageRow)})
 
 
 def copy(row: StageRow) -> StageRow:
-    """The row as it is now."""
+    """Return the row as it is now."""
     return StageRow(**{f.name: getattr(row, f.name) for f in fields(StageRow)})
 
 

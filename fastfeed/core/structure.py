@@ -1,4 +1,4 @@
-"""The shape of a batch as a container: tuples, lists, dicts and NamedTuples around leaves.
+"""The structure of a batch as containers: tuples, lists, dicts and NamedTuples around leaves.
 
 A list that holds only numbers or bytes, however deeply nested, is a leaf (it becomes one array); a
 list that holds arrays, tuples or dicts is a container. Every other object that is not a container
@@ -28,7 +28,7 @@ class Container:
 
     @cached_property
     def flat(self) -> bool:
-        """Whether it is a plain tuple or list of leaves: the usual batch, on the fast way."""
+        """True for a plain tuple or list of leaves, the usual batch, which takes a faster path."""
         return self.kind in (tuple, list) and not any(self.children)
 
 
@@ -36,7 +36,7 @@ Structure = Container | None
 
 
 def structure_of(value: Any) -> Structure:
-    """The structure of `value`."""
+    """Return the structure of `value`."""
     if isinstance(value, Mapping):
         kind = OrderedDict if type(value) is OrderedDict else dict
         return Container(kind, tuple(value), tuple(structure_of(child) for child in value.values()))
@@ -47,7 +47,7 @@ def structure_of(value: Any) -> Structure:
 
 
 def leaves_of(structure: Structure, value: Any) -> list[Any] | None:
-    """The leaves of `value` in order, or None where it does not have this structure."""
+    """Return the leaves of `value` in order, or None if it does not have this structure."""
     if structure is not None and structure.flat and _is_plain(structure, value):
         return list(value)
     found: list[Any] = []
@@ -55,7 +55,7 @@ def leaves_of(structure: Structure, value: Any) -> list[Any] | None:
 
 
 def rebuild(structure: Structure, leaves: Sequence[Any]) -> Any:
-    """The containers of `structure` around `leaves`: the reverse of `leaves_of`."""
+    """Return the containers of `structure` around `leaves`: the reverse of `leaves_of`."""
     if structure is None:
         return leaves[0]
     if structure.flat:
@@ -65,7 +65,7 @@ def rebuild(structure: Structure, leaves: Sequence[Any]) -> Any:
 
 
 def paths_of(structure: Structure, prefix: str = "batch") -> list[str]:
-    """The path of every leaf as one would write it: batch[0]['image']."""
+    """Return the path of every leaf as code: batch[0]['image']."""
     if structure is None:
         return [prefix]
     named = hasattr(structure.kind, "_fields")
@@ -78,7 +78,7 @@ def paths_of(structure: Structure, prefix: str = "batch") -> list[str]:
 
 
 def describe(structure: Structure) -> str:
-    """The structure in words for an error text: (array, {'a': array})."""
+    """Return the structure as text for an error: (array, {'a': array})."""
     if structure is None:
         return "array"
     inner = [describe(child) for child in structure.children]
@@ -95,7 +95,7 @@ def describe(structure: Structure) -> str:
 
 
 def without_lists(value: Any) -> Any:
-    """The same containers, with tuples for lists, which tf.data takes for one tensor."""
+    """Return the same containers with tuples for lists, which tf.data takes for one tensor."""
     if isinstance(value, dict):
         return type(value)((key, without_lists(part)) for key, part in value.items())
     if not isinstance(value, (tuple, list)):
@@ -105,8 +105,8 @@ def without_lists(value: Any) -> Any:
 
 
 def spread(structure: Structure, given: Any) -> list[Any] | None:
-    """`given`, a structure like the batch's (tuples and lists count as the same), as one value a
-    leaf."""
+    """Return `given`, a structure like the batch's (tuples and lists are equivalent), as one value
+    for each leaf."""
     if structure is None:
         return [given]
     if isinstance(given, Mapping):
@@ -138,7 +138,7 @@ def _is_sequence(value: Any) -> bool:
 def _is_list_of_scalars(value: list[Any]) -> bool:
     if not all(isinstance(v, (list, *SCALARS)) for v in value):
         return False
-    # numpy would make text of the numbers
+    # numpy would turn the numbers into text
     if len({isinstance(v, (bytes, str)) for v in value}) > 1:
         return False
     first: Any = value
@@ -171,8 +171,8 @@ def _pairs(node: Container) -> Iterator[tuple[Any, Structure]]:
 
 
 def _same_kind(kind: type, value: Any) -> bool:
-    """The same container type; NamedTuples defined twice (in two workers, say) count by their
-    fields."""
+    """Return True for the same container type; NamedTuples that are defined twice (in two workers)
+    are compared by their fields."""
     return type(value) is kind or getattr(kind, "_fields", None) == getattr(value, "_fields", ())
 
 

@@ -1,4 +1,4 @@
-"""Worker: what a producer is told about its share of the work, and memory to do it in."""
+"""Worker: what a producer learns about its share of the work, and memory for its batches."""
 
 from __future__ import annotations
 
@@ -22,13 +22,12 @@ from fastfeed.errors import OptionError
 
 @dataclass(frozen=True)
 class Worker:
-    """Which share of the data a producer makes: the `index`-th of `count`, in pass `epoch` (0
-    first).
+    """The share of the data that a producer makes: the `index`-th of `count`, in `epoch` (from 0).
 
-    With `shard=(rank, world)` the producers of all ranks are counted: rank r's come after those of
-    rank r - 1. Where a callable's run is restored they are those that it began with, whoever makes
-    their shares now. `seed` is the run's root seed; `rng` is a numpy Generator that nobody else
-    has.
+    With `shard=(rank, world)` the producers of all ranks are counted: those of rank r come after
+    those of rank r - 1. In a restored run of a callable they are the producers that the run began
+    with, whichever threads make their shares now. `seed` is the run's root seed; `rng` is a numpy
+    Generator that no other producer has.
     """
 
     index: int
@@ -36,22 +35,23 @@ class Worker:
     seed: int
     epoch: int
     allocate: Allocate = field(default=aligned_arrays, repr=False, compare=False)
-    # what `start` says, to those that only look
+    # the value of `start`, for readers inside fastfeed
     passed: int = field(default=0, repr=False, compare=False)
-    # what a transform works on
+    # the item that a transform works on
     item: tuple[int, ...] | None = field(default=None, repr=False, compare=False)
-    # the last `like`
+    # of the last `like`
     _known: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @cached_property
     def rng(self) -> np.random.Generator:
-        """Seeded by (seed, epoch, index of the record) in a transform of a source that has one
-        order, and else by (seed, epoch, index of the producer): runs with the same seed draw the
-        same numbers, however many work."""
+        """The generator of this producer's random numbers. Seeded by (seed, epoch, index of the
+        record) in a transform of a source that has one order, and else by (seed, epoch, index of
+        the producer): runs with the same seed draw the same numbers, for any number of producers.
+        """
         return np.random.default_rng((self.seed, self.epoch, *(self.item or (self.index,))))
 
     def at(self, item: tuple[int, ...]) -> Worker:
-        """The same for one record of a transform's: `replace` takes 4 us."""
+        """Return a Worker for one record of a transform; `replace` takes 4 us."""
         one = object.__new__(Worker)
         one.__dict__.update(self.__dict__, item=item)
         one.__dict__.pop("rng", None)
@@ -59,27 +59,27 @@ class Worker:
 
     @property
     def start(self) -> int:
-        """How many items of its share were delivered before, in a run that this one resumes: begin
-        with the next.
+        """Items of the share that were delivered before, in a run that this one resumes: begin with
+        the next.
 
-        Who never asks gets the stream fast-forwarded: its items are made and passed over.
+        If it is not read, the stream is fast-forwarded: those items are produced and skipped.
         """
         self._known["start"] = self.passed
         return self.passed
 
     @property
     def began_at_start(self) -> bool:
-        """Whether `start` was asked for."""
+        """True if `start` was read."""
         return "start" in self._known
 
     def empty(self, like: Any) -> Any:
-        """Arrays to fill and to yield as the next batch, in the containers, shapes and dtypes of
-        the batch `like`.
+        """Return arrays to fill and to yield as the next batch, in the containers, shapes and
+        dtypes of the batch `like`.
 
         In a worker process they lie in the shared memory that the trainer reads, so that nothing is
-        copied; elsewhere they are ordinary arrays. Leaves of `like` need no more than `shape` and
-        `dtype`. Each batch needs a call of its own; waits while no memory is free, and raises
-        StateError for a buffer that is yielded twice.
+        copied; elsewhere they are ordinary arrays. Leaves of `like` need only `shape` and `dtype`.
+        Each batch needs a call of its own; it waits while no memory is free. Raise StateError for a
+        buffer that is yielded twice.
         """
         known = self._known.get("like")
         if known is None or known[0] is not like:
@@ -112,7 +112,7 @@ def _blank(leaf: Any, path: str) -> Blank:
 
 
 def takes(function: Callable[..., Any], name: str) -> bool:
-    """Whether the callable has a parameter `name`."""
+    """Return True if the callable has a parameter `name`."""
     try:
         return name in inspect.signature(function).parameters
     except (TypeError, ValueError):  # built-in callables may have no signature
@@ -120,7 +120,8 @@ def takes(function: Callable[..., Any], name: str) -> bool:
 
 
 def takes_worker(function: Callable[..., Any]) -> bool:
-    """Whether the callable has a parameter `worker`; OptionError where it needs any other argument."""
+    """Return True if the callable has a parameter `worker`. Raise OptionError if it needs any other
+    argument."""
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):

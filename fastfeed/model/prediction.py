@@ -1,9 +1,9 @@
-"""The arithmetic of a feed: what a batch costs and how many producers there are -> steps/s and
+"""The arithmetic of a feed: the cost of a batch and the number of producers -> steps/s and
 starvation.
 
-The one model behind the benchmark's prediction and its advice. Pure functions; seconds and counts
-only. The bounds are the operational laws of Denning and Buzen (1978): no resource serves more than
-its time allows, and N producers make at most N batches in the time of one.
+The one model behind the benchmark's prediction and its advice. Pure functions of seconds and
+counts. The bounds are the operational laws of Denning and Buzen (1978): no resource serves more
+than its time allows, and N producers make at most N batches in the time of one.
 """
 
 from __future__ import annotations
@@ -14,22 +14,23 @@ from operator import itemgetter
 
 import numpy as np
 
-# What a range must cover: threads share caches and memory, a step beside producers is not the step
-# alone, and machines drift. The widths (below, above) are the errors that were seen, see
-# docs/benchmark.md.
+# What a range must cover: threads share caches and memory, a step beside producers differs from the
+# step alone, and machines drift. The widths (below, above) are the measured errors, see
+# docs/fastfeed-bench.md.
 SPREAD_ALONE = (0.12, 0.12)
 SPREAD_LIVE = (0.17, 0.20)
-# how much longer the wait for the interpreter lock is with many producers than with one, as seen
+# how much longer the wait for the interpreter lock is with many producers than with one, as
+# measured
 CROWD = 0.5
-BESIDE = 1.1  # a step beside a busy feed takes so many times the pure step: 1.04 to 1.23 were seen
-SATURATED = 0.9  # less than this share of a proportional gain: more threads have stopped helping
+BESIDE = 1.1  # a step beside a busy feed, relative to the pure step: 1.04 to 1.23 were measured
+SATURATED = 0.9  # share of a proportional gain below which more threads no longer help
 LOCK = "the interpreter lock"  # the limit that worker processes lift
 INPUT_BOUND = 0.05  # starvation from which a feed counts as input-bound
 
 
 @dataclass(frozen=True)
 class Producers:
-    """Who makes the batches: `threads` in each of `processes` worker processes; with 0 of them, in
+    """Number of producers: `threads` in each of `processes` worker processes; with 0 of them, in
     the trainer."""
 
     threads: int
@@ -37,7 +38,7 @@ class Producers:
 
     @property
     def count(self) -> int:
-        """Producers in all."""
+        """All producers."""
         return self.threads * max(1, self.processes)
 
     def __str__(self) -> str:
@@ -61,10 +62,10 @@ class LivePoint:
 
 @dataclass(frozen=True)
 class Profile:
-    """What one batch costs: `batch_s` of wall time in a producer alone, of which `cpu_s` on a core
-    and `gil_s` with the interpreter lock held; for how long (`gil_wait_s`) another thread waits for
-    that lock meanwhile; and what one step costs when its input is cached, on the clock (0: there is
-    no step) and on the cores (`step_cpu_s`)."""
+    """The cost of one batch: `batch_s` of wall time in a producer alone, of which `cpu_s` on a core
+    and `gil_s` with the interpreter lock held; `gil_wait_s`, for which another thread waits for
+    that lock meanwhile; and the cost of one step with cached input, in wall time (0: there is no
+    step) and on the cores (`step_cpu_s`)."""
 
     batch_s: float
     cpu_s: float
@@ -78,7 +79,7 @@ class Profile:
 
 @dataclass(frozen=True)
 class Prediction:
-    """Steps/s with its range, the expected starvation (0 to 1), and what the limit is."""
+    """Steps/s with its range, the expected starvation (0 to 1), and the limit in words."""
 
     rate: float
     low: float
@@ -88,8 +89,8 @@ class Prediction:
 
 
 def predict(profile: Profile, producers: Producers) -> Prediction:
-    """Steps/s beside `producers`: the smallest of what they, the cores, the interpreter locks and
-    the step allow."""
+    """Return steps/s beside `producers`: the smallest of what they, the cores, the interpreter
+    locks and the step allow."""
     live = _live(profile, producers)
     bounds = _live_bounds(profile, producers, live=live) if live else _bounds(profile, producers)
     limit = min(bounds, key=lambda name: bounds[name])
@@ -100,11 +101,11 @@ def predict(profile: Profile, producers: Producers) -> Prediction:
 
 
 def step_beside(profile: Profile, producers: Producers, *, rate: float) -> float:
-    """Seconds of a step beside the producers.
+    """Return the seconds of a step beside the producers.
 
-    A step that gave the interpreter lock away waits for it once when it comes back, unless the
-    producers have locks of their own. Where live points exist, a step costs what it cost there, and
-    the less there is to wait for the nearer it comes to the pure step.
+    A step that released the interpreter lock waits for it once when it comes back, unless the
+    producers have locks of their own. With live points, a step costs what it cost there; the less
+    it has to wait, the nearer it comes to the pure step.
     """
     if not profile.step_s:
         return 0.0
@@ -124,12 +125,12 @@ def step_beside(profile: Profile, producers: Producers, *, rate: float) -> float
 
 
 def starvation(rate: float, step_s: float) -> float:
-    """Share of the time left over by steps of `step_s` at `rate` a second."""
+    """Return the share of the time that steps of `step_s` leave, at `rate` a second."""
     return min(1.0, max(0.0, 1 - rate * step_s))
 
 
 def utilisation(steps: int, step_s: float, *, wall_s: float) -> float:
-    """AU of MLPerf Storage: compute time by total time."""
+    """Return the AU of MLPerf Storage: compute time by total time."""
     return min(1.0, steps * step_s / wall_s) if wall_s > 0 else float("nan")
 
 
@@ -141,19 +142,19 @@ def _bounds(profile: Profile, producers: Producers) -> dict[str, float]:
         bounds["the step"] = 1 / step_beside(profile, producers, rate=0.0)
     if profile.cpu_s:
         bounds["the cores"] = _cores_bound(profile)
-    if profile.gil_s:  # one lock a process
+    if profile.gil_s:  # one lock for each process
         bounds[LOCK] = max(1, producers.processes) / profile.gil_s
     return bounds
 
 
 def _cores_bound(profile: Profile) -> float:
-    """Each step needs a batch, and both need the cores."""
+    """Return the rate that the cores allow: each step needs a batch, and both need the cores."""
     return profile.cores / (profile.cpu_s + profile.step_cpu_s)
 
 
 def _live_bounds(profile: Profile, producers: Producers, *, live: _Live) -> dict[str, float]:
-    """From runs beside the real step: what the cores carry then, and where more producers have
-    stopped helping."""
+    """Return the bounds from runs beside the real step: what the cores carried then, and the rate
+    at which more producers no longer help."""
     bounds = {"the producers": producers.count * live.one_rate}
     if profile.step_s:
         bounds["the step"] = 1 / (BESIDE * profile.step_s)
@@ -174,11 +175,11 @@ def _live_bounds(profile: Profile, producers: Producers, *, live: _Live) -> dict
 
 
 def _at_once(profile: Profile, producers: Producers) -> float:
-    """How many producers can work at the same time: those of one worker process share its
+    """Return how many producers can work at the same time: those of one worker process share its
     interpreter lock.
 
-    Threads of the trainer count in full: what its lock does to them and to the step, live points
-    have seen.
+    Threads of the trainer count in full: live points include the effect of its lock on them and on
+    the step.
     """
     if not producers.processes or not profile.gil_s:
         return producers.count
@@ -202,12 +203,12 @@ class _Live:
 
     @property
     def saturated(self) -> bool:
-        """Whether more producers had stopped helping."""
+        """True if more producers no longer helped."""
         return self.many.rate < SATURATED * self.one_rate * self.many_at_once
 
     def saturated_rate(self, at_once: float) -> float:
-        """Between the two points, and beyond them constant; but what fell with more producers goes
-        on falling."""
+        """Return the rate between the two points, constant beyond them; a rate that fell with more
+        producers goes on falling."""
         few, many = self.few.rate, self.many.rate
         if at_once <= self.many_at_once or many >= few:
             return self.between(few, many, at_once=at_once)
@@ -216,13 +217,13 @@ class _Live:
         return max(many / 2, many - fall * doublings)
 
     def between(self, few: float, many: float, *, at_once: float) -> float:
-        """Linear in the logarithm of the producers, and constant outside."""
+        """Interpolate linearly in the logarithm of the producers, constant outside."""
         ends = (math.log(self.few_at_once), math.log(self.many_at_once))
         return float(np.interp(math.log(at_once), ends, (few, many)))
 
 
 def _live(profile: Profile, producers: Producers) -> _Live | None:
-    """The live points of the same kind: threads in the trainer tell nothing about processes."""
+    """Return the live points of the same kind: threads say nothing about processes."""
     kind = [p for p in profile.live if (p.processes > 0) == (producers.processes > 0)]
     if not kind:
         return None

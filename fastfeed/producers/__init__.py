@@ -1,2 +1,2 @@
-"""Who makes the batches: the loop that every producer runs, threads that run it, and the buffer
-they fill."""
+"""Producers: the loop that each of them runs, threads that run it, and the buffer that they fill.
+Imports ring, source, core, options and augment."""

@@ -1,5 +1,5 @@
-"""The bounded buffer between producers and consumer: in order, by epoch, limited in bytes, and
-never a dead end."""
+"""The bounded buffer between producers and consumer: in order, by epoch, limited in bytes, and free
+of deadlocks."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ import time
 from fastfeed.core.stats import StageRow
 from fastfeed.producers.reorder import ProducedBatch, ReorderBuffer, Timeout
 
-MOST_EARLY = 4096  # batches: smaller ones than the limit in bytes is meant for
-POLL_S = 0.2  # no wait is longer without a look at the flag
+MOST_EARLY = 4096  # batches smaller than those that the limit in bytes is meant for
+POLL_S = 0.2  # no wait is longer without a check of the flag
 
 
 class BoundedBuffer:
     """Producers `put`, one consumer `take`s.
 
-    Ordered: batches leave by ticket. Of those that can leave there are at most `max_batches`; those
-    that came early wait for a straggler and are limited in bytes, so that one slow batch does not
-    stop the others. Unordered: batches leave as they come, but none before the epoch ahead of it is
-    complete. In both, what the consumer waits for always gets in, however full the buffer is; so
-    the bounds cannot lock up.
+    Ordered: batches leave by ticket. At most `max_batches` are ready to leave; those that arrived
+    early wait for a straggler and are limited in bytes, so that one slow batch does not stop the
+    others. Unordered: batches leave as they come, but none before the epoch ahead of it is
+    complete. In both cases the batch that the consumer waits for always gets in, however full the
+    buffer is; so the bounds cannot deadlock.
     """
 
     def __init__(
@@ -35,13 +35,12 @@ class BoundedBuffer:
         self._sequence = sequence
         self._stopped = False
         self._waiting = False
-        self._blocked: list[int] = []  # the keys of those that wait for room
+        self._blocked: list[int] = []  # keys of batches that wait for room
         self.depth = 0
         self.depth_nbytes = 0
 
     def put(self, made: ProducedBatch, key: int, *, row: StageRow) -> bool:
-        """Hands over a batch under its ticket or epoch; False when the feed was stopped and nobody
-        wants it."""
+        """Hand over a batch under its ticket or epoch; return False if the feed was stopped."""
         nbytes = made.batch.nbytes if made.batch else 0
         with self._lock:
             if self._full(key, nbytes) and not self._wait_for_room(key, nbytes, row=row):
@@ -54,40 +53,40 @@ class BoundedBuffer:
         return True
 
     def end_epoch(self, epoch: int) -> None:
-        """One producer has put everything that it has in this epoch; the last one lets the next
-        epoch pass."""
+        """Note that one producer has put everything of this epoch; the last one lets the next epoch
+        pass."""
         with self._lock:
             self._sequence.end_epoch(epoch)
             self._filled.notify()
             self._room.notify_all()
 
     def end(self) -> None:
-        """One producer has ended, for whatever reason."""
+        """Note that one producer has ended, for any reason."""
         with self._lock:
             self._sequence.end()
             self._filled.notify()
 
     def ask(self, epochs: int) -> None:
-        """Somebody waits for so many epochs now."""
+        """Note that the consumer waits for `epochs` epochs."""
         with self._lock:
             self._sequence.ask(epochs)
 
     def fail(self, error: BaseException, ticket: int | None, *, epoch: int = -1) -> None:
-        """The first failure counts; the consumer meets it in its place, or at the latest after the
-        grace time."""
+        """Note a failure. The first one counts; the consumer meets it in its place, or at the
+        latest after the grace time."""
         with self._lock:
             self._sequence.fail(error, ticket, epoch=epoch)
             self._filled.notify()
 
     def skip(self, error: BaseException, ticket: int | None, *, epoch: int = -1) -> None:
-        """An error that costs one record only, unless there were too many of them already."""
+        """Note an error that costs only one record, unless there were too many of them."""
         with self._lock:
             self._sequence.skip(error, ticket, epoch=epoch)
             self._filled.notify()
 
     def take(self, timeout_s: float) -> ProducedBatch | None:
-        """The next batch or end of epoch; None at the end. Raises the failure, or Timeout after
-        `timeout_s`."""
+        """Return the next batch or end of epoch; None at the end. Raise the failure, or Timeout
+        after `timeout_s`."""
         with self._lock:
             ready = self._sequence.ready
             if not ready or self._sequence.failure is not None:
@@ -100,8 +99,8 @@ class BoundedBuffer:
             if made.batch is not None:
                 self.depth -= 1
                 self.depth_nbytes -= made.batch.nbytes
-            # Waking producers one by one would cost two switches a batch; below half full they get
-            # a run of them.
+            # Waking producers one by one would cost two switches a batch: they are woken together,
+            # below half full.
             waiting = len(ready) if self.ordered else self.depth
             if self._blocked and (waiting * 2 <= self._max_batches or not ready):
                 self._room.notify_all()
@@ -109,16 +108,15 @@ class BoundedBuffer:
 
     @property
     def ready(self) -> bool:
-        """Whether a batch can leave now."""
+        """True if a batch can leave now."""
         with self._lock:
             return any(made.batch is not None for made in self._sequence.ready)
 
     def stop(self) -> None:
-        """Nobody takes any more: every `put` and `take` returns at once and what was made is let
-        go."""
+        """Stop: every `put` and `take` returns at once, and batches are released."""
         self._stopped = True
-        # A signal handler may call this inside our own `take`: the lock is ours then, and the waits
-        # see the flag.
+        # A signal handler may call this inside `take` of this thread, which holds the lock; waits
+        # check the flag.
         if not self._lock.acquire(timeout=POLL_S):
             return
         try:
@@ -131,7 +129,7 @@ class BoundedBuffer:
 
     @property
     def stopped(self) -> bool:
-        """Whether `stop` was called."""
+        """True if `stop` was called."""
         return self._stopped
 
     def _wait_for_batch(self, deadline: float) -> None:
@@ -170,6 +168,6 @@ class BoundedBuffer:
         turn = self._sequence.turn
         self._sequence.insert(made, key)
         if self._sequence.turn != turn and self._sequence.turn in self._blocked:
-            self._room.notify_all()  # the turn has come to one that waits for room
+            self._room.notify_all()  # it may be the turn of a batch that waits for room
         if self._waiting and key == turn:
             self._filled.notify()

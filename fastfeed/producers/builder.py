@@ -1,5 +1,5 @@
-"""What a producer makes of an item: fetched, transformed, collated, checked, each with the random
-draws of its own."""
+"""From an item to a batch: fetched, transformed, collated and checked, each with its own random
+draws."""
 
 from __future__ import annotations
 
@@ -31,55 +31,52 @@ from fastfeed.source import Source
 if TYPE_CHECKING:
     from fastfeed.augment.executor import Executor
 
-PLAIN = (np.ndarray, list, tuple, range)  # to read these runs no code that draws
-# Records that are fetched one behind the other before the first of them is decoded: behind a
-# decoder, which takes all caches, each fetch and each draw would cost several times as much, 4 % of
-# the time of small photographs.
+PLAIN = (np.ndarray, list, tuple, range)  # reading these runs no code that draws
+# Records that are fetched one after another before the first of them is decoded: after a decoder,
+# which fills all caches, each fetch and each draw would cost several times as much, 4 % of the time
+# of small photographs.
 TOGETHER = 8
 Reseed = Callable[[tuple[int, ...]], None]  # seeds the generators that all code of a process shares
 
 
 class Outlet(Protocol):
-    """Where one producer's batches go."""
+    """Where the batches of one producer go."""
 
     ordered: bool
     row: StageRow
-    position: int  # of the epoch that is being made, among those of the feed
+    position: int  # of the epoch that is produced, among those of the feed
 
     @property
     def stopped(self) -> bool:
-        """Whether nobody takes any more."""
+        """True if the feed was stopped."""
 
     def admit(self, position: int) -> bool:
-        """Waits until the epoch at `position` may be begun; False when none will be any more."""
+        """Wait until the epoch at `position` may be begun; return False if it never will."""
 
     def allocate(self, blanks: Sequence[Blank]) -> Sequence[np.ndarray[Any, Any]]:
-        """Arrays of these shapes and dtypes, to be filled and put."""
+        """Return arrays of these shapes and dtypes, to be filled and put."""
 
     def hold(self, key: int, item: int, *, record: int) -> None:
-        """Takes note of what is being made: `record` of the `item`-th item, under ticket or epoch
-        `key`."""
+        """Note what is produced now: `record` of item `item`, under the ticket or epoch `key`."""
 
     def put(self, made: ProducedBatch, key: int, *, item: int, spec: BatchSpec | None) -> bool:
-        """Hands over a batch under its ticket or epoch; False when the feed was stopped and nobody
-        wants it."""
+        """Hand over a batch under its ticket or epoch; return False if the feed was stopped."""
 
     def end_epoch(self, epoch: int) -> None:
-        """This producer has put everything that it has in this epoch."""
+        """Note that this producer has put everything that it has in this epoch."""
 
     def end(self) -> None:
-        """This producer has ended."""
+        """Note that this producer has ended."""
 
     def fail(self, error: BaseException, ticket: int | None) -> None:
-        """The error that ends this producer."""
+        """Pass on the error that ends this producer."""
 
     def skip(self, error: BaseException, ticket: int | None) -> None:
-        """An error that costs one record or batch only."""
+        """Pass on an error that costs only one record or batch."""
 
 
 class BatchBuilder:
-    """Makes checked batches from payloads; the first one made, by whichever producer, fixes the
-    spec for all."""
+    """Makes checked batches from payloads; the first one, of any producer, fixes the spec."""
 
     def __init__(
         self, source: Source, options: FeedOptions, *, reseed: Reseed | None = None
@@ -90,7 +87,7 @@ class BatchBuilder:
         self._reseed = reseed
         self._rank = (options.shard or (0, 1))[0]
         plain = not source.indexed or isinstance(getattr(source, "data", None), PLAIN)
-        # Whether code of the user's runs for single items: seeding for each of them takes 10 us.
+        # True if the user's code runs for single items: seeding for each of them takes 10 us
         self._draws = self._tells_worker or (
             reseed is not None and not (plain and options.transform is None)
         )
@@ -101,7 +98,7 @@ class BatchBuilder:
             from fastfeed.augment.executor import executor_for
 
             self._key_of = key_of
-            # beside the training, or beside each other
+            # beside the training, or beside other producers
             crowded = options.processes > 0 or options.threads > 1
             threads = options.processes == 0
             self._executor = executor_for(
@@ -111,14 +108,14 @@ class BatchBuilder:
         self._pad = options.pad if options.padded else None
         self._ragged = options.padded or options.packed
         self._lengths = options.lengths and not options.packed
-        # a batch that lacks a record is filled up behind
+        # a batch that lacks a record is filled up by re-batching
         self._cuts = options.batch_size is not None
         self.skips = options.on_error == "skip"
         self._lock = threading.Lock()
         self.spec: BatchSpec | None = None
 
     def begin(self, worker: Worker, drawn: Any = None) -> None:
-        """A stream begins an epoch, or goes on in it behind what it had `drawn`: from here a
+        """Begin an epoch of a stream, or continue it after what it had `drawn`: from here a
         callable draws."""
         if drawn is not None:
             random.setstate(drawn[0])
@@ -127,15 +124,15 @@ class BatchBuilder:
             self._reseed((worker.seed, worker.epoch, self._rank * worker.count + worker.index))
 
     def drawn(self) -> Any:
-        """Where the generators are that all code of a process shares; None where they belong to
-        somebody else."""
+        """Return the state of the generators that all code of a process shares; None where they are
+        not the producer's."""
         return None if self._reseed is None else (random.getstate(), np.random.get_state())
 
     def make(
         self, payload: Any, place: str, *, outlet: Outlet, worker: Worker, at: tuple[int, int]
     ) -> Batch | None:
-        """The batch, or None where it has no records; `at` is its ticket or epoch, and its number
-        in it."""
+        """Return the batch, or None if it has no records. `at` is its ticket or epoch, and its
+        number in it."""
         varied = None
         if self._source.records:
             records = self._records(payload, place, outlet=outlet, worker=worker, at=at)
@@ -195,7 +192,7 @@ class BatchBuilder:
     def _made(
         self, fetched: list[tuple[int, str, Any]], *, outlet: Outlet, at: tuple[int, int]
     ) -> list[Any]:
-        """What records become that were fetched, and begun."""
+        """Return what the fetched records become."""
         if self._executor is None:
             return [item for _, _, item in fetched]
         records = []
@@ -210,7 +207,7 @@ class BatchBuilder:
     def _rows(
         self, batch: Any, name: str, *, key: tuple[int, ...], outlet: Outlet, at: tuple[int, int]
     ) -> list[Any]:
-        """The augmented records of an item that is a whole batch."""
+        """Return the augmented records of an item that is a whole batch."""
         records: list[Any] = []
         executor: Any = self._executor
         for row, record in enumerate(_records_of(batch, name)):
@@ -238,7 +235,7 @@ class BatchBuilder:
         return collate(records, self._pad, place=place, allocate=outlet.allocate)
 
     def _skip(self, error: ProducerFailed, outlet: Outlet, *, ticket: int) -> None:
-        """Goes on without a record; raises the error where it must not."""
+        """Leave out a record; raise the error if that is not allowed."""
         if not self.skips:
             raise error
         outlet.row.errors += 1
@@ -247,8 +244,8 @@ class BatchBuilder:
     def _key(
         self, worker: Worker, part: Any, *, number: int, position: int | None
     ) -> tuple[int, ...]:
-        """What the draws for a part of an item depend on: who made it is none of it where the
-        source has one order. `position`: None for an item that is a whole batch."""
+        """Return what the draws for a part of an item depend on: not the producer, where the source
+        has one order. `position`: None for an item that is a whole batch."""
         own = self._source.draw_key(part, number=number, position=position or 0)
         if own is None:
             own = (
@@ -259,7 +256,7 @@ class BatchBuilder:
         return (worker.seed, worker.epoch, *own)
 
     def _for_draws(self, worker: Worker, part: Any, *, number: int, position: int) -> Worker:
-        """The worker whose `rng` is this part's own; the process's own generators are seeded for
+        """Return the worker whose `rng` belongs to this part; seed the process's own generators for
         it, too."""
         key = self._source.draw_key(part, number=number, position=position)
         if key is None:
@@ -280,7 +277,7 @@ class BatchBuilder:
             )
         except Stopped:
             raise
-        except BaseException as error:  # whatever ends this producer must reach the consumer
+        except BaseException as error:  # everything that ends this producer must reach the consumer
             raise ProducerFailed(place, error) from error
 
     def _name(self, part: Any, position: int) -> str:
@@ -301,19 +298,19 @@ class BatchBuilder:
 
 
 def _told(name: str, do: Callable[..., Any], *given: Any, **named: Any) -> Any:
-    """What cannot be decoded is an error of this record, and what the operations do not fit is one
-    of the feed."""
+    """Call `do`: an image that cannot be decoded is an error of this record, operations that do not
+    fit are an error of the feed."""
     try:
         return do(*given, **named)
-    except BadImage as error:  # where it was found says nothing about the image
+    except BadImage as error:  # the place where it was raised says nothing about the image
         raise ProducerFailed(name, error.with_traceback(None)) from error
     except SpecError as error:
         raise SpecError(f"{name}: {error}") from error
 
 
 def _records_of(batch: Any, name: str) -> Iterator[Any]:
-    """The rows of a batch, in its structure. Raises SpecError where its leaves have no rows, or not
-    as many."""
+    """Yield the rows of a batch, in its structure. Raise SpecError if its leaves have no rows, or
+    different numbers."""
     structure = structure_of(batch)
     leaves = leaves_of(structure, batch) or []
     counts = {len(leaf) if hasattr(leaf, "__len__") and np.ndim(leaf) else None for leaf in leaves}

@@ -17,12 +17,12 @@ from fastfeed.errors import FeedError, ProducerDied, ProducerFailed, message_of
 
 
 class LostException(Exception):
-    """Stands for an exception that cannot be pickled; its text begins with the name of the
-    original's class."""
+    """Stands for an exception that cannot be pickled; its text begins with the class name of the
+    original."""
 
 
 def carry(error: BaseException, ticket: int | None) -> bytes:
-    """A failure of a producer as bytes; what cannot be pickled leaves its text behind."""
+    """Return a failure of a producer as bytes; of what cannot be pickled, the text."""
     cause = error.__cause__ if isinstance(error, ProducerFailed) else None
     if isinstance(error, ProducerFailed) and cause is not None:
         parts: tuple[Any, ...] = (error.place, error.trace, ticket, _pickled(cause))
@@ -32,7 +32,7 @@ def carry(error: BaseException, ticket: int | None) -> bytes:
 
 
 def revive(data: bytes) -> tuple[FeedError, int | None]:
-    """The failure again, and its ticket."""
+    """Return the failure and its ticket."""
     place, trace, ticket, pickled = pickle.loads(data)
     try:
         error = pickle.loads(pickled)
@@ -53,11 +53,11 @@ def revive(data: bytes) -> tuple[FeedError, int | None]:
 
 
 def _pickled(error: BaseException) -> bytes:
-    """The exception, or what can be said of it: its class is the user's, whose __reduce__ may raise
-    anything at all."""
+    """Return the exception, or its description, as bytes: the class is the user's, whose __reduce__
+    may raise anything."""
     with contextlib.suppress(Exception):
         data: bytes = cloudpickle.dumps(error)
-        # many go in and do not come out, for want of their arguments
+        # many can be pickled but not unpickled, for lack of their arguments
         if isinstance(pickle.loads(data), BaseException):
             return data
     return cloudpickle.dumps(LostException(f"{type(error).__name__}: {message_of(error)}"))  # type: ignore[no-any-return]
@@ -65,8 +65,8 @@ def _pickled(error: BaseException) -> bytes:
 
 @dataclass(frozen=True)
 class Death:
-    """How a worker process ended: `status` as os.waitpid gives it, whether the kernel killed for
-    memory meanwhile, and what its producers had in their hands."""
+    """How a worker process ended: `status` as os.waitpid returns it, whether the kernel killed for
+    memory meanwhile, and what its producers had in flight."""
 
     worker: int
     pid: int
@@ -81,15 +81,15 @@ class Death:
 
     @property
     def accidental(self) -> bool:
-        """Whether it may have had nothing to do with what was in hand: somebody, or some scheduler,
-        sent a signal."""
+        """True if the death may have nothing to do with the items in flight: a person or a
+        scheduler sent a signal."""
         return (
             self.signal in (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
             and not self.out_of_memory
         )
 
     def error(self) -> ProducerDied:
-        """The death as an exception."""
+        """Return the death as an exception."""
         exit_code = os.WEXITSTATUS(self.status) if self.signal is None else None
         hand = " and ".join(self.in_hand) or "nothing"
         text = f"worker process {self.worker} (pid {self.pid}) {self._how(exit_code)}. It had in hand: {hand}."

@@ -1,4 +1,4 @@
-"""The loop that every producer runs: read, make a batch, hand it over; and account for each second."""
+"""The loop of every producer: read, make a batch, hand it over, and account for each second."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from fastfeed.ring.writer import Stopped
 from fastfeed.source import EpochEnd, Item, Source
 
 POLITE = 5  # niceness
-CPU_EVERY_S = 0.001  # asking for the time on a core is a system call
+CPU_EVERY_S = 0.001  # asking for CPU time is a system call
 
 
 @dataclass
 class _Turn:
-    """One of a producer's streams, the number of its next item, and what it had drawn when it was
-    left."""
+    """One of a producer's streams, the number of its next item, and its draws when the producer
+    left it."""
 
     worker: Worker
     items: Iterator[Item]
@@ -37,12 +37,12 @@ class _Turn:
 
 
 class Producer:
-    """One producer's whole life; `run` returns when its streams are made, the feed was stopped, or
-    it failed.
+    """One producer. `run` returns when its streams are produced, the feed was stopped, or it
+    failed.
 
     It makes a stream for each of `workers`: one, or another number where a run is resumed that
-    other producers began. `skip` epochs were made already, and of the next one what each worker has
-    passed.
+    other producers began. `skip` epochs were produced already, and of the next one what each worker
+    has passed.
     """
 
     def __init__(
@@ -62,14 +62,14 @@ class Producer:
         self._outlet = outlet
         self._epochs = epochs
         self._skip = skip
-        self._stream = ONLY  # whose item is in hand
-        self._item = 0  # its number in its epoch
-        # when the last item was made, and how long had been waited until then
+        self._stream = ONLY  # of the item in flight
+        self._item = 0  # its number in the epoch
+        # when the last item was complete, and how long it had waited until then
         self._since = self._waited = 0.0
         self._cpu = self._cpu_seen = 0.0
 
     def run(self) -> None:
-        """Never raises: a failure goes out like a batch."""
+        """Produce until the end. Never raises: a failure leaves like a batch."""
         outlet = self._outlet
         self._since, self._cpu = time.perf_counter(), time.thread_time()
         try:
@@ -82,7 +82,7 @@ class Producer:
                 workers = [
                     w if position == self._skip else replace(w, passed=0) for w in self._workers
                 ]
-                # What was had to the end is not even opened.
+                # streams that were delivered to their end are not even opened
                 todo = [replace(w, epoch=epoch) for w in workers if w.passed < DONE]
                 if not self._run_epoch(todo, position):
                     return
@@ -91,7 +91,7 @@ class Producer:
             return
         except FeedError as error:
             outlet.fail(error, getattr(error, "ticket", None) if outlet.ordered else None)
-        except BaseException as error:  # the source's own failure, whatever it is
+        except BaseException as error:  # any failure of the source itself
             outlet.fail(ProducerFailed(self._place(None), error), None)
         finally:
             self.row.cpu_s = time.thread_time() - self._cpu
@@ -99,7 +99,7 @@ class Producer:
                 outlet.end()
 
     def _run_epoch(self, workers: Sequence[Worker], position: int) -> bool:
-        """An item of each stream in turn, or the only stream at one go."""
+        """Produce an item of each stream in turn, or the only stream at once."""
         turns = deque(_Turn(worker, self._source.open(worker), worker.passed) for worker in workers)
         try:
             while turns:
@@ -125,7 +125,7 @@ class Producer:
         ticket, payload, number = item
         outlet = self._outlet
         key = ticket if outlet.ordered and ticket is not None else position
-        if payload is EpochEnd:  # without order every producer says so itself, in end_epoch
+        if payload is EpochEnd:  # without order every producer reports the end itself, in end_epoch
             return not outlet.ordered or outlet.put(END_OF_EPOCH, key, item=number, spec=None)
         place = self._place(ticket)
         try:
@@ -147,7 +147,7 @@ class Producer:
         )
 
     def _account(self, batch: Batch | None) -> None:
-        """All the time since the last item that was not spent in waiting for somebody else."""
+        """Count all the time since the last item that was not spent waiting."""
         row, now = self.row, time.perf_counter()
         waited = row.wait_in_s + row.wait_out_s
         row.busy_s += now - self._since - (waited - self._waited)
@@ -168,7 +168,7 @@ class Producer:
 
 
 def run_politely(producer: Producer) -> None:
-    """Runs a producer in a thread that gives way to those of the training. Linux knows niceness for
+    """Run a producer in a thread that gives way to those of the training. Linux has a niceness for
     each thread."""
     with contextlib.suppress(OSError):
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), POLITE)

@@ -31,8 +31,8 @@ from fastfeed.source import Source
 
 
 class ThreadProducers:
-    """Runs each producer in a daemon thread, all of them into one buffer; unless the feed `leads`,
-    in threads that give way to those of the training."""
+    """Producers in daemon threads, with one buffer for all. If the feed does not lead, the threads
+    give way to those of the training."""
 
     def __init__(
         self, source: Source, options: FeedOptions, *, course: EpochPlan, leads: bool = True
@@ -66,33 +66,33 @@ class ThreadProducers:
         ]
 
     def start(self) -> None:
-        """Starts every thread."""
+        """Start every thread."""
         for thread in self.threads:
             thread.start()
 
     def allow(self, epochs: int, *, asked: int) -> None:
-        """So many epochs in all may be begun now, and somebody waits for so many of them."""
+        """Allow `epochs` epochs in all, of which the consumer waits for `asked`."""
         self._handoff.ask(asked)
         self._gate.allow(epochs)
 
     def take(self, timeout_s: float) -> ProducedBatch | None:
-        """The next batch or end of epoch; None at the end. Raises the failure, or Timeout after
-        `timeout_s`."""
+        """Return the next batch or end of epoch; None at the end. Raise the failure, or Timeout
+        after `timeout_s`."""
         return self._handoff.take(timeout_s)
 
     @property
     def ready(self) -> bool:
-        """Whether `take` would give a batch without waiting."""
+        """True if `take` would return a batch without waiting."""
         return self._handoff.ready
 
     def stop(self) -> None:
-        """Nobody takes any more; the threads end when their present call returns."""
+        """Stop the feed: the threads end when their present call returns."""
         self._gate.close()
         self._handoff.stop()
 
     def join(self, timeout_s: float) -> bool:
-        """Waits for the threads, which must have been told to end; whether all have, within the
-        limit."""
+        """Wait for the threads, which must have been stopped; return True if all have ended in
+        time."""
         deadline = time.perf_counter() + timeout_s
         others = [
             t for t in self.threads if t is not threading.current_thread() and t.ident is not None
@@ -103,7 +103,7 @@ class ThreadProducers:
 
     @property
     def stopped(self) -> bool:
-        """Whether `stop` was called."""
+        """True if `stop` was called."""
         return self._handoff.stopped
 
     @property
@@ -117,18 +117,18 @@ class ThreadProducers:
         return self._handoff.depth, self._handoff.depth_nbytes
 
     def rows(self) -> tuple[StageRow, ...]:
-        """What each producer has done."""
+        """Return the counters of each producer."""
         return tuple(copy(p.row) for p in self._producers)
 
     def audit(self) -> Audit:
-        """There are no slots."""
+        """Return an audit without slots."""
         return NO_SLOTS
 
-    copied = 0  # the consumer keeps what it likes
-    aside: tuple[str, ...] = ()  # a thread's death is everybody's
+    copied = 0  # batches are not in slots: the consumer may keep them
+    aside: tuple[str, ...] = ()  # a thread cannot die alone
 
     def stacks(self) -> str:
-        """What every living producer is doing, as Python stacks."""
+        """Return the Python stack of every living producer."""
         return (
             "\n".join(map(stack_of, filter(threading.Thread.is_alive, self.threads)))
             or "no producer is alive"
@@ -136,13 +136,13 @@ class ThreadProducers:
 
 
 def stack_of(thread: threading.Thread) -> str:
-    """Where a thread of this process is, as the innermost frames of its Python stack."""
+    """Return the innermost frames of the Python stack of a thread of this process."""
     frame = sys._current_frames().get(thread.ident or -1)
     return f"{thread.name}:\n{''.join(traceback.format_stack(frame)[-4:]).rstrip()}"
 
 
 class ThreadOutlet:
-    """One thread's way into the buffer."""
+    """The way of one thread's batches into the buffer."""
 
     def __init__(self, handoff: BoundedBuffer, gate: EpochGate) -> None:
         self.ordered = handoff.ordered
@@ -155,24 +155,24 @@ class ThreadOutlet:
 
     @property
     def stopped(self) -> bool:
-        """Whether nobody takes any more."""
+        """True if the feed was stopped."""
         return self._handoff.stopped
 
     def allocate(self, blanks: Sequence[Blank]) -> Sequence[np.ndarray[Any, Any]]:
-        """Memory of this process's own."""
+        """Return memory of this process's own."""
         return aligned_arrays(blanks)
 
     def hold(self, key: int, item: int, *, record: int) -> None:
-        """Threads die with the trainer: nobody would ask."""
+        """Do nothing: threads die with the trainer."""
 
     def fail(self, error: BaseException, ticket: int | None) -> None:
-        """The error that ends this producer."""
+        """Pass on the error that ends this producer."""
         self._handoff.fail(error, ticket, epoch=self.position)
 
     def skip(self, error: BaseException, ticket: int | None) -> None:
-        """An error that costs one record or batch only."""
+        """Pass on an error that costs only one record or batch."""
         self._handoff.skip(error, ticket, epoch=self.position)
 
     def put(self, made: ProducedBatch, key: int, *, item: int, spec: BatchSpec | None) -> bool:
-        """Into the buffer; False when the feed was stopped."""
+        """Put a batch into the buffer; return False if the feed was stopped."""
         return self._handoff.put(made, key, row=self.row)

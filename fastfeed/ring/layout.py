@@ -1,4 +1,4 @@
-"""Where the leaves of a batch lie in a slot, how large a slot is, and how many of them there are:
+"""Where the leaves of a batch lie in a slot, the size of a slot, and the number of slots:
 arithmetic only."""
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from fastfeed.errors import OptionError
 from fastfeed.ring.memory import PAGE, aligned
 
 Array = np.ndarray[Any, Any]
-# up to so many bytes of slots are no matter: more small batches in flight cost fewer wake-ups
+# bytes of slots that are negligible: more small batches in flight cost fewer wake-ups
 SMALL_NBYTES = 2**22
 MOST_SLOTS = 128
-LENGTH = struct.Struct("<q")  # in front of a description
+LENGTH = struct.Struct("<q")  # precedes a description
 
 
 @dataclass(frozen=True)
 class MemoryShare:
-    """What one worker process may take: `budget` bytes for its slots, and how many (`wanted`) it
-    should have for its `threads` producers where they fit."""
+    """What one worker process may use: `budget` bytes for its slots, and the number of slots
+    (`wanted`) that it should have for its `threads` producers if they fit."""
 
     budget: int
     wanted: int
@@ -37,12 +37,12 @@ class MemoryShare:
         return self.threads + 2
 
     def holds(self, slot_nbytes: int) -> bool:
-        """Whether there is room for the least that is needed."""
+        """Return True if there is room for the least number of slots."""
         return slot_nbytes * self.least <= self.budget
 
     def slots(self, slot_nbytes: int, taken: int = 0) -> int:
-        """How many slots of this size fit beside `taken` bytes; OptionError where the budget holds
-        too few."""
+        """Return how many slots of this size fit beside `taken` bytes. Raise OptionError if the
+        budget holds too few."""
         if not self.holds(slot_nbytes):
             raise OptionError(
                 f"memory= gives each worker process {self.budget} bytes, which is room for "
@@ -55,7 +55,7 @@ class MemoryShare:
 
 
 def offsets(sizes: Sequence[int]) -> tuple[tuple[int, ...], int]:
-    """The offset of each part, a multiple of 64, and the end of the last one."""
+    """Return the offset of each part, a multiple of 64, and the end of the last one."""
     found, at = [], 0
     for size in sizes:
         found.append(at)
@@ -64,21 +64,21 @@ def offsets(sizes: Sequence[int]) -> tuple[tuple[int, ...], int]:
 
 
 def packed_nbytes(sizes: Sequence[int]) -> int:
-    """What parts of these sizes take in a slot."""
+    """Return the bytes that parts of these sizes take in a slot."""
     return sum(map(aligned, sizes))
 
 
 def slot_nbytes(nbytes: int) -> int:
-    """The size of a slot that holds `nbytes`: whole pages, so that no two slots share one."""
+    """Return the size of a slot for `nbytes`: whole pages, so that no two slots share one."""
     return max(PAGE, -(-nbytes // PAGE) * PAGE)
 
 
 def encode(leaves: Sequence[Array]) -> list[Array]:
-    """A batch that no spec tells the layout of (records that vary, bytes) as plain arrays behind a
-    description.
+    """Return a batch whose layout no spec describes (records that vary, bytes) as plain arrays
+    after a description.
 
     Arrays stay as they are; an object array of bytes becomes the length of each and all of them
-    behind one another.
+    concatenated.
     """
     parts: list[Array] = []
     described = []
@@ -96,8 +96,8 @@ def encode(leaves: Sequence[Array]) -> list[Array]:
 
 
 def decode(owner: Any) -> tuple[Array, ...]:
-    """The leaves that `encode` described at the beginning of the memory of `owner` (a ctypes
-    array): views of it, but for bytes, which are objects."""
+    """Return the leaves that `encode` described at the beginning of the memory of `owner` (a ctypes
+    array): views of it, except bytes, which are objects."""
     memory = np.frombuffer(owner, np.uint8)
     (length,) = LENGTH.unpack(memory[: LENGTH.size].tobytes())
     described = pickle.loads(memory[LENGTH.size : LENGTH.size + length].tobytes())

@@ -22,8 +22,8 @@ F_ADD_SEALS, F_SEAL_SHRINK, F_SEAL_GROW = 1033, 0x2, 0x4
 
 
 class Segment:
-    """`nbytes` of memory behind a file descriptor, mapped into this process; it lives as long as
-    anyone maps it."""
+    """`nbytes` of memory behind a file descriptor, mapped into this process; it lives as long as a
+    mapping of it."""
 
     def __init__(self, fd: int, nbytes: int, *, writable: bool = True) -> None:
         self.fd = fd
@@ -33,8 +33,8 @@ class Segment:
 
     @classmethod
     def create(cls, nbytes: int, name: str) -> Segment:
-        """Fresh memory of zeros; pages are taken when they are first touched. The size can never
-        change again: a mapping of memory that was cut off would kill whoever reads it."""
+        """Return new memory of zeros; pages are allocated at the first access. The size can never
+        change again: a mapping of memory that was cut off would kill its readers."""
         fd = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
             os.ftruncate(fd, nbytes)
@@ -45,20 +45,20 @@ class Segment:
             raise
 
     def populate(self, offset: int, nbytes: int, *, write: bool) -> None:
-        """Takes the pages now and at once: a fault for each of them costs about ten times as much."""
+        """Allocate the pages at once: a fault for each of them costs about ten times as much."""
         with contextlib.suppress(OSError):  # older kernels fault them in one by one
             self.map.madvise(MADV_POPULATE_WRITE if write else MADV_POPULATE_READ, offset, nbytes)
 
     def close_fd(self) -> None:
-        """Lets the descriptor go; the mapping stays until nobody has a view of it."""
+        """Close the descriptor; the mapping stays as long as there is a view of it."""
         fd, self.fd = self.fd, -1
         if fd >= 0:
             os.close(fd)
 
 
 class Untracked(Segment):
-    """A segment that the arrays of a user may keep long after everything else: the mapping has no
-    descriptor, of which each mmap.mmap has one of its own."""
+    """A segment that the user's arrays may keep long after everything else: its mapping keeps no
+    descriptor, while every mmap.mmap keeps one of its own."""
 
     def __init__(self, fd: int, nbytes: int) -> None:
         self.fd = fd
@@ -83,15 +83,15 @@ class Untracked(Segment):
         self.map = memoryview(whole).cast("B")  # every view of it keeps the whole
 
     def populate(self, offset: int, nbytes: int, *, write: bool) -> None:
-        """Takes the pages now and at once, where the kernel can do that."""
+        """Allocate the pages at once, if the kernel can do that."""
         self._advise(
             self._address + offset, nbytes, MADV_POPULATE_WRITE if write else MADV_POPULATE_READ
         )
 
 
 def receive(source: socket.socket, nbytes: int, *, fds: int) -> tuple[bytes, list[int]]:
-    """A message and the descriptors that came with it, which no program that is started later
-    inherits: `socket.recv_fds` takes no notice of its flags."""
+    """Return a message and its descriptors, which no program that is started later inherits:
+    `socket.recv_fds` ignores its flags."""
     numbers = array("i")
     data, extra, _, _ = source.recvmsg(
         nbytes, socket.CMSG_SPACE(fds * numbers.itemsize), MSG_CMSG_CLOEXEC
@@ -103,13 +103,13 @@ def receive(source: socket.socket, nbytes: int, *, fds: int) -> tuple[bytes, lis
 
 
 def aligned(nbytes: int) -> int:
-    """The next multiple of 64."""
+    """Return the next multiple of 64."""
     return -(-nbytes // ALIGN) * ALIGN
 
 
 class Descriptor:
-    """A file descriptor that is closed when nobody holds it any more: while somebody does, its
-    number cannot come to mean another file."""
+    """A file descriptor that is closed with its last reference: until then its number cannot mean
+    another file."""
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
@@ -120,10 +120,10 @@ class Descriptor:
                 os.close(self.fd)
 
 
-NOWHERE = Descriptor(-1)  # in place of one that was closed
+NOWHERE = Descriptor(-1)  # in place of a closed one
 
 
 def ring(bell: Descriptor) -> None:
-    """Has a poll of the eventfd return, unless it was closed."""
+    """Wake a poll of the eventfd, unless it was closed."""
     if bell is not NOWHERE:
         os.eventfd_write(bell.fd, 1)

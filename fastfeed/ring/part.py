@@ -1,4 +1,4 @@
-"""A stretch of slots in a worker process, and what it lends of them to the user's own code."""
+"""A block of slots in a worker process, and the slots that it lends to the user's own code."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(eq=False)
 class SlotBlock:
-    """The memory of the slots `slots`, each of `slot_nbytes`."""
+    """The memory of `slots`, each of `slot_nbytes`."""
 
     segment: Segment
     slots: range
@@ -32,15 +32,14 @@ class SlotBlock:
         self.address = ctypes.addressof(ctypes.c_ubyte.from_buffer(self.segment.map))
 
     def offset(self, slot: int) -> int:
-        """Where a slot begins."""
+        """Return where a slot begins."""
         return (slot - self.slots.start) * self.slot_nbytes
 
 
 @dataclass(frozen=True)
 class SlotPlan:
-    """How a batch that is to be made lies in a slot: shape, dtype and offset of each leaf, their
-    bytes, the bytes of all, and for how many records it is laid out (0: they do not have the same
-    number)."""
+    """How a batch to be made lies in a slot: shape, dtype and offset of each leaf, their bytes, the
+    bytes of all, and the number of records that it is laid out for (0: leaves differ)."""
 
     leaves: tuple[tuple[tuple[int, ...], np.dtype[Any], int], ...]
     sizes: tuple[int, ...]
@@ -49,7 +48,7 @@ class SlotPlan:
 
     @classmethod
     def of(cls, blanks: Sequence[Blank]) -> SlotPlan:
-        """The plan for arrays of these shapes and dtypes."""
+        """Return the plan for arrays of these shapes and dtypes."""
         sizes = tuple(math.prod(shape) * dtype.itemsize for shape, dtype in blanks)
         places, nbytes = offsets(sizes)
         rows = {shape[0] if shape else 0 for shape, _ in blanks}
@@ -60,7 +59,7 @@ class SlotPlan:
 
 
 class OwnerRef(weakref.ref[Any]):
-    """A weak reference to what stands for a slot's memory, and its identity."""
+    """A weak reference to the object that stands for a slot's memory, with its identity."""
 
     __slots__ = ("key",)
 
@@ -68,8 +67,8 @@ class OwnerRef(weakref.ref[Any]):
 
 
 class LentOut(NamedTuple):
-    """A slot in the hands of the user's own code: what stands for its memory, which begins at
-    `address`, the plan of what lies in it, and the identities of the arrays that were given out."""
+    """A slot lent to the user's own code: the object that stands for its memory, which begins at
+    `address`, the plan of its content, and the identities of the arrays that were lent."""
 
     slot: int
     owner: OwnerRef
@@ -79,13 +78,13 @@ class LentOut(NamedTuple):
 
     @property
     def room(self) -> int:
-        """For how many records the slot is laid out."""
+        """Number of records that the slot is laid out for."""
         return self.plan.room
 
     def holds(self, leaves: Sequence[Array]) -> bool:
-        """Whether every leaf lies in its place, with records of the size that it was laid out for."""
+        """Return True if every leaf lies where it was planned, with records of the planned size."""
         plan = self.plan
-        # nothing else has this memory as its base, so these are they
+        # nothing else has this memory as its base
         if tuple(map(id, leaves)) == self.given:
             return plan.room > 0
         return len(leaves) == len(plan.sizes) and all(

@@ -1,4 +1,4 @@
-"""The trainer's end of one worker's ring: views on filled slots that give their slot back when they
+"""The trainer's end of one worker's ring: views of filled slots, which return their slot when they
 are gone."""
 
 from __future__ import annotations
@@ -35,12 +35,11 @@ Recipe = tuple[tuple[tuple[tuple[int, ...], "np.dtype[Any]", int], ...], int]
 
 
 class Hold(weakref.ref[Any]):
-    """Sees when the last view of a slot is gone.
+    """Notices when the last view of a slot is gone.
 
-    That may be at any moment, in any thread. Its callback must be no Python code: a signal that
-    came just then would have its exception raised in there, where Python only prints it and goes
-    on. So it is `deque.append`, and what is in the deque goes back when the consumer comes the next
-    time.
+    That may happen at any moment, in any thread. Its callback must not be Python code: an exception
+    of a signal handler in there would only be printed. So it is `deque.append`, and the slots in
+    the deque are returned at the consumer's next call.
     """
 
     __slots__ = ("reader", "slot")
@@ -51,7 +50,7 @@ class Hold(weakref.ref[Any]):
 
 @dataclass(frozen=True, eq=False)
 class MappedSlots:
-    """The memory of the slots `slots`, each of `slot_nbytes`."""
+    """The memory of `slots`, each of `slot_nbytes`, in the trainer."""
 
     segment: Segment
     slots: range
@@ -60,7 +59,7 @@ class MappedSlots:
 
 
 class SlotLease:
-    """One batch's hold on its slot."""
+    """The hold of one batch on its slot."""
 
     __slots__ = ("_hold",)
 
@@ -68,12 +67,12 @@ class SlotLease:
         self._hold = hold
 
     def end(self) -> None:
-        """Gives the slot back, whoever looks at it still."""
+        """Return the slot, even if it is still referenced."""
         self._hold.reader.gone.append(self._hold)
 
 
 class RingReader:
-    """Makes batches of tokens."""
+    """Turns tokens into batches."""
 
     def __init__(
         self, board: StatusPage, *, returns: Descriptor, gone: deque[Hold], spared: int
@@ -81,26 +80,26 @@ class RingReader:
         self.board = board
         self._returns = returns
         self.gone = gone
-        self._spared = spared  # slots that the worker must always be left with
+        self._spared = spared  # slots that the worker always keeps
         self._parts: list[MappedSlots] = []
-        self._holds: dict[int, Hold] = {}  # by slot: what the consumer has
+        self._holds: dict[int, Hold] = {}  # by slot: those of the consumer
         self._known: set[int] = set()
         self._touched: set[int] = set()
         self._recipes: dict[tuple[int, int], Recipe] = {}
 
     def add_part(self, fd: int, slots: range, *, slot_nbytes: int) -> None:
-        """Maps the memory of new slots."""
+        """Map the memory of new slots."""
         segment = Untracked(fd, slot_nbytes * len(slots))
         segment.close_fd()
         self._parts.append(MappedSlots(segment, slots, slot_nbytes, ctypes.c_ubyte * slot_nbytes))
         self._known.update(slots)
 
     def knows(self, slot: int) -> bool:
-        """Whether the memory of a slot is here."""
+        """Return True if the memory of a slot is mapped here."""
         return slot in self._known
 
     def _open(self, slot: int, spec: BatchSpec, *, rows: int, room: int) -> Batch:
-        """The batch in a slot, as views: the slot goes back when the last of them is gone."""
+        """Return the batch in a slot, as views: the slot is returned with the last of them."""
         part = self._parts[-1]
         if slot not in part.slots:
             part = next(p for p in self._parts if slot in p.slots)
@@ -120,20 +119,20 @@ class RingReader:
         return Batch(leaves, rows, nbytes, SlotLease(hold))
 
     def lend(self, slot: int, spec: BatchSpec, *, rows: int, room: int) -> tuple[Batch, bool]:
-        """The batch in a slot for the consumer: its views, or, when it has all slots that can be
-        spared, a copy (then true)."""
+        """Return the batch in a slot for the consumer and False; or a copy and True, if the
+        consumer has all slots that can be spared."""
         if len(self._parts) > 1:
             self._drop_unused()
         current = self._parts[-1].slots
         scarce = len(self._holds) + self._spared >= len(current)
-        # or an exception of a signal handler has come behind this, before
+        # else an exception of a signal handler interrupted an earlier call after this line
         if self.board.slots.state(slot) != LENT:
             self.board.slots.lend(slot)
         batch = self._open(slot, spec, rows=rows, room=room)
         return (copied(batch), True) if scarce else (batch, False)
 
     def take_back(self, holds: Iterable[Hold]) -> None:
-        """Slots that nobody looks at any more are the worker's again."""
+        """Return slots without references to the worker."""
         slots = []
         for hold in holds:  # the same one may come twice: ended by the user, and gone
             if self._holds.get(hold.slot) is hold:
@@ -141,20 +140,20 @@ class RingReader:
                 self.board.slots.release(hold.slot)
                 slots.append(hold.slot)
         if slots:
-            returns = self._returns  # while it is held here, its number is no other file's
+            returns = self._returns  # while it is referenced here, its number is no other file's
             with contextlib.suppress(OSError):  # the worker is gone, and its ring with it
                 os.write(returns.fd, array("I", slots).tobytes())
 
     def close(self) -> None:
-        """There is no worker any more to which slots would go back; what was lent stays valid."""
+        """Return no more slots: the worker has ended. What was lent stays valid."""
         self._returns = NOWHERE
 
     def audit(self) -> Audit:
-        """Where every slot is."""
+        """Return how many slots are in each state."""
         return self.board.slots.audit()
 
     def _drop_unused(self) -> None:
-        """Memory whose slots the worker has given up goes."""
+        """Unmap memory whose slots the worker has given up."""
         used = [
             p for p in self._parts[:-1] if self.board.slots.count(UNUSED, p.slots) < len(p.slots)
         ]
@@ -166,7 +165,7 @@ class RingReader:
 
     @property
     def slot_nbytes(self) -> int:
-        """The size of a slot; 0 before there is one."""
+        """Size of a slot; 0 before there is one."""
         return self._parts[-1].slot_nbytes if self._parts else 0
 
     def _recipe(self, spec: BatchSpec, rows: int, *, room: int) -> Recipe:
@@ -188,7 +187,7 @@ class RingReader:
 
 
 def copied(batch: Batch) -> Batch:
-    """The same batch in memory of its own."""
+    """Return a copy of the batch in memory of its own."""
     views = [leaf for leaf in batch.leaves if leaf.dtype.kind != "O"]  # objects are copies already
     copies = iter(aligned_arrays([(v.shape, v.dtype) for v in views]))
     leaves = tuple(leaf if leaf.dtype.kind == "O" else next(copies) for leaf in batch.leaves)

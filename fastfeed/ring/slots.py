@@ -1,12 +1,13 @@
-"""The states of a slot, one byte each, and who may change which: a table that both processes see.
+"""The states of a slot, one byte each, in a table that both processes see, and which process may
+change them.
 
     UNUSED ──▶ FREE ──▶ FILLING ──▶ READY ──▶ LENT
                 ▲ ◀────── worker ──┘  │         │
                 └──────────────── trainer ◀─────┘
 
 Every transition has one owner (the worker up to READY, the trainer from there), so no lock is
-needed: a slot belongs to whoever may move it next, and the token that tells the other side is sent
-after the byte was written.
+needed: a slot belongs to the process that may move it next, and the token that informs the other
+side is sent after the byte was written.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ from fastfeed.core.stats import Audit
 
 UNUSED, FREE, FILLING, READY, LENT = range(5)
 NAMES = ("unused", "free", "filling", "ready", "lent")
-NONE = bytes(2**12)  # so many unused slots
+NONE = bytes(2**12)  # unused slots
 
 
 class BadMove(Exception):
-    """A slot was moved by somebody to whom it does not belong: a mistake of ours, never of a user."""
+    """A slot was moved by the wrong process: a defect of fastfeed, never a user's mistake."""
 
 
 class Slots:
@@ -29,48 +30,48 @@ class Slots:
         self._table = memoryview(table)
 
     def open(self, slots: range) -> None:
-        """New slots, free."""
+        """Add new slots, which are free."""
         for slot in slots:
             self._move(slot, UNUSED, now=FREE)
 
     def close(self, slot: int) -> None:
-        """A free slot whose memory goes."""
+        """Remove a free slot with its memory."""
         self._move(slot, FREE, now=UNUSED)
 
     def fill(self, slot: int) -> None:
-        """A free slot that a producer writes into."""
+        """Give a free slot to a producer, which writes into it."""
         self._move(slot, FREE, now=FILLING)
 
     def abandon(self, slot: int) -> None:
-        """It was not needed after all."""
+        """Return a slot that was not needed."""
         self._move(slot, FILLING, now=FREE)
 
     def commit(self, slot: int) -> None:
-        """It holds a batch."""
+        """Mark a slot that holds a batch."""
         self._move(slot, FILLING, now=READY)
 
     def lend(self, slot: int) -> None:
-        """The consumer has it."""
+        """Give a slot to the consumer."""
         self._move(slot, READY, now=LENT)
 
     def release(self, slot: int) -> None:
-        """Nobody looks at it any more, whether or not it was ever handed out."""
+        """Return a slot without references, whether or not it was ever lent."""
         if self._table[slot] not in (READY, LENT):
             raise BadMove(f"slot {slot} was {NAMES[self._table[slot]]}, to be released")
         self._table[slot] = FREE
 
     def state(self, slot: int) -> int:
-        """The state of one slot."""
+        """Return the state of one slot."""
         return self._table[slot]
 
     def count(self, state: int, slots: range) -> int:
-        """How many of `slots` are in a state."""
+        """Return how many of `slots` are in a state."""
         return bytes(self._table[slots.start : slots.stop]).count(state)
 
     def audit(self) -> Audit:
-        """Every slot that there is."""
+        """Return how many slots are in each state."""
         table, end = bytes(self._table), len(self._table)
-        # there is room for far more slots than there are
+        # the table has room for far more slots than there are
         while end and table.endswith(NONE, 0, end):
             end -= len(NONE)
         return Audit(

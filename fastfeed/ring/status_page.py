@@ -1,4 +1,4 @@
-"""The page on which a worker process writes what it is doing; the trainer reads it, also after the
+"""The page on which a worker process writes what it is doing; the trainer can read it after the
 worker's death."""
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ NOTHING = -1
 
 class InFlight(NamedTuple):
     """What a producer works on: the ticket or the epoch's position, the number of the item in it,
-    and the record in the item; -1 where there is none."""
+    and the record in the item; -1 for none."""
 
     key: int
     item: int
@@ -34,8 +34,8 @@ IDLE = InFlight(NOTHING, NOTHING, NOTHING)
 
 
 class StatusPage:
-    """Slot states, and for each of the worker's producers its counters and what it has in hand. One
-    writer a field."""
+    """Slot states, and for each of the worker's producers its counters and what it has in flight.
+    Each field has one writer."""
 
     def __init__(self, segment: Segment, threads: int) -> None:
         self.segment = segment
@@ -45,7 +45,7 @@ class StatusPage:
 
     @classmethod
     def create(cls, threads: int) -> StatusPage:
-        """A fresh board in memory of its own."""
+        """Return a new page in memory of its own."""
         board = cls(Untracked.create(cls.nbytes(threads), "fastfeed-board"), threads)
         for thread in range(threads):
             board.hold(thread, IDLE)
@@ -53,23 +53,23 @@ class StatusPage:
 
     @staticmethod
     def nbytes(threads: int) -> int:
-        """The size of a board."""
+        """Return the size of a page."""
         return TABLE_NBYTES + threads * THREAD_NBYTES
 
     def publish(self, thread: int, row: StageRow) -> None:
-        """Shows a producer's counters."""
+        """Write a producer's counters."""
         ROW.pack_into(self._memory, TABLE_NBYTES + thread * THREAD_NBYTES, *COUNTERS(row))
 
     def row(self, thread: int) -> StageRow:
-        """A producer's counters."""
+        """Return a producer's counters."""
         return StageRow(*ROW.unpack_from(self._memory, TABLE_NBYTES + thread * THREAD_NBYTES))
 
     def hold(self, thread: int, hand: tuple[int, int, int]) -> None:
-        """Shows what a producer takes into its hand."""
+        """Write what a producer begins to work on."""
         HAND.pack_into(self._memory, TABLE_NBYTES + thread * THREAD_NBYTES + ROW.size, *hand)
 
     def hand(self, thread: int) -> InFlight:
-        """What a producer has, or had when it died, in its hand."""
+        """Return what a producer works on, or worked on when it died."""
         return InFlight(
             *HAND.unpack_from(self._memory, TABLE_NBYTES + thread * THREAD_NBYTES + ROW.size)
         )

@@ -8,15 +8,14 @@ import struct
 # 40 bytes: a page holds whole ones, and a write below a page is atomic
 FORMAT = struct.Struct("<BxHIqqIIIxxxx")
 READ_TOKENS = 512
-SLOT = struct.Struct("<I")  # what goes back: the slot's number
+SLOT = struct.Struct("<I")  # returned: the slot's number
 
 BATCH, HOLE, EPOCH, END, FAILED, SKIPPED = range(6)
 
-# What a producer (a thread of a lane: of a worker process) says: (kind, thread, slot, key, item,
-# rows, room, lane). BATCH: `slot` holds `rows` records, laid out for `room` records (0: the slot
-# begins with a description). HOLE: the item had no records. EPOCH: the producer has ended an epoch.
-# END: it has ended. FAILED, SKIPPED: there is an error among the news. `key` is the ticket, or the
-# epoch's position where there are no tickets and for errors; `item` counts the items of the
-# stream's epoch. Where producers have streams of their own, `thread` of a BATCH or HOLE is the
-# stream.
+# A message of a producer (a thread of a worker process): (kind, thread, slot, key, item, rows,
+# room, handle). BATCH: `slot` holds `rows` records, laid out for `room` records (0: the slot begins
+# with a description). HOLE: the item had no records. EPOCH: the producer has ended an epoch. END:
+# it has ended. FAILED, SKIPPED: the news hold an error. `key` is the ticket, or the epoch's
+# position where there are no tickets and for errors; `item` counts the items of the stream's epoch.
+# Where producers have streams of their own, `thread` of a BATCH or HOLE is the stream.
 Token = tuple[int, int, int, int, int, int, int, int]

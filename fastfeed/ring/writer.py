@@ -1,5 +1,4 @@
-"""The worker's end of a ring: slots to fill, memory for them, and the tokens that say what they
-hold."""
+"""The worker's end of a ring: slots to fill, memory for them, and the tokens that describe them."""
 
 from __future__ import annotations
 
@@ -30,8 +29,8 @@ from fastfeed.ring.token import FORMAT, SLOT, Token
 NEWS = struct.Struct("<cqII")
 GROWTH = 1.5
 NO_NEED = 2**62
-WAIT_MS = 1000  # no wait is longer without a look around
-# and this long where a free slot is kept for somebody else, who may not need it any more
+WAIT_MS = 1000  # no wait is longer without a check
+# and this long if a free slot is reserved for another producer, which may not need it any more
 SHORT_WAIT_MS = 10
 Array = np.ndarray[Any, Any]
 
@@ -42,8 +41,8 @@ class Stopped(BaseException):
 
 @dataclass(frozen=True)
 class RingChannels:
-    """What a worker holds of its ring: the pipe of returned slots, that of tokens, the news, and
-    the sign to stop."""
+    """What a worker has of its ring: the pipes of returned slots and of tokens, the news, and the
+    stop event."""
 
     returned: int
     tokens: int
@@ -52,7 +51,7 @@ class RingChannels:
 
 
 class RingWriter:
-    """Lends slots to the producers of one worker process and sends them off filled."""
+    """Lends slots to the producers of one worker process, and sends them when they are filled."""
 
     def __init__(
         self, board: StatusPage, ends: RingChannels, *, share: MemoryShare, lane: int
@@ -61,15 +60,15 @@ class RingWriter:
         self._ends = ends
         self._share = share
         self.lane = lane
-        self.generation = 0  # counts the parts: views of slots are good for one generation
-        # the garbage collector may come back here in the middle of anything
+        self.generation = 0  # counts the blocks: views of slots are valid for one generation
+        # the garbage collector may call in here at any moment
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         self._polling = False
         self._free: list[int] = []
         # free and never used: their memory does not exist before it is needed
         self._fresh: list[int] = []
-        # the last one is in use; the others wait for their slots to come back
+        # the last one is in use; the others wait for the return of their slots
         self._parts: list[SlotBlock] = []
         self._next_slot = 0
         self._poll = select.poll()
@@ -77,19 +76,21 @@ class RingWriter:
         self._poll.register(ends.stop, select.POLLIN)
         self._alone = share.threads == 1
         self._needs = [NO_NEED] * share.threads  # by producer: the key that it will need a slot for
-        self._lent_out: dict[int, LentOut] = {}  # by the identity of what stands for its memory
+        # by the identity of the object that stands for their memory
+        self._lent_out: dict[int, LentOut] = {}
         self._lends_out = False
         self._announced = False
 
     def need(self, thread: int, key: int) -> None:
-        """A producer makes something under ticket or epoch `key`, and will need a slot for it."""
+        """Note that a producer works on the ticket or epoch `key`, and will need a slot for it."""
         self._needs[thread] = key
 
     def lend(self, nbytes: int, thread: int, *, wait: bool = True) -> int:
-        """A slot of at least `nbytes`; waits for one, or else gives -1. Raises Stopped.
+        """Return a slot of at least `nbytes`: wait for one, or else return -1. Raise Stopped.
 
-        What has the lower key leaves first. So nobody takes the slot that a producer with a lower
-        one will need: or all slots might hold batches that wait for a batch that has no slot.
+        The batch with the lowest key leaves first. So no producer gets the slot that one with a
+        lower key will need: otherwise all slots might hold batches that wait for a batch without a
+        slot.
         """
         with self._lock:
             while True:
@@ -103,7 +104,7 @@ class RingWriter:
                 while len(self._free) <= reserve and self._fresh:
                     self._free.insert(0, self._fresh.pop())
                 if len(self._free) > reserve:
-                    slot = self._free.pop()  # the one that came back last is still in the cache
+                    slot = self._free.pop()  # the one that was returned last is still in the cache
                     self.board.slots.fill(slot)
                     return slot
                 if not wait:
@@ -115,7 +116,7 @@ class RingWriter:
         return next(p for p in reversed(self._parts) if slot in p.slots)
 
     def _memory(self, slot: int) -> tuple[SlotBlock, int]:
-        """The part that a slot lies in, and its offset there; its pages are there, too."""
+        """Return the block that a slot lies in, and its offset there; its pages are allocated."""
         part = self._parts[-1]
         if slot not in part.slots:
             part = self._part_of(slot)
@@ -126,11 +127,11 @@ class RingWriter:
         return part, offset
 
     def fits(self, slot: int, nbytes: int) -> bool:
-        """Whether a lent slot can hold so much."""
+        """Return True if a lent slot can hold `nbytes`."""
         return nbytes <= self._part_of(slot).slot_nbytes
 
     def views(self, slot: int, like: Sequence[Array]) -> list[Array]:
-        """Arrays of the shapes and dtypes of `like` that lie in a slot."""
+        """Return arrays of the shapes and dtypes of `like` that lie in a slot."""
         part, offset = self._memory(slot)
         places, _ = offsets([a.nbytes for a in like])
         return [
@@ -139,7 +140,8 @@ class RingWriter:
         ]
 
     def lend_out(self, slot: int, plan: SlotPlan) -> list[Array]:
-        """The same for the user's own code: the slot is free again when the arrays are gone unused."""
+        """Return such arrays for the user's own code: the slot is free again when they are gone
+        unused."""
         part, offset = self._memory(slot)
         self._lends_out = True
         owner = part.owner.from_buffer(part.segment.map, offset)
@@ -152,8 +154,8 @@ class RingWriter:
         return arrays
 
     def borrowed(self, leaves: Sequence[Array]) -> LentOut | None:
-        """What a batch was lent by `lend_out`; None for other memory, and StateError for memory
-        that was sent off."""
+        """Return the slot that a batch was lent by `lend_out`, or None for other memory. Raise
+        StateError for memory that was sent."""
         if not self._lends_out:
             return None
         found = None
@@ -171,36 +173,36 @@ class RingWriter:
         return found
 
     def claim(self, lent: LentOut) -> None:
-        """The slot is the user's no more."""
+        """Take a slot back from the user's code: it is about to be sent."""
         self._lent_out.pop(lent.owner.key, None)
 
     def send(self, token: Token) -> None:
-        """Tells the trainer. Raises Stopped where there is none any more."""
+        """Send a token to the trainer. Raise Stopped if it has ended."""
         try:
             os.write(self._ends.tokens, FORMAT.pack(*token))
         except BrokenPipeError:  # the kernel is about to kill this process, too
             raise Stopped from None
 
     def commit(self, slot: int, token: Token) -> None:
-        """Sends a filled slot off: it is the trainer's from now on."""
+        """Send a filled slot: it is the trainer's from now on."""
         self.board.slots.commit(slot)
         self.send(token)
 
     def abandon(self, slot: int) -> None:
-        """Takes a lent slot back unused."""
+        """Take an unused slot back."""
         with self._changed:
             self.board.slots.abandon(slot)
             self._put_back(slot)
             self._changed.notify_all()
 
     def tell(self, kind: bytes, text: bytes) -> None:
-        """News of any length. What it is about comes as a token, afterwards."""
+        """Send news of any length. Its token follows."""
         segment = Segment.create(max(1, len(text)), "fastfeed-news")
         segment.map[: len(text)] = text
         self._tell(segment, NEWS.pack(kind, len(text), 0, 0))
 
     def announce(self, spec: BatchSpec) -> None:
-        """Tells the spec of all batches to come, once."""
+        """Send the spec of all batches to come, once."""
         with self._lock:  # no other producer's batch may be sent before
             if not self._announced:
                 self.tell(b"P", cloudpickle.dumps(spec))
@@ -215,8 +217,7 @@ class RingWriter:
             segment.close_fd()
 
     def _grow(self, nbytes: int) -> None:
-        """A new part with slots that hold `nbytes`; the old one goes when its last slot has come
-        back."""
+        """Add a block with slots that hold `nbytes`; the old one goes with its last slot."""
         size, taken = slot_nbytes(nbytes), 0
         if self._parts:
             roomy = slot_nbytes(int(self._parts[-1].slot_nbytes * GROWTH))
@@ -237,7 +238,7 @@ class RingWriter:
         self._tell(segment, NEWS.pack(b"S", size, slots.start, count))
 
     def _collect(self) -> None:
-        """Takes what has come back; slots of an old part are free no more."""
+        """Take returned slots; those of an old block are not free again."""
         try:
             ids = os.read(self._ends.returned, 4096)
         except BlockingIOError:
@@ -260,8 +261,7 @@ class RingWriter:
         self._parts = [*used, self._parts[-1]]
 
     def _wait(self, limit_ms: int) -> None:
-        """Until something may have changed; one producer looks at the pipe, the others at what it
-        finds."""
+        """Wait until something may have changed: one producer reads the pipe for all."""
         if self._polling:
             self._changed.wait(limit_ms / 1000)
             return
@@ -289,8 +289,8 @@ class RingWriter:
             )
 
     def _dropped(self, gone: OwnerRef) -> None:
-        """The user's code let a lent buffer go unused. May be called at any moment, by the garbage
-        collector."""
+        """Take back a lent slot that the user's code dropped unused. The garbage collector may call
+        this at any moment."""
         lent = self._lent_out.get(gone.key)
         if lent is not None and lent.owner is gone:
             del self._lent_out[gone.key]
@@ -298,7 +298,7 @@ class RingWriter:
 
 
 def _memory_of(array: Array) -> Any:
-    """What an array's memory belongs to in the end."""
+    """Return the object that finally owns an array's memory."""
     base: Any = array.base
     while type(base) is np.ndarray:
         base = base.base

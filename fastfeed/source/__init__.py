@@ -1,4 +1,5 @@
-"""What the user hands in, as streams that several producers read at once."""
+"""What the user hands in, as streams that several producers read at once. Imports only core,
+errors, options, mix and samplers."""
 
 from __future__ import annotations
 
@@ -29,11 +30,10 @@ _NEEDED = "a callable that returns an iterator of batches, an iterable or iterat
 
 
 def source_from(given: Any, options: FeedOptions, *, start: Start | None = None) -> Source:
-    """The stream reader for a callable, an iterable or iterator, or an indexable; OptionError for
-    anything else.
+    """Return the stream reader for a callable, an iterable or iterator, or an indexable. Raise
+    OptionError for anything else.
 
-    `start` is where the only stream of an ordered source begins in the first epoch that is asked
-    for.
+    `start`: where the only stream of an ordered source begins in the first epoch.
     """
     if isinstance(given, (str, bytes, Mapping)):
         raise OptionError(f"a {type(given).__name__} is no source: needed {_NEEDED}")

@@ -1,7 +1,7 @@
-"""What every kind of source gives to its producers: items, each a batch or the records of one.
+"""What every source gives to its producers: items, each a batch or the records of one.
 
 A ticket is the position in the one order that the source has over all epochs of a feed, or None
-where every producer has a stream of its own; `number` is the item's in its epoch. The payload is
+where every producer has a stream of its own; `number` counts the items of an epoch. The payload is
 one batch, or, with records=True, a list of records.
 """
 
@@ -18,7 +18,7 @@ from fastfeed.options import FeedOptions
 
 
 class Item(NamedTuple):
-    """One payload and its place."""
+    """One payload and its position."""
 
     ticket: int | None
     payload: Any
@@ -26,36 +26,37 @@ class Item(NamedTuple):
 
 
 class EpochEnd:
-    """In place of a payload: everything of this epoch has a smaller ticket."""
+    """Marks the end of an epoch, in place of a payload: everything of this epoch has a smaller
+    ticket."""
 
 
 class Source(Protocol):
-    """Something that can be read by several producers at once."""
+    """A source that several producers can read at once."""
 
-    ordered: bool  # whether tickets count up from 0 over all producers
-    indexed: bool  # whether a payload holds indices, which `fetch` turns into items
-    records: bool  # whether a payload is a list of single records
-    again: bool  # whether it can be read for another epoch
-    # what a worker process is given: the function, or, where the trainer keeps the order, `Items`
+    ordered: bool  # tickets count up from 0 over all producers
+    indexed: bool  # a payload holds indices, which `fetch` turns into items
+    records: bool  # a payload is a list of single records
+    again: bool  # it can be read for another epoch
+    # what a worker process gets: the function, or `Items` where the trainer keeps the order
     shipped: Any
 
     def open(self, worker: Worker) -> Iterator[Item]:
-        """The payloads that this producer makes batches of in this epoch."""
+        """Yield the payloads from which this producer makes the batches of an epoch."""
 
     def fetch(self, part: Any) -> Any:
-        """The item that `part` of a payload stands for; the slow half of reading, called outside
-        any lock."""
+        """Return the item that `part` of a payload stands for: the slow half of reading, called
+        without any lock."""
 
     def draw_key(self, part: Any, *, number: int, position: int) -> tuple[int, ...] | None:
-        """What random draws for a part of an item depend on, beside seed and epoch; None: on the
-        producer."""
+        """Return what random draws for a part of an item depend on, beside seed and epoch; None: on
+        the producer."""
 
 
 @dataclass(frozen=True)
 class Items:
-    """The half of an ordered source that makes items of payloads; `size` is the number of records
+    """The half of an ordered source that turns payloads into items. `size` is the number of records
     in a whole item, or 0 where items are batches. With `repeats` an index comes more than once in
-    an epoch. The items are those of one rank: `shard` tells its draws from those of others."""
+    an epoch. The items belong to one rank: `shard` separates its draws from those of others."""
 
     indexed: bool
     records: bool
@@ -65,11 +66,12 @@ class Items:
     shard: tuple[int, int] = (0, 1)
 
     def fetch(self, part: Any) -> Any:
-        """The record or batch at index `part`, or the item itself."""
+        """Return the record or batch at index `part`, or the item itself."""
         return self.data[part] if self.indexed else part
 
     def draw_key(self, part: Any, *, number: int, position: int) -> tuple[int, ...] | None:
-        """The record's index; its place in the epoch where it has none, or comes more than once."""
+        """Return the record's index; its position in the epoch if it has none, or comes more than
+        once."""
         rank, world = self.shard
         place = (number * max(1, self.size) + position) * world + rank
         if not self.indexed:
@@ -78,14 +80,14 @@ class Items:
 
 
 def chunks(iterator: Iterator[Any], size: int) -> Iterator[Any]:
-    """The items themselves, or lists of `size` of them."""
+    """Yield the items themselves, or lists of `size` of them."""
     if not size:
         return iterator
     return iter(lambda: list(islice(iterator, size)), [])
 
 
 def chunk_size(options: FeedOptions, *, default: bool) -> int:
-    """How many records make one batch, or 0 where the items are batches already."""
+    """Return how many records make one batch, or 0 where the items are batches."""
     if not (default if options.records is None else options.records):
         return 0
     if options.batch_size is None:
@@ -99,12 +101,12 @@ def chunk_size(options: FeedOptions, *, default: bool) -> int:
 
 
 def ends_for_good(stream: Any) -> bool:
-    """Whether it is an iterator, which can be read only once."""
+    """Return True for an iterator, which can be read only once."""
     return hasattr(stream, "__next__")
 
 
 def refuse(options: FeedOptions, *, names: tuple[str, ...], kind: str) -> None:
-    """OptionError for options that only an indexable can follow."""
+    """Raise OptionError for options that only an indexable can follow."""
     for name in names:
         if getattr(options, name) is not None:
             raise OptionError(

@@ -1,4 +1,4 @@
-"""A function that every producer calls for a stream of its own."""
+"""A callable source: every producer calls the function for a stream of its own."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LOG = logging.getLogger("fastfeed")
 
 
 class CallableSource:
-    """Each producer's stream is what the function returns to it."""
+    """Streams that a function returns, one for each producer."""
 
     ordered = False
     indexed = False
@@ -44,10 +44,11 @@ class CallableSource:
             )
 
     def open(self, worker: Worker) -> Iterator[Item]:
-        """Calls the function and reads its stream; the first that ends where it must not is an
-        OptionError."""
+        """Call the function and yield the items of its stream. Raise OptionError if a finite stream
+        would repeat the data."""
         rank, world = self._shard
-        # What it is told counts items as the function yields them, and the producers of all ranks.
+        # The Worker that the function gets counts items as it yields them, and the producers of all
+        # ranks.
         told = replace(
             worker,
             index=rank * worker.count + worker.index,
@@ -58,7 +59,7 @@ class CallableSource:
         self._claim(stream, worker)
         iterator = iter(stream)
         empty = True
-        skip: int | None = None  # known with the first item: a generator's body runs only then
+        skip: int | None = None  # known with the first item: the body of a generator runs only then
         try:
             for number, payload in enumerate(chunks(iterator, self._chunk)):
                 if skip is None:
@@ -79,11 +80,11 @@ class CallableSource:
         self._end(worker, empty and not worker.passed)
 
     def fetch(self, part: Any) -> Any:
-        """The item itself."""
+        """Return the item itself."""
         return part
 
     def draw_key(self, part: Any, *, number: int, position: int) -> None:
-        """The draws are the producer's."""
+        """Return None: the draws depend on the producer."""
 
     def _end(self, worker: Worker, empty: bool) -> None:
         if empty and worker.index in self._gave:
@@ -103,8 +104,8 @@ class CallableSource:
             )
 
     def _claim(self, stream: Any, worker: Worker) -> None:
-        """Refuses what is no stream, and one iterator for two producers (a generator cannot be run
-        by two threads)."""
+        """Raise OptionError for what is no stream, and for one iterator in two producers (a
+        generator cannot be run by two threads)."""
         if isinstance(stream, (tuple, Mapping, np.ndarray)) or not isinstance(stream, Iterable):
             raise OptionError(
                 f"the callable returned a {type(stream).__name__}: needed an iterator of batches. "

@@ -1,4 +1,5 @@
-"""Records by index: every epoch is a plan of batches that the producers take from in turn."""
+"""An indexable source: every epoch is an order of batches of indices, which the producers take in
+turn."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ from fastfeed.source.base import EpochEnd, Item, Items, chunk_size
 
 
 class IndexedSource:
-    """An object with a length and records by index."""
+    """Records of an object with a length, by index."""
 
     ordered = True
     indexed = True
@@ -56,13 +57,12 @@ class IndexedSource:
 
     @cached_property
     def epoch_records(self) -> int | None:
-        """Records of an epoch, where every epoch has as many: batches are another matter, and a
-        sampler may vary."""
+        """Records of an epoch, or None where epochs differ, as with a sampler."""
         known = type(self._sampler) in (type(None), list, tuple, range, ndarray, Weighted, Balanced)
         return self._order_of(0, 0).length if known and self._chunk else None
 
     def open(self, worker: Worker) -> Iterator[Item]:
-        """The next batches of indices."""
+        """Yield the next batches of indices."""
         while True:
             with self._lock:
                 item = self._next(worker)
@@ -101,7 +101,8 @@ class IndexedSource:
         return order_of(self._length, seed=seed, epoch=epoch, recipe=self._recipe, base=base)
 
     def _refuse_unfillable(self, options: FeedOptions) -> None:
-        """What can be known now: an order that is impossible, and a first batch that never comes."""
+        """Raise OptionError for an order that is impossible, and for a first batch that can never
+        be filled."""
         length = self._order_of(0, 0).length
         if self._chunk and options.last_batch == "drop" and self._chunk > length:
             whole = "source" if options.shard is None else f"shard {options.shard} of the source"

@@ -1,4 +1,4 @@
-"""One iterable or iterator, read under a lock; what may run in parallel is the transform."""
+"""One iterable or iterator, read under a lock; the transform is what runs in parallel."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fastfeed.source.base import EpochEnd, Item, Items, chunk_size, chunks, ends
 
 
 class SharedSource:
-    """The items of one stream, each for whoever asks first."""
+    """Items of one stream, each given to the producer that asks first."""
 
     ordered = True
     indexed = False
@@ -38,7 +38,7 @@ class SharedSource:
         self._first: int | None = None
         self._number = 0
         self._ended = False
-        self._gave = False  # whether there ever was an item
+        self._gave = False  # True once there was an item
         refuse(options, names=("sampler",), kind="an iterable")
         if (options.epochs or 1) > 1 and not self.again:
             raise OptionError(
@@ -52,7 +52,7 @@ class SharedSource:
             )
 
     def open(self, worker: Worker) -> Iterator[Item]:
-        """The items that this producer gets hold of; whoever sees the end hands out EpochEnd."""
+        """Yield the items that this producer gets; the one that meets the end yields EpochEnd."""
         while True:
             with self._lock:
                 item = self._read(worker.epoch)
@@ -61,7 +61,7 @@ class SharedSource:
             yield item
 
     def fetch(self, part: Any) -> Any:
-        """The item itself."""
+        """Return the item itself."""
         return part
 
     def _read(self, epoch: int) -> Item | None:
@@ -101,6 +101,6 @@ class SharedSource:
 
 
 def _every(items: Iterator[Any], rank: int, *, world: int) -> Iterator[Any]:
-    """One item out of each whole round of `world`."""
+    """Yield one item of each whole round of `world`."""
     while len(found := list(islice(items, world))) == world:
         yield found[rank]

@@ -1,4 +1,4 @@
-"""The passes of a loop over its batches, written down step by step into a timeline."""
+"""Iterations of a loop over its batches, recorded step by step into a timeline."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ LEAVES = 64  # of a batch, at most
 
 
 class PrefetchedBatch(NamedTuple):
-    """What was taken ahead of its step: a batch, or how its iterator ended; `before`: what
-    `Pass.note` gave then."""
+    """A batch that was taken ahead of its step, or how its iterator ended. `before`: what
+    `StepRecorder.note` returned then."""
 
     item: Any
     error: BaseException | None
@@ -38,11 +38,11 @@ class PrefetchedBatch(NamedTuple):
 
 
 class StepLog:
-    """Where passes write, from any thread. `active`: once it is False, nothing is written and
-    nothing is in the way.
+    """Where recorders write, from any thread. Once `active` is False nothing is written and nothing
+    is delayed.
 
     `asking`: since when (time.perf_counter) a thread, by its threading.get_ident(), has been in a
-    call that may wait for input; what asks inside such a call is a part of it, and writes nothing.
+    call that may wait for input; a request inside such a call is part of it, and writes nothing.
     `most`: steps of a loop that are kept.
     """
 
@@ -50,25 +50,25 @@ class StepLog:
         self.timeline = timeline
         self.active = True
         self.asking: dict[int, float] = {}
-        # by thread: waits of the step to come, their begin and sum
+        # by thread: begin and sum of the waits of the next step
         self.waited: dict[int, tuple[float, float]] = {}
         self.most = most
-        self.sites: dict[Hashable, str] = {}  # lines of blocks, by where they are in their code
+        self.sites: dict[Hashable, str] = {}  # lines of blocks, by their position in the code
         self.due_s = NEVER  # when the next experiment begins
-        # by thread, those that go on, the innermost last
+        # by thread: recorders of iterations under way, the innermost last
         self.passes: dict[int, list[weakref.ref[StepRecorder]]] = {}
-        self.ended: dict[Hashable, float] = {}  # by loop: when its last pass was over
-        # loops, by id, whose last pass ran inside a step of another one
+        self.ended: dict[Hashable, float] = {}  # by loop: when its last iteration ended
+        # loops, by id, whose last iteration ran inside a step of another one
         self.inner: set[int] = set()
-        self.seconds: dict[Hashable, float] = {}  # by loop: of all passes that are over
-        # such passes, and their threads
+        self.seconds: dict[Hashable, float] = {}  # by loop: of all iterations that have ended
+        # those iterations, and their threads
         self.over: deque[tuple[Hashable, int, Mark]] = deque(maxlen=100)
 
     def experiment(self, steps: StepRecorder, take: Callable[[], Any]) -> None:
-        """May take batches ahead of their steps into `steps.ahead`."""
+        """Take batches ahead of their steps into `steps.ahead`, where an experiment is due."""
 
     def step_of(self, thread: int) -> StepRecorder | None:
-        """The innermost pass that is in a step on this thread."""
+        """Return the innermost recorder that is in a step on this thread."""
         for ref in reversed(self.passes.get(thread, ())):
             found = ref()
             if found is not None and found.in_step:
@@ -77,44 +77,44 @@ class StepLog:
 
 
 class StepRecorder:
-    """One pass of a loop over its batches: whoever iterates asks `take` for each of them.
+    """Recorder of one iteration of a loop over its batches: `take` is called for each of them.
 
-    The loop is told by its kind and the user's line that asks first, so that each epoch goes to the
-    same one. A pass that runs inside one step of another loop, or between two of its passes,
-    becomes a mark "evaluation".
+    The loop is identified by its kind and the first of the user's lines that asks, so that every
+    epoch belongs to the same loop. An iteration that runs inside one step of another loop, or
+    between two of its iterations, becomes a mark "evaluation".
     """
 
     def __init__(
         self, log: StepLog, kind: str, *, name: str, buffer: int | None, ahead: bool = True
     ) -> None:
         self.log = log
-        self.loop = Loop(name, kind, 0, buffer=buffer)  # until the first batch is asked for
+        self.loop = Loop(name, kind, 0, buffer=buffer)  # until the first batch is requested
         self.may_ahead = ahead
         self.ahead: deque[PrefetchedBatch] = deque()
         self.settle: Callable[[], None] | None = None  # called before the step ends
-        # whether the producers have nothing to do, where that is known
+        # returns True if the producers have nothing to do; None where that is unknown
         self.idle: Callable[[], bool] | None = None
-        self.of = 0  # the id of what is iterated over
-        self.taking = False  # ahead, at this moment
+        self.of = 0  # id of the object that is iterated
+        self.taking = False  # a batch ahead, at this moment
         self.note: Callable[[], Any] | None = None  # called before each batch that is taken ahead
-        self.copies = True  # whether batches may share memory with those before them
+        self.copies = True  # batches may share memory with those before them
         self.count = 0
         self._key: Hashable = None
-        self.begin_s = -1.0  # of the step that goes on
+        self.begin_s = -1.0  # of the current step
         self._wait_s = 0.0
         self._free = False
         self._first_s = -1.0
-        self._follows: float | None = None  # the end of the pass before, of the same loop
+        self._follows: float | None = None  # when the previous iteration of the same loop ended
         self._outer: StepRecorder | None = None
         self._outer_count = 0
 
     @property
     def in_step(self) -> bool:
-        """Whether a batch was handed out, and the next one was not asked for."""
+        """True between a batch and the request for the next one."""
         return self.begin_s >= 0
 
     def take(self, get: Callable[[], Any]) -> Any:
-        """What `get` returns or raises, or what of it was taken ahead; a step begins here."""
+        """Begin a step: return or raise what `get` does, or what was taken ahead of it."""
         log, thread = self.log, get_ident()
         if not log.active or thread in log.asking:
             return get() if not self.ahead else self._from_ahead(self.ahead.popleft())
@@ -150,12 +150,12 @@ class StepRecorder:
         return item
 
     def rest(self) -> None:
-        """The step is over, and the next batch is not asked for yet."""
+        """End the step before the next batch is requested."""
         if self.in_step:
             self._close(perf_counter())
 
     def end(self, now_s: float) -> None:
-        """The pass is over, or was left."""
+        """End the iteration: it is complete, or was left."""
         if self.begin_s >= 0:
             self._close(now_s)
         if self._first_s < 0:
@@ -176,7 +176,7 @@ class StepRecorder:
         _forget(log.passes.get(self.loop.thread, []), self)
 
     def __del__(self) -> None:
-        """A loop that was left drops its iterator."""
+        """End an iteration whose loop was left, and with it its iterator."""
         if self._first_s >= 0 and self.log.active:
             self.end(perf_counter())
 
@@ -205,7 +205,7 @@ class StepRecorder:
         return taken.item
 
     def _begin(self, now: float, *, thread: int, frame: Any) -> None:
-        """The first batch of the pass is asked for."""
+        """Begin the iteration: the first batch is requested."""
         log, where = self.log, site_of(frame)
         loop, self._key, self._first_s = self.loop, (self.loop.kind, where), now
         self.count = 0
@@ -216,7 +216,7 @@ class StepRecorder:
                 self._key = (self._key, len(of_thread))  # two loaders, zipped in one line
             elif (
                 other is None or other._key == self._key
-            ):  # an iterator that was left, and is still held
+            ):  # an iterator that was left, and is still referenced
                 _forget(of_thread, other)
         self._outer = log.step_of(thread)
         self._outer_count = 0 if self._outer is None else self._outer.count
@@ -233,7 +233,7 @@ class StepRecorder:
         )
 
     def _early(self, item: Any) -> None:
-        """The first batches: the pass is none before there is one."""
+        """Record the first batches: without any, there was no iteration."""
         if not self.loop.leaves:
             self.loop.leaves = leaves(item)
         ended_s, self._follows = self._follows, None
@@ -253,8 +253,8 @@ def _forget(refs: list[weakref.ref[StepRecorder]], one: StepRecorder | None) -> 
 
 
 def leaves(batch: Any, path: str = "batch") -> tuple[Leaf, ...]:
-    """The arrays of a batch of any framework: whatever has a dtype and a shape. Never raises,
-    converts nothing."""
+    """Return the arrays of a batch of any framework: everything with a dtype and a shape. Never
+    raises, converts nothing."""
     if isinstance(batch, Mapping):
         parts = [(f"{path}[{key!r}]", value) for key, value in list(batch.items())[:LEAVES]]
     elif isinstance(batch, (tuple, list)):
@@ -270,13 +270,12 @@ def _leaf(value: Any, path: str) -> tuple[Leaf, ...]:
     try:
         dtype = str(getattr(value.dtype, "name", value.dtype)).removeprefix("torch.")
         return (Leaf(path, dtype, tuple(int(n) for n in value.shape), name),)
-    except Exception:  # a shape that is not known, or no array at all
+    except Exception:  # a shape that is unknown, or no array at all
         return () if value is None else (Leaf(path, kind.__name__, (), name),)
 
 
 def site_of(frame: Any) -> str:
-    """The user's line that is nearest to a frame, as "train.py:41"; where there is none, the
-    frame's own."""
+    """Return the user's line that is nearest to a frame, as "train.py:41"; else the frame's own."""
     at, nearest = frame, None
     while at is not None:
         file = at.f_code.co_filename
@@ -295,7 +294,7 @@ def site_of(frame: Any) -> str:
 
 @cache
 def is_users(file: str) -> bool:
-    """Whether a file is the user's: not of Python, of an installed package or of this one."""
+    """Return True for a file of the user's own: not of Python, a package or fastfeed."""
     if _ours(file) or file.startswith("<frozen"):
         return False
     paths = sysconfig.get_paths()

@@ -1,5 +1,4 @@
-"""What a training loop did, step by step, as those write it down who see it: hooks, watched
-iterators, callbacks.
+"""What a training loop did, step by step, as hooks, watched iterators and callbacks record it.
 
 All times are seconds of time.perf_counter. Appending to a list is atomic, so that writers need no
 lock; readers copy.
@@ -11,17 +10,16 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-# Kinds of marks: so much longer a turn of a loop took because somebody looked at it; and nobody
-# looked at its turns.
+# Kinds of marks: time that observing added to an iteration, and iterations that were not observed.
 LOOKING, UNSEEN = "looking", "unseen"
-# what tells of producers and of ourselves, and is no event of the loop's
+# marks of producers and of the diagnosis, which are no events of the loop
 OF_PARTS = ("batch", LOOKING, UNSEEN)
-ARRAYS = "arrays in memory, sliced by Keras"  # the note of a loop whose batches nobody has to make
+ARRAYS = "arrays in memory, sliced by Keras"  # the note of a loop whose batches need no producer
 
 
 class Step(NamedTuple):
-    """One step: it began to ask for its input at `begin_s`, of its time until `end_s` it waited for
-    `wait_s`, and it was one of an experiment's, its input at hand already, where `free`."""
+    """One step: it asked for its input at `begin_s`, waited for `wait_s` and ended at `end_s`.
+    `free`: it belongs to an experiment, its input was at hand."""
 
     begin_s: float
     end_s: float
@@ -31,8 +29,8 @@ class Step(NamedTuple):
 
 class Mark(NamedTuple):
     """Something beside the steps of a loop: "epoch" (begins at start_s), "evaluation",
-    "checkpoint", "callback", "compile", "experiment" (time that is ours), "batch" (made by a
-    producer, whom `label` names), "dead", LOOKING or UNSEEN."""
+    "checkpoint", "callback", "compile", "experiment" (time that the diagnosis takes), "batch" (made
+    by the producer that `label` names), "dead", LOOKING or UNSEEN."""
 
     kind: str
     start_s: float
@@ -41,8 +39,7 @@ class Mark(NamedTuple):
 
 
 class Leaf(NamedTuple):
-    """One array of a batch: where it is (as "batch[0]"), its dtype, its shape, and its type
-    ("numpy.ndarray")."""
+    """One array of a batch: its path (as "batch[0]"), dtype, shape and type ("numpy.ndarray")."""
 
     path: str
     dtype: str
@@ -54,14 +51,14 @@ class Leaf(NamedTuple):
 class Loop:
     """A loop that makes steps.
 
-    `kind`: "session", "keras", "tf.data", "torch", "runner", "queue", "watch", "call" (a call that
-    is repeated, such as train_on_batch) or "sampled". `waits`: "exact" where each step's wait was
-    measured, "modelled" where it follows from what else was seen, "none" where a step contains no
-    wait for input, so that its input is made between the steps, "hidden" where it may contain waits
-    that nobody could measure. `where`: "train.py:41", the line of the loop, where it is known.
-    `buffer`: batches that are made ahead at most, None where nobody knows, 0 where batches are made
-    on the thread of the loop. `trims`: TensorFlow's from_generator was used, which has the process
-    give free memory back at once.
+    `kind`: "session", "keras", "tf.data", "torch", "runner", "queue", "watch", "call" (a repeated
+    call, such as train_on_batch) or "sampled". `waits`: "exact" if the wait of each step was
+    measured, "modelled" if it follows from other observations, "none" if a step contains no wait
+    for input, so that its input is made between the steps, "hidden" if it may contain waits that
+    cannot be measured. `where`: the line of the loop, as "train.py:41", if it is known. `buffer`:
+    batches that are made ahead at most, None if unknown, 0 if batches are made on the thread of the
+    loop. `trims`: TensorFlow's from_generator was used, which makes the process return free memory
+    at once.
     """
 
     name: str
@@ -73,8 +70,8 @@ class Loop:
     steps: list[Step] = field(default_factory=list)
     leaves: tuple[Leaf, ...] = ()  # of a batch
     trims: bool = False
-    note: str = ""  # what the reader of a report should know
-    tells: Callable[[], str] | None = None  # the same, of the moment when it is asked
+    note: str = ""  # for the reader of a report
+    tells: Callable[[], str] | None = None  # a note that is made when it is read
 
 
 class Timeline:
@@ -86,11 +83,11 @@ class Timeline:
         self.trims = False  # see Loop
 
     def loop(self, key: Hashable, *, name: str, kind: str, thread: int) -> Loop:
-        """The loop of this key, a new one if there is none."""
+        """Return the loop of this key, a new one if there is none."""
         return self.loops.setdefault(key, Loop(name, kind, thread))
 
     def main(self) -> Loop | None:
-        """The loop that took most of the time, with at least two steps."""
+        """Return the loop that took most of the time, with at least two steps."""
         loops = [loop for loop in list(self.loops.values()) if len(loop.steps) > 1]
         return max(loops, key=_length, default=None)
 

@@ -1,5 +1,5 @@
-"""`fastfeed.watch`: any loop, watched step by step; and how every other watched iterator writes its
-steps down."""
+"""`fastfeed.watch`: any loop, recorded step by step; and the wrapper of every other watched
+iterator."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ from fastfeed.steps.timeline import Step, Timeline
 
 
 class WatchedIterator(Iterator[Any]):
-    """`iterator`, whose every `next` begins a step. Whatever else is asked of it, the iterator
-    itself answers."""
+    """An iterator whose `next` begins a step. All other attributes are those of `iterator`."""
 
     __slots__ = ("_iterator", "_next", "_pass")
 
@@ -34,22 +33,22 @@ class WatchedIterator(Iterator[Any]):
         return getattr(self._iterator, name)
 
     def __del__(self) -> None:
-        """A loop that was left drops its iterator."""
+        """End the iteration of a loop that was left."""
         if self._pass.log.active:
             self._pass.end(perf_counter())
 
 
-class watch:  # said as a function: for batch in watch(loader)
-    """The batches of `loader`, as they are; each one's step is seen: how long it waited, and how
-    long it took.
+class watch:  # used as a function: for batch in watch(loader)
+    """The batches of `loader`, unchanged; for each step, how long it waited and how long it took is
+    recorded.
 
     `for batch in watch(loader): train(batch)` is all that `fastfeed diagnose` needs of a loop of
-    any kind. A loop that has no iterator says `with watch.step():` around the step, and `with
-    watch.wait():` around what gets its input. Alone, it keeps the last steps in `timeline`, and
-    prints nothing; what iteration raises is the loader's.
+    any kind. A loop without an iterator puts `with watch.step():` around the step, and `with
+    watch.wait():` around the request for its input. Without a diagnosis it keeps the last steps in
+    `timeline`. Raise what iteration over the loader raises.
     """
 
-    log: ClassVar[StepLog | None] = None  # of the diagnosis that runs
+    log: ClassVar[StepLog | None] = None  # of the diagnosis under way
 
     def __init__(self, loader: Any) -> None:
         self._loader = loader
@@ -57,12 +56,12 @@ class watch:  # said as a function: for batch in watch(loader)
 
     @property
     def timeline(self) -> Timeline:
-        """What was seen: under a diagnosis that of the diagnosis."""
+        """What was recorded: the timeline of the diagnosis, if there is one."""
         return (watch._running() or self._own).timeline
 
     def __iter__(self) -> Iterator[Any]:
         iterator = iter(self._loader)
-        # What somebody else may go on with must not be taken from ahead.
+        # What other code may continue to read must not be taken ahead.
         steps = StepRecorder(
             watch._running() or self._own,
             "watch",
@@ -84,13 +83,13 @@ class watch:  # said as a function: for batch in watch(loader)
 
     @staticmethod
     def step() -> StepScope:
-        """`with watch.step():` a step of a loop, whose input was made before it, in the same
+        """Return a context manager around a step whose input was made before it, in the same
         thread."""
         return StepScope(watch._running(), step=True)
 
     @staticmethod
     def wait() -> StepScope:
-        """`with watch.wait():` what gets the input of the next `watch.step()`."""
+        """Return a context manager around the request for the input of the next `watch.step()`."""
         return StepScope(watch._running(), step=False)
 
     @staticmethod
@@ -99,7 +98,7 @@ class watch:  # said as a function: for batch in watch(loader)
 
 
 class StepScope:
-    """A block of a loop: a step, or the wait before one. Without a diagnosis nothing."""
+    """A block of a loop: a step, or the wait before one. Without a diagnosis it does nothing."""
 
     __slots__ = ("_begin_s", "_log", "_step")
 
@@ -123,7 +122,8 @@ class StepScope:
             log.asking.pop(thread, None)
             begin_s, waited_s = log.waited.get(thread, (self._begin_s, 0.0))
             log.waited[thread] = (begin_s, waited_s + now - self._begin_s)
-        elif log.step_of(thread) is None:  # else a watched iterator's, which knows better
+        # else it is the wait of a watched iterator, which measures it exactly
+        elif log.step_of(thread) is None:
             self._write(log, sys._getframe(1), now_s=now)
 
     def _write(self, log: StepLog, frame: Any, *, now_s: float) -> None:

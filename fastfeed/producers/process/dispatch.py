@@ -1,5 +1,5 @@
-"""Where the source has one order, the trainer reads it, deals its items out to the workers that
-ask, and knows at every moment which worker has which."""
+"""Where the source has one order, the trainer reads it and sends its items to the workers that ask;
+it always knows which worker has which item."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ from fastfeed.ring.memory import NOWHERE, Descriptor, ring
 from fastfeed.source import EpochEnd, Source
 
 READ_S = 0.002  # a worker that asked for many items gets what could be read in this time
-# or what has reached so many bytes: they lie beside the slots, and nobody counts them
+# or what has reached this size: items lie beside the slots, and no bound counts them
 MOST_NBYTES = 2**22
 WAIT_MS = 500
 
 
 class Ended:
-    """In place of a deal: there are no more."""
+    """Marks the end of all items, in place of one."""
 
 
 def read(source: Source, course: EpochPlan, *, gate: EpochGate) -> Iterator[WorkItem | None]:
-    """All items of all epochs, in order; an EpochEnd has a ticket, too. None where an epoch may not
-    be begun yet."""
+    """Yield all items of all epochs, in order; an EpochEnd has a ticket, too. None: the next epoch
+    may not be begun yet."""
     for position, epoch in enumerate(course.epochs):
         while position >= gate.allowed:
             yield None
@@ -65,83 +65,84 @@ class Dispatcher:
         self._lock = lock
         self._wake = wake
         self._workers: dict[int, socket.socket] = {}
-        # by worker and ticket: what has not come back
+        # by worker and ticket: items that have not come back
         self._with: dict[int, dict[int, WorkItem]] = {}
-        self._again: dict[int, deque[WorkItem]] = {}  # by worker: what it inherits
-        self._spare: deque[WorkItem] = deque()  # read for a worker that died before it got it
+        self._again: dict[int, deque[WorkItem]] = {}  # by worker: items that it inherits
+        self._spare: deque[WorkItem] = deque()  # read for a worker that died before it got them
         self._left: dict[int, int] = {}  # by epoch: items that have not come back
         self._closed: set[int] = set()  # epochs of which every item was read
         self._requests: deque[tuple[int, int]] = deque()  # worker, items wanted
         self._position = 0  # of the epoch that is read
-        self._read = False  # whether the source has ended
+        self._read = False  # the source has ended
         self._complete = False
         self._over = False
         self._broken: BaseException | None = None
-        self.ready_limit = 2**30  # batches that can leave, and are taken no more of
-        self.held = False  # whether somebody asked in vain, because so many are ready or being made
-        self.reading = False  # whether the thread is in the user's code
+        self.ready_limit = 2**30  # batches that may be ready before no more items are sent
+        self.held = False  # a worker asked in vain, because enough batches are ready or in flight
+        self.reading = False  # the thread is in the user's code
         self._bell = Descriptor(os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC))
         self.thread = threading.Thread(target=self._run, name="fastfeed-dispatch", daemon=True)
 
     def start(self) -> None:
-        """Begins to read when the first worker asks."""
+        """Begin to read when the first worker asks."""
         self.thread.start()
 
     def stop(self) -> None:
-        """Ends the thread when its present call into the user's code returns."""
+        """End the thread when its present call into the user's code returns."""
         self._over = True
         self.ring()
 
     def join(self, timeout_s: float) -> bool:
-        """Whether the thread has ended, within the limit."""
+        """Return True if the thread has ended, within the limit."""
         if self.thread.ident is not None and self.thread is not threading.current_thread():
             self.thread.join(timeout_s)
         return not self.thread.is_alive()
 
     def release(self) -> None:
-        """Closes the bell: the thread has ended, or was never started."""
+        """Close the bell: the thread has ended, or was never started."""
         self._bell = NOWHERE
 
     def attach(
         self, worker: int, work: socket.socket, *, inherits: Sequence[WorkItem] = ()
     ) -> None:
-        """A worker that will ask, and that begins with what it inherits: so each worker gets its
-        tickets in rising order, and none can fill its slots with batches that wait for a ticket
-        behind them. Under the lock."""
+        """Add a worker, which begins with what it inherits: so each worker gets its tickets in
+        rising order, and none can fill its slots with batches that wait for a later ticket. Under
+        the lock."""
         self._workers[worker] = work
         self._again[worker] = deque(inherits)
         self.ring()
 
     def deal(self, worker: int, ticket: int) -> WorkItem:
-        """What a worker has under a ticket. Under the lock."""
+        """Return what a worker has under a ticket. Under the lock."""
         return self._with[worker][ticket]
 
     def has(self, worker: int, ticket: int) -> bool:
-        """Whether a worker has the item under a ticket. Under the lock."""
+        """Return True if a worker has the item under a ticket. Under the lock."""
         return ticket in self._with.get(worker, ())
 
     def received(self, worker: int, ticket: int) -> None:
-        """The item has come back as a batch, or as none. Under the lock."""
+        """Note that the item came back, as a batch or without records. Under the lock."""
         deal = self._with[worker].pop(ticket)
         self.give_up(deal)
         if deal.suspect or self._again.get(worker):
-            self.ring()  # its worker may have more now
-        self.taken()  # and others, where this one waits for a straggler's
+            self.ring()  # its worker may get more now
+        self.taken()  # and others, if this one waits for a straggler
 
     def detach(self, worker: int) -> list[WorkItem]:
-        """The worker is gone; what it had, the lowest ticket first. Under the lock."""
+        """Remove a worker that has ended; return what it had, the lowest ticket first. Under the
+        lock."""
         self._workers.pop(worker, None)
         lost = [*self._with.pop(worker, {}).values(), *self._again.pop(worker, ())]
         return sorted(lost, key=lambda d: d.ticket)
 
     def taken(self) -> None:
-        """A batch has gone out of what counts. Under the lock."""
+        """Note that a ready batch was taken. Under the lock."""
         if self.held and len(self._order.ready) * 2 <= self.ready_limit:
             self.held = False
             self.ring()
 
     def give_up(self, deal: WorkItem) -> None:
-        """The item will never come back. Under the lock."""
+        """Note that the item will never come back. Under the lock."""
         self._left[deal.position] -= 1
         if not self._left[deal.position]:
             del self._left[deal.position]
@@ -159,7 +160,7 @@ class Dispatcher:
             self._wake()
 
     def ring(self) -> None:
-        """There may be more to deal out now."""
+        """Wake the thread: there may be items to send."""
         ring(self._bell)
 
     def _run(self) -> None:
@@ -199,10 +200,10 @@ class Dispatcher:
                 self._requests.append((worker, *REQUEST.unpack(data)))
             else:
                 with self._lock:
-                    self._workers.pop(worker, None)  # it has ended; whether well, others find out
+                    self._workers.pop(worker, None)  # it has ended; the supervisor finds out how
 
     def _answer(self, worker: int, wanted: int) -> bool:
-        """Sends items, or the end; False where there is nothing to say yet."""
+        """Send items, or the end; return False if there is nothing to send yet."""
         items, inherits = self._inherited(worker, wanted)
         if not inherits:
             items = self._next_items(worker, wanted)
@@ -218,8 +219,8 @@ class Dispatcher:
         return bool(items) or complete
 
     def _inherited(self, worker: int, wanted: int) -> tuple[list[WorkItem], bool]:
-        """What a worker inherits, and whether there is more to come first. Suspects are made one by
-        one, with nothing beside them: so the next death tells which one it was."""
+        """Return what a worker inherits, and True if it must make more of it first. Suspects are
+        made one by one, with nothing beside them: so the next death shows which one it was."""
         with self._lock:
             again, has = self._again.get(worker), self._with.setdefault(worker, {})
             if any(d.suspect for d in has.values()):
@@ -245,7 +246,7 @@ class Dispatcher:
             if deal is None:
                 break
             with self._lock:
-                # it died meanwhile: the next one that asks gets the item
+                # it died meanwhile: the next worker that asks gets the item
                 if worker not in self._workers:
                     self._spare.append(deal)
                     break
@@ -255,9 +256,8 @@ class Dispatcher:
         return items
 
     def _allowance(self, worker: int) -> int:
-        """How many items a worker may have: enough that the consumer need not wait, and no more,
-        for what can leave has its place in memory as well as what must wait for a straggler's
-        batch."""
+        """Return how many items a worker may have: enough that the consumer need not wait, and no
+        more, for every batch takes memory, also one that waits for a straggler."""
         with self._lock:
             ready, out = len(self._order.ready), sum(map(len, self._with.values()))
             least = 0 if self._with.get(worker) or ready >= self.ready_limit else 1
@@ -273,7 +273,7 @@ class Dispatcher:
                 deal = next(self._deals, Ended())
             except (
                 BaseException
-            ) as error:  # the user's iterator failed; what it gave before is still sent
+            ) as error:  # the user's iterator failed; items before it are still sent
                 self._broken = error
             self.reading = False
             with self._lock:

@@ -1,4 +1,4 @@
-"""What a worker had in hand when it died: the second time, it is to blame."""
+"""Which sample to blame for dead workers: one that was in flight at a second death."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from typing import Any
 from fastfeed.ring.status_page import NOTHING
 
 LIMIT = 2
-# signals from outside hit the same sample now and then, the more so as a new worker begins with it
+# signals from outside hit the same sample now and then, especially the first one of a new worker
 ACCIDENTS = 6
-# So many workers in a row that die before they delivered anything: no other one will do better.
-# Somebody who sends signals again and again proves less.
+# Workers in a row that die before they delivered anything: another one would do no better. Repeated
+# signals from outside prove less.
 FRUITLESS, FRUITLESS_ACCIDENTS = 5, 20
 
 
-# its item's ticket, and the record in the item's payload (-1: the item is one piece)
+# ticket of its item, and the record in the item's payload (-1: the item is one piece)
 Sample = tuple[int, int]
 
 
 class FailureCounter:
-    """Counts the deaths over each sample, and those of each worker that led to nothing."""
+    """Counts the deaths over each sample, and those of each worker that delivered nothing."""
 
     def __init__(self) -> None:
         self._samples: Counter[Sample] = Counter()
@@ -30,9 +30,9 @@ class FailureCounter:
     def blame(
         self, hands: Sequence[Sample], *, accidental: bool, beside: bool = False
     ) -> list[Sample]:
-        """Notes a death over `hands`; the one that has killed too often. Of several it may have
-        been any, also of those that another feed had `beside` these: nobody is guilty but who was
-        alone the last time."""
+        """Note a death over `hands`; return the samples that have killed too often. Of several
+        samples any one may be the cause, also one that another feed had `beside` these: only a
+        sample that was alone the last time is guilty."""
         self._samples.update(hands)
         if (
             len(hands) != 1
@@ -41,19 +41,20 @@ class FailureCounter:
         ):
             return []
         ticket = hands[0][0]
-        # the records behind it have other places now
+        # records after it have other positions now
         for sample in [s for s in self._samples if s[0] == ticket]:
             del self._samples[sample]
         return [hands[0]]
 
     def hopeless(self, worker: int, *, fruitful: bool, accidental: bool) -> bool:
-        """Notes the death of a worker that had delivered something, or not; whether to give up."""
+        """Note the death of a worker; return True if it is time to give up. `fruitful`: it had
+        delivered something."""
         self._fruitless[worker] = 0 if fruitful else self._fruitless[worker] + 1
         return self._fruitless[worker] >= (FRUITLESS_ACCIDENTS if accidental else FRUITLESS)
 
 
 def describe(ticket: int, record: int, *, payload: Any, indexed: bool) -> str:
-    """A sample in words."""
+    """Return a sample as text."""
     if record == NOTHING:
         return f"item {payload} (batch {ticket})" if indexed else f"batch {ticket}"
     index = f" (index {payload[record]})" if indexed else ""
@@ -61,8 +62,7 @@ def describe(ticket: int, record: int, *, payload: Any, indexed: bool) -> str:
 
 
 def without(payload: Any, records: Sequence[int]) -> Any:
-    """The payload without these records; None where nothing is left of it, or where it is one
-    piece."""
+    """Return the payload without these records; None if nothing is left, or if it is one piece."""
     if not records:
         return payload
     if NOTHING in records:

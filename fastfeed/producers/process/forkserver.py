@@ -1,9 +1,8 @@
 """A small clean process that forks the workers: it never ran the user's main module nor started a
-thread, so forking it is safe, and a worker costs milliseconds instead of the imports again.
+thread, so forking it is safe, and a worker costs milliseconds instead of repeated imports.
 
-Both its ends are here. The trainer's holds the process and its socket; the other one runs in the
-process. Whoever dies takes the ones below along, by the kernel's hand: trainer, fork server,
-workers.
+Both ends are here. The trainer's holds the process and its socket; the other one runs in the
+process. When one of trainer, fork server and workers dies, the kernel kills those after it.
 """
 
 from __future__ import annotations
@@ -29,11 +28,11 @@ from fastfeed.errors import OptionError
 from fastfeed.ring.memory import Descriptor, receive
 
 PR_SET_PDEATHSIG = 1
-# b"S", lane, pid, 0: started, with a pidfd; b"X", lane, pid, status: ended
+# b"S", handle, pid, 0: started, with a pidfd; b"X", handle, pid, status: ended
 EVENT = struct.Struct("<cqqq")
 MESSAGE_NBYTES = 2**16
-# Libraries that start one thread for each core would have each worker start as many; who wants that
-# says so.
+# Libraries that start one thread for each core would do so in each worker; an environment variable
+# that is set wins.
 ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 MOST_FDS = 253  # of one message, as many as Linux passes
 CLOSE_S = 0.3
@@ -67,21 +66,21 @@ class ForkServer:
                 stdin=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
                 env={**dict.fromkeys(ONE_THREAD, "1"), **os.environ},
-                # signals to the whole group are for the trainer to decide on
+                # signals to the whole group are for the trainer to handle
                 start_new_session=True,
             )
         self.pid = self._process.pid
 
     def spawn(self, task: dict[str, Any], fds: Sequence[int]) -> None:
-        """Asks for a worker; its start and its end come as events. Raises OSError when the server
-        is gone."""
+        """Request a worker; its start and its end come as events. Raise OSError when the server is
+        gone."""
         socket.send_fds(self.socket, [json.dumps(task).encode()], list(fds))
 
     def event(self) -> WorkerEvent | None:
-        """The next event, which must be there; None when the server is gone."""
+        """Return the next event, which must be there; None when the server is gone."""
         try:
             data, fds = receive(self.socket, EVENT.size, fds=1)
-        except ConnectionError:  # it is gone, and has not read all that it was asked for
+        except ConnectionError:  # it is gone, and has not read all requests
             return None
         if not data:
             return None
@@ -91,7 +90,7 @@ class ForkServer:
         )
 
     def close(self) -> int:
-        """Ends the server and every worker that is left; its exit status."""
+        """End the server and every worker that is left; return its exit status."""
         with contextlib.suppress(OSError):
             # a forked copy of the trainer may have this socket, too
             self.socket.shutdown(socket.SHUT_RDWR)
@@ -104,42 +103,43 @@ class ForkServer:
 
 
 def _socketpair() -> tuple[socket.socket, socket.socket]:
-    """Theirs has none of the numbers 0 to 2, which are theirs already, and which may be free here."""
+    """Return a pair of sockets, none with a number from 0 to 2: those may be free here, but not in
+    the server."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with theirs:
         return ours, socket.socket(fileno=fcntl.fcntl(theirs.fileno(), fcntl.F_DUPFD_CLOEXEC, 3))
 
 
 def die_with(parent: int, by: int = signal.SIGKILL) -> None:
-    """The kernel ends this process when `parent` ends, whatever either of them is doing then. See
+    """Let the kernel end this process when `parent` ends, whatever either of them does then. See
     prctl(2)."""
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, by, 0, 0, 0)
-    if os.getppid() != parent:  # it was faster
+    if os.getppid() != parent:  # it ended first
         os._exit(1)
 
 
 def serve(control: int, trainer: int) -> None:
-    """The life of the fork server; never returns."""
+    """Run the fork server; never returns."""
     die_with(trainer)
     os.set_inheritable(control, False)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # a trainer that blocks signals would have blocked them here, too
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
-    # or else some memory of ours would get such a number, and native code would print into it
+    # else memory of the server would get such a number, and native code would print into it
     for fd in range(3):
         with contextlib.suppress(OSError):
             os.fstat(fd)
             continue
         os.open(os.devnull, os.O_RDWR)
-    # What every worker needs is imported once, here.
+    # imported once, here: every worker needs it
     from fastfeed.producers.process import main as worker
 
     server = _Server(socket.socket(fileno=control), worker.main)
-    # By a signal that it can answer: what the workers have started themselves is to go, too.
+    # a signal that the server can handle: what the workers have started ends, too
     signal.signal(signal.SIGTERM, lambda *_: server.end())
     die_with(trainer, signal.SIGTERM)
     gc.freeze()
-    # the trainer has closed its end, and hears of no worker any more
+    # the trainer has closed its end, and needs no events any more
     with contextlib.suppress(ConnectionError):
         while server.step():
             pass
@@ -147,11 +147,11 @@ def serve(control: int, trainer: int) -> None:
 
 
 def _kill_group(leader: int) -> None:
-    """Ends a worker and the programs that it has started."""
+    """Kill a worker and the programs that it has started."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(leader, signal.SIGKILL)
     with contextlib.suppress(ProcessLookupError):
-        os.kill(leader, signal.SIGKILL)  # it may not have made its group yet
+        os.kill(leader, signal.SIGKILL)  # it may not have its own group yet
 
 
 class _Server:
@@ -170,7 +170,7 @@ class _Server:
         self._poll.register(ended, select.POLLIN)
 
     def step(self) -> bool:
-        """Waits for a request or a death; False when the trainer wants no more."""
+        """Wait for a request or a death; return False when the trainer has closed its end."""
         ready = dict(self._poll.poll())
         if self._ended in ready:
             with contextlib.suppress(BlockingIOError):
@@ -184,7 +184,7 @@ class _Server:
         return bool(data)
 
     def end(self) -> None:
-        """Ends the workers that are left, all that they have started, and this process."""
+        """End the workers that are left, all that they have started, and this process."""
         try:
             for pid in self._lanes:
                 _kill_group(pid)
@@ -214,7 +214,7 @@ class _Server:
             gc.unfreeze()
             try:
                 code = self._run(task, fds)
-            except BaseException:  # a mistake of ours: the producers' own failures go another way
+            except BaseException:  # a defect of fastfeed: failures of producers go another way
                 traceback.print_exc()
             for stream in (sys.stdout, sys.stderr):
                 if stream is not None:  # a daemon has none
@@ -227,7 +227,7 @@ class _Server:
             ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
             if ended is None:
                 return
-            # as long as it is not reaped, its number means no other process
+            # until it is reaped, its number means no other process
             _kill_group(ended.si_pid)
             pid, status = os.waitpid(ended.si_pid, 0)
             self._control.send(EVENT.pack(b"X", self._lanes.pop(pid), pid, status))

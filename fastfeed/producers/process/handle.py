@@ -1,5 +1,5 @@
-"""One worker process as the trainer sees it: its ring, its news, what it has delivered, and how it
-is doing."""
+"""One worker process as the trainer sees it: its ring, its news, what it has delivered, and its
+state."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ from fastfeed.ring.status_page import StatusPage
 from fastfeed.ring.token import HOLE, Token
 from fastfeed.ring.writer import NEWS
 
-STACKS_S = 0.5  # a process that runs answers in a millisecond
+STACKS_S = 0.5  # a running process answers in a millisecond
 FRAMES = 4
 
 
 @dataclass(frozen=True)
 class WorkerChannels:
-    """What all lanes of a feed have in common: the pipe of tokens, the sign to stop, and what the
-    workers unpack."""
+    """What all handles of a feed share: the pipe of tokens, the stop event, and what the workers
+    unpack."""
 
     tokens: Descriptor
     stop: Descriptor
@@ -49,13 +49,13 @@ NO_ENDS = WorkerChannels(NOWHERE, NOWHERE, Shipment(-1, 0))
 
 
 class WorkerHandle:
-    """A worker process and this end of everything that it was given."""
+    """A worker process, and the trainer's ends of everything that it was given."""
 
     def __init__(
         self, task: WorkerTask, gone: deque[Hold], *, ends: WorkerChannels, owner: Any = None
     ) -> None:
         self.task = task
-        self.owner = owner  # the pool's member that hears of its end
+        self.owner = owner  # the member of the shared workers that learns of its end
         self.ends = ends
         self.board = StatusPage.create(task.threads)
         self.pid = 0
@@ -64,16 +64,16 @@ class WorkerHandle:
         # by stream: epochs, and items of the next one, that have come
         self.progress = list(task.skip)
         self.delivered = 0
-        self.ended: set[int] = set()  # threads that have no more
+        self.ended: set[int] = set()  # threads that have no more to make
         self.failed = False
         self.exited = False
-        self.agreed = False  # whether its spec was held against the first worker's
-        self.odd = False  # it makes other batches than the first worker did
+        self.agreed = False  # its spec was compared with that of the first worker
+        self.odd = False  # it makes other batches than the first worker
         self._returned, give_back = map(Descriptor, os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK))
         self._news, self._their_news = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.work, self._their_work = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._stacks = Descriptor(os.memfd_create("fastfeed-stacks", os.MFD_CLOEXEC))
-        # where the process writes down its stacks: with its first lane's
+        # where the process writes its stacks: with those of its first handle
         self.answers = self._stacks
         self._errors: dict[bytes, deque[tuple[FeedError, int | None]]] = {
             b"E": deque(),
@@ -82,7 +82,7 @@ class WorkerHandle:
         self.reader = RingReader(self.board, returns=give_back, gone=gone, spared=task.threads + 1)
 
     def theirs(self) -> tuple[int, ...]:
-        """What the worker is given, as DESCRIPTORS names it."""
+        """Return the worker's descriptors, in the order of DESCRIPTORS."""
         own = (self.board.segment.fd, self._returned.fd, self.ends.tokens.fd, self.ends.stop.fd)
         return (
             *own,
@@ -93,27 +93,28 @@ class WorkerHandle:
         )
 
     def close(self) -> None:
-        """The worker is gone, or never came; batches of it may still be about."""
+        """Close what only the worker needed: it has ended, or never started; its batches may still
+        be in use."""
         self.let_go()
         self._news.close()
         self.work.close()
 
     def release(self) -> None:
-        """The feed was stopped, and nobody is there any more who could be told anything."""
+        """Close everything: the feed was stopped, and the worker has ended."""
         self.ends, self.pidfd = NO_ENDS, None
         self._stacks = self.answers = NOWHERE
         self.reader.close()
 
     def let_go(self) -> None:
-        """The worker has its ends now: they are its alone."""
+        """Close the worker's own ends here, now that it has them."""
         self.board.segment.close_fd()
         self._returned = NOWHERE
         self._their_news.close()
         self._their_work.close()
 
     def made(self, token: Token, *, dealt: bool) -> tuple[ProducedBatch, bool]:
-        """What a token speaks of, and whether that is a copy; `dealt`: the trainer gave the worker
-        its items."""
+        """Return what a token describes, and True if that is a copy. `dealt`: the trainer sent the
+        worker its items."""
         kind, stream, slot, key, item, rows, room, _ = token
         batch, copied = None, False
         if kind != HOLE and self.spec is not None:
@@ -123,15 +124,15 @@ class WorkerHandle:
         return ProducedBatch(batch, stream, f"batch {item} of producer {stream}", item), copied
 
     def learn_of(self, slot: int) -> bool:
-        """Hears what must be known before the slot can be opened; false where the worker died
-        before it had told."""
+        """Read the news that a slot needs before it can be opened; return False if the worker died
+        before it sent them."""
         while self.spec is None or not self.reader.knows(slot):
             if not self._hear():
                 return False
         return True
 
     def agree(self, spec: BatchSpec | None) -> str:
-        """Takes the spec of all workers for its own; what differs."""
+        """Take over the spec of all workers; return how the worker's own differs."""
         difference = (
             spec.difference(self.spec) if spec is not None and self.spec is not None else ""
         )
@@ -139,33 +140,33 @@ class WorkerHandle:
         return difference
 
     def error(self, kind: bytes) -> tuple[FeedError, int | None]:
-        """The error that a token speaks of, and its ticket: b"E" ends the feed, b"K" was skipped."""
+        """Return the error of a token, and its ticket: b"E" ends the feed, b"K" was skipped."""
         while not self._errors[kind]:
             if not self._hear():
                 return ProducerError("a worker failed, and died before it could tell how"), None
         return self._errors[kind].popleft()
 
     def end_epoch(self, thread: int, epoch: int) -> None:
-        """Everything of an epoch has come from a producer, whose streams are all at the beginning
-        of the next one."""
+        """Note that everything of an epoch has come from a producer: its streams are at the
+        beginning of the next one."""
         for stream in range(self.task.producer(thread), len(self.progress), self.task.producers):
             self.progress[stream] = (epoch + 1, 0)
 
     def kill(self) -> None:
-        """Ends the process, whatever it does."""
+        """Kill the process."""
         pidfd = self.pidfd
         if pidfd is not None:
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(pidfd.fd, signal.SIGKILL)
 
     def gone(self, timeout_s: float) -> bool:
-        """Whether the process has ended, within the limit; also where nobody is left to say how."""
+        """Return True if the process has ended, within the limit, even if the fork server is gone."""
         if self.pidfd is None:  # then at least its end of the news is closed
             return _readable_within(self._news.fileno(), timeout_s)
         return _readable_within(self.pidfd.fd, timeout_s)
 
     def ask_for_stacks(self) -> None:
-        """Has the process write down where each of its threads is."""
+        """Ask the process to write where each of its threads is."""
         pidfd, answers = self.pidfd, self.answers
         if pidfd is not None and answers is not NOWHERE and not self.exited:
             os.ftruncate(answers.fd, 0)
@@ -174,7 +175,7 @@ class WorkerHandle:
                 signal.pidfd_send_signal(pidfd.fd, STACKS_SIGNAL)
 
     def stacks(self) -> str:
-        """What the process is doing: its state as the kernel sees it, and the answer to
+        """Return what the process is doing: its state in the kernel, and the answer to
         `ask_for_stacks`."""
         head = (
             f"worker process {self.task.index} (pid {self.pid or 'not started'}{_state(self.pid)})"
@@ -215,7 +216,7 @@ def _readable_within(fd: int, timeout_s: float) -> bool:
 
 
 def _state(pid: int) -> str:
-    """The letter of proc(5) in words, and where the kernel waits, as far as it can be read."""
+    """Return the state letter of proc(5) in words, and where the kernel waits, if that can be read."""
     if not pid:
         return ""
     try:
@@ -235,8 +236,8 @@ def _state(pid: int) -> str:
 
 
 def _readable(text: str) -> str:
-    """faulthandler's frames, the innermost first, with the lines of code; only the user's own
-    threads' top ones."""
+    """Return faulthandler's frames, the innermost first, with the lines of code: only the top
+    frames of the user's own threads."""
     lines: list[str] = []
     frames = 0
     for line in text.splitlines():

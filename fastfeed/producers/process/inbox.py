@@ -1,5 +1,5 @@
-"""Orders from the trainer: where the source has one order, the trainer reads it and deals its items
-out to workers."""
+"""Orders from the trainer: where the source has one order, the trainer reads it and sends its items
+to workers."""
 
 from __future__ import annotations
 
@@ -21,28 +21,27 @@ from fastfeed.ring.memory import receive
 from fastfeed.ring.writer import Stopped
 from fastfeed.source import Item, Items
 
-REQUEST = struct.Struct("<I")  # how many items are wanted
-# b"I": items (ticket, epoch, payload) follow. b"F": they lie in the descriptor, so many bytes.
+REQUEST = struct.Struct("<I")  # number of items wanted
+# b"I": items (ticket, epoch, payload) follow. b"F": they lie in the descriptor, that many bytes.
 # b"E": there are no more.
 ORDER = struct.Struct("<cq")
-ALLOWED = struct.Struct("<q")  # where nothing is dealt out: how many epochs may be begun
+ALLOWED = struct.Struct("<q")  # where no items are sent: how many epochs may be begun
 INLINE_NBYTES = 2**15
-# a worker takes in advance what keeps it busy for so long: more would wait for it instead of for
-# another
+# a worker prefetches items for this time: more would wait for it instead of for another worker
 BUSY_S = 0.01
 MOST = 64
 WAIT_MS = 1000
 
 
 class Inbox:
-    """The items that this worker's producers are to make next."""
+    """The items that this worker's producers make next."""
 
     def __init__(self, work: socket.socket, stop: int, *, threads: int) -> None:
         self._work = work
         self._stop = stop
         self._threads = threads
         self._lock = threading.Lock()
-        # a heap: what has the lowest ticket is waited for
+        # a heap: the item with the lowest ticket is waited for
         self._items: list[tuple[int, int, Any, int]] = []
         self._asked = False
         self._ended = False
@@ -52,8 +51,8 @@ class Inbox:
         self._poll.register(stop, select.POLLIN)
 
     def take(self, epoch: int, begin: Callable[[int], None]) -> Item | None:
-        """The item with the lowest ticket, which `begin` is told; None when this epoch has no more.
-        Raises Stopped."""
+        """Return the item with the lowest ticket, after `begin` was called with it; None when this
+        epoch has no more. Raise Stopped."""
         with self._lock:
             while not self._items and not self._ended:
                 self._ask()
@@ -61,18 +60,19 @@ class Inbox:
             if not self._items or self._items[0][1] > epoch:
                 return None
             ticket, _, payload, number = heapq.heappop(self._items)
-            begin(ticket)  # still under the lock, so that nobody gets a later ticket before
+            # still under the lock, so that no other producer gets a later ticket before
+            begin(ticket)
             if len(self._items) < self._threads:
                 self._ask()  # so that the answer is there when it is needed
             return Item(ticket, payload, number)
 
     def admit(self, position: int) -> bool:
-        """Whether there can be items still: the trainer does not deal out those of epochs that may
-        not be begun."""
+        """Return True if there can be more items: the trainer sends none of epochs that may not be
+        begun."""
         return not self._ended or bool(self._items)
 
     def made(self, seconds: float) -> None:
-        """How long one item took."""
+        """Note how long one item took."""
         self._item_s += 0.2 * (seconds - self._item_s)
 
     def _ask(self) -> None:
@@ -111,8 +111,8 @@ def _unpack(fd: int, nbytes: int) -> Any:
 
 
 class EpochPermit:
-    """Where every producer has a stream of its own, the trainer only says how many epochs may be
-    begun."""
+    """How many epochs may be begun, as the trainer says, where every producer has a stream of its
+    own."""
 
     def __init__(self, work: socket.socket, stop: int, *, allowed: int) -> None:
         self._work = work
@@ -125,8 +125,8 @@ class EpochPermit:
         self._poll.register(stop, select.POLLIN)
 
     def admit(self, position: int) -> bool:
-        """Waits until the epoch at `position` may be begun; one producer hears what is said, and
-        tells the others. Raises Stopped."""
+        """Wait until the epoch at `position` may be begun; one producer reads the orders for all.
+        Raise Stopped."""
         with self._changed:
             while position >= self._allowed:
                 if self._polling:
@@ -156,8 +156,8 @@ class EpochPermit:
 
 
 class InboxSource:
-    """The worker's half of an ordered source: order and payloads come by the inbox, items from
-    `source` as ever."""
+    """The worker's half of an ordered source: order and payloads come from the inbox, items from
+    `source`."""
 
     ordered = True
     again = True
@@ -172,7 +172,7 @@ class InboxSource:
         self._outlet = outlet
 
     def open(self, worker: Worker) -> Iterator[Item]:
-        """One item after another."""
+        """Yield one item after another."""
         while True:
             start = time.perf_counter()
             item = self._inbox.take(worker.epoch, self._outlet.begin)

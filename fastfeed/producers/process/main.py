@@ -1,5 +1,5 @@
-"""A worker process: what runs between the fork and the end. It follows the trainer's orders and
-leaves nothing."""
+"""A worker process, from the fork to the end. It follows the trainer's orders and leaves nothing
+behind."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ from fastfeed.ring.status_page import StatusPage
 from fastfeed.ring.writer import RingChannels, RingWriter
 from fastfeed.source import Source, source_from
 
-STACKS_SIGNAL = signal.SIGRTMAX - 3  # no library is known to take it
+STACKS_SIGNAL = signal.SIGRTMAX - 3  # no library is known to use it
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
-KEPT_NBYTES, MMAP_NBYTES = 2**27, 2**25  # glibc takes no larger mmap threshold
+KEPT_NBYTES, MMAP_NBYTES = 2**27, 2**25  # glibc accepts no larger mmap threshold
 
 
 @dataclass(frozen=True)
 class WorkerTask:
-    """What one worker process is to do. Its producers are `threads` of `producers` in all, which
-    share `count` streams among them; `skip` holds, for each stream (and each producer that has
-    none), the epochs and the items of the next one that were made before."""
+    """What one worker process does. Its producers are `threads` of `producers` in all, which share
+    `count` streams; `skip` holds, for each stream (and each producer without one), the epochs and
+    the items of the next one that were produced before."""
 
     lane: int
     index: int
@@ -57,25 +57,25 @@ class WorkerTask:
     nbytes: int
 
     def producer(self, thread: int) -> int:
-        """The number of a producer among all of the feed's."""
+        """Return the number of a producer among all of the feed's."""
         return self.index * self.threads + thread
 
     def streams(self, thread: int) -> range:
-        """The streams that a producer makes."""
+        """Return the streams of a producer."""
         return range(self.producer(thread), self.count, self.producers)
 
     def message(self) -> dict[str, Any]:
-        """As JSON takes it."""
+        """Return the task as a dict for JSON."""
         return asdict(self)
 
 
-# The descriptors that a worker is given, in this order.
+# The descriptors of a worker, in this order.
 DESCRIPTORS = ("board", "returned", "tokens", "stop", "news", "work", "stacks", "shipment")
 
 
 def main(message: dict[str, Any], fds: Sequence[int]) -> int:
-    """Runs the producers of a worker until their shares are made or the trainer says stop; the exit
-    code.
+    """Run the producers of a worker until their shares are made or the trainer stops them; return
+    the exit code.
 
     The first task is the training's. Those of feeds that share the process give way to it where
     cores are scarce.
@@ -96,7 +96,8 @@ def main(message: dict[str, Any], fds: Sequence[int]) -> int:
                 task, ends["shipment"], orders=orders, outlets=outlets, exclusive=exclusive
             )
             (polite if number else producers).extend(found)
-        except BaseException as error:  # what the user's own classes do while they are unpickled
+        # the user's own classes may raise anything while they are unpickled
+        except BaseException as error:
             outlets[0].fail(
                 error if isinstance(error, FeedError) else OptionError(_shown(error)), None
             )
@@ -144,8 +145,8 @@ def _producers(
 ) -> list[Producer]:
     given, options = unpack(shipment, task.nbytes)
     source = given if task.dispatched else source_from(given, options)
-    # The generators of a process are one for all its threads: seeded for each item where there is
-    # one thread only.
+    # All threads of a process share its generators: they are seeded for each item only if there is
+    # one thread.
     maker = BatchBuilder(source, options, reseed=_reseed if exclusive else None)
     producers = []
     for thread, outlet in enumerate(outlets):
@@ -167,7 +168,7 @@ def _producers(
 
 
 def _run(producers: Sequence[Producer], polite: Sequence[Producer]) -> None:
-    """One producer needs no thread beside the main one."""
+    """Run all producers; a single one needs no thread beside the main one."""
     threads = [
         threading.Thread(target=p.run, name=f"producer-{n}")
         for n, p in enumerate(producers[1:], start=1)
@@ -184,9 +185,9 @@ def _run(producers: Sequence[Producer], polite: Sequence[Producer]) -> None:
 
 
 def _keep_heap() -> None:
-    """glibc returns large arrays to the system after every batch, and the pages of the next one
-    cost more than copying: images/s of a worker that decodes photographs rose by a third with these
-    thresholds."""
+    """Keep freed memory: glibc returns large arrays to the system after every batch, and the pages
+    of the next one cost more than copying. Images/s of a worker that decodes photographs rose by a
+    third with these thresholds."""
     libc = ctypes.CDLL(None)
     if hasattr(libc, "mallopt"):
         libc.mallopt(M_MMAP_THRESHOLD, MMAP_NBYTES)
@@ -194,10 +195,10 @@ def _keep_heap() -> None:
 
 
 def _reseed(key: tuple[int, ...]) -> None:
-    """Forked processes share the state of every generator: the same numbers in all workers, unless
-    they are seeded. Who makes an item again, elsewhere or later, draws the same for it."""
-    mixed = hash(key) & 2**64 - 1  # of a tuple of integers, it is the same in every process
-    np.random.seed(mixed & 2**32 - 1)  # of two integers it takes three times as long
+    """Seed the generators of this process: forked processes share their state, and would all draw
+    the same numbers. An item that is made again, elsewhere or later, draws the same."""
+    mixed = hash(key) & 2**64 - 1  # the hash of a tuple of integers is the same in every process
+    np.random.seed(mixed & 2**32 - 1)  # seeding with two integers takes three times as long
     random.seed(mixed)
 
 

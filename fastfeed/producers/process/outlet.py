@@ -1,4 +1,4 @@
-"""Where a producer's batches go, in a worker process: into slots of the ring."""
+"""Where the batches of a producer in a worker process go: into slots of the ring."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MOST_VIEWS = 1024
 
 
 class RingOutlet:
-    """One producer's way out. Every method may raise Stopped."""
+    """The outlet of one producer. Every method may raise Stopped."""
 
     stopped = False  # a producer in a worker process learns of the end by Stopped
 
@@ -52,13 +52,12 @@ class RingOutlet:
         writer.need(thread, NO_NEED if ordered else epoch)
 
     def begin(self, ticket: int) -> None:
-        """This producer has a ticket now: what is under it must leave before what is under any
-        later one."""
+        """Note this producer's ticket: its batch must leave before those of any later ticket."""
         self._writer.need(self._thread, ticket)
 
     def allocate(self, blanks: Sequence[Blank]) -> Sequence[Array]:
-        """Arrays in a slot, to be filled and put."""
-        # a description comes first, and says how long it is only when all is known
+        """Return arrays in a slot, to be filled and put."""
+        # a description comes first, and its length is known only when everything is
         if not self._regular:
             return aligned_arrays(blanks)
         if blanks is not self._blanks:
@@ -66,11 +65,11 @@ class RingOutlet:
         return self._writer.lend_out(self._lend(self._plan.nbytes), self._plan)
 
     def hold(self, key: int, item: int, *, record: int) -> None:
-        """Shows what is being made, so that it can be named if this process dies."""
+        """Write what is produced now to the status page, to name it if this process dies."""
         self._writer.board.hold(self._thread, (key, item, record))
 
     def put(self, made: ProducedBatch, key: int, *, item: int, spec: BatchSpec | None) -> bool:
-        """Sends a batch off under its ticket or epoch."""
+        """Send a batch under its ticket or epoch."""
         batch = made.batch
         maker = self._thread if self.ordered else made.stream
         if batch is None or spec is None:
@@ -88,29 +87,30 @@ class RingOutlet:
         return True
 
     def end_epoch(self, epoch: int) -> None:
-        """This producer has put everything that it has in this epoch."""
+        """Note that this producer has put everything of this epoch."""
         if not self.ordered:
             self._writer.need(self._thread, epoch + 1)
         self._send(EPOCH, key=epoch)
 
     def end(self) -> None:
-        """This producer has ended."""
+        """Note that this producer has ended."""
         self._writer.need(self._thread, NO_NEED)
         self._writer.board.publish(self._thread, self.row)
         self._send(END)
 
     def fail(self, error: BaseException, ticket: int | None) -> None:
-        """The error that ends this producer."""
+        """Pass on the error that ends this producer."""
         self._writer.tell(b"E", carry(error, ticket))
         self._send(FAILED, key=self.position)
 
     def skip(self, error: BaseException, ticket: int | None) -> None:
-        """An error that costs one record only."""
+        """Pass on an error that costs only one record."""
         self._writer.tell(b"K", carry(error, ticket))
         self._send(SKIPPED, key=self.position)
 
     def _fill(self, batch: Batch) -> tuple[int, int]:
-        """The slot that holds the batch now, and the number of records that it is laid out for."""
+        """Return the slot that holds the batch now, and the number of records that it is laid out
+        for."""
         leaves, room = batch.leaves, batch.rows if self._regular else 0
         lent = self._writer.borrowed(leaves)
         if lent is not None and self._regular and lent.holds(leaves):
@@ -122,7 +122,7 @@ class RingOutlet:
             leaves = tuple(encode(leaves))
             nbytes = packed_nbytes([leaf.nbytes for leaf in leaves])
         slot = self._lend(nbytes, wait=lent is None)
-        # the only slot to be had is the one that parts of the batch lie in
+        # parts of the batch lie in the only slot that is available
         if slot < 0 and lent is not None:
             leaves = tuple(map(np.array, leaves))
             self._writer.claim(lent)
@@ -140,7 +140,7 @@ class RingOutlet:
         return self._lend(nbytes)
 
     def _measure(self, batch: Batch) -> int:
-        """The bytes of regular batches of so many records."""
+        """Return the bytes of regular batches with as many records."""
         if len(self._nbytes) > MOST_VIEWS:
             self._nbytes.clear()
         nbytes = self._nbytes[batch.rows] = packed_nbytes([leaf.nbytes for leaf in batch.leaves])

@@ -1,4 +1,4 @@
-"""Producers as worker processes: for Python code, which threads cannot run in parallel. The
+"""Producers as worker processes, for Python code, which threads cannot run in parallel: the
 trainer's end."""
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from fastfeed.producers.threads import stack_of
 from fastfeed.ring.token import BATCH, END, EPOCH, FAILED, HOLE, SKIPPED, Token
 from fastfeed.source import Source
 
-Ready = tuple[WorkerHandle, Token]  # a token, and where it comes from
+Ready = tuple[WorkerHandle, Token]  # a token, and the worker that sent it
 
 
 class ProcessProducers:
     """Worker processes, each with a ring of its own; all their tokens come by one pipe, in the
-    order of events. `workers` are the processes; the feed that `leads` starts and ends them, others
-    have them make their batches, too."""
+    order of events. `workers` are the processes: the feed that `leads` starts and ends them, and
+    they make the batches of the others, too."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class ProcessProducers:
         self._order = Order[Ready](streams, ordered=ordered, error_limit=options.error_limit)
         self._crew = WorkerGroup(source, options, course=course)
         self._gate = EpochGate(course.allowed)
-        self.copied = 0  # batches that were handed out as copies
+        self.copied = 0  # batches that were delivered as copies
         self._stopped = False
         self.spec: BatchSpec | None = None
         self._mailbox = TokenReceiver()
@@ -66,13 +66,13 @@ class ProcessProducers:
             )
 
     def start(self) -> None:
-        """Has the workers started, if they are this feed's; OptionError names what cannot be sent
+        """Start the workers, if this feed leads. Raise OptionError, which names what cannot be sent
         to them."""
         if self._leads:
             self._workers.start()
 
     def prepare(self) -> Sequence[WorkerHandle]:
-        """Packs the source; a lane for each process."""
+        """Pack the source; return a handle for each process."""
         self._shipment = pack((self._source.shipped, self._options.shipped()), what="the source")
         ends = WorkerChannels(self._mailbox.entrance, self._stop.seen, self._shipment)
         lanes = [self._crew.hire(n, ends, owner=self) for n in range(self._options.processes)]
@@ -83,12 +83,12 @@ class ProcessProducers:
         return lanes
 
     def close(self) -> None:
-        """No other worker will unpack the source."""
+        """Close the packed source: no other worker will unpack it."""
         if self._shipment is not None:
             self._shipment.close()
 
     def allow(self, epochs: int, *, asked: int) -> None:
-        """So many epochs in all may be begun now, and somebody waits for so many of them."""
+        """Allow `epochs` epochs in all, of which the consumer waits for `asked`."""
         self._gate.allow(epochs)
         with self._lock:
             self._order.ask(asked)
@@ -97,8 +97,8 @@ class ProcessProducers:
             self._dispatcher.ring()
 
     def take(self, timeout_s: float) -> ProducedBatch | None:
-        """The next batch or end of epoch; None at the end. Raises the failure, or Timeout after
-        `timeout_s`."""
+        """Return the next batch or end of epoch; None at the end. Raise the failure, or Timeout
+        after `timeout_s`."""
         deadline, order = 0.0, self._order
         self._mailbox.refuse_copies()
         while True:
@@ -123,7 +123,7 @@ class ProcessProducers:
 
     @property
     def ready(self) -> bool:
-        """Whether `take` would give a batch without waiting."""
+        """True if `take` would return a batch without waiting."""
         with self._lock:
             if not self._order.ready:
                 self._drain()
@@ -133,12 +133,11 @@ class ProcessProducers:
             )
 
     def stop(self) -> None:
-        """Nobody takes any more; the workers end, if they are this feed's. A forked copy has no say
-        in this."""
+        """Stop the feed; the workers end if it leads. A forked copy of the trainer does nothing."""
         if self._mailbox.is_copy:
             return
         self._stopped = True
-        # it holds the consumer's frames, and the pool, which others share, holds this
+        # it holds the consumer's frames, and the shared workers hold this object
         self._order.failure = None
         self._stop.say()
         if self._leads:
@@ -148,12 +147,12 @@ class ProcessProducers:
         self._mailbox.wake()
 
     def join(self, timeout_s: float) -> bool:
-        """Waits for the workers, which must have been told to end; whether all have, within the
-        limit."""
+        """Wait for the workers, which must have been stopped; return True if all have ended in
+        time."""
         if self._mailbox.is_copy:
             return True
         deadline = time.perf_counter() + timeout_s
-        # Where others use the workers, too, these go on when this feed has come to its end.
+        # Workers that others use go on when this feed has come to its end.
         mine = self._leads and (self._stopped or not self._workers.shared)
         ended = not mine or self._workers.supervisor.join(timeout_s)
         if self._dispatcher is not None and (mine or self._stopped):
@@ -166,7 +165,7 @@ class ProcessProducers:
         return ended
 
     def release(self) -> None:
-        """All descriptors go, each when nobody is inside a call on it any more."""
+        """Close all descriptors, each when no call uses it any more."""
         self._mailbox.close()
         self._stop.close()
         self._crew.release()
@@ -175,13 +174,13 @@ class ProcessProducers:
 
     @property
     def threads(self) -> list[threading.Thread]:
-        """The threads that see to the workers."""
+        """The threads that look after the workers."""
         own = [] if self._dispatcher is None else [self._dispatcher.thread]
         return [self._workers.supervisor.thread, *own]
 
     @property
     def stopped(self) -> bool:
-        """Whether `stop` was called."""
+        """True if `stop` was called."""
         return self._stopped
 
     @property
@@ -191,20 +190,21 @@ class ProcessProducers:
 
     @property
     def aside(self) -> tuple[str, ...]:
-        """The samples that killed their worker again and again."""
+        """The samples that killed their worker repeatedly."""
         return tuple(self._crew.aside)
 
     def rows(self) -> tuple[StageRow, ...]:
-        """What each producer has done."""
+        """Return the counters of each producer."""
         return self._crew.rows()
 
     def audit(self) -> Audit:
-        """Where every slot is."""
+        """Return how many slots are in each state."""
         self.tick()
         return self._crew.audit()
 
     def stacks(self) -> str:
-        """What every worker is doing, and who reads the source here, and who holds the slots."""
+        """Return what every worker is doing, which thread reads the source here, and who holds the
+        slots."""
         reading = self._dispatcher is not None and self._dispatcher.reading
         own = (
             [f"in the trainer, {stack_of(self._dispatcher.thread)}"]
@@ -221,20 +221,20 @@ class ProcessProducers:
         return made
 
     def tick(self) -> None:
-        """Slots, now and then, of a consumer that has let go of them and does not come back soon."""
+        """Return slots that the consumer has released, in case its next call is late."""
         if self._crew.gone and not self._mailbox.is_copy and self._lock.acquire(blocking=False):
             try:
                 self._crew.give_back()
             finally:
                 self._lock.release()
 
-    def _look(self) -> bool:  # whether a batch has come
+    def _look(self) -> bool:  # returns True if a batch has come
         with self._lock:
             self._drain()
             return bool(self._order.ready)
 
     def _drain(self) -> None:
-        """Takes in every token that has come. Under the lock, as all that follows."""
+        """Read every token that has come. Under the lock, as everything below."""
         more = not self._stopped
         unread = self._mailbox.unread
         while more:
@@ -284,7 +284,7 @@ class ProcessProducers:
             self._dispatcher.received(number, key)
 
     def _agree(self, lane: WorkerHandle) -> None:
-        """All workers must make the same batches; the first one says which."""
+        """Check that all workers make the same batches; the first one sets the spec."""
         self.spec = self.spec or lane.spec
         difference = lane.agree(self.spec)
         if difference:
@@ -294,7 +294,7 @@ class ProcessProducers:
             )
 
     def failed(self, error: Exception) -> None:
-        """Workers cannot be started."""
+        """Note that workers cannot be started."""
         with self._lock:
             failure = (
                 error
@@ -305,11 +305,11 @@ class ProcessProducers:
         self._mailbox.wake()
 
     def busy(self, lane: WorkerHandle) -> bool:
-        """Whether a worker makes something for this feed."""
+        """Return True if a worker makes something for this feed."""
         return not self._stopped and self._crew.busy(lane, self._dispatcher)
 
     def exited(self, lane: WorkerHandle, status: int, *, beside: bool) -> WorkerHandle | None:
-        """A worker has ended; the one to start in its place."""
+        """Note that a worker has ended; return the one to start in its place."""
         if self._stopped:  # a signal handler that calls stop() may hold the lock
             lane.exited = True
             lane.close()

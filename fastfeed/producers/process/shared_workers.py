@@ -11,32 +11,32 @@ from fastfeed.producers.process.worker_process import WorkerProcess
 
 
 class Member(Protocol):
-    """A feed whose batches the pool's processes make."""
+    """A feed for which the shared processes make batches."""
 
     def prepare(self) -> Sequence[WorkerHandle]:
-        """One lane for each process."""
+        """Return one handle for each process."""
 
     def busy(self, lane: WorkerHandle) -> bool:
-        """Whether the process makes something for this member."""
+        """Return True if the process makes something for this member."""
 
     def exited(self, lane: WorkerHandle, status: int, *, beside: bool) -> WorkerHandle | None:
-        """A worker process has ended, which made something for another member `beside`; the lane to
-        take the place of its one."""
+        """Note that a worker process has ended, which also worked for another member if `beside`;
+        return the handle that replaces it."""
 
     def failed(self, error: Exception) -> None:
-        """Workers cannot be started."""
+        """Note that workers cannot be started."""
 
     def tick(self) -> None:
-        """Now and then."""
+        """Do what is due from time to time."""
 
     def stop(self) -> None:
-        """Nobody takes any more."""
+        """Stop the feed."""
 
     def close(self) -> None:
-        """There will be no other worker."""
+        """Note that there will be no other worker."""
 
     def release(self) -> None:
-        """All descriptors go, each when nobody is inside a call on it any more."""
+        """Close all descriptors, each when no call uses it any more."""
 
 
 class SharedWorkers:
@@ -62,7 +62,7 @@ class SharedWorkers:
 
     @property
     def supervisor(self) -> Supervisor:
-        """What starts the processes and hears of their end."""
+        """Starts the processes and learns of their end."""
         if self._supervisor is None:
             self._supervisor = Supervisor(
                 exited=self._exited, failed=self._failed, tick=self._tick, over=self._over
@@ -75,7 +75,7 @@ class SharedWorkers:
         return len(self._members) > 1
 
     def start(self) -> None:
-        """Starts the processes. Raises what `prepare` raises."""
+        """Start the processes. Raise what `prepare` raises."""
         self.supervisor.start(
             [
                 WorkerProcess(lanes)
@@ -84,25 +84,25 @@ class SharedWorkers:
         )
 
     def stop(self) -> None:
-        """The first member has stopped: so do the others, and the processes end."""
+        """Stop the other members and end the processes: the feed that leads was stopped."""
         self.supervisor.stop()
         for member in self._members[1:]:
             member.stop()
 
     def release(self) -> None:
-        """Everything was stopped, and every worker has ended: all descriptors go."""
+        """Close all descriptors: everything was stopped, and every worker has ended."""
         self.supervisor.release()
         for member in self._members:
             member.release()
 
     def _exited(self, host: WorkerProcess, status: int) -> list[WorkerProcess]:
-        # Whoever was at work may be to blame: asked before anything is done about it.
+        # any member that was at work may be to blame: asked before anything changes
         busy = [len(host.lanes) > 1 and lane.owner.busy(lane) for lane in host.lanes]
         heirs = [
             lane.owner.exited(lane, status, beside=any(busy[:n] + busy[n + 1 :]))
             for n, lane in enumerate(host.lanes)
         ]
-        # Each in a process of its own now: the next death tells over whose sample it was.
+        # Each in a process of its own now: the next death shows which sample it was.
         return [WorkerProcess([heir]) for heir in heirs if heir is not None]
 
     def _failed(self, error: Exception) -> None:

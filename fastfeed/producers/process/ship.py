@@ -156,7 +156,7 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no type inf
         return _layout(array, strides=strides, offset=0)
 
     def _file(self, array: Array) -> _File | None:
-        """The file that `array` maps or is a view of, where a worker can open it again."""
+        """Return the file that `array` maps or is a view of, if a worker can open it again."""
         owner: Any = array
         while isinstance(owner, np.ndarray) and getattr(owner, "_mmap", None) is None:
             owner = owner.base
@@ -167,7 +167,7 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no type inf
 
 
 def _in_band(arrays: list[Array], buffer: pickle.PickleBuffer) -> bool:
-    """Whether a buffer is small enough to be a part of the pickle; any other is kept aside."""
+    """Return True if a buffer is small enough to be part of the pickle; others lie beside it."""
     if buffer is _HOLE:
         return False
     raw = np.frombuffer(buffer.raw(), np.uint8)
@@ -178,7 +178,7 @@ def _in_band(arrays: list[Array], buffer: pickle.PickleBuffer) -> bool:
 
 
 class _Bytes:
-    """Memory of `owner` as an array of bytes. Not every dtype can be viewed so, and no strided
+    """The memory of `owner` as an array of bytes. Not every dtype can be viewed so, and no strided
     array."""
 
     def __init__(self, owner: Array, address: int, *, nbytes: int) -> None:
@@ -192,8 +192,8 @@ class _Bytes:
 
 
 class _File:
-    """What a np.memmap maps of its file: pickled as the call that opens it again, once for all
-    arrays in it."""
+    """The part of its file that a np.memmap maps: pickled as the call that opens it again, once for
+    all arrays in it."""
 
     def __init__(self, array: Any) -> None:
         mapped = np.frombuffer(array._mmap, np.uint8)
@@ -204,8 +204,8 @@ class _File:
 
     @property
     def lasting(self) -> bool:
-        """Whether the file has what is seen in memory: not so with changes of one's own (mode "c"),
-        or if deleted."""
+        """True if the file has the content of the memory: not with private changes (mode "c"), or
+        if deleted."""
         try:
             return self.mode != "c" and os.path.getsize(self.path) >= self.start + self.nbytes
         except (OSError, TypeError):  # deleted; never had a name
@@ -220,12 +220,12 @@ def _layout(array: Array, *, strides: Sequence[int], offset: int) -> dict[str, A
 
 
 def _array(memory: Any, layout: dict[str, Any]) -> Array:
-    """In the worker: an array in mapped memory."""
+    """Return an array in mapped memory, in the worker."""
     return np.ndarray(buffer=memory, **layout)
 
 
 def _memmap(file: Array, layout: dict[str, Any]) -> Array:
-    """In the worker: the same, as the np.memmap that it was."""
+    """Return the np.memmap that it was, in the worker."""
     array = _array(file, layout).view(np.memmap)
-    array.__array_finalize__(file)  # takes over the name of the file
+    array.__array_finalize__(file)  # copies the name of the file
     return array

@@ -1,4 +1,4 @@
-"""The thread that has workers started, hears of their end, and sees to it that none outlives the
+"""The thread that has workers started, learns of their end, and makes sure that none outlives the
 feed."""
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from fastfeed.producers.process.forkserver import ForkServer, WorkerEvent
 from fastfeed.producers.process.worker_process import WorkerProcess
 from fastfeed.ring.memory import NOWHERE, Descriptor, ring
 
-# how long a producer's own code may take to come back when it is over; then its process is killed
+# how long a producer's own code may take to return after the end; then its process is killed
 GRACE_S = 0.5
 OVERDUE_S = 0.3
 POLL_MS = 200
 
 
 class Supervisor:
-    """`exited(host, status)` is called for each worker that has ended, and gives what to start in
-    its place; `failed(error)` where workers cannot be started at all; `tick()` now and then;
-    `over()` when none will follow."""
+    """Starts and watches worker processes. `exited(process, status)` is called for each one that
+    has ended, and returns those to start in its place; `failed(error)` if workers cannot be started
+    at all; `tick()` from time to time; `over()` when none will follow."""
 
     def __init__(
         self,
@@ -44,29 +44,29 @@ class Supervisor:
         self._alive: dict[int, WorkerProcess] = {}
         self._started = 0
         self._kill_at: float | None = None
-        # The fork server lives as long as the thread that started it: this one, which ends when no
-        # worker is left.
+        # The fork server lives as long as the thread that started it: this one, which ends with the
+        # last worker.
         self.thread = threading.Thread(target=self._run, name="fastfeed-supervisor", daemon=True)
 
     def start(self, hosts: Sequence[WorkerProcess]) -> None:
-        """Starts the workers; returns at once."""
+        """Start the workers; return at once."""
         self._waiting.extend(hosts)
         self.thread.start()
 
     def stop(self) -> None:
-        """Ends the workers, which were told to end, where they do not."""
+        """End the workers, which were stopped, if they do not end by themselves."""
         if self._kill_at is None:
             self._kill_at = time.perf_counter() + GRACE_S
         ring(self._bell)
 
     def join(self, timeout_s: float) -> bool:
-        """Whether every worker has ended, within the limit."""
+        """Return True if every worker has ended, within the limit."""
         if self.thread.ident is not None and self.thread is not threading.current_thread():
             self.thread.join(timeout_s)
         return not self.thread.is_alive()
 
     def release(self) -> None:
-        """Closes the bell: the thread has ended, or was never started."""
+        """Close the bell: the thread has ended, or was never started."""
         self._bell = NOWHERE
 
     def _run(self) -> None:
@@ -81,7 +81,7 @@ class Supervisor:
             self._over()
 
     def _serve(self, server: ForkServer) -> None:
-        """The life of one fork server: until no worker is left, or it dies."""
+        """Run one fork server, until no worker is left, or it dies."""
         poll = select.poll()
         poll.register(server.socket, select.POLLIN)
         poll.register(self._bell.fd, select.POLLIN)
@@ -100,7 +100,8 @@ class Supervisor:
             server.close()
 
     def _enforce_end(self) -> bool:
-        """Kills what does not end by itself; False when even the fork server's answer is overdue."""
+        """Kill what does not end by itself; return False if even the fork server's answer is
+        overdue."""
         late_s = 0.0 if self._kill_at is None else time.perf_counter() - self._kill_at
         if self._kill_at is not None and late_s >= 0:
             for host in self._alive.values():
@@ -108,14 +109,14 @@ class Supervisor:
         return late_s < OVERDUE_S
 
     def _start_waiting(self, server: ForkServer) -> bool:
-        """Whether there was one to start."""
+        """Start the workers that wait; return True if there was one."""
         if self._kill_at is not None:
             return False
         started = bool(self._waiting)
         while self._waiting:
             host = self._waiting.popleft()
             self._alive[self._started] = host
-            with contextlib.suppress(OSError):  # a server that is gone is heard of next
+            with contextlib.suppress(OSError):  # a server that is gone is noticed next
                 host.spawn(server, self._started)
             self._started += 1
         return started
@@ -138,8 +139,8 @@ class Supervisor:
         self._waiting.extend(self._exited(self._alive.pop(number), status))
 
     def _all_lost(self) -> None:
-        """The fork server is gone, and the kernel kills its workers; until it has, they may still
-        deliver."""
+        """Handle the end of the fork server: the kernel kills its workers, which may still deliver
+        until then."""
         deadline = time.perf_counter() + OVERDUE_S
         for host in self._alive.values():
             host.kill()

@@ -1,5 +1,4 @@
-"""The trainer's end of the pipe that brings the tokens of all workers, and the bell of everybody
-else."""
+"""The trainer's end of the pipe with the tokens of all workers, and a bell for everything else."""
 
 from __future__ import annotations
 
@@ -20,7 +19,7 @@ SPIN_S = 5e-5
 
 
 class TokenReceiver:
-    """`fetch` what has come, `wait` for more, `wake` whoever waits."""
+    """Receives tokens: `fetch` those that have come, `wait` for more, `wake` a wait."""
 
     def __init__(self) -> None:
         tokens, self.entrance = map(Descriptor, os.pipe2(os.O_CLOEXEC))
@@ -29,7 +28,7 @@ class TokenReceiver:
         poll = select.poll()
         poll.register(tokens.fd, select.POLLIN)
         poll.register(bell.fd, select.POLLIN)
-        # whoever uses them holds them: until then their numbers are no other file's
+        # calls that use them hold a reference: until then their numbers are no other file's
         self._ends = (tokens, bell, poll)
         self._brisk = False
         self._pid = os.getpid()
@@ -37,11 +36,11 @@ class TokenReceiver:
 
     @property
     def is_copy(self) -> bool:
-        """Whether this process is a forked copy of the trainer."""
+        """True in a forked copy of the trainer."""
         return os.getpid() != self._pid
 
     def refuse_copies(self) -> None:
-        """StateError in a forked copy of the trainer, which would take what is the trainer's."""
+        """Raise StateError in a forked copy of the trainer, which would take the trainer's batches."""
         if self.is_copy:
             raise StateError(
                 "this process is a forked copy of the one that made the runner, whose batches they "
@@ -49,29 +48,29 @@ class TokenReceiver:
             )
 
     def fetch(self) -> bool:
-        """Puts what has come into `unread`; whether there may be more."""
+        """Put tokens that have come into `unread`; return True if there may be more."""
         tokens = self._ends[0]
         if tokens is NOWHERE:
             return False
         pipe = ((tokens.fd,), (READ_TOKENS * FORMAT.size,))
         with contextlib.suppress(BlockingIOError):
-            # One call, in which no Python code runs: so no exception of a signal handler can come
-            # between the reading and the keeping.
+            # One call without Python code: no exception of a signal handler can come between
+            # reading and keeping.
             self.unread.extend(chain.from_iterable(map(FORMAT.iter_unpack, map(os.read, *pipe))))
         return len(self.unread) >= READ_TOKENS
 
     def wake(self) -> None:
-        """Ends a wait."""
+        """End a wait."""
         ring(self._ends[1])
 
     def close(self) -> None:
-        """Nothing comes any more."""
+        """Close the pipe: nothing comes any more."""
         self._ends = (NOWHERE, NOWHERE, select.poll())
         self.entrance = NOWHERE
 
     def wait(self, seconds: float, look: Callable[[], bool]) -> None:
-        """Until there is news. Where batches come every few microseconds, to be woken for each
-        would cost more than to `look` again at once."""
+        """Wait until there is news. Where batches come every few microseconds, waking for each
+        would cost more than to check with `look` again at once."""
         start = time.perf_counter()
         ends = self._ends
         _, bell, poll = ends
@@ -87,18 +86,17 @@ class TokenReceiver:
 
 
 class StopEvent:
-    """A pipe that is readable, for every process that was given its end, as soon as it was said
-    that all is over."""
+    """A pipe that becomes readable, for every process with its end, once the feed is over."""
 
     def __init__(self) -> None:
         self.seen, self._say = map(Descriptor, os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK))
 
     def say(self) -> None:
-        """May be repeated."""
+        """Set the event. May be repeated."""
         say = self._say
         with contextlib.suppress(OSError):  # it is full, or closed
             os.write(say.fd, b"!")  # never read: every worker sees it
 
     def close(self) -> None:
-        """Nobody is to see it any more."""
+        """Close the pipe: no process needs it any more."""
         self.seen = self._say = NOWHERE

@@ -1,5 +1,5 @@
-"""Which part of a value cannot be pickled: found by pickling its parts, and their parts, each by
-itself."""
+"""The part of a value that cannot be pickled: found by pickling its parts, and their parts, each
+alone."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from weakref import ProxyTypes
 import cloudpickle
 import numpy as np
 
-MAX_PARTS = 10_000  # that many are tried; whoever has more is told the bare reason
+MAX_PARTS = 10_000  # parts that are tried; beyond them only the bare reason is reported
 _ATOMS = (type(None), bool, int, float, complex, str, bytes)
 _METHODS = (MethodType, BuiltinMethodType, MethodWrapperType)
 _ADVICE = (
@@ -31,8 +31,8 @@ _TOO_DEEP = (
 
 
 def complaint(value: Any, error: Exception, *, what: str, dump: Callable[[Any], object]) -> str:
-    """The text for whoever handed in `what`, where dump(value) raised `error`. The elements of a
-    tuple count as handed in one by one."""
+    """Return the error text for the user who passed `what`, where dump(value) raised `error`. The
+    elements of a tuple count as passed one by one."""
     parts = value if type(value) is tuple else (value,)
     if isinstance(error.__cause__ or error, RecursionError):
         return f"{what} cannot be sent to worker processes ({text_of(error)}). {_TOO_DEEP}"
@@ -46,27 +46,27 @@ def complaint(value: Any, error: Exception, *, what: str, dump: Callable[[Any], 
 
 
 def text_of(error: Exception) -> str:
-    """Its type and message, which a failing __str__ cannot prevent, and what was noted on it."""
+    """Return type and message, which a failing __str__ cannot prevent, and the notes of an error."""
     return "".join(traceback.format_exception_only(error)).strip()
 
 
 @dataclass(frozen=True)
 class _Place:
-    """Where something was found: an expression, such as `loader.db`, in a scope; `scope` alone
-    where it has no name."""
+    """Where something was found: an expression, such as `loader.db`, in a scope; `scope` alone if
+    it has no name."""
 
     scope: str
     expression: str = ""
     kind: str = ""
 
     def part(self, step: str, kind: str) -> _Place:
-        """One step further; `kind` says what it is where there was no name to go on from."""
+        """Return the place of a part; `kind` describes it if there is no name."""
         if self.expression:
             return replace(self, expression=self.expression + step)
         return _Place(f"of {self.scope}", step.removeprefix("."), kind)
 
     def inside(self, phrase: str) -> _Place:
-        """A part without a name."""
+        """Return the place of a part without a name."""
         return _Place(f"{phrase} {self}")
 
     def __str__(self) -> str:
@@ -81,9 +81,9 @@ Parts = Iterable[tuple[_Place, Any]]
 
 
 def _culprit(roots: Parts, dump: Callable[[Any], object]) -> tuple[_Place, Any, Exception] | None:
-    """What cannot be pickled though all its parts can, with the shortest way to it; None if the
-    search was too long."""
-    # keeps the parts alive too: an id is given twice otherwise
+    """Return what cannot be pickled although all its parts can, with the shortest way to it; None
+    if the search was too long."""
+    # keeps the parts alive: else an id could be reused
     tried: dict[int, tuple[Any, Exception | None]] = {}
     waiting: deque[tuple[_Place, Any]] = deque()
 
@@ -100,7 +100,7 @@ def _culprit(roots: Parts, dump: Callable[[Any], object]) -> tuple[_Place, Any, 
         place, holder = waiting.popleft()
         innocent = False
         for inner, part in _parts(place, holder):
-            # among the rest may be what fails: only what has no parts can be blamed now
+            # the failing part may be among the rest: only one without parts can be blamed now
             if len(tried) > MAX_PARTS:
                 innocent = True
                 break
@@ -115,12 +115,12 @@ def _error(value: Any, dump: Callable[[Any], object]) -> Exception | None:
     try:
         dump(value)
     except Exception as error:
-        return error.with_traceback(None)  # whose frames would keep all that was pickled
+        return error.with_traceback(None)  # its frames would keep everything that was pickled
     return None
 
 
 def _parts(place: _Place, holder: Any) -> Parts:
-    """What is pickled with `holder`. One that fails to tell is itself the cause."""
+    """Return what is pickled with `holder`. One whose reduction fails is itself the cause."""
     with contextlib.suppress(Exception):
         if isinstance(holder, FunctionType):
             yield from _of_function(place, holder)
@@ -175,7 +175,7 @@ def _of_partial(place: _Place, call: functools.partial[Any]) -> Parts:
 
 
 def _of_object(place: _Place, holder: Any) -> Parts:
-    """By what its reduction holds: attributes, items, and the arguments that make it anew."""
+    """Return the parts of its reduction: attributes, items, and the arguments that make it again."""
     _, arguments, state, items, pairs = (*_reduced(holder), None, None, None)[:5]
     owner = _Place(f"the class `{_name(holder)}`") if isinstance(holder, type) else place
     for values in state if isinstance(state, tuple) and len(state) == 2 else (state,):
@@ -195,7 +195,7 @@ def _of_object(place: _Place, holder: Any) -> Parts:
 
 
 def _reduced(holder: Any) -> Any:
-    """As cloudpickle takes it apart."""
+    """Return the reduction that cloudpickle uses."""
     reduced = cloudpickle.Pickler(io.BytesIO(), 5).reducer_override(holder)
     if reduced is not NotImplemented:
         return reduced
@@ -204,7 +204,7 @@ def _reduced(holder: Any) -> Any:
 
 
 def _name(holder: Any) -> str:
-    """As it is called in the code around it."""
+    """Return its name in the code around it."""
     name = (
         getattr(holder, "__qualname__", None)
         or getattr(holder, "__name__", None)
@@ -214,7 +214,7 @@ def _name(holder: Any) -> str:
 
 
 def _a(kind: type) -> str:
-    """`a sqlite3.Connection`; without the module if that is Python itself or the main one."""
+    """Return `a sqlite3.Connection`; without the module if that is Python itself or the main one."""
     name = (
         _name(kind)
         if kind.__module__ in ("builtins", "__main__")

@@ -1,4 +1,4 @@
-"""Items on their way from the trainer to a worker: what they weigh, and how they are sent."""
+"""Items on their way from the trainer to a worker: their weight, and how they are sent."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fastfeed.producers.process.ship import pack
 
 class WorkItem(NamedTuple):
     """An item on its way: its epoch and that epoch's position among those of this feed, its ticket,
-    its payload, its number in the epoch, and whether a worker has died over it."""
+    its payload, its number in the epoch, and True if a worker has died over it."""
 
     position: int
     ticket: int
@@ -25,7 +25,7 @@ class WorkItem(NamedTuple):
 
 
 def weight(payload: Any) -> int:
-    """The bytes of the arrays and bytes in an item, as far as they can be seen."""
+    """Return the bytes of the arrays and bytes in an item, as far as they can be found."""
     if isinstance(payload, dict):
         payload = payload.values()
     elif not isinstance(payload, (list, tuple)):
@@ -36,7 +36,7 @@ def weight(payload: Any) -> int:
 
 
 def request_from(work: socket.socket) -> bytes:
-    """How many items a worker asks for, packed; empty when it has ended."""
+    """Return how many items a worker asks for, packed; empty when it has ended."""
     try:
         return work.recv(REQUEST.size)
     except OSError:  # closed, from either side
@@ -44,13 +44,13 @@ def request_from(work: socket.socket) -> bytes:
 
 
 def send_deals(work: socket.socket, deals: Sequence[WorkItem]) -> None:
-    """Small items in the message itself; large ones, and those with large arrays, in memory that
-    the worker maps."""
+    """Send small items in the message itself; large ones, and those with large arrays, in memory
+    that the worker maps."""
     items = [(d.ticket, d.epoch, d.payload, d.number) for d in deals]
     small = None
-    with contextlib.suppress(Exception):  # whatever it is, `pack` tells it better
+    with contextlib.suppress(Exception):  # `pack` reports any failure better
         small = pickle.dumps(items, protocol=5)
-    # A class of the main module would be pickled by its name, which means nothing in a worker.
+    # a class of the main module would be pickled by its name, which means nothing in a worker
     if small is not None and len(small) <= INLINE_NBYTES and b"__main__" not in small:
         tell(work, ORDER.pack(b"I", 0) + small)
         return
@@ -62,6 +62,6 @@ def send_deals(work: socket.socket, deals: Sequence[WorkItem]) -> None:
 
 
 def tell(work: socket.socket, message: bytes, *fds: int) -> None:
-    """Sends a message; a worker that has died need not get it."""
-    with contextlib.suppress(OSError):  # it died: what it had is dealt again
+    """Send a message, which a worker that has died need not get."""
+    with contextlib.suppress(OSError):  # it died: its items are sent again
         socket.send_fds(work, [message], fds)

@@ -1,5 +1,4 @@
-"""A worker process as its supervisor sees it: the lanes that it works for, one of each feed that
-shares the process."""
+"""A worker process as its supervisor sees it: one handle for each feed that shares the process."""
 
 from __future__ import annotations
 
@@ -11,7 +10,7 @@ from fastfeed.ring.memory import Descriptor
 
 
 class WorkerProcess:
-    """Its lanes come and go together."""
+    """A process whose handles come and go together."""
 
     def __init__(self, lanes: Sequence[WorkerHandle]) -> None:
         self.lanes = lanes
@@ -19,7 +18,7 @@ class WorkerProcess:
             lane.answers = lanes[0].answers
 
     def spawn(self, server: ForkServer, number: int) -> None:
-        """Has the process started. Its ends of what they share are its alone from then on."""
+        """Have the process started. The ends that it is given are closed here."""
         tasks = [lane.task.message() for lane in self.lanes]
         try:
             server.spawn(
@@ -31,19 +30,20 @@ class WorkerProcess:
                 lane.let_go()
 
     def started(self, pid: int, pidfd: Descriptor | None) -> None:
-        """The process is there."""
+        """Note that the process has started."""
         for lane in self.lanes:
             lane.pid, lane.pidfd = pid, pidfd
 
     def close(self) -> None:
-        """The process is gone, or never came; batches of it may still be about."""
+        """Close what only the worker needed: it has ended, or never started; its batches may still
+        be in use."""
         for lane in self.lanes:
             lane.close()
 
     def kill(self) -> None:
-        """Ends the process, whatever it does."""
+        """Kill the process."""
         self.lanes[0].kill()
 
     def gone(self, timeout_s: float) -> bool:
-        """Whether the process has ended, within the limit; also where nobody is left to say how."""
+        """Return True if the process has ended, within the limit, even if the fork server is gone."""
         return self.lanes[0].gone(timeout_s)

@@ -1,5 +1,5 @@
-"""The worker processes of one feed: who is there, what each has done, and who follows one that has
-died."""
+"""The worker processes of one feed: their handles, what each has done, and what replaces one that
+has died."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from fastfeed.ring.status_page import NOTHING
 from fastfeed.source import Source
 
 BUFFERED = 16  # batches in flight over all workers, at least
-# slots of a worker, where memory= has room for them, for batches that wait for a straggler's
+# slots of a worker, if memory= has room for them, for batches that wait for a straggler
 EARLY = 128
 Skips = tuple[tuple[int, int], ...]
 
 
 class LostItem(NamedTuple):
-    """What of a stream a producer held when its process died; see ring.board.Hand."""
+    """What a producer had of a stream when its process died; see ring.status_page.InFlight."""
 
     stream: int
     key: int
@@ -41,7 +41,7 @@ class LostItem(NamedTuple):
 
 
 class WorkerGroup:
-    """Every call under the feed's lock, but for those that only look."""
+    """The workers of a feed. Methods are called under the feed's lock, except those that only read."""
 
     def __init__(self, source: Source, options: FeedOptions, *, course: EpochPlan) -> None:
         self._indexed = source.indexed
@@ -51,11 +51,11 @@ class WorkerGroup:
         self._course = course
         self._allowed = course.allowed
         self.lanes: dict[int, WorkerHandle] = {}
-        self.gone: deque[Hold] = deque()  # slots that nobody looks at any more
-        self.hoard = 1  # so many of them are worth a message
-        self.aside: list[str] = []  # samples that killed their worker again and again
+        self.gone: deque[Hold] = deque()  # slots without references
+        self.hoard = 1  # as many as are worth a message
+        self.aside: list[str] = []  # samples that killed their worker repeatedly
         self._hired = 0
-        # what workers did that have died
+        # counters of workers that have died
         self._before = [StageRow() for _ in range(options.producers)]
         self._strikes = FailureCounter()
         self._oom_kills = oom_kills() or 0
@@ -63,7 +63,8 @@ class WorkerGroup:
     def hire(
         self, index: int, ends: WorkerChannels, *, owner: Any = None, skip: Skips | None = None
     ) -> WorkerHandle:
-        """The `index`-th worker, or its successor, which skips what has been delivered."""
+        """Return the handle of the `index`-th worker, or of its successor, which skips what was
+        delivered."""
         options = self._options
         processes, threads = options.processes, options.threads
         skip = skip or self._passed()
@@ -95,8 +96,7 @@ class WorkerGroup:
         )
 
     def allow(self, epochs: int) -> None:
-        """So many epochs in all may be begun now; where the trainer deals out the items, it need
-        not be said."""
+        """Allow `epochs` epochs in all; where the trainer sends the items, workers need not know."""
         if epochs <= self._allowed:
             return
         self._allowed = epochs
@@ -106,19 +106,19 @@ class WorkerGroup:
                     lane.work.send(ALLOWED.pack(self._allowed))
 
     def ready_limit(self, slot_nbytes: int = SMALL_NBYTES) -> int:
-        """How many batches may wait for the consumer; more of small ones, which cost fewer wake-ups
-        then."""
+        """Return how many batches may wait for the consumer: more if they are small, which costs
+        fewer wake-ups."""
         small = self._options.processes * min(MOST_SLOTS, SMALL_NBYTES // slot_nbytes)
         return max(BUFFERED, 4 * self._options.producers, small)
 
     def limit(self, slot_nbytes: int) -> int:
-        """How many batches may wait for the consumer, now that the size of a slot is known."""
+        """Return how many batches may wait for the consumer, now that the size of a slot is known."""
         ready = self.ready_limit(slot_nbytes)
         self.hoard = max(1, min(ready, self.audit().all) // 16)
         return ready
 
     def give_back(self) -> None:
-        """Slots that the consumer has let go are their workers' again."""
+        """Return slots that the consumer has released to their workers."""
         holds = tuple(self.gone)
         for reader in dict.fromkeys(h.reader for h in holds):
             reader.take_back(h for h in holds if h.reader is reader)
@@ -126,7 +126,7 @@ class WorkerGroup:
             self.gone.popleft()
 
     def busy(self, lane: WorkerHandle, dispatcher: Dispatcher | None) -> bool:
-        """Whether a worker makes something for this feed now, as far as can be known."""
+        """Return True if a worker makes something for this feed now, as far as is known."""
         if dispatcher is not None:
             return bool(_hands(lane, dispatcher))
         working = [lane.task.producer(t) for t in range(lane.task.threads) if t not in lane.ended]
@@ -141,13 +141,14 @@ class WorkerGroup:
         dispatcher: Dispatcher | None,
         beside: bool,
     ) -> WorkerHandle | None:
-        """The end of a worker that should not have ended: the feed's, or else its successor."""
+        """Handle the end of a worker that should not have ended: fail the feed, or return its
+        successor."""
         hands = _hands(lane, dispatcher)
         death = self._death(
             lane, status, named=[self._name(lane, hand, dispatcher=dispatcher) for hand in hands]
         )
         guilty = []
-        if dispatcher is not None:  # of a callable nothing can be left out
+        if dispatcher is not None:  # nothing of a callable can be left out
             samples = [(h.key, h.record) for h in hands]
             guilty = self._strikes.blame(samples, accidental=death.accidental, beside=beside)
         fruitful = lane.delivered > 0 or bool(guilty)
@@ -182,12 +183,12 @@ class WorkerGroup:
         return heir
 
     def release(self) -> None:
-        """The feed was stopped, and nobody is there any more who could be told anything."""
+        """Close everything: the feed was stopped, and every worker has ended."""
         for lane in self.lanes.values():
             lane.release()
 
     def rows(self) -> tuple[StageRow, ...]:
-        """What each producer has done."""
+        """Return the counters of each producer."""
         rows = list(self._before)
         for lane in list(self.lanes.values()):
             for thread in range(lane.task.threads):
@@ -196,7 +197,7 @@ class WorkerGroup:
         return tuple(rows)
 
     def audit(self) -> Audit:
-        """Where every slot is."""
+        """Return how many slots are in each state."""
         return sum((lane.reader.audit() for lane in list(self.lanes.values())), NO_SLOTS)
 
     def depth(self) -> tuple[int, int]:
@@ -208,7 +209,7 @@ class WorkerGroup:
         return sum(n for n, _ in ready), sum(n * nbytes for n, nbytes in ready)
 
     def stacks(self) -> str:
-        """What every worker is doing, and who holds the slots."""
+        """Return what every worker is doing, and who holds the slots."""
         lanes = list(self.lanes.values())
         for lane in lanes:
             lane.ask_for_stacks()
@@ -219,7 +220,7 @@ class WorkerGroup:
         return Death(lane.task.index, lane.pid, status, self._oom_kills > before, named)
 
     def _name(self, lane: WorkerHandle, hand: LostItem, *, dispatcher: Dispatcher | None) -> str:
-        """What a hand holds, in words."""
+        """Return in words what was in flight."""
         if dispatcher is None:
             return f"batch {hand.item} of producer {hand.stream}"
         payload = dispatcher.deal(lane.task.lane, hand.key).payload
@@ -246,9 +247,9 @@ def _hands(lane: WorkerHandle, dispatcher: Dispatcher | None) -> list[LostItem]:
 
 
 def _in_hand(lane: WorkerHandle, thread: int, *, dispatcher: Dispatcher | None) -> list[LostItem]:
-    """What a producer was making: nothing, or one thing. Its hand is never emptied, it only takes
-    the next thing; and what a callable does before it yields is not in it: of each of its streams
-    it may have been the next one."""
+    """Return what a producer was making: nothing, or one thing. The entry is never cleared, only
+    replaced; and it does not show what a callable does before it yields: that may be the next item
+    of any of its streams."""
     if dispatcher is not None:
         hand = lane.board.hand(thread)
         return [LostItem(ONLY, *hand)] if dispatcher.has(lane.task.lane, hand.key) else []

@@ -229,7 +229,8 @@ def _progress(console: Console) -> Any:
     "--fail-if-slower", is_flag=True, help="Exit with 1 if the whole or any setting is slower."
 )
 def compare(before: Path, after: Path, *, fail_if_slower: bool) -> None:
-    """Say whether AFTER is faster than BEFORE: results of `bench --output` or of `diagnose --json`."""
+    """Say whether AFTER is faster than BEFORE: results of `bench --output` or of `diagnose
+    --json`."""
     from fastfeed.benchmark.compare import compare as compared
     from fastfeed.benchmark.compare import lines_of
 

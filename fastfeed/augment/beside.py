@@ -1,4 +1,5 @@
-"""Batches of which some leaves are filled in by whoever asks, beside all others that are collated."""
+"""Batches of which some leaves are filled in by whoever asks, beside all others that are
+collated."""
 
 from __future__ import annotations
 

@@ -155,7 +155,8 @@ class Packer:
         return (*known, leaves)
 
     def _image(self, leaf: Any, name: str) -> tuple[Any, tuple[int, int]]:
-        """What is sent of an image, if nothing is done to it here, and its size behind the decoder."""
+        """What is sent of an image, if nothing is done to it here, and its size behind the
+        decoder."""
         decode = self._spec.decodes
         if self._before is not None:
             from fastfeed.augment.opencv import image_of, size_of

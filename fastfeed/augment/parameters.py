@@ -154,7 +154,8 @@ def check(
 def check_range(
     name: str, given: object, *, kind: type[Uniform] | type[LogUniform], least: float, most: float
 ) -> None:
-    """OptionError unless it is a pair of numbers that `kind` can be made of, within [least, most]."""
+    """OptionError unless it is a pair of numbers that `kind` can be made of, within [least,
+    most]."""
     if isinstance(given, (str, bytes)) or not isinstance(given, Sequence) or len(given) != 2:
         raise OptionError(f"{name}={given!r}: needed two numbers, (least, most)")
     check(kind(given[0], given[1]), name, least=least, most=most)

@@ -177,7 +177,8 @@ class Augment:
         return rows
 
     def targets(self, structure: Structure, leaves: int) -> Targets:
-        """Which of the `leaves` of a record are meant. Raises SpecError where a path leads to none."""
+        """Which of the `leaves` of a record are meant. Raises SpecError where a path leads to
+        none."""
         numbered = rebuild(structure, list(range(leaves)))
         images = (
             (0,)

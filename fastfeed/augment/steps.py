@@ -251,7 +251,8 @@ class Blend:
 
 @dataclass(frozen=True)
 class Constant:
-    """What is the same for every record, and has no numbers in its plan: its operation says it all."""
+    """What is the same for every record, and has no numbers in its plan: its operation says it
+    all."""
 
     numbers = 0
 

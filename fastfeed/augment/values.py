@@ -181,7 +181,8 @@ class Layout(Constant):
 
 @dataclass(frozen=True)
 class OneHot(Constant):
-    """Labels 0 to `classes` - 1 to float32 rows, of which `smoothing` is spread over all classes."""
+    """Labels 0 to `classes` - 1 to float32 rows, of which `smoothing` is spread over all
+    classes."""
 
     classes: int
     smoothing: float = 0.0

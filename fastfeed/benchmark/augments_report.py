@@ -1,4 +1,5 @@
-"""A comparison of executors as a table, as versioned JSON and as a picture with one curve for each."""
+"""A comparison of executors as a table, as versioned JSON and as a picture with one curve for
+each."""
 
 from __future__ import annotations
 

@@ -210,7 +210,8 @@ def _names(settings: dict[Key, Any]) -> str:
 
 
 def lines_of(found: ResultComparison) -> list[str]:
-    """The comparison for the terminal: a line a setting, the changes, the notes, and what follows."""
+    """The comparison for the terminal: a line a setting, the changes, the notes, and what
+    follows."""
     width = max(len(line.name) for line in found.lines)
     text = [
         f"{line.name:<{width}}  {line.before:9.1f} -> {line.after:9.1f} steps/s  "

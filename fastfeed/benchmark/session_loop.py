@@ -67,7 +67,8 @@ class SessionConsumer:
     def handwritten(
         self, source: Any, *, producers: Producers, batch_size: int | None
     ) -> Iterator[TrainingLoop]:
-        """What every code base copies: placeholders, a queue, daemon threads that run the enqueue."""
+        """What every code base copies: placeholders, a queue, daemon threads that run the
+        enqueue."""
         start = time.perf_counter()
         first = leaves_of(structure_of(batch := next(open_stream(source))), batch) or []
         first_batch_s = time.perf_counter() - start

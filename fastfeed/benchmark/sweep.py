@@ -59,7 +59,8 @@ class SweepPlan:
 
     @property
     def runs(self) -> tuple[tuple[Producers, str], ...]:
-        """Everything that is measured in turn: who makes the batches, and in which kind of runner."""
+        """Everything that is measured in turn: who makes the batches, and in which kind of
+        runner."""
         kinds = [(producers, kind) for producers in self.grid for kind in (OURS, BY_HAND)]
         return tuple(
             (p, kind) for p, kind in kinds if kind == OURS or (self.baseline and not p.processes)
@@ -141,7 +142,8 @@ Progress = Callable[[str, float], None]
 def run_sweep(
     workload: Workload, consumer: Consumer, *, plan: SweepPlan, progress: Progress
 ) -> Sweep:
-    """Measures everything that the plan asks for; raises what the workload or the consumer raises."""
+    """Measures everything that the plan asks for; raises what the workload or the consumer
+    raises."""
     if plan.baseline:
         _check_baseline(plan, consumer)
     live = plan.live if consumer.burns_cpu else ()

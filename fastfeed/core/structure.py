@@ -20,7 +20,8 @@ SCALARS = (int, float, complex, bool, bytes, str, np.generic)
 
 @dataclass(frozen=True)
 class Container:
-    """One container: its type, the keys of its children, and the children (None stands for a leaf)."""
+    """One container: its type, the keys of its children, and the children (None stands for a
+    leaf)."""
 
     kind: type
     keys: tuple[Any, ...]

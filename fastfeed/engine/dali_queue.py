@@ -1,5 +1,5 @@
-"""Batches that DALI works on: started in their order and finished in it, on a pipeline that is made
-anew if it dies."""
+"""Batches that DALI works on, started and finished in order, on a pipeline that is replaced if it
+dies."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from fastfeed.options import FeedOptions
 
 
 class Pipe(Protocol):
-    """A pipeline. RuntimeError of either method: it is of no more use."""
+    """A pipeline. After a RuntimeError of either method it is unusable."""
 
     def start(self, packed: Packed) -> None:
-        """Begins to work on a batch, which must stay as it is until `finish` has returned its
+        """Begin to work on a batch, which must not change until `finish` has returned its
         results."""
 
     def finish(self) -> list[Any]:
-        """The results of the oldest batch: an array for each image and mask."""
+        """Return the results of the oldest batch: an array for each image and mask."""
         ...
 
 
 @dataclass
 class DaliBatch:
-    """A batch on its way; it holds the memory that DALI reads."""
+    """A batch in flight; it holds the memory that DALI reads."""
 
     batch: Batch
     packed: Packed
@@ -41,8 +41,8 @@ MakePipe = Callable[[Sequence[SampleKind], int], Pipe]
 
 
 class DaliQueue:
-    """A queue of batches in DALI. `make` makes a pipeline for images of these kinds, and so many
-    records."""
+    """A queue of batches in DALI. `make` makes a pipeline for images of these kinds, and a number
+    of records."""
 
     def __init__(
         self, augment: Augment, options: FeedOptions, *, make: MakePipe | None = None
@@ -55,8 +55,8 @@ class DaliQueue:
         self._waiting: deque[DaliBatch] = deque()
         self._kinds: tuple[SampleKind, ...] | None = None
         self._pipe: Pipe | None = None
-        self._rows = 0  # the most that the pipeline takes
-        self._sound = True  # whether the flights are in their pipelines, as far as anybody knows
+        self._rows = 0  # the most records that the pipeline takes
+        self._sound = True  # the batches in flight are in their pipelines, as far as is known
         self._decodes = augment.decodes is not None and not augment.has(HandOver)
 
     def __len__(self) -> int:
@@ -64,43 +64,43 @@ class DaliQueue:
 
     @property
     def oldest(self) -> DaliBatch:
-        """The one that comes down next."""
+        """The batch that is finished next."""
         return self._waiting[0]
 
     def start(self, batch: Batch, packed: Packed, *, mark: Any = None) -> None:
-        """Begins to work on a batch. Raises SpecError where its images are of another kind than the
+        """Begin to work on a batch. Raise SpecError if its images are of another kind than the
         first ones."""
         self._waiting.append(DaliBatch(batch, packed, self._pipe_for(packed), mark))
         self._begin(self._waiting[-1])
 
     def finish(self) -> list[Any]:
-        """The results of the oldest, which stays until it is `over`. RuntimeError where DALI has
-        failed at any."""
+        """Return the results of the oldest batch, which stays until `over`. Raise RuntimeError if
+        DALI has failed at any."""
         if not self._sound:
             self._restart()
-        self._sound = False  # until it is over: an exception of a signal handler may come before
+        self._sound = False  # until `over`: an exception of a signal handler may come before
         return self.oldest.pipe.finish()
 
     def over(self) -> Any:
-        """The oldest flight has come down, and its memory is needed no more; its mark."""
+        """Remove the oldest batch, whose memory is needed no more; return its mark."""
         self._sound = True
         return self._waiting.popleft().mark
 
     def alone(self, packed: Packed) -> list[Any]:
-        """The results of some records, on a pipeline of their own. RuntimeError where DALI cannot
-        do with them."""
+        """Return the results of some records, on a pipeline of their own. Raise RuntimeError if
+        DALI fails at them."""
         pipe = self._new_pipe(packed, rows=packed.rows)
         pipe.start(packed)
         return pipe.finish()
 
     def go_on(self) -> None:
-        """All but the oldest go into a new pipeline."""
+        """Move all batches but the oldest into a new pipeline."""
         self._restart(behind=1)
 
     def bad_rows(self) -> dict[int, str]:
-        """Which records of the oldest DALI cannot do with, and why. Whose fault a failure was is
-        not to be learned from its text, nor from when it comes: so one record after the other is
-        tried by itself, on a pipeline of its own."""
+        """Return which records of the oldest batch DALI cannot process, and why. Neither the text
+        nor the time of a failure shows which record it is: so one record after the other is tried
+        alone, on a pipeline of its own."""
         packed, pipe = self.oldest.packed, None
         bad: dict[int, str] = {}
         for row in range(packed.rows):
@@ -120,11 +120,11 @@ class DaliQueue:
             self._sound = sound
         except (
             RuntimeError
-        ):  # it has died of an earlier batch, which is the one to tell: all begin again
+        ):  # it died of an earlier batch, whose `finish` reports it: all begin again
             pass
 
     def _restart(self, behind: int = 0) -> None:
-        """What was in flight goes into a new pipeline, but the oldest `behind`."""
+        """Move batches in flight into a new pipeline, except the oldest `behind`."""
         self._pipe = None
         self._sound = True
         for flight in list(self._waiting)[behind:]:
@@ -144,8 +144,8 @@ class DaliQueue:
         return (self._make or self._dali)(self._kinds, rows)
 
     def _kinds_of(self, packed: Packed) -> tuple[SampleKind, ...]:
-        """What the samples are. Raises SpecError where they are not all alike, and as they always
-        were."""
+        """Return the kinds of the samples. Raise SpecError if they are not all alike, and as
+        before."""
         decode, images, found = self._augment.decodes, packed.plan.shape[1], []
         for number, samples in enumerate(packed.samples):
             mask = number >= images
@@ -176,7 +176,7 @@ class DaliQueue:
 
 
 def reason_of(error: BaseException) -> str:
-    """What DALI says, without its traceback."""
+    """Return DALI's message without its traceback."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     at = next((n for n, line in enumerate(lines) if line.startswith("encountered")), -1)
     told = [line for line in lines[at + 1 :] if not line.startswith("Current pipeline object")]

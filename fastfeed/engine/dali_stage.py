@@ -1,5 +1,4 @@
-"""The stage behind everything else where DALI augments: packed batches in, augmented ones out, a
-few in flight."""
+"""The last stage, where DALI augments: packed batches in, augmented ones out, a few in flight."""
 
 from __future__ import annotations
 
@@ -21,11 +20,11 @@ from fastfeed.engine.dali_queue import DaliQueue
 from fastfeed.errors import BadImage, FeedError, FeedStopped, ProducerFailed, SpecError, StateError
 from fastfeed.options import FeedOptions
 
-AHEAD = 3  # batches in flight: one that is taken, and two that keep the workers busy while it is
+AHEAD = 3  # batches in flight: one that is taken, and two that keep the workers busy meanwhile
 
 
 class Landed(NamedTuple):
-    """A batch that DALI has finished; `rows` packed records went into it, or were left out. `mark`
+    """A batch that DALI has finished. `rows` packed records went into it, or were left out. `mark`
     came with it."""
 
     batch: Batch
@@ -34,10 +33,10 @@ class Landed(NamedTuple):
 
 
 class DaliStage:
-    """Augments packed batches with DALI, a few in flight, and gives them in their order.
+    """Augments packed batches with DALI, a few in flight, and returns them in order.
 
-    The memory of a packed batch is held until DALI has read it. Raises BadImage (as the cause of
-    ProducerFailed) for an image that DALI cannot decode, by its record's name, unless
+    The memory of a packed batch is held until DALI has read it. Raise BadImage (as the cause of
+    ProducerFailed) for an image that DALI cannot decode, with the name of its record, unless
     on_error="skip" leaves it out and counts it.
     """
 
@@ -57,13 +56,14 @@ class DaliStage:
         self._packed_spec: BatchSpec | None = None
         self._targets: Targets | None = None
         self.spec: BatchSpec | None = None  # of the augmented batches, once one has landed
-        # the end of a run or an epoch, or a failure of the stage before, behind what is in flight
+        # what follows the batches in flight: the end of a run or an epoch, or a failure of the
+        # stage before
         self._over = False
         self._failure: FeedError | None = None
         self._lost = 0  # rows of batches of which nothing was left
         # `busy_s` is time waited for DALI, and `errors` counts records left out
         self.row = row or StageRow()
-        self._elsewhere = elsewhere  # errors that count, too
+        self._elsewhere = elsewhere  # errors of the producers, which count for error_limit, too
         # of the batch that was popped last: the packed records that went into it or were left out
         # before it, and its mark
         self.rows = 0
@@ -76,7 +76,7 @@ class DaliStage:
 
     @property
     def empty(self) -> bool:
-        """Whether there is nothing to come without the source."""
+        """True if nothing is in flight, no end and no failure."""
         return not self.depth and not self._over and self._failure is None
 
     def expect(self, spec: BatchSpec) -> None:
@@ -104,8 +104,8 @@ class DaliStage:
         self._refuse(packed, {0: "DALI cannot decode it"})
 
     def wants(self, at_hand: bool) -> bool:
-        """Return True if DALI has room for another batch. Where batches are in flight, only input
-        that is `at_hand` is taken in before them; else waits until the oldest has landed."""
+        """Return True if DALI has room for another batch. While batches are in flight, take in only
+        input that is `at_hand`; else wait until the oldest has landed."""
         while True:
             early = bool(self._flights or self._landed)
             room = len(self._flights) < AHEAD and not self._over and self._failure is None
@@ -121,14 +121,14 @@ class DaliStage:
             self._flights.start(batch, unpacked(batch, self._known_targets), mark=origin)
 
     def end_epoch(self, *, last: bool = True) -> None:
-        """Have `pop` return None behind what is in flight."""
+        """Let `pop` return None after what is in flight."""
         self._over = True
 
     def flush(self) -> None:
-        """Do nothing: the end of a run comes by `end_epoch`."""
+        """Do nothing: the end of a run arrives by `end_epoch`."""
 
     def defer(self, error: FeedError) -> bool:
-        """Have `pop` raise a failure of the stage before behind what is in flight; False where
+        """Let `pop` raise a failure of the stage before after what is in flight. Return False if
         nothing is, and for errors that concern the consumer."""
         if not (self._flights or self._landed) or isinstance(error, (FeedStopped, StateError)):
             return False
@@ -181,8 +181,8 @@ class DaliStage:
             self._landed.append(Landed(made, lost, mark))
 
     def _saved(self, packed: Packed) -> tuple[Packed | None, list[Any]]:
-        """What is left of the oldest batch where DALI has failed, and its results. Raises where
-        nothing may be left out, and where it is no record's fault."""
+        """Return what is left of the oldest batch after a failure of DALI, and its results. Raise
+        if nothing may be left out, or no record is the cause."""
         try:
             return packed, self._flights.alone(packed)  # it was a later batch
         except RuntimeError as error:
@@ -196,7 +196,7 @@ class DaliStage:
         ):
             self._refuse(packed, bad)
         rows = [row for row in range(packed.rows) if row not in bad]
-        # which promises that every batch is whole
+        # "drop" promises that every batch is whole
         if not rows or self._options.last_batch == "drop":
             return None, []
         return packed.only(rows), self._flights.alone(packed.only(rows))
@@ -207,7 +207,7 @@ class DaliStage:
         raise ProducerFailed(packed.place(row) or f"record {row} of a batch", error) from error
 
     def _whole(self, packed: Packed, results: list[Any]) -> Batch:
-        """A batch in the structure of the records."""
+        """Return a batch in the structure of the records."""
         targets = self._known_targets
         leaves: list[Any] = list(packed.leaves)
         numbers = (*targets.images, *targets.masks)
@@ -227,7 +227,7 @@ class DaliStage:
         return Batch(tuple(leaves), packed.rows, sum(leaf.nbytes for leaf in leaves))
 
     def _spec_of(self, batch: Batch) -> BatchSpec:
-        """The spec of augmented batches, of which this is one."""
+        """Return the spec of augmented batches, of which this is one."""
         spec, targets = self._packed_spec, self._known_targets
         assert spec is not None  # `expect` was called
         own = spec.leaves[: len(spec.leaves) - BESIDE]
@@ -264,7 +264,7 @@ class DaliStage:
 
     @property
     def _static(self) -> bool:
-        """Whether every image leaves with the same size."""
+        """True if every image leaves with the same size."""
         last = None
         for placed in self._augment.program:
             if isinstance(placed.step, (FixedWindow, Scale)):

@@ -1,5 +1,5 @@
-"""What a running feed tells its user, each thing once: producers that slow the training step,
-batches that are kept."""
+"""Warnings about a running feed, each given once: producers that slow the training step, batches
+that the consumer keeps."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class LockProbe:
         self.thread = threading.Thread(target=self._run, name="fastfeed-lock-probe", daemon=True)
 
     def stop(self) -> None:
-        """Ends it within a nap."""
+        """End the thread within a nap."""
         self._over = True
 
     def _run(self) -> None:
@@ -48,16 +48,16 @@ class LockProbe:
 
 
 class RuntimeWarnings:
-    """Looks at a feed now and then."""
+    """Checks a feed from time to time."""
 
     def __init__(
         self, options: FeedOptions, rows: Callable[[], Sequence[StageRow]], *, shares: bool = False
     ) -> None:
         self._options = options
         self._rows = rows
-        self.said: set[str] = set()  # of all feeds of a runner
+        self.said: set[str] = set()  # warnings that were given, of all feeds of a runner
         self._probe = None if options.processes or shares else LockProbe()
-        # the time, and the producers' seconds on a core, at its start
+        # the time, and the producers' CPU seconds, at the start of the probe
         self._begun: tuple[float, float] | None = None
 
     def share(self, said: set[str]) -> None:
@@ -65,7 +65,7 @@ class RuntimeWarnings:
         self.said = said
 
     def look(self, now_s: float, *, copied: int, first_s: float) -> None:
-        """After each batch; `first_s`: when the first one was delivered."""
+        """Check the feed after a batch; `first_s`: when the first one was delivered."""
         if copied and "copied" not in self.said:
             self.said.add("copied")
             LOG.warning(
@@ -85,7 +85,7 @@ class RuntimeWarnings:
             self._judge(probe.late_s, now_s)
 
     def stop(self) -> None:
-        """Ends what runs; from any thread."""
+        """End the probe, from any thread."""
         if self._probe is not None:
             self._probe.stop()
 
@@ -110,7 +110,8 @@ class RuntimeWarnings:
 
 
 def run_delay_s() -> float:
-    """Seconds for which this thread was ready and had no core; 0 where the system does not say."""
+    """Return seconds for which this thread was ready and had no core; 0 if the system does not
+    tell."""
     with (
         contextlib.suppress(OSError, ValueError, IndexError),
         open("/proc/thread-self/schedstat") as file,

@@ -34,7 +34,8 @@ KEPT_S = 7 * 24 * 3600.0
 
 
 class BlackBox:
-    """One process's file. Every method may raise OSError: then there is no black box from there on."""
+    """One process's file. Every method may raise OSError: then there is no black box from there
+    on."""
 
     def __init__(self, given: str = "", *, version: str = "") -> None:
         now_ns = time.time_ns()
@@ -177,7 +178,8 @@ def _fresh(now_ns: int) -> Path:
 
 
 def _open(path: Path) -> tuple[Path, int]:
-    """The file, locked for as long as this process lives; where another one has it, one beside it."""
+    """The file, locked for as long as this process lives; where another one has it, one beside
+    it."""
     for candidate in (path, path.with_name(f"{path.name}.{os.getpid()}")):
         fd = os.open(
             candidate, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600

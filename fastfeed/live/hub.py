@@ -132,7 +132,8 @@ class Hub:
         service.join(EXIT_S)
 
     def _forked(self) -> None:
-        """The copy has no thread, and must not hold the port, the socket or the lock of the file."""
+        """The copy has no thread, and must not hold the port, the socket or the lock of the
+        file."""
         service, self._service = self._service, None
         if service is not None:
             service.forget()

@@ -118,7 +118,8 @@ class Table(NamedTuple):
 
 
 class Contents(NamedTuple):
-    """What a file holds, in the order in which it was written; `damaged` records could not be read."""
+    """What a file holds, in the order in which it was written; `damaged` records could not be
+    read."""
 
     header: BlackBoxHeader
     samples: tuple[RunnerSample, ...]
@@ -153,7 +154,8 @@ def pack_header(header: BlackBoxHeader) -> bytes:
 
 
 def pack_sample(number: int, sample: RunnerSample) -> bytes:
-    """A sample as it lies in the file; counts beyond what fits are shown as the largest that does."""
+    """A sample as it lies in the file; counts beyond what fits are shown as the largest that
+    does."""
     own = sample._replace(
         **{name: min(getattr(sample, name), 2**16 - 1) for name in RunnerSample._fields[-4:]}
     )

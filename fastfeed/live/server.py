@@ -44,7 +44,8 @@ class Server:
         *,
         admits: Callable[[socket.socket], bool] = lambda _: True,
     ) -> None:
-        """Serves whoever connects to `door`, which is this one's from now on, if it `admits` them."""
+        """Serves whoever connects to `door`, which is this one's from now on, if it `admits`
+        them."""
         door.setblocking(False)
         self._selector.register(door, selectors.EVENT_READ, _Door(answer, admits))
 

@@ -20,7 +20,8 @@ PATH_NBYTES = 107  # of a UNIX socket's name; see unix(7)
 
 
 def serve() -> tuple[socket.socket, Path]:
-    """A listening socket of mode 0600 in a folder of mode 0700, named by the pid. Raises OSError."""
+    """A listening socket of mode 0600 in a folder of mode 0700, named by the pid. Raises
+    OSError."""
     folder = usable(socket_folders())
     path = folder / f"{os.getpid()}.sock"
     if len(os.fsencode(path)) > PATH_NBYTES:

@@ -208,7 +208,8 @@ def _producer(
 
 
 def _said(options: FeedOptions) -> dict[str, Any]:
-    """The options that are not as they are by themselves, as text where they are no plain values."""
+    """The options that are not as they are by themselves, as text where they are no plain
+    values."""
     given = {f.name: getattr(options, f.name) for f in fields(FeedOptions)}
     own = {f.name: given[f.name] for f in fields(FeedOptions) if given[f.name] is not f.default}
     return {

@@ -99,7 +99,8 @@ def _sockets(pid: int) -> bool:
 
 
 def exit_of(stat: bytes, pid: int) -> str:
-    """How a process ended, as a zombie's stat or multiprocessing says it; "gone" where nobody does."""
+    """How a process ended, as a zombie's stat or multiprocessing says it; "gone" where nobody
+    does."""
     fields = stat.rpartition(b")")[2].split()
     if len(fields) > 49 and fields[0] == b"Z":
         return spoken(int(fields[49]))

@@ -1,4 +1,5 @@
-"""Accelerators, through NVIDIA's management library, where nvidia-ml-py is installed and finds one."""
+"""Accelerators, through NVIDIA's management library, where nvidia-ml-py is installed and finds
+one."""
 
 from __future__ import annotations
 

@@ -45,7 +45,8 @@ def kernel_number(pid: int, ident: int) -> int:
 
 @cache
 def _offset() -> int:
-    """Where the C library keeps the number, as this thread's own descriptor shows; -1 if nowhere."""
+    """Where the C library keeps the number, as this thread's own descriptor shows; -1 if
+    nowhere."""
     own, number = threading.get_ident(), threading.get_native_id()
     if os.uname().machine not in ("x86_64", "aarch64"):
         return -1

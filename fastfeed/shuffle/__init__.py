@@ -1,5 +1,5 @@
-"""Record-level shuffle: the pool that batches are drawn from, and the memory that holds its
-records."""
+"""Record-level shuffle: the pool that batches are drawn from, and the memory of its records.
+Imports only errors, core and options."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""A shuffle pool for a thread that no signal handler interrupts: what is drawn is copied several
-batches at a time."""
+"""A shuffle pool for a thread that no signal handler interrupts: it copies several batches at a
+time."""
 
 from __future__ import annotations
 
@@ -17,15 +17,14 @@ from fastfeed.shuffle.storage import RecordStorage, Slots
 
 
 class BulkPool:
-    """The room of a ShufflePool for one epoch without a state, which leaves half of the work for
-    each small batch.
+    """A ShufflePool for one epoch without a state, which halves the work for each small batch.
 
-    Up to `at_once` batches are copied out at a time, for which as much of the room as at_once - 1
-    batches take is not drawn from: there lies what came before it was needed. So what is drawn does
-    not depend on how many batches are drawn at a time, and that may depend on the time.
+    Up to `at_once` batches are copied out at a time, for which the room of at_once - 1 batches is
+    not drawn from: it holds records that came before they were needed. So what is drawn does not
+    depend on how many batches are drawn at a time, and that number may depend on timing.
 
-    `choose`, `copy` and `give_back` of different batches may be under way at the same time: a
-    second thread may copy while the first one goes on with everything else.
+    `choose`, `copy` and `give_back` of different batches may overlap: a second thread may copy
+    while the first one goes on with everything else.
     """
 
     def __init__(
@@ -53,24 +52,24 @@ class BulkPool:
         # slots that a draw chooses from: [:_drawable] ...
         self._pool: Slots = np.empty(self._capacity, np.intp)
         self._drawable = 0
-        # ... but for these, which were drawn: what comes next takes their places
+        # ... except these, which were drawn: the next records take their places
         self._holes: Slots = self._pool[:0]
         self._over = False
         self.dropped = 0
         self.held = 0  # records, less than one pushed batch above the capacity
-        self.finished = False  # whether end() was said and everything was drawn
+        self.finished = False  # end() was called and everything was drawn
 
     def wants(self) -> bool:
-        """Whether another batch is to be pushed, or end() said, before the next draw."""
+        """Return True if another batch is to be pushed, or end() called, before the next draw."""
         return self.held < self._goal and not self._over
 
     @property
     def has_room(self) -> bool:
-        """Whether another batch may be pushed before the next draw."""
+        """True if another batch may be pushed before the next draw."""
         return self.held < self._goal + self._slack and not self._over
 
     def push(self, batch: Batch) -> None:
-        """Copies the records in; StateError unless has_room."""
+        """Copy the records in. Raise StateError unless has_room."""
         if not self.has_room:
             raise StateError("push() into a shuffle pool that does not want more: draw first")
         if batch.rows > self._count:
@@ -82,14 +81,14 @@ class BulkPool:
         self.held += batch.rows
 
     def end(self) -> None:
-        """There is no more input."""
+        """Note that there is no more input."""
         self._over = True
 
     def choose(self) -> list[Slots]:
-        """What the next batches are drawn from, for `copy`, until the pool wants() more; nothing
-        where all was drawn.
+        """Return the slots of the next batches, for `copy`, until the pool wants() more; none after
+        the last.
 
-        The last batch may be smaller, or is dropped. StateError where there is too little input.
+        The last batch may be smaller, or is dropped. Raise StateError if there is too little input.
         """
         chosen: list[Slots] = []
         while len(chosen) < self._at_once and not (chosen and self.wants()):
@@ -100,7 +99,7 @@ class BulkPool:
         return chosen
 
     def copy(self, chosen: list[Slots]) -> list[Batch]:
-        """The batches. Padded records are padded to the largest of all of them."""
+        """Return the batches. Padded records are padded to the largest of all of them."""
         if not chosen:
             return []
         with self._moving:
@@ -114,14 +113,14 @@ class BulkPool:
         return found
 
     def give_back(self, chosen: list[Slots]) -> None:
-        """They were copied: their slots are free."""
+        """Free the slots, which were copied."""
         for slots in chosen:
             self._store.forget(slots)
             self._free[self._count : self._count + len(slots)] = slots
             self._count += len(slots)
 
     def _chosen(self) -> Slots:
-        """The slots of a batch, from which nothing is drawn again; none where there is no further
+        """Return the slots of a batch, which are not drawn again; none if there is no further
         batch."""
         self._fill()
         left = self._drawable
@@ -140,10 +139,10 @@ class BulkPool:
         return self._pool[self._holes]
 
     def _fill(self) -> None:
-        """Has the oldest records take the places of those that were drawn, and further ones until
+        """Let the oldest records take the places of those that were drawn, and further ones until
         there are enough."""
         holes, end = self._holes, self._drawable
-        # as a rule: all is full
+        # usually: everything is full
         if end == self._ready and self._arrived and len(self._arrived[0]) == len(holes):
             self._pool[holes], self._holes = self._arrived.popleft(), self._pool[:0]
             return
@@ -162,7 +161,7 @@ class BulkPool:
         self._drawable, self._holes = end, self._pool[:0]
 
     def _oldest(self, count: int) -> list[Slots]:
-        """At most so many of the records that arrived, from which is drawn from now on."""
+        """Return at most `count` of the records that arrived, which are drawn from now on."""
         found = []
         while count > 0 and self._arrived:
             slots = self._arrived.popleft()
@@ -173,8 +172,8 @@ class BulkPool:
         return found
 
     def _grow(self, rows: int) -> None:
-        """Makes slots for a batch of so many records whenever there is room for one, beside those
-        that are copied."""
+        """Add slots for a batch of `rows` records whenever there is room for one, beside those that
+        are copied."""
         before = len(self._free)
         total = max(
             self._capacity + self._slack + self._at_once * self._size + rows,

@@ -1,4 +1,4 @@
-"""What a shuffle pool writes down: which records have arrived, which may be drawn, and which are
+"""The bookkeeping of a shuffle pool: which records have arrived, which may be drawn, and which are
 drawn."""
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ class Drawn(NamedTuple):
 
 class DrawState(NamedTuple):
     """What a draw changes: how many records of the epoch have become drawable, how many of them are
-    left, how many there are to be at a draw and in all (unlike `ready`, `goal` does not start
-    again), and the batch that is drawn: the places in the pool that were chosen, and then what
-    follows from them; nothing when somebody has had it."""
+    left, how many are needed for a draw and in all (unlike `ready`, `goal` does not start again),
+    and the batch that is drawn: first the chosen places in the pool, then what follows from them;
+    nothing once the batch was delivered."""
 
     moved: int
     drawable: int
@@ -33,23 +33,23 @@ class DrawState(NamedTuple):
 
 
 class EpochLedger:
-    """The records of an epoch, by slot, in order of arrival; `begun`: it had one at all."""
+    """The records of an epoch, by slot, in order of arrival; `begun`: it had at least one."""
 
     def __init__(self) -> None:
         self.rows = 0  # that have arrived
         self.begun = False
         self.ended = False
-        # each part behind the number of records before it
+        # parts, each after the number of records before it
         self._arrived: deque[tuple[int, Slots]] = deque()
 
     def add(self, slots: Slots) -> None:
-        """These have arrived."""
+        """Add records that have arrived."""
         self._arrived.append((self.rows, slots))
         self.rows += len(slots)
         self.begun = True
 
     def oldest(self, moved: int, count: int) -> list[Slots]:
-        """At most `count` of those behind the first `moved`, which nobody will ask for again."""
+        """Return at most `count` of those after the first `moved`, which are not needed again."""
         arrived, found, end = self._arrived, [], moved + count
         while arrived and arrived[0][0] + len(arrived[0][1]) <= moved:
             arrived.popleft()

@@ -1,22 +1,23 @@
 """Record-level shuffle with the semantics of RandomShuffleQueue, in numpy: each draw is uniform
 over a pool of records.
 
-Records are copied once into numbered slots and once out of them; else only slot numbers move. In
-every epoch:
+Records are copied once into numbered slots and once out of them; otherwise only slot numbers move.
+In every epoch:
 
 - A draw chooses from the `ready` oldest records that are not drawn yet: min_after_dequeue +
-batch_size for the first
-  draw and one batch more for each further one, up to the capacity. So the first batch does not wait for the whole
-  capacity; from then on two batches come in for one that goes out, and at the capacity one for one.
-- What arrived beyond them waits its turn. So what a draw chooses from follows from the order of the
-records and the
-  number of draws, not from how the input was cut or when it came.
-- When its input has ended the pool drains to zero, and the places that become free are filled from
-the next epoch.
+  batch_size for the first draw and one batch more for each further one, up to the capacity. So the
+  first batch does not wait for the whole capacity; from then on two batches come in for one that
+  goes out, and at the capacity one for one.
 
-An exception of a signal handler may come at any instruction of a draw, and the next draw gives the
-same batch: what was chosen is written down first, what follows from it may be done twice, and one
-assignment says that all of it is done.
+- Records that arrived beyond them wait. So what a draw chooses from follows from the order of the
+  records and the number of draws, not from how the input was cut or when it came.
+
+- When its input has ended the pool drains to zero, and the places that become free are filled from
+  the next epoch.
+
+An exception of a signal handler may come at any instruction of a draw, and the next draw returns
+the same batch: the choice is recorded first, what follows from it may be done twice, and one
+assignment completes it.
 """
 
 from __future__ import annotations
@@ -43,8 +44,8 @@ from fastfeed.shuffle.storage import (
 
 
 def first_draw(shuffle: Shuffle, batch_size: int) -> int:
-    """How many records there must be for the first batch; OptionError where the pool has no room
-    for them."""
+    """Return how many records the first batch needs. Raise OptionError if the pool has no room for
+    them."""
     first = int(shuffle.min_after_dequeue) + batch_size
     if shuffle.capacity < first:
         raise OptionError(
@@ -57,7 +58,7 @@ def first_draw(shuffle: Shuffle, batch_size: int) -> int:
 
 
 class Origin(NamedTuple):
-    """Where a pool's records came from, and whether they belong to the epoch after the one that is
+    """The origin of a pool's records; `of_next`: they belong to the epoch after the one that is
     drawn."""
 
     stream: int
@@ -68,9 +69,9 @@ class Origin(NamedTuple):
 class ShufflePool:
     """Batches of `batch_size` records in random order, out of batches of any size.
 
-    The caller pushes while `wants()`, then draws, and says `given()` when the batch was handed out,
-    or `turn()` where there was none. What is drawn follows from the seed, the epoch's number and
-    the order of the pushed records alone. Not for several threads at once.
+    The caller pushes while `wants()`, then draws, and calls `given()` when the batch was delivered,
+    or `turn()` if there was none. What is drawn follows from the seed, the epoch's number and the
+    order of the pushed records alone. Not for several threads at once.
     """
 
     def __init__(
@@ -106,16 +107,15 @@ class ShufflePool:
 
     @property
     def finished(self) -> bool:
-        """Whether end() was said and everything was drawn."""
+        """True if end() was called and everything was drawn."""
         return not self._epochs
 
     def wants(self) -> bool:
-        """Whether another batch is to be pushed, or end_epoch() or end() said, before the next
-        draw.
+        """Return True if another batch is to be pushed, or end_epoch() or end() called, before the
+        next draw.
 
-        Also while an epoch drains, so that the next one starts warm. A caller who waits with the
-        next epoch may draw the rest of this one all the same: that changes nothing in what is
-        drawn.
+        Also while an epoch drains, so that the next one starts warm. A caller without the next
+        epoch may draw the rest of this one all the same: that does not change what is drawn.
         """
         now = self._now
         return (
@@ -123,8 +123,8 @@ class ShufflePool:
         )
 
     def push(self, batch: Batch, *, stream: int = 0, item: int = 0, first_row: int = 0) -> None:
-        """Copies the records in, which are rows `first_row`, ... of that item; StateError unless
-        wants()."""
+        """Copy the records in, which are rows `first_row`, ... of that item. Raise StateError
+        unless wants()."""
         if not self.wants():
             raise StateError("push() into a shuffle pool that does not want more: draw first")
         if not batch.rows:
@@ -138,8 +138,7 @@ class ShufflePool:
         self._pushed().add(slots)
 
     def end_epoch(self) -> None:
-        """The input of the epoch that is pushed has ended; what is pushed from now on belongs to
-        the next one."""
+        """Note that the input of the epoch has ended; later records belong to the next one."""
         if self._over or self._ahead():
             raise StateError(
                 "end_epoch() of an epoch for which a shuffle pool has no place yet: draw first"
@@ -147,7 +146,7 @@ class ShufflePool:
         self._pushed().ended = True
 
     def end(self) -> None:
-        """There is no more input; an epoch of which nothing was pushed is none."""
+        """Note that there is no more input; an epoch without records does not count."""
         self._over = True
         if self._epochs and self._epochs[-1].begun:
             self._epochs[-1].ended = True
@@ -155,20 +154,20 @@ class ShufflePool:
             self._epochs.pop()
 
     def draw(self) -> Batch | None:
-        """A batch drawn uniformly without replacement, or None where an epoch ends; the same until
-        `given` or `turn`.
+        """Return a batch drawn uniformly without replacement, or None at the end of an epoch: the
+        same until `given` or `turn`.
 
-        The last batch of an epoch may be smaller, or is dropped. StateError where there is too
+        The last batch of an epoch may be smaller, or is dropped. Raise StateError if there is too
         little input.
         """
         return self._store.take(self._settled().slots) if self._chosen() else None
 
     def given(self) -> None:
-        """What was drawn has been handed out: its slots are free."""
+        """Note that the batch was delivered: its slots are free."""
         self._store.forget(self._passed_on())
 
     def _chosen(self) -> bool:
-        """Whether there is a batch to draw, which is chosen then."""
+        """Choose the next batch; return False if there is none."""
         if not self._epochs or self._missing:
             raise StateError(
                 "draw() from a shuffle pool that "
@@ -185,15 +184,14 @@ class ShufflePool:
             rows = min(self._size, now.drawable)
             if not rows or (rows < self._size and self._last == "drop"):
                 return False
-            # In one call: an exception must not come when the numbers are drawn and nobody has
-            # them.
+            # In one call: an exception must not come between drawing the numbers and keeping them.
             now.drawn.extend(map(self._choose, (now.drawable,), (rows,)))
         return True
 
     def _passed_on(self) -> Slots:
-        """Frees the slots that were drawn, whose records are still there until the next push."""
+        """Free the slots that were drawn; their records stay until the next push."""
         moved, count, ready, goal, drawn = self._now
-        if len(drawn) < 2:  # the draw was interrupted: nobody can have it
+        if len(drawn) < 2:  # the draw was interrupted: the batch was not delivered
             return self._pool[:0]
         batch: Drawn = drawn[1]
         self._store.give_back(batch.slots, batch.free)
@@ -205,8 +203,7 @@ class ShufflePool:
         return batch.slots
 
     def turn(self) -> None:
-        """The end of an epoch has been passed on, what is left of it is dropped, and the next one
-        is drawn."""
+        """Go on to the next epoch: the end of this one was reported, and its rest is dropped."""
         left = self._pool[: self._now.drawable]
         self.dropped += len(left)
         self._store.give_back(left, self._store.free)
@@ -219,8 +216,9 @@ class ShufflePool:
             self._epochs.append(EpochLedger())
 
     def state(self, pack: Callable[[Array], Any] = packed) -> dict[str, Any]:
-        """All but the records themselves, for JSON; restored() goes on from there, also with what
-        was not `given`. `pack` makes text of the origins of records, which takes the longest."""
+        """Return everything but the records themselves, for JSON; restored() continues from there,
+        also with what was not `given`. `pack` makes text of the origins of records, which takes the
+        longest."""
         drawn = len(self._settled().slots) if self._now.drawn else 0
         moved, count, ready, goal, _ = self._now
         # the second epoch is not drawn yet
@@ -252,10 +250,10 @@ class ShufflePool:
         seed: int,
         pad: Pad = None,
     ) -> ShufflePool:
-        """The pool that gave `state` without its records: when all of missing() are placed, it goes
-        on as that one.
+        """Return the pool of `state` without its records: when all of missing() are placed, it
+        continues.
 
-        OptionError where it was made with other options.
+        Raise OptionError if it was made with other options.
         """
         pool = cls(
             shuffle,
@@ -286,7 +284,7 @@ class ShufflePool:
         return pool
 
     def missing(self) -> dict[Origin, list[int]]:
-        """The rows of each item that are to be placed before the next draw."""
+        """Return the rows of each item that are to be placed before the next draw."""
         return {
             key: sorted(set(self._store.origins[2, slots].tolist()))
             for key, slots in self._missing.items()
@@ -295,7 +293,7 @@ class ShufflePool:
     def place(
         self, batch: Batch, *, stream: int, item: int, of_next: bool, first_row: int = 0
     ) -> None:
-        """Copies in what is missing of an item that was made again, and ignores its other records."""
+        """Copy in what is missing of an item that was made again, and ignore its other records."""
         key = Origin(stream, item, of_next)
         slots = self._missing.pop(key, np.empty(0, np.intp))
         rows = self._store.origins[2, slots] - first_row
@@ -322,7 +320,7 @@ class ShufflePool:
         self._choose: Callable[[int, int], Slots] = partial(self._rng.choice, replace=False)  # type: ignore[assignment]
 
     def _fill(self, epoch: EpochLedger) -> None:
-        """Has the oldest records become drawable, until there are enough."""
+        """Let the oldest records become drawable, until there are enough."""
         moved, count, ready, goal, drawn = self._now
         for slots in epoch.oldest(moved, ready - count):
             self._pool[count : count + len(slots)] = slots
@@ -330,7 +328,7 @@ class ShufflePool:
         self._now = DrawState(moved, count, ready, goal, drawn)
 
     def _settled(self) -> Drawn:
-        """The batch that was chosen, its slots at the end of the pool now."""
+        """Return the batch that was chosen, with its slots moved to the end of the pool."""
         _, count, _, _, drawn = self._now
         pool = self._pool
         if len(drawn) == 1:
@@ -346,7 +344,7 @@ class ShufflePool:
         return batch
 
     def _expect(self, origins: Array) -> None:
-        """One more epoch of a pool that is restored: all its records are missing."""
+        """Add an epoch of a restored pool: all its records are missing."""
         rows, of_next = origins.shape[1], bool(self._epochs)
         self._store.reserve(max(self._capacity, self.held + rows))
         slots = self._store.lend(rows, origins)

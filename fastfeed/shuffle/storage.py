@@ -1,4 +1,4 @@
-"""Records in numbered slots: every leaf, and beside them where each record came from."""
+"""Records in numbered slots: every leaf, and the origin of each record."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ class RecordStorage:
         self._columns: list[_Fixed | _Varying] = []
 
     def grow(self, rows: int) -> None:
-        """Makes it so many slots in all; what is in them stays."""
+        """Grow to `rows` slots in all; their content stays."""
         self._rows = rows
         for column in self._columns:
             column.grow(rows)
 
     def write(self, slots: Slots, leaves: Sequence[Array]) -> None:
-        """Copies records into slots."""
+        """Copy records into slots."""
         if not self._columns:
             dtypes = self.dtypes or [""] * len(leaves)
             self._columns = [
@@ -46,17 +46,17 @@ class RecordStorage:
             column.put(slots, leaf)
 
     def take(self, slots: Slots) -> Batch:
-        """The records of these slots, copied out in this order."""
+        """Return the records of these slots, copied out in this order."""
         leaves = tuple([column.take(slots) for column in self._columns])
         return Batch(leaves, len(slots), sum(map(nbytes_of, leaves)))
 
     def forget(self, slots: Slots) -> None:
-        """Keeps no record in these slots alive."""
+        """Release the records in these slots."""
         for column in self._columns:
             column.forget(slots)
 
     def bytes_dtypes(self) -> list[str]:
-        """For each leaf of bytes the dtype that it has by now, for others nothing."""
+        """Return for each leaf of bytes its present dtype, for others nothing."""
         return [column.bytes_dtype for column in self._columns] or self.dtypes
 
     def _column(self, leaf: Array, dtype: str) -> _Fixed | _Varying:
@@ -67,8 +67,8 @@ class RecordStorage:
 
 
 class Store(RecordStorage):
-    """Slots that are lent, written and given back; `origins` are stream, item and row of the record
-    in each."""
+    """Slots that are lent, written and given back; `origins` are stream, item and row of each
+    record."""
 
     def __init__(self, pad: Pad) -> None:
         super().__init__(pad)
@@ -78,16 +78,16 @@ class Store(RecordStorage):
 
     @property
     def free(self) -> int:
-        """How many slots are free."""
+        """Number of free slots."""
         return self._count
 
     @property
     def held(self) -> int:
-        """How many are lent."""
+        """Number of lent slots."""
         return len(self._free) - self._count
 
     def reserve(self, rows: int) -> None:
-        """Makes it so many slots in all; what is in them stays."""
+        """Grow to `rows` slots in all; their content stays."""
         more = rows - len(self._free)
         if more <= 0:
             return
@@ -100,7 +100,7 @@ class Store(RecordStorage):
         self.grow(rows)
 
     def lend(self, rows: int, origins: Iterable[Any]) -> Slots:
-        """So many free slots, for records from there; reserve() has made enough."""
+        """Return `rows` free slots for records of these origins; reserve() has made enough."""
         self._count -= rows
         slots = self._free[self._count : self._count + rows].copy()
         for column, values in zip(self.origins, origins, strict=True):
@@ -108,8 +108,8 @@ class Store(RecordStorage):
         return slots
 
     def give_back(self, slots: Slots, free: int) -> None:
-        """These slots are free, as `free` others were when they were taken. Twice does what once
-        does."""
+        """Free these slots, as `free` others were when they were taken. Repeating it changes
+        nothing."""
         self._free[free : free + len(slots)] = slots
         self._count = free + len(slots)
 
@@ -125,7 +125,7 @@ class _Fixed:
         return self._records.dtype.str if self._records.dtype.kind in "SO" else ""
 
     def grow(self, rows: int) -> None:
-        # In place: the kernel moves the pages of a large array, and nobody else has a view of it.
+        # In place: the kernel moves the pages of a large array, and there is no other view of it.
         self._records.resize((rows, *self._records.shape[1:]), refcheck=False)
 
     def put(self, slots: Slots, leaf: Array) -> None:
@@ -166,7 +166,7 @@ class _Varying:
             self._records[slot] = record.copy()
 
     def take(self, slots: Slots) -> Array:
-        """Padded to the largest of these records."""
+        """Return these records, padded to the largest of them."""
         taken = [record for slot in slots.tolist() if (record := self._records[slot]) is not None]
         dtype = np.result_type(*{record.dtype for record in taken})
         out = aligned_empty(
@@ -183,10 +183,10 @@ class _Varying:
 
 
 def packed(origins: Array) -> str:
-    """Origins of records as text."""
+    """Return origins of records as text."""
     return base64.b64encode(zlib.compress(origins.astype("<i8").tobytes(), 1)).decode()
 
 
 def unpacked(text: str) -> Array:
-    """The origins that packed() was given, of shape (3, records)."""
+    """Return the origins that packed() was given, of shape (3, records)."""
     return np.frombuffer(zlib.decompress(base64.b64decode(text)), "<i8").reshape(3, -1)

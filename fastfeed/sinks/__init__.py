@@ -1,1 +1,2 @@
-"""Where the batches go: one file for each outside world, and frameworks are imported nowhere else."""
+"""Sinks: one file for each outside world; frameworks are imported nowhere else. Imports the engine
+and everything below it."""

@@ -1,4 +1,5 @@
-"""Work on batches before the loop asks for them: in a thread, or one batch ahead in the loop's own."""
+"""Work on batches before the loop asks for them: in a thread, or one batch ahead in the loop's
+own."""
 
 from __future__ import annotations
 
@@ -16,20 +17,19 @@ from fastfeed.errors import FeedStopped, OptionError, StateError
 if TYPE_CHECKING:
     from fastfeed.runner.iteration import IterationManager
 
-# how late the thread hears that nobody takes any more: whoever leaves a loop must not need a lock
-# for it
+# how late the thread notices that the loop was left: leaving a loop must not need a lock
 POLL_S = 0.1
 EXIT_S = 1.0
 
 
 class Prefetcher:
-    """`put(batch)` of every batch, in their order, made by one thread up to `depth` results ahead.
+    """`put(batch)` of every batch, in order, made by one thread up to `depth` results ahead.
 
-    What `put` raises comes out of the loop as it is, behind the results before it. The thread ends
-    with the pass, with `runner.stop()`, and where the loop is left early, then as soon as `put` or
-    the wait for a batch returns. What lay ready is lost then, as with tf.data's prefetch.
+    What `put` raises is raised in the loop, after the results before it. The thread ends with the
+    iteration, with `runner.stop()`, and when the loop is left early, as soon as `put` or the wait
+    for a batch returns. Results that were ready are lost then, as with tf.data's prefetch.
     `runner.state()` counts what the thread has taken: up to `depth` + 1 batches more than the loop
-    has had. Raises OptionError for a `put` or a `depth` that is none.
+    has had. Raise OptionError for a `put` that is not callable and for a `depth` below 1.
     """
 
     def __init__(self, passes: IterationManager, put: Callable[[Any], Any], *, depth: int) -> None:
@@ -44,7 +44,7 @@ class Prefetcher:
         self._depth = int(depth)
 
     def __len__(self) -> int:
-        """Batches of a pass; TypeError where nobody knows."""
+        """Return the batches of an iteration. Raise TypeError if that is unknown."""
         return length(self._passes)
 
     def __iter__(self) -> Iterator[Any]:
@@ -52,8 +52,8 @@ class Prefetcher:
 
 
 class _Line:
-    """One pass: what its thread and its loop have in common. The thread must not hold the loop's
-    generator, whose end is how it hears that nobody takes any more."""
+    """What the thread and the loop of one iteration share. The thread must not hold the loop's
+    generator, whose end is how it notices that the loop was left."""
 
     def __init__(self, passes: IterationManager, put: Callable[[Any], Any], *, depth: int) -> None:
         self._passes = passes
@@ -67,12 +67,12 @@ class _Line:
         self._thread = threading.Thread(target=self._run, name="fastfeed-ahead", daemon=True)
 
     def results(self) -> Iterator[Any]:
-        """The loop's end."""
+        """Yield the results, in the loop."""
         self._thread.start()
         atexit.register(self._leave)
         try:
             while made := self._next():
-                yield made.pop()  # so that nothing here holds it
+                yield made.pop()  # so that nothing here references it
             failure, self._failure = self._failure, None
             if failure is not None:
                 try:
@@ -84,13 +84,13 @@ class _Line:
             self._leave()
 
     def _next(self) -> list[Any]:
-        self._passes.refuse_stopped()  # whatever lies ready
+        self._passes.refuse_stopped()  # even if results are ready
         made = self._ready.get()
         self._room.release()
         return made
 
     def _run(self) -> None:
-        """The thread."""
+        """Run the thread."""
         try:
             while self._has_room():
                 # holds no batch while it waits
@@ -104,13 +104,14 @@ class _Line:
             self._ready.put([])
 
     def _has_room(self) -> bool:
-        """Waits for it; False where nobody takes any more. Raises FeedStopped."""
+        """Wait for room; return False if the loop was left. Raise FeedStopped."""
         while not self._room.acquire(timeout=POLL_S) and not self._left:
             self._passes.refuse_stopped()
         return not self._left
 
     def _leave(self) -> None:
-        """No lock: it is called wherever the garbage collector finds the loop's generator."""
+        """Note that the loop was left. It takes no lock: the garbage collector may call it
+        anywhere."""
         self._left = True
         # the interpreter ends, and native code of `put` would abort it
         if not threading.main_thread().is_alive():
@@ -118,21 +119,21 @@ class _Line:
 
 
 def one_ahead(batches: Iterator[Any], put: Callable[[Any], Any]) -> Iterator[Any]:
-    """`put` of each batch, called before the result before it is given out: what it begins runs
+    """Yield `put` of each batch, called before the result before it is yielded: what it starts runs
     beside a step.
 
-    In the loop's own thread, so that `snapshot().starvation` stays what the step has waited. What
-    goes wrong with a batch is raised behind the result before it.
+    It runs in the loop's own thread, so that `snapshot().starvation` stays the wait of the step.
+    The error of a batch is raised after the result before it.
     """
     waiting: list[Any] = []
     while True:
         try:
             following = [put(batch) for batch in islice(batches, 1)]
-        except (FeedStopped, StateError):  # about the loop itself, and at once
+        except (FeedStopped, StateError):  # about the loop itself: raised at once
             raise
         except (
             Exception
-        ):  # of the user's `put`, or a producer's: raised again, behind what was made before it
+        ):  # of the user's `put`, or of a producer: raised after what was made before it
             if waiting:
                 yield waiting.pop()
             raise
@@ -144,7 +145,7 @@ def one_ahead(batches: Iterator[Any], put: Callable[[Any], Any]) -> Iterator[Any
 
 
 def length(passes: IterationManager) -> int:
-    """For `len()`: the batches of a pass; TypeError where nobody knows, as Python wants it."""
+    """Return the batches of an iteration, for `len()`. Raise TypeError if that is unknown."""
     if passes.length is None:
         raise TypeError(
             "the number of batches is not known beforehand: it is for a source with len() and "

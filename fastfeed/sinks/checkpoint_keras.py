@@ -32,8 +32,8 @@ class PendingState(NamedTuple):
 
 
 class StateCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has no types
-    """Writes what the model was trained on to the file `path`, at the moments at which
-    ModelCheckpoint saves the model.
+    """Writes what the model was trained on to the file `path`, whenever ModelCheckpoint saves the
+    model.
 
         feed = StateCallback(runner, "model.json")
         model.fit(
@@ -41,10 +41,9 @@ class StateCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras ha
             callbacks=[keras.callbacks.ModelCheckpoint("model.keras"), feed],
         )
 
-    `save_freq` is "epoch" or a number of batches, as ModelCheckpoint has it. Batches that fit()
-    took from `batches()` and did not train on do not count; they are kept until it has. Each rank
-    of a data-parallel training needs a file of its own. Raises StateError in a fit() of other
-    batches.
+    `save_freq` is "epoch" or a number of batches, as for ModelCheckpoint. Batches that fit() took
+    from `batches()` and has not trained on do not count; they are kept until it has. Each rank of a
+    data-parallel training needs a file of its own. Raise StateError in a fit() of other batches.
     """
 
     def __init__(
@@ -64,8 +63,7 @@ class StateCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras ha
         self._path = Path(path)
         self._save_freq = save_freq
         self._stream: Iterator[Any] | None = None
-        # fit() reads in a thread of TensorFlow's, and that of an earlier fit() may not have ended
-        # yet.
+        # fit() reads in a thread of TensorFlow, and that of an earlier fit() may still run.
         self._reading = threading.Lock()
         self._ahead: dict[int, PendingState] = {}  # handed out and not trained on, by number
         self._read = 0  # batches that came from the runner
@@ -74,28 +72,28 @@ class StateCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras ha
         self._epoch = 0
         self._epoch_began = 0  # batches trained on before this epoch
         self._begun = 0  # the number, in this epoch, of the first batch of this execution
-        # What ModelCheckpoint counts: the last number that it was given (before the first, Keras up
-        # to 3.13 takes that for 0: an execution of three batches then counts as two) ...
+        # The last number that ModelCheckpoint was given (before the first, Keras up to 3.13 takes
+        # it for 0: an execution of three batches then counts as two) ...
         self._last_number: int | None = getattr(
             keras.callbacks.ModelCheckpoint("of.keras"), "_last_batch_seen", None
         )
         self._unsaved = 0  # ... and the batches since the last save
 
     def batches(self) -> Iterator[Any]:
-        """The runner's batches for fit(): `epochs=` epochs, or without end, so that fit() needs
-        `steps_per_epoch`.
+        """Yield the runner's batches for fit(): `epochs=` epochs, or without end, so that fit()
+        needs `steps_per_epoch`.
 
-        Another call, for another fit(), goes on behind the batch that was trained on last. Raises
-        what iteration does.
+        Another call, for another fit(), continues after the batch that was trained on last. Raise
+        what iteration raises.
         """
         return _batches(weakref.ref(self))
 
     def restore(self) -> int:
-        """Has the runner go on where the file says, if there is one; the epoch to begin with:
+        """Restore the runner from the file, if there is one; return the epoch to begin with, for
         fit(initial_epoch=...).
 
         An epoch of fit() that was interrupted begins again, with all its steps, on the batches that
-        come next. Raises OptionError for a file of something else, or of another stream, and
+        come next. Raise OptionError for another kind of file, or the state of another stream, and
         StateError after the runner's start.
         """
         if not self._path.exists():
@@ -130,7 +128,7 @@ class StateCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras ha
             if batch > self._begun
             else batch + int(getattr(self.model, "steps_per_execution", 1)) - 1
         )
-        # The last execution of several steps may have found fewer batches than it counts.
+        # the last execution of several steps may have found fewer batches than it counts
         while self._trained < min(self._epoch_began + last + 1, self._read):
             self._state = self._ahead.pop(self._trained).state
             self._trained += 1
@@ -146,8 +144,8 @@ class StateCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras ha
             self._save(epoch + 1)
 
     def _batch(self, number: int) -> Any:
-        """One of those that were not trained on; None behind the last one, or where another fit()
-        goes on."""
+        """Return a batch that was not trained on; None after the last one, or if another fit()
+        continues."""
         with self._reading:
             if number == self._read and not self._read_one():
                 return None
@@ -155,7 +153,7 @@ class StateCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras ha
         return None if ahead is None else ahead.batch
 
     def _read_one(self) -> bool:
-        """Takes the next batch from the runner; whether there was one."""
+        """Take the next batch from the runner; return True if there was one."""
         batch = self._next()
         if batch is None and not self._read:
             batch = self._next()  # the state was that of the end of a run: the next one begins
@@ -166,20 +164,20 @@ class StateCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras ha
         return True
 
     def _next(self) -> Any:
-        """The next batch of the runner's present run, or None."""
+        """Return the next batch of the runner's present run, or None."""
         if self._stream is None:
             self._stream = chain.from_iterable(self._runner.epochs())
         try:
             return next(self._stream)
         except BaseException as error:
-            # it has ended; the runner knows what comes now: an error again, or another run
+            # it has ended; the runner knows what comes next: the error again, or another run
             self._stream = None
             if not isinstance(error, StopIteration):
                 raise
             return None
 
     def _save(self, epoch: int) -> None:
-        """Whoever reads the file finds the old one or the new one, whole."""
+        """Replace the file as a whole: readers find the old content or the new one."""
         self._unsaved = 0
         self._path.parent.mkdir(parents=True, exist_ok=True)
         new = self._path.with_name(f"{self._path.name}.new")
@@ -188,9 +186,9 @@ class StateCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras ha
 
 
 def _batches(owner: weakref.ref[StateCallback]) -> Iterator[Any]:
-    """Begins behind what was trained on when the first batch is asked for.
+    """Yield batches after those that were trained on when the first one is requested.
 
-    Holds no runner: TensorFlow never lets go of a generator that fit() was given.
+    It holds no runner: TensorFlow never releases a generator that fit() was given.
     """
     number: int | None = None
     while (feed := owner()) is not None:

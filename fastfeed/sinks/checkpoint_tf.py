@@ -21,8 +21,8 @@ class FeedCheckpoint(tf.train.experimental.PythonState):  # type: ignore[misc]  
     consumed.
 
     What is saved is the state at the moment of `save()`. Reading the checkpoint restores the
-    runner, so read it before anything is started; StateError afterwards, and OptionError for a
-    checkpoint of another stream.
+    runner, so read it before anything is started. Raise StateError afterwards, and OptionError for
+    a checkpoint of another stream.
     """
 
     def __init__(self, runner: FeedRunner) -> None:
@@ -30,9 +30,9 @@ class FeedCheckpoint(tf.train.experimental.PythonState):  # type: ignore[misc]  
         self._runner = runner
 
     def serialize(self) -> str:
-        """The state as JSON, for TensorFlow."""
+        """Return the state as JSON, for TensorFlow."""
         return json.dumps(self._runner.state())
 
     def deserialize(self, string_value: Any) -> None:
-        """Restores the runner, for TensorFlow."""
+        """Restore the runner, for TensorFlow."""
         self._runner.restore(json.loads(string_value))

@@ -1,4 +1,4 @@
-"""Seeing Ctrl-C while the main thread is inside a C call that no signal can interrupt."""
+"""Notice Ctrl-C while the main thread is inside a C call that no signal can interrupt."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ class InterruptPipe:
     """The main thread enters it around a call that may block; other threads learn that a signal
     came during the call.
 
-    Python runs signal handlers between bytecodes of the main thread only, so a call that blocks in
-    C delays Ctrl-C for ever. The C part of the handler does write to the wakeup file descriptor at
-    once, whatever the main thread does. It is ours only during the call; what comes then is passed
-    on to whoever had it before (asyncio, say).
+    Python runs signal handlers only between bytecodes of the main thread, so a call that blocks in
+    C delays Ctrl-C indefinitely. The C part of the handler writes to the wakeup file descriptor at
+    once. That descriptor is set only during the call; bytes that come then are passed on to the one
+    that was set before (of asyncio, for example).
     """
 
     def __init__(self) -> None:
@@ -27,26 +27,26 @@ class InterruptPipe:
         self._fds: tuple[int, int] | None = None
         self._before = -1
         self._inside = False
-        # when a signal came that asks for the end, during the present call
+        # when a signal that asks for the end came, during the present call
         self.signalled_s: float | None = None
 
     def open(self) -> None:
-        """One more user; the first one gets the pipe made."""
+        """Count one more user; the first one creates the pipe."""
         with self._lock:
             self._users += 1
             if self._fds is None:
                 self._fds = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
 
     def close(self) -> None:
-        """One user less; with the last one the file descriptors go, at the latest when the main
-        thread leaves."""
+        """Count one user less; with the last one the file descriptors are closed, at the latest
+        when the main thread leaves."""
         with self._lock:
             self._users -= 1
             self._release()
 
     def enter(self) -> bool:
-        """Begins to listen, if this is the main thread and anybody wants to know; `leave` must
-        follow when True."""
+        """Begin to listen, if this is the main thread and there is a user; after True `leave` must
+        follow."""
         fds = self._fds
         if (
             fds is None
@@ -60,7 +60,7 @@ class InterruptPipe:
         return True
 
     def leave(self) -> None:
-        """Ends what `enter` began."""
+        """End what `enter` began."""
         signal.set_wakeup_fd(self._before)
         self.poll()
         with self._lock:
@@ -68,7 +68,7 @@ class InterruptPipe:
             self._release()
 
     def poll(self) -> None:
-        """Reads what came, without waiting, and notes a signal that asks for the end and has a
+        """Read what came, without waiting, and note a signal that asks for the end and has a
         handler in Python."""
         with self._lock:
             if self._fds is None:

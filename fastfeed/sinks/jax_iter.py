@@ -24,18 +24,17 @@ if TYPE_CHECKING:
 
 
 def jax_iter(passes: IterationManager, device_or_sharding: Any) -> JaxBatches:
-    """An iterable of the batches as JAX arrays, on what `jax.device_put` takes: None is JAX's
-    default device."""
+    """Return an iterable of the batches as JAX arrays, on anything that `jax.device_put` takes;
+    None is JAX's default device."""
     return JaxBatches(passes, device_or_sharding)
 
 
 class JaxBatches:
-    """The batches as JAX arrays; while a step works on one, the next is put already.
+    """The batches as JAX arrays; while a step works on one, the next is put.
 
     Where JAX takes an array without a copy (on the CPU, 64-byte aligned), the JAX array holds the
-    batch's memory for as long as it lives, and JAX lets nobody write into such memory, also no
-    function that the array is donated to. Raises SpecError for leaves that JAX cannot hold, or that
-    a sharding cannot divide.
+    batch's memory as long as it lives. JAX writes to no such memory, even if the array is donated.
+    Raise SpecError for leaves that JAX cannot hold, or that a sharding cannot divide.
     """
 
     def __init__(self, passes: IterationManager, device_or_sharding: Any) -> None:
@@ -45,7 +44,7 @@ class JaxBatches:
         self._spec: BatchSpec | None = None
 
     def __len__(self) -> int:
-        """Batches of a pass; TypeError where nobody knows."""
+        """Return the batches of an iteration. Raise TypeError if that is unknown."""
         return length(self._passes)
 
     def __iter__(self) -> Iterator[Any]:
@@ -57,8 +56,9 @@ class JaxBatches:
         yield from one_ahead(iter(iter(self._passes).take, None), self._put)
 
     def _put(self, batch: Batch) -> Any:
-        assert self._spec is not None  # set where the pass began
-        try:  # leaves, not containers: JAX sorts the keys of dicts, which must be comparable for it
+        assert self._spec is not None  # set when the iteration began
+        # leaves, not containers: JAX sorts the keys of dicts, which must be comparable for that
+        try:
             leaves = [
                 jax.dlpack.from_dlpack(leaf) if on_device(leaf) else leaf for leaf in batch.leaves
             ]
@@ -69,7 +69,7 @@ class JaxBatches:
         return rebuild(self._spec.structure, arrays)
 
     def _refuse_undivided(self, batch: Batch, error: ValueError) -> None:
-        """JAX's own text knows neither the leaf nor the way out."""
+        """Raise SpecError with the leaf and the way out, which JAX's own text lacks."""
         assert self._spec is not None  # as above
         targets = (
             self._target if isinstance(self._target, list) else [self._target] * len(batch.leaves)
@@ -87,7 +87,7 @@ class JaxBatches:
 
 
 def _target(spec: BatchSpec, given: Any) -> Any:
-    """What `jax.device_put` is told for the list of leaves."""
+    """Return the device or sharding of each leaf, for `jax.device_put`."""
     if not isinstance(given, (tuple, list, Mapping)):
         return given
     spread_out = spread(spec.structure, given)
@@ -102,7 +102,7 @@ def _target(spec: BatchSpec, given: Any) -> Any:
 
 
 def _warn_of_casts(spec: BatchSpec) -> None:
-    """Says once what JAX casts; SpecError for what it cannot hold."""
+    """Warn once about what JAX casts. Raise SpecError for what it cannot hold."""
     cast = []
     for leaf in spec.leaves:
         try:

@@ -18,16 +18,16 @@ if TYPE_CHECKING:
 
 
 class FeedCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has no types
-    """Adds to the logs of each epoch how well it was fed; put it first, so that the callbacks
-    behind it see that, too.
+    """Adds to the logs of each epoch how well it was fed. Put it first: then the callbacks after it
+    see that, too.
 
-    With name="feed": `feed_starvation` (0 to 1, the share of the epoch in which it waited for
+    With name="feed": `feed_starvation` (0 to 1, the share of the epoch for which it waited for
     input, without the wait for the very first batch), `feed_au` (1 - starvation),
-    `feed_queue_depth` (batches that lay ready at the end) and `feed_wait_ms` (mean wait for a
-    batch, in ms). Floats; nan where an epoch had too few batches to tell. Validation does not
-    count. Where somebody takes batches ahead of the step (`prefetch=`, and Keras itself with a
-    PyDataset on TensorFlow), they are about whoever does, which is the most that the step can have
-    waited.
+    `feed_queue_depth` (batches that were ready at the end) and `feed_wait_ms` (mean wait for a
+    batch, in ms). Floats; nan if an epoch had too few batches. Validation does not count. If
+    batches are taken ahead of the step (`prefetch=`, and by Keras itself with a PyDataset on
+    TensorFlow), the figures are those of the thread that takes them: an upper bound of what the
+    step can have waited.
     """
 
     def __init__(self, runner: FeedRunner, *, name: str = "feed") -> None:
@@ -35,7 +35,7 @@ class FeedCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has
         self._runner = runner
         self._name = name
         self._before: Snapshot | None = None
-        self._of: Any = None  # the feed that it is of; it is let go of with the epoch
+        self._of: Any = None  # the feed that it measures; released with the epoch
         self._began_s = 0.0
         self._measured: dict[str, float] | None = None
 
@@ -57,10 +57,10 @@ class FeedCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has
             logs.update({f"{self._name}_{key}": value for key, value in measured.items()})
 
     def _measure(self) -> dict[str, float]:
-        """What the training of this epoch had, at its end."""
+        """Return the figures of this epoch's training, at its end."""
         if self._measured is None:
             now = self._snapshot()
-            anew = self._of is not self._feed()  # whose counters began at 0
+            anew = self._of is not self._feed()  # its counters began at 0
             self._of = None
             self._measured = _difference(
                 now, None if anew else self._before, clock_s=time.perf_counter() - self._began_s
@@ -80,7 +80,7 @@ class FeedCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has
 def _difference(
     now: Snapshot | None, before: Snapshot | None, *, clock_s: float
 ) -> dict[str, float]:
-    """The figures of one epoch, which took `clock_s`."""
+    """Return the figures of one epoch, which took `clock_s`."""
     if now is None:
         return dict.fromkeys(("starvation", "au", "queue_depth", "wait_ms"), float("nan"))
     if before is not None and before.consumed.batches > now.consumed.batches:
@@ -90,7 +90,7 @@ def _difference(
         batches -= before.consumed.batches
         waited_s -= before.consumed.wait_in_s
         elapsed_s -= before.elapsed_s
-    elapsed_s = min(elapsed_s, clock_s)  # what was between the epochs is nobody's
+    elapsed_s = min(elapsed_s, clock_s)  # the time between the epochs does not count
     starvation = (
         min(1.0, max(0.0, waited_s / elapsed_s)) if batches and elapsed_s > 0 else float("nan")
     )

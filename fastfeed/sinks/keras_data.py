@@ -24,26 +24,26 @@ if TYPE_CHECKING:
     from fastfeed.runner.iteration import EpochIterator, IterationManager
 
 LOOK_UP_S = 0.1
-# batches that Keras takes at most to learn the shapes from, in a pass that it then begins again
+# batches that Keras takes at most to learn the shapes, in an iteration that it then begins again
 LOOKED_AT = 2
 
 
 def keras_data(passes: IterationManager) -> KerasData:
-    """A `keras.utils.PyDataset` of the passes, each of which is an epoch of `fit`.
+    """Return a `keras.utils.PyDataset` of the iterations, each of which is an epoch of `fit`.
 
-    Raises StateError for a Keras whose PyDatasets are read in a way that is not known here.
+    Raise StateError for a Keras that reads PyDatasets in an unknown way.
     """
     _take_over_iteration()
     return KerasData(passes) if passes.length is None else SizedKerasData(passes)
 
 
 class KerasData(keras.utils.PyDataset):  # type: ignore[misc]  # Keras has no types
-    """Each iterator of Keras over it is a pass, in the runner's own order, whatever `shuffle=`
-    says.
+    """A PyDataset each of whose iterators is an iteration over the runner, in its own order,
+    whatever `shuffle=` says.
 
-    Batches that Keras only looked at (for their shapes, to build the model) come again; they are
-    held until then. Raises what iteration over the runner raises, and SpecError for batches that
-    are no (x,), (x, y), (x, y, weights) or dict of x.
+    Batches that Keras took only for their shapes, to build the model, are delivered again; they are
+    held until then. Raise what iteration over the runner raises, and SpecError for batches that are
+    not (x,), (x, y), (x, y, weights) or a dict of x.
     """
 
     def __init__(self, passes: IterationManager) -> None:
@@ -53,19 +53,19 @@ class KerasData(keras.utils.PyDataset):  # type: ignore[misc]  # Keras has no ty
         self._lock = threading.Lock()
         self._pass: EpochIterator | None = None
         self._reader = 0  # the number of the newest iterator
-        self._given = 0  # batches of the pass that an iterator has had for good
-        self._ahead: deque[Any] = deque()  # batches taken from the pass and not given
-        # what the newest iterator was given, while that may have been a look
+        self._given = 0  # batches of the iteration that an iterator has for good
+        self._ahead: deque[Any] = deque()  # batches taken and not given
+        # what the newest iterator was given, while that may have been for the shapes only
         self._held: list[Any] | None = None
         # the adapter of Keras, one for each fit(), whose iterator that is
         self._of: weakref.ref[Any] | None = None
-        self._asked = False  # whether Keras asked for the length since it had a batch
+        self._asked = False  # Keras asked for the length since it had a batch
         self._failed: FeedError | None = None  # alive until it has crossed TensorFlow
 
     @property
     def num_batches(self) -> int | None:
-        """Batches of a pass, or None where nobody knows before its end; Keras asks before it begins
-        anew."""
+        """Batches of an iteration, or None if that is unknown before its end; Keras asks before it
+        begins another one."""
         self._asked = True
         return self._passes.length
 
@@ -73,7 +73,7 @@ class KerasData(keras.utils.PyDataset):  # type: ignore[misc]  # Keras has no ty
         return self.read(None)
 
     def read(self, adapter: Any) -> Iterator[Any]:
-        """A pass for an adapter of Keras, or for nobody's."""
+        """Return an iteration for an adapter of Keras, or for none."""
         with self._lock:
             if (
                 self._held
@@ -91,7 +91,7 @@ class KerasData(keras.utils.PyDataset):  # type: ignore[misc]  # Keras has no ty
             yield batch
 
     def __getitem__(self, index: int) -> Any:
-        """A look at a batch of the pass to come, which is held, with all before it, until an
+        """Return a batch of the next iteration, which is held, with all before it, until an
         iterator takes them."""
         with self._lock:
             if self._given:
@@ -100,17 +100,18 @@ class KerasData(keras.utils.PyDataset):  # type: ignore[misc]  # Keras has no ty
                 self._ahead.append(batch)
             if not self._ahead or (index >= len(self._ahead) and self._passes.length is not None):
                 raise IndexError(f"batch {index} of a pass of {len(self._ahead)}")
-            # Keras looks at two also where there may be only one
+            # Keras asks for two even where there may be only one
             return self._ahead[min(index, len(self._ahead) - 1)]
 
     def on_epoch_end(self) -> None:
-        """Called by Keras: what it has had was trained on, unless it is about to begin and has
+        """Note, for Keras, that what it has had was trained on, unless it is about to begin and has
         asked for the length."""
         if not self._asked:
             self._held = None
 
     def crossing(self, adapter: Any) -> Iterator[Any]:
-        """A pass for TensorFlow's runtime, which our errors pass only with a mark."""
+        """Return an iteration for TensorFlow's runtime, which fastfeed's errors cross only with a
+        mark."""
         from fastfeed.sinks.tf_errors import crossing
 
         errors = crossing()
@@ -121,7 +122,7 @@ class KerasData(keras.utils.PyDataset):  # type: ignore[misc]  # Keras has no ty
             raise errors.marked(error) from None
 
     def _next(self, reader: int) -> Any:
-        while not self._lock.acquire(timeout=LOOK_UP_S):  # see Passes.take
+        while not self._lock.acquire(timeout=LOOK_UP_S):  # see IterationManager.take
             self._refuse(reader)
         try:
             self._refuse(reader)
@@ -144,8 +145,8 @@ class KerasData(keras.utils.PyDataset):  # type: ignore[misc]  # Keras has no ty
             self._passes.superseded()
 
     def _begin(self) -> None:
-        """Begins a pass, unless of the present one nothing was given, or nobody knows how much is
-        left of it."""
+        """Begin an iteration, unless nothing of the present one was given, or its length is
+        unknown."""
         self._reader += 1
         if self._given and (self._passes.length is not None or not self._more()):
             self._pass = None
@@ -154,13 +155,13 @@ class KerasData(keras.utils.PyDataset):  # type: ignore[misc]  # Keras has no ty
         self._held = []
 
     def _more(self) -> bool:
-        """Whether there is more of the present pass."""
+        """Return True if there is more of the present iteration."""
         if not self._ahead and (batch := self._take()) is not None:
             self._ahead.append(batch)
         return bool(self._ahead)
 
     def _take(self) -> Any:
-        """The next batch of the pass as Keras wants it, or None at its end."""
+        """Return the next batch as Keras expects it, or None at the end."""
         if self._pass is None:
             _check(self._passes.spec)
             self._pass = iter(self._passes)
@@ -173,14 +174,14 @@ class KerasData(keras.utils.PyDataset):  # type: ignore[misc]  # Keras has no ty
 
 
 class SizedKerasData(KerasData):
-    """The same, where the number of batches is known."""
+    """Such a dataset whose number of batches is known."""
 
     def __len__(self) -> int:
         return self._passes.length or 0
 
 
 def _check(spec: BatchSpec) -> None:
-    """SpecError for batches that fit() cannot take."""
+    """Raise SpecError for batches that fit() cannot take."""
     of = spec.structure
     if of is not None and not issubclass(of.kind, dict) and len(of.children) not in (1, 2, 3):
         raise SpecError(
@@ -196,11 +197,10 @@ def _check(spec: BatchSpec) -> None:
 
 
 def _take_over_iteration() -> None:
-    """Has Keras iterate over these datasets as they are, instead of asking for (shuffled) numbers
+    """Have Keras iterate over these datasets as they are, instead of asking for (shuffled) numbers
     without end.
 
-    So each iterator is a pass that nobody can mistake for another one, and one of unknown length
-    ends.
+    So each iterator is an iteration of its own, and one of unknown length ends.
     """
     try:
         from keras.src.trainers.data_adapters.py_dataset_adapter import PyDatasetAdapter
@@ -219,7 +219,7 @@ def _take_over_iteration() -> None:
 
 
 class Iteration:
-    """In place of a method of Keras' adapter for a PyDataset."""
+    """Replaces a method of Keras' adapter for a PyDataset."""
 
     def __init__(self, plain: Callable[[Any], Iterator[Any]]) -> None:
         self._plain = plain
@@ -231,7 +231,7 @@ class Iteration:
             return MethodType(self._plain, adapter)
         # Keras before 3.6 would have TensorFlow mix, and hold, eight batches
         adapter.shuffle = False
-        # TensorFlow never lets go of this function, and fit() holds the adapter
+        # TensorFlow never releases this function, and fit() holds the adapter
         loose = weakref.ref(adapter)
         return lambda: _batches(loose())
 

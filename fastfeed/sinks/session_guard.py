@@ -1,6 +1,6 @@
-"""What meets `sess.run` on its way out: no Python exception crosses a TensorFlow graph by itself.
+"""A guard around `sess.run`: no Python exception crosses a TensorFlow graph by itself.
 
-A producer's failure can only close the queue, and TensorFlow then says OutOfRangeError, as at a
+A producer's failure can only close the queue, and TensorFlow then raises OutOfRangeError, as at a
 regular end. The session object that `start` was given therefore gets a `run` of its own, which
 costs a step a few microseconds of Python and turns that error into the real one.
 """
@@ -21,33 +21,34 @@ class Guarded(Protocol):
 
     @property
     def wants_attention(self) -> bool:
-        """Whether `after_run` has anything to find out."""
+        """True if `after_run` has anything to find out."""
 
     def explain(self, error: Exception) -> BaseException | None:
-        """The failure behind an error that TensorFlow raised, or None if it is none of ours."""
+        """Return the failure behind an error that TensorFlow raised, or None if it is not
+        fastfeed's."""
 
     def after_run(self) -> BaseException | None:
-        """Called after a run while `attention` is set; a failure that this run must raise after
-        all."""
+        """Return a failure that this run must raise after all; called after a run while `attention`
+        is set."""
 
 
 class SessionGuard:
-    """Stands in for `run` of one session, for every feed that fills a queue in it."""
+    """Replaces `run` of one session, for every feed that fills a queue in it."""
 
     def __init__(self, session: Any) -> None:
         self._run = session.run
         self.feeds: list[Guarded] = []
         self.interrupts = InterruptPipe()
-        self.attention = False  # some feed wants to be asked after each run
+        self.attention = False  # a feed must be asked after each run
         self.inside: dict[int, float] = {}  # thread ident -> when its run began
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Like the session's own run; raises ProducerError, FeedTimeout or FeedStopped where the
-        feed is the cause."""
+        """Run the session. Raise ProducerError, FeedTimeout or FeedStopped if the feed is the
+        cause."""
         return self.call(self._run, args, kwargs=kwargs)
 
     def call(self, function: Any, args: Any, *, kwargs: Any) -> Any:
-        """`function(*args, **kwargs)` under guard."""
+        """Return `function(*args, **kwargs)`, guarded."""
         ident = threading.get_ident()
         self.inside[ident] = time.perf_counter()
         listening = self.interrupts.enter()
@@ -76,13 +77,13 @@ class SessionGuard:
         raise cause
 
     def unguarded(self, *args: Any, **kwargs: Any) -> Any:
-        """The session's own run."""
+        """Call the session's own run."""
         return self._run(*args, **kwargs)
 
 
 def guard_of(session: Any) -> SessionGuard:
-    """The guard of a plain session, put in place the first time; a monitored one runs through it as
-    well."""
+    """Return the guard of a plain session, installed the first time; a monitored one runs through
+    it as well."""
     guard = session.__dict__.get("run")
     if not isinstance(guard, SessionGuard):
         guard = SessionGuard(session)

@@ -1,5 +1,5 @@
-"""The running half of the session sink: one thread fills the queue, one watches for every way in
-which it can end."""
+"""The running half of the session sink: one thread fills the queue, one watches for everything that
+can end it."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ if TYPE_CHECKING:
     from fastfeed.sinks.session_shuffle import SessionShuffle
 
 NEVER_MS = 10**12
-TICK_S = 0.1  # how often the watcher looks at a coordinator and at the session
-# batches after which the feed is told: it remembers every one of which it does not know
+TICK_S = 0.1  # how often the watcher checks a coordinator and the session
+# batches after which the feed is told: it remembers all those that it does not know of
 NOTE = 4096
-GRACE_S = 0.25  # after a failure, how long steps may still take what lies ready in the queue
+GRACE_S = 0.25  # after a failure, how long steps may still take what is ready in the queue
 PATIENCE_S = 0.3  # after Ctrl-C, how long the step in progress may take to end by itself
 
 
 class Pump:
-    """From a feed into a session's queue, until the source, the session, the user or a failure ends
-    it."""
+    """Moves batches from a feed into a session's queue, until the source, the session, the user or
+    a failure ends it."""
 
     def __init__(
         self, feed: Feed, ops: QueueOps, *, shuffle: SessionShuffle | None, coord: Any, owner: Any
@@ -47,28 +47,29 @@ class Pump:
         self._shuffle = shuffle
         self._ops = ops
         self._coord = coord
-        self._owner = owner  # a runner that nobody else holds lives as long as it feeds a session
+        # a runner without another reference lives as long as it feeds a session
+        self._owner = owner
         self._over = threading.Event()
         self._lock = threading.RLock()  # a signal handler may call stop() inside stop()
         self._ending: BaseException | None = None
-        # dequeues when the feed was broken off: one that came later raises after all
+        # dequeues when the feed was broken off: a later one raises after all
         self._taken = 0
         self._cpu_s = 0.0  # of the thread that fills the queue
-        # what consumed() says, at the first dequeue
+        # the values of consumed() at the first dequeue
         self._warm: tuple[float, float, int, float] | None = None
         self._last = (0.0, 0)
         self._end_s: float | None = None
         self._count = 0  # batches taken
         self.rows = 0  # records enqueued
-        # Records that went into each batch that a step may have taken and whose dequeue the feed
-        # does not know of; what an augmenting stage left out is among them.
+        # Records that went into each batch that a step may have taken and that the feed does not
+        # know of; records that DALI left out are among them.
         self._had: deque[int] = deque()
         self._noted = 0  # dequeues that the feed knows of
         self._filler = threading.Thread(target=self._fill, name="fastfeed-enqueue", daemon=True)
         self._watcher = threading.Thread(target=self._watch, name="fastfeed-watch", daemon=True)
 
     def start(self, session: Any) -> None:
-        """Puts the guard into the session and starts both threads."""
+        """Put the guard into the session and start both threads."""
         self._session = _raw(session)
         self._guard: SessionGuard = guard_of(self._session)
         self._run = self._guard.unguarded
@@ -79,13 +80,13 @@ class Pump:
         self._guard.interrupts.open()
         if self._coord is not None:
             self._coord.register_thread(self._filler)
-        # before a thread may let go of it
+        # before a thread may release it
         weakref.finalize(self._owner, _at_exit, weakref.ref(self))
         self._filler.start()
         self._watcher.start()
 
     def stop(self, deadline: float) -> None:
-        """Breaks the queue off and waits for its two threads, until `deadline` of
+        """Break the queue off and wait for its two threads, until `deadline` of
         time.perf_counter."""
         self._break_off(FeedStopped("the runner was stopped: make a new one to go on"), grace_s=0)
         for thread in (self._filler, self._watcher):
@@ -93,15 +94,15 @@ class Pump:
                 thread.join(max(0.01, deadline - time.perf_counter()))
 
     def explain(self, error: Exception) -> BaseException | None:
-        """Why the queue has ended, if it is this one and the end is no regular one."""
+        """Return why the queue has ended, if it is this one and the end is not a regular one."""
         if not self._ops.names(error):
             return None
         self._end_s = self._end_s or time.perf_counter()
         return self._ending
 
     def after_run(self) -> BaseException | None:
-        """Notes the first dequeue, where warm-up ends; afterwards, catches a run that waited while
-        the feed broke."""
+        """Note the first dequeue, where warm-up ends; afterwards, return the failure of a run that
+        waited while the feed broke."""
         waited, count = self._totals()
         if self._warm is None and count:
             self._warm = (time.perf_counter(), waited, count, self._cpu_s)
@@ -113,12 +114,12 @@ class Pump:
 
     @property
     def wants_attention(self) -> bool:
-        """Whether `after_run` has anything to find out."""
+        """True if `after_run` has anything to find out."""
         return self._warm is None or self._ending is not None
 
     def consumed(self) -> tuple[float, float, int, float]:
-        """Seconds since the first dequeue, seconds waited in them, dequeues in them, and seconds of
-        CPU that filling took in them."""
+        """Return seconds since the first dequeue, seconds waited in dequeues, their number, and
+        seconds of CPU that filling took."""
         waited, count = self._totals()
         if self._warm is None:
             return 0.0, 0.0, 0, 0.0
@@ -129,13 +130,13 @@ class Pump:
         return elapsed_s, waited_s, int(dequeues), cpu_s
 
     def state(self) -> dict[str, Any]:
-        """The feed's, with what the session has taken until now."""
+        """Return the feed's state, with what the session has taken until now."""
         with self._lock:
             self.note()
             return self._feed.state()
 
     def note(self) -> None:
-        """Tells the feed how many records the session has taken out of the queue, which keeps their
+        """Acknowledge the records that the session has taken out of the queue, which keeps their
         order."""
         with self._lock:
             count = self._totals()[1] - self._noted
@@ -144,7 +145,7 @@ class Pump:
 
     @property
     def queued(self) -> int:
-        """Batches that lie in the queue; 0 where the session is closed."""
+        """Batches in the queue; 0 if the session is closed."""
         return int(self._try(self._ops.size) or 0)
 
     def _fill(self) -> None:
@@ -162,7 +163,7 @@ class Pump:
                 self._cpu_s = time.thread_time() + (
                     0 if self._shuffle is None else self._shuffle.copier_cpu_s
                 )
-                del batches  # from here on the queue alone keeps their slots
+                del batches  # from here on only the queue holds their slots
             # of a run that is resumed at its end there may be little left
             fresh = not self._feed.resumed
             if (
@@ -173,7 +174,7 @@ class Pump:
                 dropped = 0 if self._shuffle is None else self._shuffle.dropped
                 raise never_filled(self.rows + dropped, self._ops.batch_size)
             self._run(self._ops.finish)
-            self._over.set()  # what is left in the queue needs nobody
+            self._over.set()  # the rest of the queue needs no thread
         except (FeedStopped, tf.errors.CancelledError):
             pass  # by stop(), or by closing the session
         except BaseException as error:
@@ -185,7 +186,7 @@ class Pump:
             self._feed.stop(0)
 
     def _some(self) -> list[Batch]:
-        """The next batch, and what was drawn together with it; none where all were taken."""
+        """Return the next batch, and those drawn together with it; none after the last."""
         found: list[Batch] = []
         while (batch := self._take()) is not None:
             self._had.append(self._feed.rows_of(batch))
@@ -204,12 +205,12 @@ class Pump:
         return found
 
     def _enqueue_function(self, count: int) -> Callable[..., Any]:
-        """The enqueue of so many batches as a function of their leaves.
+        """Return the enqueue of `count` batches as a function of their leaves.
 
         For a batch of 32 MNIST records Session.run with a feed_dict takes 187 us (135 of this
-        thread's CPU), the prepared call 26 to 42, and 6 where TensorFlow runs it in this thread
+        thread's CPU), the prepared call 26 to 42, and 6 if TensorFlow runs it in this thread
         instead of waking one of its own. The prepared call has no public name (make_callable with
-        feed_list= is as slow as run), so that run stays the way where it is missing.
+        feed_list= is as slow as run); without it, run is used.
         """
         target, places = (
             self._ops.enqueue[count - 1],
@@ -219,7 +220,7 @@ class Pump:
         if make is None:
             return lambda *leaves: self._run(target, dict(zip(places, leaves, strict=True)))
         options = config_pb2.CallableOptions(target=[target.name])
-        # waiting for room is no operation that takes too long
+        # waiting for room is not an operation that takes too long
         options.run_options.timeout_in_ms = NEVER_MS
         options.run_options.inter_op_thread_pool = -1  # this thread
         options.feed.extend(place.name for place in places)
@@ -238,7 +239,7 @@ class Pump:
         self._guard.interrupts.close()
 
     def _interrupted(self) -> bool:
-        """Whether a signal waits for its handler behind a run that waits for this queue."""
+        """Return True if a signal waits for its handler behind a run that waits for this queue."""
         since = self._guard.inside.get(threading.main_thread().ident or 0)
         came = self._guard.interrupts.signalled_s
         if since is None or came is None or came < since:
@@ -246,7 +247,7 @@ class Pump:
         return time.perf_counter() - came > PATIENCE_S and self._starving()
 
     def _break_off(self, error: BaseException, *, grace_s: float) -> None:
-        """Ends the queue so that a run that would wait fails now, and one that need not still gets
+        """End the queue so that a run that would wait fails now, and one that need not still gets
         its batch."""
         with self._lock:
             if self._ending is not None:
@@ -268,11 +269,11 @@ class Pump:
         self._over.set()
 
     def _starving(self) -> bool:
-        """Whether a run is in progress while the queue is too short for a dequeue."""
+        """Return True if a run is in progress while the queue is too short for a dequeue."""
         return bool(self._guard.inside) and not self._enough()
 
     def _enough(self) -> bool:
-        """Whether a dequeue would get its batch without waiting."""
+        """Return True if a dequeue would get its batch without waiting."""
         return self.queued > 0
 
     def _totals(self) -> tuple[float, int]:
@@ -282,7 +283,7 @@ class Pump:
         return self._last
 
     def _try(self, fetch: Any) -> Any:
-        """The value, or None where the session is closed or the queue has nothing more."""
+        """Return the value, or None if the session is closed or the queue has nothing more."""
         with contextlib.suppress(tf.errors.OpError, RuntimeError):
             return self._run(fetch)
         return None
@@ -292,18 +293,20 @@ class Pump:
 
 
 def _plain_bytes(leaf: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """TensorFlow takes strings as object arrays only."""
+    """Return bytes as an object array: TensorFlow takes strings only so."""
     return leaf.astype(object) if leaf.dtype.kind == "S" else leaf
 
 
 def _at_exit(pump: weakref.ref[Pump]) -> None:
-    """Daemon threads inside TensorFlow while the interpreter ends can abort the process."""
+    """Stop the pump: daemon threads inside TensorFlow while the interpreter ends can abort the
+    process."""
     alive = pump()
     if alive is not None:
         alive.stop(time.perf_counter() + 1.0)
 
 
 def _raw(session: Any) -> Any:
-    """The plain session inside a monitored one: enqueuing must not run the training hooks."""
+    """Return the plain session inside a monitored one: enqueuing must not run the training
+    hooks."""
     inner = getattr(session, "_tf_sess", None)  # MonitoredSession has no public name for it
     return inner() if callable(inner) else session

@@ -27,18 +27,17 @@ from fastfeed.sinks.session_pump import Pump
 from fastfeed.sinks.session_shuffle import SessionShuffle
 from fastfeed.sinks.tf_types import tf_dtype
 
-BATCHES = 4  # that lie in the graph's queue
+BATCHES = 4  # in the graph's queue
 NOT_STARTED = (
     "FeedRunner.start(sess) was not called in this session: the queue would stay empty for ever"
 )
 
 
 class QueueOps:
-    """The queue of whole batches, and every operation on it that is needed: after start() the graph
-    may be final.
+    """The queue of whole batches, and every operation on it: after start() the graph may be final.
 
-    Up to `at_once` batches are enqueued in one run: it wakes the thread that fills the queue once
-    for all of them.
+    Up to `at_once` batches are enqueued in one run, which wakes the thread that fills the queue
+    once for all of them.
     """
 
     def __init__(
@@ -69,7 +68,7 @@ class QueueOps:
         self._named = re.compile(rf"'_\d+_{re.escape(self.queue.name)}'")
 
     def names(self, error: Exception) -> bool:
-        """Whether an error of TensorFlow speaks of this queue."""
+        """Return True if an error of TensorFlow is about this queue."""
         return bool(self._named.search(str(error)))
 
     def _add_enqueue(self, dtypes: list[Any]) -> None:
@@ -83,11 +82,11 @@ class QueueOps:
             self.enqueue.append(self.queue.enqueue(self.placeholders[-1]))
 
     def _timed_dequeue(self) -> tuple[Any, Any, list[Any]]:
-        """A variable [seconds waited, dequeues], the seconds of this step, and the leaves: no
-        Python takes part.
+        """Return a variable [seconds waited, dequeues], the seconds of this step, and the leaves:
+        no Python takes part.
 
-        The variable is in no collection (nothing saves it) and is initialised by start(); asking
-        for that first turns a run before start(), which used to hang for ever, into an error.
+        The variable is in no collection (nothing saves it) and is initialised by start(); checking
+        for that first turns a run before start(), which used to hang, into an error.
         """
         totals = tf.compat.v1.Variable(
             np.zeros(2),
@@ -112,7 +111,7 @@ class QueueOps:
 
 
 class SessionQueue:
-    """Carries a feed into the queue of one graph, for one session."""
+    """Moves a feed into the queue of one graph, for one session."""
 
     def __init__(self, feed: Feed, *, shapes: Any, shuffle: Shuffle | None, seed: int) -> None:
         options = feed.options
@@ -138,7 +137,7 @@ class SessionQueue:
         self._pump: Pump | None = None
 
     def start(self, session: Any, coord: Any, *, owner: Any) -> None:
-        """Begins to fill the queue; `owner` lives as long as the session is fed."""
+        """Begin to fill the queue; `owner` lives as long as the session is fed."""
         if not (hasattr(session, "run") and hasattr(session, "graph")):
             raise OptionError(
                 f"start({type(session).__name__}): needed a tf.compat.v1 Session or "
@@ -155,13 +154,13 @@ class SessionQueue:
         self._pump = pump
 
     def stop(self, deadline: float) -> None:
-        """Ends the queue; a run that waits, and every later one that takes from it, raises
+        """End the queue; a run that waits, and every later one that takes from it, raises
         FeedStopped."""
         if self._pump is not None:
             self._pump.stop(deadline)
 
     def state(self) -> dict[str, Any]:
-        """What the session has taken out of the queue; StateError where it shuffles."""
+        """Return what the session has taken out of the queue. Raise StateError if it shuffles."""
         if self._shuffle is not None:
             raise StateError(
                 "state() of a session whose queue shuffles: nobody can tell which records it has "
@@ -171,7 +170,7 @@ class SessionQueue:
         return self._feed.state() if self._pump is None else self._pump.state()
 
     def snapshot(self) -> Snapshot:
-        """The feed's counters, with what the graph measured about its consumer."""
+        """Return the feed's counters, with what the graph measured about its consumer."""
         now = self._feed.snapshot()
         if self._pump is None:
             return now
@@ -193,7 +192,7 @@ class SessionQueue:
 
 
 def check_graph() -> None:
-    """StateError where no operation can be added to the default graph."""
+    """Raise StateError if no operation can be added to the default graph."""
     if tf.executing_eagerly():
         raise StateError(
             "get_inputs() needs a graph, and TensorFlow is in eager mode: call "
@@ -208,8 +207,8 @@ def check_graph() -> None:
 
 
 def _capacity(options: FeedOptions, *, nbytes: int) -> int:
-    """The queue's size in batches of `nbytes`: it hides the hand-over of one, and smoothing is the
-    feed's own work."""
+    """Return the queue's size in batches of `nbytes`: it hides the hand-over of one; the feed
+    itself smooths."""
     return max(2, min(BATCHES, options.memory_nbytes // 2 // nbytes))
 
 

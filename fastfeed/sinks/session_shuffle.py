@@ -1,5 +1,5 @@
-"""A session's shuffle: records pass a numpy pool of our own, so that the queue in the graph moves
-whole batches.
+"""The shuffle of a session: records pass a numpy pool, so that the queue in the graph moves whole
+batches.
 
 A RandomShuffleQueue copies record by record, in and out, each one into memory of its own, while it
 holds its lock.
@@ -21,21 +21,21 @@ from fastfeed.shuffle import BulkPool
 from fastfeed.shuffle.storage import Slots
 
 LOG = logging.getLogger("fastfeed")
-# Every call of numpy on more than a few hundred elements hands the interpreter lock to the training
-# loop and waits for it again, so small batches are copied out several at a time.
+# Every call of numpy on more than a few hundred elements releases the interpreter lock to the
+# training loop and waits for it again, so small batches are copied out several at a time.
 AT_ONCE, AT_ONCE_NBYTES = 8, 2**21
-BESIDE_NBYTES = 2**20  # from here on a copy takes longer than to have another thread make it
+BESIDE_NBYTES = 2**20  # above this size a copy takes longer than handing it to another thread
 
 
 class SessionShuffle:
     """The records of a feed, shuffled, in batches of `size`; `first` is the feed's first batch.
 
     To the pool a run is one epoch: the end of each is mixed with the start of the next, as in a
-    queue. Where the source is ahead, several small batches are copied at once, for which up to half
-    of the room between min_after_dequeue and capacity is not drawn from; else each step has its
-    batch as soon as the records are there.
+    queue. If the source is ahead, several small batches are copied at once, for which up to half of
+    the room between min_after_dequeue and capacity is not drawn from; else each step has its batch
+    as soon as the records are there.
 
-    Raises OptionError where the pool does not fit the batch or the memory.
+    Raise OptionError if the pool does not fit the batch or the memory.
     """
 
     def __init__(self, feed: Feed, shuffle: Shuffle, *, first: Batch, size: int, seed: int) -> None:
@@ -45,9 +45,9 @@ class SessionShuffle:
         self._size = size
         self._drawn: deque[Batch] = deque()  # and not taken
         self._chosen: list[Slots] = []  # and not drawn
-        self._copied: Future[list[Batch]] | None = None  # of those, where another thread makes it
+        self._copied: Future[list[Batch]] | None = None  # of those, if another thread copies
         self.copier_cpu_s = 0.0  # of that thread
-        # What is shuffled is small where DALI decodes it afterwards.
+        # packed records are shuffled, which are small, and DALI decodes them afterwards
         self._dali = feed.detach_dali()
         self.at_once = _at_once(
             shuffle, size, nbytes=size * record_nbytes, padded=options.padded or options.packed
@@ -73,12 +73,12 @@ class SessionShuffle:
 
     @property
     def depth(self) -> int:
-        """Batches in the pool, and out of it."""
+        """Batches in the pool, and drawn from it."""
         return self._pool.held // self._size + len(self._drawn)
 
     @property
     def has_drawn(self) -> bool:
-        """Whether `augmented_take` has its next batch already, and does nothing else."""
+        """True if `augmented_take` has its next batch, and does nothing else."""
         return bool(self._drawn) and self._dali is None
 
     @property
@@ -87,7 +87,7 @@ class SessionShuffle:
         return self._pool.dropped
 
     def augmented_take(self) -> Batch | None:
-        """Return the next batch, augmented where DALI does that; None where everything was drawn."""
+        """Return the next batch, augmented if DALI does that; None after the last."""
         if self._dali is None:
             return self.take()
         from fastfeed.engine.dali_stage import drive
@@ -95,7 +95,7 @@ class SessionShuffle:
         return drive(self._dali, self._packed, at_hand=self._is_ready)
 
     def take(self) -> Batch | None:
-        """The next batch, or None where everything was drawn.
+        """Return the next batch, or None after the last.
 
         Large batches are copied out by a thread of their own while the next ones are copied in.
         """
@@ -110,7 +110,7 @@ class SessionShuffle:
         return self._drawn.popleft()
 
     def close(self) -> None:
-        """Ends the thread, if there is one."""
+        """End the thread, if there is one."""
         if self._copier is not None:
             self._copier.shutdown(cancel_futures=True)
 
@@ -122,8 +122,8 @@ class SessionShuffle:
         return bool(self._drawn) or self._feed.ready
 
     def _choose(self, *, wait: bool) -> None:
-        """Chooses what comes next, and begins to copy it; without `wait` only beside another
-        thread, where the records are there."""
+        """Choose what comes next, and begin to copy it; without `wait` only in another thread, and
+        only if the records are there."""
         if wait:
             self._fill()
         elif self._copier is None or self._pool.wants():
@@ -134,7 +134,7 @@ class SessionShuffle:
             self._copied = self._copier.submit(self._copy_beside, self._chosen)
 
     def _draw(self) -> list[Batch]:
-        """What was chosen, copied out."""
+        """Return the batches that were chosen, copied out."""
         if self._copied is None:
             batches = self._pool.copy(self._chosen)
         else:
@@ -154,7 +154,7 @@ class SessionShuffle:
             self._push()
 
     def _fill_from_what_is_ready(self) -> None:
-        with contextlib.suppress(FeedError):  # which the next `take` of the feed meets again
+        with contextlib.suppress(FeedError):  # the next `take` of the feed raises it again
             while self._pool.has_room and self._feed.ready:
                 self._push()
 
@@ -167,7 +167,7 @@ class SessionShuffle:
 
 
 def _at_once(shuffle: Shuffle, size: int, *, nbytes: int, padded: bool) -> int:
-    """Batches of `nbytes` that may be copied at once. Those that are padded are so to their own
-    largest record: one."""
+    """Return how many batches of `nbytes` may be copied at once. Each padded batch is padded to its
+    own largest record: one."""
     room = shuffle.capacity - shuffle.min_after_dequeue
     return 1 if padded else max(1, min(AT_ONCE, AT_ONCE_NBYTES // nbytes, room // (2 * size)))

@@ -1,4 +1,4 @@
-"""The sink for tf.data: a Dataset whose elements are our batches, in the memory in which the
+"""The sink for tf.data: a Dataset whose elements are the batches, in the memory in which the
 producers made them."""
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ NEVER = 2**62
 
 
 def dataset(passes: IterationManager, *, prefetch: int, ragged: bool, shapes: Any) -> Any:
-    """A `tf.data.Dataset` of the passes, with `prefetch` batches taken ahead by TensorFlow.
+    """Return a `tf.data.Dataset` of the iterations, with `prefetch` batches taken ahead by
+    TensorFlow.
 
-    Raises OptionError for a `prefetch` that is none, SpecError for a dtype that TensorFlow does not
-    have.
+    Raise OptionError for a wrong `prefetch`, SpecError for a dtype that TensorFlow does not have.
     """
     if (
         isinstance(prefetch, bool)
@@ -57,14 +57,13 @@ def dataset(passes: IterationManager, *, prefetch: int, ragged: bool, shapes: An
     if passes.length is not None:
         made = made.apply(tf.data.experimental.assert_cardinality(passes.length))
     options = tf.data.Options()
-    # A prefetch that nobody asked for waits all the time, and hides for how much of it the step
-    # did.
+    # An injected prefetch waits all the time, and hides for how much of it the step did.
     options.experimental_optimization.inject_prefetch = False
     # TensorFlow's tuner sleeps for up to a minute, and an iterator's destructor, which wakes it a
     # moment before it sets the flag that ends it, now and then waits for that minute: 4 of 218
     # under load, none of 1500 without it.
     options.autotune.enabled = False
-    if passes.sharded:  # the ranks' shares are ours to deal
+    if passes.sharded:  # the runner divides the records among the ranks
         options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
     made = made.with_options(options)
     return made.prefetch(prefetch) if prefetch else made
@@ -88,12 +87,12 @@ class _Handover:
         self._eager = tf.executing_eagerly()
 
     def dataset(self) -> Any:
-        """A Dataset that opens a pass for each iterator over it.
+        """Return a Dataset that opens an iteration for each iterator over it.
 
-        An element costs half the time on a core of `Dataset.from_generator`'s (bench/sinks.py),
-        which also lowers the whole process's M_TRIM_THRESHOLD, so that every large array is given
-        back to the system: a map that runs where it is asked, without a change of threads, and
-        which may end the sequence.
+        An element costs half the CPU of `Dataset.from_generator`'s (bench/sinks.py), which also
+        lowers the whole process's M_TRIM_THRESHOLD, so that every large array is returned to the
+        system. It is a map that runs where it is requested, without a change of threads, and which
+        may end the sequence.
         """
         spec, flat = self._spec, tf.nest.flatten(self._spec)
         dtypes = [leaf.dtype for leaf in flat]
@@ -108,7 +107,7 @@ class _Handover:
         function = tf.function(
             following, input_signature=[ID, ID], autograph=False
         ).get_concrete_function()
-        if not self._eager:  # a graph of TensorFlow 1 must be told of it
+        if not self._eager:  # a graph of TensorFlow 1 must be told about it
             function.add_to_graph(tf.compat.v1.get_default_graph())
 
         def opened(index: Any) -> Any:
@@ -131,14 +130,14 @@ class _Handover:
         return made
 
     def begin(self) -> np.int64:
-        """An iterator comes into being; its number."""
+        """Register a new iterator; return its number."""
         number = next(self._numbers)
         self._newest = (number, iter(self._passes))
         self._failed = {}
         return np.int64(number)
 
     def following(self, number: Any) -> list[Any]:
-        """The leaves of an iterator's next batch."""
+        """Return the leaves of an iterator's next batch."""
         newest, mine = self._newest
         try:
             batch = mine.take() if newest == number else self._passes.superseded()
@@ -146,14 +145,14 @@ class _Handover:
                 raise StopIteration
             if self._ragged:
                 check_shapes(batch, self._batch_spec, knob="dataset(shapes=...)")
-        except FeedError as error:  # a prefetch that asks once more must not take its place
+        except FeedError as error:  # a prefetch that asks once more must not replace it
             raise self._errors.marked(self._failed.setdefault(int(number), error)) from None
         leaves = on_host(batch).leaves
         return [leaves[at] for at in self._order]
 
     def _loose(self, name: str) -> Callable[..., Any]:
-        """A method for TensorFlow, whose default graph keeps every Python function for ever: a
-        graph of the user's may keep this object, too, but that of eager execution must not."""
+        """Return a method for TensorFlow, whose default graph keeps every Python function forever:
+        a graph of the user's may keep this object, but that of eager execution must not."""
         if not self._eager:
             method: Callable[..., Any] = getattr(self, name)
             return method

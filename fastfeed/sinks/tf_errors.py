@@ -1,9 +1,10 @@
-"""Our errors on their way through TensorFlow's runtime, which knows only status codes and text.
+"""fastfeed's errors on their way through TensorFlow's runtime, which knows only status codes and
+text.
 
 TensorFlow makes the exception of a failed operation in three places, all of them private: for eager
-operations, for functions, and for sessions. Each is given a way to raise what the operation really
-failed with. They are passed only by an operation that has failed already, so that no step pays for
-it; where a TensorFlow has them elsewhere, its own exception comes, with the same text.
+operations, for functions, and for sessions. Each gets a way to raise the real failure of the
+operation. Only an operation that has failed passes there, so that no step pays for it. If another
+TensorFlow has them elsewhere, its own exception is raised, with the same text.
 """
 
 from __future__ import annotations
@@ -28,19 +29,19 @@ class Crossing:
         self._errors: weakref.WeakValueDictionary[int, FeedError] = weakref.WeakValueDictionary()
 
     def marked(self, error: FeedError) -> RuntimeError:
-        """What a Python operation raises instead of `error`, which somebody must hold until it has
+        """Return what a Python operation raises instead of `error`, which must be held until it has
         crossed."""
         self._errors[id(error)] = error
         return RuntimeError(f"[fastfeed error {id(error)}] {type(error).__name__}: {error}")
 
     def arrived(self, text: str) -> FeedError | None:
-        """The error that TensorFlow's text speaks of, if it is one of ours."""
+        """Return the error that TensorFlow's text names, if it is one of fastfeed's."""
         found = MARK.search(text)
         return self._errors.get(int(found[1])) if found else None
 
 
 class EagerError:
-    """In place of the function that makes an exception of an eager operation's status."""
+    """Replaces the function that makes an exception of an eager operation's status."""
 
     def __init__(self, plain: Callable[[Any], BaseException], crossing: Crossing) -> None:
         self.crossing = crossing
@@ -51,7 +52,7 @@ class EagerError:
 
 
 def crossing() -> Crossing:
-    """The only one of the process; one that nothing arrives at, where TensorFlow has no such place."""
+    """Return the only one of the process; nothing arrives at it if TensorFlow has no such place."""
     try:
         from tensorflow.python.eager import core
 

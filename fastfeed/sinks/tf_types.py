@@ -20,7 +20,7 @@ from fastfeed.errors import SpecError
 
 
 def tf_dtype(dtype: np.dtype[Any], path: str) -> Any:
-    """The dtype of a leaf; SpecError for one that TensorFlow does not have."""
+    """Return the dtype of a leaf. Raise SpecError for one that TensorFlow does not have."""
     if dtype == BYTES:
         return tf.string
     try:
@@ -32,8 +32,8 @@ def tf_dtype(dtype: np.dtype[Any], path: str) -> Any:
 
 
 def element_spec(spec: BatchSpec, rows: int | None) -> Any:
-    """Nested `tf.TensorSpec`s of batches with `rows` records (None: varies). Lists become tuples:
-    tf.data has none."""
+    """Return nested `tf.TensorSpec`s of batches with `rows` records (None: varies). Lists become
+    tuples: tf.data has none."""
     leaves = [
         tf.TensorSpec((rows, *leaf.shape), tf_dtype(leaf.dtype, leaf.path)) for leaf in spec.leaves
     ]
@@ -41,15 +41,15 @@ def element_spec(spec: BatchSpec, rows: int | None) -> Any:
 
 
 def leaf_order(spec: BatchSpec) -> list[int]:
-    """Which leaf of ours stands where in tf.data's flat order, which sorts the keys of dicts."""
+    """Return the order of the leaves in tf.data, which sorts the keys of dicts."""
     numbers = without_lists(rebuild(spec.structure, range(len(spec.leaves))))
     order: list[int] = tf.nest.flatten(numbers)
     return order
 
 
 def ragged_of(spec: BatchSpec) -> Callable[[Any, Any], Any]:
-    """A function of a padded batch and its lengths: the batch, with a `tf.RaggedTensor` for each
-    leaf whose records vary in shape."""
+    """Return a function of a padded batch and its lengths: the batch, with a `tf.RaggedTensor` for
+    each leaf whose records vary in shape."""
     order = leaf_order(spec)
     count = len(order) // 2
     shapes = [spec.leaves[at].shape for at in order[:count]]
@@ -68,11 +68,11 @@ def ragged_of(spec: BatchSpec) -> Callable[[Any, Any], Any]:
 
 
 def _ragged(padded: Any, sizes: Any, *, depth: int) -> Any:
-    """`sizes`: one row a record, with the length of each of its axes; `depth`: so many of them
-    vary."""
+    """Return a RaggedTensor. `sizes`: one row for each record, with the length of each of its axes,
+    of which `depth` vary."""
     if not depth:
         return padded
-    # as the partitions of every RaggedTensor that does not say otherwise
+    # as the partitions of every RaggedTensor by default
     sizes = tf.cast(sizes, tf.int64)
     rows = tf.ones_like(sizes[:, 0])  # of the next axis, in each record
     lengths = []
@@ -83,8 +83,8 @@ def _ragged(padded: Any, sizes: Any, *, depth: int) -> Any:
 
 
 def stated(spec: BatchSpec, shapes: Any, *, ragged: bool) -> BatchSpec:
-    """`spec` with the record shapes that the user states for the batch; with `ragged` it is one of
-    (batch, lengths)."""
+    """Return `spec` with the record shapes that the user gives for the batch; with `ragged` it is
+    one of (batch, lengths)."""
     if not ragged or spec.structure is None:
         return with_shapes(spec, shapes)
     count = len(spec.leaves) // 2
@@ -95,8 +95,8 @@ def stated(spec: BatchSpec, shapes: Any, *, ragged: bool) -> BatchSpec:
 
 
 def check_shapes(batch: Batch, spec: BatchSpec, *, knob: str) -> None:
-    """SpecError for padded records that the graph was not built for; `knob` states which dimensions
-    vary."""
+    """Raise SpecError for padded records that the graph was not built for; `knob` is the option
+    that states which dimensions vary."""
     for array, leaf in zip(batch.leaves, spec.leaves, strict=True):
         if any(
             want not in (None, have) for want, have in zip(leaf.shape, array.shape[1:], strict=True)

@@ -28,9 +28,9 @@ Tensors = list[torch.Tensor]
 
 
 def torch_iter(passes: IterationManager, *, device: Any, pin_memory: bool | None) -> TorchBatches:
-    """An iterable of the batches as tensors on `device` (None: the CPU).
+    """Return an iterable of the batches as tensors on `device` (None: the CPU).
 
-    Raises OptionError for a device that is not there, and for `pin_memory` without CUDA.
+    Raise OptionError for a device that does not exist, and for `pin_memory` without CUDA.
     """
     where = _device(device)
     pin = where.type == "cuda" if pin_memory is None else bool(pin_memory)
@@ -45,8 +45,7 @@ def torch_iter(passes: IterationManager, *, device: Any, pin_memory: bool | None
 class TorchBatches(IterableDataset[Any]):
     """The batches as tensors. `DataLoader(batches, batch_size=None, num_workers=0)` works.
 
-    Raises SpecError for leaves that torch cannot hold, and StateError inside a worker of
-    DataLoader.
+    Raise SpecError for leaves that torch cannot hold, and StateError inside a worker of DataLoader.
     """
 
     def __init__(self, passes: IterationManager, device: torch.device, *, pin: bool) -> None:
@@ -55,7 +54,7 @@ class TorchBatches(IterableDataset[Any]):
         self._pin = pin
 
     def __len__(self) -> int:
-        """Batches of a pass; TypeError where nobody knows."""
+        """Return the batches of an iteration. Raise TypeError if that is unknown."""
         return length(self._passes)
 
     def __getstate__(self) -> None:
@@ -79,7 +78,7 @@ class TorchBatches(IterableDataset[Any]):
             return rebuild(spec.structure, [tensor.to(self._device) for tensor in made])
 
         taken = iter(iter(self._passes).take, None)
-        if side is None:  # no variable of this frame holds a batch while the next one is waited for
+        if side is None:  # no variable of this frame holds a batch during the wait for the next one
             yield from map(at_once, taken)
             return
         try:
@@ -90,7 +89,7 @@ class TorchBatches(IterableDataset[Any]):
 
 
 class DeviceCopy:
-    """Tensors that are on their way to the device; `event` is behind their copies."""
+    """Tensors on their way to the device; `event` follows their copies."""
 
     def __init__(self, tensors: Tensors, event: Any) -> None:
         self.tensors = tensors
@@ -100,7 +99,7 @@ class DeviceCopy:
 class SideStream:
     """Copies to a CUDA device on a stream of their own. `cuda` stands for `torch.cuda`.
 
-    What is copied is held until its copy is over, which is asked for and never waited for, but at
+    Sources are held until their copy is complete, which is polled and never waited for, except at
     the end.
     """
 
@@ -108,35 +107,36 @@ class SideStream:
         self._cuda = cuda
         self._pin = pin
         self._stream = cuda.Stream(device)
-        self._held: deque[tuple[Any, Tensors]] = deque()  # events, and what is copied before them
+        # events, and the sources of the copies before them
+        self._held: deque[tuple[Any, Tensors]] = deque()
 
     def begin(self, tensors: Tensors) -> DeviceCopy:
-        """Begins to copy."""
+        """Begin to copy."""
         self._let_go()
-        # What is not contiguous would be copied from a temporary tensor, which nobody would hold.
+        # What is not contiguous would be copied from a temporary tensor without a reference.
         sources = [_pinned(t) if self._pin else t.contiguous() for t in tensors]
         event = self._cuda.Event()
         try:
             with self._cuda.stream(self._stream):
                 moved = [t.to(self._stream.device, non_blocking=True) for t in sources]
-        finally:  # also where the device has no room for the second tensor: the first one is on its way
+        # also if the device has no room for the second tensor: the first one is on its way
+        finally:
             event.record(self._stream)
             self._held.append((event, sources))
         return DeviceCopy(moved, event)
 
     def finish(self, flight: DeviceCopy) -> Tensors:
-        """The copies, for the stream that is current now, whose work from here on is done behind
-        them."""
+        """Return the copies, for the current stream: its later work waits for them."""
         current = self._cuda.current_stream(self._stream.device)
         current.wait_event(flight.event)
         for tensor in flight.tensors:
-            # its memory is of the side stream, which would use it again too early
+            # its memory belongs to the side stream, which would reuse it too early
             tensor.record_stream(current)
         self._let_go()
         return flight.tensors
 
     def close(self) -> None:
-        """Waits for the copies that are under way, and for nothing else."""
+        """Wait for the copies under way, and for nothing else."""
         while self._held:
             self._held[0][0].synchronize()
             self._held.popleft()
@@ -147,7 +147,7 @@ class SideStream:
 
 
 def _pinned(tensor: torch.Tensor) -> torch.Tensor:
-    """In page-locked memory; what DALI has put on a GPU stays there."""
+    """Return the tensor in page-locked memory; what DALI has put on a GPU stays there."""
     return tensor if getattr(tensor, "is_cuda", False) else tensor.pin_memory()
 
 
@@ -175,7 +175,8 @@ def _for_workers() -> StateError:
 
 
 def _sharer(leaf: LeafSpec) -> Callable[[Any], torch.Tensor]:
-    """What makes a tensor of an array of this leaf; SpecError where torch has no such dtype."""
+    """Return the function that makes a tensor of an array of this leaf. Raise SpecError if torch
+    has no such dtype."""
     name = leaf.dtype.name
     # of ml_dtypes, which torch does not know
     if name.startswith(("bfloat16", "float8")) and hasattr(torch, name):
@@ -193,7 +194,7 @@ def _sharer(leaf: LeafSpec) -> Callable[[Any], torch.Tensor]:
 
 
 def _shared(array: np.ndarray[Any, Any]) -> torch.Tensor:
-    """A tensor in the array's memory, wherever that is; a copy where it is read-only or torch has
+    """Return a tensor in the array's memory, on any device; a copy if it is read-only or torch has
     no such strides."""
     if on_device(array):
         made: torch.Tensor = torch.utils.dlpack.from_dlpack(array)
@@ -201,6 +202,6 @@ def _shared(array: np.ndarray[Any, Any]) -> torch.Tensor:
     if array.flags.writeable:
         try:
             return torch.from_numpy(array)
-        except ValueError:  # negative strides, or such that are no multiple of the item size
+        except ValueError:  # negative strides, or strides that are no multiple of the item size
             pass
     return torch.from_numpy(array.copy())

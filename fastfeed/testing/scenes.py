@@ -1,4 +1,5 @@
-"""The scenes of the battery: each opens a sink on a runner of its own, and judges what comes out."""
+"""The scenes of the battery: each opens a sink on a runner of its own, and judges what comes
+out."""
 
 from __future__ import annotations
 

@@ -45,7 +45,8 @@ def nbytes_of(batch: Any) -> int:
 
 
 def nbytes_of_spec(spec: Any) -> int:
-    """Of an element of tf.data, as far as its shapes are known: an unknown dimension counts as 1."""
+    """Of an element of tf.data, as far as its shapes are known: an unknown dimension counts as
+    1."""
     total = 0
     for one in sys.modules["tensorflow"].nest.flatten(spec):
         shape = getattr(one, "shape", None)

@@ -89,7 +89,8 @@ class ManySteps(Steps):
         return self._relay
 
     def _filled(self, plain: Any, relay: Relay, *, iterator: Any) -> Any:
-        """A call whose batches are all taken beforehand; fewer of them where the data end, or fail."""
+        """A call whose batches are all taken beforehand; fewer of them where the data end, or
+        fail."""
         ended = self._fill(relay, iterator)
         if not relay.held:
             if ended is None or isinstance(ended, end_of_data()):

@@ -63,7 +63,8 @@ class Steps:
             loop.note = f"{loop.note}; {many}".strip("; ")
 
     def timed(self, plain: Any, iterator: Any, *, behind: bool) -> tuple[Any, float, float]:
-        """A call that nobody looks into: its result, when it began, and the seconds that it took."""
+        """A call that nobody looks into: its result, when it began, and the seconds that it
+        took."""
         thread = threading.get_ident()
         begin_s = self.context.asking[thread] = time.perf_counter()
         try:
@@ -257,7 +258,8 @@ class PythonSteps(Steps):
         self._open: tuple[float, float] | None = None  # begin and wait of the step under way
 
     def call(self, plain: Any, data: Any, *, begin_s: float, wait_s: float) -> Any:
-        """A call of the train function, whose batch was asked for at `begin_s` and took `wait_s`."""
+        """A call of the train function, whose batch was asked for at `begin_s` and took
+        `wait_s`."""
         self.close(begin_s)
         self.found()
         result = plain(data)

@@ -1,4 +1,5 @@
-"""What hooks of classes need: to put something in a method's place, what it takes, and who calls."""
+"""What hooks of classes need: to put something in a method's place, what it takes, and who
+calls."""
 
 from __future__ import annotations
 

@@ -84,7 +84,8 @@ class SessionInfo:
 
 
 class OfThread(threading.local):
-    """The run that this thread is in, and when its last one of a monitored session began and ended."""
+    """The run that this thread is in, and when its last one of a monitored session began and
+    ended."""
 
     run: Run | None = None
     hooked: tuple[float, float] | None = None

@@ -37,7 +37,8 @@ class FunctionSteps(TensorFlowSteps):
             loop.buffer, loop.note = pipeline(dataset)
 
     def takes_one(self) -> bool:
-        """Where it takes several, or one here and none there, its batches cannot be taken for it."""
+        """Where it takes several, or one here and none there, its batches cannot be taken for
+        it."""
         try:
             function: Any = self._function()
             traces = function._list_all_concrete_functions()

@@ -131,7 +131,8 @@ def _of_the_step(
 
 
 def _strongest_of_each(found: list[Cause]) -> list[Cause]:
-    """One cause of a code: its losses add up, in waits and in slower steps; the first one's words."""
+    """One cause of a code: its losses add up, in waits and in slower steps; the first one's
+    words."""
     totals: dict[str, Cause] = {}
     for cause in found:
         if cause.code in totals:

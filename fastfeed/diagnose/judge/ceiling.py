@@ -95,7 +95,8 @@ def speedup_of(
 
 
 def free_steps(evidence: Evidence, *, converted_s: float) -> list[float]:
-    """Seconds of the steps of experiments, without what they still waited, and what they converted."""
+    """Seconds of the steps of experiments, without what they still waited, and what they
+    converted."""
     steps = list(evidence.loop.steps) if evidence.loop is not None else []
     gapless = evidence.loop is not None and evidence.loop.waits != "none"
     triples = [

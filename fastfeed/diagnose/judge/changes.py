@@ -43,7 +43,8 @@ HANDED_S = 2.5e-3
 
 
 def _more_producers(cause: Cause, facts: Facts) -> list[Recommendation]:
-    """Threads where they help, worker processes where the lock is held: as many as gain something."""
+    """Threads where they help, worker processes where the lock is held: as many as gain
+    something."""
     makers = facts.makers
     prepared, waited = (facts.rows.share(part) for part in (facts.rows.converted, facts.rows.wait))
     if cause.code == "input.serial" and prepared >= max(signals.LEAST, waited):

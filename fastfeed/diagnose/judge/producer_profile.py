@@ -168,7 +168,8 @@ def _within(tasks: list[Task], place: Place) -> float:
 
 
 def _native(evidence: Evidence) -> ProducerProfile | None:
-    """Threads of the framework: all that is known of them is the time that they take on the cores."""
+    """Threads of the framework: all that is known of them is the time that they take on the
+    cores."""
     tasks = [task for task in evidence.tasks if task.role == FRAMEWORK]
     seconds = evidence.end_s - evidence.start_s
     cpu_s = sum(task.cpu_s for task in tasks)

@@ -132,7 +132,8 @@ def simulated(evidence: Evidence) -> float:
 
 
 def sleeps(part: LoopPart) -> bool:
-    """Whether a line beside the step's call does nothing but sleep, and does not report to anybody."""
+    """Whether a line beside the step's call does nothing but sleep, and does not report to
+    anybody."""
     reports = part.inner is not None and REPORTS.search(part.inner.function)
     return part.kind == "host" and part.busy.get(SLEEP, 0.0) >= ASLEEP and not reports
 

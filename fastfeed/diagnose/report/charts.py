@@ -1,4 +1,5 @@
-"""The drawings of the page, as numbers: where every bar begins and ends. Nothing here knows HTML."""
+"""The drawings of the page, as numbers: where every bar begins and ends. Nothing here knows
+HTML."""
 
 from __future__ import annotations
 
@@ -169,7 +170,8 @@ def _bar(one: Bin, start_s: float, *, top_s: float) -> Bar:
 
 
 class StateShare(NamedTuple):
-    """A state of a task: its kind (of words.KINDS), what it is called, and its share of the time."""
+    """A state of a task: its kind (of words.KINDS), what it is called, and its share of the
+    time."""
 
     kind: str
     label: str

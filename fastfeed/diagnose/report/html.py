@@ -1,4 +1,5 @@
-"""A diagnosis as one HTML page that needs nothing else: no network, and no JavaScript but to zoom."""
+"""A diagnosis as one HTML page that needs nothing else: no network, and no JavaScript but to
+zoom."""
 
 from __future__ import annotations
 
@@ -98,7 +99,8 @@ def _lines(text: str) -> Markup:
 
 
 def _coded(text: Any) -> Markup:
-    """What stands between backticks is code; as str, for a Markup would escape what is put into it."""
+    """What stands between backticks is code; as str, for a Markup would escape what is put into
+    it."""
     return Markup(re.sub("`([^`]+)`", r"<code>\1</code>", str(escape(words.clean(str(text))))))
 
 

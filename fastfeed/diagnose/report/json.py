@@ -30,7 +30,8 @@ Json = dict[str, Any]
 
 
 def write(diagnosis: Diagnosis, path: str | os.PathLike[str]) -> None:
-    """The diagnosis as a JSON file, whole or not at all. Raises OSError where it cannot be written."""
+    """The diagnosis as a JSON file, whole or not at all. Raises OSError where it cannot be
+    written."""
     write_whole(
         path, [json.dumps(json_of(diagnosis), indent=2, ensure_ascii=False, allow_nan=False), "\n"]
     )

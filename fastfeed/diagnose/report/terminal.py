@@ -1,4 +1,5 @@
-"""A diagnosis on the terminal: one headline, where a step's time goes, the causes, what to do next."""
+"""A diagnosis on the terminal: one headline, where a step's time goes, the causes, what to do
+next."""
 
 from __future__ import annotations
 

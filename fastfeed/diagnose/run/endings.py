@@ -8,7 +8,8 @@ from typing import Any
 
 
 def rest_of_exit() -> None:
-    """What was registered with atexit before us, by modules that we import and the script may use."""
+    """What was registered with atexit before us, by modules that we import and the script may
+    use."""
     for module, name in (("multiprocessing.util", "_exit_function"), ("logging", "shutdown")):
         function: Any = getattr(sys.modules.get(module), name, None)
         if function is not None:

@@ -39,7 +39,8 @@ class HiddenThread:
         return not stopped
 
     def stop(self, join_s: float = 0.0) -> None:
-        """Ends the pause, for good; waits for the end of `work`. May be repeated, also from within."""
+        """Ends the pause, for good; waits for the end of `work`. May be repeated, also from
+        within."""
         if self._wakes.locked():
             self._wakes.release()
         if self.ident != _thread.get_ident() and self._ends.acquire(timeout=join_s):

@@ -1,4 +1,5 @@
-"""The life of a diagnosis in time: warm-up, the time that is measured, and when the report is due."""
+"""The life of a diagnosis in time: warm-up, the time that is measured, and when the report is
+due."""
 
 from __future__ import annotations
 

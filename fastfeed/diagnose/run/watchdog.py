@@ -103,7 +103,8 @@ class Watchdog:
         )
 
     def deaths(self, interrupted_s: float = float("inf")) -> tuple[str, ...]:
-        """How threads and processes ended, without those that were told to: by a Ctrl-C then, too."""
+        """How threads and processes ended, without those that were told to: by a Ctrl-C then,
+        too."""
         self._find_zombies([(pid, state) for pid, state in _children() if not _helps(pid)])
         died = (
             (text, (TOLD, *BY_CTRL_C) if at_s > interrupted_s else TOLD)

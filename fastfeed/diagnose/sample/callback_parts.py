@@ -49,7 +49,8 @@ def callback_parts(looks: Iterable[Sample], cast: AttributionContext) -> tuple[L
 
 
 def _part(place: Place, shares: dict[str, float], *, ready: float) -> LoopPart:
-    """`ready`: of the time on a core without the lock, or ready for one, the share that it waits."""
+    """`ready`: of the time on a core without the lock, or ready for one, the share that it
+    waits."""
     total = sum(shares.values())
     busy = {state: share / total for state, share in shares.items() if state != states.CORE}
     core = shares.get(states.CORE, 0.0) / total

@@ -148,7 +148,8 @@ class Children:
             log.begin()
 
     def find(self, passed_s: float, *, fully: bool = True) -> None:
-        """Looks for new ones, and at the counters of all (`fully`: at those, too, that cost more)."""
+        """Looks for new ones, and at the counters of all (`fully`: at those, too, that cost
+        more)."""
         for kin in family.descendants(os.getpid()):
             known = self.logs.get(kin.pid)
             if known is None or known.kin.born != kin.born:
@@ -265,7 +266,8 @@ def _works(stack: StackSample) -> bool:
 
 
 def _serves(stack: StackSample) -> bool:
-    """Whoever asks gets the descriptors of what was made: tensors of torch in shared memory go so."""
+    """Whoever asks gets the descriptors of what was made: tensors of torch in shared memory go
+    so."""
     return any(place.file.endswith("multiprocessing/resource_sharer.py") for place in stack.places)
 
 

@@ -51,7 +51,8 @@ class Moment(NamedTuple):
 
 
 class Found(NamedTuple):
-    """A loop in the source: the function, its file (in full), and its statements with their kinds."""
+    """A loop in the source: the function, its file (in full), and its statements with their
+    kinds."""
 
     code: CodeType
     node: slices.Loop

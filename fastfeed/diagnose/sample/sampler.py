@@ -120,7 +120,8 @@ class Sampler:
     def tasks(
         self, parts: Iterable[LoopPart] = (), *, steps: Iterable[Step] = ()
     ) -> tuple[Task, ...]:
-        """The threads of this process, its native pools as one, its child processes; see waits_in."""
+        """The threads of this process, its native pools as one, its child processes; see
+        waits_in."""
         self.refresh()
         with self._mutex:
             cast, logs = self._cast(), self._threads.logs.values()
@@ -131,7 +132,8 @@ class Sampler:
             )
 
     def _with_lost(self, own: list[Task]) -> list[Task]:
-        """The tasks; what nobody counted was spent by producers that have ended, if there are such."""
+        """The tasks; what nobody counted was spent by producers that have ended, if there are
+        such."""
         logs = self._threads.logs
         ended = [
             task

@@ -269,7 +269,8 @@ def _fed(found: Sequence[Statement]) -> frozenset[str]:
 
 
 def _backward(found: Sequence[Statement], steps: Sequence[Statement]) -> list[Statement]:
-    """The statements that make what the steps use, but for the steps themselves and plain counting."""
+    """The statements that make what the steps use, but for the steps themselves and plain
+    counting."""
     wanted = _wanted(found, steps)
     made: list[Statement] = []
     for _ in found:

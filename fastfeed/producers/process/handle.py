@@ -160,7 +160,8 @@ class WorkerHandle:
                 signal.pidfd_send_signal(pidfd.fd, signal.SIGKILL)
 
     def gone(self, timeout_s: float) -> bool:
-        """Return True if the process has ended, within the limit, even if the fork server is gone."""
+        """Return True if the process has ended, within the limit, even if the fork server is
+        gone."""
         if self.pidfd is None:  # then at least its end of the news is closed
             return _readable_within(self._news.fileno(), timeout_s)
         return _readable_within(self.pidfd.fd, timeout_s)
@@ -216,7 +217,8 @@ def _readable_within(fd: int, timeout_s: float) -> bool:
 
 
 def _state(pid: int) -> str:
-    """Return the state letter of proc(5) in words, and where the kernel waits, if that can be read."""
+    """Return the state letter of proc(5) in words, and where the kernel waits, if that can be
+    read."""
     if not pid:
         return ""
     try:

@@ -1,4 +1,5 @@
-"""The worker processes of a runner, and the feeds that share them: its own, and those of `also()`."""
+"""The worker processes of a runner, and the feeds that share them: its own, and those of
+`also()`."""
 
 from __future__ import annotations
 

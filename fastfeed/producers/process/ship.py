@@ -1,9 +1,10 @@
-"""How the user's source travels to worker processes: pickled once, and its large arrays mapped by
+"""How the user's source travels to worker processes: pickled once, with its large arrays mapped by
 all of them.
 
 One piece of memory without a name holds everything, each array at a multiple of 64:
 
-    position of the head | large arrays ... | pickle of the value | head: pickle of (what, pickle's position, arrays)
+    position of the head | large arrays ... | pickle of the value |
+    head: pickle of (what, position of the pickle, arrays)
 
 Functions and classes of `__main__` or of a notebook travel by value, so a worker never imports the
 main module. A np.memmap is opened again by the name of its file.
@@ -30,29 +31,30 @@ from fastfeed.ring.memory import Segment, aligned
 
 Array = np.ndarray[Any, Any]
 
-LARGE_NBYTES = 64 * 1024  # from here on, mapping costs less than every worker's own copy
+LARGE_NBYTES = 64 * 1024  # above this size mapping costs less than a copy in every worker
 PROTOCOL = 5
-# stands in the pickle for an array that the pickler itself has laid aside
+# stands in the pickle for an array that the pickler has put aside
 _HOLE = pickle.PickleBuffer(b"")
 
 
 @dataclass
 class Shipment:
-    """A packed value: every process that is handed the descriptor can unpack it."""
+    """A packed value: a process with the descriptor can unpack it."""
 
     fd: int
     nbytes: int
 
     def close(self) -> None:
-        """Lets the descriptor go; whoever unpacked the value keeps it."""
+        """Close the descriptor; unpacked values stay valid."""
         fd, self.fd = self.fd, -1
         if fd >= 0:
             os.close(fd)
 
 
 def pack(value: Any, *, what: str) -> Shipment:
-    """`value` in memory of its own, with each large array once. OptionError tells which part of it
-    cannot be pickled, why, and what to do; `what` is its name in every such text."""
+    """Return `value` in memory of its own, with each large array once. Raise OptionError, which
+    says which part of it cannot be pickled, why, and what to do; `what` names the value in the
+    text."""
     pickler = _Pickler()
     try:
         pickler.dump(value)
@@ -79,9 +81,9 @@ def pack(value: Any, *, what: str) -> Shipment:
 
 
 def unpack(fd: int, nbytes: int) -> Any:
-    """The value that was packed; the descriptor may be closed afterwards. Large arrays are
-    read-only, for all workers share their memory. OptionError tells why the value cannot be made
-    here."""
+    """Return the value that was packed; the descriptor may be closed afterwards. Large arrays are
+    read-only, because all workers share their memory. Raise OptionError, which says why the value
+    cannot be made here."""
     memory = memoryview(Segment(fd, nbytes, writable=False).map)
     end = int.from_bytes(memory[:8], "little")
     what, start, places = pickle.loads(memory[end:])
@@ -98,8 +100,8 @@ def unpack(fd: int, nbytes: int) -> Any:
 
 
 def _places(arrays: Sequence[Array]) -> tuple[list[tuple[int, int]], int]:
-    """Position and size of every array, the same one for arrays of the same memory; and where they
-    end."""
+    """Return position and size of every array, the same one for arrays of the same memory, and
+    where they end."""
     places: dict[Any, tuple[int, int]] = {}
     end = ALIGN
     layouts = [(array.ctypes.data, array.shape, array.strides, array.dtype.str) for array in arrays]
@@ -111,13 +113,13 @@ def _places(arrays: Sequence[Array]) -> tuple[list[tuple[int, int]], int]:
 
 
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no type information
-    """Leaves the pickle in pieces, and large arrays where they are: nothing of size is copied."""
+    """Leaves the pickle in pieces, and large arrays in place: nothing large is copied."""
 
     def __init__(self) -> None:
         self.pieces: list[bytes] = []
         self.arrays: list[Array] = []
         self._files: dict[int, _File] = {}
-        # No method of its own: a cycle would keep the user's arrays until the next collection.
+        # no method of its own: a cycle would keep the user's arrays until the next collection
         super().__init__(
             SimpleNamespace(write=self.pieces.append), PROTOCOL, partial(_in_band, self.arrays)
         )
@@ -138,9 +140,8 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no type inf
         return (_memmap if isinstance(obj, np.memmap) else _array), (file, layout)
 
     def _lay_aside(self, array: Array) -> dict[str, Any]:
-        """Takes the bytes from the lowest to the highest address as they are, whatever the order of
-        the axes; where they are more than the values, because a view leaves some out, the values in
-        the order they have in memory."""
+        """Take the bytes from the lowest to the highest address as they are, in any order of the
+        axes; if a view leaves some out, take the values in the order of memory."""
         reach = [
             (count - 1) * stride for count, stride in zip(array.shape, array.strides, strict=True)
         ]

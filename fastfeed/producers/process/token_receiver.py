@@ -40,7 +40,8 @@ class TokenReceiver:
         return os.getpid() != self._pid
 
     def refuse_copies(self) -> None:
-        """Raise StateError in a forked copy of the trainer, which would take the trainer's batches."""
+        """Raise StateError in a forked copy of the trainer, which would take the trainer's
+        batches."""
         if self.is_copy:
             raise StateError(
                 "this process is a forked copy of the one that made the runner, whose batches they "

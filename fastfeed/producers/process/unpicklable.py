@@ -46,7 +46,8 @@ def complaint(value: Any, error: Exception, *, what: str, dump: Callable[[Any], 
 
 
 def text_of(error: Exception) -> str:
-    """Return type and message, which a failing __str__ cannot prevent, and the notes of an error."""
+    """Return type and message, which a failing __str__ cannot prevent, and the notes of an
+    error."""
     return "".join(traceback.format_exception_only(error)).strip()
 
 
@@ -175,7 +176,8 @@ def _of_partial(place: _Place, call: functools.partial[Any]) -> Parts:
 
 
 def _of_object(place: _Place, holder: Any) -> Parts:
-    """Return the parts of its reduction: attributes, items, and the arguments that make it again."""
+    """Return the parts of its reduction: attributes, items, and the arguments that make it
+    again."""
     _, arguments, state, items, pairs = (*_reduced(holder), None, None, None)[:5]
     owner = _Place(f"the class `{_name(holder)}`") if isinstance(holder, type) else place
     for values in state if isinstance(state, tuple) and len(state) == 2 else (state,):
@@ -214,7 +216,8 @@ def _name(holder: Any) -> str:
 
 
 def _a(kind: type) -> str:
-    """Return `a sqlite3.Connection`; without the module if that is Python itself or the main one."""
+    """Return `a sqlite3.Connection`; without the module if that is Python itself or the main
+    one."""
     name = (
         _name(kind)
         if kind.__module__ in ("builtins", "__main__")

@@ -45,5 +45,6 @@ class WorkerProcess:
         self.lanes[0].kill()
 
     def gone(self, timeout_s: float) -> bool:
-        """Return True if the process has ended, within the limit, even if the fork server is gone."""
+        """Return True if the process has ended, within the limit, even if the fork server is
+        gone."""
         return self.lanes[0].gone(timeout_s)

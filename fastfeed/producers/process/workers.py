@@ -41,7 +41,8 @@ class LostItem(NamedTuple):
 
 
 class WorkerGroup:
-    """The workers of a feed. Methods are called under the feed's lock, except those that only read."""
+    """The workers of a feed. Methods are called under the feed's lock, except those that only
+    read."""
 
     def __init__(self, source: Source, options: FeedOptions, *, course: EpochPlan) -> None:
         self._indexed = source.indexed
@@ -96,7 +97,8 @@ class WorkerGroup:
         )
 
     def allow(self, epochs: int) -> None:
-        """Allow `epochs` epochs in all; where the trainer sends the items, workers need not know."""
+        """Allow `epochs` epochs in all; where the trainer sends the items, workers need not
+        know."""
         if epochs <= self._allowed:
             return
         self._allowed = epochs
@@ -112,7 +114,8 @@ class WorkerGroup:
         return max(BUFFERED, 4 * self._options.producers, small)
 
     def limit(self, slot_nbytes: int) -> int:
-        """Return how many batches may wait for the consumer, now that the size of a slot is known."""
+        """Return how many batches may wait for the consumer, now that the size of a slot is
+        known."""
         ready = self.ready_limit(slot_nbytes)
         self.hoard = max(1, min(ready, self.audit().all) // 16)
         return ready

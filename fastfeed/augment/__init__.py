@@ -1,10 +1,10 @@
-"""One spec of image operations, carried out by OpenCV in the producers, or by DALI on the CPU or
-the GPU.
+"""One spec of image operations, executed by OpenCV in the producers, or by DALI on the CPU or the
+GPU. Imports only core and errors.
 
-from fastfeed import augment as A
+    from fastfeed import augment as A
 
-standard = A.Augment([A.Decode(), A.RandomResizedCrop(224), A.Flip(), A.Normalize(127.5, 127.5)])
-FeedRunner(photos, batch_size=64, augment=standard, augment_on="auto")
+    standard = A.Augment([A.Decode(), A.RandomResizedCrop(224), A.Flip(), A.Normalize(127.5, 127.5)])
+    FeedRunner(photos, batch_size=64, augment=standard, augment_on="auto")
 """
 
 from fastfeed.augment.geometry import Affine, Crop, Decode, Flip, RandomResizedCrop, Resize, Rotate

@@ -1,5 +1,5 @@
-"""How far OpenCV in the producers and DALI may differ in a pixel: the same draws and geometry,
-other arithmetic."""
+"""How far OpenCV in the producers and DALI may differ in a pixel: same draws, same geometry, other
+arithmetic."""
 
 from __future__ import annotations
 
@@ -7,20 +7,19 @@ from typing import NamedTuple
 
 
 class Levels(NamedTuple):
-    """Of uint8, 0 to 255: the most for any pixel, and in the mean over an image."""
+    """Levels of uint8, 0 to 255: the most for any pixel, and in the mean over an image."""
 
     most: float
     mean: float
 
 
 EXACT = Levels(0, 0)
-# By operation and, where it matters, interpolation. Each is for one operation; of several, the sum
-# is a bound but where a step is sharp: a pixel on the edge of a warped image is either image or
-# `fill`.
+# By operation and, where it matters, interpolation. Each is for one operation; the sum bounds
+# several, except at sharp edges: a pixel on the edge of a warped image is either image or `fill`.
 AGREEMENT = {
-    "Decode": EXACT,  # both have libjpeg-turbo; 16-bit PNGs are rounded in another way
+    "Decode": EXACT,  # both have libjpeg-turbo; 16-bit PNGs are rounded differently
     "Decode 16 bits": Levels(1, 0.5),
-    # exact, but where the centre of a new pixel is on the edge of two old ones
+    # exact, except where the centre of a new pixel is on the edge of two old ones
     "Resize nearest": Levels(255, 20),
     "Resize linear": Levels(1, 0.5),
     "Resize cubic": Levels(1, 0.5),

@@ -1,5 +1,4 @@
-"""Batches of which some leaves are filled in by whoever asks, beside all others that are
-collated."""
+"""Batches some of whose leaves are filled by the caller, beside others that are collated."""
 
 from __future__ import annotations
 
@@ -30,13 +29,13 @@ def beside(
     place: str,
     allocate: Allocate,
 ) -> tuple[Any, list[tuple[bool, ...]], dict[int, Array]]:
-    """A batch of records, whose leaves `rows` are; for each leaf which of its record's axes varied;
-    and those of `own`, by their numbers, to be filled: `own` says of what shape and dtype they are
-    in a record. Numbers beyond the records' leaves are of arrays that belong to the batch and are
-    no part of it.
+    """Return a batch of records with the leaves `rows`; for each leaf which axes of its records
+    varied; and the arrays of `own`, by leaf number, to be filled: `own` gives their dtype and their
+    shape in a record. Numbers beyond the records' leaves are arrays that belong to the batch
+    without being part of it.
 
-    All of it is written into what `allocate` gives, unless other leaves are padded, or are bytes.
-    Raises SpecError as `collate` does.
+    All of it is written into what `allocate` returns, unless other leaves are padded, or are bytes.
+    Raise SpecError as `collate` does.
     """
     count = len(rows)
     blanks = {n: ((count, *shape), dtype) for n, (shape, dtype) in own.items()}

@@ -1,9 +1,8 @@
 """Boxes that move with their image: float32 arrays of shape (n, 4), each row left, top, right,
 bottom in pixels.
 
-A box is cut off at the sides of its image; one of which nothing is left keeps its row, with zeros,
-so that a record has as many boxes as before and its other leaves (classes, say) still belong to
-them.
+A box is cut at the sides of its image. One that lies outside keeps its row, with zeros, so that a
+record has as many boxes as before and its other leaves (classes, for example) still belong to them.
 """
 
 from __future__ import annotations
@@ -21,8 +20,8 @@ Boxes = np.ndarray[Any, np.dtype[np.float32]]
 
 
 def moved(boxes: Any, spec: Augment, *, row: Sequence[float], size: Size) -> Boxes:
-    """Where the boxes of an image of `size` (height, width) are after the plan `row`. Raises
-    SpecError for no boxes."""
+    """Return the boxes of an image of `size` (height, width) after the plan `row`. Raise SpecError
+    for something else."""
     at = _cut(_checked(boxes), size)
     for placed in spec.program:
         at, size = _step(at, placed.step, numbers=row[placed.numbers], size=size)
@@ -61,7 +60,7 @@ def _step(
     high, wide = size
     if isinstance(step, (RandomWindow, FixedWindow)):
         y, x, height, width = numbers
-        # What a window adds around the image has no boxes, and they end within the image already.
+        # a window adds no boxes around the image, and they end within it already
         size = (int(height), int(width))
         return _cut(boxes - (x, y, x, y), size), size
     if isinstance(step, Scale):
@@ -82,7 +81,7 @@ def _step(
 
 
 def _warped(boxes: Any, numbers: Sequence[float]) -> Any:
-    """The upright boxes around the turned ones."""
+    """Return the upright boxes around the turned ones."""
     if tuple(numbers) == (1, 0, 0, 0, 1, 0):
         return boxes
     kept = _has_area(boxes)
@@ -98,7 +97,7 @@ def _has_area(boxes: Any) -> Any:
 
 
 def _cut(boxes: Any, size: Size) -> Any:
-    """Within the image; zeros for what is not in it."""
+    """Return boxes cut at the image; zeros for those outside."""
     high, wide = size
     cut = np.clip(boxes, 0, (wide, high, wide, high))
     return cut * _has_area(cut)

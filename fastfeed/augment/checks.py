@@ -1,5 +1,5 @@
-"""Checks of what operations are given; each OptionError names the parameter, what it was and what
-was needed."""
+"""Checks of operations' parameters: each OptionError names the parameter, its value and what is
+allowed."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from fastfeed.errors import OptionError
 
 
 def pair(size: Any) -> tuple[int, int]:
-    """(height, width)."""
+    """Return (height, width)."""
     return int(size[0]), int(size[1])
 
 
 def sides_of(op: str, size: Any) -> tuple[int, int]:
-    """(height, width) from one number or two."""
+    """Return (height, width) from one number or two."""
     sides = (size, size) if isinstance(size, int) else size
     if not isinstance(sides, Sequence) or len(sides) != 2:
         raise OptionError(f"{op}(size={size!r}): needed (height, width), or one number for both")
@@ -25,24 +25,24 @@ def sides_of(op: str, size: Any) -> tuple[int, int]:
 
 
 def check_size(name: str, value: Any) -> None:
-    """Refuses what is no positive integer."""
+    """Raise OptionError unless it is a positive integer."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise OptionError(f"{name}={value!r}): needed an integer of 1 or more")
 
 
 def check_chance(name: str, value: Any) -> None:
-    """Refuses what is no probability."""
+    """Raise OptionError unless it is a probability."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 1:
         raise OptionError(f"{name}={value!r}): needed a probability, from 0 to 1")
 
 
 def check_fill(op: str, value: Any) -> None:
-    """Refuses what no pixel can be."""
+    """Raise OptionError unless it can be the value of a pixel."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 65535:
         raise OptionError(f"{op}(fill={value!r}): needed a value of the image's dtype, such as 0")
 
 
 def check_one_of(name: str, value: Any, *, choices: tuple[str, ...]) -> None:
-    """Refuses what is none of `choices`."""
+    """Raise OptionError unless it is one of `choices`."""
     if value not in choices:
         raise OptionError(f"{name}={value!r}): needed one of {', '.join(map(repr, choices))}")

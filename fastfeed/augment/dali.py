@@ -1,4 +1,4 @@
-"""One DALI pipeline that carries out the plans of records, on the CPU or a GPU, several batches in
+"""One DALI pipeline that executes the plans of records, on the CPU or a GPU, several batches in
 flight."""
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ except ImportError as error:
 
 from fastfeed.augment.dali_steps import Argument, Graph, check, decoded, finished, moved
 
-TAIL = (Normalize, Cast, Layout, Blend)  # what is done together, at the end
+TAIL = (Normalize, Cast, Layout, Blend)  # steps that are executed together, at the end
 
 
 class DaliPipe:
-    """`start` a batch, `finish` the oldest one that was started; up to a few at a time.
+    """`start` a batch, `finish` the oldest one that was started; a few may be in flight.
 
-    `kinds`: what the images are, and the masks behind them; `rows`: the most records of a batch;
-    `pad`: what fills the rest of images that are smaller than others of their batch. Nothing is
-    copied on the host: what was given to `start` must stay as it is until `finish` has returned its
-    results. A RuntimeError of either means that this pipeline is of no more use. Raises OptionError
-    for steps that DALI cannot do, and for a GPU that is not there.
+    `kinds`: of the images, then of the masks; `rows`: the most records of a batch; `pad`: fills the
+    rest of images that are smaller than others of their batch. Nothing is copied on the host: a
+    batch must not change between `start` and its `finish`. After a RuntimeError of either this
+    pipeline is unusable. Raise OptionError for steps that DALI does not have, and for a missing
+    GPU.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class DaliPipe:
             batch_size=rows,
             num_threads=len(os.sched_getaffinity(0)),
             device_id=0 if device == "gpu" else None,
-            # results stay valid for as long as anybody looks at them, also behind the next ones
+            # results stay valid as long as they are referenced, also after the next ones
             exec_dynamic=True,
             prefetch_queue_depth=1,  # what runs ahead is what was started, and never an empty batch
         )
@@ -68,7 +68,7 @@ class DaliPipe:
         self._build()
 
     def start(self, packed: Packed) -> None:
-        """Begins to work on a batch."""
+        """Begin to work on a batch."""
         for name, samples, layout in zip(self._names, packed.samples, self._layouts, strict=True):
             self._pipeline.feed_input(name, list(samples), layout=layout)
         numbers = [np.ascontiguousarray(a.make(packed.plan[:, a.image])) for a in self._arguments]
@@ -78,15 +78,15 @@ class DaliPipe:
         self._pipeline.schedule_run()
 
     def finish(self) -> list[Any]:
-        """An array for each image and mask: of numpy in DALI's own memory, which it keeps, or a
-        DeviceArray. Raises SpecError where images that are not padded differ in size."""
+        """Return an array for each image and mask: of numpy in DALI's own memory, or a DeviceArray.
+        Raise SpecError if images that are not padded differ in size."""
         lists = self._pipeline.share_outputs()
         self._pipeline.release_outputs()
         self._held.popleft()
         return [_array(made, self._device) for made in lists]
 
     def _drawn(self, number: int, kind: SampleKind) -> Any:
-        """The graph of one input."""
+        """Return the graph of one input."""
         graph = Graph(0 if kind.mask else number, self._names[number], kind, device=self._device)
         node = fn.external_source(name=graph.name, no_copy=True)
         steps = [
@@ -142,7 +142,7 @@ def _dtype(tensor: Any) -> np.dtype[Any]:
 
 
 def handed_over(augment: Augment) -> list[Placed]:
-    """The steps that are left for DALI."""
+    """Return the steps that are left for DALI."""
     program = list(augment.program)
     at = next((n for n, placed in enumerate(program) if isinstance(placed.step, HandOver)), -1)
     return program[at + 1 :]
@@ -153,7 +153,7 @@ def _first_line(error: BaseException) -> str:
 
 
 def gpus() -> int:
-    """How many GPUs DALI can use; 0 where there is no driver."""
+    """Return how many GPUs DALI can use; 0 without a driver."""
     try:
         count: Any = backend
         return int(count.GetCUDADeviceCount())

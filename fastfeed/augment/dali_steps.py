@@ -1,4 +1,4 @@
-"""DALI's operators for the steps of a program: each is told a record's numbers by an external
+"""DALI's operators for the steps of a program: each gets the numbers of a record from an external
 source of its own."""
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ except ImportError as error:
 
 Array = np.ndarray[Any, Any]
 Node = Any  # of a DALI graph
-# No antialiasing makes DALI's triangular and cubic filters plain interpolation, which is what other
-# libraries call so.
+# Without antialiasing DALI's triangular and cubic filters are plain interpolation, as other
+# libraries define it.
 SAMPLERS = {"nearest": types.INTERP_NN, "linear": types.INTERP_LINEAR, "cubic": types.INTERP_CUBIC}
 DTYPES = {
     "uint8": types.UINT8,
@@ -47,8 +47,8 @@ SPAN = {"uint8": 255, "uint16": 65535}
 
 @dataclass(frozen=True)
 class Argument:
-    """An external source of numbers, and how they are made out of the plan rows of all records:
-    (records, numbers)."""
+    """An external source of numbers, and the function that makes them from the plan rows of all
+    records: (records, numbers)."""
 
     name: str
     image: int
@@ -57,9 +57,9 @@ class Argument:
 
 @dataclass
 class Graph:
-    """What is known while the graph of one image (or mask) is drawn."""
+    """State while the graph of one image (or mask) is built."""
 
-    image: int  # whose row of the plan counts
+    image: int  # its row of the plan counts
     name: str
     kind: SampleKind
     device: str = "cpu"
@@ -68,14 +68,15 @@ class Graph:
     def numbers(
         self, name: str, make: Callable[[Array], Array], *, image: int | None = None
     ) -> Node:
-        """A node with what `make` makes of each record's row, of this image or another one."""
+        """Return a node with what `make` computes from each record's row, of this image or another
+        one."""
         name = f"{self.name}.{name}{len(self.arguments)}"
         self.arguments.append(Argument(name, self.image if image is None else image, make))
         return fn.external_source(name=name, batch=True, no_copy=True)
 
 
 def check(program: Sequence[Placed]) -> None:
-    """Refuses, by its name, what DALI has no operator for."""
+    """Raise OptionError, with its name, for a step that DALI has no operator for."""
     for placed in program:
         step = placed.step
         if isinstance(step, Warp) and step.interpolation == "cubic":
@@ -86,7 +87,8 @@ def check(program: Sequence[Placed]) -> None:
 
 
 def decoded(source: Node, decode: Decode, *, window: Placed | None, graph: Graph) -> Node:
-    """Pixels of files, turned as EXIF says; of a `window` within the image only that is decoded."""
+    """Return the pixels of files, turned as EXIF says; with a `window` only that part is
+    decoded."""
     output = types.RGB if decode.channels == "rgb" else types.GRAY
     how = {"device": "mixed" if graph.device == "gpu" else "cpu", "output_type": output}
     if window is None:
@@ -96,7 +98,8 @@ def decoded(source: Node, decode: Decode, *, window: Placed | None, graph: Graph
 
 
 def moved(node: Node, placed: Placed, *, graph: Graph) -> Node:
-    """`node` behind one step that moves pixels or changes their values; masks are moved only."""
+    """Return `node` after one step that moves pixels or changes their values; masks are only
+    moved."""
     operator = OPERATORS.get(type(placed.step))
     if operator is None or (graph.kind.mask and isinstance(placed.step, (Colour, Blur, Cutout))):
         return node
@@ -104,7 +107,7 @@ def moved(node: Node, placed: Placed, *, graph: Graph) -> Node:
 
 
 def finished(node: Node, tail: Sequence[Placed], *, graph: Graph) -> Node:
-    """`node` behind Normalize, Cast, Layout and Mixup."""
+    """Return `node` after Normalize, Cast, Layout and Mixup."""
     steps = {type(placed.step): placed for placed in tail}
     normalize, cast, layout = (
         getattr(steps.get(kind), "step", None) for kind in (Normalize, Cast, Layout)
@@ -130,7 +133,7 @@ def finished(node: Node, tail: Sequence[Placed], *, graph: Graph) -> Node:
 
 
 def _blended(node: Node, blend: Placed, *, graph: Graph) -> Node:
-    # A record has one share, its first image's, for all its images and its labels.
+    # A record has one share, that of its first image, for all its images and labels.
     share = graph.numbers("share", lambda plan: plan[:, blend.start].astype(np.float32), image=0)
     rest = graph.numbers("rest", lambda plan: 1 - plan[:, blend.start].astype(np.float32), image=0)
     following = graph.numbers(
@@ -196,7 +199,7 @@ def _warped(node: Node, placed: Placed, *, graph: Graph) -> Node:
     )
     sampler = "nearest" if graph.kind.mask else step.interpolation
     dtype = graph.kind.dtype
-    known = dtype == "uint8"  # others go by way of floats, which hold all of them
+    known = dtype == "uint8"  # other dtypes go by way of floats, which hold all of them
     node = fn.warp_affine(
         node if known else fn.cast(node, dtype=types.FLOAT),
         matrix=matrix,
@@ -230,7 +233,7 @@ def _coloured(node: Node, placed: Placed, *, graph: Graph) -> Node:
 def _blurred(node: Node, placed: Placed, *, graph: Graph) -> Node:
     def sigmas(plan: Array) -> Array:
         sigma = plan[:, placed.start].astype(np.float32)
-        # a window of one pixel leaves the image, whatever the sigma
+        # a window of one pixel leaves the image unchanged, for any sigma
         return np.where(sigma > 0, sigma, np.float32(1))
 
     sigma = graph.numbers("sigma", sigmas)

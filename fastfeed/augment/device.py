@@ -1,5 +1,5 @@
-"""Arrays on a GPU, as leaves of a batch: for frameworks by DLPack, for whoever needs numpy as a
-copy on the host."""
+"""Arrays on a GPU, as leaves of a batch: for frameworks by DLPack, for numpy as a copy on the
+host."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fastfeed.core.batch import Batch
 class DeviceArray:
     """An array on a GPU. `torch.from_dlpack`, `jax.dlpack.from_dlpack` and `tf.experimental.dlpack`
     take it without a copy; `numpy.asarray` copies it to the host. Its memory lives as long as it,
-    or what was made of it."""
+    or anything made from it."""
 
     def __init__(self, held: Any, shape: tuple[int, ...], *, dtype: np.dtype[Any]) -> None:
         self._held = held  # has __dlpack__ and as_cpu()
@@ -22,7 +22,7 @@ class DeviceArray:
 
     @property
     def ndim(self) -> int:
-        """Axes."""
+        """Number of axes."""
         return len(self.shape)
 
     @property
@@ -45,12 +45,12 @@ class DeviceArray:
 
 
 def on_device(leaf: Any) -> bool:
-    """Whether a leaf is on a GPU."""
+    """Return True if a leaf is on a GPU."""
     return isinstance(leaf, DeviceArray)
 
 
 def on_host(batch: Batch) -> Batch:
-    """The batch with every leaf on the host; those on a device are copied."""
+    """Return the batch with every leaf on the host; those on a device are copied."""
     if not any(map(on_device, batch.leaves)):
         return batch
     return Batch(tuple(map(np.asarray, batch.leaves)), batch.rows, batch.nbytes, batch.lease)

@@ -1,5 +1,4 @@
-"""Random numbers that depend on what they are drawn for and on nothing else: any producer draws the
-same ones."""
+"""Random numbers that depend only on their purpose: any producer draws the same ones."""
 
 from __future__ import annotations
 
@@ -12,7 +11,7 @@ FIRST, SECOND = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 
 
 def key_of(parts: Iterable[int]) -> int:
-    """64 bits that stand for a record: such as (seed, epoch, index)."""
+    """Return 64 bits that stand for a record, such as (seed, epoch, index)."""
     key = 0
     for part in parts:
         bits = ((key ^ (part & MASK)) + GOLDEN) & MASK
@@ -23,7 +22,7 @@ def key_of(parts: Iterable[int]) -> int:
 
 
 class Draws:
-    """A stream of numbers in [0, 1) for one record, the same wherever it is drawn. Not for
+    """A stream of numbers in [0, 1) for one record, the same in every producer. Not for
     cryptography."""
 
     __slots__ = ("_at",)
@@ -32,9 +31,9 @@ class Draws:
         self._at = key
 
     def next(self) -> float:
-        """The next number, with 53 bits."""
+        """Return the next number, with 53 bits."""
         bits = self._at = (self._at + GOLDEN) & MASK
-        # written out twice: behind a decoder every call is a slow one
+        # written out twice: after a decoder every call is slow
         bits = ((bits ^ (bits >> 30)) * FIRST) & MASK
         bits = ((bits ^ (bits >> 27)) * SECOND) & MASK
         return ((bits ^ (bits >> 31)) >> 11) * 2.0**-53

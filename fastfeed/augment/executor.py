@@ -1,5 +1,5 @@
-"""Who does what of a spec in the producers: everything, with OpenCV, or the packing of what DALI
-needs of a record."""
+"""What producers execute of a spec: everything, with OpenCV, or the packing of what DALI needs of a
+record."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ from fastfeed.core.collate import Allocate, Pad
 
 
 class Executor(Protocol):
-    """What a producer does to records, and how it makes batches of what they become. Either of the
-    first two raises BadImage, and SpecError for what the spec does not fit."""
+    """What a producer does to records, and how it makes batches of the results. The first two
+    methods raise BadImage, and SpecError for what the spec does not fit."""
 
     def begun(self, record: Any, key: int, *, place: str) -> Any:
-        """What is known of the record at `place` before its images are decoded, with the draws of
-        `key`; for `made`."""
+        """Return what is known of the record at `place` before its images are decoded, with the
+        draws of `key`; for `made`."""
 
     def made(self, begun: Any) -> Any:
-        """What the record becomes, for `collated`."""
+        """Return what the record becomes, for `collated`."""
 
     def collated(
         self, made: Sequence[Any], pad: Pad, *, place: str, allocate: Allocate, lengths: bool
     ) -> Any:
-        """One batch of what `made` gave, and for each leaf which of its record's axes varied, as
-        `collate`.
+        """Return one batch of what `made` returned, and for each leaf which axes of its records
+        varied, as `collate`.
 
         `lengths`: as (batch, shapes of its records).
         """
 
 
 def executor_for(spec: Augment, on: str, *, crowded: bool, threads: bool = False) -> Executor:
-    """For `on`, one of "producers", "dali-cpu" and "dali-gpu". `crowded`: other producers work in
-    this process, too; `threads`: they are threads of the trainer."""
+    """Return the executor of `on`: "producers", "dali-cpu" or "dali-gpu". `crowded`: other
+    producers work in this process, too; `threads`: they are threads of the trainer."""
     if on == "producers":
         from fastfeed.augment.opencv import OpenCV
 
@@ -51,11 +51,11 @@ class _Packing:
         self._collated = packing.collated
 
     def made(self, begun: Any) -> Any:
-        """There is no more to be done."""
+        """Return it unchanged."""
         return begun
 
     def collated(
         self, made: Sequence[Any], pad: Pad, *, place: str, allocate: Allocate, lengths: bool
     ) -> Any:
-        """Shapes of records are known where they are augmented, and not here."""
+        """Collate packed records; shapes are known only where they are augmented."""
         return self._collated(made, pad, place=place, allocate=allocate)

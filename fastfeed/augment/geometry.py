@@ -2,7 +2,7 @@
 or distributions.
 
 Images are arrays of (height, width, channels), red before green before blue. `p` is the probability
-with which a record gets an operation at all.
+that a record gets an operation at all.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ CENTRE = 0.5
 class Decode(Constant):
     """JPEG or PNG bytes to uint8 (height, width, 3), or 1 channel for "gray"; turned as EXIF says.
 
-    An image of more than `max_pixels` is refused by its header, before memory is taken for it.
+    An image of more than `max_pixels` is refused by its header, before memory is allocated for it.
     """
 
     channels: str = "rgb"
@@ -51,13 +51,14 @@ class Decode(Constant):
 
     @property
     def depth(self) -> int:
-        """Channels."""
+        """Number of channels."""
         return 3 if self.channels == "rgb" else 1
 
 
 @dataclass(frozen=True)
 class Resize:
-    """Another size, (height, width) or one number for both; or `shorter`, with the ratio kept."""
+    """Another size: (height, width), one number for both, or `shorter`, which keeps the aspect
+    ratio."""
 
     size: int | tuple[int, int] | None = None
     shorter: int | None = None
@@ -74,7 +75,7 @@ class Resize:
         check_one_of("Resize(interpolation", self.interpolation, choices=INTERPOLATIONS)
 
     def steps(self) -> tuple[ProgramStep, ...]:
-        """What executors do."""
+        """Return the steps for the executors."""
         return (_scale(self.size or (0, 0), self, shorter=self.shorter or 0),)
 
 
@@ -96,7 +97,7 @@ class RandomResizedCrop:
         check_one_of("RandomResizedCrop(interpolation", self.interpolation, choices=INTERPOLATIONS)
 
     def steps(self) -> tuple[ProgramStep, ...]:
-        """What executors do."""
+        """Return the steps for the executors."""
         return RandomWindow((self.scale[0], self.scale[1]), (self.ratio[0], self.ratio[1])), _scale(
             self.size, self
         )
@@ -104,11 +105,11 @@ class RandomResizedCrop:
 
 @dataclass(frozen=True)
 class Crop:
-    """A window of `size` at a relative place: 0 the upper or left edge, 1 the lower or right one,
-    0.5 the centre.
+    """A window of `size` at a relative place: 0 is the upper or left edge, 1 the lower or right
+    one, 0.5 the centre.
 
-    Where the image is smaller, the rest is `fill`. `Crop(224, y=Uniform(0, 1), x=Uniform(0, 1))` is
-    a random crop.
+    If the image is smaller, the rest is `fill`. `Crop(224, y=Uniform(0, 1), x=Uniform(0, 1))` is a
+    random crop.
     """
 
     size: int | tuple[int, int]
@@ -123,7 +124,7 @@ class Crop:
         check_fill("Crop", self.fill)
 
     def steps(self) -> tuple[ProgramStep, ...]:
-        """What executors do."""
+        """Return the steps for the executors."""
         return (FixedWindow(*pair(self.size), self.y, self.x, self.fill),)
 
 
@@ -139,13 +140,13 @@ class Flip:
         check_chance("Flip(vertical", self.vertical)
 
     def steps(self) -> tuple[ProgramStep, ...]:
-        """What executors do."""
+        """Return the steps for the executors."""
         return (Mirror(self.horizontal, self.vertical),)
 
 
 @dataclass(frozen=True)
 class Rotate:
-    """About the centre, counter-clockwise, on the same canvas; what comes in from outside is
+    """A turn about the centre, counter-clockwise, on the same canvas; what comes in from outside is
     `fill`."""
 
     degrees: Parameter
@@ -158,7 +159,7 @@ class Rotate:
         _warped("Rotate", self)
 
     def steps(self) -> tuple[ProgramStep, ...]:
-        """What executors do."""
+        """Return the steps for the executors."""
         return (Warp(self.degrees, (0.0, 0.0), 1.0, 0.0, self.fill, self.interpolation, self.p),)
 
 
@@ -186,7 +187,7 @@ class Affine:
         _warped("Affine", self)
 
     def steps(self) -> tuple[ProgramStep, ...]:
-        """What executors do."""
+        """Return the steps for the executors."""
         shift = (self.shift[0], self.shift[1])
         return (
             Warp(

@@ -1,5 +1,5 @@
-"""What a JPEG or PNG file says of itself, read from its first bytes: no pixel is decoded and
-nothing is copied.
+"""The header of a JPEG or PNG file, read from its first bytes: no pixel is decoded and nothing is
+copied.
 
 Markers: ITU-T T.81, annex B. Chunks: W3C, Portable Network Graphics (3rd edition). Orientation:
 EXIF 2.32, tag 0x0112.
@@ -16,18 +16,18 @@ import numpy as np
 from fastfeed.errors import BadImage
 
 Encoded: TypeAlias = "bytes | bytearray | memoryview | np.ndarray[Any, np.dtype[np.uint8]]"
-Bytes: TypeAlias = bytes | bytearray | memoryview  # what can be indexed for an int at little cost
+Bytes: TypeAlias = bytes | bytearray | memoryview  # can be indexed for an int at little cost
 
 PNG = b"\x89PNG\r\n\x1a\n"
 PNG_CHANNELS = {0: 1, 2: 3, 3: 3, 4: 2, 6: 4}  # by colour type; a palette (3) holds colours
 EXIF, EXIF_CHUNK = b"Exif\0\0", b"eXIf"
-EXIF_TAIL = 2**13  # bytes at the end of a PNG in which its orientation may stand, too
+EXIF_TAIL = 2**13  # bytes at the end of a PNG that may contain its orientation, too
 ORIENTATION = 0x0112
 START_OF_SCAN, APP1 = 0xDA, 0xE1
 FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 ALONE = frozenset({0x01, *range(0xD0, 0xD8)})  # markers without a segment
 END_OF_IMAGE, LAST_CHUNK = b"\xff\xd9", b"IEND"
-# bytes at the end in which the mark of the end usually is; cameras append their own data behind it
+# bytes at the end that usually contain the end marker; cameras append their own data after it
 TAIL = 64
 KNOWN = (
     (b"GIF8", "GIF"),
@@ -40,8 +40,8 @@ KNOWN = (
 
 class ImageHeader(NamedTuple):
     """An image as it will be after decoding: (height, width) turned as EXIF says, channels in the
-    file (4: CMYK or with alpha), bits of a channel, "JPEG" or "PNG", EXIF's orientation (1: as it
-    is), and whether it has a palette."""
+    file (4: CMYK or with alpha), bits of a channel, "JPEG" or "PNG", EXIF's orientation (1:
+    unchanged), and True for a palette."""
 
     height: int
     width: int
@@ -53,10 +53,10 @@ class ImageHeader(NamedTuple):
 
 
 def read_header(data: Encoded, *, max_pixels: int) -> ImageHeader:
-    """The header of a whole file in memory, whatever its name ends with.
+    """Return the header of a whole file in memory; its name does not matter.
 
-    Raises BadImage for no bytes, another format, a damaged header, a file whose end is missing, and
-    more pixels than `max_pixels`, for which no memory should be taken.
+    Raise BadImage for no bytes, another format, a damaged header, a file without its end, and more
+    pixels than `max_pixels`, for which no memory should be allocated.
     """
     view: Bytes = memoryview(data) if isinstance(data, np.ndarray) else data  # type: ignore[arg-type]
     if not len(view):
@@ -130,8 +130,8 @@ def _png(data: Bytes) -> ImageHeader:
 
 
 def _orientation_behind(data: Bytes, pixels: int) -> int:
-    """Of a chunk behind a PNG's pixels, where some programs put it: sought near the end, and known
-    by its checksum."""
+    """Return the orientation of a chunk after a PNG's pixels, where some programs put it: it is
+    found near the end, by its checksum."""
     near = bytes(data[max(pixels, len(data) - EXIF_TAIL) :])
     end = len(near)
     while (at := near.rfind(EXIF_CHUNK, 4, end)) > 0:
@@ -144,8 +144,8 @@ def _orientation_behind(data: Bytes, pixels: int) -> int:
 
 
 def _refuse_truncated(data: Bytes, mark: bytes, *, kind: str, pixels: int) -> None:
-    """The mark is sought behind the header, in which a thumbnail may have one of its own; near the
-    end first."""
+    """Raise BadImage for a file without its end. The marker is searched after the header, which may
+    hold a thumbnail with its own; near the end first."""
     if (
         bytes(data[max(pixels, len(data) - TAIL) :]).rfind(mark) < 0
         and bytes(data[pixels:]).rfind(mark) < 0
@@ -156,7 +156,7 @@ def _refuse_truncated(data: Bytes, mark: bytes, *, kind: str, pixels: int) -> No
 
 
 def _orientation(data: Bytes, start: int, *, end: int) -> int:
-    """Of a block of EXIF; 1 where it says nothing that can be understood."""
+    """Return the orientation of a block of EXIF; 1 if it has none that is valid."""
     order = {b"II": "<", b"MM": ">"}.get(bytes(data[start : start + 2]))
     if order is None:
         return 1

@@ -13,7 +13,8 @@ from fastfeed.errors import SpecError
 
 
 def one_hot(label: Any, op: OneHot) -> np.ndarray[Any, np.dtype[np.float32]]:
-    """A float32 row of (classes,), whose sum is 1. Raises SpecError for what is no class."""
+    """Return a float32 row of (classes,), whose sum is 1. Raise SpecError for something that is no
+    class."""
     found = np.asarray(label)
     if found.dtype.kind not in "iu" or found.size != 1:
         kind = (
@@ -36,10 +37,10 @@ def one_hot(label: Any, op: OneHot) -> np.ndarray[Any, np.dtype[np.float32]]:
 
 
 def mix(rows: np.ndarray[Any, Any], shares: Sequence[float], *, what: str) -> None:
-    """In place: each row keeps its share of itself, the rest is what the next row was, the last
-    one's the first.
+    """Blend rows in place: each keeps its share of itself, the rest is the next row, of the last
+    one the first.
 
-    Raises SpecError for what cannot be blended; `what` it is.
+    Raise SpecError for what cannot be blended; `what` is its name.
     """
     if rows.dtype.kind != "f":
         hint = "OneHot(classes)" if what == "labels" else 'Normalize(...) or Cast("float32")'

@@ -1,4 +1,4 @@
-"""The spec carried out with OpenCV, record by record, in the producers that made them."""
+"""The spec executed with OpenCV, record by record, in the producers that made them."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ try:
 except ImportError as error:
     raise MissingExtra("OpenCV", "opencv") from error
 
-# Red first: libjpeg gives it so at no cost. Before OpenCV 4.11 it had to be asked for afterwards.
+# Red first: libjpeg gives it so at no cost. Before OpenCV 4.11 a conversion afterwards was needed.
 RGB = getattr(cv2, "IMREAD_COLOR_RGB", None)
 
 
@@ -50,8 +50,8 @@ class _ImageLeaves(NamedTuple):
 
 
 class Begun(NamedTuple):
-    """A record before it is decoded: its leaves, of which images are pixels where they were, and
-    their plan."""
+    """A record before decoding: its leaves, in which images that are pixels already stay in place,
+    and their plan."""
 
     known: _ImageLeaves
     leaves: list[Any]
@@ -61,8 +61,8 @@ class Begun(NamedTuple):
 
 
 class PendingRecord(NamedTuple):
-    """A record whose images (`at`) are pixels still, whose values are made where the batch is:
-    `blanks` what of each. `share` is what Mixup leaves of the record."""
+    """A record whose images (`at`) are still pixels: their values are written where the batch lies,
+    as `blanks` describe. `share` is what Mixup leaves of the record."""
 
     structure: Structure
     leaves: list[Any]
@@ -73,7 +73,7 @@ class PendingRecord(NamedTuple):
 
 class OpenCV:
     """Augments records. `crowded`: other producers work in this process, so that OpenCV should not
-    start threads of its own for single images; it can only be told for the whole process."""
+    start threads of its own for single images, which can only be set for the whole process."""
 
     def __init__(self, spec: Augment, *, crowded: bool = False) -> None:
         if crowded:
@@ -89,19 +89,19 @@ class OpenCV:
         self._known: _ImageLeaves | None = None
 
     def begun(self, record: Any, key: int, *, place: str = "") -> Begun:
-        """What can be known without decoding; the same key gives the same draws. Raises BadImage
-        for what is none by its header, and SpecError for what is no image."""
+        """Return what is known without decoding; the same key gives the same draws. Raise BadImage
+        for a file whose header is no image's, and SpecError for something that is no image."""
         known, leaves = self._leaves(record)
         sizes = [size_of(leaves[n], self._spec, name=known.names[n]) for n in known.targets.images]
         return Begun(known, leaves, key, sizes, self._spec.plan(key, sizes))
 
     def made(self, begun: Begun) -> PendingRecord:
-        """The record with its masks, boxes and labels as the spec makes them, and its images all
-        but their values. Raises BadImage, and SpecError for what cannot be done."""
+        """Return the record with its masks, boxes and labels, and its images except their final
+        values. Raise BadImage, and SpecError for what cannot be done."""
         (structure, targets, names), leaves, key, sizes, rows = begun
         images = [image_of(leaves[n], self._spec, name=names[n]) for n in targets.images]
         found = [(image.shape[0], image.shape[1]) for image in images]
-        if found != sizes:  # EXIF at an odd place, say
+        if found != sizes:  # EXIF at an unusual place
             sizes, rows = found, self._spec.plan(key, found)
         blanks = []
         for n, image, row in zip(targets.images, images, rows, strict=True):
@@ -125,7 +125,7 @@ class OpenCV:
         )
 
     def whole(self, made: PendingRecord) -> Any:
-        """The record by itself, with the values of its images."""
+        """Return the record alone, with the values of its images."""
         leaves = list(made.leaves)
         for n in made.at:
             leaves[n] = self._values.of(leaves[n])
@@ -140,11 +140,11 @@ class OpenCV:
         allocate: Allocate,
         lengths: bool,
     ) -> Any:
-        """One batch, in which Mixup has blended each record with the next one; and which axes
-        varied.
+        """Return one batch, in which Mixup has blended each record with the next one, and which
+        axes varied.
 
-        Values are made where the batch lies: to copy them there took three times as long as making
-        them.
+        Values are written where the batch lies: copying them there took three times as long as
+        computing them.
         """
         first = made[0]
         if not lengths and all(
@@ -163,7 +163,7 @@ class OpenCV:
     def _in_place(
         self, made: Sequence[PendingRecord], pad: Pad, *, place: str, allocate: Allocate
     ) -> Any:
-        """A batch of images that are all alike."""
+        """Return a batch of images that are all alike."""
         first = made[0]
         own = dict(zip(first.at, first.blanks, strict=True))
         batch, varied, arrays = beside(
@@ -205,13 +205,14 @@ class OpenCV:
 
 
 def _kept(part: Image, whole: Image) -> Image:
-    """A part of an image without the rest, which would stay in memory until its batch is made."""
+    """Return a part of an image without the rest, which would stay in memory until its batch is
+    made."""
     return part.copy() if part.base is whole and whole.nbytes > 2 * part.nbytes else part
 
 
 def image_of(leaf: Any, spec: Augment, *, name: str) -> Image:
-    """Pixels: (height, width, 3), or (height, width) for grey, of uint8 or uint16. `size_of` it was
-    asked before."""
+    """Return pixels: (height, width, 3), or (height, width) for grey, of uint8 or uint16. `size_of`
+    was called before."""
     decode = spec.decodes
     return (
         _pixels(leaf, name)
@@ -221,8 +222,8 @@ def image_of(leaf: Any, spec: Augment, *, name: str) -> Image:
 
 
 def size_of(leaf: Any, spec: Augment, *, name: str) -> Size:
-    """(height, width) of `image_of`; of a file from its header. Raises BadImage, and SpecError for
-    what is no image."""
+    """Return (height, width) of `image_of`; of a file from its header. Raise BadImage, and
+    SpecError for something that is no image."""
     decode = spec.decodes
     header = (
         _pixels(leaf, name).shape
@@ -233,7 +234,7 @@ def size_of(leaf: Any, spec: Augment, *, name: str) -> Size:
 
 
 def mask_of(leaf: Any, spec: Augment, *, name: str, size: tuple[int, int]) -> Image:
-    """The pixels of a mask, as large as its image; of files, those that are grey."""
+    """Return the pixels of a mask, as large as its image; of files, in grey."""
     decode = spec.decodes
     if decode is None or (isinstance(leaf, np.ndarray) and leaf.ndim > 1):
         mask = _pixels(leaf, name)
@@ -258,7 +259,7 @@ def mask_of(leaf: Any, spec: Augment, *, name: str, size: tuple[int, int]) -> Im
 
 
 def header_of(data: Encoded, decode: Decode, *, name: str) -> ImageHeader:
-    """What a file's header says. Raises BadImage."""
+    """Return the header of a file. Raise BadImage."""
     try:
         return read_header(data, max_pixels=decode.max_pixels)
     except BadImage as error:
@@ -266,7 +267,7 @@ def header_of(data: Encoded, decode: Decode, *, name: str) -> ImageHeader:
 
 
 def encoded_of(leaf: Any, name: str) -> Encoded:
-    """The bytes of a file, where a record has them. Raises SpecError for anything else."""
+    """Return the bytes of a file. Raise SpecError if the record has something else."""
     if isinstance(leaf, (bytes, bytearray, memoryview)):
         return leaf
     if isinstance(leaf, np.ndarray) and leaf.ndim == 1 and leaf.dtype == np.uint8:
@@ -291,7 +292,7 @@ def encoded_of(leaf: Any, name: str) -> Encoded:
 
 
 def _decoded(data: Encoded, decode: Decode, *, name: str) -> Image:
-    """The image in a file whose header is in order. Raises BadImage."""
+    """Return the image in a file whose header is valid. Raise BadImage."""
     image = _read(np.frombuffer(data, np.uint8), decode)
     if image is None:
         high, wide, channels, bits, kind, *_ = header_of(data, decode, name=name)
@@ -311,7 +312,7 @@ def _read(data: np.ndarray[Any, np.dtype[np.uint8]], decode: Decode) -> Image | 
             return cv2.imdecode(data, RGB)
         image = cv2.imdecode(data, cv2.IMREAD_COLOR)
         return None if image is None else cv2.cvtColor(image, cv2.COLOR_BGR2RGB)
-    except cv2.error:  # its own limits of sides and pixels among them
+    except cv2.error:  # including its own limits of sides and pixels
         return None
 
 

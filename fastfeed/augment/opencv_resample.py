@@ -1,9 +1,9 @@
 """Resizing as a weighted sum of pixels, first down the columns and then along the rows: the filters
 of DALI's resize.
 
-OpenCV's own have no antialiasing that anybody else has (INTER_AREA is a box), and its cubic has
-other weights (a = -0.75; here -0.5, Catmull and Rom, "A class of local interpolating splines",
-1974). Beyond the image, its border.
+OpenCV's own have no standard antialiasing (INTER_AREA is a box), and its cubic has other weights (a
+= -0.75; here -0.5, Catmull and Rom, "A class of local interpolating splines", 1974). Beyond the
+image its border is repeated.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ REACH = {"linear": 1, "cubic": 2}  # pixels to each side
 
 
 def resample(image: Image, size: tuple[int, int], *, kind: str, antialias: bool) -> Image:
-    """`image` (height, width) or (height, width, channels) as (height, width) = `size`, in its
-    dtype, rounded.
+    """Return `image` (height, width) or (height, width, channels) as (height, width) = `size`, in
+    its dtype, rounded.
 
     With `antialias` the filter gets wider by as much as the image gets smaller.
     """
@@ -28,7 +28,7 @@ def resample(image: Image, size: tuple[int, int], *, kind: str, antialias: bool)
     if size[0] != high:
         work = _summed(work, _taps(high, size[0], kind=kind, antialias=antialias))
     if size[1] != wide:
-        # Pixels of a row as rows: to gather whole rows is several times as fast as columns.
+        # Pixels of a row as rows: gathering whole rows is several times as fast as columns.
         turned = np.ascontiguousarray(work.reshape(size[0], wide, -1).swapaxes(0, 1)).reshape(
             wide, -1
         )
@@ -41,21 +41,22 @@ def resample(image: Image, size: tuple[int, int], *, kind: str, antialias: bool)
 
 
 def nearest(image: Image, size: tuple[int, int]) -> Image:
-    """The pixel in which each new one's centre lies. OpenCV's INTER_NEAREST picks by the upper left
-    corner, and its INTER_NEAREST_EXACT a neighbour where the centre lies between two."""
+    """Return the pixel that contains each new one's centre. OpenCV's INTER_NEAREST picks by the
+    upper left corner, and its INTER_NEAREST_EXACT a neighbour if the centre lies between two."""
     rows, columns = (_picked(old, new) for old, new in zip(image.shape[:2], size, strict=True))
     picked: Image = image.take(rows, 0).take(columns, 1)
     return picked
 
 
 def _picked(old: int, new: int) -> Any:
-    """In float32, as DALI has it: where a centre lies on an edge, this decides."""
+    """Return the picked indices, in float32 as DALI computes them: this decides if a centre lies on
+    an edge."""
     found = (np.arange(new, dtype=np.float32) + np.float32(0.5)) * np.float32(old / new)
     return np.minimum(found.astype(np.intp), old - 1)
 
 
 def _taps(old: int, new: int, *, kind: str, antialias: bool) -> tuple[Any, Any]:
-    """For each of `new` rows: which of the `old` ones it is made of, (new, taps), and their
+    """Return for each of `new` rows which of the `old` ones it consists of, (new, taps), and their
     weights."""
     step = old / new
     stretch = max(1.0, step) if antialias else 1.0

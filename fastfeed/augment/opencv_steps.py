@@ -1,7 +1,6 @@
-"""Each step of a program as OpenCV does it: a function of an image and its record's row of the
-plan.
+"""Each step of a program in OpenCV: a function of an image and its record's row of the plan.
 
-Inside, grey images have two axes, as OpenCV has it; colours are red, green, blue.
+Inside, grey images have two axes, as in OpenCV; colours are red, green, blue.
 """
 
 from __future__ import annotations
@@ -42,8 +41,8 @@ MOST = {"uint8": 255, "uint16": 65535}
 
 
 def doer(step: ProgramStep, start: int, *, mask: bool = False) -> Do | None:
-    """What does `step`, whose numbers begin at `start` of a row; None where there is nothing to be
-    done.
+    """Return the function of `step`, whose numbers begin at `start` of a row; None if there is
+    nothing to do.
 
     A mask is moved and not changed: pixels are picked, never blended, and what comes in from
     outside is 0.
@@ -53,7 +52,7 @@ def doer(step: ProgramStep, start: int, *, mask: bool = False) -> Do | None:
 
 
 def chain(program: Sequence[Placed], *, mask: bool = False) -> Do:
-    """One function of an image and its row: the steps of `program` in their order. Its errors name
+    """Return one function of an image and its row: the steps of `program` in order. Its errors name
     the step."""
     pairs = [(placed.step, doer(placed.step, placed.start, mask=mask)) for placed in program]
     does = [(step, do) for step, do in pairs if do is not None]
@@ -73,7 +72,7 @@ def chain(program: Sequence[Placed], *, mask: bool = False) -> Do:
 
 
 def _window(step: RandomWindow, start: int, *, mask: bool) -> Do:
-    """A view: the resize that follows reads no more than it needs."""
+    """Return a view: the resize that follows reads no more than it needs."""
 
     def do(image: Image, row: Row) -> Image:
         y, x, height, width = row[start : start + 4]
@@ -140,7 +139,7 @@ def _warp(step: Warp, start: int, *, mask: bool) -> Do:
         a, b, c, d, e, f = row[start : start + 6]
         if (a, b, c, d, e, f) == UNMOVED:
             return image
-        # From corners to centres of pixels, where OpenCV has its (0, 0).
+        # from corners to centres of pixels, where OpenCV has its (0, 0)
         matrix = np.array(((a, b, c + (a + b - 1) / 2), (d, e, f + (d + e - 1) / 2)))
         size = (image.shape[1], image.shape[0])
         level = _level(fill, image, op="Rotate, Affine")
@@ -176,7 +175,7 @@ def _cutout(step: Cutout, start: int, *, mask: bool) -> Do:
         wiped = [row[at : at + 4] for at in range(start, start + step.numbers, 4) if row[at + 2]]
         if not wiped:
             return image
-        image = image.copy()  # it may be a part of another one, or the user's own
+        image = image.copy()  # it may be part of another one, or the user's own
         for y, x, height, width in (map(int, rectangle) for rectangle in wiped):
             image[y : y + height, x : x + width] = _level(step.fill, image, op="Erase")
         return image
@@ -185,7 +184,7 @@ def _cutout(step: Cutout, start: int, *, mask: bool) -> Do:
 
 
 def _level(fill: float, image: Image, *, op: str) -> int:
-    """`fill` as the image's dtype has it."""
+    """Return `fill` in the image's dtype."""
     level = round(fill)
     if level > MOST[image.dtype.name]:
         raise SpecError(

@@ -1,5 +1,5 @@
-"""What is done to an image last, in as few passes over its pixels as there can be: Normalize, Cast
-and Layout."""
+"""The last steps of an image, in as few passes over its pixels as possible: Normalize, Cast and
+Layout."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ FLOAT = np.dtype(np.float32)
 
 
 class Values:
-    """The end of a spec, for images (height, width) or (height, width, 3); they leave with their
-    channels."""
+    """The end of a spec, for images (height, width) or (height, width, 3); the results have a
+    channel axis."""
 
     def __init__(self, spec: Augment) -> None:
         self._normalize = next((op for op in spec.operations if isinstance(op, Normalize)), None)
@@ -34,7 +34,7 @@ class Values:
         self._rows: tuple[int, Plane, Plane] | None = None
 
     def blank(self, image: Image) -> Blank:
-        """Shape and dtype of what becomes of `image`. Raises SpecError where Normalize has another
+        """Return shape and dtype of the result of `image`. Raise SpecError if Normalize has another
         number of channels."""
         channels = 1 if image.ndim == 2 else image.shape[2]
         if self._normalize is not None and channels != self._checked:
@@ -44,7 +44,7 @@ class Values:
         return shape, self._dtype or (image.dtype if self._normalize is None else FLOAT)
 
     def of(self, image: Image) -> Image:
-        """An array of its own, unless there is nothing to be done."""
+        """Return the result as an array of its own, unless there is nothing to do."""
         shape, dtype = self.blank(image)
         if self._normalize is None and dtype == image.dtype:
             return self._laid_out(image)
@@ -53,7 +53,7 @@ class Values:
         return out
 
     def write(self, image: Image, out: Image) -> None:
-        """Into `out`, which is as `blank` says."""
+        """Write the result into `out`, which is as `blank` returned."""
         if self._normalize is None:
             values = self._laid_out(image)
         elif out.dtype == FLOAT:
@@ -69,8 +69,8 @@ class Values:
         return image.transpose(2, 0, 1) if self._first else image
 
     def _normalized(self, image: Image, op: Normalize, *, out: Plane) -> None:
-        """A mean for each value of a row of pixels: numpy's inner loop over three channels takes
-        ten times as long."""
+        """Normalize with a mean for each value of a row of pixels: numpy's inner loop over three
+        channels takes ten times as long."""
         high, channels = image.shape[0], 1 if image.ndim == 2 else image.shape[2]
         if self._first:
             for plane, part, mean, factor in zip(
@@ -100,7 +100,7 @@ def _check(op: Normalize, channels: int) -> None:
 
 
 def _by_channel(op: Normalize, channels: int) -> tuple[Plane, Plane]:
-    """Means, and what to multiply with."""
+    """Return the means and the factors."""
     mean, std = (np.broadcast_to(np.array(v, np.float64), channels) for v in (op.mean, op.std))
     return mean.astype(np.float32), (1 / std).astype(np.float32)
 

@@ -1,11 +1,11 @@
-"""What producers send where DALI augments: bytes, shapes and plans instead of images, and the
-stage's view of a batch.
+"""What producers send if DALI augments: bytes, shapes and plans instead of images, and the stage's
+view of a batch.
 
 A packed record is (record, shapes, plan, place): the record with each image and mask as its bytes
-(a file's, or its pixels'), of shape (bytes,), or where producers are threads as `bytes`, which then
-nobody copies; `shapes` int32 (images + masks, 5), a row being bytes, height, width, channels (0: a
-file's bytes) and the bytes of a channel; `plan` float32 (images, numbers); `place` uint8 (PLACE,),
-the record's name.
+(a file's, or its pixels'), of shape (bytes,), or in producer threads as `bytes`, which are not
+copied; `shapes` int32 (images + masks, 5), a row being bytes, height, width, channels (0: a file's
+bytes) and the bytes of a channel; `plan` float32 (images, numbers); `place` uint8 (PLACE,), the
+record's name.
 """
 
 from __future__ import annotations
@@ -76,16 +76,16 @@ class Packed:
 
     samples: tuple[tuple[Array, ...], ...]
     plan: Array  # (records, images, numbers)
-    leaves: tuple[Array, ...]  # the record's own, among which those of images and masks are bytes
+    leaves: tuple[Array, ...]  # the record's own, in which images and masks are bytes
     places: Array
 
     @property
     def rows(self) -> int:
-        """Records."""
+        """Number of records."""
         return len(self.plan)
 
     def only(self, rows: Sequence[int]) -> Packed:
-        """Some of the records."""
+        """Return some of the records."""
         at = list(rows)
         samples = tuple(tuple(column[row] for row in at) for column in self.samples)
         return Packed(
@@ -93,13 +93,13 @@ class Packed:
         )
 
     def place(self, row: int) -> str:
-        """The name of a record."""
+        """Return the name of a record."""
         return bytes(self.places[row]).rstrip(b"\0").decode("utf-8", "replace")
 
 
 class Packer:
-    """Makes packed records: what stands before HandOver is done here, by OpenCV; boxes and one-hot
-    labels are, too."""
+    """Makes packed records. Operations before HandOver are executed here, by OpenCV; boxes and
+    one-hot labels, too."""
 
     def __init__(self, spec: Augment, *, threads: bool = False) -> None:
         self._spec = spec
@@ -112,10 +112,10 @@ class Packer:
         self._known: tuple[Structure, Targets, list[str]] | None = None
 
     def record(self, record: Any, key: int, *, place: str) -> Sent:
-        """A packed record. The same key gives the same plan. `place` is its name.
+        """Return a packed record. The same key gives the same plan. `place` is its name.
 
-        Raises BadImage for a file whose header says that it cannot become pixels, SpecError for
-        what is no image.
+        Raise BadImage for a file whose header says that it cannot become pixels, SpecError for
+        something that is no image.
         """
         structure, targets, names, leaves = self._leaves(record)
         spec = self._spec
@@ -155,8 +155,7 @@ class Packer:
         return (*known, leaves)
 
     def _image(self, leaf: Any, name: str) -> tuple[Any, tuple[int, int]]:
-        """What is sent of an image, if nothing is done to it here, and its size behind the
-        decoder."""
+        """Return what is sent of an image that is not changed here, and its size after decoding."""
         decode = self._spec.decodes
         if self._before is not None:
             from fastfeed.augment.opencv import image_of, size_of
@@ -180,7 +179,7 @@ class Packer:
         return [move(image, row) for image, row in zip(images, plan, strict=True)]
 
     def _mask(self, leaf: Any, name: str, *, size: tuple[int, int], row: list[float]) -> Any:
-        """Its pixels: files of masks are decoded here."""
+        """Return its pixels: files of masks are decoded here."""
         from fastfeed.augment.opencv import mask_of
         from fastfeed.augment.opencv_steps import chain
 
@@ -191,11 +190,11 @@ class Packer:
 def collated(
     records: Sequence[Sent], pad: Pad, *, place: str, allocate: Allocate = aligned_arrays
 ) -> Any:
-    """One batch of packed records, written into what `allocate` gives, and for each leaf which axes
-    varied.
+    """Return one batch of packed records, written into what `allocate` returns, and for each leaf
+    which axes varied.
 
-    Only bytes of images may vary without a `pad`, and what fills their rest is of no meaning.
-    Raises SpecError as `collate` does.
+    Only bytes of images may vary without a `pad`, and their padding has no meaning. Raise SpecError
+    as `collate` does.
     """
     first, rows = records[0], [one.leaves for one in records]
     for one in records:
@@ -229,7 +228,7 @@ def collated(
 
 
 def _send(rows: Sequence[Sequence[Any]], number: int, *, out: Array) -> None:
-    """The bytes of one leaf of all records; what is loose stays where it is."""
+    """Copy the bytes of one leaf of all records; loose bytes stay where they are."""
     for row, leaves in enumerate(rows):
         data = leaves[number]
         if out.ndim == 1:
@@ -239,7 +238,7 @@ def _send(rows: Sequence[Sequence[Any]], number: int, *, out: Array) -> None:
 
 
 def unpacked(batch: Batch, targets: Targets) -> Packed:
-    """The stage's view of a batch of packed records."""
+    """Return the stage's view of a batch of packed records."""
     own, (shapes, plan, places) = batch.leaves[:-BESIDE], batch.leaves[-BESIDE:]
     samples = []
     for number, leaf in enumerate((*targets.images, *targets.masks)):
@@ -249,7 +248,7 @@ def unpacked(batch: Batch, targets: Targets) -> Packed:
 
 
 def record_structure(structure: Structure) -> Structure:
-    """The structure of the records that were packed."""
+    """Return the structure of the records that were packed."""
     return None if structure is None else structure.children[0]
 
 
@@ -260,13 +259,13 @@ def _sample(row: Any, *shape: int) -> Array:
 
 
 def _room(rows: Sequence[Sequence[Any]], number: int) -> int:
-    """Bytes for the largest, so that every row begins where pixels of any dtype may."""
+    """Return bytes for the largest, so that every row begins where pixels of any dtype may."""
     most: int = max(leaves[number].size for leaves in rows)
     return -(-most // ALIGN) * ALIGN
 
 
 def _loose(image: Any) -> tuple[tuple[int, ...], bytes]:
-    """As `_flat`, but `bytes`: those of the user where it is a whole file in them."""
+    """Return a row of shapes, and `bytes`: the user's own if they are a whole file."""
     if type(image) is bytes:
         return (len(image), 0, 0, 0, 1), image
     shape, data = _flat(image)
@@ -274,7 +273,7 @@ def _loose(image: Any) -> tuple[tuple[int, ...], bytes]:
 
 
 def _flat(image: Any) -> tuple[tuple[int, ...], Array]:
-    """A row of shapes, and the bytes."""
+    """Return a row of shapes, and the bytes."""
     if not isinstance(image, np.ndarray):
         image = np.frombuffer(image, np.uint8)
     if image.ndim == 1:
@@ -285,7 +284,7 @@ def _flat(image: Any) -> tuple[tuple[int, ...], Array]:
 
 
 def _checked(leaf: Any, name: str) -> Array:
-    """Pixels that can be sent."""
+    """Return pixels that can be sent."""
     right = isinstance(leaf, np.ndarray) and leaf.size and leaf.dtype.name in DTYPES.values()
     if not right or not (leaf.ndim == 2 or (leaf.ndim == 3 and leaf.shape[2] in (1, 3))):
         kind = type(leaf).__name__

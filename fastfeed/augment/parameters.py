@@ -1,5 +1,5 @@
-"""What a parameter of an operation is: a number, or a distribution that each record draws its own
-number from."""
+"""Parameters of operations: a number, or a distribution from which each record draws its own
+number."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Uniform:
         )
 
     def draw(self, draws: Draws) -> float:
-        """One number."""
+        """Draw one number."""
         return self.low + (self.high - self.low) * draws.next()
 
     @property
@@ -40,7 +40,7 @@ class Uniform:
 
 @dataclass(frozen=True)
 class LogUniform:
-    """A number from `low` to `high` whose logarithm is uniform: as often half of something as
+    """A number from `low` to `high` whose logarithm is uniform: half of something as often as
     twice."""
 
     low: float
@@ -54,7 +54,7 @@ class LogUniform:
         )
 
     def draw(self, draws: Draws) -> float:
-        """One number."""
+        """Draw one number."""
         return math.exp(
             math.log(self.low) + (math.log(self.high) - math.log(self.low)) * draws.next()
         )
@@ -78,7 +78,7 @@ class Normal:
         )
 
     def draw(self, draws: Draws) -> float:
-        """One number."""
+        """Draw one number."""
         z = NormalDist().inv_cdf(min(max(draws.next(), 1e-12), 1 - 1e-12))
         return self.mean + self.std * min(max(z, -4.0), 4.0)
 
@@ -104,7 +104,7 @@ class Choice:
         )
 
     def draw(self, draws: Draws) -> float:
-        """One number."""
+        """Draw one number."""
         return self.values[int(draws.next() * len(self.values))]
 
     @property
@@ -118,12 +118,12 @@ Parameter: TypeAlias = float | Distribution
 
 
 def drawn(parameter: Parameter, draws: Draws) -> float:
-    """The number for one record; a constant draws nothing."""
+    """Return the number for one record; a constant draws nothing."""
     return parameter.draw(draws) if isinstance(parameter, Distribution) else float(parameter)
 
 
 def bounds(parameter: Parameter) -> tuple[float, float]:
-    """The least and the greatest number that can be drawn."""
+    """Return the least and the greatest number that can be drawn."""
     return (
         parameter.bounds
         if isinstance(parameter, Distribution)
@@ -134,7 +134,7 @@ def bounds(parameter: Parameter) -> tuple[float, float]:
 def check(
     parameter: object, name: str, *, least: float = -math.inf, most: float = math.inf
 ) -> None:
-    """OptionError unless it is a number or a distribution within [least, most]."""
+    """Raise OptionError unless it is a number or a distribution within [least, most]."""
     number = (
         isinstance(parameter, Real) and not isinstance(parameter, bool) and math.isfinite(parameter)
     )
@@ -154,8 +154,7 @@ def check(
 def check_range(
     name: str, given: object, *, kind: type[Uniform] | type[LogUniform], least: float, most: float
 ) -> None:
-    """OptionError unless it is a pair of numbers that `kind` can be made of, within [least,
-    most]."""
+    """Raise OptionError unless it is a pair of numbers for `kind`, within [least, most]."""
     if isinstance(given, (str, bytes)) or not isinstance(given, Sequence) or len(given) != 2:
         raise OptionError(f"{name}={given!r}: needed two numbers, (least, most)")
     check(kind(given[0], given[1]), name, least=least, most=most)

@@ -1,4 +1,4 @@
-"""Augment: the operations in their order, what of a record they are done to, and the plan of each
+"""Augment: the operations in order, the leaves of a record that they apply to, and the plan of each
 record's draws."""
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ Path: TypeAlias = int | str | tuple[int | str, ...]
 
 @dataclass(frozen=True)
 class HandOver(Constant):
-    """What stands before it is done in the producers, whoever does the rest: `[Decode(), Crop(224),
+    """Operations before it are executed in the producers, by any executor: `[Decode(), Crop(224),
     HandOver(), ...]` sends small uint8 images to DALI instead of whole files."""
 
 
 PIXELS = (Resize, RandomResizedCrop, Crop, Flip, Rotate, Affine, GaussianBlur, Erase)
 TONES = (Brightness, Contrast, Saturation, Hue)
-# Each may be followed by those of its own row, where there can be several, and of later rows.
+# Each may be followed by those of its own row, if there can be several, and of later rows.
 ROWS: tuple[tuple[type, ...], ...] = (
     (Decode,),
     (*PIXELS, *TONES),
@@ -68,9 +68,9 @@ class Placed:
 
 @dataclass(frozen=True)
 class Targets:
-    """The leaves of a record, by their numbers: images, masks (moved as the first image is, never
-    blended between pixels), boxes (float32 of shape (n, 4): left, top, right, bottom in pixels) and
-    labels (None: there are none)."""
+    """The leaves of a record, by number: images, masks (moved as the first image is, never blended
+    between pixels), boxes (float32 of shape (n, 4): left, top, right, bottom in pixels) and labels
+    (None: there are none)."""
 
     images: tuple[int, ...]
     masks: tuple[int, ...]
@@ -80,12 +80,12 @@ class Targets:
 
 @dataclass(frozen=True)
 class Augment:
-    """Image operations in their order. Which leaves they are done to: `images` (default: the first
-    leaf), and beside it `masks`, `boxes` and `labels` (default: the second leaf of two, where an
-    operation needs labels).
+    """Image operations in order. They apply to the leaves `images` (default: the first leaf), and
+    beside them to `masks`, `boxes` and `labels` (default: the second leaf of two, if an operation
+    needs labels).
 
-    Several images of a record are moved and coloured alike, or with `draws="own"` each by itself.
-    Raises OptionError for an order that makes no sense.
+    Several images of a record are moved and coloured alike, or independently with `draws="own"`.
+    Raise OptionError for an order without meaning.
     """
 
     operations: Sequence[Any]
@@ -124,12 +124,12 @@ class Augment:
             )
 
     def has(self, kind: type) -> bool:
-        """Whether there is an operation of this kind."""
+        """Return True if there is an operation of this kind."""
         return any(isinstance(op, kind) for op in self.operations)
 
     @property
     def decodes(self) -> Decode | None:
-        """How bytes become images; None where they are images already."""
+        """The operation that turns bytes into images; None if they are images already."""
         first = self.operations[0]
         return first if isinstance(first, Decode) else None
 
@@ -140,7 +140,7 @@ class Augment:
 
     @cached_property
     def program(self) -> tuple[Placed, ...]:
-        """What executors carry out, one after the other; neighbouring tones are one step."""
+        """The steps for the executors, in order; neighbouring tones are one step."""
         steps: list[ProgramStep] = []
         for op in self.operations:
             if not isinstance(op, TONES):
@@ -161,8 +161,8 @@ class Augment:
         return sum(placed.step.numbers for placed in self.program)
 
     def plan(self, key: int, sizes: Sequence[Size]) -> list[list[float]]:
-        """A row of `numbers` for each image of a record, whose (height, width) are `sizes`, decoded
-        and turned.
+        """Return a row of `numbers` for each image of a record, whose (height, width) are `sizes`,
+        decoded and turned.
 
         `key` stands for the record (`key_of`): the same key and sizes give the same plan.
         """
@@ -177,7 +177,7 @@ class Augment:
         return rows
 
     def targets(self, structure: Structure, leaves: int) -> Targets:
-        """Which of the `leaves` of a record are meant. Raises SpecError where a path leads to
+        """Return the targets among the `leaves` of a record. Raise SpecError if a path leads to
         none."""
         numbered = rebuild(structure, list(range(leaves)))
         images = (

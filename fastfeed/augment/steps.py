@@ -1,4 +1,4 @@
-"""What executors carry out: each operation with its numbers for one record, drawn and worked out
+"""What executors execute: each operation with its numbers for one record, drawn and computed
 beforehand.
 
 A record's plan is a flat row of numbers, a fixed count for each step. Coordinates are in pixels of
@@ -20,20 +20,21 @@ from fastfeed.augment.tones import MATRIX, Tone, matrix_of
 
 Size = tuple[int, int]  # height, width
 Planned = tuple[Sequence[float], Size]
-TRIES = 10  # windows that are drawn until one fits: as torchvision does
-# Bits of a truncated window: exp(-x^2/2) beyond is below half a level of uint8.
+TRIES = 10  # windows that are drawn until one fits, as in torchvision
+# Half the window of a truncated Gaussian, in sigmas: exp(-x^2/2) beyond is below half a level of
+# uint8.
 REACH = 3.0
 
 
 class ProgramStep(Protocol):
-    """One thing to be done to an image."""
+    """One change of an image."""
 
     @property
     def numbers(self) -> int:
-        """How many numbers it has in a plan."""
+        """Count of its numbers in a plan."""
 
     def plan(self, draws: Draws, size: Size) -> Planned:
-        """Its numbers for an image of `size`, and the size that it leaves."""
+        """Return its numbers for an image of `size`, and the size of the result."""
 
 
 @dataclass(frozen=True)
@@ -45,12 +46,12 @@ class RandomWindow:
     numbers = 4
 
     def plan(self, draws: Draws, size: Size) -> Planned:
-        """As torchvision's RandomResizedCrop: ten tries, then the largest centred window of an
-        allowed ratio."""
+        """Draw a window as torchvision's RandomResizedCrop: ten tries, then the largest centred
+        window of an allowed ratio."""
         high, wide = size
         least, span, first, reach = self._drawn_from
         for _ in range(TRIES):
-            # Uniform and LogUniform, whose calls took half the time
+            # Uniform and LogUniform inlined: their calls took half the time
             area = high * wide * (least + span * draws.next())
             ratio = math.exp(first + reach * draws.next())
             width, height = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
@@ -75,8 +76,8 @@ class RandomWindow:
 
 @dataclass(frozen=True)
 class FixedWindow:
-    """A window of one size at a relative place: (y, x, height, width); what lies outside of the
-    image is `fill`."""
+    """A window of one size at a relative place: (y, x, height, width); outside of the image is
+    `fill`."""
 
     height: int
     width: int
@@ -86,8 +87,7 @@ class FixedWindow:
     numbers = 4
 
     def plan(self, draws: Draws, size: Size) -> Planned:
-        """Where the image is smaller than the window, the window's share of the image is placed
-        likewise."""
+        """Place the window. If the image is smaller, its share of the window is placed likewise."""
         y = math.floor(drawn(self.y, draws) * (size[0] - self.height) + 0.5)
         x = math.floor(drawn(self.x, draws) * (size[1] - self.width) + 0.5)
         return (y, x, self.height, self.width), (self.height, self.width)
@@ -95,18 +95,18 @@ class FixedWindow:
 
 @dataclass(frozen=True)
 class Scale:
-    """Another size: (height, width). Sampled at pixel centres; `antialias` filters where it gets
-    smaller."""
+    """Another size: (height, width). Sampled at pixel centres; `antialias` filters where the image
+    gets smaller."""
 
     height: int
     width: int
-    shorter: int  # instead of both: what the shorter side becomes
+    shorter: int  # instead of both: the length of the shorter side
     interpolation: str  # "nearest", "linear" or "cubic"
     antialias: bool
     numbers = 2
 
     def plan(self, draws: Draws, size: Size) -> Planned:
-        """Draws nothing."""
+        """Return the size; nothing is drawn."""
         new = (self.height, self.width)
         if self.shorter:
             short = min(size)
@@ -124,14 +124,14 @@ class Mirror:
     numbers = 2
 
     def plan(self, draws: Draws, size: Size) -> Planned:
-        """Each with its own probability."""
+        """Draw each flip with its own probability."""
         return (float(draws.next() < self.horizontal), float(draws.next() < self.vertical)), size
 
 
 @dataclass(frozen=True)
 class Warp:
     """A turn about the centre, shear, scale and shift on the same canvas: the 2 x 3 matrix, row by
-    row, that takes a place in the new image to its place in the old one."""
+    row, that maps a place in the new image to its place in the old one."""
 
     degrees: Parameter
     shift: tuple[Parameter, Parameter]  # down and right, in shares of the sides
@@ -143,7 +143,7 @@ class Warp:
     numbers = 6
 
     def plan(self, draws: Draws, size: Size) -> Planned:
-        """The inverse of: shear, scale, turn counter-clockwise, shift."""
+        """Return the inverse of: shear, scale, turn counter-clockwise, shift."""
         high, wide = size
         turn, down, right = (drawn(p, draws) for p in (self.degrees, *self.shift))
         scale, shear = drawn(self.scale, draws), drawn(self.shear, draws)
@@ -165,14 +165,14 @@ class Warp:
 @dataclass(frozen=True)
 class Colour:
     """Neighbouring changes of brightness, contrast, saturation and hue as one: a 3 x 4 matrix, row
-    by row, of which the last column is added in shares of the range of the dtype. Rounded and cut
-    off once, at the end."""
+    by row, whose last column is added in shares of the range of the dtype. Rounded and clipped
+    once, at the end."""
 
     tones: tuple[Tone, ...]
     numbers = 12
 
     def plan(self, draws: Draws, size: Size) -> Planned:
-        """The product of the matrices, the first tone's innermost."""
+        """Return the product of the matrices, the first tone's innermost."""
         product = MATRIX
         for tone in self.tones:
             amount = drawn(tone.amount, draws)
@@ -183,15 +183,15 @@ class Colour:
 
 @dataclass(frozen=True)
 class Blur:
-    """Gaussian blur: (sigma, window), in pixels; a window of 1 leaves the image. Edges are mirrored
-    without their outermost pixel."""
+    """Gaussian blur: (sigma, window), in pixels; a window of 1 leaves the image unchanged. Edges
+    are mirrored without their outermost pixel."""
 
     sigma: Parameter
     p: float
     numbers = 2
 
     def plan(self, draws: Draws, size: Size) -> Planned:
-        """The window reaches three sigmas to both sides."""
+        """Draw sigma; the window reaches three sigmas to both sides."""
         sigma = drawn(self.sigma, draws)
         if draws.next() >= self.p or sigma <= 0:
             return (0.0, 1.0), size
@@ -200,8 +200,8 @@ class Blur:
 
 @dataclass(frozen=True)
 class Cutout:
-    """Rectangles of `fill`: (y, x, height, width) for each, within the image; without area where
-    there is none."""
+    """Rectangles of `fill`: (y, x, height, width) for each, within the image; without area if there
+    is none."""
 
     scale: Distribution
     ratio: Distribution
@@ -215,7 +215,7 @@ class Cutout:
         return 4 * self.count
 
     def plan(self, draws: Draws, size: Size) -> Planned:
-        """Rectangles that are larger than the image are cut off at its sides."""
+        """Draw the rectangles; those larger than the image are cut at its sides."""
         high, wide = size
         found: list[float] = []
         for _ in range(self.count):
@@ -229,16 +229,16 @@ class Cutout:
 
 @dataclass(frozen=True)
 class Blend:
-    """Mixup: the share that is left of the record itself; the rest is the next one of its batch,
-    the last's the first one. Zhang et al., "mixup: Beyond Empirical Risk Minimization" (2018)."""
+    """Mixup: the share of the record itself; the rest is the next one of its batch, of the last one
+    the first. Zhang et al., "mixup: Beyond Empirical Risk Minimization" (2018)."""
 
     alpha: float
     p: float
     numbers = 1
 
     def plan(self, draws: Draws, size: Size) -> Planned:
-        """Beta(alpha, alpha) by Johnk's method; from a half on, so that a record stays mostly
-        itself."""
+        """Draw from Beta(alpha, alpha) by Johnk's method, mirrored to at least a half, so that a
+        record stays mostly itself."""
         for _ in range(100):
             a, b = (max(draws.next(), 1e-300) ** (1 / self.alpha) for _ in range(2))
             if 0 < a + b <= 1:
@@ -251,11 +251,10 @@ class Blend:
 
 @dataclass(frozen=True)
 class Constant:
-    """What is the same for every record, and has no numbers in its plan: its operation says it
-    all."""
+    """A step that is the same for every record, and has no numbers in its plan."""
 
     numbers = 0
 
     def plan(self, draws: Draws, size: Size) -> Planned:
-        """Draws nothing."""
+        """Return nothing; nothing is drawn."""
         return (), size

@@ -1,5 +1,5 @@
-"""Brightness, contrast, saturation and hue as matrices over (red, green, blue, 1), of which 1 is
-the dtype's range.
+"""Brightness, contrast, saturation and hue as matrices over (red, green, blue, 1), where 1 is the
+range of the dtype.
 
 Hue turns the plane of the two chrominance axes of YIQ, saturation scales it (as DALI and GIMP's
 older hue do; HSV's hexagon is another convention). The axes: FCC NTSC standard, 1953.
@@ -17,7 +17,7 @@ from fastfeed.augment.parameters import Parameter
 
 Flat = tuple[float, ...]  # 3 x 4, row by row
 MATRIX: Flat = (1, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1, 0)
-MIDDLE = 128 / 255  # what contrast leaves as it is, in shares of the range
+MIDDLE = 128 / 255  # the level that contrast keeps, in shares of the range
 TO_YIQ = ((0.299, 0.587, 0.114), (0.596, -0.274, -0.321), (0.211, -0.523, 0.311))
 
 
@@ -32,8 +32,8 @@ class Tone:
 
 
 def matrix_of(kind: str, amount: float, *, after: Flat) -> Flat:
-    """The change of `kind` behind what `after` does. Written out: loops took four times as long, in
-    every record."""
+    """Return the change of `kind` applied to the result of `after`. Written out: loops took four
+    times as long, in every record."""
     a, b, c, d, e, f, g, h, i, j, k, m = after
     if kind in ("brightness", "contrast"):
         t, added = amount, 0.0 if kind == "brightness" else MIDDLE * (1 - amount)
@@ -65,7 +65,7 @@ def matrix_of(kind: str, amount: float, *, after: Flat) -> Flat:
 
 
 def _chroma(saturation: float, degrees: float) -> list[float]:
-    """The 3 x 3 matrix, row by row."""
+    """Return the 3 x 3 matrix, row by row."""
     cos, sin = (
         saturation * math.cos(math.radians(degrees)),
         saturation * math.sin(math.radians(degrees)),
@@ -75,8 +75,8 @@ def _chroma(saturation: float, degrees: float) -> list[float]:
 
 @cache
 def _axes() -> list[tuple[float, float, float]]:
-    """For each place of the matrix: what of a colour stays, what scales with the cosine of hue's
-    angle, and what with its sine."""
+    """Return for each place of the matrix the constant part, the factor of the cosine of hue's
+    angle, and that of its sine."""
     to_yiq = np.array(TO_YIQ)
     back = np.linalg.inv(to_yiq)
     stays, turns, swaps = np.diag([1.0, 0, 0]), np.diag([0, 1.0, 1.0]), np.zeros((3, 3))

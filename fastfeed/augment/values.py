@@ -1,5 +1,5 @@
 """Operations that change the values of pixels and labels, by the field's names. Parameters are
-numbers or distributions; `p` is the probability with which a record gets an operation at all."""
+numbers or distributions; `p` is the probability that a record gets an operation at all."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Brightness:
         check_chance("Brightness(p", self.p)
 
     def tone(self) -> Tone:
-        """Its part of a Colour step."""
+        """Return its part of a Colour step."""
         return Tone("brightness", self.factor, self.p)
 
 
@@ -51,7 +51,7 @@ class Contrast:
         check_chance("Contrast(p", self.p)
 
     def tone(self) -> Tone:
-        """Its part of a Colour step."""
+        """Return its part of a Colour step."""
         return Tone("contrast", self.factor, self.p)
 
 
@@ -67,7 +67,7 @@ class Saturation:
         check_chance("Saturation(p", self.p)
 
     def tone(self) -> Tone:
-        """Its part of a Colour step."""
+        """Return its part of a Colour step."""
         return Tone("saturation", self.factor, self.p)
 
 
@@ -83,7 +83,7 @@ class Hue:
         check_chance("Hue(p", self.p)
 
     def tone(self) -> Tone:
-        """Its part of a Colour step."""
+        """Return its part of a Colour step."""
         return Tone("hue", self.degrees, self.p)
 
 
@@ -99,14 +99,14 @@ class GaussianBlur:
         check_chance("GaussianBlur(p", self.p)
 
     def steps(self) -> tuple[ProgramStep, ...]:
-        """What executors do."""
+        """Return the steps for the executors."""
         return (Blur(self.sigma, self.p),)
 
 
 @dataclass(frozen=True)
 class Erase:
     """Random erasing or cutout: `count` rectangles of `fill`, of random area (in shares of the
-    image) and ratio."""
+    image) and aspect ratio."""
 
     scale: tuple[float, float] = (0.02, 0.33)
     ratio: tuple[float, float] = (0.3, 3.3)
@@ -122,7 +122,7 @@ class Erase:
         check_chance("Erase(p", self.p)
 
     def steps(self) -> tuple[ProgramStep, ...]:
-        """What executors do."""
+        """Return the steps for the executors."""
         return (
             Cutout(Uniform(*self.scale), LogUniform(*self.ratio), self.fill, self.count, self.p),
         )
@@ -156,7 +156,7 @@ class Normalize(Constant):
 
 @dataclass(frozen=True)
 class Cast(Constant):
-    """To another dtype; floats that become integers are rounded and cut off at its range."""
+    """Another dtype; floats that become integers are rounded and clipped to its range."""
 
     dtype: Any
 
@@ -171,7 +171,7 @@ class Cast(Constant):
 
 @dataclass(frozen=True)
 class Layout(Constant):
-    """Channels last ("HWC") or first ("CHW"). Nothing but Normalize and Cast may follow "CHW"."""
+    """Channels last ("HWC") or first ("CHW"). Only Normalize and Cast may follow "CHW"."""
 
     order: str
 
@@ -205,5 +205,5 @@ class Mixup:
         check_chance("Mixup(p", self.p)
 
     def steps(self) -> tuple[ProgramStep, ...]:
-        """What executors do."""
+        """Return the steps for the executors."""
         return (Blend(self.alpha, self.p),)

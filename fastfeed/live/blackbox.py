@@ -1,9 +1,9 @@
-"""The black box: a file of one size, written while a runner runs, which tells the last minutes
+"""The black box: a file of fixed size, written while a runner runs, which shows the last minutes
 after its process died.
 
-Written by pwrite and not through a mapping: it is as safe from SIGKILL (the kernel has it), never
-costs a SIGBUS where the file is cut off or its disk vanishes, and lets go of the interpreter lock
-while a slow disk makes it wait.
+It is written by pwrite and not through a mapping: that is as safe from SIGKILL (the kernel has the
+data), never causes a SIGBUS if the file is cut off or its disk vanishes, and releases the
+interpreter lock while it waits for a slow disk.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ KEPT_S = 7 * 24 * 3600.0
 
 
 class BlackBox:
-    """One process's file. Every method may raise OSError: then there is no black box from there
-    on."""
+    """The file of one process. Every method may raise OSError: then there is no black box any
+    more."""
 
     def __init__(self, given: str = "", *, version: str = "") -> None:
         now_ns = time.time_ns()
@@ -45,7 +45,7 @@ class BlackBox:
         self._file = os.fstat(self._fd)
         try:
             os.ftruncate(self._fd, 0)
-            os.posix_fallocate(self._fd, 0, layout.NBYTES)  # a full disk is found out now
+            os.posix_fallocate(self._fd, 0, layout.NBYTES)  # a full disk is noticed now
             ticks, boot = began(os.getpid()), boot_id()
             texts = (boot, socket.gethostname(), version, _command())
             self._header = BlackBoxHeader(os.getpid(), layout.RUNS, now_ns, 0, ticks, *texts)
@@ -55,12 +55,12 @@ class BlackBox:
             raise
 
     def sample(self, sample: RunnerSample) -> None:
-        """Writes down one runner at one moment."""
+        """Record one runner at one moment."""
         number = self._next(0)
         self._write(layout.pack_sample(number, sample), layout.sample_at(number))
 
     def event(self, runner: int, text: str) -> None:
-        """Writes down that something happened."""
+        """Record an event."""
         number = self._next(1)
         self._write(
             layout.pack_event(number, BlackBoxEvent(time.time_ns(), runner, text)),
@@ -68,13 +68,13 @@ class BlackBox:
         )
 
     def table(self, rows: Sequence[ProducerRow]) -> None:
-        """Writes down every producer; the table before stays until this one is complete."""
+        """Record every producer; the earlier table stays until this one is complete."""
         number = self._next(2)
         table = Table(time.time_ns(), len(rows), tuple(rows))
         self._write(layout.pack_table(number, table), layout.table_at(number))
 
     def close(self, failed: bool) -> None:
-        """The end. The file stays where something failed, or where its path was given."""
+        """Close the file. It stays if something failed, or if its path was given."""
         header = self._header._replace(
             status=layout.FAILED if failed else layout.STOPPED, ended_ns=time.time_ns()
         )
@@ -86,17 +86,18 @@ class BlackBox:
             self._close()
 
     def give_up(self) -> None:
-        """There is no black box: neither the file nor the descriptor stays."""
+        """Remove the file: there is no black box."""
         with contextlib.suppress(OSError):
             self._remove()
         self._close()
 
     def forget(self) -> None:
-        """In a forked copy of the process: the file is the other one's."""
+        """Close the descriptor in a forked copy of the process: the file belongs to the other
+        one."""
         self._close()
 
     def _remove(self) -> None:
-        if os.path.samestat(self._file, os.lstat(self.path)):  # else somebody put another one there
+        if os.path.samestat(self._file, os.lstat(self.path)):  # else another file was put there
             self.path.unlink()
 
     def _close(self) -> None:
@@ -114,7 +115,7 @@ class BlackBox:
 
 
 def boxes() -> list[Path]:
-    """Every black box in the folders where they lie by themselves, the newest first."""
+    """Return every black box in the default folders, the newest first."""
     found: dict[Path, float] = {}
     for folder in state_folders():
         with contextlib.suppress(OSError):
@@ -125,7 +126,7 @@ def boxes() -> list[Path]:
 
 
 def in_use(path: Path) -> bool:
-    """Whether a living process writes this file."""
+    """Return True if a living process writes this file."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:
@@ -142,8 +143,8 @@ def in_use(path: Path) -> bool:
 
 
 def began(pid: int) -> int:
-    """When a process began, in clock ticks since boot: with the pid, what tells it from every
-    other; 0: not known."""
+    """Return when a process began, in clock ticks since boot, which identifies it together with the
+    pid; 0 if unknown."""
     try:
         return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
     except (OSError, ValueError, IndexError):
@@ -151,7 +152,7 @@ def began(pid: int) -> int:
 
 
 def boot_id() -> str:
-    """What tells this boot of this machine from every other."""
+    """Return the identity of this boot of this machine."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
@@ -159,7 +160,7 @@ def boot_id() -> str:
 
 
 def prune(now_s: float) -> None:
-    """Removes black boxes of processes that have ended, but for the newest and youngest."""
+    """Remove black boxes of processes that have ended, except the newest ones and recent ones."""
     ended = [path for path in boxes() if not in_use(path)]
     for n, path in enumerate(ended):
         with contextlib.suppress(OSError):
@@ -172,14 +173,14 @@ def _fresh(now_ns: int) -> Path:
     prune(now_ns / 1e9)
     started = time.strftime("%Y%m%dT%H%M%S", time.localtime(now_ns / 1e9))
     name = f"{started}-{os.getpid()}"
-    # by an earlier one of this process in the same second, that was kept
+    # taken by an earlier one of this process in the same second, which was kept
     taken = folder / (name + SUFFIX)
     return taken if not taken.exists() else folder / f"{name}-{now_ns % 10**9}{SUFFIX}"
 
 
 def _open(path: Path) -> tuple[Path, int]:
-    """The file, locked for as long as this process lives; where another one has it, one beside
-    it."""
+    """Return the file, locked for as long as this process lives; if another process has it, one
+    beside it."""
     for candidate in (path, path.with_name(f"{path.name}.{os.getpid()}")):
         fd = os.open(
             candidate, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600

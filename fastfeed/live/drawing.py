@@ -1,4 +1,4 @@
-"""Small things that `top` and `postmortem` draw with: bars, lines over time, numbers with units."""
+"""Small elements of `top` and `postmortem`: bars, lines over time, numbers with units."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ COLOURS = {
 
 
 def spark(values: Sequence[float | None], *, top: float | None = None) -> str:
-    """Values over time, the highest one (or `top`) a full block; a gap where nothing is known."""
+    """Return values over time as text, the highest one (or `top`) a full block; a gap where none is
+    known."""
     most = top or max((v for v in values if v is not None), default=0.0) or 1.0
     return "".join(
         "·" if v is None else SPARKS[min(len(SPARKS) - 1, max(0, int(v / most * len(SPARKS))))]
@@ -28,7 +29,7 @@ def spark(values: Sequence[float | None], *, top: float | None = None) -> str:
 
 
 def bar(share: float | None, width: int = 20, *, style: str = "green") -> Text:
-    """A share (0 to 1) as a bar."""
+    """Return a share (0 to 1) as a bar."""
     if share is None:
         return Text("·" * width, style="bright_black")
     full = round(min(1.0, max(0.0, share)) * width)
@@ -36,12 +37,12 @@ def bar(share: float | None, width: int = 20, *, style: str = "green") -> Text:
 
 
 def percent(share: float | None) -> str:
-    """A share as whole percent."""
+    """Return a share as whole percent."""
     return "–" if share is None else f"{share * 100:.0f} %"
 
 
 def decimal(value: float | None, unit: str = "") -> str:
-    """A number with as many digits as tell something."""
+    """Return a number with its significant digits."""
     if value is None:
         return "–"
     digits = 0 if value >= 100 or value == int(value) else 1 if value >= 1 else 2
@@ -49,7 +50,7 @@ def decimal(value: float | None, unit: str = "") -> str:
 
 
 def size(nbytes: float | None) -> str:
-    """Bytes with a unit."""
+    """Return bytes with a unit."""
     if nbytes is None:
         return "–"
     for unit in ("B", "kB", "MB", "GB"):
@@ -64,7 +65,7 @@ def size(nbytes: float | None) -> str:
 
 
 def lasting(seconds: float) -> str:
-    """A time span, as 2 h 05 min, 3 min 20 s or 12 s."""
+    """Return a time span, as 2 h 05 min, 3 min 20 s or 12 s."""
     whole = int(seconds)
     if whole >= 3600:
         return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
@@ -72,7 +73,7 @@ def lasting(seconds: float) -> str:
 
 
 def starving(share: float | None) -> str:
-    """The colour of a starvation: input-bound from 5 %, strongly from 20 %."""
+    """Return the colour of a starvation: input-bound from 5 %, strongly from 20 %."""
     return (
         "bright_black"
         if share is None
@@ -85,5 +86,5 @@ def starving(share: float | None) -> str:
 
 
 def state(name: str) -> Text:
-    """What a producer does, in its colour."""
+    """Return what a producer does, in its colour."""
     return Text(name, style=COLOURS.get(name, ""))

@@ -1,5 +1,5 @@
-"""Figures as event files of TensorBoard, in a folder of its own for each runner; TensorFlow has no
-part in it."""
+"""Figures as event files of TensorBoard, in a folder for each runner; TensorFlow is not
+involved."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ FIGURES = ("steps_per_second", "starvation", "wait_ms", "bytes_per_second")  # o
 
 
 class EventFiles:
-    """Writes scalars `fastfeed/...` over the number of steps, into FOLDER/runner-0 and so on.
-    Raises OSError."""
+    """Writes scalars `fastfeed/...` over the number of steps, into FOLDER/runner-0 and so on. Raise
+    OSError."""
 
     def __init__(self, folder: str) -> None:
         self.where = folder
@@ -34,7 +34,7 @@ class EventFiles:
             raise PermissionError(f"{folder} cannot be written to")
 
     def write(self, figures: Sequence[dict[str, Any]]) -> None:
-        """The figures of now, of each runner."""
+        """Write the present figures of each runner."""
         for runner in figures:
             writer = self._writers.get(runner["runner"]) or self._open(runner["runner"])
             event = event_pb2.Event(wall_time=time.time(), step=runner["steps"])
@@ -51,7 +51,7 @@ class EventFiles:
             writer.flush()
 
     def close(self) -> None:
-        """Closes every file."""
+        """Close every file."""
         for writer in self._writers.values():
             writer.close()
 

@@ -1,5 +1,5 @@
-"""Where black boxes and sockets lie: in folders that belong to this user and that nobody else can
-enter."""
+"""Folders of black boxes and sockets: they belong to this user, and no other user can enter
+them."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-SHARED = Path("/tmp")  # and not TMPDIR, which another login of the same user may have elsewhere
+SHARED = Path("/tmp")  # not TMPDIR, which may differ in another login of the same user
 
 
 def private(folder: Path) -> Path:
-    """The folder, made where it is not there, with mode 0700.
+    """Return the folder, created with mode 0700 if needed.
 
-    Raises OSError where it cannot be made, is a link, or belongs to somebody else, who could look
-    in or replace files.
+    Raise OSError if it cannot be created, is a link, or belongs to another user, who could read or
+    replace files.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
     try:
@@ -29,7 +29,7 @@ def private(folder: Path) -> Path:
 
 
 def check(folder: Path) -> None:
-    """Raises OSError where this is no folder, a link, or somebody else's."""
+    """Raise OSError for something that is no folder, a link, or another user's."""
     found = folder.lstat()
     if not stat.S_ISDIR(found.st_mode):
         raise NotADirectoryError(
@@ -42,7 +42,8 @@ def check(folder: Path) -> None:
 
 
 def state_folders() -> Iterator[Path]:
-    """Where black boxes may lie: what outlasts a login first, what is always there second."""
+    """Yield the possible folders of black boxes: first one that outlasts a login, then one that
+    always exists."""
     given = os.environ.get("XDG_STATE_HOME", "")
     if given.startswith("/"):
         yield Path(given) / "fastfeed"
@@ -52,8 +53,7 @@ def state_folders() -> Iterator[Path]:
 
 
 def socket_folders() -> Iterator[Path]:
-    """Where sockets may lie; whoever looks for them looks in both, for its login may be another
-    one."""
+    """Yield the possible folders of sockets; readers check both, because their login may differ."""
     given = os.environ.get("XDG_RUNTIME_DIR", "")
     if given.startswith("/") and os.path.isdir(given):
         yield Path(given) / "fastfeed"
@@ -61,7 +61,8 @@ def socket_folders() -> Iterator[Path]:
 
 
 def usable(folders: Iterator[Path]) -> Path:
-    """The first one that this user can have for itself; OSError says why there is none."""
+    """Return the first one that this user can have alone. Raise OSError, which says why there is
+    none."""
     reasons = []
     for folder in folders:
         try:

@@ -1,8 +1,8 @@
-"""Who is watched: one thread of a process looks at all of its runners, for black box, socket and
+"""The observer of a process: one thread observes all of its runners, for black box, socket and
 metrics.
 
-It begins with the first runner's start and ends with the last one's stop. Whatever goes wrong in it
-costs a line in the log, and never a step of the training.
+It begins with the first runner's start and ends with the last one's stop. A failure in it costs a
+line in the log, and never a step of the training.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from fastfeed.live.watched import WatchedRunner
 from fastfeed.options import MetricsTarget
 
 LOG = logging.getLogger("fastfeed")
-JOIN_S = 0.2  # beside the 1.8 s that the producers have: stop() promises two
+JOIN_S = 0.2  # beside the 1.8 s of the producers: stop() promises two
 EXIT_S = 1.0
 OFF = ("0", "off", "no", "false")
 
@@ -38,24 +38,24 @@ class Watch:
 
     @property
     def over(self) -> bool:
-        """Whether nobody looks any more, for the feed has come to its end: another one needs
-        another watch."""
+        """True if the observation is over, because the feed has ended: another feed needs another
+        watch."""
         return self._service.watched.get(self._watched.number) is not self._watched
 
     def end(self, *, join: bool = True) -> None:
-        """The runner was stopped, or forgotten. Without `join`, from any thread, at any time:
-        nothing is waited for."""
+        """End the observation: the runner was stopped, or forgotten. Without `join` nothing is
+        waited for, from any thread, at any time."""
         if self._hub.pid != os.getpid():  # a forked copy
             return
         if self.forgotten is not None:
-            self.forgotten.detach()  # it holds this, and so the service and its descriptor
+            self.forgotten.detach()  # it references this, and so the service and its descriptor
         self._service.leave(self._watched)
         if join and not self._service.watched:
             self._service.join(JOIN_S)
 
 
 class Hub:
-    """Who is watched in this process."""
+    """The observed runners of this process."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
@@ -64,7 +64,7 @@ class Hub:
         self._registered = False
 
     def observe(self, stream: WatchedStream, targets: tuple[MetricsTarget, ...]) -> Watch | None:
-        """Begins to look at a runner; None where nothing is wanted of it. Raises OptionError and
+        """Begin to observe a runner; return None if nothing was requested. Raise OptionError and
         MissingExtra for metrics that cannot be published."""
         blackbox, door = (
             os.environ.get("FASTFEED_BLACKBOX", ""),
@@ -81,7 +81,7 @@ class Hub:
         except (
             OSError,
             RuntimeError,
-        ) as error:  # no descriptor is left, or no thread can be started any more
+        ) as error:  # no descriptor is left, or no thread can be started
             LOG.warning("nobody looks at this runner: %s", error)
             return None
         watch.forgotten = weakref.finalize(stream, watch.end, join=False)
@@ -114,14 +114,14 @@ class Hub:
     def _register(self) -> None:
         if not self._registered:
             self._registered = True
-            # Behind that of weakref.finalize, which the feed has registered: so this one comes
-            # first, while runners are as their user left them.
+            # After that of weakref.finalize, which the feed has registered: so this one runs first,
+            # while runners are as their user left them.
             atexit.register(self._at_exit)
             os.register_at_fork(after_in_child=self._forked)
 
     def _at_exit(self) -> None:
-        """Nothing may be left inside TensorFlow while the interpreter ends; an error that ends it
-        is written down."""
+        """End the thread: nothing may be inside TensorFlow while the interpreter ends. Record an
+        error that ends it."""
         service = self._service
         if service is None or service.over or self.pid != os.getpid():
             return
@@ -132,8 +132,8 @@ class Hub:
         service.join(EXIT_S)
 
     def _forked(self) -> None:
-        """The copy has no thread, and must not hold the port, the socket or the lock of the
-        file."""
+        """Forget everything in a forked copy: it has no thread, and must not hold the port, the
+        socket or the lock of the file."""
         service, self._service = self._service, None
         if service is not None:
             service.forget()
@@ -144,6 +144,6 @@ _HUBS: dict[int, Hub] = {}
 
 
 def observe(stream: WatchedStream, *targets: MetricsTarget) -> Watch | None:
-    """Begins to look at a runner of this process; see `Hub.observe`."""
+    """Begin to observe a runner of this process; see `Hub.observe`."""
     pid = os.getpid()
     return _HUBS.setdefault(pid, Hub(pid)).observe(stream, targets)

@@ -1,8 +1,8 @@
-"""A runner's figures for others: Prometheus asks for them, TensorBoard finds them in its folder.
+"""A runner's figures for others: Prometheus requests them, TensorBoard reads them in its folder.
 
-The text that Prometheus reads is a few lines, and what serves it here is there already for the
-socket: a client library would have to be installed beside every training job, and brings a thread
-for each client with it.
+The text that Prometheus reads is a few lines, and the server exists already for the socket: a
+client library would have to be installed beside every training job, and adds a thread for each
+client.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from fastfeed.options import MetricsTarget
 
 Figures = dict[str, Any]
 TEXT = "text/plain; version=0.0.4; charset=utf-8"
-# Name, kind, help, and what it is of a runner's figures.
+# name, kind, help, and the value from a runner's figures
 FAMILIES: tuple[tuple[str, str, str, Callable[[Figures], Any]], ...] = (
     ("fastfeed_batches_total", "counter", "Batches that the training loop took.", lambda f: f["steps"]),
     ("fastfeed_records_total", "counter", "Records that the training loop took.", lambda f: f["records"]),
@@ -37,19 +37,20 @@ FAMILIES: tuple[tuple[str, str, str, Callable[[Figures], Any]], ...] = (
 
 
 class Exporter(Protocol):
-    """Where the figures of some runners go."""
+    """Publishes the figures of some runners."""
 
     where: str
 
     def write(self, figures: Sequence[Figures]) -> None:
-        """The figures of now, every few seconds and at the end."""
+        """Write the present figures, every few seconds and at the end."""
 
     def close(self) -> None:
-        """There will be no more."""
+        """End the publication."""
 
 
 def exposition(runners: Sequence[Figures]) -> str:
-    """The figures as text of Prometheus, version 0.0.4; what is not known yet is left out."""
+    """Return the figures as text of Prometheus, version 0.0.4; what is not known yet is left
+    out."""
     lines = []
     for name, kind, said, figure in FAMILIES:
         lines += [f"# HELP {name} {said}", f"# TYPE {name} {kind}"]
@@ -71,7 +72,7 @@ def exposition(runners: Sequence[Figures]) -> str:
 
 
 def http_answer(question: bytes, text: Callable[[], str]) -> bytes | None:
-    """The answer to a request of HTTP/1: GET /metrics; None where it is not all here yet."""
+    """Return the answer to a request of HTTP/1: GET /metrics; None if the request is incomplete."""
     if b"\r\n\r\n" not in question and b"\n\n" not in question:
         return None
     method, _, rest = question.split(b"\n", 1)[0].strip().partition(b" ")
@@ -84,7 +85,7 @@ def http_answer(question: bytes, text: Callable[[], str]) -> bytes | None:
 
 
 def listen(target: MetricsTarget) -> socket.socket:
-    """A socket that listens at the address. Raises OptionError where it cannot."""
+    """Return a socket that listens at the address. Raise OptionError if it cannot."""
     family = socket.AF_INET6 if ":" in target.place else socket.AF_INET
     door = socket.socket(family, socket.SOCK_STREAM)
     try:
@@ -102,7 +103,7 @@ def listen(target: MetricsTarget) -> socket.socket:
 
 
 def address_of(door: socket.socket) -> str:
-    """Where Prometheus has to ask."""
+    """Return the address for Prometheus."""
     host, port = door.getsockname()[:2]
     return f"http://{f'[{host}]' if ':' in host else host}:{port}/metrics"
 
@@ -126,22 +127,22 @@ def _states(figures: Figures) -> Iterator[tuple[str, int]]:
 
 
 class Prometheus:
-    """A listening socket, and the runners that are asked for there."""
+    """A listening socket, and the runners whose figures it serves."""
 
     def __init__(self, target: MetricsTarget) -> None:
         self.door = listen(target)
         self.where = address_of(self.door)
 
     def write(self, figures: Any) -> None:
-        """Whoever wants them asks."""
+        """Do nothing: the figures are sent on request."""
 
     def close(self) -> None:
-        """Nobody is answered any more."""
+        """Stop answering."""
         self.door.close()
 
 
 def publisher(target: MetricsTarget) -> Exporter:
-    """What publishes figures there. Raises OptionError and MissingExtra where it cannot."""
+    """Return what publishes figures there. Raise OptionError and MissingExtra if it cannot."""
     if target.kind == "prometheus":
         return Prometheus(target)
     from fastfeed.live.event_files import EventFiles
@@ -152,7 +153,7 @@ def publisher(target: MetricsTarget) -> Exporter:
 
 @contextlib.contextmanager
 def _named(target: MetricsTarget) -> Iterator[None]:
-    """Has a failure of the file system name the option."""
+    """Name the option in a failure of the file system."""
     try:
         yield
     except OSError as error:

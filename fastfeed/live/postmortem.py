@@ -1,4 +1,4 @@
-"""What a black box tells: `read` makes a value of the file, `render` shows it."""
+"""The content of a black box: `read` makes a value of the file, `render` shows it."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ ENDINGS = ("cleanly", "with an error", "killed", "running")
 
 @dataclass(frozen=True)
 class FlightRecord:
-    """A process that had runners, as its black box tells it. `ending`: one of ENDINGS; "killed" is
-    every end of which the process could say nothing: SIGKILL, the kernel's out-of-memory killer,
+    """A process that had runners, as its black box shows it. `ending`: one of ENDINGS; "killed" is
+    every end that the process could not record: SIGKILL, the kernel's out-of-memory killer,
     os._exit, a crash of native code."""
 
     path: str
@@ -38,12 +38,12 @@ class FlightRecord:
 
     @property
     def end_ns(self) -> int:
-        """The last moment that anything is known of."""
+        """The last moment of which anything is known."""
         times = [s.time_ns for s in self.samples[-1:]] + [e.time_ns for e in self.events[-1:]]
         return max([self.header.ended_ns, self.header.started_ns, *times])
 
     def last(self, runner: int, seconds: float = LAST_S) -> list[RunnerSample]:
-        """The samples of a runner in the last seconds."""
+        """Return the samples of a runner in the last seconds."""
         return [
             s
             for s in self.samples
@@ -52,15 +52,15 @@ class FlightRecord:
 
     @property
     def runners(self) -> list[int]:
-        """The numbers of the runners that there were in the last minute."""
+        """The numbers of the runners in the last minute."""
         return sorted({s.runner for s in self.samples if s.time_ns >= self.end_ns - LAST_S * 1e9})
 
 
 def read(path: Path | str | None = None) -> FlightRecord:
-    """The flight in a file, or in the newest one of a process that has ended.
+    """Return the flight record in a file, or in the newest one of a process that has ended.
 
-    Raises OptionError where there is none, or for a file that is no black box, was cut off or is of
-    a newer version. A record that was torn by the end of its writer is left out, and counted in
+    Raise OptionError if there is none, or for a file that is no black box, was cut off or is of a
+    newer version. A record that was torn by the end of its writer is left out, and counted in
     `damaged`.
     """
     file = newest() if path is None else Path(path)
@@ -74,8 +74,8 @@ def read(path: Path | str | None = None) -> FlightRecord:
 
 
 def newest() -> Path:
-    """The newest black box of a process that has ended, else of one that runs. OptionError where
-    there is none."""
+    """Return the newest black box of a process that has ended, else of one that runs. Raise
+    OptionError if there is none."""
     found = boxes()
     for path in [p for p in found if not in_use(p)] + found:
         return path
@@ -86,7 +86,7 @@ def newest() -> Path:
 
 
 def render(flight: FlightRecord) -> Any:
-    """The flight for a terminal, as a renderable of rich."""
+    """Return the flight record for a terminal, as a renderable of rich."""
     from fastfeed.live.postmortem_view import view
 
     return view(flight)
@@ -115,11 +115,11 @@ def _state(pid: int) -> str:
 
 
 def clock(time_ns: int) -> str:
-    """A moment as a clock shows it here."""
+    """Return a moment as local clock time."""
     return time.strftime("%H:%M:%S", time.localtime(time_ns / 1e9))
 
 
 def name_of(command: str) -> str:
-    """The script of a command line, without its folder."""
+    """Return the script of a command line, without its folder."""
     words = [word for word in command.split() if not word.startswith("-")]
     return os.path.basename(words[0]) if words else "python"

@@ -1,4 +1,5 @@
-"""A flight on a terminal: how it ended, the last minute, who did what, what happened."""
+"""A flight record on a terminal: how it ended, the last minute, what each producer did, what
+happened."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ from fastfeed.live.record_layout import RunnerSample
 from fastfeed.live.watched import KINDS, hand_of
 
 COLUMNS = 60  # of a line over time: one a second
-WIDE = 112  # characters that a table with such lines takes; elsewhere they have half of the columns
+WIDE = 112  # characters of a table with such lines; narrower terminals get half of the columns
 EVENTS = 12
 BAD = ("failed", "has ended", "ends with")  # words of an event that is bad news
 PRODUCERS = 32
@@ -36,7 +37,7 @@ HINT = (
 
 
 class Second(NamedTuple):
-    """A stretch of a runner's last minute; None where nothing was seen."""
+    """A second of a runner's last minute; None: nothing was observed."""
 
     steps: float | None
     starvation: float | None
@@ -47,7 +48,7 @@ class Second(NamedTuple):
 
 
 def view(flight: FlightRecord) -> RenderableType:
-    """All of it."""
+    """Return the whole view."""
     parts: list[RenderableType] = [_headline(flight)]
     parts += [Runner(flight, runner) for runner in flight.runners]
     if not flight.runners:
@@ -68,7 +69,7 @@ def view(flight: FlightRecord) -> RenderableType:
 
 
 def seconds_of(samples: list[RunnerSample], end_ns: int) -> list[Second]:
-    """One for each of the last seconds, the last one at the end."""
+    """Return one for each of the last seconds, the last one at the end."""
     found: list[list[Second]] = [[] for _ in range(COLUMNS)]
     for before, now in pairwise(samples):
         elapsed, steps = now.elapsed_s - before.elapsed_s, now.batches - before.batches

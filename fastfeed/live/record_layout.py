@@ -1,10 +1,10 @@
-"""Where everything lies in a black box: a file of one size with three rings of records. Arithmetic
-only.
+"""The layout of a black box: a file of fixed size with three rings of records. Arithmetic only.
 
-    header | samples: one of each runner every second | events: words | tables: who does what, the last two
+    header | samples: one of each runner every second | events: text |
+    tables: what each producer does, the last two
 
 Every record carries its number and a checksum, so that one that was torn by the end of its writer,
-or never written, is told from the others; the number says where it lies.
+or never written, is recognised; the number gives its place.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ NBYTES = 2**18
 SAMPLES, EVENTS, TABLES, ROWS = 1024, 128, 2, 256
 RUNS, STOPPED, FAILED = range(
     3
-)  # what the header says of the process: it goes on, it ended well, it ended with an error
+)  # the process in the header: it runs, it ended well, it ended with an error
 
 HEADER = struct.Struct("<8sIIIiqqq40s64s16s512s")
 CHECK = struct.Struct("<I")
@@ -38,8 +38,8 @@ FIRST_TABLE = FIRST_EVENT + EVENTS * EVENT_NBYTES
 
 
 class BlackBoxHeader(NamedTuple):
-    """Whose black box it is. `started_ns`: of the file, time.time_ns(); `ticks`: when the process
-    began, since boot."""
+    """The process of a black box. `started_ns`: of the file, time.time_ns(); `ticks`: when the
+    process began, since boot."""
 
     pid: int
     status: int
@@ -79,7 +79,7 @@ class RunnerSample(NamedTuple):
 
 
 class BlackBoxEvent(NamedTuple):
-    """Something that happened; `runner` is -1 where it is the process's."""
+    """Something that happened; `runner` is -1 for events of the process."""
 
     time_ns: int
     runner: int
@@ -88,8 +88,8 @@ class BlackBoxEvent(NamedTuple):
 
 class ProducerRow(NamedTuple):
     """One producer. `kind`: 0 a thread of the trainer, 1 of a worker process; `state`: an index
-    into seen.STATES; `stream`, `item`, `record`: what it has in hand, -1 where there is none or
-    nobody knows; `where`: a line of code."""
+    into seen.STATES; `stream`, `item`, `record`: what it has in flight, -1 for none or unknown;
+    `where`: a line of code."""
 
     runner: int
     number: int
@@ -110,7 +110,7 @@ class ProducerRow(NamedTuple):
 
 
 class Table(NamedTuple):
-    """Every producer at one moment; `total` of them, where there was no room for all."""
+    """Every producer at one moment; `total` of them, if there was no room for all."""
 
     time_ns: int
     total: int
@@ -118,8 +118,7 @@ class Table(NamedTuple):
 
 
 class Contents(NamedTuple):
-    """What a file holds, in the order in which it was written; `damaged` records could not be
-    read."""
+    """The content of a file, in the order of writing; `damaged` records could not be read."""
 
     header: BlackBoxHeader
     samples: tuple[RunnerSample, ...]
@@ -132,29 +131,29 @@ Record = TypeVar("Record")
 
 
 def sample_at(number: int) -> int:
-    """Where the sample of this number (from 1 on) lies."""
+    """Return the place of the sample of this number (from 1)."""
     return FIRST_SAMPLE + number % SAMPLES * SAMPLE_NBYTES
 
 
 def event_at(number: int) -> int:
-    """Where the event of this number (from 1 on) lies."""
+    """Return the place of the event of this number (from 1)."""
     return FIRST_EVENT + number % EVENTS * EVENT_NBYTES
 
 
 def table_at(number: int) -> int:
-    """Where the table of this number (from 1 on) lies."""
+    """Return the place of the table of this number (from 1)."""
     return FIRST_TABLE + number % TABLES * TABLE_NBYTES
 
 
 def pack_header(header: BlackBoxHeader) -> bytes:
-    """The beginning of the file."""
+    """Return the beginning of the file."""
     numbers = (header.pid, header.status, header.started_ns, header.ended_ns, header.ticks)
     texts = map(cut, header[5:], (40, 64, 16, 512))
     return _checked(HEADER.pack(MAGIC, VERSION, NBYTES, *numbers, *texts))
 
 
 def pack_sample(number: int, sample: RunnerSample) -> bytes:
-    """A sample as it lies in the file; counts beyond what fits are shown as the largest that
+    """Return a sample as it lies in the file; counts that do not fit become the largest that
     does."""
     own = sample._replace(
         **{name: min(getattr(sample, name), 2**16 - 1) for name in RunnerSample._fields[-4:]}
@@ -163,19 +162,19 @@ def pack_sample(number: int, sample: RunnerSample) -> bytes:
 
 
 def pack_event(number: int, event: BlackBoxEvent) -> bytes:
-    """An event as it lies in the file; its text is cut where it is too long."""
+    """Return an event as it lies in the file; its text is cut if it is too long."""
     return _checked(EVENT.pack(number, event.time_ns, event.runner, cut(event.text, 228)))
 
 
 def pack_table(number: int, table: Table) -> bytes:
-    """A table as it lies in the file, with as many rows as there is room for."""
+    """Return a table as it lies in the file, with as many rows as fit."""
     rows = [ROW.pack(*row[:-1], cut(row.where, 76)) for row in table.rows[:ROWS]]
     return _checked(TABLE.pack(number, table.time_ns, len(rows), table.total) + b"".join(rows))
 
 
 def unpack(data: bytes, *, name: str) -> Contents:
-    """What a black box holds. Raises OptionError for what is none, was cut off, or is of a newer
-    version."""
+    """Return the content of a black box. Raise OptionError for another file, one that was cut off,
+    or of a newer version."""
     header = _header(data, name)
     samples, torn = _ring(data, sample_at, count=SAMPLES, read=_sample)
     events, broken = _ring(data, event_at, count=EVENTS, read=_event)
@@ -184,7 +183,7 @@ def unpack(data: bytes, *, name: str) -> Contents:
 
 
 def cut(text: str, nbytes: int) -> bytes:
-    """As much of a text as fits, as whole characters."""
+    """Return as much of a text as fits, as whole characters."""
     return (
         text.replace("\0", " ").encode(errors="replace")[:nbytes].decode(errors="ignore").encode()
     )
@@ -219,7 +218,8 @@ def _ring(
     count: int,
     read: Callable[[bytes], tuple[int, Record] | None],
 ) -> tuple[tuple[Record, ...], int]:
-    """The records of a ring in the order of their numbers, and how many of them are damaged."""
+    """Return the records of a ring in the order of their numbers, and how many of them are
+    damaged."""
     found: list[tuple[int, Record]] = []
     damaged = 0
     for slot in range(count):

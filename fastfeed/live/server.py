@@ -1,4 +1,4 @@
-"""Answers to whoever connects, out of one thread that never waits for a client."""
+"""Answers for socket clients, from one thread that never waits for a client."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-# What to send to a client, given what it has sent; None: not all of its question is here yet.
+# Returns what to send to a client, given what it has sent; None: its request is incomplete.
 Answer = Callable[[bytes], "bytes | None"]
-CLIENT_S = 2.0  # from the connection to the end: whoever is slower is not served
+CLIENT_S = 2.0  # from the connection to the end: slower clients are dropped
 MOST_CLIENTS = 16
-MOST_NBYTES = 2**13  # of a question
+MOST_NBYTES = 2**13  # of a request
 
 
 @dataclass
@@ -44,23 +44,23 @@ class Server:
         *,
         admits: Callable[[socket.socket], bool] = lambda _: True,
     ) -> None:
-        """Serves whoever connects to `door`, which is this one's from now on, if it `admits`
-        them."""
+        """Serve clients that connect to `door`, which belongs to this server from now on, if it
+        `admits` them."""
         door.setblocking(False)
         self._selector.register(door, selectors.EVENT_READ, _Door(answer, admits))
 
     def watch(self, fd: int, what: object) -> None:
-        """Has `wait` return `what` when the descriptor is readable."""
+        """Let `wait` return `what` when the descriptor is readable."""
         self._selector.register(fd, selectors.EVENT_READ, what)
 
     def unwatch(self, fd: int) -> None:
-        """The descriptor is about to be closed."""
+        """Forget a descriptor that is about to be closed."""
         with contextlib.suppress(KeyError, ValueError, OSError):
             self._selector.unregister(fd)
 
     def wait(self, until_s: float) -> list[object]:
-        """Serves clients until a watched descriptor is ready, or `until_s` (of time.perf_counter);
-        which are."""
+        """Serve clients until a watched descriptor is ready, or `until_s` (of time.perf_counter);
+        return what is ready."""
         found: list[object] = []
         while not found:
             now = time.perf_counter()
@@ -82,7 +82,7 @@ class Server:
         return found
 
     def close(self) -> None:
-        """Ends every conversation and closes every door."""
+        """End every conversation and close every listening socket."""
         for key in list(self._selector.get_map().values()):
             if isinstance(key.fileobj, socket.socket):
                 key.fileobj.close()
@@ -92,7 +92,7 @@ class Server:
     def _admit(self, door: socket.socket, kind: _Door) -> None:
         try:
             conn, _ = door.accept()
-        except OSError:  # it has gone again
+        except OSError:  # the client has gone
             return
         if len(self._clients) >= MOST_CLIENTS or not kind.admits(conn):
             conn.close()

@@ -1,4 +1,4 @@
-"""What the hub's thread does, from the first runner's start to the last one's stop."""
+"""The work of the hub's thread, from the first runner's start to the last one's stop."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ SCHEMA = 1
 
 
 class Service:
-    """The thread, and what it has open. `blackbox`: None for none, "" for the usual place; `lock`:
-    the hub's, under which `ended` is called."""
+    """The thread, and what it has open. `blackbox`: None for none, "" for the default place;
+    `lock`: the hub's, under which `ended` is called."""
 
     def __init__(
         self, lock: Any, ended: Callable[[], None], *, blackbox: str | None, socket: bool
@@ -43,7 +43,7 @@ class Service:
         self.publishers: dict[str, Exporter] = {}
         self.failure = ""
         self.over = False
-        self._new: deque[Exporter] = deque()  # publishers that the thread has not seen yet
+        self._new: deque[Exporter] = deque()  # publishers that the thread has not opened yet
         self._news: deque[tuple[WatchedRunner, str]] = deque()
         self._pidfds: dict[int, Any] = {}
         self._failed = False
@@ -55,7 +55,7 @@ class Service:
         self._thread = threading.Thread(target=self._run, name="fastfeed-live", daemon=True)
 
     def enter(self, watched: WatchedRunner, publishers: dict[str, Exporter]) -> None:
-        """Another runner. Under the hub's lock."""
+        """Add a runner. Under the hub's lock."""
         self.publishers.update(publishers)
         self._new.extend(publishers.values())
         self.watched[watched.number] = watched
@@ -65,25 +65,25 @@ class Service:
         self._ring()
 
     def leave(self, watched: WatchedRunner) -> None:
-        """A runner has ended. From any thread, at any time, also inside this one."""
+        """Note that a runner has ended. From any thread, at any time, also inside this one."""
         if self.watched.get(watched.number) is watched:
             self._news.append((watched, "stop"))
             self.watched.pop(watched.number, None)
             self._ring()
 
     def stop(self) -> None:
-        """All have ended."""
+        """Note that all runners have ended."""
         for watched in list(self.watched.values()):
             self.leave(watched)
         self._ring()
 
     def join(self, timeout_s: float) -> None:
-        """Waits for the thread, which must have nothing left to look at."""
+        """Wait for the thread, which must have no runner left."""
         if self._thread.ident is not None and self._thread is not threading.current_thread():
             self._thread.join(timeout_s)
 
     def forget(self) -> None:
-        """In a forked copy: lets everything go without a word."""
+        """Release everything silently, in a forked copy."""
         self.over = True
         self.watched.clear()
         self._server.close()
@@ -97,7 +97,7 @@ class Service:
         try:
             self._open()
             self._loop()
-        except Exception:  # a mistake of ours must not end anybody's training
+        except Exception:  # a defect of fastfeed must not end a training
             LOG.warning(
                 "nobody looks at the runners any more: no black box, no socket, no metrics",
                 exc_info=True,
@@ -133,7 +133,7 @@ class Service:
             self._publish()
             self._tell()
             with self._lock:
-                # from here on the next runner has a thread of its own
+                # from here on the next runner gets a thread of its own
                 self.over = not self.watched and not self._news
                 if self.over:
                     return
@@ -147,12 +147,12 @@ class Service:
             if found:
                 with contextlib.suppress(BlockingIOError):
                     os.eventfd_read(self._bell.fd)
-                for worker in filter(None, found):  # it has ended: heard of once
+                for worker in filter(None, found):  # it has ended: reported once
                     self._server.unwatch(self._pidfds[worker].fd)  # type: ignore[index]
                 self._tick(keep=False)
 
     def _tick(self, *, keep: bool) -> None:
-        """Looks at every runner and writes it down."""
+        """Sample every runner and record it."""
         looks = [
             (w, found)
             for w in list(self.watched.values())
@@ -163,7 +163,7 @@ class Service:
             self.leave(forgotten)
         for watched, found in looks:
             self._write_down(watched, found, rss=rss)
-            if found.over:  # its runner may be held for ever, by a session that has ended
+            if found.over:  # its runner may be held forever, by a session that has ended
                 self.leave(watched)
         if looks:
             self._note(BlackBox.table, [row for _, found in looks for row in found.rows])
@@ -176,7 +176,7 @@ class Service:
         self._note(BlackBox.sample, watched.sample(found, rss))
 
     def _tell(self) -> None:
-        """Writes down who came and who went; of those, how they were at last."""
+        """Record which runners came and went, with the last state of the latter."""
         while self._news:
             watched, text = self._news.popleft()
             if text == "stop":
@@ -193,13 +193,13 @@ class Service:
             self._export(watched)
         watched.forget()
         self._watch_workers([w.last for w in list(self.watched.values()) if w.last is not None])
-        with self._lock:  # whoever comes now with the same address finds it free
+        with self._lock:  # a new runner with the same address finds it free
             wanted = {name for w in self.watched.values() for name in w.targets}
             for name in self.publishers.keys() - wanted:
                 self._retire(name)
 
     def _watch_workers(self, looks: list[RunnerStatus]) -> None:
-        """The end of a worker process is heard of at once."""
+        """Watch worker processes, so that their end is noticed at once."""
         now = {
             w.pid: w.pidfd
             for found in looks
@@ -215,7 +215,7 @@ class Service:
                     self._server.watch(pidfd.fd, pid)
 
     def _publish(self) -> None:
-        """Opens the doors of publishers that have come."""
+        """Open new publishers."""
         while self._new:
             new = self._new.popleft()
             LOG.info("metrics at %s", new.where)
@@ -266,7 +266,7 @@ class Service:
         return json.dumps(answer).encode() + b"\n"
 
     def _note(self, write: Callable[..., None], *given: Any) -> None:
-        """Writes into the black box, if there is one; one that cannot be written is given up."""
+        """Write into the black box, if there is one; give it up if that fails."""
         box = self._box
         if box is not None:
             try:
@@ -292,7 +292,7 @@ class Service:
 
 
 def own_version() -> str:
-    """The version of fastfeed that is installed."""
+    """Return the installed version of fastfeed."""
     try:
         return version("fastfeed")
     except PackageNotFoundError:

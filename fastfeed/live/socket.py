@@ -1,5 +1,5 @@
-"""The per-user socket of a process that has runners: one line of JSON for each connection; and who
-asks there."""
+"""The per-user socket of a process that has runners: one line of JSON for each connection; and its
+clients."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PATH_NBYTES = 107  # of a UNIX socket's name; see unix(7)
 
 
 def serve() -> tuple[socket.socket, Path]:
-    """A listening socket of mode 0600 in a folder of mode 0700, named by the pid. Raises
+    """Return a listening socket of mode 0600 in a folder of mode 0700, named by the pid. Raise
     OSError."""
     folder = usable(socket_folders())
     path = folder / f"{os.getpid()}.sock"
@@ -32,7 +32,7 @@ def serve() -> tuple[socket.socket, Path]:
                 left.unlink()
     door = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        door.bind(str(path))  # nobody else can enter the folder meanwhile
+        door.bind(str(path))  # no other user can enter the folder meanwhile
         path.chmod(0o600)
         door.listen(64)
     except BaseException:
@@ -42,15 +42,15 @@ def serve() -> tuple[socket.socket, Path]:
 
 
 def same_user(conn: socket.socket) -> bool:
-    """Whether who has connected is this user."""
+    """Return True if the client is this user."""
     size = struct.calcsize("iII")
     _, uid, _ = struct.unpack("iII", conn.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size))
     return bool(uid == os.geteuid())
 
 
 def jobs() -> dict[int, dict[str, Any]]:
-    """By pid: what every process of this user that has runners answers. Sockets of those that were
-    killed go."""
+    """Return by pid the answers of all processes of this user that have runners. Remove sockets of
+    those that were killed."""
     found: dict[int, dict[str, Any]] = {}
     for path in _sockets():
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
@@ -64,7 +64,7 @@ def jobs() -> dict[int, dict[str, Any]]:
 
 
 def ask(pid: int) -> dict[str, Any] | None:
-    """What a process answers; None where it has no socket, or nobody answers there."""
+    """Return the answer of a process; None if it has no socket, or does not answer."""
     for path in _sockets():
         if path.stem == str(pid):
             with contextlib.suppress(OSError, ValueError):
@@ -73,7 +73,7 @@ def ask(pid: int) -> dict[str, Any] | None:
 
 
 def _sockets() -> list[Path]:
-    """Only in folders of this user's own: elsewhere anybody could answer."""
+    """Return the sockets in folders of this user's own: elsewhere anybody could answer."""
     found: list[Path] = []
     for folder in dict.fromkeys(socket_folders()):
         with contextlib.suppress(OSError):
@@ -98,7 +98,7 @@ def _ask(path: Path) -> dict[str, Any]:
 
 
 def _alone(path: Path) -> bool:
-    """Whether nobody listens there any more."""
+    """Return True if no process listens there any more."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as conn:
         conn.settimeout(0.1)
         try:

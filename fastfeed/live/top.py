@@ -1,4 +1,4 @@
-"""A running job, looked at from a terminal: its FeedRunners through their socket, any other Python
+"""A running job, observed from a terminal: its FeedRunners through their socket, any other Python
 through py-spy."""
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from fastfeed.live.threads_of_job import Spied
 
 EVERY_S = 0.5
 SPY_EVERY_S = 2.0  # py-spy reads all of the interpreter's threads each time
-WINDOW_S = 5.0  # what "now" means
+WINDOW_S = 5.0  # the length of "now"
 
 
 @dataclass(frozen=True)
 class ProcessUse:
-    """One process of the job: its share of a core (1.0 is one; None the first time) and its memory
-    in bytes."""
+    """One process of the job: its share of a core (1.0 is one; None at first) and its memory in
+    bytes."""
 
     pid: int
     what: str
@@ -36,9 +36,9 @@ class ProcessUse:
 
 @dataclass
 class JobView:
-    """A job at one moment. `runners`: as the socket's JSON has them, with the rates of the last
-    seconds in "now"; `threads` instead of them where there is no socket; `missing`: what could not
-    be seen, in sentences."""
+    """A job at one moment. `runners`: as in the socket's JSON, with the rates of the last seconds
+    in "now"; `threads`: instead of them if there is no socket; `missing`: what could not be
+    observed, in sentences."""
 
     pid: int
     command: str
@@ -51,7 +51,7 @@ class JobView:
 
 
 class JobWatcher:
-    """Looks at one process again and again; `look` gives a Frame, or None once it has ended."""
+    """Observes one process repeatedly; `look` returns a JobView, or None once it has ended."""
 
     def __init__(self, pid: int) -> None:
         try:
@@ -66,11 +66,11 @@ class JobWatcher:
 
     @property
     def every_s(self) -> float:
-        """The time between two looks."""
+        """The time between two observations."""
         return EVERY_S if self.answers else SPY_EVERY_S
 
     def look(self) -> JobView | None:
-        """The process now. Raises OptionError where nothing can be seen of it."""
+        """Return the process now. Raise OptionError if nothing of it can be observed."""
         try:
             with self._process.oneshot():
                 command, up_s = (
@@ -100,8 +100,8 @@ class JobWatcher:
         return frame
 
     def _rated(self, answer: dict[str, Any]) -> list[dict[str, Any]]:
-        """The runners, each with its rates since the oldest answer of the last seconds; at first
-        with the job's own."""
+        """Return the runners, each with its rates since the oldest answer of the last seconds; at
+        first with the job's own."""
         self._past = [a for a in self._past if a["clock_s"] > answer["clock_s"] - WINDOW_S] + [
             answer
         ]
@@ -154,9 +154,8 @@ class JobWatcher:
 
 
 def frames(pid: int) -> Iterator[Any]:
-    """Renderables of rich, one each time that it is asked, until the process ends; how long to wait
-    in between is the caller's choice. Raises OptionError where there is no such process, or nothing
-    of it can be seen."""
+    """Yield renderables of rich, until the process ends; the caller chooses the pace. Raise
+    OptionError if there is no such process, or nothing of it can be observed."""
     from fastfeed.live.top_view import draw
 
     watcher = JobWatcher(pid)
@@ -167,10 +166,10 @@ def frames(pid: int) -> Iterator[Any]:
 def view(
     pid: int | None = None, *, once: bool = False, as_json: bool = False, console: Any = None
 ) -> None:
-    """Shows a job until it ends or Ctrl-C comes; `once`, and where the output is no terminal, one
-    frame. Without `pid` the only job that answers; where several do, they are listed.
+    """Show a job until it ends or Ctrl-C comes; with `once`, or if the output is no terminal, show
+    one frame. Without `pid` show the only job that answers, or list them if there are several.
 
-    Raises OptionError, whose text is for the user.
+    Raise OptionError with a text for the user.
     """
     from rich.console import Console
 
@@ -207,7 +206,7 @@ def _live(watcher: JobWatcher, console: Any) -> None:
 
 
 def _second(watcher: JobWatcher) -> JobView:
-    """The second look: the first one does not know how busy anything is."""
+    """Return the second observation: the first one has no rates."""
     watcher.look()
     time.sleep(EVERY_S)
     frame = watcher.look()
@@ -217,7 +216,7 @@ def _second(watcher: JobWatcher) -> JobView:
 
 
 def _only(console: Any, *, as_json: bool) -> int | None:
-    """The pid of the job that answers; None where there are several, which are listed then."""
+    """Return the pid of the job that answers; list them and return None if there are several."""
     from fastfeed.live.top_view import listing
 
     jobs = socket.jobs()
@@ -248,5 +247,5 @@ def _rates(now: dict[str, Any], then: dict[str, Any]) -> dict[str, float | None]
 
 
 def _gone() -> contextlib.suppress:
-    """A process that ends while it is looked at is none any more."""
+    """Suppress errors of a process that ends while it is observed."""
     return contextlib.suppress(psutil.Error)

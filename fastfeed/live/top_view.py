@@ -1,4 +1,4 @@
-"""A frame of `fastfeed top` on a terminal."""
+"""The screen of `fastfeed top`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PROCESSES = 6
 
 
 def draw(frame: JobView) -> RenderableType:
-    """The whole screen."""
+    """Return the whole screen."""
     parts: list[RenderableType] = [_processes(frame)]
     for runner in frame.runners:
         parts += [_runner(runner), _producers(runner)]
@@ -34,7 +34,7 @@ def draw(frame: JobView) -> RenderableType:
 
 
 def listing(jobs: dict[int, dict[str, Any]]) -> RenderableType:
-    """The jobs that answer, to choose from."""
+    """Return the jobs that answer, to choose from."""
     table = Table(box=None, padding=(0, 1))
     for name in ("PID", "steps/s", "starvation", "runners", "command"):
         table.add_column(name, justify="left" if name == "command" else "right")

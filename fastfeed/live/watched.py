@@ -1,5 +1,4 @@
-"""One runner under observation: its last seconds, what is new about it, and its figures as plain
-values."""
+"""One runner under observation: its last seconds, its news, and its figures as plain values."""
 
 from __future__ import annotations
 
@@ -16,12 +15,12 @@ from fastfeed.live.record_layout import ProducerRow, RunnerSample
 from fastfeed.live.seen import FEED_STATES, STATES, RunnerStatus, WatchedStream, WorkerStatus
 from fastfeed.options import FeedOptions
 
-RECENT = 10  # looks, a second apart: what "now" means
+RECENT = 10  # samples, a second apart: the length of "now"
 KINDS = ("thread", "process")
 
 
 class WatchedRunner:
-    """A runner's stream, which it does not keep alive. `number` tells it from the others of this
+    """A runner's stream, which it does not keep alive. `number` identifies it within this
     process."""
 
     def __init__(self, stream: WatchedStream, number: int, *, targets: tuple[str, ...]) -> None:
@@ -33,12 +32,12 @@ class WatchedRunner:
         self._past: deque[Snapshot] = deque(maxlen=RECENT)
         self._workers: dict[int, WorkerStatus] = {}
         self._rows: list[ProducerRow] = []
-        self._had: set[int] = set()  # worker processes that there were
+        self._had: set[int] = set()  # worker processes that were there before
         self._state = seen.RUNS
 
     def look(self, *, keep: bool) -> RunnerStatus | None:
-        """What it does now; `keep`: this look is one of those that the figures of the last seconds
-        come from."""
+        """Return what it does now; `keep`: this sample counts for the figures of the last
+        seconds."""
         stream = self.stream()
         found = None if stream is None else seen.look(stream, self.number)
         if found is None:
@@ -52,21 +51,21 @@ class WatchedRunner:
         return found
 
     def forget(self) -> None:
-        """Lets go of the feed, which may have to end."""
+        """Release the feed, which may have to end."""
         self.last = None
         self._past.clear()
         self._workers = {}
 
     def news(self, found: RunnerStatus) -> list[str]:
-        """What has happened since the last time that this was asked."""
+        """Return what has happened since the last call."""
         said = []
         alive = found.state in (seen.RUNS, seen.PAUSED)
         now = {w.lane: w for w in found.workers}
         for lane, worker in self._workers.items():
             ended = now[lane].ended if lane in now else True
             if ended and not worker.ended and alive:
-                # One that has a successor already is seen no more, and what it had in hand is what
-                # it had at last.
+                # a worker that has a successor is no longer listed: its last item in flight is
+                # known from before
                 said.append(self._ended(worker, found.rows if lane in now else self._rows))
         for lane, worker in now.items():
             if worker.pid and (lane not in self._workers or not self._workers[lane].pid):
@@ -88,7 +87,7 @@ class WatchedRunner:
         return f"worker process {worker.number} (pid {worker.pid}) has ended{hand}"
 
     def sample(self, found: RunnerStatus, rss: int) -> RunnerSample:
-        """The look as the black box keeps it."""
+        """Return the sample in the form of the black box."""
         now, states = found.snapshot, Counter(row.state for row in found.rows)
         used, slots = now.consumed, now.slots
         return RunnerSample(
@@ -116,7 +115,7 @@ class WatchedRunner:
         )
 
     def figures(self, found: RunnerStatus) -> dict[str, Any]:
-        """Everything that is known, as JSON takes it; what cannot be known yet is None."""
+        """Return everything that is known, for JSON; what cannot be known yet is None."""
         now = found.snapshot
         seconds, recent = self._recent(now)
         return {
@@ -154,7 +153,7 @@ class WatchedRunner:
 
 
 def hand_of(row: ProducerRow) -> str:
-    """What a producer has in hand, in words; "" where nobody knows."""
+    """Return what a producer has in flight, in words; "" if unknown."""
     if row.item < 0:
         return ""
     record = f", record {row.record}" if row.record >= 0 else ""
@@ -162,7 +161,7 @@ def hand_of(row: ProducerRow) -> str:
 
 
 def number(value: float) -> float | None:
-    """The value, where it is one: JSON has no nan."""
+    """Return the value, or None for nan, which JSON does not have."""
     return value if math.isfinite(value) else None
 
 
@@ -208,8 +207,7 @@ def _producer(
 
 
 def _said(options: FeedOptions) -> dict[str, Any]:
-    """The options that are not as they are by themselves, as text where they are no plain
-    values."""
+    """Return the options that differ from their defaults, as text if they are no plain values."""
     given = {f.name: getattr(options, f.name) for f in fields(FeedOptions)}
     own = {f.name: given[f.name] for f in fields(FeedOptions) if given[f.name] is not f.default}
     return {
@@ -219,7 +217,7 @@ def _said(options: FeedOptions) -> dict[str, Any]:
 
 
 def _short(value: Any) -> str:
-    """Never a user's own repr, which may take long or fail."""
+    """Return a short text; a user's own __repr__, which may take long or fail, is not called."""
     plain = (tuple, list, dict) if not isinstance(value, (tuple, list)) or len(value) < 4 else ()
     if isinstance(value, plain) and all(isinstance(v, (int, float, str)) for v in value):
         return repr(value)

@@ -1,4 +1,4 @@
-"""Which processes descend from the script, and what each of them is."""
+"""The processes that descend from the script, and what each of them is."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from fastfeed.probes import procfs
 
-# They serve other processes, and make no data.
+# they serve other processes, and make no data
 SERVANTS = ("multiprocessing.resource_tracker", "loky.backend.resource_tracker")
 FORKSERVER = re.compile(r"multiprocessing\.forkserver|fastfeed[./]producers[./]forkserver")
 PYTHON = re.compile(r"python[\d.]*$|/python")
@@ -18,8 +18,8 @@ SIGNALED = 0x7F
 
 
 class Kin(NamedTuple):
-    """A process that descends from the script's; `born`: when, in ticks, for numbers are used
-    again."""
+    """A process that descends from the script's; `born`: when, in ticks, because pids are
+    reused."""
 
     pid: int
     parent: int
@@ -29,16 +29,16 @@ class Kin(NamedTuple):
 
 
 def descendants(pid: int) -> list[Kin]:
-    """All of them, without those that serve only multiprocessing itself."""
+    """Return all descendants, except those that serve only multiprocessing itself."""
     found: list[Kin] = []
     below = [(child, pid, "") for child in _children(pid)]
     while below:
         child, parent, above = below.pop()
         command = procfs.text_of(f"/proc/{child}/cmdline").replace("\0", " ").strip()
         below += [(one, child, command) for one in _children(child)]
-        # a forkserver's children bear its own command line
+        # children of a fork server have its own command line
         server = FORKSERVER.search(command) is not None and not FORKSERVER.search(above)
-        # one that has ended, and waits for its parent to ask, has no command line any more
+        # a process that has ended, and waits for its parent, has no command line any more
         if command and not server and not any(name in command for name in SERVANTS):
             found.append(Kin(child, parent, command, _is_python(child), _born(child)))
     return found
@@ -69,14 +69,14 @@ def _is_python(pid: int) -> bool:
 
 
 class Silence:
-    """Whether a process has told nobody anything since it was looked at first: it wrote nothing and
-    has neither a socket nor memory that it shares, so that no batch can have come from it."""
+    """A process that may never have sent anything: it has written nothing and has neither a socket
+    nor shared memory since it was observed first, so that no batch can have come from it."""
 
     def __init__(self, pid: int) -> None:
         self._pid, self._written = pid, _written(pid)
 
     def holds(self) -> bool:
-        """Until now."""
+        """Return True if that still holds."""
         if not self._written or _written(self._pid) != self._written:
             return False
         return not _sockets(self._pid) and "rw-s" not in procfs.text_of(f"/proc/{self._pid}/maps")
@@ -99,8 +99,8 @@ def _sockets(pid: int) -> bool:
 
 
 def exit_of(stat: bytes, pid: int) -> str:
-    """How a process ended, as a zombie's stat or multiprocessing says it; "gone" where nobody
-    does."""
+    """Return how a process ended, from a zombie's stat or from multiprocessing; "gone" if
+    unknown."""
     fields = stat.rpartition(b")")[2].split()
     if len(fields) > 49 and fields[0] == b"Z":
         return spoken(int(fields[49]))
@@ -111,7 +111,7 @@ def exit_of(stat: bytes, pid: int) -> str:
 
 
 def spoken(status: int) -> str:
-    """A wait status in words: "exit code 1", "SIGKILL"."""
+    """Return a wait status in words: "exit code 1", "SIGKILL"."""
     number = status & SIGNALED
     return _signal(number) if number else f"exit code {status >> 8}"
 
@@ -124,7 +124,7 @@ def _signal(number: int) -> str:
 
 
 def _returncode(pid: int) -> int | None:
-    """What multiprocessing has learnt of a process; nothing is awaited or reaped here."""
+    """Return the exit code that multiprocessing has seen; nothing is awaited or reaped here."""
     module = sys.modules.get("multiprocessing.process")
     for process in list(getattr(module, "_dangling", ())):
         popen = getattr(process, "_popen", None)
@@ -135,7 +135,7 @@ def _returncode(pid: int) -> int | None:
 
 
 def name_of(kin: Kin) -> str:
-    """What a report calls a process: multiprocessing's name of it, else its program."""
+    """Return a process's name for a report: multiprocessing's, else that of its program."""
     module = sys.modules.get("multiprocessing.process")
     for process in list(getattr(module, "_dangling", ())):
         if getattr(getattr(process, "_popen", None), "pid", None) == kin.pid:

@@ -1,5 +1,4 @@
-"""How the interpreter tells of the lines of a loop: `Monitoring` since Python 3.12, `Tracing`
-before."""
+"""Tracers of the lines of a loop: by sys.monitoring since Python 3.12, by sys.settrace before."""
 
 from __future__ import annotations
 
@@ -14,91 +13,93 @@ from typing import Any
 
 from fastfeed.probes.pending_calls import in_main
 
-COSTLY = 0.02  # of the time
-# where looking costs more: so many turns, for so long; then for a second none
+COSTLY = 0.02  # share of the time
+# where tracing costs more: iterations, and seconds, that are traced; then a second without
 TURNS, WINDOW_S = 3, 0.1
-TURN = 400_000  # calls and lines in one turn: nobody can look at that
-# times that a line begins in one turn: it is of a loop in the loop, and no longer looked at
+TURN = 400_000  # calls and lines in one iteration that are too many to trace
+# times that a line begins in one iteration: it belongs to an inner loop, and is no longer traced
 OFTEN = 50
 TOOLS = (4, 3)  # of sys.monitoring: ids that no kind of tool is meant to have
 STOP_S = 5.0
-LOOK = 2000  # calls, after which their rate is looked at
+LOOK = 2000  # calls after which their rate is checked
 # Seconds that the thread loses to a line of the loop, to a call that is traced and to one that is
 # not.
 LINE_S, TRACED_S, SPARED_S = 6e-7, 1e-6, 1.6e-6
-SHORT_S = 1.5e-6  # calls that are over so soon are traced: not to trace them takes longer
-FEW = 8  # calls, before they are said to be short
+SHORT_S = 1.5e-6  # shorter calls are traced: not tracing them takes longer
+FEW = 8  # calls before they count as short
 SUSPENDS = (
     inspect.CO_GENERATOR
     | inspect.CO_COROUTINE
     | inspect.CO_ASYNC_GENERATOR
     | inspect.CO_ITERABLE_COROUTINE
 )
-# Traced bytecode takes so many times as long: 2.6 times with Python 3.11, 1.5 to 3 with 3.10,
+# Traced bytecode takes this many times as long: 2.6 times with Python 3.11, 1.5 to 3 with 3.10,
 # beside other work.
 SLOWED = 1.0 if sys.version_info >= (3, 12) else 2.5
 TOO_MANY = "one turn of the loop calls too many functions, or has too many lines"
 TAKEN = "a debugger or a coverage tool is at work"
-Seen = Callable[[int, float], None]  # of a line that begins, and when; line 0: the function is over
+# called with a line that begins, and when; line 0: the function is over
+Seen = Callable[[int, float], None]
 
 
 def _nothing(*_: Any) -> None:
-    """Of a line in a frame that is not looked into."""
+    """Ignore a line of a frame that is not traced."""
 
 
 class TraceLineTracer:
-    """Tells `seen` of the lines of `code` in the main thread, from `start` to `stop`.
+    """Calls `seen` for the lines of `code` in the main thread, from `start` to `stop`.
 
-    While a thread is traced all of its bytecode is slow. So what the loop calls is not: tracing
-    ends with the call, and goes on when the frame that was called is gone. What a generator does
-    itself cannot be spared: see SLOWED. Where looking costs much (`costly`, or as it turns out) it
-    `rests` after some turns, until `wake` is called.
+    All bytecode of a traced thread is slow. So functions that the loop calls are not traced:
+    tracing ends with the call, and continues when the called frame is gone. Bytecode of a generator
+    cannot be spared: see SLOWED. If tracing costs much (`costly`, or as measured) it `rests` after
+    some iterations, until `wake` is called.
     """
 
     def __init__(self, code: CodeType, seen: Seen, *, head: int, costly: bool = False) -> None:
         self.given_up = ""
         self.rests = self.woke = False
         self._code, self._seen, self._head, self._costly = code, seen, head, costly
-        self.cost_s = self._cost_s = 0.0  # of looking, but for what it slows down
+        self.cost_s = self._cost_s = 0.0  # of tracing, without what it slows down
         self._main = threading.main_thread().ident
         # the call that was not traced, and when it began
         self._spared: tuple[CodeType, float] | None = None
-        # What a frame has for its trace function goes with the frame. No Python may run then: an
-        # exception that a signal raises in it, as Ctrl-C does, would be lost.
+        # A frame's trace function is released with the frame. No Python may run then: an exception
+        # that a signal raises in it, as Ctrl-C does, would be lost.
         again = functools.partial(sys.settrace, self.called)
         self._goes_on = type(
             "GoesOn", (), {"__slots__": (), "__call__": _nothing, "__del__": again}
         )
         self._woke_s = 0.0
         self._over, self._ended = False, threading.Event()
-        self._calls = self._before = 0  # and of them those before this turn
+        self._calls = self._before = 0  # calls, and those before this iteration
         self._turns = 0  # since it woke
         self._looked_s = 0.0
         self._short: dict[CodeType, tuple[int, float]] = {}  # calls, and their seconds
 
     def start(self) -> None:
-        """From the next instruction of the main thread on."""
+        """Begin with the next instruction of the main thread."""
         in_main(self._begin)
 
     def stop(self) -> None:
-        """The interpreter is quick again with the main thread's next instruction, for which another
-        thread waits a moment: an exception that it then sends there must not be lost in our call.
-        """
+        """End. The interpreter is fast again with the main thread's next instruction, for which
+        another thread waits a moment: an exception that it then sends there must not be lost in a
+        call from here."""
         self._over = True
         in_main(self._end)
         if threading.current_thread() is not threading.main_thread():
             self._ended.wait(STOP_S)
 
     def wake(self) -> None:
-        """It looks again, if it rests."""
+        """Trace again, if it rests."""
         if self.rests and not self._over:
             in_main(self._begin)
 
     def called(self, frame: FrameType, *_: Any) -> Any:
-        """Every call of a function; only the loop's own is looked into."""
+        """Handle every call of a function; only the loop's own is traced."""
         if self._over or self.rests or threading.get_ident() != self._main:
             sys.settrace(None)
-            if not self._over and not self.rests:  # another thread had the frame for the last
+            # else another thread held the last reference to the frame
+            if not self._over and not self.rests:
                 in_main(self._again)
             return None
         code, now = frame.f_code, perf_counter()
@@ -174,7 +175,7 @@ class TraceLineTracer:
 
 
 class MonitoringLineTracer:
-    """The same by sys.monitoring, which costs nothing but in the lines of the loop."""
+    """The same by sys.monitoring, which costs time only in the lines of the loop."""
 
     rests = woke = False
     cost_s = 0.0
@@ -184,11 +185,11 @@ class MonitoringLineTracer:
         self._code, self._seen, self._head = code, seen, head
         self._api: Any = getattr(sys, "monitoring", None)
         self._tool = -1
-        self._again: dict[int, int] = {}  # by line: how often it began in this turn
+        self._again: dict[int, int] = {}  # by line: how often it began in this iteration
         self._mutex = threading.Lock()
 
     def start(self) -> None:
-        """From the loop's next line on."""
+        """Begin with the loop's next line."""
         free = [tool for tool in TOOLS if self._api.get_tool(tool) is None]
         if not free:
             self.given_up = TAKEN
@@ -202,7 +203,7 @@ class MonitoringLineTracer:
         )
 
     def stop(self) -> None:
-        """Nothing is told from here on."""
+        """Report nothing from here on."""
         with self._mutex:
             tool, self._tool = self._tool, -1
         if tool >= 0:
@@ -212,7 +213,7 @@ class MonitoringLineTracer:
             self._api.free_tool_id(tool)
 
     def wake(self) -> None:
-        """It never rests."""
+        """Do nothing: it never rests."""
 
     def _events(self) -> tuple[tuple[int, Callable[..., Any]], ...]:
         return (self._api.events.LINE, self._line), (self._api.events.PY_RETURN, self._return)
@@ -225,7 +226,7 @@ class MonitoringLineTracer:
             self._again.clear()
             return None
         self._again[line] = self._again.get(line, 0) + 1
-        # Of a loop in the loop; where it begins is another place of the same line, and still seen.
+        # an inner loop; its first line is another place of the same line, and still reported
         return self._api.DISABLE if self._again[line] > OFTEN else None
 
     def _return(self, code: CodeType, *_: Any) -> None:

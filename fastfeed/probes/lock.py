@@ -1,4 +1,4 @@
-"""Who holds the interpreter lock, from how late the sampler gets it; pure functions."""
+"""Which thread holds the interpreter lock, from how late the sampler gets it. Pure functions."""
 
 from __future__ import annotations
 
@@ -7,25 +7,24 @@ from typing import NamedTuple
 
 ON_ITS_WAY = 0.1
 ENOUGH = 8  # samples
-LATE_S = 0.0004  # a thread that nobody keeps waiting is late by 0.1 ms, seldom by more than 0.3
+LATE_S = 0.0004  # without contention a thread is late by 0.1 ms, seldom by more than 0.3
 
 
 class Wanting(NamedTuple):
-    """A thread when the sampler got the lock late: the seconds on a core since the last look, and
-    whether it waits in a futex, as those do that want the interpreter lock back."""
+    """A thread when the sampler got the lock late: its CPU seconds since the last sample, and True
+    if it waits in a futex, as threads do that want the interpreter lock back."""
 
     cpu_s: float
     wants: bool
 
 
 def holders(threads: Sequence[Wanting], late_s: float) -> list[float]:
-    """How likely each thread was to hold the lock before the sampler got it (adds up to 1, or all
-    0).
+    """Return how likely each thread was to hold the lock before the sampler got it (the sum is 1,
+    or all are 0).
 
-    Who had to give it up wants it back, so that such threads come first, by the time that they
-    spent on a core; those on a core may be on their way to wait, and count for little. If nobody
-    wants it, the holder gave it up by itself: it has used a core for at least as long as the
-    sampler waited.
+    A thread that had to release it wants it back: such threads come first, weighted by CPU time;
+    those on a core may be about to wait, and count little. If none wants it, the holder released it
+    voluntarily: it has used a core for at least as long as the sampler waited.
     """
     if any(one.wants and one.cpu_s > 0 for one in threads):
         weights = [one.cpu_s * (1.0 if one.wants else ON_ITS_WAY) for one in threads]
@@ -36,13 +35,13 @@ def holders(threads: Sequence[Wanting], late_s: float) -> list[float]:
 
 
 def held(credit: float, late: int, *, samples: int, blind: int, cpu: float) -> float:
-    """The share of time in which a thread held the lock: its credit (of `late` samples, of
-    `samples` in all), at most its share of a core; where the lock was never seen held, bytecode ran
+    """Return the share of time for which a thread held the lock: its credit (of `late` samples, of
+    `samples` in all), at most its share of a core. If the lock was never seen held, bytecode ran
     too seldom to count.
 
-    In `blind` samples the sampler waited for a core and then not for the lock. That says nothing:
-    it may have been queued behind the very thread that held it, which frees the core when it gives
-    the lock away.
+    In `blind` samples the sampler waited for a core and then not for the lock. They prove nothing:
+    the sampler may have been queued behind the very thread that held it, which frees the core with
+    the lock.
     """
     if not samples or not late:
         return 0.0
@@ -51,6 +50,6 @@ def held(credit: float, late: int, *, samples: int, blind: int, cpu: float) -> f
 
 
 def quantile(values: Sequence[float], share: float) -> float | None:
-    """The value that `share` of the values are below; None of nothing."""
+    """Return the value that `share` of the values are below; None if there are none."""
     ordered = sorted(values)
     return ordered[min(int(share * len(ordered)), len(ordered) - 1)] if ordered else None

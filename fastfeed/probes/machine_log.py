@@ -1,4 +1,4 @@
-"""The machine over a time: who used its cores, its disks, its network and its memory."""
+"""The machine over a time: who used its cores, disks, network and memory."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ PARTITIONS = ("loop", "ram", "dm-", "md", "zram")
 
 @dataclass(frozen=True)
 class Machine:
-    """The machine over the time that was watched; CPU in cores."""
+    """The machine over the time of observation; CPU in cores."""
 
     cores: int
     own_cpu: float = 0.0  # by the script's processes
-    other_cpu: float = 0.0  # by everybody else
+    other_cpu: float = 0.0  # by all others
     steal: float = 0.0  # that the hypervisor kept
     runnable: float = 0.0  # threads of the script that ran or would have run, on average
     disk_read_nbytes_s: float = 0.0
@@ -35,7 +35,7 @@ class Machine:
     memory_free_nbytes: int = 0
     swap_nbytes_s: float = 0.0
     gpus: tuple[GpuUsage, ...] = ()
-    noisy: tuple[tuple[str, float], ...] = ()  # other processes, by the cores that they take
+    noisy: tuple[tuple[str, float], ...] = ()  # other processes, and the cores that they use
 
 
 class Totals(NamedTuple):
@@ -51,7 +51,7 @@ class Totals(NamedTuple):
 
 
 def totals() -> Totals:
-    """Now."""
+    """Return the counters of now."""
     cpu = psutil.cpu_times()
     busy_s = (
         cpu.user + cpu.system + cpu.nice + getattr(cpu, "irq", 0.0) + getattr(cpu, "softirq", 0.0)
@@ -74,7 +74,7 @@ def totals() -> Totals:
 
 
 def processes() -> dict[int, tuple[str, float]]:
-    """The name and the CPU seconds of every process that can be seen."""
+    """Return the name and the CPU seconds of every visible process."""
     found = {}
     for name in os.listdir("/proc"):
         if name.isdigit():
@@ -93,7 +93,8 @@ def noisy(
     own: Collection[int],
     wall_s: float,
 ) -> tuple[tuple[str, float], ...]:
-    """The processes beside `own` that took most of the cores, with the cores that they took."""
+    """Return the processes beside `own` that used most of the cores, with the cores that they
+    used."""
     used = {
         pid: cpu_s - before.get(pid, ("", 0.0))[1]
         for pid, (_, cpu_s) in after.items()
@@ -104,8 +105,8 @@ def noisy(
 
 
 def cores() -> int:
-    """Cores that this process may use: its affinity, or its control group's quota where that is
-    less."""
+    """Return the cores that this process may use: its affinity, or its control group's quota if
+    that is less."""
     count = len(os.sched_getaffinity(0))
     words = procfs.text_of("/sys/fs/cgroup/cpu.max").split()
     if len(words) == 2 and words[0].isdigit():
@@ -114,13 +115,13 @@ def cores() -> int:
 
 
 class MachineLog:
-    """The machine while it is watched."""
+    """Records the use of the machine between two moments."""
 
     def __init__(self) -> None:
         self.begin()
 
     def begin(self) -> None:
-        """Counters from here on."""
+        """Begin to count."""
         self._first = totals()
         self._processes = processes()
 
@@ -132,8 +133,9 @@ class MachineLog:
         gpus: tuple[GpuUsage, ...],
         names: Mapping[int, str],
     ) -> Machine:
-        """Since the beginning. `used`: (CPU, queue) seconds of each of the script's threads; `own`:
-        processes of the script and ours; `names`: of others, as the script calls them."""
+        """Return the use since the beginning. `used`: (CPU, queue) seconds of each of the script's
+        threads; `own`: processes of the script and the diagnosis; `names`: of other processes, as
+        the script calls them."""
         last = totals()
         wall_s = max(last.now_s - self._first.now_s, 1e-9)
         per_s = [(b - a) / wall_s for a, b in zip(self._first, last, strict=True)]

@@ -1,4 +1,4 @@
-"""How many threads native libraries use, as those say that the script has loaded."""
+"""How many threads native libraries use, as the libraries that the script has loaded report it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import Any
 
 
 def pools_of(modules: Mapping[str, ModuleType | Any]) -> dict[str, int]:
-    """Threads by library; a library that does not tell is left out, and nothing is imported."""
+    """Return threads by library; one that does not report them is left out, and nothing is
+    imported."""
     found: dict[str, int] = {}
     for name, module, ask in (
         ("OpenCV", "cv2", "getNumThreads"),
@@ -27,9 +28,7 @@ def pools_of(modules: Mapping[str, ModuleType | Any]) -> dict[str, int]:
 def _asked(question: Any) -> int:
     try:
         return int(question()) if question is not None else 0
-    except (
-        Exception
-    ):  # the script's own library, of any version: what it raises is no matter of ours
+    except Exception:  # the script's own library, of any version, may raise anything
         return 0
 
 

@@ -1,4 +1,4 @@
-"""Calls that the main thread makes between two instructions, whoever asks for them."""
+"""Calls that the main thread makes between two instructions, on behalf of another thread."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from types import FrameType
 from typing import Any
 
 _CALL = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
-# they must live until they were called; the interpreter takes 32 at once
+# they must live until they were called; the interpreter queues 32
 _waiting: deque[Any] = deque(maxlen=64)
 
 
 def in_main(call: Callable[[FrameType], None]) -> None:
-    """Soon: `call(frame)`, whose f_back is what the main thread is at then."""
+    """Have the main thread call `call(frame)` soon; the f_back of `frame` is what it runs then."""
 
     def pending(_: Any) -> int:
         call(sys._getframe())

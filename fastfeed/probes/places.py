@@ -11,8 +11,7 @@ from typing import NamedTuple
 
 Spot = tuple[CodeType, int]  # a code object and the offset of the instruction in it
 PACKAGES = ("site-packages", "dist-packages")
-# What namedtuple and dataclass make of the library's own classes looks like the code of `python
-# -c`.
+# Generated code of namedtuple and dataclass, which looks like the code of `python -c`.
 GENERATED = frozenset(
     ("<lambda>", "__init__", "__eq__", "__repr__", "__hash__", "__new__", "__lt__", "__setattr__")
 )
@@ -21,8 +20,8 @@ OURS = str(Path(__file__).parents[1]) + os.sep
 
 
 class Place(NamedTuple):
-    """A line of code: `decode` at data.py:41, and whether it is the user's (not of the library or
-    of site-packages)."""
+    """A line of code: `decode` at data.py:41; `users`: it is the user's (not of the library or of
+    site-packages)."""
 
     function: str
     file: str
@@ -34,7 +33,7 @@ class Place(NamedTuple):
 
 
 class Places:
-    """Turns frames' spots into places, and remembers them."""
+    """Turns frames' spots into places, and caches them."""
 
     def __init__(self) -> None:
         names = ("stdlib", "platstdlib")
@@ -46,7 +45,7 @@ class Places:
         self._spots: dict[Spot, Place] = {}
 
     def of(self, spot: Spot) -> Place:
-        """The place of a spot."""
+        """Return the place of a spot."""
         found = self._spots.get(spot)
         if found is None:
             code = spot[0]
@@ -56,14 +55,14 @@ class Places:
         return found
 
     def named(self, function: str, filename: str, *, line: int) -> Place:
-        """A place of which the names are known, the file's in full."""
+        """Return the place of these names, with the file's full name."""
         short, users = self.file(filename)
         return Place(
             function, short, line, users and not (filename == "<string>" and function in GENERATED)
         )
 
     def file(self, filename: str) -> tuple[str, bool]:
-        """How a file is called in reports, and whether it is the user's."""
+        """Return a file's name in reports, and True if it is the user's."""
         found = self._files.get(filename)
         if found is None:
             found = self._files[filename] = self._short(filename), self._is_users(filename)
@@ -93,7 +92,7 @@ class Places:
 
 
 def line_of(spot: Spot) -> int:
-    """The line of a spot, that of the function where an instruction has none."""
+    """Return the line of a spot; that of the function if an instruction has none."""
     code, offset = spot
     line = code.co_firstlineno
     for start, end, number in code.co_lines():
@@ -103,8 +102,8 @@ def line_of(spot: Spot) -> int:
 
 
 def without_start(stack: Iterable[Place]) -> tuple[Place, ...]:
-    """A stack, the outermost place first, without what only starts threads, processes and scripts,
-    and in a forked child without where its parent was."""
+    """Return a stack, the outermost place first, without the frames that only start threads,
+    processes and scripts, and without the parent's frames in a forked child."""
     places = tuple(stack)
     starts = [
         i

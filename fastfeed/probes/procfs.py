@@ -1,4 +1,4 @@
-"""What the kernel says of a thread: files of /proc that are opened once and read often."""
+"""Threads as the kernel shows them: files of /proc that are opened once and read often."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SIZE = 4096
 RUNNING = "running"
 COUNTERS = ("stat", "schedstat")
 KEPT = (*COUNTERS, "syscall")
-# The calls that a thread waits in, by their numbers.
+# system calls that a thread waits in, by number
 CALLS = {
     "x86_64": {
         **{
@@ -94,9 +94,9 @@ NEVER_DISK = frozenset(("futex", "sleep", "poll", "select", "recv", "accept", "p
 
 
 class DescriptorReader:
-    """Reads a descriptor from its start without letting go of the interpreter lock: every release
-    costs up to a switch interval beside a thread that holds it, and what is read would no longer be
-    of one moment."""
+    """Reads a descriptor from its start without releasing the interpreter lock: every release costs
+    up to a switch interval beside a thread that holds it, and the values would no longer be of one
+    moment."""
 
     def __init__(self) -> None:
         self._pread = ctypes.PyDLL(None).pread
@@ -106,15 +106,15 @@ class DescriptorReader:
         self._address = ctypes.addressof(self._buffer)
 
     def read(self, fd: int) -> bytes:
-        """The first 4 KiB; b"" where there is nothing, or no more."""
+        """Return the first 4 KiB; b"" if there is nothing, or no more."""
         if fd < 0:
             return b""
         count = self._pread(fd, self._address, SIZE, 0)
         return ctypes.string_at(self._address, count) if count > 0 else b""
 
     def queued_s(self, fd: int) -> float:
-        """Seconds in which a thread was ready to run, and had no core, by its schedstat; 0 where
-        there is none."""
+        """Return the seconds for which a thread was ready to run, and had no core, from its
+        schedstat; 0 without one."""
         words = self.read(fd).split()
         return int(words[1]) / 1e9 if len(words) > 1 else 0.0
 
@@ -131,17 +131,17 @@ class Counters(NamedTuple):
     yields: int = 0  # voluntary switches
 
     def plus(self, other: Counters) -> Counters:
-        """Both together."""
+        """Return the sum of both."""
         return Counters._make(a + b for a, b in zip(self, other, strict=True))
 
     def fields(self) -> dict[str, Any]:
-        """As a Task names them."""
+        """Return the values under the names of a Task."""
         found = self._asdict()
         found.pop("yields")
         return found
 
     def since(self, before: Counters) -> Counters:
-        """What was used since then."""
+        """Return what was used since `before`."""
         return Counters._make(a - b for a, b in zip(self, before, strict=True))
 
 
@@ -149,7 +149,7 @@ class ThreadFiles:
     """The files of one thread, of this process or of another; what cannot be read reads as empty.
 
     They are opened for each reading until `keep`, which keeps them open as long as the script has
-    descriptors enough.
+    enough descriptors.
     """
 
     def __init__(self, pid: int, tid: int) -> None:
@@ -157,18 +157,18 @@ class ThreadFiles:
         self._open: dict[str, int] = {}
 
     def keep(self, names: Sequence[str] = KEPT) -> None:
-        """They will be read often."""
+        """Keep these files open: they are read often."""
         for name in names:
             if name not in self._open:
                 self._open[name] = _opened(f"{self.folder}/{name}")
 
     def read(self, name: str, reader: DescriptorReader) -> bytes:
-        """What is in one of them."""
+        """Return the content of one of them."""
         fd = self._open.get(name, -1)
         return reader.read(fd) if fd >= 0 else text_of(f"{self.folder}/{name}").encode()
 
     def close(self) -> None:
-        """Closes what is open."""
+        """Close the open files."""
         for fd in self._open.values():
             if fd >= 0:
                 os.close(fd)
@@ -176,7 +176,7 @@ class ThreadFiles:
 
 
 def _opened(path: str) -> int:
-    """Open, unless the script may soon need the number for itself."""
+    """Open a file, unless the script may soon need the descriptor."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -188,14 +188,15 @@ def _opened(path: str) -> int:
 
 
 def readable(pid: int, tid: int) -> tuple[bool, bool]:
-    """Whether (schedstat, syscall) of a thread can be read; opening alone says nothing of it."""
+    """Return True for each of (schedstat, syscall) of a thread that can be read; opening alone
+    proves nothing."""
     return tuple(
         bool(text_of(f"/proc/{pid}/task/{tid}/{name}")) for name in ("schedstat", "syscall")
     )  # type: ignore[return-value]
 
 
 def threads_of(pid: int | str) -> set[int]:
-    """The kernel's numbers of a process's threads; none of a process that is not there."""
+    """Return the kernel's numbers of a process's threads; none if it does not exist."""
     try:
         return {int(name) for name in os.listdir(f"/proc/{pid}/task")}
     except OSError:
@@ -203,15 +204,15 @@ def threads_of(pid: int | str) -> set[int]:
 
 
 def text_of(path: str) -> str:
-    """The text of a small file, "" where it cannot be read."""
+    """Return the text of a small file, "" if it cannot be read."""
     with contextlib.suppress(OSError), open(path, "rb") as file:
         return file.read().decode(errors="replace")
     return ""
 
 
 def times(stat: bytes, schedstat: bytes) -> Counters:
-    """CPU and queue from schedstat in nanoseconds, else CPU from stat in ticks; system time and
-    faults from stat."""
+    """Return CPU and queue time from schedstat in nanoseconds, else CPU from stat in ticks; system
+    time and faults from stat."""
     fields = stat.rpartition(b")")[2].split()
     waits = schedstat.split()
     system_s = int(fields[12]) / TICKS_S if len(fields) > 12 else 0.0
@@ -223,13 +224,13 @@ def times(stat: bytes, schedstat: bytes) -> Counters:
 
 
 def state_char(stat: bytes) -> str:
-    """R, S, D, Z...; "" if unknown."""
+    """Return R, S, D, Z...; "" if unknown."""
     return stat.rpartition(b")")[2][1:2].decode()
 
 
 def seldom(folder: str) -> tuple[int, int, int]:
-    """What changes little or costs more to read: bytes read from devices, involuntary switches,
-    voluntary ones."""
+    """Return what changes little or costs more to read: bytes read from devices, involuntary
+    switches, voluntary ones."""
     found = {"read_bytes": 0, "nonvoluntary_ctxt_switches": 0, "voluntary_ctxt_switches": 0}
     for line in (text_of(f"{folder}/io") + text_of(f"{folder}/status")).splitlines():
         name, _, value = line.partition(":")
@@ -243,8 +244,8 @@ def seldom(folder: str) -> tuple[int, int, int]:
 
 
 def call_of(syscall: bytes) -> tuple[str, int]:
-    """What a thread waits in, and the first argument (often a descriptor): ("running", 0) on a core
-    or about to be, ("", 0) where nobody says."""
+    """Return what a thread waits in, and the first argument (often a descriptor): ("running", 0) on
+    a core or about to be, ("", 0) if unknown."""
     words = syscall.split()
     if not words:
         return "", 0
@@ -256,7 +257,7 @@ def call_of(syscall: bytes) -> tuple[str, int]:
 
 
 def target_of(pid: int | str, fd: int) -> str:
-    """What a descriptor is: "pipe", "socket", "file" or ""."""
+    """Return the kind of a descriptor: "pipe", "socket", "file" or ""."""
     try:
         name = os.readlink(f"/proc/{pid}/fd/{fd}")
     except OSError:

@@ -1,4 +1,4 @@
-"""Stacks from outside, by py-spy: of child processes, and of whoever holds this process's
+"""Stacks from outside, by py-spy: of child processes, and of the holder of this process's
 interpreter lock."""
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from fastfeed.probes.thread_names import kernel_number
 RATE = 50  # samples a second: starting costs as much as 100 of them
 WINDOW_S = 1  # whole seconds
 SHARE = 0.004  # of a core
-CHILDREN = 4  # that it looks at
+CHILDREN = 4  # that are sampled
 DUMP_S = 5.0
 PYTHON_FRAME = re.compile(r"^(?P<function>.*) \((?P<file>.*):(?P<line>\d+)\)$")
 THREAD = re.compile(r"^thread \((0x[0-9A-Fa-f]+|\d+)\)", re.MULTILINE)
@@ -29,15 +29,14 @@ PTRACE = "/proc/sys/kernel/yama/ptrace_scope"
 
 
 class StackSample(NamedTuple):
-    """The innermost place last, and the innermost file's full name."""
+    """A stack, the innermost place last, and the innermost file's full name."""
 
     places: tuple[Place, ...]
     file: str
 
 
 class StackSamples:
-    """Samples of one process: `seen[tid]` counts stacks of a thread, `looks` is how often was
-    looked."""
+    """Samples of one process: `seen[tid]` counts stacks of a thread, `looks` counts samples."""
 
     def __init__(self) -> None:
         self.looks = 0
@@ -46,8 +45,8 @@ class StackSamples:
         self._unread: list[tuple[str, Places, dict[str, int]]] = []
 
     def add(self, raw: str, places: Places, *, looks: int, pid: int) -> None:
-        """Takes py-spy's folded stacks of a process; they are read when somebody asks, not while
-        the script trains."""
+        """Add py-spy's folded stacks of a process; they are parsed on demand, not while the script
+        trains."""
         self.looks += looks
         self._unread.append(
             (
@@ -74,7 +73,7 @@ class StackSamples:
                 self._seen[tids[known[1]]][_stack(frames, places)] += int(count)
 
     def shares(self) -> dict[int, float]:
-        """By thread: the share of the looks in which it was seen."""
+        """Return by thread the share of the samples that contain it."""
         return (
             {tid: sum(counts.values()) / self.looks for tid, counts in self.seen.items()}
             if self.looks
@@ -93,19 +92,19 @@ def _stack(frames: Sequence[str], places: Places) -> StackSample:
 
 
 class Spy:
-    """Asks a helper process for samples, one window of one process after the other, in turns."""
+    """Asks a helper process for samples, one window of one process after another."""
 
     def __init__(self, places: Places, *, program: str | None = None) -> None:
         self._places = places
         self.program = find() if program is None else program
-        # by pid: who held the lock
+        # by pid: stacks of the lock's holders
         self.holders: dict[int, StackSamples] = defaultdict(StackSamples)
         self.all: dict[int, StackSamples] = defaultdict(StackSamples)
         self.cpu_s = 0.0
         self.helper_pid = 0
         self._turn = 0
         self._chosen: list[int] = []
-        self._epoch = self._asked_in = 0  # answers to what was asked before begin() are thrown away
+        self._epoch = self._asked_in = 0  # answers to questions before begin() are dropped
         self._busy = False
         self._rest = b""
         self._to = self._from = -1
@@ -135,7 +134,7 @@ class Spy:
             os.close(outer)
 
     def begin(self) -> None:
-        """Forgets what was."""
+        """Drop earlier samples."""
         self.holders.clear()
         self.all.clear()
         self._epoch += 1
@@ -143,7 +142,7 @@ class Spy:
         self.cpu_s = 0.0
 
     def look(self, children: Sequence[int]) -> None:
-        """Takes an answer, if one has come, and asks the next question; never waits."""
+        """Take an answer, if one has come, and ask the next question; never wait."""
         if not self.program:
             return
         self._take()
@@ -151,7 +150,7 @@ class Spy:
             self._ask(children)
 
     def _ask(self, children: Sequence[int]) -> None:
-        """Of a few children, which stand for the others: their stacks, and who holds their lock."""
+        """Ask for stacks and lock holders of a few children, which stand for the others."""
         chosen = [pid for pid in self._chosen if pid in children]
         self._chosen = (
             chosen + [pid for pid in children if pid not in chosen][: CHILDREN - len(chosen)]
@@ -195,7 +194,7 @@ class Spy:
                 stacks.add(told["raw"], self._places, looks=WINDOW_S * RATE, pid=told["pid"])
 
     def stop(self) -> None:
-        """Lets the helper end."""
+        """Let the helper end."""
         for fd in (self._to, self._from):
             if fd >= 0:
                 os.close(fd)
@@ -203,7 +202,7 @@ class Spy:
         self.program = ""
 
     def missing(self, children: Sequence[int]) -> list[str]:
-        """What it could not see, and why."""
+        """Return what it could not sample, and why."""
         if not self.program:
             install = "py-spy is not installed (pip install py-spy)"
             texts = [f"who holds the interpreter lock is estimated: {install}"]
@@ -222,14 +221,14 @@ class Spy:
 
 
 def find() -> str:
-    """The py-spy of this environment, or the first on the path; "" if there is none."""
+    """Return the py-spy of this environment, or the first on the path; "" if there is none."""
     beside = Path(sys.executable).with_name("py-spy")
     return str(beside) if beside.exists() else shutil.which("py-spy") or ""
 
 
 def dump(pid: int) -> list[str]:
-    """Where the first thread of a process is, a line for each frame, the innermost first; [] if
-    py-spy cannot tell."""
+    """Return the stack of the first thread of a process, a line for each frame, the innermost
+    first; [] if py-spy fails."""
     program = find()
     if not program:
         return []
@@ -246,7 +245,7 @@ def dump(pid: int) -> list[str]:
 
 
 def reason(error: str) -> str:
-    """Why py-spy failed, with the knob to turn where permission is missing."""
+    """Return why py-spy failed, and what to change if permission is missing."""
     if not re.search(r"permission|not permitted|sudo|ptrace", error, re.IGNORECASE):
         lines = [line.strip() for line in error.splitlines() if line.strip()]
         return lines[-1][:120] if lines else "no answer"

@@ -1,9 +1,9 @@
 """Runs py-spy for a sampler, as a process that is no child of the script: a script counts and
 awaits its own children.
 
-Reads a request a line from its standard input and answers each with a line: JSON, with the keys of
-`answer`. It takes no more of a core than it is told, ends when its input does or the script is
-gone, and imports nothing of ours.
+It reads one request a line from its standard input and answers each with a line: JSON, with the
+keys of `answer`. It uses no more of a core than it is told, ends when its input does or the script
+is gone, and imports nothing of fastfeed.
 """
 
 import contextlib
@@ -17,11 +17,12 @@ import time
 
 REST_S = 10.0
 AT_ONCE_S = 0.1  # CPU seconds
-NOTHING = "No stack counts"  # says py-spy where nobody held the lock
+NOTHING = "No stack counts"  # py-spy's message if no thread held the lock
 
 
 def answer(request: dict) -> dict:  # type: ignore[type-arg]
-    """Samples of `request["pid"]`: folded stacks, or the error; the CPU seconds that it took."""
+    """Return samples of `request["pid"]`: folded stacks, or the error; and the CPU seconds that it
+    took."""
     command = [
         request["program"],
         "record",
@@ -55,7 +56,7 @@ def answer(request: dict) -> dict:  # type: ignore[type-arg]
 
 
 def run(command: list[str]) -> tuple[str, str]:
-    """What a command writes, and what it says if it fails; it is killed when nobody wants it any
+    """Return what a command writes, and its error; it is killed when the answer is not needed any
     more."""
     process = subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
@@ -63,7 +64,7 @@ def run(command: list[str]) -> tuple[str, str]:
     assert process.stdout is not None
     poll, got = select.poll(), b""
     poll.register(process.stdout, select.POLLIN)
-    poll.register(0, 0)  # tells only that the other end was closed
+    poll.register(0, 0)  # reports only that the other end was closed
     while events := poll.poll():
         part = os.read(process.stdout.fileno(), 1 << 20) if any(fd for fd, _ in events) else b""
         if not part:
@@ -77,20 +78,20 @@ def run(command: list[str]) -> tuple[str, str]:
 
 
 def poll_is_over(wait_s: float = 0.0) -> bool:
-    """Whether nobody asks any more, within that time."""
+    """Return True if the other end is closed within that time."""
     poll = select.poll()
     poll.register(0, 0)
     return bool(poll.poll(wait_s * 1000))
 
 
 def used_s() -> float:
-    """CPU seconds of this process and of those that it has run."""
+    """Return the CPU seconds of this process and of those that it has run."""
     kinds = map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     return sum(usage.ru_utime + usage.ru_stime for usage in kinds)
 
 
 def main(script: int, share: float) -> None:
-    """Answers until the script `script` (a process) has gone; `share`: of a core, at most."""
+    """Answer until the script `script` (a process) has gone; `share`: of a core, at most."""
     rest, begun_s = b"", time.monotonic()
     while os.path.exists(f"/proc/{script}"):
         if not select.select([0], [], [], 1.0)[0]:
@@ -101,13 +102,13 @@ def main(script: int, share: float) -> None:
         *lines, rest = (rest + got).split(b"\n")
         for line in lines:
             os.write(1, json.dumps(answer(json.loads(line))).encode() + b"\n")
-            # the first looks come one after the other: a share of nothing would be nothing
+            # the first samples follow each other directly: there is no share yet
             rest_s = (used_s() - AT_ONCE_S) / share - (time.monotonic() - begun_s)
             poll_is_over(min(max(rest_s, 0.0), REST_S))
 
 
 if __name__ == "__main__":
-    # a grandchild of the script: nobody there waits for it
+    # a grandchild of the script, which does not wait for it
     if os.fork() == 0:
         os.setsid()
         with contextlib.suppress(BrokenPipeError, KeyboardInterrupt):

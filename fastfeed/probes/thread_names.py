@@ -1,4 +1,4 @@
-"""Which threads Python knows: their kernel's numbers and their names."""
+"""Threads that Python knows: their kernel numbers and their names."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import os
 import threading
 from functools import cache
 
-MOST_TIDS = 2**22  # the kernel's numbers are below that
+MOST_TIDS = 2**22  # kernel numbers are below that
 SCAN = 2048  # bytes of the C library's thread descriptor; the number is at 720 in glibc for x86-64
 
 
@@ -16,15 +16,15 @@ class Names:
     """Finds threads by `threading.get_ident()`."""
 
     def tid(self, ident: int) -> int:
-        """The kernel's number of a thread that holds Python frames now; 0 if unknown."""
+        """Return the kernel's number of a thread that has Python frames now; 0 if unknown."""
         thread = threading._active.get(ident)  # type: ignore[attr-defined]
         if thread is not None and thread.native_id:
             return int(thread.native_id)
-        # from the thread's descriptor in memory, which is there as long as the thread has frames
+        # from the thread's descriptor in memory, which exists as long as the thread has frames
         return ctypes.c_int.from_address(ident + _offset()).value if _offset() >= 0 else 0
 
     def name(self, ident: int) -> str:
-        """As the script calls it; "" for a thread that Python did not start."""
+        """Return the script's name of a thread; "" for one that Python did not start."""
         thread = threading._active.get(ident)  # type: ignore[attr-defined]
         return (
             "" if thread is None or isinstance(thread, threading._DummyThread) else str(thread.name)
@@ -32,8 +32,8 @@ class Names:
 
 
 def kernel_number(pid: int, ident: int) -> int:
-    """The kernel's number of a thread of that process, which py-spy calls `ident`: before Python
-    3.11 that is the C library's. `ident` itself where no more is known."""
+    """Return the kernel's number of a thread of that process, which py-spy calls `ident`: before
+    Python 3.11 that is the C library's. `ident` itself if no more is known."""
     if ident < MOST_TIDS or _offset() < 0:
         return ident
     with contextlib.suppress(OSError), open(f"/proc/{pid}/mem", "rb", buffering=0) as memory:
@@ -45,8 +45,8 @@ def kernel_number(pid: int, ident: int) -> int:
 
 @cache
 def _offset() -> int:
-    """Where the C library keeps the number, as this thread's own descriptor shows; -1 if
-    nowhere."""
+    """Return where the C library keeps the number, as this thread's own descriptor shows; -1 if
+    unknown."""
     own, number = threading.get_ident(), threading.get_native_id()
     if os.uname().machine not in ("x86_64", "aarch64"):
         return -1

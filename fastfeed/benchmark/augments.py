@@ -24,14 +24,13 @@ from fastfeed.model.prediction import Producers
 EXECUTORS = ("producers", "dali-cpu", "dali-gpu")
 SUFFIXES = (".jpg", ".jpeg", ".png")
 SIDE = 224
-# The channels' means and deviations over ImageNet's training images, as everybody uses them, times
-# 255.
+# The channels' means and deviations over ImageNet's training images, times 255.
 MEAN, STD = (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)
 
 
 class Photographs:
-    """(file's bytes as uint8, label) by index, each file `times`: with as many as a batch has
-    records, all are whole. Labels are made up."""
+    """(file's bytes as uint8, label) by index, each file `times`: at least as many as a batch has
+    records, so that all batches are whole. Labels are made up."""
 
     def __init__(self, folder: Path, times: int = 1) -> None:
         self._times = times
@@ -51,14 +50,14 @@ class Photographs:
 
 @dataclass(frozen=True)
 class Cell:
-    """All windows of one executor with so many producers."""
+    """All windows of one executor with one number of producers."""
 
     executor: str
     producers: Producers
     windows: tuple[Window, ...]
 
     def middle(self, field: str) -> float:
-        """The median of a window's figure."""
+        """Return the median of a window's figure."""
         return float(median(getattr(w, field) for w in self.windows))
 
     @property
@@ -69,7 +68,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class ExecutorComparison:
-    """Everything that was measured."""
+    """All measurements."""
 
     workload: str
     consumer: str
@@ -84,12 +83,13 @@ class ExecutorComparison:
         return int(self.plan.batch_size or 1)
 
     def of(self, executor: str) -> list[Cell]:
-        """The cells of one curve."""
+        """Return the cells of one curve."""
         return [cell for cell in self.cells if cell.executor == executor]
 
 
 def spec_from(text: str) -> Augment:
-    """The operations that `text` names: "standard", "strong", or package.module:attribute."""
+    """Return the operations that `text` names: "standard", "strong", or
+    package.module:attribute."""
     standard = [augment.Decode(), augment.RandomResizedCrop(SIDE), augment.Flip()]
     if text == "standard":
         return Augment(standard)
@@ -104,7 +104,7 @@ def spec_from(text: str) -> Augment:
         return Augment([*standard, *tones, *rest])
     module, colon, attribute = text.partition(":")
     if "" not in sys.path:
-        sys.path.insert(0, "")  # as `python -m` does: the module lies where the user stands
+        sys.path.insert(0, "")  # as `python -m` does: the module is found in the working directory
     try:
         found = getattr(importlib.import_module(module), attribute) if colon else None
     except (ImportError, AttributeError) as error:
@@ -119,7 +119,7 @@ def spec_from(text: str) -> Augment:
 
 
 def executors_from(text: str) -> tuple[str, ...]:
-    """The executors in "producers,dali-cpu", each once."""
+    """Return the executors in "producers,dali-cpu", each once."""
     names = tuple(dict.fromkeys(text.split(",")))
     for name in names:
         if name not in EXECUTORS:
@@ -131,7 +131,7 @@ def executors_from(text: str) -> tuple[str, ...]:
 
 
 def folder_of(workload: str) -> Path:
-    """The folder in photos:DIR."""
+    """Return the folder in photos:DIR."""
     kind, _, rest = workload.partition(":")
     if kind != "photos" or not rest:
         raise OptionError(
@@ -149,8 +149,8 @@ def compare_executors(
     plan: SweepPlan,
     progress: Progress,
 ) -> ExecutorComparison:
-    """Every executor with every number of producers, in turn, repeated; raises what the executors
-    raise."""
+    """Measure every executor with every number of producers, in turn, repeatedly. Raise what the
+    executors raise."""
     source = Photographs(folder_of(workload), plan.batch_size or 1)
     runs = [(name, producers) for name in executors for producers in plan.grid]
     meter = Meter(progress, 1 + len(runs) * plan.repeats)

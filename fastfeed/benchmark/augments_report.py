@@ -22,7 +22,7 @@ SCHEMA, KIND = 1, "augment"
 
 
 def table_of(found: ExecutorComparison) -> Table:
-    """One row for each executor and number of producers."""
+    """Return one row for each executor and number of producers."""
     names = ", ".join(type(op).__name__ for op in found.spec.operations)
     bound = f"the step alone {1 / found.step.step_s:.1f}/s" if found.step.step_s else "no step"
     table = Table(
@@ -42,7 +42,7 @@ def table_of(found: ExecutorComparison) -> Table:
 
 
 def advise(found: ExecutorComparison) -> str:
-    """Which executor, with how many producers."""
+    """Return the best executor and number of producers, as a sentence."""
     best = max(found.cells, key=lambda cell: cell.middle("rate"))
     others = [
         max(found.of(name), key=lambda c: c.middle("rate"))
@@ -65,7 +65,7 @@ def advise(found: ExecutorComparison) -> str:
 
 
 def write_json(found: ExecutorComparison, folder: Path) -> Path:
-    """`folder`/augment.json."""
+    """Write `folder`/augment.json; return its path."""
     cells = [
         {
             "augment_on": cell.executor,
@@ -94,7 +94,8 @@ def write_json(found: ExecutorComparison, folder: Path) -> Path:
 
 
 def write_plots(found: ExecutorComparison, folder: Path) -> list[Path]:
-    """`folder`/augment.png and augment.svg; MissingExtra without matplotlib."""
+    """Write `folder`/augment.png and augment.svg; return their paths. Raise MissingExtra without
+    matplotlib."""
     try:
         from matplotlib.figure import Figure
     except ImportError as error:

@@ -1,4 +1,4 @@
-"""The gate of a build: is the accelerator kept busy enough?"""
+"""A gate for builds: fail if the accelerator is not kept busy enough."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from fastfeed.errors import OptionError
 
 @dataclass(frozen=True)
 class GateResult:
-    """Whether a sweep passed, and the line that says why."""
+    """The result of the gate, and the line that explains it."""
 
     passed: bool
     text: str
 
 
 def check_step(consumer: str) -> None:
-    """OptionError for the consumer without a step: there is nothing to keep busy."""
+    """Raise OptionError for the consumer without a step: there is nothing to keep busy."""
     if consumer == "none":
         raise OptionError(
             "--assert-au needs a step to keep busy: --consumer none has none, take --consumer "
@@ -27,8 +27,7 @@ def check_step(consumer: str) -> None:
 
 
 def check_au(sweep: Sweep, percent: float) -> GateResult:
-    """Whether the best of the settings that were asked for, fed by fastfeed, reaches an AU of so
-    many per cent."""
+    """Check if the best of the requested settings, fed by fastfeed, reaches an AU of `percent`."""
     settings = sweep.ours()
     best = max(settings, key=lambda s: _known(sweep.au(s)))
     was = 100 * _known(sweep.au(best))
@@ -43,8 +42,8 @@ def _known(share: float) -> float:
 
 
 def _knob(sweep: Sweep, best: Setting) -> str:
-    """What to turn: the batch's cost, which the build has made, or the settings that were not
-    tried."""
+    """Return what to change: the cost of a batch, which the build has changed, or the settings that
+    were not tried."""
     needed = math.ceil(sweep.producer.batch_s / sweep.step.step_s) if sweep.step.step_s else 1
     cost = f"a batch costs one producer {sweep.producer.batch_s * 1e3:.1f} ms, the step {sweep.step.step_s * 1e3:.1f} ms"
     if needed > best.producers.count:

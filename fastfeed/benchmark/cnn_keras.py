@@ -1,4 +1,4 @@
-"""The network of `cnn_session` in today's Keras."""
+"""The network of `cnn_session` in present Keras."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def model(
     dtype: str = "uint8",
     learning_rate: float = 1e-4,
 ) -> Any:
-    """A compiled keras.Model from images of `input_shape` (H, W) or (H, W, C), H and W at least 8,
-    to class scores.
+    """Return a compiled keras.Model from images of `input_shape` (H, W) or (H, W, C), H and W at
+    least 8, to class scores.
 
     uint8 becomes 0..1 on the device; every other `dtype` keeps its values. Labels (B,) are
     integers; the scores are logits (B, classes) float32; the metric is called "accuracy".
@@ -44,8 +44,8 @@ def model(
 
 
 def resnet(input_shape: tuple[int, ...], classes: int = 1000) -> Any:
-    """A compiled ResNet-50 (He et al., 2015) from uint8 images (H, W, 3) to class scores, with
-    random weights."""
+    """Return a compiled ResNet-50 (He et al., 2015) from uint8 images (H, W, 3) to class scores,
+    with random weights."""
     pixels = keras.Input(input_shape, dtype="uint8")
     x = keras.layers.Rescaling(1 / 127.5, offset=-1.0)(pixels)
     network = keras.applications.ResNet50(weights=None, classes=classes, classifier_activation=None)

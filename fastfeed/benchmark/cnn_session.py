@@ -1,9 +1,9 @@
-"""A small convolutional network as a graph of TensorFlow 1: what the sessions of benchmarks and
-examples train.
+"""A small convolutional network as a graph of TensorFlow 1, trained by the sessions of benchmarks
+and examples.
 
 Four times a 3 x 3 convolution (4, 8, 8, 8 filters), batch normalisation, ReLU and 2 x 2 pooling; 64
-hidden units; softmax; Adam. Written out with `get_variable`, because `tf.compat.v1.layers` is no
-more. `cnn_keras` is the same.
+hidden units; softmax; Adam. Written with `get_variable`, because `tf.compat.v1.layers` no longer
+exists. `cnn_keras` is the same.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ EPSILON = 1e-3
 
 @dataclass(frozen=True)
 class TrainStep:
-    """The tensors to fetch for one training step: the op that takes it, the batch's mean loss and
-    accuracy (0..1)."""
+    """The tensors to fetch for one training step: its op, the batch's mean loss and accuracy
+    (0..1)."""
 
     train_op: Any
     loss: Any
@@ -40,7 +40,7 @@ class TrainStep:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The tensors to fetch for one batch of validation: its mean loss, and how many records are
+    """The tensors to fetch for one batch of validation: its mean loss, and the number of records
     classified right."""
 
     loss: Any
@@ -48,13 +48,13 @@ class Evaluation:
 
 
 def logits(images: Any, *, training: bool, classes: int = 10, reuse: Any = None) -> Any:
-    """(B, classes) float32 for `images` of shape (B, H, W) or (B, H, W, C); B may be unknown, H and
-    W are at least 8.
+    """Return (B, classes) float32 for `images` of shape (B, H, W) or (B, H, W, C); B may be
+    unknown, H and W are at least 8.
 
     uint8 becomes 0..1 on the device, so that batches stay small on their way; every other dtype
     keeps its values. `training` normalises by the batch and adds the updates of the moving averages
-    to UPDATE_OPS. `reuse` is that of `tf.compat.v1.variable_scope`. SpecError: a shape that the
-    network cannot take.
+    to UPDATE_OPS. `reuse` is that of `tf.compat.v1.variable_scope`. Raise SpecError for a shape
+    that the network cannot take.
     """
     with tf1.variable_scope(SCOPE, reuse=reuse):
         x = _pixels(images)
@@ -72,8 +72,8 @@ def logits(images: Any, *, training: bool, classes: int = 10, reuse: Any = None)
 def train_step(
     images: Any, labels: Any, *, learning_rate: float = 1e-4, classes: int = 10
 ) -> TrainStep:
-    """Adds the network and its training to the graph; `labels` (B,) are integers, one class for
-    each of `images`."""
+    """Add the network and its training to the graph; `labels` (B,) are integers, one class for each
+    of `images`."""
     scores = logits(images, training=True, classes=classes)
     loss = _loss(scores, labels)
     with tf.control_dependencies(tf1.get_collection(tf1.GraphKeys.UPDATE_OPS)):
@@ -84,14 +84,14 @@ def train_step(
 
 
 def evaluation(images: Any, labels: Any, *, classes: int = 10) -> Evaluation:
-    """Adds the network for validation to the graph, with the weights and moving averages that
+    """Add the network for validation to the graph, with the weights and moving averages that
     `train_step` trains."""
     scores = logits(images, training=False, classes=classes, reuse=tf1.AUTO_REUSE)
     return Evaluation(_loss(scores, labels), tf.math.count_nonzero(_right(scores, labels)))
 
 
 def _pixels(images: Any) -> Any:
-    """(B, H, W, C) float32."""
+    """Return (B, H, W, C) float32."""
     x = tf.convert_to_tensor(images)
     shape = x.shape.as_list() if x.shape.rank is not None else []
     if len(shape) not in (3, 4) or None in shape[1:] or min(shape[1:3]) < 8:
@@ -106,7 +106,7 @@ def _pixels(images: Any) -> Any:
 
 
 def _convolved(x: Any, filters: int) -> Any:
-    """Without a bias: the normalisation that follows would take it out again."""
+    """Return the convolution without a bias, which the normalisation that follows would remove."""
     kernel = tf1.get_variable(
         "kernel", (3, 3, x.shape[-1], filters), initializer=tf1.glorot_uniform_initializer()
     )
@@ -137,8 +137,8 @@ def _normalised(x: Any, *, training: bool) -> Any:
 
 
 def _pooled(x: Any) -> Any:
-    """Half the height and width, while at least 2 are left: MNIST down to one pixel lost 1 % and
-    saved no time."""
+    """Return half the height and width, while at least 2 are left: pooling MNIST down to one pixel
+    lost 1 % and saved no time."""
     return x if min(x.shape[1:3]) < 4 else tf.nn.max_pool2d(x, 2, 2, "VALID")
 
 

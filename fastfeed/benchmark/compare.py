@@ -34,8 +34,8 @@ class Line:
 
 @dataclass(frozen=True)
 class ResultComparison:
-    """The lines, the whole as the last of them; what differs beside the speed; and what makes the
-    lines doubtful."""
+    """The lines, with the whole as the last one; other differences; and what makes the lines
+    doubtful."""
 
     lines: tuple[Line, ...]
     changes: tuple[str, ...]
@@ -43,13 +43,12 @@ class ResultComparison:
 
     @property
     def slower(self) -> bool:
-        """Whether the whole or any setting is slower."""
+        """True if the whole or any setting is slower."""
         return any(line.ratio.verdict == SLOWER for line in self.lines)
 
 
 def compare(before: Path, after: Path) -> ResultComparison:
-    """The comparison of two files; OptionError where they are no results, or not of one kind and
-    this schema."""
+    """Compare two files. Raise OptionError if they are no results, or differ in kind or schema."""
     (kind, old), (other, new) = _read(before), _read(after)
     if kind != other:
         raise OptionError(
@@ -124,7 +123,7 @@ def _benches(old: Json, new: Json) -> ResultComparison:
 
 
 def _settings(found: Json) -> dict[Key, tuple[float, ...]]:
-    """Steps/s of every repeat of every setting."""
+    """Return steps/s of every repeat of every setting."""
     try:
         return {
             (str(s["kind"]), int(s["processes"]), int(s["threads"])): tuple(
@@ -180,7 +179,7 @@ def _rate(found: Json) -> float:
 
 
 def _range(found: Json) -> tuple[float, float]:
-    """The quartiles of the steps/s over windows of the time that was watched."""
+    """Return the quartiles of the steps/s over windows of the observed time."""
     low, high = ((found.get("figures") or {}).get("steps_per_second_range") or (None, None))[:2]
     return (low, high) if low and high else (math.nan, math.nan)
 
@@ -210,8 +209,8 @@ def _names(settings: dict[Key, Any]) -> str:
 
 
 def lines_of(found: ResultComparison) -> list[str]:
-    """The comparison for the terminal: a line a setting, the changes, the notes, and what
-    follows."""
+    """Return the comparison for the terminal: a line for each setting, the changes, the notes, and
+    the conclusion."""
     width = max(len(line.name) for line in found.lines)
     text = [
         f"{line.name:<{width}}  {line.before:9.1f} -> {line.after:9.1f} steps/s  "

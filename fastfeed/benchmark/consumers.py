@@ -1,4 +1,4 @@
-"""Who takes the batches: the training loops that a benchmark can drive. Each counts its own steps
+"""Consumers of batches: the training loops that a benchmark can drive. Each counts its own steps
 and waits."""
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Options = Mapping[str, Any] | None  # of FeedRunner, beside those that a benchma
 @dataclass(frozen=True)
 class TrainingLoop:
     """A training loop that is ready: `step` takes a batch, trains, and returns the seconds that it
-    waited for it; `stock` is how many batches lie ready."""
+    waited for it; `stock` returns how many batches are ready."""
 
     step: Callable[[], float]
     first_batch_s: float
@@ -33,20 +33,20 @@ class Consumer(Protocol):
     """A kind of training loop."""
 
     name: str
-    burns_cpu: bool  # whether its step competes with the producers for cores
+    burns_cpu: bool  # True if its step competes with the producers for cores
 
     def cached(self, batch: Any) -> Any:
-        """A context whose value is a function that takes one step on the same batch again and
-        again."""
+        """Return a context whose value is a function that takes one step on the same batch,
+        repeatedly."""
 
     def loop(
         self, source: Any, *, producers: Producers, batch_size: int | None, options: Options = None
     ) -> Any:
-        """A context whose value is a Loop fed by FeedRunner."""
+        """Return a context whose value is a TrainingLoop fed by FeedRunner."""
 
 
 def consumer_from(text: str) -> Consumer:
-    """The consumer that `text` names; OptionError says what can be named."""
+    """Return the consumer that `text` names. Raise OptionError with the possible names."""
     kind, _, rest = text.partition(":")
     if text == "mnist":
         from fastfeed.benchmark.session_loop import SessionConsumer
@@ -80,7 +80,7 @@ class PlainConsumer:
 
     @contextmanager
     def cached(self, batch: Any) -> Iterator[Callable[[], Any]]:
-        """The step on one batch that is always there."""
+        """Yield the step on one cached batch."""
         train = self._make_step(batch)
         yield lambda: train(batch)
 
@@ -88,7 +88,7 @@ class PlainConsumer:
     def loop(
         self, source: Any, *, producers: Producers, batch_size: int | None, options: Options = None
     ) -> Iterator[TrainingLoop]:
-        """Plain iteration over a FeedRunner."""
+        """Yield plain iteration over a FeedRunner."""
         start = time.perf_counter()
         with ExitStack() as stack:
             runner = stack.enter_context(
@@ -112,8 +112,8 @@ class PlainConsumer:
 def runner_for(
     source: Any, producers: Producers, *, batch_size: int | None, options: Options = None
 ) -> FeedRunner:
-    """The runner under test: a finite iterator starts again, for it is the speed that is measured,
-    not the data."""
+    """Return the runner under test: a finite iterator starts again, because speed is measured and
+    not data."""
     return FeedRunner(
         source,
         threads=producers.threads,
@@ -126,7 +126,7 @@ def runner_for(
 
 
 def images_and_labels(batch: Any) -> tuple[Any, Any]:
-    """The two leaves that an image classifier needs; OptionError where the batch holds something
+    """Return the two leaves of an image classifier. Raise OptionError if the batch holds something
     else."""
     if (
         isinstance(batch, (tuple, list))

@@ -1,7 +1,7 @@
 """Handwritten digits for examples and benchmarks, without a download.
 
-MNIST from a path that the user names, from `$FASTFEED_DATA` or from Keras's cache; where there is
-none, scikit-learn's small digits, enlarged to the same 28 x 28 pixels. `Digits.origin` says which.
+MNIST from a path that the user names, from `$FASTFEED_DATA` or from Keras's cache; else
+scikit-learn's small digits, enlarged to the same 28 x 28 pixels. `Digits.origin` says which.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from fastfeed.errors import MissingExtra, OptionError
 FILE = "mnist.npz"
 SIDE = 28
 KEYS = ("x_train", "y_train", "x_test", "y_test")
-# of scikit-learn's 1797 digits, the last ones: other writers than the first ones'
+# of scikit-learn's 1797 digits, the last ones: by other writers than the first ones
 TEST_RECORDS = 297
 READ_ERRORS = (OSError, ValueError, EOFError, zipfile.BadZipFile)
 
 
 @dataclass(frozen=True)
 class Digits:
-    """Images (n, 28, 28) uint8 of white on black, labels (n,) int64 from 0 to 9, and where they
-    came from."""
+    """Images (n, 28, 28) uint8 of white on black, labels (n,) int64 from 0 to 9, and their
+    origin."""
 
     x_train: npt.NDArray[np.uint8]
     y_train: npt.NDArray[np.int64]
@@ -39,11 +39,11 @@ class Digits:
 
 
 def load(path: str | Path | None = None) -> Digits:
-    """The digits at `path`, a file or a folder with mnist.npz in it; without `path` the best that
-    this machine has.
+    """Return the digits at `path`, a file or a folder with mnist.npz in it; without `path` the best
+    that this machine has.
 
-    OptionError: the named path, or a file that was found, does not hold MNIST. MissingExtra:
-    nothing was found, and scikit-learn is not installed.
+    Raise OptionError if a file does not hold MNIST, MissingExtra if there is none and scikit-learn
+    is not installed.
     """
     if path is not None:
         return _read(_named(Path(path).expanduser()))
@@ -129,7 +129,7 @@ def _enlarged(places: list[Path]) -> Digits:
 
 
 def enlarge(images: npt.NDArray[Any], full: float) -> npt.NDArray[np.uint8]:
-    """`images` (n, h, w) with values from 0 to `full` as (n, 28, 28) uint8 from 0 to 255,
+    """Return `images` (n, h, w) with values from 0 to `full` as (n, 28, 28) uint8 from 0 to 255,
     bilinearly interpolated."""
     rows, columns = _weights(images.shape[1]), _weights(images.shape[2])
     pixels = rows @ (images * (255 / full)) @ columns.T
@@ -137,8 +137,8 @@ def enlarge(images: npt.NDArray[Any], full: float) -> npt.NDArray[np.uint8]:
 
 
 def _weights(size: int) -> npt.NDArray[np.float64]:
-    """(28, size): the share of each source pixel in each target pixel; centres as in half-pixel
-    bilinear resizing."""
+    """Return (28, size): the share of each source pixel in each target pixel; centres as in
+    half-pixel bilinear resizing."""
     centres = np.clip((np.arange(SIDE) + 0.5) * size / SIDE - 0.5, 0, size - 1)
     shares: npt.NDArray[np.float64] = np.clip(1 - np.abs(centres[:, None] - np.arange(size)), 0, 1)
     return shares

@@ -18,7 +18,7 @@ from fastfeed.benchmark.gpu_meter import GpuMeter
 from fastfeed.benchmark.workloads import open_stream
 from fastfeed.errors import OptionError
 
-# the GIL probe's period; a lag of more than LAG_S means that somebody held the lock
+# period of the GIL probe; a lag of more than LAG_S means that the lock was held
 PROBE_S = 0.005
 LAG_S = 0.001
 WARMUP_STEPS, STOCK_STEPS = 40, 10
@@ -30,8 +30,8 @@ class Window:
     """One measured window of one setting. Times in seconds, memory in bytes, starvation 0 to 1
     (nan: unknown).
 
-    `rss_nbytes` is what the trainer alone has resident, `memory_nbytes` what it and its worker
-    processes use together; `cpu_cores` are the cores that all of them kept busy.
+    `rss_nbytes` is the resident memory of the trainer alone, `memory_nbytes` that of it and its
+    worker processes together; `cpu_cores` are the cores that all of them kept busy.
     """
 
     steps: int
@@ -53,14 +53,14 @@ class Window:
 
     @property
     def step_s(self) -> float:
-        """One step without its wait, as it was beside the producers."""
+        """One step without its wait, beside the producers."""
         return self.wall_s * (1 - self.starvation) / self.steps
 
 
 @dataclass(frozen=True)
 class StepCost:
-    """One step on a cached batch: mean seconds with the spread (10th, 90th percentile), and seconds
-    on the cores."""
+    """One step on a cached batch: mean seconds with the spread (10th, 90th percentile), and CPU
+    seconds."""
 
     step_s: float
     low_s: float
@@ -82,8 +82,8 @@ class ProducerCost:
 def measure_loop(
     loop: TrainingLoop, *, seconds: float, steps: int | None = None, tick: Callable[[], None]
 ) -> Window:
-    """A window of at least `seconds`, or of exactly `steps`, after warm-up; cores and memory are
-    read at its ends."""
+    """Measure a window of at least `seconds`, or of exactly `steps`, after warm-up; cores and
+    memory are read at its ends."""
     _warm_up(loop, tick)
     gpu = GpuMeter()
     waits: list[float] = []
@@ -98,7 +98,7 @@ def measure_loop(
     return Window(
         steps=len(waits),
         wall_s=wall_s,
-        # unlike min(), it keeps nan: not known
+        # unlike min(), it keeps nan: unknown
         starvation=float(np.minimum(1.0, np.sum(waits) / wall_s)),
         wait_p50_s=float(np.percentile(waits, 50)),
         wait_p99_s=float(np.percentile(waits, 99)),
@@ -114,7 +114,7 @@ def measure_loop(
 def measure_step(
     consumer: Consumer, batch: Any, *, seconds: float, tick: Callable[[], None]
 ) -> StepCost:
-    """The ceiling: steps on one cached batch, back to back."""
+    """Measure the ceiling: steps on one cached batch, back to back."""
     with consumer.cached(batch) as step:
         for _ in range(10):
             step()
@@ -128,7 +128,7 @@ def measure_step(
             tick()
         cpu_s = (time.process_time() - cpu) / len(times)
     low, middle, high = np.percentile(times, (10, 50, 90))
-    # Back to back the mean is what steps/s follows from; the percentiles are its spread.
+    # back to back, steps/s follows from the mean; the percentiles are its spread
     step_s = float(np.mean(times)) if middle > 1e-6 else 0.0
     return StepCost(step_s, float(low), float(high), cpu_s if step_s else 0.0)
 
@@ -136,8 +136,8 @@ def measure_step(
 def measure_producer(
     source: Any, *, seconds: float, tick: Callable[[], None]
 ) -> tuple[Any, ProducerCost]:
-    """A first batch, and what a bare loop over one producer costs; the interpreter lock is probed
-    meanwhile."""
+    """Return a first batch, and the cost of a bare loop over one producer; the interpreter lock is
+    probed meanwhile."""
     stream = open_stream(source)
     batch = next(stream, None)
     if batch is None:
@@ -159,7 +159,7 @@ def measure_producer(
     cpu_s = time.thread_time() - cpu
     late = np.array(lags)[np.array(lags) > LAG_S] if lags else np.zeros(0)
     held = len(late) / max(1, len(lags))
-    # A lock that is held only now and then cannot slow the trainer more than the CPU time that the
+    # A lock that is held now and then cannot slow the trainer more than the CPU time that the
     # producer takes.
     gil_s = min(held * wall_s, cpu_s) / count
     return batch, ProducerCost(
@@ -168,8 +168,8 @@ def measure_producer(
 
 
 def _warm_up(loop: TrainingLoop, tick: Callable[[], None]) -> None:
-    """Past the first steps, and until the stock from before training falls no more: it would pass
-    for speed."""
+    """Go past the first steps, until the stock from before training no longer falls: it would count
+    as speed."""
     start, steps = time.perf_counter(), WARMUP_STEPS
     stock, falling = float("inf"), True
     while falling and time.perf_counter() < start + WARMUP_S:
@@ -182,7 +182,7 @@ def _warm_up(loop: TrainingLoop, tick: Callable[[], None]) -> None:
 
 @contextmanager
 def _gil_probe() -> Iterator[list[float]]:
-    """By how many seconds each probe came late for the interpreter lock."""
+    """Yield the delays of probes for the interpreter lock, in seconds."""
     lags: list[float] = []
     over = threading.Event()
 

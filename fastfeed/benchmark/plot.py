@@ -1,5 +1,5 @@
-"""The picture: steps/s and starvation against producers, measured and predicted, with the ceiling
-drawn."""
+"""The picture: steps/s and starvation against producers, measured and predicted, with the
+ceiling."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ PREDICTED, CEILING, IDIOM = "#e08e0b", "#444444", "#a23b3b"
 
 
 def write_plots(sweep: Sweep, folder: Path) -> list[Path]:
-    """`folder`/bench.png and bench.svg; MissingExtra without matplotlib."""
+    """Write `folder`/bench.png and bench.svg; return their paths. Raise MissingExtra without
+    matplotlib."""
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
@@ -44,8 +45,8 @@ def write_plots(sweep: Sweep, folder: Path) -> list[Path]:
 
 @dataclass(frozen=True)
 class _Curve:
-    """Settings that differ only in the count `along` ("threads" or "processes"), in its order, and
-    their looks."""
+    """Settings that differ only in the count `along` ("threads" or "processes"), in order, and
+    their style."""
 
     label: str
     along: str
@@ -55,11 +56,11 @@ class _Curve:
 
     @property
     def counts(self) -> list[int]:
-        """Where it was measured."""
+        """The counts that were measured."""
         return [getattr(s.producers, self.along) for s in self.settings]
 
     def predicted(self, sweep: Sweep) -> tuple[list[int], list[Prediction]]:
-        """Every count from the first to the last, and what was predicted there."""
+        """Return every count from the first to the last, and its prediction."""
         every = list(range(self.counts[0], self.counts[-1] + 1))
         one: Producers = self.settings[0].producers
         return every, [predict(sweep.profile, replace(one, **{self.along: n})) for n in every]
@@ -70,8 +71,8 @@ def _along(sweep: Sweep) -> str:
 
 
 def _curves(sweep: Sweep) -> list[_Curve]:
-    """One for each process count, against threads; or a single one where only one of the two counts
-    varies."""
+    """Return one curve for each process count, against threads; a single one if only one of the two
+    counts varies."""
     along, counts = _along(sweep), sorted(sweep.plan.processes)
     ours = sorted(sweep.ours(), key=lambda s: (s.producers.processes, s.producers.threads))
     if along == "processes" or len(counts) == 1:
@@ -142,7 +143,7 @@ def _draw_starvation(axes: Any, sweep: Sweep) -> None:
 
 
 def _predicted_label(axes: Any, curves: list[_Curve], *, text: str) -> None:
-    """One word for every dashed line, whatever its colour."""
+    """Label every dashed line with one word, in any colour."""
     colour = CEILING if len(curves) > 1 else curves[0].predicted_colour
     axes.plot([], [], "--", color=colour, label=text)
 

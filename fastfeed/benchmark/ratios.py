@@ -1,4 +1,4 @@
-"""How many times as fast, and how sure that is: arithmetic over the repeats of two sides."""
+"""How many times as fast, with its uncertainty: arithmetic over the repeats of two sides."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ GRID = 400  # steps of an integral
 
 @dataclass(frozen=True)
 class Ratio:
-    """So many times as fast (the ratio of the geometric means), with its 95 % interval; nan where
-    there is none."""
+    """A speed-up (the ratio of the geometric means), with its 95 % interval; nan if there is
+    none."""
 
     value: float
     low: float
@@ -30,7 +30,7 @@ class Ratio:
 
     @property
     def verdict(self) -> str:
-        """FASTER or SLOWER where the interval does not include 1, UNKNOWN where there is none."""
+        """FASTER or SLOWER if the interval does not include 1, UNKNOWN if there is none."""
         if math.isnan(self.low):
             return UNKNOWN
         if self.low > 1:
@@ -40,23 +40,23 @@ class Ratio:
 
 @dataclass(frozen=True)
 class Pair:
-    """The rates that one setting had on either side, one a repeat, all above 0."""
+    """The rates of one setting on either side, one for each repeat, all above 0."""
 
     before: tuple[float, ...]
     after: tuple[float, ...]
 
 
 def ratio(pair: Pair) -> Ratio:
-    """How many times as fast `after` is."""
+    """Return how many times as fast `after` is."""
     return overall([pair])
 
 
 def overall(pairs: Sequence[Pair]) -> Ratio:
-    """The geometric mean of the pairs' ratios.
+    """Return the geometric mean of the pairs' ratios.
 
     The interval is Welch's (unequal variances, Satterthwaite's degrees of freedom) over the
-    logarithms of the rates: the same whichever side comes first, and in whatever order the repeats
-    and the pairs come. It needs two repeats.
+    logarithms of the rates: independent of which side comes first, and of the order of repeats and
+    pairs. It needs two repeats.
     """
     sides = [
         [math.log(rate) for rate in side] for pair in pairs for side in (pair.before, pair.after)
@@ -69,7 +69,7 @@ def overall(pairs: Sequence[Pair]) -> Ratio:
         return Ratio(math.exp(middle), math.nan, math.nan)
     errors = [(variance(side) / len(side) / len(pairs) ** 2, len(side) - 1) for side in sides]
     squared = math.fsum(error for error, _ in errors)
-    if squared < 1e-24:  # every repeat alike: what is left is rounding
+    if squared < 1e-24:  # all repeats are equal: the rest is rounding
         middle = 0.0 if abs(middle) < 1e-12 else middle
         return Ratio(math.exp(middle), math.exp(middle), math.exp(middle))
     freedom = squared**2 / math.fsum(error**2 / count for error, count in errors)
@@ -78,7 +78,8 @@ def overall(pairs: Sequence[Pair]) -> Ratio:
 
 
 def students_t(freedom: float) -> float:
-    """The two-sided 95 % quantile of Student's t for so many (1 or more) degrees of freedom."""
+    """Return the two-sided 95 % quantile of Student's t for `freedom` (1 or more) degrees of
+    freedom."""
     low, high = 0.0, 1.0
     while _within(high, freedom) < CONFIDENCE:
         low, high = high, 2 * high
@@ -89,8 +90,8 @@ def students_t(freedom: float) -> float:
 
 
 def _within(t: float, freedom: float) -> float:
-    """The share of Student's t between -t and t. With t = sqrt(freedom) tan(a) its density is a
-    power of a cosine, which Simpson's rule integrates."""
+    """Return the share of Student's t between -t and t. With t = sqrt(freedom) tan(a) its density
+    is a power of a cosine, which Simpson's rule integrates."""
     end = math.atan(t / math.sqrt(freedom))
     heights = np.cos(np.linspace(0, end, GRID + 1)) ** (freedom - 1)
     inner = 4 * heights[1:-1:2].sum() + 2 * heights[2:-1:2].sum()

@@ -35,8 +35,8 @@ PACKAGES = (
 
 
 def tables_of(sweep: Sweep) -> list[Table]:
-    """What was reached beside what was predicted, and what it cost: one row a setting, each fits 80
-    columns."""
+    """Return what was reached beside what was predicted, and its cost: one row for each setting,
+    within 80 columns."""
     return [_results(sweep), _costs(sweep)]
 
 
@@ -97,8 +97,8 @@ def _costs(sweep: Sweep) -> Table:
 
 
 def json_of(sweep: Sweep) -> dict[str, Any]:
-    """Everything that was measured, with the machine and the versions; the schema is in
-    docs/benchmark.md."""
+    """Return all measurements, with the machine and the versions; the schema is in
+    docs/fastfeed-bench.md."""
     found: dict[str, Any] = plain(
         {
             "schema": SCHEMA,
@@ -120,7 +120,7 @@ def json_of(sweep: Sweep) -> dict[str, Any]:
 
 
 def write_json(sweep: Sweep, folder: Path) -> Path:
-    """`folder`/bench.json."""
+    """Write `folder`/bench.json; return its path."""
     path = folder / "bench.json"
     path.write_text(json.dumps(json_of(sweep), indent=2, allow_nan=False) + "\n")
     return path
@@ -143,7 +143,7 @@ def _setting(sweep: Sweep, setting: Setting) -> dict[str, Any]:
 
 
 def machine() -> dict[str, Any]:
-    """What the figures were measured on."""
+    """Return the machine of the measurements."""
     return {
         "system": platform.system(),
         "kernel": platform.release(),
@@ -164,7 +164,7 @@ def _processor() -> str:
 
 
 def versions() -> dict[str, str]:
-    """Of the packages that matter."""
+    """Return the versions of the packages that matter."""
     found = {"python": sys.version.split()[0]}
     for name in PACKAGES:
         try:
@@ -187,7 +187,7 @@ def _gpu(setting: Setting) -> str:
 
 
 def _who(sweep: Sweep) -> list[str]:
-    """The headers of the columns that tell settings apart."""
+    """Return the headers of the columns that identify settings."""
     return ["processes", "threads"] if any(sweep.plan.processes) else ["threads"]
 
 
@@ -205,7 +205,7 @@ def _percent(value: float) -> str:
 
 
 def plain(value: Any) -> Any:
-    """JSON has neither nan nor infinity: null."""
+    """Return the value for JSON, which has neither nan nor infinity: null."""
     if isinstance(value, dict):
         return {key: plain(v) for key, v in value.items()}
     if isinstance(value, (list, tuple)):

@@ -34,7 +34,7 @@ class SessionConsumer:
 
     @contextmanager
     def cached(self, batch: Any) -> Iterator[Callable[[], Any]]:
-        """The same training step on a batch that lies in variables of the graph: no queue, no
+        """Yield the same training step on a batch in variables of the graph: no queue, no
         feeding."""
         images, labels = images_and_labels(batch)
         with tf.Graph().as_default(), tf.device("/device:CPU:0"):
@@ -47,7 +47,7 @@ class SessionConsumer:
     def loop(
         self, source: Any, *, producers: Producers, batch_size: int | None, options: Options = None
     ) -> Iterator[TrainingLoop]:
-        """The drop-in."""
+        """Yield the drop-in."""
         start = time.perf_counter()
         made = runner_for(source, producers, batch_size=batch_size, options=options)
         with tf.Graph().as_default(), made as runner:
@@ -67,7 +67,7 @@ class SessionConsumer:
     def handwritten(
         self, source: Any, *, producers: Producers, batch_size: int | None
     ) -> Iterator[TrainingLoop]:
-        """What every code base copies: placeholders, a queue, daemon threads that run the
+        """Yield the idiom of many code bases: placeholders, a queue, daemon threads that run the
         enqueue."""
         start = time.perf_counter()
         first = leaves_of(structure_of(batch := next(open_stream(source))), batch) or []
@@ -96,14 +96,14 @@ class SessionConsumer:
 
 
 class _HandWritten:
-    """The threads of the idiom, with the end that the idiom does not have."""
+    """The threads of the idiom, with an end, which the idiom does not have."""
 
     def __init__(self, session: Any, enqueue: Any, *, places: Any, source: Any) -> None:
         self._session, self._enqueue, self._places, self._source = session, enqueue, places, source
         self._threads: list[threading.Thread] = []
 
     def start(self, count: int) -> None:
-        """Starts `count` daemon threads."""
+        """Start `count` daemon threads."""
         self._threads = [
             threading.Thread(target=self._main, args=(i, count), daemon=True) for i in range(count)
         ]
@@ -111,7 +111,7 @@ class _HandWritten:
             thread.start()
 
     def end(self, close: Any) -> None:
-        """Unblocks and ends them."""
+        """Unblock and end them."""
         self._session.run(close)
         for thread in self._threads:
             thread.join(5)
@@ -126,7 +126,7 @@ class _HandWritten:
 
 
 def _unmeasured(_: Any) -> float:
-    """The idiom cannot say how long it waited."""
+    """Return nan: the idiom cannot measure its wait."""
     return float("nan")
 
 

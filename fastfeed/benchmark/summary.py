@@ -1,4 +1,4 @@
-"""One sentence that follows from the numbers."""
+"""One sentence of advice from the measurements."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from fastfeed.model.prediction import (
 )
 
 CANDIDATES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
-SLOWED = 1.5  # a step this many times slower than alone is worth a word
+SLOWED = 1.5  # a step this many times slower than alone is reported
 HELD = 0.5  # share of a producer's time with the interpreter lock from which threads cannot help
 
 
 def slow_down(sweep: Sweep, setting: Setting) -> float:
-    """How many times slower the step itself is beside the producers; nan where the wait is not
-    known."""
+    """Return how many times slower the step itself is beside the producers; nan if the wait is
+    unknown."""
     return setting.middle("step_s") / sweep.step.step_s if sweep.step.step_s else float("nan")
 
 
 def advise(sweep: Sweep) -> str:
-    """What to change, and what it will gain."""
+    """Return what to change, and what it will gain."""
     settings = sweep.ours()
     best = max(settings, key=lambda s: s.rate)
     enough = min((s for s in settings if s.rate >= 0.95 * best.rate), key=_cost)
@@ -45,7 +45,7 @@ def advise(sweep: Sweep) -> str:
 
 
 def _cost(setting: Setting) -> tuple[int, int]:
-    """Processes cost memory and a start; threads nearly nothing."""
+    """Return the cost of a setting: processes cost memory and a start, threads nearly nothing."""
     return setting.producers.processes, setting.producers.threads
 
 
@@ -54,8 +54,8 @@ def _held(sweep: Sweep) -> float:
 
 
 def _gain_of_processes(sweep: Sweep, enough: Setting) -> str:
-    """What worker processes gained over threads in the trainer, where both were measured and they
-    did."""
+    """Return the gain of worker processes over threads in the trainer, if both were measured and
+    there is one."""
     threads = [s for s in sweep.ours() if not s.producers.processes]
     if not threads or not enough.producers.processes:
         return ""
@@ -79,13 +79,13 @@ def _try_processes(sweep: Sweep, slowest: Setting) -> str:
 
 
 def _option(sweep: Sweep) -> str:
-    """One process frees the trainer's lock; so many as there are cores are the most that bytecode
-    can use."""
+    """Return the option to try: one process frees the trainer's lock; bytecode can use at most as
+    many as there are cores."""
     return "--processes 0,1" + f",{sweep.profile.cores}" * (sweep.profile.cores > 1)
 
 
 def _next_step(sweep: Sweep, enough: Setting) -> str:
-    """What more producers would do, by the model."""
+    """Return what more producers would gain, by the model."""
     profile = _as_measured(sweep, enough)
     more = {producers: predict(profile, producers) for producers in _more_than(enough.producers)}
     best = max((p.rate for p in more.values()), default=0.0)
@@ -102,14 +102,15 @@ def _next_step(sweep: Sweep, enough: Setting) -> str:
 
 
 def _more_than(now: Producers) -> list[Producers]:
-    """More threads; and more processes where there are some, which the model knows then."""
+    """Return settings with more threads; and with more processes if there are some, which the model
+    knows then."""
     threads = [Producers(n, now.processes) for n in CANDIDATES if n > now.threads]
     processes = [Producers(now.threads, n) for n in CANDIDATES if n > now.processes > 0]
     return sorted(threads + processes, key=lambda producers: producers.count)
 
 
 def _as_measured(sweep: Sweep, setting: Setting) -> Profile:
-    """The profile with the quickest step that was seen: a ceiling below what is reached would
-    promise nothing."""
+    """Return the profile with the fastest step that was measured: a ceiling below the reached rate
+    would promise nothing."""
     beside = BESIDE if sweep.profile.live else 1.0
     return replace(sweep.profile, step_s=min(sweep.step.step_s, setting.middle("step_s") / beside))

@@ -1,5 +1,5 @@
-"""The sweep: what a step and a batch cost, what the model makes of it, and then every setting, in
-turn, repeated."""
+"""The sweep: the cost of a step and of a batch, the model's predictions, and then every setting, in
+turn, repeatedly."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ OURS, BY_HAND = "fastfeed", "hand-written"
 
 @dataclass(frozen=True)
 class SweepPlan:
-    """What to run: every combination of `processes` and `threads`, records a batch, the window of
-    one run, how often, and whether the idiom runs too, where the threads are the trainer's."""
+    """What to run: every combination of `processes` and `threads`, records of a batch, the window
+    of one run, the repeats, and `baseline`: the idiom too, for threads of the trainer."""
 
     threads: tuple[int, ...]
     batch_size: int | None
@@ -59,8 +59,7 @@ class SweepPlan:
 
     @property
     def runs(self) -> tuple[tuple[Producers, str], ...]:
-        """Everything that is measured in turn: who makes the batches, and in which kind of
-        runner."""
+        """Everything that is measured in turn: producers, and the kind of runner."""
         kinds = [(producers, kind) for producers in self.grid for kind in (OURS, BY_HAND)]
         return tuple(
             (p, kind) for p, kind in kinds if kind == OURS or (self.baseline and not p.processes)
@@ -78,8 +77,8 @@ class SweepPlan:
 
 @dataclass(frozen=True)
 class Setting:
-    """All windows of one combination, ours or the hand-written idiom's, and what was predicted for
-    ours."""
+    """All windows of one combination, of fastfeed or of the idiom, and the prediction for
+    fastfeed."""
 
     kind: str
     producers: Producers
@@ -98,13 +97,13 @@ class Setting:
         return min(rates), max(rates)
 
     def middle(self, field: str) -> float:
-        """The median of a window's figure."""
+        """Return the median of a window's figure."""
         return float(median(getattr(w, field) for w in self.windows))
 
 
 @dataclass(frozen=True)
 class Sweep:
-    """Everything that was measured in one run of the benchmark."""
+    """All measurements of one run of the benchmark."""
 
     workload: str
     data: str
@@ -117,33 +116,32 @@ class Sweep:
 
     @property
     def ceiling(self) -> float:
-        """Steps/s with cached batches; infinite where there is no step."""
+        """Steps/s with cached batches; infinite if there is no step."""
         return 1 / self.step.step_s if self.step.step_s else float("inf")
 
     def ours(self) -> list[Setting]:
-        """Our settings, in the order of the plan."""
+        """Return fastfeed's settings, in the order of the plan."""
         return [s for s in self.settings if s.kind == OURS]
 
     def possible(self, producers: Producers) -> float:
-        """Steps/s that nothing can exceed: so many bare producer loops, or the ceiling."""
+        """Return steps/s that nothing can exceed: bare producer loops, or the ceiling."""
         return min(producers.count / self.producer.batch_s, self.ceiling)
 
     def au(self, setting: Setting) -> float:
-        """Accelerator utilisation: time for the pure steps by total time."""
+        """Return the accelerator utilisation: time for the pure steps by total time."""
         return float(
             median(utilisation(w.steps, self.step.step_s, wall_s=w.wall_s) for w in setting.windows)
         )
 
 
-# what is being done, and which share (0 to 1) of all is done
+# the present activity, and the share (0 to 1) of all that is done
 Progress = Callable[[str, float], None]
 
 
 def run_sweep(
     workload: Workload, consumer: Consumer, *, plan: SweepPlan, progress: Progress
 ) -> Sweep:
-    """Measures everything that the plan asks for; raises what the workload or the consumer
-    raises."""
+    """Measure everything in the plan. Raise what the workload or the consumer raises."""
     if plan.baseline:
         _check_baseline(plan, consumer)
     live = plan.live if consumer.burns_cpu else ()
@@ -159,7 +157,7 @@ def run_sweep(
         for (producers, kind), found in windows.items():
             text = f"{kind}, {producers}, run {repeat + 1} of {plan.repeats}"
             found.append(run.window(producers, kind, text=text))
-    # machines drift: the ceiling is the better one
+    # machines drift: the better ceiling counts
     with meter.part("the step on a cached batch, again") as tick:
         step = min(
             step,
@@ -189,7 +187,8 @@ def _check_baseline(plan: SweepPlan, consumer: Consumer) -> None:
 
 
 def _profile(producer: ProducerCost, step: StepCost, *, live: Sequence[LivePoint]) -> Profile:
-    """Alone where the step needs no core; else with the short runs of the real loop."""
+    """Return the profile: of the producer alone if the step needs no core; else with the short runs
+    of the real loop."""
     costs = (producer.batch_s, producer.cpu_s, producer.gil_s, producer.gil_wait_s)
     return Profile(*costs, step.step_s, len(os.sched_getaffinity(0)), tuple(live), step.cpu_s)
 
@@ -204,14 +203,14 @@ class _Run:
     meter: Meter
 
     def short(self, producers: Producers) -> LivePoint:
-        """A live point for the model."""
+        """Return a live point for the model."""
         brief = replace(self, plan=replace(self.plan, seconds=PROFILE_S, steps=None))
         found = brief.window(producers, OURS, text=f"a short run with {producers}")
         cpu_s = found.cpu_cores / found.rate
         return LivePoint(producers.threads, found.rate, cpu_s, found.step_s, producers.processes)
 
     def window(self, producers: Producers, kind: str, *, text: str) -> Window:
-        """One window of ours, or of the hand-written idiom."""
+        """Return one window of fastfeed, or of the idiom."""
         make = self.consumer.loop if kind == OURS else self.consumer.handwritten
         batch_size = self.plan.batch_size
         with (
@@ -222,14 +221,14 @@ class _Run:
 
 
 class Meter:
-    """Turns `parts` that are done into a share of the whole, and tells `progress`."""
+    """Turns completed `parts` into a share of the whole, and passes it to `progress`."""
 
     def __init__(self, progress: Progress, parts: int) -> None:
         self._progress, self._parts, self._done = progress, parts, 0
 
     @contextmanager
     def part(self, text: str) -> Iterator[Callable[[], None]]:
-        """Reports `text`; the value is to be called now and then, so that the bar shows life."""
+        """Report `text`; yield a function to be called from time to time, so that the bar moves."""
         share = self._done / self._parts
         self._progress(text, share)
         yield lambda: self._progress(text, share)
@@ -238,7 +237,7 @@ class Meter:
 
 
 def parse_counts(text: str, option: str, *, least: int, such_as: str) -> tuple[int, ...]:
-    """Counts from "1,4,8", each once; OptionError for anything else."""
+    """Return counts from "1,4,8", each once. Raise OptionError for anything else."""
     try:
         counts: Sequence[int] = [int(part) for part in text.split(",")]
     except ValueError:

@@ -1,4 +1,4 @@
-"""What this process and all its descendants use together: cores and memory."""
+"""Cores and memory that this process and all its descendants use together."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ import psutil
 
 
 def cpu_s() -> float:
-    """Seconds on a core until now, also those of descendants that have ended.
+    """Return CPU seconds until now, also those of descendants that have ended.
 
-    Who waits for an ended child inherits its seconds, so between two calls the sum loses nothing
-    and counts nothing twice, whoever starts or ends meanwhile.
+    A process that awaits an ended child inherits its seconds, so between two calls the sum loses
+    nothing and counts nothing twice, although processes start and end.
     """
     # user and system, its own and of its ended children
     return sum(_over(lambda p: float(sum(p.cpu_times()[:4]))))
 
 
 def memory_nbytes() -> int:
-    """Bytes of memory in use; a page that several share counts once (the sum of the proportional
-    set sizes)."""
+    """Return bytes of memory in use; a shared page counts once (the sum of the proportional set
+    sizes)."""
     return int(sum(_over(lambda p: float(p.memory_full_info().pss))))
 
 

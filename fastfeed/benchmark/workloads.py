@@ -1,7 +1,7 @@
 """What a producer does for one batch: a known cost, photographs, or the user's own iterator.
 
 Every source travels to worker processes, so it is a function over plain data. What each process
-must have for itself, such as OpenCV without threads of its own, is made where it is used.
+needs for itself, such as OpenCV without threads of its own, is made where it is used.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ PICTURE = np.random.default_rng(0).random((256, 256), np.float32)  # something t
 
 @dataclass(frozen=True)
 class Workload:
-    """A named source for FeedRunner, and a sentence that says which data it uses."""
+    """A named source for FeedRunner, and a sentence about its data."""
 
     name: str
     source: Callable[..., Iterator[Any]]
@@ -37,7 +37,7 @@ class Workload:
 
 
 def workload_from(text: str, *, batch_size: int, data: str | None = None) -> Workload:
-    """The workload that `text` names; OptionError says what can be named."""
+    """Return the workload that `text` names. Raise OptionError with the possible names."""
     kind, colon, rest = text.partition(":")
     if not colon or not rest:
         raise OptionError(f"--workload {text!r}: needed {KINDS}")
@@ -55,12 +55,12 @@ def workload_from(text: str, *, batch_size: int, data: str | None = None) -> Wor
 def open_stream(
     source: Callable[..., Iterator[Any]], index: int = 0, *, count: int = 1
 ) -> Iterator[Any]:
-    """The stream of one of `count` producers, without a runner."""
+    """Return the stream of one of `count` producers, without a runner."""
     return iter(source(worker=Worker(index, count, 0, 0)) if takes_worker(source) else source())
 
 
 def seconds_from(text: str, option: str) -> float:
-    """Seconds from 50ms, 0.05s or 300us."""
+    """Return seconds from 50ms, 0.05s or 300us."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)(us|ms|s)", text)
     if match is None:
         raise OptionError(f"{option!r}: {text!r} is no time; write 50ms, 0.05s or 300us")
@@ -82,8 +82,8 @@ def _digits(name: str, cost: Callable[[], None], *, batch_size: int, data: str |
 
 
 def _burn_python(seconds: float) -> None:
-    """Bytecode that holds the interpreter lock for `seconds` of this thread's CPU time; waiting for
-    it comes on top."""
+    """Run bytecode that holds the interpreter lock for `seconds` of this thread's CPU time; waits
+    for it come on top."""
     end = time.thread_time() + seconds
     total = 0
     while time.thread_time() < end:
@@ -92,7 +92,7 @@ def _burn_python(seconds: float) -> None:
 
 
 def _burn_opencv(seconds: float) -> None:
-    """Native code without the interpreter lock for `seconds` of this thread's CPU time."""
+    """Run native code without the interpreter lock for `seconds` of this thread's CPU time."""
     cv2, end = _opencv(), time.thread_time() + seconds
     while time.thread_time() < end:
         cv2.GaussianBlur(PICTURE, (15, 15), 3.0)
@@ -100,7 +100,7 @@ def _burn_opencv(seconds: float) -> None:
 
 @cache
 def _opencv() -> Any:
-    """OpenCV without threads of its own: the benchmark's are what is measured."""
+    """Return OpenCV without threads of its own: the benchmark's threads are what is measured."""
     try:
         import cv2
     except ImportError as error:
@@ -132,7 +132,7 @@ def _photos(folder: Path, batch_size: int, *, name: str) -> Workload:
 
 
 def _augment(cv2: Any, image: Any, *, path: Path, rng: np.random.Generator) -> Any:
-    """A random crop of 224 x 224 x 3, uint8, flipped half of the time; small photographs are
+    """Return a random crop of 224 x 224 x 3, uint8, flipped half of the time; small photographs are
     enlarged first."""
     if image is None:
         raise OptionError(f"{path} is no image that OpenCV can decode: take it out of the folder")
@@ -149,7 +149,7 @@ def _augment(cv2: Any, image: Any, *, path: Path, rng: np.random.Generator) -> A
 
 def _users_own(module_name: str, attribute: str, *, text: str) -> Callable[..., Iterator[Any]]:
     if "" not in sys.path:
-        sys.path.insert(0, "")  # as `python -m` does: the module lies where the user stands
+        sys.path.insert(0, "")  # as `python -m` does: the module is found in the working directory
     try:
         found = importlib.import_module(module_name)
         for part in attribute.split("."):

@@ -1,10 +1,11 @@
-"""What a sink must keep, as one battery of checks: for fastfeed's own sinks and for yours.
+"""The promises of a sink, as one battery of checks: for fastfeed's own sinks and for yours. Imports
+the runner.
 
     from fastfeed.testing import check_sink
 
     check_sink(lambda runner: runner.prefetch_to_device(my_put))
 
-Needs no test framework: a broken promise is a SinkBroken, which is an AssertionError.
+It needs no test framework: a broken promise raises SinkBroken, which is an AssertionError.
 """
 
 from fastfeed.testing.contract import check_sink

@@ -24,17 +24,16 @@ def check_sink(
     processes: Sequence[int] = (0, 1),
     limit_s: float = 30.0,
 ) -> tuple[str, ...]:
-    """Holds a sink against every one of `PROMISES`, and returns the names of those that were looked
-    at.
+    """Check a sink against every one of `PROMISES`; return the names of those that were checked.
 
     `open(runner)` returns what the training loop iterates over: elements in the containers of the
     batch. `to_numpy` turns an element into one whose leaves numpy.asarray takes (`lambda batch:
-    batch.cpu()`); None: they are that already. `options`: keywords for the battery's runners, where
-    the sink asks for some. `processes`: numbers of worker processes to try, 0 for thread producers.
-    No scene takes longer than `limit_s`: what hangs is a broken promise, with the stack of every
+    batch.cpu()`); None: they are that already. `options`: keywords for the battery's runners, if
+    the sink needs some. `processes`: numbers of worker processes to try, 0 for thread producers. No
+    scene takes longer than `limit_s`: a hang is a broken promise, reported with the stack of every
     thread. The sink is opened and iterated over in a thread of the battery's own.
 
-    Raises SinkBroken, which names every promise that is broken and tells what happened instead.
+    Raise SinkBroken, which names every broken promise and what happened instead.
     """
     if not callable(open):
         raise OptionError(

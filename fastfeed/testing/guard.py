@@ -1,4 +1,4 @@
-"""A limit for everything that a sink does, and what it leaves behind."""
+"""A time limit for everything that a sink does, and a check of what it leaves behind."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ import psutil
 
 SCENE = "check_sink"  # the thread of a scene
 GONE_S = 3.0  # for what ends by itself soon after
-# Opened once and kept: by the C library and the frameworks (devices, CPU lists) and by Python
-# (shared objects).
+# opened once and kept: by the C library and the frameworks (devices, CPU lists) and by Python
+# (shared objects)
 KEPT_OPEN = ("/dev/", "/sys/", "/proc/", "/usr/", "anon_inode:[eventpoll]")
 
 
@@ -24,14 +24,14 @@ class Hung(Exception):
 
 
 def within(limit_s: float, work: Callable[[], None], *, unblock: Callable[[], None]) -> None:
-    """Runs `work` in a thread of its own and raises what it raises; after `limit_s` calls `unblock`
-    and raises Hung."""
+    """Run `work` in a thread of its own and raise what it raises; after `limit_s` call `unblock`
+    and raise Hung."""
     errors: list[BaseException] = []
 
     def run() -> None:
         try:
             work()
-        except BaseException as error:  # handed on to whoever waits
+        except BaseException as error:  # passed on to the waiting thread
             errors.append(error)
 
     thread = threading.Thread(target=run, name=SCENE, daemon=True)
@@ -51,7 +51,7 @@ def within(limit_s: float, work: Callable[[], None], *, unblock: Callable[[], No
 
 
 def stacks() -> str:
-    """The stack of every other thread; that of the hanging scene comes first."""
+    """Return the stack of every other thread, that of the hanging scene first."""
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     frames = sys._current_frames()
     frames.pop(threading.get_ident())
@@ -64,8 +64,8 @@ def stacks() -> str:
 
 
 def until(done: Callable[[], bool], limit_s: float) -> bool:
-    """Whether something that nobody tells of has come about within the limit; forgotten objects are
-    collected."""
+    """Return True if a condition without an event came true within the limit; garbage is collected
+    meanwhile."""
     deadline = time.monotonic() + limit_s
     while not done():
         if time.monotonic() > deadline:
@@ -76,7 +76,7 @@ def until(done: Callable[[], bool], limit_s: float) -> bool:
 
 
 def belongings() -> set[str]:
-    """The threads, processes and file descriptors that there are now."""
+    """Return the present threads, processes and file descriptors."""
     alive = [t for t in threading.enumerate() if not isinstance(t, threading._DummyThread)]
     children = psutil.Process().children(recursive=True)
     return (
@@ -91,7 +91,7 @@ def _descriptors() -> set[str]:
     for number in os.listdir("/proc/self/fd"):
         try:
             target = os.readlink(f"/proc/self/fd/{number}")
-        except OSError:  # the one that listed the folder
+        except OSError:  # the descriptor that listed the folder
             continue
         kept = target.startswith(KEPT_OPEN) and not target.startswith("/dev/shm")
         if not kept and "site-packages" not in target:

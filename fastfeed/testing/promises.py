@@ -1,4 +1,4 @@
-"""What a sink promises, what it may say of itself beforehand, and how a broken promise is told."""
+"""The promises of a sink, the traits that it may declare, and how a broken promise is reported."""
 
 from __future__ import annotations
 
@@ -32,24 +32,23 @@ PROMISES = {
 
 @dataclass(frozen=True)
 class SinkTraits:
-    """What a sink says of itself beforehand; whatever is not said here must be as in the plain
-    loop."""
+    """What a sink declares beforehand; everything else must be as in the plain loop."""
 
     lists_become_tuples: bool = False
     namedtuples_become_tuples: bool = False
     partial_batch: bool = True  # False: the last batch may not be smaller than the others
-    # Of leaves that the sink can hold; "bytes" is one, too, and uint8, int64 and float32 are always
-    # there.
+    # Dtypes of leaves that the sink can hold; "bytes" is one, too, and uint8, int64 and float32 are
+    # always tested.
     dtypes: Sequence[str] = ("uint8", "int64", "float32", "float16", "bool")
     # what a dtype becomes, as in {"int64": "int32"}
     casts: Mapping[str, str] = field(default_factory=dict)
     # what the framework raises instead of ProducerError and FeedStopped
     errors: tuple[type[BaseException], ...] = ()
     again: bool = True  # False: what `open` returns is iterated over once
-    # True: the pass after one that was left early has the rest of it, as the plain loop's has
+    # True: the iteration after one that was left early has the rest of it, as in the plain loop
     goes_on: bool = False
-    padded: bool = True  # False: the sink has no way with records that vary in shape
-    ahead: int = 0  # batches that must be made beyond the one that is given
+    padded: bool = True  # False: the sink cannot hold records that vary in shape
+    ahead: int = 0  # batches that must be made beyond the one that is delivered
 
 
 @dataclass(frozen=True)
@@ -65,8 +64,7 @@ class Finding:
 
 
 class SinkBroken(AssertionError):
-    """A sink does not keep what it promises: `broken` names the promises, and the text says what
-    happened instead."""
+    """A sink breaks its promises: `broken` names them, and the text says what happened instead."""
 
     def __init__(self, findings: Sequence[Finding]) -> None:
         self.findings = tuple(findings)

@@ -25,7 +25,7 @@ class Element(NamedTuple):
 
 
 class SourceError(Exception):
-    """What the battery's source raises, in place of a record that cannot be read."""
+    """Raised by the battery's source, in place of a record that cannot be read."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class NumberedRecords:
 
 
 def _leaf(rng: np.random.Generator, dtype: str) -> Any:
-    """Every bit at random, so that there are also infinities, denormals and nans of every kind."""
+    """Return random bits, so that there are also infinities, denormals and nans of every kind."""
     if dtype == "bytes":
         # numpy's own bytes lose zeros at their end
         return rng.bytes(int(rng.integers(1, 9))) + b"."
@@ -61,7 +61,7 @@ def _leaf(rng: np.random.Generator, dtype: str) -> Any:
 
 @dataclass(frozen=True)
 class Unsized:
-    """The same records one after another, and nobody knows how many."""
+    """The same records one after another, without a known length."""
 
     records: NumberedRecords
 
@@ -71,7 +71,7 @@ class Unsized:
 
 @dataclass(frozen=True)
 class Ragged:
-    """`count` records by index, the values of which vary in number."""
+    """`count` records by index, whose values vary in number."""
 
     count: int
 
@@ -83,7 +83,7 @@ class Ragged:
 
 
 def padded_values(ids: Sequence[int]) -> np.ndarray[Any, Any]:
-    """The values of these records of a Ragged, in one array."""
+    """Return the values of these records of a Ragged, in one array."""
     values = np.full((len(ids), max(1 + index % 5 for index in ids)), PADDING, np.int32)
     for row, index in zip(values, ids, strict=True):
         row[: 1 + index % 5] = index
@@ -104,12 +104,12 @@ class Broken:
 
 
 def unreadable(index: int) -> Any:
-    """Raises what the sink must pass on, under a name that its text must show."""
+    """Raise what the sink must pass on, under a name that its text must show."""
     raise SourceError(f"batch {index} cannot be read")
 
 
 def numbered(index: int) -> np.ndarray[Any, Any]:
-    """A batch that is full of its own number."""
+    """Return a batch filled with its own number."""
     return np.full((BATCH, 3), index, np.int32)
 
 
@@ -145,11 +145,11 @@ class Gated:
 
 
 class ProductionGate:
-    """Lets the producers of a Gated source make one batch for each permit, and hears how far they
+    """Lets the producers of a Gated source make one batch for each permit, and learns how far they
     are.
 
-    Pipes with names, since they reach threads and processes alike, and nobody who waits for one has
-    to sleep.
+    It uses named pipes, which reach threads and processes alike, and on which a wait needs no
+    sleep.
     """
 
     def __init__(self, folder: str, limit_s: float) -> None:
@@ -162,20 +162,19 @@ class ProductionGate:
         )
 
     def let(self, batches: int) -> None:
-        """So many more may be made."""
+        """Allow `batches` more."""
         os.write(self._permits, b"." * batches)
 
     def wait_passed(self, batches: int) -> None:
-        """Returns when so many, counted from the first, have been let pass. Raises TimeoutError."""
+        """Return when `batches`, counted from the first, have passed. Raise TimeoutError."""
         self._wait(b"p", batches)
 
     def wait_arrived(self, batches: int) -> None:
-        """Returns when a producer stands before the gate with its `batches`-th. Raises
-        TimeoutError."""
+        """Return when a producer waits at the gate with its `batches`-th. Raise TimeoutError."""
         self._wait(b"a", batches)
 
     def close(self) -> None:
-        """Nobody passes any more."""
+        """Let no batch pass any more."""
         os.close(self._permits)
         os.close(self._news)
 

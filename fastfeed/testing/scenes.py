@@ -26,9 +26,9 @@ from fastfeed.testing.records import (
 from fastfeed.testing.trial import Trial
 from fastfeed.testing.verdict import ReceivedElement
 
-RECORDS = 400  # with RING, every slot is used again many times
+RECORDS = 400  # with RING, every slot is reused many times
 RING = "200KB"
-KEPT = (3, 40)  # elements of the first pass that are kept through all others
+KEPT = (3, 40)  # elements of the first iteration that are kept through all others
 LEFT_AFTER = 3  # elements
 FEW = 64  # records of the scenes that need no more
 GOOD = 5  # batches before the one that cannot be made
@@ -36,8 +36,8 @@ FAST, SLOW, HELD = 6, 8, 40  # batches of the scene with a gate
 
 
 def passes(trial: Trial) -> None:
-    """Pass after pass over one runner: everything whole, left early, and once more, with elements
-    kept throughout."""
+    """Iterate repeatedly over one runner: completely, partly, and once more, with elements kept
+    throughout."""
     records = NumberedRecords(
         RECORDS + (0 if not trial.traits.partial_batch else BATCH // 2), tuple(trial.traits.dtypes)
     )
@@ -63,7 +63,7 @@ def passes(trial: Trial) -> None:
 
 
 def shuffled(trial: Trial) -> None:
-    """Two passes over a source that is shuffled."""
+    """Iterate twice over a source that is shuffled."""
     trial.doing = "second epoch"
     with trial.runner(
         NumberedRecords(FEW, ("int64",)), batch_size=BATCH, shuffle=True, seed=0
@@ -77,7 +77,7 @@ def shuffled(trial: Trial) -> None:
 
 
 def epochs(trial: Trial) -> None:
-    """A pass of two epochs."""
+    """Iterate over two epochs."""
     trial.doing = "epochs"
     source = NumberedRecords(FEW, ("int64",))
     with trial.runner(source, batch_size=BATCH, epochs=2) as runner:
@@ -88,7 +88,8 @@ def epochs(trial: Trial) -> None:
 
 
 def unsized(trial: Trial) -> None:
-    """A source of unknown length, to its end, and once more where there can be a second pass."""
+    """Iterate over a source of unknown length, to its end, and once more if there can be a second
+    iteration."""
     trial.doing = "unknown length"
     with trial.runner(
         Unsized(NumberedRecords(FEW, ("int64",))), records=True, batch_size=BATCH
@@ -102,7 +103,7 @@ def unsized(trial: Trial) -> None:
 
 
 def padded(trial: Trial) -> None:
-    """Records of several lengths."""
+    """Iterate over records of several lengths."""
     trial.doing = "padded"
     with trial.runner(Ragged(FEW), batch_size=BATCH, pad=PADDING) as runner:
         elements = _whole(trial, trial.open(runner))
@@ -112,7 +113,7 @@ def padded(trial: Trial) -> None:
 
 
 def errors(trial: Trial) -> None:
-    """A batch that cannot be made."""
+    """Meet a batch that cannot be made."""
     trial.doing = "errors"
     forced: tuple[type[BaseException], ...] = (ProducerError, *trial.traits.errors)
     with trial.runner(Broken(GOOD), records=False) as runner:
@@ -130,14 +131,14 @@ def errors(trial: Trial) -> None:
 
 
 def paced(trial: Trial) -> None:
-    """One pass: the consumer waits for every batch, then every batch waits for it, and then the
+    """Iterate once: the consumer waits for every batch, then every batch waits for it, and then the
     runner is stopped."""
     trial.doing = "fast consumer"
     with tempfile.TemporaryDirectory() as folder:
         gate = ProductionGate(folder, trial.limit_s)
         trial.unblock = lambda: gate.let(HELD)
         try:
-            # The scene's own limit comes first: a hang is not to look like an error of the source.
+            # the scene's own limit comes first: a hang must not look like an error of the source
             with trial.runner(Gated(HELD, folder, 2 * trial.limit_s), records=False) as runner:
                 gate.let(1 + trial.traits.ahead)
                 try:
@@ -158,7 +159,7 @@ def _pace(
         gate.let(1)
         wrong = wrong or _wrong_next(trial, iterator, numbers=range(number, number + 1))
     trial.judge("fast consumer", wrong)
-    if wrong:  # it is not where it should be, and a wait for what it has lost would be in vain
+    if wrong:  # it is not where it should be, and a wait for what it has lost would never end
         return
     trial.doing = "slow consumer"
     gate.let(SLOW)
@@ -194,7 +195,8 @@ def _stop(
     except StopIteration:
         trial.judge("stop", "the pass ended as if the source had no more")
     finally:
-        gate.let(HELD)  # no thread can be interrupted: what waits there is let go only now
+        # no thread can be interrupted: producers that wait there are released only now
+        gate.let(HELD)
         stopper.join(trial.limit_s)
 
 
@@ -220,7 +222,7 @@ def _judge_left_early(trial: Trial, sink: Iterable[Any], *, records: NumberedRec
 
 
 def _left_early(trial: Trial, sink: Iterable[Any]) -> list[ReceivedElement]:
-    """Copies of a pass's first elements; nobody goes on with it."""
+    """Return copies of an iteration's first elements, and leave it."""
     iterator = iter(sink)
     return [element for _ in range(LEFT_AFTER) if (element := trial.take(iterator)) is not None]
 
@@ -228,8 +230,8 @@ def _left_early(trial: Trial, sink: Iterable[Any]) -> list[ReceivedElement]:
 def _whole(
     trial: Trial, sink: Iterable[Any], *, kept: list[tuple[Any, ReceivedElement]] | None = None
 ) -> list[ReceivedElement]:
-    """Copies of a pass's elements, of which some are kept; of a pass without end, more than there
-    should be."""
+    """Return copies of an iteration's elements, some of which are kept; of an endless one, more
+    than there should be."""
     elements: list[ReceivedElement] = []
     for element in sink:
         elements.append(trial.copy(element))
@@ -260,7 +262,7 @@ def _wrong_error(error: BaseException) -> str:
 
 
 def _wrong_next(trial: Trial, iterator: Iterator[Any], *, numbers: range) -> str:
-    """Takes these, up to the first that is another one."""
+    """Take elements up to the first wrong number; say what was wrong."""
     for wanted in numbers:
         element = trial.take(iterator)
         if element is None:
@@ -271,7 +273,7 @@ def _wrong_next(trial: Trial, iterator: Iterator[Any], *, numbers: range) -> str
 
 
 def _number(element: ReceivedElement) -> int:
-    """What a numbered batch is full of."""
+    """Return the number that fills a batch."""
     return element.ids[0] if len(set(element.ids)) == 1 else -1
 
 

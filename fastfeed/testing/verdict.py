@@ -1,5 +1,4 @@
-"""What came out of a sink, held against what went in: pure functions that say what is wrong, or
-nothing."""
+"""The output of a sink compared with its input: pure functions that return what is wrong, or ""."""
 
 from __future__ import annotations
 
@@ -28,31 +27,31 @@ SHOWN = 8  # numbers in a text
 
 @dataclass(frozen=True)
 class ReceivedElement:
-    """One element, copied: what happens to the sink's memory afterwards does not change it."""
+    """One element, copied: later changes of the sink's memory do not affect it."""
 
     structure: Structure
     leaves: tuple[Array, ...]
 
     @property
     def by_path(self) -> dict[str, Array]:
-        """Every leaf under the path that one would write."""
+        """Every leaf under its path."""
         return dict(zip(paths_of(self.structure), self.leaves, strict=True))
 
     @property
     def ids(self) -> list[int]:
-        """The numbers of its records: the first leaf; none where that holds something else."""
+        """The numbers of its records: the first leaf; none if that holds something else."""
         try:
             return [int(i) for i in self.leaves[0].reshape(-1)]
         except (IndexError, TypeError, ValueError, OverflowError):
             return []
 
     def same(self, other: ReceivedElement) -> bool:
-        """Whether both are equal bit for bit."""
+        """Return True if both are equal bit for bit."""
         return self.structure == other.structure and all(map(same_bits, self.leaves, other.leaves))
 
 
 def seen(element: Any, to_numpy: Callable[[Any], Any] | None) -> ReceivedElement:
-    """A copy of what an element holds."""
+    """Return a copy of what an element holds."""
     element = element if to_numpy is None else to_numpy(element)
     structure = structure_of(element)
     found = leaves_of(structure, element) or []
@@ -62,7 +61,7 @@ def seen(element: Any, to_numpy: Callable[[Any], Any] | None) -> ReceivedElement
 def expected(
     ids: Sequence[int], records: NumberedRecords, *, traits: SinkTraits
 ) -> ReceivedElement:
-    """The element of these records, as a sink with these traits gives it."""
+    """Return the element of these records, as a sink with these traits delivers it."""
     each = [records[i] for i in ids]
     structure = structure_of(each[0])
     rows = [leaves_of(structure, record) or [] for record in each]
@@ -73,7 +72,7 @@ def expected(
 
 
 def as_tuples(structure: Structure, traits: SinkTraits) -> Structure:
-    """The same with tuples where the sink makes some."""
+    """Return the structure with tuples where the sink makes some."""
     if structure is None:
         return None
     kind, keys = structure.kind, structure.keys
@@ -85,7 +84,8 @@ def as_tuples(structure: Structure, traits: SinkTraits) -> Structure:
 
 
 def wrong_structure(elements: Sequence[ReceivedElement], wanted: Structure) -> str:
-    """The first element with other containers; the order of a dict's keys does not count."""
+    """Describe the first element with other containers; the order of a dict's keys does not
+    count."""
     for number, element in enumerate(elements):
         if _sorted(element.structure) != _sorted(wanted):
             return (
@@ -95,7 +95,7 @@ def wrong_structure(elements: Sequence[ReceivedElement], wanted: Structure) -> s
 
 
 def wrong_dtypes(elements: Sequence[ReceivedElement], wanted: ReceivedElement) -> str:
-    """The first leaf with another dtype; bytes of any length and in objects are the same."""
+    """Describe the first leaf with another dtype; bytes of any length and in objects are equal."""
     for number, element in enumerate(elements):
         for path, leaf in element.by_path.items():
             want = wanted.by_path.get(path, leaf)
@@ -109,7 +109,7 @@ def wrong_dtypes(elements: Sequence[ReceivedElement], wanted: ReceivedElement) -
 def wrong_values(
     elements: Sequence[ReceivedElement], records: NumberedRecords, *, traits: SinkTraits
 ) -> str:
-    """The first leaf that does not hold what its records have."""
+    """Describe the first leaf that does not hold what its records have."""
     for number, element in enumerate(elements):
         ids = [i for i in element.ids if 0 <= i < len(records)]
         if len(ids) != len(element.ids) or not ids:
@@ -127,8 +127,8 @@ def wrong_values(
 
 
 def wrong_padding(elements: Sequence[ReceivedElement]) -> str:
-    """The first element of a Ragged source whose values are not as wide as its largest record, or
-    other ones."""
+    """Describe the first element of a Ragged source whose values are wrong, or not as wide as its
+    largest record."""
     for number, element in enumerate(elements):
         wanted, found = padded_values(element.ids), element.leaves[1]
         if found.tolist() != wanted.tolist():
@@ -137,7 +137,7 @@ def wrong_padding(elements: Sequence[ReceivedElement]) -> str:
 
 
 def wrong_count(ids: Sequence[int], wanted: Iterable[int]) -> str:
-    """Which records are missing, and which came more than once."""
+    """Describe which records are missing, and which came more than once."""
     counts, wanted = Counter(ids), set(wanted)
     missing = sorted(wanted - set(counts))
     more = sorted(i for i, count in counts.items() if count > 1)
@@ -149,7 +149,7 @@ def wrong_count(ids: Sequence[int], wanted: Iterable[int]) -> str:
 
 
 def wrong_order(ids: Sequence[int]) -> str:
-    """The first record that came after a later one."""
+    """Describe the first record that came after a later one."""
     once = list(dict.fromkeys(ids))
     for before, after in pairwise(once):
         if after < before:
@@ -158,13 +158,13 @@ def wrong_order(ids: Sequence[int]) -> str:
 
 
 def shortened(numbers: Sequence[int]) -> str:
-    """The first few numbers."""
+    """Return the first few numbers as text."""
     text = ", ".join(map(str, numbers[:SHOWN]))
     return text + ", ..." if len(numbers) > SHOWN else text
 
 
 def same_bits(one: Array, other: Array) -> bool:
-    """Whether both hold the same dtype, shape and bits; for bytes, the same bytes."""
+    """Return True if both have the same dtype, shape and bits; for bytes, the same bytes."""
     if one.shape != other.shape or _dtype(one) != _dtype(other):
         return False
     return (
@@ -175,8 +175,7 @@ def same_bits(one: Array, other: Array) -> bool:
 
 
 def _equal(leaf: Array, want: Array) -> bool:
-    """Bit for bit where the dtypes agree (the other case is told elsewhere, and only the values
-    count here)."""
+    """Compare bit for bit if the dtypes agree (else, only the values count here)."""
     if _dtype(leaf) == _dtype(want):
         return same_bits(leaf, want)
     try:

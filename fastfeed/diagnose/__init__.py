@@ -1,2 +1,2 @@
-"""Why a training is slow: what was seen (evidence), what follows from it (causes, advice), how it
-is said (report)."""
+"""Why a training is slow. The evidence flows from hooks and sample through judge to report; run
+starts it all. Each of these rooms imports only those before it."""

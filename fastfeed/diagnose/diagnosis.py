@@ -28,8 +28,8 @@ SCHEMA = 1
 
 @dataclass(frozen=True)
 class Cause:
-    """A reason for lost time: its code, its share (0 to 1) of the wall time that was watched, and
-    what shows it, as sentences with numbers."""
+    """A reason for lost time: its code, its share (0 to 1) of the observed wall time, and its
+    evidence as sentences with numbers."""
 
     code: str
     share: float
@@ -39,7 +39,7 @@ class Cause:
 @dataclass(frozen=True)
 class Recommendation:
     """A change, such as "make batches in 4 threads", the `knob` ("threads") and its `value`, and
-    the speed-up of the whole loop that it is predicted to give, with the ends of the interval."""
+    the predicted speed-up of the whole loop with its interval."""
 
     change: str
     knob: str
@@ -51,13 +51,12 @@ class Recommendation:
 
 @dataclass(frozen=True)
 class Figures:
-    """The loop in numbers, warm-up excluded; shares 0 to 1, seconds a step. nan where it is not
-    known."""
+    """The loop in numbers, without warm-up; shares 0 to 1, seconds of a step. nan if unknown."""
 
     steps: int
     seconds: float
     steps_per_second: float
-    # quartiles over parts of equally many steps, and the rate itself
+    # quartiles over parts of equal numbers of steps, and the rate itself
     steps_per_second_range: tuple[float, float]
     step_s: float  # of compute: the period without waits and pauses
     period_s: float  # from step to step, the median
@@ -72,7 +71,7 @@ class Figures:
 
 @dataclass(frozen=True)
 class Ceiling:
-    """Seconds of a step whose input is at hand: measured by an `experiment`, or estimated, with its
+    """Seconds of a step with its input at hand: measured by an `experiment`, or estimated, with its
     range."""
 
     step_s: float
@@ -84,7 +83,7 @@ class Ceiling:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """The answer. `verdict` is a code of CODES, or None where `abstained` says what is missing."""
+    """The answer. `verdict` is a code of CODES, or None if `abstained` says what is missing."""
 
     verdict: str | None
     headline: str  # one sentence
@@ -97,5 +96,5 @@ class Diagnosis:
     abstained: str | None
     evidence: Evidence
     script: str = ""
-    overhead: float = 0.0  # share of the step that watching took
+    overhead: float = 0.0  # share of the step that observing took
     died: tuple[str, ...] = ()  # tracebacks or last stacks of dead or blocked producers

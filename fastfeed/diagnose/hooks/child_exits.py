@@ -1,5 +1,4 @@
-"""Sees how the child processes of `multiprocessing` end, pools' workers included, whoever waits for
-them."""
+"""Observe how the child processes of `multiprocessing` end, those of pools included."""
 
 from __future__ import annotations
 
@@ -13,7 +12,7 @@ MODULES = ("multiprocessing.popen_fork", "multiprocessing.popen_forkserver")
 
 
 def install(module: Any, context: Context) -> Callable[[], None]:
-    """Patches `poll`, through which every exit code comes."""
+    """Patch `poll`, through which every exit code comes."""
     kind = module.Popen
     original = kind.poll
 
@@ -33,7 +32,7 @@ def install(module: Any, context: Context) -> Callable[[], None]:
 
 
 def how(code: int) -> str:
-    """An exit code in words; negative ones are signals."""
+    """Return an exit code in words; negative ones are signals."""
     if code >= 0:
         return f"exit code {code}"
     try:

@@ -1,4 +1,4 @@
-"""What all hooks of a diagnosis have in common."""
+"""The context that all hooks of a diagnosis share."""
 
 from __future__ import annotations
 
@@ -14,12 +14,11 @@ if TYPE_CHECKING:
 
 
 class Context(StepLog):
-    """The log of a diagnosis, and what else hooks have to say.
+    """The log of a diagnosis, and other reports of its hooks.
 
-    A hook does nothing but call the original once `active` is False, and puts its thread into
-    `asking` around a call that may wait for input. `missing`: what could not be measured, for the
-    report. `died`: how threads and processes of the script ended that should not have: when, and a
-    text.
+    Once `active` is False, a hook only calls the original. It registers its thread in `asking`
+    around a call that may wait for input. `missing`: what could not be measured, for the report.
+    `died`: unexpected ends of the script's threads and processes: when, and a text.
     """
 
     def __init__(self, timeline: Timeline) -> None:
@@ -30,23 +29,23 @@ class Context(StepLog):
         self.died: list[tuple[float, str]] = []
         # of threads, by threading.get_ident(): name and traceback
         self.deaths: dict[int, tuple[str, str]] = {}
-        # threads whose input was seen to come from other threads or processes
+        # threads whose input comes from other threads or processes
         self.elsewhere: set[int] = set()
         self.ours: set[int] = set()  # threads of the diagnosis itself
-        # How many experiments are worthwhile where nobody waits: producers may hold the lock, or
-        # take the cores.
+        # How many experiments are worthwhile although the loop does not wait: producers may hold
+        # the lock, or take the cores.
         self.contended: Callable[[], int] = lambda: 0
         self._broken: set[str] = set()
 
     def failed(self, what: str, error: BaseException | str) -> None:
-        """Notes that a hook did not work, once for each `what`; the script must not feel it."""
+        """Note that a hook failed, once for each `what`; the script is not affected."""
         if what not in self._broken:
             self._broken.add(what)
             kind = "" if isinstance(error, str) else f"{type(error).__name__}: "
             self.missing.append(f"{what}: {kind}{error}")
 
     def saw_death(self, text: str) -> None:
-        """Notes how a thread or a process ended that should not have."""
+        """Note the unexpected end of a thread or a process."""
         if self.active:
             self.died.append((perf_counter(), text))
 

@@ -1,4 +1,4 @@
-"""Copies of batches whose memory their maker may use again."""
+"""Copies of batches whose memory their producer may reuse."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ FROZEN = ("EagerTensor", "ArrayImpl")  # of TensorFlow and JAX: their values nev
 
 
 class Unknown(Exception):
-    """Something that may change and that nobody here knows how to copy; the text is its type."""
+    """Something mutable that cannot be copied; the text is its type."""
 
 
 def copied(batch: Any) -> Any:
-    """The same batch in memory of its own. Raises Unknown."""
+    """Return the batch in memory of its own. Raise Unknown."""
     kind = type(batch)
     if kind in (tuple, list):
         return kind(copied(part) for part in batch)
@@ -35,18 +35,18 @@ def copied(batch: Any) -> Any:
 
 
 def addresses(batch: Any) -> set[int]:
-    """Where its arrays lie."""
+    """Return the addresses of its arrays."""
     return {_address(leaf) for leaf in _arrays(batch)} - {0}
 
 
 def nbytes_of(batch: Any) -> int:
-    """Of its arrays."""
+    """Return the bytes of its arrays."""
     return sum(int(leaf.nbytes) for leaf in _arrays(batch))
 
 
 def nbytes_of_spec(spec: Any) -> int:
-    """Of an element of tf.data, as far as its shapes are known: an unknown dimension counts as
-    1."""
+    """Return the bytes of an element of tf.data, as far as its shapes are known: an unknown
+    dimension counts as 1."""
     total = 0
     for one in sys.modules["tensorflow"].nest.flatten(spec):
         shape = getattr(one, "shape", None)
@@ -82,6 +82,6 @@ def _tensor() -> Any:
 
 
 def _known(module: str, name: str) -> Any:
-    """A class of what the script has imported; nothing is imported here: that is for the script,
-    which may first say how many threads its libraries are to have."""
+    """Return a class of a module that the script has imported; importing is left to the script,
+    which may first set how many threads its libraries use."""
     return getattr(sys.modules.get(module), name, Unknown)

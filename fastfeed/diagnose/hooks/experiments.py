@@ -1,4 +1,4 @@
-"""The ceiling by experiment: a few steps of the running job whose batches were taken ahead, in
+"""The ceiling by experiment: a few steps of the running job get batches that were taken ahead, in
 their order."""
 
 from __future__ import annotations
@@ -20,38 +20,37 @@ if TYPE_CHECKING:
 
 BATCHES = 8
 BURSTS = 3
-BUDGET = 0.2  # of the time that is measured
-STARVED = 0.03  # less is nothing to experiment about
+BUDGET = 0.2  # share of the measured time
+STARVED = 0.03  # starvation below which there is nothing to measure
 GUARD = 3  # steps before each burst that must draw no random number while they wait for their input
-IDLE_S = 1.0  # the longest wait for the producers to have filled their buffer
-UNKNOWN_IDLE_S = 0.3  # the wait where nobody knows whether they have
+IDLE_S = 1.0  # the longest wait until the producers have filled their buffer
+UNKNOWN_IDLE_S = 0.3  # the wait if it is unknown whether they have
 LOOK_S = 0.005
 MOST_NBYTES = 1 << 28
 
 
 class Experiments:
-    """Takes batches ahead of their steps, `BURSTS` times in the time that is measured, so that some
-    steps are free of waiting. Each batch is handed out once and in its order, with whatever the
-    iterator raises in its place.
+    """Takes batches ahead of their steps, in `BURSTS` bursts over the measured time, so that some
+    steps do not wait. Each batch is delivered once and in its order, with whatever the iterator
+    raises in its place.
 
-    It is done only where steps starve, and where nothing can come out otherwise: not where batches
-    are made on the thread of the loop (which may draw random numbers in between; their wait is
-    exact anyway) unless a GPU works behind it, nor where memory of batches is used again and cannot
-    be copied.
+    It is done only where steps starve, and where results cannot differ: not where batches are made
+    on the thread of the loop (which may draw random numbers in between; its wait is exact anyway)
+    unless a GPU works behind it, nor where memory of batches is reused and cannot be copied.
     """
 
     def __init__(self, context: Context) -> None:
         self._context = context
         self._due: list[float] = []
         self._most_s = 0.0
-        self._loop: Loop | None = None  # of the burst that is due
+        self._loop: Loop | None = None  # of the next burst
         self._guards = 0
         self._refused: set[int] = set()  # loops, by id
         self._start_s = 0.0
         self._made = 0  # bursts
 
     def plan(self, start_s: float, end_s: float) -> None:
-        """Plans the bursts for the time that is measured."""
+        """Plan the bursts over the measured time."""
         measured = end_s - start_s
         self._start_s = start_s
         self._most_s = BUDGET * measured / BURSTS
@@ -59,8 +58,8 @@ class Experiments:
         self._next()
 
     def may(self, loop: Loop) -> bool:
-        """Whether a burst of this loop is due, for hooks that make their own; they say what it took
-        to `spent`."""
+        """Return True if a burst of this loop is due, for hooks that make their own and report its
+        time to `spent`."""
         if perf_counter() < self._context.due_s:
             return False
         if self._loop is None:
@@ -71,14 +70,15 @@ class Experiments:
         return self._loop is loop
 
     def spent(self, seconds: float) -> None:
-        """A burst is over; one that took too long was the last."""
+        """Note the end of a burst; one that took too long was the last."""
         self._made += 1
         if seconds > self._most_s:
             self._due.clear()
         self._next()
 
     def run(self, steps: StepRecorder, get: Callable[[], Any]) -> None:
-        """Called where a batch is asked for and an experiment is due: may fill `steps.ahead`."""
+        """Fill `steps.ahead`, if it is worthwhile; called when a batch is requested and an
+        experiment is due."""
         if self._loop is None:
             self._loop = self._context.main or self._context.timeline.main()
             if self._loop is None or not self._worthwhile(self._loop):
@@ -127,8 +127,8 @@ class Experiments:
         self._context.missing.append(f"no experiment: {why}")
 
     def _guarded(self, steps: StepRecorder, get: Callable[[], Any]) -> None:
-        """An ordinary step, whose input must draw no random numbers that the step may draw from,
-        too."""
+        """Make an ordinary step; its input must draw no random numbers of generators that the step
+        may use, too."""
         before = randomness()
         begin = perf_counter()
         taken = self._take(steps, get)
@@ -142,8 +142,7 @@ class Experiments:
                 self._refuse(steps.loop, f"a batch holds what cannot be copied ({error})")
 
     def _take(self, steps: StepRecorder, get: Callable[[], Any]) -> PrefetchedBatch:
-        """The next batch, or what is raised in its place. What no input raises (an interrupt) comes
-        out at once."""
+        """Return the next batch, or what is raised in its place. An interrupt is raised at once."""
         thread = threading.get_ident()
         steps.taking = True
         before = None if steps.note is None else steps.note()
@@ -173,10 +172,10 @@ class Experiments:
     def _fill(self, steps: StepRecorder, get: Callable[[], Any], *, until_s: float) -> None:
         most = BATCHES if not steps.loop.buffer else max(2, min(BATCHES, steps.loop.buffer))
         before, held = randomness(), 0
-        made: list[tuple[set[int], PrefetchedBatch]] = []  # where each lies, and a copy of it
+        made: list[tuple[set[int], PrefetchedBatch]] = []  # the addresses of each, and a copy of it
         while len(steps.ahead) < most and perf_counter() < until_s and held < MOST_NBYTES:
             taken = self._take(steps, get)
-            steps.ahead.append(taken)  # from here on it is not lost, whatever happens
+            steps.ahead.append(taken)  # from here on it cannot be lost
             if taken.error is not None:
                 break
             if randomness() != before:
@@ -191,13 +190,13 @@ class Experiments:
                 break
             here = addresses(taken.item)
             for i, (there, earlier) in enumerate(made):
-                if here & there:  # filled again by now: it is handed out as it was
+                if here & there:  # overwritten by now: it is delivered as it was
                     steps.ahead[i] = earlier
             made.append((here, copy))
             held += nbytes_of(taken.item)
 
     def _rest(self, steps: StepRecorder, *, until_s: float) -> None:
-        """Waits for the producers to have filled their buffer, so that the free steps have the
+        """Wait until the producers have filled their buffer, so that the free steps have the
         machine."""
         now = perf_counter()
         until_s = min(until_s, now + (IDLE_S if steps.idle is not None else UNKNOWN_IDLE_S))
@@ -206,7 +205,7 @@ class Experiments:
 
 
 def randomness() -> list[Any]:
-    """The states of all global random generators that are in use."""
+    """Return the states of all global random generators that are in use."""
     states: list[Any] = [random.getstate()]
     numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
     if numpy is not None:
@@ -218,14 +217,14 @@ def randomness() -> list[Any]:
 
 
 def _cuda() -> Any:
-    """torch.cuda, where it is in use: its steps go on behind the loop's back."""
+    """Return torch.cuda, if it is in use: its steps go on asynchronously."""
     cuda = getattr(sys.modules.get("torch"), "cuda", None)
     return cuda if cuda is not None and cuda.is_initialized() else None
 
 
 def _evenly(steps: StepRecorder, cuda: Any) -> Callable[[], None]:
-    """For the ask behind the free steps: waits for the GPU and spreads all their time evenly over
-    them."""
+    """Return what is called at the request after the free steps: it waits for the GPU and spreads
+    their time evenly."""
     count = len(steps.ahead)
 
     def settle() -> None:

@@ -1,5 +1,5 @@
-"""Sees every loop over a FeedRunner, its epochs, and its batches as tensors of torch or arrays of
-JAX."""
+"""Observe every loop over a FeedRunner, its epochs, and its batches as tensors of torch or arrays
+of JAX."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fastfeed.errors import FeedError
 from fastfeed.steps.recorder import StepRecorder
 from fastfeed.steps.watch import WatchedIterator
 
-# The class that is iterated over, in each.
+# the class that is iterated over, in each module
 KINDS = {
     "fastfeed.runner.runner": "FeedRunner",
     "fastfeed.runner.epoch": "Epoch",
@@ -23,14 +23,14 @@ KINDS = {
     "fastfeed.sinks.ahead": "Prefetcher",
 }
 MODULES = tuple(KINDS)
-ANEW_S = 0.2  # who has not asked for so long asks about another time
+ANEW_S = 0.2  # after so long without a request, the next one begins another period
 LEAST_S = 0.02
-LONGER = 2.0  # than the mean time that a batch takes
+LONGER = 2.0  # times the mean time of a batch
 STEPS = "_fastfeed_steps"
 
 
 def install(module: Any, context: Context) -> Callable[[], None]:
-    """Patches `__iter__`, and of the runner itself also `take` and `state`."""
+    """Patch `__iter__`, and of the runner itself also `take` and `state`."""
     kind = getattr(module, KINDS[module.__name__])
     patches = {"__iter__": _iter(kind.__iter__, context)}
     if kind.__name__ == "FeedRunner":
@@ -52,7 +52,8 @@ def _iter(original: Callable[[Any], Any], context: Context) -> Callable[[Any], A
         steps = self.__dict__.get(STEPS)
         if steps is None and context.active:
             steps = self.__dict__[STEPS] = _pass(self, context)
-        # One for all passes: what was taken ahead of a loop that is left is for the next one.
+        # One recorder for all iterations: batches taken ahead in a loop that was left belong to the
+        # next one.
         return iterator if steps is None else WatchedIterator(iterator, steps)
 
     return __iter__
@@ -65,7 +66,7 @@ def _take(original: Callable[[Any], Any], context: Context) -> Callable[[Any], A
             if not context.active:
                 return original(self)
             steps = self.__dict__[STEPS] = _pass(self, context)
-            steps.may_ahead = False  # its batches are given back when a block ends
+            steps.may_ahead = False  # its batches are given back at the end of a block
         return steps.take(partial(original, self))
 
     return take
@@ -81,8 +82,8 @@ def _state(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 def _pass(of: Any, context: Context) -> StepRecorder:
-    """A FeedRunner and its epochs may be taken ahead of; the others count what they have handed
-    out, or take ahead themselves."""
+    """Return the recorder. Batches of a FeedRunner and its epochs may be taken ahead; the others
+    count what they have delivered, or take ahead themselves."""
     runner = getattr(of, "_runner", of)
     options = getattr(runner, "options", None)
     if options is None:
@@ -101,7 +102,7 @@ def _pass(of: Any, context: Context) -> StepRecorder:
 
 
 def _stages(ref: weakref.ref[Any]) -> str:
-    """What the runner's own counters say of its stages, from its first batch on."""
+    """Return what the runner's own counters say of its stages, from its first batch on."""
     runner = ref()
     seen = runner.snapshot() if runner is not None else None
     if seen is None or not seen.produced.batches:
@@ -118,8 +119,7 @@ def _stages(ref: weakref.ref[Any]) -> str:
 
 
 class _Idle:
-    """Whether a runner's producers have nothing to do: for longer than they take for a batch, they
-    have made none."""
+    """Idleness of a runner's producers: they have made no batch for longer than one takes."""
 
     def __init__(self, ref: weakref.ref[Any]) -> None:
         self._ref = ref
@@ -140,9 +140,9 @@ class _Idle:
 
 
 def _noted(ref: weakref.ref[Any]) -> Any:
-    """Where the runner is; it is told that to whoever asks while batches are taken ahead."""
+    """Return the state of the runner, which its `state` reports while batches are taken ahead."""
     runner = ref()
     try:
         return None if runner is None else runner.state()
-    except FeedError:  # it has no state, and nobody can ask for it
+    except FeedError:  # it has no state, so none can be requested
         return None

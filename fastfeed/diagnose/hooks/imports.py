@@ -1,4 +1,4 @@
-"""Calls the hooks of a module right after the script has imported it."""
+"""Install the hooks of a module right after the script has imported it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ HOOKS = (
 
 
 class Imports(MetaPathFinder):
-    """Waits on `sys.meta_path` for the modules that hooks want to see; what is imported already is
+    """Waits on `sys.meta_path` for the modules of hooks; modules that are imported already are
     hooked at once.
 
     A hook that raises is noted in the context, and the script goes on without it.
@@ -41,25 +41,25 @@ class Imports(MetaPathFinder):
             self._add(f"{__package__}.{name}")
 
     def start(self) -> None:
-        """Begins to watch."""
+        """Begin to watch imports."""
         for name in list(self._wanted):
             if isinstance(sys.modules.get(name), ModuleType):
                 self.hook(sys.modules[name])
         sys.meta_path.insert(0, self)
 
     def stop(self) -> None:
-        """Watches no further imports."""
+        """Watch no further imports."""
         if self in sys.meta_path:
             sys.meta_path.remove(self)
 
     def undo(self) -> None:
-        """Takes all patches back, those that came last first. No iterator may be in use."""
+        """Remove all patches, in reverse order. No iterator may be in use."""
         self.stop()
         while self._undo:
             self._undo.pop()()
 
     def find_spec(self, name: str, *where: Any) -> ModuleSpec | None:
-        """The spec that the other finders have, whose loader calls the hooks."""
+        """Return the spec of the other finders, with a loader that installs the hooks."""
         if name not in self._wanted or name in self._finding or not self._context.active:
             return None
         self._finding.add(name)
@@ -73,7 +73,7 @@ class Imports(MetaPathFinder):
         return spec
 
     def hook(self, module: ModuleType) -> None:
-        """Calls the hooks of a module."""
+        """Install the hooks of a module."""
         for install in self._wanted.pop(module.__name__, []) if self._context.active else []:
             try:
                 self._undo.append(install(module, self._context))
@@ -91,7 +91,7 @@ class Imports(MetaPathFinder):
 
 
 class _Hooked(Loader):
-    """A loader for once: the module that it makes has the real one."""
+    """A loader that is used once: the module that it makes has the real one."""
 
     def __init__(self, loader: Any, hook: Callable[[ModuleType], None]) -> None:
         self._loader = loader

@@ -21,13 +21,14 @@ if TYPE_CHECKING:
 MODULES = ("keras",)
 TRAINERS = {"tensorflow": "TensorFlowTrainer", "torch": "TorchTrainer", "jax": "JAXTrainer"}
 CALLBACKS = ("on_epoch_begin", "on_epoch_end", "on_train_begin")
-BATCHES = ("on_train_batch_begin", "on_train_batch_end")  # other backends' work may end here first
-SEEN = "_fastfeed_seen"  # an attribute of a train function that is ours
+# asynchronous work of other backends may end in them
+BATCHES = ("on_train_batch_begin", "on_train_batch_end")
+SEEN = "_fastfeed_seen"  # attribute that marks a patched train function
 
 
 class Asked(threading.local):
-    """What a thread has just asked Keras's iterator for: when, and how long it took; whether it is
-    in a call for one batch; whose steps it makes."""
+    """The last request of a thread to Keras's iterator: when, how long it took, if it is in a call
+    for one batch, and the steps of which function it makes."""
 
     begin_s: float = 0.0
     wait_s: float = 0.0
@@ -36,7 +37,7 @@ class Asked(threading.local):
 
 
 def install(module: Any, context: Context) -> Undo:
-    """Watches every model of the process."""
+    """Observe every model of the process."""
     asked = Asked()
     undos: list[Undo] = []
     for backend, name in TRAINERS.items():
@@ -94,7 +95,7 @@ def _marks(asked: Asked, context: Context) -> list[Undo]:
 
 
 def _closes(plain: Any, asked: Asked) -> Any:
-    """The steps of an epoch are over."""
+    """Wrap the end of an epoch, which ends its last step."""
 
     @functools.wraps(plain)
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -141,7 +142,7 @@ def _tested(plain: Any, started: dict[int, float], *, context: Context) -> Any:
 
 
 def _next(plain: Any, asked: Asked, *, context: Context) -> Any:
-    """The iterator of a backend that is given its batches by Python."""
+    """Wrap the iterator of a backend that gets its batches from Python."""
 
     @functools.wraps(plain)
     def __next__(self: Any) -> Any:
@@ -159,7 +160,7 @@ def _next(plain: Any, asked: Asked, *, context: Context) -> Any:
 
 
 def _each(plain: Any, asked: Asked, *, context: Context) -> Any:
-    """The same, where Keras has a generator instead."""
+    """Wrap the generator that older Keras has instead."""
     ask = _next(next, asked, context=context)
 
     @functools.wraps(plain)
@@ -208,7 +209,7 @@ def _of_torch(plain: Any, model: Any, *, asked: Asked, context: Context) -> Any:
 
 
 def _of_batch(plain: Any, data: Any, *, asked: Asked, steps: PythonSteps) -> Any:
-    """A call of a train function with the batch that was asked for just before."""
+    """Call a train function with the batch that was just requested."""
     if asked.single or not steps.context.active or not asked.begin_s:
         return plain(data)
     begin_s, asked.begin_s, asked.steps = asked.begin_s, 0.0, steps
@@ -230,7 +231,7 @@ def _of_jax(plain: Any, model: Any, *, asked: Asked, context: Context) -> Any:
 
 
 def _train_on_batch(plain: Any, *, asked: Asked, context: Context) -> Any:
-    """A call for one batch, which its caller made beforehand."""
+    """Wrap a call for one batch, which its caller made beforehand."""
 
     @functools.wraps(plain)
     def train_on_batch(self: Any, *args: Any, **kwargs: Any) -> Any:

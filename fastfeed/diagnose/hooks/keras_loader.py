@@ -1,4 +1,4 @@
-"""What feeds Keras's `fit`, in words: from the data adapter that Keras has chosen for it."""
+"""The source of Keras's `fit`, in words, from the data adapter that Keras has chosen."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ Facts = tuple[tuple[Leaf, ...], int | None, str]
 
 
 def facts(adapter: Any) -> Facts:
-    """Leaves of a batch, how many batches are made ahead at most, and what a reader should know."""
+    """Return the leaves of a batch, how many batches are made ahead at most, and a note for the
+    reader."""
     kind = type(adapter).__name__
     if kind == "GeneratorDataAdapter":
         return leaves(_first(adapter)), *_generator(adapter)
@@ -31,7 +32,7 @@ def facts(adapter: Any) -> Facts:
 
 
 def leaves_of_spec(spec: Any) -> tuple[Leaf, ...]:
-    """The tensors of an element of tf.data; an unknown dimension is -1."""
+    """Return the tensors of an element of tf.data; an unknown dimension is -1."""
     found = []
     for path, value in walk(spec, "batch"):
         shape: Any = getattr(value, "shape", None)
@@ -42,7 +43,7 @@ def leaves_of_spec(spec: Any) -> tuple[Leaf, ...]:
 
 
 def walk(value: Any, path: str) -> Iterator[tuple[str, Any]]:
-    """The leaves of a structure, each with its path."""
+    """Yield the leaves of a structure, each with its path."""
     if value is None:
         return
     if isinstance(value, Mapping):
@@ -56,8 +57,8 @@ def walk(value: Any, path: str) -> Iterator[tuple[str, Any]]:
 
 
 def pipeline(dataset: Any) -> tuple[int | None, str]:
-    """How many elements the end of a dataset makes ahead at most, and what it is made of, the end
-    first."""
+    """Return how many elements the end of a dataset makes ahead at most, and its transformations,
+    the last one first."""
     names = []
     todo = [dataset]
     ahead: int | None = 0
@@ -72,7 +73,7 @@ def pipeline(dataset: Any) -> tuple[int | None, str]:
         size = _constant(dataset._buffer_size)
         ahead = size if size is not None and size > 0 else None
     elif ahead == 0 and dataset.options().experimental_optimization.inject_prefetch is not False:
-        ahead = None  # one is put at the end
+        ahead = None  # a prefetch is added at the end
     return ahead, "tf.data: " + " < ".join(names)
 
 
@@ -86,7 +87,7 @@ def _first(adapter: Any) -> Any:
 
 
 def _generator(adapter: Any) -> tuple[int | None, str]:
-    if adapter._output_signature is not None:  # it has been made a dataset
+    if adapter._output_signature is not None:  # it is turned into a dataset
         return (
             None,
             "a generator, run by a thread of tf.data ahead of the step (from_generator, prefetch)",

@@ -1,8 +1,8 @@
-"""Keras with steps_per_execution > 1: a call of the train function takes that many batches, where
-nobody sees it wait.
+"""Keras with steps_per_execution > 1: a call of the train function takes that many batches, and its
+waits cannot be observed.
 
-A few calls are given all their batches beforehand, in their order: they tell what a call computes.
-What the others take longer was waiting.
+A few calls get all their batches beforehand, in their order: they show what a call computes. The
+additional time of the others was waiting.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ if TYPE_CHECKING:
 FIRST = 2  # calls that are left alone: they trace and warm up
 CALLS = 5  # of the first burst
 LATER = 3  # of the others
-LONG_S = 2.0  # a burst whose filling takes longer ends with the call that it is at
+LONG_S = 2.0  # a burst whose filling takes longer ends with its present call
 MOST_NBYTES = 1 << 28
 
 
 class ManySteps(Steps):
-    """The train function of the TensorFlow backend where a call makes several steps."""
+    """The train function of the TensorFlow backend if a call makes several steps."""
 
     def __init__(self, model: Any, context: Context) -> None:
         super().__init__(model, context)
         self.excess = WaitEstimator()
         self._relay: Relay | None = None
         self._calls = 0
-        self._free = 0  # calls to come whose batches are taken beforehand
+        self._free = 0  # next calls whose batches are taken beforehand
         self._spent_s = 0.0
-        self._alone = context.experiments is None  # no batch is taken for it
+        self._alone = context.experiments is None  # no batch is taken ahead
         self._behind = gpu_behind()
 
     def call(self, plain: Any, iterator: Any) -> Any:
-        """A call of the train function."""
+        """Call the train function."""
         if not self.context.active:
             return plain(iterator)
         self._calls += 1
@@ -55,7 +55,7 @@ class ManySteps(Steps):
         )
 
     def _is_free(self) -> bool:
-        """Whether this call is one of a burst; may begin one."""
+        """Return True if this call belongs to a burst; it may begin one."""
         if self._alone or self._calls <= FIRST:
             return False
         experiments = self.context.experiments
@@ -89,16 +89,15 @@ class ManySteps(Steps):
         return self._relay
 
     def _filled(self, plain: Any, relay: Relay, *, iterator: Any) -> Any:
-        """A call whose batches are all taken beforehand; fewer of them where the data end, or
-        fail."""
+        """Make a call whose batches are all taken beforehand; fewer if the data end, or fail."""
         ended = self._fill(relay, iterator)
         if not relay.held:
             if ended is None or isinstance(ended, end_of_data()):
-                return plain(iterator)  # ends again
+                return plain(iterator)  # raises the end again
             raise ended
         if ended is not None:
             self._relay = None
-            relay.close()  # whoever asks for one more is told that there is none
+            relay.close()  # a request for one more meets the end of the data
         relay.held, relay.source = 0, None
         begin_s = time.perf_counter()
         result = plain(relay.iterator)
@@ -111,7 +110,7 @@ class ManySteps(Steps):
         return result
 
     def _fill(self, relay: Relay, iterator: Any) -> Exception | None:
-        """Takes the batches of a call; how the data ended, if they did."""
+        """Take the batches of a call; return how the data ended, if they did."""
         start_s, ended = time.perf_counter(), None
         thread = threading.get_ident()
         self.context.asking[thread] = start_s
@@ -137,7 +136,7 @@ class ManySteps(Steps):
         return ended
 
     def _whole(self, plain: Any, iterator: Any) -> Any:
-        """A call that nobody looks into."""
+        """Make a call that is not observed inside."""
         result, begin_s, duration = self.timed(plain, iterator, behind=self._behind)
         if self._calls == 1:
             self.compiled(begin_s, duration)
@@ -145,7 +144,8 @@ class ManySteps(Steps):
         return result
 
     def _note(self, begin_s: float, wait_s: float, *, free: bool = False) -> None:
-        """The steps of a call that is just over, as if each had taken and waited its part."""
+        """Record the steps of a call that has ended, each with its part of the time and the
+        wait."""
         loop, many = self.found(), self._executes
         loop.waits = "modelled" if self.excess.known else "hidden"
         each_s = (time.perf_counter() - begin_s) / many

@@ -1,4 +1,4 @@
-"""The calls of Keras's train function, as steps: what of each was waiting for its batch."""
+"""The calls of Keras's train function as steps, and how long each waited for its batch."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 BURST = 8  # steps of an experiment
 RECENT = 20
-FILL_S = 1.0  # no batch more is taken for an experiment after so long
-SHORT_S = 0.008  # of steps shorter than this only some are watched ...
-WATCHED, OF = 8, 32  # ... so many of so many, one after another
+FILL_S = 1.0  # after so long no more batches are taken for an experiment
+SHORT_S = 0.008  # of shorter steps only some are observed ...
+WATCHED, OF = 8, 32  # ... this many, one after another, of this many
 
 
 class Steps:
@@ -37,7 +37,7 @@ class Steps:
         self.loop: Loop | None = None
 
     def found(self) -> Loop:
-        """The loop, which its first step makes."""
+        """Return the loop, which the first step creates."""
         if self.loop is None:
             loop = self.context.timeline.loop(
                 (self.kind, id(self)), name=self._name, kind=self.kind, thread=threading.get_ident()
@@ -48,7 +48,7 @@ class Steps:
         return self.loop
 
     def describe(self, loop: Loop) -> None:
-        """What feeds the loop."""
+        """Describe the source of the loop."""
         fits = (
             frame.f_locals.get("epoch_iterator")
             for frame in frames()
@@ -63,8 +63,8 @@ class Steps:
             loop.note = f"{loop.note}; {many}".strip("; ")
 
     def timed(self, plain: Any, iterator: Any, *, behind: bool) -> tuple[Any, float, float]:
-        """A call that nobody looks into: its result, when it began, and the seconds that it
-        took."""
+        """Make a call that is not observed inside; return its result, when it began, and its
+        seconds."""
         thread = threading.get_ident()
         begin_s = self.context.asking[thread] = time.perf_counter()
         try:
@@ -75,24 +75,24 @@ class Steps:
         return result, begin_s, time.perf_counter() - begin_s
 
     def compiled(self, begin_s: float, duration: float) -> None:
-        """A call was the first, which traces."""
+        """Note that a call was the first, which traces."""
         self.context.timeline.marks.append(Mark("compile", begin_s, begin_s + duration, self._name))
 
     def add(self, begin_s: float, wait_s: float, *, free: bool = False) -> None:
-        """A step that began then has just ended."""
+        """Record a step that began then and has just ended."""
         end_s = time.perf_counter()
         step = Step(begin_s, end_s, min(max(wait_s, 0.0), end_s - begin_s), free)
         keep(self.found(), step, most=self.context.most)
 
 
 class TensorFlowSteps(Steps):
-    """The train function of the TensorFlow backend, which is given an iterator."""
+    """The train function of the TensorFlow backend, which gets an iterator."""
 
     def __init__(self, model: Any, context: Context) -> None:
         super().__init__(model, context)
         self._relay: Relay | None = None
         self._base_s = 0.0
-        self._free = 0  # steps to come whose batches are in the relay
+        self._free = 0  # next steps, whose batches are in the relay
         self._calls = 0
         self._computing: list[float] = []
         self._excess = WaitEstimator()
@@ -100,7 +100,7 @@ class TensorFlowSteps(Steps):
         self._behind = gpu_behind()
 
     def call(self, plain: Any, iterator: Any) -> Any:
-        """A call of the train function."""
+        """Call the train function."""
         relay = self._relay
         if (
             relay is not None
@@ -113,7 +113,7 @@ class TensorFlowSteps(Steps):
         # one of tf.distribute
         self._broken = self._broken or type(iterator).__name__ != "OwnedIterator"
         self._calls += 1
-        if self._calls == 1:  # traces
+        if self._calls == 1:  # it traces
             result = self._plain(plain, iterator, compiles=True)
             self._broken = self._broken or not self.takes_one()
             self.found().waits = "hidden" if self._broken else "exact"
@@ -123,7 +123,7 @@ class TensorFlowSteps(Steps):
         return self._watched(plain, iterator)
 
     def takes_one(self) -> bool:
-        """Whether a call takes exactly one batch; asked once it has been traced."""
+        """Return True if a call takes exactly one batch; called once it has been traced."""
         return True
 
     def _watches(self) -> bool:
@@ -145,7 +145,8 @@ class TensorFlowSteps(Steps):
             if not relay.held:
                 self._take(relay, iterator)
         except end_of_data():
-            return plain(iterator)  # ends again, and with all that the function does beside
+            # raises the end again, with everything else that the function does
+            return plain(iterator)
         return self._from_relay(
             plain, relay, begin_s=begin_s, wait_s=time.perf_counter() - begin_s - self._base_s
         )
@@ -159,7 +160,7 @@ class TensorFlowSteps(Steps):
             self.context.asking.pop(thread, None)
 
     def _ready(self, iterator: Any) -> Relay | None:
-        """The relay; a new one costs time that is ours."""
+        """Return the relay; the time of a new one is the diagnosis's."""
         if self._relay is not None and self._relay.fits(iterator):
             return self._relay
         start_s = time.perf_counter()
@@ -189,7 +190,7 @@ class TensorFlowSteps(Steps):
                 relay.take(iterator, copies=True)
             except (
                 Exception
-            ) as error:  # the end of the data, or its failure: it comes when its turn has come
+            ) as error:  # the end of the data, or its failure: it is raised in its turn
                 relay.ended, relay.source = error, iterator
                 break
         self._free = relay.held
@@ -220,7 +221,7 @@ class TensorFlowSteps(Steps):
         return result
 
     def _plain(self, plain: Any, iterator: Any, *, compiles: bool = False) -> Any:
-        """A step that nobody looks into: what is longer than usual was waiting."""
+        """Make a step that is not observed inside: time beyond the usual was waiting."""
         result, begin_s, duration = self.timed(plain, iterator, behind=self._behind)
         if compiles:
             self.compiled(begin_s, duration)
@@ -231,13 +232,12 @@ class TensorFlowSteps(Steps):
 
 
 def gpu_behind() -> bool:
-    """Whether a GPU may go on with a step when its call is over."""
+    """Return True if a GPU may go on with a step after its call."""
     return bool(sys.modules["tensorflow"].config.list_physical_devices("GPU"))
 
 
 def settle(result: Any, *, behind: bool) -> None:
-    """Waits for a GPU that works behind a function's back: what it still does is no waiting for
-    input."""
+    """Wait for a GPU that works asynchronously: the rest of its work is no wait for input."""
     for one in sys.modules["tensorflow"].nest.flatten(result) if behind else ():
         if "GPU" in getattr(one, "device", "") and one.shape.num_elements() == 1:
             one.numpy()
@@ -251,15 +251,14 @@ def end_of_data() -> type[Exception]:
 
 class PythonSteps(Steps):
     """The train function of a backend whose batches come from a Python iterator, and whose work may
-    go on behind the function's back: a step lasts until the next batch is asked for."""
+    go on asynchronously: a step lasts until the next request."""
 
     def __init__(self, model: Any, context: Context) -> None:
         super().__init__(model, context)
         self._open: tuple[float, float] | None = None  # begin and wait of the step under way
 
     def call(self, plain: Any, data: Any, *, begin_s: float, wait_s: float) -> Any:
-        """A call of the train function, whose batch was asked for at `begin_s` and took
-        `wait_s`."""
+        """Call the train function, whose batch was requested at `begin_s` and took `wait_s`."""
         self.close(begin_s)
         self.found()
         result = plain(data)
@@ -267,7 +266,7 @@ class PythonSteps(Steps):
         return result
 
     def pulled(self, plain: Any, state: Any, *, iterator: Any) -> Any:
-        """A call of the train function of JAX, which takes its batches from the iterator itself."""
+        """Call the train function of JAX, which takes its batches from the iterator itself."""
         timed = TimedIterator(iterator, self.context)
         begin_s = time.perf_counter()
         self.close(begin_s)
@@ -277,7 +276,7 @@ class PythonSteps(Steps):
         return result
 
     def close(self, end_s: float) -> None:
-        """The step under way, if there is one, is over."""
+        """End the step under way, if there is one."""
         if self._open is not None:
             begin_s, wait_s = self._open
             self._open = None
@@ -285,7 +284,7 @@ class PythonSteps(Steps):
 
 
 class TimedIterator:
-    """An iterator that knows how long it was waited for."""
+    """An iterator that measures the waits for it."""
 
     def __init__(self, iterator: Any, context: Context) -> None:
         self._iterator = iterator

@@ -1,5 +1,4 @@
-"""What hooks of classes need: to put something in a method's place, what it takes, and who
-calls."""
+"""Tools for hooks of classes: replacing a method, its time, and its callers."""
 
 from __future__ import annotations
 
@@ -17,12 +16,12 @@ if TYPE_CHECKING:
     from fastfeed.diagnose.hooks.context import Context
 
 WORTH_A_MARK_S = 0.001
-NEAR = 8  # the last marks, which may lie within the newest
+NEAR = 8  # latest marks, which may lie within the newest
 Undo = Callable[[], None]
 
 
 def frames(depth: int = 1) -> Iterator[FrameType]:
-    """The frames of this thread from the caller's `depth`-th caller outwards."""
+    """Yield the frames of this thread from the caller's `depth`-th caller outwards."""
     frame: FrameType | None = sys._getframe(depth)
     while frame is not None:
         yield frame
@@ -30,8 +29,8 @@ def frames(depth: int = 1) -> Iterator[FrameType]:
 
 
 def patch(owner: Any, name: str, *, wrap: Callable[[Any], Any]) -> Undo:
-    """Puts `wrap(original)` in the place of a class's own method; the way back leaves what somebody
-    put over it."""
+    """Replace a class's own method by `wrap(original)`; the returned undo leaves what was put over
+    it."""
     plain = owner.__dict__[name]
     wrapped = wrap(plain)
     setattr(owner, name, wrapped)
@@ -44,7 +43,7 @@ def patch(owner: Any, name: str, *, wrap: Callable[[Any], Any]) -> Undo:
 
 
 def undo_all(undos: list[Undo]) -> Undo:
-    """All of them, the latest first."""
+    """Return one undo for all, the latest first."""
 
     def undo() -> None:
         while undos:
@@ -54,17 +53,17 @@ def undo_all(undos: list[Undo]) -> Undo:
 
 
 def keep(loop: Loop, step: Step, *, most: int | None) -> None:
-    """Adds a step to a loop, of which `most` are kept, or all."""
+    """Add a step to a loop, of which `most` are kept, or all."""
     loop.steps.append(step)
     if most is not None and len(loop.steps) > most:
         del loop.steps[: len(loop.steps) // 2]
 
 
 class Timed:
-    """Makes marks of what a call takes, where that is more than a millisecond.
+    """Makes marks of calls that take more than a millisecond.
 
-    The outermost of nested calls counts. What has marks inside (a checkpoint that a callback makes)
-    counts only if it took that much beside them.
+    The outermost of nested calls counts. A call with marks inside (a callback that writes a
+    checkpoint) counts only if it took that long beside them.
     """
 
     def __init__(self, context: Context) -> None:
@@ -72,7 +71,7 @@ class Timed:
         self._inside: set[tuple[int, str]] = set()
 
     def method(self, owner: Any, name: str, *, kind: str, label: str = "") -> Undo:
-        """Times a method of a class; one that the class does not have is passed over."""
+        """Time a method of a class; a method that the class does not have is skipped."""
         if name not in owner.__dict__:
             return lambda: None
         return patch(owner, name, wrap=lambda plain: self._around(plain, kind, label=label))

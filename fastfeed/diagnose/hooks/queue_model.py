@@ -1,11 +1,10 @@
-"""How long a step waited at a queue, found from outside: from who put how much and who took how
-much, and when.
+"""How long a step waited at a queue, from outside: from the times and sizes of all puts and takes.
 
-A queue of TensorFlow hands out `count` elements as soon as `count + minimum` are in it, first come,
-first served. Where every put and take is seen with its time, the moment at which a take was served
-is therefore known without a look into the graph. A thread that has put something says so only once
-it has the interpreter lock again: elements count as in the queue when the fastest put of late would
-have had them in.
+A queue of TensorFlow serves `count` elements as soon as `count + minimum` are in it, first come,
+first served. If every put and take is observed with its time, the moment at which a take was served
+is therefore known without reading the graph. A thread that has put something reports it only once
+it has the interpreter lock again: elements count as in the queue when the fastest recent put would
+have put them.
 """
 
 from __future__ import annotations
@@ -21,8 +20,8 @@ REMEMBERED = 31  # steps whose computing time is remembered, and puts
 
 @dataclass(eq=False)
 class Put:
-    """Elements on their way into the queue: `count` in all, of which `entered` are in already;
-    `short` of room."""
+    """Elements on their way into the queue: `count` in all, of which `entered` are in; `short`:
+    there was no room for all."""
 
     begin_s: float
     count: int
@@ -36,7 +35,7 @@ class Take:
 
     begin_s: float
     count: int
-    served: bool  # at once
+    served: bool  # immediately
 
 
 class QueueModel:
@@ -49,9 +48,9 @@ class QueueModel:
     def __init__(self, capacity: int | None, minimum: int = 0) -> None:
         self.capacity = capacity
         self.minimum = minimum
-        self.unseen = 0  # elements that were taken and that nobody was seen to put
+        self.unseen = 0  # elements that were taken without an observed put
         self._changed = threading.Condition()
-        # when how many elements entered, those not taken yet
+        # when how many elements entered, of those not taken yet
         self._arrivals: list[tuple[float, int]] = []
         self._entered = 0
         self._owed = 0  # elements that were taken before they were known to be in
@@ -59,9 +58,9 @@ class QueueModel:
         self._puts: set[Put] = set()
         self._takes: set[Take] = set()
         self._closed_s: float | None = None
-        # seconds of puts for which there was room
+        # seconds of puts with room
         self._putting: deque[float] = deque(maxlen=REMEMBERED)
-        # seconds of steps beside their waiting
+        # seconds of steps without their waiting
         self._computing: deque[float] = deque(maxlen=REMEMBERED)
 
     @property
@@ -70,8 +69,7 @@ class QueueModel:
         return self._entered - self.taken - sum(take.count for take in self._takes if take.served)
 
     def begin_put(self, now_s: float, count: int) -> Put:
-        """Somebody starts to put `count` elements; what there is room for enters at once where not
-        all of it has."""
+        """Note the start of a put of `count` elements; those with room enter at once."""
         with self._changed:
             room = count if self.capacity is None else max(0, self.capacity - self._reserved())
             put = Put(now_s, count, min(room, count) if room < count else 0, room < count)
@@ -81,7 +79,8 @@ class QueueModel:
         return put
 
     def end_put(self, put: Put, now_s: float, *, done: bool = True) -> None:
-        """The put has ended: all of it is in the queue, or (not `done`) no more of it will be."""
+        """Note the end of a put: all of it is in the queue, or (not `done`) no more of it will
+        be."""
         with self._changed:
             self._puts.discard(put)
             if done:
@@ -91,7 +90,7 @@ class QueueModel:
             self._changed.notify_all()
 
     def begin_take(self, now_s: float, count: int) -> Take:
-        """A step starts that takes `count` elements."""
+        """Note the start of a step that takes `count` elements."""
         with self._changed:
             served = self.level >= count + self._kept()
             take = Take(now_s, count, served)
@@ -99,8 +98,8 @@ class QueueModel:
         return take
 
     def end_take(self, take: Take, end_s: float, *, done: bool = True) -> float:
-        """The seconds that the step waited for its elements, between 0 and its duration; 0 if it
-        failed."""
+        """Return the seconds that the step waited for its elements, between 0 and its duration; 0
+        if it failed."""
         with self._changed:
             self._takes.discard(take)
             if not done:
@@ -111,7 +110,7 @@ class QueueModel:
                     self._land(put, end_s)
             served_s = self._served_s(needed)
             duration = end_s - take.begin_s
-            # a put that found no room has not said yet that it is over, or nobody put them
+            # a put without room has not ended yet, or the put was not observed
             if served_s is None:
                 usual = statistics.median(self._computing) if self._computing else 0.0
                 wait = max(0.0, duration - usual)
@@ -125,13 +124,13 @@ class QueueModel:
         return wait
 
     def close(self, now_s: float) -> None:
-        """From now on the queue gives away what it has, down to nothing."""
+        """Note that the queue is closed: it gives away what it has, down to nothing."""
         with self._changed:
             self._closed_s = now_s
             self._changed.notify_all()
 
     def wait_for(self, elements: int, limit_s: float) -> None:
-        """Returns when `elements` are in the queue, when no more can enter, or after `limit_s`."""
+        """Return when `elements` are in the queue, when no more can enter, or after `limit_s`."""
         with self._changed:
             self._changed.wait_for(lambda: self._ready(elements), limit_s)
 
@@ -140,7 +139,7 @@ class QueueModel:
         return self.level >= elements or stuck or self._closed_s is not None
 
     def _stuck(self, put: Put) -> bool:
-        """Began when there was no room for all of it, and there is none now."""
+        """Return True if there was no room for all of it, and there is none now."""
         return self.capacity is not None and put.count - put.entered > max(
             0, self.capacity - self.level
         )
@@ -159,7 +158,7 @@ class QueueModel:
             bisect.insort(self._arrivals, (at_s, count - late))
 
     def _land(self, put: Put, now_s: float) -> None:
-        """The rest of a put is in, if it was not before."""
+        """Note that the rest of a put is in, if it was not before."""
         fastest = min(self._putting, default=now_s - put.begin_s)
         self._arrive(
             now_s if put.short else min(now_s, put.begin_s + fastest), put.count - put.entered
@@ -178,7 +177,7 @@ class QueueModel:
         self._owed += count
 
     def _served_s(self, needed: int) -> float | None:
-        """When the queue first had `needed` elements to give away; None: that was not seen."""
+        """Return when the queue first had `needed` elements to give away; None: not observed."""
         found = self._reached(needed + self.minimum)
         if self._closed_s is not None:
             least = self._reached(needed)
@@ -194,7 +193,7 @@ class QueueModel:
         return None
 
     def _account(self, needed: int, end_s: float) -> None:
-        """Takes note of elements that came from nobody who was seen."""
+        """Count elements without an observed put."""
         missing = needed + self._kept() - (self._entered - self.taken)
         missing -= sum(put.count - put.entered for put in self._puts)
         if missing > 0:

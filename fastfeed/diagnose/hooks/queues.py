@@ -1,4 +1,5 @@
-"""Sees loops that take their batches from a queue, a future or a pool of the standard library."""
+"""Observe loops that take their batches from a queue, a future or a pool of the standard
+library."""
 
 from __future__ import annotations
 
@@ -31,13 +32,13 @@ CALLS = {
 FREE = 8  # batches that are taken ahead, at most
 REFILLS = 3  # of a small buffer
 FILLS_S = 1.5
-STILL_S = 0.3  # nothing has come for so long: nobody makes more
+STILL_S = 0.3  # without a new batch: there are no more
 LOOK_S = 0.01
 
 
 def install(module: Any, context: Context) -> Undo:
-    """Patches the calls that wait for a batch; only those of the main thread from the user's own
-    code count."""
+    """Patch the calls that wait for a batch; only those of the main thread from the user's own code
+    count."""
     seen = _Queues(context)
     undos = []
     for name, method in CALLS[module.__name__]:
@@ -58,18 +59,19 @@ def install(module: Any, context: Context) -> Undo:
 
 
 class _Queues:
-    """The loops that wait in such calls, told apart by the user's line."""
+    """The loops that wait in such calls, identified by the user's line."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
         self._passes: dict[str, StepRecorder] = {}
-        self._owners: dict[str, weakref.ref[Any]] = {}  # the queue that was asked last
+        self._owners: dict[str, weakref.ref[Any]] = {}  # the queue of the last request
         self._held: weakref.WeakKeyDictionary[Any, StepRecorder] = weakref.WeakKeyDictionary()
-        self.plain: dict[type, Callable[..., Any]] = {}  # how such a queue gives what lies ready
+        # how such a queue gives a batch that is ready
+        self.plain: dict[type, Callable[..., Any]] = {}
         self._main = threading.main_thread().ident
 
     def around(self, plain: Callable[..., Any], *, name: str) -> Callable[..., Any]:
-        """`plain`, written down as the wait of a step."""
+        """Return `plain`, recorded as the wait of a step."""
 
         @functools.wraps(plain)
         def call(owner: Any, *args: Any, **kwargs: Any) -> Any:
@@ -84,14 +86,14 @@ class _Queues:
             ):
                 steps = self._steps(owner, site_of(frame), name=name)
             if held is not None and held.ahead and held is not steps:
-                # whoever asks elsewhere has what was taken out first
+                # a request elsewhere gets what was taken out first
                 return held.ahead.popleft().item
             return get() if steps is None else steps.take(get)
 
         return call
 
     def _steps(self, owner: Any, site: str, *, name: str) -> StepRecorder:
-        """The loop at this line; its experiment is made here."""
+        """Return the recorder of the loop at this line; its experiment is made here."""
         steps = self._passes.get(site)
         if steps is None:
             steps = self._passes[site] = StepRecorder(
@@ -100,7 +102,7 @@ class _Queues:
         if type(owner) in self.plain:
             last = self._owners.get(site)
             if last is not None and last() is not owner:
-                now_s = time.perf_counter()  # a queue of its own for every epoch
+                now_s = time.perf_counter()  # another queue for every epoch
                 self._context.timeline.marks.append(Mark("epoch", now_s, now_s, name))
             self._owners[site] = weakref.ref(owner)
         experiments = self._context.experiments
@@ -114,9 +116,9 @@ class _Queues:
         return steps
 
     def _ahead(self, owner: Any, steps: StepRecorder, *, most: int) -> None:
-        """Takes what lies ready out of the queue, when it has filled, and lets it fill again: the
-        producers then stand before a full queue while the next steps have their batches. Nothing is
-        waited for that may never come."""
+        """Take ready batches out of the queue when it is full, and let it fill again: the producers
+        then wait at a full queue while the next steps have their batches. Never wait for something
+        that may not come."""
         experiments, get = self._context.experiments, self.plain.get(type(owner))
         start_s = time.perf_counter()
         if experiments is None or get is None:
@@ -133,7 +135,7 @@ class _Queues:
                     steps.ahead.append(PrefetchedBatch(get(owner, block=False), None, 0.0, True))
             except queue.Empty:  # it is still on its way through a pipe
                 break
-        # all of it: who has room left goes on beside the free steps
+        # completely: producers with room left would go on beside the free steps
         _fills(owner, buffer_of(owner) or most)
         spent_s = time.perf_counter() - start_s
         self._context.timeline.marks.append(Mark("experiment", start_s, start_s + spent_s))
@@ -141,19 +143,19 @@ class _Queues:
 
 
 def _asks(frame: Any, args: tuple[Any, ...], *, kwargs: dict[str, Any]) -> bool:
-    """Whether the user's own code waits: looking without waiting is no step."""
+    """Return True if the user's own code waits: a check without waiting is no step."""
     blocks = args[0] if args else kwargs.get("block", True)
     return blocks is not False and is_users(frame.f_code.co_filename)
 
 
 def buffer_of(owner: Any) -> int | None:
-    """The batches that such a queue holds, if it has a limit."""
+    """Return how many batches such a queue holds, if it has a limit."""
     size = getattr(owner, "maxsize", 0) or getattr(owner, "_maxsize", 0)
     return size if isinstance(size, int) and 0 < size < 1 << 16 else None
 
 
 def _fills(owner: Any, most: int) -> None:
-    """Until there are so many, or no more come, or it takes too long."""
+    """Wait until there are `most`, or no more come, or it takes too long."""
     start_s = last_s = time.perf_counter()
     before = -1
     while (now := time.perf_counter()) - start_s < FILLS_S and now - last_s < STILL_S:
@@ -166,7 +168,7 @@ def _fills(owner: Any, most: int) -> None:
 
 
 def _ready(owner: Any) -> int:
-    """Batches that lie ready, as far as such an object knows."""
+    """Return how many batches are ready, as far as the object knows."""
     try:
         return int(owner.qsize())
     except (AttributeError, NotImplementedError, OSError):

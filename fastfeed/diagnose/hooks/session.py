@@ -2,8 +2,8 @@
 thread.
 
 Nothing is added to a graph, whose random operations take their seeds from the number of operations
-before them, and no configuration changes: a step that waits at a queue is recognised from what all
-others put into it and take from it.
+before them, and no configuration changes: a step that waits at a queue is recognised from
+everything that other runs put into it and take from it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ SAVERS = (
 
 
 def install(module: Any, context: Context) -> Undo:
-    """Watches every session of the process."""
+    """Observe every session of the process."""
     sessions = Sessions(context)
     base = sys.modules["tensorflow.python.client.session"].BaseSession
     undos: list[Undo] = [
@@ -68,7 +68,7 @@ def install(module: Any, context: Context) -> Undo:
 def _followed(
     sessions: Sessions, what: tuple[Any, Any, Any], *, call: Any, traces: bool = False
 ) -> Any:
-    """`call()` as a run of `what`: the session, its fetches, its feeds; where it may be traced,
+    """Make `call()` as a run of `what`: the session, its fetches, its feeds; if it may be traced,
     with the arguments for that."""
     run = sessions.begin(what[0], what[1], feeds=what[2])
     done = False
@@ -102,7 +102,7 @@ def _make_callable(plain: Any, sessions: Sessions, *, context: Context) -> Any:
     @functools.wraps(plain)
     def make_callable(self: Any, fetches: Any, *args: Any, **kwargs: Any) -> Any:
         made = plain(self, fetches, *args, **kwargs)
-        if args or kwargs.get("feed_list") is not None:  # such a one goes through `run`
+        if args or kwargs.get("feed_list") is not None:  # it goes through `run`
             return made
         return _callable(made, (self, fetches), sessions=sessions, context=context)
 
@@ -158,7 +158,7 @@ def _close(plain: Any, sessions: Sessions) -> Any:
 
 
 def _hooked(plain: Any, sessions: Sessions, *, context: Context) -> Any:
-    """A monitored session: what its hooks take before and after the run."""
+    """Wrap a monitored session, to count what its hooks take before and after the run."""
 
     @functools.wraps(plain)
     def run(self: Any, *args: Any, **kwargs: Any) -> Any:

@@ -1,9 +1,9 @@
 """The experiment on a loop that reads a queue: some steps back to back whose elements are all in
 the queue already.
 
-The thread that trains is held before a step until the queue has enough; then whoever puts is held
-before his next put, until those steps are over. Neither the order nor the number of elements
-changes. Every hold has an end of its own.
+The training thread is held before a step until the queue has enough; then producers are held before
+their next put, until those steps are over. Neither the order nor the number of elements changes.
+Every hold is limited.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from fastfeed.diagnose.hooks.context import Context
 
 STEPS = 12  # of a burst, at most
-LEAST = 3  # and at least: fewer say nothing
-FILL_S = 1.0  # for so long the training is held at most
-SLACK = 2.0  # the producers are held at most for so many times what the steps should take
-RECENT = 20  # steps whose time says what a step should take
+LEAST = 3  # at least: fewer prove nothing
+FILL_S = 1.0  # the training is held at most
+SLACK = 2.0  # times the expected duration of the steps: the longest hold of producers
+RECENT = 20  # steps that give the expected duration
 
 
 class Burst:
@@ -38,8 +38,8 @@ class Burst:
         self._left = 0
 
     def before_step(self, loop: Loop, model: QueueModel, *, count: int) -> bool:
-        """Whether the step that is about to take `count` elements is one of a burst; may begin one,
-        and hold for it."""
+        """Return True if the step that is about to take `count` elements belongs to a burst; it may
+        begin one, and hold for it."""
         if self._loop is None:
             self._begin(loop, model, count=count)
         if self._loop is not loop or self._left == 0 or model.level < count + model.minimum:
@@ -49,17 +49,17 @@ class Burst:
         return True
 
     def after_step(self, *, done: bool) -> None:
-        """A step of the session is over; one that failed ends the burst, too."""
+        """Note the end of a step; one that failed ends the burst, too."""
         if self._loop is not None and (self._left == 0 or not done):
             self.release()
 
     def before_put(self) -> None:
-        """Holds a producer while a burst lasts."""
+        """Hold a producer during a burst."""
         if not self._open.is_set():
             self._open.wait(max(0.0, self._until_s - time.perf_counter()))
 
     def release(self) -> None:
-        """Ends a burst, if there is one."""
+        """End a burst, if there is one."""
         self._left, self._loop = 0, None
         self._open.set()
 

@@ -13,12 +13,12 @@ from fastfeed.steps.timeline import Leaf
 TAKES = {"QueueDequeueV2", "QueueDequeueManyV2", "QueueDequeueUpToV2"}
 PUTS = {"QueueEnqueueV2", "QueueEnqueueManyV2"}
 CLOSES = {"QueueCloseV2"}
-ITERATORS = ("IteratorGetNext", "MultiDeviceIteratorGetNext")  # and what begins so
-NAMED = 3  # fetches that a name tells of
+ITERATORS = ("IteratorGetNext", "MultiDeviceIteratorGetNext")  # and names that begin so
+NAMED = 3  # fetches in a name
 
 
 class Flow(NamedTuple):
-    """What one operation does to a queue: `elements` of them; None: as many as the value fed to
+    """What one operation does to a queue: it moves `elements`; None: as many as the value fed to
     `fed` has rows."""
 
     queue: Any  # the operation that is the queue
@@ -29,7 +29,7 @@ class Flow(NamedTuple):
 @dataclass(frozen=True)
 class RunPlan:
     """What a run does. `waits`: the operations that may wait for input, those on queues included,
-    by name; `held` keeps alive what the plan is known by."""
+    by name; `held` keeps the keys of the plan alive."""
 
     name: str
     takes: tuple[Flow, ...]
@@ -41,8 +41,7 @@ class RunPlan:
 
 
 def fetch_key(fetches: Any) -> Any:
-    """What tells fetches from others, as cheaply as can be; of a monitored session's, only the
-    script's own count."""
+    """Return a cheap key of fetches; of a monitored session's, only the script's own count."""
     if isinstance(fetches, dict):
         if "caller" in fetches:
             return fetch_key(fetches["caller"])
@@ -53,12 +52,12 @@ def fetch_key(fetches: Any) -> Any:
 
 
 def feed_key(feeds: Mapping[Any, Any] | None) -> Any:
-    """What tells a set of fed tensors from others."""
+    """Return a key of a set of fed tensors."""
     return tuple([one if isinstance(one, str) else id(one) for one in feeds]) if feeds else ()
 
 
 def plan_of(graph: Any, fetches: Any, *, feeds: Iterable[Any] = ()) -> RunPlan:
-    """Walks from the fetches to all that they need, but not beyond what is fed."""
+    """Walk from the fetches to everything that they need, but not beyond what is fed."""
     own = fetches["caller"] if isinstance(fetches, dict) and "caller" in fetches else fetches
     leaves = list(_flat(fetches))
     fed = [element for element in (_element(graph, one) for one in feeds) if element is not None]
@@ -81,7 +80,7 @@ def plan_of(graph: Any, fetches: Any, *, feeds: Iterable[Any] = ()) -> RunPlan:
 
 
 def rows(flow: Flow, feeds: Mapping[Any, Any] | None) -> int | None:
-    """How many elements a put moves; None: nobody knows."""
+    """Return how many elements a put moves; None: unknown."""
     if flow.elements is not None or flow.fed is None or not feeds:
         return flow.elements
     for key, value in feeds.items():
@@ -91,7 +90,7 @@ def rows(flow: Flow, feeds: Mapping[Any, Any] | None) -> int | None:
 
 
 def fed_leaves(feeds: Mapping[Any, Any]) -> tuple[Leaf, ...]:
-    """The values that a run is fed, scalars left out."""
+    """Return the values that a run is fed, without scalars."""
     found = []
     for key, value in feeds.items():
         kind = type(value)
@@ -104,7 +103,7 @@ def fed_leaves(feeds: Mapping[Any, Any]) -> tuple[Leaf, ...]:
 
 
 def casts(feeds: Mapping[Any, Any]) -> str:
-    """Says which placeholder is given another dtype than it takes; "" for none."""
+    """Return which placeholder gets another dtype than it takes; "" for none."""
     said = []
     for key, value in feeds.items():
         wanted = getattr(getattr(key, "dtype", None), "name", "")
@@ -115,11 +114,11 @@ def casts(feeds: Mapping[Any, Any]) -> str:
 
 
 def queue_facts(queue: Any) -> tuple[int | None, int]:
-    """Capacity (None: without bound) and min_after_dequeue."""
+    """Return capacity (None: without bound) and min_after_dequeue."""
     capacity = int(queue.get_attr("capacity"))
     try:
         minimum = int(queue.get_attr("min_after_dequeue"))
-    except ValueError:  # only the shuffling one has it
+    except ValueError:  # only the shuffling queue has it
         minimum = 0
     return (None if capacity < 0 else capacity), minimum
 
@@ -139,7 +138,7 @@ def _flat(fetches: Any) -> Iterator[Any]:
 
 
 def _element(graph: Any, thing: Any) -> Any:
-    """The tensor or operation that a fetch or feed stands for; None for what is neither."""
+    """Return the tensor or operation that a fetch or feed stands for; None for anything else."""
     try:
         return graph.as_graph_element(thing, allow_tensor=True, allow_operation=True)
     except (TypeError, ValueError, KeyError):
@@ -200,5 +199,5 @@ def _put(op: Any, fed: list[Any]) -> Flow:
 
 
 def _numpy() -> Any:
-    """TensorFlow has imported it; before the script it is not for us to do so."""
+    """Return numpy, which TensorFlow has imported: it must not be imported before the script."""
     return sys.modules["numpy"]

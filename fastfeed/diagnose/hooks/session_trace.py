@@ -1,8 +1,7 @@
 """How long a run of a session waited inside its graph, from the times of its operations.
 
-TensorFlow notes them for a run that asks for them in its options, which changes neither the graph
-nor what it computes. Some runs ask; what the others take longer than those computed was waiting,
-too.
+TensorFlow records them for a run that requests them in its options, which changes neither the graph
+nor its results. Some runs do; what the others take longer than those computed was waiting, too.
 """
 
 from __future__ import annotations
@@ -14,16 +13,16 @@ from typing import Any
 
 from fastfeed.diagnose.hooks.wait_estimate import WaitEstimator
 
-SHORT_S = 0.008  # of runs shorter than this only one in ...
-OF = 8  # ... so many is traced
-SHARE = 0.01  # of the time, at most, goes into reading traces
-LITTLE_S = 0.001  # a wait not worth looking at what else ran meanwhile
+SHORT_S = 0.008  # of shorter runs only one in ...
+OF = 8  # ... this many is traced
+SHARE = 0.01  # of the time, at most, for reading traces
+LITTLE_S = 0.001  # a shorter wait is not checked for other operations meanwhile
 
 Intervals = list[tuple[int, int]]
 
 
 class Inside:
-    """The runs of one loop whose graph waits for input in `names`, which are operations."""
+    """The runs of one loop whose graph waits for input in the operations `names`."""
 
     def __init__(self, names: Collection[str]) -> None:
         self.excess = WaitEstimator()
@@ -32,8 +31,8 @@ class Inside:
         self._next_s = 0.0
 
     def due(self, now_s: float) -> bool:
-        """Whether the run that begins now is to be traced; not the first one, which prepares the
-        graph."""
+        """Return True if the run that begins now is to be traced; not the first one, which prepares
+        the graph."""
         self._runs += 1
         if self._runs == 1:
             return False
@@ -42,7 +41,7 @@ class Inside:
         return now_s >= self._next_s and (self.excess.usual_s > SHORT_S or self._runs % OF == 0)
 
     def traced(self, metadata: Any, duration: float) -> float:
-        """Seconds of a traced run that it waited."""
+        """Return the seconds that a traced run waited."""
         start_s = time.perf_counter()
         wait_s = min(waited_s(metadata.step_stats, self._names), duration)
         self.excess.computed(duration - wait_s)
@@ -52,8 +51,8 @@ class Inside:
 
 
 def asks_nothing(options: Mapping[str, Any]) -> bool:
-    """Whether a run was given no options of its own: empty ones are what a monitored session gives
-    to every run."""
+    """Return True if a run has no options of its own: a monitored session gives empty ones to every
+    run."""
     given = options.get("options")
     if given is None:
         return options.get("run_metadata") is None
@@ -61,14 +60,14 @@ def asks_nothing(options: Mapping[str, Any]) -> bool:
 
 
 def tracing() -> dict[str, Any]:
-    """The arguments of `Session.run` that ask for the times."""
+    """Return the arguments of `Session.run` that request the times."""
     config = sys.modules["tensorflow.core.protobuf.config_pb2"]
     asked = config.RunOptions(trace_level=config.RunOptions.SOFTWARE_TRACE)
     return {"options": asked, "run_metadata": config.RunMetadata()}
 
 
 def waited_s(stats: Any, names: Collection[str]) -> float:
-    """Seconds in which the operations called `names` ran and no other one did."""
+    """Return the seconds in which operations called `names` ran and no other one did."""
     waits: Intervals = []
     works: Intervals = []
     for device in stats.dev_stats:
@@ -88,7 +87,7 @@ def waited_s(stats: Any, names: Collection[str]) -> float:
 
 
 def _length(intervals: Intervals) -> int:
-    """Of all intervals together, those that overlap counted once."""
+    """Return the length of all intervals together; overlaps count once."""
     total, until = 0, 0
     for begin, end in sorted(intervals):
         total += max(0, end - max(begin, until))

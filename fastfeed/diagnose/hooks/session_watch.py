@@ -1,4 +1,4 @@
-"""Follows the runs of sessions: what each does to queues, how long it waited there, and whose loop
+"""Follow the runs of sessions: what each does to queues, how long it waited there, and which loop
 it belongs to."""
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 # a script that makes new operations all the time has a new "loop" for each of them
 MOST_LOOPS = 256
-# of the elements taken, that nobody was seen to put: from there on the model says nothing
+# share of elements taken without an observed put, from which on the model is not used
 STRANGERS = 0.05
 
 
@@ -54,20 +54,20 @@ class Run:
 
 
 class SessionInfo:
-    """What is known of one session."""
+    """Everything that is known of one session."""
 
     def __init__(self, number: int, context: Context) -> None:
         self.number = number
         self.plans: dict[Any, RunPlan] = {}
         self.models: dict[str, QueueModel] = {}
-        self.unknown: set[str] = set()  # queues into which somebody puts nobody knows how much
-        self.last_put: dict[int, float] = {}  # when a thread's last put was over
-        self.insides: dict[int, Inside] = {}  # by the id of a loop: what of its runs is waiting
+        self.unknown: set[str] = set()  # queues with puts of unknown size
+        self.last_put: dict[int, float] = {}  # when a thread's last put ended
+        self.insides: dict[int, Inside] = {}  # by the id of a loop: the waits inside its runs
         self.burst = Burst(context)
         self.lock = threading.Lock()
 
     def model(self, queue: Any) -> QueueModel:
-        """The model of a queue."""
+        """Return the model of a queue."""
         with self.lock:
             if queue.name not in self.models:
                 capacity, minimum = queue_facts(queue)
@@ -75,7 +75,7 @@ class SessionInfo:
             return self.models[queue.name]
 
     def known(self, plan: RunPlan) -> bool:
-        """Whether the waiting of a step follows from what was seen."""
+        """Return True if the waiting of a step follows from the observations."""
         models = [self.model(flow.queue) for flow in plan.takes]
         clear = all(
             flow.elements is not None and flow.queue.name not in self.unknown for flow in plan.takes
@@ -84,8 +84,7 @@ class SessionInfo:
 
 
 class OfThread(threading.local):
-    """The run that this thread is in, and when its last one of a monitored session began and
-    ended."""
+    """The run that a thread is in, and when its last one of a monitored session began and ended."""
 
     run: Run | None = None
     hooked: tuple[float, float] | None = None
@@ -102,7 +101,7 @@ class Sessions:
         self._lock = threading.Lock()
 
     def begin(self, session: Any, fetches: Any, *, feeds: Mapping[Any, Any] | None) -> Run | None:
-        """A run begins; None where it cannot be followed."""
+        """Note the start of a run; return None if it cannot be followed."""
         try:
             seen = self._of(session)
             key = (fetch_key(fetches), feed_key(feeds))
@@ -119,8 +118,8 @@ class Sessions:
         return run
 
     def tracing(self, run: Run | None) -> dict[str, Any]:
-        """What else to give to a run that is about to begin: nothing, or what asks for the times of
-        its operations, where it may wait and nobody could tell for how long."""
+        """Return additional arguments of a run that is about to begin: none, or those that request
+        the times of its operations, if its waits are unknown otherwise."""
         if (
             run is None
             or run.loop is None
@@ -138,8 +137,8 @@ class Sessions:
         return more
 
     def enters(self) -> None:
-        """The run of this thread has made its preparations in Python, for which it may have lost
-        the interpreter lock, and goes on without it now."""
+        """Note that the run of this thread has made its preparations in Python, for which it may
+        have lost the interpreter lock, and goes on without it."""
         run = self.local.run
         if run is not None:
             now_s = time.perf_counter()
@@ -149,7 +148,7 @@ class Sessions:
                 put.begin_s = now_s
 
     def end(self, run: Run | None, *, done: bool) -> None:
-        """A run is over, `done` or with an error."""
+        """Note the end of a run, `done` or with an error."""
         self.local.run = None
         if run is None:
             return
@@ -160,13 +159,13 @@ class Sessions:
             self._context.failed("a session's runs", error)
 
     def forget(self, session: Any) -> None:
-        """A session is being closed."""
+        """Forget a session that is being closed."""
         seen = self._seen.get(session)
         if seen is not None:
             seen.burst.release()
 
     def release(self) -> None:
-        """Ends every burst."""
+        """End every burst."""
         for seen in list(self._seen.values()):
             seen.burst.release()
 
@@ -220,7 +219,8 @@ class Sessions:
         if plan.puts:
             seen.burst.before_put()
         thread = threading.get_ident()
-        alone = thread in seen.last_put  # who fills the queue by himself would wait for himself
+        # a thread that fills the queue itself would wait for itself
+        alone = thread in seen.last_put
         if (
             plan.takes
             and loop is not None
@@ -277,14 +277,14 @@ class Sessions:
             keep(run.loop, Step(run.begin_s, end_s, wait, run.free), most=self._context.most)
 
     def _wait_s(self, run: Run, loop: Loop, *, waits: list[float], duration: float) -> float:
-        """Of a run that took `duration`, the seconds that it waited, as far as anybody knows."""
+        """Return the seconds that a run of `duration` waited, as far as is known."""
         if not run.plan.waits:
             return 0.0
         if run.plan.takes and run.seen.known(run.plan):
             loop.waits = "modelled"
             return max(waits, default=0.0)
         inside = run.seen.insides.get(id(loop))
-        if inside is None:  # a run that nobody can trace
+        if inside is None:  # a run that cannot be traced
             loop.waits = "hidden"
             return 0.0
         wait_s = (

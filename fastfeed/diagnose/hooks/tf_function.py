@@ -1,4 +1,4 @@
-"""A tf.function of the script that is given an iterator and takes its batch from it: each call is a
+"""A tf.function of the script that gets an iterator and takes its batch from it: each call is a
 step."""
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from fastfeed.diagnose.hooks.context import Context
 
 NEXT = "IteratorGetNext"
-# and what begins so
+# and names that begin so
 INPUTS = (NEXT, "MultiDeviceIteratorGetNext", "ReduceDataset", "DatasetToSingleElement")
 
 
@@ -37,8 +37,8 @@ class FunctionSteps(TensorFlowSteps):
             loop.buffer, loop.note = pipeline(dataset)
 
     def takes_one(self) -> bool:
-        """Where it takes several, or one here and none there, its batches cannot be taken for
-        it."""
+        """Return True if it takes exactly one batch in every trace; otherwise its batches cannot be
+        taken for it."""
         try:
             function: Any = self._function()
             traces = function._list_all_concrete_functions()
@@ -61,8 +61,7 @@ def _takes_one(graph: Any) -> bool:
 
 
 def takes_input(function: Any) -> bool:
-    """Whether a function that was traced takes input from a dataset by itself, wherever it has it
-    from."""
+    """Return True if a traced function takes input from a dataset by itself."""
     for traced in function._list_all_concrete_functions():
         graph = traced.graph.as_graph_def()
         nodes = [*graph.node, *(node for one in graph.library.function for node in one.node_def)]

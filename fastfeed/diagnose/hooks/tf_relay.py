@@ -1,10 +1,9 @@
-"""An iterator of tf.data that hands out what it was given: batches that were taken from another one
-beforehand.
+"""An iterator of tf.data that delivers batches which were taken from another one beforehand.
 
-A function that takes an iterator waits for its batch in C++, where nobody sees for how long. Taken
-eagerly the same batch is waited for in Python; the function then finds it here. Nothing of it
-touches the script's dataset, graph or random numbers, and nothing is traced again, for both
-iterators have the same type.
+A function that takes an iterator waits for its batch in C++, where the wait cannot be observed. If
+the batch is taken eagerly, the wait happens in Python; the function then finds the batch here.
+Nothing of it touches the script's dataset, graph or random numbers, and nothing is traced again,
+because both iterators have the same type.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ TRIALS = 5
 
 
 def fresh(tensor: Any) -> Any:
-    """A tensor of numbers in memory of its own; others as they are."""
+    """Return a tensor of numbers in memory of its own; others unchanged."""
     dtype = tensor.dtype
     if not (
         dtype.is_numpy_compatible
@@ -30,8 +29,8 @@ def fresh(tensor: Any) -> Any:
 
 
 class Relay:
-    """A queue without bound, as an iterator whose elements are those of `like`. To be made and used
-    eagerly."""
+    """A queue without bound, as an iterator whose elements are like those of `like`. To be made and
+    used eagerly."""
 
     def __init__(self, like: Any) -> None:
         tf = sys.modules["tensorflow"]
@@ -40,12 +39,13 @@ class Relay:
         self._put = sys.modules["tensorflow.python.ops.gen_data_flow_ops"].queue_enqueue_v2
         self.spec = like.element_spec
         self._types, self._shapes = like._flat_output_types, like._flat_output_shapes
-        self.source: Any = None  # the iterator whose batches are in it
+        self.source: Any = None  # the iterator of its batches
         self.held = 0
-        # what the source said at last, still to be passed on
+        # how the source ended, still to be passed on
         self.ended: BaseException | None = None
         with tf.init_scope(), tf.device("CPU:0"):
-            name = f"fastfeed {uuid.uuid4()}"  # without one all queues of these types are the same
+            # without a name all queues of these types are the same
+            name = f"fastfeed {uuid.uuid4()}"
             self._queue = tf.raw_ops.FIFOQueueV2(
                 component_types=self._types, capacity=-1, shared_name=name
             )
@@ -70,7 +70,7 @@ class Relay:
             use_inter_op_parallelism=False,
             preserve_cardinality=False,
         )
-        # neither threads of its own nor a prefetch: it would take from an empty queue
+        # neither threads of its own nor a prefetch, which would take from an empty queue
         options = tf.data.Options()
         options.autotune.enabled = False
         options.experimental_optimization.inject_prefetch = False
@@ -78,36 +78,35 @@ class Relay:
         return tf.data.experimental.from_variant(variant, self.spec).with_options(options)
 
     def fits(self, iterator: Any) -> bool:
-        """Whether it can stand in for an iterator now: it has batches of nobody else, and the same
+        """Return True if it can replace an iterator now: it has no other batches, and the same
         type."""
         if self.held or self.ended is not None:
             return self.source is iterator
         return bool(self.spec == iterator.element_spec)
 
     def take(self, iterator: Any, *, copies: bool = False) -> None:
-        """Takes a batch from an iterator, or a copy of it, which can wait for its turn whatever its
-        maker does with the memory; raises what its `get_next` raises."""
+        """Take a batch from an iterator, or a copy of it, which stays valid whatever its producer
+        does with the memory. Raise what its `get_next` raises."""
         batch = self._next(iterator._iterator_resource, self._types, self._shapes)
         self._put(self._queue, [fresh(one) for one in batch] if copies else batch)
         self.source = iterator
         self.held += 1
 
     def handed_out(self) -> None:
-        """One of the batches is about to be taken out by somebody."""
+        """Note that one of the batches is about to be taken out."""
         self.held -= 1
         if not self.held:
             self.source = None if self.ended is None else self.source
 
     def close(self) -> None:
-        """No batch is put in any more: whoever has taken the last one is told that the data are at
-        their end."""
+        """Close the relay: after the last batch it reports the end of the data."""
         sys.modules["tensorflow"].raw_ops.QueueCloseV2(handle=self._queue)
 
     def base_s(self, iterator: Any) -> float:
-        """What taking a batch costs that is there already: the fastest of some passes of one batch
+        """Return the cost of taking a batch that is ready: the fastest of some passes of one batch
         through the relay.
 
-        Takes one batch from the iterator; raises what its `get_next` raises.
+        Take one batch from the iterator. Raise what its `get_next` raises.
         """
         self.take(iterator)
         times = []

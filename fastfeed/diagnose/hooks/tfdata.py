@@ -1,5 +1,5 @@
-"""Loops of TensorFlow 2: `for batch in dataset`, and a tf.function that the script calls again and
-again."""
+"""Loops of TensorFlow 2: `for batch in dataset`, and a tf.function that the script calls
+repeatedly."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MOST_LOOPS = 256  # a script may make functions without end
 
 
 def install(module: Any, context: Context) -> Undo:
-    """Watches eager iterators, those of tf.distribute too, and calls of functions."""
+    """Observe eager iterators, those of tf.distribute too, and calls of functions."""
     iterator = sys.modules["tensorflow.python.data.ops.iterator_ops"].OwnedIterator
     dataset = sys.modules["tensorflow.python.data.ops.dataset_ops"].DatasetV2
     function = sys.modules[
@@ -50,7 +50,7 @@ def install(module: Any, context: Context) -> Undo:
 
 
 def _generated(plain: Any, context: Context) -> Any:
-    """`Dataset.from_generator`, which Keras calls, too."""
+    """Wrap `Dataset.from_generator`, which Keras calls, too."""
     make = plain.__func__
 
     @functools.wraps(make)
@@ -79,7 +79,8 @@ def _asked(plain: Any, *, seen: Any, eagerly: Callable[[], bool], context: Conte
 
 
 def _element(plain: Any, iterator: Any, *, steps: StepRecorder) -> Any:
-    """A batch; one that is taken ahead is copied, for its maker may use the memory again."""
+    """Return a batch; one that is taken ahead is copied, because its producer may reuse the
+    memory."""
     batch = plain(iterator)
     if steps.taking:
         batch = sys.modules["tensorflow"].nest.map_structure(fresh, batch, expand_composites=True)
@@ -87,8 +88,8 @@ def _element(plain: Any, iterator: Any, *, steps: StepRecorder) -> Any:
 
 
 def _pass(iterator: Any, context: Context) -> StepRecorder | None:
-    """What follows an iterator; None where others do: Keras's hooks, or a function that is being
-    traced."""
+    """Return the recorder of an iterator; None if other hooks follow it: Keras's, or a function
+    that is being traced."""
     try:
         if any(frame.f_globals.get("__name__", "").startswith("keras.") for frame in frames()):
             return None
@@ -103,7 +104,8 @@ def _pass(iterator: Any, context: Context) -> StepRecorder | None:
 
 
 def _called(plain: Any, eagerly: Callable[[], bool], *, context: Context) -> Any:
-    """`Function.__call__`: a call from a line of the script is a step of the loop around it."""
+    """Wrap `Function.__call__`: a call from a line of the script is a step of the loop around
+    it."""
     takers: weakref.WeakKeyDictionary[Any, FunctionSteps] = weakref.WeakKeyDictionary()
 
     @functools.wraps(plain)
@@ -139,7 +141,7 @@ def _called(plain: Any, eagerly: Callable[[], bool], *, context: Context) -> Any
 
 
 def _describe(loop: Loop, function: Any, *, context: Context) -> None:
-    """Whether the input of a function is made between its calls, or taken by itself."""
+    """Note if the input of a function is made between its calls, or taken by itself."""
     loop.waits, loop.buffer = "none", 0
     try:
         if takes_input(function):

@@ -1,4 +1,4 @@
-"""Sees every `torch.utils.data.DataLoader` that is iterated over."""
+"""Observe every `torch.utils.data.DataLoader` that is iterated over."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ STEPS = "_fastfeed_steps"
 
 
 def install(module: Any, context: Context) -> Callable[[], None]:
-    """Patches `__next__` of the loader's iterators, so that they stay what they are."""
+    """Patch `__next__` of the loader's iterators, which keep their types."""
     kind = module._BaseDataLoaderIter
     original = kind.__next__
 
@@ -25,8 +25,7 @@ def install(module: Any, context: Context) -> Callable[[], None]:
             if not context.active:
                 return original(self)
             steps = self.__dict__[STEPS] = _pass(self, context)
-        # Nothing that lives longer may hold the iterator: its workers end when the last reference
-        # to it goes.
+        # Nothing that lives longer may hold the iterator: its workers end with its last reference.
         return steps.take(partial(original, self))
 
     kind.__next__ = __next__
@@ -41,20 +40,20 @@ def _pass(iterator: Any, context: Context) -> StepRecorder:
     try:
         workers = iterator._num_workers
         buffer = workers * iterator._prefetch_factor if workers else 0
-    except Exception as error:  # another version, or somebody's own iterator
+    except Exception as error:  # another version, or a user's own iterator
         context.failed("what a DataLoader makes ahead", error)
         return StepRecorder(context, "torch", name="DataLoader", buffer=None, ahead=False)
     steps = StepRecorder(context, "torch", name=f"DataLoader(num_workers={workers})", buffer=buffer)
     steps.of = id(iterator._dataset)
     steps.idle = partial(_idle, weakref.ref(iterator))
-    steps.copies = not workers  # what comes from a worker is new
+    steps.copies = not workers  # batches from a worker are new
     return steps
 
 
 def _idle(ref: weakref.ref[Any]) -> bool:
-    """Whether the workers have made all that they were asked for."""
+    """Return True if the workers have made everything that was requested."""
     iterator = ref()
     try:
         return iterator is None or iterator._data_queue.qsize() >= iterator._tasks_outstanding
-    except Exception:  # another version: nobody can say
+    except Exception:  # another version: unknown
         return True

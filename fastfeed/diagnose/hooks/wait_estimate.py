@@ -1,22 +1,22 @@
-"""What of a step was waiting, where only its duration is seen and what it computes is known from
-others."""
+"""An estimate of how long a step waited, if only its duration is observed and its computing time is
+known from other steps."""
 
 from __future__ import annotations
 
 import statistics
 from collections import deque
 
-ENOUGH = 3  # computing times from which the waits of others can be told
-RECENT = 9  # of them count: a machine that others use is now faster, now slower
-# of the computing time: so much longer, at least, is waiting; what is far longer always is
+ENOUGH = 3  # computing times that are needed for an estimate
+RECENT = 9  # computing times that count: on a shared machine the speed varies
+# Of the computing time: what is longer by the first share may be waiting; by the second, always.
 LEAST, MOST = 0.05, 0.25
-DEBT = 0.5  # of the computing time, at most, by which faster steps make up for slower ones
+DEBT = 0.5  # of the computing time, at most, by which faster steps compensate slower ones
 
 
 class WaitEstimator:
-    """Tells waiting from computing by duration: what is longer than the computing of late, and than
-    that ever varied, was a wait, less what steps before it were shorter, so that a computing time
-    that varies adds up to no wait."""
+    """Separates waiting from computing by duration: time beyond the recent computing time and its
+    variation was a wait, less what earlier steps were shorter, so that a varying computing time
+    does not add up to waits."""
 
     def __init__(self) -> None:
         self._computing: deque[float] = deque(maxlen=RECENT)
@@ -24,20 +24,20 @@ class WaitEstimator:
 
     @property
     def known(self) -> bool:
-        """Whether enough is known of the computing time."""
+        """True if enough is known of the computing time."""
         return len(self._computing) >= ENOUGH
 
     @property
     def usual_s(self) -> float:
-        """Seconds of computing of late; 0 while nothing is known."""
+        """Seconds of recent computing; 0 while unknown."""
         return statistics.median(self._computing) if self._computing else 0.0
 
     def computed(self, seconds: float) -> None:
-        """A step without its wait was seen to take so long."""
+        """Note the computing time of a step."""
         self._computing.append(seconds)
 
     def wait_s(self, duration: float) -> float:
-        """Of a step that took `duration`, the seconds that it waited."""
+        """Return the seconds that a step of `duration` waited."""
         if not self.known:
             return 0.0
         usual = self.usual_s

@@ -1,4 +1,4 @@
-"""`fastfeed.watch` writes into the diagnosis that runs."""
+"""`fastfeed.watch` writes into the diagnosis under way."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ MODULES = ("fastfeed.steps.watch",)
 
 
 def install(module: Any, context: Context) -> Callable[[], None]:
-    """Tells `watch` of the diagnosis."""
+    """Give `watch` the log of the diagnosis."""
     module.watch.log = context
 
     def uninstall() -> None:

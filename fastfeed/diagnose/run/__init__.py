@@ -1,1 +1,2 @@
-"""Launches a script under observation, watches it, and has the evidence judged and reported."""
+"""Launches a script under observation, and has the evidence judged and reported. Imports every room
+of diagnose."""

@@ -1,4 +1,4 @@
-"""The end of a script's process, where Python does not come to it by itself."""
+"""The end of a script's process, where Python does not handle it by itself."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 
 
 def rest_of_exit() -> None:
-    """What was registered with atexit before us, by modules that we import and the script may
-    use."""
+    """Run what was registered with atexit before the diagnosis, by modules that it imports and the
+    script may use."""
     for module, name in (("multiprocessing.util", "_exit_function"), ("logging", "shutdown")):
         function: Any = getattr(sys.modules.get(module), name, None)
         if function is not None:
@@ -18,8 +18,8 @@ def rest_of_exit() -> None:
 
 
 def ends_at_once() -> None:
-    """Before a process ends that waits for ever: nobody else would end its daemonic children, which
-    may wait, too."""
+    """End a process that waits for ever: otherwise its daemonic children, which may wait, too,
+    would stay."""
     flush()
     children: Any = getattr(sys.modules.get("multiprocessing"), "active_children", list)
     for child in children():
@@ -29,9 +29,9 @@ def ends_at_once() -> None:
 
 
 def flush() -> None:
-    """What was written is seen."""
+    """Flush the output."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
-        except Exception:  # closed, or a pipe that nobody reads
+        except Exception:  # closed, or a pipe without a reader
             continue

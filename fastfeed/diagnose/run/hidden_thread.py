@@ -1,4 +1,4 @@
-"""Threads of a diagnosis, which the script that is diagnosed does not see."""
+"""Threads of a diagnosis, which the diagnosed script does not see."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ class HiddenThread:
     """Runs `work` in a thread that `threading` does not know: scripts wait until
     threading.active_count() is 1.
 
-    It ends with the process, as daemon threads do. What `work` raises is noted in the context under
-    `name`.
+    It ends with the process, as daemon threads do. An exception of `work` is noted in the context
+    under `name`.
     """
 
     def __init__(self, context: Context, work: Callable[[], None], *, name: str) -> None:
@@ -26,20 +26,20 @@ class HiddenThread:
         self.ident = 0
 
     def start(self) -> None:
-        """Begins."""
+        """Start the thread."""
         self._ends.acquire()
         self.ident = _thread.start_new_thread(self._run, ())
         self._context.ours.add(self.ident)
 
     def pause(self, seconds: float) -> bool:
-        """Called by `work`: waits, and tells whether it shall go on."""
+        """Wait, in `work`; return True if it is to go on."""
         stopped = self._wakes.acquire(timeout=seconds)
         if stopped:
             self._wakes.release()
         return not stopped
 
     def stop(self, join_s: float = 0.0) -> None:
-        """Ends the pause, for good; waits for the end of `work`. May be repeated, also from
+        """End the pause, for good; wait for the end of `work`. May be repeated, also from
         within."""
         if self._wakes.locked():
             self._wakes.release()

@@ -1,4 +1,4 @@
-"""Runs a script under observation, as if nobody looked: `run`."""
+"""Run a script under observation as if it ran alone: `run`."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ from fastfeed.steps.timeline import Loop, Timeline
 
 LOOK_S = 0.1
 DOG_S = 0.5
-AGAIN_S = 1.0  # between looks for the loop of a script whose time is over
+AGAIN_S = 1.0  # between searches for the loop of a script whose time is over
 STOP_S = 5.0  # for a script that is told to end
-REPORT_S = 30.0  # what the end of the script waits for a report that is being made
+REPORT_S = 30.0  # how long the end of the script waits for a report in progress
 TIME, END, CRASH, EXIT, DEAD, BLOCKED, STEPLESS = (
     "time",
     "end",
@@ -49,11 +49,10 @@ TIME, END, CRASH, EXIT, DEAD, BLOCKED, STEPLESS = (
 
 @dataclass(frozen=True)
 class ReportRequest:
-    """What a report is made of, and `why` it is made now: TIME (the time is over), END or CRASH
-    (the script is over), EXIT (it calls os._exit), DEAD (the feed is, and the process is ended
-    right after the report), BLOCKED (nothing comes; perhaps it goes on) or STEPLESS (the time is
-    over, and no hook has seen a loop: asked again and again). After BLOCKED there may be another
-    report."""
+    """The data of a report, and `why` it is made now: TIME (the time is over), END or CRASH (the
+    script is over), EXIT (it calls os._exit), DEAD (the feed is, and the process is ended right
+    after the report), BLOCKED (no batch comes; it may go on) or STEPLESS (the time is over, and no
+    hook has found a loop: requested repeatedly). After BLOCKED there may be another report."""
 
     script: str
     why: str
@@ -66,14 +65,14 @@ class ReportRequest:
     died: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
     waiting_now_s: float = 0.0
-    rank: int | None = None  # of several, RANK of torchrun
+    rank: int | None = None  # of several processes, RANK of torchrun
 
 
 class Observer(Protocol):
-    """What measures and reports. `watch` is called before the script starts; `measure` when warm-up
-    is over (again, where another loop turns out to be the main one); `report` as `Seen` says, from
-    any thread; it returns whether it told anything, which without a loop it need not. What they
-    raise is noted and does not reach the script."""
+    """Measures and reports. `watch` is called before the script starts; `measure` when warm-up is
+    over (again, if another loop turns out to be the main one); `report` from any thread; it returns
+    True if it reported, which without a loop it need not. Its exceptions are noted and do not reach
+    the script."""
 
     def watch(self, context: Context) -> None: ...
 
@@ -83,24 +82,24 @@ class Observer(Protocol):
 
 
 def run(script: Sequence[str], *, plan: WatchPlan, observer: Observer) -> int:
-    """Runs `script` (the words after `python`) as `__main__` and returns its exit code, for
-    sys.exit: the report of a script that ends early is made at exit, after its threads and its own
-    atexit handlers.
+    """Run `script` (the words after `python`) as `__main__` and return its exit code, for sys.exit.
+    The report of a script that ends early is made at exit, after its threads and its own atexit
+    handlers.
 
-    Raises OptionError where there is no such script.
+    Raise OptionError if there is no such script.
     """
     return Launch(Script(script), plan=plan, observer=observer).run()
 
 
 def rank_of(environ: Any = os.environ) -> int | None:
-    """The rank of this process, where torchrun or the like started several."""
+    """Return the rank of this process, if torchrun or the like started several."""
     rank, world = environ.get("RANK", ""), environ.get("WORLD_SIZE", "")
     return int(rank) if rank.isdigit() and world.isdigit() and int(world) > 1 else None
 
 
 class Launch:
-    """One script under observation. Nothing of it is left but patches that do nothing, once the
-    report is made; in forked children it is off."""
+    """One script under observation. Once the report is made, only patches that do nothing are left;
+    in forked children it is off."""
 
     def __init__(self, script: Script, *, plan: WatchPlan, observer: Observer) -> None:
         self._script = script
@@ -114,7 +113,7 @@ class Launch:
         self._dog = Watchdog(self.context, self._thread, dead_s=plan.dead_s)
         self._watch = HiddenThread(self.context, self._look, name="the watch over the script")
         self._reporting = threading.RLock()
-        self._blocked: Dead | None = None  # what was said of it
+        self._blocked: Dead | None = None  # the last report of it
         self._code: int | None = None
         self._ended_s = self._begin_s  # of the script
         self._stopped = False
@@ -123,7 +122,7 @@ class Launch:
         self._exit: Callable[[int], None] = os._exit
 
     def run(self) -> int:
-        """Runs it, and tells its exit code."""
+        """Run the script; return its exit code."""
         self._install()
         self._tell(lambda: self._observer.watch(self.context), "measuring")
         self._watch.start()
@@ -135,8 +134,8 @@ class Launch:
         return self._code
 
     def at_exit(self) -> None:
-        """Reports, if nobody has yet; a script that was interrupted dies of the signal, as Python
-        does."""
+        """Report, if there was no report; a script that was interrupted dies of the signal, as in
+        Python."""
         self.finish(CRASH if self._script.crashed else END)
         if self._code == INTERRUPTED and os.getpid() == self._pid:
             rest_of_exit()
@@ -145,7 +144,7 @@ class Launch:
             os.kill(os.getpid(), signal.SIGINT)
 
     def finish(self, why: str) -> None:
-        """The script is over: the report, where there was none; every hook is off."""
+        """Report the end of the script, if there was no report, and remove every hook."""
         if os.getpid() != self._pid or not self._reporting.acquire(timeout=REPORT_S):
             return
         try:
@@ -157,7 +156,7 @@ class Launch:
             self._watch.stop()
 
     def close(self) -> None:
-        """Takes back all that was patched; for whoever goes on in this process."""
+        """Remove every patch, for code that goes on in this process."""
         self.context.active = False
         self._watch.stop(join_s=STOP_S)
         self._imports.undo()
@@ -166,7 +165,7 @@ class Launch:
             self._undo.pop()()
 
     def _install(self) -> None:
-        if sys.version_info >= (3, 12):  # the threads are ours, which do not live in the child
+        if sys.version_info >= (3, 12):  # these threads do not live in the child
             warnings.filterwarnings(
                 "ignore", r"This process .* is multi-threaded", DeprecationWarning
             )
@@ -193,7 +192,7 @@ class Launch:
         return undo
 
     def _look(self) -> None:
-        """The thread of the watch."""
+        """Watch, in a thread."""
         dog_s, again_s = 0.0, self._begin_s + self._plan.seconds
         while self._watch.pause(LOOK_S):
             now_s = time.perf_counter()
@@ -222,7 +221,7 @@ class Launch:
         self._tell(lambda: self._observer.measure(self._life.start_s), "measuring")
 
     def _over(self, why: str) -> None:
-        """The report; of a script without a loop there may be none, and watching goes on."""
+        """Report; a script without a loop may get no report, and is watched further."""
         seen = self._seen(why)
         if why == STEPLESS and not self._tell(lambda: self._observer.report(seen), "the report"):
             return
@@ -269,7 +268,7 @@ class Launch:
         )
 
     def _deaths(self, why: str) -> tuple[str, ...]:
-        """What the feed died of, as far as is known at the end."""
+        """Return what the feed died of, as far as is known at the end."""
         if why == CRASH and not self._script.crashed_in_feed:
             return ()
         if self._code != INTERRUPTED:
@@ -288,8 +287,8 @@ class Launch:
             return True  # the next one would fail, too
 
     def _stop(self) -> None:
-        """Ends the script as if it had called sys.exit(0); what does not return to Python is ended
-        all the same."""
+        """End the script as if it had called sys.exit(0); end it as well if it does not return to
+        Python."""
         if self._code is not None or self._stopped:
             return
         ctypes.pythonapi.PyThreadState_SetAsyncExc(
@@ -301,7 +300,7 @@ class Launch:
 
 
 def _off(launch: Launch | None) -> None:
-    """In a forked child: it is not what is diagnosed."""
+    """Switch off in a forked child, which is not diagnosed."""
     if launch is not None:
         launch.context.active = False
         atexit.unregister(launch.at_exit)

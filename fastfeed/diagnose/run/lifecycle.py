@@ -1,5 +1,4 @@
-"""The life of a diagnosis in time: warm-up, the time that is measured, and when the report is
-due."""
+"""The phases of a diagnosis: warm-up, measurement, and the time of the report."""
 
 from __future__ import annotations
 
@@ -9,21 +8,21 @@ from fastfeed.diagnose.hooks.context import Context
 from fastfeed.steps.timeline import Loop
 
 WARM_STEPS = 5
-ENOUGH_STEPS = 20  # with fewer there is no verdict
-# times the seconds that were asked for, where steps are so slow that there are not enough
+ENOUGH_STEPS = 20  # the fewest for a verdict
+# times the requested seconds, if steps are so slow that there are too few
 LONGEST = 3
-STALLED_S = 12.0  # what a report waits for a loop that stands still
-USUAL = 10  # times the usual step, without one, is standing still
-MORE = 1.5  # times as long, and another loop is the main one
-ALIVE_S = 5.0  # a loop that has made no step for so long is over, if another one is not
+STALLED_S = 12.0  # how long a report waits for a loop that stands still
+USUAL = 10  # times the usual step without a step: the loop stands still
+MORE = 1.5  # times as long: another loop becomes the main one
+ALIVE_S = 5.0  # without a step, after which a loop is over if another one is not
 
 
 @dataclass(frozen=True)
 class WatchPlan:
-    """What was asked for. `seconds`: from the first step to the report, of which `warmup_s` are not
-    measured; `experiments`: whether some steps may be given their input ahead; `stop`: whether the
-    script ends with the report; `dead_s`: for how long no step may end before a feed that has died
-    is said to be dead."""
+    """The request. `seconds`: from the first step to the report, of which `warmup_s` are not
+    measured; `experiments`: some steps may get their input ahead; `stop`: the script ends with the
+    report; `dead_s`: the time without a step after which a feed that has died is reported as dead.
+    """
 
     seconds: float = 20.0
     warmup_s: float = 2.0
@@ -36,12 +35,12 @@ WAITS, WARMS, MEASURES, REPORTS, OVER = "waits", "warms", "measures", "reports",
 
 
 class Life:
-    """Where a diagnosis is. `look` is called again and again, and moves it on."""
+    """The present phase of a diagnosis. `look` is called repeatedly, and advances it."""
 
     def __init__(self, plan: WatchPlan, context: Context, *, begin_s: float, thread: int) -> None:
         self.phase = WAITS
         self.loop: Loop | None = None
-        self.start_s = begin_s  # of what is measured
+        self.start_s = begin_s  # of the measurement
         self.end_s = begin_s + plan.seconds  # when the report is due
         self._plan = plan
         self._context = context
@@ -50,15 +49,15 @@ class Life:
         self._latest_s = begin_s
 
     def look(self, now_s: float) -> str:
-        """The phase after this look; MEASURES and REPORTS mean that it has just begun, and are told
-        once."""
+        """Return the present phase; MEASURES and REPORTS mean that it has just begun, and are
+        returned once."""
         loop = self.main(now_s)
         if loop is not self.loop and loop is not None and self.phase != OVER:
             self.loop, self._context.main, self.phase = (
                 loop,
                 loop,
                 WARMS,
-            )  # another loop takes most of the time: what was measured is not of it
+            )  # another loop takes most of the time: the measurement was not of it
         if self.phase == WARMS and self.loop is not None and self._warm(self.loop, now_s):
             self.phase = MEASURES
             first_s = self.loop.steps[0].end_s
@@ -72,7 +71,7 @@ class Life:
         return WAITS if self.phase == MEASURES else self.phase
 
     def main(self, now_s: float) -> Loop | None:
-        """The loop that takes most of the time, of those that go on; one of the script's own
+        """Return the loop that takes most of the time, of those under way; one of the script's own
         thread, if it takes a quarter of it."""
         loops = [
             loop for loop in list(self._context.timeline.loops.values()) if len(loop.steps) > 1
@@ -105,11 +104,11 @@ class Life:
 
     @property
     def warmup_s(self) -> float:
-        """From the first step to the time that is measured."""
+        """Seconds from the first step to the measurement."""
         return 0.0 if self.loop is None else max(0.0, self.start_s - self.loop.steps[0].begin_s)
 
     def over(self) -> None:
-        """Whatever comes is not looked at."""
+        """End: later events are ignored."""
         self.phase = OVER
 
     def _warm(self, loop: Loop, now_s: float) -> bool:
@@ -121,7 +120,7 @@ class Life:
             if now_s - last.end_s > max(
                 1.0, USUAL * (last.end_s - self.loop.steps[0].begin_s) / len(self.loop.steps)
             ):
-                return False  # nothing comes: it will be known soon whether that is for ever
+                return False  # no step ends: whether that is for ever will be known soon
         steps = (
             []
             if self.loop is None
@@ -133,8 +132,8 @@ class Life:
 
 
 def _weight(loop: Loop) -> float:
-    """Of two loops in one (of a queue, and of the session that it feeds) the one that knows its
-    waits tells more."""
+    """Return the weight of a loop: of two loops in one (a queue, and the session that it feeds) the
+    one that knows its waits counts more."""
     return _seconds(loop) * (0.5 if loop.waits in ("none", "hidden") else 1.0)
 
 

@@ -1,4 +1,4 @@
-"""Puts what hooks and samples have seen together, and has it judged."""
+"""Combine the observations of hooks and samples, and have them judged."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ from fastfeed.diagnose.sample.sampler import (
 from fastfeed.steps.timeline import Loop, Step, Timeline
 
 SEEK_S = 1.0
-GONE_S = 5.0  # without a turn, and a loop may be over
-DEAD_S = 5.0  # without a step, after which a feed that was found dead still is
+GONE_S = 5.0  # without an iteration, after which a loop may be over
+DEAD_S = 5.0  # without a step, after which a feed that was dead still is
 KNOWN = ("exact", "modelled")  # waits
 CALLS = ("session", "call", "keras")  # loops whose steps are calls, with time between them
 
 
 class DiagnosisObserver:
-    """Samples while a script runs; `say` is given every diagnosis that is made, and the files that
-    were written."""
+    """Samples while a script runs; calls `say` with every diagnosis, and the files that were
+    written."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class DiagnosisObserver:
         self._died: tuple[str, ...] = ()
 
     def watch(self, context: Context) -> None:
-        """Before the script starts."""
+        """Begin, before the script starts."""
         self._context = context
         self._sampler.ours, self._sampler.deaths = context.ours, context.deaths
         context.contended = self._contended
@@ -67,7 +67,7 @@ class DiagnosisObserver:
         self._search.start()
 
     def measure(self, start_s: float) -> None:
-        """Warm-up is over."""
+        """Begin to measure: warm-up is over."""
         loop = self._context.main if self._context is not None else None
         if loop is not None:
             self._sampler.loop = loop.thread
@@ -76,13 +76,13 @@ class DiagnosisObserver:
         self._sampler.begin()
 
     def report(self, seen: ReportRequest) -> bool:
-        """Judges, writes and says; whether it did."""
+        """Judge, write and report; return True if there was a report."""
         if self._final or (
             seen.why == STEPLESS and seen.loop is None and self._sampler.repeated() is None
         ):
             return False  # there will be another one, at the latest when the script ends
-        # With them comes numpy: not before the script, which may first say how many threads its
-        # libraries are to have.
+        # imported late, because they import numpy: the script may first set how many threads its
+        # libraries use
         from fastfeed.diagnose.judge.judge import judge
         from fastfeed.diagnose.report import html, json, trace
 
@@ -111,7 +111,7 @@ class DiagnosisObserver:
         return int(self._sampler.full)
 
     def _seek(self) -> None:
-        """While no hook has seen a loop: looks for one in the samples, and at its turns."""
+        """Search for a loop in the samples, and for its iterations, while no hook has found one."""
         while self._search.pause(SEEK_S) and self._context is not None and not self._final:
             loops = list(self._context.timeline.loops.values())
             if any(len(loop.steps) > 1 and loop.kind != SAMPLED for loop in loops):
@@ -177,7 +177,7 @@ class DiagnosisObserver:
         )
 
     def _repeated(self) -> Loop | None:
-        """The loop of a script that no hook knows."""
+        """Return the loop of a script that no hook knows."""
         loop = self._sampler.repeated()
         return (
             None
@@ -187,7 +187,8 @@ class DiagnosisObserver:
 
 
 def _told(loop: Loop | None, *, trims: bool) -> Loop | None:
-    """With what its feed says of itself now, and what is known of the process."""
+    """Return the loop with what its feed reports of itself now, and what is known of the
+    process."""
     if loop is None:
         return None
     note = "; ".join(filter(None, (loop.note, loop.tells() if loop.tells is not None else "")))
@@ -195,15 +196,15 @@ def _told(loop: Loop | None, *, trims: bool) -> Loop | None:
 
 
 def _ranked(path: Path | None, rank: int | None) -> Path | None:
-    """Each of several ranks writes files of its own."""
+    """Return a file name of this rank's own."""
     if path is None or rank is None:
         return path
     return path.with_name(f"{path.stem}.rank{rank}{path.suffix}")
 
 
 def beside(loop: Loop | None, timeline: Timeline, *, start_s: float) -> tuple[Step, ...]:
-    """The calls that a loop makes beside its steps: of the generator of a GAN, of the run that
-    fetches a batch for the run that trains."""
+    """Return the calls that a loop makes beside its steps: of the generator of a GAN, of the run
+    that fetches a batch for the run that trains."""
     if loop is None or loop.kind not in CALLS:
         return ()
     others = [one for one in list(timeline.loops.values()) if one is not loop and one.kind in CALLS]

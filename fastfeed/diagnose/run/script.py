@@ -1,4 +1,4 @@
-"""Runs a script in this interpreter as `python script.py args` would."""
+"""Run a script in this interpreter as `python script.py args` would."""
 
 from __future__ import annotations
 
@@ -20,25 +20,24 @@ from typing import Any
 from fastfeed.errors import OptionError
 
 INTERRUPTED = 130
-SAFE_PATH = bool(getattr(sys.flags, "safe_path", False))  # Python 3.10 has no such thing
+SAFE_PATH = bool(getattr(sys.flags, "safe_path", False))  # Python 3.10 has no safe path
 FEEDS = re.compile(
     r"(^|/)(queue|multiprocessing/\w+|concurrent/futures/\w+|torch/utils/data/.+|joblib/\w+|fastfeed/(?!diagnose/).+)\.py$"
 )
 
 
 class Script:
-    """What `python` was to be called with: a file (or a folder or zip file with a `__main__`), `-m
-    module`, `-c code` or `-` (standard input), and its arguments. A leading `python` is passed
-    over.
+    """The command line of `python`: a file (or a folder or zip file with a `__main__`), `-m
+    module`, `-c code` or `-` (standard input), and its arguments. A leading `python` is skipped.
 
-    Raises OptionError where there is no such file or nothing at all.
+    Raise OptionError if there is no such file or nothing at all.
     """
 
     def __init__(self, words: Sequence[str]) -> None:
         given = list(words)
         if given and Path(given[0]).name.rstrip("0123456789.") == "python":
             given = given[1:]
-        # what this interpreter was started with stays as it is
+        # the options of this interpreter stay as they are
         while given and given[0] in ("-u", "-B"):
             given = given[1:]
         if not given or (given[0] in ("-m", "-c") and len(given) == 1):
@@ -58,7 +57,7 @@ class Script:
 
     @property
     def name(self) -> str:
-        """For the title of a report."""
+        """The title of a report."""
         return (
             os.path.basename(self._what)
             if self.how == "file"
@@ -66,8 +65,8 @@ class Script:
         )
 
     def run(self) -> int:
-        """Runs it as `__main__`, which it stays, and tells its exit code. Tracebacks have none of
-        our frames."""
+        """Run it as `__main__`, which it stays; return its exit code. Tracebacks have no frames of
+        fastfeed."""
         try:
             code, names = self._prepared()
             exec(code, names)
@@ -128,8 +127,8 @@ class Script:
         return code, names
 
     def _module(self, names: dict[str, Any], module: str) -> tuple[types.CodeType, dict[str, Any]]:
-        """As runpy does for `python -m`; its private part is what pdb and the profilers of Python
-        use."""
+        """Return the code and names as runpy does for `python -m`; its private part is what pdb and
+        the profilers of Python use."""
         private: Any = runpy
         try:
             if module == "__main__":
@@ -151,7 +150,8 @@ class Script:
 
 
 def _first_path(path: str) -> None:
-    """What stands first on sys.path is where our own command lies; the script has its own."""
+    """Replace the first entry of sys.path, which is the folder of fastfeed's command, by the
+    script's own."""
     if not SAFE_PATH:
         sys.path[0] = path
 
@@ -168,7 +168,7 @@ def _exit_code(error: SystemExit) -> int:
 
 
 def _in_feed(error: BaseException) -> bool:
-    """Whether an exception comes from where batches come from: queues, pools, loaders."""
+    """Return True if an exception comes from where batches come from: queues, pools, loaders."""
     seen: list[BaseException] = []
     one: BaseException | None = error
     while one is not None and one not in seen:
@@ -183,13 +183,13 @@ def _in_feed(error: BaseException) -> bool:
 
 
 def _uncaught(error: BaseException) -> int:
-    """Shows it as Python does, through the hook that the script may have set."""
+    """Show the exception as Python does, through the hook that the script may have set."""
     at = error.__traceback__
     while at is not None and at.tb_frame.f_code.co_filename in (__file__, "<frozen runpy>"):
         at = at.tb_next
     error.__traceback__ = at
     sys.last_type, sys.last_value, sys.last_traceback = type(error), error, at
-    with contextlib.suppress(Exception):  # of a closed pipe the end of the process will tell
+    with contextlib.suppress(Exception):  # the end of the process reports a closed pipe
         sys.stdout.flush()
     try:
         sys.excepthook(type(error), error, at)

@@ -1,4 +1,4 @@
-"""Finds a feed that is dead: nobody makes batches any more, and the loop waits for one."""
+"""Find a feed that is dead: no batches are made any more, and the loop waits for one."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from fastfeed.probes.pyspy import CHILDREN, dump
 from fastfeed.steps.recorder import is_users
 from fastfeed.steps.timeline import Loop
 
-USUAL = 10  # times the usual period is a stall where nothing else shows one
+USUAL = 10  # times the usual period is a stall without other signs
 USUAL_OF_DEAD = 3
-IDLE = 0.2  # cores: whoever takes more is at work
-QUIET_S = 1.0  # no step for so long: time to look
+IDLE = 0.2  # of a core: a process above it works
+QUIET_S = 1.0  # without a step: time to check
 WAITING = ("queue.py", "threading.py", "connection.py", "queues.py", "synchronize.py", "_base.py")
 FRAMES = 8  # of a stack, the innermost
 TOLD = how(-signal.SIGTERM)
-BY_CTRL_C = (how(-signal.SIGINT), how(1))  # what becomes of a worker whose group is interrupted
+BY_CTRL_C = (how(-signal.SIGINT), how(1))  # how a worker ends whose process group is interrupted
 POOL = "multiprocessing/pool.py"
 LOST = "; what a killed worker of a Pool was making never comes, and whoever asks for it waits for ever"
 NOBODY = "nobody is left who could make a batch: no other thread of the script, and no process of its own"
@@ -37,8 +37,8 @@ Child = tuple[int, list[str]]  # its pid, and the fields of its stat file from t
 
 @dataclass(frozen=True)
 class Dead:
-    """A feed from which nothing comes. `proven`: a producer is known to have died, and nobody else
-    does anything, so that the loop would wait for ever. `died`: tracebacks, or the last stacks."""
+    """A feed without batches. `proven`: a producer is known to have died, and nothing else works,
+    so that the loop would wait for ever. `died`: tracebacks, or the last stacks."""
 
     proven: bool
     waited_s: float
@@ -46,21 +46,22 @@ class Dead:
 
 
 class Watchdog:
-    """`look` is called twice a second from a thread of its own; `threads_end` sees exceptions that
-    end threads."""
+    """Watches a feed. `look` is called twice a second from a thread of its own; `threads_end` sees
+    exceptions that end threads."""
 
     def __init__(self, context: Context, thread: int, *, dead_s: float) -> None:
         self._context = context
         self._thread = thread  # of the script
         self._dead_s = dead_s
-        self._at: dict[int, tuple[Any, float]] = {}  # by thread: where it is, and since when
+        self._at: dict[int, tuple[Any, float]] = {}  # by thread: its position, and since when
         self._names: dict[int, str] = {}  # of threads that were alive while steps were made
         self._zombies: set[int] = set()
         self._cpu: list[tuple[float, float]] = []
-        self._processes: list[str] = []  # what was said of them in this stall: py-spy is asked once
+        self._processes: list[str] = []  # their stacks in this stall: py-spy is asked once
 
     def look(self, now_s: float, loop: Loop | None) -> Dead | None:
-        """Whether the feed of the loop (of the script's thread, where none is known) is dead."""
+        """Return what is known if the feed of the loop (of the script's thread, without a known
+        loop) is dead, else None."""
         thread = self._thread if loop is None else loop.thread
         last_s = loop.steps[-1].end_s if loop is not None else None
         frames = {n: f for n, f in sys._current_frames().items() if n not in self._context.ours}
@@ -79,14 +80,14 @@ class Watchdog:
         self._find_zombies(children)
         self._cpu.append((now_s, _cpu_s(children)))
         lost = LOST if _inside(frames.get(thread), POOL) and self._killed() else ""
-        # The other workers of a pool go on with what comes behind: that brings nothing either.
+        # other workers of a pool may go on with later items, which does not help
         if stall_s < max(self._dead_s, USUAL_OF_DEAD * _period(loop)) or (
             self._busy() and not lost
         ):
             return None
         others = {n: f for n, f in frames.items() if n != thread}
-        # Who has a line of the script's on the stack may still bring something, and so may a
-        # process.
+        # a thread with a line of the script on its stack may still make a batch, and so may a
+        # process
         alone = not any(_users(f) is not None for f in others.values()) and all(
             s[0] == "Z" for _, s in children
         )
@@ -103,8 +104,8 @@ class Watchdog:
         )
 
     def deaths(self, interrupted_s: float = float("inf")) -> tuple[str, ...]:
-        """How threads and processes ended, without those that were told to: by a Ctrl-C then,
-        too."""
+        """Return how threads and processes ended, without those that were told to, such as by a
+        Ctrl-C."""
         self._find_zombies([(pid, state) for pid, state in _children() if not _helps(pid)])
         died = (
             (text, (TOLD, *BY_CTRL_C) if at_s > interrupted_s else TOLD)
@@ -131,7 +132,7 @@ class Watchdog:
         ]
 
     def _of_processes(self, children: list[Child]) -> list[str]:
-        """What became of the child processes, and where those are that still live."""
+        """Return how the child processes ended, and the stacks of those that still live."""
         if not self._processes:
             ended = [pid for pid, state in children if state[0] == "Z" and state[-1] == "0"]
             self._processes = [f"process {pid} has ended, without an error" for pid in ended]
@@ -150,7 +151,7 @@ class Watchdog:
                 self._at[thread] = (key, now_s)
 
     def _busy(self) -> bool:
-        """Whether some process of the script is at work."""
+        """Return True if some process of the script works."""
         (first_s, first), (last_s, last) = self._cpu[max(0, len(self._cpu) - 9)], self._cpu[-1]
         return last_s <= first_s or (last - first) / (last_s - first_s) > IDLE
 
@@ -170,8 +171,8 @@ class Watchdog:
 
 
 def threads_end(context: Context) -> Callable[[], None]:
-    """Sees every exception that ends a thread, whatever the script makes of it; returns what undoes
-    that."""
+    """See every exception that ends a thread, whatever the script does with it; return the function
+    that undoes that."""
     private: Any = threading
     original = getattr(private, "_make_invoke_excepthook", None)
     if original is None:  # another Python
@@ -206,14 +207,14 @@ def threads_end(context: Context) -> Callable[[], None]:
 
 
 def stack_of(frame: FrameType) -> str:
-    """The innermost lines of a thread's stack, as in a traceback."""
+    """Return the innermost lines of a thread's stack, as in a traceback."""
     lines = [line for line in traceback.extract_stack(frame) if line.name not in STARTS]
     return "".join(traceback.format_list(lines[-FRAMES:])).rstrip()
 
 
 def _waits(frame: FrameType | None) -> bool:
-    """Whether a stack ends in a wait for a queue, a pipe or a condition (not for the end of a
-    thread), or in a session of TensorFlow."""
+    """Return True if a stack ends in a wait for a queue, a pipe or a condition (not for the end of
+    a thread), or in a session of TensorFlow."""
     at, waits = frame, False
     while at is not None and not is_users(at.f_code.co_filename):
         file = at.f_code.co_filename
@@ -225,7 +226,8 @@ def _waits(frame: FrameType | None) -> bool:
 
 
 def _inside(frame: FrameType | None, file: str) -> bool:
-    """Whether the library's part of a stack, below the script's own code, is in this file."""
+    """Return True if the library's part of a stack, below the script's own code, is in this
+    file."""
     at = frame
     while at is not None and not is_users(at.f_code.co_filename):
         if at.f_code.co_filename.replace(os.sep, "/").endswith(file):
@@ -235,7 +237,7 @@ def _inside(frame: FrameType | None, file: str) -> bool:
 
 
 def _users(frame: FrameType) -> FrameType | None:
-    """The innermost frame of the script's own code."""
+    """Return the innermost frame of the script's own code."""
     at: FrameType | None = frame
     while at is not None and not is_users(at.f_code.co_filename):
         at = at.f_back
@@ -248,7 +250,7 @@ def _period(loop: Loop | None) -> float:
 
 
 def _children() -> list[Child]:
-    """Of this process; none without /proc."""
+    """Return the children of this process; none without /proc."""
     found = []
     try:
         pids = [
@@ -267,7 +269,7 @@ def _children() -> list[Child]:
 
 
 def _helps(pid: int) -> bool:
-    """Whether a child is one of multiprocessing's own helpers."""
+    """Return True for one of multiprocessing's own helpers."""
     try:
         line = Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
@@ -276,6 +278,6 @@ def _helps(pid: int) -> bool:
 
 
 def _cpu_s(children: list[Child]) -> float:
-    """CPU seconds of this process and its children."""
+    """Return CPU seconds of this process and its children."""
     ticks = sum(int(state[11]) + int(state[12]) for _, state in children)
     return time.process_time() + ticks / os.sysconf("SC_CLK_TCK")

@@ -1,4 +1,4 @@
-"""The steps of a loop, put together where there are too many to show."""
+"""The steps of a loop, combined if there are too many to show."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ from fastfeed.steps.timeline import Step
 
 
 class Bin(NamedTuple):
-    """`steps` steps that ended after each other; times in seconds since the origin, the rest in
-    seconds a step.
+    """`steps` consecutive steps; times in seconds since the origin, the rest in seconds of a step.
 
-    `free`: how many of them were an experiment's.
+    `free`: how many of them belong to an experiment.
     """
 
     start_s: float
@@ -28,10 +27,9 @@ class Bin(NamedTuple):
 
 
 def binned(steps: Sequence[Step], *, origin_s: float, limit: int) -> list[Bin]:
-    """At most `limit` bins, of one step each where that many are enough, else of an equal time
-    each.
+    """Return at most `limit` bins, of one step each if that is enough, else of equal time.
 
-    A bin reaches from where its first step began to where its last one ended, so that a pause stays
+    A bin reaches from the begin of its first step to the end of its last one, so that a pause stays
     a gap.
     """
     table = np.array(steps, dtype=np.float64).reshape(-1, 4)
@@ -58,7 +56,7 @@ def binned(steps: Sequence[Step], *, origin_s: float, limit: int) -> list[Bin]:
 
 
 def _firsts(end: np.ndarray, limit: int) -> np.ndarray:
-    """Which step is the first of each bin."""
+    """Return which step is the first of each bin."""
     if len(end) <= limit:
         return np.arange(len(end))
     span = max(float(end[-1] - end[0]), 1e-9)

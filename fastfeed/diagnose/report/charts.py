@@ -27,7 +27,7 @@ HEIGHT = 100.0  # of the timeline, in units of its own
 
 class Bar(NamedTuple):
     """Steps in the timeline: x and width in milliseconds, heights in units of HEIGHT; `over`:
-    longer than it shows."""
+    longer than shown."""
 
     x: float
     width: float
@@ -57,8 +57,8 @@ class MarkKind(NamedTuple):
 
 @dataclass(frozen=True)
 class TimelineChart:
-    """`start_s` is what stands at x = 0 and `span` the whole width, in milliseconds; `top_s` is at
-    full height."""
+    """The timeline: `start_s` is at x = 0 and `span` is the whole width, in milliseconds; `top_s`
+    is at full height."""
 
     bars: list[Bar]
     bands: list[Band]
@@ -71,8 +71,8 @@ class TimelineChart:
 
 
 def timeline(seen: Evidence) -> TimelineChart | None:
-    """The steps of the loop, from warm-up on where it was not longer than what was watched; None
-    without steps."""
+    """Return the steps of the loop, with the warm-up if that was not longer than the observed time;
+    None without steps."""
     steps = seen.loop.steps if seen.loop else []
     earliest_s = 2 * seen.start_s - seen.end_s
     bins = binned([s for s in steps if s.end_s >= earliest_s], origin_s=seen.start_s, limit=BARS)
@@ -96,8 +96,8 @@ def timeline(seen: Evidence) -> TimelineChart | None:
 
 
 def _closed(bars: list[Bar], gap: float) -> list[Bar]:
-    """Without the gaps that are too narrow to see, where a browser would mix in a colour that means
-    nothing: such a bar reaches under the next one."""
+    """Return bars without gaps that are too narrow to see, where a browser would mix in a
+    meaningless colour: such a bar reaches under the next one."""
     found = []
     for bar, after in pairwise(bars):
         close = after.x - bar.x - bar.width < gap
@@ -108,8 +108,8 @@ def _closed(bars: list[Bar], gap: float) -> list[Bar]:
 
 
 def _bands(marks: list[Mark], zero_s: float, *, span: float) -> list[Band]:
-    """`zero_s` is where x = 0; marks of a kind that nobody could tell apart are one band, and an
-    instant is a line."""
+    """Return the bands; `zero_s` is at x = 0. Marks of a kind that cannot be distinguished are one
+    band, and an instant is a line."""
     near_s = span / 400 / 1e3
     groups: list[list[Mark]] = []
     for mark in sorted(marks, key=lambda mark: (mark.kind, mark.start_s)):
@@ -139,7 +139,7 @@ def _style(kind: str) -> str:
 
 
 def _top(bins: Sequence[Bin]) -> float:
-    """The longest step, unless few are so much longer that the others would be flat."""
+    """Return the longest step, unless a few are so much longer that the others would be flat."""
     lengths = np.array([one.mean_s for one in bins])
     usual = float(np.quantile(lengths, 0.97)) * 1.5
     return max(min(float(lengths.max()), usual), 1e-9) * 1.05
@@ -170,8 +170,7 @@ def _bar(one: Bin, start_s: float, *, top_s: float) -> Bar:
 
 
 class StateShare(NamedTuple):
-    """A state of a task: its kind (of words.KINDS), what it is called, and its share of the
-    time."""
+    """A state of a task: its kind (of words.KINDS), its name, and its share of the time."""
 
     kind: str
     label: str
@@ -179,7 +178,7 @@ class StateShare(NamedTuple):
 
 
 def busy(states: Mapping[str, float]) -> list[StateShare]:
-    """What a task did, by kind; the shares add up to at most 1."""
+    """Return what a task did, by kind; the shares add up to at most 1."""
     order = list(dict.fromkeys(words.KINDS.values()))
     known = {state: states.get(state, 0.0) for state in STATES}
     found = [
@@ -194,7 +193,7 @@ def busy(states: Mapping[str, float]) -> list[StateShare]:
 
 @dataclass(frozen=True)
 class Flame:
-    """The flame view of a task, and its hottest lines in words."""
+    """The flame view of a task, and its hottest lines as text."""
 
     name: str
     samples: int
@@ -204,8 +203,8 @@ class Flame:
 
 
 def flames(tasks: Sequence[Task], *, limit: int) -> list[Flame]:
-    """Of all producers together where there are several, and of each task with samples, producers
-    first."""
+    """Return flames of all producers together if there are several, and of each task with samples,
+    producers first."""
     sampled = [task for task in tasks if task.stacks]
     producers = [task for task in sampled if task.role == PRODUCER]
     found = (

@@ -1,4 +1,4 @@
-"""Reports become files whole or not at all."""
+"""Reports become files completely or not at all."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from pathlib import Path
 
 
 def write_whole(path: str | os.PathLike[str], pieces: Iterable[str]) -> None:
-    """The text at `path`, in UTF-8: who reads the file sees the old one or the new one, never a
-    part of it.
+    """Write the text to `path`, in UTF-8: readers see the old file or the new one, never a part of
+    it.
 
-    What is no ordinary file (/dev/stdout, a pipe) is written to as it is. Raises OSError where it
-    cannot be written.
+    Something that is no ordinary file (/dev/stdout, a pipe) is written directly. Raise OSError if
+    it cannot be written.
     """
     path = Path(path)
     if path.exists() and not path.is_file():

@@ -1,4 +1,4 @@
-"""Samples of stacks as a flame view: one frame lies on the frame that called it, as wide as it has
+"""Samples of stacks as a flame view: a frame lies on the frame that called it, as wide as it has
 samples."""
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class FlameFrame(NamedTuple):
 
     @property
     def right(self) -> float:
-        """Where it ends; never beyond the right of the frame below it."""
+        """Where it ends; never beyond the right end of the frame below it."""
         return (self.first + self.samples) / self.total
 
     @property
@@ -47,8 +47,8 @@ class _Node:
 
 
 def frames(stacks: Stacks, *, least: float = 0.003, limit: int = 400) -> list[FlameFrame]:
-    """The frames from the outside in, the widest first, without those below `least` of the samples,
-    at most `limit`."""
+    """Return the frames from the outside in, the widest first, without those below `least` of the
+    samples, at most `limit`."""
     root = _tree(stacks)
     found: list[FlameFrame] = []
     level = [(root, 0)]
@@ -66,8 +66,8 @@ def frames(stacks: Stacks, *, least: float = 0.003, limit: int = 400) -> list[Fl
 
 
 def _tree(stacks: Stacks) -> _Node:
-    """Without the outermost frames that all samples share, as long as they are not the user's: they
-    say nothing."""
+    """Return the tree without the outermost frames that all samples share, unless they are the
+    user's: they say nothing."""
     skip = _shared(list(stacks))
     root = _Node()
     for stack, samples in stacks.items():
@@ -90,7 +90,7 @@ def _shared(stacks: list[tuple[Place, ...]]) -> int:
 
 
 def together(tasks: Iterable[Task]) -> dict[tuple[Place, ...], int]:
-    """The samples of several tasks as those of one."""
+    """Return the samples of several tasks as those of one."""
     total: dict[tuple[Place, ...], int] = {}
     for task in tasks:
         for stack, samples in task.stacks.items():
@@ -99,8 +99,8 @@ def together(tasks: Iterable[Task]) -> dict[tuple[Place, ...], int]:
 
 
 def hottest(stacks: Stacks, *, limit: int = 5) -> list[tuple[Place, float]]:
-    """The innermost places of the user's (of anybody's where a stack has none) by their share of
-    the samples."""
+    """Return the innermost places of the user's (or any, if a stack has none) by their share of the
+    samples."""
     counts: dict[Place, int] = {}
     for stack, samples in stacks.items():
         own = [place for place in stack if place.users] or list(stack)

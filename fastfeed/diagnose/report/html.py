@@ -1,5 +1,4 @@
-"""A diagnosis as one HTML page that needs nothing else: no network, and no JavaScript but to
-zoom."""
+"""A diagnosis as one self-contained HTML page: no network, and JavaScript only to zoom."""
 
 from __future__ import annotations
 
@@ -25,14 +24,14 @@ FLAMES = 8
 
 
 def write(diagnosis: Diagnosis, path: str | os.PathLike[str]) -> None:
-    """The diagnosis as one HTML file, whole or not at all. Raises OSError where it cannot be
+    """Write the diagnosis as one HTML file, completely or not at all. Raise OSError if it cannot be
     written."""
     write_whole(path, [page(diagnosis)])
 
 
 def page(diagnosis: Diagnosis) -> str:
-    """The text of the page. Whatever a script can put into a name is text in it: escaped, and no
-    script of its own would run, for the page allows only the one whose hash it names."""
+    """Return the text of the page. Anything that a script puts into a name is text in it: escaped,
+    and no script of its own would run, because the page allows only the one with the given hash."""
     script = _file("page.js")
     seen = diagnosis.evidence
     told = jinja2.Environment(
@@ -72,7 +71,7 @@ def page(diagnosis: Diagnosis) -> str:
 
 
 def _unbroken(form: Callable[[float | None], str]) -> Callable[[float | None], str]:
-    """A number stays on the line of its unit."""
+    """Keep a number on the line of its unit."""
     return lambda number: form(number).replace(" ", "\u00a0")
 
 
@@ -90,7 +89,7 @@ def _task(task: Any) -> dict[str, Any]:
 
 
 def _shown(value: Any) -> Any:
-    """What a template writes: control characters of names are written out."""
+    """Return what a template writes: control characters of names are spelled out."""
     return value if isinstance(value, Markup) else words.clean(str(value))
 
 
@@ -99,7 +98,7 @@ def _lines(text: str) -> Markup:
 
 
 def _coded(text: Any) -> Markup:
-    """What stands between backticks is code; as str, for a Markup would escape what is put into
+    """Return text between backticks as code; as str, because a Markup would escape what is put into
     it."""
     return Markup(re.sub("`([^`]+)`", r"<code>\1</code>", str(escape(words.clean(str(text))))))
 

@@ -1,5 +1,4 @@
-"""A diagnosis as JSON, of a schema with a version: docs/diagnosis-schema.md says what each key
-holds."""
+"""A diagnosis as JSON, of a versioned schema: docs/diagnosis-schema.md describes every key."""
 
 from __future__ import annotations
 
@@ -19,7 +18,7 @@ from fastfeed.errors import OptionError
 from fastfeed.probes.machine_log import Machine
 from fastfeed.steps.timeline import OF_PARTS, Mark
 
-# What keeps the file under 2 MB, however long was watched and however many threads there were.
+# Limits that keep the file under 2 MB, for any duration and number of threads.
 ROWS = 1000  # of the timeline
 MARKS = 500
 TASKS = 200
@@ -30,7 +29,7 @@ Json = dict[str, Any]
 
 
 def write(diagnosis: Diagnosis, path: str | os.PathLike[str]) -> None:
-    """The diagnosis as a JSON file, whole or not at all. Raises OSError where it cannot be
+    """Write the diagnosis as a JSON file, completely or not at all. Raise OSError if it cannot be
     written."""
     write_whole(
         path, [json.dumps(json_of(diagnosis), indent=2, ensure_ascii=False, allow_nan=False), "\n"]
@@ -38,8 +37,8 @@ def write(diagnosis: Diagnosis, path: str | os.PathLike[str]) -> None:
 
 
 def load(path: str | os.PathLike[str]) -> Json:
-    """What `write` wrote. Raises OptionError for what is no diagnosis or of another schema, OSError
-    as open does."""
+    """Return what `write` wrote. Raise OptionError for another file or another schema, OSError as
+    open does."""
     try:
         found = json.loads(Path(path).read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
@@ -55,8 +54,8 @@ def load(path: str | os.PathLike[str]) -> Json:
 
 
 def json_of(diagnosis: Diagnosis) -> Json:
-    """The same as a dictionary of plain values: keys in the order of the schema, None for what is
-    not known."""
+    """Return a dictionary of plain values: keys in the order of the schema, None for unknown
+    values."""
     figures, seen = diagnosis.figures, diagnosis.evidence
     found: Json = plain(
         {
@@ -96,7 +95,7 @@ def json_of(diagnosis: Diagnosis) -> Json:
 
 
 def plain(value: Any) -> Any:
-    """What JSON can hold: None for nan and infinity, no broken Unicode, no endless text."""
+    """Return what JSON can hold: None for nan and infinity, no broken Unicode, no endless text."""
     if isinstance(value, Mapping):
         return {plain(str(key)): plain(one) for key, one in value.items()}
     if isinstance(value, (list, tuple)):
@@ -109,7 +108,7 @@ def plain(value: Any) -> Any:
 
 
 def _figures(figures: Figures) -> Json:
-    """Without what stands at the top already."""
+    """Return the figures without those at the top level."""
     told = ("starvation", "steps_per_second", "step_s")
     return {key: value for key, value in vars(figures).items() if key not in told}
 
@@ -141,8 +140,8 @@ def _loop(seen: Evidence) -> Json | None:
 
 
 def stages(seen: Evidence) -> list[Json]:
-    """The tasks of each role as one: how many, the cores that they took, and the means of what they
-    did."""
+    """Return the tasks of each role as one: how many, the cores that they used, and the means of
+    what they did."""
     found = []
     for role in dict.fromkeys((PRODUCER, "feeder", "trainer", *(task.role for task in seen.tasks))):
         tasks = [task for task in seen.tasks if task.role == role]
@@ -185,7 +184,8 @@ def _machine(machine: Machine) -> Json:
 
 
 def _timeline(seen: Evidence) -> Json:
-    """In columns, seconds from the start of what was watched; warm-up lies before zero."""
+    """Return the timeline in columns, seconds from the start of the observed time; warm-up lies
+    before zero."""
     bins = binned(seen.loop.steps if seen.loop else (), origin_s=seen.start_s, limit=ROWS)
     columns = (
         "start_s",
@@ -206,7 +206,7 @@ def _timeline(seen: Evidence) -> Json:
 
 
 def longest_marks(marks: list[Mark], limit: int) -> list[Mark]:
-    """At most `limit`, those that take longest, in the order of time."""
+    """Return at most `limit` marks, the longest, in the order of time."""
     best = sorted(marks, key=lambda mark: mark.start_s - mark.end_s)[:limit]
     return sorted(best, key=lambda mark: mark.start_s)
 
@@ -217,5 +217,5 @@ def _mark(mark: Mark, origin_s: float) -> Json:
 
 
 def _micro(number: float) -> float:
-    """What a timeline needs: microseconds."""
+    """Round to microseconds."""
     return number if isinstance(number, int) else round(number, 6)

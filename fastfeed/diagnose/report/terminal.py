@@ -41,7 +41,7 @@ LAST_LINES = 14  # of a traceback
 
 
 def render(diagnosis: Diagnosis) -> RenderableType:
-    """The whole report, for a console of any width, with colours or without."""
+    """Return the whole report, for a console of any width, with or without colours."""
     blocks = [
         _head(diagnosis),
         _died(diagnosis.died),
@@ -55,7 +55,7 @@ def render(diagnosis: Diagnosis) -> RenderableType:
 
 
 class _Fitted:
-    """At most WIDEST columns, and in ASCII where the console knows nothing else."""
+    """A renderable of at most WIDEST columns, in ASCII if the console cannot show more."""
 
     def __init__(self, content: RenderableType) -> None:
         self._content = content
@@ -70,8 +70,8 @@ class _Fitted:
 
 
 class _Bar:
-    """A bar as wide as the console; every part that takes any time has at least one cell, as far as
-    there are cells."""
+    """A bar as wide as the console; every part of any length has at least one cell, as far as there
+    are cells."""
 
     def __init__(self, parts: Sequence[words.StepSegment]) -> None:
         self._parts = parts
@@ -87,8 +87,8 @@ class _Bar:
 
 
 def cells_of(shares: Sequence[float], width: int) -> list[int]:
-    """How many of `width` cells each share gets: together all of them, the smallest at least one if
-    there is room."""
+    """Return how many of `width` cells each share gets: together all of them, the smallest at least
+    one if there is room."""
     cells = [max(1, round(share * width)) for share in shares]
     while sum(cells) != width and max(cells) > 0:
         cells[cells.index(max(cells))] += 1 if sum(cells) < width else -1
@@ -150,7 +150,7 @@ def _legend(parts: Iterable[words.StepSegment]) -> RenderableType:
 
 
 def _numbers(figures: Figures) -> Text:
-    """Each figure stays on one line: where there is no room, the next one goes below."""
+    """Return the figures, each on one line: without room, the next one goes below."""
     starved = percents(figures.starvation_range)
     shown = [
         f"starvation {percent(figures.starvation)}" + (f" ({starved})" if starved else ""),
@@ -174,7 +174,7 @@ def _causes(diagnosis: Diagnosis) -> RenderableType | None:
 
 
 def _item(bullet: str, text: Text, *, indent: int = 0) -> Table:
-    """A text that hangs beside its bullet."""
+    """Return a text that hangs beside its bullet."""
     table = Table.grid(padding=(0, 1, 0, 0))
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")

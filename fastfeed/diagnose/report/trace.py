@@ -1,7 +1,7 @@
 """A diagnosis as a trace for ui.perfetto.dev and chrome://tracing: the Trace Event Format of
 Chrome, as JSON.
 
-Times are microseconds since the first thing that is shown.
+Times are microseconds since the first event.
 """
 
 from __future__ import annotations
@@ -22,25 +22,27 @@ from fastfeed.diagnose.report.json import plain
 from fastfeed.steps.timeline import OF_PARTS, Mark, Step
 
 Event = dict[str, Any]
-MADE_UP = 10_000_000  # ids of tracks that are no threads: beyond those that Linux gives
+MADE_UP = 10_000_000  # ids of tracks that are no threads: beyond those of Linux
 COUNTS = 500  # points of a counter
 IN_ORDER = "samples, the most first (not in the order of time)"
 
 
 class Track(NamedTuple):
-    """Where slices lie: a thread, or what is shown as one."""
+    """The track of slices: a thread, or something shown as one."""
 
     pid: int
     tid: int
 
 
 def write(diagnosis: Diagnosis, path: str | os.PathLike[str]) -> None:
-    """The trace as a JSON file, whole or not at all. Raises OSError where it cannot be written."""
+    """Write the trace as a JSON file, completely or not at all. Raise OSError if it cannot be
+    written."""
     write_whole(path, _text(diagnosis))
 
 
 def _text(diagnosis: Diagnosis) -> Iterator[str]:
-    """One event a line, for a file of a hundred thousand steps need not be in memory as a whole."""
+    """Yield one event for each line: a file of a hundred thousand steps need not be in memory as a
+    whole."""
     encode = json.JSONEncoder(allow_nan=False).encode
     about = {
         "script": diagnosis.script,
@@ -54,7 +56,7 @@ def _text(diagnosis: Diagnosis) -> Iterator[str]:
 
 
 def events(diagnosis: Diagnosis) -> Iterator[Event]:
-    """The names of the tracks; steps with their waits; marks; batches; what each task did;
+    """Yield the names of the tracks; steps with their waits; marks; batches; what each task did;
     counters."""
     seen = diagnosis.evidence
     steps = [step for step in (seen.loop.steps if seen.loop else ()) if all(map(isfinite, step))]
@@ -71,23 +73,23 @@ def events(diagnosis: Diagnosis) -> Iterator[Event]:
         *(_samples(task, track, seen=seen, origin_s=origin_s) for track, task in _sampled(seen)),
         _counters(steps, pid=trainer.pid, origin_s=origin_s),
     )
-    # The steps, of which there are most, hold nothing but numbers that are known.
+    # most events are steps, which hold only known numbers
     return chain(map(plain, named), _steps(steps, trainer=trainer, origin_s=origin_s))
 
 
 def _track(task: Task) -> Track:
-    """Id 0 would be the idle thread of the machine."""
+    """Return the track of a task. Id 0 would be the idle thread of the machine."""
     return Track(task.pid, task.tid or task.pid)
 
 
 def _trainer(seen: Evidence) -> Track:
-    """The thread of the loop; where nobody saw it, one that is made up."""
+    """Return the thread of the loop; an invented one if it is unknown."""
     found = [_track(task) for task in seen.tasks if task.role == TRAINER]
     return found[0] if found else Track(1, 1)
 
 
 def _sampled(seen: Evidence) -> list[tuple[Track, Task]]:
-    """The tasks whose stacks were sampled, each with the track that shows them."""
+    """Return the tasks whose stacks were sampled, each with its track."""
     tasks = [task for task in seen.tasks if task.stacks]
     return [(Track(task.pid, MADE_UP + number), task) for number, task in enumerate(tasks)]
 
@@ -133,7 +135,7 @@ def _us(seconds: float) -> float:
 
 
 def _steps(steps: Iterable[Step], *, trainer: Track, origin_s: float) -> Iterator[Event]:
-    """A wait lies inside its step, at its beginning."""
+    """Yield steps, each with its wait at the beginning."""
     for number, step in enumerate(steps):
         begin_s, end_s = step.begin_s - origin_s, step.end_s - origin_s
         name = "step, its input at hand" if step.free else "step"
@@ -145,7 +147,8 @@ def _steps(steps: Iterable[Step], *, trainer: Track, origin_s: float) -> Iterato
 
 
 def _marks(marks: Iterable[Mark], *, trainer: Track, origin_s: float) -> Iterator[Event]:
-    """As asynchronous slices, which may overlap; an instant where a mark takes no time."""
+    """Yield marks as asynchronous slices, which may overlap; as an instant if a mark takes no
+    time."""
     for number, mark in enumerate(marks):
         name = f"{mark.kind}: {mark.label}" if mark.label else mark.kind
         begin, end = _us(mark.start_s - origin_s), _us(mark.end_s - origin_s)
@@ -166,9 +169,9 @@ def _marks(marks: Iterable[Mark], *, trainer: Track, origin_s: float) -> Iterato
 def _batches(
     batches: Iterable[Mark], *, producers: dict[str, Track], trainer: Track, origin_s: float
 ) -> Iterator[Event]:
-    """On the track of whoever made them; what overlaps there (several threads of one name) has
-    further tracks."""
-    free_s: dict[Track, float] = {}  # until when a track is taken
+    """Yield batches on the track of their producer; overlapping ones (several threads of one name)
+    get further tracks."""
+    free_s: dict[Track, float] = {}  # until when a track is in use
     lanes: dict[str, list[Track]] = {}
     made_up = 2 * MADE_UP
     for mark in sorted(batches, key=lambda mark: mark.start_s):
@@ -176,7 +179,7 @@ def _batches(
             mark.label, [producers[mark.label]] if mark.label in producers else []
         )
         track = next((one for one in mine if free_s.get(one, mark.start_s) <= mark.start_s), None)
-        if track is None or track == trainer:  # the trainer's has the steps
+        if track is None or track == trainer:  # the trainer's track has the steps
             track = Track(trainer.pid, made_up := made_up + 1)
             mine[:] = [one for one in mine if one != trainer] + [track]
             yield _meta("thread_name", track, name=f"{mark.label or 'producer'}: batches")
@@ -187,7 +190,7 @@ def _batches(
 
 
 def _samples(task: Task, track: Track, *, seen: Evidence, origin_s: float) -> Iterator[Event]:
-    """The flame view of a task, as wide as the time that was watched."""
+    """Yield the flame view of a task, as wide as the observed time."""
     start_s, span_s = seen.start_s - origin_s, max(0.0, seen.end_s - seen.start_s)
     for frame in frames(task.stacks):
         place = frame.place
@@ -203,7 +206,7 @@ def _samples(task: Task, track: Track, *, seen: Evidence, origin_s: float) -> It
 
 
 def _counters(steps: list[Step], *, pid: int, origin_s: float) -> Iterator[Event]:
-    """Steps a second, and the share of their time that the steps waited."""
+    """Yield steps per second, and the share of their time that the steps waited."""
     for one in binned(steps, origin_s=origin_s, limit=COUNTS):
         span_s, ts = max(one.end_s - one.start_s, 1e-9), _us(one.start_s)
         event = {"ph": "C", "pid": pid, "ts": ts}

@@ -1,4 +1,4 @@
-"""Numbers and names as the reports write them; what is not known (nan) is a dash."""
+"""Numbers and names as the reports write them; an unknown value (nan) is a dash."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from typing import NamedTuple
 from fastfeed.diagnose.diagnosis import Diagnosis, Figures
 
 UNKNOWN = "–"
-# The parts of a step's time in the order of a bar: what they are called, and what fills them where
-# there is no colour.
+# The parts of a step's time in the order of a bar: their names, and their fill without colours.
 PARTS = {
     "step": ("step", "█"),
     "wait": ("waits for input", "▓"),
@@ -31,8 +30,7 @@ STATES = {
     "empty": "nothing to do",
     "other": "off the core",
 }
-# What the states have in common: on a core, kept from one, waiting for something outside, not
-# needed.
+# Kinds of states: on a core, kept from one, waiting for something outside, not needed.
 KINDS = {
     **dict.fromkeys(("python", "native"), "works"),
     **dict.fromkeys(("gil", "runnable"), "kept"),
@@ -42,8 +40,8 @@ KINDS = {
 
 
 class StepSegment(NamedTuple):
-    """A part of a step's time: its share (0 to 1) of wall time and the seconds of it in a step
-    (nan: not known)."""
+    """A part of a step's time: its share (0 to 1) of wall time and its seconds in a step (nan:
+    unknown)."""
 
     kind: str
     label: str
@@ -52,7 +50,7 @@ class StepSegment(NamedTuple):
 
 
 def split(figures: Figures) -> list[StepSegment]:
-    """Where a step's time goes, in the order of a bar; the shares add up to 1."""
+    """Return where a step's time goes, in the order of a bar; the shares add up to 1."""
     shares = {kind: figures.shares.get(kind, 0.0) for kind in PARTS}
     shares = {kind: share for kind, share in shares.items() if known(share) and share > 0}
     total = sum(shares.values())
@@ -69,13 +67,13 @@ def split(figures: Figures) -> list[StepSegment]:
 
 
 def known(number: float | None) -> bool:
-    """Whether it is a number at all."""
+    """Return True if it is a number."""
     return number is not None and math.isfinite(number)
 
 
 def tone(diagnosis: Diagnosis) -> str:
-    """How bad it is: "unknown" (no verdict), "good" (the step is the limit), "bad" (input is) or
-    "fair" (all else)."""
+    """Return how bad it is: "unknown" (no verdict), "good" (the step is the limit), "bad" (input
+    is) or "fair" (everything else)."""
     if diagnosis.verdict is None:
         return "unknown"
     if diagnosis.verdict == "step.bound":
@@ -84,13 +82,13 @@ def tone(diagnosis: Diagnosis) -> str:
 
 
 def clean(text: str) -> str:
-    """One line that a terminal and a browser show as it is: control characters and broken Unicode
-    are written out."""
+    """Return one line that a terminal and a browser show literally: control characters and broken
+    Unicode are spelled out."""
     return "".join(sign if sign.isprintable() else _written_out(sign) for sign in text)
 
 
 def clean_lines(text: str) -> str:
-    """The same of a traceback, whose lines stay."""
+    """Return such a traceback, with its lines."""
     return "\n".join(clean(line.expandtabs()) for line in text.splitlines())
 
 
@@ -99,15 +97,14 @@ def _written_out(sign: str) -> str:
 
 
 def percent(share: float | None) -> str:
-    """A share (0 to 1) as "71 %"; "0.4 %" below one."""
+    """Return a share (0 to 1) as "71 %"; "0.4 %" below one."""
     if share is None or not math.isfinite(share):
         return UNKNOWN
     return f"{100 * share:.1f} %" if 0 < share < 0.01 else f"{100 * share:.0f} %"
 
 
 def percents(ends: tuple[float, float]) -> str:
-    """An interval of shares as "68 to 74 %"; nothing where an end is not known, or both are the
-    same."""
+    """Return an interval of shares as "68 to 74 %"; "" if an end is unknown, or both are equal."""
     if not all(map(known, ends)):
         return ""
     low, high = (f"{100 * end:.0f}" for end in ends)
@@ -115,7 +112,7 @@ def percents(ends: tuple[float, float]) -> str:
 
 
 def duration(seconds: float | None) -> str:
-    """Seconds as "52.1 ms", "340 µs" or "1.90 s"."""
+    """Return seconds as "52.1 ms", "340 µs" or "1.90 s"."""
     if seconds is None or not math.isfinite(seconds):
         return UNKNOWN
     size = abs(seconds)
@@ -127,14 +124,14 @@ def duration(seconds: float | None) -> str:
 
 
 def factor(number: float | None) -> str:
-    """A speed-up as "3.4x"."""
+    """Return a speed-up as "3.4x"."""
     if number is None or not math.isfinite(number):
         return UNKNOWN
     return f"{number:.{_digits(number)}f}x"
 
 
 def factors(ends: tuple[float, float]) -> str:
-    """An interval of speed-ups as "3.0x to 3.7x"; nothing where an end is not known."""
+    """Return an interval of speed-ups as "3.0x to 3.7x"; "" if an end is unknown."""
     if not all(map(known, ends)):
         return ""
     digits = _digits(min(ends))
@@ -146,7 +143,7 @@ def _digits(number: float) -> int:
 
 
 def rate(number: float | None) -> str:
-    """A rate with three digits."""
+    """Return a rate with three digits."""
     if number is None or not math.isfinite(number):
         return UNKNOWN
     return (
@@ -159,7 +156,7 @@ def rate(number: float | None) -> str:
 
 
 def size(nbytes: float | None) -> str:
-    """Bytes as "9.6 MB"."""
+    """Return bytes as "9.6 MB"."""
     if nbytes is None or not math.isfinite(nbytes):
         return UNKNOWN
     for unit, one in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):

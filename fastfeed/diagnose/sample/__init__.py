@@ -1,2 +1,2 @@
 """Samples of a running training: its threads, child processes and loops, as tasks and parts of
-evidence."""
+evidence. Imports evidence, steps and probes, never another room of diagnose."""

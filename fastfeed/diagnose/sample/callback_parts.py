@@ -1,4 +1,4 @@
-"""What the user's own callbacks do in a loop that a framework goes through, as Keras' fit does."""
+"""The work of the user's callbacks in a loop that a framework runs, such as Keras' fit."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ EVENT = re.compile(r"^on_(train_|test_|predict_)?(batch|epoch)_(begin|end)$")
 
 
 def callback_parts(looks: Iterable[Sample], cast: AttributionContext) -> tuple[LoopPart, ...]:
-    """Each line of theirs with its share of the thread's time; all are the host's.
+    """Return each line of the callbacks with its share of the thread's time; all are host work.
 
-    Where the sampler got the interpreter lock because the thread let it go by itself, what had held
-    it came before: it counts as what holds the lock elsewhere, as in loops.weighted.
+    If the thread released the interpreter lock voluntarily, the sample points past the code that
+    held it: it counts like the samples that hold the lock elsewhere, as in loops.weighted.
     """
     looks = [look for look in looks if look.stack]
     counts: Counter[tuple[Place | None, str]] = Counter()
@@ -49,8 +49,8 @@ def callback_parts(looks: Iterable[Sample], cast: AttributionContext) -> tuple[L
 
 
 def _part(place: Place, shares: dict[str, float], *, ready: float) -> LoopPart:
-    """`ready`: of the time on a core without the lock, or ready for one, the share that it
-    waits."""
+    """Return the part. `ready`: of the time on a core without the lock, or ready for one, the share
+    that it waits."""
     total = sum(shares.values())
     busy = {state: share / total for state, share in shares.items() if state != states.CORE}
     core = shares.get(states.CORE, 0.0) / total
@@ -63,8 +63,8 @@ def _part(place: Place, shares: dict[str, float], *, ready: float) -> LoopPart:
 
 
 def _callback(look: Sample, cast: AttributionContext) -> Place | None:
-    """The line of the user's function that the framework calls for an event; None where it is in
-    none."""
+    """Return the line of the user's function that the framework calls for an event; None outside of
+    one."""
     called = False
     for spot in reversed(look.stack):
         place = cast.places.of(spot)

@@ -14,7 +14,7 @@ from fastfeed.diagnose.sample.tasks import AttributionContext
 from fastfeed.diagnose.sample.thread_log import Sample, ThreadLog
 from fastfeed.steps.timeline import Step
 
-WAITS = 0.1  # of the samples: where the loop hardly waits, it does not matter who keeps it waiting
+WAITS = 0.1  # of the samples: if the loop hardly waits, it does not matter what it waits for
 FEW = 20  # samples
 NEVER = 0.02  # of its samples
 
@@ -26,16 +26,16 @@ def waits_in(
     parts: Iterable[LoopPart] = (),
     steps: Iterable[Step] = (),
 ) -> frozenset[int]:
-    """The samples, by their numbers, in which the loop waits for input: at lines of its `parts`
-    that are, or at the beginning of its `steps`, as long as these are known to wait. `trace`: the
-    loop's thread in every sample, when each was."""
-    if len(trace) != cast.samples:  # too long ago for all of them to be kept
+    """Return the samples, by number, in which the loop waits for input: at lines of its input
+    `parts`, or at the beginning of its `steps`, for their known waits. `trace`: the loop's thread
+    in every sample, with its time."""
+    if len(trace) != cast.samples:  # some are too old to be kept
         return frozenset()
     asks = {(part.place.file, part.place.line) for part in parts if part.kind == "input"}
     edges = np.array(
         [(one.begin_s, one.begin_s + one.wait_s) for one in steps if one.wait_s > 0]
     ).reshape(-1)
-    # Odd places among the edges lie between the two of a step.
+    # Odd positions among the edges lie inside a step.
     inside = np.searchsorted(edges, [now_s for now_s, _ in trace], side="right") % 2 == 1
     return frozenset(
         n for n, (_, look) in enumerate(trace) if inside[n] or _at_any(look, asks, cast=cast)
@@ -45,8 +45,8 @@ def waits_in(
 def without_callbacks(
     logs: Iterable[ThreadLog], waits: frozenset[int], *, cast: AttributionContext
 ) -> list[ThreadLog]:
-    """The logs; threads that Python did not start have no looks at functions that never run while
-    the loop `waits`, as waits_in says: whoever makes a batch is at work then."""
+    """Return the logs without samples of threads that Python did not start, in functions that never
+    run while the loop waits (`waits`, as waits_in returns): a producer works then."""
     logs = list(logs)
     if len(waits) < max(FEW, WAITS * cast.samples):
         return logs
@@ -84,5 +84,5 @@ def _at_any(look: Sample, lines: set[tuple[str, int]], *, cast: AttributionConte
 
 
 def _user_function(look: Sample, cast: AttributionContext) -> CodeType | None:
-    """The outermost function of the user's."""
+    """Return the outermost function of the user's."""
     return next((spot[0] for spot in reversed(look.stack) if cast.places.of(spot).users), None)

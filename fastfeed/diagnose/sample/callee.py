@@ -1,5 +1,5 @@
-"""What a line calls at one moment: of a C function no frame is seen, only its caller and the
-instruction it is at."""
+"""What a line calls at one moment: a C function has no frame, only its caller and the present
+instruction."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ COLLATES = re.compile(
 PICKLERS = re.compile(
     r"(^|/)(pickle|copyreg|cloudpickle|dill/\w+|reductions?|numpy_pickle\w*)\.py$"
 )
-# Copies of arrays, which let the interpreter lock go.
+# copies of arrays, which release the interpreter lock
 RELEASES = frozenset(
     ("astype", "copy", "copyto", "stack", "concatenate", "ascontiguousarray", "asfortranarray")
 )
@@ -69,7 +69,7 @@ WAITS = frozenset(["acquire", "wait", "popleft", "__enter__", "release", "notify
 
 
 def callee(spot: Spot) -> str:
-    """The dotted name of what is being called at a spot, "__enter__" of a with, "__next__" of a
+    """Return the dotted name of what is called at a spot, "__enter__" of a with, "__next__" of a
     for; "" if nothing."""
     code, offset = spot
     if not 0 <= offset < len(code.co_code):
@@ -92,7 +92,7 @@ def callee(spot: Spot) -> str:
 
 
 def _source_call(file: str, place: tuple[int | None, ...]) -> str:
-    """The call whose source is at (line, last line, column, last column), in bytes."""
+    """Return the call whose source is at (line, last line, column, last column), in bytes."""
     first, last, begin, end = place
     if first is None or last is None or begin is None or end is None:
         return ""
@@ -106,7 +106,8 @@ def _source_call(file: str, place: tuple[int | None, ...]) -> str:
 
 
 def _called(node: ast.expr) -> str:
-    """The dotted name; ASKS_DICT of a `get` with a key: that of a queue has flags, if anything."""
+    """Return the dotted name; ASKS_DICT for a `get` with a key: that of a queue has flags, if
+    anything."""
     name = dotted(node)
     if not isinstance(node, ast.Call) or name.rpartition(".")[2] != "get" or not node.args:
         return name
@@ -115,7 +116,7 @@ def _called(node: ast.expr) -> str:
 
 
 def dotted(node: ast.expr) -> str:
-    """ "np.stack" of `np.stack(...)`; of what is called on a value, the method's name alone."""
+    """Return "np.stack" of `np.stack(...)`; of a call on a value, only the method's name."""
     if isinstance(node, ast.Call):
         return dotted(node.func)
     if isinstance(node, ast.Attribute):
@@ -126,8 +127,8 @@ def dotted(node: ast.expr) -> str:
 
 @lru_cache(4096)
 def calls_at(file: str, line: int) -> tuple[str, ...]:
-    """The names of all calls that are written on a line, the outermost first; () where it cannot be
-    parsed."""
+    """Return the names of all calls that are written on a line, the outermost first; () if it
+    cannot be parsed."""
     text = textwrap.dedent(linecache.getline(file, line)).strip()
     if text.startswith(("elif ", "else", "except", "finally")):
         text = text.removeprefix("el") if text.startswith("elif") else ""
@@ -150,8 +151,8 @@ def _parsed(text: str, mode: str) -> ast.AST | None:
 
 
 def work_of(function: str, file: str, *, calls: tuple[str, ...] = ()) -> str:
-    """Whether the innermost function, or one that it calls and of which no frame is seen, does
-    "copying" (conversions, stacking and copies of arrays) or "pickling"; else ""."""
+    """Return what the innermost function, or one without a frame that it calls, does: "copying"
+    (conversions, stacking and copies of arrays), "pickling", or ""."""
     names = [call.rpartition(".") for call in calls]
     if PICKLERS.search(file) or function.rpartition(".")[2] == "_feed":
         return "" if any(name in WAITS for _, _, name in names) else "pickling"

@@ -1,5 +1,5 @@
-"""Child processes: what each of them uses and waits for, and, where py-spy may look, where it is in
-its code."""
+"""Child processes: what each of them uses and waits for, and its stacks, if py-spy may read
+them."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from fastfeed.probes.places import Place, Places
 from fastfeed.probes.procfs import Counters, DescriptorReader, ThreadFiles
 from fastfeed.probes.pyspy import Spy, StackSample, StackSamples
 
-BURNS, BURNS_S = 0.2, 0.3  # of a core, and seconds on one: more than a start takes
-SAMPLED = 4  # threads of a child that are looked at often
-BUSY = 0.05  # of a core: a child that is no Python but uses so much makes data, too
+BURNS, BURNS_S = 0.2, 0.3  # of a core, and CPU seconds: more than a start takes
+SAMPLED = 4  # threads of a child that are sampled often
+BUSY = 0.05  # of a core: a child that uses so much makes data, even without Python
 Waits = Counter[str]
 
 
 class ChildLog:
-    """One child while it is watched."""
+    """The history of one child."""
 
     def __init__(self, kin: family.Kin) -> None:
         self.kin, self.name = kin, family.name_of(kin)
@@ -37,14 +37,14 @@ class ChildLog:
         self._targets: dict[int, str] = {}
 
     def begin(self) -> None:
-        """Forgets what was."""
+        """Drop earlier observations."""
         self.first = dict(self.counters)
         self.waits = {tid: Counter() for tid in self.files}
         self.wall_s = 0.0
         self._silence = family.Silence(self.kin.pid)
 
     def find(self, reader: DescriptorReader, passed_s: float, *, fully: bool = True) -> None:
-        """Looks for its threads, and at their counters (`fully`: at those, too, that cost more)."""
+        """Find its threads, and read their counters (`fully`: also those that cost more)."""
         if self.exit:
             return
         self._targets.clear()
@@ -72,7 +72,7 @@ class ChildLog:
         self.wall_s += passed_s
 
     def look(self, reader: DescriptorReader) -> None:
-        """A sample of its first threads."""
+        """Sample its first threads."""
         if self.exit:
             return
         for tid, files in list(self.files.items())[:SAMPLED]:
@@ -91,12 +91,12 @@ class ChildLog:
             self.waits[tid][states.state_of(seen) if call else ev.OTHER] += 1
 
     def end(self, stat: bytes) -> None:
-        """It has ended."""
+        """Note that it has ended."""
         self.exit = family.exit_of(stat, self.kin.pid)
         self.close()
 
     def close(self) -> None:
-        """Closes its files."""
+        """Close its files."""
         for files in self.files.values():
             files.close()
 
@@ -106,11 +106,11 @@ class ChildLog:
         return self._targets[fd]
 
     def used(self, tid: int) -> Counters:
-        """By a thread since the beginning."""
+        """Return what a thread has used since the beginning."""
         return self.counters.get(tid, Counters()).since(self.first.get(tid, Counters()))
 
     def total(self) -> Counters:
-        """By all its threads."""
+        """Return what all its threads have used."""
         found = Counters()
         for tid in self.counters:
             found = found.plus(self.used(tid))
@@ -118,8 +118,7 @@ class ChildLog:
 
     @property
     def burns(self) -> bool:
-        """Whether it takes a core and makes nothing: it is no part of the training, whoever has
-        started it."""
+        """True if it uses a core and makes nothing: it is no part of the training."""
         used_s = self.total().cpu_s
         return (
             not self.exit and used_s > max(BURNS_S, BURNS * self.wall_s) and self._silence.holds()
@@ -135,7 +134,7 @@ class Children:
         self._reaped_s = self._reaped_before_s = 0.0  # see reaped_s
 
     def begin(self) -> None:
-        """Counters from here on; those that have ended are forgotten."""
+        """Begin to count; children that have ended are dropped."""
         self.find(0.0)
         awaited = [
             log for pid, log in self.logs.items() if log.exit and os.path.exists(f"/proc/{pid}")
@@ -148,8 +147,7 @@ class Children:
             log.begin()
 
     def find(self, passed_s: float, *, fully: bool = True) -> None:
-        """Looks for new ones, and at the counters of all (`fully`: at those, too, that cost
-        more)."""
+        """Find new ones, and read the counters of all (`fully`: also those that cost more)."""
         for kin in family.descendants(os.getpid()):
             known = self.logs.get(kin.pid)
             if known is None or known.kin.born != kin.born:
@@ -161,43 +159,43 @@ class Children:
         self._reaped_s = reaped_s()
 
     def look(self) -> None:
-        """A sample of each."""
+        """Sample each."""
         for log in self.logs.values():
             log.look(self._reader)
 
     def lost_s(self) -> float:
-        """CPU seconds that nobody counted: of children born and ended between two looks, or after
-        the last."""
+        """Return CPU seconds that were not counted: of children that lived between two samples, or
+        after the last."""
         counted_s = sum(
             used.cpu_s for log in self.logs.values() if log.exit for used in log.counters.values()
         )
         return max(0.0, self._reaped_s - self._reaped_before_s - counted_s)
 
     def pythons(self) -> list[int]:
-        """Those that py-spy can look at."""
+        """Return the children that py-spy can read."""
         return [pid for pid, log in self.logs.items() if log.kin.python and not log.exit]
 
     def tasks(self, spy: Spy, places: Places) -> list[Task]:
-        """One task a child; those at whose lock nobody looked are taken to be like the others."""
+        """Return one task for each child; those whose lock was not sampled are assumed to be like
+        the others."""
         alike = _held_of_cpu(self.logs.values(), spy)
         return [task_of(log, spy, places=places, alike=alike) for log in self.logs.values()]
 
     def close(self) -> None:
-        """Closes all files."""
+        """Close all files."""
         for log in self.logs.values():
             log.close()
 
 
 def reaped_s() -> float:
-    """CPU seconds of all children that have ended and whose end was asked for, from their births
-    on."""
+    """Return CPU seconds of all children that have ended and were awaited, from their births on."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 
 
 def _held_of_cpu(logs: Iterable[ChildLog], spy: Spy) -> float:
-    """The share of their time on a core in which the children held their locks; user time, if
-    nobody looked."""
+    """Return the share of their CPU time for which the children held their locks; user time, if
+    that was not sampled."""
     looked = [
         log for log in logs if log.wall_s and spy.holders.get(log.kin.pid, StackSamples()).looks
     ]
@@ -207,8 +205,8 @@ def _held_of_cpu(logs: Iterable[ChildLog], spy: Spy) -> float:
 
 
 def task_of(log: ChildLog, spy: Spy, *, places: Places, alike: float = 1.0) -> Task:
-    """What was seen of one child; `alike`: the share of its CPU in which it held its lock, if
-    nobody looked at that."""
+    """Return the task of one child; `alike`: the share of its CPU for which it held its lock, if
+    that was not sampled."""
     stacks, holders = (
         spy.all.get(log.kin.pid, StackSamples()),
         spy.holders.get(log.kin.pid, StackSamples()),
@@ -250,8 +248,8 @@ def task_of(log: ChildLog, spy: Spy, *, places: Places, alike: float = 1.0) -> T
 
 
 def working(stacks: StackSamples, log: ChildLog) -> list[int]:
-    """The threads that run the user's code and do not only wait for work; else the one that uses
-    most of a core, but for those that hand what is made to other processes."""
+    """Return the threads that run the user's code and do not only wait for work; else the one that
+    uses most CPU, except those that pass results to other processes."""
     found = [tid for tid, seen in stacks.seen.items() if any(_works(stack) for stack in seen)]
     serve = {tid for tid, seen in stacks.seen.items() if any(_serves(stack) for stack in seen)}
     busiest = max(
@@ -261,19 +259,19 @@ def working(stacks: StackSamples, log: ChildLog) -> list[int]:
 
 
 def _works(stack: StackSample) -> bool:
-    """A helper's stack has no place of the user's, or waits for work below it."""
+    """Return True unless the stack has no place of the user's, or waits for work below it."""
     return any(place.users for place in stack.places)
 
 
 def _serves(stack: StackSample) -> bool:
-    """Whoever asks gets the descriptors of what was made: tensors of torch in shared memory go
-    so."""
+    """Return True for a thread that serves descriptors of results: tensors of torch in shared
+    memory travel so."""
     return any(place.file.endswith("multiprocessing/resource_sharer.py") for place in stack.places)
 
 
 def with_buffers(waits: Waits, seen: Counter[StackSample], *, cpu: float) -> dict[str, float]:
-    """The samples off the core by state, where stacks tell for how much of the time the thread
-    waited in a queue: these are EMPTY or FULL, and no longer LOCK, PIPE or SOCKET."""
+    """Return the samples off the core by state. If stacks show for how much of the time the thread
+    waited in a queue, that part is EMPTY or FULL, and no longer LOCK, PIPE or SOCKET."""
     looks = sum(seen.values())
     off: dict[str, float] = defaultdict(float)
     off.update((state, count) for state, count in waits.items() if state != states.CORE)
@@ -296,14 +294,14 @@ def with_buffers(waits: Waits, seen: Counter[StackSample], *, cpu: float) -> dic
             off[source] -= taken
             off[state] += taken
             room -= taken
-    # pipes between processes may be sockets: what is left of them was sampled less
+    # pipes between processes may be sockets: fewer of their samples are left
     if moved and not sockets:
         off[max(moved, key=lambda state: moved[state])] += off.pop(ev.SOCKET, 0.0)
     return off
 
 
 def stack_names(stack: StackSample) -> list[tuple[str, str]]:
-    """(function, file), the innermost first."""
+    """Return (function, file), the innermost first."""
     return [(place.function, place.file) for place in reversed(stack.places)]
 
 
@@ -313,7 +311,7 @@ def _one_call(stack: StackSample) -> str | None:
 
 
 def works(seen: Counter[StackSample]) -> tuple[float, float]:
-    """The shares of samples that copy, and that pickle."""
+    """Return the shares of samples that copy, and that pickle."""
     found: Counter[str] = Counter()
     for stack, count in seen.items():
         found[work_of_stack(stack)] += count
@@ -322,7 +320,7 @@ def works(seen: Counter[StackSample]) -> tuple[float, float]:
 
 
 def work_of_stack(stack: StackSample) -> str:
-    """ "copying", "pickling" or "", by the innermost function and the calls on its line."""
+    """Return "copying", "pickling" or "", by the innermost function and the calls on its line."""
     if not stack.places:
         return ""
     last = stack.places[-1]

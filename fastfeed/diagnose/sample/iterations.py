@@ -1,4 +1,4 @@
-"""Sees every turn of a loop that nobody hooks: the interpreter says which line of the loop's own
+"""Every iteration of a loop without a hook: the interpreter reports which line of the loop's own
 frame begins."""
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from fastfeed.steps.timeline import (
 )
 
 SAMPLED = "sampled"
-NOTICED = 0.01  # of a turn
-COSTLY = 1.1  # times as long, and it is not looked at all the time
+NOTICED = 0.01  # of an iteration
+COSTLY = 1.1  # times as long: above it, tracing is not permanent
 
 
 class LoopLines(NamedTuple):
     """A loop of `code`: its lines, the head first; by line the share (0 to 1) of its time that is
-    input, and how many times as long it takes while it is looked at, where that is not 1."""
+    input, and by which factor tracing slows it, if not 1."""
 
     code: CodeType
     lines: range
@@ -35,10 +35,10 @@ class LoopLines(NamedTuple):
 
 
 class IterationTracker:
-    """The steps of a loop that the main thread runs, written into `loop` from `start` to `stop`.
+    """Records the steps of a loop that the main thread runs into `loop`, from `start` to `stop`.
 
-    A debugger or a coverage tool that sees lines itself is left alone, and so is a script that
-    calls so many functions that it would feel it; then `given_up` says why.
+    It leaves a debugger or a coverage tool alone that traces lines itself, and a script whose many
+    calls would make tracing too slow; then `given_up` says why.
     """
 
     def __init__(self, timeline: Timeline, loop: Loop, *, of: LoopLines) -> None:
@@ -51,41 +51,41 @@ class IterationTracker:
             self._eye = MonitoringLineTracer(of.code, self.seen, head=head)
         else:
             self._eye = TraceLineTracer(of.code, self.seen, head=head, costly=costly)
-        self._begin_s = -1.0  # of the turn that goes on
+        self._begin_s = -1.0  # of the present iteration
         self._wait_s = self._ours_s = self._cost_s = 0.0
-        self._last = 0.0, 0  # when the line that goes on began, and which it is
+        self._last = 0.0, 0  # when the present line began, and its number
         self._left_s = self._unseen_s = -1.0
         self._started_s = 0.0
 
     @property
     def given_up(self) -> str:
-        """Why the turns are not seen; "" if they are."""
+        """Why iterations are not observed; "" if they are."""
         return self._eye.given_up
 
     def start(self) -> None:
-        """From the next instruction of the main thread on."""
+        """Begin with the next instruction of the main thread."""
         self._started_s = perf_counter()
         self._eye.start()
 
     def stop(self) -> None:
-        """Nothing is written from here on."""
+        """Record nothing from here on."""
         self._eye.stop()
 
     def wake(self) -> None:
-        """Looks again, if it does not because that costs much; to be called once a second."""
+        """Trace again, if it paused because of the cost; called once a second."""
         self._eye.wake()
 
     def goes_on(self, within_s: float) -> bool:
-        """Whether a turn ended within so many seconds, or none is to be expected yet."""
+        """Return True if an iteration ended within that time, or none is to be expected yet."""
         last_s = self._loop.steps[-1].end_s if self._loop.steps else self._started_s
         return perf_counter() - max(last_s, self._started_s) < max(within_s, 3 * self._usual_s())
 
     def same(self, other: IterationTracker) -> bool:
-        """Whether both see the same loop."""
+        """Return True if both observe the same loop."""
         return self._of[:2] == other._of[:2]
 
     def seen(self, line: int, now: float) -> None:
-        """A line of the function begins; 0: the function is over."""
+        """Note that a line of the function begins; 0: the function is over."""
         if self._eye.woke:
             self._eye.woke = False
             self._unseen_s = max(self._unseen_s, self._last[0])

@@ -1,5 +1,5 @@
-"""Where a training loop's own thread spends its time: the loop is found in its stacks, the source
-tells the rest."""
+"""Where a training loop's own thread spends its time: the loop is found in its stacks, its
+statements in the source."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ from fastfeed.diagnose.sample.thread_log import Sample
 from fastfeed.probes.interpreter import SLOWED, SUSPENDS
 from fastfeed.probes.places import Place, Places, line_of
 
-ALWAYS = 0.97  # of the samples, in which a loop's frame is on the stack
-INSIDE = 0.9  # of its frame's samples, which are inside of the loop
+ALWAYS = 0.97  # of the samples contain the frame of a loop
+INSIDE = 0.9  # of its frame's samples are inside the loop
 FEW = 20  # samples
-# functions of one step, loops or not
+# functions of one step, with or without a loop
 ONE_STEP = re.compile(r"step$|^(forward|backward|call|update|loss\w*)$")
 
 
 class At(NamedTuple):
     """The loop's frame at one moment: its line, and the function that it has called there, "" if
-    none is known."""
+    unknown."""
 
     line: int
     below: str
@@ -59,8 +59,8 @@ class Found(NamedTuple):
     kinds: Sequence[tuple[Statement, str]]
 
     def kind(self, at: At) -> tuple[Statement, str] | None:
-        """The statement that a line belongs to, and its kind: a step's arguments that are made in
-        the same line are input."""
+        """Return the statement of a line, and its kind: a step's arguments that are made in the
+        same line are input."""
         inside = [(one, kind) for one, kind in self.kinds if one.first <= at.line <= one.last]
         if not inside:
             return None
@@ -77,8 +77,8 @@ def parts_of(
     where: str | None = None,
     asks: bool = True,
 ) -> tuple[tuple[LoopPart, ...], list[str]]:
-    """The parts, and what could not be told. `asks`: whether the line `where` asks for a batch, or
-    is the step."""
+    """Return the parts, and what could not be determined. `asks`: the line `where` requests a
+    batch; else it is the step."""
     looks = [look for look in looks if look.stack]
     if len(looks) < FEW:
         return (), ["parts of the loop: too few samples of its thread"]
@@ -102,7 +102,7 @@ def parts_of(
         if known is not None:
             one, kind = known
             if kind == "host" and here is not None and one.first <= here <= one.last:
-                kind = "input" if asks else "step"  # whatever else the line does to it
+                kind = "input" if asks else "step"  # whatever else the line does with it
             groups[kind, one.first][moment] = weight
     total = sum(sum(moments.values()) for moments in groups.values())
     file, users = cast.places.file(found.code.co_filename)
@@ -118,7 +118,8 @@ def _file(where: str | None) -> str:
 
 
 def loop_lines(looks: Iterable[Sample], cast: AttributionContext) -> LoopLines | None:
-    """The lines of the loop that the thread is in, and what share of the time in each is input."""
+    """Return the lines of the loop that the thread is in, and the share of each line's time that is
+    input."""
     looks = [look for look in looks if look.stack]
     found = find(looks, cast) if len(looks) >= 2 * FEW else None
     if found is None or not found.kinds:
@@ -141,8 +142,8 @@ def loop_lines(looks: Iterable[Sample], cast: AttributionContext) -> LoopLines |
 
 
 def _slowed(looks: Sequence[Sample], found: Found, *, cast: AttributionContext) -> dict[int, float]:
-    """By line how many times as long it takes when it is traced: the bytecode of the loop, and of
-    generators that it goes over, is slow then."""
+    """Return by line how many times as long it takes when it is traced, which slows the bytecode of
+    the loop, and of generators that it iterates over."""
     seen: Counter[int] = Counter()
     inline: Counter[int] = Counter()
     for look in looks:
@@ -157,8 +158,8 @@ def _slowed(looks: Sequence[Sample], found: Found, *, cast: AttributionContext) 
 def _part(
     kind: str, place: Place, *, moments: dict[Moment, float], total: float, ready: float
 ) -> LoopPart:
-    """`ready`: of the time that the thread is on a core without the lock, or ready for one, the
-    share that it waits."""
+    """Return the part. `ready`: of the time on a core without the lock, or ready for one, the share
+    that it waits."""
     weight = sum(moments.values())
     busy: dict[str, float] = defaultdict(float)
     inner: dict[Place | None, float] = defaultdict(float)
@@ -183,7 +184,7 @@ def _name(found: Found, places: Places) -> str:
 
 
 def at_of(look: Sample, code: CodeType, *, cast: AttributionContext) -> At | None:
-    """Where the loop's frame is; None if it is not on the stack."""
+    """Return where the loop's frame is; None if it is not on the stack."""
     for i, spot in enumerate(look.stack):
         if spot[0] is code:
             below = look.stack[i - 1][0].co_name if i else cast.called(spot).rpartition(".")[2]
@@ -194,10 +195,10 @@ def at_of(look: Sample, code: CodeType, *, cast: AttributionContext) -> At | Non
 def weighted(
     looks: Sequence[Sample], found: Found, *, cast: AttributionContext
 ) -> dict[Moment, float]:
-    """Samples by what the thread did; for the moments at which it held the interpreter lock, those
-    of py-spy, if there are enough: see tasks.stacks_of. Where the sampler got the lock because the
-    thread let it go by itself, what had held it came before: it counts as what holds the lock
-    elsewhere."""
+    """Return samples by what the thread did. For moments at which it held the interpreter lock, use
+    those of py-spy, if there are enough: see tasks.stacks_of. If the thread released the lock
+    voluntarily, the sample points past the code that held it: it counts like the samples that hold
+    the lock elsewhere."""
     weights: dict[Moment, float] = defaultdict(float)
     too_late: dict[Moment, float] = defaultdict(float)
     outside = _outside(found, cast)
@@ -222,7 +223,7 @@ def weighted(
 
 
 def _outside(found: Found, cast: AttributionContext) -> Counter[Moment]:
-    """What the loop does in py-spy's samples of the lock's holder."""
+    """Return what the loop does in py-spy's samples of the lock's holder."""
     result: Counter[Moment] = Counter()
     if cast.holders.looks < ENOUGH_LOOKS or cast.loop_tid not in cast.holders.seen:
         return result
@@ -245,8 +246,8 @@ def _outside(found: Found, cast: AttributionContext) -> Counter[Moment]:
 def find(
     looks: Sequence[Sample], cast: AttributionContext, *, where: str | None = None
 ) -> Found | None:
-    """The innermost loop that the thread is in all the time, in a function of the user's; with
-    `where` the loop at that line, if there is one."""
+    """Return the innermost loop that the thread is in all the time, in a function of the user's;
+    with `where` the loop at that line, if there is one."""
     on_stack: Counter[CodeType] = Counter()
     for look in looks:
         on_stack.update({spot[0] for spot in look.stack})

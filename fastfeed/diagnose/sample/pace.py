@@ -1,20 +1,20 @@
-"""When the sampler looks."""
+"""The times of samples."""
 
 from __future__ import annotations
 
 import random
 
-MISSED = 25  # looks that one stands for, at most: a machine may have been asleep
+MISSED = 25  # due samples that one stands for, at most: a machine may have been asleep
 
 
 def due_after(
     due_s: float, now_s: float, *, nap_s: float, chance: random.Random
 ) -> tuple[float, int]:
-    """When the next look is due, and how many were until now: the one that is made now stands for
-    all of them.
+    """Return when the next sample is due, and how many were due until now: the present one stands
+    for all of them.
 
-    A look comes when the holder of the lock lets it go; if the next came a fixed time after that,
-    it would see a loop whose phases last as long always in the same one.
+    A sample happens when the holder of the lock releases it; at a fixed interval after that, the
+    sampler would always meet a loop with phases of equal length in the same phase.
     """
     count = 0
     while due_s <= now_s and count < MISSED:

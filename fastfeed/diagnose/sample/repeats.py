@@ -1,4 +1,4 @@
-"""The steps of a loop that nobody hooks, as samples of its thread tell them apart."""
+"""The steps of a loop without a hook, reconstructed from samples of its thread."""
 
 from __future__ import annotations
 
@@ -14,16 +14,15 @@ from fastfeed.diagnose.sample.thread_log import Counts, Sample
 from fastfeed.probes.places import Place
 from fastfeed.steps.timeline import Loop, Step
 
-PER_STEP = 4  # samples of a step at least, for its turns to be counted one by one
+PER_STEP = 4  # samples of a step at least, to count iterations one by one
 FEW = 20  # steps
 
 
 def repeated_loop(
     trace: Iterable[tuple[float, Sample]], counts: Iterable[Counts], *, cast: AttributionContext
 ) -> Loop | None:
-    """The loop with its steps: exact in number where the loop counts them in a variable of the
-    module, else by the turns that samples show, where each has enough of them; None where neither
-    is so."""
+    """Return the loop with its steps: exact in number if the loop counts them in a variable of the
+    module, else by the iterations in the samples, if each has enough of them; otherwise None."""
     pairs = [(now_s, look) for now_s, look in trace if look.stack]
     if len(pairs) < loops.FEW:
         return None
@@ -57,7 +56,7 @@ def repeated_loop(
 
 
 def _column(counts: Iterable[Counts], found: Found) -> Sequence[int | None]:
-    """The values of the variable that counts the loop's turns; [] if there is none."""
+    """Return the values of the variable that counts the loop's iterations; [] if there is none."""
     rows = list(counts)
     if found.code.co_name != "<module>":
         return []
@@ -67,7 +66,7 @@ def _column(counts: Iterable[Counts], found: Found) -> Sequence[int | None]:
 
 
 def counters_of(loop: ast.AST) -> list[str]:
-    """The names that a loop counts in itself: its target, or what it adds a number to."""
+    """Return the names that a loop counts: its target, or what it adds a number to."""
     names = []
     targets = [loop.target] if isinstance(loop, ast.For) else []
     for target in targets:
@@ -95,8 +94,8 @@ def _pairs(values: Sequence[int | None]) -> list[tuple[int, int]]:
 def counted(
     times: Sequence[float], values: Sequence[int | None], *, kinds: Sequence[str]
 ) -> list[Step]:
-    """Steps from a counter that was read at `times`: those between two readings are laid out
-    evenly, and wait for their input for the share of the samples that is input."""
+    """Return steps from a counter that was read at `times`: those between two readings are spread
+    evenly, and wait for input for the share of the samples that is input."""
     if len(values) != len(times) or not _growth(values):
         return []
     unit = math.gcd(*(after - before for before, after in _pairs(values) if after > before))
@@ -105,7 +104,7 @@ def counted(
     begun_s = None
     last = values[0]
     for now_s, value in zip(times, values, strict=True):
-        if value is None or last is None or value < last:  # a new epoch counts from its start
+        if value is None or last is None or value < last:  # a new epoch starts to count
             begun_s, last = None, value
         elif value > last:
             if begun_s is not None:
@@ -121,8 +120,8 @@ def _even(begin_s: float, end_s: float, *, count: int, share: float) -> list[Ste
 
 
 def turns(moments: Sequence[tuple[float, str, int]]) -> list[Step]:
-    """Steps from (time, kind, line) of samples: a turn begins where the line goes back; [] where a
-    turn has so few samples that some must have been missed."""
+    """Return steps from (time, kind, line) of samples: an iteration begins where the line number
+    decreases; [] if iterations have so few samples that some must have been missed."""
     starts = [i for i in range(1, len(moments)) if moments[i][2] < moments[i - 1][2]]
     if len(starts) < 2 or len(moments) / len(starts) < PER_STEP:
         return []

@@ -1,4 +1,4 @@
-"""Watches the process that it runs in: one thread, which samples all others, and asks py-spy about
+"""The sampler of the process that it runs in: one thread samples all others, and asks py-spy about
 child processes."""
 
 from __future__ import annotations
@@ -37,21 +37,21 @@ from fastfeed.steps.timeline import Loop, Step, Timeline
 
 NAP_S, LONGEST_NAP_S = 0.02, 0.25
 SHARE = 0.006  # of a core, for samples
-MADE = 0.2  # of a core: producers that take less keep nobody from it
-SELDOM = 8  # samples between looks at what changes slowly
-FIND_S = 1.0  # between looks for new threads and children, at least
-FIND_SHARE = 0.001  # of a core, for these
+MADE = 0.2  # of a core: producers below it keep no core busy
+SELDOM = 8  # samples between readings of what changes slowly
+FIND_S = 1.0  # between searches for new threads and children, at least
+FIND_SHARE = 0.001  # of a core, for these searches
 ASKS, STEPS, FITS = "asks", "steps", "fits"
-STOP_S, RECENT = 5.0, 60  # for the sampler to end; samples in which a loop is looked for
+STOP_S, RECENT = 5.0, 60  # for the sampler to end; samples in which a loop is searched
 
 
 class Sampler:
-    """Watches from `start` to `stop`; what it tells is of the time since `begin`, the end of the
+    """Samples from `start` to `stop`; its results are about the time since `begin`, the end of the
     warm-up.
 
     `loop`: threading.get_ident() of the training loop's thread, the main thread's if None.
     `program`: py-spy's path, found by itself if None, "" for none. Its own thread is unknown to
-    `threading`, so that a script which counts its threads counts as before.
+    `threading`, so that a script which counts its threads gets the same number.
     """
 
     def __init__(self, loop: int | None = None, *, program: str | None = None) -> None:
@@ -65,13 +65,13 @@ class Sampler:
         self._over, self._ended = threading.Event(), threading.Event()
         self._late: list[float] = []
         self._found_s = self._begun_s = time.perf_counter()
-        # of a sample; of the looks for what is new, since samples were counted
+        # of a sample; of searches for new threads, since samples were counted
         self._cost_s = self._finding_s = 0.0
         self._pause_s = FIND_S
         self._used_s = self._used_before_s = 0.0
         # when threads were counted, and at the beginning
         self._process_s = self._process_before_s = 0.0
-        # threads beside the sampler's that are no part of the script, by their idents
+        # idents of threads beside the sampler's that are no part of the script
         self.ours: Set[int] = set()
         self.deaths: Mapping[int, tuple[str, str]] = {}  # see Context.deaths
         self._broken = ""
@@ -85,12 +85,12 @@ class Sampler:
         self.stop()
 
     def start(self) -> None:
-        """Begins to sample."""
+        """Begin to sample."""
         self._spy = Spy(self._places, program=self._program)
         _thread.start_new_thread(self._run, ())
 
     def stop(self) -> None:
-        """Ends within a sample; what was seen can still be asked for."""
+        """End within a sample; the results stay available."""
         with contextlib.suppress(RuntimeError):
             self.refresh()
         self._over.set()
@@ -101,12 +101,11 @@ class Sampler:
         self._children.close()
 
     def begin(self, *, asking: bool = True) -> None:
-        """Forgets what was seen until now. `asking`: py-spy, too, which has little to tell while a
+        """Drop earlier samples. `asking`: use py-spy, too, which has little to report while a
         script starts."""
         with self._mutex:
             self._threads.loop = self.loop
-            # At the moment at which the threads' seconds are counted: to look for processes takes
-            # some more.
+            # when the threads' seconds are counted: searching for processes takes longer
             self._used_before_s, self._process_before_s = self._used_s, time.process_time()
             self._threads.begin()
             self._found_s = time.perf_counter()
@@ -120,7 +119,7 @@ class Sampler:
     def tasks(
         self, parts: Iterable[LoopPart] = (), *, steps: Iterable[Step] = ()
     ) -> tuple[Task, ...]:
-        """The threads of this process, its native pools as one, its child processes; see
+        """Return the threads of this process, its native pools as one, and its child processes; see
         waits_in."""
         self.refresh()
         with self._mutex:
@@ -132,8 +131,8 @@ class Sampler:
             )
 
     def _with_lost(self, own: list[Task]) -> list[Task]:
-        """The tasks; what nobody counted was spent by producers that have ended, if there are
-        such."""
+        """Return the tasks; CPU seconds that were not counted belong to producers that have ended,
+        if there are any."""
         logs = self._threads.logs
         ended = [
             task
@@ -144,14 +143,14 @@ class Sampler:
         return [replace(task, cpu_s=task.cpu_s + each_s) if task in ended else task for task in own]
 
     def _lost_s(self) -> float:
-        """CPU seconds of this process that no thread was seen to spend: by those that ended between
-        two counts."""
+        """Return CPU seconds of this process that no thread was seen to spend: of threads that
+        ended between two counts."""
         counted_s = sum(log.last.since(log.first).cpu_s for log in self._threads.logs.values())
         ours_s = self._used_s - self._used_before_s
         return max(0.0, self._process_s - self._process_before_s - counted_s - ours_s)
 
     def machine(self) -> Machine:
-        """The machine."""
+        """Return the use of the machine."""
         self.refresh()
         with self._mutex:
             used = [log.last.since(log.first)[:2] for log in self._threads.logs.values()]
@@ -163,15 +162,14 @@ class Sampler:
             return self._machine.machine(used, own=own, gpus=self._gpus.gpus(), names=names)
 
     def lock(self) -> tuple[float | None, float | None]:
-        """By how much the sampler got the interpreter lock too late: the median and the 90 %
+        """Return the delay of the sampler at the interpreter lock: the median and the 90 %
         quantile."""
         with self._mutex:
             return lock.quantile(self._late, 0.5), lock.quantile(self._late, 0.9)
 
     @property
     def full(self) -> bool:
-        """Whether the script takes nearly all cores, and threads and processes of its producers a
-        part of that."""
+        """True if the script uses nearly all cores, and its producers a part of that."""
         self.refresh()
         with self._mutex:
             logs = [log for log in self._threads.logs.values() if log.wall_s]
@@ -184,15 +182,15 @@ class Sampler:
             )
 
     def pools(self) -> Mapping[str, int]:
-        """Threads that native libraries run a call in, as they say."""
+        """Return threads that native libraries use for a call, as they report."""
         return pools_of(sys.modules)
 
     def parts(
         self, where: str | None = None, *, since_s: float = 0.0, how: str = ASKS
     ) -> tuple[LoopPart, ...]:
-        """Where the loop's thread spends its time; `where`: "train.py:41", if known, the line that
-        ASKS for a batch, takes the STEPS or has a framework do both (FITS); `since_s`: when it
-        began, if something was done before."""
+        """Return where the loop's thread spends its time. `where`: "train.py:41", if known, the
+        line that ASKS for a batch, takes the STEPS or has a framework do both (FITS); `since_s`:
+        when it began, if something was done before."""
         with self._mutex:
             looks, cast = (
                 [look for now_s, look in self._threads.trace if now_s >= since_s],
@@ -204,8 +202,8 @@ class Sampler:
             return found
 
     def repeated(self) -> Loop | None:
-        """The loop of a script that nobody hooks, with the steps that can be told apart by samples;
-        else None."""
+        """Return the loop of a script without a hook, with the steps that samples show; else
+        None."""
         with self._mutex:
             trace, counts, cast = (
                 list(self._threads.trace),
@@ -221,13 +219,13 @@ class Sampler:
 
     @property
     def samples(self) -> int:
-        """How often it has looked."""
+        """Number of samples."""
         return self._threads.samples
 
     def turning(self, timeline: Timeline) -> IterationTracker | None:
-        """The turns of that loop, for whoever starts to look at them; None if there is none."""
+        """Return a tracker of that loop's iterations; None if there is no loop."""
         with self._mutex:
-            # The latest only: before its loop a script reads its data, for seconds or minutes.
+            # only the latest: before its loop a script reads its data, for seconds or minutes
             looks, cast = [look for _, look in list(self._threads.trace)[-RECENT:]], self._cast()
             found = loops.loop_lines(looks, cast)
             if found is None:
@@ -262,7 +260,7 @@ class Sampler:
             return self._used_s - self._used_before_s + self._spy.cpu_s
 
     def refresh(self) -> None:
-        """Brings the counters up to date."""
+        """Update the counters."""
         with self._mutex:
             if not self._over.is_set():
                 self._find()
@@ -294,7 +292,7 @@ class Sampler:
         self._threads.ours.add(threading.get_native_id())
         try:
             self._sample()
-        except Exception as error:  # the script goes on without us
+        except Exception as error:  # the script goes on without the sampler
             self._broken = f"samples: the sampler broke off with {error!r}"
         finally:
             self._ended.set()
@@ -302,7 +300,7 @@ class Sampler:
     def _sample(self) -> None:
         schedstat = f"/proc/self/task/{threading.get_native_id()}/schedstat"
         own = os.open(schedstat, os.O_RDONLY | os.O_CLOEXEC) if os.path.exists(schedstat) else -1
-        chance = random.Random(0)  # the script's own is left alone
+        chance = random.Random(0)  # the script's own generator is not touched
         count, begun_s, due_s, queued_s = (
             0,
             self._begun_s,
@@ -320,7 +318,7 @@ class Sampler:
                 with self._mutex:
                     if begun_s == self._begun_s:
                         self._look(woke_s, times, late_s=late_s - waited_s, queued_s=waited_s)
-                    else:  # what was due while begin() had the mutex stands for nothing
+                    else:  # what was due while begin() had the mutex is dropped
                         begun_s, due_s = self._begun_s, time.perf_counter()
                 count += 1
                 if count % SELDOM == 0:
@@ -341,7 +339,7 @@ class Sampler:
             begun_s = time.thread_time()
             self._find(fully=False)
             self._gpus.look()
-            self._finding_s += time.thread_time() - begun_s  # paced by itself
+            self._finding_s += time.thread_time() - begun_s  # it has its own pace
             self._pause_s = max(FIND_S, (time.thread_time() - begun_s) / FIND_SHARE)
         if len(self._late) % SELDOM == 0:
             self._spy.look(self._children.pythons())

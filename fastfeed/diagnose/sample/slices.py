@@ -1,4 +1,4 @@
-"""What each statement of a training loop is for, from its source: input, step or the rest; pure
+"""The purpose of each statement of a training loop, from its source: input, step or the rest. Pure
 functions."""
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ USES = re.compile(
 NOTES = re.compile(
     r"^(print|notes?|append|add_scalar|tick)(_|$)|log|record|report|journal|diary|track|metric|plot|write|save|callback"
 )
-WAITS = frozenset(("block_until_ready", "synchronize"))  # for what a step has handed over
-# what a step is made of that bears no name
+WAITS = frozenset(("block_until_ready", "synchronize"))  # for work that a step has started
+# a step without a telling name consists of these
 PRODUCTS = frozenset(("matmul", "dot", "einsum", "tensordot"))
 COUNTS = frozenset(("range", "count"))
 WALKS = frozenset(("enumerate", "zip", "iter", "tqdm", "reversed", "list"))
@@ -50,7 +50,7 @@ class Statement(NamedTuple):
 
 
 def loops_in(tree: ast.AST, first: int, *, last: int) -> list[Loop]:
-    """The loops between two lines, the outer ones first."""
+    """Return the loops between two lines, the outer ones first."""
     found = [
         node for node in ast.walk(tree) if isinstance(node, Loop) and first <= node.lineno <= last
     ]
@@ -58,7 +58,7 @@ def loops_in(tree: ast.AST, first: int, *, last: int) -> list[Loop]:
 
 
 def statements(loop: Loop) -> list[Statement]:
-    """All of them, flat, the loop's own head first."""
+    """Return all statements, flat, the loop's own head first."""
     return [_head(loop), *_flat(loop.body)]
 
 
@@ -122,7 +122,8 @@ def _arguments(call: ast.Call) -> list[ast.expr]:
 
 
 def _last(call: ast.Call) -> str:
-    """The function's name; of what a call has made, as of jax.grad(loss)(x), that call's."""
+    """Return the function's name; of a call of a call's result, as jax.grad(loss)(x), that of the
+    inner call."""
     return (
         _last(call.func)
         if isinstance(call.func, ast.Call)
@@ -131,7 +132,7 @@ def _last(call: ast.Call) -> str:
 
 
 def _names(node: ast.AST, kind: type) -> frozenset[str]:
-    """Without those that only live within: `x` of `[f(x) for x in rows]`."""
+    """Return the names without those that exist only inside: `x` of `[f(x) for x in rows]`."""
     inner = [one.target for one in ast.walk(node) if isinstance(one, ast.comprehension)]
     within = {name.id for one in inner for name in ast.walk(one) if isinstance(name, ast.Name)}
     names = (
@@ -146,20 +147,20 @@ def _end(node: ast.AST) -> int:
 
 
 def is_step(name: str) -> bool:
-    """Whether a function of this name is a training step, or a part of one."""
+    """Return True if a function of this name is a training step, or part of one."""
     return TRAINS.search(name) is not None or (
         STEP.search(name) is not None and not INPUT.search(name)
     )
 
 
 def counts(loop: Loop) -> bool:
-    """Whether a loop walks over numbers only."""
+    """Return True if a loop iterates only over numbers."""
     return isinstance(loop, ast.For) and _only_counts(loop.iter)
 
 
 def repeats(loop: Loop) -> bool:
-    """Whether a loop does the same so many times: nothing in it asks for input, reads its count or
-    is called a step."""
+    """Return True if a loop only repeats something: nothing in it asks for input, reads its count
+    or is called a step."""
     found = statements(loop)
     names = frozenset(name for one in found for name in one.calls)
     reads = frozenset(name for one in found[1:] for name in one.reads)
@@ -168,12 +169,12 @@ def repeats(loop: Loop) -> bool:
 
 
 def kinds(loop: Loop) -> list[tuple[Statement, str]]:
-    """Each statement with "input", "step" or "host"; [] where no step is to be found.
+    """Return each statement with "input", "step" or "host"; [] if there is no step.
 
-    The step are the calls with a step's name; where there is none, the products of matrices; else
-    `w = f(w, x)`; else what sleeps, as an accelerator that is only simulated does, and the last
-    statement that uses what the input made. Input is what the step's values come from, backwards,
-    and the head of a loop over anything but numbers.
+    Steps are the calls with a step's name; without one, products of matrices; else `w = f(w, x)`;
+    else what sleeps, like a simulated accelerator, and the last statement that uses what the input
+    made. Input is what the step's values come from, backwards, and the head of a loop over anything
+    but numbers.
     """
     found = statements(loop)
     steps = [
@@ -199,8 +200,8 @@ def kinds(loop: Loop) -> list[tuple[Statement, str]]:
 
 
 def _carried(found: Sequence[Statement]) -> list[Statement]:
-    """What makes of a turn's data and of what the last turn left what it leaves itself: `w = f(w,
-    x)`."""
+    """Return the statements that make their own result from this iteration's data and the last
+    one's result: `w = f(w, x)`."""
     fresh = frozenset(name for one in found if not one.reads & one.writes for name in one.writes)
     carries = (
         one
@@ -211,8 +212,8 @@ def _carried(found: Sequence[Statement]) -> list[Statement]:
 
 
 def _unnamed(found: Sequence[Statement]) -> list[Statement]:
-    """The step of a loop in which nothing tells of it but its place: behind all that is made for
-    it."""
+    """Return the step of a loop without any telling name: by its position, after all that is made
+    for it."""
     asleep = [one for one in found[1:] if "sleep" in one.calls]
     until = found.index(asleep[0]) if asleep else len(found)
     fed = _fed(found) or frozenset(name for one in found[1:until] for name in one.writes)
@@ -229,9 +230,9 @@ def _unnamed(found: Sequence[Statement]) -> list[Statement]:
 
 
 def _between(found: Sequence[Statement], steps: list[Statement]) -> list[Statement]:
-    """The steps, what works between them on what they made, as `loss = out.mean()` before
-    `loss.backward()`, and what makes of it what the next one begins with: `w = w - 0.1 * dw`. Who
-    only takes notes is none of them."""
+    """Return the steps with the work between them on their results, such as `loss = out.mean()`
+    before `loss.backward()`, and what makes the next one's start from it: `w = w - 0.1 * dw`.
+    Statements that only take notes do not count."""
     written = frozenset(name for one in steps for name in one.writes)
     read = frozenset(name for one in steps for name in one.reads)
     between = found[found.index(steps[0]) : found.index(steps[-1])]
@@ -243,12 +244,13 @@ def _between(found: Sequence[Statement], steps: list[Statement]) -> list[Stateme
 
 
 def _nested_step(one: Statement) -> bool:
-    """`print(train(batch))` and `losses.append(step(x))` are steps, too."""
+    """Return True for a step inside a call: `print(train(batch))` and `losses.append(step(x))` are
+    steps, too."""
     return any(is_step(name) for name in one.inner)
 
 
 def _notes(one: Statement) -> bool:
-    """Whether it only takes notes."""
+    """Return True if it only takes notes."""
     return not one.writes and any(map(NOTES.search, one.calls - one.inner))
 
 
@@ -260,8 +262,8 @@ def _is_input(one: Statement) -> bool:
 
 
 def _fed(found: Sequence[Statement]) -> frozenset[str]:
-    """The names that hold data: what the loop's head and input calls write, and what comes from
-    that."""
+    """Return the names that hold data: what the loop's head and input calls write, and what is made
+    of that."""
     names = frozenset(name for one in found if one.head or _is_input(one) for name in one.writes)
     for _ in found:
         names |= frozenset(name for one in found if one.reads & names for name in one.writes)
@@ -269,7 +271,7 @@ def _fed(found: Sequence[Statement]) -> frozenset[str]:
 
 
 def _backward(found: Sequence[Statement], steps: Sequence[Statement]) -> list[Statement]:
-    """The statements that make what the steps use, but for the steps themselves and plain
+    """Return the statements that make what the steps use, without the steps themselves and plain
     counting."""
     wanted = _wanted(found, steps)
     made: list[Statement] = []
@@ -285,8 +287,8 @@ def _backward(found: Sequence[Statement], steps: Sequence[Statement]) -> list[St
 
 
 def _wanted(found: Sequence[Statement], steps: Sequence[Statement]) -> frozenset[str]:
-    """The names that steps use. One that only sleeps stands for a step that uses all that is made
-    before it; where something there is called input, but for what notes are taken of."""
+    """Return the names that steps use. A step that only sleeps stands for one that uses all that is
+    made before it; if something there is called input, all but what notes are taken of."""
     read = frozenset(name for one in steps for name in one.reads)
     before = found[1 : found.index(steps[0])]
     written = frozenset(name for one in before for name in one.writes)

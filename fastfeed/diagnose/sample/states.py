@@ -1,4 +1,4 @@
-"""From what a thread is seen to do at one moment to a state of evidence.py; pure functions."""
+"""From a thread at one moment to a state of evidence.py. Pure functions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fastfeed.diagnose import evidence as ev
 from fastfeed.diagnose.sample import callee
 from fastfeed.probes.procfs import RUNNING
 
-CORE = "core"  # on a core, or ready for one: counters say how much of which
+CORE = "core"  # on a core, or ready for one: counters tell how much of which
 SLEEPS = frozenset(("sleep", "pause"))
 SOCKETS = frozenset(
     (
@@ -27,7 +27,7 @@ SOCKETS = frozenset(
         *("do_handshake", "urlopen"),
     )
 )
-READS = frozenset(("pread", "preadv", "pwrite", "pwritev"))  # of files, and of nothing else
+READS = frozenset(("pread", "preadv", "pwrite", "pwritev"))  # of files, and nothing else
 LOCKS = frozenset(
     ["acquire", "__enter__", "wait", "wait_for", "join", "result", "as_completed", "exception"]
 )
@@ -46,9 +46,9 @@ OWN_FILES = re.compile(r"(^|/)fastfeed/(producers|ring|sinks)/")
 
 class ThreadView(NamedTuple):
     """A thread at one moment. `stack`: (function, file) of its frames, innermost first. `called`:
-    what the innermost one calls, "" if nothing; None if nobody knows. `call`: the system call that
-    it waits in ("running" on a core, "" unknown), `target`: of which kind its descriptor is.
-    `late`: somebody else held the interpreter lock."""
+    what the innermost one calls, "" if nothing; None if unknown. `call`: the system call that it
+    waits in ("running" on a core, "" unknown), `target`: the kind of its descriptor. `late`:
+    another thread held the interpreter lock."""
 
     stack: Sequence[tuple[str, str]]
     called: str | None = None
@@ -60,21 +60,21 @@ class ThreadView(NamedTuple):
 
 
 def state_of(seen: ThreadView) -> str:
-    """The state, CORE where counters must say more."""
+    """Return the state, CORE if counters must tell more."""
     if seen.call == RUNNING:
         return CORE
     if seen.disk or (seen.call == "futex" and not seen.late and _last(seen.called) in READS):
-        # what it has read came while the sampler had the lock, for which it waits now
+        # its data arrived while the sampler had the lock, for which it waits now
         return ev.DISK
-    # An instruction that calls nothing waits for nothing but the interpreter lock.
+    # an instruction without a call waits only for the interpreter lock
     if seen.call == "futex" and seen.late and not _locks(seen):
         return ev.LOCK_PYTHON
     return buffer_state(seen) or (_waits(seen) if seen.call else _by_frames(seen))
 
 
 def buffer_state(seen: ThreadView) -> str:
-    """FULL or EMPTY, where the thread waits in a queue's put or get, or in what fastfeed or
-    TensorFlow has of that."""
+    """Return FULL or EMPTY, if the thread waits in a queue's put or get, or in the equivalent of
+    fastfeed or TensorFlow."""
     found = _queue_state(seen)
     return ev.EMPTY if found == ev.FULL and seen.trainer else found
 
@@ -109,7 +109,7 @@ def _queue_state(seen: ThreadView) -> str:
 
 
 def _waits(seen: ThreadView) -> str:
-    """By the system call."""
+    """Return the state by the system call."""
     call = seen.call
     if call in SLEEPS or (call == "select" and _last(seen.called) == "sleep"):
         return ev.SLEEP
@@ -125,7 +125,7 @@ def _waits(seen: ThreadView) -> str:
 
 
 def _by_frames(seen: ThreadView) -> str:
-    """By what the innermost frame calls, where the system call cannot be read."""
+    """Return the state by what the innermost frame calls, if the system call cannot be read."""
     name = _last(seen.called)
     if name == "sleep":
         return ev.SLEEP
@@ -137,8 +137,8 @@ def _by_frames(seen: ThreadView) -> str:
 
 
 def in_socket(stack: Sequence[tuple[str, str]]) -> bool:
-    """Whether a stack, innermost first, is in the library's code for sockets, or in the user's,
-    which may be."""
+    """Return True if a stack, innermost first, is in the library's code for sockets, or in the
+    user's, which may be."""
     file = stack[0][1] if stack else ""
     return not PIPES.search(file) and file != "selectors.py"
 
@@ -166,9 +166,9 @@ def _asks_dict(called: str | None) -> bool:
 def shares(
     counts: Mapping[str, float], *, cpu: float, queued: float, python: float
 ) -> dict[str, float]:
-    """The shares of the states, which add up to 1: on a core and in its queue as the counters say
-    (`cpu` and `queued`, shares of the time; of `cpu`, `python` holding the interpreter lock), the
-    rest as the samples off the core divide it. `counts`: samples by state."""
+    """Return the shares of the states, with a sum of 1: on a core and in its queue by the counters
+    (`cpu` and `queued`, shares of the time; of `cpu`, `python` with the interpreter lock), the rest
+    as the samples off the core divide it. `counts`: samples by state."""
     cpu = min(max(cpu, 0.0), 1.0)
     queued = min(max(queued, 0.0), 1.0 - cpu)
     python = min(max(python, 0.0), cpu)

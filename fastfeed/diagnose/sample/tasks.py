@@ -1,4 +1,4 @@
-"""From what was seen of this process's threads to tasks."""
+"""From the history of this process's threads to tasks."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ PLUMBING = re.compile(
     r"^(multiprocessing|concurrent|torch/utils/data|keras|tensorflow|fastfeed|joblib|queue)(/|\.py)"
 )
 PLUMBING_NAMES = ("QueueFeederThread", "fastfeed-", "ExecutorManager", "ThreadPoolExecutor")
-# the interpreter lock
+# calls that release the interpreter lock
 LETS_GO = callee.RELEASES | states.SLEEPS | states.SOCKETS | {"acquire", "wait", "result"}
-# of its CPU: a thread of which the kernel has so much waits for memory, where it copies
+# of its CPU: a thread with so much time in the kernel waits for memory, where it copies
 FREES = 0.5
-ENOUGH_LOOKS = 50  # of py-spy at the lock's holder
-CONTENDED = 0.5  # of the samples that tell
+ENOUGH_LOOKS = 50  # samples of py-spy at the lock's holder
+CONTENDED = 0.5  # of the samples with a known holder
 COLLECTS = re.compile(r"(^|/)(concurrent/futures/_base|multiprocess(ing)?/pool)\.py$")
 # what it waits in there
 COLLECTS_NAMES = ("result", "as_completed", "result_iterator", "get", "next")
-STILL_PER_S = 0.5  # voluntary switches: who wakes up more seldom makes no batches, or no more
+STILL_PER_S = 0.5  # voluntary switches: a thread below it makes no batches, or no more
 STILL_CPU = 0.01
 # quantile of how many threads work at once: the rest are moments at which one takes over from
 # another
@@ -42,9 +42,9 @@ WAITS = (ev.LOCK, ev.EMPTY, ev.PIPE, ev.SOCKET, ev.OTHER)  # how a trainer waits
 
 @dataclass
 class AttributionContext:
-    """What turns logs into tasks: the loop's thread, how often was looked, how often the lock was
-    held then and how often nobody knows, who held it as py-spy says, and the tracebacks of the
-    dead."""
+    """What turns logs into tasks: the loop's thread, the number of samples, how many of them found
+    the lock held and how many cannot tell, its holders according to py-spy, and the tracebacks of
+    dead threads."""
 
     loop: int
     samples: int
@@ -58,14 +58,14 @@ class AttributionContext:
     _calls: dict[Spot, str] = field(default_factory=dict)
 
     def called(self, spot: Spot) -> str:
-        """What is called there."""
+        """Return what is called there."""
         if spot not in self._calls:
             self._calls[spot] = callee.callee(spot)
         return self._calls[spot]
 
     def state(self, look: Sample, *, trainer: bool) -> str:
-        """The state of a thread at one moment."""
-        if look.holder:  # it stood still only because the sampler took the lock from it
+        """Return the state of a thread at one moment."""
+        if look.holder:  # it stood still only because the sampler took the lock
             return states.CORE
         stack = [(spot[0].co_name, spot[0].co_filename) for spot in look.stack]
         called = self.called(look.stack[0]) if look.stack else ""
@@ -76,42 +76,43 @@ class AttributionContext:
 
     @property
     def contended(self) -> bool:
-        """Whether the lock was held in most samples that tell: then it was in the others, too, as
-        likely as not."""
+        """True if the lock was held in most samples that can tell: then it probably was in the
+        others, too."""
         return self.late > CONTENDED * (self.samples - self.blind)
 
     def stack(self, look: Sample) -> tuple[Place, ...]:
-        """The places of a look, the outermost first."""
+        """Return the places of a sample, the outermost first."""
         return without_start(self.places.of(spot) for spot in reversed(look.stack))
 
     def work(self, look: Sample, *, frees: bool = False) -> str:
-        """ "copying", "pickling" or "". `frees`: the kernel, which gives memory and takes it back,
-        has most of the thread's CPU; a copy's memory is taken back with the lock held."""
+        """Return "copying", "pickling" or "". `frees`: the kernel, which gives and takes memory,
+        has most of the thread's CPU; a copy's memory is freed with the lock held."""
         place, called = self.places.of(look.stack[0]), self.called(look.stack[0])
         if look.holder and self.lets_go(look) and not frees:
-            return ""  # what held the lock until then came before
+            return ""  # the code that held the lock came before
         if self.state(look, trainer=False) not in (states.CORE, ev.LOCK_PYTHON):
             return ""
         return callee.work_of(place.function, place.file, calls=(called,) if called else ())
 
     def lets_go(self, look: Sample) -> bool:
-        """Whether it calls what lets the lock go."""
+        """Return True if it calls something that releases the lock."""
         return self.called(look.stack[0]).rpartition(".")[2] in LETS_GO
 
     def held(self, log: ThreadLog, cpu: float) -> float:
-        """The share of time in which a thread held the interpreter lock, of `cpu` on a core."""
+        """Return the share of time for which a thread held the interpreter lock, of `cpu` on a
+        core."""
         outside = self.holders.shares()
         if self.holders.looks < ENOUGH_LOOKS or not sum(outside.values()):
             return lock.held(log.credit, self.late, samples=self.samples, blind=self.blind, cpu=cpu)
-        # py-spy tells who, and how often where the lock is held too shortly for anybody to be late;
-        # it falls behind where cores are rare, and the sampler's lateness does not
+        # py-spy tells which thread, and how often if the lock is held too briefly for anyone to be
+        # late; it falls behind when cores are scarce, and the sampler's lateness does not
         total = max(sum(outside.values()), self.late / max(self.samples, 1))
         return min(cpu, total * outside.get(log.tid, 0.0) / sum(outside.values()))
 
 
 def thread_tasks(logs: Iterable[ThreadLog], cast: AttributionContext) -> list[Task]:
-    """One task for each thread with Python frames; one for those that Python did not start and that
-    ran the user's code; one for the native pools."""
+    """Return one task for each thread with Python frames; one for those that Python did not start
+    and that ran the user's code; one for the native pools."""
     every = [log for log in logs if log.wall_s > 0]
     python = [log for log in every if log.looks]
     foreign = [
@@ -140,14 +141,14 @@ def _has_users(log: ThreadLog, cast: AttributionContext) -> bool:
 
 
 def task_of(log: ThreadLog, cast: AttributionContext) -> Task:
-    """A thread that Python knows."""
+    """Return the task of a thread that Python knows."""
     trainer = log.ident == cast.loop
     used = log.last.since(log.first)
     cpu = used.cpu_s / log.wall_s
     counts: Counter[str] = Counter()
     for look, count in log.looks.items():
         counts[cast.state(look, trainer=trainer)] += count
-    # what was never seen: a thread that was born or ended meanwhile
+    # a thread that began or ended meanwhile has no samples for a part
     busy = states.shares(
         counts, cpu=cpu, queued=used.queued_s / log.wall_s, python=cast.held(log, cpu)
     )
@@ -160,8 +161,8 @@ def task_of(log: ThreadLog, cast: AttributionContext) -> Task:
 
 
 def _merged(logs: Sequence[ThreadLog], cast: AttributionContext, *, name: str) -> Task:
-    """Threads that have Python frames only while they run the user's function, as so many producers
-    as do so at once: one that does not is asked for nothing."""
+    """Return one task for threads with Python frames only while they run the user's function: as
+    many producers as run it at once. One that does not is idle."""
     wall_s = max(log.wall_s for log in logs)
     used = Counters()
     counts: Counter[str] = Counter()
@@ -170,7 +171,7 @@ def _merged(logs: Sequence[ThreadLog], cast: AttributionContext, *, name: str) -
         for look, count in log.looks.items():
             counts[cast.state(look, trainer=False)] += count
     at_once = sorted(Counter(moment for log in logs for moment in log.moments).values())
-    # as many work where there is work for all
+    # all of them work when there is work for all
     units = at_once[int(MOST * (len(at_once) - 1))] if at_once else 1
     counts[ev.FULL] += max(cast.samples * units - sum(counts.values()), 0)
     held = sum(cast.held(log, 1.0) for log in logs)
@@ -207,11 +208,11 @@ def _task(
 def stacks_of(
     logs: Sequence[ThreadLog], cast: AttributionContext
 ) -> tuple[dict[tuple[Place, ...], int], float, float]:
-    """The samples by stack, and the shares that copy and pickle.
+    """Return the samples by stack, and the shares that copy and pickle.
 
-    The sampler gets the lock when its holder lets it go, so that it finds a holder too seldom
-    inside of what holds the lock. Where py-spy has seen the holders from outside, its samples stand
-    for these moments.
+    The sampler gets the lock when its holder releases it, so that it finds a holder too seldom
+    inside the code that holds the lock. If py-spy has sampled the holders from outside, its samples
+    replace these moments.
     """
     looks: Counter[Sample] = Counter()
     for log in logs:
@@ -247,7 +248,7 @@ def stacks_of(
 
 
 def pool_of(logs: Sequence[ThreadLog]) -> Task:
-    """All native threads as one task; its CPU is theirs together."""
+    """Return all native threads as one task with their total CPU."""
     used = Counters()
     for log in logs:
         used = used.plus(log.last.since(log.first))
@@ -263,7 +264,7 @@ def pool_of(logs: Sequence[ThreadLog]) -> Task:
 
 
 def role_of(task: Task, name: str) -> str:
-    """PRODUCER where the user's code runs, FEEDER for known plumbing, else FOREIGN."""
+    """Return PRODUCER if the user's code runs, FEEDER for known plumbing, else FOREIGN."""
     if any(place.users for stack in task.stacks for place in stack):
         return ev.PRODUCER
     plumbing = any(PLUMBING.search(place.file) for stack in task.stacks for place in stack)
@@ -271,15 +272,16 @@ def role_of(task: Task, name: str) -> str:
 
 
 def exit_of(log: ThreadLog, deaths: Mapping[int, tuple[str, str]]) -> str:
-    """The traceback of a thread that died of one; idents are used again, so that the living have
-    none."""
+    """Return the traceback of a thread that died of one; idents are reused, so that living threads
+    have none."""
     return deaths.get(log.ident, ("", ""))[1] if log.gone else ""
 
 
 def settled(found: Sequence[Task], logs: Mapping[int, ThreadLog]) -> list[Task]:
-    """The tasks, where threads that run the user's code and never move (heartbeats, a main thread
-    that joins) are FOREIGN: unless nobody moves and the trainer waits, when such a thread may be
-    the producer that hangs. One that collects what others make is a FEEDER."""
+    """Return the tasks with their final roles. Threads that run the user's code and never move
+    (heartbeats, a main thread that joins) are FOREIGN, unless none moves and the trainer waits:
+    then such a thread may be the producer that hangs. One that collects the results of others is a
+    FEEDER."""
     found = _handed_on(found)
     made = [task for task in found if task.role == ev.PRODUCER]
     still = [task for task in made if task.tid in logs and _still(task, logs[task.tid])]
@@ -291,7 +293,8 @@ def settled(found: Sequence[Task], logs: Mapping[int, ThreadLog]) -> list[Task]:
 
 
 def _handed_on(found: Sequence[Task]) -> list[Task]:
-    """The tasks; of several producers those that mostly wait for a pool of others are none."""
+    """Return the tasks; of several producers, those that mostly wait for a pool of others are
+    none."""
     made = [task for task in found if task.role == ev.PRODUCER]
     collect = [task for task in made if _collects(task)]
     if len(collect) == len(made):
@@ -314,6 +317,6 @@ def _asks_pool(place: Place) -> bool:
 
 def _still(task: Task, log: ThreadLog) -> bool:
     used = log.last.since(log.first)
-    if task.exit or task.share(ev.FULL) > 0.5:  # only a producer has a buffer before it
+    if task.exit or task.share(ev.FULL) > 0.5:  # only a producer has a buffer after it
         return False
     return used.yields < STILL_PER_S * task.wall_s and task.cpu_s < STILL_CPU * task.wall_s

@@ -1,5 +1,4 @@
-"""The threads of this process: a look at all of them at one moment, and what many looks say of
-each."""
+"""The threads of this process: a sample of all of them at one moment, and the history of each."""
 
 from __future__ import annotations
 
@@ -21,8 +20,8 @@ Counts = dict[str, int]  # of a module's variables: the integers
 
 
 class ThreadStack(tuple[Spot, ...]):
-    """Equal to itself alone: to hash the code of all its functions takes longer than all else about
-    a sample."""
+    """A stack that equals only itself: hashing the code of all its functions takes longer than
+    everything else in a sample."""
 
     __slots__ = ()
 
@@ -46,7 +45,7 @@ class Sample(NamedTuple):
 
 
 class ThreadLog:
-    """One thread while it is watched."""
+    """The history of one thread."""
 
     def __init__(self, tid: int, name: str) -> None:
         self.tid, self.name = tid, name
@@ -55,7 +54,7 @@ class ThreadLog:
         self.files = ThreadFiles(os.getpid(), tid)
         self.first = self.last = Counters()
         self.looks: Counter[Sample] = Counter()
-        # by sample, where Python did not start it: it has no frames in most
+        # by sample, if Python did not start it: it has no frames in most
         self.moments: dict[int, Sample] = {}
         self.credit = 0.0  # late samples before which it held the lock
         self.wall_s = 0.0
@@ -63,13 +62,13 @@ class ThreadLog:
         self._cpu_s = 0.0
 
     def begin(self) -> None:
-        """Forgets what was."""
+        """Drop earlier samples."""
         self.looks.clear()
         self.moments.clear()
         self.first, self.credit, self.wall_s = self.last, 0.0, 0.0
 
     def count(self, reader: DescriptorReader) -> None:
-        """Reads the counters that change quickly."""
+        """Read the counters that change quickly."""
         stat = self.files.read("stat", reader)
         if not stat:
             self.gone = True
@@ -80,13 +79,13 @@ class ThreadLog:
         self._cpu_s = now.cpu_s
 
     def count_seldom(self) -> None:
-        """Reads the rest."""
+        """Read the others."""
         found = procfs.seldom(self.files.folder)
         if any(found):
             self.last = Counters(*self.last[:4], *found)
 
     def cpu_since(self, reader: DescriptorReader) -> float:
-        """Seconds on a core since the last call, or the last count."""
+        """Return CPU seconds since the last call, or the last count."""
         words = self.files.read("schedstat", reader).split()
         now = int(words[0]) / 1e9 if words else 0.0
         before, self._cpu_s = self._cpu_s, now
@@ -94,8 +93,8 @@ class ThreadLog:
 
 
 class ObservedThread(NamedTuple):
-    """A thread's log, and a look at it; `wants`: whether it wants the interpreter lock, or has got
-    it meanwhile."""
+    """A thread's log, and a sample of it; `wants`: it wants the interpreter lock, or has got it
+    meanwhile."""
 
     log: ThreadLog
     look: Sample
@@ -103,7 +102,7 @@ class ObservedThread(NamedTuple):
 
 
 class Threads:
-    """All threads of this process but ours."""
+    """All threads of this process except those of the diagnosis."""
 
     def __init__(self, reader: DescriptorReader, names: Names) -> None:
         self._reader, self._names = reader, names
@@ -114,11 +113,11 @@ class Threads:
         self.trace: deque[tuple[float, Sample]] = deque(maxlen=TRACE)  # of the loop's thread
         self.counts: deque[Counts] = deque(maxlen=TRACE)  # of the script's module, beside the trace
         self._targets: dict[int, str] = {}
-        # all that were seen, by the numbers of their code objects
+        # all that were seen, by the ids of their code objects
         self._stacks: dict[tuple[int, ...], ThreadStack] = {}
 
     def begin(self) -> None:
-        """Counters from here on; threads that are gone are forgotten."""
+        """Begin to count; threads that have ended are dropped."""
         self.find(0.0)
         self._stacks.clear()
         for tid in [tid for tid, log in self.logs.items() if log.gone]:
@@ -130,13 +129,13 @@ class Threads:
         self.counts.clear()
 
     def find(self, passed_s: float, *, fully: bool = True) -> None:
-        """Looks for new threads, and at the counters of all (`fully`: at those, too, that cost
-        more); `passed_s` since the last time."""
+        """Find new threads, and read the counters of all (`fully`: also those that cost more);
+        `passed_s` since the last time."""
         self._targets.clear()
         tids = procfs.threads_of("self") - self.ours
         for tid in tids - self.logs.keys():
             self.logs[tid] = ThreadLog(tid, "")
-            # native pools have dozens, and are counted again and again
+            # native pools have dozens, and are counted repeatedly
             self.logs[tid].files.keep(procfs.COUNTERS)
         for tid, log in self.logs.items():
             if tid in tids:
@@ -146,21 +145,20 @@ class Threads:
                 log.wall_s += passed_s
             elif not log.gone:
                 log.gone = True
-                log.wall_s += passed_s / 2  # nobody saw when
+                log.wall_s += passed_s / 2  # its start was not observed
                 log.files.close()
 
     def look(self, now_s: float, times: int = 1, *, late_s: float, queued_s: float) -> None:
-        """A sample: where each thread with Python frames is, and what it waits for. The sampler
-        came `queued_s` late for want of a core, and `late_s` for other reasons; it stands for so
-        many `times` at which it was due."""
+        """Take a sample: the position of each thread with Python frames, and what it waits for. The
+        sampler came `queued_s` late for lack of a core, and `late_s` for other reasons; it stands
+        for `times` samples that were due."""
         late = late_s > lock.LATE_S
         self.samples += times
         self.late += late * times
         self.blind += (not late and queued_s > lock.LATE_S) * times
-        # All stacks first: each file that is read lets the interpreter lock go, and whoever wants
-        # it goes on.
+        # All stacks first: reading a file releases the interpreter lock, and other threads go on.
         frames = sys._current_frames()
-        # a frame that holds itself would be kept, and all others with it
+        # a frame that references itself would be kept, and all others with it
         frames.pop(_thread.get_ident(), None)
         stacks = {ident: stack_of(frame, self._stacks) for ident, frame in frames.items()}
         counts = counts_of(frames.get(self.loop))
@@ -183,7 +181,7 @@ class Threads:
     def _blame(
         self, seen: list[ObservedThread], late_s: float, *, times: int
     ) -> list[ObservedThread]:
-        """Finds who held the interpreter lock."""
+        """Find the holder of the interpreter lock."""
         wanting = [lock.Wanting(now.log.cpu_since(self._reader), now.wants) for now in seen]
         shares = lock.holders(wanting, late_s)
         for now, share in zip(seen, shares, strict=True):
@@ -195,7 +193,7 @@ class Threads:
         log = self.logs.get(tid)
         if log is None:
             log = self.logs[tid] = ThreadLog(tid, "")
-            log.count(self._reader)  # all that it has used is of the time that is watched
+            log.count(self._reader)  # all that it has used belongs to the observed time
         if not log.ident:
             log.files.keep()
             log.ident, log.name = ident, self._names.name(ident)
@@ -215,8 +213,8 @@ class Threads:
         if call in ("read", "write", "readv", "writev"):
             target = self._target(first)
         elif call == "select" and first == 0:
-            call = "sleep"  # how time.sleep was made before Python 3.11
-        # it has gone on meanwhile: that call is not the one of its stack
+            call = "sleep"  # how time.sleep was implemented before Python 3.11
+        # it has gone on meanwhile: the call does not belong to its stack
         if frame.f_lasti != stack[0][1]:
             return ObservedThread(log, Sample(stack, procfs.RUNNING, "", False, late), True)
         return ObservedThread(log, Sample(stack, call, target, disk, late), call == "futex")
@@ -227,7 +225,7 @@ class Threads:
         return self._targets[fd]
 
     def close(self) -> None:
-        """Closes all files."""
+        """Close all files."""
         for log in self.logs.values():
             log.files.close()
 
@@ -235,8 +233,8 @@ class Threads:
 def stack_of(
     frame: FrameType | None, known: dict[tuple[int, ...], ThreadStack] | None = None
 ) -> ThreadStack:
-    """The spots of a stack, the innermost first; the frames themselves are not kept, nor what they
-    hold. One that is `known` is that one again."""
+    """Return the spots of a stack, the innermost first, without keeping frames or their variables.
+    One that is `known` is returned again."""
     found: list[Spot] = []
     key: list[int] = []
     while frame is not None and len(found) < DEEP:
@@ -249,8 +247,8 @@ def stack_of(
 
 
 def counts_of(frame: FrameType | None) -> Counts:
-    """The integers of the script's own module, if its body is on the stack; a function's variables
-    are not read, for that would keep what they hold."""
+    """Return the integers of the script's own module, if its body is on the stack; variables of
+    functions are not read, because that would keep them alive."""
     while frame is not None:
         if frame.f_code.co_name == "<module>" and frame.f_globals.get("__name__") == "__main__":
             names = frame.f_code.co_names

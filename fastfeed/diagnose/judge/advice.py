@@ -1,4 +1,4 @@
-"""What to change, which knob does it, and what it is predicted to gain: by the model of
+"""The changes to make, the knob of each, and the predicted gain, by the model of
 fastfeed.model.prediction."""
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ COUNTS = ("threads", "processes")  # knobs
 
 
 def advice_of(causes: tuple[Cause, ...], facts: Facts) -> tuple[Recommendation, ...]:
-    """For each cause what takes it away, the greatest gain first."""
+    """Return the changes that remove each cause, the greatest gain first."""
     found: dict[str, Recommendation] = {}
     for cause in causes:
         counts = any(knob in found for knob in COUNTS)
@@ -22,7 +22,7 @@ def advice_of(causes: tuple[Cause, ...], facts: Facts) -> tuple[Recommendation, 
         if cause.code.startswith("input."):
             changes = [_at_most(one, facts.limit) for one in changes if facts.limit >= WORTH]
         for one in changes:
-            if not (counts and one.knob in COUNTS):  # how many producers is one decision
+            if not (counts and one.knob in COUNTS):  # the number of producers is one decision
                 found.setdefault(one.knob, one)
     return tuple(sorted(found.values(), key=lambda one: -one.predicted_speedup))
 

@@ -1,6 +1,5 @@
-"""What an experiment leaves behind: steps that live on what the producers made while it went on,
-and wait less than others do; and memory that lies otherwise than before, which can make all steps
-behind it quicker."""
+"""Effects of an experiment on later steps: they use batches that were made meanwhile, and wait less
+than others; and memory is laid out differently, which can make all later steps faster."""
 
 from __future__ import annotations
 
@@ -13,17 +12,18 @@ from fastfeed.steps.timeline import Mark, Step
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 ENOUGH = 4  # steps
-# that so many usual steps in a row do not wait: more, and nobody can tell them from a backlog
+# of as many usual steps in a row without a wait: above it they cannot be distinguished from a
+# backlog
 CHANCE = 0.05
-NEAR = 20  # steps on either side of an experiment that tell whether it changed their pace
-CHANGED, SAME = 1.3, 1.15  # times the pace
-MOST = 100  # steps that one experiment's backlog may last for
+NEAR = 20  # steps on either side of an experiment that show if it changed their pace
+CHANGED, SAME = 1.3, 1.15  # factors of the pace
+MOST = 100  # steps that one experiment's backlog may last
 
 
 def on_backlog(steps: Sequence[Step], marks: Sequence[Mark]) -> set[int]:
-    """Which of the steps: behind each experiment, those before the point that best parts steps
-    without a wait from steps with the usual one (the largest cumulative sum of half the usual wait
-    less their own: Page, 1954)."""
+    """Return the steps on a backlog: after each experiment, those before the point that best
+    separates steps without a wait from steps with the usual one (the largest cumulative sum of half
+    the usual wait less their own: Page, 1954)."""
     ours = [mark for mark in marks if mark.kind == "experiment"]
     if not ours or not steps:
         return set()
@@ -36,24 +36,24 @@ def on_backlog(steps: Sequence[Step], marks: Sequence[Mark]) -> set[int]:
     if not usual.any():
         return set()
     half = float(waits[usual].mean()) / 2
-    # of the usual steps, those that do not wait either
+    # usual steps that do not wait either
     seldom = float((waits[usual] <= half).mean())
     lasts = ((window, _lasts(half - waits[window])) for window in behind)
     return {i for window, count in lasts if seldom**count <= CHANCE for i in window[:count]}
 
 
 def handing_over_s(steps: Sequence[Step], marks: Sequence[Mark]) -> float:
-    """Seconds that it takes to get a batch which is ready, as those steps tell; 0.0 where they are
-    too few. Between processes it is no little: torch passes each tensor by a descriptor, with a
+    """Return the seconds that taking a ready batch costs, from those steps; 0.0 if they are too
+    few. Between processes it is considerable: torch passes each tensor by a descriptor, with a
     handshake."""
     waits = [steps[i].wait_s for i in on_backlog(steps, marks)]
     return float(np.median(waits)) if len(waits) >= ENOUGH else 0.0
 
 
 def unchanged(found: Sequence[int], steps: Sequence[Step], *, marks: Sequence[Mark]) -> list[int]:
-    """Of these steps those before an experiment behind which, at once and for good, all go at
-    another pace: a few batches that were held at the same time are enough for malloc to keep memory
-    that it had given back and touched again for each step. Without us they would not."""
+    """Drop the steps after an experiment that permanently changed the pace: a few batches that were
+    held at the same time are enough for malloc to keep memory that it had returned and touched
+    again for each step. Without the diagnosis they would not be."""
     period = np.array([steps[i + 1].begin_s - steps[i].begin_s for i in found])
     begin = np.array([steps[i].begin_s for i in found])
     for start_s in sorted(mark.start_s for mark in marks if mark.kind == "experiment"):
@@ -76,7 +76,7 @@ def _ratio(one: float, other: float) -> float:
 
 
 def _behind(end_s: float, begin: Floats, *, free: Any) -> list[int]:
-    """The steps after those of the experiment that ended then, up to the next one's."""
+    """Return the steps after those of the experiment that ended then, up to the next one's."""
     at = int(np.searchsorted(begin, end_s))
     while at < len(free) and free[at]:
         at += 1
@@ -87,7 +87,7 @@ def _behind(end_s: float, begin: Floats, *, free: Any) -> list[int]:
 
 
 def _lasts(saved: Floats) -> int:
-    """How many steps it takes until the sum is largest; 0 where it never is above 0."""
+    """Return how many steps it takes until the sum is largest; 0 if it never is above 0."""
     if not len(saved):
         return 0
     sums = np.cumsum(saved)

@@ -1,5 +1,5 @@
 """From evidence to causes: what the lost time was lost to, ranked. Pure functions; the thresholds
-are the ones at which the classes were told apart when they were measured."""
+are those at which the classes were separate when they were measured."""
 
 from __future__ import annotations
 
@@ -26,20 +26,19 @@ from fastfeed.diagnose.judge.overhead import between, host_share, in_lines
 from fastfeed.diagnose.judge.producer_profile import ProducerProfile
 
 TAIL = 0.8  # of the waiting in a tenth of the steps: a heavy tail
-# of the time: less, and what is no wait for input does not come before a step that has nearly all
-# of it
+# of the time: a smaller loss that is no wait for input does not come before a step with nearly all
+# of the time
 OUTRANKS = 0.1
-# of the time: what there is to gain for sure comes before a step, or one that seems to be all
-# overhead
+# of the time: a certain gain comes before a step, or before apparent overhead
 STARVED = 0.25
-INTERVALS, EVEN = 3, 0.25  # intervals between pauses, and how far they spread, that are no chance
-IDLE = 0.3  # producers before full buffers for so long could do more than is asked of them
+# intervals between pauses, and their relative spread, that are no coincidence
+INTERVALS, EVEN = 3, 0.25
+IDLE = 0.3  # producers that wait for room for this share of the time could do more
 
 
 @dataclass(frozen=True)
 class TimeLoss:
-    """Shares (0 to 1) of the time by what it was lost to, before anybody asks who makes the
-    batches."""
+    """Shares (0 to 1) of the time by what it was lost to, independent of who makes the batches."""
 
     steady: float  # waits that are the same for most steps
     tail: float  # waits of a few steps
@@ -47,17 +46,18 @@ class TimeLoss:
     pause: float
     host: float
     lock: float  # the step itself waits for the interpreter lock
-    converted: float  # on its way into the step, on the loop's thread
-    copies: bool  # whether that is conversions and copies
+    converted: float  # before the step, on the loop's thread
+    copies: bool  # that consists of conversions and copies
     queued: float  # the step itself waits for a core
-    beside: float  # the step takes longer than with its producers at rest, as an experiment shows
-    given_back: float  # the step touches memory again that it need not have given back
+    # the step takes longer than with its producers at rest, according to an experiment
+    beside: float
+    given_back: float  # the step touches memory again that it need not have returned
 
 
 def causes_of(
     evidence: Evidence, rows: StepTable, *, makers: ProducerProfile | None
 ) -> tuple[Cause, ...]:
-    """The causes, that with the largest share first; empty where nothing is known."""
+    """Return the causes, the one with the largest share first; none if nothing is known."""
     if not len(rows.period):
         return ()
     losses = losses_of(evidence, rows, makers=makers)
@@ -72,7 +72,7 @@ def causes_of(
     bound = Cause("step.bound", max(0.0, lost - losses.host), shown.step(rows))
     if losses.host >= signals.LEAST:
         found.append(Cause("step.host", losses.host, shown.host(evidence, rows)))
-    # What a step is made of is inferred, that it has no input is measured.
+    # the parts of a step are inferred, its lack of input is measured
     second = rows.starvation >= STARVED and losses.host > between(evidence, rows)
     found.sort(key=lambda cause: (second and cause.code == "step.host", -cause.share))
     starved = rows.starvation >= signals.LEAST
@@ -88,7 +88,7 @@ def causes_of(
 def _on_the_time_axis(
     losses: TimeLoss, rows: StepTable, *, makers: ProducerProfile | None
 ) -> list[Cause]:
-    """Those that are told by when the time is lost."""
+    """Return the causes that follow from when the time is lost."""
     found = []
     if losses.tail >= signals.LEAST:
         found.append(Cause("input.straggler", losses.tail, shown.straggling(rows, makers)))
@@ -102,8 +102,8 @@ def _on_the_time_axis(
 def _of_the_step(
     evidence: Evidence, losses: TimeLoss, *, makers: ProducerProfile | None
 ) -> list[Cause]:
-    """What slows the step itself: others on the cores, and producers that hold the lock or take the
-    cores."""
+    """Return what slows the step itself: others on the cores, and producers that hold the lock or
+    take the cores."""
     found = []
     if losses.queued >= signals.LEAST and signals.noisy(evidence):
         found.append(Cause("external.noise", losses.queued, shown.noise(evidence)))
@@ -131,8 +131,8 @@ def _of_the_step(
 
 
 def _strongest_of_each(found: list[Cause]) -> list[Cause]:
-    """One cause of a code: its losses add up, in waits and in slower steps; the first one's
-    words."""
+    """Return one cause for each code: its losses add up, in waits and in slower steps, with the
+    first one's words."""
     totals: dict[str, Cause] = {}
     for cause in found:
         if cause.code in totals:
@@ -144,15 +144,15 @@ def _strongest_of_each(found: list[Cause]) -> list[Cause]:
 
 
 def losses_of(evidence: Evidence, rows: StepTable, *, makers: ProducerProfile | None) -> TimeLoss:
-    """The lost time by where it lies on the time axis."""
+    """Return the lost time by its position on the time axis."""
     wait = rows.share(rows.wait)
     tail = _tail(rows, makers)
     trainer = next((task for task in evidence.tasks if task.role == TRAINER), None)
     running = max(0.0, 1.0 - rows.share(rows.wait + rows.boundary))
     lock = min(running, trainer.share(LOCK_PYTHON)) if trainer and signals.late(evidence) else 0.0
     queued = _queued(evidence, trainer, running=running)
-    # Where threads fight for the lock, or others for the cores, steps without a name for their
-    # pause were the losers.
+    # If threads fight for the lock, or others for the cores, steps with an unnamed pause were the
+    # losers.
     fought = lock >= signals.LEAST
     ousted = (
         not fought and queued >= signals.LEAST and signals.noisy(evidence) and not _in_time(rows)
@@ -173,7 +173,7 @@ def losses_of(evidence: Evidence, rows: StepTable, *, makers: ProducerProfile | 
         beside=0.0
         if fought or 1.0 - running >= signals.LEAST
         else _beside(evidence, rows, makers=makers),
-        # Where steps wait that is more than what it costs them, and goes with the same change.
+        # If steps wait, that is more than it costs them, and it disappears with the same change.
         given_back=signals.given_back(evidence, waits=False) * running
         if 1.0 - running < signals.LEAST
         else 0.0,
@@ -181,14 +181,14 @@ def losses_of(evidence: Evidence, rows: StepTable, *, makers: ProducerProfile | 
 
 
 def _in_time(rows: StepTable) -> bool:
-    """Whether the pauses come at equal intervals."""
+    """Return True if the pauses come at equal intervals."""
     between = np.diff([at for at, _, _ in rows.pauses])
     return len(between) >= INTERVALS and float(np.std(between)) <= EVEN * float(np.mean(between))
 
 
 def _queued(evidence: Evidence, trainer: Task | None, *, running: float) -> float:
-    """What the step itself waits for a core: without what it waits for one while it makes its
-    input."""
+    """Return how long the step itself waits for a core, without the waits while the loop's thread
+    makes its input."""
     if trainer is None or not trainer.wall_s:
         return 0.0
     made = sum(
@@ -196,15 +196,14 @@ def _queued(evidence: Evidence, trainer: Task | None, *, running: float) -> floa
     )
     pools = [task for task in evidence.tasks if task.role == FRAMEWORK]
     cpu_s, queued_s = sum(task.cpu_s for task in pools), sum(task.queued_s for task in pools)
-    inside = 0.0  # what it waits for its native threads, which wait for a core
+    inside = 0.0  # waits of its native threads for a core
     if signals.noisy(evidence) and cpu_s:
         inside = running * queued_s / (queued_s + cpu_s) * cpu_s / (cpu_s + trainer.cpu_s)
     return min(running, max(inside, trainer.queued_s / trainer.wall_s - made))
 
 
 def to_producers(evidence: Evidence, losses: TimeLoss, *, makers: ProducerProfile | None) -> float:
-    """Of what the step waits for a core, the part that it waits for the cores that the script's own
-    producers have."""
+    """Return the part of the step's waits for a core that is due to the script's own producers."""
     machine = evidence.machine
     if makers is None or makers.where == "trainer" or not machine.own_cpu:
         return 0.0
@@ -214,8 +213,8 @@ def to_producers(evidence: Evidence, losses: TimeLoss, *, makers: ProducerProfil
 
 
 def _beside(evidence: Evidence, rows: StepTable, *, makers: ProducerProfile | None) -> float:
-    """What steps that wait for nothing lose to producers which work beside them, where all cores
-    are taken: they share the cores, their caches and the memory."""
+    """Return what steps that do not wait lose to producers beside them when all cores are busy:
+    they share the cores, their caches and the memory."""
     machine = evidence.machine
     if (
         makers is None
@@ -231,20 +230,20 @@ def _beside(evidence: Evidence, rows: StepTable, *, makers: ProducerProfile | No
 
 
 def _tail(rows: StepTable, makers: ProducerProfile | None) -> float:
-    """The share of waits that few steps have, where batches are made ahead: alone, a producer's
-    tail is no worse than its mean, and producers with time to spare would do."""
+    """Return the share of waits that few steps have, if batches are made ahead: a producer's tail
+    alone is no worse than its mean, and producers with time to spare would be fast enough."""
     if makers is None or makers.where == "trainer" or not len(rows.wait):
         return 0.0
     total = float(rows.wait.sum())
     most = np.sort(rows.wait)[::-1][: max(1, len(rows.wait) // 10)]
     heavy = total > 0 and float(most.sum()) >= TAIL * total
-    # While the loop waits somebody is at work, who may be all that is seen of them.
+    # while the loop waits something works, which may be all that is seen of the producers
     idle = not makers.known or 1 - makers.active >= IDLE * (1 - rows.share(rows.wait))
     return rows.share(rows.wait) if heavy and idle else 0.0
 
 
 def _of_input(evidence: Evidence, losses: TimeLoss, *, makers: ProducerProfile) -> list[Cause]:
-    """Who waits for what among those who make the batches."""
+    """Return what the producers of the batches wait for."""
     code, texts = _kind(evidence, makers)
     if makers.where != "trainer":
         found = [Cause(code, losses.steady, texts)] if code else []
@@ -258,18 +257,19 @@ def _of_input(evidence: Evidence, losses: TimeLoss, *, makers: ProducerProfile) 
     )
     found = [Cause("input.serial", losses.steady, serial)]
     if code:
-        found.append(Cause(code, losses.steady * _under(code, makers), texts))  # what lies under it
+        # the cause behind it
+        found.append(Cause(code, losses.steady * _under(code, makers), texts))
     return found
 
 
 def _kind(
     evidence: Evidence, makers: ProducerProfile, *, alone: bool = False
 ) -> tuple[str, tuple[str, ...]]:
-    """The code of what the makers are slow at (would be, `alone` on the machine); "" where nothing
-    was seen of what they do."""
+    """Return the code of what the producers are slow at (or would be, `alone` on the machine); ""
+    if nothing is known of what they do."""
     if not makers.known:
         return "", ()
-    # Processes have a lock each: where they fill the cores, it is the cores that are short.
+    # processes have one lock each: if they fill the cores, the cores are what is missing
     full = (
         makers.where == "processes"
         and evidence.machine.own_cpu >= signals.FULL * evidence.machine.cores
@@ -297,8 +297,8 @@ def _kind(
 
 
 def _under(code: str, makers: ProducerProfile) -> float:
-    """The part of the work of a training thread that a code explains: less than all of it, so it
-    comes second."""
+    """Return the part of the work of a training thread that a code explains: less than all of it,
+    so it comes second."""
     parts = {
         "input.latency": makers.waiting,
         "input.gil": makers.python,

@@ -1,4 +1,4 @@
-"""How fast the loop would be if its input were always at hand."""
+"""The speed of the loop with its input always at hand."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from fastfeed.diagnose.evidence import FRAMEWORK, NATIVE, TRAINER, Evidence
 from fastfeed.diagnose.judge import signals
 from fastfeed.diagnose.judge.figures import StepTable, blocks
 
-# steps of an experiment, the first of each burst left out: it still feels the wait before it
+# steps of an experiment, without the first of each burst, which still feels the wait before it
 ENOUGH = 4
 # A step that computes on the cores is slower after a wait, its caches cold: 11.5 ms back to back,
-# 15 to 17 in a starved loop. Where nothing but an estimate is possible it lies between.
+# 15 to 17 in a starved loop. An estimate lies between.
 COLD = 0.85
 COLDEST = 0.7
 LEAST = 0.05
-FASTEST = 0.1  # of the step, at least, is the step's own
+FASTEST = 0.1  # of the step, at least, belongs to the step itself
 UNSURE = 0.7
 
 
 def ceiling_of(evidence: Evidence, rows: StepTable, *, inside: float = 0.0) -> Ceiling | None:
-    """Seconds of a step with its input at hand; None where there was no step.
+    """Return the seconds of a step with its input at hand; None without any step.
 
     `inside`: the share of the time that steps lose to the producers without waiting for input: to
     those that hold the interpreter lock or take the cores.
@@ -39,11 +39,11 @@ def ceiling_of(evidence: Evidence, rows: StepTable, *, inside: float = 0.0) -> C
 
 
 def _with_this_memory(evidence: Evidence, rows: StepTable, *, inside: float) -> Ceiling:
-    """The same where a step's memory stays as it is."""
+    """Return the same if a step's memory stays as it is."""
     free = free_steps(evidence, converted_s=float(np.median(rows.converted)))
     if len(free) >= ENOUGH:
         low, high = float(np.quantile(free, 0.25)), float(np.quantile(free, 0.75))
-        # A producer that holds the lock goes on for a while after the others have stopped.
+        # a producer that holds the lock goes on for a while after the others have stopped
         fought = (
             signals.late(evidence) and max(inside, rows.share(rows.wait + rows.boundary)) >= LEAST
         )
@@ -77,11 +77,11 @@ def _with_this_memory(evidence: Evidence, rows: StepTable, *, inside: float) -> 
 def speedup_of(
     rows: StepTable, ceiling: Ceiling, *, inside: float = 0.0
 ) -> tuple[float, tuple[float, float]]:
-    """How many times as fast the loop would be without any wait for input, and the range of that.
+    """Return how many times as fast the loop would be without any wait for input, and the range of
+    that.
 
-    What is neither wait nor step (the loop's own Python, pauses) stays as it is, and so does what
-    some steps have above the median: unless it is to producers that they lose it, `inside` as for
-    `ceiling_of`.
+    What is neither wait nor step (the loop's own Python, pauses) stays, and so does what some steps
+    have above the median, unless they lose it to producers: `inside` as for `ceiling_of`.
     """
     steps = max(1, len(rows.period))
     rest = float((rows.host + rows.pause).sum()) / steps
@@ -95,7 +95,7 @@ def speedup_of(
 
 
 def free_steps(evidence: Evidence, *, converted_s: float) -> list[float]:
-    """Seconds of the steps of experiments, without what they still waited, and what they
+    """Return seconds of the steps of experiments, without what they still waited, and what they
     converted."""
     steps = list(evidence.loop.steps) if evidence.loop is not None else []
     gapless = evidence.loop is not None and evidence.loop.waits != "none"
@@ -111,7 +111,7 @@ def free_steps(evidence: Evidence, *, converted_s: float) -> list[float]:
 
 
 def _idles(evidence: Evidence) -> bool:
-    """Whether the thread of the loop leaves its core while it waits, so that its caches are cold
+    """Return True if the loop's thread leaves its core while it waits, so that its caches are cold
     afterwards."""
     made = [part for part in evidence.parts if part.kind == "input" and part.busy]
     works = sum(
@@ -121,7 +121,7 @@ def _idles(evidence: Evidence) -> bool:
 
 
 def _computes(evidence: Evidence) -> bool:
-    """Whether a step works on the cores, and not on an accelerator, or asleep."""
+    """Return True if a step works on the cores, and not on an accelerator, or asleep."""
     native = sum(t.cpu_s for t in evidence.tasks if t.role == FRAMEWORK)
     for task in evidence.tasks:
         if task.role == TRAINER:

@@ -1,5 +1,4 @@
-"""For each cause the changes that take it away: which knob, which value, and what it is predicted
-to gain."""
+"""The changes that remove each cause: knob, value, and predicted gain."""
 
 from __future__ import annotations
 
@@ -29,21 +28,19 @@ from fastfeed.model.prediction import (
 
 CANDIDATES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 ENOUGH = 0.95  # of the best rate: more producers are not worth it
-# 6 runnable threads a core cost 3 times the work, 7 of them 2.8 to 3.4 times, where it was measured
+# 6 runnable threads a core cost 3 times the work, 7 of them 2.8 to 3.4 times, as measured
 SPINNING = 0.6
 # weight of that: the gain of four such loops was 0.3, 1, 1 and 1.1 times all that the step allows
 AT_LEAST = 0.25
-# CPU of a batch where threads fight for the interpreter lock: 1.07 to 1.27 times, where it was
-# measured
+# CPU of a batch if threads fight for the interpreter lock: 1.07 to 1.27 times, as measured
 FOUGHT = 1.15
 PREPARE = "prepare batches in the producers, ahead of the step, and not on the training thread"
-# a step waits so long for what a DataLoader's worker has ready: 1.4 to 3.7 ms, where it was
-# measured
+# wait of a step for a ready batch of a DataLoader's worker: 1.4 to 3.7 ms, as measured
 HANDED_S = 2.5e-3
 
 
 def _more_producers(cause: Cause, facts: Facts) -> list[Recommendation]:
-    """Threads where they help, worker processes where the lock is held: as many as gain
+    """Return threads if they help, worker processes if the lock is held: as many as gain
     something."""
     makers = facts.makers
     prepared, waited = (facts.rows.share(part) for part in (facts.rows.converted, facts.rows.wait))
@@ -74,8 +71,8 @@ def _more_producers(cause: Cause, facts: Facts) -> list[Recommendation]:
     found = {n: predict(profile, Producers(1, n) if processes else Producers(n)) for n in sizes}
     now = facts.now
     if same and signals.noisy(facts.evidence):
-        # The model gives them all cores: what it says of as many as there are is what others take,
-        # and no gain of more.
+        # The model gives them all cores: its result for the present number shows what others take,
+        # and is no gain.
         as_many = Producers(1, makers.count) if processes else Producers(makers.count)
         now = max(now, predict(profile, as_many).rate)
     best = max(one.rate for one in found.values())
@@ -104,8 +101,8 @@ def _more_producers(cause: Cause, facts: Facts) -> list[Recommendation]:
 def _named(
     facts: Facts, makers: ProducerProfile, *, count: int, processes: bool, ahead: bool
 ) -> tuple[str, str]:
-    """The knob for so many producers, and the change in words; `ahead`: until now none worked ahead
-    of the step."""
+    """Return the knob for that many producers, and the change in words; `ahead`: none worked ahead
+    of the step until now."""
     knob = "processes" if processes else "threads"
     if makers.where == "native":
         return (
@@ -134,20 +131,20 @@ def _named(
 
 
 def _pool(facts: Facts, option: str, *, count: int) -> str:
-    """What blocks in Python keeps a thread of a pool that has one for each core, however many calls
-    are asked for."""
+    """Return the advice on a pool: Python that blocks occupies a thread of a pool that has one for
+    each core, however many calls are requested."""
     return f" and {option}={count}" if count > facts.evidence.machine.cores else ""
 
 
 def _unfought(profile: Profile) -> Profile:
-    """The same batches, made where nobody else wants the lock."""
+    """Return the same batches, made without competition for the lock."""
     parts = (profile.batch_s, profile.cpu_s, profile.gil_s)
     batch_s, cpu_s, gil_s = (part / FOUGHT for part in parts)
     return replace(profile, batch_s=batch_s, cpu_s=cpu_s, gil_s=gil_s)
 
 
 def _limits(found: dict[int, Prediction], count: int, *, now: float) -> str:
-    """What fewer would give, and what the limit is then."""
+    """Return what fewer would gain, and the limit then."""
     fewer = [n for n in found if n < count and found[n].rate >= WORTH * now]
     less = (
         f"{fewer[-1]} give{'s' * (fewer[-1] == 1)} {found[fewer[-1]].rate / now:.1f}x, "
@@ -162,8 +159,8 @@ def _disk(cause: Cause, facts: Facts) -> list[Recommendation]:
     read, used = signals.read_nbytes(facts.evidence, facts.now), signals.used_nbytes(facts.evidence)
     found = [_with_this_disk(one, facts) for one in _more_producers(cause, facts)]
     if used and read > signals.WASTED * used and facts.makers is not None:
-        # What the reading function does it does to bytes that nobody uses: into the page cache, out
-        # of it, copied.
+        # the reading function also handles bytes that are not used: into the page cache, out of it,
+        # copied
         change = f"read only what is used: {read / 1e6:.3g} MB are read for a batch of {used / 1e6:.2g} MB"
         line, whole = (
             share * (1 - used / read)
@@ -171,8 +168,7 @@ def _disk(cause: Cause, facts: Facts) -> list[Recommendation]:
         )
         least, speedup = lighter(facts, line), lighter(facts, whole)
         spread = (max(UNSURE[0], 1 - least / speedup), UNSURE[1])
-        # Of changes that gain the same the one that asks the disk for less, and not for more of
-        # what nobody uses.
+        # of equal changes the one first that asks the disk for less
         found.insert(0, gain(change, ("cache", "what is used"), speedup=speedup, spread=spread))
     cache = gain(
         "keep the data in memory, or in fewer and larger files that are read in order",
@@ -184,8 +180,8 @@ def _disk(cause: Cause, facts: Facts) -> list[Recommendation]:
 
 
 def _with_this_disk(one: Recommendation, facts: Facts) -> Recommendation:
-    """Nobody knows whether a disk has more to give: at least, it is busy for no longer than
-    somebody waits for it."""
+    """Return the change with a wider interval: a disk may have no more to give; at least, it is
+    busy only while something waits for it."""
     makers = facts.makers
     busy = makers.count * makers.active * makers.share(DISK) if makers is not None else 0.0
     low, high = one.interval
@@ -193,7 +189,7 @@ def _with_this_disk(one: Recommendation, facts: Facts) -> Recommendation:
 
 
 def _cpu(cause: Cause, facts: Facts) -> list[Recommendation]:
-    """More producers, as long as there are cores; then only less work helps."""
+    """Return more producers, as long as there are cores; then only less work helps."""
     profile = profile_of(facts)
     batch_s, step_s = profile.cpu_s, profile.step_cpu_s  # they share the cores
     half = gain(
@@ -240,8 +236,8 @@ def _ipc(cause: Cause, facts: Facts) -> list[Recommendation]:
 
 
 def _crowd(cause: Cause, facts: Facts) -> list[Recommendation]:
-    """Native pools in many producers keep each other from the cores; more producers than cores
-    alone cost little."""
+    """Return changes against native pools in many producers, which keep each other from the cores;
+    more producers than cores alone cost little."""
     cores, makers, pools = facts.evidence.machine.cores, facts.makers, list(facts.evidence.pools)
     inner = [
         task.threads for task in facts.evidence.tasks if task.role == PRODUCER and task.threads > 2
@@ -251,8 +247,8 @@ def _crowd(cause: Cause, facts: Facts) -> list[Recommendation]:
     crowd = max(1.0, facts.evidence.machine.runnable / cores)
     most, speedup, spread = facts.most / facts.now, 1.05, UNSURE
     if pools:
-        # Pools that wait for each other in many small parts lose far more, mostly all that the step
-        # leaves them.
+        # pools that wait for each other in many small parts lose far more, usually all that the
+        # step leaves them
         least = min(most, crowd**SPINNING)
         speedup = least**AT_LEAST * most ** (1 - AT_LEAST)
         spread = (1 - (1 - UNSURE[0]) * least / speedup, max(UNSURE[1], most / speedup - 1))

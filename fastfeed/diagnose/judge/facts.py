@@ -1,4 +1,4 @@
-"""What advice follows from, and what a batch costs its producers by that."""
+"""The basis of advice, and the cost of a batch that follows from it."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from fastfeed.diagnose.judge.figures import StepTable
 from fastfeed.diagnose.judge.producer_profile import ProducerProfile
 from fastfeed.model.prediction import Profile
 
-SHARED = 1.15  # native code on all cores, by what it takes on one: they share caches and memory
+SHARED = 1.15  # native code on all cores, relative to one: they share caches and memory
 
 
 @dataclass(frozen=True)
 class Facts:
-    """What a recommendation follows from."""
+    """The basis of a recommendation."""
 
     evidence: Evidence
     rows: StepTable
     figures: Figures
     ceiling: Ceiling
     makers: ProducerProfile | None
-    # the speed-up without any wait for input, at most: no change of the input gains more
+    # the largest speed-up without any wait for input: no change of the input gains more
     limit: float = float("inf")
 
     @property
@@ -34,32 +34,31 @@ class Facts:
 
     @property
     def rest_s(self) -> float:
-        """Seconds a step that are neither wait nor step: the loop's own Python, and pauses."""
+        """Seconds of a step that are neither wait nor step: the loop's own Python, and pauses."""
         return float((self.rows.host + self.rows.pause).sum()) / max(1, self.figures.steps)
 
     @property
     def back(self) -> float:
-        """Share of a step in which it touches memory again that from_generator had it give back."""
+        """Share of a step that touches memory again, because from_generator had it returned."""
         waits = self.rows.share(self.rows.wait + self.rows.boundary) >= signals.LEAST
         return signals.given_back(self.evidence, waits=waits)
 
     @property
     def handing_over_s(self) -> float:
-        """Seconds that a step waits for a batch which is ready: no number of producers changes
-        that."""
+        """Seconds that a step waits for a ready batch: independent of the number of producers."""
         loop = self.evidence.loop
         return handing_over_s(loop.steps, self.evidence.marks) if loop is not None else 0.0
 
     @property
     def most(self) -> float:
-        """Steps/s where the input is always at hand."""
+        """Steps/s with the input always at hand."""
         return 1 / max(1e-9, self.ceiling.step_s + self.rest_s)
 
 
 def profile_of(facts: Facts, *, kept: bool = False) -> Profile:
-    """What a batch costs, from what the producers did while they made those of the steps. `kept`:
-    behind the loader that there is, and no FeedRunner: memory that from_generator has a step give
-    back, it still gives back."""
+    """Return the cost of a batch, from what the producers did while they made those of the steps.
+    `kept`: with the present loader, and no FeedRunner: memory that from_generator makes a step
+    return is still returned."""
     rows, makers = facts.rows, facts.makers
     steps, cores = max(1, facts.figures.steps), facts.evidence.machine.cores
     if makers is None:
@@ -67,8 +66,8 @@ def profile_of(facts: Facts, *, kept: bool = False) -> Profile:
     if makers.where == "trainer":
         batch_s = float((rows.wait + rows.boundary).sum()) / steps
     else:
-        # Without the time in which they wait for each other: the model knows the cores and the lock
-        # itself.
+        # without the time that they wait for each other: the model has the cores and the lock
+        # itself
         alone = 1 - makers.share(LOCK_PYTHON, RUNNABLE)
         batch_s = makers.count * makers.active * alone * rows.seconds / steps
     handing_over_s = facts.handing_over_s if makers.where in ("threads", "processes") else 0.0
@@ -76,15 +75,14 @@ def profile_of(facts: Facts, *, kept: bool = False) -> Profile:
     # without experiments
     counted = rows.seconds / max(1e-9, facts.evidence.end_s - facts.evidence.start_s)
     cpu_s = makers.cpu_s * counted / steps if makers.cpu_s else batch_s * working
-    # What a thread has spent on a core is counted, what it did besides is sampled; a process may
-    # have pools of its own. Of the framework's own threads nothing but that is known: several may
-    # be at work as if they were one.
+    # A thread's CPU time is counted, the rest is sampled; a process may have pools of its own. Of
+    # the framework's own threads only CPU time is known: several may work as if they were one.
     batch_s = max(batch_s, cpu_s) if makers.where in ("threads", "native") else batch_s
     if signals.serialised(facts.evidence, makers):
         batch_s = cpu_s  # the rest is waiting for the lock
     cpu_s = min(batch_s, cpu_s)
     native = makers.native / working if working else 0.0
-    # What was seen with cores to spare takes longer where there are none.
+    # measured with cores to spare, it takes longer without
     shared = SHARED if facts.evidence.machine.own_cpu < signals.FULL * cores else 1.0
     back = facts.back
     step_s = facts.ceiling.step_s / max(0.05, 1 - back) if kept else facts.ceiling.step_s
@@ -101,7 +99,7 @@ def profile_of(facts: Facts, *, kept: bool = False) -> Profile:
 
 
 def _step_cpu_s(facts: Facts, makers: ProducerProfile, *, steps: int) -> float:
-    """Seconds on the cores that a step takes, without what is made on its thread."""
+    """Return CPU seconds of a step, without what is made on its thread."""
     tasks, seconds = facts.evidence.tasks, facts.evidence.end_s - facts.evidence.start_s
     roles = (TRAINER,) if makers.where == "native" else (TRAINER, FRAMEWORK)
     cpu_s = sum(task.cpu_s for task in tasks if task.role in roles)

@@ -1,4 +1,4 @@
-"""The loop in numbers: where the time of its steps went, warm-up and experiments excluded."""
+"""The loop in numbers: where the time of its steps went, without warm-up and experiments."""
 
 from __future__ import annotations
 
@@ -23,26 +23,25 @@ from fastfeed.steps.timeline import (
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 PAUSES = ("evaluation", "checkpoint", "callback", "pause")
 OURS = ("experiment", LOOKING, UNSEEN)
-MOSTLY = 0.95  # of the time is input: what is left tells nothing
+MOSTLY = 0.95  # of the time is input: the rest says nothing
 BLOCKS = 10  # parts of the time whose differences give the ranges
-MODELLED = 0.03  # what a wait that follows from other events may be off by
+MODELLED = 0.03  # possible error of a wait that follows from other events
 OUTLIER = 5.0  # times the median and
-OUTLIER_S = 0.03  # so many seconds above it: a pause, not a slow step
-OFTEN = 0.3  # of the steps: what they have is no pause
-RARE = 0.1  # more than this share of the steps are no pauses but what the loop is like,
-IN_TURN = 1 / 3  # but for every n-th step
+OUTLIER_S = 0.03  # seconds above it: a pause, not a slow step
+OFTEN = 0.3  # share of the steps: what they have is no pause
+RARE = 0.1  # above this share of the steps they are no pauses but typical of the loop,
+IN_TURN = 1 / 3  # except for every n-th step
 MOST = 0.5  # of the time: no evaluation takes so much
-WORKS = 0.7  # of the time, an accelerator or native threads that steps wait for
-FEWEST = 5  # intervals, all the same, that are no chance
+WORKS = 0.7  # of the time an accelerator or native threads work, which steps wait for
+FEWEST = 5  # equal intervals that are no coincidence
 FIRST = 2  # steps of an epoch that wait for its start
 
 
 @dataclass(frozen=True)
 class StepTable:
-    """The steps that were watched, one entry each, in seconds: when each began; `period`, until the
-    next one began; and its parts: `wait` for input, `inside` the step, `host` beside it, `pause`;
-    `boundary` is the wait (and the time between loops) at the start of an epoch, and no part of
-    `wait`."""
+    """The observed steps, one entry each, in seconds: `begin`; `period`, until the next one began;
+    and its parts: `wait` for input, `inside` the step, `host` beside it, `pause`; `boundary` is the
+    wait (and the time between loops) at the start of an epoch, which is no part of `wait`."""
 
     begin: Floats
     period: Floats
@@ -52,27 +51,27 @@ class StepTable:
     pause: Floats
     boundary: Floats
     pauses: tuple[tuple[float, float, str], ...]  # when, how long, what
-    # what is done to a batch on the loop's thread before its step can run, and no part of `inside`
+    # processing of a batch on the loop's thread before its step can run; no part of `inside`
     converted: Floats
 
     @property
     def seconds(self) -> float:
-        """All of it."""
+        """The whole time."""
         return float(self.period.sum())
 
     def share(self, part: Floats) -> float:
-        """Of the time."""
+        """Return the share of the time."""
         return float(part.sum()) / self.seconds if self.seconds else 0.0
 
     @property
     def starvation(self) -> float:
-        """Share of the time in which a step could have run and had no input."""
+        """Share of the time for which a step could have run and had no input."""
         return min(1.0, self.share(self.starved))
 
     @property
     def starved(self) -> Floats:
-        """Seconds of each step in which it could have run and had no input, or none in the form
-        that it takes."""
+        """Seconds of each step for which it could have run and had no input, or none in its final
+        form."""
         found: Floats = self.wait + self.boundary + self.converted
         return found
 
@@ -82,7 +81,7 @@ _NO_ROWS = StepTable(_NONE, _NONE, _NONE, _NONE, _NONE, _NONE, _NONE, (), _NONE)
 
 
 def rows_of(evidence: Evidence) -> StepTable:
-    """The steps of the main loop between the evidence's start and end."""
+    """Return the steps of the main loop between the evidence's start and end."""
     steps = list(evidence.loop.steps) if evidence.loop is not None else []
     spared = on_backlog(steps, evidence.marks)
     watched = (
@@ -154,7 +153,7 @@ def rows_of(evidence: Evidence) -> StepTable:
 
 
 def figures_of(evidence: Evidence, rows: StepTable) -> Figures | None:
-    """None where there was no step."""
+    """Return the figures; None without any step."""
     if not len(rows.period):
         return None
     starved = [part.starvation for part in blocks(rows)]
@@ -184,7 +183,7 @@ def figures_of(evidence: Evidence, rows: StepTable) -> Figures | None:
 
 
 def blocks(rows: StepTable) -> list[StepTable]:
-    """The same time in parts of equally many steps."""
+    """Return parts of the time with equal numbers of steps."""
     count = len(rows.period)
     edges = np.linspace(0, count, min(BLOCKS, count) + 1).astype(int)
     fields = ("begin", "period", "wait", "inside", "host", "pause", "boundary", "converted")
@@ -195,7 +194,7 @@ def blocks(rows: StepTable) -> list[StepTable]:
 
 
 def without_unnamed(rows: StepTable) -> StepTable:
-    """The same without pauses that nothing has a name for."""
+    """Return the table without pauses that have no name."""
     total, unnamed = (
         float(rows.pause.sum()),
         sum(length for _, length, what in rows.pauses if not what),
@@ -204,8 +203,8 @@ def without_unnamed(rows: StepTable) -> StepTable:
 
 
 def _pauses(evidence: Evidence, begin: Floats, *, end: Floats) -> tuple[list[Mark], list[Mark]]:
-    """The marks that are pauses, and those that nearly every step has: these are what the loop is
-    like."""
+    """Return the marks that are pauses, and those that nearly every step has, which are typical of
+    the loop."""
     marks = [
         m
         for m in evidence.marks
@@ -225,8 +224,9 @@ def _watched(step: Step, following: Step, *, evidence: Evidence) -> bool:
 
 
 def _unslowed(evidence: Evidence, wait: Floats, *, period: Floats) -> tuple[Floats, Floats]:
-    """Where turns were looked at seldom, because that slows what makes the input: as much of it as
-    samples of all the time say, beside the rest of a turn, which takes as long as it did."""
+    """Correct waits of iterations that were traced seldom, because tracing slows what makes the
+    input: input has the share that samples of all the time show, the rest of an iteration takes as
+    long as before."""
     made, waited = (
         sum(part.share for part in evidence.parts if part.kind == "input"),
         float(wait.sum()),
@@ -243,7 +243,7 @@ def _unslowed(evidence: Evidence, wait: Floats, *, period: Floats) -> tuple[Floa
 
 
 def _covered(begin: Floats, end: Floats, *, marks: Sequence[Mark]) -> Floats:
-    """How much of each interval the marks cover, those that overlap counted once."""
+    """Return how much of each interval the marks cover; overlaps count once."""
     covered = np.zeros(len(begin))
     until = -np.inf
     for mark in sorted(marks, key=lambda m: m.start_s):
@@ -255,8 +255,8 @@ def _covered(begin: Floats, end: Floats, *, marks: Sequence[Mark]) -> Floats:
 
 
 def _within(period: Floats, *parts: Floats) -> list[Floats]:
-    """The parts of each period, cut to what those before have left of it: marks may overlap, also
-    with our own time."""
+    """Return the parts of each period, cut to what those before leave: marks may overlap, also with
+    the time of the diagnosis."""
     left, found = period.copy(), []
     for part in parts:
         found.append(np.clip(part, 0.0, left))
@@ -265,7 +265,7 @@ def _within(period: Floats, *parts: Floats) -> list[Floats]:
 
 
 def _first_of_epochs(begin: Floats, *, epochs: Sequence[Mark]) -> Any:
-    """The first steps of each epoch that began after the first step that was watched."""
+    """Return the first steps of each epoch that began after the first observed step."""
     first = np.zeros(len(begin), bool)
     for mark in epochs:
         at = int(np.searchsorted(begin, mark.start_s))
@@ -275,14 +275,14 @@ def _first_of_epochs(begin: Floats, *, epochs: Sequence[Mark]) -> Any:
 
 
 def _ends_epoch(first: Any) -> Any:
-    """The step before the first one of an epoch: what follows it is the start of the next."""
+    """Return the step before the first one of an epoch: after it the next epoch starts."""
     ends = np.zeros(len(first), bool)
     ends[:-1] = first[1:] & ~first[:-1]
     return ends
 
 
 def _outliers(values: Floats) -> Floats:
-    """What rare ones have above the median; nothing where they are not rare."""
+    """Return what rare values have above the median; nothing if they are not rare."""
     if len(values) < FIRST:
         return np.zeros(len(values))
     middle = float(np.median(values))
@@ -294,10 +294,9 @@ def _outliers(values: Floats) -> Floats:
 
 
 def _dispatches(evidence: Evidence, share: float) -> bool:
-    """Whether the long steps, with that share of the time, wait for the short ones before them,
-    which only hand their work over: that time is spent in the step's lines (or, if it is most of
-    all, where its loss is read), the loop's thread waits, and an accelerator or native threads do
-    not."""
+    """Return True if short steps only enqueue work that a later long step waits for. Their `share`
+    of the time is spent in the step's lines (or, if it is most of all, where its loss is read); the
+    loop's thread waits, and an accelerator or native threads do not."""
     trainer = next((task for task in evidence.tasks if task.role == TRAINER), None)
     if trainer is None or not share or not evidence.parts:
         return False
@@ -315,14 +314,14 @@ def _dispatches(evidence: Evidence, share: float) -> bool:
 
 
 def _reads(part: LoopPart) -> bool:
-    """Whether a line beside the step does nothing but wait, as one does that reads a loss."""
+    """Return True if a line beside the step only waits, as one does that reads a loss."""
     return part.kind == "host" and part.busy.get(LOCK, 0.0) + part.busy.get(OTHER, 0.0) >= WORKS
 
 
 def _gap_parts(evidence: Evidence, wait: Floats, *, gap: Floats) -> tuple[Floats, Floats, Floats]:
-    """The wait, the host's work and what belongs to the step after all; where steps contain no
-    wait, their input is made between them, and what shares of that time are input only samples can
-    tell. The host's lines inside a watched loop are known from samples, too."""
+    """Return the wait, the host's work and what belongs to the step after all. If steps contain no
+    wait, their input is made between them, and only samples show its share. The host's lines inside
+    a watched loop are known from samples, too."""
     made = sum(part.share for part in evidence.parts if part.kind == "input")
     host = sum(part.share for part in evidence.parts if part.kind == "host")
     asleep = signals.simulated(evidence)
@@ -333,8 +332,8 @@ def _gap_parts(evidence: Evidence, wait: Floats, *, gap: Floats) -> tuple[Floats
 
 
 def _converted(evidence: Evidence, inside: Floats, *, period: Floats, waited: float) -> Floats:
-    """The same part of every step, as samples of the loop's thread say: a session converts its feed
-    before it runs, and loops prepare what they get from others."""
+    """Return the same part of every step, from samples of the loop's thread: a session converts its
+    feed before it runs, and loops prepare what they get from others."""
     share, total = (
         signals.converted(evidence) + signals.prepared(evidence, waited)[0],
         float(inside.sum()),
@@ -345,6 +344,6 @@ def _converted(evidence: Evidence, inside: Floats, *, period: Floats, waited: fl
 
 
 def _range(values: Sequence[float], middle: float) -> tuple[float, float]:
-    """Two standard errors about the middle."""
+    """Return two standard errors about the middle."""
     error = 2 * float(np.std(values)) / max(1, len(values)) ** 0.5
     return max(0.0, middle - error), min(1.0, middle + error)

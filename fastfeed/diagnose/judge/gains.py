@@ -1,14 +1,14 @@
-"""What a change gains: the arithmetic that all of them share."""
+"""The gain of a change: the arithmetic that all changes share."""
 
 from __future__ import annotations
 
 from fastfeed.diagnose.diagnosis import Recommendation
 from fastfeed.diagnose.judge.facts import Facts
 
-WORTH = 1.03  # a gain below it is none
-SURE = (0.1, 0.1)  # below and above: where a loss simply goes away
-UNSURE = (0.15, 0.4)  # where nobody knows how much of it does
-UNKNOWN = (0.6, 0.6)  # where nothing that was seen says what the change leaves
+WORTH = 1.03  # a smaller gain is none
+SURE = (0.1, 0.1)  # below and above: a loss simply disappears
+UNSURE = (0.15, 0.4)  # an unknown part of it disappears
+UNKNOWN = (0.6, 0.6)  # what the change leaves is unknown
 
 
 def gain(
@@ -19,20 +19,20 @@ def gain(
     spread: tuple[float, float],
     why: str = "",
 ) -> Recommendation:
-    """The change with its speed-up and the interval; `spread`: by which shares of it that lies
-    below and above."""
+    """Return the change with its speed-up and the interval; `spread`: its relative ends below and
+    above."""
     speedup = max(1.0, speedup)
     interval = max(1.0, speedup * (1 - spread[0])), speedup * (1 + spread[1])
     return Recommendation(change, *knob, speedup, interval, why)
 
 
 def gone(share: float) -> float:
-    """The speed-up where a share of the time goes away."""
+    """Return the speed-up if a share of the time disappears."""
     return 1 / max(1e-3, 1 - share)
 
 
 def lighter(facts: Facts, fraction: float) -> float:
-    """The speed-up where a batch costs its producers so much less."""
+    """Return the speed-up if a batch costs its producers this much less."""
     makers = facts.makers
     if makers is None:
         return 1.0

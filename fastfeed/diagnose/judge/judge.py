@@ -1,4 +1,4 @@
-"""Evidence in, a diagnosis out: or the reason why there is none."""
+"""From evidence to a diagnosis, or to the reason why there is none."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from fastfeed.steps.timeline import LOOKING
 
 FEWEST = 20  # steps that a verdict needs
 INPUT_BOUND = 0.05
-# starvation that follows from how long steps take, which the noise of others makes longer, too
+# starvation that follows from the duration of steps, which noise of other processes prolongs, too
 DOUBTFUL = 0.2
 
 
 def judge(evidence: Evidence, *, script: str = "", died: Sequence[str] = ()) -> Diagnosis:
-    """What this training is slow for, and what would change it."""
+    """Return why this training is slow, and what would change it."""
     rows, makers = rows_of(evidence), makers_of(evidence)
     figures, ceiling, free = figures_of(evidence, rows), None, rows
     speedup, interval = alike = (1.0, (1.0, 1.0))
@@ -64,7 +64,7 @@ def judge(evidence: Evidence, *, script: str = "", died: Sequence[str] = ()) -> 
 
 def _dead(evidence: Evidence, died: Sequence[str]) -> Cause:
     lines = died[0].strip().splitlines() or ["a producer"]
-    # a stack, and no traceback, which ends with what was raised
+    # a stack, not a traceback, which ends with the exception
     at = lines[0].removesuffix(" is at")
     first = lines[-1] if at == lines[0] else f"{at} is blocked"
     waited = (
@@ -74,7 +74,7 @@ def _dead(evidence: Evidence, died: Sequence[str]) -> Cause:
 
 
 def _abstains(evidence: Evidence, rows: StepTable, *, causes: Sequence[Cause]) -> str | None:
-    """Why there is no verdict."""
+    """Return why there is no verdict, or None."""
     loop, steps = evidence.loop, len(rows.period)
     if loop is None:
         return (
@@ -137,8 +137,8 @@ def _headline(
 
 
 def _overhead(evidence: Evidence, figures: Figures | None) -> float:
-    """CPU seconds of watching, and what it cost the loop's thread, by the seconds that were
-    watched."""
+    """Return CPU seconds of the diagnosis, and its cost to the loop's thread, relative to the
+    observed time."""
     seconds = evidence.end_s - evidence.start_s
     looking = (
         mark for mark in evidence.marks if mark.kind == LOOKING and mark.start_s >= evidence.start_s

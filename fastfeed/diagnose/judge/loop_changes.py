@@ -1,5 +1,5 @@
-"""The changes beside the input: to the loop's own work, to its pauses, and to what else the machine
-does."""
+"""Changes beside the input: to the loop's own work, to its pauses, and to other processes on the
+machine."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fastfeed.diagnose.judge.gains import (
 from fastfeed.diagnose.judge.overhead import in_calls, more_calls
 
 RARELY, MANY = 100, 10
-# a call of a small compiled step: 0.3 to 0.8 ms with TensorFlow, where it was measured
+# a call of a small compiled step: 0.3 to 0.8 ms with TensorFlow, as measured
 CALL_S = 5e-4
 
 
@@ -44,9 +44,9 @@ def noise(cause: Cause, facts: Facts) -> list[Recommendation]:
 
 
 def host(cause: Cause, facts: Facts) -> list[Recommendation]:
-    """What lies between the steps can go; a step of many small calls can become one call, which
-    costs CALL_S."""
-    # A line that sleeps or computes may be the step itself.
+    """Return changes to the work between the steps; a step of many small calls can become one call,
+    which costs CALL_S."""
+    # a line that sleeps or computes may be the step itself
     parts = [part for part in facts.evidence.parts if part.kind == "host"]
     lines = [part for part in parts if part.busy.get(PYTHON, 0.0) >= signals.BYTECODE]
     between = min(
@@ -80,7 +80,7 @@ def host(cause: Cause, facts: Facts) -> list[Recommendation]:
 
 
 def _busiest(facts: Facts) -> str:
-    """The script's own line in which the training thread is most."""
+    """Return the script's own line with most of the training thread's time."""
     trainer = next((task for task in facts.evidence.tasks if task.role == TRAINER), None)
     top = trainer.top() if trainer is not None else None
     return str(top[0]) if top is not None and top[0].users else "callbacks, metrics, logs"

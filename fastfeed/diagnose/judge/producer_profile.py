@@ -1,4 +1,4 @@
-"""Who makes the batches, and what they do meanwhile."""
+"""The producers of the batches, and what they do."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ from fastfeed.probes.places import Place
 
 IDLE = (FULL, EMPTY)
 WAITING = (SLEEP, SOCKET, PIPE, LOCK, OTHER)
-LITTLE = 0.05  # of a core: native threads that do less make no batches
-FAULT_S = 1.5e-6  # a first touch of a page
+LITTLE = 0.05  # of a core: native threads below it make no batches
+FAULT_S = 1.5e-6  # first access of a page
 
 
 @dataclass(frozen=True)
 class ProducerProfile:
     """The producers of a loop as one. `where`: "trainer" (its own thread), "threads", "processes"
     or "native" (threads of the framework). `busy`: what they do while they make batches, shares
-    that add up to 1; `active`: how much of their time that is, the rest being spent before a full
-    buffer; seconds over all of them, and of the whole time."""
+    with a sum of 1; `active`: the share of their time for that, the rest being spent waiting for
+    room; seconds over all of them, and of the whole time."""
 
     where: str
     count: int
@@ -49,25 +49,25 @@ class ProducerProfile:
     queued_s: float = 0.0
     copying: float = 0.0
     pickling: float = 0.0
-    faulting: float = 0.0  # share of their CPU seconds that first touches of pages take
+    faulting: float = 0.0  # share of their CPU seconds for first accesses of pages
     place: Place | None = None
     place_share: float = 0.0
-    in_framework: bool = False  # whether they are threads of tf.data, several at once
+    in_framework: bool = False  # they are threads of tf.data, several at once
     # of the samples in lines of the user's, those in the place's function, or below it
     function_share: float = 0.0
 
     @property
     def known(self) -> bool:
-        """Whether anything was seen of what they do."""
+        """True if anything is known of what they do."""
         return bool(self.busy)
 
     def share(self, *states: str) -> float:
-        """Of the time in which they make batches."""
+        """Return the share of the time in which they make batches."""
         return sum(self.busy.get(state, 0.0) for state in states)
 
     @property
     def python(self) -> float:
-        """Share in bytecode, or waiting for the lock that bytecode needs."""
+        """Share in bytecode, or waiting for its lock."""
         return self.share(PYTHON, LOCK_PYTHON)
 
     @property
@@ -77,7 +77,7 @@ class ProducerProfile:
 
     @property
     def copies(self) -> float:
-        """Share in conversions and copies, or in first touches of the memory for them."""
+        """Share in conversions and copies, or in first accesses of the memory for them."""
         return max(self.copying, self.faulting * (1.0 - self.waiting))
 
     @property
@@ -87,7 +87,7 @@ class ProducerProfile:
 
 
 def makers_of(evidence: Evidence) -> ProducerProfile | None:
-    """None where nobody was seen who could make batches."""
+    """Return the profile; None if there is nothing that could make batches."""
     made = [part for part in evidence.parts if part.kind == "input"]
     tasks = [task for task in evidence.tasks if task.role == PRODUCER]
     loop = evidence.loop
@@ -97,7 +97,7 @@ def makers_of(evidence: Evidence) -> ProducerProfile | None:
     if tasks:
         own = next((task.pid for task in evidence.tasks if task.role == TRAINER), None)
         return _producers(tasks, own=own)
-    # The framework's threads make nothing between the steps: they take them.
+    # the framework's threads make nothing between the steps: they take the batches
     native = _native(evidence) if loop is None or loop.waits != "none" else None
     own = loop is not None and loop.kind in ("watch", "sampled", "call", "runner")
     return _trainer(evidence, made) if made and own else native
@@ -154,8 +154,8 @@ def _producers(tasks: list[Task], *, own: int | None) -> ProducerProfile:
 
 
 def _within(tasks: list[Task], place: Place) -> float:
-    """Of the samples that are in the user's lines, those in the function of a place, or in what it
-    calls."""
+    """Return the share of samples in the function of a place, or below it, of those in the user's
+    lines."""
     stacks = [
         (stack, count)
         for task in tasks
@@ -168,8 +168,7 @@ def _within(tasks: list[Task], place: Place) -> float:
 
 
 def _native(evidence: Evidence) -> ProducerProfile | None:
-    """Threads of the framework: all that is known of them is the time that they take on the
-    cores."""
+    """Return threads of the framework: only their CPU time is known."""
     tasks = [task for task in evidence.tasks if task.role == FRAMEWORK]
     seconds = evidence.end_s - evidence.start_s
     cpu_s = sum(task.cpu_s for task in tasks)
@@ -185,12 +184,12 @@ def _native(evidence: Evidence) -> ProducerProfile | None:
 
 
 def feeders_of(evidence: Evidence) -> list[Task]:
-    """Those that hand batches on."""
+    """Return the tasks that pass batches on."""
     return [task for task in evidence.tasks if task.role == FEEDER]
 
 
 def _active(busy: Mapping[str, float]) -> dict[str, float]:
-    """Without the time before a full buffer or without work, as shares of the rest."""
+    """Return the shares without the time that is spent waiting for room or for work."""
     rest = sum(share for state, share in busy.items() if state not in IDLE)
     return (
         {state: share / rest for state, share in busy.items() if state not in IDLE}
@@ -209,7 +208,8 @@ def _mean(all_busy: Iterable[Mapping[str, float]], weights: Iterable[float]) -> 
 
 
 def _faulting(tasks: list[Task]) -> float:
-    """Where most of their time is the kernel's and there are the page faults to explain it."""
+    """Return the share of page faults, if most of their time is the kernel's and page faults
+    explain it."""
     cpu_s, system_s = sum(t.cpu_s for t in tasks), sum(t.system_s for t in tasks)
     faults_s = FAULT_S * sum(t.faults for t in tasks)
     if cpu_s <= 0 or system_s < 0.5 * cpu_s:

@@ -1,4 +1,4 @@
-"""Causes in words: sentences with the numbers that show them."""
+"""Causes as sentences, with the numbers that show them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fastfeed.diagnose.judge import signals
 from fastfeed.diagnose.judge.figures import StepTable
 from fastfeed.diagnose.judge.producer_profile import ProducerProfile
 
-LITTLE = 0.05  # shares below it are not worth a word
+LITTLE = 0.05  # shares below it are not reported
 
 
 def at(makers: ProducerProfile) -> str:
@@ -68,7 +68,7 @@ def lock(evidence: Evidence, makers: ProducerProfile) -> tuple[str, ...]:
     probe = (
         ""
         if late is None
-        else f"; who asks for the interpreter lock waits {late * 1e3:.1f} ms (idle: 0.1)"
+        else f"; a thread that asks for the interpreter lock waits {late * 1e3:.1f} ms (idle: 0.1)"
     )
     top = doing(makers)
     return texts(
@@ -113,7 +113,7 @@ def copies(evidence: Evidence, makers: ProducerProfile) -> tuple[str, ...]:
 def given_back(evidence: Evidence) -> tuple[str, ...]:
     share = signals.given_back(evidence, waits=False)
     return (
-        "from_generator has the process give free memory back at once: touching it again takes "
+        "from_generator makes the process return free memory at once: touching it again takes "
         f"{share:.0%} of a step",
     )
 
@@ -121,7 +121,10 @@ def given_back(evidence: Evidence) -> tuple[str, ...]:
 def ipc(evidence: Evidence, makers: ProducerProfile) -> tuple[str, ...]:
     """Pickling, and reading what others have pickled."""
     pickled, handed = signals.pickling(evidence, makers), signals.handed_over(evidence, makers)
-    reads = f"of its waits the training thread spends {handed:.0%} on reading and unpickling what {who(makers)} made"
+    reads = (
+        f"the training thread spends {handed:.0%} of its waits on reading and unpickling what "
+        f"{who(makers)} made"
+    )
     return texts(
         f"pickling and copying between processes: {pickled:.0%} of the producers' time"
         if pickled >= LITTLE
@@ -132,7 +135,7 @@ def ipc(evidence: Evidence, makers: ProducerProfile) -> tuple[str, ...]:
 
 
 def converted(evidence: Evidence, share: float) -> tuple[str, ...]:
-    """What a session is fed, and must convert; and what a loop does to a batch that it has got."""
+    """What a session converts of its feed; and what a loop does to a batch that it gets."""
     if evidence.loop is None or evidence.loop.kind != "session":
         made = max((p for p in evidence.parts if p.kind == "input"), key=lambda part: part.share)
         return (
@@ -168,7 +171,7 @@ def straggling(rows: StepTable, makers: ProducerProfile | None) -> tuple[str, ..
     most = np.sort(rows.wait)[::-1][: max(1, len(rows.wait) // 10)]
     share = float(most.sum()) / max(1e-9, float(rows.wait.sum()))
     idle = (
-        f"the producers stand before a full buffer for {1 - makers.active:.0%} of the time"
+        f"the producers wait at a full buffer for {1 - makers.active:.0%} of the time"
         if makers
         else ""
     )
@@ -197,7 +200,7 @@ def pauses(rows: StepTable) -> tuple[str, ...]:
 
 
 def host(evidence: Evidence, rows: StepTable) -> tuple[str, ...]:
-    steps = signals.simulated(evidence) > 0  # what sleeps is the step's
+    steps = signals.simulated(evidence) > 0  # sleeping lines belong to the step
     parts = (
         part
         for part in evidence.parts

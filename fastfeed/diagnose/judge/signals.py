@@ -1,5 +1,4 @@
-"""What tells causes apart, each a yes or no, or a share; the thresholds at which they were told
-apart when measured."""
+"""Predicates that distinguish causes, with the measured threshold of each."""
 
 from __future__ import annotations
 
@@ -28,19 +27,19 @@ from fastfeed.steps.timeline import ARRAYS
 MOST = 0.98  # of a step, at most, are conversions of what it is fed
 # share of the time from which a loss counts: a feed is input-bound from 5 % starvation
 LEAST = 0.05
-GIL_LATE_S = 1e-3  # a thread that nobody keeps waiting is late by 0.1 ms
-GIL_ASKED_S, SEVERAL, ONE_CORE = 4e-4, 1.2, 1.15  # of serialised: seconds, threads at work, cores
-CROWDED = 2.5  # runnable threads per core from which there are too many of them
-POOLS = 1.5  # the same where native pools multiply the producers
-NOISE = 0.25  # share of the cores that others take
+GIL_LATE_S = 1e-3  # without contention a thread is late by 0.1 ms
+GIL_ASKED_S, SEVERAL, ONE_CORE = 4e-4, 1.2, 1.15  # of serialised: seconds, working threads, cores
+CROWDED = 2.5  # runnable threads per core from which they are too many
+POOLS = 1.5  # the same if native pools multiply the producers
+NOISE = 0.25  # share of the cores that others use
 OUSTED = 0.25  # share of its time that a producer waits for a core because of them
-CONVERTS = 0.4  # share of the producers' work from which copies and conversions are what they do
+CONVERTS = 0.4  # share of the producers' work from which copies and conversions characterise it
 PICKLES = 0.25
-STANDING = 0.2  # of their time, at work: less, and they stand before a full buffer
-HANDS_OVER = 0.5  # share of the training thread's waits in which it reads what is there
+STANDING = 0.2  # of their time at work: below it, they wait for room
+HANDS_OVER = 0.5  # share of the training thread's waits in which it reads what is ready
 WORKS = (PYTHON, NATIVE, RUNNABLE, LOCK_PYTHON)
 SOME = 0.1  # of the numbers that a step is fed
-WIDE = ("float64", "object")  # dtypes that no accelerator wants
+WIDE = ("float64", "object")  # dtypes that no accelerator uses
 # loops that get their batches from a call that is timed
 HANDED = ("queue", "torch", "runner", "watch")
 PREPARES = re.compile(
@@ -54,31 +53,32 @@ REPORTS = re.compile(
 SENDS = ("_send", "_send_bytes", "_feed", "put")
 PIPES = re.compile(r"(^|/)multiprocess(ing)?/(connection|queues|pool)\.py$")
 FULL = 0.8  # share of the cores from which none is left
-WASTED = 4.0  # times what a batch holds: much is read that nobody uses
-# of a line's time, in bytecode that is seen, for it to be all of it: of short pieces half is not
+WASTED = 4.0  # times the size of a batch: much is read that is not used
+# share of a line's time in observed bytecode, from which all of it counts: half of short pieces is
+# not observed
 BYTECODE = 0.35
 NUMBER_S = 2e-8  # for a number in a list to become one in an array, at least
-READS_LISTS = 0.3  # of the time that this takes, as the lists' lengths say
+READS_LISTS = 0.3  # of the time that this takes, from the lists' lengths
 ASLEEP = 0.5  # of a line's time: the rest it waits for the lock, or a core, to go on
 # a generator comes in a FlatMap
 MAPS = re.compile(r"^tf\.data: (?!.*FlatMap).*\b(Map|ParallelMap|MapAndBatch)\b")
 BITS = re.compile(r"\d+$")  # of a dtype
 MUCH = 0.15  # of a step on the cores
-ON_CORES = 0.75  # of a step, on a core: it computes, and does nothing else
-COMPUTES = 0.5  # cores that a step takes, at least, if it computes there
-FAULTING = 0.1  # of the time on the cores, at least, that as many page faults take
-READS_NBYTES_S = 5e6  # less is no load for a disk
+ON_CORES = 0.75  # of a step, on a core: it only computes
+COMPUTES = 0.5  # cores that a step uses, at least, if it computes there
+FAULTING = 0.1  # of the CPU time, at least, that as many page faults take
+READS_NBYTES_S = 5e6  # below it a disk is not loaded
 
 
 def late(evidence: Evidence) -> bool:
-    """Whether the interpreter lock is kept from those who ask for it."""
+    """Return True if the interpreter lock is kept from threads that ask for it."""
     return evidence.gil_late_s is not None and evidence.gil_late_s > GIL_LATE_S
 
 
 def serialised(evidence: Evidence, makers: ProducerProfile) -> bool:
-    """Whether several threads get one core's worth between them, who wait for nothing and have
-    cores to spare, and the interpreter lock is asked for: short calls that let it go, and want it
-    back, look like native code."""
+    """Return True if several threads share one core's worth, without other waits and with cores to
+    spare, while the interpreter lock is contended: short calls that release it, and want it back,
+    look like native code."""
     several = makers.where == "threads" and makers.count * makers.active >= SEVERAL
     asked = evidence.gil_late_s is not None and evidence.gil_late_s > GIL_ASKED_S
     machine = evidence.machine
@@ -89,26 +89,27 @@ def serialised(evidence: Evidence, makers: ProducerProfile) -> bool:
 
 
 def noisy(evidence: Evidence) -> bool:
-    """Whether others take a good part of the cores."""
+    """Return True if others use a good part of the cores."""
     machine = evidence.machine
     return machine.other_cpu + machine.steal >= NOISE * machine.cores
 
 
 def outnumbered(evidence: Evidence) -> bool:
-    """Whether others have nearly all cores, and the script asks for few: whatever it does takes
-    long."""
+    """Return True if others have nearly all cores, and the script asks for few: everything it does
+    takes long."""
     machine = evidence.machine
     return machine.other_cpu >= FULL * machine.cores and machine.runnable <= NOISE * machine.cores
 
 
 def crowded_out(evidence: Evidence, makers: ProducerProfile) -> bool:
-    """Whether it is others who keep the makers from the cores, which would do for them alone."""
+    """Return True if others keep the producers from the cores, which would be enough for them
+    alone."""
     fits = evidence.machine.runnable <= evidence.machine.cores + 0.5
     return noisy(evidence) and fits and makers.share(RUNNABLE) > OUSTED
 
 
 def disk(evidence: Evidence, makers: ProducerProfile) -> bool:
-    """Waiting in state D; or waiting for nobody knows what, while much is read."""
+    """Return True for waits in state D; or for unknown waits, while much is read."""
     reads = evidence.machine.disk_read_nbytes_s > READS_NBYTES_S
     return makers.share(DISK) >= max(0.2, makers.native / 2) or (
         makers.share(DISK) >= 0.1 and reads
@@ -116,8 +117,8 @@ def disk(evidence: Evidence, makers: ProducerProfile) -> bool:
 
 
 def simulated(evidence: Evidence) -> float:
-    """Of the time between the calls of a loop's steps, the share that belongs to the steps: lines
-    that sleep, as an accelerator does that is only simulated; with Keras those of callbacks."""
+    """Return the share of the time between the calls of a loop's steps that belongs to the steps:
+    lines that sleep, like a simulated accelerator; with Keras those of callbacks."""
     loop = evidence.loop
     if loop is None or loop.kind not in (*CALLED, "keras"):
         return 0.0
@@ -132,18 +133,17 @@ def simulated(evidence: Evidence) -> float:
 
 
 def sleeps(part: LoopPart) -> bool:
-    """Whether a line beside the step's call does nothing but sleep, and does not report to
-    anybody."""
+    """Return True if a line beside the step's call only sleeps, and does not report anything."""
     reports = part.inner is not None and REPORTS.search(part.inner.function)
     return part.kind == "host" and part.busy.get(SLEEP, 0.0) >= ASLEEP and not reports
 
 
 def prepared(evidence: Evidence, waited: float) -> tuple[float, float]:
-    """Share of the time in which the training thread prepares a batch that it has got from others,
-    and the share of that which is conversions and copies. `waited`: the share that it is known to
-    wait, which samples count as well.
+    """Return the share of the time in which the training thread prepares a batch that it got from
+    others, and the share of conversions and copies in that. `waited`: the known share of waits,
+    which samples count as well.
 
-    Only what converts, or bears the name of what is done to input: any other call on a batch may be
+    Only what converts, or has a name of input processing, counts: any other call on a batch may be
     the step.
     """
     loop = evidence.loop
@@ -162,19 +162,19 @@ def prepared(evidence: Evidence, waited: float) -> tuple[float, float]:
 
 
 def read_nbytes(evidence: Evidence, steps_per_second: float) -> float:
-    """Bytes that are read from disks for a step."""
+    """Return bytes that are read from disks for a step."""
     return evidence.machine.disk_read_nbytes_s / max(1e-9, steps_per_second)
 
 
 def used_nbytes(evidence: Evidence) -> int:
-    """Bytes of a batch, 0 where its arrays are not known."""
+    """Return bytes of a batch, 0 if its arrays are not known."""
     leaves = evidence.loop.leaves if evidence.loop is not None else ()
     known = [(leaf, BITS.search(leaf.dtype)) for leaf in leaves if leaf.shape]
     return sum(math.prod(leaf.shape) * (int(bits[0]) // 8 if bits else 1) for leaf, bits in known)
 
 
 def crowded(evidence: Evidence, makers: ProducerProfile) -> bool:
-    """Whether there are far more runnable threads than cores."""
+    """Return True if there are far more runnable threads than cores."""
     machine = evidence.machine
     nested = makers.count * max(evidence.pools.values(), default=1) > machine.cores and bool(
         evidence.pools
@@ -183,8 +183,7 @@ def crowded(evidence: Evidence, makers: ProducerProfile) -> bool:
 
 
 def piped(evidence: Evidence, makers: ProducerProfile) -> float:
-    """Of the looks at workers, the share in which they send away what they have made, or wait to be
-    let to."""
+    """Return the share of samples of workers in which they send results, or wait to do so."""
     if makers.where != "processes":
         return 0.0
     stacks = [
@@ -199,9 +198,9 @@ def _sends(place: Place) -> bool:
 
 
 def handed_over(evidence: Evidence, makers: ProducerProfile) -> float:
-    """Of the time in which the training thread gets batches from worker processes, the share in
-    which it works: it reads and unpickles what they have made. Where far more threads are runnable
-    than there are cores, it is these that keep it from one."""
+    """Return the share of the time in which the training thread gets batches from worker processes
+    that it works: it reads and unpickles them. If far more threads are runnable than there are
+    cores, those keep it from one."""
     made = [part for part in evidence.parts if part.kind == "input"]
     total = sum(part.share for part in made)
     if makers.where != "processes" or not total:
@@ -215,23 +214,23 @@ def handed_over(evidence: Evidence, makers: ProducerProfile) -> float:
 
 
 def at_hand(evidence: Evidence) -> bool:
-    """Whether all batches are slices of arrays in memory, which nobody has to make."""
+    """Return True if all batches are slices of arrays in memory, which need no producer."""
     return evidence.loop is not None and evidence.loop.note.startswith(ARRAYS)
 
 
 def loaded(evidence: Evidence) -> bool:
-    """Whether it is a DataLoader that gives the batches: its workers are processes."""
+    """Return True if a DataLoader gives the batches: its workers are processes."""
     return evidence.loop is not None and evidence.loop.kind == "torch"
 
 
 def mapped(evidence: Evidence) -> bool:
-    """Whether it is a map of tf.data's that calls the user's function."""
+    """Return True if a map of tf.data calls the user's function."""
     loop = evidence.loop
     return loop is not None and any(map(MAPS.search, (loop.name, loop.note)))
 
 
 def in_graph(evidence: Evidence) -> bool:
-    """Whether a session's own threads make the batches, in Python that the graph calls."""
+    """Return True if a session's own threads make the batches, in Python that the graph calls."""
     session = evidence.loop is not None and evidence.loop.kind == "session"
     return session and any(
         task.role == PRODUCER and task.name == CALLED_BACK for task in evidence.tasks
@@ -239,13 +238,13 @@ def in_graph(evidence: Evidence) -> bool:
 
 
 def converted(evidence: Evidence) -> float:
-    """Share of the time in which the training thread converts what a session is fed, before the
-    step begins."""
+    """Return the share of the time in which the training thread converts what a session is fed,
+    before the step begins."""
     loop = evidence.loop
     trainer = next((task for task in evidence.tasks if task.role == TRAINER), None)
     if loop is None or trainer is None or loop.kind != "session":
         return 0.0
-    # What the thread does besides, it does before: in what makes the batch.
+    # what the thread does besides comes before: it makes the batch
     others = [part for part in evidence.parts if part.kind != "step"]
     python, native = (
         max(
@@ -258,8 +257,8 @@ def converted(evidence: Evidence) -> float:
     copying = min(
         1.0, max(0.0, trainer.copying - sum(part.share * part.copying for part in others)) / inside
     )
-    # Numbers in lists are read one by one, the lock held: a sample gets it when that is over, or at
-    # the next call.
+    # numbers in lists are read one by one, with the lock: a sample comes only after that, or at the
+    # next call
     lists = [leaf for leaf in loop.leaves if leaf.kind in ("list", "tuple")]
     numbers = sum(math.prod(leaf.shape) for leaf in lists if min(leaf.shape, default=0) > 0)
     per_s = (
@@ -278,12 +277,12 @@ def converted(evidence: Evidence) -> float:
 
 
 def given_back(evidence: Evidence, *, waits: bool) -> float:
-    """Share of a step that TensorFlow's threads spend on touching memory again that they gave back
-    to the system.
+    """Return the share of a step in which TensorFlow's threads touch memory again that they had
+    returned to the system.
 
     tf.data's from_generator lowers the process's trim threshold; a step that is fed otherwise keeps
-    its memory. Where no step waits it must be much: of other steps on the cores, memory takes up to
-    7 %. On an accelerator a step has its memory there, and what these threads touch is the input's.
+    its memory. If no step waits it must be much: of other steps on the cores, memory takes up to 7
+    %. With an accelerator a step has its memory there, and what these threads touch is the input's.
     """
     loop = evidence.loop
     if loop is None or not loop.trims or any(gpu.busy >= LEAST for gpu in evidence.machine.gpus):
@@ -299,8 +298,8 @@ def given_back(evidence: Evidence, *, waits: bool) -> float:
     computes = cpu_s >= COMPUTES * (evidence.end_s - evidence.start_s)
     if not waits and not (share >= MUCH and computes):
         return 0.0
-    # A step that waits for something else meanwhile spends on a core, and on memory, only a part of
-    # its time.
+    # a step that waits for something else meanwhile spends only a part of its time on a core, and
+    # on memory
     watched = [
         s for s in loop.steps if not s.free and evidence.start_s <= s.begin_s <= evidence.end_s
     ]
@@ -310,8 +309,8 @@ def given_back(evidence: Evidence, *, waits: bool) -> float:
 
 
 def pickling(evidence: Evidence, makers: ProducerProfile) -> float:
-    """Of the makers' work, or of the time of those that hand it on, the share in pickling, and in
-    sending what was pickled: fresh memory that is touched on the way is a part of that."""
+    """Return the share of the producers' work, or of the time of those that pass it on, in
+    pickling, and in sending what was pickled, with first accesses of fresh memory on the way."""
     handed = [task.pickling * (1 - task.share("empty")) for task in feeders_of(evidence)]
     made = [
         part.pickling for part in evidence.parts if part.kind == "input" and part.share >= LEAST
@@ -320,8 +319,8 @@ def pickling(evidence: Evidence, makers: ProducerProfile) -> float:
 
 
 def spread_of(task: Task) -> float:
-    """Over how many places its samples might be spread evenly: the inverse of Simpson's index of
-    the innermost ones, without the line of the user's in which it sleeps."""
+    """Return over how many places its samples could be spread evenly: the inverse of Simpson's
+    index of the innermost ones, without the user's line in which it sleeps."""
     counts: dict[Place, int] = {}
     for stack, count in task.stacks.items():
         if stack:

@@ -32,7 +32,7 @@ def main() -> None:
     "--threads",
     default="1,4,8",
     show_default=True,
-    help="Producer threads to measure, such as 1,4,8; with --processes, so many in each process.",
+    help="Producer threads to measure, such as 1,4,8; with --processes, that many in each process.",
 )
 @click.option(
     "--processes",
@@ -44,14 +44,14 @@ def main() -> None:
     "--workload",
     default="sleep:50ms",
     show_default=True,
-    help="What a batch costs: sleep:50ms, python:10ms (holds the interpreter lock), opencv:10ms (releases it), "
+    help="The cost of a batch: sleep:50ms, python:10ms (holds the interpreter lock), opencv:10ms (releases it), "
     "photos:DIR (decode, crop, flip) or your own package.module:callable.",
 )
 @click.option(
     "--consumer",
     default="mnist",
     show_default=True,
-    help="What takes the batches: mnist (a TF1 session), mnist-keras, resnet50 (Keras too), sim:20ms (an "
+    help="The consumer of the batches: mnist (a TF1 session), mnist-keras, resnet50 (Keras too), sim:20ms (an "
     "accelerator) or none.",
 )
 @click.option(
@@ -64,7 +64,7 @@ def main() -> None:
     "--augment-on",
     default="producers",
     show_default=True,
-    help="Who augments: some of producers, dali-cpu, dali-gpu.",
+    help="Executors of the augmentation: some of producers, dali-cpu, dali-gpu.",
 )
 @click.option(
     "--batch-size", default=32, show_default=True, type=click.IntRange(1), help="Records per batch."
@@ -92,7 +92,7 @@ def main() -> None:
 @click.option(
     "--baseline",
     is_flag=True,
-    help="Also run the hand-written idiom, in turn with fastfeed: where --processes is 0, for it has threads only.",
+    help="Also run the hand-written idiom, in turn with fastfeed, for --processes 0: it has threads only.",
 )
 @click.option("--data", default=None, help="MNIST: the file mnist.npz or its folder.")
 @click.option(
@@ -105,7 +105,7 @@ def main() -> None:
     "--assert-au",
     default=None,
     type=click.FloatRange(0, 100, min_open=True),
-    help="Exit with 1 unless the best setting asked for keeps the step busy for so many per cent of the time.",
+    help="Exit with 1 unless the best requested setting keeps the step busy for this percentage of the time.",
 )
 def bench(**options: Any) -> None:
     """Measure how long a training step starves for input, against the number of producer threads
@@ -177,7 +177,7 @@ def _bench_augment(
     ):
         if given:
             raise OptionError(
-                f"{name} goes with one way of making batches: leave it out with --augment"
+                f"{name} varies the producers, which --augment does itself: leave it out"
             )
     chosen = {
         "spec": spec_from(text),
@@ -325,7 +325,7 @@ def _diagnose(
 
     if warmup >= seconds:
         raise OptionError(
-            f"--warmup is part of --seconds: needed less than {seconds:g}, there is {warmup:g}"
+            f"--warmup is part of --seconds: must be less than {seconds:g}, got {warmup:g}"
         )
 
     def say(diagnosis: Any, written: list[Path]) -> None:
@@ -340,9 +340,7 @@ def _diagnose(
 
 @main.command()
 @click.argument("pid", required=False, type=click.IntRange(1))
-@click.option(
-    "--once", is_flag=True, help="Print one frame and end; so does an output that is no terminal."
-)
+@click.option("--once", is_flag=True, help="Print one frame and exit, as without a terminal.")
 @click.option(
     "--json", "as_json", is_flag=True, help="Print the figures as one line of JSON and end."
 )

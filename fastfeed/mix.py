@@ -43,11 +43,11 @@ class Mix:
         self.lengths = [len(source) for source in self._sources]
         self._offsets = [0, *accumulate(self.lengths)]
         if stop not in ("first", "all"):
-            raise OptionError(f'stop={stop!r}: needed "first" or "all"')
+            raise OptionError(f'stop={stop!r}: must be "first" or "all"')
         if 0 in self.lengths:
             raise OptionError(
-                f"source {self.lengths.index(0)} of the mix has a length of 0: needed at least 1 "
-                "record"
+                f"source {self.lengths.index(0)} of the mix has a length of 0: must have at least "
+                "1 record"
             )
         self.parts = _parts([_weight(weight) for _, weight in pairs])
         self._turns, self._counts = _turns(self.parts)
@@ -203,7 +203,7 @@ def _pairs(given: Any) -> list[tuple[Any, Any]]:
 def _weight(weight: Any) -> float:
     number = float(weight) if isinstance(weight, Real) and not isinstance(weight, bool) else 0.0
     if not 0 < number < math.inf:
-        raise OptionError(f"a weight of {weight!r} in a mix: needed a finite number above 0")
+        raise OptionError(f"a weight of {weight!r} in a mix: must be a finite number above 0")
     return number
 
 
@@ -212,7 +212,7 @@ def _indexable(source: Any) -> Any:
     kind = type(source).__name__
     if isinstance(source, Mix):
         raise OptionError(
-            "a Mix in a mix: needed plain sources; give them all to one, with their weights "
+            "a Mix in a mix: must be plain sources; give them all to one, with their weights "
             "multiplied"
         )
     by_number = hasattr(source, "__len__") and hasattr(source, "__getitem__")

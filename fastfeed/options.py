@@ -45,11 +45,11 @@ class Shuffle:
 
     def __post_init__(self) -> None:
         if not all(isinstance(n, Integral) for n in (self.capacity, self.min_after_dequeue)):
-            raise OptionError(f"{self!r}: needed integers, in records")
+            raise OptionError(f"{self!r}: must be integers, in records")
         if self.min_after_dequeue < 0 or self.capacity <= self.min_after_dequeue:
             raise OptionError(
                 f"Shuffle(capacity={self.capacity}, min_after_dequeue={self.min_after_dequeue}): "
-                "needed 0 <= min_after_dequeue < capacity"
+                "must be 0 <= min_after_dequeue < capacity"
             )
 
 
@@ -140,25 +140,25 @@ class FeedOptions:
         )
         if not (self.shuffle is None or isinstance(self.shuffle, (bool, Shuffle))):
             raise OptionError(
-                f"shuffle={self.shuffle!r}: needed None, True, False or Shuffle(capacity=...)"
+                f"shuffle={self.shuffle!r}: must be None, True, False or Shuffle(capacity=...)"
             )
         flags = ("lengths", (True, False)), ("repeat_per_producer", (True, False))
         for name, choices in (("records", (None, True, False)), *flags):
             if not any(getattr(self, name) is choice for choice in choices):
-                raise OptionError(f"{name}={getattr(self, name)!r}: needed one of {choices}")
+                raise OptionError(f"{name}={getattr(self, name)!r}: must be one of {choices}")
         if self.transform is not None and not callable(self.transform):
-            raise OptionError(f"transform={self.transform!r}: needed a function of one item")
+            raise OptionError(f"transform={self.transform!r}: must be a function of one item")
         if self.pad is not None and not isinstance(self.pad, (bool, int, float)):
-            raise OptionError(f"pad={self.pad!r}: needed None, True (zeros) or a number")
+            raise OptionError(f"pad={self.pad!r}: must be None, True (zeros) or a number")
         if self.lengths and not self.padded:
             raise OptionError("lengths=True: needed pad= as well, for records whose shape varies")
         number = isinstance(self.seed, Integral) and not isinstance(self.seed, bool)
         if self.seed is not None and not (number and int(self.seed) >= 0):
-            raise OptionError(f"seed={self.seed!r}: needed an integer of 0 or more, or None")
+            raise OptionError(f"seed={self.seed!r}: must be an integer >= 0, or None")
         limit = self.stall_timeout_s
         if isinstance(limit, bool) or not isinstance(limit, (int, float)) or not limit > 0:
             raise OptionError(
-                f"stall_timeout_s={self.stall_timeout_s!r}: needed seconds above 0 (float('inf'): "
+                f"stall_timeout_s={self.stall_timeout_s!r}: must be seconds above 0 (float('inf'): "
                 "never)"
             )
         # checked here, and not when the order is made: Recipe knows which options exclude each
@@ -223,7 +223,7 @@ def parse_bytes(value: int | str) -> int:
     known = match is not None and not isinstance(value, bool) and match[2].upper() in UNITS
     nbytes = int(float(match[1]) * UNITS[match[2].upper()]) if match is not None and known else 0
     if not nbytes:
-        raise OptionError(f'memory={value!r}: needed a number of bytes above 0, such as "2GB"')
+        raise OptionError(f'memory={value!r}: must be a number of bytes above 0, such as "2GB"')
     return nbytes
 
 
@@ -242,7 +242,7 @@ def parse_metrics(value: str) -> MetricsTarget:
     if kind == "tensorboard":
         if not place or "://" in place or "\0" in place:
             raise OptionError(
-                f"metrics={value!r}: needed a folder of this machine, as in tensorboard:runs"
+                f"metrics={value!r}: must be a folder of this machine, as in tensorboard:runs"
             )
         return MetricsTarget(kind, place)
     found = re.fullmatch(r"(?:(\[[0-9a-fA-F:.]+\]|[^:\[\]\s]+):)?(\d{1,5})", place)
@@ -267,7 +267,7 @@ def _check_augment(augment: Any, on: str) -> None:
     if augment is None:
         if on != EXECUTORS[0]:
             raise OptionError(
-                f"augment_on={on!r}: needed augment= as well, the operations that are meant"
+                f"augment_on={on!r}: needed augment= as well, the operations to execute"
             )
         return
     from fastfeed.augment.spec import Augment
@@ -283,9 +283,9 @@ def _check_augment(augment: Any, on: str) -> None:
 
 def _integer(name: str, value: Any, *, least: int, hint: str) -> None:
     if isinstance(value, bool) or not isinstance(value, Integral) or int(value) < least:
-        raise OptionError(f"{name}={value!r}: needed an integer of {least} or more; {hint}")
+        raise OptionError(f"{name}={value!r}: must be an integer >= {least}; {hint}")
 
 
 def _one_of(name: str, value: Any, *, choices: tuple[str, ...]) -> None:
     if value not in choices:
-        raise OptionError(f"{name}={value!r}: needed one of {', '.join(map(repr, choices))}")
+        raise OptionError(f"{name}={value!r}: must be one of {', '.join(map(repr, choices))}")

@@ -47,7 +47,7 @@ class Balanced:
             _, self._classes = np.unique(given, return_inverse=True)
         except TypeError as error:
             raise OptionError(
-                f"labels: needed labels of one type, all integers or all text; {error}"
+                f"labels: must be labels of one type, all integers or all text; {error}"
             ) from None
         self._count = _count(count, default=len(given))
 
@@ -71,15 +71,15 @@ def _passes(rng: np.random.Generator, members: Indices, *, length: int) -> Indic
 
 def _shares(weights: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
     if weights.dtype.kind not in "iufb":
-        raise OptionError(f"weights: needed numbers, and there were {weights.dtype}")
+        raise OptionError(f"weights: must be numbers, and there were {weights.dtype}")
     bad = np.flatnonzero(~(np.isfinite(weights) & (weights >= 0)))
     if len(bad):
         raise OptionError(
-            f"weights: number {bad[0]} is {weights[bad[0]]}; needed finite numbers of 0 or more"
+            f"weights: number {bad[0]} is {weights[bad[0]]}; must be finite numbers >= 0"
         )
     largest = weights.max()
     if not largest:
-        raise OptionError(f"weights: all {len(weights)} are 0; needed at least one above 0")
+        raise OptionError(f"weights: all {len(weights)} are 0; must have at least one above 0")
     # first, because a sum of weights near 1e308 would overflow
     scaled = weights.astype(np.float64) / float(largest)
     shares: npt.NDArray[np.float64] = scaled / scaled.sum()
@@ -102,9 +102,7 @@ def _count(count: Any, *, default: int) -> int:
     if count is None:
         return default
     if isinstance(count, bool) or not isinstance(count, Integral) or int(count) < 1:
-        raise OptionError(
-            f"count={count!r}: needed an integer of 1 or more: the records of an epoch"
-        )
+        raise OptionError(f"count={count!r}: must be an integer >= 1: the records of an epoch")
     return int(count)
 
 

@@ -180,7 +180,7 @@ def test_a_dict_of_sources() -> None:
         ([("text", 1)], "a str in a mix"),
         ([({}, 1)], "a dict in a mix"),
         ([(lambda: 1, 1)], "a function in a mix"),
-        ([(Mix({range(2): 1}), 1)], "a Mix in a mix: needed plain sources"),
+        ([(Mix({range(2): 1}), 1)], "a Mix in a mix: must be plain sources"),
         ([(range(3), 1), (range(0), 1)], "source 1 of the mix has a length of 0"),
         *(
             ([(range(3), w)], "a weight of .* in a mix")

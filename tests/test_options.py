@@ -87,7 +87,7 @@ def test_the_runner_shows_its_knobs() -> None:
 
 @pytest.mark.parametrize("given_", [(10, 10), (10, 11), (0, 0), (10, -1)])
 def test_a_shuffle_that_could_never_draw(given_: tuple[int, int]) -> None:
-    with pytest.raises(OptionError, match=r"Shuffle.*needed 0 <= min_after_dequeue < capacity"):
+    with pytest.raises(OptionError, match=r"Shuffle.*must be 0 <= min_after_dequeue < capacity"):
         Shuffle(*given_)
 
 

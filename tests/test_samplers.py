@@ -67,7 +67,7 @@ def test_the_same_draw_for_the_same_seed_and_epoch(sampler: Any) -> None:
 @pytest.mark.parametrize(
     ("weights", "said"),
     [
-        ([1, -1], r"number 1 is -1; needed finite numbers of 0 or more"),
+        ([1, -1], r"number 1 is -1; must be finite numbers >= 0"),
         ([1, float("nan"), 2], "number 1 is nan"),
         ([float("inf")], "number 0 is inf"),
         ([0, 0.0], "all 2 are 0"),
@@ -92,7 +92,7 @@ def test_wrong_labels(labels: Any) -> None:
 @pytest.mark.parametrize("count", [0, -1, 1.0, True, "2"])
 @pytest.mark.parametrize("sampler", [Weighted, Balanced])
 def test_wrong_counts(sampler: Any, count: Any) -> None:
-    with pytest.raises(OptionError, match="count=.*needed an integer of 1 or more"):
+    with pytest.raises(OptionError, match="count=.*must be an integer >= 1"):
         sampler([1, 2], count)
 
 

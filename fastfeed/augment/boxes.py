@@ -40,7 +40,7 @@ def _checked(boxes: Any) -> np.ndarray[Any, np.dtype[np.float64]]:
         found = found.reshape(0, 4)
     if found.ndim != 2 or found.shape[1] != 4 or not np.isfinite(found).all():
         raise SpecError(
-            f"Augment(boxes=...): a record's boxes are {_shown(boxes)}: needed numbers of shape "
+            f"Augment(boxes=...): a record's boxes are {_shown(boxes)}: must be numbers of shape "
             "(n, 4), each row left, top, right, bottom in pixels"
         )
     return found

@@ -126,7 +126,7 @@ def _array(made: Any, device: str) -> Any:
         shapes = sorted(set(map(tuple, made.shape())))
         raise SpecError(
             f"images of one batch have different shapes, such as {shapes[:3]}: make one size with "
-            "Resize, Crop or RandomResizedCrop, or say pad=True (zeros) or pad=<number>"
+            "Resize, Crop or RandomResizedCrop, or set pad=True (zeros) or pad=<number>"
         )
     tensor = made.as_tensor()
     return (

@@ -81,8 +81,8 @@ def check(program: Sequence[Placed]) -> None:
         step = placed.step
         if isinstance(step, Warp) and step.interpolation == "cubic":
             raise OptionError(
-                'augment: Rotate or Affine(interpolation="cubic") is nothing that DALI can do: '
-                'needed "linear" or "nearest", or augment_on="producers"'
+                'augment: Rotate or Affine(interpolation="cubic") is not available in DALI: '
+                'must be "linear" or "nearest", or augment_on="producers"'
             )
 
 
@@ -145,7 +145,7 @@ def _blended(node: Node, blend: Placed, *, graph: Graph) -> Node:
 def _of_channels(values: tuple[float, ...], channels: int) -> list[float]:
     if len(values) not in (1, channels):
         raise SpecError(
-            f"Normalize({values}): needed one number, or one for each of {channels} channels of "
+            f"Normalize({values}): must be one number, or one for each of {channels} channels of "
             "the images"
         )
     return list(values) * (channels if len(values) == 1 else 1)

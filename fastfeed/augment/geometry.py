@@ -67,7 +67,7 @@ class Resize:
 
     def __post_init__(self) -> None:
         if (self.size is None) == (self.shorter is None):
-            raise OptionError(f"{self!r}: needed either size= or shorter=")
+            raise OptionError(f"{self!r}: needs either size= or shorter=")
         if self.size is not None:
             object.__setattr__(self, "size", sides_of("Resize", self.size))
         else:
@@ -181,7 +181,7 @@ class Affine:
         check(self.scale, "Affine(scale)", least=1e-3, most=1e3)
         check(self.shear, "Affine(shear)", least=-80, most=80)
         if not isinstance(self.shift, Sequence) or len(self.shift) != 2:
-            raise OptionError(f"Affine(shift={self.shift!r}): needed two, down and right")
+            raise OptionError(f"Affine(shift={self.shift!r}): must be two, down and right")
         for part in self.shift:
             check(part, "Affine(shift)", least=-1, most=1)
         _warped("Affine", self)

@@ -99,7 +99,7 @@ def _jpeg(data: Bytes) -> ImageHeader:
             orientation = _orientation(data, at + 10, end=at + 2 + length)
         at += 2 + length
     if frame is None:
-        raise BadImage("damaged JPEG: its header does not say how large it is")
+        raise BadImage("damaged JPEG: its header has no size")
     bits, height, width, channels = struct.unpack_from(">BHHB", data, frame)
     if not height or not width:
         raise BadImage(f"damaged JPEG: its header says {height} x {width} pixels")

@@ -23,12 +23,12 @@ def one_hot(label: Any, op: OneHot) -> np.ndarray[Any, np.dtype[np.float32]]:
             else repr(label)
         )
         raise SpecError(
-            f"OneHot: the label of a record is {kind}: needed one integer, the number of its class"
+            f"OneHot: the label of a record is {kind}: must be one integer, the number of its class"
         )
     number = int(found.reshape(-1)[0])
     if not 0 <= number < op.classes:
         raise SpecError(
-            f"OneHot(classes={op.classes}): the label of a record is {number}: needed 0 to "
+            f"OneHot(classes={op.classes}): the label of a record is {number}: must be 0 to "
             f"{op.classes - 1}"
         )
     row = np.full(op.classes, op.smoothing / op.classes, np.float32)

@@ -197,7 +197,7 @@ class OpenCV:
             leaves = leaves_of(structure, record) or []
             if not leaves:
                 raise SpecError(
-                    f"Augment: a record is {describe(structure)}: needed at least an image"
+                    f"Augment: a record is {describe(structure)}: must have at least an image"
                 )
             targets = self._spec.targets(structure, len(leaves))
             known = self._known = _ImageLeaves(structure, targets, paths_of(structure, "record"))
@@ -244,7 +244,7 @@ def mask_of(leaf: Any, spec: Augment, *, name: str, size: tuple[int, int]) -> Im
         mask = _decoded(data, gray, name=name)
         if header.channels != 1 or header.bits > 8:
             raise BadImage(
-                "a mask must be a grey image of 8 bits, for its numbers to survive: this is a "
+                "a mask must be a grey image of 8 bits, which keeps its numbers: this is a "
                 f"{header.format} of "
                 f"{'a palette' if header.palette else f'{header.channels} channels'} and "
                 f"{header.bits} bits",
@@ -278,7 +278,7 @@ def encoded_of(leaf: Any, name: str) -> Encoded:
             ": leave Decode() out where images are decoded already" if leaf.ndim in (2, 3) else ""
         )
         raise SpecError(
-            f"Decode: {name} is {kind}; needed a file's bytes, or a uint8 array of them{hint}"
+            f"Decode: {name} is {kind}; must be a file's bytes, or a uint8 array of them{hint}"
         )
     hint = (
         "; read the file in transform=, as in open(path, 'rb').read()"
@@ -286,7 +286,7 @@ def encoded_of(leaf: Any, name: str) -> Encoded:
         else ""
     )
     raise SpecError(
-        f"Decode: {name} is a {type(leaf).__name__}; needed a file's bytes, or a uint8 array of "
+        f"Decode: {name} is a {type(leaf).__name__}; must be a file's bytes, or a uint8 array of "
         f"them{hint}"
     )
 
@@ -324,7 +324,7 @@ def _pixels(leaf: Any, name: str) -> Image:
             else ""
         )
         raise SpecError(
-            f"Augment: {name} is a {type(leaf).__name__}; needed an image, as a numpy array{hint}"
+            f"Augment: {name} is a {type(leaf).__name__}; must be an image, as a numpy array{hint}"
         )
     grey = leaf.ndim == 2 or (leaf.ndim == 3 and leaf.shape[2] == 1)
     right = grey or (leaf.ndim == 3 and leaf.shape[2] == 3)

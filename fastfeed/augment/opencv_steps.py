@@ -188,7 +188,8 @@ def _level(fill: float, image: Image, *, op: str) -> int:
     level = round(fill)
     if level > MOST[image.dtype.name]:
         raise SpecError(
-            f"{op}(fill={fill:g}): the image is {image.dtype}: needed 0 to {MOST[image.dtype.name]}"
+            f"{op}(fill={fill:g}): the image is {image.dtype}: must be 0 to "
+            f"{MOST[image.dtype.name]}"
         )
     return level
 

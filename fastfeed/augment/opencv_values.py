@@ -95,7 +95,7 @@ def _check(op: Normalize, channels: int) -> None:
         if len(values) not in (1, channels):  # type: ignore[arg-type]  # tuples since they were checked
             raise SpecError(
                 f"Normalize({name}={values}): the image has {channels} "
-                f"channel{'s' if channels > 1 else ''}: needed one number, or one for each channel"
+                f"channel{'s' if channels > 1 else ''}: must be one number, or one for each channel"
             )
 
 

@@ -148,7 +148,7 @@ class Packer:
             leaves = leaves_of(structure, record) or []
             if not leaves:
                 raise SpecError(
-                    f"Augment: a record is {describe(structure)}: needed at least an image"
+                    f"Augment: a record is {describe(structure)}: must have at least an image"
                 )
             names = paths_of(structure, "record") if len(leaves) > 1 else ["record"]
             known = self._known = structure, self._spec.targets(structure, len(leaves)), names
@@ -200,7 +200,7 @@ def collated(
     for one in records:
         if one.structure != first.structure:
             raise SpecError(
-                f"a record of {place} has another structure: needed {describe(first.structure)}, "
+                f"a record of {place} has another structure: must be {describe(first.structure)}, "
                 f"got {describe(one.structure)}"
             )
     own: dict[int, Blank] = {}
@@ -294,7 +294,7 @@ def _checked(leaf: Any, name: str) -> Array:
             else f"a {kind}"
         )
         raise SpecError(
-            f"Augment: {name} is {have}; needed an image of uint8 or uint16 and shape (height, "
+            f"Augment: {name} is {have}; must be an image of uint8 or uint16 and shape (height, "
             "width), or with 1 or 3 channels behind: put Decode() first for files"
         )
     found: Array = leaf
@@ -312,6 +312,6 @@ def _file(leaf: Any, name: str) -> Any:
         else None
     )
     raise SpecError(
-        f"Decode: {name} is {kind or f'a {type(leaf).__name__}'}; needed a file's bytes, or a "
+        f"Decode: {name} is {kind or f'a {type(leaf).__name__}'}; must be a file's bytes, or a "
         "uint8 array of them"
     )

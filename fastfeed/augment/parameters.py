@@ -140,13 +140,13 @@ def check(
     )
     if not number and not isinstance(parameter, Distribution):
         raise OptionError(
-            f"{name}={parameter!r}: needed a number, or Uniform, LogUniform, Normal or Choice of "
+            f"{name}={parameter!r}: must be a number, or Uniform, LogUniform, Normal or Choice of "
             "numbers"
         )
     low, high = bounds(parameter)  # type: ignore[arg-type]
     if low < least or high > most:
         raise OptionError(
-            f"{name}={parameter!r}: needed numbers from {least:g} to {most:g}, it can be {low:g} "
+            f"{name}={parameter!r}: must be numbers from {least:g} to {most:g}, it can be {low:g} "
             f"to {high:g}"
         )
 
@@ -156,7 +156,7 @@ def check_range(
 ) -> None:
     """Raise OptionError unless it is a pair of numbers for `kind`, within [least, most]."""
     if isinstance(given, (str, bytes)) or not isinstance(given, Sequence) or len(given) != 2:
-        raise OptionError(f"{name}={given!r}: needed two numbers, (least, most)")
+        raise OptionError(f"{name}={given!r}: must be two numbers, (least, most)")
     check(kind(given[0], given[1]), name, least=least, most=most)
 
 

@@ -98,25 +98,25 @@ class Augment:
     def __post_init__(self) -> None:
         if not isinstance(self.operations, Sequence):
             raise OptionError(
-                f"Augment({self.operations!r}): needed a list of operations, as in "
+                f"Augment({self.operations!r}): must be a list of operations, as in "
                 "Augment([Flip()])"
             )
         object.__setattr__(self, "operations", tuple(self.operations))
         if not self.operations:
-            raise OptionError("Augment([]): needed at least one operation")
+            raise OptionError("Augment([]): must have at least one operation")
         if self.draws not in ("same", "own"):
-            raise OptionError(f'Augment(draws={self.draws!r}): needed "same" or "own"')
+            raise OptionError(f'Augment(draws={self.draws!r}): must be "same" or "own"')
         rows = [(_row_of(op), op) for op in self.operations if not isinstance(op, HandOver)]
         for (row, op), (following, later) in pairwise(rows):
             if row > following or (row == following != SEVERAL):
                 raise OptionError(
-                    f"Augment: {_name(later)} stands behind {_name(op)}: needed Decode, pixel "
+                    f"Augment: {_name(later)} comes after {_name(op)}: needed Decode, pixel "
                     "operations, Normalize, Cast, Layout, OneHot, Mixup, in this order, and each "
                     "but pixel operations once"
                 )
         if sum(isinstance(op, HandOver) for op in self.operations) > 1:
             raise OptionError(
-                "Augment: HandOver stands twice: needed one place where the producers' part ends"
+                "Augment: HandOver comes twice: the producers' part ends in one place"
             )
         if self.has(Mixup) and not (self.has(Normalize) or self.dtype == "float32"):
             raise OptionError(
@@ -208,7 +208,7 @@ def _row_of(op: Any) -> int:
         if isinstance(op, kinds):
             return row
     raise OptionError(
-        f"Augment: {op!r} is no operation: needed one of fastfeed.augment, such as "
+        f"Augment: {op!r} is no operation: must be one of fastfeed.augment, such as "
         "Flip(horizontal=0.5)"
     )
 
@@ -234,8 +234,8 @@ def _leaves_at(
             at = None
         if not isinstance(at, int):
             raise SpecError(
-                f"Augment({name}={path!r}): no such leaf: needed the path of an array in a record, "
-                f"which is {describe(structure)}, such as 0, 'image' or ('left', 0)"
+                f"Augment({name}={path!r}): no such leaf: must be the path of an array in a "
+                f"record, which is {describe(structure)}, such as 0, 'image' or ('left', 0)"
             )
         found.append(at)
     return tuple(found)

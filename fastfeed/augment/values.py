@@ -143,13 +143,14 @@ class Normalize(Constant):
             for value in row:
                 if isinstance(value, Distribution):
                     raise OptionError(
-                        f"Normalize({name}={given!r}): needed a constant; Brightness and Contrast "
+                        f"Normalize({name}={given!r}): must be a constant; Brightness and Contrast "
                         "are drawn"
                     )
                 check(value, f"Normalize({name})", least=1e-9 if name == "std" else -1e9, most=1e9)
             if len(row) not in (1, 3):
                 raise OptionError(
-                    f"Normalize({name}={given!r}): needed one number, or one for each of 3 channels"
+                    f"Normalize({name}={given!r}): must be one number, or one for each of 3 "
+                    "channels"
                 )
             object.__setattr__(self, name, tuple(map(float, row)))
 

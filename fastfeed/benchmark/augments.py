@@ -37,7 +37,7 @@ class Photographs:
         self._files = sorted(p for p in folder.glob("**/*") if p.suffix.lower() in SUFFIXES)
         if not self._files:
             raise OptionError(
-                f"--workload photos:{folder}: needed a folder with .jpg or .png files, it holds "
+                f"--workload photos:{folder}: must be a folder with .jpg or .png files, it holds "
                 "none"
             )
 
@@ -109,11 +109,11 @@ def spec_from(text: str) -> Augment:
         found = getattr(importlib.import_module(module), attribute) if colon else None
     except (ImportError, AttributeError) as error:
         raise OptionError(
-            f"--augment {text!r}: {error}; needed standard, strong or package.module:spec"
+            f"--augment {text!r}: {error}; must be standard, strong or package.module:spec"
         ) from error
     if not isinstance(found, Augment):
         raise OptionError(
-            f"--augment {text!r}: needed standard, strong or package.module:spec of an Augment"
+            f"--augment {text!r}: must be standard, strong or package.module:spec of an Augment"
         )
     return found
 
@@ -124,7 +124,7 @@ def executors_from(text: str) -> tuple[str, ...]:
     for name in names:
         if name not in EXECUTORS:
             raise OptionError(
-                f"--augment-on {text!r}: needed some of {', '.join(EXECUTORS)}, with commas "
+                f"--augment-on {text!r}: must be some of {', '.join(EXECUTORS)}, with commas "
                 "between them"
             )
     return names

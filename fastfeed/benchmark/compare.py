@@ -52,7 +52,7 @@ def compare(before: Path, after: Path) -> ResultComparison:
     (kind, old), (other, new) = _read(before), _read(after)
     if kind != other:
         raise OptionError(
-            f"needed two results of one kind: {before} is of {kind}, {after} of {other}"
+            f"must be two results of one kind: {before} is of {kind}, {after} of {other}"
         )
     return (_benches if kind == BENCH else _diagnoses)(old, new)
 

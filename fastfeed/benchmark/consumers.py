@@ -61,7 +61,7 @@ def consumer_from(text: str) -> Consumer:
     if kind == "sim" and rest:
         seconds = seconds_from(rest, text)
         return PlainConsumer(text, lambda batch: lambda _: time.sleep(seconds))
-    raise OptionError(f"--consumer {text!r}: needed {KINDS}")
+    raise OptionError(f"--consumer {text!r}: must be {KINDS}")
 
 
 class PlainConsumer:

@@ -108,7 +108,7 @@ def _arrays(file: Path) -> dict[str, npt.NDArray[Any]]:
 def _unfit(file: Path, there: str) -> OptionError:
     return OptionError(
         f"{file} was taken for MNIST, with {', '.join(KEYS)} of shapes (n, {SIDE}, {SIDE}) uint8 "
-        f"and (n,), but {there}; name another file as path=, or take this one away"
+        f"and (n,), but {there}; name another file as path=, or remove this one"
     )
 
 

@@ -243,5 +243,5 @@ def parse_counts(text: str, option: str, *, least: int, such_as: str) -> tuple[i
     except ValueError:
         counts = []
     if not counts or min(counts) < least:
-        raise OptionError(f"{option} {text!r}: needed counts of {least} or more, such as {such_as}")
+        raise OptionError(f"{option} {text!r}: must be counts >= {least}, such as {such_as}")
     return tuple(dict.fromkeys(counts))

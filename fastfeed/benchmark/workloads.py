@@ -40,7 +40,7 @@ def workload_from(text: str, *, batch_size: int, data: str | None = None) -> Wor
     """Return the workload that `text` names. Raise OptionError with the possible names."""
     kind, colon, rest = text.partition(":")
     if not colon or not rest:
-        raise OptionError(f"--workload {text!r}: needed {KINDS}")
+        raise OptionError(f"--workload {text!r}: must be {KINDS}")
     if kind == "photos":
         return _photos(Path(rest).expanduser(), batch_size, name=text)
     if kind in ("sleep", "python", "opencv"):
@@ -113,7 +113,7 @@ def _photos(folder: Path, batch_size: int, *, name: str) -> Workload:
     files = sorted(p for p in folder.glob("**/*") if p.suffix.lower() in (".jpg", ".jpeg", ".png"))
     if not files:
         raise OptionError(
-            f"--workload {name!r}: needed a folder with .jpg or .png files, {folder} holds none"
+            f"--workload {name!r}: must be a folder with .jpg or .png files, {folder} holds none"
         )
     _opencv()
     labels = {folder_name: i % 10 for i, folder_name in enumerate(sorted({p.stem for p in files}))}
@@ -135,7 +135,7 @@ def _augment(cv2: Any, image: Any, *, path: Path, rng: np.random.Generator) -> A
     """Return a random crop of 224 x 224 x 3, uint8, flipped half of the time; small photographs are
     enlarged first."""
     if image is None:
-        raise OptionError(f"{path} is no image that OpenCV can decode: take it out of the folder")
+        raise OptionError(f"{path} is no image that OpenCV can decode: remove it from the folder")
     height, width = image.shape[:2]
     if min(height, width) < PHOTO_SIDE:
         scale = PHOTO_SIDE / min(height, width)
@@ -155,7 +155,7 @@ def _users_own(module_name: str, attribute: str, *, text: str) -> Callable[..., 
         for part in attribute.split("."):
             found = getattr(found, part)
     except (ImportError, AttributeError) as error:
-        raise OptionError(f"--workload {text!r}: {error}; needed {KINDS}") from error
+        raise OptionError(f"--workload {text!r}: {error}; must be {KINDS}") from error
     if not callable(found):
         raise OptionError(
             f"--workload {text!r} is a {type(found).__name__}: needed a callable that returns "

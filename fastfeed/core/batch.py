@@ -84,7 +84,7 @@ class BatchSpec:
         if values is None:
             have = describe(structure_of(batch))
             raise SpecError(
-                f"{place} has another structure: needed {describe(self.structure)} as in the "
+                f"{place} has another structure: must be {describe(self.structure)} as in the "
                 f"first, got {have}. Yield the same containers and keys in every batch."
             )
         return self.check_leaves(values, place)
@@ -140,7 +140,7 @@ def infer(
     structure = structure_of(batch)
     paths = paths_of(structure)
     if not paths:
-        raise SpecError(f"{place} is an empty container: needed arrays with one leading dimension")
+        raise SpecError(f"{place} is an empty container: must be arrays with one leading dimension")
     arrays = [
         as_array(v, p, place=place)
         for v, p in zip(leaves_of(structure, batch) or [], paths, strict=True)
@@ -167,7 +167,7 @@ def with_shapes(spec: BatchSpec, shapes: Any) -> BatchSpec:
         )
     if not spec.ragged and any(None in g for g in given):
         raise OptionError(
-            f"shapes={shapes!r} has dimensions that vary: say pad=True (zeros) or pad=<number> as "
+            f"shapes={shapes!r} has dimensions that vary: set pad=True (zeros) or pad=<number> as "
             "well"
         )
     leaves = tuple(
@@ -204,9 +204,9 @@ def as_array(value: Any, path: str, *, place: str) -> np.ndarray[Any, Any]:
     SpecError, which says what it was, for anything else."""
     if isinstance(value, SCALARS) or value is None:
         raise SpecError(
-            f"{path} of {place} is {_short(value)}: needed an array with one leading dimension "
-            "(the records of the batch). If the source yields single records, say so: "
-            "records=True, batch_size=32"
+            f"{path} of {place} is {_short(value)}: must be an array with one leading dimension "
+            "(the records of the batch). If the source yields single records, set records=True, "
+            "batch_size=32"
         )
     try:
         array = np.asarray(value)
@@ -217,7 +217,7 @@ def as_array(value: Any, path: str, *, place: str) -> np.ndarray[Any, Any]:
         ) from None
     if array.ndim == 0:
         raise SpecError(
-            f"{path} of {place} is {_short(value)}: needed an array with one leading dimension"
+            f"{path} of {place} is {_short(value)}: must be an array with one leading dimension"
         )
     return check_dtype(array, f"{path} of {place}")
 
@@ -231,16 +231,16 @@ def check_dtype(array: np.ndarray[Any, Any], where: str) -> np.ndarray[Any, Any]
         return array
     if kind == "U":
         raise SpecError(
-            f"{where} holds text ({array.dtype}): needed numbers or bytes; encode it: s.encode()"
+            f"{where} holds text ({array.dtype}): must be numbers or bytes; encode it: s.encode()"
         )
     if kind == "O":
         inside = type(next((v for v in array.flat if type(v) is not bytes), None)).__name__
         raise SpecError(
-            f"{where} is an object array that holds {inside}: needed numbers, bools or bytes. "
+            f"{where} is an object array that holds {inside}: must be numbers, bools or bytes. "
             "Records of varying shape: yield single records with records=True, batch_size=32, "
             "pad=True"
         )
-    raise SpecError(f"{where} has dtype {array.dtype}: needed numbers, bools or bytes")
+    raise SpecError(f"{where} has dtype {array.dtype}: must be numbers, bools or bytes")
 
 
 def rows_of(
@@ -283,7 +283,7 @@ def _wanted_dtypes(
     given = spread(structure, dtypes)
     if given is None:
         raise OptionError(
-            f"dtypes={dtypes!r} does not fit the batch: needed one dtype or {describe(structure)}"
+            f"dtypes={dtypes!r} does not fit the batch: must be one dtype or {describe(structure)}"
         )
     return [None if want is None else _dtype(want) for want in given]
 
@@ -325,7 +325,7 @@ def _convert(array: np.ndarray[Any, Any], leaf: LeafSpec, *, place: str) -> np.n
     ):
         return array.astype(leaf.dtype)
     raise SpecError(
-        f"{leaf.path} of {place} has dtype {array.dtype}: needed {_name(leaf.made)} as in the "
+        f"{leaf.path} of {place} has dtype {array.dtype}: must be {_name(leaf.made)} as in the "
         "first batch. Yield one dtype, or cast floats with dtypes="
     )
 
@@ -333,11 +333,11 @@ def _convert(array: np.ndarray[Any, Any], leaf: LeafSpec, *, place: str) -> np.n
 def _refuse_shape(array: np.ndarray[Any, Any], leaf: LeafSpec, *, place: str) -> None:
     if array.ndim == 0:
         raise SpecError(
-            f"{leaf.path} of {place} is a scalar: needed an array with one leading dimension"
+            f"{leaf.path} of {place} is a scalar: must be an array with one leading dimension"
         )
     raise SpecError(
-        f"{leaf.path} of {place} has records of shape {array.shape[1:]}: needed {leaf.shape} as in "
-        "the first batch. Records that vary in shape need pad=True (zeros) or pad=<number>"
+        f"{leaf.path} of {place} has records of shape {array.shape[1:]}: must be {leaf.shape} as "
+        "in the first batch. Records that vary in shape need pad=True (zeros) or pad=<number>"
     )
 
 

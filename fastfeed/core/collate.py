@@ -164,7 +164,7 @@ class AsProduced:
             raise SpecError(
                 f"the leading dimension changed midway: {self._short.get(stream, place)} has "
                 f"another number of records than the {size} of the batches before it, and it is "
-                "not the last of its epoch. Say batch_size= to cut the stream into equal batches"
+                "not the last of its epoch. Set batch_size= to cut the stream into equal batches"
             )
         if batch.rows < size:
             self._short[stream] = f"{place} ({batch.rows} records)"
@@ -242,7 +242,7 @@ def _column(values: Sequence[Any], pad: Pad, *, where: str) -> _Column:
         )
     if pad is None and len(shapes) > 1:
         raise SpecError(
-            f"{where} has records of varying shape, such as {sorted(shapes)[:3]}: say pad=True "
+            f"{where} has records of varying shape, such as {sorted(shapes)[:3]}: set pad=True "
             "(zeros) or pad=<number>, or make one shape in transform="
         )
     return _Column(arrays, None)

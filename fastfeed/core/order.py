@@ -64,13 +64,13 @@ class Recipe:
         if self.shard is not None:
             object.__setattr__(self, "shard", check_shard(self.shard))
         if self.remainder not in (None, "drop", "pad"):
-            raise OptionError(f'remainder={self.remainder!r}: needed None, "drop" or "pad"')
+            raise OptionError(f'remainder={self.remainder!r}: must be None, "drop" or "pad"')
         if self.sampler is not None and self.shuffled:
             raise OptionError("a sampler has its own order: leave shuffle out, or the sampler")
         if hasattr(self.sampler, "__next__"):
             raise OptionError(
-                f"sampler={_name(self.sampler)}: needed something that can be iterated anew in "
-                "each epoch, and an iterator ends once; pass the list, or the object that makes "
+                f"sampler={_name(self.sampler)}: must be an object that can be iterated again in "
+                "each epoch, but an iterator ends once; pass the list, or the object that makes "
                 "the iterator"
             )
 
@@ -105,10 +105,10 @@ def order_of(
 def check_shard(shard: Any) -> tuple[int, int]:
     """Return (rank, world) as plain integers. Raise OptionError for anything else."""
     if not isinstance(shard, (tuple, list)) or len(shard) != 2 or not all(map(_is_integer, shard)):
-        raise OptionError(f"shard={shard!r}: needed two integers (rank, world), such as (0, 8)")
+        raise OptionError(f"shard={shard!r}: must be two integers (rank, world), such as (0, 8)")
     rank, world = int(shard[0]), int(shard[1])
     if world < 1:
-        raise OptionError(f"shard={shard!r}: needed a world of 1 rank or more")
+        raise OptionError(f"shard={shard!r}: the world must have at least 1 rank")
     if not 0 <= rank < world:
         raise OptionError(
             f"shard={shard!r}: ranks count from 0, and the last of {world} is {world - 1}"
@@ -251,7 +251,7 @@ def _sampled(sampler: Any, draw: tuple[int, int], *, length: int) -> Indices:
         iter(given)
     except TypeError:
         raise OptionError(
-            f"sampler={_name(sampler)}: needed an iterable of indices, or indices(seed, epoch, "
+            f"sampler={_name(sampler)}: must be an iterable of indices, or indices(seed, epoch, "
             "length)"
         ) from None
     drawn = _checked(given, _name(sampler), length=length)
@@ -259,8 +259,8 @@ def _sampled(sampler: Any, draw: tuple[int, int], *, length: int) -> Indices:
         twice = len(drawn) - len(np.unique(drawn))
         if twice:
             raise OptionError(
-                f"sampler={_name(sampler)}: {twice} of its {len(drawn)} indices had been given "
-                "before in the same epoch; if that is meant, set `repeats = True` on the sampler"
+                f"sampler={_name(sampler)}: {twice} of its {len(drawn)} indices repeat an earlier "
+                "one of the same epoch; if that is intended, set `repeats = True` on the sampler"
             )
     return drawn
 
@@ -270,13 +270,13 @@ def _checked(given: Any, name: str, *, length: int) -> Indices:
     drawn = np.asarray(values) if _is_plain(values) else np.asarray(_integers(values, name), object)
     if not drawn.size:
         raise OptionError(
-            f"sampler={name}: gave no index at all for this epoch; needed at least one"
+            f"sampler={name}: gave no index at all for this epoch; must have at least one"
         )
     bad = np.flatnonzero((drawn < 0) | (drawn >= length))
     if len(bad):
         raise OptionError(
             f"sampler={name}: position {bad[0]} has index {drawn[bad[0]]}, and {len(bad)} of "
-            f"{len(drawn)} are wrong; needed 0 to {length - 1}"
+            f"{len(drawn)} are wrong; must be 0 to {length - 1}"
         )
     return drawn.astype(np.int64)
 
@@ -294,7 +294,7 @@ def _integers(values: Any, name: str) -> list[int]:
     for position, value in enumerate(values):
         if isinstance(value, (bool, np.bool_)) or not hasattr(value, "__index__") or np.ndim(value):
             raise OptionError(
-                f"sampler={name}: position {position} has {value!r}; needed an integer"
+                f"sampler={name}: position {position} has {value!r}; must be an integer"
             )
         found.append(operator.index(value))
     return found

@@ -89,7 +89,7 @@ class Worker:
             )
             if not blanks:
                 raise OptionError(
-                    "worker.empty(like): needed a batch, that is at least one array; got an empty "
+                    "worker.empty(like): must be a batch, that is at least one array; got an empty "
                     "one"
                 )
             known = self._known["like"] = (like, structure, blanks)
@@ -101,11 +101,11 @@ def _blank(leaf: Any, path: str) -> Blank:
         shape, dtype = tuple(leaf.shape), np.dtype(leaf.dtype)
     except (AttributeError, TypeError):
         raise OptionError(
-            f"worker.empty(like): {path} is a {type(leaf).__name__}; needed an array"
+            f"worker.empty(like): {path} is a {type(leaf).__name__}; must be an array"
         ) from None
     if dtype.kind in "OU":
         raise OptionError(
-            f"worker.empty(like): {path} has dtype {dtype}; needed numbers, bools or bytes of one "
+            f"worker.empty(like): {path} has dtype {dtype}; must be numbers, bools or bytes of one "
             "length"
         )
     return shape, dtype

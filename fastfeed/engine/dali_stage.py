@@ -257,7 +257,7 @@ class DaliStage:
             )
             if not fits:
                 raise SpecError(
-                    f"{leaf.path} has records of shape {shape}: needed {leaf.shape} as in the "
+                    f"{leaf.path} has records of shape {shape}: must be {leaf.shape} as in the "
                     "first batch. Make one size with Resize, Crop or RandomResizedCrop, or say "
                     "pad=True (zeros) or pad=<number>"
                 )

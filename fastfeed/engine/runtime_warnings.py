@@ -69,10 +69,10 @@ class RuntimeWarnings:
         if copied and "copied" not in self.said:
             self.said.add("copied")
             LOG.warning(
-                "the consumer keeps so many batches that no memory of the workers' is left for "
-                "others: from here it is given copies, which cost a pass over the memory each "
-                "(snapshot().consumed.copied counts them). Let go of batches that were used, or "
-                "copy what is to be kept"
+                "the consumer keeps so many batches that the workers have no memory left for "
+                "others: from now on it gets copies, which cost a pass over the memory each "
+                "(snapshot().consumed.copied counts them). Release batches that were used, or copy "
+                "what you keep"
             )
         probe = self._probe
         if probe is None or now_s - first_s < RUN_IN_S or "lock" in self.said:
@@ -100,7 +100,7 @@ class RuntimeWarnings:
         if late_s > LATE_S and busy > BUSY:
             self.said.add("lock")
             warnings.warn(
-                "the producer threads hold the interpreter lock: whoever wants it here waits "
+                "the producer threads hold the interpreter lock: a thread that asks for it waits "
                 f"{late_s * 1e3:.1f} ms, and a training step wants it several times "
                 f"({self._options.threads} producers, {busy:.0%} of a core). Make the batches in "
                 f"worker processes: processes={self._options.threads}, threads=1",

@@ -238,6 +238,6 @@ class ShuffleStage:
     def _refuse_less(self, made: ProducedBatch, rows: int) -> None:
         if (made.stream, made.number) in self._missing:
             raise StateError(
-                f"item {made.number} of its epoch has {rows} records, and had more when the state "
-                "was saved: the records in the shuffle pool must be made again as they were"
+                f"item {made.number} of its epoch has {rows} records, fewer than when the state "
+                "was saved: the source must produce the records of the shuffle pool as they were"
             )

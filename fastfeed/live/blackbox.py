@@ -190,7 +190,7 @@ def _open(path: Path) -> tuple[Path, int]:
             if not stat.S_ISREG(found.st_mode) or (
                 found.st_size and os.pread(fd, 8, 0) != layout.MAGIC
             ):
-                raise FileExistsError(f"{candidate} is there and is no black box: it is left alone")
+                raise FileExistsError(f"{candidate} exists and is no black box: it is not touched")
             os.fchmod(fd, 0o600)
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return candidate, fd

@@ -33,7 +33,7 @@ def check(folder: Path) -> None:
     found = folder.lstat()
     if not stat.S_ISDIR(found.st_mode):
         raise NotADirectoryError(
-            f"{folder} is no folder, or a link to one: needed a folder of this user's own"
+            f"{folder} is no folder, or a link to one: must be a folder of this user's own"
         )
     if found.st_uid != os.geteuid():
         raise PermissionError(

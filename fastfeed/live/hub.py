@@ -82,7 +82,7 @@ class Hub:
             OSError,
             RuntimeError,
         ) as error:  # no descriptor is left, or no thread can be started
-            LOG.warning("nobody looks at this runner: %s", error)
+            LOG.warning("this runner is not observed: %s", error)
             return None
         watch.forgotten = weakref.finalize(stream, watch.end, join=False)
         watch.forgotten.atexit = False

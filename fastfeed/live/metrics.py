@@ -158,5 +158,5 @@ def _named(target: MetricsTarget) -> Iterator[None]:
         yield
     except OSError as error:
         raise OptionError(
-            f"metrics={str(target)!r}: {error}: needed a folder that can be written to"
+            f"metrics={str(target)!r}: {error}: must be a folder that can be written to"
         ) from error

@@ -80,8 +80,8 @@ def newest() -> Path:
     for path in [p for p in found if not in_use(p)] + found:
         return path
     raise OptionError(
-        "there is no black box: a runner keeps one from its start, and takes it away where it ends "
-        "in good order. FASTFEED_BLACKBOX=PATH keeps one in any case"
+        "there is no black box: a runner writes one from its start, and removes it after a regular "
+        "end. FASTFEED_BLACKBOX=PATH always keeps one"
     )
 
 

@@ -206,7 +206,9 @@ def _header(data: bytes, name: str) -> BlackBoxHeader:
         )
     body = _sound(data[: HEADER.size + CHECK.size])
     if body is None:
-        raise OptionError(f"the header of {name} is damaged: nobody can tell whose black box it is")
+        raise OptionError(
+            f"the header of {name} is damaged: the process of the black box is unknown"
+        )
     _, _, _, pid, status, started_ns, ended_ns, ticks, *texts = HEADER.unpack(body)
     return BlackBoxHeader(pid, status, started_ns, ended_ns, ticks, *map(_text, texts))
 

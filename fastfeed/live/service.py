@@ -99,7 +99,7 @@ class Service:
             self._loop()
         except Exception:  # a defect of fastfeed must not end a training
             LOG.warning(
-                "nobody looks at the runners any more: no black box, no socket, no metrics",
+                "the runners are no longer observed: no black box, no socket, no metrics",
                 exc_info=True,
             )
             self._failed = True

@@ -93,7 +93,7 @@ def _ask(path: Path) -> dict[str, Any]:
                 raise ValueError("too much")
     answer = json.loads(data)
     if not isinstance(answer, dict) or not isinstance(answer.get("runners"), list):
-        raise OptionError(f"{path} gave something else than what a FeedRunner's process says")
+        raise OptionError(f"{path} sent something else than the answer of a FeedRunner's process")
     return answer
 
 

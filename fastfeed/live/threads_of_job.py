@@ -38,8 +38,8 @@ def threads_of(pid: int) -> list[Spied]:
     binary = py_spy()
     if binary is None:
         raise OptionError(
-            f"process {pid} has no socket of fastfeed, and to look into any other py-spy is "
-            "needed: pip install py-spy"
+            f"process {pid} has no socket of fastfeed, and others can be observed only with "
+            "py-spy: pip install py-spy"
         )
     # without a stop its stacks may change under the reader: then with one
     for more in (("--nonblocking",), ()):

@@ -166,9 +166,9 @@ class RingWriter:
             found = self._lent_out.get(id(owner))
             if found is None or found.owner() is not owner:
                 raise StateError(
-                    "a buffer of worker.empty() was yielded twice: a batch that has left must not "
-                    "be written to any more. Call worker.empty() again for each batch, and yield "
-                    "all of its arrays"
+                    "a buffer of worker.empty() was yielded twice: a batch that was sent must not "
+                    "be written to. Call worker.empty() again for each batch, and yield all of its "
+                    "arrays"
                 )
         return found
 
@@ -283,9 +283,9 @@ class RingWriter:
             and self.board.slots.count(FILLING, slots) == len(slots) > self._share.threads
         ):
             raise StateError(
-                f"all {len(slots)} slots are in the hands of the producers' own code: "
-                "worker.empty() was called again and again without a yield. Yield a batch (or drop "
-                "its arrays) before the next call, or raise memory="
+                f"all {len(slots)} slots are lent to the producers' own code: worker.empty() was "
+                "called repeatedly without a yield. Yield a batch (or drop its arrays) before the "
+                "next call, or raise memory="
             )
 
     def _dropped(self, gone: OwnerRef) -> None:

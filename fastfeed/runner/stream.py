@@ -48,7 +48,7 @@ class Stream:
         refuse_misfits(options)
         if options.lengths and not self.kind.records:
             raise OptionError(
-                "lengths=True: needed single records (records=True, batch_size=32), got batches"
+                "lengths=True: must be single records (records=True, batch_size=32), got batches"
             )
         self.seed = new_seed() if options.seed is None else int(options.seed)
         self.feed: Feed | None = None
@@ -152,7 +152,7 @@ class Stream:
             return
         if not (self.kind.records and self.options.padded):
             raise OptionError(
-                "ragged=True: needed single records (records=True, batch_size=32) and pad=True, "
+                "ragged=True: must be single records (records=True, batch_size=32) and pad=True, "
                 "which allows their shape to vary"
             )
         if self.feed is not None:

@@ -34,10 +34,10 @@ class Prefetcher:
 
     def __init__(self, passes: IterationManager, put: Callable[[Any], Any], *, depth: int) -> None:
         if not callable(put):
-            raise OptionError(f"prefetch_to_device({put!r}): needed a function of one batch")
+            raise OptionError(f"prefetch_to_device({put!r}): must be a function of one batch")
         if isinstance(depth, bool) or not isinstance(depth, (int, np.integer)) or depth < 1:
             raise OptionError(
-                f"prefetch_to_device(depth={depth!r}): needed an integer of 1 or more, in batches"
+                f"prefetch_to_device(depth={depth!r}): must be an integer >= 1, in batches"
             )
         self._passes = passes
         self._put = put

@@ -211,7 +211,7 @@ def _take_over_iteration() -> None:
         known = False
     if not known:
         raise StateError(
-            f"Keras {keras.__version__} reads a PyDataset in a way that is not known here (needed: "
+            f"Keras {keras.__version__} reads a PyDataset in an unknown way (needed: "
             "3.3 or later): feed fit() with dataset()"
         )
     if not isinstance(plain, Iteration):

@@ -163,9 +163,8 @@ class SessionQueue:
         """Return what the session has taken out of the queue. Raise StateError if it shuffles."""
         if self._shuffle is not None:
             raise StateError(
-                "state() of a session whose queue shuffles: nobody can tell which records it has "
-                "given. Say shuffle=True for an indexable (which is shuffled by index) or "
-                "shuffle=False"
+                "state() of a session whose queue shuffles: which records it has given is unknown. "
+                "Set shuffle=True for an indexable (which is shuffled by index) or shuffle=False"
             )
         return self._feed.state() if self._pump is None else self._pump.state()
 
@@ -217,8 +216,8 @@ def _say_float64(spec: BatchSpec, options: FeedOptions) -> None:
     if paths and options.dtypes is None:
         warnings.warn(
             f"{', '.join(paths)} is float64, twice the bytes of float32, and casting it in the "
-            "step costs 38 ms per 9.6 MB: say dtypes='float32' to cast once, in the producers "
-            "(dtypes='float64' if you mean it)",
+            "step costs 38 ms per 9.6 MB: set dtypes='float32' to cast once, in the producers "
+            "(dtypes='float64' if that is intended)",
             FeedWarning,
             stacklevel=4,
         )

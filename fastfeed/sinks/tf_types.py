@@ -103,6 +103,6 @@ def check_shapes(batch: Batch, spec: BatchSpec, *, knob: str) -> None:
         ):
             raise SpecError(
                 f"{leaf.path} has records of shape {array.shape[1:]}, and the graph was built for "
-                f"{leaf.shape}, as far as the first batch showed it: say which dimensions vary "
+                f"{leaf.shape}, as far as the first batch showed it: state which dimensions vary "
                 f"with {knob}"
             )

@@ -36,8 +36,8 @@ def torch_iter(passes: IterationManager, *, device: Any, pin_memory: bool | None
     pin = where.type == "cuda" if pin_memory is None else bool(pin_memory)
     if pin and not torch.cuda.is_available():
         raise OptionError(
-            "torch(pin_memory=True): PyTorch sees no CUDA device, for which it would be: leave it "
-            "out"
+            "torch(pin_memory=True): PyTorch sees no CUDA device, so pinned memory has no use: "
+            "leave it out"
         )
     return TorchBatches(passes, where, pin=pin)
 
@@ -169,7 +169,7 @@ def _device(given: Any) -> torch.device:
 def _for_workers() -> StateError:
     return StateError(
         "runner.torch() cannot be read in worker processes of DataLoader, which would each have a "
-        "copy of the runner: say DataLoader(..., batch_size=None, num_workers=0), and "
+        "copy of the runner: use DataLoader(..., batch_size=None, num_workers=0), and "
         "FeedRunner(..., processes=) makes batches in parallel"
     )
 

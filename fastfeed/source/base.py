@@ -110,6 +110,6 @@ def refuse(options: FeedOptions, *, names: tuple[str, ...], kind: str) -> None:
     for name in names:
         if getattr(options, name) is not None:
             raise OptionError(
-                f"{name}= needs an indexable source (len() and [index]), and this is {kind}: hand "
-                "in an object with both, or do it in the source"
+                f"{name}= needs an indexable source (len() and [index]), and this is {kind}: pass "
+                "an object with both, or do it in the source"
             )

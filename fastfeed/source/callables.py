@@ -38,8 +38,8 @@ class CallableSource:
         refuse(options, names=("sampler", "remainder"), kind="a callable")
         if options.shard is not None and not self.takes_worker:
             raise OptionError(
-                f"shard={options.shard} of a callable that does not take `worker`: nobody could "
-                "tell the ranks' data apart. Give it an argument `worker` and yield the share "
+                f"shard={options.shard} of a callable that does not take `worker`: the data of the "
+                "ranks could not be separated. Give it an argument `worker` and yield the share "
                 "worker.index of worker.count"
             )
 
@@ -66,8 +66,8 @@ class CallableSource:
                     skip = 0 if told.began_at_start else worker.passed
                     if skip:
                         LOG.warning(
-                            "the callable is read from its beginning, and what was delivered is "
-                            "passed over"
+                            "the callable is read from its beginning, and items that were "
+                            "delivered are skipped"
                         )
                 if number >= skip:
                     yield Item(None, payload, number - skip + worker.passed)
@@ -99,7 +99,7 @@ class CallableSource:
                 f"the callable's stream ended, and each of the {worker.count} producers has one of "
                 "its own: the data would be delivered several times. Three ways out: give the "
                 "callable an argument `worker` and yield the share worker.index of worker.count; "
-                "hand in an iterable and do the slow part in transform=; or say "
+                "pass an iterable and do the slow part in transform=; or set "
                 "repeat_per_producer=True if each producer may deliver a full copy"
             )
 

@@ -52,7 +52,7 @@ class IndexedSource:
         self._numbers: Iterator[int] = iter(())
         self._ended = False
         if not self._length:
-            raise OptionError("the source has a length of 0: needed at least one record")
+            raise OptionError("the source has a length of 0: must have at least one record")
         self._refuse_unfillable(options)
 
     @cached_property
@@ -108,5 +108,5 @@ class IndexedSource:
             whole = "source" if options.shard is None else f"shard {options.shard} of the source"
             raise OptionError(
                 f"batch_size={self._chunk} can never be filled: the {whole} has {length} records and "
-                'last_batch="drop"; lower batch_size or say last_batch="keep"'
+                'last_batch="drop"; lower batch_size, or set last_batch="keep"'
             )

@@ -47,8 +47,8 @@ class SharedSource:
             )
         if options.shard is not None and options.remainder != "drop":
             raise OptionError(
-                f"shard={options.shard} of an iterable, whose length nobody knows: every rank gets equally many items "
-                'only if the last ones that do not fill a round of all ranks are left out. Say remainder="drop"'
+                f"shard={options.shard} of an iterable, of unknown length: every rank gets equally many items "
+                'only if the last ones that do not fill a round of all ranks are left out. Set remainder="drop"'
             )
 
     def open(self, worker: Worker) -> Iterator[Item]:

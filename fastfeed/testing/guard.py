@@ -40,7 +40,7 @@ def within(limit_s: float, work: Callable[[], None], *, unblock: Callable[[], No
         thread.join(limit_s)
         if thread.is_alive():
             raise Hung(
-                f"nothing came back within {limit_s:g} s; what every thread does:\n{stacks()}"
+                f"no call returned within {limit_s:g} s; what every thread does:\n{stacks()}"
             )
     finally:
         if thread.is_alive():

@@ -285,7 +285,7 @@ def test_more_bad_images_than_allowed_end_the_feed() -> None:
 
 def test_what_the_operations_do_not_fit_is_no_bad_image() -> None:
     with pytest.raises(
-        SpecError, match="record 0 of batch 0: Decode: record is a int; needed a file's bytes"
+        SpecError, match="record 0 of batch 0: Decode: record is a int; must be a file's bytes"
     ):
         run(range(COUNT), (0, 1), augment=PLAIN, batch_size=SIZE, on_error="skip")
     with pytest.raises(
@@ -316,7 +316,7 @@ def test_batches_of_images_are_rows_of_records() -> None:
         ({"augment_on": "dali-cpu"}, "augment_on='dali-cpu': needed augment= as well"),
         (
             {"augment": PLAIN, "augment_on": "gpu"},
-            "augment_on='gpu': needed one of 'producers', 'dali-cpu', 'dali-gpu'",
+            "augment_on='gpu': must be one of 'producers', 'dali-cpu', 'dali-gpu'",
         ),
         ({"augmentation": PLAIN}, "no option 'augmentation': did you mean augment=?"),
     ],

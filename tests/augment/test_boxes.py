@@ -116,7 +116,7 @@ def test_a_box_that_is_lost_keeps_its_row() -> None:
 def test_what_is_no_box(boxes: Any) -> None:
     spec = A.Augment([A.Flip()])
     with pytest.raises(
-        SpecError, match=r"needed numbers of shape \(n, 4\), each row left, top, right, bottom"
+        SpecError, match=r"must be numbers of shape \(n, 4\), each row left, top, right, bottom"
     ):
         moved(boxes, spec, row=[1, 0], size=(5, 5))
 

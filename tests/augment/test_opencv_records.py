@@ -223,7 +223,7 @@ def test_masks_from_files_keep_their_numbers() -> None:
         (
             png(noise(12, 11, 1)),
             SpecError,
-            "record[1] is (12, 11) and its image (12, 12): needed the same size",
+            "record[1] is (12, 11) and its image (12, 12): must be the same size",
         ),
         (b"", BadImage, "record[1]: the file is empty"),
     ],
@@ -285,31 +285,31 @@ def test_labels_become_smoothed_rows() -> None:
         (
             DECODE,
             "photo.jpg",
-            "Decode: record is a str; needed a file's bytes, or a uint8 array of them; read the "
+            "Decode: record is a str; must be a file's bytes, or a uint8 array of them; read the "
             "file",
         ),
-        (DECODE, 7, "Decode: record is a int; needed a file's bytes"),
+        (DECODE, 7, "Decode: record is a int; must be a file's bytes"),
         (
             DECODE,
             noise(3, 4),
-            "an array of shape (3, 4, 3) and dtype uint8; needed a file's bytes, or a uint8 array "
+            "an array of shape (3, 4, 3) and dtype uint8; must be a file's bytes, or a uint8 array "
             "of them",
         ),
         (DECODE, noise(3, 4), "leave Decode() out where images are decoded already"),
         (
             A.Augment([A.Flip()]),
             b"abc",
-            "record is a bytes; needed an image, as a numpy array: put Decode() first",
+            "record is a bytes; must be an image, as a numpy array: put Decode() first",
         ),
         (
             A.Augment([A.Flip()]),
             np.zeros(9, np.uint8),
-            "shape (9,) and dtype uint8; needed an image of uint8 or uint16",
+            "shape (9,) and dtype uint8; must be an image of uint8 or uint16",
         ),
         (
             A.Augment([A.Flip()]),
             np.zeros((2, 2, 3)),
-            "dtype float64; needed an image of uint8 or uint16",
+            "dtype float64; must be an image of uint8 or uint16",
         ),
         (A.Augment([A.Flip()]), np.zeros((2, 2, 4), np.uint8), "or with 1 or 3 channels behind"),
         (A.Augment([A.Flip()]), np.zeros((0, 2, 3), np.uint8), "shape (0, 2, 3)"),
@@ -321,12 +321,12 @@ def test_labels_become_smoothed_rows() -> None:
         (
             A.Augment([A.OneHot(3)]),
             (noise(2, 2), 3),
-            "OneHot(classes=3): the label of a record is 3: needed 0 to 2",
+            "OneHot(classes=3): the label of a record is 3: must be 0 to 2",
         ),
         (
             A.Augment([A.OneHot(3)]),
             (noise(2, 2), 1.5),
-            "OneHot: the label of a record is 1.5: needed one integer",
+            "OneHot: the label of a record is 1.5: must be one integer",
         ),
         (
             A.Augment([A.OneHot(3)]),
@@ -343,7 +343,7 @@ def test_labels_become_smoothed_rows() -> None:
             (noise(2, 2),),
             "Augment(images='image'): no such leaf",
         ),
-        (A.Augment([A.Flip()]), (), "a record is (): needed at least an image"),
+        (A.Augment([A.Flip()]), (), "a record is (): must have at least an image"),
         (
             A.Augment([A.Flip()], boxes=1),
             (noise(2, 2), np.zeros(3)),

@@ -170,6 +170,6 @@ def test_what_opencv_refuses_names_the_operation(
     "operation", [A.Crop(9, fill=256), A.Rotate(45.0, fill=256), A.Erase(fill=256, p=1.0)], ids=repr
 )
 def test_a_fill_that_no_pixel_can_be(operation: Any) -> None:
-    with pytest.raises(SpecError, match=r"\(fill=256\): the image is uint8: needed 0 to 255"):
+    with pytest.raises(SpecError, match=r"\(fill=256\): the image is uint8: must be 0 to 255"):
         by_opencv(A.Augment([operation]), smooth(4, 4), 1)
     by_opencv(A.Augment([operation]), noise(4, 4, dtype="uint16"), 1)

@@ -166,67 +166,67 @@ def toned(colour: Any, tone: Any) -> Any:
 @pytest.mark.parametrize(
     ("make", "text"),
     [
-        (lambda: A.Decode("bgr"), "Decode(channels='bgr'): needed one of 'rgb', 'gray'"),
-        (lambda: A.Decode(max_pixels=0), "Decode(max_pixels=0): needed an integer of 1 or more"),
-        (lambda: A.Resize(), "needed either size= or shorter="),
+        (lambda: A.Decode("bgr"), "Decode(channels='bgr'): must be one of 'rgb', 'gray'"),
+        (lambda: A.Decode(max_pixels=0), "Decode(max_pixels=0): must be an integer >= 1"),
+        (lambda: A.Resize(), "needs either size= or shorter="),
         (
             lambda: A.Resize((4, 4, 3)),
-            "Resize(size=(4, 4, 3)): needed (height, width), or one number for both",
+            "Resize(size=(4, 4, 3)): must be (height, width), or one number for both",
         ),
-        (lambda: A.Resize(4.5), "Resize(size=4.5): needed (height, width)"),  # type: ignore[arg-type]
+        (lambda: A.Resize(4.5), "Resize(size=4.5): must be (height, width)"),  # type: ignore[arg-type]
         (
             lambda: A.Resize(4, interpolation="area"),
-            "Resize(interpolation='area'): needed one of 'nearest', 'linear', 'cubic'",
+            "Resize(interpolation='area'): must be one of 'nearest', 'linear', 'cubic'",
         ),
         (lambda: A.RandomResizedCrop(4, scale=(0, 1)), "RandomResizedCrop(scale)"),
         (
             lambda: A.RandomResizedCrop(4, ratio=(2, 1)),
             "LogUniform(low=2, high=1): needed 0 < low <= high",
         ),
-        (lambda: A.Crop(4, y=2), "Crop(y)=2: needed numbers from 0 to 1"),
-        (lambda: A.Crop(4, fill=-1), "Crop(fill=-1): needed a value of the image's dtype"),
-        (lambda: A.Flip(1.5), "Flip(horizontal=1.5): needed a probability, from 0 to 1"),
+        (lambda: A.Crop(4, y=2), "Crop(y)=2: must be numbers from 0 to 1"),
+        (lambda: A.Crop(4, fill=-1), "Crop(fill=-1): must be a value of the image's dtype"),
+        (lambda: A.Flip(1.5), "Flip(horizontal=1.5): must be a probability, from 0 to 1"),
         (
             lambda: A.Rotate("left"),
-            "Rotate(degrees)='left': needed a number, or Uniform, LogUniform, Normal or Choice",
+            "Rotate(degrees)='left': must be a number, or Uniform, LogUniform, Normal or Choice",
         ),
-        (lambda: A.Affine(shift=0.5), "Affine(shift=0.5): needed two, down and right"),  # type: ignore[arg-type]
+        (lambda: A.Affine(shift=0.5), "Affine(shift=0.5): must be two, down and right"),  # type: ignore[arg-type]
         (lambda: A.Affine(scale=A.Uniform(0, 1)), "it can be 0 to 1"),
         (lambda: A.Hue(A.Uniform(5, 1)), "Uniform(low=5, high=1): needed low <= high, both finite"),
-        (lambda: A.Choice(()), "needed at least one finite number"),
+        (lambda: A.Choice(()), "must have at least one finite number"),
         (
             lambda: A.GaussianBlur(99),
-            "GaussianBlur(sigma)=99: needed numbers from 0 to 50, it can be 99 to 99",
+            "GaussianBlur(sigma)=99: must be numbers from 0 to 50, it can be 99 to 99",
         ),
-        (lambda: A.Normalize(1, 0), "Normalize(std)=0: needed numbers from 1e-09"),
+        (lambda: A.Normalize(1, 0), "Normalize(std)=0: must be numbers from 1e-09"),
         (
             lambda: A.Normalize((1, 2), 1),
-            "Normalize(mean=(1, 2)): needed one number, or one for each of 3 channels",
+            "Normalize(mean=(1, 2)): must be one number, or one for each of 3 channels",
         ),
         (
             lambda: A.Cast("int64"),
-            "Cast(dtype='int64'): needed one of 'uint8', 'uint16', 'float16', 'float32'",
+            "Cast(dtype='int64'): must be one of 'uint8', 'uint16', 'float16', 'float32'",
         ),
-        (lambda: A.Layout("NCHW"), "Layout(order='NCHW'): needed one of 'HWC', 'CHW'"),
-        (lambda: A.OneHot(0), "OneHot(classes=0): needed an integer of 1 or more"),
-        (lambda: A.Mixup(0), "Mixup(alpha)=0: needed numbers from 0.001"),
+        (lambda: A.Layout("NCHW"), "Layout(order='NCHW'): must be one of 'HWC', 'CHW'"),
+        (lambda: A.OneHot(0), "OneHot(classes=0): must be an integer >= 1"),
+        (lambda: A.Mixup(0), "Mixup(alpha)=0: must be numbers from 0.001"),
         (
             lambda: A.RandomResizedCrop(4, scale=0.5),
-            "RandomResizedCrop(scale)=0.5: needed two numbers, (least, most)",
+            "RandomResizedCrop(scale)=0.5: must be two numbers, (least, most)",
         ),
-        (lambda: A.Erase(ratio="ab"), "Erase(ratio)='ab': needed two numbers, (least, most)"),
+        (lambda: A.Erase(ratio="ab"), "Erase(ratio)='ab': must be two numbers, (least, most)"),
         (lambda: A.Choice(90), "Choice(values=90): needed several numbers, as in Choice((0, 90))"),
         (lambda: A.Cast("no dtype"), "Cast(dtype='no dtype'): needed one of"),
         (
             lambda: A.Normalize(A.Uniform(0, 1), 1),
-            "needed a constant; Brightness and Contrast are drawn",
+            "must be a constant; Brightness and Contrast are drawn",
         ),
-        (lambda: A.Augment(A.Flip()), "needed a list of operations, as in Augment([Flip()])"),
-        (lambda: A.Augment([]), "needed at least one operation"),
-        (lambda: A.Augment(["flip"]), "'flip' is no operation: needed one of fastfeed.augment"),
+        (lambda: A.Augment(A.Flip()), "must be a list of operations, as in Augment([Flip()])"),
+        (lambda: A.Augment([]), "must have at least one operation"),
+        (lambda: A.Augment(["flip"]), "'flip' is no operation: must be one of fastfeed.augment"),
         (
             lambda: A.Augment([A.Flip()], draws="each"),
-            'Augment(draws=\'each\'): needed "same" or "own"',
+            'Augment(draws=\'each\'): must be "same" or "own"',
         ),
         (
             lambda: A.Augment([A.Flip(), A.Decode()]),
@@ -256,6 +256,6 @@ def test_paths_lead_to_leaves() -> None:
     for path in ("pairs", ("pair", 2), "pair", ("label", 0)):
         with pytest.raises(
             SpecError,
-            match="no such leaf: needed the path of an array in a record, which is {'pair'",
+            match="no such leaf: must be the path of an array in a record, which is {'pair'",
         ):
             A.Augment([A.Flip()], images=path).targets(structure_of(record), 3)

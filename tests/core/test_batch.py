@@ -67,14 +67,14 @@ def test_what_is_learned() -> None:
         ({}, "empty container"),
         (
             3.5,
-            r"batch of .* is float \(3\.5\): needed an array with one leading dimension.*records=True",
+            r"batch of .* is float \(3\.5\): must be an array with one leading dimension.*records=True",
         ),
         ((X, 3), r"batch\[1\] of .* is int \(3\)"),
         ((X, None), r"batch\[1\] of .* is NoneType"),
         ((X, "label"), r"batch\[1\] of .* is str"),
         (
             (X, np.array(3)),
-            r"batch\[1\] of .* is ndarray .*needed an array with one leading dimension",
+            r"batch\[1\] of .* is ndarray .*must be an array with one leading dimension",
         ),
         ((X, [[1, 2], [3]]), r"batch\[1\] of .* is a ragged list.*pad=True"),
         (

@@ -263,21 +263,21 @@ def test_a_sampler_that_is_asked() -> None:
     ("sampler", "said"),
     [
         ([], "no index at all"),
-        ([0, 5], "position 1 has index 5, and 1 of 2 are wrong; needed 0 to 4"),
+        ([0, 5], "position 1 has index 5, and 1 of 2 are wrong; must be 0 to 4"),
         ([0, 1, -1, 9], "position 2 has index -1, and 2 of 4"),
         ([2**70], f"position 0 has index {2**70}"),
         (np.array([2**64 - 1], "u8"), f"position 0 has index {2**64 - 1}"),
-        ([0, 1.0], r"position 1 has 1\.0; needed an integer"),
-        (np.array([0.0]), "position 0 has .*0.0.*; needed an integer"),
-        (np.array([[0, 1]]), "position 0 has array.*; needed an integer"),
+        ([0, 1.0], r"position 1 has 1\.0; must be an integer"),
+        (np.array([0.0]), "position 0 has .*0.0.*; must be an integer"),
+        (np.array([[0, 1]]), "position 0 has array.*; must be an integer"),
         ([True, False], "position 0 has True"),
         (np.array([True]), "position 0 has .*True"),
         ([0, "1"], "position 1 has '1'"),
         ([0, None], "position 1 has None"),
         ([0, [1]], r"position 1 has \[1\]"),
         ([1, 1, 1, 0], "2 of its 4 indices had been given before"),
-        (3, "int: needed an iterable of indices, or indices"),
-        (np.array(3), "ndarray: needed an iterable"),
+        (3, "int: must be an iterable of indices, or indices"),
+        (np.array(3), "ndarray: must be an iterable"),
     ],
 )
 def test_wrong_indices(sampler: Any, said: str) -> None:
@@ -287,7 +287,7 @@ def test_wrong_indices(sampler: Any, said: str) -> None:
 
 def test_samplers_that_cannot_be() -> None:
     with pytest.raises(
-        OptionError, match=r"list_iterator: needed something that can be iterated anew"
+        OptionError, match=r"list_iterator: must be something that can be iterated anew"
     ):
         Recipe(sampler=iter([1, 2]))
     with pytest.raises(OptionError, match="a sampler has its own order: leave shuffle out"):

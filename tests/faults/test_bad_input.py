@@ -63,7 +63,7 @@ def test_not_callable_and_not_iterable(source: Any) -> None:
 @either_sink
 @threads
 def test_a_callable_that_returns_a_list_of_numbers(used: Any, threads: int) -> None:
-    said = "is int (1): needed an array with one leading dimension", "records=True"
+    said = "is int (1): must be an array with one leading dimension", "records=True"
     refused(SpecError, *said, by=used(lambda: [1, 2, 3], threads=threads))
 
 
@@ -116,7 +116,7 @@ CHANGES = {
     "ragged": ((X, [[1], [2, 3], [4], [5]]), "batch[1] of batch 5 is a ragged list"),
     "scalar": (
         (X, 3),
-        "batch[1] of batch 5 is int (3): needed an array with one leading dimension",
+        "batch[1] of batch 5 is int (3): must be an array with one leading dimension",
     ),
 }
 
@@ -151,12 +151,12 @@ def test_a_leading_dimension_that_changes_midway(threads: int) -> None:
     [
         (
             np.array([{}, {}], object),
-            "is an object array that holds dict: needed numbers, bools or bytes",
+            "is an object array that holds dict: must be numbers, bools or bytes",
         ),
         (np.array([np.zeros(2), np.zeros(3)], object), "object array that holds ndarray"),
         ([[1, 2], [3]], "is a ragged list, which is no array"),
         ([np.zeros(2), np.zeros(3)], "leading dimension"),
-        (np.array(["a"]), "holds text (<U1): needed numbers or bytes"),
+        (np.array(["a"]), "holds text (<U1): must be numbers or bytes"),
     ],
 )
 def test_object_arrays_and_ragged_lists(used: Any, batch: Any, said: str) -> None:
@@ -240,7 +240,7 @@ def test_a_finite_callable_under_several_threads(used: Any) -> None:
 
 @pytest.mark.parametrize("count", [0, -1, 1.5, True, "4"])
 def test_threads_that_cannot_be(count: Any) -> None:
-    said = f"threads={count!r}: needed an integer of 1 or more"
+    said = f"threads={count!r}: must be an integer >= 1"
     refused(OptionError, said, by=lambda: FeedRunner(shared_out(8, 4), threads=count))
 
 

@@ -79,8 +79,8 @@ def test_targets(given: str, target: MetricsTarget) -> None:
         ("prometheus:localhost", "needed a host and a port"),
         ("prometheus:127.0.0.1:70000", "0 .any that is free. to 65535"),
         ("prometheus::1:80", "needed a host"),
-        ("tensorboard:", "needed a folder"),
-        ("tensorboard:gs://bucket/runs", "needed a folder of this machine"),
+        ("tensorboard:", "must be a folder"),
+        ("tensorboard:gs://bucket/runs", "must be a folder of this machine"),
         (9123, "needed"),
     ],
 )

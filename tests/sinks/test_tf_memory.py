@@ -213,10 +213,10 @@ class TestRagged:
             FeedRunner(Ragged(2), batch_size=2, lengths=True)
         with (
             FeedRunner(Ragged(2), batch_size=2) as runner,
-            pytest.raises(OptionError, match="needed single records"),
+            pytest.raises(OptionError, match="must be single records"),
         ):
             runner.dataset(ragged=True)
-        with pytest.raises(OptionError, match="needed single records"):
+        with pytest.raises(OptionError, match="must be single records"):
             FeedRunner(lambda: iter([np.zeros((2, 2))]), pad=True, lengths=True)
 
     def test_dimensions_that_the_first_batch_does_not_show(self) -> None:
@@ -245,7 +245,7 @@ class TestRagged:
     def test_of_batches_there_are_no_lengths(self) -> None:
         with (
             FeedRunner(lambda: iter([(np.zeros((2, 2)), np.zeros(2))]), pad=True) as runner,
-            pytest.raises(OptionError, match="ragged=True: needed single records"),
+            pytest.raises(OptionError, match="ragged=True: must be single records"),
         ):
             runner.dataset(ragged=True)
 

@@ -259,7 +259,7 @@ def test_a_length_that_changes_between_epochs() -> None:
 @pytest.mark.parametrize(
     ("length", "options", "said"),
     [
-        (0, {"batch_size": 2}, "length of 0: needed at least one record"),
+        (0, {"batch_size": 2}, "length of 0: must have at least one record"),
         (
             3,
             {"batch_size": 4, "last_batch": "drop"},

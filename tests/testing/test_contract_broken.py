@@ -198,7 +198,7 @@ def test_a_hang_ends_the_battery_with_the_stacks_of_all_threads() -> None:
     with let_go_at_last() as let_go:
         error = broken_by(hangs_in_a_pass(let_go), limit_s=LIMIT_S)
     assert error.broken == ("no hang",)
-    assert "while 'once' was checked, nothing came back within 4 s" in str(error)
+    assert "while 'once' was checked, no call returned within 4 s" in str(error)
     assert "what every thread does:\nthread check_sink:\n" in str(error)
     assert "self.let_go.wait()" in str(error)
 
@@ -216,7 +216,7 @@ def test_a_hang_is_named_by_what_hung() -> None:
     assert not trial.play(scene)
     assert trial.doing == "errors"
     assert trial.findings[0].happened.startswith(
-        "while 'once' was checked, nothing came back within 0.05 s"
+        "while 'once' was checked, no call returned within 0.05 s"
     )
 
 

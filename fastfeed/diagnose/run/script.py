@@ -42,7 +42,7 @@ class Script:
             given = given[1:]
         if not given or (given[0] in ("-m", "-c") and len(given) == 1):
             raise OptionError(
-                "no script: say fastfeed diagnose -- train.py args, or -m module, or -c code"
+                "no script: use fastfeed diagnose -- train.py args, or -m module, or -c code"
             )
         self.crashed = False
         self.crashed_in_feed = False  # while it waited for input, or because a producer was gone

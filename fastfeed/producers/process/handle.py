@@ -143,7 +143,7 @@ class WorkerHandle:
         """Return the error of a token, and its ticket: b"E" ends the feed, b"K" was skipped."""
         while not self._errors[kind]:
             if not self._hear():
-                return ProducerError("a worker failed, and died before it could tell how"), None
+                return ProducerError("a worker failed, and died before it could report how"), None
         return self._errors[kind].popleft()
 
     def end_epoch(self, thread: int, epoch: int) -> None:

@@ -267,7 +267,6 @@ def _say_fast_forward(lane: WorkerHandle) -> None:
     items = sum(lane.progress[stream][1] for stream in streams)
     if items:
         LOG.warning(
-            "the new worker runs the callable again and passes over the %d batches that were "
-            "delivered",
+            "the new worker runs the callable again and skips the %d batches that were delivered",
             items,
         )

@@ -15,7 +15,7 @@ from typing import Any
 
 from bench.checked import Footprint, InPlace, Ledger, Stamped, grown, quiet
 from fastfeed import FeedRunner
-from fastfeed.core.stats import Audit
+from fastfeed.core.stats import SlotCounts
 
 HELD = 5
 LINES = 20
@@ -62,7 +62,7 @@ def _account(runner: FeedRunner, ledger: Ledger) -> None:
     print(f"at the end {slots}")
 
 
-def _settled(slots: Audit) -> bool:
+def _settled(slots: SlotCounts) -> bool:
     return slots.lent == 0 and slots.ready > 0
 
 

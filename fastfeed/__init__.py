@@ -1,4 +1,4 @@
-"""fastfeed: any Python iterator, made by parallel producers, fed into any training loop.
+"""fastfeed: parallel producers feed any Python iterator into any training loop.
 
 Importing this package imports no framework. Its names are imported on first use: a worker process,
 which needs few of them, starts in little more than half of the time.
@@ -47,7 +47,7 @@ __all__ = [
 ]
 __version__ = "0.1.0"
 
-_ROOMS = {
+_MODULES = {
     "FeedOptions": "options",
     "FeedRunner": "runner.runner",
     "Shuffle": "options",
@@ -58,9 +58,9 @@ _ROOMS = {
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _ROOMS:
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = globals()[name] = getattr(import_module(f"{__name__}.{_ROOMS[name]}"), name)
+    found = globals()[name] = getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
     return found
 
 

@@ -1,4 +1,4 @@
-"""The commands: the only place that prints and returns exit codes."""
+"""The commands; the only module that prints and returns exit codes."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from fastfeed import __version__
 from fastfeed.errors import FeedError, MissingExtra, OptionError
 
-BAD_INPUT = 2  # exit code of everything that the user can correct; click's own is the same
-FAILED = 1  # exit code of a requirement that is not met
+BAD_INPUT = 2  # exit code of every error that the user can correct; click uses the same
+FAILED = 1  # exit code of a requested check that does not pass
 PATH = click.Path(dir_okay=False, path_type=Path)
 
 
 @click.group()
 @click.version_option(__version__, prog_name="fastfeed")
 def main() -> None:
-    """Any Python iterator, fed at hardware speed into any training loop."""
+    """Feed any Python iterator into any training loop at hardware speed."""
 
 
 @main.command()
@@ -32,39 +32,41 @@ def main() -> None:
     "--threads",
     default="1,4,8",
     show_default=True,
-    help="Producer threads to measure, such as 1,4,8; with --processes, that many in each process.",
+    help="Numbers of producer threads to measure; with --processes, threads in each process.",
 )
 @click.option(
     "--processes",
     default="0",
     show_default=True,
-    help="Worker processes to measure, such as 0,1,2, each with every count of --threads; 0: threads in the trainer.",
+    help="Numbers of worker processes to measure, such as 0,1,2, each with every number of "
+    "--threads; 0: producer threads in the trainer.",
 )
 @click.option(
     "--workload",
     default="sleep:50ms",
     show_default=True,
-    help="The cost of a batch: sleep:50ms, python:10ms (holds the interpreter lock), opencv:10ms (releases it), "
-    "photos:DIR (decode, crop, flip) or your own package.module:callable.",
+    help="Cost of a batch: sleep:50ms, python:10ms (holds the interpreter lock), opencv:10ms "
+    "(releases it), photos:DIR (decode, crop, flip) or your own package.module:callable.",
 )
 @click.option(
     "--consumer",
     default="mnist",
     show_default=True,
-    help="The consumer of the batches: mnist (a TF1 session), mnist-keras, resnet50 (Keras too), sim:20ms (an "
-    "accelerator) or none.",
+    help="Consumer of the batches: mnist (a TF1 session), mnist-keras, resnet50 (Keras), sim:20ms "
+    "(a simulated accelerator) or none.",
 )
 @click.option(
     "--augment",
     default=None,
-    help="With photos:DIR: standard (decode, random resized crop, flip), strong (colours, blur, erasing too) or your "
-    "own package.module:spec, by each executor of --augment-on.",
+    help="With photos:DIR, augmentation to measure on each executor of --augment-on: standard "
+    "(decode, random resized crop, flip), strong (also colours, blur, erasing) or your own "
+    "package.module:spec.",
 )
 @click.option(
     "--augment-on",
     default="producers",
     show_default=True,
-    help="Executors of the augmentation: some of producers, dali-cpu, dali-gpu.",
+    help="Executors of --augment, separated by commas: producers, dali-cpu, dali-gpu.",
 )
 @click.option(
     "--batch-size", default=32, show_default=True, type=click.IntRange(1), help="Records per batch."
@@ -74,43 +76,44 @@ def main() -> None:
     default=3.0,
     show_default=True,
     type=click.FloatRange(0.1),
-    help="Length of one run.",
+    help="Duration of one run.",
 )
 @click.option(
     "--steps",
     default=None,
     type=click.IntRange(1),
-    help="Length of one run in steps, instead of seconds.",
+    help="Length of one run in steps; replaces --seconds.",
 )
 @click.option(
     "--repeats",
     default=3,
     show_default=True,
     type=click.IntRange(1),
-    help="Runs of every setting, in turn.",
+    help="Number of runs of every setting, interleaved.",
 )
 @click.option(
     "--baseline",
     is_flag=True,
-    help="Also run the hand-written idiom, in turn with fastfeed, for --processes 0: it has threads only.",
+    help="Also measure the hand-written idiom, interleaved with fastfeed. It has threads only, so "
+    "it runs where --processes is 0.",
 )
-@click.option("--data", default=None, help="MNIST: the file mnist.npz or its folder.")
+@click.option("--data", default=None, help="For MNIST: the file mnist.npz, or its folder.")
 @click.option(
     "--output",
     default=None,
     type=click.Path(file_okay=False, path_type=Path),
-    help="Folder for JSON and pictures.",
+    help="Folder to write JSON and plots to.",
 )
 @click.option(
     "--assert-au",
     default=None,
     type=click.FloatRange(0, 100, min_open=True),
-    help="Exit with 1 unless the best requested setting keeps the step busy for this percentage of the time.",
+    help="Exit with 1 unless the best setting reaches this accelerator utilization: the share of "
+    "the time, in per cent, in which the step is busy.",
 )
 def bench(**options: Any) -> None:
-    """Measure how long a training step starves for input, against the number of producer threads
-    and processes."""
-    # before TensorFlow is loaded: its start-up messages are not part of the report
+    """Measure input starvation of a training step for several numbers of producers."""
+    # before TensorFlow is imported, which would log about itself
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     augmented = options.pop("augment")
     executors = options.pop("augment_on")
@@ -155,7 +158,7 @@ def _sweep(options: dict[str, Any], console: Console) -> Any:
     from fastfeed.benchmark.sweep import run_sweep
     from fastfeed.benchmark.workloads import workload_from
 
-    plan = _plan(options)  # what loads a framework comes last: mistakes are reported at once
+    plan = _plan(options)  # import frameworks last: report mistakes at once
     workload = workload_from(
         options["workload"], batch_size=options["batch_size"], data=options["data"]
     )
@@ -177,7 +180,7 @@ def _bench_augment(
     ):
         if given:
             raise OptionError(
-                f"{name} varies the producers, which --augment does itself: leave it out"
+                f"{name} cannot be combined with --augment, which compares several executors"
             )
     chosen = {
         "spec": spec_from(text),
@@ -211,7 +214,7 @@ def _plan(options: dict[str, Any]) -> Any:
 
 @contextmanager
 def _progress(console: Console) -> Any:
-    """Show a progress bar; yield a function of a text and the share that is done."""
+    """Show a progress bar; yields a function of a text and the finished share (0 to 1)."""
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -226,11 +229,13 @@ def _progress(console: Console) -> Any:
 @click.argument("before", type=PATH)
 @click.argument("after", type=PATH)
 @click.option(
-    "--fail-if-slower", is_flag=True, help="Exit with 1 if the whole or any setting is slower."
+    "--fail-if-slower",
+    is_flag=True,
+    help="Exit with 1 if AFTER is slower, as a whole or in any setting.",
 )
 def compare(before: Path, after: Path, *, fail_if_slower: bool) -> None:
-    """Say whether AFTER is faster than BEFORE: results of `bench --output` or of `diagnose
-    --json`."""
+    """Compare two results, of `bench --output` or of `diagnose --json`: is AFTER faster than
+    BEFORE?"""
     from fastfeed.benchmark.compare import compare as compared
     from fastfeed.benchmark.compare import lines_of
 
@@ -259,7 +264,7 @@ def _plots(
     try:
         return write(found, output)
     except MissingExtra as error:
-        console.print(f"no picture: {error}", style="yellow")
+        console.print(f"no plots: {error}", style="yellow")
         return []
 
 
@@ -269,40 +274,41 @@ def _plots(
     default=20.0,
     show_default=True,
     type=click.FloatRange(1),
-    help="From first step to report.",
+    help="Time from the first step to the report, in seconds.",
 )
 @click.option(
     "--warmup",
     default=2.0,
     show_default=True,
     type=click.FloatRange(0),
-    help="Of these, seconds left out.",
+    help="Part of --seconds that is left out of the measurement.",
 )
-@click.option("--json", default=None, type=PATH, help="Write the diagnosis as JSON.")
+@click.option("--json", default=None, type=PATH, help="Write the diagnosis to this file as JSON.")
 @click.option(
     "--html",
     default=None,
     type=PATH,
-    help="Write a page with the time line and where producers spend time.",
+    help="Write a page with the timeline, and where the producers spend their time.",
 )
-@click.option("--trace", default=None, type=PATH, help="Write a trace for ui.perfetto.dev.")
+@click.option("--trace", default=None, type=PATH, help="Write a trace to view at ui.perfetto.dev.")
 @click.option(
     "--no-experiments",
     is_flag=True,
-    help="Take no batches ahead to measure steps that do not wait.",
+    help="Do not prefetch batches to measure steps that do not wait.",
 )
 @click.option(
     "--stop",
     is_flag=True,
-    help="End the script when the diagnosis is made, instead of letting it go on.",
+    help="End the script after the diagnosis, instead of letting it continue.",
 )
 @click.argument("script", nargs=-1, required=True, type=click.UNPROCESSED)
 def diagnose(script: tuple[str, ...], **options: Any) -> None:
-    """Run a training SCRIPT with its arguments, unchanged, and report why it is slow and what would
-    change it.
+    """Run a training SCRIPT with its arguments, unchanged, and explain why it is slow.
+
+    The report names the causes, and the changes that would make the script faster.
 
     Put -- before the script: fastfeed diagnose --seconds 20 -- train.py --epochs 3. As with python,
-    -m MODULE runs a module. The script's output and exit code are its own; the report goes to
+    -m MODULE runs a module. The script keeps its own output and exit code; the report goes to
     stderr.
     """
     with _failures():
@@ -325,7 +331,7 @@ def _diagnose(
 
     if warmup >= seconds:
         raise OptionError(
-            f"--warmup is part of --seconds: must be less than {seconds:g}, got {warmup:g}"
+            f"--warmup is part of --seconds: it must be less than {seconds:g}, got {warmup:g}"
         )
 
     def say(diagnosis: Any, written: list[Path]) -> None:
@@ -340,13 +346,18 @@ def _diagnose(
 
 @main.command()
 @click.argument("pid", required=False, type=click.IntRange(1))
-@click.option("--once", is_flag=True, help="Print one frame and exit, as without a terminal.")
 @click.option(
-    "--json", "as_json", is_flag=True, help="Print the figures as one line of JSON and end."
+    "--once", is_flag=True, help="Print one frame and exit; the default if output is no terminal."
+)
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print the figures as one line of JSON and exit."
 )
 def top(pid: int | None, *, once: bool, as_json: bool) -> None:
-    """Show a running job: its FeedRunners, or the threads of any other Python process (through
-    py-spy)."""
+    """Show a running job: its FeedRunners, or the threads of any other Python process (needs
+    py-spy).
+
+    Without PID, show the only job on this machine; if there are several, list them.
+    """
     with _failures():
         from fastfeed.live.top import view
 
@@ -356,8 +367,10 @@ def top(pid: int | None, *, once: bool, as_json: bool) -> None:
 @main.command()
 @click.argument("file", required=False, type=click.Path(path_type=Path))
 def postmortem(file: Path | None) -> None:
-    """Show the last minute of a job that has died, from its black box; without FILE, from the
-    newest one."""
+    """Show the last minute of a job that died, from its black box.
+
+    Without FILE, read the newest black box.
+    """
     with _failures():
         from fastfeed.live.postmortem import read, render
 
@@ -366,7 +379,7 @@ def postmortem(file: Path | None) -> None:
 
 @contextmanager
 def _failures() -> Any:
-    """Turn a failure that the user can correct into one message and exit code 2, without a
+    """Report an error that the user can correct as one message with exit code 2, not as a
     traceback."""
     try:
         yield

@@ -1,19 +1,19 @@
-"""Every failure that fastfeed raises.
+"""The errors and warnings of fastfeed.
 
     FeedError
-    ├── OptionError     (ValueError)    an argument cannot work; the text names the right one
-    ├── SpecError       (ValueError)    a batch does not have the structure, dtype or shape that was promised
-    ├── BadImage        (ValueError)    the bytes of one image cannot become pixels: truncated, empty, too large ...
-    ├── StateError      (RuntimeError)  a call at the wrong moment: start twice, get_inputs after start
+    ├── OptionError     (ValueError)    an argument cannot work; the text names one that does
+    ├── SpecError       (ValueError)    a batch has an unexpected structure, dtype or shape
+    ├── BadImage        (ValueError)    an image cannot be decoded: truncated, empty, too large ...
+    ├── StateError      (RuntimeError)  a call at the wrong time, such as a second start
     ├── FeedStopped     (RuntimeError)  the runner was stopped by you
     ├── FeedTimeout     (TimeoutError)  nothing arrived within stall_timeout_s
-    ├── ProducerError                   a producer is the cause
+    ├── ProducerError                   a producer failed
     │   ├── ProducerFailed              it raised: the original exception is the __cause__
-    │   └── ProducerDied                its process was killed or ended: signal or exit code, likely cause, item in hand
-    └── MissingExtra    (ImportError)   an optional package is not installed; the text is the pip line
-    FeedWarning         (UserWarning)   it works, but not as well as you probably expect
+    │   └── ProducerDied                its process ended: signal or exit code, likely cause, item
+    └── MissingExtra    (ImportError)   an optional package is not installed; names the pip command
+    FeedWarning         (UserWarning)   the feed works, but probably not as well as expected
 
-The end of a finite source is no error: iteration stops, and a session raises
+The end of a finite source is not an error: the iteration stops, and a session raises
 tf.errors.OutOfRangeError.
 """
 
@@ -24,11 +24,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-_OWN = (str(Path(__file__).parent / "producers"), str(Path(__file__).parent / "source"))
+_OWN_FOLDERS = (str(Path(__file__).parent / "producers"), str(Path(__file__).parent / "source"))
 
 
 class FeedError(Exception):
-    """Base of every failure that fastfeed raises."""
+    """Base class of every error that fastfeed raises."""
 
 
 class OptionError(FeedError, ValueError):
@@ -36,25 +36,27 @@ class OptionError(FeedError, ValueError):
 
 
 class SpecError(FeedError, ValueError):
-    """A batch does not have the structure, dtype or shape that was promised."""
+    """A batch does not have the expected structure, dtype or shape."""
 
 
 class BadImage(FeedError, ValueError):
-    """The bytes of one image cannot become pixels, for the `reason` given; on_error="skip" leaves
-    its record out."""
+    """The bytes of one image cannot be decoded, for the given `reason`.
+
+    With on_error="skip" the record is left out.
+    """
 
     def __init__(self, reason: str, *, leaf: str = "") -> None:
         super().__init__(f"{leaf}: {reason}" if leaf else reason)
         self.reason = reason
-        self.leaf = leaf  # which image of its record, if there are several
+        self.leaf = leaf  # path of the image in its record, if there are several
 
 
 class StateError(FeedError, RuntimeError):
-    """The call does not fit the runner's state."""
+    """The call does not fit the state of the runner."""
 
 
 class FeedStopped(FeedError, RuntimeError):
-    """The runner was stopped by its owner, and batches were requested afterwards."""
+    """The runner was stopped by its owner before the next batch was requested."""
 
 
 class FeedTimeout(FeedError, TimeoutError):
@@ -62,14 +64,14 @@ class FeedTimeout(FeedError, TimeoutError):
 
 
 class ProducerError(FeedError):
-    """No more batches come because of a producer."""
+    """No more batches come, because a producer failed."""
 
 
 class ProducerFailed(ProducerError):
-    """A producer raised an exception: it is the `__cause__`, and its traceback is part of the text.
+    """A producer raised: `__cause__` is the original exception, and its traceback is in the text.
 
-    `trace` is that traceback if the exception was raised in another process: tracebacks cannot be
-    pickled.
+    Traceback objects cannot leave their process. For an exception from a worker process, `trace` is
+    therefore the formatted traceback.
     """
 
     def __init__(
@@ -81,7 +83,7 @@ class ProducerFailed(ProducerError):
         trace: str | None = None,
     ) -> None:
         self.trace = trace or "".join(
-            traceback.format_exception(type(cause), cause, _from_the_users_code(cause))
+            traceback.format_exception(type(cause), cause, _without_own_frames(cause))
         )
         super().__init__(
             f"{place} raised {type(cause).__name__}: {message_of(cause)}\n\nIn the "
@@ -91,21 +93,22 @@ class ProducerFailed(ProducerError):
         self.ticket = ticket
         self._original: BaseException | None = cause
 
-    # TensorFlow and Keras raise errors again `from None`, which loses the cause of others
+    # TensorFlow and Keras raise errors again `from None`, which discards the cause of others
     @property
     def __cause__(self) -> BaseException | None:
         return self._original
 
     @__cause__.setter
     def __cause__(self, cause: BaseException | None) -> None:
-        """Keep the original cause: process pools set their own when they pass the exception on."""
+        """Ignore the assignment: process pools would replace the original cause."""
 
     def __reduce__(self) -> Any:
-        return _told, (str(self), self.place, self.trace)
+        return _from_other_process, (str(self), self.place, self.trace)
 
 
-def _told(*given: str) -> ProducerFailed:
-    """Return the ProducerFailed of another process; what cannot be pickled stays there."""
+def _from_other_process(*given: str) -> ProducerFailed:
+    """Return a ProducerFailed from another process, without the attributes that cannot be
+    pickled."""
     text, place, trace = given
     error = ProducerFailed.__new__(ProducerFailed, text)
     error.args = (text,)
@@ -114,7 +117,7 @@ def _told(*given: str) -> ProducerFailed:
 
 
 class ProducerDied(ProducerError):
-    """A worker process ended without being told to: by a signal, or with an exit code."""
+    """A worker process ended unexpectedly: by a signal, or with an exit code."""
 
     def __init__(
         self, text: str, *, pid: int, signal: int | None, exit_code: int | None, out_of_memory: bool
@@ -127,21 +130,20 @@ class ProducerDied(ProducerError):
 
 
 def message_of(cause: BaseException) -> str:
-    """Return the text of an exception, as far as its own __str__ works."""
+    """Return the text of an exception, or a placeholder if its __str__ fails."""
     try:
         return str(cause)
-    # the user's own __str__ may fail, which must not hide the failure of the producer
-    except Exception:
+    except Exception:  # a user's own __str__ may fail, and must not hide the producer's error
         return "(its text cannot be shown)"
 
 
-def _from_the_users_code(cause: BaseException) -> TracebackType | None:
+def _without_own_frames(cause: BaseException) -> TracebackType | None:
     """Return the traceback without fastfeed's own frames around the user's function."""
     at = cause.__traceback__
     while (
         at is not None
         and at.tb_next is not None
-        and at.tb_frame.f_code.co_filename.startswith(_OWN)
+        and at.tb_frame.f_code.co_filename.startswith(_OWN_FOLDERS)
     ):
         at = at.tb_next
     return at
@@ -152,11 +154,11 @@ class MissingExtra(FeedError, ImportError):
 
     def __init__(self, package: str, extra: str) -> None:
         super().__init__(
-            f"{package} is needed for this and is not installed: pip install 'fastfeed[{extra}]'"
+            f"this requires {package}, which is not installed: pip install 'fastfeed[{extra}]'"
         )
         self.package = package
         self.extra = extra
 
 
 class FeedWarning(UserWarning):
-    """It works, but not as well as expected; given once for each runner."""
+    """The feed works, but probably not as well as expected; issued once for each runner."""

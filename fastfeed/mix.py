@@ -1,4 +1,4 @@
-"""Several sources as one, in fixed proportions."""
+"""A mix of several sources in fixed proportions."""
 
 from __future__ import annotations
 
@@ -21,20 +21,22 @@ from fastfeed.core.order import (
 )
 from fastfeed.errors import OptionError
 
-PERIOD = 2**16  # the longest pattern of turns: 1 MB, made in up to 0.1 s
+MAX_PERIOD = 2**16  # longest pattern of turns: 1 MB, and up to 0.1 s to build
 
 
 class Mix:
-    """Indexable sources as one, in proportion to their weights in every part of an epoch: any n
-    records in a row have n x share of each source, within less than 2.
+    """Several indexable sources as one, in proportion to their weights in every part of an epoch.
 
-    A share is parts[i] / sum(parts), which is exact for weights in proportion to integers with a
-    sum of up to 65536, and else within 2e-5, usually much nearer. `given` is {source: weight} or
-    [(source, weight), ...]. An epoch ends when the source whose turn it is has no more
-    (stop="first"), or when all have been delivered whole, for which shorter ones begin again
-    (stop="all"). len(mix) is the number of records of an epoch, while mix[i] reads range(mix.size):
-    all records of the first source, then those of the next. Raise OptionError for something that is
-    no source or no weight, and for a share below 1/65536.
+    Any n consecutive records contain n x share of each source, with an error below 2. A share is
+    parts[i] / sum(parts). It is exact for weights in proportion to integers with a sum of up to
+    65536, and otherwise within 2e-5, usually much closer.
+
+    `given` is {source: weight} or [(source, weight), ...]. With stop="first" an epoch ends when it
+    is the turn of a source that is exhausted. With stop="all" it ends when every record was
+    delivered once, and shorter sources start again. len(mix) is the number of records in an epoch;
+    mix[i] reads range(mix.size), all records of the first source and then those of the next.
+
+    Raise OptionError for an invalid source or weight, or a share below 1/65536.
     """
 
     def __init__(self, given: Any, *, stop: str = "first") -> None:
@@ -43,11 +45,11 @@ class Mix:
         self.lengths = [len(source) for source in self._sources]
         self._offsets = [0, *accumulate(self.lengths)]
         if stop not in ("first", "all"):
-            raise OptionError(f'stop={stop!r}: must be "first" or "all"')
+            raise OptionError(f'stop must be "first" or "all", got {stop!r}')
         if 0 in self.lengths:
             raise OptionError(
-                f"source {self.lengths.index(0)} of the mix has a length of 0: must have at least "
-                "1 record"
+                f"source {self.lengths.index(0)} of the mix is empty: every source must have at "
+                "least one record"
             )
         self.parts = _parts([_weight(weight) for _, weight in pairs])
         self._turns, self._counts = _turns(self.parts)
@@ -55,7 +57,7 @@ class Mix:
 
     @property
     def size(self) -> int:
-        """Records of all sources together: mix[i] exists for range(size)."""
+        """The number of records in all sources; mix[i] exists for range(size)."""
         return self._offsets[-1]
 
     def __len__(self) -> int:
@@ -64,21 +66,23 @@ class Mix:
     def __getitem__(self, index: int) -> Any:
         if not 0 <= index < self.size:
             raise IndexError(
-                f"index {index} of a mix whose sources have {self.size} records together"
+                f"index {index} is out of range: the sources of the mix have {self.size} records"
             )
         number = bisect_right(self._offsets, index) - 1
         return self._sources[number][index - self._offsets[number]]
 
     def order(self, seed: int, epoch: int, *, shuffled: bool = False) -> Order:
-        """Return the flat indices of one epoch. `shuffled`: each source in a new random order
-        whenever it begins again."""
+        """Return the flat indices of one epoch.
+
+        With `shuffled` each source is shuffled by itself, in a new order each time it starts again.
+        """
         now = [len(source) for source in self._sources]
         if now != self.lengths:
             raise OptionError(
-                f"the lengths of the mix's sources changed from {self.lengths} to {now}"
+                f"a mix needs sources of constant length, they changed from {self.lengths} to {now}"
             )
         root = (seed, epoch) if shuffled else None
-        streams = [_Stream(length, root, number=n) for n, length in enumerate(self.lengths)]
+        streams = [_RepeatedSource(length, root, number=n) for n, length in enumerate(self.lengths)]
         parts = np.asarray(self.parts, np.int64)
 
         def at(positions: Indices) -> Indices:
@@ -93,23 +97,24 @@ class Mix:
         return BlockOrder(self._length, at)
 
     def _first_end(self) -> int:
-        """Return the first position whose source has no more."""
+        """Return the first position whose source is exhausted."""
         return min(self._position(number, length) for number, length in enumerate(self.lengths))
 
     def _last_end(self) -> int:
-        """Return the position after the last first delivery of a record."""
+        """Return the position after which every record was delivered at least once."""
         return 1 + max(
             self._position(number, length - 1) for number, length in enumerate(self.lengths)
         )
 
     def _position(self, number: int, count: int) -> int:
-        """Return the position of record `count` of a source's own stream."""
+        """Return the position at which record `count` of a source's own stream comes."""
         periods, rest = divmod(count, self.parts[number])
         return periods * len(self._turns) + int(np.flatnonzero(self._turns == number)[rest])
 
 
-class _Stream:
-    """One source, repeated: in its own order, or in a new random one each time."""
+class _RepeatedSource:
+    """One source, repeated without end: in its own order, or in a new random order for each
+    pass."""
 
     def __init__(self, length: int, root: tuple[int, int] | None, *, number: int) -> None:
         self._length = length
@@ -133,21 +138,20 @@ class _Stream:
 
 
 def _turns(parts: list[int]) -> tuple[Indices, Indices]:
-    """Return which source each position of a period takes from, and how many of that source came
-    before it.
+    """Return the source of each position in a period, and its number of earlier records in the
+    period.
 
-    A source's record k may come from position floor(k / share) on and must come before ceil((k + 1)
-    / share); of those that may, the most urgent comes first. That keeps all the limits, so that any
-    beginning of the order is less than 1 off, and any part of it less than 2 (Baruah et al.,
-    Proportionate progress, 1996). Merging the sources by the times (k + 1/2) / share does not: 7/10
-    and three times 1/10 would give three records in a row without the first source.
+    Record k of a source may not come before position floor(k / share), and must come before ceil((k
+    + 1) / share). Of the records that may come, the one with the earliest limit is next. This keeps
+    all limits, so that any prefix of the order is off by less than 1 and any part of it by less
+    than 2 (Baruah et al., Proportionate progress, 1996). A merge of the sources by the times (k +
+    1/2) / share does not: 7/10 and three times 1/10 would give three consecutive records without
+    the first source.
     """
     total = sum(parts)
-    later, urgent, given = (
-        [(0, number) for number in range(len(parts))],
-        list[tuple[int, int]](),
-        [0] * len(parts),
-    )
+    later = [(0, number) for number in range(len(parts))]
+    urgent: list[tuple[int, int]] = []
+    given = [0] * len(parts)
     turns, counts = np.empty(total, np.int64), np.empty(total, np.int64)
     for position in range(total):
         while later and later[0][0] <= position:
@@ -161,33 +165,37 @@ def _turns(parts: list[int]) -> tuple[Indices, Indices]:
 
 
 def _parts(weights: list[float]) -> list[int]:
-    """Return the smallest integers in proportion to `weights`, with a sum of at most PERIOD; the
-    nearest if there are none."""
-    largest = max(weights)  # divided by first, because a sum of weights near 1e308 would overflow
+    """Return the smallest integers in proportion to `weights`, with a sum of at most MAX_PERIOD.
+
+    If there are none, return the closest ones. Raise OptionError for a share below 1/MAX_PERIOD.
+    """
+    largest = max(weights)  # division first: a sum of weights near 1e308 would overflow
     shares = [weight / largest for weight in weights]
     shares = [share / math.fsum(shares) for share in shares]
     least = min(range(len(shares)), key=shares.__getitem__)
-    totals = np.arange(1, PERIOD + 1)
-    error, parts_sum = np.zeros(PERIOD), np.zeros(PERIOD)
+    totals = np.arange(1, MAX_PERIOD + 1)
+    error, parts_sum = np.zeros(MAX_PERIOD), np.zeros(MAX_PERIOD)
     for share in shares:
         parts = np.rint(totals * share)
         parts_sum += parts
         error = np.maximum(error, np.where(parts > 0, abs(parts / totals - share), np.inf))
     error[parts_sum != totals] = np.inf
     # Two fractions with denominators of at most 2**16 differ by at least 2e-10: a difference below
-    # 1e-12 is none.
+    # 1e-12 means that they are equal.
     best = int(np.argmax(error < 1e-12) if (error < 1e-12).any() else np.argmin(error))
-    if shares[least] < (1 - 1e-9) / PERIOD or not np.isfinite(error[best]):
+    if shares[least] < (1 - 1e-9) / MAX_PERIOD or not np.isfinite(error[best]):
         raise OptionError(
-            f"source {least} of the mix has {shares[least]:.2g} of the whole weight: needed "
-            f"1/{PERIOD} or more"
+            f"source {least} of the mix has {shares[least]:.2g} of the total weight: every source "
+            f"needs at least 1/{MAX_PERIOD}"
         )
     return [round(share * (best + 1)) for share in shares]
 
 
 def _pairs(given: Any) -> list[tuple[Any, Any]]:
-    """Return (source, weight) pairs as a plain list: sources and weights are distinguished only by
-    position."""
+    """Return (source, weight) pairs.
+
+    The result is a plain list, because a source or weight is identified only by its place.
+    """
     pairs = (
         list(given.items() if isinstance(given, Mapping) else given)
         if isinstance(given, Iterable)
@@ -195,7 +203,8 @@ def _pairs(given: Any) -> list[tuple[Any, Any]]:
     )
     if not pairs or not all(isinstance(pair, (tuple, list)) and len(pair) == 2 for pair in pairs):
         raise OptionError(
-            f"Mix({type(given).__name__}): needed {{source: weight}} or [(source, weight), ...]"
+            "Mix requires {source: weight} or [(source, weight), ...], got "
+            f"{type(given).__name__}"
         )
     return [(source, weight) for source, weight in pairs]
 
@@ -203,22 +212,22 @@ def _pairs(given: Any) -> list[tuple[Any, Any]]:
 def _weight(weight: Any) -> float:
     number = float(weight) if isinstance(weight, Real) and not isinstance(weight, bool) else 0.0
     if not 0 < number < math.inf:
-        raise OptionError(f"a weight of {weight!r} in a mix: must be a finite number above 0")
+        raise OptionError(f"a weight in a mix must be a finite number > 0, got {weight!r}")
     return number
 
 
 def _indexable(source: Any) -> Any:
-    """Return the source itself. Raise OptionError for one that has no records by number."""
+    """Return the source; raise OptionError if it does not give records by index."""
     kind = type(source).__name__
     if isinstance(source, Mix):
         raise OptionError(
-            "a Mix in a mix: must be plain sources; give them all to one, with their weights "
-            "multiplied"
+            "a source in a mix must not be a Mix: pass all plain sources to one Mix and multiply "
+            "their weights"
         )
     by_number = hasattr(source, "__len__") and hasattr(source, "__getitem__")
     if isinstance(source, (str, bytes, Mapping)) or not by_number:
         raise OptionError(
-            f"a {kind} in a mix: needed sources with len() and [index], which can be read in any "
-            "order"
+            f"a source in a mix must have len() and [index] by number, so that it can be read in "
+            f"any order, got {kind}"
         )
     return source

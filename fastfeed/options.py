@@ -1,5 +1,4 @@
-"""Every option of a FeedRunner: one frozen, validated value. Sinks have no options of their own for
-the same thing."""
+"""The options of a FeedRunner: one frozen, validated value, the same for every sink."""
 
 from __future__ import annotations
 
@@ -11,15 +10,15 @@ from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
 from fastfeed.core.machine import free_memory_nbytes
-from fastfeed.core.order import Recipe
+from fastfeed.core.order import Recipe, is_integer
 from fastfeed.errors import OptionError
 
 if TYPE_CHECKING:
     from fastfeed.augment.spec import Augment
 
 EXECUTORS = ("producers", "dali-cpu", "dali-gpu", "auto")
-METRICS = ("tensorboard", "prometheus")
-UNITS = {
+METRICS_KINDS = ("tensorboard", "prometheus")
+BYTE_UNITS = {
     "": 1,
     "B": 1,
     "KB": 10**3,
@@ -35,9 +34,9 @@ UNITS = {
 class Shuffle:
     """Record-level shuffle as in RandomShuffleQueue: each draw is uniform over a pool of records.
 
-    `capacity` is the largest pool and `min_after_dequeue` the smallest that is drawn from, both in
-    records. Larger pools shuffle better, take more memory (capacity x record bytes) and delay the
-    first batch.
+    `capacity` is the largest size of the pool and `min_after_dequeue` the smallest that is drawn
+    from, both in records. Larger values shuffle better, cost memory (capacity x record bytes) and
+    delay the first batch. Raise OptionError unless 0 <= min_after_dequeue < capacity.
     """
 
     capacity: int = 2000
@@ -45,18 +44,20 @@ class Shuffle:
 
     def __post_init__(self) -> None:
         if not all(isinstance(n, Integral) for n in (self.capacity, self.min_after_dequeue)):
-            raise OptionError(f"{self!r}: must be integers, in records")
+            raise OptionError(f"capacity and min_after_dequeue must be integers, got {self!r}")
         if self.min_after_dequeue < 0 or self.capacity <= self.min_after_dequeue:
             raise OptionError(
-                f"Shuffle(capacity={self.capacity}, min_after_dequeue={self.min_after_dequeue}): "
-                "must be 0 <= min_after_dequeue < capacity"
+                "Shuffle requires 0 <= min_after_dequeue < capacity, got "
+                f"capacity={self.capacity}, min_after_dequeue={self.min_after_dequeue}"
             )
 
 
 @dataclass(frozen=True)
 class MetricsTarget:
-    """Where figures are published: `place` is a folder for TensorBoard, and for Prometheus the host
-    to listen on."""
+    """The destination of published metrics.
+
+    `place` is a folder for TensorBoard, and the host to listen on for Prometheus.
+    """
 
     kind: str
     place: str
@@ -73,96 +74,108 @@ class MetricsTarget:
 
 @dataclass(frozen=True)
 class FeedOptions:
-    """The keywords of FeedRunner; each comment gives the trade-off."""
+    """The keywords of FeedRunner; the comment of each field gives its trade-off."""
 
-    # more of them hide waiting (sleep, network, disk, native code); pure Python gains nothing
+    # more threads hide waits (sleep, network, disk, native code); they do not speed up pure Python
     threads: int = 1
     # worker processes with `threads` producers each: for Python code, at 0.2 s and 30 MB a worker
     processes: int = 0
-    records: bool | None = None  # the source yields single records; None: True for an indexable
-    # function of one item, in the producers: what makes one stream parallel
+    # True: the source yields single records; None: only an indexable does
+    records: bool | None = None
+    # applied to one item in the producers: this is what parallelizes one stream
     transform: Callable[[Any], Any] | None = None
-    # operations on images, after transform: drawn by seed and index, so repeatable
+    # image operations, after transform; drawn by seed and index, and therefore repeatable
     augment: Augment | None = None
-    # OpenCV beside transform; "dali-cpu" or "dali-gpu" in the trainer; "auto" measures
+    # "producers": OpenCV, after transform; "dali-cpu" or "dali-gpu": in the trainer; "auto"
+    # measures
     augment_on: str = "producers"
-    # records of a delivered batch; None keeps batches as they were produced, at no cost
+    # records per delivered batch; None keeps batches as produced, without the cost of re-batching
     batch_size: int | None = None
-    # "drop" gives a static batch dimension in a session, at the price of the last records
+    # "drop" gives a static batch dimension in a session, but loses the last records
     last_batch: str = "keep"
     # None: only a session shuffles, as the hand-written idiom does
     shuffle: bool | Shuffle | None = None
     dtypes: Any = None  # cast once, in the producers, instead of in every step
-    # records of varying shape: None refuses them, True pads with zeros, a number pads with it
+    # fill value for records of varying shape, True: zeros; None refuses such records
     pad: bool | int | float | None = None
     # with pad, batches become (batch, lengths): the shape of each record, for masks
     lengths: bool = False
-    # passes over a finite source; None: one for each iteration, no end in a session
+    # epochs over a finite source; None: one for each iteration, endless in a session
     epochs: int | None = None
-    seed: int | None = None  # root of every draw; None draws one
+    seed: int | None = None  # root of every random draw; None draws one
     # (rank, world): this rank's share, with as many records as every other rank's
     shard: tuple[int, int] | None = None
     # "drop" or "pad": what happens to records that cannot be divided among the ranks
     remainder: str | None = None
-    # which indices an epoch has, in which order: indices(seed, epoch, length), or an iterable
+    # the indices of an epoch and their order: indices(seed, epoch, length), or an iterable
     sampler: Any = None
-    order: str = "kept"  # "any" delivers what is ready first: no wait for a straggler
-    # bytes of batches in flight; None: a quarter of the free memory
+    order: str = "kept"  # "any" delivers what is ready first: a slow batch delays no other
+    # bound on the bytes of batches in flight; None: a quarter of the free memory
     memory: int | str | None = None
-    # "skip" leaves out the record (or batch) that raised, and counts it
+    # "skip" continues without the record (or batch) that raised, and counts it
     on_error: str = "raise"
-    error_limit: int = 100  # skipped errors in all; one more ends the feed
-    # "restart" produces again what a killed worker process had in flight
+    error_limit: int = 100  # maximum number of skipped errors; the next one ends the feed
+    # "restart" replaces a killed worker process and makes its unfinished batches again
     on_worker_death: str = "raise"
-    # a longer wait for one batch raises an error with every producer's stack
+    # a longer wait for one batch is an error that shows every producer's stack
     stall_timeout_s: float = 60.0
     repeat_per_producer: bool = False  # allow each producer its own full copy of a finite callable
-    # publish the figures: "tensorboard:DIR" or "prometheus:127.0.0.1:9123"
+    # publish metrics: "tensorboard:DIR" or "prometheus:127.0.0.1:9123"
     metrics: str | None = None
 
     def __post_init__(self) -> None:
-        _integer("threads", self.threads, least=1, hint="one producer thread is the least")
+        _integer(
+            "threads", self.threads, minimum=1, hint="a feed needs at least one producer thread"
+        )
         _integer(
             "processes",
             self.processes,
-            least=0,
-            hint="0 makes the batches in threads of this process",
+            minimum=0,
+            hint="0 uses producer threads in this process",
         )
         for name in ("batch_size", "epochs"):
             if getattr(self, name) is not None:
-                _integer(name, getattr(self, name), least=1, hint="leave it out for the default")
+                _integer(name, getattr(self, name), minimum=1, hint="leave it out for the default")
         _one_of("last_batch", self.last_batch, choices=("keep", "drop"))
         _one_of("order", self.order, choices=("kept", "any"))
         _one_of("on_error", self.on_error, choices=("raise", "skip"))
         _one_of("on_worker_death", self.on_worker_death, choices=("raise", "restart"))
         _integer(
-            "error_limit", self.error_limit, least=0, hint='on_error="raise" allows no error at all'
+            "error_limit",
+            self.error_limit,
+            minimum=0,
+            hint='use on_error="raise" to allow no error',
         )
         if not (self.shuffle is None or isinstance(self.shuffle, (bool, Shuffle))):
             raise OptionError(
-                f"shuffle={self.shuffle!r}: must be None, True, False or Shuffle(capacity=...)"
+                f"shuffle must be None, True, False or Shuffle(capacity=...), got {self.shuffle!r}"
             )
-        flags = ("lengths", (True, False)), ("repeat_per_producer", (True, False))
-        for name, choices in (("records", (None, True, False)), *flags):
+        for name, choices in (
+            ("records", (None, True, False)),
+            ("lengths", (True, False)),
+            ("repeat_per_producer", (True, False)),
+        ):
             if not any(getattr(self, name) is choice for choice in choices):
-                raise OptionError(f"{name}={getattr(self, name)!r}: must be one of {choices}")
+                raise OptionError(f"{name} must be one of {choices}, got {getattr(self, name)!r}")
         if self.transform is not None and not callable(self.transform):
-            raise OptionError(f"transform={self.transform!r}: must be a function of one item")
+            raise OptionError(f"transform must be a function of one item, got {self.transform!r}")
         if self.pad is not None and not isinstance(self.pad, (bool, int, float)):
-            raise OptionError(f"pad={self.pad!r}: must be None, True (zeros) or a number")
+            raise OptionError(
+                f"pad must be None, False, True (zeros) or a number, got {self.pad!r}"
+            )
         if self.lengths and not self.padded:
-            raise OptionError("lengths=True: needed pad= as well, for records whose shape varies")
-        number = isinstance(self.seed, Integral) and not isinstance(self.seed, bool)
-        if self.seed is not None and not (number and int(self.seed) >= 0):
-            raise OptionError(f"seed={self.seed!r}: must be an integer >= 0, or None")
+            raise OptionError(
+                "lengths=True requires pad=: lengths belong to records that vary in shape"
+            )
+        if self.seed is not None and not (is_integer(self.seed) and int(self.seed) >= 0):
+            raise OptionError(f"seed must be an integer >= 0 or None, got {self.seed!r}")
         limit = self.stall_timeout_s
         if isinstance(limit, bool) or not isinstance(limit, (int, float)) or not limit > 0:
             raise OptionError(
-                f"stall_timeout_s={self.stall_timeout_s!r}: must be seconds above 0 (float('inf'): "
-                "never)"
+                f"stall_timeout_s must be a number of seconds > 0, got {self.stall_timeout_s!r}; "
+                "float('inf') waits without a limit"
             )
-        # checked here, and not when the order is made: Recipe knows which options exclude each
-        # other
+        # Checked here and not when the order is built: Recipe knows which parts go together.
         recipe = Recipe(self.shuffle is True, self.sampler, self.shard, self.remainder)
         object.__setattr__(self, "shard", recipe.shard)
         _check_augment(self.augment, self.augment_on)
@@ -176,27 +189,27 @@ class FeedOptions:
 
     @property
     def metrics_target(self) -> MetricsTarget | None:
-        """Where figures are published; None: nowhere."""
+        """The destination of published metrics, or None."""
         return None if self.metrics is None else parse_metrics(self.metrics)
 
     @property
     def producers(self) -> int:
-        """Number of producers that work in parallel."""
+        """The number of parallel streams."""
         return self.threads * max(1, self.processes)
 
     def shipped(self) -> FeedOptions:
-        """Return the options for a worker process, which should not import TensorFlow to know a
+        """Return the options for a worker process, which need no TensorFlow to represent a
         dtype."""
         return replace(self, dtypes=_numpy_dtypes(self.dtypes), sampler=None)
 
     @property
     def pool_pad(self) -> bool | int | float | None:
-        """The padding of records in a shuffle pool; None where all have one shape."""
+        """The fill value for records in a pool, or None if they all have one shape."""
         return self.pad if self.padded else True if self.packed else None
 
     @property
     def packed(self) -> bool:
-        """True if DALI executes what is left of `augment`, after the producers."""
+        """True if DALI executes the rest of `augment`, after all other stages."""
         return self.augment is not None and self.augment_on != EXECUTORS[0]
 
     @property
@@ -206,8 +219,8 @@ class FeedOptions:
 
 
 def options_from(given: dict[str, Any]) -> FeedOptions:
-    """Return FeedOptions from keywords. Raise OptionError, which names the nearest option, for one
-    that does not exist."""
+    """Return FeedOptions from keywords; raise OptionError with the closest name for an unknown
+    one."""
     known = [f.name for f in fields(FeedOptions)]
     for name in given:
         if name not in known:
@@ -218,38 +231,43 @@ def options_from(given: dict[str, Any]) -> FeedOptions:
 
 
 def parse_bytes(value: int | str) -> int:
-    """Return bytes from 2000000, "2GB" or "512 MiB"."""
+    """Return the bytes in 2000000, "2GB" or "512 MiB"; raise OptionError for anything else."""
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kKmMgG]?[iI]?[bB]?)\s*", str(value))
-    known = match is not None and not isinstance(value, bool) and match[2].upper() in UNITS
-    nbytes = int(float(match[1]) * UNITS[match[2].upper()]) if match is not None and known else 0
+    known = match is not None and not isinstance(value, bool) and match[2].upper() in BYTE_UNITS
+    nbytes = (
+        int(float(match[1]) * BYTE_UNITS[match[2].upper()]) if match is not None and known else 0
+    )
     if not nbytes:
-        raise OptionError(f'memory={value!r}: must be a number of bytes above 0, such as "2GB"')
+        raise OptionError(f'memory must be a number of bytes > 0, such as "2GB", got {value!r}')
     return nbytes
 
 
 def parse_metrics(value: str) -> MetricsTarget:
-    """Return the target of "tensorboard:DIR", "prometheus:9123" (reachable from this machine only)
-    or "prometheus:HOST:PORT"."""
-    such_as = 'needed "tensorboard:DIR" or "prometheus:127.0.0.1:9123"'
+    """Parse "tensorboard:DIR", "prometheus:9123" (this machine only) or "prometheus:HOST:PORT".
+
+    Raise OptionError for anything else.
+    """
+    such_as = (
+        'metrics must be "tensorboard:DIR" or "prometheus:HOST:PORT", such as '
+        f'"prometheus:127.0.0.1:9123", got {value!r}'
+    )
     if not isinstance(value, str):
-        raise OptionError(f"metrics={value!r}: {such_as}")
+        raise OptionError(such_as)
     kind, _, place = value.partition(":")
-    if kind not in METRICS:
-        near = difflib.get_close_matches(kind, METRICS, 1, 0.6)
-        raise OptionError(
-            f"metrics={value!r}: {such_as}" + (f"; did you mean {near[0]}:?" if near else "")
-        )
+    if kind not in METRICS_KINDS:
+        near = difflib.get_close_matches(kind, METRICS_KINDS, 1, 0.6)
+        raise OptionError(such_as + (f"; did you mean {near[0]}:?" if near else ""))
     if kind == "tensorboard":
         if not place or "://" in place or "\0" in place:
             raise OptionError(
-                f"metrics={value!r}: must be a folder of this machine, as in tensorboard:runs"
+                f"metrics must name a local folder, as in tensorboard:runs, got {value!r}"
             )
         return MetricsTarget(kind, place)
     found = re.fullmatch(r"(?:(\[[0-9a-fA-F:.]+\]|[^:\[\]\s]+):)?(\d{1,5})", place)
     if found is None or int(found[2]) > 65535:
         raise OptionError(
-            f"metrics={value!r}: needed a host and a port of 0 (any that is free) to 65535; "
-            f"{such_as}"
+            f"{such_as}: it needs an IPv4 address, host name or [IPv6 address], and a port of 0 "
+            "(any free port) to 65535"
         )
     return MetricsTarget(kind, (found[1] or "127.0.0.1").strip("[]"), int(found[2]))
 
@@ -267,25 +285,27 @@ def _check_augment(augment: Any, on: str) -> None:
     if augment is None:
         if on != EXECUTORS[0]:
             raise OptionError(
-                f"augment_on={on!r}: needed augment= as well, the operations to execute"
+                f"augment_on={on!r} requires augment=, the operations to execute there"
             )
         return
     from fastfeed.augment.spec import Augment
 
     if not isinstance(augment, Augment):
         hint = (
-            "around that list"
+            "put Augment(...) around that list"
             if isinstance(augment, (list, tuple))
-            else "of operations, such as Flip()"
+            else "such as Augment([Flip()])"
         )
-        raise OptionError(f"augment={augment!r}: needed a fastfeed.augment.Augment([...]) {hint}")
+        raise OptionError(
+            f"augment must be a fastfeed.augment.Augment of operations, got {augment!r}; {hint}"
+        )
 
 
-def _integer(name: str, value: Any, *, least: int, hint: str) -> None:
-    if isinstance(value, bool) or not isinstance(value, Integral) or int(value) < least:
-        raise OptionError(f"{name}={value!r}: must be an integer >= {least}; {hint}")
+def _integer(name: str, value: Any, *, minimum: int, hint: str) -> None:
+    if not is_integer(value) or int(value) < minimum:
+        raise OptionError(f"{name} must be an integer >= {minimum}, got {value!r}; {hint}")
 
 
 def _one_of(name: str, value: Any, *, choices: tuple[str, ...]) -> None:
     if value not in choices:
-        raise OptionError(f"{name}={value!r}: must be one of {', '.join(map(repr, choices))}")
+        raise OptionError(f"{name} must be one of {', '.join(map(repr, choices))}, got {value!r}")

@@ -1,5 +1,4 @@
-"""Every test proves that it left nothing behind: no thread, child process, file descriptor or
-shared memory."""
+"""Checks that every test leaves nothing behind: no thread, process, descriptor or shared memory."""
 
 from __future__ import annotations
 
@@ -15,15 +14,15 @@ import psutil
 import pytest
 from hypothesis import settings
 
-# A busy machine is no failure. Where others judge by one run, it is the same at each; elsewhere
-# each looks further.
+# A busy machine must not fail a test. CI runs the same examples each time; elsewhere each run
+# explores further.
 settings.register_profile("suite", settings.get_profile("default"), deadline=None)
 settings.register_profile(
     "ci", settings.get_profile("suite"), derandomize=True, database=None, print_blob=True
 )
 settings.load_profile("ci" if os.environ.get("CI") else "suite")
-LIMIT_S = 30.0  # of a failure: what goes away by itself does so in a moment
-# What every runner has by itself, tests/live switches on: elsewhere it would fill this user's own
+LIMIT_S = 30.0  # of a failure: what ends by itself does so at once
+# tests/live enables these defaults of every runner: elsewhere they would fill this user's own
 # folders.
 for switch in ("FASTFEED_BLACKBOX", "FASTFEED_SOCKET"):
     os.environ.setdefault(switch, "0")
@@ -34,7 +33,7 @@ FAILED = pytest.StashKey[bool]()
 
 
 def threads() -> set[str]:
-    """Python's own threads; TensorFlow's native ones show up only as dummies."""
+    """Return Python's own threads; TensorFlow's native ones appear only as dummies."""
     alive = threading.enumerate()
     return {
         f"thread {t.name} ({t.ident})" for t in alive if not isinstance(t, threading._DummyThread)
@@ -42,21 +41,21 @@ def threads() -> set[str]:
 
 
 def processes() -> set[str]:
-    """Children, and their children."""
+    """Return all descendants of this process."""
     try:
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-    except ChildProcessError:  # none: which psutil reads of all processes of the machine
+    except ChildProcessError:  # no child: psutil reads them from all processes of the machine
         return set()
     return {f"process {p.pid}" for p in psutil.Process().children(recursive=True)}
 
 
 def descriptors() -> set[str]:
-    """What is open; pipes and sockets have a number of their own."""
+    """Return the open descriptors; pipes and sockets have a number of their own."""
     found = set()
     for number in os.listdir("/proc/self/fd"):
         try:
             target = os.readlink(f"/proc/self/fd/{number}")
-        except OSError:  # the one that listed the folder
+        except OSError:  # the descriptor that listed the folder
             continue
         if not target.startswith(KEPT_OPEN) and "site-packages" not in target:
             found.add(f"file descriptor {target}")
@@ -64,8 +63,10 @@ def descriptors() -> set[str]:
 
 
 def shared_memory() -> set[str]:
-    """Named shared memory of this machine; any TensorFlow that is being loaded, also beside us, has
-    a file there."""
+    """Return the named shared memory of this machine.
+
+    A TensorFlow that is being imported, also in another process, has a file there.
+    """
     names = os.listdir("/dev/shm")
     return {f"/dev/shm/{name}" for name in names if not name.startswith("tmp_tf_gcs_fs_pointer_")}
 
@@ -74,24 +75,24 @@ KINDS: tuple[Callable[[], set[str]], ...] = (threads, processes, descriptors, sh
 
 
 def left_behind(before: list[set[str]], limit_s: float = LIMIT_S) -> list[str]:
-    """What is there and was not there before, after it had `limit_s` to go away."""
+    """Return what is there, was not there before, and does not end within `limit_s` seconds."""
     deadline = time.monotonic() + limit_s
     while left := sorted(
         thing for kind, had in zip(KINDS, before, strict=True) for thing in kind() - had
     ):
         if time.monotonic() > deadline:
             return left
-        gc.collect()  # a forgotten runner may be part of a cycle
+        gc.collect()  # an unreachable runner may be part of a cycle
         time.sleep(0.01)
     return []
 
 
 def pytest_collection_finish() -> None:
-    """Takes TensorFlow's tuner away from every iterator over a tf.data dataset, which keras makes,
-    too.
+    """Take TensorFlow's tuner away from every iterator over a tf.data dataset, including those of
+    Keras.
 
-    The destructor of an iterator wakes it a moment before it sets what ends it: now and then it
-    sleeps on, for up to a minute, in whichever test the garbage is collected.
+    The destructor of an iterator wakes the tuner a moment before it sets the flag that ends it. Now
+    and then the tuner sleeps on for up to a minute, in any test in which the garbage is collected.
     """
     made = sys.modules.get("tensorflow.python.data.ops.dataset_ops")
     if made is None:
@@ -116,7 +117,8 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
 
 @pytest.fixture(autouse=True)
 def nothing_left_behind(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Fails a test that passed and left something; a failed one is still held by its traceback."""
+    """Fail a test that passed and left something behind; a failed one is still held by its
+    traceback."""
     before = [kind() for kind in KINDS]
     yield
     if request.node.stash.get(FAILED, True):
@@ -127,7 +129,7 @@ def nothing_left_behind(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.fixture
 def untraced() -> Iterator[None]:
-    """Remove this thread's trace function for a test, and prove that the test left none."""
+    """Remove this thread's trace function for a test, and check that the test left none."""
     before = sys.gettrace()
     sys.settrace(None)
     yield

@@ -54,12 +54,12 @@ BAD_INPUT = (
     (["--workload", "no.such.module:f"], "no.such"),
     (["--consumer", "tpu"], "mnist-keras"),
     (["--data", "/does/not/exist"], "does not exist"),
-    (["--threads", "1", *QUICK[:2], "--workload", "string:capwords"], "needs s"),
+    (["--threads", "1", *QUICK[:2], "--workload", "string:capwords"], "it requires s."),
     (["--baseline", "--consumer", "none"], "--consumer mnist"),
     (["--baseline", "--processes", "1,2"], "with 0 among"),
     (["--nonsense"], "--nonsense"),
 )
-# All in one interpreter: the start of one is most of what a refusal takes.
+# All in one interpreter, because its start takes most of the time of a refusal.
 IN_TURN = """
 import contextlib, io, json, sys
 from fastfeed.cli import main

@@ -1,4 +1,4 @@
-"""The proof that nothing is left behind sees each kind of thing that can be."""
+"""The check that nothing is left behind detects every kind of thing."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What goes wrong in a producer reaches the consumer in the same words in every mix of processes
-and threads."""
+"""An error in a producer reaches the consumer in the same words for every mix of processes and
+threads."""
 
 from __future__ import annotations
 
@@ -40,7 +40,8 @@ def runner_of(source: Any, mix: tuple[int, int], **options: Any) -> FeedRunner:
 def until_it_fails(
     source: Any, mix: tuple[int, int], **options: Any
 ) -> tuple[list[Any], FeedError]:
-    """The batches before the failure, and the failure, which every later loop meets again."""
+    """Return the batches before the failure, and the failure, which every later loop raises
+    again."""
     batches = []
     with runner_of(source, mix, **options) as runner:
         with pytest.raises(FeedError) as caught:
@@ -92,7 +93,7 @@ def test_the_place_is_named(
 
 
 class Unreadable(Exception):
-    """Goes into a pickle and does not come out."""
+    """Can be pickled, but not unpickled."""
 
     def __init__(self, one: int, two: int) -> None:
         super().__init__(f"{one} and {two}")
@@ -109,7 +110,7 @@ class NoException(Exception):
 
 
 class Holding(Exception):
-    """Holds what cannot be pickled."""
+    """Holds an object that cannot be pickled."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
@@ -145,25 +146,25 @@ X, Y = np.zeros((4, 3), np.float32), np.arange(4)
 CHANGES = {
     "structure": (
         (X,),
-        "has another structure: needed (array, array) as in the first, got (array)",
+        "has another structure than the first: expected (array, array), got (array)",
     ),
     "dtype": (
         (X.astype("f8"), Y),
-        "batch[0] of batch 5 has dtype float64: needed float32 as in the first batch",
+        "batch[0] of batch 5 has dtype float64: expected float32 as in the first batch",
     ),
     "shape": (
         (X[:, :2], Y),
-        "batch[0] of batch 5 has records of shape (2,): needed (3,) as in the first batch",
+        "batch[0] of batch 5 has records of shape (2,): expected (3,) as in the first batch",
     ),
-    "rows": ((X, Y[:3]), "batch[1] of batch 5 has 3 records, batch[0] has 4: needed the same"),
+    "rows": ((X, Y[:3]), "batch[1] of batch 5 has 3 records, batch[0] has 4: expected the same"),
 }
 
 
 @in_every_mix
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_batch_that_does_not_fit_names_the_leaf(mix: tuple[int, int], change: str) -> None:
-    """With two workers the odd one may be another worker's first: then the difference is named all
-    the same."""
+    """With two workers, the odd batch may be the first of another worker: the difference is named
+    all the same."""
     other, said = CHANGES[change]
     batches, error = until_it_fails([(X, Y)] * 5 + [other] + [(X, Y)] * 5, mix, records=False)
     assert isinstance(error, SpecError)
@@ -257,7 +258,7 @@ def test_an_item_that_cannot_be_sent_is_named(mix: tuple[int, int]) -> None:
 def test_records_that_fail_are_skipped_counted_and_logged(
     mix: tuple[int, int], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Single records; then whole items."""
+    """Single records, then whole items."""
     broken = {3, 4, 17}
     for options, lost in (
         ({"batch_size": 4}, broken),

@@ -1,5 +1,7 @@
-"""What the consumer holds never changes, what the producer fills is not copied, and memory is
-bounded: in every mix."""
+"""Batches of the consumer never change, filled buffers are not copied, and memory is bounded.
+
+All of it holds for every mix of processes and threads.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,7 @@ def numbered(total: int, rows: Callable[[int], int]) -> Callable[[Worker], Itera
 
 @in_every_mix
 def test_the_last_100_batches_never_change(mix: tuple[int, int]) -> None:
-    """Their sizes vary, so the ring grows meanwhile, too."""
+    """Their sizes vary, so that the ring grows meanwhile."""
     held: deque[tuple[int, np.ndarray]] = deque(maxlen=100)
     seen = []
     with runner_of(
@@ -93,8 +95,8 @@ def test_the_counters_add_up(mix: tuple[int, int]) -> None:
 
 @in_every_mix
 def test_what_is_filled_in_place_is_not_copied(mix: tuple[int, int]) -> None:
-    """Proved by what nobody should do: what a producer writes into a batch that has left, its
-    holder sees."""
+    """Prove it by a forbidden write: a change to a batch that was yielded is visible to its
+    holder."""
 
     def stream(worker: Worker) -> Iterator[Any]:
         last = None
@@ -122,7 +124,7 @@ def test_what_is_filled_in_place_is_not_copied(mix: tuple[int, int]) -> None:
 
 @in_every_mix
 def test_any_part_of_a_buffer_may_be_yielded(mix: tuple[int, int]) -> None:
-    """From the stream, and from a transform; whole, cut, or beside an array of one's own."""
+    """Yield it from the stream and from a transform: whole, cut, or beside another array."""
 
     def parts(number: int, worker: Worker) -> Any:
         x, y = worker.empty((np.empty((4, 3)), np.empty(4, int)))
@@ -139,7 +141,7 @@ def test_any_part_of_a_buffer_may_be_yielded(mix: tuple[int, int]) -> None:
 
     def stream(worker: Worker) -> Iterator[Any]:
         for number in range(worker.index, 60, worker.count):
-            worker.empty(np.empty((1000, 3)))  # let go of unused
+            worker.empty(np.empty((1000, 3)))  # dropped without use
             yield parts(number, worker)
 
     rows = [(4, 2, 3, 4, 4, 2)[n % 6] for n in range(60)]
@@ -185,14 +187,14 @@ def test_a_buffer_like_nothing_is_refused(like: Any) -> None:
     for mix in ((0, 1), (1, 1)):
         with (
             runner_of(stream, mix) as runner,
-            pytest.raises(OptionError, match=r"worker\.empty\(like\): .*needed"),
+            pytest.raises(OptionError, match=r"worker\.empty\(like\): .*must (be|hold)"),
         ):
             list(runner)
 
 
 @in_processes
 def test_slots_stay_within_the_memory(mix: tuple[int, int]) -> None:
-    """Slots of 1 MB: as many as `memory` holds, which is said, and no more of it is mapped."""
+    """Slots of 1 MB: their number is logged, and no more than `memory` is mapped."""
     budget, before = 24 * MB, mapped_nbytes()
     with runner_of(numbered(60, lambda n: MB // 40), mix, order="any", memory=budget) as runner:
         for count, _batch in enumerate(runner):
@@ -238,8 +240,7 @@ SIZES: dict[str, Callable[[int], int]] = {
 def test_a_straggler_finds_a_slot_for_its_batch(
     mix: tuple[int, int], rows: Any, tmp_path: Path
 ) -> None:
-    """The first item is made when the others have filled every slot that they can get: all wait for
-    it then."""
+    """The first item is made when the others have filled every available slot and wait for it."""
     path = str(tmp_path / "gate")
     os.mkfifo(path)
     options = {"processes": mix[0], "threads": mix[1], "memory": 2 * MB, "stall_timeout_s": LIMIT_S}

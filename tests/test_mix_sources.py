@@ -1,5 +1,4 @@
-"""A mix has its proportions in every window, and neither loses nor repeats a record that it should
-not."""
+"""A mix has its proportions in every window, and neither loses nor repeats a record wrongly."""
 
 from __future__ import annotations
 
@@ -16,7 +15,7 @@ from hypothesis import strategies as st
 
 from fastfeed import OptionError
 from fastfeed.core.order import Recipe, order_of
-from fastfeed.mix import PERIOD, Mix
+from fastfeed.mix import MAX_PERIOD, Mix
 
 parts = st.lists(st.integers(1, 60), min_size=1, max_size=9)
 sizes_and_parts = st.lists(
@@ -31,14 +30,14 @@ def flat(mix: Mix, *, shuffled: bool = False, epoch: int = 0) -> list[int]:
 
 
 def by_source(mix: Mix, sizes: list[int], found: list[int]) -> list[list[int]]:
-    """What came of each source, by its own index."""
+    """Return the indices of each source within itself, in the order of `found`."""
     starts = np.cumsum([0, *sizes])
     assert mix.size == starts[-1]
     return [[i - a for i in found if a <= i < b] for a, b in pairwise(starts)]
 
 
 def worst_window(turns: np.ndarray, shares: list[Fraction]) -> Fraction:
-    """The largest difference, over all windows and sources, of the count from n x share."""
+    """Return the largest difference, over all windows and sources, of the count from n x share."""
     worst = Fraction(0)
     for number, share in enumerate(shares):
         count = np.concatenate([[0], np.cumsum(turns == number)])
@@ -86,7 +85,7 @@ def test_weights_with_no_small_integers_are_very_near() -> None:
 @settings(max_examples=50)
 def test_weights_are_kept_within_a_bound(weights: list[float]) -> None:
     parts_ = np.array(Mix([(range(9), weight) for weight in weights]).parts)
-    assert parts_.sum() <= PERIOD
+    assert parts_.sum() <= MAX_PERIOD
     assert abs(parts_ / parts_.sum() - np.array(weights) / sum(weights)).max() < 2e-5
 
 
@@ -159,7 +158,9 @@ def test_records_by_flat_index() -> None:
     assert mix.size == 5 and len(mix) == 4
     assert [mix[i] for i in range(5)] == ["a", "b", 7, 8, 9]
     for bad in (-1, 5):
-        with pytest.raises(IndexError, match=f"index {bad} of a mix whose sources have 5 records"):
+        with pytest.raises(
+            IndexError, match=f"index {bad} is out of range: the sources .* 5 records"
+        ):
             mix[bad]
     again = pickle.loads(pickle.dumps(mix))
     assert flat(again) == flat(mix) == [0, 2, 1, 3]
@@ -172,23 +173,24 @@ def test_a_dict_of_sources() -> None:
 @pytest.mark.parametrize(
     ("given_", "said"),
     [
-        ({}, r"needed \{source: weight\} or"),
-        ([], r"needed \{source: weight\} or"),
-        (3, r"Mix\(int\): needed"),
-        ([range(3), range(4)], r"Mix\(list\): needed"),
-        ([(iter([1]), 1)], r"a list_iterator in a mix: needed sources with len\(\) and \[index\]"),
-        ([("text", 1)], "a str in a mix"),
-        ([({}, 1)], "a dict in a mix"),
-        ([(lambda: 1, 1)], "a function in a mix"),
-        ([(Mix({range(2): 1}), 1)], "a Mix in a mix: must be plain sources"),
-        ([(range(3), 1), (range(0), 1)], "source 1 of the mix has a length of 0"),
+        ({}, r"Mix requires \{source: weight\} or"),
+        ([], r"Mix requires \{source: weight\} or"),
+        (3, r"Mix requires .*, got int"),
+        ([range(3), range(4)], r"Mix requires .*, got list"),
+        ([(iter([1]), 1)], r"must have len\(\) and \[index\] .*, got list_iterator"),
+        ([("text", 1)], "a source in a mix must have .*, got str"),
+        ([({}, 1)], "a source in a mix must have .*, got dict"),
+        ([(lambda: 1, 1)], "a source in a mix must have .*, got function"),
+        ([(Mix({range(2): 1}), 1)], "must not be a Mix: pass all plain sources to one Mix"),
+        ([(range(3), 1), (range(0), 1)], "source 1 of the mix is empty"),
         *(
-            ([(range(3), w)], "a weight of .* in a mix")
+            ([(range(3), w)], "a weight in a mix must be a finite number > 0, got")
             for w in (0, -1, float("nan"), float("inf"), True, "1", None)
         ),
         (
             [(range(3), 1), (range(3), 1e-6)],
-            f"source 1 of the mix has 1e-06 of the whole weight: needed 1/{PERIOD}",
+            "source 1 of the mix has 1e-06 of the total weight: every source needs at least "
+            f"1/{MAX_PERIOD}",
         ),
     ],
 )
@@ -198,7 +200,7 @@ def test_wrong_mixes(given_: Any, said: str) -> None:
 
 
 def test_a_wrong_stop() -> None:
-    with pytest.raises(OptionError, match=r"stop='last': needed \"first\" or \"all\""):
+    with pytest.raises(OptionError, match=r"stop must be \"first\" or \"all\", got 'last'"):
         Mix({range(3): 1}, stop="last")
 
 
@@ -207,6 +209,6 @@ def test_a_length_that_changes() -> None:
     mix = Mix([(grows, 1)])
     grows.append(3)
     with pytest.raises(
-        OptionError, match=r"lengths of the mix's sources changed from \[2\] to \[3\]"
+        OptionError, match=r"sources of constant length, they changed from \[2\] to \[3\]"
     ):
         mix.order(0, 0)

@@ -1,5 +1,5 @@
-"""Every mix of processes and threads delivers the same: each record once, in order, in its
-structure and dtype."""
+"""Every mix of processes and threads delivers the same: each record once, in order, structure and
+dtype."""
 
 from __future__ import annotations
 
@@ -189,7 +189,7 @@ ONLY_NUMBERS = {"numbers": EVERYTHING["numbers"], 3: EVERYTHING[3]}
 @in_every_mix
 @pytest.mark.parametrize("template", [EVERYTHING, ONLY_NUMBERS], ids=["described", "laid out"])
 def test_batches_arrive_in_their_structure(template: Any, mix: tuple[int, int]) -> None:
-    """With sizes that grow and shrink, of no record and of one."""
+    """Sizes grow and shrink, and include batches of no record and of one."""
     rows = [1, 3, 0, 90, 2, 400, 1, 0, 5000, 7]
     wanted = [make(template, [i] * n) for i, n in enumerate(rows)]
     made = batches_of(wanted, mix, records=False, order="any")
@@ -207,7 +207,7 @@ def test_any_structure_leaves_a_process_as_it_entered(template: Any) -> None:
 
 
 class Here(Named):
-    """A named tuple of this very module."""
+    """A named tuple that this very module defines."""
 
 
 @pytest.mark.parametrize("kind", [Named, Here])
@@ -269,8 +269,8 @@ def test_what_lives_in_the_main_module_works_and_it_is_not_run_again(tmp_path: P
 
 @in_every_mix
 def test_leaves_are_cast_in_the_producers(mix: tuple[int, int]) -> None:
-    """Also where one leaf is cast and lies elsewhere then, and the other stays where it was
-    written."""
+    """This includes a batch of which one leaf is cast into other memory and another stays in
+    place."""
 
     def filled(worker: Worker) -> Iterator[Any]:
         for i in range(worker.index, 9, worker.count):

@@ -1,2 +1,4 @@
-"""Values that every room shares: batches, records, counters, positions and orders. Imports only
-fastfeed.errors."""
+"""Values that every room shares: batches, records, counters, positions and orders.
+
+Imports only fastfeed.errors.
+"""

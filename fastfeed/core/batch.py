@@ -1,5 +1,7 @@
-"""The structure, dtypes and record shapes of batches: learned from the first one, and checked for
-every other."""
+"""Batches and their spec: structure, dtypes and record shapes.
+
+A spec is inferred from the first batch; every later batch is checked against it.
+"""
 
 from __future__ import annotations
 
@@ -13,29 +15,29 @@ from fastfeed.core.structure import (
     SCALARS,
     Structure,
     describe,
+    flatten_like,
     leaves_of,
     paths_of,
     rebuild,
-    spread,
     structure_of,
 )
 from fastfeed.errors import OptionError, SpecError
 
 Shape = tuple[int | None, ...]
-# stands for bytes of any length: arrays of dtype S, and object arrays that hold only bytes
+# Stands for bytes of any length: arrays of dtype S, and object arrays that hold only bytes.
 BYTES = np.dtype("S")
 
 
 class Lease(Protocol):
-    """A batch's hold on memory that is reused when no reference to it is left."""
+    """Ownership of reusable memory that a batch lies in."""
 
     def end(self) -> None:
-        """Give the memory back, even if it is still referenced."""
+        """Give the memory back, even if views of it still exist."""
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Checked arrays with one leading dimension of `rows` records; `nbytes` is what they occupy."""
+    """Checked arrays with one leading dimension of `rows` records; they occupy `nbytes`."""
 
     leaves: tuple[np.ndarray[Any, Any], ...]
     rows: int
@@ -45,13 +47,17 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class LeafSpec:
-    """One leaf: its `path`, the delivered `dtype`, the record `shape` (None: varies), the dtype
-    that the producer made in the first batch, and whether a `cast` was requested."""
+    """Description of one leaf of a batch.
+
+    `dtype` is the delivered dtype, `produced` the one that the producer yielded in the first batch.
+    `shape` is the shape of one record; None stands for a dimension that varies. `cast` is True if
+    the user requested a dtype.
+    """
 
     path: str
     dtype: np.dtype[Any]
     shape: Shape
-    made: np.dtype[Any]
+    produced: np.dtype[Any]
     cast: bool
 
     @property
@@ -64,8 +70,10 @@ class LeafSpec:
 
 @dataclass(frozen=True, slots=True)
 class BatchSpec:
-    """Structure and leaves of every batch; `rows` is the leading dimension of the first; `ragged`
-    when padded."""
+    """Structure and leaves of every batch.
+
+    `rows` is the leading dimension of the first batch. `ragged` is True if records are padded.
+    """
 
     structure: Structure
     leaves: tuple[LeafSpec, ...]
@@ -78,26 +86,29 @@ class BatchSpec:
         return sum(leaf.record_nbytes for leaf in self.leaves)
 
     def check(self, batch: Any, place: str) -> Batch:
-        """Return `batch` as arrays that satisfy this spec. Raise SpecError, which names `place` and
-        the leaf, for one that does not."""
+        """Return `batch` as arrays that conform to this spec.
+
+        Raise SpecError, which names `place` and the leaf, if the batch does not conform.
+        """
         values = leaves_of(self.structure, batch)
         if values is None:
             have = describe(structure_of(batch))
             raise SpecError(
-                f"{place} has another structure: must be {describe(self.structure)} as in the "
-                f"first, got {have}. Yield the same containers and keys in every batch."
+                f"{place} has another structure than the first: expected "
+                f"{describe(self.structure)}, got {have}. Yield the same containers and keys in "
+                "every batch"
             )
         return self.check_leaves(values, place)
 
     def check_leaves(self, values: Sequence[Any], place: str) -> Batch:
-        """Check leaves that were taken out of their containers."""
+        """Check leaves that are already out of their containers, as `check` does."""
         arrays = tuple(
             [self._fit(v, leaf, place=place) for v, leaf in zip(values, self.leaves, strict=True)]
         )
         return Batch(arrays, rows_of(arrays, self.leaves, place=place), sum(map(nbytes_of, arrays)))
 
     def difference(self, other: BatchSpec) -> str:
-        """Return how batches of another spec differ from those of this one; "" if they do not."""
+        """Describe how batches of `other` differ from those of this spec; empty if they do not."""
         if self.structure != other.structure:
             return f"structure {describe(other.structure)} instead of {describe(self.structure)}"
         for mine, its in zip(self.leaves, other.leaves, strict=True):
@@ -109,7 +120,7 @@ class BatchSpec:
         return ""
 
     def rebuild(self, batch: Batch) -> Any:
-        """Return the checked arrays in the containers that the producer used."""
+        """Return the arrays of `batch` in the containers that the producer used."""
         return rebuild(self.structure, batch.leaves)
 
     def _fit(self, value: Any, leaf: LeafSpec, *, place: str) -> np.ndarray[Any, Any]:
@@ -130,45 +141,54 @@ def infer(
     varied: Sequence[Sequence[bool]] | None = None,
     place: str = "the first batch",
 ) -> BatchSpec:
-    """Return the spec of all batches, from the first one that has at least one record.
+    """Infer the spec of all batches from the first one that has at least one record.
 
-    Where records are padded (`ragged`), the axes that `varied` among the first records vary; where
-    none did, or that is unknown, the first axis of every record does (usually time). Raise
-    SpecError (no leading dimension, leading dimensions that differ, a dtype that is not a number,
-    bool or bytes) and OptionError (`dtypes` does not fit the structure).
+    With `ragged` (padded records), `varied` lists for each leaf which axes of its records varied.
+    If it is None, or no axis varied, the first axis of every record is taken to vary: time, as a
+    rule.
+
+    Raise SpecError if a leaf has no leading dimension, if leading dimensions differ, or if a dtype
+    is not a number, bool or bytes. Raise OptionError if `dtypes` does not fit the structure.
     """
     structure = structure_of(batch)
     paths = paths_of(structure)
     if not paths:
-        raise SpecError(f"{place} is an empty container: must be arrays with one leading dimension")
+        raise SpecError(
+            f"{place} is an empty container: expected arrays with one leading dimension"
+        )
     arrays = [
         as_array(v, p, place=place)
         for v, p in zip(leaves_of(structure, batch) or [], paths, strict=True)
     ]
-    made = [BYTES if a.dtype.kind in "SO" else a.dtype.newbyteorder("=") for a in arrays]
-    wanted = _wanted_dtypes(dtypes, structure, made=made)
+    produced = [BYTES if a.dtype.kind in "SO" else a.dtype.newbyteorder("=") for a in arrays]
+    wanted = _wanted_dtypes(dtypes, structure, produced=produced)
     shapes = _record_shapes(arrays, varied) if ragged else [a.shape[1:] for a in arrays]
     given = [want is not None for want in wanted]
-    dtypes_out = [have if want is None else want for want, have in zip(wanted, made, strict=True)]
-    leaves = tuple(map(LeafSpec, paths, dtypes_out, shapes, made, given))
+    dtypes_out = [
+        have if want is None else want for want, have in zip(wanted, produced, strict=True)
+    ]
+    leaves = tuple(map(LeafSpec, paths, dtypes_out, shapes, produced, given))
     return BatchSpec(structure, leaves, rows_of(arrays, leaves, place=place), ragged)
 
 
 def with_shapes(spec: BatchSpec, shapes: Any) -> BatchSpec:
-    """Return `spec` with the record shapes that the user gives: a structure like the batch, with
-    one shape for each leaf."""
+    """Return `spec` with the record shapes that the user states.
+
+    `shapes` is a structure like the batch, with one shape for each leaf. Raise OptionError if it
+    does not fit.
+    """
     given = spread_shapes(spec.structure, shapes)
     have = rebuild(spec.structure, [leaf.shape for leaf in spec.leaves])
     if given is None or any(
         len(g) != len(leaf.shape) for g, leaf in zip(given, spec.leaves, strict=False)
     ):
         raise OptionError(
-            f"shapes={shapes!r} does not fit: needed one record shape a leaf, like {have}"
+            f"shapes must give one record shape for each leaf, like {have}, got {shapes!r}"
         )
     if not spec.ragged and any(None in g for g in given):
         raise OptionError(
-            f"shapes={shapes!r} has dimensions that vary: set pad=True (zeros) or pad=<number> as "
-            "well"
+            f"shapes={shapes!r} has dimensions that vary, which requires pad=True (zeros) or "
+            "pad=<number>"
         )
     leaves = tuple(
         replace(leaf, shape=tuple(g)) for leaf, g in zip(spec.leaves, given, strict=True)
@@ -177,34 +197,38 @@ def with_shapes(spec: BatchSpec, shapes: Any) -> BatchSpec:
 
 
 def spread_shapes(structure: Structure, shapes: Any) -> list[Any] | None:
-    """Return `shapes` as one tuple for each leaf: here tuples of numbers are shapes, not
-    containers."""
-    marked = _mark_shapes(shapes)
-    found = spread(structure, marked)
+    """Return `shapes` as one tuple for each leaf, or None if it does not fit the structure.
+
+    A tuple of numbers is a shape here, not a container.
+    """
+    wrapped = _wrap_shapes(shapes)
+    found = flatten_like(structure, wrapped)
     return None if found is None else [getattr(f, "shape", ()) for f in found]
 
 
 @dataclass(frozen=True)
-class _Mark:
+class _ShapeLeaf:
     shape: tuple[int | None, ...]
 
 
-def _mark_shapes(shapes: Any) -> Any:
+def _wrap_shapes(shapes: Any) -> Any:
     if hasattr(shapes, "as_list"):  # tf.TensorShape
         shapes = shapes.as_list()
     if isinstance(shapes, dict):
-        return {key: _mark_shapes(value) for key, value in shapes.items()}
+        return {key: _wrap_shapes(value) for key, value in shapes.items()}
     if isinstance(shapes, (tuple, list)) and all(d is None or isinstance(d, int) for d in shapes):
-        return _Mark(tuple(shapes))
-    return [_mark_shapes(s) for s in shapes] if isinstance(shapes, (tuple, list)) else shapes
+        return _ShapeLeaf(tuple(shapes))
+    return [_wrap_shapes(s) for s in shapes] if isinstance(shapes, (tuple, list)) else shapes
 
 
 def as_array(value: Any, path: str, *, place: str) -> np.ndarray[Any, Any]:
-    """Return a leaf as an array of numbers, bools or bytes with a leading dimension. Raise
-    SpecError, which says what it was, for anything else."""
+    """Return a leaf as an array of numbers, bools or bytes with a leading dimension.
+
+    Raise SpecError, which names the actual type, if that is not possible.
+    """
     if isinstance(value, SCALARS) or value is None:
         raise SpecError(
-            f"{path} of {place} is {_short(value)}: must be an array with one leading dimension "
+            f"{path} of {place} is {_shown(value)}: expected an array with one leading dimension "
             "(the records of the batch). If the source yields single records, set records=True, "
             "batch_size=32"
         )
@@ -212,18 +236,18 @@ def as_array(value: Any, path: str, *, place: str) -> np.ndarray[Any, Any]:
         array = np.asarray(value)
     except ValueError as error:
         raise SpecError(
-            f"{path} of {place} is a ragged list, which is no array ({error}): pad it, or yield "
+            f"{path} of {place} is a ragged list, not an array ({error}): pad it, or yield "
             "single records with records=True, batch_size=32, pad=True"
         ) from None
     if array.ndim == 0:
         raise SpecError(
-            f"{path} of {place} is {_short(value)}: must be an array with one leading dimension"
+            f"{path} of {place} is {_shown(value)}: expected an array with one leading dimension"
         )
     return check_dtype(array, f"{path} of {place}")
 
 
 def check_dtype(array: np.ndarray[Any, Any], where: str) -> np.ndarray[Any, Any]:
-    """Return `array` in this machine's byte order. Raise SpecError if its dtype cannot be fed."""
+    """Return `array` in native byte order; raise SpecError if its dtype cannot be fed."""
     kind = array.dtype.kind
     if kind in "biufcS" or (kind == "V" and array.dtype.type.__module__.startswith("ml_dtypes")):
         return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
@@ -231,29 +255,28 @@ def check_dtype(array: np.ndarray[Any, Any], where: str) -> np.ndarray[Any, Any]
         return array
     if kind == "U":
         raise SpecError(
-            f"{where} holds text ({array.dtype}): must be numbers or bytes; encode it: s.encode()"
+            f"{where} holds text ({array.dtype}): expected numbers or bytes; use s.encode()"
         )
     if kind == "O":
         inside = type(next((v for v in array.flat if type(v) is not bytes), None)).__name__
         raise SpecError(
-            f"{where} is an object array that holds {inside}: must be numbers, bools or bytes. "
-            "Records of varying shape: yield single records with records=True, batch_size=32, "
+            f"{where} is an object array that holds {inside}: expected numbers, bools or bytes. "
+            "For records of varying shape, yield single records with records=True, batch_size=32, "
             "pad=True"
         )
-    raise SpecError(f"{where} has dtype {array.dtype}: must be numbers, bools or bytes")
+    raise SpecError(f"{where} has dtype {array.dtype}: expected numbers, bools or bytes")
 
 
 def rows_of(
     arrays: Sequence[np.ndarray[Any, Any]], leaves: Sequence[LeafSpec], *, place: str
 ) -> int:
-    """Return the one leading dimension of all arrays. Raise SpecError, which names the leaf, if
-    they differ."""
+    """Return the leading dimension of all arrays; raise SpecError if they differ."""
     rows = int(arrays[0].shape[0])
     for array, leaf in zip(arrays, leaves, strict=True):
         if array.shape[0] != rows:
             raise SpecError(
                 f"{leaf.path} of {place} has {array.shape[0]} records, {leaves[0].path} has "
-                f"{rows}: needed the same leading dimension in every leaf"
+                f"{rows}: expected the same leading dimension in every leaf"
             )
     return rows
 
@@ -273,17 +296,18 @@ def _record_shapes(
 
 
 def _wanted_dtypes(
-    dtypes: Any, structure: Structure, *, made: Sequence[np.dtype[Any]]
+    dtypes: Any, structure: Structure, *, produced: Sequence[np.dtype[Any]]
 ) -> list[np.dtype[Any] | None]:
-    """Return the dtype that each leaf is cast to, or None."""
+    """Return for each leaf the dtype to cast to, or None."""
     if dtypes is None:
-        return [None] * len(made)
+        return [None] * len(produced)
     if not isinstance(dtypes, (tuple, list, dict)):
-        return [_dtype(dtypes) if _is_floating(have) else None for have in made]
-    given = spread(structure, dtypes)
+        return [_dtype(dtypes) if _is_floating(have) else None for have in produced]
+    given = flatten_like(structure, dtypes)
     if given is None:
         raise OptionError(
-            f"dtypes={dtypes!r} does not fit the batch: must be one dtype or {describe(structure)}"
+            f"dtypes must be one dtype, or dtypes like the batch {describe(structure)}, got "
+            f"{dtypes!r}"
         )
     return [None if want is None else _dtype(want) for want in given]
 
@@ -293,30 +317,32 @@ def _is_floating(dtype: np.dtype[Any]) -> bool:
 
 
 def _dtype(value: Any) -> np.dtype[Any]:
-    """Return the numpy dtype of anything that names one; TensorFlow's have `as_numpy_dtype`."""
+    """Return the numpy dtype of `value`; TensorFlow's dtypes give theirs as `as_numpy_dtype`."""
     if isinstance(value, (tuple, list, dict)):
-        raise OptionError(f"dtypes: {value!r} stands where one dtype was needed")
+        raise OptionError(f"dtypes must have a single dtype for each leaf, got {value!r} for one")
     try:
         found: np.dtype[Any] = np.dtype(getattr(value, "as_numpy_dtype", value))
         return found
     except TypeError:
         raise OptionError(
-            f"dtypes: {value!r} is no dtype; write for instance dtypes='float32'"
+            f"dtypes must name dtypes, as in dtypes='float32', got {value!r}"
         ) from None
 
 
 def _convert(array: np.ndarray[Any, Any], leaf: LeafSpec, *, place: str) -> np.ndarray[Any, Any]:
-    """Return `array` cast as `dtypes` requested, in native byte order, or as bytes. Raise SpecError
-    for anything else."""
+    """Cast as `dtypes` requests, or as byte order and the two forms of bytes require.
+
+    Raise SpecError for every other difference between the dtypes.
+    """
     array = check_dtype(array, f"{leaf.path} of {place}")
     if leaf.dtype == BYTES and array.dtype.kind in "SO":
         return array
     if array.dtype == leaf.dtype:
         return array
-    if not array.size and leaf.dtype != BYTES:  # an empty list has no dtype of its own
+    if not array.size and leaf.dtype != BYTES:  # an empty list has no meaningful dtype
         return array.astype(leaf.dtype)
-    near = array.dtype.kind == leaf.made.kind or (
-        _is_floating(array.dtype) and _is_floating(leaf.made)
+    near = array.dtype.kind == leaf.produced.kind or (
+        _is_floating(array.dtype) and _is_floating(leaf.produced)
     )
     if (
         leaf.cast
@@ -325,19 +351,19 @@ def _convert(array: np.ndarray[Any, Any], leaf: LeafSpec, *, place: str) -> np.n
     ):
         return array.astype(leaf.dtype)
     raise SpecError(
-        f"{leaf.path} of {place} has dtype {array.dtype}: must be {_name(leaf.made)} as in the "
-        "first batch. Yield one dtype, or cast floats with dtypes="
+        f"{leaf.path} of {place} has dtype {array.dtype}: expected {_name(leaf.produced)} as in "
+        "the first batch. Yield one dtype, or cast floats with dtypes="
     )
 
 
 def _refuse_shape(array: np.ndarray[Any, Any], leaf: LeafSpec, *, place: str) -> None:
     if array.ndim == 0:
         raise SpecError(
-            f"{leaf.path} of {place} is a scalar: must be an array with one leading dimension"
+            f"{leaf.path} of {place} is a scalar: expected an array with one leading dimension"
         )
     raise SpecError(
-        f"{leaf.path} of {place} has records of shape {array.shape[1:]}: must be {leaf.shape} as "
-        "in the first batch. Records that vary in shape need pad=True (zeros) or pad=<number>"
+        f"{leaf.path} of {place} has records of shape {array.shape[1:]}: expected {leaf.shape} as "
+        "in the first batch. Records that vary in shape require pad=True (zeros) or pad=<number>"
     )
 
 
@@ -346,10 +372,10 @@ def _name(dtype: np.dtype[Any]) -> str:
 
 
 def nbytes_of(array: np.ndarray[Any, Any]) -> int:
-    """Return bytes in memory; for an object array the bytes of its objects and of its pointers."""
+    """Return the bytes in memory; an object array counts its bytes objects beside the pointers."""
     return int(array.nbytes) + (sum(map(len, array.flat)) if array.dtype.kind == "O" else 0)
 
 
-def _short(value: Any) -> str:
+def _shown(value: Any) -> str:
     text = repr(value)
     return f"{type(value).__name__} ({text if len(text) < 40 else text[:37] + '...'})"

@@ -1,5 +1,4 @@
-"""Records to batches, and batches to other sizes: no record is lost, repeated or mixed between
-leaves."""
+"""Collating records to batches, and re-batching; records stay whole, unique and aligned."""
 
 from __future__ import annotations
 
@@ -21,27 +20,27 @@ from fastfeed.core.structure import (
 from fastfeed.errors import OptionError, SpecError
 
 Pad = bool | int | float | None
-# TensorFlow takes arrays at such an address without a copy; numpy guarantees only 16
+# TensorFlow takes arrays at such an address without a copy; numpy guarantees only 16.
 ALIGN = 64
 
 
-Blank = tuple[tuple[int, ...], "np.dtype[Any]"]  # shape and dtype of an array to be allocated
+Blank = tuple[tuple[int, ...], "np.dtype[Any]"]  # shape and dtype of an array to allocate
 Allocate = Callable[[Sequence[Blank]], Sequence["np.ndarray[Any, Any]"]]
 
 
 def aligned_arrays(blanks: Sequence[Blank]) -> list[np.ndarray[Any, Any]]:
-    """Return arrays that begin at a multiple of ALIGN."""
+    """Return empty arrays that begin at a multiple of ALIGN bytes."""
     return [aligned_empty(shape, dtype) for shape, dtype in blanks]
 
 
 def collate(
     records: Sequence[Any], pad: Pad, *, place: str, allocate: Allocate = aligned_arrays
 ) -> tuple[Any, list[tuple[bool, ...]]]:
-    """Return one batch of single records, and for each leaf which axes of its records varied.
+    """Collate single records to one batch; return it and, for each leaf, which record axes varied.
 
     Leaves become arrays of shape (len(records), *record shape). Records that differ in shape are
-    padded at the end with `pad` (True: zeros); with `pad` None raise SpecError. Records of one
-    shape are written into what `allocate` returns.
+    padded at the end with `pad` (True: zeros). Raise SpecError if they differ and `pad` is None. If
+    every leaf has one shape, the batch is written into the arrays that `allocate` returns.
     """
     structure = structure_of(records[0])
     rows = []
@@ -49,7 +48,7 @@ def collate(
         leaves = leaves_of(structure, record)
         if leaves is None:
             raise SpecError(
-                f"record {position} of {place} has another structure: needed "
+                f"record {position} of {place} has another structure than record 0: expected "
                 f"{describe(structure)}, got {describe(structure_of(record))}"
             )
         rows.append(leaves)
@@ -65,8 +64,8 @@ def collate(
 
 
 def lengths_of(record: Any) -> Any:
-    """Return the shape of each leaf of a record, as int32 of shape (number of axes,), in the
-    record's structure."""
+    """Return the shape of each leaf as int32 of shape (number of axes,), in the record's
+    structure."""
     structure = structure_of(record)
     return rebuild(
         structure,
@@ -75,11 +74,11 @@ def lengths_of(record: Any) -> Any:
 
 
 class Rebatcher:
-    """Batches of exactly `size` records, in order, out of batches of any size.
+    """Cuts and joins batches of any size to batches of exactly `size` records, in order.
 
-    A batch that already fits passes unchanged, and one that is cut is a view; only batches that
-    straddle two others are copied. `last`: "keep" or "drop" (and count in `dropped`) the remainder
-    at `flush`.
+    A batch that already fits passes through untouched, and a batch that is cut becomes views. Only
+    an output batch that straddles several input batches is copied. `last` says what `flush` does
+    with the remainder: "keep" or "drop" (counted in `dropped`).
     """
 
     def __init__(
@@ -94,7 +93,8 @@ class Rebatcher:
         self._rows = 0
 
     def push(self, batch: Batch, stream: int = 0, *, place: str = "") -> Iterable[Batch]:
-        """Return the batches that are complete now; `stream` does not matter here."""
+        """Add a batch and return the batches that are now complete; `stream` and `place` are
+        ignored."""
         if batch.rows == self.size and not self._rows:
             return (batch,)
         self._parts.append(batch)
@@ -102,11 +102,11 @@ class Rebatcher:
         return [self._take(self.size) for _ in range(self._rows // self.size)]
 
     def end_epoch(self) -> Iterable[Batch]:
-        """Return the remainder of an epoch; nothing if batches may straddle epochs."""
+        """Return the remainder of the epoch, unless batches may straddle epochs."""
         return () if self._across_epochs else self.flush()
 
     def flush(self) -> Iterable[Batch]:
-        """Return the remainder."""
+        """Return the remainder, or drop it."""
         if not self._rows:
             return ()
         rest = self._take(self._rows)
@@ -129,8 +129,8 @@ class Rebatcher:
         return pieces[0] if len(pieces) == 1 else join(pieces, self._pad)
 
 
-class UnsizedBatches:
-    """Batches of any size, for a sink that takes single records out of them."""
+class PassThrough:
+    """Passes batches of any size through, for a sink that takes single records out of them."""
 
     dropped = 0
 
@@ -145,10 +145,11 @@ class UnsizedBatches:
     flush = end_epoch
 
 
-class AsProduced:
-    """Batches as they were produced; only the last one of a stream in an epoch may be smaller.
+class SizeChecker:
+    """Passes batches through as produced, and checks that their size is constant.
 
-    `sizes`: records of a batch of each stream, if they are known from an earlier run.
+    Only the last batch of a stream in an epoch may be smaller. `sizes` gives the records per batch
+    of each stream, if an earlier run determined them.
     """
 
     dropped = 0
@@ -158,20 +159,20 @@ class AsProduced:
         self._short: dict[int, str] = {}
 
     def push(self, batch: Batch, stream: int = 0, *, place: str = "") -> Iterable[Batch]:
-        """Return the batch itself. Raise SpecError if the leading dimension changes midway."""
+        """Return the batch itself; raise SpecError if the leading dimension changed midway."""
         size = self.sizes.setdefault(stream, batch.rows)
         if stream in self._short or batch.rows > size:
             raise SpecError(
                 f"the leading dimension changed midway: {self._short.get(stream, place)} has "
-                f"another number of records than the {size} of the batches before it, and it is "
-                "not the last of its epoch. Set batch_size= to cut the stream into equal batches"
+                f"another number of records than the {size} of the batches before it, and is not "
+                "the last batch of its epoch. Set batch_size= to cut the stream into equal batches"
             )
         if batch.rows < size:
             self._short[stream] = f"{place} ({batch.rows} records)"
         return (batch,)
 
     def end_epoch(self) -> Iterable[Batch]:
-        """Return nothing: no record is held back. A new epoch may begin."""
+        """Return nothing, and allow a new epoch to start."""
         self._short.clear()
         return ()
 
@@ -184,7 +185,7 @@ def tail(batch: Batch, start: int) -> Batch:
 
 
 def join(parts: Sequence[Batch], pad: Pad) -> Batch:
-    """Return one batch with the records of all parts."""
+    """Concatenate batches."""
     leaves = tuple(
         _concatenate([p.leaves[i] for p in parts], pad) for i in range(len(parts[0].leaves))
     )
@@ -209,7 +210,7 @@ def _concatenate(arrays: list[np.ndarray[Any, Any]], pad: Pad) -> np.ndarray[Any
 
 
 class _Column(NamedTuple):
-    """One leaf of all records; `shape` is None where shapes differ, and for bytes."""
+    """One leaf of all records; `shape` is None if the shapes differ, and for bytes."""
 
     values: Sequence[Any]
     shape: tuple[int, ...] | None
@@ -237,7 +238,7 @@ def _column(values: Sequence[Any], pad: Pad, *, where: str) -> _Column:
         return _Column(arrays, first.shape)
     if len({len(s) for s in shapes}) > 1:
         raise SpecError(
-            f"{where} has records of {first.ndim} and of other numbers of dimensions: "
+            f"{where} must have the same number of dimensions in every record, got shapes such as "
             f"{sorted(shapes)[:3]}"
         )
     if pad is None and len(shapes) > 1:
@@ -250,7 +251,7 @@ def _column(values: Sequence[Any], pad: Pad, *, where: str) -> _Column:
 
 def _stack(column: _Column, pad: Pad) -> tuple[np.ndarray[Any, Any], tuple[bool, ...]]:
     values = column.values
-    # as objects: numpy's own S dtype would cut zero bytes at the end of a record
+    # As objects: numpy's own S dtype would cut the zero bytes at the end of a record.
     if type(values[0]) is bytes:
         out = np.empty(len(values), object)
         out[:] = values
@@ -276,15 +277,17 @@ def _record_array(value: Any, where: str) -> np.ndarray[Any, Any]:
     try:
         array = value if type(value) is np.ndarray else np.asarray(value)
     except ValueError as error:
-        raise SpecError(f"{where} is a ragged list, which is no array ({error})") from None
+        raise SpecError(f"{where} is a ragged list, not an array ({error})") from None
     if type(value) is np.bytes_ or array.dtype.kind in "biufc":
         return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
     return check_dtype(array, where)
 
 
 def aligned_empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
-    """Return an array at an address that TensorFlow takes without a copy; object arrays are not
-    aligned."""
+    """Return an empty array at an address that TensorFlow takes without a copy.
+
+    Arrays of objects and arrays without elements are not aligned.
+    """
     nbytes = math.prod(shape) * dtype.itemsize
     if not nbytes or dtype.kind == "O":
         return np.empty(shape, dtype)
@@ -304,8 +307,10 @@ def _padded(
 
 
 def pad_value(pad: Pad, dtype: np.dtype[Any]) -> Any:
-    """Return the value that fills the rest of a padded record, in the leaf's dtype. Raise
-    OptionError if it does not fit."""
+    """Return the value that fills a padded record, in the leaf's dtype.
+
+    Raise OptionError if the dtype cannot hold `pad`.
+    """
     if dtype.kind in "SO":
         return b""
     if pad is None or isinstance(pad, bool):

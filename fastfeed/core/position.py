@@ -1,8 +1,8 @@
-"""The position of the consumer in a stream: which items were delivered, also if they arrive out of
-order or straddle batches.
+"""The consumer's position in a stream: the items it has received, in any order and across batches.
 
-An item is what a source gives under one number: a batch, or the records of one. A stream is one
-numbered sequence of items: the source's only one (`ONLY`), or one for each producer of a callable.
+An item is what a source gives under one number: a batch, or the records of one batch. A stream is
+one numbered sequence of items: the source's only one (`ONLY_STREAM`), or one for each producer of a
+callable.
 """
 
 from __future__ import annotations
@@ -13,16 +13,19 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
 
-ONLY = -1
-DONE = 2**62  # no item has this number: all of an epoch was delivered
-SETTLE = 4096  # arrivals that are kept before they are settled
+ONLY_STREAM = -1
+ALL_DONE = 2**62  # no item has this number: all items of an epoch are delivered
+MAX_LOG_ENTRIES = 4096  # log entries that are kept before they are settled
 
 
 @dataclass(frozen=True)
-class Start:
-    """Where a stream begins in its first epoch: with every item from `next` on, except those in
-    `done`. `part`: records of an item that were delivered already. `again`: earlier items that are
-    produced once more, first."""
+class StreamStart:
+    """The items of a stream that its first epoch still has to produce.
+
+    These are all items from `next` on, except those in `done`. `part` gives the number of records
+    of an item that were delivered already. `again` lists earlier items that must be produced once
+    more, first.
+    """
 
     next: int = 0
     done: frozenset[int] = frozenset()
@@ -44,17 +47,17 @@ class Start:
         return min((self.next, *self.again))
 
 
-FROM_THE_START = Start()
+FROM_THE_START = StreamStart()
 
 
 class Position:
-    """What the consumer has had. `arrived` and `end_epoch` are called in the order of arrival,
-    `delivered` as the records leave in that same order."""
+    """Tracks delivered items: `arrived` in order of arrival, `delivered` as records leave in that
+    order."""
 
     def __init__(
         self,
         epoch: int,
-        starts: dict[int, Start] | None = None,
+        starts: dict[int, StreamStart] | None = None,
         *,
         counts: tuple[int, int] = (0, 0),
     ) -> None:
@@ -65,36 +68,34 @@ class Position:
             for stream, s in (starts or {}).items()
             for item, rows in s.part.items()
         }
-        # stream, item, records; the end of an epoch has item -1
+        # (stream, item, records); the end of an epoch has item -1
         self._log: deque[tuple[int, int, int]] = deque()
-        self._head = 0  # records of the log's first entry that were delivered
-        self._owed = 0  # records delivered and not settled yet
+        self._head_rows = 0  # records of the log's first entry that were delivered
+        self._unsettled = 0  # records that were delivered and are not settled yet
         self.batches, self.records = counts
-        self.resumed = any(counts)  # True if something was delivered before
+        self.resumed = any(counts)  # True if an earlier run delivered records
 
     def arrived(self, stream: int, item: int, *, rows: int) -> None:
-        """Note an item whose `rows` records (those not delivered before) leave after all that
-        arrived earlier."""
+        """Note an item whose `rows` new records will be delivered after all earlier ones."""
         self._log.append((stream, item, rows))
 
     def end_epoch(self) -> None:
-        """Note that later arrivals are of the next epoch."""
+        """Note that everything that arrives from now on belongs to the next epoch."""
         self._log.append((0, -1, 0))
 
     def delivered(self, rows: int, batches: int = 1) -> None:
-        """Note that `rows` records have left, in `batches` batches."""
+        """Note that `rows` records were delivered, in so many batches."""
         self.batches += batches
         self.records += rows
-        self._owed += rows
-        if len(self._log) > SETTLE:
+        self._unsettled += rows
+        if len(self._log) > MAX_LOG_ENTRIES:
             self._settle()
 
     def shuffled(self, rows: int) -> None:
-        """Note that a batch has left whose records came in another order: only their number is
-        known."""
+        """Note a batch whose records left in another order; only their number is known."""
         self.batches += 1
         self.records += rows
-        if len(self._log) > SETTLE:
+        if len(self._log) > MAX_LOG_ENTRIES:
             self._settle()
 
     def dropped(self, rows: int) -> None:
@@ -108,13 +109,16 @@ class Position:
             rows -= gone
 
     def state(self) -> dict[str, Any]:
-        """Return as JSON the epoch, and for each stream the lowest item not delivered, those
-        delivered beyond it, and items that were delivered in part."""
+        """Return the position as JSON.
+
+        It has the epoch and, for each stream, the lowest item not delivered, the items delivered
+        beyond it, and the partly delivered ones.
+        """
         self._settle()
         parts = dict(self._part)
-        if self._head:
+        if self._head_rows:
             stream, item, _ = self._log[0]
-            parts[stream, item] = parts.get((stream, item), 0) + self._head
+            parts[stream, item] = parts.get((stream, item), 0) + self._head_rows
         streams: dict[str, Any] = {}
         for stream in sorted({*self._starts, *(s for s, _ in parts)}):
             following, done = self._starts.get(stream, (0, set()))
@@ -131,22 +135,22 @@ class Position:
         log = self._log
         while log:
             stream, item, rows = log[0]
-            left = rows - self._head
-            if left > self._owed:
-                self._head += self._owed
-                self._owed = 0
+            left = rows - self._head_rows
+            if left > self._unsettled:
+                self._head_rows += self._unsettled
+                self._unsettled = 0
                 return
-            self._owed -= left
-            self._head = 0
+            self._unsettled -= left
+            self._head_rows = 0
             log.popleft()
             if item < 0:
                 self.epoch += 1
                 self._starts.clear()
                 self._part.clear()
             else:
-                self._had(stream, item)
+                self._mark_delivered(stream, item)
 
-    def _had(self, stream: int, item: int) -> None:
+    def _mark_delivered(self, stream: int, item: int) -> None:
         following, done = self._starts.get(stream) or (0, set())
         self._part.pop((stream, item), None)
         if item == following:
@@ -159,10 +163,10 @@ class Position:
         self._starts[stream] = following, done
 
 
-def starts_of(state: Mapping[str, Any]) -> dict[int, Start]:
-    """Return the starts of every stream from a `Position.state`."""
+def starts_of(state: Mapping[str, Any]) -> dict[int, StreamStart]:
+    """Return the start of every stream from a `Position.state`."""
     return {
-        int(stream): Start(
+        int(stream): StreamStart(
             int(s["next"]),
             frozenset(map(int, s["done"])),
             {int(item): int(rows) for item, rows in s["part"].items()},

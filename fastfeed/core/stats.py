@@ -1,5 +1,4 @@
-"""Counters of every stage, as rows: each row has one writer and no lock; readers copy rows and
-subtract copies."""
+"""Counters of every stage: one writer for each row, no locks; readers subtract copies of rows."""
 
 from __future__ import annotations
 
@@ -16,22 +15,21 @@ class StageRow:
     records: int = 0
     nbytes: int = 0
     skipped: int = 0  # batches of zero records
-    # in the user's code, collating and checking; for the consumer: the wait for DALI, within
-    # wait_in_s
+    # in the user's code, collating and checking; for the consumer: the part of wait_in_s spent on
+    # DALI
     busy_s: float = 0.0
-    # CPU time of that; for the consumer: of the hand-over to a framework, under the interpreter
-    # lock
+    # of that, on a core; for the consumer: spent in the hand-over to a framework, under the GIL
     cpu_s: float = 0.0
     wait_in_s: float = 0.0  # for input
-    wait_out_s: float = 0.0  # for room in the next buffer
-    errors: int = 0  # records or batches that raised, with on_error="skip"
-    # batches delivered as copies, because the consumer holds all the slots that can be spared
+    wait_out_s: float = 0.0  # for room in the buffer behind this stage
+    errors: int = 0  # records or batches that raised and were skipped, with on_error="skip"
+    # batches handed out as copies, because the consumer holds all the slots that can be spared
     copied: int = 0
 
 
 @dataclass(frozen=True, slots=True)
-class Audit:
-    """How many slots of shared memory are in each state; `all` of them are accounted for."""
+class SlotCounts:
+    """The number of shared-memory slots in each state; every slot is in exactly one of them."""
 
     free: int
     filling: int
@@ -40,11 +38,11 @@ class Audit:
 
     @property
     def all(self) -> int:
-        """Number of slots."""
+        """The total number of slots."""
         return self.free + self.filling + self.ready + self.lent
 
-    def __add__(self, other: Audit) -> Audit:
-        return Audit(
+    def __add__(self, other: SlotCounts) -> SlotCounts:
+        return SlotCounts(
             self.free + other.free,
             self.filling + other.filling,
             self.ready + other.ready,
@@ -52,20 +50,24 @@ class Audit:
         )
 
     def __str__(self) -> str:
-        return f"{self.all} slots: {self.free} free, {self.filling} filling, {self.ready} ready, {self.lent} lent"
+        return (
+            f"{self.all} slots: {self.free} free, {self.filling} filling, {self.ready} ready, "
+            f"{self.lent} lent"
+        )
 
 
-NO_SLOTS = Audit(0, 0, 0, 0)
+NO_SLOTS = SlotCounts(0, 0, 0, 0)
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A feed at one moment, or (one snapshot minus an earlier one) between two.
+    """The state of a feed at one moment, or, as a difference of two snapshots, over the time
+    between.
 
-    `elapsed_s`, `consumed.batches` and `consumed.wait_in_s` begin with the first batch that was
-    delivered, so that warm-up does not count. `depth` and `depth_nbytes` are the batches produced
-    and not yet taken. With worker processes, `slots` counts slots by state, and `set_aside` names
-    the samples that killed their worker repeatedly.
+    `elapsed_s` (seconds), `consumed.batches` and `consumed.wait_in_s` start with the first
+    delivered batch, so that warm-up does not count. `depth` and `depth_nbytes` count the batches
+    that are produced and not yet taken. With worker processes, `slots` counts the slots by state,
+    and `set_aside` names the items that were given up because they killed their worker repeatedly.
     """
 
     elapsed_s: float
@@ -74,13 +76,15 @@ class Snapshot:
     depth: int
     depth_nbytes: int
     producers: tuple[StageRow, ...]
-    slots: Audit = NO_SLOTS
+    slots: SlotCounts = NO_SLOTS
     set_aside: tuple[str, ...] = ()
 
     @property
     def starvation(self) -> float:
-        """Share (0 to 1) of wall time for which the training step waited for input; nan before the
-        second batch."""
+        """Share (0 to 1) of wall time in which the training step waited for input.
+
+        It is nan before the second batch.
+        """
         return (
             min(1.0, self.consumed.wait_in_s / self.elapsed_s)
             if self.elapsed_s > 0
@@ -106,38 +110,41 @@ class Snapshot:
         )
 
 
-class Counted(Protocol):
-    """Producers with counters."""
+class CountingProducers(Protocol):
+    """The counters that a group of producers provides."""
 
     @property
     def depth(self) -> tuple[int, int]:
-        """Batches that are ready, and their bytes."""
+        """The number of ready batches, and their bytes."""
 
     @property
     def copied(self) -> int:
-        """Batches that were delivered as copies."""
+        """The number of batches that were handed out as copies."""
 
     @property
     def aside(self) -> tuple[str, ...]:
-        """Samples that killed their worker repeatedly."""
+        """The items that were given up because they killed their worker repeatedly."""
 
     def rows(self) -> tuple[StageRow, ...]:
         """Return the counters of each producer."""
 
-    def audit(self) -> Audit:
-        """Return how many slots are in each state."""
+    def audit(self) -> SlotCounts:
+        """Return the number of slots in each state."""
 
 
 class Consumption:
-    """What the consumer took, and when. The wait for the first batch is warm-up, not starvation."""
+    """Counts and times of the batches taken by the consumer.
+
+    The wait for the first batch is warm-up, not starvation.
+    """
 
     def __init__(self) -> None:
         self.row = StageRow()
-        self.first_s = -1.0  # none yet
+        self.first_s = -1.0  # no batch was taken yet
         self.last_s = 0.0
 
     def count(self, rows: int, nbytes: int, *, waited_s: float, now_s: float) -> bool:
-        """Count a batch; return False for the first one, which ends the warm-up."""
+        """Count a batch; return False for the first one, which does not count."""
         self.last_s = now_s
         if self.first_s < 0:
             self.first_s = now_s
@@ -148,9 +155,11 @@ class Consumption:
         self.row.nbytes += nbytes
         return True
 
-    def snapshot(self, producers: Counted, *, depth: int, until_s: float) -> Snapshot:
-        """Return these counters beside those of `producers`. `depth`: batches that have left the
-        producers and were not taken yet."""
+    def snapshot(self, producers: CountingProducers, *, depth: int, until_s: float) -> Snapshot:
+        """Return these counters together with those of `producers`.
+
+        `depth` is the number of batches that have left the producers and were not taken yet.
+        """
         rows = producers.rows()
         ready, nbytes = producers.depth
         return Snapshot(
@@ -172,7 +181,7 @@ def total(rows: Iterable[StageRow]) -> StageRow:
 
 
 def copy(row: StageRow) -> StageRow:
-    """Return the row as it is now."""
+    """Return a copy of the row."""
     return StageRow(**{f.name: getattr(row, f.name) for f in fields(StageRow)})
 
 

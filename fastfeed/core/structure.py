@@ -1,8 +1,7 @@
-"""The structure of a batch as containers: tuples, lists, dicts and NamedTuples around leaves.
+"""The structure of a batch: tuples, lists, dicts and NamedTuples around leaves.
 
-A list that holds only numbers or bytes, however deeply nested, is a leaf (it becomes one array); a
-list that holds arrays, tuples or dicts is a container. Every other object that is not a container
-is a leaf.
+A list that holds only numbers or bytes, at any depth, is a leaf and becomes one array. A list that
+holds arrays, tuples or dicts is a container. Every object that is not a container is a leaf.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ class Container:
 
     @cached_property
     def flat(self) -> bool:
-        """True for a plain tuple or list of leaves, the usual batch, which takes a faster path."""
+        """True for a plain tuple or list of leaves, the usual batch, which has a fast path."""
         return self.kind in (tuple, list) and not any(self.children)
 
 
@@ -66,7 +65,7 @@ def rebuild(structure: Structure, leaves: Sequence[Any]) -> Any:
 
 
 def paths_of(structure: Structure, prefix: str = "batch") -> list[str]:
-    """Return the path of every leaf as code: batch[0]['image']."""
+    """Return the path of every leaf as written in code: batch[0]['image']."""
     if structure is None:
         return [prefix]
     named = hasattr(structure.kind, "_fields")
@@ -95,19 +94,22 @@ def describe(structure: Structure) -> str:
     return f"[{', '.join(inner)}]" if issubclass(structure.kind, list) else f"({', '.join(inner)})"
 
 
-def without_lists(value: Any) -> Any:
-    """Return the same containers with tuples for lists, which tf.data takes for one tensor."""
+def lists_to_tuples(value: Any) -> Any:
+    """Replace lists by tuples, because tf.data converts a list to one tensor."""
     if isinstance(value, dict):
-        return type(value)((key, without_lists(part)) for key, part in value.items())
+        return type(value)((key, lists_to_tuples(part)) for key, part in value.items())
     if not isinstance(value, (tuple, list)):
         return value
-    parts = map(without_lists, value)
+    parts = map(lists_to_tuples, value)
     return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
 
 
-def spread(structure: Structure, given: Any) -> list[Any] | None:
-    """Return `given`, a structure like the batch's (tuples and lists are equivalent), as one value
-    for each leaf."""
+def flatten_like(structure: Structure, given: Any) -> list[Any] | None:
+    """Return `given`, a structure like the batch's, as one value for each leaf, or None if it
+    differs.
+
+    Tuples and lists count as the same.
+    """
     if structure is None:
         return [given]
     if isinstance(given, Mapping):
@@ -120,12 +122,14 @@ def spread(structure: Structure, given: Any) -> list[Any] | None:
         parts = list(given)
     else:
         return None
-    spreads = [spread(child, part) for child, part in zip(structure.children, parts, strict=True)]
-    return None if any(s is None for s in spreads) else [leaf for s in spreads for leaf in s or []]
+    parts = [
+        flatten_like(child, part) for child, part in zip(structure.children, parts, strict=True)
+    ]
+    return None if any(s is None for s in parts) else [leaf for s in parts for leaf in s or []]
 
 
 def _is_plain(structure: Container, value: Any) -> bool:
-    # compared, not narrowed: a subclass, such as a NamedTuple, is another container
+    # Compared, not narrowed: a subclass, such as a NamedTuple, is another container.
     kind: Any = type(value)
     return kind is structure.kind and [type(part) for part in value] == [np.ndarray] * len(
         structure.children
@@ -139,7 +143,7 @@ def _is_sequence(value: Any) -> bool:
 def _is_list_of_scalars(value: list[Any]) -> bool:
     if not all(isinstance(v, (list, *SCALARS)) for v in value):
         return False
-    # numpy would turn the numbers into text
+    # numpy would convert the numbers to text
     if len({isinstance(v, (bytes, str)) for v in value}) > 1:
         return False
     first: Any = value
@@ -172,8 +176,10 @@ def _pairs(node: Container) -> Iterator[tuple[Any, Structure]]:
 
 
 def _same_kind(kind: type, value: Any) -> bool:
-    """Return True for the same container type; NamedTuples that are defined twice (in two workers)
-    are compared by their fields."""
+    """Return True for the same container type.
+
+    NamedTuples that are defined twice, for instance in two workers, are compared by their fields.
+    """
     return type(value) is kind or getattr(kind, "_fields", None) == getattr(value, "_fields", ())
 
 

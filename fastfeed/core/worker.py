@@ -1,4 +1,4 @@
-"""Worker: what a producer learns about its share of the work, and memory for its batches."""
+"""Worker: describes a producer's share of the work, and allocates memory for its batches."""
 
 from __future__ import annotations
 
@@ -22,12 +22,13 @@ from fastfeed.errors import OptionError
 
 @dataclass(frozen=True)
 class Worker:
-    """The share of the data that a producer makes: the `index`-th of `count`, in `epoch` (from 0).
+    """The share of the data that a producer makes: number `index` of `count`, in epoch `epoch`
+    (from 0).
 
-    With `shard=(rank, world)` the producers of all ranks are counted: those of rank r come after
-    those of rank r - 1. In a restored run of a callable they are the producers that the run began
-    with, whichever threads make their shares now. `seed` is the run's root seed; `rng` is a numpy
-    Generator that no other producer has.
+    With `shard=(rank, world)` the producers of all ranks are counted: rank r's come after those of
+    rank r - 1. In a resumed run of a callable they are the producers that the run began with, even
+    if other producers make their shares now. `seed` is the root seed of the run; `rng` is a numpy
+    Generator of this producer alone.
     """
 
     index: int
@@ -35,23 +36,25 @@ class Worker:
     seed: int
     epoch: int
     allocate: Allocate = field(default=aligned_arrays, repr=False, compare=False)
-    # the value of `start`, for readers inside fastfeed
+    # the value of `start`; reading it does not count as a use of `start`
     passed: int = field(default=0, repr=False, compare=False)
-    # the item that a transform works on
+    # the draw key of the record that a transform works on
     item: tuple[int, ...] | None = field(default=None, repr=False, compare=False)
-    # of the last `like`
-    _known: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+    # what `start` and `empty` remember
+    _memo: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @cached_property
     def rng(self) -> np.random.Generator:
-        """The generator of this producer's random numbers. Seeded by (seed, epoch, index of the
-        record) in a transform of a source that has one order, and else by (seed, epoch, index of
-        the producer): runs with the same seed draw the same numbers, for any number of producers.
+        """A numpy Generator that draws the same numbers in every run with the same seed.
+
+        In a transform of a source that has one order it is seeded by (seed, epoch, index of the
+        record), and therefore independent of the number of producers. Elsewhere it is seeded by
+        (seed, epoch, index of the producer).
         """
         return np.random.default_rng((self.seed, self.epoch, *(self.item or (self.index,))))
 
-    def at(self, item: tuple[int, ...]) -> Worker:
-        """Return a Worker for one record of a transform; `replace` takes 4 us."""
+    def for_item(self, item: tuple[int, ...]) -> Worker:
+        """Return the same worker for one record of a transform; `replace` takes 4 us."""
         one = object.__new__(Worker)
         one.__dict__.update(self.__dict__, item=item)
         one.__dict__.pop("rng", None)
@@ -59,41 +62,42 @@ class Worker:
 
     @property
     def start(self) -> int:
-        """Items of the share that were delivered before, in a run that this one resumes: begin with
-        the next.
+        """The number of items of its share that were delivered before a resumed run: begin with the
+        next.
 
-        If it is not read, the stream is fast-forwarded: those items are produced and skipped.
+        If the callable does not read `start`, its stream is fast-forwarded: its items are produced
+        and skipped.
         """
-        self._known["start"] = self.passed
+        self._memo["start"] = self.passed
         return self.passed
 
     @property
-    def began_at_start(self) -> bool:
+    def start_was_read(self) -> bool:
         """True if `start` was read."""
-        return "start" in self._known
+        return "start" in self._memo
 
     def empty(self, like: Any) -> Any:
-        """Return arrays to fill and to yield as the next batch, in the containers, shapes and
-        dtypes of the batch `like`.
+        """Return arrays to fill and to yield as the next batch, like the batch `like`.
 
-        In a worker process they lie in the shared memory that the trainer reads, so that nothing is
-        copied; elsewhere they are ordinary arrays. Leaves of `like` need only `shape` and `dtype`.
-        Each batch needs a call of its own; it waits while no memory is free. Raise StateError for a
-        buffer that is yielded twice.
+        They have its containers, shapes and dtypes; the leaves of `like` need only `shape` and
+        `dtype`. In a worker process they lie in the shared memory that the trainer reads, so that
+        no copy is needed; elsewhere they are ordinary arrays. Call it once for each batch. It waits
+        while no memory is free. Raise OptionError if `like` has no arrays, and StateError if a
+        buffer is yielded twice.
         """
-        known = self._known.get("like")
-        if known is None or known[0] is not like:
+        memo = self._memo.get("like")
+        if memo is None or memo[0] is not like:
             structure = structure_of(like)
             blanks = list(
                 map(_blank, leaves_of(structure, like) or (), paths_of(structure, "like"))
             )
             if not blanks:
                 raise OptionError(
-                    "worker.empty(like): must be a batch, that is at least one array; got an empty "
+                    "worker.empty(like): like must be a batch of at least one array, got an empty "
                     "one"
                 )
-            known = self._known["like"] = (like, structure, blanks)
-        return rebuild(known[1], self.allocate(known[2]))
+            memo = self._memo["like"] = (like, structure, blanks)
+        return rebuild(memo[1], self.allocate(memo[2]))
 
 
 def _blank(leaf: Any, path: str) -> Blank:
@@ -101,17 +105,17 @@ def _blank(leaf: Any, path: str) -> Blank:
         shape, dtype = tuple(leaf.shape), np.dtype(leaf.dtype)
     except (AttributeError, TypeError):
         raise OptionError(
-            f"worker.empty(like): {path} is a {type(leaf).__name__}; must be an array"
+            f"worker.empty(like): {path} must be an array, got {type(leaf).__name__}"
         ) from None
     if dtype.kind in "OU":
         raise OptionError(
-            f"worker.empty(like): {path} has dtype {dtype}; must be numbers, bools or bytes of one "
-            "length"
+            f"worker.empty(like): {path} must hold numbers, bools or bytes of one length, got "
+            f"dtype {dtype}"
         )
     return shape, dtype
 
 
-def takes(function: Callable[..., Any], name: str) -> bool:
+def has_parameter(function: Callable[..., Any], name: str) -> bool:
     """Return True if the callable has a parameter `name`."""
     try:
         return name in inspect.signature(function).parameters
@@ -120,8 +124,10 @@ def takes(function: Callable[..., Any], name: str) -> bool:
 
 
 def takes_worker(function: Callable[..., Any]) -> bool:
-    """Return True if the callable has a parameter `worker`. Raise OptionError if it needs any other
-    argument."""
+    """Return True if the callable has a parameter `worker`.
+
+    Raise OptionError if it requires any other argument.
+    """
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
@@ -135,7 +141,7 @@ def takes_worker(function: Callable[..., Any]) -> bool:
     ]
     if needed:
         raise OptionError(
-            f"the callable needs {', '.join(needed)}: needed one that is called with nothing, or "
-            "with `worker`. Bind the rest: functools.partial(function, ...)"
+            "the callable must work without arguments, or with `worker` alone; it requires "
+            f"{', '.join(needed)}. Bind the rest: functools.partial(function, ...)"
         )
-    return takes(function, "worker")
+    return has_parameter(function, "worker")

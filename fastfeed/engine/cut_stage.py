@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from fastfeed.core.batch import Batch
-from fastfeed.core.collate import AsProduced, Rebatcher, UnsizedBatches
+from fastfeed.core.collate import PassThrough, Rebatcher, SizeChecker
 from fastfeed.core.position import Position
 from fastfeed.producers.reorder import ProducedBatch
 
-Cutter = AsProduced | Rebatcher | UnsizedBatches
+Cutter = SizeChecker | Rebatcher | PassThrough
 
 
 class CutStage:
@@ -21,7 +21,7 @@ class CutStage:
     finished = True
 
     def __init__(self, cutter: Cutter | None = None) -> None:
-        self._cutter: Cutter = cutter or UnsizedBatches()
+        self._cutter: Cutter = cutter or PassThrough()
         self.ready: deque[Batch] = deque()
         self._position = Position(0)
 
@@ -73,5 +73,5 @@ class CutStage:
 
     def state(self, state: dict[str, Any], pack: Callable[[Any], Any]) -> dict[str, Any]:
         """Return the state with the size of each stream's batches, where they stay as produced."""
-        sizes = sorted(self._cutter.sizes.items()) if isinstance(self._cutter, AsProduced) else []
+        sizes = sorted(self._cutter.sizes.items()) if isinstance(self._cutter, SizeChecker) else []
         return {**state, "sizes": {str(stream): size for stream, size in sizes}}

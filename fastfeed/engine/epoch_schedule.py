@@ -8,7 +8,7 @@ from typing import Any
 
 from fastfeed.core.batch import Batch
 from fastfeed.core.collate import tail
-from fastfeed.core.position import Start
+from fastfeed.core.position import StreamStart
 from fastfeed.errors import FeedStopped, FeedTimeout, OptionError, SpecError
 
 FOREVER = 2**40  # epochs
@@ -19,7 +19,7 @@ class ResumePoint:
     """Where a feed begins, and how long its runs are."""
 
     epoch: int = 0
-    starts: dict[int, Start] = field(default_factory=dict)  # in that epoch, by stream
+    starts: dict[int, StreamStart] = field(default_factory=dict)  # in that epoch, by stream
     run_first: int = 0  # first epoch of the run that it belongs to
     per_run: int | None = 1  # epochs of a run; None: no end
     each: bool = False  # `take` returns None at the end of each epoch, not only of a run
@@ -124,7 +124,7 @@ class EpochSchedule:
 class PartialEpoch:
     """What a resumed feed still wants of its first epoch."""
 
-    def __init__(self, starts: dict[int, Start], *, ordered: bool) -> None:
+    def __init__(self, starts: dict[int, StreamStart], *, ordered: bool) -> None:
         self._parts = {
             (stream, n): rows for stream, s in starts.items() for n, rows in s.part.items()
         }

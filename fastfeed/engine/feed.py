@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from fastfeed.core.batch import Batch, BatchSpec
-from fastfeed.core.position import FROM_THE_START, ONLY, Position
+from fastfeed.core.position import FROM_THE_START, ONLY_STREAM, Position
 from fastfeed.core.stats import Consumption, Snapshot, total
 from fastfeed.engine.cut_stage import CutStage, Cutter
 from fastfeed.engine.epoch_schedule import (
@@ -60,9 +60,11 @@ class Feed:
         self.options = options
         resume = resume or ResumePoint(per_run=options.epochs or 1)
         starts = resume.starts
-        source = source_from(given, options, start=starts.get(ONLY))
+        source = source_from(given, options, start=starts.get(ONLY_STREAM))
         self.schedule = schedule = EpochSchedule(resume, again=source.again)
-        streams = [ONLY] if source.ordered else list(range(resume.streams or options.producers))
+        streams = (
+            [ONLY_STREAM] if source.ordered else list(range(resume.streams or options.producers))
+        )
         passed: tuple[int, ...] = ()
         if not source.ordered:
             passed = tuple(starts.get(n, FROM_THE_START).first for n in streams)
@@ -92,7 +94,7 @@ class Feed:
         self._augments = self._dali is not None  # False where the sink drives the DALI stage
 
     def start(self) -> None:
-        """Start the producers."""
+        """StreamStart the producers."""
         self._producers.start()
 
     def first(self) -> Batch:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from fastfeed.core.batch import Batch
-from fastfeed.core.position import DONE, FROM_THE_START, Position, Start
+from fastfeed.core.position import ALL_DONE, FROM_THE_START, Position, StreamStart
 from fastfeed.errors import OptionError, StateError
 from fastfeed.options import FeedOptions, Shuffle
 from fastfeed.producers.reorder import ProducedBatch
@@ -59,7 +59,7 @@ class ShuffleStage:
         """Record in `position` what arrives from these streams, before the first `take_in`."""
         self._position, self._streams = position, streams
 
-    def again(self, starts: dict[int, Start]) -> dict[int, Start]:
+    def again(self, starts: dict[int, StreamStart]) -> dict[int, StreamStart]:
         """Return the starts with the items that are produced again because some of their records
         lie in the pool."""
         found = dict(starts)
@@ -164,7 +164,7 @@ class ShuffleStage:
         pool["epochs"], pool["origins"] = pool["epochs"][:1], pool["origins"][:1]
         pool["over"] = False
         if state["epoch"] > self._pool.epoch:
-            delivered = {"next": DONE, "done": [], "part": {}}
+            delivered = {"next": ALL_DONE, "done": [], "part": {}}
             streams = {str(stream): delivered for stream in self._streams}
             state = {**state, "epoch": self._pool.epoch, "streams": streams}
         return {**state, "pool": pool}

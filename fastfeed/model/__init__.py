@@ -1,2 +1,4 @@
-"""The arithmetic of a feed: what a batch costs, and what a change of it gains. Imports only
-core."""
+"""Cost model of a feed: what a batch costs, and what a change gains.
+
+Imports only core and errors.
+"""

@@ -1,9 +1,9 @@
-"""The arithmetic of a feed: the cost of a batch and the number of producers -> steps/s and
-starvation.
+"""Prediction of steps/s and starvation from the cost of a batch and the number of producers.
 
-The one model behind the benchmark's prediction and its advice. Pure functions of seconds and
-counts. The bounds are the operational laws of Denning and Buzen (1978): no resource serves more
-than its time allows, and N producers make at most N batches in the time of one.
+This is the one model behind the benchmark's prediction and its advice. It consists of pure
+functions of seconds and counts. The bounds are the operational laws of Denning and Buzen (1978): no
+resource serves more than its time allows, and N producers make at most N batches in the time of
+one.
 """
 
 from __future__ import annotations
@@ -14,31 +14,33 @@ from operator import itemgetter
 
 import numpy as np
 
-# What a range must cover: threads share caches and memory, a step beside producers differs from the
-# step alone, and machines drift. The widths (below, above) are the measured errors, see
-# docs/fastfeed-bench.md.
+# What the range of a prediction must cover: threads share caches and memory, a step beside
+# producers costs more than the step alone, and machines drift. The widths (below, above) are the
+# measured errors, see docs/benchmark.md.
 SPREAD_ALONE = (0.12, 0.12)
 SPREAD_LIVE = (0.17, 0.20)
-# how much longer the wait for the interpreter lock is with many producers than with one, as
-# measured
-CROWD = 0.5
-BESIDE = 1.1  # a step beside a busy feed, relative to the pure step: 1.04 to 1.23 were measured
-SATURATED = 0.9  # share of a proportional gain below which more threads no longer help
+# measured: with many producers the wait for the interpreter lock is that share longer than with one
+GIL_CROWDING = 0.5
+# a step beside a busy feed takes that multiple of the pure step: measured 1.04 to 1.23
+BESIDE = 1.1
+SATURATION_GAIN = 0.9  # below this share of a proportional gain, more threads no longer help
 LOCK = "the interpreter lock"  # the limit that worker processes lift
 INPUT_BOUND = 0.05  # starvation from which a feed counts as input-bound
 
 
 @dataclass(frozen=True)
 class Producers:
-    """Number of producers: `threads` in each of `processes` worker processes; with 0 of them, in
-    the trainer."""
+    """The producers of a feed: `threads` in each of `processes` worker processes.
+
+    With 0 processes, the threads run in the trainer.
+    """
 
     threads: int
     processes: int = 0
 
     @property
     def count(self) -> int:
-        """All producers."""
+        """The total number of producers."""
         return self.threads * max(1, self.processes)
 
     def __str__(self) -> str:
@@ -50,8 +52,11 @@ class Producers:
 
 @dataclass(frozen=True)
 class LivePoint:
-    """A short run of the real loop: batches/s, the core seconds of one batch and step together, and
-    the wall seconds of the step without its wait."""
+    """Result of a short run of the real loop.
+
+    `rate` is in batches/s, `cpu_s` the core seconds of one batch and one step together, and
+    `step_s` the wall seconds of one step without its wait.
+    """
 
     threads: int
     rate: float
@@ -62,10 +67,13 @@ class LivePoint:
 
 @dataclass(frozen=True)
 class Profile:
-    """The cost of one batch: `batch_s` of wall time in a producer alone, of which `cpu_s` on a core
-    and `gil_s` with the interpreter lock held; `gil_wait_s`, for which another thread waits for
-    that lock meanwhile; and the cost of one step with cached input, in wall time (0: there is no
-    step) and on the cores (`step_cpu_s`)."""
+    """The cost of one batch and one step, in seconds.
+
+    `batch_s` is the wall time of a batch in a producer alone, `cpu_s` the part of it on a core, and
+    `gil_s` the part with the interpreter lock held. Another thread waits `gil_wait_s` for that lock
+    meanwhile. With cached input a step takes `step_s` of wall time (0: there is no step) and
+    `step_cpu_s` of core time.
+    """
 
     batch_s: float
     cpu_s: float
@@ -79,7 +87,7 @@ class Profile:
 
 @dataclass(frozen=True)
 class Prediction:
-    """Steps/s with its range, the expected starvation (0 to 1), and the limit in words."""
+    """Steps/s with their range, the expected starvation (0 to 1), and the limiting resource."""
 
     rate: float
     low: float
@@ -89,8 +97,11 @@ class Prediction:
 
 
 def predict(profile: Profile, producers: Producers) -> Prediction:
-    """Return steps/s beside `producers`: the smallest of what they, the cores, the interpreter
-    locks and the step allow."""
+    """Return the prediction for `producers`.
+
+    The rate is the smallest of what the producers, the cores, the interpreter locks and the step
+    allow.
+    """
     live = _live(profile, producers)
     bounds = _live_bounds(profile, producers, live=live) if live else _bounds(profile, producers)
     limit = min(bounds, key=lambda name: bounds[name])
@@ -103,20 +114,21 @@ def predict(profile: Profile, producers: Producers) -> Prediction:
 def step_beside(profile: Profile, producers: Producers, *, rate: float) -> float:
     """Return the seconds of a step beside the producers.
 
-    A step that released the interpreter lock waits for it once when it comes back, unless the
-    producers have locks of their own. With live points, a step costs what it cost there; the less
-    it has to wait, the nearer it comes to the pure step.
+    A step that released the interpreter lock waits for it once when it returns, unless the
+    producers have locks of their own. If live points exist, a step costs what it cost there. The
+    less it has to wait, the closer it comes to the pure step.
     """
     if not profile.step_s:
         return 0.0
     live = _live(profile, producers)
     if live is None:
-        crowd = 0.0 if producers.processes else 1 + CROWD * (1 - 1 / producers.threads)
+        crowd = 0.0 if producers.processes else 1 + GIL_CROWDING * (1 - 1 / producers.threads)
         return profile.step_s + profile.gil_wait_s * crowd
     few, many = live.few, live.many
     if live.saturated:
         at_once = _at_once(profile, producers)
-        if at_once > live.many_at_once:  # the share of waiting stays, whatever the rate falls to
+        # the share of waiting stays constant, even if the rate falls
+        if at_once > live.many_at_once:
             return many.step_s * many.rate / rate
         return live.between(few.step_s, many.step_s, at_once=at_once)
     pure_s = BESIDE * profile.step_s
@@ -125,12 +137,13 @@ def step_beside(profile: Profile, producers: Producers, *, rate: float) -> float
 
 
 def starvation(rate: float, step_s: float) -> float:
-    """Return the share of the time that steps of `step_s` leave, at `rate` a second."""
+    """Return the share of the time that steps of `step_s` seconds at `rate` per second leave
+    over."""
     return min(1.0, max(0.0, 1 - rate * step_s))
 
 
 def utilisation(steps: int, step_s: float, *, wall_s: float) -> float:
-    """Return the AU of MLPerf Storage: compute time by total time."""
+    """Return AU as MLPerf Storage defines it: compute time / total time."""
     return min(1.0, steps * step_s / wall_s) if wall_s > 0 else float("nan")
 
 
@@ -148,13 +161,15 @@ def _bounds(profile: Profile, producers: Producers) -> dict[str, float]:
 
 
 def _cores_bound(profile: Profile) -> float:
-    """Return the rate that the cores allow: each step needs a batch, and both need the cores."""
+    """Return the steps/s that the cores allow: each step needs a batch, and both need the cores."""
     return profile.cores / (profile.cpu_s + profile.step_cpu_s)
 
 
 def _live_bounds(profile: Profile, producers: Producers, *, live: _Live) -> dict[str, float]:
-    """Return the bounds from runs beside the real step: what the cores carried then, and the rate
-    at which more producers no longer help."""
+    """Return the bounds measured in runs beside the real step.
+
+    They show what the cores carry then, and from where on more producers do not help.
+    """
     bounds = {"the producers": producers.count * live.one_rate}
     if profile.step_s:
         bounds["the step"] = 1 / (BESIDE * profile.step_s)
@@ -166,7 +181,8 @@ def _live_bounds(profile: Profile, producers: Producers, *, live: _Live) -> dict
     bounds[LOCK] = at_once * live.one_rate
     if profile.cpu_s:
         bounds["the cores"] = _cores_bound(profile)
-    # processes do not wait for each other's locks: until they saturate the cores, they add up
+    # Processes do not wait for each other's locks: their rates add up until the cores are
+    # saturated.
     if live.saturated:
         rising = live.many.rate >= live.few.rate
         carried = live.many.rate if rising else live.saturated_rate(at_once)
@@ -175,11 +191,10 @@ def _live_bounds(profile: Profile, producers: Producers, *, live: _Live) -> dict
 
 
 def _at_once(profile: Profile, producers: Producers) -> float:
-    """Return how many producers can work at the same time: those of one worker process share its
-    interpreter lock.
+    """Return the number of producers that can work at the same time.
 
-    Threads of the trainer count in full: live points include the effect of its lock on them and on
-    the step.
+    Producers of one worker process share its interpreter lock. Threads of the trainer count in
+    full, because live points already contain the effect of its lock on them and on the step.
     """
     if not producers.processes or not profile.gil_s:
         return producers.count
@@ -188,8 +203,8 @@ def _at_once(profile: Profile, producers: Producers) -> float:
 
 @dataclass(frozen=True)
 class _Live:
-    """The live points with the fewest and the most producers, and how many of these worked at the
-    same time."""
+    """The live points with the fewest and the most producers, and how many of them worked at
+    once."""
 
     few: LivePoint
     many: LivePoint
@@ -204,11 +219,13 @@ class _Live:
     @property
     def saturated(self) -> bool:
         """True if more producers no longer helped."""
-        return self.many.rate < SATURATED * self.one_rate * self.many_at_once
+        return self.many.rate < SATURATION_GAIN * self.one_rate * self.many_at_once
 
     def saturated_rate(self, at_once: float) -> float:
-        """Return the rate between the two points, constant beyond them; a rate that fell with more
-        producers goes on falling."""
+        """Return the rate between the two points; beyond them it is constant.
+
+        If the rate fell with more producers, it continues to fall.
+        """
         few, many = self.few.rate, self.many.rate
         if at_once <= self.many_at_once or many >= few:
             return self.between(few, many, at_once=at_once)
@@ -217,13 +234,14 @@ class _Live:
         return max(many / 2, many - fall * doublings)
 
     def between(self, few: float, many: float, *, at_once: float) -> float:
-        """Interpolate linearly in the logarithm of the producers, constant outside."""
+        """Interpolate linearly in the logarithm of the producers; constant outside."""
         ends = (math.log(self.few_at_once), math.log(self.many_at_once))
         return float(np.interp(math.log(at_once), ends, (few, many)))
 
 
 def _live(profile: Profile, producers: Producers) -> _Live | None:
-    """Return the live points of the same kind: threads say nothing about processes."""
+    """Return the live points of the same kind: threads in the trainer say nothing about
+    processes."""
     kind = [p for p in profile.live if (p.processes > 0) == (producers.processes > 0)]
     if not kind:
         return None

@@ -21,7 +21,7 @@ from fastfeed.core.structure import (
     rebuild,
     structure_of,
 )
-from fastfeed.core.worker import Worker, takes
+from fastfeed.core.worker import Worker, has_parameter
 from fastfeed.errors import BadImage, ProducerFailed, SpecError
 from fastfeed.options import FeedOptions
 from fastfeed.producers.reorder import ProducedBatch
@@ -83,7 +83,9 @@ class BatchBuilder:
     ) -> None:
         self._source = source
         self._transform: Callable[..., Any] | None = options.transform
-        self._tells_worker = options.transform is not None and takes(options.transform, "worker")
+        self._tells_worker = options.transform is not None and has_parameter(
+            options.transform, "worker"
+        )
         self._reseed = reseed
         self._rank = (options.shard or (0, 1))[0]
         plain = not source.indexed or isinstance(getattr(source, "data", None), PLAIN)
@@ -263,7 +265,7 @@ class BatchBuilder:
             return worker
         if self._reseed is not None:
             self._reseed((worker.seed, worker.epoch, *key))
-        return worker.at(key) if self._tells_worker else worker
+        return worker.for_item(key) if self._tells_worker else worker
 
     def _item(self, part: Any, place: str, *, worker: Worker) -> Any:
         try:

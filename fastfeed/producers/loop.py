@@ -13,7 +13,7 @@ from itertools import islice
 from typing import Any
 
 from fastfeed.core.batch import Batch
-from fastfeed.core.position import DONE, ONLY
+from fastfeed.core.position import ALL_DONE, ONLY_STREAM
 from fastfeed.core.worker import Worker
 from fastfeed.errors import FeedError, ProducerFailed
 from fastfeed.producers.builder import BatchBuilder, Outlet
@@ -62,7 +62,7 @@ class Producer:
         self._outlet = outlet
         self._epochs = epochs
         self._skip = skip
-        self._stream = ONLY  # of the item in flight
+        self._stream = ONLY_STREAM  # of the item in flight
         self._item = 0  # its number in the epoch
         # when the last item was complete, and how long it had waited until then
         self._since = self._waited = 0.0
@@ -83,7 +83,7 @@ class Producer:
                     w if position == self._skip else replace(w, passed=0) for w in self._workers
                 ]
                 # streams that were delivered to their end are not even opened
-                todo = [replace(w, epoch=epoch) for w in workers if w.passed < DONE]
+                todo = [replace(w, epoch=epoch) for w in workers if w.passed < ALL_DONE]
                 if not self._run_epoch(todo, position):
                     return
                 outlet.end_epoch(position)
@@ -141,7 +141,7 @@ class Producer:
             outlet.fail(error, ticket if outlet.ordered else None)
             return False
         self._account(batch)
-        stream = ONLY if ticket is not None else worker.index
+        stream = ONLY_STREAM if ticket is not None else worker.index
         return outlet.put(
             ProducedBatch(batch, stream, place, number), key, item=number, spec=self._maker.spec
         )

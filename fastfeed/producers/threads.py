@@ -15,7 +15,7 @@ from fastfeed.core.batch import BatchSpec
 from fastfeed.core.collate import Blank, aligned_arrays
 from fastfeed.core.stats import (
     NO_SLOTS,
-    Audit,
+    SlotCounts,
     StageRow,
     copy,
 )
@@ -66,7 +66,7 @@ class ThreadProducers:
         ]
 
     def start(self) -> None:
-        """Start every thread."""
+        """StreamStart every thread."""
         for thread in self.threads:
             thread.start()
 
@@ -120,7 +120,7 @@ class ThreadProducers:
         """Return the counters of each producer."""
         return tuple(copy(p.row) for p in self._producers)
 
-    def audit(self) -> Audit:
+    def audit(self) -> SlotCounts:
         """Return an audit without slots."""
         return NO_SLOTS
 

@@ -22,7 +22,7 @@ from fastfeed.core.batch import (
     nbytes_of,
 )
 from fastfeed.core.collate import aligned_arrays
-from fastfeed.core.stats import Audit
+from fastfeed.core.stats import SlotCounts
 from fastfeed.ring.layout import decode, offsets
 from fastfeed.ring.memory import NOWHERE, Descriptor, Segment, Untracked
 from fastfeed.ring.slots import LENT, UNUSED
@@ -148,7 +148,7 @@ class RingReader:
         """Return no more slots: the worker has ended. What was lent stays valid."""
         self._returns = NOWHERE
 
-    def audit(self) -> Audit:
+    def audit(self) -> SlotCounts:
         """Return how many slots are in each state."""
         return self.board.slots.audit()
 

@@ -12,7 +12,7 @@ side is sent after the byte was written.
 
 from __future__ import annotations
 
-from fastfeed.core.stats import Audit
+from fastfeed.core.stats import SlotCounts
 
 UNUSED, FREE, FILLING, READY, LENT = range(5)
 NAMES = ("unused", "free", "filling", "ready", "lent")
@@ -68,13 +68,13 @@ class Slots:
         """Return how many of `slots` are in a state."""
         return bytes(self._table[slots.start : slots.stop]).count(state)
 
-    def audit(self) -> Audit:
+    def audit(self) -> SlotCounts:
         """Return how many slots are in each state."""
         table, end = bytes(self._table), len(self._table)
         # the table has room for far more slots than there are
         while end and table.endswith(NONE, 0, end):
             end -= len(NONE)
-        return Audit(
+        return SlotCounts(
             *(table.count(state, 0, max(end, 0)) for state in (FREE, FILLING, READY, LENT))
         )
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fastfeed.core.position import DONE, ONLY, starts_of
+from fastfeed.core.position import ALL_DONE, ONLY_STREAM, starts_of
 from fastfeed.engine.epoch_schedule import ResumePoint
 from fastfeed.errors import FeedWarning, OptionError, message_of
 from fastfeed.mix import Mix
@@ -106,7 +106,7 @@ def restored(state: Any, *, of: dict[str, Any], seed: int | None) -> tuple[Resum
         )
         if STREAMS in of:
             begin = replace(begin, streams=int(state["of"][STREAMS]))
-        if begin.streams <= max(begin.starts, default=0 if STREAMS in of else ONLY):
+        if begin.streams <= max(begin.starts, default=0 if STREAMS in of else ONLY_STREAM):
             raise ValueError(f"{begin.streams} streams")
         if not (begin.epoch >= begin.run_first >= 0 and min(counts) >= 0):
             raise ValueError(
@@ -145,7 +145,7 @@ def warn_of_costs(source: Source, resume: ResumePoint, *, producers: int) -> Non
             *(producers - resume.streams, producers, resume.streams),
         )
     passed = [start.first for start in resume.starts.values()]
-    where = "at the end of" if max(passed, default=0) >= DONE else f"{sum(passed)} items into"
+    where = "at the end of" if max(passed, default=0) >= ALL_DONE else f"{sum(passed)} items into"
     takes_start = isinstance(source, CallableSource) and source.takes_worker
     if any(passed) and not isinstance(source, IndexedSource) and not takes_start:
         how = "let the callable take `worker` and begin at worker.start, or pass an indexable"

@@ -12,7 +12,7 @@ from typing import Any
 # imported here and not at the first use: a Ctrl-C is lost while numpy loads it
 from numpy.random import SeedSequence
 
-from fastfeed.core.collate import AsProduced, Rebatcher
+from fastfeed.core.collate import Rebatcher, SizeChecker
 from fastfeed.core.position import Position
 from fastfeed.core.stats import Snapshot
 from fastfeed.engine.cut_stage import CutStage, Cutter
@@ -276,7 +276,7 @@ class Stream:
         if options.batch_size is not None:
             cutter = Rebatcher(options.batch_size, options.last_batch, pad=options.pad)
         elif options.order == "kept":  # else which batch is the last of an epoch is not known
-            cutter = AsProduced(resume.sizes)
+            cutter = SizeChecker(resume.sizes)
         return self._new_feed(resume, CutStage(cutter), workers=workers)
 
     def _new_feed(

@@ -10,7 +10,7 @@ import numpy as np
 
 from fastfeed.augment.device import on_device
 from fastfeed.core.batch import Batch, BatchSpec
-from fastfeed.core.structure import describe, rebuild, spread
+from fastfeed.core.structure import describe, flatten_like, rebuild
 from fastfeed.errors import FeedWarning, MissingExtra, OptionError, SpecError
 from fastfeed.sinks.ahead import length, one_ahead
 
@@ -90,7 +90,7 @@ def _target(spec: BatchSpec, given: Any) -> Any:
     """Return the device or sharding of each leaf, for `jax.device_put`."""
     if not isinstance(given, (tuple, list, Mapping)):
         return given
-    spread_out = spread(spec.structure, given)
+    spread_out = flatten_like(spec.structure, given)
     if spread_out is None or any(
         isinstance(target, (tuple, list, Mapping)) for target in spread_out
     ):

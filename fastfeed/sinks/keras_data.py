@@ -11,7 +11,7 @@ from types import MethodType
 from typing import TYPE_CHECKING, Any
 
 from fastfeed.augment.device import on_host
-from fastfeed.core.structure import describe, rebuild, without_lists
+from fastfeed.core.structure import describe, lists_to_tuples, rebuild
 from fastfeed.errors import FeedError, MissingExtra, SpecError, StateError
 
 try:
@@ -169,7 +169,7 @@ class KerasData(keras.utils.PyDataset):  # type: ignore[misc]  # Keras has no ty
         return (
             None
             if batch is None
-            else without_lists(rebuild(self._passes.spec.structure, on_host(batch).leaves))
+            else lists_to_tuples(rebuild(self._passes.spec.structure, on_host(batch).leaves))
         )
 
 

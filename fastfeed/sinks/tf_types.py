@@ -15,7 +15,7 @@ from fastfeed.core.batch import (
     BatchSpec,
     with_shapes,
 )
-from fastfeed.core.structure import rebuild, without_lists
+from fastfeed.core.structure import lists_to_tuples, rebuild
 from fastfeed.errors import SpecError
 
 
@@ -37,12 +37,12 @@ def element_spec(spec: BatchSpec, rows: int | None) -> Any:
     leaves = [
         tf.TensorSpec((rows, *leaf.shape), tf_dtype(leaf.dtype, leaf.path)) for leaf in spec.leaves
     ]
-    return without_lists(rebuild(spec.structure, leaves))
+    return lists_to_tuples(rebuild(spec.structure, leaves))
 
 
 def leaf_order(spec: BatchSpec) -> list[int]:
     """Return the order of the leaves in tf.data, which sorts the keys of dicts."""
-    numbers = without_lists(rebuild(spec.structure, range(len(spec.leaves))))
+    numbers = lists_to_tuples(rebuild(spec.structure, range(len(spec.leaves))))
     order: list[int] = tf.nest.flatten(numbers)
     return order
 

@@ -1,15 +1,17 @@
-"""What the user hands in, as streams that several producers read at once. Imports only core,
-errors, options, mix and samplers."""
+"""Sources: what users hand in, as streams that several producers read at once.
+
+Imports core, mix, samplers, options and errors.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from fastfeed.core.position import Start
+from fastfeed.core.position import StreamStart
 from fastfeed.errors import OptionError
 from fastfeed.options import FeedOptions
-from fastfeed.source.base import EpochEnd, Item, Items, Source, ends_for_good
+from fastfeed.source.base import EpochEnd, Item, ItemReader, Source, is_iterator
 from fastfeed.source.callables import CallableSource
 from fastfeed.source.indexed import IndexedSource
 from fastfeed.source.shared import SharedSource
@@ -19,28 +21,31 @@ __all__ = [
     "EpochEnd",
     "IndexedSource",
     "Item",
-    "Items",
+    "ItemReader",
     "SharedSource",
     "Source",
-    "ends_for_good",
+    "is_iterator",
     "source_from",
 ]
 
-_NEEDED = "a callable that returns an iterator of batches, an iterable or iterator, or an object with len() and [index]"
+_NEEDED = (
+    "the source must be a callable that returns an iterator of batches, an iterable or iterator, "
+    "or an object with len() and [index]"
+)
 
 
-def source_from(given: Any, options: FeedOptions, *, start: Start | None = None) -> Source:
-    """Return the stream reader for a callable, an iterable or iterator, or an indexable. Raise
-    OptionError for anything else.
+def source_from(given: Any, options: FeedOptions, *, start: StreamStart | None = None) -> Source:
+    """Return the source for a callable, an iterable or iterator, or an indexable.
 
-    `start`: where the only stream of an ordered source begins in the first epoch.
+    `start` is where the only stream of an ordered source begins in its first epoch. Raise
+    OptionError for any other object.
     """
     if isinstance(given, (str, bytes, Mapping)):
-        raise OptionError(f"a {type(given).__name__} is no source: needed {_NEEDED}")
+        raise OptionError(f"{_NEEDED}, got {type(given).__name__}")
     if callable(given):
         return CallableSource(given, options)
     if hasattr(given, "__len__") and hasattr(given, "__getitem__"):
         return IndexedSource(given, options, start=start)
     if isinstance(given, Iterable) or hasattr(given, "__getitem__"):
         return SharedSource(given, options, start=start)
-    raise OptionError(f"a {type(given).__name__} is no source: needed {_NEEDED}")
+    raise OptionError(f"{_NEEDED}, got {type(given).__name__}")

@@ -1,8 +1,8 @@
-"""What every source gives to its producers: items, each a batch or the records of one.
+"""The interface of every kind of source: items, each of which is a batch or the records of one.
 
-A ticket is the position in the one order that the source has over all epochs of a feed, or None
-where every producer has a stream of its own; `number` counts the items of an epoch. The payload is
-one batch, or, with records=True, a list of records.
+A ticket is the item's position in the one order that a source has over all epochs of a feed; it is
+None if every producer has a stream of its own. `number` is the position in the epoch. The payload
+is one batch or, with records=True, a list of records.
 """
 
 from __future__ import annotations
@@ -26,37 +26,43 @@ class Item(NamedTuple):
 
 
 class EpochEnd:
-    """Marks the end of an epoch, in place of a payload: everything of this epoch has a smaller
-    ticket."""
+    """Marker in place of a payload: every item of this epoch has a smaller ticket."""
 
 
 class Source(Protocol):
     """A source that several producers can read at once."""
 
-    ordered: bool  # tickets count up from 0 over all producers
-    indexed: bool  # a payload holds indices, which `fetch` turns into items
-    records: bool  # a payload is a list of single records
-    again: bool  # it can be read for another epoch
-    # what a worker process gets: the function, or `Items` where the trainer keeps the order
+    ordered: bool  # True if tickets count up from 0 over all producers
+    indexed: bool  # True if a payload holds indices, which `fetch` turns into items
+    records: bool  # True if a payload is a list of single records
+    again: bool  # True if it can be read for another epoch
+    # what a worker process receives: the function or, if the trainer keeps the order, an ItemReader
     shipped: Any
 
     def open(self, worker: Worker) -> Iterator[Item]:
-        """Yield the payloads from which this producer makes the batches of an epoch."""
+        """Yield the payloads from which this producer makes batches in this epoch."""
 
     def fetch(self, part: Any) -> Any:
-        """Return the item that `part` of a payload stands for: the slow half of reading, called
-        without any lock."""
+        """Return the item that `part` of a payload stands for.
+
+        This is the slow half of reading; call it outside any lock.
+        """
 
     def draw_key(self, part: Any, *, number: int, position: int) -> tuple[int, ...] | None:
-        """Return what random draws for a part of an item depend on, beside seed and epoch; None: on
-        the producer."""
+        """Return what random draws for a part of an item depend on, beside seed and epoch.
+
+        None stands for the index of the producer.
+        """
 
 
 @dataclass(frozen=True)
-class Items:
-    """The half of an ordered source that turns payloads into items. `size` is the number of records
-    in a whole item, or 0 where items are batches. With `repeats` an index comes more than once in
-    an epoch. The items belong to one rank: `shard` separates its draws from those of others."""
+class ItemReader:
+    """The half of an ordered source that turns payloads into items.
+
+    `size` is the number of records in a whole item, or 0 if items are batches. `repeats` is True if
+    an index may come more than once in an epoch. `shard` is the (rank, world) of these items, and
+    keeps the draws of the ranks apart.
+    """
 
     indexed: bool
     records: bool
@@ -66,12 +72,14 @@ class Items:
     shard: tuple[int, int] = (0, 1)
 
     def fetch(self, part: Any) -> Any:
-        """Return the record or batch at index `part`, or the item itself."""
+        """Return the record or batch at index `part`, or `part` itself."""
         return self.data[part] if self.indexed else part
 
     def draw_key(self, part: Any, *, number: int, position: int) -> tuple[int, ...] | None:
-        """Return the record's index; its position in the epoch if it has none, or comes more than
-        once."""
+        """Return the record's index, or its place in the epoch if it has no index.
+
+        With `repeats`, return both.
+        """
         rank, world = self.shard
         place = (number * max(1, self.size) + position) * world + rank
         if not self.indexed:
@@ -80,36 +88,39 @@ class Items:
 
 
 def chunks(iterator: Iterator[Any], size: int) -> Iterator[Any]:
-    """Yield the items themselves, or lists of `size` of them."""
+    """Return the items themselves, or lists of `size` of them."""
     if not size:
         return iterator
     return iter(lambda: list(islice(iterator, size)), [])
 
 
 def chunk_size(options: FeedOptions, *, default: bool) -> int:
-    """Return how many records make one batch, or 0 where the items are batches."""
+    """Return the number of records in one batch, or 0 if the items are batches already.
+
+    Raise OptionError for single records without `batch_size`.
+    """
     if not (default if options.records is None else options.records):
         return 0
     if options.batch_size is None:
         way = (
-            "records=False if each item is a batch already"
+            "set records=False if each item is a batch already"
             if default
-            else "leave records out if items are batches"
+            else "leave out records= if each item is a batch already"
         )
-        raise OptionError(f"a source of single records needs batch_size=, such as 32; or {way}")
+        raise OptionError(f"a source of single records needs batch_size=, such as 32; {way}")
     return int(options.batch_size)
 
 
-def ends_for_good(stream: Any) -> bool:
+def is_iterator(stream: Any) -> bool:
     """Return True for an iterator, which can be read only once."""
     return hasattr(stream, "__next__")
 
 
-def refuse(options: FeedOptions, *, names: tuple[str, ...], kind: str) -> None:
-    """Raise OptionError for options that only an indexable can follow."""
+def refuse_options(options: FeedOptions, *, names: tuple[str, ...], kind: str) -> None:
+    """Raise OptionError for options that only an indexable supports."""
     for name in names:
         if getattr(options, name) is not None:
             raise OptionError(
-                f"{name}= needs an indexable source (len() and [index]), and this is {kind}: pass "
-                "an object with both, or do it in the source"
+                f"{name}= requires an indexable source (len() and [index]), got {kind}: pass such "
+                f"an object, or leave out {name}= and do the same in the source"
             )

@@ -1,5 +1,4 @@
-"""An indexable source: every epoch is an order of batches of indices, which the producers take in
-turn."""
+"""Source of records by index: an epoch is a plan of batches that the producers take in turn."""
 
 from __future__ import annotations
 
@@ -11,23 +10,25 @@ from typing import Any
 from numpy import ndarray
 
 from fastfeed.core.order import Order, Recipe, order_of
-from fastfeed.core.position import FROM_THE_START, Start
+from fastfeed.core.position import FROM_THE_START, StreamStart
 from fastfeed.core.worker import Worker
 from fastfeed.errors import OptionError
 from fastfeed.mix import Mix
 from fastfeed.options import FeedOptions
 from fastfeed.samplers import Balanced, Weighted
-from fastfeed.source.base import EpochEnd, Item, Items, chunk_size
+from fastfeed.source.base import EpochEnd, Item, ItemReader, chunk_size
 
 
 class IndexedSource:
-    """Records of an object with a length, by index."""
+    """Reads an object with a length and records by index."""
 
     ordered = True
     indexed = True
     again = True
 
-    def __init__(self, data: Any, options: FeedOptions, *, start: Start | None = None) -> None:
+    def __init__(
+        self, data: Any, options: FeedOptions, *, start: StreamStart | None = None
+    ) -> None:
         self._data = data
         self._length = len(data)
         self._chunk = chunk_size(options, default=True)
@@ -40,7 +41,7 @@ class IndexedSource:
         repeats = bool(getattr(options.sampler, "repeats", False)) or options.remainder == "pad"
         repeats = repeats or isinstance(data, Mix)
         shard = options.shard or (0, 1)
-        self.shipped = Items(
+        self.shipped = ItemReader(
             True, self.records, data, size=self._chunk, repeats=repeats, shard=shard
         )
         self.fetch = self.shipped.fetch
@@ -52,12 +53,17 @@ class IndexedSource:
         self._numbers: Iterator[int] = iter(())
         self._ended = False
         if not self._length:
-            raise OptionError("the source has a length of 0: must have at least one record")
+            raise OptionError(
+                "the source is empty: it must have at least one record, its len() is 0"
+            )
         self._refuse_unfillable(options)
 
     @cached_property
     def epoch_records(self) -> int | None:
-        """Records of an epoch, or None where epochs differ, as with a sampler."""
+        """The records of an epoch if all epochs have as many, else None.
+
+        It is None for a source of batches, and for a sampler whose length may vary.
+        """
         known = type(self._sampler) in (type(None), list, tuple, range, ndarray, Weighted, Balanced)
         return self._order_of(0, 0).length if known and self._chunk else None
 
@@ -89,7 +95,7 @@ class IndexedSource:
         if len(self._data) != self._length:
             raise OptionError(
                 f"the source's length changed from {self._length} to {len(self._data)} between "
-                "epochs"
+                "epochs: it must stay the same"
             )
         self._order = self._order_of(worker.seed, worker.epoch)
         self._numbers, self._epoch, self._ended = start.numbers(), worker.epoch, False
@@ -101,12 +107,12 @@ class IndexedSource:
         return order_of(self._length, seed=seed, epoch=epoch, recipe=self._recipe, base=base)
 
     def _refuse_unfillable(self, options: FeedOptions) -> None:
-        """Raise OptionError for an order that is impossible, and for a first batch that can never
-        be filled."""
+        """Raise OptionError for an order that is impossible, or a first batch that can never be
+        filled."""
         length = self._order_of(0, 0).length
         if self._chunk and options.last_batch == "drop" and self._chunk > length:
             whole = "source" if options.shard is None else f"shard {options.shard} of the source"
             raise OptionError(
-                f"batch_size={self._chunk} can never be filled: the {whole} has {length} records and "
-                'last_batch="drop"; lower batch_size, or set last_batch="keep"'
+                f"batch_size={self._chunk} can never be filled: the {whole} has {length} records "
+                'and last_batch="drop"; lower batch_size or say last_batch="keep"'
             )

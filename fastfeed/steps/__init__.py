@@ -1,2 +1,4 @@
-"""What a training loop did, step by step: the timeline, who writes it, and `fastfeed.watch`.
-Imports only errors."""
+"""The steps of a training loop: the timeline, its recorders, and `fastfeed.watch`.
+
+Imports only errors.
+"""

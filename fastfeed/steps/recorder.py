@@ -1,4 +1,4 @@
-"""Iterations of a loop over its batches, recorded step by step into a timeline."""
+"""Recording of a loop's iterations over its batches, step by step, into a timeline."""
 
 from __future__ import annotations
 
@@ -23,53 +23,55 @@ from fastfeed.steps.timeline import (
 )
 
 NEVER = float("inf")
-LEAVES = 64  # of a batch, at most
+MAX_LEAVES = 64  # maximum number of leaves of a batch
 
 
 class PrefetchedBatch(NamedTuple):
-    """A batch that was taken ahead of its step, or how its iterator ended. `before`: what
-    `StepRecorder.note` returned then."""
+    """A batch that was taken before its step, or the error that came in its place.
+
+    `state` is what `StepRecorder.get_state` returned before the batch was prefetched.
+    """
 
     item: Any
     error: BaseException | None
     wait_s: float
     free: bool
-    before: Any = None
+    state: Any = None
 
 
 class StepLog:
-    """Where recorders write, from any thread. Once `active` is False nothing is written and nothing
-    is delayed.
+    """Shared state of all recorders of a timeline, written from any thread.
 
-    `asking`: since when (time.perf_counter) a thread, by its threading.get_ident(), has been in a
-    call that may wait for input; a request inside such a call is part of it, and writes nothing.
-    `most`: steps of a loop that are kept.
+    Once `active` is False, nothing is recorded and nothing is delayed. `waiting` maps a thread, by
+    its threading.get_ident(), to the time (time.perf_counter) since when it has been in a call that
+    may wait for input. A request inside such a call is a part of it and is not recorded.
+    `max_steps` is the number of steps of a loop that are kept.
     """
 
-    def __init__(self, timeline: Timeline, *, most: int | None = None) -> None:
+    def __init__(self, timeline: Timeline, *, max_steps: int | None = None) -> None:
         self.timeline = timeline
         self.active = True
-        self.asking: dict[int, float] = {}
-        # by thread: begin and sum of the waits of the next step
-        self.waited: dict[int, tuple[float, float]] = {}
-        self.most = most
-        self.sites: dict[Hashable, str] = {}  # lines of blocks, by their position in the code
+        self.waiting: dict[int, float] = {}
+        # by thread: begin and sum of the waits before the next step
+        self.pending_waits: dict[int, tuple[float, float]] = {}
+        self.max_steps = max_steps
+        self.sites: dict[Hashable, str] = {}  # lines of blocks, by their place in the code
         self.due_s = NEVER  # when the next experiment begins
-        # by thread: recorders of iterations under way, the innermost last
-        self.passes: dict[int, list[weakref.ref[StepRecorder]]] = {}
-        self.ended: dict[Hashable, float] = {}  # by loop: when its last iteration ended
-        # loops, by id, whose last iteration ran inside a step of another one
-        self.inner: set[int] = set()
-        self.seconds: dict[Hashable, float] = {}  # by loop: of all iterations that have ended
-        # those iterations, and their threads
-        self.over: deque[tuple[Hashable, int, Mark]] = deque(maxlen=100)
+        # active recorders by thread, the innermost last
+        self.recorders: dict[int, list[weakref.ref[StepRecorder]]] = {}
+        self.ended_s: dict[Hashable, float] = {}  # by loop: when its last iteration ended
+        # ids of loops whose last iteration ran inside a step of another loop
+        self.nested: set[int] = set()
+        self.total_s: dict[Hashable, float] = {}  # by loop: total time of all finished iterations
+        # finished iterations outside any step: (loop, thread, mark)
+        self.finished: deque[tuple[Hashable, int, Mark]] = deque(maxlen=100)
 
     def experiment(self, steps: StepRecorder, take: Callable[[], Any]) -> None:
-        """Take batches ahead of their steps into `steps.ahead`, where an experiment is due."""
+        """Run an experiment that is due; it may take batches ahead into `steps.ahead`."""
 
     def step_of(self, thread: int) -> StepRecorder | None:
         """Return the innermost recorder that is in a step on this thread."""
-        for ref in reversed(self.passes.get(thread, ())):
+        for ref in reversed(self.recorders.get(thread, ())):
             found = ref()
             if found is not None and found.in_step:
                 return found
@@ -77,106 +79,104 @@ class StepLog:
 
 
 class StepRecorder:
-    """Recorder of one iteration of a loop over its batches: `take` is called for each of them.
+    """Records one iteration of a loop over its batches: the iterator asks `take` for each batch.
 
-    The loop is identified by its kind and the first of the user's lines that asks, so that every
-    epoch belongs to the same loop. An iteration that runs inside one step of another loop, or
-    between two of its iterations, becomes a mark "evaluation".
+    A loop is identified by its kind and the user's line that asks first, so that every epoch is
+    recorded into the same loop. An iteration that runs inside one step of another loop, or between
+    two of its iterations, becomes a mark "evaluation".
     """
 
     def __init__(
         self, log: StepLog, kind: str, *, name: str, buffer: int | None, ahead: bool = True
     ) -> None:
         self.log = log
-        self.loop = Loop(name, kind, 0, buffer=buffer)  # until the first batch is requested
-        self.may_ahead = ahead
+        self.loop = Loop(name, kind, 0, buffer=buffer)  # replaced when the first batch is requested
+        self.allow_ahead = ahead
         self.ahead: deque[PrefetchedBatch] = deque()
-        self.settle: Callable[[], None] | None = None  # called before the step ends
-        # returns True if the producers have nothing to do; None where that is unknown
+        self.on_step_end: Callable[[], None] | None = None  # called before the step ends
+        # returns True if the producers have nothing to do; None if that cannot be determined
         self.idle: Callable[[], bool] | None = None
-        self.of = 0  # id of the object that is iterated
-        self.taking = False  # a batch ahead, at this moment
-        self.note: Callable[[], Any] | None = None  # called before each batch that is taken ahead
-        self.copies = True  # batches may share memory with those before them
+        self.source_id = 0  # id of the object that is iterated over
+        self.prefetching = False  # True while a batch is prefetched
+        # called before each batch that is prefetched
+        self.get_state: Callable[[], Any] | None = None
+        self.reuses_memory = True  # True if a batch may share memory with earlier ones
         self.count = 0
         self._key: Hashable = None
         self.begin_s = -1.0  # of the current step
         self._wait_s = 0.0
         self._free = False
         self._first_s = -1.0
-        self._follows: float | None = None  # when the previous iteration of the same loop ended
+        self._previous_end_s: float | None = None  # end of the previous iteration of the same loop
         self._outer: StepRecorder | None = None
         self._outer_count = 0
 
     @property
     def in_step(self) -> bool:
-        """True between a batch and the request for the next one."""
+        """True if a batch was handed out and the next one was not requested yet."""
         return self.begin_s >= 0
 
     def take(self, get: Callable[[], Any]) -> Any:
-        """Begin a step: return or raise what `get` does, or what was taken ahead of it."""
+        """Return or raise what `get` does, or what was prefetched for it; a step begins."""
         log, thread = self.log, get_ident()
-        if not log.active or thread in log.asking:
-            return get() if not self.ahead else self._from_ahead(self.ahead.popleft())
-        if self.settle is not None and not self.ahead:
-            self.settle()
-            self.settle = None
+        if not log.active or thread in log.waiting:
+            return get() if not self.ahead else self._unwrap(self.ahead.popleft())
+        if self.on_step_end is not None and not self.ahead:
+            self.on_step_end()
+            self.on_step_end = None
         now = perf_counter()
         if self.begin_s >= 0:
             self._close(now)
         elif self._first_s < 0:
             self._begin(now, thread=thread, frame=sys._getframe(1))
-        if now >= log.due_s and not self.ahead and self.may_ahead:
+        if now >= log.due_s and not self.ahead and self.allow_ahead:
             log.experiment(self, get)
             now = perf_counter()
         if self.ahead:
-            return self._handed(self.ahead.popleft(), now)
+            return self._hand_out(self.ahead.popleft(), now)
         try:
-            log.asking[thread] = now
+            log.waiting[thread] = now
             item = get()
         except BaseException as error:
-            log.asking.pop(thread, None)
+            log.waiting.pop(thread, None)
             if isinstance(error, StopIteration):
                 self.end(now)
             raise
-        log.asking.pop(thread, None)
+        log.waiting.pop(thread, None)
         self._wait_s = perf_counter() - now
         self.begin_s = now
         if self.count < 2:
-            self._early(item)
+            self._begin_epoch(item)
         if self._outer is not None and self._outer.count != self._outer_count:
-            # two loaders, step by step: the step waits for both
+            # two loaders, advanced in every step: the step waits for both
             self._outer._wait_s += self._wait_s
         return item
 
-    def rest(self) -> None:
-        """End the step before the next batch is requested."""
+    def end_step(self) -> None:
+        """End the current step before the next batch is requested."""
         if self.in_step:
             self._close(perf_counter())
 
     def end(self, now_s: float) -> None:
-        """End the iteration: it is complete, or was left."""
+        """End the iteration, which finished or was abandoned."""
         if self.begin_s >= 0:
             self._close(now_s)
         if self._first_s < 0:
             return
-        mark, log, key = (
-            Mark("evaluation", self._first_s, now_s, self.loop.name),
-            self.log,
-            self._key,
-        )
+        log, key = self.log, self._key
+        mark = Mark("evaluation", self._first_s, now_s, self.loop.name)
         self._first_s = -1.0
-        log.ended[key] = now_s
-        log.seconds[key] = log.seconds.get(key, 0.0) + now_s - mark.start_s
+        log.ended_s[key] = now_s
+        log.total_s[key] = log.total_s.get(key, 0.0) + now_s - mark.start_s
         outer, self._outer = self._outer, None
         if outer is None:
-            log.over.append((key, self.loop.thread, mark))
+            log.finished.append((key, self.loop.thread, mark))
         elif outer.in_step and outer.count == self._outer_count:
             log.timeline.marks.append(mark)
-        _forget(log.passes.get(self.loop.thread, []), self)
+        _forget(log.recorders.get(self.loop.thread, []), self)
 
     def __del__(self) -> None:
-        """End an iteration whose loop was left, and with it its iterator."""
+        """End the iteration: an abandoned loop drops its iterator."""
         if self._first_s >= 0 and self.log.active:
             self.end(perf_counter())
 
@@ -185,64 +185,66 @@ class StepRecorder:
         steps.append(Step(self.begin_s, now, self._wait_s, self._free))
         self.begin_s, self._free = -1.0, False
         self.count += 1
-        if self.log.most is not None and len(steps) > self.log.most:
+        if self.log.max_steps is not None and len(steps) > self.log.max_steps:
             del steps[: len(steps) // 2]
 
-    def _handed(self, taken: PrefetchedBatch, now: float) -> Any:
-        if taken.error is not None:
-            if isinstance(taken.error, StopIteration):
+    def _hand_out(self, prefetched: PrefetchedBatch, now: float) -> Any:
+        if prefetched.error is not None:
+            if isinstance(prefetched.error, StopIteration):
                 self.end(now)
         else:
-            self.begin_s, self._wait_s, self._free = now - taken.wait_s, taken.wait_s, taken.free
+            self.begin_s = now - prefetched.wait_s
+            self._wait_s, self._free = prefetched.wait_s, prefetched.free
             if self.count < 2:
-                self._early(taken.item)
-        return self._from_ahead(taken)
+                self._begin_epoch(prefetched.item)
+        return self._unwrap(prefetched)
 
     @staticmethod
-    def _from_ahead(taken: PrefetchedBatch) -> Any:
-        if taken.error is not None:
-            raise taken.error
-        return taken.item
+    def _unwrap(prefetched: PrefetchedBatch) -> Any:
+        if prefetched.error is not None:
+            raise prefetched.error
+        return prefetched.item
 
     def _begin(self, now: float, *, thread: int, frame: Any) -> None:
-        """Begin the iteration: the first batch is requested."""
-        log, where = self.log, site_of(frame)
-        loop, self._key, self._first_s = self.loop, (self.loop.kind, where), now
-        self.count = 0
-        of_thread = log.passes.setdefault(thread, [])
-        for ref in list(of_thread):
+        """Begin the iteration when its first batch is requested."""
+        log, loop, where = self.log, self.loop, site_of(frame)
+        self._key, self._first_s, self.count = (loop.kind, where), now, 0
+        recorders = log.recorders.setdefault(thread, [])
+        for ref in list(recorders):
             other = ref()
-            if other is not None and other._key == self._key and other.of != self.of:
-                self._key = (self._key, len(of_thread))  # two loaders, zipped in one line
+            if other is not None and other._key == self._key and other.source_id != self.source_id:
+                self._key = (self._key, len(recorders))  # two loaders, zipped in one line
             elif (
                 other is None or other._key == self._key
-            ):  # an iterator that was left, and is still referenced
-                _forget(of_thread, other)
+            ):  # an abandoned iterator that still exists
+                _forget(recorders, other)
         self._outer = log.step_of(thread)
         self._outer_count = 0 if self._outer is None else self._outer.count
-        of_thread.append(weakref.ref(self))
+        recorders.append(weakref.ref(self))
         self.loop = log.timeline.loop(self._key, name=loop.name, kind=loop.kind, thread=thread)
         self.loop.thread, self.loop.where, self.loop.buffer = thread, where, loop.buffer
-        self.loop.tells = loop.tells
-        (log.inner.discard if self._outer is None else log.inner.add)(id(self.loop))
-        self._follows = log.ended.get(self._key)
+        self.loop.status = loop.status
+        (log.nested.discard if self._outer is None else log.nested.add)(id(self.loop))
+        self._previous_end_s = log.ended_s.get(self._key)
 
-    def _longer_than(self, key: Hashable) -> bool:
-        return key != self._key and self.log.seconds.get(key, 0.0) < self.log.seconds.get(
+    def _took_longer_than(self, key: Hashable) -> bool:
+        return key != self._key and self.log.total_s.get(key, 0.0) < self.log.total_s.get(
             self._key, 0.0
         )
 
-    def _early(self, item: Any) -> None:
-        """Record the first batches: without any, there was no iteration."""
+    def _begin_epoch(self, item: Any) -> None:
+        """Handle the first batches: an iteration counts only once it has one."""
         if not self.loop.leaves:
             self.loop.leaves = leaves(item)
-        ended_s, self._follows = self._follows, None
+        ended_s, self._previous_end_s = self._previous_end_s, None
         if ended_s is not None:
-            over = [
-                (key, mark) for key, thread, mark in self.log.over if thread == self.loop.thread
+            finished = [
+                (key, mark) for key, thread, mark in self.log.finished if thread == self.loop.thread
             ]
             between = [
-                mark for key, mark in over if mark.start_s >= ended_s and self._longer_than(key)
+                mark
+                for key, mark in finished
+                if mark.start_s >= ended_s and self._took_longer_than(key)
             ]
             epoch = Mark("epoch", self._first_s, self._first_s, self.loop.name)
             self.log.timeline.marks += [*between, epoch]
@@ -253,15 +255,17 @@ def _forget(refs: list[weakref.ref[StepRecorder]], one: StepRecorder | None) -> 
 
 
 def leaves(batch: Any, path: str = "batch") -> tuple[Leaf, ...]:
-    """Return the arrays of a batch of any framework: everything with a dtype and a shape. Never
-    raises, converts nothing."""
+    """Return the arrays of a batch of any framework: everything with a dtype and a shape.
+
+    It never raises and converts nothing.
+    """
     if isinstance(batch, Mapping):
-        parts = [(f"{path}[{key!r}]", value) for key, value in list(batch.items())[:LEAVES]]
+        parts = [(f"{path}[{key!r}]", value) for key, value in list(batch.items())[:MAX_LEAVES]]
     elif isinstance(batch, (tuple, list)):
-        parts = [(f"{path}[{i}]", value) for i, value in enumerate(batch[:LEAVES])]
+        parts = [(f"{path}[{i}]", value) for i, value in enumerate(batch[:MAX_LEAVES])]
     else:
         return _leaf(batch, path)
-    return tuple(leaf for at, part in parts for leaf in leaves(part, at))[:LEAVES]
+    return tuple(leaf for at, part in parts for leaf in leaves(part, at))[:MAX_LEAVES]
 
 
 def _leaf(value: Any, path: str) -> tuple[Leaf, ...]:
@@ -270,16 +274,19 @@ def _leaf(value: Any, path: str) -> tuple[Leaf, ...]:
     try:
         dtype = str(getattr(value.dtype, "name", value.dtype)).removeprefix("torch.")
         return (Leaf(path, dtype, tuple(int(n) for n in value.shape), name),)
-    except Exception:  # a shape that is unknown, or no array at all
+    except Exception:  # an unknown shape, or no array at all
         return () if value is None else (Leaf(path, kind.__name__, (), name),)
 
 
 def site_of(frame: Any) -> str:
-    """Return the user's line that is nearest to a frame, as "train.py:41"; else the frame's own."""
+    """Return the user's line closest to a frame, as "train.py:41".
+
+    If no caller is the user's code, return the closest line outside of fastfeed, or "".
+    """
     at, nearest = frame, None
     while at is not None:
         file = at.f_code.co_filename
-        if not _ours(file):
+        if not _is_own(file):
             nearest = nearest or at
             if is_users(file):
                 nearest = at
@@ -294,8 +301,8 @@ def site_of(frame: Any) -> str:
 
 @cache
 def is_users(file: str) -> bool:
-    """Return True for a file of the user's own: not of Python, a package or fastfeed."""
-    if _ours(file) or file.startswith("<frozen"):
+    """Return True for a file of the user: not of Python, an installed package or fastfeed."""
+    if _is_own(file) or file.startswith("<frozen"):
         return False
     paths = sysconfig.get_paths()
     library = (paths["stdlib"], paths["platstdlib"])
@@ -305,5 +312,5 @@ def is_users(file: str) -> bool:
 
 
 @cache
-def _ours(file: str) -> bool:
+def _is_own(file: str) -> bool:
     return Path(__file__).parents[1] in Path(file).parents

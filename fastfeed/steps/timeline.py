@@ -1,7 +1,7 @@
-"""What a training loop did, step by step, as hooks, watched iterators and callbacks record it.
+"""Timeline of a training loop, written by hooks, watched iterators and callbacks.
 
-All times are seconds of time.perf_counter. Appending to a list is atomic, so that writers need no
-lock; readers copy.
+All times are seconds of time.perf_counter. Appending to a list is atomic, so writers need no lock;
+readers copy.
 """
 
 from __future__ import annotations
@@ -10,16 +10,19 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-# Kinds of marks: time that observing added to an iteration, and iterations that were not observed.
-LOOKING, UNSEEN = "looking", "unseen"
-# marks of producers and of the diagnosis, which are no events of the loop
-OF_PARTS = ("batch", LOOKING, UNSEEN)
-ARRAYS = "arrays in memory, sliced by Keras"  # the note of a loop whose batches need no producer
+# Kinds of marks: the time that observation added to an iteration, and an end of observation.
+OBSERVING, UNOBSERVED = "observing", "unobserved"
+# kinds that describe producers or the observation itself, not events of the loop
+NOT_LOOP_EVENTS = ("batch", OBSERVING, UNOBSERVED)
+# the note of a loop whose batches need no producer
+ARRAYS_NOTE = "arrays in memory, sliced by Keras"
 
 
 class Step(NamedTuple):
-    """One step: it asked for its input at `begin_s`, waited for `wait_s` and ended at `end_s`.
-    `free`: it belongs to an experiment, its input was at hand."""
+    """One step, from the request for its input at `begin_s` to `end_s`, with a wait of `wait_s`.
+
+    `free` marks a step of an experiment, whose input was taken before it.
+    """
 
     begin_s: float
     end_s: float
@@ -28,9 +31,12 @@ class Step(NamedTuple):
 
 
 class Mark(NamedTuple):
-    """Something beside the steps of a loop: "epoch" (begins at start_s), "evaluation",
-    "checkpoint", "callback", "compile", "experiment" (time that the diagnosis takes), "batch" (made
-    by the producer that `label` names), "dead", LOOKING or UNSEEN."""
+    """An interval beside the steps of a loop.
+
+    Kinds: "epoch" (begins at start_s), "evaluation", "checkpoint", "callback", "compile",
+    "experiment" (time that fastfeed took), "batch" (made by the producer `label`), "dead",
+    OBSERVING or UNOBSERVED.
+    """
 
     kind: str
     start_s: float
@@ -39,7 +45,7 @@ class Mark(NamedTuple):
 
 
 class Leaf(NamedTuple):
-    """One array of a batch: its path (as "batch[0]"), dtype, shape and type ("numpy.ndarray")."""
+    """One array of a batch: its path ("batch[0]"), dtype, shape, and type ("numpy.ndarray")."""
 
     path: str
     dtype: str
@@ -49,16 +55,16 @@ class Leaf(NamedTuple):
 
 @dataclass
 class Loop:
-    """A loop that makes steps.
+    """A loop of steps.
 
     `kind`: "session", "keras", "tf.data", "torch", "runner", "queue", "watch", "call" (a repeated
     call, such as train_on_batch) or "sampled". `waits`: "exact" if the wait of each step was
-    measured, "modelled" if it follows from other observations, "none" if a step contains no wait
-    for input, so that its input is made between the steps, "hidden" if it may contain waits that
-    cannot be measured. `where`: the line of the loop, as "train.py:41", if it is known. `buffer`:
-    batches that are made ahead at most, None if unknown, 0 if batches are made on the thread of the
-    loop. `trims`: TensorFlow's from_generator was used, which makes the process return free memory
-    at once.
+    measured, "modelled" if it was derived from other observations, "none" if a step contains no
+    wait for input, so that its input is made between the steps, "hidden" if it may contain waits
+    that cannot be measured. `where`: the line of the loop as "train.py:41", if known. `buffer`:
+    maximum number of batches made ahead, None if unknown, 0 if batches are made on the thread of
+    the loop. `trims`: True if TensorFlow's from_generator was used, which makes the process return
+    free memory at once.
     """
 
     name: str
@@ -70,8 +76,8 @@ class Loop:
     steps: list[Step] = field(default_factory=list)
     leaves: tuple[Leaf, ...] = ()  # of a batch
     trims: bool = False
-    note: str = ""  # for the reader of a report
-    tells: Callable[[], str] | None = None  # a note that is made when it is read
+    note: str = ""  # a remark for the reader of a report
+    status: Callable[[], str] | None = None  # a remark that is computed when the report is made
 
 
 class Timeline:
@@ -83,11 +89,11 @@ class Timeline:
         self.trims = False  # see Loop
 
     def loop(self, key: Hashable, *, name: str, kind: str, thread: int) -> Loop:
-        """Return the loop of this key, a new one if there is none."""
+        """Return the loop of this key; create it if there is none."""
         return self.loops.setdefault(key, Loop(name, kind, thread))
 
     def main(self) -> Loop | None:
-        """Return the loop that took most of the time, with at least two steps."""
+        """Return the loop that took most of the time, among those with at least two steps."""
         loops = [loop for loop in list(self.loops.values()) if len(loop.steps) > 1]
         return max(loops, key=_length, default=None)
 

@@ -1,5 +1,4 @@
-"""`fastfeed.watch`: any loop, recorded step by step; and the wrapper of every other watched
-iterator."""
+"""`fastfeed.watch`, which records any loop, and the iterator that records all watched loops."""
 
 from __future__ import annotations
 
@@ -14,17 +13,17 @@ from fastfeed.steps.timeline import Step, Timeline
 
 
 class WatchedIterator(Iterator[Any]):
-    """An iterator whose `next` begins a step. All other attributes are those of `iterator`."""
+    """Wraps `iterator` so that every `next` begins a step; forwards all other attributes."""
 
-    __slots__ = ("_iterator", "_next", "_pass")
+    __slots__ = ("_iterator", "_next", "_recorder")
 
     def __init__(self, iterator: Iterator[Any], steps: StepRecorder) -> None:
         self._iterator = iterator
         self._next = iterator.__next__
-        self._pass = steps
+        self._recorder = steps
 
     def __next__(self) -> Any:
-        return self._pass.take(self._next)
+        return self._recorder.take(self._next)
 
     def __len__(self) -> int:
         return len(self._iterator)  # type: ignore[arg-type]
@@ -33,35 +32,35 @@ class WatchedIterator(Iterator[Any]):
         return getattr(self._iterator, name)
 
     def __del__(self) -> None:
-        """End the iteration of a loop that was left."""
-        if self._pass.log.active:
-            self._pass.end(perf_counter())
+        """End the iteration: an abandoned loop drops its iterator."""
+        if self._recorder.log.active:
+            self._recorder.end(perf_counter())
 
 
-class watch:  # used as a function: for batch in watch(loader)
-    """The batches of `loader`, unchanged; for each step, how long it waited and how long it took is
-    recorded.
+class watch:  # used like a function: for batch in watch(loader)
+    """Yields the batches of `loader` unchanged, and records the wait and the duration of every
+    step.
 
-    `for batch in watch(loader): train(batch)` is all that `fastfeed diagnose` needs of a loop of
-    any kind. A loop without an iterator puts `with watch.step():` around the step, and `with
-    watch.wait():` around the request for its input. Without a diagnosis it keeps the last steps in
-    `timeline`. Raise what iteration over the loader raises.
+    `for batch in watch(loader): train(batch)` is all that `fastfeed diagnose` needs, for any kind
+    of loop. A loop without an iterator puts `with watch.step():` around the step, and `with
+    watch.wait():` around the code that gets its input. Outside of a diagnosis the last steps are
+    kept in `timeline`, and nothing is printed. Exceptions of the loader pass through.
     """
 
-    log: ClassVar[StepLog | None] = None  # of the diagnosis under way
+    log: ClassVar[StepLog | None] = None  # the log of the running diagnosis
 
     def __init__(self, loader: Any) -> None:
         self._loader = loader
-        self._own = StepLog(Timeline(), most=20_000)
+        self._own = StepLog(Timeline(), max_steps=20_000)
 
     @property
     def timeline(self) -> Timeline:
-        """What was recorded: the timeline of the diagnosis, if there is one."""
+        """The recorded timeline: that of the diagnosis, if one is running."""
         return (watch._running() or self._own).timeline
 
     def __iter__(self) -> Iterator[Any]:
         iterator = iter(self._loader)
-        # What other code may continue to read must not be taken ahead.
+        # If the loader is its own iterator, other code may continue it: take nothing ahead.
         steps = StepRecorder(
             watch._running() or self._own,
             "watch",
@@ -69,27 +68,27 @@ class watch:  # used as a function: for batch in watch(loader)
             ahead=iterator is not self._loader,
             buffer=None,
         )
-        steps.of = id(self._loader)
+        steps.source_id = id(self._loader)
         return WatchedIterator(iterator, steps)
 
     def __len__(self) -> int:
         return len(self._loader)
 
     def __getattr__(self, name: str) -> Any:
-        # copying and pickling ask before there is a loader
+        # copying and pickling look up attributes before there is a loader
         if name.startswith("__") or name == "_loader":
             raise AttributeError(name)
         return getattr(self._loader, name)
 
     @staticmethod
     def step() -> StepScope:
-        """Return a context manager around a step whose input was made before it, in the same
+        """Return a context manager for one step whose input was made before it, in the same
         thread."""
         return StepScope(watch._running(), step=True)
 
     @staticmethod
     def wait() -> StepScope:
-        """Return a context manager around the request for the input of the next `watch.step()`."""
+        """Return a context manager for the code that gets the input of the next `watch.step()`."""
         return StepScope(watch._running(), step=False)
 
     @staticmethod
@@ -98,7 +97,7 @@ class watch:  # used as a function: for batch in watch(loader)
 
 
 class StepScope:
-    """A block of a loop: a step, or the wait before one. Without a diagnosis it does nothing."""
+    """A block of a loop: a step, or the wait before one. It does nothing without a diagnosis."""
 
     __slots__ = ("_begin_s", "_log", "_step")
 
@@ -111,7 +110,7 @@ class StepScope:
         if self._log is not None:
             self._begin_s = perf_counter()
             if not self._step:
-                self._log.asking[get_ident()] = self._begin_s
+                self._log.waiting[get_ident()] = self._begin_s
 
     def __exit__(self, *raised: object) -> None:
         log, thread = self._log, get_ident()
@@ -119,10 +118,10 @@ class StepScope:
             return
         now = perf_counter()
         if not self._step:
-            log.asking.pop(thread, None)
-            begin_s, waited_s = log.waited.get(thread, (self._begin_s, 0.0))
-            log.waited[thread] = (begin_s, waited_s + now - self._begin_s)
-        # else it is the wait of a watched iterator, which measures it exactly
+            log.waiting.pop(thread, None)
+            begin_s, waited_s = log.pending_waits.get(thread, (self._begin_s, 0.0))
+            log.pending_waits[thread] = (begin_s, waited_s + now - self._begin_s)
+        # otherwise the recorder of the iterator measures the step more precisely
         elif log.step_of(thread) is None:
             self._write(log, sys._getframe(1), now_s=now)
 
@@ -132,7 +131,7 @@ class StepScope:
         loop = log.timeline.loop(
             ("watch.step", where, thread), name="watch.step", kind="watch", thread=thread
         )
-        waited = log.waited.pop(thread, None)
+        waited = log.pending_waits.pop(thread, None)
         if not loop.steps:
             loop.where, loop.buffer = where, None if waited else 0
             loop.waits = "exact" if waited else "none"

@@ -1,4 +1,4 @@
-"""check_sink: the whole battery, with thread producers and with process producers."""
+"""check_sink: the whole battery, with producer threads and with worker processes."""
 
 from __future__ import annotations
 
@@ -26,18 +26,20 @@ def check_sink(
 ) -> tuple[str, ...]:
     """Check a sink against every one of `PROMISES`; return the names of those that were checked.
 
-    `open(runner)` returns what the training loop iterates over: elements in the containers of the
-    batch. `to_numpy` turns an element into one whose leaves numpy.asarray takes (`lambda batch:
-    batch.cpu()`); None: they are that already. `options`: keywords for the battery's runners, if
-    the sink needs some. `processes`: numbers of worker processes to try, 0 for thread producers. No
-    scene takes longer than `limit_s`: a hang is a broken promise, reported with the stack of every
-    thread. The sink is opened and iterated over in a thread of the battery's own.
+    `open(runner)` returns the iterable of the training loop: elements in the containers of the
+    batch. `to_numpy` converts an element to one whose leaves numpy.asarray accepts (`lambda batch:
+    batch.cpu()`); None means that they are already. `options` are keywords for the runners of the
+    battery, if the sink needs any. `processes` lists the numbers of worker processes to try, 0 for
+    producer threads. No scene takes longer than `limit_s` seconds: a hang is a broken promise,
+    reported with the stack of every thread. The sink is opened and iterated in a thread of the
+    battery.
 
-    Raise SinkBroken, which names every broken promise and what happened instead.
+    Raise SinkBroken, which names every broken promise and what happened instead. Raise OptionError
+    if `open` is not callable.
     """
     if not callable(open):
         raise OptionError(
-            f"check_sink({open!r}): needed a function of a runner that returns the sink"
+            f"open must be a function of a runner that returns the sink, got {open!r}"
         )
     trial = Trial(open, to_numpy, traits, limit_s, options)
     for count in processes:

@@ -1,4 +1,4 @@
-"""A time limit for everything that a sink does, and a check of what it leaves behind."""
+"""Time limits for the calls of a sink, and detection of what it leaves behind."""
 
 from __future__ import annotations
 
@@ -12,26 +12,28 @@ from collections.abc import Callable
 
 import psutil
 
-SCENE = "check_sink"  # the thread of a scene
-GONE_S = 3.0  # for what ends by itself soon after
-# opened once and kept: by the C library and the frameworks (devices, CPU lists) and by Python
-# (shared objects)
+SCENE = "check_sink"  # name of the thread of a scene
+CLEANUP_LIMIT_S = 3.0  # time limit for everything that ends by itself
+# Opened once and kept: by the C library and the frameworks (devices, CPU lists) and by Python
+# (shared objects).
 KEPT_OPEN = ("/dev/", "/sys/", "/proc/", "/usr/", "anon_inode:[eventpoll]")
 
 
 class Hung(Exception):
-    """A call has not returned; the text has the stack of every thread."""
+    """A call did not return; the text has the stack of every thread."""
 
 
-def within(limit_s: float, work: Callable[[], None], *, unblock: Callable[[], None]) -> None:
-    """Run `work` in a thread of its own and raise what it raises; after `limit_s` call `unblock`
-    and raise Hung."""
+def run_within(limit_s: float, work: Callable[[], None], *, unblock: Callable[[], None]) -> None:
+    """Run `work` in a thread of its own and raise what it raises.
+
+    After `limit_s` seconds call `unblock` and raise Hung.
+    """
     errors: list[BaseException] = []
 
     def run() -> None:
         try:
             work()
-        except BaseException as error:  # passed on to the waiting thread
+        except BaseException as error:  # raised again in the calling thread
             errors.append(error)
 
     thread = threading.Thread(target=run, name=SCENE, daemon=True)
@@ -40,12 +42,12 @@ def within(limit_s: float, work: Callable[[], None], *, unblock: Callable[[], No
         thread.join(limit_s)
         if thread.is_alive():
             raise Hung(
-                f"no call returned within {limit_s:g} s; what every thread does:\n{stacks()}"
+                f"the call did not return within {limit_s:g} s; stacks of all threads:\n{stacks()}"
             )
     finally:
         if thread.is_alive():
             unblock()
-            thread.join(GONE_S)
+            thread.join(CLEANUP_LIMIT_S)
     if errors:
         raise errors.pop()
 
@@ -64,8 +66,10 @@ def stacks() -> str:
 
 
 def until(done: Callable[[], bool], limit_s: float) -> bool:
-    """Return True if a condition without an event came true within the limit; garbage is collected
-    meanwhile."""
+    """Poll `done` and return True once it is; return False after `limit_s` seconds.
+
+    Unreachable objects are collected before each poll.
+    """
     deadline = time.monotonic() + limit_s
     while not done():
         if time.monotonic() > deadline:
@@ -75,8 +79,8 @@ def until(done: Callable[[], bool], limit_s: float) -> bool:
     return True
 
 
-def belongings() -> set[str]:
-    """Return the present threads, processes and file descriptors."""
+def resources() -> set[str]:
+    """Return the current threads, processes and file descriptors."""
     alive = [t for t in threading.enumerate() if not isinstance(t, threading._DummyThread)]
     children = psutil.Process().children(recursive=True)
     return (

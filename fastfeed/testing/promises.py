@@ -1,4 +1,4 @@
-"""The promises of a sink, the traits that it may declare, and how a broken promise is reported."""
+"""The promises of a sink, the traits that it declares, and reports of broken promises."""
 
 from __future__ import annotations
 
@@ -7,64 +7,66 @@ from dataclasses import dataclass, field
 
 PROMISES = {
     "structure": "every element has the containers of the batch: the same keys, fields and nesting",
-    "dtypes": "every leaf has the dtype that the source made",
-    "values": "every value is bit for bit what the source made, and every leaf keeps its shape",
-    "once": "a pass has every record of the source exactly once",
+    "dtypes": "every leaf has the dtype that the source produced",
+    "values": "every value is bit for bit that of the source, and every leaf keeps its shape",
+    "once": "an iteration has every record of the source exactly once",
     "order": "the records come in the order of the source",
-    "early break": "after a pass that was left early, the next one is whole",
-    "second "
-    "epoch": "a second pass has every record again, in an order of its own where the source is shuffled",
-    "epochs": "with epochs=2 a pass has every record twice, those of the first epoch before those of the second",
-    "unknown length": "a source of which nobody knows how long it is comes whole and in order",
-    "padded": "records that vary in shape come padded to the largest one of their batch",
-    "kept": "an element that somebody keeps never changes",
-    "leases": "when the pass is over and its elements are gone, all memory has been given back",
-    "errors": "an error of the source is raised from the iteration, after all that was made before it",
-    "fast "
-    "consumer": "each element comes as soon as its batch is made, to a consumer that always waits for it",
-    "slow consumer": "nothing is lost, repeated or changed while the consumer takes its time",
-    "stop": "a consumer that waits is told FeedStopped when another thread stops the runner",
-    "nothing "
-    "left": "no thread, process or file descriptor is left when the runner has been stopped",
+    "early break": "after an early break, the next iteration is complete",
+    "second epoch": (
+        "a second iteration has every record again, in another order if the source is shuffled"
+    ),
+    "epochs": "with epochs=2 an iteration has every record once per epoch, epoch by epoch",
+    "unknown length": "a source of unknown length is delivered completely and in order",
+    "padded": "records that vary in shape are padded to the largest one of their batch",
+    "kept": "an element that the consumer keeps never changes",
+    "leases": "after the iteration, when its elements are gone, all memory is given back",
+    "errors": "an error of the source is raised by the iteration, after all earlier batches",
+    "fast consumer": "a consumer that waits gets each element as soon as its batch is made",
+    "slow consumer": "a slow consumer loses no element, and gets none twice or changed",
+    "stop": "a waiting consumer gets FeedStopped when another thread stops the runner",
+    "nothing left": "a stopped runner leaves no thread, process or file descriptor behind",
     "no hang": "every call returns or raises",
 }
 
 
 @dataclass(frozen=True)
 class SinkTraits:
-    """What a sink declares beforehand; everything else must be as in the plain loop."""
+    """Declared traits of a sink; everything else must be as in the plain loop."""
 
     lists_become_tuples: bool = False
     namedtuples_become_tuples: bool = False
     partial_batch: bool = True  # False: the last batch may not be smaller than the others
-    # Dtypes of leaves that the sink can hold; "bytes" is one, too, and uint8, int64 and float32 are
-    # always tested.
+    # Dtypes of leaves that the sink supports; "bytes" is one, too. uint8, int64 and float32 are
+    # always used.
     dtypes: Sequence[str] = ("uint8", "int64", "float32", "float16", "bool")
-    # what a dtype becomes, as in {"int64": "int32"}
+    # resulting dtype of a dtype that the sink converts, as in {"int64": "int32"}
     casts: Mapping[str, str] = field(default_factory=dict)
     # what the framework raises instead of ProducerError and FeedStopped
     errors: tuple[type[BaseException], ...] = ()
-    again: bool = True  # False: what `open` returns is iterated over once
-    # True: the iteration after one that was left early has the rest of it, as in the plain loop
+    again: bool = True  # False: the result of `open` can be iterated only once
+    # True: after an early break the next iteration continues with the rest, as in the plain loop
     goes_on: bool = False
-    padded: bool = True  # False: the sink cannot hold records that vary in shape
-    ahead: int = 0  # batches that must be made beyond the one that is delivered
+    padded: bool = True  # False: the sink does not support records that vary in shape
+    ahead: int = 0  # batches that must be made beyond the one that is handed out
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One promise that was not kept: with which producers, and what happened instead."""
+    """One broken promise: the kind of producers, and what happened instead."""
 
     promise: str
     producers: str
     happened: str
 
     def __str__(self) -> str:
-        return f"{self.promise} ({self.producers})\n  promised: {PROMISES[self.promise]}\n  happened: {self.happened}"
+        return (
+            f"{self.promise} ({self.producers})\n  promised: {PROMISES[self.promise]}\n"
+            f"  happened: {self.happened}"
+        )
 
 
 class SinkBroken(AssertionError):
-    """A sink breaks its promises: `broken` names them, and the text says what happened instead."""
+    """A sink breaks promises: `broken` names them, and the text says what happened instead."""
 
     def __init__(self, findings: Sequence[Finding]) -> None:
         self.findings = tuple(findings)

@@ -25,7 +25,7 @@ class Element(NamedTuple):
 
 
 class SourceError(Exception):
-    """Raised by the battery's source, in place of a record that cannot be read."""
+    """Raised by the battery's source in place of an unreadable record."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class NumberedRecords:
 
 
 def _leaf(rng: np.random.Generator, dtype: str) -> Any:
-    """Return random bits, so that there are also infinities, denormals and nans of every kind."""
+    """Return random bits, which include infinities, denormals and nans of every kind."""
     if dtype == "bytes":
         # numpy's own bytes lose zeros at their end
         return rng.bytes(int(rng.integers(1, 9))) + b"."
@@ -60,8 +60,8 @@ def _leaf(rng: np.random.Generator, dtype: str) -> Any:
 
 
 @dataclass(frozen=True)
-class Unsized:
-    """The same records one after another, without a known length."""
+class UnsizedRecords:
+    """The same records as an iterable without a length."""
 
     records: NumberedRecords
 
@@ -70,8 +70,8 @@ class Unsized:
 
 
 @dataclass(frozen=True)
-class Ragged:
-    """`count` records by index, whose values vary in number."""
+class RaggedRecords:
+    """`count` records by index, with a varying number of values."""
 
     count: int
 
@@ -83,7 +83,7 @@ class Ragged:
 
 
 def padded_values(ids: Sequence[int]) -> np.ndarray[Any, Any]:
-    """Return the values of these records of a Ragged, in one array."""
+    """Return the values of these records of a RaggedRecords, padded, in one array."""
     values = np.full((len(ids), max(1 + index % 5 for index in ids)), PADDING, np.int32)
     for row, index in zip(values, ids, strict=True):
         row[: 1 + index % 5] = index
@@ -91,8 +91,8 @@ def padded_values(ids: Sequence[int]) -> np.ndarray[Any, Any]:
 
 
 @dataclass(frozen=True)
-class Broken:
-    """`good` batches by index, and then one that cannot be made."""
+class FailingBatches:
+    """`good` batches by index, followed by one that cannot be made."""
 
     good: int
 
@@ -104,19 +104,21 @@ class Broken:
 
 
 def unreadable(index: int) -> Any:
-    """Raise what the sink must pass on, under a name that its text must show."""
+    """Raise the error that the sink must pass on; its text must contain this function's name."""
     raise SourceError(f"batch {index} cannot be read")
 
 
 def numbered(index: int) -> np.ndarray[Any, Any]:
-    """Return a batch filled with its own number."""
+    """Return a batch that is filled with its own number."""
     return np.full((BATCH, 3), index, np.int32)
 
 
 @dataclass(frozen=True)
-class Gated:
-    """`count` numbered batches, each made as soon as its gate lets one more pass, in threads and in
-    processes."""
+class GatedBatches:
+    """`count` numbered batches by index; each is made once its gate lets it pass.
+
+    It works in threads and in processes.
+    """
 
     count: int
     folder: str
@@ -126,63 +128,64 @@ class Gated:
         return self.count
 
     def __getitem__(self, index: int) -> Any:
-        self._tell(b"a")
+        self._report(b"a")
         permits = os.open(f"{self.folder}/permits", os.O_RDONLY | os.O_NONBLOCK)
         try:
             if not select.select([permits], [], [], self.limit_s)[0] or not os.read(permits, 1):
                 raise SourceError(f"no permit for batch {index} within {self.limit_s} s")
         finally:
             os.close(permits)
-        self._tell(b"p")
+        self._report(b"p")
         return (numbered(index),)
 
-    def _tell(self, word: bytes) -> None:
-        news = os.open(f"{self.folder}/news", os.O_WRONLY | os.O_NONBLOCK)
+    def _report(self, word: bytes) -> None:
+        reports = os.open(f"{self.folder}/reports", os.O_WRONLY | os.O_NONBLOCK)
         try:
-            os.write(news, word)
+            os.write(reports, word)
         finally:
-            os.close(news)
+            os.close(reports)
 
 
 class ProductionGate:
-    """Lets the producers of a Gated source make one batch for each permit, and learns how far they
-    are.
+    """Controls GatedBatches: grants permits, one for each batch, and follows the producers.
 
-    It uses named pipes, which reach threads and processes alike, and on which a wait needs no
-    sleep.
+    It uses named pipes, which threads and processes can open alike, and on which a wait needs no
+    polling.
     """
 
     def __init__(self, folder: str, limit_s: float) -> None:
         self._limit_s = limit_s
-        self._heard = b""
-        for name in ("permits", "news"):
+        self._reports = b""
+        for name in ("permits", "reports"):
             os.mkfifo(Path(folder) / name)
-        self._permits, self._news = (
-            os.open(f"{folder}/{name}", os.O_RDWR) for name in ("permits", "news")
+        self._permit_pipe, self._report_pipe = (
+            os.open(f"{folder}/{name}", os.O_RDWR) for name in ("permits", "reports")
         )
 
-    def let(self, batches: int) -> None:
-        """Allow `batches` more."""
-        os.write(self._permits, b"." * batches)
+    def permit(self, batches: int) -> None:
+        """Permit so many more batches."""
+        os.write(self._permit_pipe, b"." * batches)
 
     def wait_passed(self, batches: int) -> None:
-        """Return when `batches`, counted from the first, have passed. Raise TimeoutError."""
+        """Wait until so many batches, counted from the first, have passed; raise TimeoutError."""
         self._wait(b"p", batches)
 
     def wait_arrived(self, batches: int) -> None:
-        """Return when a producer waits at the gate with its `batches`-th. Raise TimeoutError."""
+        """Wait until a producer is at the gate with batch number `batches`; raise TimeoutError."""
         self._wait(b"a", batches)
 
     def close(self) -> None:
-        """Let no batch pass any more."""
-        os.close(self._permits)
-        os.close(self._news)
+        """Close the pipes; no further batch passes."""
+        os.close(self._permit_pipe)
+        os.close(self._report_pipe)
 
     def _wait(self, word: bytes, count: int) -> None:
         deadline = time.monotonic() + self._limit_s
-        while self._heard.count(word) < count:
-            if not select.select([self._news], [], [], max(0.0, deadline - time.monotonic()))[0]:
+        while self._reports.count(word) < count:
+            if not select.select(
+                [self._report_pipe], [], [], max(0.0, deadline - time.monotonic())
+            )[0]:
                 raise TimeoutError(
-                    f"the producers did not get to batch {count} within {self._limit_s} s"
+                    f"the producers did not reach batch {count} within {self._limit_s} s"
                 )
-            self._heard += os.read(self._news, 4096)
+            self._reports += os.read(self._report_pipe, 4096)

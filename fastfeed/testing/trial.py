@@ -1,4 +1,4 @@
-"""One sink on trial with one kind of producers: what every scene needs, and the findings."""
+"""One sink on trial with one kind of producers: shared helpers of the scenes, and the findings."""
 
 from __future__ import annotations
 
@@ -8,21 +8,24 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fastfeed.runner.runner import FeedRunner
-from fastfeed.testing.guard import GONE_S, Hung, belongings, until, within
+from fastfeed.testing.guard import CLEANUP_LIMIT_S, Hung, resources, run_within, until
 from fastfeed.testing.promises import Finding, SinkTraits
-from fastfeed.testing.verdict import ReceivedElement, seen
+from fastfeed.testing.verdict import ReceivedElement, received
 
-HINTS = {
-    "fast "
-    "consumer": "\nA sink that needs batches beyond the one that it gives says so: SinkTraits(ahead=1)"
+HANG_HINTS = {
+    "fast consumer": (
+        "\nIf the sink needs batches beyond the one that it hands out, declare SinkTraits(ahead=1)"
+    )
 }
 Open = Callable[[FeedRunner], Iterable[Any]]
 
 
 @dataclass
 class Trial:
-    """A sink on trial: `open` makes the sink of a runner. `doing` is the promise that an exception
-    or a hang would break now."""
+    """State of the battery for one sink; `open` makes the sink of a runner.
+
+    `doing` is the promise that an exception or a hang would break at the moment.
+    """
 
     open: Open
     to_numpy: Callable[[Any], Any] | None
@@ -31,33 +34,35 @@ class Trial:
     options: Mapping[str, Any]  # of every runner
     processes: int = 0
     doing: str = "structure"
-    hung: str = ""  # what it was doing when it hung: it continues when it is unblocked
-    checked: dict[str, None] = field(default_factory=dict)  # ordered, each once
+    # `doing` at the time of the hang, because the scene continues once it is unblocked
+    hung: str = ""
+    checked: dict[str, None] = field(default_factory=dict)  # used as an ordered set
     findings: list[Finding] = field(default_factory=list)
-    runners: list[FeedRunner] = field(default_factory=list)  # of the present scene
-    unblock: Callable[[], None] = lambda: None  # releases producers that the scene holds back
+    runners: list[FeedRunner] = field(default_factory=list)  # of the running scene
+    unblock: Callable[[], None] = lambda: None  # releases producers that the scene blocks
     error: BaseException | None = None  # an unexpected exception
 
     def play(self, scene: Callable[[Trial], None]) -> bool:
-        """Run a scene under the limit; return True if the next one may follow: nothing runs after a
-        hang."""
-        before = belongings()
+        """Run a scene under the limit; return True if the next one may follow.
+
+        No scene can run after a hang.
+        """
+        before = resources()
         try:
-            within(self.limit_s, lambda: scene(self), unblock=self._give_up)
+            run_within(self.limit_s, lambda: scene(self), unblock=self._give_up)
         except Hung as hang:
-            hint = HINTS.get(self.hung, "")
-            self.broken("no hang", f"while {self.hung!r} was checked, {hang}{hint}")
+            hint = HANG_HINTS.get(self.hung, "")
+            self.add_finding("no hang", f"while checking {self.hung!r}: {hang}{hint}")
             return False
-        except Exception as error:  # any exception of the sink where none is expected
-            self.broken(self.doing, "".join(traceback.format_exception(error)).rstrip())
+        except Exception as error:  # the sink raised where no error was due
+            self.add_finding(self.doing, "".join(traceback.format_exception(error)).rstrip())
             self.error = error
             return False
         finally:
             self._end()
-        # one wait without result is enough
-        if "nothing left" not in [f.promise for f in self.findings]:
-            until(lambda: belongings() <= before, GONE_S)
-            self.judge("nothing left", ", ".join(sorted(belongings() - before)))
+        if "nothing left" not in [f.promise for f in self.findings]:  # one wait in vain is enough
+            until(lambda: resources() <= before, CLEANUP_LIMIT_S)
+            self.judge("nothing left", ", ".join(sorted(resources() - before)))
         return True
 
     def runner(self, source: Any, **options: Any) -> FeedRunner:
@@ -67,31 +72,34 @@ class Trial:
         return made
 
     def take(self, iterator: Iterator[Any]) -> ReceivedElement | None:
-        """Return a copy of the next element; None at the end."""
+        """Return a copy of the next element, or None at the end."""
         for element in iterator:
             return self.copy(element)
         return None
 
     def copy(self, element: Any) -> ReceivedElement:
-        """Return what an element holds now."""
-        return seen(element, self.to_numpy)
+        """Return a copy of an element's current content."""
+        return received(element, self.to_numpy)
 
     def judge(self, promise: str, happened: str) -> None:
-        """Note that a promise was checked, and what happened instead, if anything did."""
+        """Note that a promise was checked, and what happened instead, if it was broken."""
         self.checked[promise] = None
         if happened:
-            self.broken(promise, happened)
+            self.add_finding(promise, happened)
 
-    def broken(self, promise: str, happened: str) -> None:
-        """Note a promise that was not kept; the first time says most."""
+    def add_finding(self, promise: str, happened: str) -> None:
+        """Note a broken promise; only its first failure is kept, which is the most informative."""
         producers = "process producers" if self.processes else "thread producers"
         if all((f.promise, f.producers) != (promise, producers) for f in self.findings):
             self.findings.append(Finding(promise, producers, happened))
 
-    def all_given_back(self, runner: FeedRunner) -> str:
-        """Return what is still lent when no element is referenced; thread producers lend
-        nothing."""
-        if until(lambda: runner.snapshot().slots.lent == 0, GONE_S):
+    def still_lent(self, runner: FeedRunner) -> str:
+        """Describe the batches that are still lent after all elements are gone; empty if there are
+        none.
+
+        Producer threads lend no memory.
+        """
+        if until(lambda: runner.snapshot().slots.lent == 0, CLEANUP_LIMIT_S):
             return ""
         return f"{runner.snapshot().slots.lent} batches are still lent ({runner.snapshot().slots})"
 

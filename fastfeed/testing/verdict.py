@@ -1,4 +1,5 @@
-"""The output of a sink compared with its input: pure functions that return what is wrong, or ""."""
+"""Comparison of a sink's output with its input: pure functions that describe an error, or return
+""."""
 
 from __future__ import annotations
 
@@ -22,24 +23,24 @@ from fastfeed.testing.promises import SinkTraits
 from fastfeed.testing.records import NumberedRecords, padded_values
 
 Array = np.ndarray[Any, Any]
-SHOWN = 8  # numbers in a text
+MAX_SHOWN = 8  # numbers in a text
 
 
 @dataclass(frozen=True)
 class ReceivedElement:
-    """One element, copied: later changes of the sink's memory do not affect it."""
+    """A copy of one element: later changes of the sink's memory do not affect it."""
 
     structure: Structure
     leaves: tuple[Array, ...]
 
     @property
     def by_path(self) -> dict[str, Array]:
-        """Every leaf under its path."""
+        """The leaves by their paths."""
         return dict(zip(paths_of(self.structure), self.leaves, strict=True))
 
     @property
     def ids(self) -> list[int]:
-        """The numbers of its records: the first leaf; none if that holds something else."""
+        """The numbers of its records, from the first leaf; empty if that holds something else."""
         try:
             return [int(i) for i in self.leaves[0].reshape(-1)]
         except (IndexError, TypeError, ValueError, OverflowError):
@@ -50,8 +51,8 @@ class ReceivedElement:
         return self.structure == other.structure and all(map(same_bits, self.leaves, other.leaves))
 
 
-def seen(element: Any, to_numpy: Callable[[Any], Any] | None) -> ReceivedElement:
-    """Return a copy of what an element holds."""
+def received(element: Any, to_numpy: Callable[[Any], Any] | None) -> ReceivedElement:
+    """Return a copy of an element's content."""
     element = element if to_numpy is None else to_numpy(element)
     structure = structure_of(element)
     found = leaves_of(structure, element) or []
@@ -61,7 +62,7 @@ def seen(element: Any, to_numpy: Callable[[Any], Any] | None) -> ReceivedElement
 def expected(
     ids: Sequence[int], records: NumberedRecords, *, traits: SinkTraits
 ) -> ReceivedElement:
-    """Return the element of these records, as a sink with these traits delivers it."""
+    """Return the expected element of these records, for a sink with these traits."""
     each = [records[i] for i in ids]
     structure = structure_of(each[0])
     rows = [leaves_of(structure, record) or [] for record in each]
@@ -72,7 +73,7 @@ def expected(
 
 
 def as_tuples(structure: Structure, traits: SinkTraits) -> Structure:
-    """Return the structure with tuples where the sink makes some."""
+    """Return the structure with tuples where the sink converts containers to tuples."""
     if structure is None:
         return None
     kind, keys = structure.kind, structure.keys
@@ -95,7 +96,8 @@ def wrong_structure(elements: Sequence[ReceivedElement], wanted: Structure) -> s
 
 
 def wrong_dtypes(elements: Sequence[ReceivedElement], wanted: ReceivedElement) -> str:
-    """Describe the first leaf with another dtype; bytes of any length and in objects are equal."""
+    """Describe the first leaf with another dtype; bytes of any length and in objects are the
+    same."""
     for number, element in enumerate(elements):
         for path, leaf in element.by_path.items():
             want = wanted.by_path.get(path, leaf)
@@ -109,11 +111,14 @@ def wrong_dtypes(elements: Sequence[ReceivedElement], wanted: ReceivedElement) -
 def wrong_values(
     elements: Sequence[ReceivedElement], records: NumberedRecords, *, traits: SinkTraits
 ) -> str:
-    """Describe the first leaf that does not hold what its records have."""
+    """Describe the first leaf that does not hold the values of its records."""
     for number, element in enumerate(elements):
         ids = [i for i in element.ids if 0 <= i < len(records)]
         if len(ids) != len(element.ids) or not ids:
-            return f"element {number} has the records {shortened(element.ids)}, and the source has none such"
+            return (
+                f"element {number} has the records {shortened(element.ids)}, which are not in the "
+                "source"
+            )
         wanted = expected(ids, records, traits=traits).by_path
         for path, leaf in element.by_path.items():
             want = wanted.get(path, leaf)
@@ -127,8 +132,7 @@ def wrong_values(
 
 
 def wrong_padding(elements: Sequence[ReceivedElement]) -> str:
-    """Describe the first element of a Ragged source whose values are wrong, or not as wide as its
-    largest record."""
+    """Describe the first element of a RaggedRecords source with wrong or wrongly padded values."""
     for number, element in enumerate(elements):
         wanted, found = padded_values(element.ids), element.leaves[1]
         if found.tolist() != wanted.tolist():
@@ -137,7 +141,7 @@ def wrong_padding(elements: Sequence[ReceivedElement]) -> str:
 
 
 def wrong_count(ids: Sequence[int], wanted: Iterable[int]) -> str:
-    """Describe which records are missing, and which came more than once."""
+    """Describe the records that are missing, repeated or unknown."""
     counts, wanted = Counter(ids), set(wanted)
     missing = sorted(wanted - set(counts))
     more = sorted(i for i, count in counts.items() if count > 1)
@@ -159,12 +163,12 @@ def wrong_order(ids: Sequence[int]) -> str:
 
 def shortened(numbers: Sequence[int]) -> str:
     """Return the first few numbers as text."""
-    text = ", ".join(map(str, numbers[:SHOWN]))
-    return text + ", ..." if len(numbers) > SHOWN else text
+    text = ", ".join(map(str, numbers[:MAX_SHOWN]))
+    return text + ", ..." if len(numbers) > MAX_SHOWN else text
 
 
 def same_bits(one: Array, other: Array) -> bool:
-    """Return True if both have the same dtype, shape and bits; for bytes, the same bytes."""
+    """Return True if both hold the same dtype, shape and bits; for bytes, the same bytes."""
     if one.shape != other.shape or _dtype(one) != _dtype(other):
         return False
     return (
@@ -175,7 +179,7 @@ def same_bits(one: Array, other: Array) -> bool:
 
 
 def _equal(leaf: Array, want: Array) -> bool:
-    """Compare bit for bit if the dtypes agree (else, only the values count here)."""
+    """Compare bit for bit, after a cast if the dtypes differ: `wrong_dtypes` reports that."""
     if _dtype(leaf) == _dtype(want):
         return same_bits(leaf, want)
     try:

@@ -311,12 +311,18 @@ def test_batches_of_images_are_rows_of_records() -> None:
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"augment": [A.Flip()]}, r"needed a fastfeed.augment.Augment\(\[...\]\) around that list"),
-        ({"augment": A.Flip()}, r"needed a fastfeed.augment.Augment\(\[...\]\) of operations"),
-        ({"augment_on": "dali-cpu"}, "augment_on='dali-cpu': needed augment= as well"),
+        (
+            {"augment": [A.Flip()]},
+            r"must be a fastfeed\.augment\.Augment .*put Augment\(\.\.\.\) around that list",
+        ),
+        (
+            {"augment": A.Flip()},
+            r"must be a fastfeed\.augment\.Augment of operations, got Flip.*such as Augment\(",
+        ),
+        ({"augment_on": "dali-cpu"}, "augment_on='dali-cpu' requires augment="),
         (
             {"augment": PLAIN, "augment_on": "gpu"},
-            "augment_on='gpu': must be one of 'producers', 'dali-cpu', 'dali-gpu'",
+            "augment_on must be one of 'producers', 'dali-cpu', 'dali-gpu', 'auto', got 'gpu'",
         ),
         ({"augmentation": PLAIN}, "no option 'augmentation': did you mean augment=?"),
     ],

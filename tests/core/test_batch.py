@@ -1,4 +1,4 @@
-"""What is learned from the first batch, and how every other is held against it."""
+"""The spec that the first batch gives, and the check of every other batch."""
 
 from __future__ import annotations
 
@@ -67,14 +67,15 @@ def test_what_is_learned() -> None:
         ({}, "empty container"),
         (
             3.5,
-            r"batch of .* is float \(3\.5\): must be an array with one leading dimension.*records=True",
+            r"batch of .* is float \(3\.5\): expected an array with one leading dimension.*"
+            r"records=True",
         ),
         ((X, 3), r"batch\[1\] of .* is int \(3\)"),
         ((X, None), r"batch\[1\] of .* is NoneType"),
         ((X, "label"), r"batch\[1\] of .* is str"),
         (
             (X, np.array(3)),
-            r"batch\[1\] of .* is ndarray .*must be an array with one leading dimension",
+            r"batch\[1\] of .* is ndarray .*expected an array with one leading dimension",
         ),
         ((X, [[1, 2], [3]]), r"batch\[1\] of .* is a ragged list.*pad=True"),
         (
@@ -98,17 +99,21 @@ def test_a_first_batch_that_is_none(batch: Any, said: str) -> None:
     [
         (
             (X,),
-            r"batch 7 has another structure: needed \(array, array\) as in the first, got \(array\)",
+            r"batch 7 has another structure than the first: expected \(array, array\), got "
+            r"\(array\)",
         ),
         ([X, Y], r"batch 7 has another structure.*got \[array, array\]"),
-        ((X, Y.astype("f4")), r"batch\[1\] of batch 7 has dtype float32: needed int64.*dtypes="),
-        ((X, Y.astype("i4")), r"batch\[1\] of batch 7 has dtype int32: needed int64"),
-        ((X, [b"a"] * 4), r"batch\[1\] of batch 7 has dtype \S+: needed int64"),
+        ((X, Y.astype("f4")), r"batch\[1\] of batch 7 has dtype float32: expected int64.*dtypes="),
+        ((X, Y.astype("i4")), r"batch\[1\] of batch 7 has dtype int32: expected int64"),
+        ((X, [b"a"] * 4), r"batch\[1\] of batch 7 has dtype \S+: expected int64"),
         (
             (X[:, :2], Y),
-            r"batch\[0\] of batch 7 has records of shape \(2,\): needed \(3,\).*pad=True",
+            r"batch\[0\] of batch 7 has records of shape \(2,\): expected \(3,\).*pad=True",
         ),
-        ((X[:, :, None], Y), r"batch\[0\] of batch 7 has records of shape \(3, 1\): needed \(3,\)"),
+        (
+            (X[:, :, None], Y),
+            r"batch\[0\] of batch 7 has records of shape \(3, 1\): expected \(3,\)",
+        ),
         ((X, Y[:2]), r"batch\[1\] of batch 7 has 2 records, batch\[0\] has 4"),
         ((X, 5), r"batch\[1\] of batch 7 is int \(5\)"),
         ((X, np.int64(5)), r"batch\[1\] of batch 7 is int64 "),
@@ -139,7 +144,7 @@ def test_bytes_of_both_forms_mix() -> None:
         learned = spec(first)
         for later in (np.array([b"xyzw"]), np.array([b"x\0\0"], object), [b"q"]):
             assert learned.check(later, "a batch").rows == 1
-    with pytest.raises(SpecError, match="needed bytes as in the first batch"):
+    with pytest.raises(SpecError, match="expected bytes as in the first batch"):
         spec([b"a"]).check([1], "a batch")
 
 
@@ -213,5 +218,7 @@ def test_shapes_that_the_user_states() -> None:
     assert [leaf.shape for leaf in stated.leaves] == [(None,), ()]
     assert with_shapes(spec(X), (7,)).leaves[0].shape == (7,)
     for wrong in ({"x": (None,)}, ((None,), ()), {"x": (None, 3), "y": ()}, 3, "x"):
-        with pytest.raises(OptionError, match=r"shapes=.*needed one record shape a leaf"):
+        with pytest.raises(
+            OptionError, match=r"shapes must give one record shape for each leaf, .*, got"
+        ):
             with_shapes(learned, wrong)

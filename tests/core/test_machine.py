@@ -1,5 +1,4 @@
-"""What the machine, or the control group that the process is in, still has: from trees as the
-kernel shows them."""
+"""Free memory of the machine and of control groups, from trees in the kernel's format."""
 
 from __future__ import annotations
 
@@ -11,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fastfeed.core.machine import (
-    LEAST_NBYTES,
+    MIN_FREE_NBYTES,
     free_memory_nbytes,
     memory_groups,
     oom_kills,
@@ -24,7 +23,7 @@ UNLIMITED_V1 = 9223372036854771712
 
 
 def group(folder: Path, kind: dict[str, str], limit: object, used: object) -> Path:
-    """A control group's folder, as a version of them has it."""
+    """Create a control group's folder in the format of one version."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / kind["limit"]).write_text(f"{limit}\n")
     (folder / kind["used"]).write_text(f"{used}\n")
@@ -33,7 +32,7 @@ def group(folder: Path, kind: dict[str, str], limit: object, used: object) -> Pa
 
 @pytest.fixture(autouse=True)
 def machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    """100 GB are free on it."""
+    """Make the machine have 100 GB of free memory."""
     memory = psutil.virtual_memory()._replace(available=100 * GB)
     monkeypatch.setattr(psutil, "virtual_memory", lambda: memory)
 
@@ -69,7 +68,7 @@ def test_the_least_of_all_groups_above_counts(
 
 
 def test_in_a_container_the_path_is_the_hosts(tmp_path: Path) -> None:
-    """Only the root is there to be seen."""
+    """Only the root is visible there."""
     group(tmp_path, V2, 3 * GB, GB)
     assert free_memory_nbytes(tmp_path, "0::/system.slice/docker-4711.scope\n") == 2 * GB
 
@@ -85,15 +84,14 @@ def test_a_group_without_a_limit(tmp_path: Path, kind: dict[str, str], limit: ob
 
 @pytest.mark.parametrize("used", [3 * GB, 4 * GB, 3 * GB - 5])
 def test_a_full_group_leaves_a_little(tmp_path: Path, used: int) -> None:
-    """Less than nothing, where the limit was lowered: the error then comes from what does not fit,
-    and says so."""
+    """The limit may be lowered below the use: the error then comes from what does not fit."""
     group(tmp_path, V2, 3 * GB, used)
-    assert free_memory_nbytes(tmp_path, "0::/\n") == LEAST_NBYTES
+    assert free_memory_nbytes(tmp_path, "0::/\n") == MIN_FREE_NBYTES
 
 
 def test_a_limit_of_zero_is_a_limit(tmp_path: Path) -> None:
     group(tmp_path, V2, 0, 0)
-    assert free_memory_nbytes(tmp_path, "0::/\n") == LEAST_NBYTES
+    assert free_memory_nbytes(tmp_path, "0::/\n") == MIN_FREE_NBYTES
 
 
 @given(
@@ -110,7 +108,7 @@ def test_never_more_than_any_of_them_has(
         folder, path = folder / f"g{number}", f"{path}/g{number}"
         group(folder, V2, limit, used)
     rooms = [limit - used for limit, used in groups]
-    assert free_memory_nbytes(root, f"0::{path}\n") == max(LEAST_NBYTES, min(100 * GB, *rooms))
+    assert free_memory_nbytes(root, f"0::{path}\n") == max(MIN_FREE_NBYTES, min(100 * GB, *rooms))
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Containers around leaves: taken apart, put together, named and compared."""
+"""Containers around leaves: flattened, rebuilt, named and compared."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from hypothesis import given
 
 from fastfeed.core.structure import (
     describe,
+    flatten_like,
     leaves_of,
     paths_of,
     rebuild,
-    spread,
     structure_of,
 )
 from tests.helpers.batches import (
@@ -145,4 +145,4 @@ def test_in_words() -> None:
     ],
 )
 def test_a_value_for_each_leaf(value: Any, given_: Any, leaves: list[Any] | None) -> None:
-    assert spread(structure_of(value), given_) == leaves
+    assert flatten_like(structure_of(value), given_) == leaves

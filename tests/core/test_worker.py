@@ -1,4 +1,4 @@
-"""Worker: a share, draws of its own, and buffers in the structure that was asked for."""
+"""Worker: a share, its own draws, and buffers in the requested structure."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ small = st.integers(0, 50)
 
 
 class Spec:
-    """What is needed of `like`: a shape and a dtype."""
+    """The required part of `like`: a shape and a dtype."""
 
     def __init__(self, shape: tuple[int, ...], dtype: str) -> None:
         self.shape = shape
@@ -69,7 +69,9 @@ def test_a_buffer_needs_shapes_and_dtypes_only() -> None:
 
 @pytest.mark.parametrize("like", [(), {}, [], [[]], ((), {})])
 def test_a_buffer_like_nothing(like: Any) -> None:
-    with pytest.raises(OptionError, match=r"worker\.empty\(like\): .*needed "):
+    with pytest.raises(
+        OptionError, match=r"worker\.empty\(like\): .*must be (a batch of at least one|an) array"
+    ):
         Worker(0, 1, 0, 0).empty(like)
 
 

@@ -60,7 +60,7 @@ def watched(module: str, *hooks: str, experiments: Any = None) -> Iterator[Conte
         for undo in undos:
             undo()
     assert context.missing == []
-    assert context.asking == {}
+    assert context.waiting == {}
 
 
 def loops(context: Context, kind: str) -> list[Loop]:

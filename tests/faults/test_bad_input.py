@@ -56,14 +56,14 @@ either_sink = pytest.mark.parametrize("used", [looped, in_a_graph])
 
 @pytest.mark.parametrize("source", [3, None, 2.5, object()])
 def test_not_callable_and_not_iterable(source: Any) -> None:
-    kind = f"a {type(source).__name__} is no source"
-    refused(OptionError, kind, "needed a callable", "iterable", by=lambda: FeedRunner(source))
+    kind = f"got {type(source).__name__}"
+    refused(OptionError, kind, "must be a callable", "iterable", by=lambda: FeedRunner(source))
 
 
 @either_sink
 @threads
 def test_a_callable_that_returns_a_list_of_numbers(used: Any, threads: int) -> None:
-    said = "is int (1): must be an array with one leading dimension", "records=True"
+    said = "is int (1): expected an array with one leading dimension", "records=True"
     refused(SpecError, *said, by=used(lambda: [1, 2, 3], threads=threads))
 
 
@@ -83,7 +83,7 @@ def test_an_empty_iterator(used: Any, threads: int, source: Any) -> None:
 def test_an_empty_indexable(source: Any) -> None:
     refused(
         OptionError,
-        "length of 0",
+        "the source is empty: it must have at least one record",
         by=lambda: FeedRunner(source, batch_size=2),
     )
 
@@ -91,23 +91,23 @@ def test_an_empty_indexable(source: Any) -> None:
 CHANGES = {
     "structure": (
         (X,),
-        "batch 5 has another structure: needed (array, array) as in the first, got (array)",
+        "batch 5 has another structure than the first: expected (array, array), got (array)",
     ),
     "keys": (
         {"x": X, "y": Y},
-        "batch 5 has another structure: needed (array, array) as in the first, got {'x': array",
+        "batch 5 has another structure than the first: expected (array, array), got {'x': array",
     ),
     "dtype": (
         (X.astype("f8"), Y),
-        "batch[0] of batch 5 has dtype float64: needed float32 as in the first batch",
+        "batch[0] of batch 5 has dtype float64: expected float32 as in the first batch",
     ),
     "record shape": (
         (X[:, :2], Y),
-        "batch[0] of batch 5 has records of shape (2,): needed (3,) as in the first batch",
+        "batch[0] of batch 5 has records of shape (2,): expected (3,) as in the first batch",
     ),
     "leading dimensions": (
         (X, Y[:3]),
-        "batch[1] of batch 5 has 3 records, batch[0] has 4: needed the same",
+        "batch[1] of batch 5 has 3 records, batch[0] has 4: expected the same",
     ),
     "object": (
         (X, np.array([None] * 4)),
@@ -116,7 +116,7 @@ CHANGES = {
     "ragged": ((X, [[1], [2, 3], [4], [5]]), "batch[1] of batch 5 is a ragged list"),
     "scalar": (
         (X, 3),
-        "batch[1] of batch 5 is int (3): must be an array with one leading dimension",
+        "batch[1] of batch 5 is int (3): expected an array with one leading dimension",
     ),
 }
 
@@ -151,12 +151,12 @@ def test_a_leading_dimension_that_changes_midway(threads: int) -> None:
     [
         (
             np.array([{}, {}], object),
-            "is an object array that holds dict: must be numbers, bools or bytes",
+            "is an object array that holds dict: expected numbers, bools or bytes",
         ),
         (np.array([np.zeros(2), np.zeros(3)], object), "object array that holds ndarray"),
-        ([[1, 2], [3]], "is a ragged list, which is no array"),
+        ([[1, 2], [3]], "is a ragged list, not an array"),
         ([np.zeros(2), np.zeros(3)], "leading dimension"),
-        (np.array(["a"]), "holds text (<U1): must be numbers or bytes"),
+        (np.array(["a"]), "holds text (<U1): expected numbers or bytes"),
     ],
 )
 def test_object_arrays_and_ragged_lists(used: Any, batch: Any, said: str) -> None:
@@ -217,7 +217,11 @@ def test_a_generator_object_shared_by_several_threads() -> None:
         both.wait()
         return one
 
-    said = "the same generator object to producers", "needed a new one at each call", "transform="
+    said = (
+        "the same generator object to producers",
+        "it must return a new one at each call",
+        "transform=",
+    )
     refused(OptionError, *said, by=looped(same, threads=2))
 
 
@@ -240,7 +244,7 @@ def test_a_finite_callable_under_several_threads(used: Any) -> None:
 
 @pytest.mark.parametrize("count", [0, -1, 1.5, True, "4"])
 def test_threads_that_cannot_be(count: Any) -> None:
-    said = f"threads={count!r}: must be an integer >= 1"
+    said = f"threads must be an integer >= 1, got {count!r}"
     refused(OptionError, said, by=lambda: FeedRunner(shared_out(8, 4), threads=count))
 
 

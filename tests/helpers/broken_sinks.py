@@ -12,7 +12,7 @@ import numpy as np
 from fastfeed import FeedRunner, FeedStopped, ProducerError
 from fastfeed.testing.records import Element
 
-MIDDLE = 50  # behind what the scenes with few batches have
+MIDDLE = 50  # beyond the end of the scenes with few batches
 LAST = 401  # record
 
 
@@ -56,7 +56,7 @@ class Reorders(Loop):
 
 
 class ChangesAValue(Loop):
-    """The smallest possible change: the sign of a zero."""
+    """Makes the smallest possible change: the sign of a zero."""
 
     def __iter__(self) -> Iterator[Any]:
         for element in self.runner:
@@ -95,7 +95,7 @@ class ChangesAShape(Loop):
 
 
 class KeepsWhatItTookAhead(Loop):
-    """One batch is on its way when the loop is left, and opens the next pass."""
+    """Holds one batch when the loop is left, and opens the next iteration with it."""
 
     held: Any = None
 
@@ -181,7 +181,7 @@ class RaisesAnother(Loop):
 
 
 class RaisesTooEarly(Loop):
-    """The error overtakes a batch that was made before it."""
+    """Raises the error before a batch that was made earlier."""
 
     def __iter__(self) -> Iterator[Any]:
         stream = iter(self.runner)
@@ -197,7 +197,7 @@ class RaisesTooEarly(Loop):
 class RepeatsWhereNothingIsReady(Loop):
     def __iter__(self) -> Iterator[Any]:
         for element in self.runner:
-            # before the producers of a fast consumer are let go on
+            # before the producers of a fast consumer may continue
             ready = self.runner.snapshot().depth
             yield element
             if not ready:
@@ -220,7 +220,7 @@ class EndsWhenStopped(Loop):
 
 
 class Hangs(Loop):
-    """In its third element, until it is let go."""
+    """Hangs in its third element, until it is released."""
 
     def __init__(self, runner: FeedRunner, let_go: threading.Event) -> None:
         super().__init__(runner)
@@ -269,7 +269,7 @@ class Fails(Loop):
 
 
 class OverwritesWhatItGave(Loop):
-    """Its elements are another thing as soon as one looks again."""
+    """Changes its elements as soon as they are read again."""
 
     def __iter__(self) -> Iterator[Any]:
         for element in self.runner:

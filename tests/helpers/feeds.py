@@ -1,5 +1,4 @@
-"""Sources for the tests of the runner: the records 0, 1, 2 ... in every form in which they can be
-handed in."""
+"""Sources for the tests of the runner: the records 0, 1, 2 ... in every accepted form."""
 
 from __future__ import annotations
 
@@ -11,7 +10,7 @@ import numpy as np
 
 from fastfeed import Worker
 
-LONG_S = 60.0  # longer than any wait that is ended as it should be
+LONG_S = 60.0  # longer than any wait that ends as it should
 
 
 def chunks(
@@ -43,7 +42,7 @@ class Readable:
 
 
 class Blocked:
-    """A callable whose stream gives `batches` and then waits until it is let go."""
+    """A callable whose stream gives `batches` and then waits until it is released."""
 
     def __init__(self, batches: Iterable[Any] = ()) -> None:
         self.batches = list(batches)
@@ -63,7 +62,7 @@ class Blocked:
 
 
 class Broken(Exception):
-    """What the producers of these tests raise."""
+    """Raised by the producers of these tests."""
 
 
 def broken_after(count: int, size: int = 4) -> Callable[[], Iterator[Any]]:
@@ -77,7 +76,7 @@ def broken_after(count: int, size: int = 4) -> Callable[[], Iterator[Any]]:
 
 
 def ids_of(batches: Iterable[Any]) -> list[int]:
-    """The records of batches (i, -i), each of which must be whole."""
+    """Return the records of batches (i, -i), each of which must be whole."""
     found: list[int] = []
     for ids, negative in batches:
         assert (ids == -negative).all(), "records are mixed up between leaves"

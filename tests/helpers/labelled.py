@@ -1,4 +1,4 @@
-"""Sources for the tests of sinks, in a file that imports no framework: worker processes import it."""
+"""Sources for the tests of sinks; worker processes import this file, so it imports no framework."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Pair(NamedTuple):
 
 
 class Records:
-    """`length` records that say who they are."""
+    """`length` records that contain their own index."""
 
     def __init__(self, length: int, size: int = 3) -> None:
         self.length, self.size = length, size
@@ -54,5 +54,5 @@ def failing(worker: Worker) -> Iterator[Any]:
 
 
 def labels(data: Any) -> list[int]:
-    """The labels of all batches."""
+    """Return the labels of all batches."""
     return [int(n) for batch in data for n in batch.label]

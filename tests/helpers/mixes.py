@@ -1,5 +1,7 @@
-"""Sources for the tests of every mix of processes and threads. Worker processes import this file:
-it is a light one."""
+"""Sources for the tests of every mix of processes and threads.
+
+Worker processes import this file, so it has light imports.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ from tests.helpers.feeds import (
 )
 
 MIXES = [(0, 1), (0, 4), (1, 1), (2, 1), (1, 3), (2, 2)]
-LIMIT_S = 60  # no feed of a test stalls for so long, unless it is stuck
+LIMIT_S = 60  # no feed of a test stalls for that long, unless it hangs
 
 
 def name(mix: tuple[int, int]) -> str:
@@ -41,7 +43,8 @@ def pair(index: int) -> tuple[int, int]:
     return index, -index
 
 
-# Each makes (source, options) that deliver the records 0 to `total`, made in batches of `size`.
+# Each builds (source, options) that deliver the records 0 to `total`, produced in batches of
+# `size`.
 SOURCES: dict[str, Callable[[int, int], tuple[Any, dict[str, Any]]]] = {
     "callable": lambda total, size: (shared_out(total, size), {}),
     "iterable": lambda total, size: (Readable(lambda: chunks(total, size)), {}),
@@ -63,15 +66,14 @@ SOURCES: dict[str, Callable[[int, int], tuple[Any, dict[str, Any]]]] = {
 
 
 def told(item: Any, worker: Worker) -> np.ndarray:
-    """What a transform is told of its worker, and what it draws, as one record."""
+    """Return the transform's worker and what it draws, as one record."""
     return np.array(
         [[item, worker.index, worker.count, worker.seed, worker.epoch, worker.rng.integers(2**62)]]
     )
 
 
 def draws(worker: Worker) -> Iterator[np.ndarray]:
-    """One record: the producer, its process, and what it draws from each generator that users draw
-    from."""
+    """One record: the producer, its process, and a draw from each generator that users may use."""
     numbers = worker.rng.integers(2**62), np.random.randint(2**62), random.getrandbits(62)
     yield np.array([[worker.index, os.getpid(), *numbers]])
 
@@ -104,8 +106,8 @@ class BrokenRows:
 
 
 def first_waits(path: str, rows: Callable[[int], int]) -> Callable[[int], np.ndarray]:
-    """A transform that makes item 0 only when the FIFO at `path` was opened and closed by somebody
-    else."""
+    """A transform that makes item 0 once another producer has opened and closed the FIFO at
+    `path`."""
 
     def transform(item: int) -> np.ndarray:
         if item == 0:
@@ -117,8 +119,8 @@ def first_waits(path: str, rows: Callable[[int], int]) -> Callable[[int], np.nda
 
 
 def gated(path: str, error: Exception | None = None) -> Callable[[Worker], Iterator[Any]]:
-    """A batch from the first producer; then all wait until somebody opens the FIFO at `path`, and
-    fail or end."""
+    """One batch of the first producer; then all wait until the FIFO at `path` is opened, and fail
+    or end."""
 
     def stream(worker: Worker) -> Iterator[Any]:
         if worker.index == 0:

@@ -1,5 +1,4 @@
-"""What hypothesis makes of tests.helpers.streams: streams with options that go together, and who
-makes them."""
+"""Hypothesis strategies for tests.helpers.streams: streams with compatible options, and mixes."""
 
 from __future__ import annotations
 
@@ -21,7 +20,7 @@ any_mixes = st.tuples(st.integers(0, 2), st.integers(1, 2))
 
 
 class Reversed:
-    """A sampler of a user's: every second index, from the last."""
+    """A user's sampler: every second index, from the last."""
 
     def indices(self, seed: int, epoch: int, *, length: int) -> list[int]:
         return list(range(length - 1 - epoch % 2, -1, -2)) or [0]
@@ -29,7 +28,8 @@ class Reversed:
 
 @st.composite
 def cases(draw: st.DrawFn, kinds: tuple[str, ...] = tuple(KINDS), *, exact: bool = False) -> Case:
-    """Streams; exact: those that deliver every record of an epoch once, in the source's own order."""
+    """Draw streams; exact: those that deliver every record of an epoch once, in the source's own
+    order."""
     kind = draw(st.sampled_from(kinds))
     total, size = draw(st.integers(1, 25)), draw(st.integers(1, 6))
     options: dict[str, Any] = {"epochs": draw(st.none() | st.integers(1, 3))}
@@ -41,11 +41,11 @@ def cases(draw: st.DrawFn, kinds: tuple[str, ...] = tuple(KINDS), *, exact: bool
         )
         options |= draw(_cuts(kind, total))
     if kind == "sequence" and not options["batch_size"]:
-        # a smaller batch may only be the last, and comes anywhere in another order
+        # a smaller batch may only be the last, but another order puts it anywhere
         total = -(-total // size) * size
     options |= draw(_orders(kind, options.get("batch_size") or size))
     if isinstance(options["shuffle"], Shuffle) and "batch_size" in options:
-        # a pool of records makes batches of its own
+        # a pool of records forms batches of its own
         options["batch_size"] = options["batch_size"] or size
     if options.get("batch_size", 0) is None:
         del options["batch_size"]

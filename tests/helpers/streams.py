@@ -1,5 +1,7 @@
-"""Streams whose every record says what it is: (id, epoch, what its maker drew). Worker processes
-import this file."""
+"""Streams of records (id, epoch, what the producer drew).
+
+Worker processes import this file.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +18,9 @@ from fastfeed import FeedRunner, Worker
 from fastfeed.mix import Mix
 from tests.helpers.feeds import Readable
 
-LIMIT_S = 60  # no feed of a test stalls for so long, unless it is stuck
+LIMIT_S = 60  # no feed of a test stalls for that long, unless it hangs
 SEED = 7
-MOST_RUNS = 50  # without a batch: the stream has ended
+MOST_RUNS = 50  # iterations without a batch: the stream has ended
 Rows = list[list[int]]
 
 
@@ -46,7 +48,7 @@ class Chunk:
 
 
 def own(worker: Worker, total: int, size: int, *, first: int = 0) -> Iterator[np.ndarray]:
-    """A producer's share in batches, from the one numbered `first`; draws are left out."""
+    """A producer's share in batches, from number `first` on, without draws."""
     for start in range((worker.index + first * worker.count) * size, total, worker.count * size):
         rows = records(start, worker, total=total, size=size)
         rows[:, 2] = 0
@@ -54,26 +56,27 @@ def own(worker: Worker, total: int, size: int, *, first: int = 0) -> Iterator[np
 
 
 def skipping(total: int, size: int) -> Callable[[Worker], Iterator[Any]]:
-    """A callable that begins where it is told to."""
+    """A callable that uses `worker.start`."""
     return lambda worker: own(worker, total, size, first=worker.start)
 
 
 def sharing(total: int, size: int) -> Callable[[Worker], Iterator[Any]]:
-    """A callable that yields its share and knows of no start."""
+    """A callable that yields its share and ignores `worker.start`."""
     return lambda worker: own(worker, total, size)
 
 
 def copying(total: int, size: int) -> Callable[[], Iterator[Any]]:
-    """A callable that knows nothing; its records have no epoch."""
+    """A callable without `worker`; its records have no epoch."""
     return lambda: own(Worker(0, 1, 0, 0), total, size)
 
 
 def singles(total: int) -> Callable[[Worker], Iterator[Any]]:
-    """A callable of single records that begins where it is told to."""
+    """A callable of single records that uses `worker.start`."""
     return lambda worker: (rows[0] for rows in own(worker, total, 1, first=worker.start))
 
 
-# Each makes (source, options) that deliver the records 0 to `total`, produced in batches of `size`.
+# Each builds (source, options) that deliver the records 0 to `total`, produced in batches of
+# `size`.
 KINDS: dict[str, Callable[[int, int], tuple[Any, dict[str, Any]]]] = {
     "indexable": lambda total, size: (range(total), {"transform": record, "batch_size": size}),
     "sequence": lambda total, size: (
@@ -103,7 +106,7 @@ CALLABLES = ("skipping", "singles", "sharing", "copying")
 
 @dataclass(frozen=True)
 class Case:
-    """A stream, apart from who makes it."""
+    """A stream, independent of its producers."""
 
     kind: str
     total: int = 20
@@ -111,7 +114,7 @@ class Case:
     options: dict[str, Any] = field(default_factory=dict)
 
     def runner(self, mix: tuple[int, int], state: Any = None) -> FeedRunner:
-        """A runner of `mix` (processes, threads), which goes on at a state that was saved."""
+        """Return a runner of `mix` (processes, threads) that continues at a saved state."""
         source, needed = KINDS[self.kind](self.total, self.size)
         options = {**needed, "seed": SEED, "stall_timeout_s": LIMIT_S, **self.options}
         runner = FeedRunner(source, processes=mix[0], threads=mix[1], **options)
@@ -119,11 +122,11 @@ class Case:
 
     @property
     def one_order(self) -> bool:
-        """Whether the stream does not depend on who is quicker."""
+        """True if the stream does not depend on which producer is faster."""
         return self.kind not in CALLABLES and self.options.get("order") != "any"
 
     def wanted(self, epoch: int) -> Counter[int]:
-        """How often each id comes in an epoch of which nothing is left out."""
+        """Return how often each id comes in a complete epoch."""
         if self.kind != "mix":
             return Counter(range(self.total))
         source, _ = KINDS["mix"](self.total, self.size)
@@ -132,7 +135,7 @@ class Case:
 
 
 def batches(runner: FeedRunner, count: int) -> list[Rows]:
-    """The next `count` batches, in as many passes as they need."""
+    """Return the next `count` batches, over as many iterations as they need."""
     found: list[Rows] = []
     for _ in range(MOST_RUNS):
         if len(found) == count:
@@ -142,35 +145,36 @@ def batches(runner: FeedRunner, count: int) -> list[Rows]:
 
 
 def play(case: Case, mix: tuple[int, int], count: int, state: Any = None) -> tuple[list[Rows], Any]:
-    """The next `count` batches of a new runner that goes on at `state`, and the state after them."""
+    """Return the next `count` batches of a new runner that continues at `state`, and the state
+    after them."""
     with case.runner(mix, state) as runner:
         return batches(runner, count), runner.state()
 
 
 def passes(case: Case, mix: tuple[int, int], count: int = 1) -> list[list[Rows]]:
-    """Whole passes of one runner."""
+    """Return complete iterations of one runner."""
     with case.runner(mix) as runner:
         return [[batch.tolist() for batch in runner] for _ in range(count)]
 
 
 def epochs(case: Case, mix: tuple[int, int], count: int) -> list[list[Rows]]:
-    """The first epochs of `runner.epochs()`."""
+    """Return the first epochs of `runner.epochs()`."""
     with case.runner(mix) as runner:
         return [[batch.tolist() for batch in epoch] for epoch in islice(runner.epochs(), count)]
 
 
 def flat(parts: list[Rows]) -> Rows:
-    """The records of batches."""
+    """Return the records of batches."""
     return [row for rows in parts for row in rows]
 
 
 def ids(parts: list[Rows]) -> list[int]:
-    """Their ids."""
+    """Return their ids."""
     return [row[0] for row in flat(parts)]
 
 
 def by_epoch(parts: list[Rows]) -> dict[int, Counter[int]]:
-    """How often each id came in each epoch; no batch may hold records of two epochs."""
+    """Return how often each id came in each epoch; no batch may hold records of two epochs."""
     found: dict[int, Counter[int]] = {}
     for rows in parts:
         assert len({row[1] for row in rows}) == 1, f"a batch over an epoch's end: {rows}"

@@ -1,4 +1,4 @@
-"""The arithmetic of a feed: bounds, ranges, and what follows from them."""
+"""The cost model of a feed: bounds, ranges, and what follows from them."""
 
 import math
 from dataclasses import replace
@@ -21,7 +21,7 @@ costs = st.floats(1e-4, 1.0)
 
 
 def figures(profile: Profile, producers: Producers) -> tuple[int, str]:
-    """Steps/s and the limit."""
+    """Return steps/s and the limit."""
     found = predict(profile, producers)
     return round(found.rate), found.limit
 
@@ -88,8 +88,8 @@ def test_a_step_beside_a_held_lock_waits_for_it_and_longer_among_many() -> None:
 
 
 def test_every_process_has_an_interpreter_lock_of_its_own() -> None:
-    """5 ms of waiting and 10 ms of bytecode a batch: one process is full with two threads, the
-    cores with four."""
+    """A batch is 5 ms of waiting and 10 ms of bytecode: two threads fill one process, four the
+    cores."""
     profile = Profile(
         batch_s=0.015, cpu_s=0.01, gil_s=0.01, gil_wait_s=0.005, step_s=0.001, cores=4
     )
@@ -110,8 +110,8 @@ def test_a_step_beside_processes_does_not_wait_for_the_lock_but_shares_the_cores
 
 
 def test_live_points_of_processes_add_up_as_their_locks_do() -> None:
-    """80 batches/s of one process beside the step: its second thread adds the half that the first
-    one waits."""
+    """One process gives 80 batches/s beside the step; its second thread adds the half in which the
+    first waits."""
     live = (
         LivePoint(1, 80.0, 0.02, 0.005, processes=1),
         LivePoint(1, 320.0, 0.02, 0.005, processes=4),
@@ -126,8 +126,8 @@ def test_live_points_of_processes_add_up_as_their_locks_do() -> None:
 
 
 def test_live_points_of_processes_show_what_the_cores_carry() -> None:
-    """Up to what was seen with many they add up: unlike threads they do not take the lock from each
-    other."""
+    """Their rates add up to the rate measured with many: unlike threads they do not share a
+    lock."""
     live = (
         LivePoint(1, 80.0, 0.02, 0.006, processes=1),
         LivePoint(1, 150.0, 0.02, 0.008, processes=8),

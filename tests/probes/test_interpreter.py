@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from fastfeed.probes import interpreter as eyes
-from fastfeed.steps.timeline import UNSEEN
+from fastfeed.steps.timeline import UNOBSERVED
 from tests.diagnose.turning import settled, train, turns_of, work
 
 traces = pytest.mark.skipif(
@@ -135,7 +135,7 @@ def test_where_looking_costs_much_turns_are_seen_now_and_then(
     found.wake()
     train(500)
     assert seen + eyes.TURNS - 1 <= len(loop.steps) < 2 * 100
-    (rest,) = [mark for mark in timeline.marks if mark.kind == UNSEEN]
+    (rest,) = [mark for mark in timeline.marks if mark.kind == UNOBSERVED]
     assert (rest.start_s, rest.end_s) == (loop.steps[seen - 1].end_s, loop.steps[seen].begin_s)
     assert not [mark for mark in timeline.marks if mark.kind == "epoch"]
     found.stop()

@@ -144,5 +144,5 @@ def test_without_keras_there_is_one_sentence(name: str, monkeypatch: pytest.Monk
 
     monkeypatch.setitem(sys.modules, "keras", None)
     monkeypatch.delitem(sys.modules, f"fastfeed.sinks.{name}", raising=False)
-    with pytest.raises(MissingExtra, match="Keras is needed for this"):
+    with pytest.raises(MissingExtra, match="requires Keras, which is not installed"):
         importlib.import_module(f"fastfeed.sinks.{name}")

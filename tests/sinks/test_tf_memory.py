@@ -157,7 +157,7 @@ class TestErrors:
 
     def test_records_that_change_their_shape(self) -> None:
         runner = FeedRunner([np.zeros((2, 3)), np.zeros((2, 4))], records=False)
-        with runner, pytest.raises(SpecError, match=r"records of shape \(4,\): needed \(3,\)"):
+        with runner, pytest.raises(SpecError, match=r"records of shape \(4,\): expected \(3,\)"):
             list(runner.dataset())
 
 
@@ -209,7 +209,7 @@ class TestRagged:
         assert lengths["n"].shape == (2, 0) and batch["image"].shape == (2, 2, 6, 2)
 
     def test_without_padding(self) -> None:
-        with pytest.raises(OptionError, match="needed pad= as well"):
+        with pytest.raises(OptionError, match="requires pad=:"):
             FeedRunner(Ragged(2), batch_size=2, lengths=True)
         with (
             FeedRunner(Ragged(2), batch_size=2) as runner,

@@ -1,5 +1,4 @@
-"""What the user hands in: recognised, shared between producers without loss, and refused where it
-cannot work."""
+"""Sources: recognised, shared between producers without loss, and refused if they cannot work."""
 
 from __future__ import annotations
 
@@ -22,17 +21,17 @@ def worker(index: int = 0, count: int = 1, epoch: int = 0) -> Worker:
 
 
 def pairs(items: Iterable[Item]) -> list[Any]:
-    """Tickets and payloads."""
+    """Return tickets and payloads."""
     return [(item.ticket, item.payload) for item in items]
 
 
 def read(given: Any, *, epoch: int = 0, **options: Any) -> list[Any]:
-    """All items of one producer in one epoch."""
+    """Return all items of one producer in one epoch."""
     return pairs(source_from(given, FeedOptions(**options)).open(worker(epoch=epoch)))
 
 
 class Rows:
-    """An indexable that is nothing else."""
+    """An indexable and nothing else."""
 
     def __init__(self, length: int) -> None:
         self.length = length
@@ -83,7 +82,7 @@ def test_each_kind_is_recognised(given: Any, kind: type) -> None:
 @pytest.mark.parametrize("given", [3, None, "text", b"bytes", {"x": np.zeros(3)}, object()])
 def test_what_is_no_source(given: Any) -> None:
     with pytest.raises(
-        OptionError, match=f"a {type(given).__name__} is no source: needed a callable"
+        OptionError, match=f"the source must be a callable .*, got {type(given).__name__}$"
     ):
         source_from(given, FeedOptions())
 
@@ -110,14 +109,18 @@ def test_a_callable_gets_worker_by_name_only_if_it_asks() -> None:
 
 
 def test_a_callable_that_needs_more_is_refused_with_the_names() -> None:
-    with pytest.raises(OptionError, match=r"the callable needs path, size: .*functools\.partial"):
+    with pytest.raises(
+        OptionError,
+        match=r"must work without arguments.* it requires path, size.*functools\.partial",
+    ):
         source_from(lambda path, size, worker: iter([]), FeedOptions())
 
 
 @pytest.mark.parametrize("returned", [3, None, (1, 2), {"x": 1}, np.zeros(3)])
 def test_a_callable_must_return_a_stream(returned: Any) -> None:
     with pytest.raises(
-        OptionError, match=rf"returned a {type(returned).__name__}: needed an iterator.*yield"
+        OptionError,
+        match=rf"must return an iterator of batches, it returned {type(returned).__name__}.*yield",
     ):
         read(lambda: returned)
 
@@ -160,7 +163,7 @@ def test_one_generator_for_two_producers_is_refused() -> None:
     first, second = source.open(worker(0, 2)), source.open(worker(1, 2))
     next(first)
     with pytest.raises(
-        OptionError, match=r"same \w+ object to producers 0 and 1: needed a new one"
+        OptionError, match=r"same \w+ object to producers 0 and 1: it must return a new one"
     ):
         next(second)
 
@@ -259,7 +262,7 @@ def test_a_length_that_changes_between_epochs() -> None:
 @pytest.mark.parametrize(
     ("length", "options", "said"),
     [
-        (0, {"batch_size": 2}, "length of 0: must have at least one record"),
+        (0, {"batch_size": 2}, "the source is empty: it must have at least one record"),
         (
             3,
             {"batch_size": 4, "last_batch": "drop"},

@@ -1,4 +1,4 @@
-"""`watch`: the batches as they are, and every step written down."""
+"""`watch` passes batches through unchanged and records every step."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from fastfeed.steps.watch import watch
 
 @pytest.fixture
 def log() -> Iterator[StepLog]:
-    """A diagnosis that runs."""
+    """The log of a running diagnosis."""
     watch.log = StepLog(Timeline())
     yield watch.log
     watch.log = None
@@ -46,7 +46,7 @@ def line_of(marker: str) -> int:
 
 
 class Clock:
-    """Every reading is a second later."""
+    """A clock whose every reading is a second later."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -133,7 +133,7 @@ def test_a_loop_inside_a_step_is_an_evaluation(log: StepLog) -> None:
     assert [mark.kind for mark in log.timeline.marks] == ["evaluation"]
     mark = log.timeline.marks[0]
     assert train.steps[1].begin_s < mark.start_s < mark.end_s < train.steps[1].end_s
-    assert log.inner == {id(inner)}
+    assert log.nested == {id(inner)}
 
 
 def test_a_loop_between_epochs_is_an_evaluation(log: StepLog) -> None:
@@ -160,7 +160,7 @@ def test_two_loaders_in_step(log: StepLog) -> None:
 
 
 def clocked(items: Any) -> Iterator[Any]:
-    """Each takes a millisecond."""
+    """Items that take a millisecond each."""
     for item in items:
         until = perf_counter() + 0.001
         while perf_counter() < until:
@@ -174,7 +174,7 @@ def test_what_waits_inside_is_a_part_of_it(log: StepLog) -> None:
         pass
     assert len(log.timeline.loops) == 1
     assert len(only(log.timeline).steps) == 4
-    assert not log.asking
+    assert not log.waiting
 
 
 def test_a_loop_that_is_left(log: StepLog) -> None:
@@ -200,7 +200,7 @@ def test_blocks(log: StepLog) -> None:
         f"test_watch.py:{line_of('the step')}",
     )
     assert all(0 < step.wait_s < step.end_s - step.begin_s for step in loop.steps)
-    assert len(loop.steps) == 3 and not log.asking
+    assert len(loop.steps) == 3 and not log.waiting
 
 
 def test_blocks_without_a_wait(log: StepLog) -> None:
@@ -238,7 +238,7 @@ def test_off_amid_a_loop(log: StepLog) -> None:
 
 
 class Strange:
-    """Has a dtype, and a shape that nobody knows."""
+    """Has a dtype, and an unknown shape."""
 
     dtype = "text"
 

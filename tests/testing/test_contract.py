@@ -13,19 +13,20 @@ import pytest
 from fastfeed import FeedRunner, FeedStopped, ProducerError
 from fastfeed.testing import PROMISES, SinkBroken, SinkTraits, check_sink
 
-EVERY = set(PROMISES) - {"no hang"}  # which is looked at all the time
+EVERY = set(PROMISES) - {"no hang"}  # checked all the time
 
 
 @pytest.fixture(autouse=True)
 def short_collections() -> Iterator[None]:
-    """Of all that a framework has, each takes a third of a second, and the battery collects often."""
+    """Freeze the objects of the frameworks: a collection of them takes a third of a second, and the
+    battery collects often."""
     gc.freeze()
     yield
     gc.unfreeze()
 
 
 def needed(framework: str) -> Any:
-    """Imports it, or skips the test."""
+    """Import it, or skip the test."""
     found = pytest.importorskip(framework)
     gc.freeze()
     return found
@@ -47,7 +48,7 @@ def iter_of(runner: FeedRunner) -> Any:
 
 
 class Blocks:
-    """A loop over `take()`, whose memory is given back where a block ends."""
+    """A loop over `take()`, which gives memory back where a block ends."""
 
     def __init__(self, runner: FeedRunner) -> None:
         self._runner = runner
@@ -60,7 +61,7 @@ class Blocks:
                 return
             with taken as batch:
                 yield batch
-            del batch, taken  # or they would be held while the next one is waited for
+            del batch, taken  # otherwise they would be held during the wait for the next one
 
 
 def test_blocks() -> None:
@@ -86,7 +87,7 @@ def test_prefetch_to_device(put: Any) -> None:
 
 
 class Copied:
-    """What a framework of the user's own makes of a batch."""
+    """A batch as a user's own framework converts it."""
 
     def __init__(self, batch: Any) -> None:
         self.batch = batch
@@ -98,7 +99,7 @@ def test_torch() -> None:
 
 
 def same(batch: Any) -> Any:
-    """Without it a DataLoader makes lists of tuples."""
+    """Return the batch itself, of which a DataLoader makes lists of tuples otherwise."""
     return batch
 
 
@@ -122,7 +123,7 @@ def test_jax() -> None:
 
 
 class Iterated:
-    """A PyDataset as Keras iterates over it where there is no TensorFlow."""
+    """A PyDataset as Keras iterates over it without TensorFlow."""
 
     def __init__(self, runner: FeedRunner) -> None:
         self._data = runner.keras()
@@ -133,8 +134,8 @@ class Iterated:
 
 
 class AsFitReads(Iterated):
-    """A PyDataset, read by what `fit` reads it with: a look at the first two batches, and then
-    through TensorFlow."""
+    """A PyDataset, read as `fit` reads it: the first two batches, and then all through
+    TensorFlow."""
 
     def __iter__(self) -> Iterator[Any]:
         from keras.src.trainers.data_adapters.py_dataset_adapter import PyDatasetAdapter
@@ -188,14 +189,14 @@ class InSession:
 def test_a_session() -> None:
     needed("tensorflow")
     traits = SinkTraits(again=False, dtypes=(*SinkTraits.dtypes, "bytes"))
-    # what loops do anyway, and sessions when they are told
+    # the defaults of loops, which sessions must request
     options = {"shuffle": False, "epochs": 1}
     every = EVERY - {"early break", "second epoch"}
     assert set(check_sink(InSession, traits=traits, options=options)) == every
 
 
 class Whatever:
-    """A sink whose framework has its own way with everything; `TRAITS` is what it says of itself."""
+    """A sink whose framework converts everything; `TRAITS` declares it."""
 
     def __init__(self, runner: FeedRunner) -> None:
         self._runner = runner
@@ -217,7 +218,7 @@ class Whatever:
 
 
 class DeviceError(Exception):
-    """What the framework makes of every error."""
+    """The error that the framework raises in place of every other."""
 
 
 TRAITS = SinkTraits(

@@ -1,5 +1,5 @@
-"""Every promise of the battery is one that a sink can break: each broken sink is caught, by the
-check that names it."""
+"""Every promise of the battery can be broken, and the check of that name catches the broken
+sink."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from tests.helpers import broken_sinks as sinks
 
 GOES_ON = SinkTraits(goes_on=True)
 SOURCES = ("epochs", "unknown length", "padded")  # promises about some sources
-LIMIT_S = 4.0  # of those that hang
+LIMIT_S = 4.0  # of the sinks that hang
 
 
 @pytest.fixture(autouse=True)
 def short_collections() -> Iterator[None]:
-    """Of what other tests have imported, each takes a third of a second, and the battery collects
-    often."""
+    """Freeze what other tests imported: a collection of it takes a third of a second, and the
+    battery collects often."""
     gc.freeze()
     yield
     gc.unfreeze()
@@ -64,13 +64,17 @@ def broken_by(sink: Any, **how: Any) -> SinkBroken:
         (
             sinks.ReplaysTheFirstPass,
             {"early break", "second epoch"},
-            "it had the order of the first one",
+            "it has the same order as the first one",
         ),
-        (sinks.SwallowsErrors, {"errors"}, "ended after the elements [0, 1, 2, 3, 4] as if"),
-        (sinks.LosesTheTraceback, {"errors"}, "does not have 'unreadable'"),
+        (
+            sinks.SwallowsErrors,
+            {"errors"},
+            "ended after the elements [0, 1, 2, 3, 4] without an error",
+        ),
+        (sinks.LosesTheTraceback, {"errors"}, "lacks 'unreadable' of the original traceback"),
         (sinks.LosesTheCause, {"errors"}, "__cause__ is None instead of"),
         (sinks.RaisesAnother, {"errors"}, "KeyError"),
-        (sinks.EndsWhenStopped, {"stop"}, "the pass ended as if the source had no more"),
+        (sinks.EndsWhenStopped, {"stop"}, "the iteration ended without an error"),
         (
             sinks.NeverEnds,
             {"once", "early break", "second epoch", *SOURCES},
@@ -100,7 +104,7 @@ def test_a_broken_promise_is_named(sink: Any, broken: set[str], told: str) -> No
         (
             sinks.OverwritesWhatItGave,
             "slow consumer",
-            "the element that it had changed in its hands",
+            "the element changed while it was held",
         ),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
@@ -179,7 +183,7 @@ def test_leases_that_are_kept_for_ever() -> None:
 
 @contextmanager
 def let_go_at_last() -> Iterator[threading.Event]:
-    """What lets the threads of a broken sink end with the test."""
+    """Yield an event that releases the threads of a broken sink at the end of the test."""
     others = set(threading.enumerate())
     let_go = threading.Event()
     try:
@@ -198,13 +202,13 @@ def test_a_hang_ends_the_battery_with_the_stacks_of_all_threads() -> None:
     with let_go_at_last() as let_go:
         error = broken_by(hangs_in_a_pass(let_go), limit_s=LIMIT_S)
     assert error.broken == ("no hang",)
-    assert "while 'once' was checked, no call returned within 4 s" in str(error)
-    assert "what every thread does:\nthread check_sink:\n" in str(error)
+    assert "while checking 'once': the call did not return within 4 s" in str(error)
+    assert "stacks of all threads:\nthread check_sink:\n" in str(error)
     assert "self.let_go.wait()" in str(error)
 
 
 def test_a_hang_is_named_by_what_hung() -> None:
-    """And not by what came when it was unblocked."""
+    """It is not named by what came when it was unblocked."""
     go_on = threading.Event()
 
     def scene(trial: Trial) -> None:
@@ -216,14 +220,14 @@ def test_a_hang_is_named_by_what_hung() -> None:
     assert not trial.play(scene)
     assert trial.doing == "errors"
     assert trial.findings[0].happened.startswith(
-        "while 'once' was checked, no call returned within 0.05 s"
+        "while checking 'once': the call did not return within 0.05 s"
     )
 
 
 def test_a_sink_that_needs_one_more_than_it_says() -> None:
     error = broken_by(sinks.NeedsOneMore, limit_s=LIMIT_S)
     assert error.broken == ("early break", "errors", "no hang")
-    assert "while 'fast consumer' was checked" in str(error)
+    assert "while checking 'fast consumer'" in str(error)
     assert str(error).endswith("SinkTraits(ahead=1)")
 
 
@@ -255,5 +259,5 @@ def test_descriptors_that_are_left(sink: Any, told: str) -> None:
 
 
 def test_what_is_no_sink() -> None:
-    with pytest.raises(OptionError, match="needed a function of a runner"):
+    with pytest.raises(OptionError, match="must be a function of a runner"):
         check_sink(3)  # type: ignore[arg-type]

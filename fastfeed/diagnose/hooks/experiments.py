@@ -135,7 +135,7 @@ class Experiments:
         steps.ahead.append(taken._replace(wait_s=perf_counter() - begin, free=False))
         if randomness() != before:
             self._refuse(steps.loop, "the input draws random numbers on the thread of the loop")
-        elif steps.copies and taken.error is None:
+        elif steps.reuses_memory and taken.error is None:
             try:
                 copied(taken.item)
             except Unknown as error:
@@ -144,16 +144,16 @@ class Experiments:
     def _take(self, steps: StepRecorder, get: Callable[[], Any]) -> PrefetchedBatch:
         """Return the next batch, or what is raised in its place. An interrupt is raised at once."""
         thread = threading.get_ident()
-        steps.taking = True
-        before = None if steps.note is None else steps.note()
-        self._context.asking[thread] = perf_counter()
+        steps.prefetching = True
+        before = None if steps.get_state is None else steps.get_state()
+        self._context.waiting[thread] = perf_counter()
         try:
             return PrefetchedBatch(get(), None, 0.0, True, before)
         except Exception as error:
             return PrefetchedBatch(None, error, 0.0, True, before)
         finally:
-            steps.taking = False
-            self._context.asking.pop(thread, None)
+            steps.prefetching = False
+            self._context.waiting.pop(thread, None)
 
     def _burst(self, steps: StepRecorder, get: Callable[[], Any]) -> None:
         begin = perf_counter()
@@ -165,7 +165,7 @@ class Experiments:
             if steps.ahead[-1].error is None:
                 self._rest(steps, until_s=begin + self._most_s)
             if cuda is not None:
-                steps.settle = _evenly(steps, cuda)
+                steps.on_step_end = _evenly(steps, cuda)
         finally:
             self._context.timeline.marks.append(Mark("experiment", begin, perf_counter()))
 
@@ -181,7 +181,7 @@ class Experiments:
             if randomness() != before:
                 self._refuse(steps.loop, "the input draws random numbers on the thread of the loop")
                 break
-            if not steps.copies:
+            if not steps.reuses_memory:
                 continue
             try:
                 copy = taken._replace(item=copied(taken.item))

@@ -66,7 +66,7 @@ def _take(original: Callable[[Any], Any], context: Context) -> Callable[[Any], A
             if not context.active:
                 return original(self)
             steps = self.__dict__[STEPS] = _pass(self, context)
-            steps.may_ahead = False  # its batches are given back at the end of a block
+            steps.allow_ahead = False  # its batches are given back at the end of a block
         return steps.take(partial(original, self))
 
     return take
@@ -75,8 +75,8 @@ def _take(original: Callable[[Any], Any], context: Context) -> Callable[[Any], A
 def _state(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
     def state(self: Any) -> Any:
         steps = self.__dict__.get(STEPS)
-        ahead = list(steps.ahead) if steps is not None and not steps.taking else []
-        return ahead[0].before if ahead and ahead[0].before is not None else original(self)
+        ahead = list(steps.ahead) if steps is not None and not steps.prefetching else []
+        return ahead[0].state if ahead and ahead[0].state is not None else original(self)
 
     return state
 
@@ -93,10 +93,10 @@ def _pass(of: Any, context: Context) -> StepRecorder:
     steps = StepRecorder(
         context, "runner", name="FeedRunner", buffer=max(16, 4 * options.producers)
     )
-    steps.copies = not options.processes
-    steps.note = partial(_noted, weakref.ref(runner))
+    steps.reuses_memory = not options.processes
+    steps.get_state = partial(_noted, weakref.ref(runner))
     steps.idle = _Idle(weakref.ref(runner))
-    steps.loop.tells = partial(_stages, weakref.ref(runner))
+    steps.loop.status = partial(_stages, weakref.ref(runner))
     runner.__dict__[STEPS] = steps
     return steps
 

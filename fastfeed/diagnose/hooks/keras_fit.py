@@ -149,11 +149,11 @@ def _next(plain: Any, asked: Asked, *, context: Context) -> Any:
         if not context.active:
             return plain(self)
         thread = threading.get_ident()
-        asked.begin_s = context.asking[thread] = time.perf_counter()
+        asked.begin_s = context.waiting[thread] = time.perf_counter()
         try:
             return plain(self)
         finally:
-            context.asking.pop(thread, None)
+            context.waiting.pop(thread, None)
             asked.wait_s = time.perf_counter() - asked.begin_s
 
     return __next__
@@ -262,4 +262,4 @@ def _single_step(model: Any, given: tuple[Any, Any], *, step: Step, context: Con
         loop.waits, loop.buffer, loop.where = "none", 0, site_of(sys._getframe(1))
         args, kwargs = given
         loop.leaves = leaves((*args[:2], *(kwargs[one] for one in ("x", "y") if one in kwargs)))
-    keep(loop, step, most=context.most)
+    keep(loop, step, most=context.max_steps)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from fastfeed.steps.recorder import leaves
-from fastfeed.steps.timeline import ARRAYS, Leaf
+from fastfeed.steps.timeline import ARRAYS_NOTE, Leaf
 
 Facts = tuple[tuple[Leaf, ...], int | None, str]
 
@@ -23,7 +23,7 @@ def facts(adapter: Any) -> Facts:
         dataset = adapter._dataset
         return leaves_of_spec(dataset.element_spec), *pipeline(dataset)
     if kind == "ArrayDataAdapter":
-        return (), None, ARRAYS
+        return (), None, ARRAYS_NOTE
     if kind == "TorchDataLoaderAdapter":
         loader = adapter._dataloader
         ahead = loader.num_workers * (loader.prefetch_factor or 0)

@@ -113,14 +113,14 @@ class ManySteps(Steps):
         """Take the batches of a call; return how the data ended, if they did."""
         start_s, ended = time.perf_counter(), None
         thread = threading.get_ident()
-        self.context.asking[thread] = start_s
+        self.context.waiting[thread] = start_s
         try:
             while relay.held < self._executes:
                 relay.take(iterator, copies=True)
         except Exception as error:
             ended = error
         finally:
-            self.context.asking.pop(thread, None)
+            self.context.waiting.pop(thread, None)
         end_s = time.perf_counter()
         self.context.timeline.marks.append(
             Mark("experiment", start_s, end_s, "takes batches beforehand")
@@ -154,5 +154,5 @@ class ManySteps(Steps):
             keep(
                 loop,
                 Step(at_s, at_s + each_s, min(each_s, wait_s / many), free),
-                most=self.context.most,
+                most=self.context.max_steps,
             )

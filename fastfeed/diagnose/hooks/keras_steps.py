@@ -66,12 +66,12 @@ class Steps:
         """Make a call that is not observed inside; return its result, when it began, and its
         seconds."""
         thread = threading.get_ident()
-        begin_s = self.context.asking[thread] = time.perf_counter()
+        begin_s = self.context.waiting[thread] = time.perf_counter()
         try:
             result = plain(iterator)
             settle(result, behind=behind)
         finally:
-            self.context.asking.pop(thread, None)
+            self.context.waiting.pop(thread, None)
         return result, begin_s, time.perf_counter() - begin_s
 
     def compiled(self, begin_s: float, duration: float) -> None:
@@ -82,7 +82,7 @@ class Steps:
         """Record a step that began then and has just ended."""
         end_s = time.perf_counter()
         step = Step(begin_s, end_s, min(max(wait_s, 0.0), end_s - begin_s), free)
-        keep(self.found(), step, most=self.context.most)
+        keep(self.found(), step, most=self.context.max_steps)
 
 
 class TensorFlowSteps(Steps):
@@ -153,11 +153,11 @@ class TensorFlowSteps(Steps):
 
     def _take(self, relay: Relay, iterator: Any) -> None:
         thread = threading.get_ident()
-        self.context.asking[thread] = time.perf_counter()
+        self.context.waiting[thread] = time.perf_counter()
         try:
             relay.take(iterator)
         finally:
-            self.context.asking.pop(thread, None)
+            self.context.waiting.pop(thread, None)
 
     def _ready(self, iterator: Any) -> Relay | None:
         """Return the relay; the time of a new one is the diagnosis's."""
@@ -280,7 +280,7 @@ class PythonSteps(Steps):
         if self._open is not None:
             begin_s, wait_s = self._open
             self._open = None
-            keep(self.found(), Step(begin_s, end_s, wait_s), most=self.context.most)
+            keep(self.found(), Step(begin_s, end_s, wait_s), most=self.context.max_steps)
 
 
 class TimedIterator:
@@ -296,9 +296,9 @@ class TimedIterator:
 
     def __next__(self) -> Any:
         thread = threading.get_ident()
-        start_s = self._context.asking[thread] = time.perf_counter()
+        start_s = self._context.waiting[thread] = time.perf_counter()
         try:
             return next(self._iterator)
         finally:
-            self._context.asking.pop(thread, None)
+            self._context.waiting.pop(thread, None)
             self.wait_s += time.perf_counter() - start_s

@@ -123,7 +123,7 @@ class _Queues:
         start_s = time.perf_counter()
         if experiments is None or get is None:
             return
-        steps.rest()
+        steps.end_step()
         self._held[owner] = steps
         room = buffer_of(owner) or most
         while len(steps.ahead) < most and time.perf_counter() - start_s < FILLS_S:

@@ -255,12 +255,12 @@ class Sessions:
                 name = threading.current_thread().name
                 self._context.timeline.marks.append(Mark("batch", last_s, now_s, name))
         if plan.takes or plan.iterates:
-            self._context.asking[thread] = now_s
+            self._context.waiting[thread] = now_s
         run.begin_s = now_s
 
     def _ended(self, run: Run, end_s: float, *, done: bool) -> None:
         thread = threading.get_ident()
-        self._context.asking.pop(thread, None)
+        self._context.waiting.pop(thread, None)
         if run.hooked:
             self.local.hooked = (run.begin_s, end_s)
         for model, put in run.puts:
@@ -274,7 +274,7 @@ class Sessions:
             run.seen.burst.after_step(done=done)
         if run.loop is not None and done:
             wait = self._wait_s(run, run.loop, waits=waits, duration=end_s - run.begin_s)
-            keep(run.loop, Step(run.begin_s, end_s, wait, run.free), most=self._context.most)
+            keep(run.loop, Step(run.begin_s, end_s, wait, run.free), most=self._context.max_steps)
 
     def _wait_s(self, run: Run, loop: Loop, *, waits: list[float], duration: float) -> float:
         """Return the seconds that a run of `duration` waited, as far as is known."""

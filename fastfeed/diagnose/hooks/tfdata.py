@@ -82,7 +82,7 @@ def _element(plain: Any, iterator: Any, *, steps: StepRecorder) -> Any:
     """Return a batch; one that is taken ahead is copied, because its producer may reuse the
     memory."""
     batch = plain(iterator)
-    if steps.taking:
+    if steps.prefetching:
         batch = sys.modules["tensorflow"].nest.map_structure(fresh, batch, expand_composites=True)
     return batch
 
@@ -134,7 +134,7 @@ def _called(plain: Any, eagerly: Callable[[], bool], *, context: Context) -> Any
             loop.where = site_of(caller)
             _describe(loop, self, context=context)
         if loop is not None:
-            keep(loop, Step(begin_s, end_s, 0.0), most=context.most)
+            keep(loop, Step(begin_s, end_s, 0.0), most=context.max_steps)
         return result
 
     return call

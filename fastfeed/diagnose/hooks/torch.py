@@ -44,9 +44,9 @@ def _pass(iterator: Any, context: Context) -> StepRecorder:
         context.failed("what a DataLoader makes ahead", error)
         return StepRecorder(context, "torch", name="DataLoader", buffer=None, ahead=False)
     steps = StepRecorder(context, "torch", name=f"DataLoader(num_workers={workers})", buffer=buffer)
-    steps.of = id(iterator._dataset)
+    steps.source_id = id(iterator._dataset)
     steps.idle = partial(_idle, weakref.ref(iterator))
-    steps.copies = not workers  # batches from a worker are new
+    steps.reuses_memory = not workers  # batches from a worker are new
     return steps
 
 

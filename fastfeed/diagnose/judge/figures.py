@@ -14,15 +14,15 @@ from fastfeed.diagnose.evidence import FRAMEWORK, LOCK, OTHER, TRAINER, Evidence
 from fastfeed.diagnose.judge import signals
 from fastfeed.diagnose.judge.backlog import on_backlog, unchanged
 from fastfeed.steps.timeline import (
-    LOOKING,
-    UNSEEN,
+    OBSERVING,
+    UNOBSERVED,
     Mark,
     Step,
 )
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 PAUSES = ("evaluation", "checkpoint", "callback", "pause")
-OURS = ("experiment", LOOKING, UNSEEN)
+OURS = ("experiment", OBSERVING, UNOBSERVED)
 MOSTLY = 0.95  # of the time is input: the rest says nothing
 BLOCKS = 10  # parts of the time whose differences give the ranges
 MODELLED = 0.03  # possible error of a wait that follows from other events
@@ -234,7 +234,7 @@ def _unslowed(evidence: Evidence, wait: Floats, *, period: Floats) -> tuple[Floa
     if (
         not waited
         or not 0 < made < MOSTLY
-        or not any(mark.kind == UNSEEN for mark in evidence.marks)
+        or not any(mark.kind == UNOBSERVED for mark in evidence.marks)
     ):
         return wait, period
     truly = (float(period.sum()) - waited) * made / (1 - made)

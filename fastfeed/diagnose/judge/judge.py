@@ -18,7 +18,7 @@ from fastfeed.diagnose.judge.figures import (
     without_unnamed,
 )
 from fastfeed.diagnose.judge.producer_profile import makers_of
-from fastfeed.steps.timeline import LOOKING
+from fastfeed.steps.timeline import OBSERVING
 
 FEWEST = 20  # steps that a verdict needs
 INPUT_BOUND = 0.05
@@ -141,7 +141,9 @@ def _overhead(evidence: Evidence, figures: Figures | None) -> float:
     observed time."""
     seconds = evidence.end_s - evidence.start_s
     looking = (
-        mark for mark in evidence.marks if mark.kind == LOOKING and mark.start_s >= evidence.start_s
+        mark
+        for mark in evidence.marks
+        if mark.kind == OBSERVING and mark.start_s >= evidence.start_s
     )
     cost_s = evidence.overhead_s + sum(mark.end_s - mark.start_s for mark in looking)
     return cost_s / seconds if figures is not None and seconds > 0 else 0.0

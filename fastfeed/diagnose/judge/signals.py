@@ -22,7 +22,7 @@ from fastfeed.diagnose.evidence import (
 )
 from fastfeed.diagnose.judge.producer_profile import FAULT_S, ProducerProfile, feeders_of
 from fastfeed.probes.places import Place
-from fastfeed.steps.timeline import ARRAYS
+from fastfeed.steps.timeline import ARRAYS_NOTE
 
 MOST = 0.98  # of a step, at most, are conversions of what it is fed
 # share of the time from which a loss counts: a feed is input-bound from 5 % starvation
@@ -215,7 +215,7 @@ def handed_over(evidence: Evidence, makers: ProducerProfile) -> float:
 
 def at_hand(evidence: Evidence) -> bool:
     """Return True if all batches are slices of arrays in memory, which need no producer."""
-    return evidence.loop is not None and evidence.loop.note.startswith(ARRAYS)
+    return evidence.loop is not None and evidence.loop.note.startswith(ARRAYS_NOTE)
 
 
 def loaded(evidence: Evidence) -> bool:

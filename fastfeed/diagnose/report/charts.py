@@ -16,7 +16,7 @@ from fastfeed.diagnose.report import words
 from fastfeed.diagnose.report.bins import Bin, binned
 from fastfeed.diagnose.report.flames import FlameFrame, Stacks, frames, hottest, together
 from fastfeed.diagnose.report.words import duration
-from fastfeed.steps.timeline import OF_PARTS, Mark
+from fastfeed.steps.timeline import NOT_LOOP_EVENTS, Mark
 
 BARS = 1000
 MARKS = 2000
@@ -81,7 +81,7 @@ def timeline(seen: Evidence) -> TimelineChart | None:
     start_s = bins[0].start_s
     span = max((bins[-1].end_s - start_s) * 1e3, 1e-3)
     top_s = _top(bins)
-    marks = [m for m in seen.marks if m.kind not in OF_PARTS]
+    marks = [m for m in seen.marks if m.kind not in NOT_LOOP_EVENTS]
     counts = Counter(mark.kind for mark in marks)
     total = sum(one.steps for one in bins)
     bands = _bands(marks, seen.start_s + start_s, span=span)

@@ -16,7 +16,7 @@ from fastfeed.diagnose.report.bins import binned
 from fastfeed.diagnose.report.files import write_whole
 from fastfeed.errors import OptionError
 from fastfeed.probes.machine_log import Machine
-from fastfeed.steps.timeline import OF_PARTS, Mark
+from fastfeed.steps.timeline import NOT_LOOP_EVENTS, Mark
 
 # Limits that keep the file under 2 MB, for any duration and number of threads.
 ROWS = 1000  # of the timeline
@@ -197,7 +197,7 @@ def _timeline(seen: Evidence) -> Json:
         "longest_wait_s",
         "free",
     )
-    shown = [mark for mark in seen.marks if mark.kind not in OF_PARTS]
+    shown = [mark for mark in seen.marks if mark.kind not in NOT_LOOP_EVENTS]
     return {
         "steps": {name: [_micro(getattr(one, name)) for one in bins] for name in columns},
         "marks": [_mark(mark, seen.start_s) for mark in longest_marks(shown, MARKS)],

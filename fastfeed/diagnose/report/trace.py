@@ -19,7 +19,7 @@ from fastfeed.diagnose.report.bins import binned
 from fastfeed.diagnose.report.files import write_whole
 from fastfeed.diagnose.report.flames import frames
 from fastfeed.diagnose.report.json import plain
-from fastfeed.steps.timeline import OF_PARTS, Mark, Step
+from fastfeed.steps.timeline import NOT_LOOP_EVENTS, Mark, Step
 
 Event = dict[str, Any]
 MADE_UP = 10_000_000  # ids of tracks that are no threads: beyond those of Linux
@@ -62,7 +62,7 @@ def events(diagnosis: Diagnosis) -> Iterator[Event]:
     steps = [step for step in (seen.loop.steps if seen.loop else ()) if all(map(isfinite, step))]
     marks = [mark for mark in seen.marks if isfinite(mark.start_s) and isfinite(mark.end_s)]
     batches = [mark for mark in marks if mark.kind == "batch"]
-    others = [mark for mark in marks if mark.kind not in OF_PARTS]
+    others = [mark for mark in marks if mark.kind not in NOT_LOOP_EVENTS]
     origin_s = min(chain([seen.start_s], (s.begin_s for s in steps), (m.start_s for m in marks)))
     trainer = _trainer(seen)
     producers = {task.name: _track(task) for task in seen.tasks}

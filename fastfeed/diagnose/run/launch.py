@@ -250,7 +250,7 @@ class Launch:
     def _seen(self, why: str, dead: Dead | None = None) -> ReportRequest:
         now_s, life = time.perf_counter(), self._life
         died = dead.died if dead is not None else self._deaths(why)
-        asked_s = self.context.asking.get(life.loop.thread) if life.loop is not None else None
+        asked_s = self.context.waiting.get(life.loop.thread) if life.loop is not None else None
         waits_s = dead.waited_s if dead is not None else 0.0 if asked_s is None else now_s - asked_s
         return ReportRequest(
             script=self._script.name,

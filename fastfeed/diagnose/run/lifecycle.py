@@ -76,7 +76,7 @@ class Life:
         loops = [
             loop for loop in list(self._context.timeline.loops.values()) if len(loop.steps) > 1
         ]
-        loops = [loop for loop in loops if id(loop) not in self._context.inner] or loops
+        loops = [loop for loop in loops if id(loop) not in self._context.nested] or loops
         alive = [
             loop for loop in loops if loop is self.loop or now_s - loop.steps[-1].end_s < ALIVE_S
         ] or loops

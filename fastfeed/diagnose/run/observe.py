@@ -191,8 +191,8 @@ def _told(loop: Loop | None, *, trims: bool) -> Loop | None:
     process."""
     if loop is None:
         return None
-    note = "; ".join(filter(None, (loop.note, loop.tells() if loop.tells is not None else "")))
-    return replace(loop, note=note, tells=None, trims=trims)
+    note = "; ".join(filter(None, (loop.note, loop.status() if loop.status is not None else "")))
+    return replace(loop, note=note, status=None, trims=trims)
 
 
 def _ranked(path: Path | None, rank: int | None) -> Path | None:

@@ -67,8 +67,8 @@ class Watchdog:
         frames = {n: f for n, f in sys._current_frames().items() if n not in self._context.ours}
         self._follow(frames, now_s)
         waits = _waits(frames.get(thread))
-        since_s = self._context.asking.get(thread, self._at[thread][1] if waits else None)
-        if waits and thread in self._context.asking:
+        since_s = self._context.waiting.get(thread, self._at[thread][1] if waits else None)
+        if waits and thread in self._context.waiting:
             self._context.elsewhere.add(thread)
         stall_s = 0.0 if since_s is None else now_s - max(since_s, last_s or since_s)
         if stall_s < QUIET_S:

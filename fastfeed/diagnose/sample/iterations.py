@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 from fastfeed.probes.interpreter import MonitoringLineTracer, TraceLineTracer
 from fastfeed.steps.timeline import (
-    LOOKING,
-    UNSEEN,
+    OBSERVING,
+    UNOBSERVED,
     Loop,
     Mark,
     Step,
@@ -109,7 +109,7 @@ class IterationTracker:
         if self._begin_s >= 0:
             self._step(now)
         elif self._unseen_s >= 0:
-            self._timeline.marks.append(Mark(UNSEEN, self._unseen_s, now))
+            self._timeline.marks.append(Mark(UNOBSERVED, self._unseen_s, now))
             self._unseen_s = -1.0
         elif self._left_s >= 0:
             self._timeline.marks.append(Mark("epoch", now, now, self._loop.name))
@@ -123,4 +123,6 @@ class IterationTracker:
     def _step(self, now: float) -> None:
         self._loop.steps.append(Step(self._begin_s, now, min(self._wait_s, now - self._begin_s)))
         if self._ours_s > NOTICED * (now - self._begin_s):
-            self._timeline.marks.append(Mark(LOOKING, max(self._begin_s, now - self._ours_s), now))
+            self._timeline.marks.append(
+                Mark(OBSERVING, max(self._begin_s, now - self._ours_s), now)
+            )

@@ -19,7 +19,7 @@ from typing import Any
 import cloudpickle
 
 from fastfeed.core.batch import BatchSpec
-from fastfeed.core.position import ONLY
+from fastfeed.core.position import ONLY_STREAM
 from fastfeed.errors import FeedError, ProducerError
 from fastfeed.producers.failure import revive
 from fastfeed.producers.process.main import STACKS_SIGNAL, WorkerTask
@@ -120,7 +120,7 @@ class WorkerHandle:
         if kind != HOLE and self.spec is not None:
             batch, copied = self.reader.lend(slot, self.spec, rows=rows, room=room)
         if dealt:
-            return ProducedBatch(batch, ONLY, f"batch {key}", item), copied
+            return ProducedBatch(batch, ONLY_STREAM, f"batch {key}", item), copied
         return ProducedBatch(batch, stream, f"batch {item} of producer {stream}", item), copied
 
     def learn_of(self, slot: int) -> bool:

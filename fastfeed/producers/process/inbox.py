@@ -19,7 +19,7 @@ from fastfeed.producers.process.outlet import RingOutlet
 from fastfeed.producers.process.ship import unpack
 from fastfeed.ring.memory import receive
 from fastfeed.ring.writer import Stopped
-from fastfeed.source import Item, Items
+from fastfeed.source import Item, ItemReader
 
 REQUEST = struct.Struct("<I")  # number of items wanted
 # b"I": items (ticket, epoch, payload) follow. b"F": they lie in the descriptor, that many bytes.
@@ -163,7 +163,7 @@ class InboxSource:
     again = True
     shipped = None
 
-    def __init__(self, source: Items, inbox: Inbox, *, outlet: RingOutlet) -> None:
+    def __init__(self, source: ItemReader, inbox: Inbox, *, outlet: RingOutlet) -> None:
         self.indexed = source.indexed
         self.records = source.records
         self.fetch = source.fetch

@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 
 from fastfeed.core.batch import BatchSpec
-from fastfeed.core.stats import Audit, StageRow
+from fastfeed.core.stats import SlotCounts, StageRow
 from fastfeed.errors import FeedError, ProducerError, SpecError
 from fastfeed.options import FeedOptions
 from fastfeed.producers.epoch_gate import EpochGate, EpochPlan
@@ -66,7 +66,7 @@ class ProcessProducers:
             )
 
     def start(self) -> None:
-        """Start the workers, if this feed leads. Raise OptionError, which names what cannot be sent
+        """StreamStart the workers, if this feed leads. Raise OptionError, which names what cannot be sent
         to them."""
         if self._leads:
             self._workers.start()
@@ -197,7 +197,7 @@ class ProcessProducers:
         """Return the counters of each producer."""
         return self._crew.rows()
 
-    def audit(self) -> Audit:
+    def audit(self) -> SlotCounts:
         """Return how many slots are in each state."""
         self.tick()
         return self._crew.audit()

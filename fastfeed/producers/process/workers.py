@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 from fastfeed.core import stats
 from fastfeed.core.machine import oom_kills
-from fastfeed.core.position import ONLY
-from fastfeed.core.stats import NO_SLOTS, Audit, StageRow
+from fastfeed.core.position import ONLY_STREAM
+from fastfeed.core.stats import NO_SLOTS, SlotCounts, StageRow
 from fastfeed.options import FeedOptions
 from fastfeed.producers.epoch_gate import EpochPlan
 from fastfeed.producers.failure import Death
@@ -175,7 +175,7 @@ class WorkerGroup:
             payload = without(deal.payload, records)
             if payload is None:
                 order.insert(
-                    ProducedBatch(None, ONLY, "", deal.number),
+                    ProducedBatch(None, ONLY_STREAM, "", deal.number),
                     deal.ticket if order.ordered else deal.position,
                 )
                 dispatcher.give_up(deal)
@@ -199,7 +199,7 @@ class WorkerGroup:
                 rows[producer] = stats.total((rows[producer], lane.board.row(thread)))
         return tuple(rows)
 
-    def audit(self) -> Audit:
+    def audit(self) -> SlotCounts:
         """Return how many slots are in each state."""
         return sum((lane.reader.audit() for lane in list(self.lanes.values())), NO_SLOTS)
 
@@ -255,7 +255,7 @@ def _in_hand(lane: WorkerHandle, thread: int, *, dispatcher: Dispatcher | None) 
     of any of its streams."""
     if dispatcher is not None:
         hand = lane.board.hand(thread)
-        return [LostItem(ONLY, *hand)] if dispatcher.has(lane.task.lane, hand.key) else []
+        return [LostItem(ONLY_STREAM, *hand)] if dispatcher.has(lane.task.lane, hand.key) else []
     streams = () if thread in lane.ended else lane.task.streams(thread)
     return [LostItem(stream, *lane.progress[stream], NOTHING) for stream in streams]
 

@@ -106,8 +106,8 @@ def test_an_interrupt_amid_loses_nothing() -> None:
 
     def interrupted() -> int:
         number = next(numbers)
-        if number == 2 and not context.asking.get(-1):
-            context.asking[-1] = 1.0
+        if number == 2 and not context.waiting.get(-1):
+            context.waiting[-1] = 1.0
             raise KeyboardInterrupt
         return number
 

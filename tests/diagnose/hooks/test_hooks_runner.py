@@ -67,13 +67,13 @@ def test_what_the_runner_counts_is_told(context: Bursting) -> None:
     with runner(threads=2) as feed:
         assert len(numbers(feed)) == 60
         (loop,) = context.timeline.loops.values()
-        assert loop.tells is not None
-        text = loop.tells()
+        assert loop.status is not None
+        text = loop.status()
         assert text.startswith("2 producers made 15 batches of 3.2e-05 MB, each ")
         assert text.endswith("of their time; 0 batches are ready")
     del feed
     gc.collect()
-    assert loop.tells() == "", "nothing keeps a runner"
+    assert loop.status() == "", "nothing keeps a runner"
 
 
 def test_a_loop_that_is_left_amid_a_burst_goes_on(context: Bursting) -> None:

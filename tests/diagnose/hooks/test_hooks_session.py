@@ -44,7 +44,7 @@ def test_a_step_waits_until_another_thread_has_put_enough(clock: Clock, build: A
     graph = build(lambda: clock.advance(5.0))
 
     def produce(context: Any) -> None:
-        while trainer not in context.asking:  # until the step waits
+        while trainer not in context.waiting:  # until the step waits
             at_work.wait(0.001)
         graph.fill(1, 2)
         clock.advance(10.0)

@@ -77,7 +77,7 @@ def test_workers(context: Context) -> None:
     assert (loop.buffer, len(loop.steps)) == (4, 12)
     assert [mark.kind for mark in context.timeline.marks] == ["epoch"]
     steps = loader._iterator.__dict__[hook.STEPS]
-    assert not steps.copies
+    assert not steps.reuses_memory
     assert steps.idle() is True
     loader._iterator._shutdown_workers()
 

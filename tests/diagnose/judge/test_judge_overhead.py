@@ -9,7 +9,7 @@ import pytest
 from fastfeed.diagnose.evidence import FRAMEWORK, NATIVE, PYTHON, SLEEP, LoopPart
 from fastfeed.diagnose.judge.changes import HANDED_S
 from fastfeed.diagnose.judge.judge import judge
-from fastfeed.steps.timeline import ARRAYS, Step
+from fastfeed.steps.timeline import ARRAYS_NOTE, Step
 from tests.diagnose.evidences import CALL, evidence, loop_of, producers, task, trainer
 
 
@@ -83,7 +83,7 @@ def test_one_function_that_tf_data_maps_can_run_several_times_at_once(
 
 
 def test_nobody_has_to_make_what_keras_slices_from_arrays() -> None:
-    loop = loop_of([1.0] * 400, 4.0, kind="keras", buffer=None, note=ARRAYS)
+    loop = loop_of([1.0] * 400, 4.0, kind="keras", buffer=None, note=ARRAYS_NOTE)
     tasks = (trainer({PYTHON: 0.3, NATIVE: 0.7}), task(FRAMEWORK, {NATIVE: 0.5}, cpu_s=6.0))
     found = judge(evidence(loop, tasks))
     assert found.verdict == "input.cpu"

@@ -12,8 +12,8 @@ from fastfeed.diagnose.evidence import FRAMEWORK, LOCK, NATIVE, PYTHON, Evidence
 from fastfeed.diagnose.judge.judge import judge
 from fastfeed.probes.places import Place
 from fastfeed.steps.timeline import (
-    LOOKING,
-    UNSEEN,
+    OBSERVING,
+    UNOBSERVED,
     Mark,
     Step,
 )
@@ -37,7 +37,7 @@ def watched(marks: list[Mark], made: float = 0.5) -> Evidence:
 
 def test_what_looking_slows_is_as_much_as_samples_say() -> None:
     """Where turns are looked at seldom, all else is as it is without."""
-    seldom = [Mark(UNSEEN, 3.0, 3.0)]
+    seldom = [Mark(UNOBSERVED, 3.0, 3.0)]
     assert judge(watched([])).figures.starvation == pytest.approx(0.6)  # type: ignore[union-attr]
     found = judge(watched(seldom)).figures
     assert found is not None
@@ -51,7 +51,7 @@ def test_what_looking_slows_is_as_much_as_samples_say() -> None:
 
 
 def test_what_looking_takes_is_no_part_of_the_steps_but_of_what_the_diagnosis_costs() -> None:
-    looking = [Mark(LOOKING, step.end_s - 0.005, step.end_s) for step in watched([]).loop.steps]  # type: ignore[union-attr]
+    looking = [Mark(OBSERVING, step.end_s - 0.005, step.end_s) for step in watched([]).loop.steps]  # type: ignore[union-attr]
     plain, found = judge(watched([])), judge(watched(looking))
     assert found.figures is not None
     assert found.figures.steps_per_second == pytest.approx(50.0)
@@ -65,7 +65,7 @@ def test_turns_that_nobody_saw_are_no_pause() -> None:
         Step(s.begin_s + 5.0 * (i >= 100), s.end_s + 5.0 * (i >= 100), s.wait_s)
         for i, s in enumerate(loop.steps)
     ]
-    unseen = Mark(UNSEEN, later[99].end_s, later[100].begin_s)
+    unseen = Mark(UNOBSERVED, later[99].end_s, later[100].begin_s)
     found = judge(evidence(replace(loop, steps=later), (trainer(),), marks=[unseen]))
     assert found.verdict == "step.bound"
     assert found.figures is not None and found.figures.steps_per_second == pytest.approx(

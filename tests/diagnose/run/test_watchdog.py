@@ -62,7 +62,7 @@ def test_a_process_that_nobody_waits_for() -> None:
     context = Context(Timeline())
     dog = Watchdog(context, threading.get_ident(), dead_s=1e9)
     process = subprocess.Popen([sys.executable, "-c", "import os; os._exit(9)"])
-    context.asking[threading.get_ident()] = time.perf_counter() - 60.0
+    context.waiting[threading.get_ident()] = time.perf_counter() - 60.0
 
     def seen() -> bool:
         assert dog.look(time.perf_counter(), None) is None

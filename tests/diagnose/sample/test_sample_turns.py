@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fastfeed.diagnose.sample import iterations as turns
-from fastfeed.steps.timeline import LOOKING, Mark, Step
+from fastfeed.steps.timeline import OBSERVING, Mark, Step
 from tests.diagnose.turning import settled, stop_at, train, turns_of
 
 pytestmark = pytest.mark.usefixtures("untraced")
@@ -21,7 +21,7 @@ def test_each_turn_is_a_step() -> None:
     assert len(loop.steps) == 2 * 101
     assert all(a.end_s <= b.begin_s for a, b in zip(loop.steps, loop.steps[1:], strict=False))
     assert all(0 < step.wait_s <= step.end_s - step.begin_s for step in loop.steps)
-    assert [mark.kind for mark in timeline.marks if mark.kind != LOOKING] == ["epoch"], (
+    assert [mark.kind for mark in timeline.marks if mark.kind != OBSERVING] == ["epoch"], (
         "the second pass"
     )
 
@@ -56,7 +56,7 @@ def test_what_looking_takes_is_no_part_of_a_turn() -> None:
         found._eye.cost_s = cost_s
         found.seen(line, now)
     assert loop.steps[0] == Step(0.0, 10.0, 2.0)
-    assert timeline.marks == [Mark(LOOKING, 7.0, 10.0)]
+    assert timeline.marks == [Mark(OBSERVING, 7.0, 10.0)]
 
 
 def test_a_loop_that_is_over(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -158,7 +158,7 @@ def test_every_reason_says_what_there_is() -> None:
     assert "HTML" in reason(b"<!DOCTYPE html>")
     assert "it begins with b'nothing '" in reason(b"nothing of that kind")
     assert "no marker at byte 2" in reason(b"\xff\xd8" + bytes(50))
-    assert "does not say how large" in reason(b"\xff\xd8\xff\xda\0\2")
+    assert "its header has no size" in reason(b"\xff\xd8\xff\xda\0\2")
     assert "no header of an image" in reason(b"\x89PNG\r\n\x1a\n" + chunk(b"IDAT", bytes(13)))
     frame = whole.index(b"\xff\xc0")
     nothing = whole[: frame + 5] + b"\0\0" + whole[frame + 7 :]

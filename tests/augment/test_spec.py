@@ -193,7 +193,7 @@ def toned(colour: Any, tone: Any) -> Any:
         (lambda: A.Affine(shift=0.5), "Affine(shift=0.5): must be two, down and right"),  # type: ignore[arg-type]
         (lambda: A.Affine(scale=A.Uniform(0, 1)), "it can be 0 to 1"),
         (lambda: A.Hue(A.Uniform(5, 1)), "Uniform(low=5, high=1): needed low <= high, both finite"),
-        (lambda: A.Choice(()), "must have at least one finite number"),
+        (lambda: A.Choice(()), "needed at least one finite number"),
         (
             lambda: A.GaussianBlur(99),
             "GaussianBlur(sigma)=99: must be numbers from 0 to 50, it can be 99 to 99",
@@ -216,7 +216,7 @@ def toned(colour: Any, tone: Any) -> Any:
         ),
         (lambda: A.Erase(ratio="ab"), "Erase(ratio)='ab': must be two numbers, (least, most)"),
         (lambda: A.Choice(90), "Choice(values=90): needed several numbers, as in Choice((0, 90))"),
-        (lambda: A.Cast("no dtype"), "Cast(dtype='no dtype'): needed one of"),
+        (lambda: A.Cast("no dtype"), "Cast(dtype='no dtype'): must be one of"),
         (
             lambda: A.Normalize(A.Uniform(0, 1), 1),
             "must be a constant; Brightness and Contrast are drawn",
@@ -230,14 +230,14 @@ def toned(colour: Any, tone: Any) -> Any:
         ),
         (
             lambda: A.Augment([A.Flip(), A.Decode()]),
-            "Decode stands behind Flip: needed Decode, pixel operations, Normalize",
+            "Decode comes after Flip: needed Decode, pixel operations, Normalize",
         ),
-        (lambda: A.Augment([A.Decode(), A.Decode()]), "Decode stands behind Decode"),
+        (lambda: A.Augment([A.Decode(), A.Decode()]), "Decode comes after Decode"),
         (
             lambda: A.Augment([A.Mixup()]),
             'Mixup blends floats: put Normalize(...) or Cast("float32") before it',
         ),
-        (lambda: A.Augment([A.Flip(), A.HandOver(), A.HandOver()]), "HandOver stands twice"),
+        (lambda: A.Augment([A.Flip(), A.HandOver(), A.HandOver()]), "HandOver comes twice"),
     ],
 )
 def test_a_mistake_gives_a_sentence_that_helps(make: Any, text: str) -> None:

@@ -44,19 +44,19 @@ def quiet(text: str, share: float) -> None:
     ],
 )
 def test_a_workload_that_does_not_exist_is_refused_with_what_there_is(text: str) -> None:
-    with pytest.raises(OptionError, match="needed|write"):
+    with pytest.raises(OptionError, match="must be"):
         workload_from(text, batch_size=4)
 
 
 @pytest.mark.parametrize("text", ["", "sim", "sim:x", "gpu"])
 def test_a_consumer_that_does_not_exist_is_refused(text: str) -> None:
-    with pytest.raises(OptionError, match="needed|write"):
+    with pytest.raises(OptionError, match="must be"):
         consumer_from(text)
 
 
 @pytest.mark.parametrize("text", ["", "0", "1,x", "-1"])
 def test_thread_counts_are_positive_numbers(text: str) -> None:
-    with pytest.raises(OptionError, match="--threads .* of 1 or more, such as 1,4,8"):
+    with pytest.raises(OptionError, match="--threads .* >= 1, such as 1,4,8"):
         parse_counts(text, "--threads", least=1, such_as="1,4,8")
 
 

@@ -190,7 +190,7 @@ def test_images_of_many_sizes_need_a_size_or_a_pad() -> None:
     plain = A.Augment([A.Decode()])
     with (
         runner_of(augment=plain) as runner,
-        pytest.raises(SpecError, match=r"Resize, Crop or RandomResizedCrop, or say pad="),
+        pytest.raises(SpecError, match=r"Resize, Crop or RandomResizedCrop, or set pad="),
     ):
         taken(runner)
     with (

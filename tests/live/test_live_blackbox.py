@@ -156,7 +156,7 @@ def test_without_descriptors_nobody_looks(
         with FeedRunner(ones) as runner:
             next(iter(runner))
             assert not live_threads()
-    assert "nobody looks at this runner: [Errno 24]" in caplog.text and len(caplog.records) == 1
+    assert "this runner is not observed: [Errno 24]" in caplog.text and len(caplog.records) == 1
 
 
 def test_a_mistake_of_ours_costs_one_line(
@@ -168,7 +168,7 @@ def test_a_mistake_of_ours_costs_one_line(
         next(stream)
         until(lambda: not live_threads(), "the end of the thread")
         next(stream)
-    assert len(caplog.records) == 1 and "nobody looks at the runners" in caplog.text
+    assert len(caplog.records) == 1 and "the runners are no longer observed" in caplog.text
     assert [p.suffix for p in map(Path, folders.left())] == [".blackbox"]
 
 

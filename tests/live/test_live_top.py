@@ -186,7 +186,7 @@ def test_what_py_spy_cannot_see(
 
 def test_what_is_missing(folders: Folders, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spy, "py_spy", lambda: None)
-    with pytest.raises(OptionError, match="py-spy is needed: pip install py-spy"):
+    with pytest.raises(OptionError, match="only with py-spy: pip install py-spy"):
         view(os.getpid(), console=console())
     with pytest.raises(OptionError, match="there is no process"):
         view(2**22 + 1, console=console())

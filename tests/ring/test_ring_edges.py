@@ -214,7 +214,7 @@ def test_hoarding_is_refused_and_said() -> None:
     with ring(budget=3 * PAGE) as made:
         blanks = [((2, 4), np.dtype("i8"))]
         hoard = [made.outlets[0].allocate(blanks) for _ in range(3)]
-        with pytest.raises(StateError, match=r"all 3 slots are in the hands.*without a yield"):
+        with pytest.raises(StateError, match=r"all 3 slots are lent.*without a yield"):
             made.outlets[0].allocate(blanks)
         hoard.pop()
         assert made.outlets[0].allocate(blanks)

@@ -157,7 +157,7 @@ def test_it_is_called_first_and_on_the_first() -> None:
         with pytest.raises(StateError, match="made by also"):
             validation.also(Records(3), batch_size=1)
         with pytest.raises(
-            OptionError, match="processes of the first runner|are those of the first runner"
+            OptionError, match="belong to the first runner"
         ):
             runner.also(Records(3), batch_size=1, processes=2)
         with pytest.raises(StateError, match="iterate over it"):

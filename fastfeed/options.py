@@ -17,6 +17,24 @@ if TYPE_CHECKING:
     from fastfeed.augment.spec import Augment
 
 EXECUTORS = ("producers", "dali-cpu", "dali-gpu", "auto")
+# by option: the least value, and a hint for the error
+INTEGERS = {
+    "threads": (1, "a feed needs at least one producer thread"),
+    "processes": (0, "0 uses producer threads in this process"),
+    "batch_size": (1, "leave it out for the default"),
+    "epochs": (1, "leave it out for the default"),
+    "error_limit": (0, 'use on_error="raise" to allow no error'),
+}
+OPTIONAL_INTEGERS = ("batch_size", "epochs")
+CHOICES = {
+    "last_batch": ("keep", "drop"),
+    "order": ("kept", "any"),
+    "on_error": ("raise", "skip"),
+    "on_worker_death": ("raise", "restart"),
+    "records": (None, True, False),
+    "lengths": (True, False),
+    "repeat_per_producer": (True, False),
+}
 METRICS_KINDS = ("tensorboard", "prometheus")
 BYTE_UNITS = {
     "": 1,
@@ -124,39 +142,15 @@ class FeedOptions:
     metrics: str | None = None
 
     def __post_init__(self) -> None:
-        _integer(
-            "threads", self.threads, minimum=1, hint="a feed needs at least one producer thread"
-        )
-        _integer(
-            "processes",
-            self.processes,
-            minimum=0,
-            hint="0 uses producer threads in this process",
-        )
-        for name in ("batch_size", "epochs"):
-            if getattr(self, name) is not None:
-                _integer(name, getattr(self, name), minimum=1, hint="leave it out for the default")
-        _one_of("last_batch", self.last_batch, choices=("keep", "drop"))
-        _one_of("order", self.order, choices=("kept", "any"))
-        _one_of("on_error", self.on_error, choices=("raise", "skip"))
-        _one_of("on_worker_death", self.on_worker_death, choices=("raise", "restart"))
-        _integer(
-            "error_limit",
-            self.error_limit,
-            minimum=0,
-            hint='use on_error="raise" to allow no error',
-        )
+        for name, (minimum, hint) in INTEGERS.items():
+            if getattr(self, name) is not None or name not in OPTIONAL_INTEGERS:
+                _integer(name, getattr(self, name), minimum=minimum, hint=hint)
+        for name, choices in CHOICES.items():
+            _one_of(name, getattr(self, name), choices=choices)
         if not (self.shuffle is None or isinstance(self.shuffle, (bool, Shuffle))):
             raise OptionError(
                 f"shuffle must be None, True, False or Shuffle(capacity=...), got {self.shuffle!r}"
             )
-        for name, choices in (
-            ("records", (None, True, False)),
-            ("lengths", (True, False)),
-            ("repeat_per_producer", (True, False)),
-        ):
-            if not any(getattr(self, name) is choice for choice in choices):
-                raise OptionError(f"{name} must be one of {choices}, got {getattr(self, name)!r}")
         if self.transform is not None and not callable(self.transform):
             raise OptionError(f"transform must be a function of one item, got {self.transform!r}")
         if self.pad is not None and not isinstance(self.pad, (bool, int, float)):
@@ -306,6 +300,7 @@ def _integer(name: str, value: Any, *, minimum: int, hint: str) -> None:
         raise OptionError(f"{name} must be an integer >= {minimum}, got {value!r}; {hint}")
 
 
-def _one_of(name: str, value: Any, *, choices: tuple[str, ...]) -> None:
-    if value not in choices:
+def _one_of(name: str, value: Any, *, choices: tuple[str | bool | None, ...]) -> None:
+    # by type as well, because 1 == True
+    if not any(isinstance(value, type(choice)) and value == choice for choice in choices):
         raise OptionError(f"{name} must be one of {', '.join(map(repr, choices))}, got {value!r}")

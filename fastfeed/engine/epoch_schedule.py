@@ -9,7 +9,6 @@ from typing import Any
 from fastfeed.core.batch import Batch
 from fastfeed.core.collate import tail
 from fastfeed.core.position import StreamStart
-from fastfeed.errors import FeedStopped, FeedTimeout, OptionError, SpecError
 
 FOREVER = 2**40  # epochs
 
@@ -145,32 +144,3 @@ class PartialEpoch:
         """Want everything: the epoch is over."""
         self._parts.clear()
         self._sift.clear()
-
-
-def no_batch() -> SpecError:
-    """Return the error of a source without any batch."""
-    return SpecError(
-        "the source ended before its first batch (batches of zero records are skipped): it must "
-        "have at least one record. Is the iterator used up, or the path empty?"
-    )
-
-
-def never_filled(records: int, batch_size: int | None) -> OptionError:
-    """Return the error of a source that last_batch="drop" would lose whole."""
-    return OptionError(
-        f"batch_size={batch_size} can never be filled: the source has {records} records and "
-        'last_batch="drop". Lower batch_size, or set last_batch="keep"'
-    )
-
-
-def stalled(limit_s: float, stacks: str) -> FeedTimeout:
-    """Return the error of producers that make no batch any more."""
-    return FeedTimeout(
-        f"no batch arrived for {limit_s:g} s (stall_timeout_s). What the producers are "
-        f"doing:\n{stacks}"
-    )
-
-
-def stopped() -> FeedStopped:
-    """Return the error of a feed that its owner has stopped."""
-    return FeedStopped("the runner was stopped: make a new FeedRunner to go on")

@@ -10,16 +10,10 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from fastfeed.core.batch import Batch, BatchSpec
 from fastfeed.core.position import FROM_THE_START, ONLY_STREAM, Position
 from fastfeed.core.stats import Consumption, Snapshot, total
+from fastfeed.core.status import ENDED, FAILED, STOPPED, FeedStatus, state_of
 from fastfeed.engine.cut_stage import CutStage, Cutter
-from fastfeed.engine.epoch_schedule import (
-    EpochSchedule,
-    PartialEpoch,
-    ResumePoint,
-    never_filled,
-    no_batch,
-    stalled,
-    stopped,
-)
+from fastfeed.engine.epoch_schedule import EpochSchedule, PartialEpoch, ResumePoint
+from fastfeed.engine.failures import never_filled, no_batch, stalled, stopped
 from fastfeed.engine.runtime_warnings import RuntimeWarnings
 from fastfeed.engine.shuffle_stage import ShuffleStage
 from fastfeed.errors import FeedError, FeedStopped, StateError
@@ -94,7 +88,7 @@ class Feed:
         self._augments = self._dali is not None  # False where the sink drives the DALI stage
 
     def start(self) -> None:
-        """StreamStart the producers."""
+        """Start the producers."""
         self._producers.start()
 
     def first(self) -> Batch:
@@ -224,9 +218,16 @@ class Feed:
     def snapshot(self) -> Snapshot:
         """Return the counters of now."""
         depth = len(self._order.ready) + (0 if self._dali is None else self._dali.depth)
-        idle = self.ended or self.schedule.told
-        until_s = self._consumption.last_s if idle else time.perf_counter()
+        over = self.ended or self.schedule.told
+        until_s = self._consumption.last_s if over else time.perf_counter()
         return self._consumption.snapshot(self._producers, depth=depth, until_s=until_s)
+
+    def status(self) -> FeedStatus:
+        """Return what the feed and each producer are doing, without a wait for any of them."""
+        stopped, told = self._producers.stopped, self.schedule.told
+        state = state_of(self.error is not None, stopped, self.ended, told)
+        over = state in (FAILED, ENDED, STOPPED) and not any(t.is_alive() for t in self.threads)
+        return FeedStatus(state, str(self.error or ""), over, *self._producers.status())
 
     @property
     def _produced_spec(self) -> BatchSpec:
@@ -240,10 +241,8 @@ class Feed:
         # a third of the time that `import fastfeed` would take
         from fastfeed.engine.dali_stage import DaliStage
 
-        rows = self._producers.rows
-        return DaliStage(
-            self.options, row=self._consumption.row, elsewhere=lambda: total(rows()).errors
-        )
+        row, rows = self._consumption.row, self._producers.rows
+        return DaliStage(self.options, row=row, elsewhere=lambda: total(rows()).errors)
 
     def _augmented(self) -> Batch | None:
         from fastfeed.engine.dali_stage import drive

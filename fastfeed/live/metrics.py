@@ -12,8 +12,8 @@ import socket
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
+from fastfeed.core.status import STATES
 from fastfeed.errors import OptionError
-from fastfeed.live.seen import STATES
 from fastfeed.options import MetricsTarget
 
 Figures = dict[str, Any]

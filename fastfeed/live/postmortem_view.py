@@ -13,7 +13,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from fastfeed.live import seen
+from fastfeed.core import status
 from fastfeed.live.drawing import decimal, lasting, percent, size, spark, starving, state
 from fastfeed.live.postmortem import LAST_S, FlightRecord, clock, name_of
 from fastfeed.live.record_layout import RunnerSample
@@ -171,7 +171,7 @@ def _over_time(line: list[Second]) -> Table:
 
 def _runner_title(runner: int, now: RunnerSample) -> Text:
     slots = now.free + now.filling + now.ready + now.lent
-    text = f"\nrunner {runner} {seen.FEED_STATES[now.state] if now.state < len(seen.FEED_STATES) else ''}: "
+    text = f"\nrunner {runner} {status.FEED_STATES[now.state] if now.state < len(status.FEED_STATES) else ''}: "
     text += f"{now.batches:,} batches, {now.records:,} records, {size(now.nbytes)} taken"
     text += f", waited {lasting(now.wait_s)} of {lasting(now.elapsed_s)}" if now.elapsed_s else ""
     if slots:
@@ -194,7 +194,7 @@ def _producers(flight: FlightRecord) -> RenderableType:
             if KINDS[row.kind % 2] == "process"
             else f"thread {row.tid}"
         )
-        named = seen.STATES[row.state] if row.state < len(seen.STATES) else "unknown"
+        named = status.STATES[row.state] if row.state < len(status.STATES) else "unknown"
         memory = size(row.rss) if row.rss else ""
         cells = (str(row.runner), str(row.number), place, state(named), f"{row.batches:,}")
         table.add_row(*cells, hand_of(row), row.where, memory)

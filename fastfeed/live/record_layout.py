@@ -57,7 +57,7 @@ class RunnerSample(NamedTuple):
 
     time_ns: int
     runner: int
-    state: int  # an index into seen.FEED_STATES
+    state: int  # an index into core.status.FEED_STATES
     batches: int
     records: int
     nbytes: int
@@ -88,7 +88,7 @@ class BlackBoxEvent(NamedTuple):
 
 class ProducerRow(NamedTuple):
     """One producer. `kind`: 0 a thread of the trainer, 1 of a worker process; `state`: an index
-    into seen.STATES; `stream`, `item`, `record`: what it has in flight, -1 for none or unknown;
+    into core.status.STATES; `stream`, `item`, `record`: what it has in flight, -1 for none or unknown;
     `where`: a line of code."""
 
     runner: int

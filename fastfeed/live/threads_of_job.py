@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fastfeed.errors import OptionError
-from fastfeed.live.seen import LIBRARIES
+from fastfeed.producers.activity import LIBRARIES
 
 SPY_S = 10.0
 

@@ -9,10 +9,12 @@ from collections import Counter, deque
 from dataclasses import fields
 from typing import Any
 
+from fastfeed.core import status
 from fastfeed.core.stats import Snapshot
+from fastfeed.core.status import FEED_STATES, STATES, WorkerStatus
 from fastfeed.live import seen
 from fastfeed.live.record_layout import ProducerRow, RunnerSample
-from fastfeed.live.seen import FEED_STATES, STATES, RunnerStatus, WatchedStream, WorkerStatus
+from fastfeed.live.seen import RunnerStatus, WatchedStream
 from fastfeed.options import FeedOptions
 
 RECENT = 10  # samples, a second apart: the length of "now"
@@ -33,7 +35,7 @@ class WatchedRunner:
         self._workers: dict[int, WorkerStatus] = {}
         self._rows: list[ProducerRow] = []
         self._had: set[int] = set()  # worker processes that were there before
-        self._state = seen.RUNS
+        self._state = status.RUNS
 
     def look(self, *, keep: bool) -> RunnerStatus | None:
         """Return what it does now; `keep`: this sample counts for the figures of the last
@@ -59,16 +61,16 @@ class WatchedRunner:
     def news(self, found: RunnerStatus) -> list[str]:
         """Return what has happened since the last call."""
         said = []
-        alive = found.state in (seen.RUNS, seen.PAUSED)
-        now = {w.lane: w for w in found.workers}
-        for lane, worker in self._workers.items():
-            ended = now[lane].ended if lane in now else True
+        alive = found.state in (status.RUNS, status.PAUSED)
+        now = {w.handle: w for w in found.workers}
+        for handle, worker in self._workers.items():
+            ended = now[handle].ended if handle in now else True
             if ended and not worker.ended and alive:
                 # a worker that has a successor is no longer listed: its last item in flight is
                 # known from before
-                said.append(self._ended(worker, found.rows if lane in now else self._rows))
-        for lane, worker in now.items():
-            if worker.pid and (lane not in self._workers or not self._workers[lane].pid):
+                said.append(self._ended(worker, found.rows if handle in now else self._rows))
+        for handle, worker in now.items():
+            if worker.pid and (handle not in self._workers or not self._workers[handle].pid):
                 how = "began again" if worker.number in self._had else "is there"
                 said.append(f"worker process {worker.number} {how} (pid {worker.pid})")
                 self._had.add(worker.number)
@@ -82,7 +84,9 @@ class WatchedRunner:
 
     @staticmethod
     def _ended(worker: WorkerStatus, rows: list[ProducerRow]) -> str:
-        mine = [r for r in rows if r.pid == worker.pid and r.item >= 0 and r.state != seen.FINISHED]
+        mine = [
+            r for r in rows if r.pid == worker.pid and r.item >= 0 and r.state != status.FINISHED
+        ]
         hand = "; last seen in its hand: " + ", ".join(map(hand_of, mine)) if mine else ""
         return f"worker process {worker.number} (pid {worker.pid}) has ended{hand}"
 
@@ -108,10 +112,10 @@ class WatchedRunner:
             rss=rss,
             errors=now.produced.errors,
             copied=used.copied,
-            making=states[seen.MAKING],
-            blocked=states[seen.ROOM],
-            hungry=states[seen.INPUT] + states[seen.STARTING],
-            dead=states[seen.DEAD],
+            making=states[status.MAKING],
+            blocked=states[status.ROOM],
+            hungry=states[status.INPUT] + states[status.STARTING],
+            dead=states[status.DEAD],
         )
 
     def figures(self, found: RunnerStatus) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from fastfeed.probes import procfs
 from fastfeed.probes.gpu import GpuUsage
 
 NOISY = 0.05  # of a core
+SATURATED = 0.8  # share of the cores from which on none counts as free
 LISTED = 5
 PARTITIONS = ("loop", "ram", "dm-", "md", "zram")
 

@@ -98,6 +98,11 @@ class Producer:
             with contextlib.suppress(Stopped):
                 outlet.end()
 
+    @property
+    def in_flight(self) -> tuple[int, int]:
+        """The stream, -1 where there is only one, and the item in the epoch that are produced."""
+        return -1 if self._source.ordered else self._stream, self._item
+
     def _run_epoch(self, workers: Sequence[Worker], position: int) -> bool:
         """Produce an item of each stream in turn, or the only stream at once."""
         turns = deque(_Turn(worker, self._source.open(worker), worker.passed) for worker in workers)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 import time
 import traceback
 from collections.abc import Sequence
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -19,8 +21,10 @@ from fastfeed.core.stats import (
     StageRow,
     copy,
 )
+from fastfeed.core.status import FINISHED, STARTING, THREAD, ProducerStatus, WorkerStatus
 from fastfeed.core.worker import Worker
 from fastfeed.options import FeedOptions
+from fastfeed.producers.activity import activity_of
 from fastfeed.producers.buffer import BoundedBuffer
 from fastfeed.producers.builder import BatchBuilder
 from fastfeed.producers.epoch_gate import EpochGate, EpochPlan
@@ -66,7 +70,7 @@ class ThreadProducers:
         ]
 
     def start(self) -> None:
-        """StreamStart every thread."""
+        """Start every thread."""
         for thread in self.threads:
             thread.start()
 
@@ -127,12 +131,41 @@ class ThreadProducers:
     copied = 0  # batches are not in slots: the consumer may keep them
     aside: tuple[str, ...] = ()  # a thread cannot die alone
 
+    def status(self) -> tuple[list[ProducerStatus], list[WorkerStatus]]:
+        """Return what each producer is doing; there are no worker processes."""
+        frames = sys._current_frames()
+        # with its own frame in it this would be a cycle, which holds the stream
+        frames.pop(threading.get_ident(), None)
+        pairs = zip(self.threads, self._producers, strict=True)
+        return [_status_of(thread, producer, frames) for thread, producer in pairs], []
+
     def stacks(self) -> str:
         """Return the Python stack of every living producer."""
         return (
             "\n".join(map(stack_of, filter(threading.Thread.is_alive, self.threads)))
             or "no producer is alive"
         )
+
+
+def _status_of(
+    thread: threading.Thread, producer: Producer, frames: dict[int, FrameType]
+) -> ProducerStatus:
+    state, where = (STARTING if thread.ident is None else FINISHED), ""
+    if thread.is_alive():
+        state, where = activity_of(frames.get(thread.ident or -1))
+    stream, item = producer.in_flight
+    return ProducerStatus(
+        kind=THREAD,
+        state=state,
+        worker=0,
+        pid=os.getpid(),
+        tid=thread.native_id or 0,
+        stream=stream,
+        item=item,
+        record=-1,
+        counters=copy(producer.row),
+        where=where,
+    )
 
 
 def stack_of(thread: threading.Thread) -> str:

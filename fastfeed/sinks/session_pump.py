@@ -17,7 +17,7 @@ from tensorflow.core.protobuf import config_pb2
 
 from fastfeed.augment.device import on_host
 from fastfeed.core.batch import Batch
-from fastfeed.engine.epoch_schedule import never_filled
+from fastfeed.engine.failures import never_filled
 from fastfeed.engine.feed import Feed
 from fastfeed.errors import FeedStopped
 from fastfeed.sinks.session_guard import SessionGuard, guard_of

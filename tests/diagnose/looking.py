@@ -1,4 +1,4 @@
-"""Looks at a thread's stack, as the sampler takes them, by the thread itself."""
+"""Samples of a thread's stack, as the sampler takes them, taken by the thread itself."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from fastfeed.probes.pyspy import StackSamples
 
 
 class Recorder:
-    """Takes a look at its caller's stack whenever it is called, as the sampler would."""
+    """Samples the stack of its caller whenever it is called, as the sampler would."""
 
     def __init__(self) -> None:
-        self.looks: list[Sample] = []
+        self.samples: list[Sample] = []
 
     def __call__(self, count: int, call: str = "sleep", holder: bool = False) -> None:
         stack = stack_of(sys._getframe(1))
-        self.looks += [Sample(stack, call, "", False, holder, holder)] * count
+        self.samples += [Sample(stack, call, "", False, holder, holder)] * count
 
 
-def cast(loop: int = 0) -> AttributionContext:
+def attribution(loop: int = 0) -> AttributionContext:
     return AttributionContext(loop, 100, 0, 0, StackSamples(), Places(), loop_tid=1)

@@ -1,5 +1,5 @@
-"""An observer that says what it was told, on stderr, in lines that begin with SAID; and scripts
-that run under it."""
+"""An observer that prints its calls on stderr, in lines that begin with SAID; and scripts that run
+under it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 from fastfeed.diagnose.hooks.context import Context
 from fastfeed.diagnose.run.launch import (
-    STEPLESS,
+    ReportReason,
     ReportRequest,
     WatchPlan,
     run,
@@ -20,11 +20,14 @@ from fastfeed.diagnose.run.launch import (
 
 SAID = "fastfeed-said: "
 ROOT = Path(__file__).parents[2]
-DRIVER = "import sys; sys.path.insert(0, {root!r}); from tests.diagnose.observing import main; main({plan!r})"
+DRIVER = (
+    "import sys; sys.path.insert(0, {root!r}); "
+    "from tests.diagnose.observing import main; main({plan!r})"
+)
 
 
-class Says:
-    """Says what a diagnosis tells it."""
+class PrintingObserver:
+    """Prints what a diagnosis calls it with."""
 
     def watch(self, context: Context) -> None:
         self.context = context
@@ -32,22 +35,22 @@ class Says:
     def measure(self, start_s: float) -> None:
         self._say({"measure": start_s})
 
-    def report(self, seen: ReportRequest) -> bool:
-        """What a script without a loop does, it knows when it is asked for the second time."""
-        self.asked = getattr(self, "asked", 0) + (seen.why == STEPLESS)
-        loop = seen.loop
+    def report(self, request: ReportRequest) -> bool:
+        """Report a script without a loop only at the second request."""
+        self.asked = getattr(self, "asked", 0) + (request.reason == ReportReason.STEPLESS)
+        loop = request.loop
         self._say(
             {
-                "report": seen.why,
+                "report": request.reason.value,
                 "loop": None if loop is None else [loop.kind, loop.where, loop.waits, loop.buffer],
                 "steps": 0 if loop is None else len(loop.steps),
                 "free": 0 if loop is None else sum(step.free for step in loop.steps),
-                "marks": [mark.kind for mark in seen.timeline.marks],
-                "died": seen.died,
-                "missing": seen.missing,
+                "marks": [mark.kind for mark in request.timeline.marks],
+                "died": request.died,
+                "missing": request.missing,
             }
         )
-        return seen.why != STEPLESS or self.asked == 2
+        return request.reason != ReportReason.STEPLESS or self.asked == 2
 
     @staticmethod
     def _say(what: dict[str, Any]) -> None:
@@ -55,16 +58,16 @@ class Says:
 
 
 def main(plan: str) -> None:
-    """In the process of its own: what `fastfeed diagnose -- argv` does."""
+    """Run what `fastfeed diagnose -- argv` runs, in a process of its own."""
     del sys.path[0]
-    sys.exit(run(sys.argv[1:], plan=WatchPlan(**json.loads(plan)), observer=Says()))
+    sys.exit(run(sys.argv[1:], plan=WatchPlan(**json.loads(plan)), observer=PrintingObserver()))
 
 
 def observed(
     *words: str, plan: WatchPlan | None = None, **options: Any
 ) -> tuple[int, str, str, list[dict[str, Any]]]:
-    """The exit code, the output and the errors of a script under observation, and what the observer
-    said."""
+    """Return the exit code, output and errors of a script under observation, and what was
+    printed."""
     driver = DRIVER.format(root=str(ROOT), plan=json.dumps(asdict(plan or WatchPlan())))
     code, out, err = ended(sys.executable, "-c", driver, *words, **options)
     lines = err.splitlines(keepends=True)
@@ -73,7 +76,7 @@ def observed(
 
 
 def ended(*command: str, **options: Any) -> tuple[int, str, str]:
-    """The exit code, the output and the errors of a command."""
+    """Return the exit code, the output and the errors of a command."""
     done = subprocess.run(
         command, capture_output=True, text=True, timeout=200, check=False, **options
     )

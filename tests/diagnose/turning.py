@@ -1,4 +1,4 @@
-"""Loops whose turns the interpreter tells."""
+"""Loops whose iterations the interpreter reports."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def turns_of(
     shares = {first + offset: share for offset, share in (waits or {}).items()}
     slower = {first + offset: times for offset, times in (slowed or {}).items()}
     found = IterationTracker(
-        timeline, loop, of=LoopLines(code, range(first + head, first + last + 1), shares, slower)
+        timeline, loop, lines=LoopLines(code, range(first + head, first + last + 1), shares, slower)
     )
     return found, loop, timeline
 

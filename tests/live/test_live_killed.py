@@ -43,9 +43,7 @@ say("workers", *pids)
 say_tree(3)
 while True:
     next(one), next(two)
-""".replace(
-    "service_rows()", "[{'pid': lane.pid} for lane in first._feed._producers._crew.lanes.values()]"
-)
+""".replace("service_rows()", "[{'pid': worker.pid} for worker in first._feed.status().workers]")
 
 
 def drawn(flight: FlightRecord) -> str:

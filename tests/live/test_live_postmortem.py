@@ -11,8 +11,8 @@ import pytest
 from rich.console import Console
 
 from fastfeed import OptionError
+from fastfeed.core import status
 from fastfeed.live import record_layout as layout
-from fastfeed.live import seen
 from fastfeed.live.blackbox import BlackBox, began, boot_id
 from fastfeed.live.postmortem import FlightRecord, newest, read, render
 from fastfeed.live.postmortem_view import seconds_of
@@ -34,7 +34,7 @@ def sample(second: float, **changes: Any) -> RunnerSample:
         *(
             START_NS + int(second * 1e9),
             0,
-            seen.RUNS,
+            status.RUNS,
             int(20 * second),
             int(640 * second),
             int(20e6 * second),
@@ -53,7 +53,7 @@ def flight(ending: str = "killed", **changes: Any) -> FlightRecord:
             0,
             0,
             0,
-            seen.MAKING,
+            status.MAKING,
             0,
             4242,
             4250,
@@ -68,7 +68,7 @@ def flight(ending: str = "killed", **changes: Any) -> FlightRecord:
             "decode data.py:41",
         ),
         ProducerRow(
-            0, 1, 1, seen.DEAD, 1, 4260, 0, -1, 1198, 17, 600, 50.0, 0.0, 9.0, 400_000_000, ""
+            0, 1, 1, status.DEAD, 1, 4260, 0, -1, 1198, 17, 600, 50.0, 0.0, 9.0, 400_000_000, ""
         ),
     )
     events = (

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from fastfeed import FeedRunner
+from fastfeed.core import status
 from fastfeed.live import seen
 from fastfeed.live.seen import RunnerStatus
 from fastfeed.live.watched import WatchedRunner
@@ -27,7 +28,7 @@ def looked(runner: FeedRunner, *states: int) -> RunnerStatus:
             look if look and look.rows and all(row.state in states for row in look.rows) else None
         )
 
-    told: RunnerStatus = until(found, f"producers that are {[seen.STATES[s] for s in states]}")
+    told: RunnerStatus = until(found, f"producers that are {[status.STATES[s] for s in states]}")
     return told
 
 
@@ -35,9 +36,9 @@ def looked(runner: FeedRunner, *states: int) -> RunnerStatus:
 def test_they_wait_for_room(processes: int) -> None:
     with FeedRunner(ones, threads=2, processes=processes, memory=2**20) as runner:
         next(iter(runner))
-        look = looked(runner, seen.ROOM)
+        look = looked(runner, status.ROOM)
         assert [row.kind for row in look.rows] == [processes] * 2
-        assert look.snapshot.depth > 0 and look.state == seen.RUNS
+        assert look.snapshot.depth > 0 and look.state == status.RUNS
 
 
 def test_they_make_batches_at_a_line_of_the_user() -> None:
@@ -51,7 +52,7 @@ def test_they_make_batches_at_a_line_of_the_user() -> None:
     with FeedRunner([np.ones((4, 3))] * 9, records=False, transform=slow) as runner:
         runner.start()
         begun.wait()
-        (row,) = looked(runner, seen.MAKING).rows
+        (row,) = looked(runner, status.MAKING).rows
         assert row.where.startswith("slow test_live_seen.py:")
         assert (row.item, row.stream) == (0, -1)
         go_on.set()
@@ -71,26 +72,26 @@ def test_they_wait_for_one_another_to_read() -> None:
         look = until(
             lambda: (
                 (now := seen.look(runner._stream, 0))
-                and sorted(r.state for r in now.rows) == [seen.MAKING, seen.INPUT, seen.INPUT]
+                and sorted(r.state for r in now.rows) == [status.MAKING, status.INPUT, status.INPUT]
                 and now
             ),
             "one that reads and two that wait",
         )
-        assert [r.where.split()[0] for r in look.rows if r.state == seen.MAKING] == ["stream"]
+        assert [r.where.split()[0] for r in look.rows if r.state == status.MAKING] == ["stream"]
         go_on.set()
 
 
 def test_between_two_passes() -> None:
     with FeedRunner([np.ones((4, 3))] * 3, records=False, threads=2) as runner:
         assert len(list(runner)) == 3
-        assert looked(runner, seen.IDLE).state == seen.PAUSED
+        assert looked(runner, status.IDLE).state == status.PAUSED
 
 
 def test_the_end() -> None:
     with FeedRunner(iter([np.ones((4, 3))] * 3), threads=2) as runner:
         assert len(list(runner)) == 3
-        assert looked(runner, seen.FINISHED).state == seen.ENDED
-    assert looked(runner, seen.FINISHED).state == seen.STOPPED
+        assert looked(runner, status.FINISHED).state == status.ENDED
+    assert looked(runner, status.FINISHED).state == status.STOPPED
 
 
 def test_a_worker_waits_for_input() -> None:
@@ -101,7 +102,7 @@ def test_a_worker_waits_for_input() -> None:
     stopped = threading.Event()
     with FeedRunner(late(), processes=1) as runner:
         next(iter(runner))
-        (row,) = looked(runner, seen.INPUT).rows
+        (row,) = looked(runner, status.INPUT).rows
         assert row.pid and row.rss > 2**20
         stopped.set()
 

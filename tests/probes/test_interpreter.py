@@ -187,8 +187,8 @@ def test_of_a_loop_in_the_loop_nothing_more_is_told() -> None:
                 number += 1
 
     found, loop, _ = turns_of(nested)
-    seen = found.seen
-    found._eye._seen = lambda line, now: (told.append(line), seen(line, now))  # type: ignore[union-attr]
+    seen = found.begin_line
+    found._tracer._seen = lambda line, now: (told.append(line), seen(line, now))  # type: ignore[union-attr]
     found.start()
     nested(20)
     found.stop()

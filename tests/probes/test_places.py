@@ -87,9 +87,9 @@ def test_the_get_of_a_dict_is_not_that_of_a_queue(tmp_path: Path) -> None:
     )
     path.write_text("\n".join(calls) + "\n")
     found = [callee.calls_at(str(path), line) for line in range(1, 5)]
-    assert found == [(callee.ASKS_DICT,), *[("batches.get",)] * 3]
+    assert found == [(callee.DICT_GET,), *[("batches.get",)] * 3]
     probe = SimpleNamespace(get=PROBE.one.look)
-    assert callee.callee(probe.get("word")) == callee.ASKS_DICT * COLUMNS
+    assert callee.callee(probe.get("word")) == callee.DICT_GET * COLUMNS
     assert callee.callee(probe.get(timeout=5)) == "probe.get" * COLUMNS
 
 

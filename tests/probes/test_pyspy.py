@@ -16,15 +16,15 @@ import pytest
 from fastfeed.diagnose import evidence as ev
 from fastfeed.diagnose.evidence import Task
 from fastfeed.diagnose.sample.child_processes import (
-    BURNS_S,
+    UNRELATED_CPU_S,
     ChildLog,
     Children,
-    with_buffers,
-    working,
-    works,
+    add_buffer_waits,
+    work_shares,
+    working_threads,
 )
-from fastfeed.diagnose.sample.sampler import SELDOM, Sampler
-from fastfeed.diagnose.sample.tasks import role_of, settled
+from fastfeed.diagnose.sample.sampler import SPY_EVERY, Sampler
+from fastfeed.diagnose.sample.tasks import role_of, settle_roles
 from fastfeed.diagnose.sample.thread_log import ThreadLog
 from fastfeed.probes import (
     family,
@@ -108,7 +108,7 @@ def test_py_spy_is_not_asked_before_it_is_wanted() -> None:
     """What it takes while a script starts it would not have for what is watched."""
     with Sampler(program="/nowhere/py-spy") as sampler:
         sampler.begin(asking=False)
-        until(lambda: sampler.samples >= 3 * SELDOM, "samples")
+        until(lambda: sampler.samples >= 3 * SPY_EVERY, "samples")
         assert not [text for text in sampler.missing if "py-spy could not" in text]
         sampler.begin()
         until(lambda: any("py-spy could not" in text for text in sampler.missing), "its answer")
@@ -139,10 +139,10 @@ def test_what_a_command_says(code: str, told: tuple[str, str]) -> None:
 def test_a_child_that_waits_for_work() -> None:
     """The kernel says that it polls a socket; its stack says that this is the queue of its work."""
     seen = Counter({StackSample((QUEUE,), ""): 6, StackSample((MINE,), ""): 4})
-    found = with_buffers(Counter({ev.SOCKET: 30, ev.SLEEP: 20, "core": 50}), seen, cpu=0.0)
+    found = add_buffer_waits(Counter({ev.SOCKET: 30, ev.SLEEP: 20, "core": 50}), seen, cpu=0.0)
     assert found[ev.EMPTY] == 30
     assert found[ev.SLEEP] == 20
-    assert with_buffers(Counter({ev.SLEEP: 3}), Counter(), cpu=0.0) == {ev.SLEEP: 3}
+    assert add_buffer_waits(Counter({ev.SLEEP: 3}), Counter(), cpu=0.0) == {ev.SLEEP: 3}
 
 
 def test_who_ended_before_the_beginning_and_is_awaited_after_it() -> None:
@@ -157,7 +157,7 @@ def test_who_ended_before_the_beginning_and_is_awaited_after_it() -> None:
         assert child.stdin is not None
         assert child.stdout is not None
         child.stdout.readline()
-        children.find(0.0)
+        children.refresh(0.0)
         child.stdin.close()
         until(
             lambda: procfs.state_char(procfs.text_of(f"/proc/{child.pid}/stat").encode()) == "Z",
@@ -165,8 +165,8 @@ def test_who_ended_before_the_beginning_and_is_awaited_after_it() -> None:
         )
         children.begin()
         child.wait()
-        children.find(1.0)
-        assert children.lost_s() < 0.2
+        children.refresh(1.0)
+        assert children.uncounted_s() < 0.2
 
 
 @pytest.mark.parametrize(
@@ -188,11 +188,11 @@ def test_who_takes_a_core_and_tells_nobody_anything_makes_no_batches(
             log = children.logs[child.pid]
 
             def busy() -> bool:
-                children.find(1e-4)  # however seldom the child gets a core
-                return log.total().cpu_s > BURNS_S
+                children.refresh(1e-4)  # however seldom the child gets a core
+                return log.total().cpu_s > UNRELATED_CPU_S
 
             until(busy, "some time on a core")
-            assert log.burns == burns
+            assert log.is_unrelated == burns
             (made,) = children.tasks(Spy(Places(), program=""), Places())
             assert (made.role == ev.FOREIGN) == burns
         finally:
@@ -212,11 +212,11 @@ def test_a_thread_that_hands_over_is_not_the_one_that_makes() -> None:
     )
     stacks.seen[12][StackSample((QUEUE,), "")] = 50
     stacks.seen[13][StackSample(serving, "")] = 50
-    assert working(stacks, log) == [12]
+    assert working_threads(stacks, log) == [12]
     stacks.seen[13] = Counter({StackSample((QUEUE,), ""): 50})
-    assert working(stacks, log) == [13]
+    assert working_threads(stacks, log) == [13]
     stacks.seen[12][StackSample((MINE,), "")] = 1
-    assert working(stacks, log) == [12]
+    assert working_threads(stacks, log) == [12]
 
 
 def test_work_of_stacks() -> None:
@@ -230,7 +230,7 @@ def test_work_of_stacks() -> None:
             StackSample((), ""): 4,
         }
     )
-    assert works(seen) == (0.25, 0.125)
+    assert work_shares(seen) == (0.25, 0.125)
 
 
 def task(name: str, tid: int, *places: Place, role: str = ev.PRODUCER, **more: object) -> Task:
@@ -273,15 +273,15 @@ def test_a_heartbeat_is_no_producer(logs: dict[int, ThreadLog]) -> None:
     trainer = task("trainer", 3, MINE, role=ev.TRAINER, busy={ev.NATIVE: 1.0})
     waiting = task("trainer", 3, MINE, role=ev.TRAINER, busy={ev.EMPTY: 1.0})
     moves, still = task("moves", 1, MINE), task("still", 2, MINE)
-    assert [t.role for t in settled([trainer, moves, still], logs)] == [
+    assert [t.role for t in settle_roles([trainer, moves, still], logs)] == [
         ev.TRAINER,
         ev.PRODUCER,
         ev.FOREIGN,
     ]
-    assert settled([trainer, still], logs)[1].role == ev.FOREIGN
+    assert settle_roles([trainer, still], logs)[1].role == ev.FOREIGN
     full = task("full", 2, MINE, busy={ev.FULL: 1.0})
-    assert settled([trainer, full], logs)[1].role == ev.PRODUCER
-    assert settled([waiting, still], logs)[1].role == ev.PRODUCER, (
+    assert settle_roles([trainer, full], logs)[1].role == ev.PRODUCER
+    assert settle_roles([waiting, still], logs)[1].role == ev.PRODUCER, (
         "it may be the producer that hangs"
     )
 
@@ -301,11 +301,11 @@ def test_who_collects_what_a_pool_makes_is_no_producer(
     makes = task("ThreadPoolExecutor-0_0", 1, MINE)
     collects = task("loader", 2, MINE, busy={ev.LOCK: 0.5, ev.FULL: 0.5})
     collects = replace(collects, stacks={(MINE, asks): 40, (MINE, puts): 50, (MINE,): 10})
-    assert [t.role for t in settled([makes, collects], logs)] == [ev.PRODUCER, ev.FEEDER]
+    assert [t.role for t in settle_roles([makes, collects], logs)] == [ev.PRODUCER, ev.FEEDER]
     works = replace(collects, stacks={(MINE, asks): 10, (MINE, puts): 50, (MINE,): 40})
-    assert settled([makes, replace(works, tid=1)], logs)[1].role == ev.PRODUCER
+    assert settle_roles([makes, replace(works, tid=1)], logs)[1].role == ev.PRODUCER
     alone = replace(collects, tid=1)
-    assert settled([alone], logs)[0].role == ev.PRODUCER, "there is nobody else"
+    assert settle_roles([alone], logs)[0].role == ev.PRODUCER, "there is nobody else"
 
 
 def test_other_processes() -> None:

@@ -156,9 +156,7 @@ def test_it_is_called_first_and_on_the_first() -> None:
         validation = runner.also(Records(10), batch_size=3)
         with pytest.raises(StateError, match="made by also"):
             validation.also(Records(3), batch_size=1)
-        with pytest.raises(
-            OptionError, match="belong to the first runner"
-        ):
+        with pytest.raises(OptionError, match="belong to the first runner"):
             runner.also(Records(3), batch_size=1, processes=2)
         with pytest.raises(StateError, match="iterate over it"):
             validation.get_inputs()

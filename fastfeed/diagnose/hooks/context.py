@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 class Context(StepLog):
     """The log of a diagnosis, and other reports of its hooks.
 
-    Once `active` is False, a hook only calls the original. It registers its thread in `asking`
+    Once `active` is False, a hook only calls the original. It registers its thread in `waiting`
     around a call that may wait for input. `missing`: what could not be measured, for the report.
     `died`: unexpected ends of the script's threads and processes: when, and a text.
     """

@@ -1,2 +1,4 @@
-"""Launches a script under observation, and has the evidence judged and reported. Imports every room
-of diagnose."""
+"""Launch of a script under observation, up to the report of its diagnosis.
+
+It may import fastfeed.errors, core, probes, steps and everything of fastfeed.diagnose.
+"""

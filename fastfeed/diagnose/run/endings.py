@@ -1,4 +1,4 @@
-"""The end of a script's process, where Python does not handle it by itself."""
+"""Clean-up that Python does at exit, for processes that end another way."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ import sys
 from typing import Any
 
 
-def rest_of_exit() -> None:
-    """Run what was registered with atexit before the diagnosis, by modules that it imports and the
-    script may use."""
+def run_exit_handlers() -> None:
+    """Run exit handlers that imported modules registered before those of this package."""
     for module, name in (("multiprocessing.util", "_exit_function"), ("logging", "shutdown")):
         function: Any = getattr(sys.modules.get(module), name, None)
         if function is not None:
@@ -17,19 +16,18 @@ def rest_of_exit() -> None:
                 function()
 
 
-def ends_at_once() -> None:
-    """End a process that waits for ever: otherwise its daemonic children, which may wait, too,
-    would stay."""
-    flush()
+def prepare_hard_exit() -> None:
+    """Flush the output and terminate daemonic children, which a hard exit would leave behind."""
+    flush_output()
     children: Any = getattr(sys.modules.get("multiprocessing"), "active_children", list)
     for child in children():
         if child.daemon:
-            with contextlib.suppress(Exception):  # it has just ended
+            with contextlib.suppress(Exception):  # the child has just ended
                 child.terminate()
 
 
-def flush() -> None:
-    """Flush the output."""
+def flush_output() -> None:
+    """Flush the standard streams."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()

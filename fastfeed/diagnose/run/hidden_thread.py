@@ -9,42 +9,43 @@ from fastfeed.diagnose.hooks.context import Context
 
 
 class HiddenThread:
-    """Runs `work` in a thread that `threading` does not know: scripts wait until
-    threading.active_count() is 1.
+    """Thread of `work` that `threading` does not know.
 
-    It ends with the process, as daemon threads do. An exception of `work` is noted in the context
-    under `name`.
+    Some scripts wait until threading.active_count() is 1. The thread ends with the process, as
+    daemon threads do. The context notes an exception from `work` under `name`.
     """
 
     def __init__(self, context: Context, work: Callable[[], None], *, name: str) -> None:
         self._context = context
         self._work = work
         self._name = name
-        self._ends = _thread.allocate_lock()
-        self._wakes = _thread.allocate_lock()
-        self._wakes.acquire()
+        self._running = _thread.allocate_lock()
+        self._paused = _thread.allocate_lock()
+        self._paused.acquire()
         self.ident = 0
 
     def start(self) -> None:
         """Start the thread."""
-        self._ends.acquire()
+        self._running.acquire()
         self.ident = _thread.start_new_thread(self._run, ())
         self._context.ours.add(self.ident)
 
     def pause(self, seconds: float) -> bool:
-        """Wait, in `work`; return True if it is to go on."""
-        stopped = self._wakes.acquire(timeout=seconds)
+        """Wait; return False when the thread is to stop. Called by `work`."""
+        stopped = self._paused.acquire(timeout=seconds)
         if stopped:
-            self._wakes.release()
+            self._paused.release()
         return not stopped
 
     def stop(self, join_s: float = 0.0) -> None:
-        """End the pause, for good; wait for the end of `work`. May be repeated, also from
-        within."""
-        if self._wakes.locked():
-            self._wakes.release()
-        if self.ident != _thread.get_ident() and self._ends.acquire(timeout=join_s):
-            self._ends.release()
+        """End the current and all later pauses, and wait up to `join_s` seconds for `work` to end.
+
+        It may be called repeatedly, and from within the thread.
+        """
+        if self._paused.locked():
+            self._paused.release()
+        if self.ident != _thread.get_ident() and self._running.acquire(timeout=join_s):
+            self._running.release()
 
     def _run(self) -> None:
         try:
@@ -53,4 +54,4 @@ class HiddenThread:
             self._context.failed(self._name, error)
         finally:
             self._context.ours.discard(_thread.get_ident())
-            self._ends.release()
+            self._running.release()

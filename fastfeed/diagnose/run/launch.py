@@ -1,4 +1,4 @@
-"""Run a script under observation as if it ran alone: `run`."""
+"""Launch of a script under observation, which the script does not notice: `run`."""
 
 from __future__ import annotations
 
@@ -13,93 +13,97 @@ import warnings
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any, Protocol
 
 from fastfeed.diagnose.hooks.context import Context
 from fastfeed.diagnose.hooks.experiments import Experiments
 from fastfeed.diagnose.hooks.imports import Imports
-from fastfeed.diagnose.run.endings import ends_at_once, flush, rest_of_exit
+from fastfeed.diagnose.run.endings import flush_output, prepare_hard_exit, run_exit_handlers
 from fastfeed.diagnose.run.hidden_thread import HiddenThread
-from fastfeed.diagnose.run.lifecycle import (
-    MEASURES,
-    OVER,
-    REPORTS,
-    Life,
-    WatchPlan,
-)
+from fastfeed.diagnose.run.lifecycle import Lifecycle, Phase, WatchPlan
 from fastfeed.diagnose.run.script import INTERRUPTED, Script
-from fastfeed.diagnose.run.watchdog import Dead, Watchdog, threads_end
+from fastfeed.diagnose.run.watchdog import FeedStall, Watchdog, record_thread_deaths
 from fastfeed.steps.timeline import Loop, Timeline
 
-LOOK_S = 0.1
-DOG_S = 0.5
-AGAIN_S = 1.0  # between searches for the loop of a script whose time is over
-STOP_S = 5.0  # for a script that is told to end
-REPORT_S = 30.0  # how long the end of the script waits for a report in progress
-TIME, END, CRASH, EXIT, DEAD, BLOCKED, STEPLESS = (
-    "time",
-    "end",
-    "crash",
-    "exit",
-    "dead",
-    "blocked",
-    "no steps",
-)
+POLL_S = 0.1
+WATCHDOG_S = 0.5
+RETRY_S = 1.0  # between two searches for a loop when the time is over
+STOP_S = 5.0  # for a script that was asked to stop
+REPORT_WAIT_S = 30.0  # most that the end of the script waits for a report in progress
+MEASURING, REPORTING = "measuring", "the report"  # what failed
+
+
+class ReportReason(Enum):
+    """Reason why a report is made now; after BLOCKED there may be another report."""
+
+    TIME = "time"  # the time is over
+    END = "end"  # the script has ended
+    CRASH = "crash"  # by an exception
+    EXIT = "exit"  # it calls os._exit
+    DEAD = "dead"  # the feed is dead; the process is ended right after the report
+    BLOCKED = "blocked"  # the feed delivers nothing, but may go on
+    STEPLESS = "no steps"  # the time is over without a loop; the request is repeated
 
 
 @dataclass(frozen=True)
 class ReportRequest:
-    """The data of a report, and `why` it is made now: TIME (the time is over), END or CRASH (the
-    script is over), EXIT (it calls os._exit), DEAD (the feed is, and the process is ended right
-    after the report), BLOCKED (no batch comes; it may go on) or STEPLESS (the time is over, and no
-    hook has found a loop: requested repeatedly). After BLOCKED there may be another report."""
+    """What a report is made of.
+
+    `died`: tracebacks or last stacks of producers, and how processes ended. `missing`: what could
+    not be measured.
+    """
 
     script: str
-    why: str
+    reason: ReportReason
     loop: Loop | None
     timeline: Timeline
-    start_s: float  # of what was measured, time.perf_counter
+    start_s: float  # of the measured time, by time.perf_counter
     end_s: float
     warmup_s: float
-    begin_s: float  # when the script was started
+    begin_s: float  # start of the script
     died: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
     waiting_now_s: float = 0.0
-    rank: int | None = None  # of several processes, RANK of torchrun
+    rank: int | None = None  # RANK of torchrun, if there are several
 
 
 class Observer(Protocol):
-    """Measures and reports. `watch` is called before the script starts; `measure` when warm-up is
-    over (again, if another loop turns out to be the main one); `report` from any thread; it returns
-    True if it reported, which without a loop it need not. Its exceptions are noted and do not reach
-    the script."""
+    """Measures a script and reports.
+
+    `watch` is called before the script starts; `measure` when the warm-up is over, and again if
+    another loop becomes the main one; `report` from any thread. `report` returns False if there was
+    nothing to report, which is allowed only for STEPLESS. Their exceptions are noted and do not
+    reach the script.
+    """
 
     def watch(self, context: Context) -> None: ...
 
     def measure(self, start_s: float) -> None: ...
 
-    def report(self, seen: ReportRequest) -> bool: ...
+    def report(self, request: ReportRequest) -> bool: ...
 
 
 def run(script: Sequence[str], *, plan: WatchPlan, observer: Observer) -> int:
     """Run `script` (the words after `python`) as `__main__` and return its exit code, for sys.exit.
-    The report of a script that ends early is made at exit, after its threads and its own atexit
-    handlers.
 
-    Raise OptionError if there is no such script.
+    The report of a script that ends early is made at exit, after its threads and its own atexit
+    handlers. Raise OptionError if there is no such script.
     """
     return Launch(Script(script), plan=plan, observer=observer).run()
 
 
 def rank_of(environ: Any = os.environ) -> int | None:
-    """Return the rank of this process, if torchrun or the like started several."""
+    """Return the rank of this process; None unless torchrun or the like started several."""
     rank, world = environ.get("RANK", ""), environ.get("WORLD_SIZE", "")
     return int(rank) if rank.isdigit() and world.isdigit() and int(world) > 1 else None
 
 
 class Launch:
-    """One script under observation. Once the report is made, only patches that do nothing are left;
-    in forked children it is off."""
+    """One script under observation.
+
+    Only patches without effect remain once the report is made. Forked children are not observed.
+    """
 
     def __init__(self, script: Script, *, plan: WatchPlan, observer: Observer) -> None:
         self._script = script
@@ -109,23 +113,23 @@ class Launch:
         self._pid = os.getpid()
         self._thread = threading.get_ident()
         self._begin_s = time.perf_counter()
-        self._life = Life(plan, self.context, begin_s=self._begin_s, thread=self._thread)
-        self._dog = Watchdog(self.context, self._thread, dead_s=plan.dead_s)
-        self._watch = HiddenThread(self.context, self._look, name="the watch over the script")
+        self._lifecycle = Lifecycle(plan, self.context, begin_s=self._begin_s, thread=self._thread)
+        self._watchdog = Watchdog(self.context, self._thread, dead_s=plan.dead_s)
+        self._observing = HiddenThread(self.context, self._observe, name="observing the script")
         self._reporting = threading.RLock()
-        self._blocked: Dead | None = None  # the last report of it
+        self._reported_stall: FeedStall | None = None
         self._code: int | None = None
-        self._ended_s = self._begin_s  # of the script
+        self._ended_s = self._begin_s  # end of the script
         self._stopped = False
         self._imports = Imports(self.context)
         self._undo: list[Callable[[], None]] = []
         self._exit: Callable[[int], None] = os._exit
 
     def run(self) -> int:
-        """Run the script; return its exit code."""
+        """Run the script and return its exit code."""
         self._install()
-        self._tell(lambda: self._observer.watch(self.context), "measuring")
-        self._watch.start()
+        self._guard(lambda: self._observer.watch(self.context), MEASURING)
+        self._observing.start()
         try:
             self._code = self._script.run()
         finally:
@@ -134,54 +138,54 @@ class Launch:
         return self._code
 
     def at_exit(self) -> None:
-        """Report, if there was no report; a script that was interrupted dies of the signal, as in
-        Python."""
-        self.finish(CRASH if self._script.crashed else END)
+        """Report if that is still to be done, and end an interrupted script by the signal."""
+        self.finish(ReportReason.CRASH if self._script.crashed else ReportReason.END)
         if self._code == INTERRUPTED and os.getpid() == self._pid:
-            rest_of_exit()
-            flush()
+            run_exit_handlers()
+            flush_output()
             signal.signal(signal.SIGINT, signal.SIG_DFL)
             os.kill(os.getpid(), signal.SIGINT)
 
-    def finish(self, why: str) -> None:
-        """Report the end of the script, if there was no report, and remove every hook."""
-        if os.getpid() != self._pid or not self._reporting.acquire(timeout=REPORT_S):
+    def finish(self, reason: ReportReason) -> None:
+        """Report the end of the script, if that is still to be done, and switch every hook off."""
+        if os.getpid() != self._pid or not self._reporting.acquire(timeout=REPORT_WAIT_S):
             return
         try:
-            if self._life.phase != OVER:
-                self._life.look(time.perf_counter())
-                self._over(why)
+            if self._lifecycle.phase != Phase.OVER:
+                self._lifecycle.update(time.perf_counter())
+                self._report_and_finish(reason)
         finally:
             self._reporting.release()
-            self._watch.stop()
+            self._observing.stop()
 
     def close(self) -> None:
-        """Remove every patch, for code that goes on in this process."""
+        """Undo all patches, for a process that continues."""
         self.context.active = False
-        self._watch.stop(join_s=STOP_S)
+        self._observing.stop(join_s=STOP_S)
         self._imports.undo()
         atexit.unregister(self.at_exit)
         while self._undo:
             self._undo.pop()()
 
     def _install(self) -> None:
-        if sys.version_info >= (3, 12):  # these threads do not live in the child
+        # The threads belong to the diagnosis and do not exist in the child.
+        if sys.version_info >= (3, 12):
             warnings.filterwarnings(
                 "ignore", r"This process .* is multi-threaded", DeprecationWarning
             )
         if self._plan.experiments:
             self.context.experiments = Experiments(self.context)
         atexit.register(self.at_exit)
-        self._undo += [threads_end(self.context), self._patch_exit()]
-        of = weakref.ref(self)
-        os.register_at_fork(after_in_child=lambda: _off(of()))
+        self._undo += [record_thread_deaths(self.context), self._patch_exit()]
+        launch = weakref.ref(self)
+        os.register_at_fork(after_in_child=lambda: _switch_off(launch()))
         self._imports.start()
 
     def _patch_exit(self) -> Callable[[], None]:
         original = self._exit
 
         def _exit(status: int) -> None:
-            self.finish(EXIT)
+            self.finish(ReportReason.EXIT)
             original(status)
 
         os._exit = _exit  # type: ignore[assignment]
@@ -191,70 +195,75 @@ class Launch:
 
         return undo
 
-    def _look(self) -> None:
-        """Watch, in a thread."""
-        dog_s, again_s = 0.0, self._begin_s + self._plan.seconds
-        while self._watch.pause(LOOK_S):
+    def _observe(self) -> None:
+        """Run the observing thread."""
+        watchdog_s = 0.0
+        retry_s = self._begin_s + self._plan.seconds
+        while self._observing.pause(POLL_S):
             now_s = time.perf_counter()
             with self._reporting:
-                phase = self._life.look(now_s)
-                if phase == MEASURES:
+                phase = self._lifecycle.update(now_s)
+                if phase == Phase.MEASURING:
                     self._measure()
-                elif phase == REPORTS:
-                    self._over(TIME)
-                elif self._life.loop is None and now_s > again_s and self._blocked is None:
-                    again_s = now_s + AGAIN_S
-                    self._over(STEPLESS)
-            if self._life.phase == OVER:
+                elif phase == Phase.REPORTING:
+                    self._report_and_finish(ReportReason.TIME)
+                elif now_s > retry_s and not (self._lifecycle.loop or self._reported_stall):
+                    retry_s = now_s + RETRY_S
+                    self._report_and_finish(ReportReason.STEPLESS)
+            if self._lifecycle.phase == Phase.OVER:
                 break
-            if now_s - dog_s >= DOG_S:
-                dog_s = now_s
-                dead = self._dog.look(now_s, self._life.loop)
-                if dead is not None:
-                    self._dead(dead)
+            if now_s - watchdog_s >= WATCHDOG_S:
+                watchdog_s = now_s
+                stall = self._watchdog.check(now_s, self._lifecycle.loop)
+                if stall is not None:
+                    self._handle_stall(stall)
         if self._plan.stop:
             self._stop()
 
     def _measure(self) -> None:
         if self.context.experiments is not None:
-            self.context.experiments.plan(self._life.start_s, self._life.end_s)
-        self._tell(lambda: self._observer.measure(self._life.start_s), "measuring")
+            self.context.experiments.plan(self._lifecycle.start_s, self._lifecycle.end_s)
+        self._guard(lambda: self._observer.measure(self._lifecycle.start_s), MEASURING)
 
-    def _over(self, why: str) -> None:
-        """Report; a script without a loop may get no report, and is watched further."""
-        seen = self._seen(why)
-        if why == STEPLESS and not self._tell(lambda: self._observer.report(seen), "the report"):
+    def _report_and_finish(self, reason: ReportReason) -> None:
+        """Report and stop observing; without a loop and a report, continue to observe."""
+        request = self._request(reason)  # it records deaths, while the context is active
+        if reason == ReportReason.STEPLESS and not self._report(request):
             return
-        self._life.over()
+        self._lifecycle.finish()
         self.context.due_s = float("inf")
         self._imports.stop()
         self.context.active = False
-        if why != STEPLESS:
-            self._tell(lambda: self._observer.report(seen), "the report")
+        if reason != ReportReason.STEPLESS:
+            self._report(request)
 
-    def _dead(self, dead: Dead) -> None:
+    def _handle_stall(self, stall: FeedStall) -> None:
+        """Report a stall once; end the process if it is proven to be permanent."""
         with self._reporting:
-            if self._life.phase == OVER or not dead.proven:
-                if self._life.phase != OVER and self._blocked is None:
-                    self._blocked = dead
-                    self._tell(
-                        lambda: self._observer.report(self._seen(BLOCKED, dead)), "the report"
-                    )
+            if self._lifecycle.phase == Phase.OVER:
                 return
-            self._life.over()
-            self.context.active = False
-            self._tell(lambda: self._observer.report(self._seen(DEAD, dead)), "the report")
-            ends_at_once()
-            self._exit(1)
+            if stall.proven:
+                self._lifecycle.finish()
+                self.context.active = False
+                self._report(self._request(ReportReason.DEAD, stall))
+                prepare_hard_exit()
+                self._exit(1)
+            elif self._reported_stall is None:
+                self._reported_stall = stall
+                self._report(self._request(ReportReason.BLOCKED, stall))
 
-    def _seen(self, why: str, dead: Dead | None = None) -> ReportRequest:
-        now_s, life = time.perf_counter(), self._life
-        died = dead.died if dead is not None else self._deaths(why)
-        asked_s = self.context.waiting.get(life.loop.thread) if life.loop is not None else None
-        waits_s = dead.waited_s if dead is not None else 0.0 if asked_s is None else now_s - asked_s
+    def _report(self, request: ReportRequest) -> bool:
+        return bool(self._guard(lambda: self._observer.report(request), REPORTING))
+
+    def _request(self, reason: ReportReason, stall: FeedStall | None = None) -> ReportRequest:
+        now_s = time.perf_counter()
+        life = self._lifecycle
+        died = stall.died if stall else self._deaths(reason)
+        asked_s = self.context.waiting.get(life.loop.thread) if life.loop else None
+        waits_s = stall.waited_s if stall else 0.0 if asked_s is None else now_s - asked_s
         return ReportRequest(
             script=self._script.name,
-            why=why,
+            reason=reason,
             loop=life.loop,
             timeline=self.context.timeline,
             start_s=life.start_s,
@@ -267,40 +276,40 @@ class Launch:
             rank=rank_of(),
         )
 
-    def _deaths(self, why: str) -> tuple[str, ...]:
-        """Return what the feed died of, as far as is known at the end."""
-        if why == CRASH and not self._script.crashed_in_feed:
+    def _deaths(self, reason: ReportReason) -> tuple[str, ...]:
+        """Return what the feed died of, as far as it is known at the end."""
+        if reason == ReportReason.CRASH and not self._script.crashed_in_feed:
             return ()
         if self._code != INTERRUPTED:
-            return self._dog.deaths()
-        died, loop = self._dog.deaths(self._ended_s - STOP_S), self._life.loop
-        still = loop is None or self._ended_s - loop.steps[-1].end_s >= self._plan.dead_s
-        return died or (self._blocked.died if self._blocked is not None and still else ())
+            return self._watchdog.deaths()
+        died = self._watchdog.deaths(self._ended_s - STOP_S)
+        loop, stall = self._lifecycle.loop, self._reported_stall
+        stalled = loop is None or self._ended_s - loop.steps[-1].end_s >= self._plan.dead_s
+        return died or (stall.died if stall and stalled else ())
 
-    def _tell(self, call: Callable[[], Any], what: str) -> Any:
+    def _guard(self, call: Callable[[], Any], what: str) -> Any:
         try:
             return call()
         except Exception as error:
             self.context.failed(what, error)
-            if what == "the report":
+            if what == REPORTING:
                 sys.stderr.write(f"fastfeed: {what} failed: {type(error).__name__}: {error}\n")
             return True  # the next one would fail, too
 
     def _stop(self) -> None:
-        """End the script as if it had called sys.exit(0); end it as well if it does not return to
-        Python."""
+        """End the script as by sys.exit(0), or abruptly if it does not return to Python."""
         if self._code is not None or self._stopped:
             return
         ctypes.pythonapi.PyThreadState_SetAsyncExc(
             ctypes.c_ulong(self._thread), ctypes.py_object(SystemExit)
         )
-        if self._watch.pause(STOP_S) and self._code is None:
-            ends_at_once()
+        if self._observing.pause(STOP_S) and self._code is None:
+            prepare_hard_exit()
             self._exit(0)
 
 
-def _off(launch: Launch | None) -> None:
-    """Switch off in a forked child, which is not diagnosed."""
+def _switch_off(launch: Launch | None) -> None:
+    """Switch the observation off in a forked child, which is not diagnosed."""
     if launch is not None:
         launch.context.active = False
         atexit.unregister(launch.at_exit)

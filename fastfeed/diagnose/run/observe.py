@@ -1,212 +1,186 @@
-"""Combine the observations of hooks and samples, and have them judged."""
+"""Observer that turns what hooks and samples found into evidence, a diagnosis and its reports."""
 
 from __future__ import annotations
 
-import threading
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 from fastfeed.diagnose.diagnosis import Diagnosis
-from fastfeed.diagnose.evidence import PRODUCER, Evidence
+from fastfeed.diagnose.evidence import PRODUCER, Evidence, LoopPart
 from fastfeed.diagnose.hooks.context import Context
 from fastfeed.diagnose.hooks.experiments import BURSTS
 from fastfeed.diagnose.judge.signals import CALLED, GIL_LATE_S
 from fastfeed.diagnose.run.hidden_thread import HiddenThread
-from fastfeed.diagnose.run.launch import (
-    BLOCKED,
-    CRASH,
-    DEAD,
-    STEPLESS,
-    ReportRequest,
-)
+from fastfeed.diagnose.run.launch import ReportReason, ReportRequest
+from fastfeed.diagnose.run.lifecycle import LOOP_TIMEOUT_S
 from fastfeed.diagnose.sample.iterations import SAMPLED, IterationTracker
-from fastfeed.diagnose.sample.sampler import (
-    ASKS,
-    FITS,
-    STEPS,
-    Sampler,
-)
+from fastfeed.diagnose.sample.sampler import LineRole, Sampler
+from fastfeed.probes.native_pools import pools_of
 from fastfeed.steps.timeline import Loop, Step, Timeline
 
-SEEK_S = 1.0
-GONE_S = 5.0  # without an iteration, after which a loop may be over
-DEAD_S = 5.0  # without a step, after which a feed that was dead still is
-KNOWN = ("exact", "modelled")  # waits
-CALLS = ("session", "call", "keras")  # loops whose steps are calls, with time between them
+SEARCH_S = 1.0
+DEAD_WAIT_S = 5.0  # without a step: a feed that was found dead still is
+KNOWN_WAITS = ("exact", "modelled")  # waits of a loop's steps
+CALL_KINDS = (*CALLED, "keras")  # loops whose steps are calls, with time between them
+# What the known line of a loop does, where it does not fetch batches.
+ROLES = {"keras": LineRole.FIT, **dict.fromkeys(CALLED, LineRole.STEP)}
 
 
 class DiagnosisObserver:
-    """Samples while a script runs; calls `say` with every diagnosis, and the files that were
-    written."""
+    """Samples while a script runs, and passes every diagnosis and its files to `publish`."""
 
     def __init__(
         self,
-        say: Callable[[Diagnosis, list[Path]], None],
+        publish: Callable[[Diagnosis, list[Path]], None],
         *,
         json: Path | None = None,
         html: Path | None = None,
         trace: Path | None = None,
     ) -> None:
-        self._say = say
+        self._publish = publish
         self._files = {"json": json, "html": html, "trace": trace}
         self._sampler = Sampler()
         self._context: Context | None = None
-        self._turns: IterationTracker | None = None
-        self._final = False
+        self._tracker: IterationTracker | None = None
+        self._reported = False
         self._died: tuple[str, ...] = ()
 
     def watch(self, context: Context) -> None:
-        """Begin, before the script starts."""
+        """Start sampling before the script starts."""
         self._context = context
-        self._sampler.ours, self._sampler.deaths = context.ours, context.deaths
+        self._sampler.observe(ours=context.ours, deaths=context.deaths)
         context.contended = self._contended
         self._sampler.start()
         self._sampler.begin(asking=False)
-        self._search = HiddenThread(context, self._seek, name="the search for a loop")
+        self._search = HiddenThread(context, self._search_loop, name="the search for a loop")
         self._search.start()
 
     def measure(self, start_s: float) -> None:
-        """Begin to measure: warm-up is over."""
+        """Start measuring after the warm-up."""
         loop = self._context.main if self._context is not None else None
-        if loop is not None:
-            self._sampler.loop = loop.thread
-            if loop.kind != SAMPLED:
-                self._stop_turns()
-        self._sampler.begin()
+        if loop is not None and loop.kind != SAMPLED:
+            self._stop_tracker()
+        self._sampler.begin(loop.thread if loop is not None else None)
 
-    def report(self, seen: ReportRequest) -> bool:
-        """Judge, write and report; return True if there was a report."""
-        if self._final or (
-            seen.why == STEPLESS and seen.loop is None and self._sampler.repeated() is None
-        ):
-            return False  # there will be another one, at the latest when the script ends
-        # imported late, because they import numpy: the script may first set how many threads its
-        # libraries use
+    def report(self, request: ReportRequest) -> bool:
+        """Judge, write the files and publish; return False if there is nothing to report yet."""
+        reason = request.reason
+        early = reason == ReportReason.STEPLESS and request.loop is None
+        if self._reported or (early and self._sampler.sampled_loop() is None):
+            return False  # there will be another report, at the latest when the script ends
+        # These import numpy, which must not happen before the script has had a chance to set the
+        # thread counts of its libraries.
         from fastfeed.diagnose.judge.judge import judge
         from fastfeed.diagnose.report import html, json, trace
 
         writers = {"json": json.write, "html": html.write, "trace": trace.write}
-        evidence = self._evidence(seen)
-        self._final = seen.why != BLOCKED
-        if self._final:
-            self._stop_turns()
+        evidence = self._evidence(request)
+        self._reported = reason != ReportReason.BLOCKED
+        if self._reported:
+            self._stop_tracker()
             self._sampler.stop()
-        if seen.why in (DEAD, BLOCKED, CRASH):
-            self._died = seen.died
-        died = self._died if seen.why in (DEAD, CRASH) or seen.waiting_now_s >= DEAD_S else ()
-        diagnosis = judge(evidence, script=seen.script, died=died)
-        files = {kind: _ranked(path, seen.rank) for kind, path in self._files.items()}
+        if reason in (ReportReason.DEAD, ReportReason.BLOCKED, ReportReason.CRASH):
+            self._died = request.died
+        ended = reason in (ReportReason.DEAD, ReportReason.CRASH)
+        died = self._died if ended or request.waiting_now_s >= DEAD_WAIT_S else ()
+        diagnosis = judge(evidence, script=request.script, died=died)
+        files = {kind: _rank_path(path, request.rank) for kind, path in self._files.items()}
         for kind, path in files.items():
             if path is not None:
                 writers[kind](diagnosis, path)
-        if not seen.rank:
-            self._say(diagnosis, [path for path in files.values() if path is not None])
+        if not request.rank:
+            self._publish(diagnosis, [path for path in files.values() if path is not None])
         return True
 
     def _contended(self) -> int:
-        late_s, _ = self._sampler.lock()
+        late_s, _ = self._sampler.lock_delays()
         if late_s is not None and late_s > GIL_LATE_S:
             return BURSTS
-        return int(self._sampler.full)
+        return int(self._sampler.cores_saturated)
 
-    def _seek(self) -> None:
-        """Search for a loop in the samples, and for its iterations, while no hook has found one."""
-        while self._search.pause(SEEK_S) and self._context is not None and not self._final:
+    def _search_loop(self) -> None:
+        """Search for a loop in the samples, and track its iterations, until a hook sees one."""
+        while self._search.pause(SEARCH_S) and self._context is not None and not self._reported:
             loops = list(self._context.timeline.loops.values())
             if any(len(loop.steps) > 1 and loop.kind != SAMPLED for loop in loops):
                 return
-            if self._turns is not None:
-                self._turns.wake()
-            if self._turns is not None and (self._turns.given_up or self._turns.goes_on(GONE_S)):
-                continue
-            found = self._sampler.turning(self._context.timeline)
-            if found is not None and not (self._turns is not None and found.same(self._turns)):
-                self._stop_turns()  # of a loop that is over: files were read, and now it trains
-                self._turns = found
+            tracker = self._tracker
+            if tracker is not None:
+                tracker.wake()
+                if tracker.given_up or tracker.is_running(LOOP_TIMEOUT_S):
+                    continue
+            found = self._sampler.track_iterations(self._context.timeline)
+            if found is not None and not (tracker and found.tracks_same_loop(tracker)):
+                self._stop_tracker()  # its loop is over: it read files, and now the script trains
+                self._tracker = found
                 found.start()
 
-    def _stop_turns(self) -> None:
-        if self._turns is not None:
-            self._turns.stop()
+    def _stop_tracker(self) -> None:
+        if self._tracker is not None:
+            self._tracker.stop()
 
-    def _evidence(self, seen: ReportRequest) -> Evidence:
+    def _evidence(self, request: ReportRequest) -> Evidence:
         sampler = self._sampler
-        loop = seen.loop or self._repeated()
-        late_s, late_p90_s = sampler.lock()
-        began_s = loop.steps[0].begin_s if loop is not None and loop.steps else 0.0
-        how = {"keras": FITS, **dict.fromkeys(CALLED, STEPS)}.get(
-            loop.kind if loop is not None else "", ASKS
-        )
-        parts = (
-            sampler.parts(loop.where or None, since_s=began_s, how=how) if loop is not None else ()
-        )
-        tasks = sampler.tasks(
-            parts, steps=list(loop.steps) if loop is not None and loop.waits in KNOWN else ()
-        )
-        first_s = (
-            loop.steps[0].begin_s + loop.steps[0].wait_s
-            if loop is not None and loop.steps
-            else None
-        )
+        loop = request.loop or sampler.sampled_loop()
+        late_s, late_p90_s = sampler.lock_delays()
+        first = loop.steps[0] if loop and loop.steps else None
+        parts: tuple[LoopPart, ...] = ()
+        if loop:
+            role = ROLES.get(loop.kind, LineRole.FETCH)
+            since_s = first.begin_s if first else 0.0
+            parts = sampler.parts(loop.where or None, since_s=since_s, role=role)
+        known = list(loop.steps) if loop and loop.waits in KNOWN_WAITS else ()
+        tasks = sampler.tasks(parts, steps=known)
         return Evidence(
-            loop=_told(loop, trims=seen.timeline.trims),
-            marks=tuple(sorted(seen.timeline.marks, key=lambda mark: mark.start_s)),
+            loop=_with_notes(loop, trims=request.timeline.trims),
+            marks=tuple(sorted(request.timeline.marks, key=lambda mark: mark.start_s)),
             tasks=tasks,
             machine=sampler.machine(),
-            start_s=seen.start_s,
-            end_s=seen.end_s,
+            start_s=request.start_s,
+            end_s=request.end_s,
             parts=parts,
             gil_late_s=late_s,
             gil_late_p90_s=late_p90_s,
-            pools=dict(sampler.pools()),
-            missing=tuple(dict.fromkeys((*seen.missing, *sampler.missing, *self._untold()))),
+            pools=pools_of(sys.modules),
+            missing=tuple(dict.fromkeys((*request.missing, *sampler.missing, *self._untracked()))),
             overhead_s=sampler.overhead_s,
-            first_batch_s=None if first_s is None else first_s - seen.begin_s,
-            warmup_s=seen.warmup_s,
-            beside=beside(loop, seen.timeline, start_s=seen.start_s),
+            first_batch_s=first.begin_s + first.wait_s - request.begin_s if first else None,
+            warmup_s=request.warmup_s,
+            beside=calls_beside(loop, request.timeline, start_s=request.start_s),
             threads=max(1, sum(task.role == PRODUCER for task in tasks)),
-            waiting_now_s=seen.waiting_now_s,
+            waiting_now_s=request.waiting_now_s,
         )
 
-    def _untold(self) -> list[str]:
-        return (
-            [f"each turn of the loop: {self._turns.given_up}"]
-            if self._turns and self._turns.given_up
-            else []
-        )
-
-    def _repeated(self) -> Loop | None:
-        """Return the loop of a script that no hook knows."""
-        loop = self._sampler.repeated()
-        return (
-            None
-            if loop is None
-            else replace(loop, thread=loop.thread or threading.main_thread().ident or 0)
-        )
+    def _untracked(self) -> list[str]:
+        reason = self._tracker.given_up if self._tracker else ""
+        return [f"each iteration of the loop: {reason}"] if reason else []
 
 
-def _told(loop: Loop | None, *, trims: bool) -> Loop | None:
-    """Return the loop with what its feed reports of itself now, and what is known of the
-    process."""
+def _with_notes(loop: Loop | None, *, trims: bool) -> Loop | None:
+    """Return the loop with the current note of its feed, and with `trims` of the process."""
     if loop is None:
         return None
     note = "; ".join(filter(None, (loop.note, loop.status() if loop.status is not None else "")))
     return replace(loop, note=note, status=None, trims=trims)
 
 
-def _ranked(path: Path | None, rank: int | None) -> Path | None:
-    """Return a file name of this rank's own."""
+def _rank_path(path: Path | None, rank: int | None) -> Path | None:
+    """Return a file name of its own for each of several ranks."""
     if path is None or rank is None:
         return path
     return path.with_name(f"{path.stem}.rank{rank}{path.suffix}")
 
 
-def beside(loop: Loop | None, timeline: Timeline, *, start_s: float) -> tuple[Step, ...]:
-    """Return the calls that a loop makes beside its steps: of the generator of a GAN, of the run
-    that fetches a batch for the run that trains."""
-    if loop is None or loop.kind not in CALLS:
+def calls_beside(loop: Loop | None, timeline: Timeline, *, start_s: float) -> tuple[Step, ...]:
+    """Return the calls that the loop's thread makes beside the loop's steps.
+
+    Examples: the generator of a GAN, or the run that fetches a batch for the run that trains.
+    """
+    if loop is None or loop.kind not in CALL_KINDS:
         return ()
-    others = [one for one in list(timeline.loops.values()) if one is not loop and one.kind in CALLS]
-    steps = [step for one in others if one.thread == loop.thread for step in list(one.steps)]
+    others = [one for one in list(timeline.loops.values()) if one is not loop]
+    others = [one for one in others if one.kind in CALL_KINDS and one.thread == loop.thread]
+    steps = [step for one in others for step in list(one.steps)]
     return tuple(sorted(step for step in steps if step.begin_s >= start_s))

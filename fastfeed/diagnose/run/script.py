@@ -20,44 +20,47 @@ from typing import Any
 from fastfeed.errors import OptionError
 
 INTERRUPTED = 130
-SAFE_PATH = bool(getattr(sys.flags, "safe_path", False))  # Python 3.10 has no safe path
-FEEDS = re.compile(
-    r"(^|/)(queue|multiprocessing/\w+|concurrent/futures/\w+|torch/utils/data/.+|joblib/\w+|fastfeed/(?!diagnose/).+)\.py$"
+SAFE_PATH = bool(getattr(sys.flags, "safe_path", False))  # Python 3.10 does not have the flag
+FEED_FILES = re.compile(
+    r"(^|/)(queue|multiprocessing/\w+|concurrent/futures/\w+|torch/utils/data/.+|joblib/\w+|"
+    r"fastfeed/(?!diagnose/).+)\.py$"
 )
 
 
 class Script:
-    """The command line of `python`: a file (or a folder or zip file with a `__main__`), `-m
-    module`, `-c code` or `-` (standard input), and its arguments. A leading `python` is skipped.
+    """Script to run, as `python` would be called with it.
 
-    Raise OptionError if there is no such file or nothing at all.
+    A file (or a folder or zip file with a `__main__`), `-m module`, `-c code` or `-` (standard
+    input), and its arguments. A leading `python` is skipped. Raise OptionError if nothing is given
+    or the file does not exist.
     """
 
     def __init__(self, words: Sequence[str]) -> None:
         given = list(words)
         if given and Path(given[0]).name.rstrip("0123456789.") == "python":
             given = given[1:]
-        # the options of this interpreter stay as they are
+        # They are options of an interpreter that runs already.
         while given and given[0] in ("-u", "-B"):
             given = given[1:]
         if not given or (given[0] in ("-m", "-c") and len(given) == 1):
             raise OptionError(
-                "no script: use fastfeed diagnose -- train.py args, or -m module, or -c code"
+                "no script given: pass one as in fastfeed diagnose -- train.py args, "
+                "or -m module, or -c code"
             )
         self.crashed = False
-        self.crashed_in_feed = False  # while it waited for input, or because a producer was gone
+        self.crashed_in_feed = False  # while it waited for input, or because a producer had died
         self.how = given[0] if given[0] in ("-m", "-c", "-") else "file"
         self._what = given[1] if self.how in ("-m", "-c") else given[0]
         self._args = given[2:] if self.how in ("-m", "-c") else given[1:]
         if self.how == "file" and not os.path.exists(self._what):
             raise OptionError(
-                f"can't open {self._what!r}: needed a Python file, -m module or -c code (under "
-                "torchrun: torchrun --no-python fastfeed diagnose -- train.py)"
+                f"can't open {self._what!r}: the script must be a Python file, -m module or "
+                "-c code (under torchrun: torchrun --no-python fastfeed diagnose -- train.py)"
             )
 
     @property
     def name(self) -> str:
-        """The title of a report."""
+        """Name for the title of a report."""
         return (
             os.path.basename(self._what)
             if self.how == "file"
@@ -65,8 +68,10 @@ class Script:
         )
 
     def run(self) -> int:
-        """Run it as `__main__`, which it stays; return its exit code. Tracebacks have no frames of
-        fastfeed."""
+        """Run the script as `__main__`, and return its exit code.
+
+        It stays `__main__` afterwards. Tracebacks contain no frames of this package.
+        """
         try:
             code, names = self._prepared()
             exec(code, names)
@@ -111,11 +116,8 @@ class Script:
             compiled = pkgutil.read_code(file)
             file.seek(0)
             text = file.read() if compiled is None else b""
-        kind = (
-            importlib.machinery.SourceFileLoader
-            if compiled is None
-            else importlib.machinery.SourcelessFileLoader
-        )
+        loaders = importlib.machinery
+        kind = loaders.SourceFileLoader if compiled is None else loaders.SourcelessFileLoader
         names.update(
             __file__=path,
             __cached__=None,
@@ -127,8 +129,10 @@ class Script:
         return code, names
 
     def _module(self, names: dict[str, Any], module: str) -> tuple[types.CodeType, dict[str, Any]]:
-        """Return the code and names as runpy does for `python -m`; its private part is what pdb and
-        the profilers of Python use."""
+        """Prepare a module as runpy does for `python -m`.
+
+        The private functions of runpy are those that pdb and Python's profilers use.
+        """
         private: Any = runpy
         try:
             if module == "__main__":
@@ -150,8 +154,7 @@ class Script:
 
 
 def _first_path(path: str) -> None:
-    """Replace the first entry of sys.path, which is the folder of fastfeed's command, by the
-    script's own."""
+    """Replace the first entry of sys.path, the folder of the fastfeed command."""
     if not SAFE_PATH:
         sys.path[0] = path
 
@@ -168,36 +171,33 @@ def _exit_code(error: SystemExit) -> int:
 
 
 def _in_feed(error: BaseException) -> bool:
-    """Return True if an exception comes from where batches come from: queues, pools, loaders."""
-    seen: list[BaseException] = []
+    """Return True if an exception comes from queues, pools or loaders, which batches come from."""
+    chain: list[BaseException] = []
     one: BaseException | None = error
-    while one is not None and one not in seen:
-        seen.append(one)
+    while one is not None and one not in chain:
+        chain.append(one)
         one = one.__cause__ or one.__context__
-    files = [
-        frame.f_code.co_filename
-        for one in seen
-        for frame, _ in traceback.walk_tb(one.__traceback__)
-    ]
-    return any(FEEDS.search(file.replace(os.sep, "/")) for file in files)
+    traces = (traceback.walk_tb(one.__traceback__) for one in chain)
+    files = [frame.f_code.co_filename for trace in traces for frame, _ in trace]
+    return any(FEED_FILES.search(file.replace(os.sep, "/")) for file in files)
 
 
 def _uncaught(error: BaseException) -> int:
-    """Show the exception as Python does, through the hook that the script may have set."""
-    at = error.__traceback__
-    while at is not None and at.tb_frame.f_code.co_filename in (__file__, "<frozen runpy>"):
-        at = at.tb_next
-    error.__traceback__ = at
-    sys.last_type, sys.last_value, sys.last_traceback = type(error), error, at
+    """Print an exception as Python does, through the script's own hook; return the exit code."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_code.co_filename in (__file__, "<frozen runpy>"):
+        trace = trace.tb_next
+    error.__traceback__ = trace
+    sys.last_type, sys.last_value, sys.last_traceback = type(error), error, trace
     with contextlib.suppress(Exception):  # the end of the process reports a closed pipe
         sys.stdout.flush()
     try:
-        sys.excepthook(type(error), error, at)
+        sys.excepthook(type(error), error, trace)
     except SystemExit as again:
         return _exit_code(again)
     except BaseException as again:
         sys.stderr.write("Error in sys.excepthook:\n")
         sys.__excepthook__(type(again), again, again.__traceback__)
         sys.stderr.write("\nOriginal exception was:\n")
-        sys.__excepthook__(type(error), error, at)
+        sys.__excepthook__(type(error), error, trace)
     return INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1

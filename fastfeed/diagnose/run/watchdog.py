@@ -1,4 +1,4 @@
-"""Find a feed that is dead: no batches are made any more, and the loop waits for one."""
+"""Detection of a dead feed: the loop waits for a batch, and nothing produces one."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -16,29 +16,42 @@ from typing import Any
 
 from fastfeed.diagnose.hooks.child_exits import how
 from fastfeed.diagnose.hooks.context import Context
+from fastfeed.diagnose.run.lifecycle import STALL_PERIODS
+from fastfeed.probes import procfs
 from fastfeed.probes.pyspy import CHILDREN, dump
 from fastfeed.steps.recorder import is_users
 from fastfeed.steps.timeline import Loop
 
-USUAL = 10  # times the usual period is a stall without other signs
-USUAL_OF_DEAD = 3
-IDLE = 0.2  # of a core: a process above it works
+DEAD_PERIODS = 3  # without a step: the feed may be dead
+IDLE_CORES = 0.2  # a process that uses more is working
+BUSY_CHECKS = 9  # latest ones, over which CPU time is measured
 QUIET_S = 1.0  # without a step: time to check
-WAITING = ("queue.py", "threading.py", "connection.py", "queues.py", "synchronize.py", "_base.py")
-FRAMES = 8  # of a stack, the innermost
-TOLD = how(-signal.SIGTERM)
-BY_CTRL_C = (how(-signal.SIGINT), how(1))  # how a worker ends whose process group is interrupted
-POOL = "multiprocessing/pool.py"
-LOST = "; what a killed worker of a Pool was making never comes, and whoever asks for it waits for ever"
-NOBODY = "nobody is left who could make a batch: no other thread of the script, and no process of its own"
-STARTS = ("_bootstrap", "_bootstrap_inner")  # of every thread
-Child = tuple[int, list[str]]  # its pid, and the fields of its stat file from the state on
+WAIT_FILES = (
+    "queue.py",
+    "threading.py",
+    "connection.py",
+    "queues.py",
+    "synchronize.py",
+    "_base.py",
+)
+MAX_FRAMES = 8  # of a stack, the innermost
+TERMINATED = how(-signal.SIGTERM)
+# Ends of a worker whose process group is interrupted.
+INTERRUPTED_ENDS = (how(-signal.SIGINT), how(1))
+POOL_FILE = "multiprocessing/pool.py"
+LOST_WORK = "; a Pool never returns the result that a killed worker was computing"
+NO_PRODUCER = "the script has no other thread and no child process that could produce a batch"
+BOOTSTRAP_NAMES = ("_bootstrap", "_bootstrap_inner")  # outermost functions of every thread
+ChildState = tuple[int, list[str]]  # its pid, and the fields of its stat file from the state on
 
 
 @dataclass(frozen=True)
-class Dead:
-    """A feed without batches. `proven`: a producer is known to have died, and nothing else works,
-    so that the loop would wait for ever. `died`: tracebacks, or the last stacks."""
+class FeedStall:
+    """Feed that delivers nothing.
+
+    `proven`: a producer is known to have died, and nothing else is running, so the loop would wait
+    for ever. `died`: tracebacks, or the last stacks.
+    """
 
     proven: bool
     waited_s: float
@@ -46,28 +59,33 @@ class Dead:
 
 
 class Watchdog:
-    """Watches a feed. `look` is called twice a second from a thread of its own; `threads_end` sees
-    exceptions that end threads."""
+    """Checks twice a second, in a thread of its own, whether the feed is dead.
+
+    `record_thread_deaths` provides the exceptions that end threads.
+    """
 
     def __init__(self, context: Context, thread: int, *, dead_s: float) -> None:
         self._context = context
         self._thread = thread  # of the script
         self._dead_s = dead_s
-        self._at: dict[int, tuple[Any, float]] = {}  # by thread: its position, and since when
-        self._names: dict[int, str] = {}  # of threads that were alive while steps were made
+        # by thread: its position, and since when it is there
+        self._positions: dict[int, tuple[Any, float]] = {}
+        self._names: dict[int, str] = {}  # of the threads that were alive at the last step
         self._zombies: set[int] = set()
         self._cpu: list[tuple[float, float]] = []
-        self._processes: list[str] = []  # their stacks in this stall: py-spy is asked once
+        self._processes: list[str] = []  # their description in this stall: py-spy is called once
 
-    def look(self, now_s: float, loop: Loop | None) -> Dead | None:
-        """Return what is known if the feed of the loop (of the script's thread, without a known
-        loop) is dead, else None."""
+    def check(self, now_s: float, loop: Loop | None) -> FeedStall | None:
+        """Return the stall of the feed, or None.
+
+        The checked thread is that of the loop, or the script's own if no loop is known.
+        """
         thread = self._thread if loop is None else loop.thread
         last_s = loop.steps[-1].end_s if loop is not None else None
         frames = {n: f for n, f in sys._current_frames().items() if n not in self._context.ours}
-        self._follow(frames, now_s)
-        waits = _waits(frames.get(thread))
-        since_s = self._context.waiting.get(thread, self._at[thread][1] if waits else None)
+        self._track(frames, now_s)
+        waits = _is_waiting(frames.get(thread))
+        since_s = self._context.waiting.get(thread, self._positions[thread][1] if waits else None)
         if waits and thread in self._context.waiting:
             self._context.elsewhere.add(thread)
         stall_s = 0.0 if since_s is None else now_s - max(since_s, last_s or since_s)
@@ -76,113 +94,108 @@ class Watchdog:
             self._cpu.clear()
             self._processes.clear()
             return None
-        children = [(pid, state) for pid, state in _children() if not _helps(pid)]
+        children = _find_children()
         self._find_zombies(children)
         self._cpu.append((now_s, _cpu_s(children)))
-        lost = LOST if _inside(frames.get(thread), POOL) and self._killed() else ""
-        # other workers of a pool may go on with later items, which does not help
-        if stall_s < max(self._dead_s, USUAL_OF_DEAD * _period(loop)) or (
-            self._busy() and not lost
-        ):
+        in_pool = _is_library_in(frames.get(thread), POOL_FILE)
+        lost = LOST_WORK if in_pool and self._lost_process() else ""
+        # The other workers of a pool continue with the next items, but that does not end the wait.
+        least_s = max(self._dead_s, DEAD_PERIODS * _period_s(loop))
+        if stall_s < least_s or (self._is_busy() and not lost):
             return None
         others = {n: f for n, f in frames.items() if n != thread}
-        # a thread with a line of the script on its stack may still make a batch, and so may a
-        # process
-        alone = not any(_users(f) is not None for f in others.values()) and all(
+        # A thread with a line of the script on its stack may still produce something, and so may a
+        # process.
+        alone = not any(_user_frame(f) is not None for f in others.values()) and all(
             s[0] == "Z" for _, s in children
         )
         died = tuple(text + lost * text.startswith("process ") for _, text in self._context.died)
         if died and alone and waits:
-            return Dead(True, stall_s, died)
-        # the first batch may take long
-        if not died and (loop is None or stall_s < USUAL * _period(loop)):
+            return FeedStall(True, stall_s, died)
+        # The first batch may take long.
+        if not died and (loop is None or stall_s < STALL_PERIODS * _period_s(loop)):
             return None
-        return Dead(
-            False,
-            stall_s,
-            (*died, *self._stacks(thread, others), *self._of_processes(children)) or (NOBODY,),
-        )
+        died += *self._describe_threads(thread, others), *self._describe_processes(children)
+        return FeedStall(False, stall_s, died or (NO_PRODUCER,))
 
     def deaths(self, interrupted_s: float = float("inf")) -> tuple[str, ...]:
-        """Return how threads and processes ended, without those that were told to, such as by a
-        Ctrl-C."""
-        self._find_zombies([(pid, state) for pid, state in _children() if not _helps(pid)])
+        """Return how threads and processes ended, without those that were terminated deliberately.
+
+        Ends by a Ctrl-C count as deliberate after `interrupted_s`, its time.
+        """
+        self._find_zombies(_find_children())
         died = (
-            (text, (TOLD, *BY_CTRL_C) if at_s > interrupted_s else TOLD)
+            (text, (TERMINATED, *INTERRUPTED_ENDS) if at_s > interrupted_s else TERMINATED)
             for at_s, text in self._context.died
         )
-        return tuple(text for text, told in died if not text.endswith(told))
+        return tuple(text for text, deliberate in died if not text.endswith(deliberate))
 
-    def _killed(self) -> bool:
+    def _lost_process(self) -> bool:
         return any(
-            text.startswith("process ") and not text.endswith(TOLD)
+            text.startswith("process ") and not text.endswith(TERMINATED)
             for _, text in self._context.died
         )
 
-    def _stacks(self, thread: int, others: dict[int, FrameType]) -> list[str]:
+    def _describe_threads(self, thread: int, others: dict[int, FrameType]) -> list[str]:
         gone = [
             f"thread {name} has ended"
             for n, name in self._names.items()
             if n not in others and n != thread
         ]
-        at_work = {n: frame for n, frame in others.items() if _users(frame) is not None}
         return gone + [
-            f"thread {self._names.get(n, n)} is at\n{stack_of(frame)}"
-            for n, frame in at_work.items()
+            f"thread {self._names.get(n, n)} is at\n{format_stack(frame)}"
+            for n, frame in others.items()
+            if _user_frame(frame) is not None
         ]
 
-    def _of_processes(self, children: list[Child]) -> list[str]:
-        """Return how the child processes ended, and the stacks of those that still live."""
+    def _describe_processes(self, children: list[ChildState]) -> list[str]:
+        """Return which child processes have ended, and where the others are."""
         if not self._processes:
             ended = [pid for pid, state in children if state[0] == "Z" and state[-1] == "0"]
             self._processes = [f"process {pid} has ended, without an error" for pid in ended]
             for pid, _ in [child for child in children if child[1][0] != "Z"][:CHILDREN]:
-                stack = "\n".join(dump(pid)[FRAMES - 1 :: -1])  # as in a traceback
+                stack = "\n".join(dump(pid)[MAX_FRAMES - 1 :: -1])  # the order of a traceback
                 self._processes.append(
                     f"process {pid} is at\n{stack}" if stack else f"process {pid} does nothing"
                 )
         return self._processes
 
-    def _follow(self, frames: dict[int, FrameType], now_s: float) -> None:
+    def _track(self, frames: dict[int, FrameType], now_s: float) -> None:
         for thread, frame in frames.items():
-            at = _users(frame) or frame
-            key = (id(at), at.f_lasti)
-            if thread not in self._at or self._at[thread][0] != key:
-                self._at[thread] = (key, now_s)
+            inner = _user_frame(frame) or frame
+            position = (id(inner), inner.f_lasti)
+            if thread not in self._positions or self._positions[thread][0] != position:
+                self._positions[thread] = (position, now_s)
 
-    def _busy(self) -> bool:
-        """Return True if some process of the script works."""
-        (first_s, first), (last_s, last) = self._cpu[max(0, len(self._cpu) - 9)], self._cpu[-1]
-        return last_s <= first_s or (last - first) / (last_s - first_s) > IDLE
+    def _is_busy(self) -> bool:
+        """Return True if the processes of the script use CPU time."""
+        (first_s, first), (last_s, last) = self._cpu[-BUSY_CHECKS:][0], self._cpu[-1]
+        return last_s <= first_s or (last - first) / (last_s - first_s) > IDLE_CORES
 
-    def _find_zombies(self, children: list[Child]) -> None:
+    def _find_zombies(self, children: list[ChildState]) -> None:
         for pid, state in children:
-            if (
-                state[0] == "Z"
-                and pid not in self._zombies
-                and state[-1].isdigit()
-                and int(state[-1])
-            ):
+            status = int(state[-1]) if state[0] == "Z" and state[-1].isdigit() else 0
+            if status and pid not in self._zombies:
                 self._zombies.add(pid)
-                status = int(state[-1])
-                self._context.saw_death(
-                    f"process {pid} ended: {how(-(status & 127) if status & 127 else status >> 8)}"
-                )
+                code = -(status & 127) if status & 127 else status >> 8
+                self._context.saw_death(f"process {pid} ended: {how(code)}")
 
 
-def threads_end(context: Context) -> Callable[[], None]:
-    """See every exception that ends a thread, whatever the script does with it; return the function
-    that undoes that."""
+def record_thread_deaths(context: Context) -> Callable[[], None]:
+    """Record every exception that ends a thread; return a function that undoes the patch.
+
+    The script may handle the exception as it likes.
+    """
     private: Any = threading
     original = getattr(private, "_make_invoke_excepthook", None)
-    if original is None:  # another Python
-        context.failed("exceptions that end threads", "this Python is not known")
+    if original is None:  # an unknown version of Python
+        context.failed("exceptions that end threads", "this version of Python is not supported")
         return lambda: None
 
     def make() -> Any:
         invoke = original()
 
-        def seen(thread: threading.Thread) -> None:
+        def record(thread: threading.Thread) -> None:
             kind, error, at = sys.exc_info()
             if context.active and kind is not None and not issubclass(kind, SystemExit):
                 while (
@@ -196,7 +209,7 @@ def threads_end(context: Context) -> Callable[[], None]:
                 context.deaths[threading.get_ident()] = thread.name, text
             invoke(thread)
 
-        return seen
+        return record
 
     private._make_invoke_excepthook = make
 
@@ -206,78 +219,64 @@ def threads_end(context: Context) -> Callable[[], None]:
     return undo
 
 
-def stack_of(frame: FrameType) -> str:
-    """Return the innermost lines of a thread's stack, as in a traceback."""
-    lines = [line for line in traceback.extract_stack(frame) if line.name not in STARTS]
-    return "".join(traceback.format_list(lines[-FRAMES:])).rstrip()
+def format_stack(frame: FrameType) -> str:
+    """Return the innermost lines of a thread's stack, formatted as in a traceback."""
+    lines = [line for line in traceback.extract_stack(frame) if line.name not in BOOTSTRAP_NAMES]
+    return "".join(traceback.format_list(lines[-MAX_FRAMES:])).rstrip()
 
 
-def _waits(frame: FrameType | None) -> bool:
-    """Return True if a stack ends in a wait for a queue, a pipe or a condition (not for the end of
-    a thread), or in a session of TensorFlow."""
-    at, waits = frame, False
-    while at is not None and not is_users(at.f_code.co_filename):
-        file = at.f_code.co_filename
-        waits = waits or Path(file).name in WAITING or file.endswith("client/session.py")
-        if at.f_code.co_name in ("join", "_wait_for_tstate_lock"):
-            return False
-        at = at.f_back
-    return waits
+def _library_frames(frame: FrameType | None) -> Iterator[FrameType]:
+    """Yield the frames below the script's own code, the innermost first."""
+    while frame is not None and not is_users(frame.f_code.co_filename):
+        yield frame
+        frame = frame.f_back
 
 
-def _inside(frame: FrameType | None, file: str) -> bool:
-    """Return True if the library's part of a stack, below the script's own code, is in this
-    file."""
-    at = frame
-    while at is not None and not is_users(at.f_code.co_filename):
-        if at.f_code.co_filename.replace(os.sep, "/").endswith(file):
-            return True
-        at = at.f_back
-    return False
+def _is_waiting(frame: FrameType | None) -> bool:
+    """Return True if a stack ends in a wait for a queue, pipe, condition or TensorFlow session.
+
+    Waiting for the end of a thread does not count.
+    """
+    codes = [one.f_code for one in _library_frames(frame)]
+    if any(code.co_name in ("join", "_wait_for_tstate_lock") for code in codes):
+        return False
+    files = [code.co_filename for code in codes]
+    return any(Path(f).name in WAIT_FILES or f.endswith("client/session.py") for f in files)
 
 
-def _users(frame: FrameType) -> FrameType | None:
+def _is_library_in(frame: FrameType | None, file: str) -> bool:
+    """Return True if a frame below the script's own code is in this file."""
+    files = (one.f_code.co_filename.replace(os.sep, "/") for one in _library_frames(frame))
+    return any(name.endswith(file) for name in files)
+
+
+def _user_frame(frame: FrameType) -> FrameType | None:
     """Return the innermost frame of the script's own code."""
-    at: FrameType | None = frame
-    while at is not None and not is_users(at.f_code.co_filename):
-        at = at.f_back
-    return at
+    innermost: FrameType | None = frame
+    for library in _library_frames(frame):
+        innermost = library.f_back
+    return innermost
 
 
-def _period(loop: Loop | None) -> float:
+def _period_s(loop: Loop | None) -> float:
     steps = [] if loop is None else loop.steps[-50:]
     return (steps[-1].end_s - steps[0].begin_s) / len(steps) if steps else 0.0
 
 
-def _children() -> list[Child]:
-    """Return the children of this process; none without /proc."""
-    found = []
-    try:
-        pids = [
-            pid for f in Path("/proc/self/task").glob("*/children") for pid in f.read_text().split()
-        ]
-    except OSError:
-        return []
-    for pid in pids:
-        try:
-            found.append(
-                (int(pid), Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split())
-            )
-        except OSError:  # gone
-            continue
-    return found
+def _find_children() -> list[ChildState]:
+    """Return the children of this process without multiprocessing's own helpers."""
+    files = Path("/proc/self/task").glob("*/children")
+    pids = [int(pid) for file in files for pid in procfs.text_of(str(file)).split()]
+    stats = ((pid, procfs.text_of(f"/proc/{pid}/stat").rpartition(")")[2].split()) for pid in pids)
+    return [(pid, state) for pid, state in stats if state and not _is_helper(pid)]
 
 
-def _helps(pid: int) -> bool:
-    """Return True for one of multiprocessing's own helpers."""
-    try:
-        line = Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:
-        return False
-    return b"resource_tracker" in line or b"forkserver import main" in line
+def _is_helper(pid: int) -> bool:
+    line = procfs.text_of(f"/proc/{pid}/cmdline")
+    return "resource_tracker" in line or "forkserver import main" in line
 
 
-def _cpu_s(children: list[Child]) -> float:
-    """Return CPU seconds of this process and its children."""
+def _cpu_s(children: list[ChildState]) -> float:
+    """Return the CPU seconds of this process and its children."""
     ticks = sum(int(state[11]) + int(state[12]) for _, state in children)
     return time.process_time() + ticks / os.sysconf("SC_CLK_TCK")

@@ -1,2 +1,5 @@
-"""Samples of a running training: its threads, child processes and loops, as tasks and parts of
-evidence. Imports evidence, steps and probes, never another room of diagnose."""
+"""Samples of the threads, child processes and loops of a running training.
+
+It turns them into the tasks and loop parts of evidence. It may import fastfeed.errors, core,
+probes, steps and diagnose.evidence.
+"""

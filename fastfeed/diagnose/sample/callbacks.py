@@ -1,5 +1,7 @@
-"""Python that a framework's threads run for the step, as tf.numpy_function in a tf.function: it
-makes no batches."""
+"""Python that a framework's threads run for the step, and that produces no batches.
+
+An example is tf.numpy_function in a tf.function.
+"""
 
 from __future__ import annotations
 
@@ -10,79 +12,78 @@ from types import CodeType
 import numpy as np
 
 from fastfeed.diagnose.evidence import LoopPart
+from fastfeed.diagnose.sample.slices import INPUT
 from fastfeed.diagnose.sample.tasks import AttributionContext
-from fastfeed.diagnose.sample.thread_log import Sample, ThreadLog
+from fastfeed.diagnose.sample.thread_log import MIN_SAMPLES, Sample, ThreadLog
 from fastfeed.steps.timeline import Step
 
-WAITS = 0.1  # of the samples: if the loop hardly waits, it does not matter what it waits for
-FEW = 20  # samples
-NEVER = 0.02  # of its samples
+MIN_WAITING_SHARE = 0.1  # of the samples: a loop that hardly waits needs no distinction
+MAX_CALLBACK_SHARE = 0.02  # of a callback's samples that may fall into the loop's waits
 
 
-def waits_in(
+def waiting_samples(
     trace: Sequence[tuple[float, Sample]],
     *,
-    cast: AttributionContext,
+    context: AttributionContext,
     parts: Iterable[LoopPart] = (),
     steps: Iterable[Step] = (),
 ) -> frozenset[int]:
-    """Return the samples, by number, in which the loop waits for input: at lines of its input
-    `parts`, or at the beginning of its `steps`, for their known waits. `trace`: the loop's thread
-    in every sample, with its time."""
-    if len(trace) != cast.samples:  # some are too old to be kept
+    """Return the numbers of the samples in which the loop waits for input.
+
+    That is at lines of its input `parts`, and during the known waits at the beginning of its
+    `steps`. `trace`: the time and the sample of the loop's thread, for every sample; the result is
+    empty if the trace no longer holds all of them.
+    """
+    if len(trace) != context.samples:  # the oldest samples are gone
         return frozenset()
-    asks = {(part.place.file, part.place.line) for part in parts if part.kind == "input"}
+    input_lines = {(part.place.file, part.place.line) for part in parts if part.kind == INPUT}
     edges = np.array(
         [(one.begin_s, one.begin_s + one.wait_s) for one in steps if one.wait_s > 0]
     ).reshape(-1)
-    # Odd positions among the edges lie inside a step.
-    inside = np.searchsorted(edges, [now_s for now_s, _ in trace], side="right") % 2 == 1
+    # Odd positions among the edges lie between the two edges of a wait.
+    in_wait = np.searchsorted(edges, [now_s for now_s, _ in trace], side="right") % 2 == 1
     return frozenset(
-        n for n, (_, look) in enumerate(trace) if inside[n] or _at_any(look, asks, cast=cast)
+        n
+        for n, (_, sample) in enumerate(trace)
+        if in_wait[n] or _is_at_line(sample, input_lines, context=context)
     )
 
 
-def without_callbacks(
-    logs: Iterable[ThreadLog], waits: frozenset[int], *, cast: AttributionContext
+def drop_callbacks(
+    logs: Iterable[ThreadLog], waits: frozenset[int], *, context: AttributionContext
 ) -> list[ThreadLog]:
-    """Return the logs without samples of threads that Python did not start, in functions that never
-    run while the loop waits (`waits`, as waits_in returns): a producer works then."""
+    """Return the logs without the samples of callbacks, for threads that Python did not start.
+
+    A function that never runs in the samples `waits`, in which the loop waits for input, produces
+    no batches: a producer works at those moments.
+    """
     logs = list(logs)
-    if len(waits) < max(FEW, WAITS * cast.samples):
+    if len(waits) < max(MIN_SAMPLES, MIN_WAITING_SHARE * context.samples):
         return logs
-    seen: Counter[CodeType] = Counter()
+    counts: Counter[CodeType] = Counter()
     waiting: Counter[CodeType] = Counter()
     for log in logs:
-        for number, look in log.moments.items():
-            function = _user_function(look, cast)
+        for number, sample in log.by_number.items():
+            function = _user_function(sample, context)
             if function is not None:
-                seen[function] += 1
+                counts[function] += 1
                 waiting[function] += number in waits
     callbacks = {
         function
-        for function, count in seen.items()
-        if count >= FEW and waiting[function] <= NEVER * count
+        for function, count in counts.items()
+        if count >= MIN_SAMPLES and waiting[function] <= MAX_CALLBACK_SHARE * count
     }
     for log in logs if callbacks else ():
-        log.moments = {
-            n: look
-            for n, look in log.moments.items()
-            if _user_function(look, cast) not in callbacks
-        }
-        if log.foreign:
-            kept = {
-                look: count
-                for look, count in log.looks.items()
-                if _user_function(look, cast) not in callbacks
-            }
-            log.looks = Counter(kept)
+        log.drop(lambda sample: _user_function(sample, context) in callbacks)
     return logs
 
 
-def _at_any(look: Sample, lines: set[tuple[str, int]], *, cast: AttributionContext) -> bool:
-    return any((place.file, place.line) in lines for place in map(cast.places.of, look.stack))
+def _is_at_line(
+    sample: Sample, lines: set[tuple[str, int]], *, context: AttributionContext
+) -> bool:
+    return any((place.file, place.line) in lines for place in map(context.places.of, sample.stack))
 
 
-def _user_function(look: Sample, cast: AttributionContext) -> CodeType | None:
-    """Return the outermost function of the user's."""
-    return next((spot[0] for spot in reversed(look.stack) if cast.places.of(spot).users), None)
+def _user_function(sample: Sample, context: AttributionContext) -> CodeType | None:
+    """Return the outermost of the user's functions on the stack."""
+    return next((spot[0] for spot in reversed(sample.stack) if context.places.of(spot).users), None)

@@ -1,5 +1,7 @@
-"""What a line calls at one moment: a C function has no frame, only its caller and the present
-instruction."""
+"""The function that a line calls at one moment.
+
+C functions have no frames: only the caller and its current instruction are visible.
+"""
 
 from __future__ import annotations
 
@@ -14,73 +16,78 @@ from functools import lru_cache
 
 from fastfeed.probes.places import Spot, line_of
 
-ASKS_DICT = "dict.get"
-ENTERS = ("BEFORE_WITH", "BEFORE_ASYNC_WITH", "SETUP_WITH", "SETUP_ASYNC_WITH", "LOAD_SPECIAL")
-ASKS = ("FOR_ITER", "FOR_ITER_LIST", "SEND", "YIELD_FROM")
-COPYING = frozenset(
-    (
-        *(
-            "array",
-            "asarray",
-            "asanyarray",
-            "ascontiguousarray",
-            "asfortranarray",
-            "astype",
-            "copy",
-            "copyto",
-        ),
-        *(
-            "deepcopy",
-            "stack",
-            "vstack",
-            "hstack",
-            "dstack",
-            "column_stack",
-            "concatenate",
-            "concat",
-            "tobytes",
-        ),
-        *(
-            "fromiter",
-            "tolist",
-            "as_tensor",
-            "tensor",
-            "constant",
-            "convert_to_tensor",
-            "default_collate",
-        ),
-        *("pin_memory",),
-    )
+# What a thread does for its data.
+COPYING, PICKLING = "copying", "pickling"
+DICT_GET = "dict.get"
+ENTER_OPCODES = (
+    "BEFORE_WITH",
+    "BEFORE_ASYNC_WITH",
+    "SETUP_WITH",
+    "SETUP_ASYNC_WITH",
+    "LOAD_SPECIAL",
 )
-COLLATES = re.compile(
+NEXT_OPCODES = ("FOR_ITER", "FOR_ITER_LIST", "SEND", "YIELD_FROM")
+COPY_FUNCTIONS = frozenset(
+    [
+        "array",
+        "asarray",
+        "asanyarray",
+        "ascontiguousarray",
+        "asfortranarray",
+        "astype",
+        "copy",
+        "copyto",
+        "deepcopy",
+        "stack",
+        "vstack",
+        "hstack",
+        "dstack",
+        "column_stack",
+        "concatenate",
+        "concat",
+        "tobytes",
+        "fromiter",
+        "tolist",
+        "as_tensor",
+        "tensor",
+        "constant",
+        "convert_to_tensor",
+        "default_collate",
+        "pin_memory",
+    ]
+)
+COLLATE_FILES = re.compile(
     r"(^|/)(_utils/collate|_utils/pin_memory|constant_op|tensor_conversion\w*)\.py$"
 )
-PICKLERS = re.compile(
+PICKLE_FILES = re.compile(
     r"(^|/)(pickle|copyreg|cloudpickle|dill/\w+|reductions?|numpy_pickle\w*)\.py$"
 )
-# copies of arrays, which release the interpreter lock
-RELEASES = frozenset(
+# Copies of arrays that release the interpreter lock.
+LOCK_FREE_COPIES = frozenset(
     ("astype", "copy", "copyto", "stack", "concatenate", "ascontiguousarray", "asfortranarray")
 )
-PICKLING = frozenset(("dumps", "loads", "dump", "load", "_feed"))
-OTHER_FORMATS = frozenset(["json", "yaml", "toml", "np", "numpy", "torch", "marshal", "joblib"])
-FILLS = frozenset(["ones", "full", "zeros", "ones_like", "full_like", "zeros_like"])
-WAITS = frozenset(["acquire", "wait", "popleft", "__enter__", "release", "notify"])
+PICKLE_FUNCTIONS = frozenset(("dumps", "loads", "dump", "load", "_feed"))
+OTHER_SERIALIZERS = frozenset(["json", "yaml", "toml", "np", "numpy", "torch", "marshal", "joblib"])
+FILL_FUNCTIONS = frozenset(["ones", "full", "zeros", "ones_like", "full_like", "zeros_like"])
+WAIT_FUNCTIONS = frozenset(["acquire", "wait", "popleft", "__enter__", "release", "notify"])
 
 
 def callee(spot: Spot) -> str:
-    """Return the dotted name of what is called at a spot, "__enter__" of a with, "__next__" of a
-    for; "" if nothing."""
+    """Return the dotted name of the function that is being called at a spot.
+
+    "__enter__" for a `with`, "__next__" for a `for`, "" if nothing is called or the name is
+    unknown.
+    """
     code, offset = spot
     if not 0 <= offset < len(code.co_code):
         return ""
-    # a call of a Python function is past its own cache
+    # While a Python function runs, the offset of its caller is past the call's own caches.
     while offset and dis.opname[code.co_code[offset]] == "CACHE":
         offset -= 2
     name = dis.opname[code.co_code[offset]]
-    if name in ENTERS:
+    if name in ENTER_OPCODES:
         return "__enter__"
-    if name in ASKS:
+    if name in NEXT_OPCODES:
         return "__next__"
     if not name.startswith(("CALL", "PRECALL")):
         return ""
@@ -92,7 +99,10 @@ def callee(spot: Spot) -> str:
 
 
 def _source_call(file: str, place: tuple[int | None, ...]) -> str:
-    """Return the call whose source is at (line, last line, column, last column), in bytes."""
+    """Return the call whose source lies at (line, last line, column, last column).
+
+    Columns count bytes.
+    """
     first, last, begin, end = place
     if first is None or last is None or begin is None or end is None:
         return ""
@@ -101,22 +111,24 @@ def _source_call(file: str, place: tuple[int | None, ...]) -> str:
         return ""
     lines[-1] = lines[-1][:end]
     lines[0] = lines[0][begin:]
-    found = _parsed(b"".join(lines).decode(errors="replace"), "eval")
-    return _called(found.body) if isinstance(found, ast.Expression) else ""
+    found = parsed(b"".join(lines).decode(errors="replace").strip(), "eval")
+    return _call_name(found.body) if isinstance(found, ast.Expression) else ""
 
 
-def _called(node: ast.expr) -> str:
-    """Return the dotted name; ASKS_DICT for a `get` with a key: that of a queue has flags, if
-    anything."""
+def _call_name(node: ast.expr) -> str:
+    """Return the dotted name of a call, or DICT_GET for a `get` with a key.
+
+    The `get` of a queue has at most flags.
+    """
     name = dotted(node)
     if not isinstance(node, ast.Call) or name.rpartition(".")[2] != "get" or not node.args:
         return name
     first = node.args[0]
-    return name if isinstance(first, ast.Constant) and isinstance(first.value, bool) else ASKS_DICT
+    return name if isinstance(first, ast.Constant) and isinstance(first.value, bool) else DICT_GET
 
 
 def dotted(node: ast.expr) -> str:
-    """Return "np.stack" of `np.stack(...)`; of a call on a value, only the method's name."""
+    """Return "np.stack" for `np.stack(...)`, and only the method's name for an unnamed value."""
     if isinstance(node, ast.Call):
         return dotted(node.func)
     if isinstance(node, ast.Attribute):
@@ -127,41 +139,45 @@ def dotted(node: ast.expr) -> str:
 
 @lru_cache(4096)
 def calls_at(file: str, line: int) -> tuple[str, ...]:
-    """Return the names of all calls that are written on a line, the outermost first; () if it
-    cannot be parsed."""
+    """Return the names of all calls on a source line, the outermost first; () if unparsable."""
     text = textwrap.dedent(linecache.getline(file, line)).strip()
     if text.startswith(("elif ", "else", "except", "finally")):
         text = text.removeprefix("el") if text.startswith("elif") else ""
     for candidate in (text, f"{text} pass", f"{text}\n pass", text.rstrip(",") + ")"):
-        found = _parsed(candidate, "exec")
+        found = parsed(candidate.strip())
         if found is not None:
-            return tuple(
-                filter(
-                    None, (_called(node) for node in ast.walk(found) if isinstance(node, ast.Call))
-                )
-            )
+            calls = (node for node in ast.walk(found) if isinstance(node, ast.Call))
+            return tuple(filter(None, map(_call_name, calls)))
     return ()
 
 
-def _parsed(text: str, mode: str) -> ast.AST | None:
+def parsed(text: str, mode: str = "exec") -> ast.AST | None:
+    """Return the syntax tree of source text; None if it cannot be parsed."""
     try:
-        return ast.parse(text.strip(), mode=mode)
+        return ast.parse(text, mode=mode)
     except (SyntaxError, ValueError):
         return None
 
 
 def work_of(function: str, file: str, *, calls: tuple[str, ...] = ()) -> str:
-    """Return what the innermost function, or one without a frame that it calls, does: "copying"
-    (conversions, stacking and copies of arrays), "pickling", or ""."""
+    """Return the kind of work of the innermost `function` of a stack, or of one of its `calls`.
+
+    COPYING (conversions, stacking and copies of arrays), PICKLING, or "" for any other work.
+    """
     names = [call.rpartition(".") for call in calls]
-    if PICKLERS.search(file) or function.rpartition(".")[2] == "_feed":
-        return "" if any(name in WAITS for _, _, name in names) else "pickling"
+    if PICKLE_FILES.search(file) or function.rpartition(".")[2] == "_feed":
+        return "" if any(name in WAIT_FUNCTIONS for _, _, name in names) else PICKLING
     if any(
-        name in PICKLING and owner.split(".")[0] not in OTHER_FORMATS for owner, _, name in names
+        name in PICKLE_FUNCTIONS and owner.split(".")[0] not in OTHER_SERIALIZERS
+        for owner, _, name in names
     ):
-        return "pickling"
-    if function in FILLS:  # numpy's own, which call copyto
+        return PICKLING
+    if function in FILL_FUNCTIONS:  # numpy's own functions, which call copyto
         return ""
-    if COLLATES.search(file) or function in COPYING or any(name in COPYING for _, _, name in names):
-        return "copying"
+    if (
+        COLLATE_FILES.search(file)
+        or function in COPY_FUNCTIONS
+        or any(name in COPY_FUNCTIONS for _, _, name in names)
+    ):
+        return COPYING
     return ""

@@ -1,5 +1,4 @@
-"""Child processes: what each of them uses and waits for, and its stacks, if py-spy may read
-them."""
+"""Child processes: the resources, waits and, where py-spy has access, the stacks of each."""
 
 from __future__ import annotations
 
@@ -16,51 +15,60 @@ from fastfeed.probes.places import Place, Places
 from fastfeed.probes.procfs import Counters, DescriptorReader, ThreadFiles
 from fastfeed.probes.pyspy import Spy, StackSample, StackSamples
 
-BURNS, BURNS_S = 0.2, 0.3  # of a core, and CPU seconds: more than a start takes
-SAMPLED = 4  # threads of a child that are sampled often
-BUSY = 0.05  # of a core: a child that uses so much makes data, even without Python
-Waits = Counter[str]
+# Cores, and CPU seconds, of a process that produces no data: more than it needs to start.
+UNRELATED_CORES, UNRELATED_CPU_S = 0.2, 0.3
+MAX_SAMPLED_THREADS = 4  # threads of a child whose calls are sampled
+MIN_PRODUCER_CORES = 0.05  # a child that is not Python but uses more produces data, too
+StateCounts = Counter[str]
 
 
 class ChildLog:
-    """The history of one child."""
+    """History of one child process while it is observed."""
 
-    def __init__(self, kin: family.Kin) -> None:
-        self.kin, self.name = kin, family.name_of(kin)
+    def __init__(self, process: family.Kin) -> None:
+        self.identify(process)
         self.files: dict[int, ThreadFiles] = {}
         self.counters: dict[int, Counters] = {}
         self.first: dict[int, Counters] = {}
-        self.waits: dict[int, Waits] = {}
+        self.waits: dict[int, StateCounts] = {}
         self.wall_s = 0.0
         self.exit = ""
-        self._silence = family.Silence(kin.pid)
+        self._silence = family.Silence(process.pid)
         self._targets: dict[int, str] = {}
 
+    def identify(self, process: family.Kin) -> None:
+        """Set what the process runs, which a call of exec changes."""
+        self.process = process
+        self.name = family.name_of(process)
+
     def begin(self) -> None:
-        """Drop earlier observations."""
+        """Start over from the present counters."""
         self.first = dict(self.counters)
         self.waits = {tid: Counter() for tid in self.files}
         self.wall_s = 0.0
-        self._silence = family.Silence(self.kin.pid)
+        self._silence = family.Silence(self.process.pid)
 
-    def find(self, reader: DescriptorReader, passed_s: float, *, fully: bool = True) -> None:
-        """Find its threads, and read their counters (`fully`: also those that cost more)."""
+    def refresh(self, reader: DescriptorReader, passed_s: float, *, fully: bool = True) -> None:
+        """Find the threads of the process and read their counters.
+
+        `passed_s`: seconds since the last call. `fully`: also read the counters that are expensive.
+        """
         if self.exit:
             return
         self._targets.clear()
-        tids = procfs.threads_of(self.kin.pid)
+        tids = procfs.threads_of(self.process.pid)
         if not tids:
-            return self.end(b"")
+            return self.record_end(b"")
         for tid in sorted(tids - self.files.keys()):
-            self.files[tid] = ThreadFiles(self.kin.pid, tid)
+            self.files[tid] = ThreadFiles(self.process.pid, tid)
             self.waits[tid] = Counter()
-            if len(self.files) <= SAMPLED:
+            if len(self.files) <= MAX_SAMPLED_THREADS:
                 self.files[tid].keep()
         for tid in tids:
             files = self.files[tid]
             stat = files.read("stat", reader)
-            if procfs.state_char(stat) == "Z" and tid == self.kin.pid:
-                return self.end(stat)
+            if procfs.state_char(stat) == "Z" and tid == self.process.pid:
+                return self.record_end(stat)
             now = procfs.times(stat, files.read("schedstat", reader))
             slow = (
                 procfs.seldom(files.folder)
@@ -71,62 +79,64 @@ class ChildLog:
                 self.counters[tid] = Counters(*now[:4], *slow)
         self.wall_s += passed_s
 
-    def look(self, reader: DescriptorReader) -> None:
-        """Sample its first threads."""
+    def sample(self, reader: DescriptorReader) -> None:
+        """Sample the first threads of the process."""
         if self.exit:
             return
-        for tid, files in list(self.files.items())[:SAMPLED]:
+        for tid, files in list(self.files.items())[:MAX_SAMPLED_THREADS]:
             call, first = procfs.call_of(files.read("syscall", reader))
             state = ""
             if call != procfs.RUNNING and call not in procfs.NEVER_DISK:
                 stat = files.read("stat", reader)
                 state = procfs.state_char(stat)
-                if tid == self.kin.pid and state in ("Z", ""):
-                    return self.end(stat)
+                if tid == self.process.pid and state in ("Z", ""):
+                    return self.record_end(stat)
             if state == "R":
                 call = procfs.RUNNING
             target = self._target(first) if call in ("read", "write", "readv", "writev") else ""
             call = "sleep" if call == "select" and first == 0 else call
-            seen = states.ThreadView((), None, call, target, state == "D")
-            self.waits[tid][states.state_of(seen) if call else ev.OTHER] += 1
+            view = states.ThreadView((), None, call, target, state == "D")
+            self.waits[tid][states.state_of(view) if call else ev.OTHER] += 1
 
-    def end(self, stat: bytes) -> None:
-        """Note that it has ended."""
-        self.exit = family.exit_of(stat, self.kin.pid)
+    def record_end(self, stat: bytes) -> None:
+        """Record how the process ended."""
+        self.exit = family.exit_of(stat, self.process.pid)
         self.close()
 
     def close(self) -> None:
-        """Close its files."""
+        """Close all files."""
         for files in self.files.values():
             files.close()
 
     def _target(self, fd: int) -> str:
         if fd not in self._targets:
-            self._targets[fd] = procfs.target_of(self.kin.pid, fd)
+            self._targets[fd] = procfs.target_of(self.process.pid, fd)
         return self._targets[fd]
 
     def used(self, tid: int) -> Counters:
-        """Return what a thread has used since the beginning."""
+        """Return what a thread has used since `begin`."""
         return self.counters.get(tid, Counters()).since(self.first.get(tid, Counters()))
 
     def total(self) -> Counters:
-        """Return what all its threads have used."""
+        """Return what all threads have used since `begin`."""
         found = Counters()
         for tid in self.counters:
             found = found.plus(self.used(tid))
         return found
 
     @property
-    def burns(self) -> bool:
-        """True if it uses a core and makes nothing: it is no part of the training."""
+    def is_unrelated(self) -> bool:
+        """True if the process takes a core but sends no data: it is no part of the training."""
         used_s = self.total().cpu_s
         return (
-            not self.exit and used_s > max(BURNS_S, BURNS * self.wall_s) and self._silence.holds()
+            not self.exit
+            and used_s > max(UNRELATED_CPU_S, UNRELATED_CORES * self.wall_s)
+            and self._silence.holds()
         )
 
 
 class Children:
-    """All child processes that may make data."""
+    """All child processes that may produce data."""
 
     def __init__(self, reader: DescriptorReader) -> None:
         self._reader = reader
@@ -134,8 +144,8 @@ class Children:
         self._reaped_s = self._reaped_before_s = 0.0  # see reaped_s
 
     def begin(self) -> None:
-        """Begin to count; children that have ended are dropped."""
-        self.find(0.0)
+        """Start over from the present counters, and forget processes that have ended."""
+        self.refresh(0.0)
         awaited = [
             log for pid, log in self.logs.items() if log.exit and os.path.exists(f"/proc/{pid}")
         ]
@@ -146,40 +156,47 @@ class Children:
         for log in self.logs.values():
             log.begin()
 
-    def find(self, passed_s: float, *, fully: bool = True) -> None:
-        """Find new ones, and read the counters of all (`fully`: also those that cost more)."""
-        for kin in family.descendants(os.getpid()):
-            known = self.logs.get(kin.pid)
-            if known is None or known.kin.born != kin.born:
-                self.logs[kin.pid] = ChildLog(kin)
-            elif known.kin != kin:  # it was forked, and then executed
-                known.kin, known.name = kin, family.name_of(kin)
+    def refresh(self, passed_s: float, *, fully: bool = True) -> None:
+        """Find new processes and read the counters of all; see ChildLog.refresh."""
+        for process in family.descendants(os.getpid()):
+            known = self.logs.get(process.pid)
+            if known is None or known.process.born != process.born:
+                self.logs[process.pid] = ChildLog(process)
+            elif known.process != process:  # it was forked and has called exec since
+                known.identify(process)
         for log in self.logs.values():
-            log.find(self._reader, passed_s, fully=fully)
+            log.refresh(self._reader, passed_s, fully=fully)
         self._reaped_s = reaped_s()
 
-    def look(self) -> None:
-        """Sample each."""
+    def sample(self) -> None:
+        """Sample every process."""
         for log in self.logs.values():
-            log.look(self._reader)
+            log.sample(self._reader)
 
-    def lost_s(self) -> float:
-        """Return CPU seconds that were not counted: of children that lived between two samples, or
-        after the last."""
+    def uncounted_s(self) -> float:
+        """Return the CPU seconds that no count includes.
+
+        Children that started and ended between two counts, or ran after the last, used them.
+        """
         counted_s = sum(
             used.cpu_s for log in self.logs.values() if log.exit for used in log.counters.values()
         )
         return max(0.0, self._reaped_s - self._reaped_before_s - counted_s)
 
-    def pythons(self) -> list[int]:
-        """Return the children that py-spy can read."""
-        return [pid for pid, log in self.logs.items() if log.kin.python and not log.exit]
+    def python_pids(self) -> list[int]:
+        """Return the pids of the processes that py-spy can sample."""
+        return [pid for pid, log in self.logs.items() if log.process.python and not log.exit]
 
     def tasks(self, spy: Spy, places: Places) -> list[Task]:
-        """Return one task for each child; those whose lock was not sampled are assumed to be like
-        the others."""
-        alike = _held_of_cpu(self.logs.values(), spy)
-        return [task_of(log, spy, places=places, alike=alike) for log in self.logs.values()]
+        """Return one task for each process.
+
+        Processes whose interpreter lock was not sampled are assumed to hold it as the others do.
+        """
+        lock_share = _lock_share_of_cpu(self.logs.values(), spy)
+        return [
+            process_task(log, spy, places=places, lock_share=lock_share)
+            for log in self.logs.values()
+        ]
 
     def close(self) -> None:
         """Close all files."""
@@ -188,57 +205,62 @@ class Children:
 
 
 def reaped_s() -> float:
-    """Return CPU seconds of all children that have ended and were awaited, from their births on."""
+    """Return the CPU seconds of all children that have ended and been waited for."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 
 
-def _held_of_cpu(logs: Iterable[ChildLog], spy: Spy) -> float:
-    """Return the share of their CPU time for which the children held their locks; user time, if
-    that was not sampled."""
-    looked = [
-        log for log in logs if log.wall_s and spy.holders.get(log.kin.pid, StackSamples()).looks
+def _lock_share_of_cpu(logs: Iterable[ChildLog], spy: Spy) -> float:
+    """Return the share of CPU time in which sampled processes hold their interpreter locks.
+
+    It is 1.0 if none was sampled.
+    """
+    sampled = [
+        log for log in logs if log.wall_s and spy.holders.get(log.process.pid, StackSamples()).looks
     ]
-    cpu = sum(log.total().cpu_s / log.wall_s for log in looked)
-    held = sum(sum(spy.holders[log.kin.pid].shares().values()) for log in looked)
+    cpu = sum(log.total().cpu_s / log.wall_s for log in sampled)
+    held = sum(sum(spy.holders[log.process.pid].shares().values()) for log in sampled)
     return min(held / cpu, 1.0) if cpu else 1.0
 
 
-def task_of(log: ChildLog, spy: Spy, *, places: Places, alike: float = 1.0) -> Task:
-    """Return the task of one child; `alike`: the share of its CPU for which it held its lock, if
-    that was not sampled."""
-    stacks, holders = (
-        spy.all.get(log.kin.pid, StackSamples()),
-        spy.holders.get(log.kin.pid, StackSamples()),
-    )
-    workers = working(stacks, log)
+def process_task(log: ChildLog, spy: Spy, *, places: Places, lock_share: float = 1.0) -> Task:
+    """Return the task of one process.
+
+    `lock_share`: the share of its user CPU time in which it is assumed to hold its interpreter lock
+    if that was not sampled.
+    """
+    pid = log.process.pid
+    stacks = spy.all.get(pid, StackSamples())
+    holders = spy.holders.get(pid, StackSamples())
+    workers = working_threads(stacks, log)
     wall_s = log.wall_s or 1e-9
     held = holders.shares()
-    seen: Counter[StackSample] = sum(
+    samples: Counter[StackSample] = sum(
         (stacks.seen[tid] for tid in workers if tid in stacks.seen), Counter()
     )
     busy: dict[str, float] = defaultdict(float)
     for tid in workers:
         used = log.used(tid)
         cpu = used.cpu_s / wall_s
-        counts = with_buffers(
+        counts = add_buffer_waits(
             log.waits.get(tid, Counter()), stacks.seen.get(tid, Counter()), cpu=cpu
         )
-        python = held.get(tid, 0.0) if holders.looks else alike * (cpu - used.system_s / wall_s)
+        python = (
+            held.get(tid, 0.0) if holders.looks else lock_share * (cpu - used.system_s / wall_s)
+        )
         for state, share in states.shares(
             counts, cpu=cpu, queued=used.queued_s / wall_s, python=python
         ).items():
             busy[state] += share / len(workers)
     total = log.total()
-    copying, pickling = works(seen)
-    makes = log.kin.python or total.cpu_s > BUSY * wall_s
-    role = ev.PRODUCER if makes and not log.burns else ev.FOREIGN
-    name, pid = f"{log.name} (process {log.kin.pid})", log.kin.pid
+    copying, pickling = work_shares(samples)
+    produces = log.process.python or total.cpu_s > MIN_PRODUCER_CORES * wall_s
+    role = ev.PRODUCER if produces and not log.is_unrelated else ev.FOREIGN
     return Task(
-        *(name, pid, pid, role, log.wall_s),
+        *(f"{log.name} (process {pid})", pid, pid, role, log.wall_s),
         **total.fields(),
         busy=dict(busy),
-        stacks=dict(_folded(seen)),
+        stacks=dict(_count_places(samples)),
         copying=copying,
         pickling=pickling,
         exit=log.exit,
@@ -247,61 +269,68 @@ def task_of(log: ChildLog, spy: Spy, *, places: Places, alike: float = 1.0) -> T
     )
 
 
-def working(stacks: StackSamples, log: ChildLog) -> list[int]:
-    """Return the threads that run the user's code and do not only wait for work; else the one that
-    uses most CPU, except those that pass results to other processes."""
-    found = [tid for tid, seen in stacks.seen.items() if any(_works(stack) for stack in seen)]
-    serve = {tid for tid, seen in stacks.seen.items() if any(_serves(stack) for stack in seen)}
+def working_threads(stacks: StackSamples, log: ChildLog) -> list[int]:
+    """Return the threads that run the user's code and do not merely wait for work.
+
+    If there are none: the thread that uses most CPU, except those that hand batches to other
+    processes.
+    """
+    found = [tid for tid, samples in stacks.seen.items() if any(map(_runs_user_code, samples))]
+    sharers = {tid for tid, samples in stacks.seen.items() if any(map(_is_sharer, samples))}
     busiest = max(
-        log.counters.keys() - serve, key=lambda tid: log.used(tid).cpu_s, default=log.kin.pid
+        log.counters.keys() - sharers, key=lambda tid: log.used(tid).cpu_s, default=log.process.pid
     )
     return sorted(found) or [busiest]
 
 
-def _works(stack: StackSample) -> bool:
-    """Return True unless the stack has no place of the user's, or waits for work below it."""
+def _runs_user_code(stack: StackSample) -> bool:
+    """Return True if a stack is in the user's code; stacks of idle helper threads are not."""
     return any(place.users for place in stack.places)
 
 
-def _serves(stack: StackSample) -> bool:
-    """Return True for a thread that serves descriptors of results: tensors of torch in shared
-    memory travel so."""
+def _is_sharer(stack: StackSample) -> bool:
+    """Return True if a thread hands out file descriptors, as torch does for shared memory."""
     return any(place.file.endswith("multiprocessing/resource_sharer.py") for place in stack.places)
 
 
-def with_buffers(waits: Waits, seen: Counter[StackSample], *, cpu: float) -> dict[str, float]:
-    """Return the samples off the core by state. If stacks show for how much of the time the thread
-    waited in a queue, that part is EMPTY or FULL, and no longer LOCK, PIPE or SOCKET."""
-    looks = sum(seen.values())
+def add_buffer_waits(
+    waits: StateCounts, samples: Counter[StackSample], *, cpu: float
+) -> dict[str, float]:
+    """Return the samples off the core by state, with waits in queues as EMPTY or FULL.
+
+    The stacks tell for which share of the time the thread waited in a queue; that share is taken
+    from LOCK, PIPE, SOCKET and OTHER. `cpu`: the share of the time on a core.
+    """
+    sampled = sum(samples.values())
     off: dict[str, float] = defaultdict(float)
     off.update((state, count) for state, count in waits.items() if state != states.CORE)
     total = sum(off.values())
-    if not looks or not total or cpu >= 1.0:
+    if not sampled or not total or cpu >= 1.0:
         return off
     moved: Counter[str] = Counter()
     sockets = False
-    for stack, count in seen.items():
+    for stack, count in samples.items():
         state = states.buffer_state(
             states.ThreadView(stack_names(stack), call="futex", called=_one_call(stack))
         )
         if state:
             moved[state] += count
-        sockets |= not state and states.in_socket(stack_names(stack))
+        sockets |= not state and states.may_be_socket(stack_names(stack))
     for state, count in moved.items():
-        room = count / looks / (1.0 - cpu) * total
+        room = count / sampled / (1.0 - cpu) * total
         for source in (ev.LOCK, ev.PIPE, ev.SOCKET, ev.OTHER):
             taken = min(room, off[source])
             off[source] -= taken
             off[state] += taken
             room -= taken
-    # pipes between processes may be sockets: fewer of their samples are left
+    # Pipes between processes may be sockets. A rest remains, as stacks are sampled less often.
     if moved and not sockets:
         off[max(moved, key=lambda state: moved[state])] += off.pop(ev.SOCKET, 0.0)
     return off
 
 
 def stack_names(stack: StackSample) -> list[tuple[str, str]]:
-    """Return (function, file), the innermost first."""
+    """Return (function, file) of each frame, the innermost first."""
     return [(place.function, place.file) for place in reversed(stack.places)]
 
 
@@ -310,25 +339,25 @@ def _one_call(stack: StackSample) -> str | None:
     return calls[0] if len(calls) == 1 else None
 
 
-def works(seen: Counter[StackSample]) -> tuple[float, float]:
-    """Return the shares of samples that copy, and that pickle."""
+def work_shares(samples: Counter[StackSample]) -> tuple[float, float]:
+    """Return the shares of the samples that copy arrays and that pickle."""
     found: Counter[str] = Counter()
-    for stack, count in seen.items():
+    for stack, count in samples.items():
         found[work_of_stack(stack)] += count
-    total = sum(seen.values()) or 1
-    return found["copying"] / total, found["pickling"] / total
+    total = sum(samples.values()) or 1
+    return found[callee.COPYING] / total, found[callee.PICKLING] / total
 
 
 def work_of_stack(stack: StackSample) -> str:
-    """Return "copying", "pickling" or "", by the innermost function and the calls on its line."""
+    """Return the kind of work of a stack's innermost function or line; see callee.work_of."""
     if not stack.places:
         return ""
     last = stack.places[-1]
     return callee.work_of(last.function, last.file, calls=callee.calls_at(stack.file, last.line))
 
 
-def _folded(seen: Counter[StackSample]) -> Counter[tuple[Place, ...]]:
+def _count_places(samples: Counter[StackSample]) -> Counter[tuple[Place, ...]]:
     found: Counter[tuple[Place, ...]] = Counter()
-    for stack, count in seen.items():
+    for stack, count in samples.items():
         found[stack.places] += count
     return found

@@ -1,5 +1,7 @@
-"""Where a training loop's own thread spends its time: the loop is found in its stacks, its
-statements in the source."""
+"""Parts of a training loop, and the time that its thread spends in each.
+
+The loop is found in the stacks of its thread, and its parts in its source.
+"""
 
 from __future__ import annotations
 
@@ -10,293 +12,305 @@ import os
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from types import CodeType
 from typing import NamedTuple
 
 from fastfeed.diagnose import evidence as ev
 from fastfeed.diagnose.evidence import LoopPart
-from fastfeed.diagnose.sample import slices, states
+from fastfeed.diagnose.sample import callee, slices
 from fastfeed.diagnose.sample.child_processes import work_of_stack
 from fastfeed.diagnose.sample.iterations import LoopLines
-from fastfeed.diagnose.sample.slices import Statement
-from fastfeed.diagnose.sample.tasks import ENOUGH_LOOKS, AttributionContext
-from fastfeed.diagnose.sample.thread_log import Sample
+from fastfeed.diagnose.sample.slices import HOST, INPUT, STEP, Statement
+from fastfeed.diagnose.sample.tasks import MIN_SPY_SAMPLES, AttributionContext
+from fastfeed.diagnose.sample.thread_log import MIN_SAMPLES, Sample
 from fastfeed.probes.interpreter import SLOWED, SUSPENDS
 from fastfeed.probes.places import Place, Places, line_of
 
-ALWAYS = 0.97  # of the samples contain the frame of a loop
-INSIDE = 0.9  # of its frame's samples are inside the loop
-FEW = 20  # samples
-# functions of one step, with or without a loop
-ONE_STEP = re.compile(r"step$|^(forward|backward|call|update|loss\w*)$")
+MIN_STACK_SHARE = 0.97  # of the samples: the frame of a loop is on the stack in nearly all
+MIN_LOOP_SHARE = 0.9  # of the samples of the loop's frame: the line is inside the loop
+# Functions of one step, whether or not they contain loops.
+STEP_FUNCTION = re.compile(r"step$|^(forward|backward|call|update|loss\w*)$")
 
 
-class At(NamedTuple):
-    """The loop's frame at one moment: its line, and the function that it has called there, "" if
-    unknown."""
+class LoopPosition(NamedTuple):
+    """Position of a loop's frame: its line, and the function called there ("" if unknown)."""
 
     line: int
-    below: str
+    callee: str
 
 
-class Moment(NamedTuple):
-    """What a loop's thread did at one moment: `state` of evidence.py or CORE; `inner`, the
-    innermost place of the user's below the loop; `work`: "copying", "pickling" or ""."""
+class LoopActivity(NamedTuple):
+    """Activity of a loop's thread at one moment.
 
-    at: At
+    `state`: a state of evidence.py or CORE. `inner`: the innermost place in the user's code below
+    the loop. `work`: COPYING, PICKLING or "".
+    """
+
+    position: LoopPosition
     state: str
     inner: Place | None
     work: str
 
 
-class Found(NamedTuple):
-    """A loop in the source: the function, its file (in full), and its statements with their
-    kinds."""
+class LocatedLoop(NamedTuple):
+    """Loop in the source: its function, its syntax tree, and its statements with their kinds."""
 
     code: CodeType
-    node: slices.Loop
+    node: slices.LoopNode
     kinds: Sequence[tuple[Statement, str]]
 
-    def kind(self, at: At) -> tuple[Statement, str] | None:
-        """Return the statement of a line, and its kind: a step's arguments that are made in the
-        same line are input."""
-        inside = [(one, kind) for one, kind in self.kinds if one.first <= at.line <= one.last]
+    def classify(self, position: LoopPosition) -> tuple[Statement, str] | None:
+        """Return the innermost statement at a position with its kind, or None outside of all.
+
+        Step arguments that are computed on the step's own line are input.
+        """
+        inside = [(one, kind) for one, kind in self.kinds if one.first <= position.line <= one.last]
         if not inside:
             return None
         one, kind = min(inside, key=lambda pair: pair[0].last - pair[0].first)
-        if kind == "step" and at.below in one.inner and not slices.is_step(at.below):
-            kind = "input"
+        if kind == STEP and position.callee in one.inner and not slices.is_step(position.callee):
+            kind = INPUT
         return one, kind
 
+    @property
+    def lines(self) -> range:
+        """Line numbers of the loop."""
+        return range(self.node.lineno, slices.last_line(self.node) + 1)
 
-def parts_of(
-    looks: Iterable[Sample],
-    cast: AttributionContext,
+    def place(self, places: Places, line: int = 0) -> Place:
+        """Return the place of a line of the loop, by default of its head."""
+        file, users = places.file(self.code.co_filename)
+        return Place(self.code.co_name, file, line or self.node.lineno, users)
+
+
+def loop_parts(
+    samples: Iterable[Sample],
+    context: AttributionContext,
     *,
     where: str | None = None,
-    asks: bool = True,
+    fetches: bool = True,
 ) -> tuple[tuple[LoopPart, ...], list[str]]:
-    """Return the parts, and what could not be determined. `asks`: the line `where` requests a
-    batch; else it is the step."""
-    looks = [look for look in looks if look.stack]
-    if len(looks) < FEW:
+    """Return the parts of the loop, largest first, and what could not be determined.
+
+    `where`: the known line of the loop, "train.py:41". `fetches`: that line fetches a batch;
+    otherwise it runs the step.
+    """
+    samples = [sample for sample in samples if sample.stack]
+    if len(samples) < MIN_SAMPLES:
         return (), ["parts of the loop: too few samples of its thread"]
-    found = (find(looks, cast, where=where) if where else None) or find(looks, cast)
+    found = (locate(samples, context, where=where) if where else None) or locate(samples, context)
     if found is None:
         return (), ["parts of the loop: no loop of the script's own is on its thread's stack"]
     if not found.kinds:
-        return (), [
-            f"parts of the loop: {_name(found, cast.places)} has no call that looks like a "
-            "training step"
-        ]
-    _, _, line_of_get = (where or "").rpartition(":")
-    here = (
-        int(line_of_get)
-        if line_of_get.isdigit() and found.code.co_filename.endswith(_file(where))
-        else None
-    )
-    groups: dict[tuple[str, int], dict[Moment, float]] = defaultdict(dict)
-    for moment, weight in weighted(looks, found, cast=cast).items():
-        known = found.kind(moment.at)
+        place = found.place(context.places)
+        return (), [f"parts of the loop: {place} has no call that looks like a training step"]
+    file, _, line = (where or "").rpartition(":")
+    here = int(line) if line.isdigit() and found.code.co_filename.endswith(file) else None
+    groups: dict[tuple[str, int], dict[LoopActivity, float]] = defaultdict(dict)
+    for activity, weight in activity_weights(samples, found, context=context).items():
+        known = found.classify(activity.position)
         if known is not None:
             one, kind = known
-            if kind == "host" and here is not None and one.first <= here <= one.last:
-                kind = "input" if asks else "step"  # whatever else the line does with it
-            groups[kind, one.first][moment] = weight
-    total = sum(sum(moments.values()) for moments in groups.values())
-    file, users = cast.places.file(found.code.co_filename)
+            if kind == HOST and here is not None and one.first <= here <= one.last:
+                kind = INPUT if fetches else STEP  # whatever else happens on the line
+            groups[kind, one.first][activity] = weight
+    total = sum(sum(activities.values()) for activities in groups.values())
     parts = []
-    for (kind, line), moments in groups.items():
-        place = Place(found.code.co_name, file, line, users)
-        parts.append(_part(kind, place, moments=moments, total=total, ready=cast.ready))
+    for (kind, first), activities in groups.items():
+        place = found.place(context.places, first)
+        part = _part(kind, place, activities=activities, context=context)
+        parts.append(replace(part, share=part.share / total))
     return tuple(sorted(parts, key=lambda part: -part.share)), []
 
 
-def _file(where: str | None) -> str:
-    return (where or "").rpartition(":")[0]
-
-
-def loop_lines(looks: Iterable[Sample], cast: AttributionContext) -> LoopLines | None:
-    """Return the lines of the loop that the thread is in, and the share of each line's time that is
-    input."""
-    looks = [look for look in looks if look.stack]
-    found = find(looks, cast) if len(looks) >= 2 * FEW else None
+def loop_lines(samples: Iterable[Sample], context: AttributionContext) -> LoopLines | None:
+    """Return the lines of the loop that the thread is in, with the share of each that is input."""
+    samples = [sample for sample in samples if sample.stack]
+    found = locate(samples, context) if len(samples) >= 2 * MIN_SAMPLES else None
     if found is None or not found.kinds:
         return None
     spent: dict[tuple[int, bool], float] = defaultdict(float)
-    for moment, weight in weighted(looks, found, cast=cast).items():
-        known = found.kind(moment.at)
+    for activity, weight in activity_weights(samples, found, context=context).items():
+        known = found.classify(activity.position)
         if known is not None:
-            spent[known[0].first, known[1] == "input"] += weight
-    waits: dict[int, float] = {}
-    # inner ones last
+            spent[known[0].first, known[1] == INPUT] += weight
+    input_shares: dict[int, float] = {}
+    # Inner statements come last and override outer ones.
     for one, kind in sorted(found.kinds, key=lambda pair: pair[0].first - pair[0].last):
         total = spent[one.first, True] + spent[one.first, False]
-        share = spent[one.first, True] / total if total else float(kind == "input")
-        waits.update(dict.fromkeys(range(one.first, one.last + 1), share))
-    lines = range(found.node.lineno, (found.node.end_lineno or found.node.lineno) + 1)
-    return LoopLines(
-        found.code, lines, waits, _slowed(looks, found, cast=cast) if SLOWED > 1 else {}
-    )
+        share = spent[one.first, True] / total if total else float(kind == INPUT)
+        input_shares.update(dict.fromkeys(range(one.first, one.last + 1), share))
+    slowdowns = _slowdowns(samples, found, context=context) if SLOWED > 1 else {}
+    return LoopLines(found.code, found.lines, input_shares, slowdowns)
 
 
-def _slowed(looks: Sequence[Sample], found: Found, *, cast: AttributionContext) -> dict[int, float]:
-    """Return by line how many times as long it takes when it is traced, which slows the bytecode of
-    the loop, and of generators that it iterates over."""
-    seen: Counter[int] = Counter()
+def _slowdowns(
+    samples: Sequence[Sample], found: LocatedLoop, *, context: AttributionContext
+) -> dict[int, float]:
+    """Return by line how many times as long it takes while it is traced.
+
+    The bytecode of the loop and of generators that it iterates over is slow then.
+    """
+    counts: Counter[int] = Counter()
     inline: Counter[int] = Counter()
-    for look in looks:
-        at = at_of(look, found.code, cast=cast)
-        if at is not None:
-            seen[at.line] += 1
-            own = look.stack[0][0] is found.code or look.stack[0][0].co_flags & SUSPENDS
-            inline[at.line] += bool(own and look.holder and not cast.called(look.stack[0]))
-    return {line: 1 + (SLOWED - 1) * count / seen[line] for line, count in inline.items() if count}
+    for sample in samples:
+        position = position_of(sample, found.code, context=context)
+        if position is not None:
+            counts[position.line] += 1
+            own = sample.stack[0][0] is found.code or sample.stack[0][0].co_flags & SUSPENDS
+            inline[position.line] += bool(
+                own and sample.holder and not context.called(sample.stack[0])
+            )
+    return {line: 1 + (SLOWED - 1) * n / counts[line] for line, n in inline.items() if n}
 
 
 def _part(
-    kind: str, place: Place, *, moments: dict[Moment, float], total: float, ready: float
+    kind: str, place: Place, *, activities: dict[LoopActivity, float], context: AttributionContext
 ) -> LoopPart:
-    """Return the part. `ready`: of the time on a core without the lock, or ready for one, the share
-    that it waits."""
-    weight = sum(moments.values())
-    busy: dict[str, float] = defaultdict(float)
+    """Return one part of the loop; its share is a weight."""
+    weight = sum(activities.values())
+    states: dict[str, float] = defaultdict(float)
     inner: dict[Place | None, float] = defaultdict(float)
     work: dict[str, float] = defaultdict(float)
-    for moment, one in moments.items():
-        inner[moment.inner] += one
-        work[moment.work] += one / weight
-        if moment.state == states.CORE:
-            busy[ev.NATIVE] += one / weight * (1.0 - ready)
-            busy[ev.RUNNABLE] += one / weight * ready
-        else:
-            busy[moment.state] += one / weight
+    for activity, one in activities.items():
+        inner[activity.inner] += one
+        work[activity.work] += one / weight
+        states[activity.state] += one
     best = max(inner, key=lambda one: inner[one])
-    known = {state: share for state, share in busy.items() if share > 0}
-    return LoopPart(kind, place, weight / total, known, work["copying"], work["pickling"], best)
+    busy = context.state_shares(states)
+    return LoopPart(kind, place, weight, busy, work[callee.COPYING], work[callee.PICKLING], best)
 
 
-def _name(found: Found, places: Places) -> str:
-    return str(
-        Place(found.code.co_name, places.file(found.code.co_filename)[0], found.node.lineno, True)
-    )
-
-
-def at_of(look: Sample, code: CodeType, *, cast: AttributionContext) -> At | None:
-    """Return where the loop's frame is; None if it is not on the stack."""
-    for i, spot in enumerate(look.stack):
+def position_of(
+    sample: Sample, code: CodeType, *, context: AttributionContext
+) -> LoopPosition | None:
+    """Return the position of the loop's frame; None if it is not on the stack."""
+    for i, spot in enumerate(sample.stack):
         if spot[0] is code:
-            below = look.stack[i - 1][0].co_name if i else cast.called(spot).rpartition(".")[2]
-            return At(line_of(spot), below)
+            below = sample.stack[i - 1][0].co_name if i else context.called(spot).rpartition(".")[2]
+            return LoopPosition(line_of(spot), below)
     return None
 
 
-def weighted(
-    looks: Sequence[Sample], found: Found, *, cast: AttributionContext
-) -> dict[Moment, float]:
-    """Return samples by what the thread did. For moments at which it held the interpreter lock, use
-    those of py-spy, if there are enough: see tasks.stacks_of. If the thread released the lock
-    voluntarily, the sample points past the code that held it: it counts like the samples that hold
-    the lock elsewhere."""
-    weights: dict[Moment, float] = defaultdict(float)
-    too_late: dict[Moment, float] = defaultdict(float)
-    outside = _outside(found, cast)
-    held = sum(outside.values()) / cast.holders.looks if outside else 0.0
-    inside = [look for look in looks if not (outside and look.holder)] or list(looks)
-    for look in inside:
-        at = at_of(look, found.code, cast=cast)
-        if at is not None:
-            state = ev.PYTHON if look.holder else cast.state(look, trainer=True)
-            below = itertools.takewhile(lambda spot: spot[0] is not found.code, look.stack)
-            inner = next((place for place in map(cast.places.of, below) if place.users), None)
-            into = too_late if look.holder and cast.lets_go(look) else weights
-            into[Moment(at, state, inner, cast.work(look))] += (1.0 - held) / len(inside)
+def activity_weights(
+    samples: Sequence[Sample], found: LocatedLoop, *, context: AttributionContext
+) -> dict[LoopActivity, float]:
+    """Return the share of the samples for each activity of the loop.
+
+    py-spy's samples, if there are enough, replace those in which the thread held the interpreter
+    lock: see tasks.stack_weights. If the thread released the lock voluntarily, the sample points
+    past the code that held it: such samples are spread over the activities that hold the lock in
+    other samples.
+    """
+    weights: dict[LoopActivity, float] = defaultdict(float)
+    released: dict[LoopActivity, float] = defaultdict(float)
+    spied = _spied_activities(found, context)
+    held = sum(spied.values()) / context.holders.looks if spied else 0.0
+    inside = [sample for sample in samples if not (spied and sample.holder)] or list(samples)
+    each = (1.0 - held) / len(inside)
+    for sample in inside:
+        position = position_of(sample, found.code, context=context)
+        if position is not None:
+            state = ev.PYTHON if sample.holder else context.state(sample, trainer=True)
+            below = itertools.takewhile(lambda spot: spot[0] is not found.code, sample.stack)
+            inner = next((place for place in map(context.places.of, below) if place.users), None)
+            into = released if sample.holder and context.releases_lock(sample) else weights
+            into[LoopActivity(position, state, inner, context.work(sample))] += each
     holding = {
-        moment: weight for moment, weight in weights.items() if moment.state == ev.PYTHON
-    } or too_late
-    for moment, weight in list(holding.items()):
-        weights[moment] += sum(too_late.values()) * weight / sum(holding.values())
-    for moment, count in outside.items():
-        weights[moment] += count / cast.holders.looks
+        activity: weight for activity, weight in weights.items() if activity.state == ev.PYTHON
+    } or released
+    for activity, weight in list(holding.items()):
+        weights[activity] += sum(released.values()) * weight / sum(holding.values())
+    for activity, count in spied.items():
+        weights[activity] += count / context.holders.looks
     return weights
 
 
-def _outside(found: Found, cast: AttributionContext) -> Counter[Moment]:
-    """Return what the loop does in py-spy's samples of the lock's holder."""
-    result: Counter[Moment] = Counter()
-    if cast.holders.looks < ENOUGH_LOOKS or cast.loop_tid not in cast.holders.seen:
+def _spied_activities(found: LocatedLoop, context: AttributionContext) -> Counter[LoopActivity]:
+    """Return the activities of the loop in py-spy's samples of the lock's holder."""
+    result: Counter[LoopActivity] = Counter()
+    if context.holders.looks < MIN_SPY_SAMPLES or context.loop_tid not in context.holders.seen:
         return result
-    file = cast.places.file(found.code.co_filename)[0]
-    lines = range(found.node.lineno, (found.node.end_lineno or found.node.lineno) + 1)
-    for stack, count in cast.holders.seen[cast.loop_tid].items():
+    file = context.places.file(found.code.co_filename)[0]
+    for stack, count in context.holders.seen[context.loop_tid].items():
         names = [place.function.rpartition(".")[2] for place in stack.places]
         here = [
-            i for i, place in enumerate(stack.places) if place.file == file and place.line in lines
+            i
+            for i, place in enumerate(stack.places)
+            if place.file == file and place.line in found.lines and names[i] == found.code.co_name
         ]
-        here = [i for i in here if names[i] == found.code.co_name]
         if here:
             below = stack.places[here[-1] + 1 :]
             inner = next((place for place in reversed(below) if place.users), None)
-            at = At(stack.places[here[-1]].line, names[here[-1] + 1] if below else "")
-            result[Moment(at, ev.PYTHON, inner, work_of_stack(stack))] += count
+            callee_name = names[here[-1] + 1] if below else ""
+            position = LoopPosition(stack.places[here[-1]].line, callee_name)
+            result[LoopActivity(position, ev.PYTHON, inner, work_of_stack(stack))] += count
     return result
 
 
-def find(
-    looks: Sequence[Sample], cast: AttributionContext, *, where: str | None = None
-) -> Found | None:
-    """Return the innermost loop that the thread is in all the time, in a function of the user's;
-    with `where` the loop at that line, if there is one."""
+def locate(
+    samples: Sequence[Sample], context: AttributionContext, *, where: str | None = None
+) -> LocatedLoop | None:
+    """Return the innermost loop of the user's code that the thread is in all the time, or None.
+
+    `where`: only consider loops around that line, "train.py:41".
+    """
     on_stack: Counter[CodeType] = Counter()
-    for look in looks:
-        on_stack.update({spot[0] for spot in look.stack})
-    order = {spot[0]: i for look in looks[-1:] for i, spot in reversed(list(enumerate(look.stack)))}
-    always = [code for code, count in on_stack.items() if count >= ALWAYS * len(looks)]
-    always = [
+    for sample in samples:
+        on_stack.update({spot[0] for spot in sample.stack})
+    depths = reversed(list(enumerate(samples[-1].stack if samples else ())))
+    order = {spot[0]: depth for depth, spot in depths}
+    candidates = [
         code
-        for code in always
-        if cast.places.file(code.co_filename)[1] and not ONE_STEP.search(code.co_name)
+        for code, count in on_stack.items()
+        if count >= MIN_STACK_SHARE * len(samples)
+        and context.places.file(code.co_filename)[1]
+        and not STEP_FUNCTION.search(code.co_name)
     ]
-    for code in sorted(always, key=lambda code: order.get(code, len(order))):
-        found = _loop_of(code, looks, cast=cast, where=where)
+    for code in sorted(candidates, key=lambda code: order.get(code, len(order))):
+        found = _locate_in(code, samples, context=context, where=where)
         if found is not None:
             return found
     return None
 
 
-def _loop_of(
-    code: CodeType, looks: Sequence[Sample], *, cast: AttributionContext, where: str | None
-) -> Found | None:
-    tree = _parsed(code.co_filename)
+def _locate_in(
+    code: CodeType, samples: Sequence[Sample], *, context: AttributionContext, where: str | None
+) -> LocatedLoop | None:
+    tree = _tree_of(code.co_filename)
     if tree is None:
         return None
     numbers = [line for _, _, line in code.co_lines() if line]
     loops = slices.loops_in(tree, min(numbers), last=max(numbers))
     counts = Counter(
-        at.line for at in (at_of(look, code, cast=cast) for look in looks) if at is not None
+        position.line
+        for position in (position_of(sample, code, context=context) for sample in samples)
+        if position is not None
     )
     total = sum(counts.values())
     if where is not None:
         file, _, line = where.rpartition(":")
         if os.path.basename(file) != os.path.basename(code.co_filename) or not line.isdigit():
             return None
-        loops = [loop for loop in loops if loop.lineno <= int(line) <= (loop.end_lineno or 0)]
-    around = [loop for loop in reversed(loops) if _inside(loop, counts) >= INSIDE * total]
-    if len(around) > 1 and slices.repeats(around[0]) and not slices.counts(around[1]):
+        loops = [loop for loop in loops if loop.lineno <= int(line) <= slices.last_line(loop)]
+    around = [
+        loop for loop in reversed(loops) if _samples_inside(loop, counts) >= MIN_LOOP_SHARE * total
+    ]
+    if (
+        len(around) > 1
+        and slices.is_plain_repetition(around[0])
+        and not slices.counts_only(around[1])
+    ):
         around = around[1:]  # it is the step of the loop around it
-    return Found(code, around[0], slices.kinds(around[0])) if around else None
+    return LocatedLoop(code, around[0], slices.classify(around[0])) if around else None
 
 
-def _inside(loop: slices.Loop, counts: Counter[int]) -> int:
-    return sum(
-        count for line, count in counts.items() if loop.lineno <= line <= (loop.end_lineno or 0)
-    )
+def _samples_inside(loop: slices.LoopNode, counts: Counter[int]) -> int:
+    return sum(n for line, n in counts.items() if loop.lineno <= line <= slices.last_line(loop))
 
 
 @lru_cache(16)
-def _parsed(file: str) -> ast.Module | None:
-    try:
-        return ast.parse("".join(linecache.getlines(file)))
-    except (SyntaxError, ValueError):
-        return None
+def _tree_of(file: str) -> ast.AST | None:
+    return callee.parsed("".join(linecache.getlines(file)))

@@ -1,4 +1,4 @@
-"""The steps of a loop without a hook, reconstructed from samples of its thread."""
+"""Steps of a loop without hooks, derived from samples of its thread."""
 
 from __future__ import annotations
 
@@ -8,65 +8,70 @@ import math
 from collections.abc import Iterable, Sequence
 
 from fastfeed.diagnose.sample import loops
-from fastfeed.diagnose.sample.loops import Found
+from fastfeed.diagnose.sample.iterations import SAMPLED
+from fastfeed.diagnose.sample.loops import LocatedLoop
+from fastfeed.diagnose.sample.slices import HOST, INPUT
 from fastfeed.diagnose.sample.tasks import AttributionContext
-from fastfeed.diagnose.sample.thread_log import Counts, Sample
-from fastfeed.probes.places import Place
+from fastfeed.diagnose.sample.thread_log import MIN_SAMPLES, ModuleIntegers, Sample
 from fastfeed.steps.timeline import Loop, Step
 
-PER_STEP = 4  # samples of a step at least, to count iterations one by one
-FEW = 20  # steps
+MIN_SAMPLES_PER_STEP = 4  # below it, some iterations have no sample at all
+MIN_STEPS = 20
 
 
-def repeated_loop(
-    trace: Iterable[tuple[float, Sample]], counts: Iterable[Counts], *, cast: AttributionContext
+def sampled_loop(
+    trace: Iterable[tuple[float, Sample]],
+    integers: Iterable[ModuleIntegers],
+    *,
+    context: AttributionContext,
 ) -> Loop | None:
-    """Return the loop with its steps: exact in number if the loop counts them in a variable of the
-    module, else by the iterations in the samples, if each has enough of them; otherwise None."""
-    pairs = [(now_s, look) for now_s, look in trace if look.stack]
-    if len(pairs) < loops.FEW:
+    """Return the sampled loop with its steps; None if they cannot be told apart.
+
+    The number of steps is exact if the loop counts them in a variable of the module. Otherwise
+    steps are the iterations that the sampled lines show, if each has enough samples.
+    """
+    pairs = [(now_s, sample) for now_s, sample in trace if sample.stack]
+    if len(pairs) < MIN_SAMPLES:
         return None
-    found = loops.find([look for _, look in pairs], cast)
+    found = loops.locate([sample for _, sample in pairs], context)
     if found is None or not found.kinds:
         return None
-    moments = []
-    for now_s, look in pairs:
-        at = loops.at_of(look, found.code, cast=cast)
-        known = found.kind(at) if at is not None else None
-        moments.append((now_s, known[1] if known else "host", known[0].first if known else -1))
-    steps = counted(
-        [now_s for now_s, *_ in moments],
-        _column(counts, found),
-        kinds=[kind for _, kind, _ in moments],
+    observations = []
+    for now_s, sample in pairs:
+        position = loops.position_of(sample, found.code, context=context)
+        known = found.classify(position) if position is not None else None
+        observations.append((now_s, known[1] if known else HOST, known[0].first if known else -1))
+    steps = steps_from_counter(
+        [now_s for now_s, *_ in observations],
+        _counter_values(integers, found),
+        kinds=[kind for _, kind, _ in observations],
     )
-    steps = steps or turns(moments)
-    if len(steps) < FEW:
+    steps = steps or steps_from_lines(observations)
+    if len(steps) < MIN_STEPS:
         return None
-    file, users = cast.places.file(found.code.co_filename)
-    place = Place(found.code.co_name, file, found.node.lineno, users)
-    name = f"the loop in {place}"
+    place = found.place(context.places)
     return Loop(
-        name,
-        "sampled",
-        cast.loop,
+        f"the loop in {place}",
+        SAMPLED,
+        context.loop,
         waits="modelled",
-        where=f"{file}:{found.node.lineno}",
+        where=f"{place.file}:{place.line}",
         steps=steps,
     )
 
 
-def _column(counts: Iterable[Counts], found: Found) -> Sequence[int | None]:
-    """Return the values of the variable that counts the loop's iterations; [] if there is none."""
-    rows = list(counts)
+def _counter_values(integers: Iterable[ModuleIntegers], found: LocatedLoop) -> Sequence[int | None]:
+    """Return the sampled values of the variable that counts the loop's iterations, or []."""
+    rows = list(integers)
     if found.code.co_name != "<module>":
         return []
-    names = counters_of(found.node)
+    names = counter_names(found.node)
     columns = [[row.get(name) for row in rows] for name in names]
     return max(columns, key=_growth, default=[])
 
 
-def counters_of(loop: ast.AST) -> list[str]:
-    """Return the names that a loop counts: its target, or what it adds a number to."""
+def counter_names(loop: ast.AST) -> list[str]:
+    """Return the names that a loop counts in: its target, and variables that it adds to."""
     names = []
     targets = [loop.target] if isinstance(loop, ast.For) else []
     for target in targets:
@@ -91,43 +96,48 @@ def _pairs(values: Sequence[int | None]) -> list[tuple[int, int]]:
     return [(a, b) for a, b in itertools.pairwise(values) if a is not None and b is not None]
 
 
-def counted(
+def steps_from_counter(
     times: Sequence[float], values: Sequence[int | None], *, kinds: Sequence[str]
 ) -> list[Step]:
-    """Return steps from a counter that was read at `times`: those between two readings are spread
-    evenly, and wait for input for the share of the samples that is input."""
+    """Return steps from the values of a counter that was read at `times`.
+
+    The steps between two readings are spaced evenly. Each waits for its input for the share of all
+    samples that is input.
+    """
     if len(values) != len(times) or not _growth(values):
         return []
     unit = math.gcd(*(after - before for before, after in _pairs(values) if after > before))
-    share = sum(kind == "input" for kind in kinds) / len(kinds)
+    share = sum(kind == INPUT for kind in kinds) / len(kinds)
     steps: list[Step] = []
     begun_s = None
     last = values[0]
     for now_s, value in zip(times, values, strict=True):
-        if value is None or last is None or value < last:  # a new epoch starts to count
+        if value is None or last is None or value < last:  # the counter starts again in a new epoch
             begun_s, last = None, value
         elif value > last:
             if begun_s is not None:
-                steps += _even(begun_s, now_s, count=(value - last) // unit, share=share)
+                steps += _even_steps(begun_s, now_s, count=(value - last) // unit, share=share)
             begun_s, last = now_s, value
     return steps
 
 
-def _even(begin_s: float, end_s: float, *, count: int, share: float) -> list[Step]:
+def _even_steps(begin_s: float, end_s: float, *, count: int, share: float) -> list[Step]:
     each_s = (end_s - begin_s) / count
     starts = [begin_s + i * each_s for i in range(count)]
     return [Step(start_s, start_s + each_s, share * each_s) for start_s in starts]
 
 
-def turns(moments: Sequence[tuple[float, str, int]]) -> list[Step]:
-    """Return steps from (time, kind, line) of samples: an iteration begins where the line number
-    decreases; [] if iterations have so few samples that some must have been missed."""
-    starts = [i for i in range(1, len(moments)) if moments[i][2] < moments[i - 1][2]]
-    if len(starts) < 2 or len(moments) / len(starts) < PER_STEP:
+def steps_from_lines(observations: Sequence[tuple[float, str, int]]) -> list[Step]:
+    """Return steps from (time, kind, line) of samples; [] if some iterations may have no sample.
+
+    An iteration begins where the line number decreases.
+    """
+    starts = [i for i in range(1, len(observations)) if observations[i][2] < observations[i - 1][2]]
+    if len(starts) < 2 or len(observations) / len(starts) < MIN_SAMPLES_PER_STEP:
         return []
     steps = []
     for first, after in itertools.pairwise(starts):
-        begin_s, end_s = moments[first][0], moments[after][0]
-        waits = sum(kind == "input" for _, kind, _ in moments[first:after])
+        begin_s, end_s = observations[first][0], observations[after][0]
+        waits = sum(kind == INPUT for _, kind, _ in observations[first:after])
         steps.append(Step(begin_s, end_s, (end_s - begin_s) * waits / (after - first)))
     return steps

@@ -1,5 +1,4 @@
-"""The purpose of each statement of a training loop, from its source: input, step or the rest. Pure
-functions."""
+"""Purpose of each statement of a training loop, from its source; pure functions."""
 
 from __future__ import annotations
 
@@ -10,35 +9,43 @@ from typing import NamedTuple
 
 from fastfeed.diagnose.sample.callee import dotted
 
-STEP = re.compile(
-    r"^(run|fit|backward|step|forward|minimize|update|optimize|compute|consume|learn|model|net|network|loss|criterion)$"
-    r"|train|step$|_step_|backward|forward|^loss|loss$|loss_fn|optimi[sz]er|apply_grad|GradientTape|(^|_)grads?$|gradient|zero_grad|model$"
+# Kinds of statements: the step's input comes from INPUT; HOST is the rest of the loop.
+INPUT, STEP, HOST = "input", "step", "host"
+STEP_NAME = re.compile(
+    r"^(run|fit|backward|step|forward|minimize|update|optimize|compute|consume|learn|model|net|"
+    r"network|loss|criterion)$|train|step$|_step_|backward|forward|^loss|loss$|loss_fn|"
+    r"optimi[sz]er|apply_grad|GradientTape|(^|_)grads?$|gradient|zero_grad|model$"
 )
-INPUT = re.compile(
-    r"^(__next__|next|get|load|read|make|fetch|decode|sample|generate|produce|prepare|preprocess|augment|collate|batch|"
-    r"dequeue|pull|take|recv|receive|choice|permutation|stack|concatenate|open|parse|crop|resize|draw)(_|\d|$)|"
-    r"_(batch|data|input|inputs|batches)$|^get_|loader"
+INPUT_NAME = re.compile(
+    r"^(__next__|next|get|load|read|make|fetch|decode|sample|generate|produce|prepare|preprocess|"
+    r"augment|collate|batch|dequeue|pull|take|recv|receive|choice|permutation|stack|concatenate|"
+    r"open|parse|crop|resize|draw)(_|\d|$)|_(batch|data|input|inputs|batches)$|^get_|loader"
 )
-# and nothing that is made of a batch
-TRAINS = re.compile(r"^(train|fit|learn|update)_(on_|one_|a_)?batch$")
-USES = re.compile(
-    r"^(predict|test|eval|evaluate|validate|score|infer|log|show|plot|save|send)_(on_|one_|a_)?(batch|data)$"
+# Calls that train on a batch, and calls that use one: neither produces a batch.
+TRAINS_ON_BATCH = re.compile(r"^(train|fit|learn|update)_(on_|one_|a_)?batch$")
+USES_BATCH = re.compile(
+    r"^(predict|test|eval|evaluate|validate|score|infer|log|show|plot|save|send)_(on_|one_|a_)?"
+    r"(batch|data)$"
 )
-NOTES = re.compile(
-    r"^(print|notes?|append|add_scalar|tick)(_|$)|log|record|report|journal|diary|track|metric|plot|write|save|callback"
+LOGGING_NAME = re.compile(
+    r"^(print|notes?|append|add_scalar|tick)(_|$)|log|record|report|journal|diary|track|metric|"
+    r"plot|write|save|callback"
 )
-WAITS = frozenset(("block_until_ready", "synchronize"))  # for work that a step has started
-# a step without a telling name consists of these
-PRODUCTS = frozenset(("matmul", "dot", "einsum", "tensordot"))
-COUNTS = frozenset(("range", "count"))
-WALKS = frozenset(("enumerate", "zip", "iter", "tqdm", "reversed", "list"))
-Loop = ast.For | ast.AsyncFor | ast.While
-Nested = (ast.If, ast.With, ast.AsyncWith, ast.Try, ast.For, ast.AsyncFor, ast.While)
+# Waits for the work that a step has enqueued.
+SYNC_CALLS = frozenset(("block_until_ready", "synchronize"))
+# Steps without a telling name.
+MATRIX_PRODUCTS = frozenset(("matmul", "dot", "einsum", "tensordot"))
+COUNTING_CALLS = frozenset(("range", "count"))
+WRAPPING_CALLS = frozenset(("enumerate", "zip", "iter", "tqdm", "reversed", "list"))
+LoopNode = ast.For | ast.AsyncFor | ast.While
+CompoundNode = (ast.If, ast.With, ast.AsyncWith, ast.Try, ast.For, ast.AsyncFor, ast.While)
 
 
 class Statement(NamedTuple):
-    """A statement of a loop's body, or the head of a compound one. `inner`: names that are called
-    to make arguments."""
+    """Simple statement of a loop's body, or the head of a compound one.
+
+    `inner`: names that are called to compute arguments.
+    """
 
     first: int
     last: int
@@ -49,23 +56,25 @@ class Statement(NamedTuple):
     head: bool = False  # of the loop itself, which asks an iterator
 
 
-def loops_in(tree: ast.AST, first: int, *, last: int) -> list[Loop]:
+def loops_in(tree: ast.AST, first: int, *, last: int) -> list[LoopNode]:
     """Return the loops between two lines, the outer ones first."""
     found = [
-        node for node in ast.walk(tree) if isinstance(node, Loop) and first <= node.lineno <= last
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, LoopNode) and first <= node.lineno <= last
     ]
     return sorted(found, key=lambda node: (node.lineno, -(node.end_lineno or 0)))
 
 
-def statements(loop: Loop) -> list[Statement]:
-    """Return all statements, flat, the loop's own head first."""
+def statements(loop: LoopNode) -> list[Statement]:
+    """Return all statements of a loop as a flat list, its own head first."""
     return [_head(loop), *_flat(loop.body)]
 
 
-def _head(loop: Loop) -> Statement:
+def _head(loop: LoopNode) -> Statement:
     if isinstance(loop, ast.While):
-        return _statement(loop.test, first=loop.lineno, last=_end(loop.test))
-    found = _statement(loop.iter, first=loop.lineno, last=_end(loop.iter))
+        return _statement(loop.test, first=loop.lineno, last=last_line(loop.test))
+    found = _statement(loop.iter, first=loop.lineno, last=last_line(loop.iter))
     return found._replace(writes=_names(loop.target, ast.Store), head=not _only_counts(loop.iter))
 
 
@@ -73,8 +82,8 @@ def _only_counts(node: ast.expr) -> bool:
     if not isinstance(node, ast.Call):
         return False
     name = dotted(node.func).rpartition(".")[2]
-    return name in COUNTS or (
-        name in WALKS and bool(node.args) and all(map(_only_counts, node.args))
+    return name in COUNTING_CALLS or (
+        name in WRAPPING_CALLS and bool(node.args) and all(map(_only_counts, node.args))
     )
 
 
@@ -82,8 +91,8 @@ def _flat(body: Sequence[ast.stmt]) -> Iterator[Statement]:
     for node in body:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             continue
-        if not isinstance(node, Nested):
-            yield _statement(node, first=node.lineno, last=_end(node))
+        if not isinstance(node, CompoundNode):
+            yield _statement(node, first=node.lineno, last=last_line(node))
             continue
         heads: list[ast.AST] = [
             getattr(node, name) for name in ("test", "iter") if hasattr(node, name)
@@ -91,7 +100,7 @@ def _flat(body: Sequence[ast.stmt]) -> Iterator[Statement]:
         heads += [item.context_expr for item in getattr(node, "items", ())]
         for head in heads:
             target = getattr(node, "target", None)
-            found = _statement(head, first=node.lineno, last=_end(head))
+            found = _statement(head, first=node.lineno, last=last_line(head))
             yield found._replace(writes=_names(target, ast.Store)) if target is not None else found
         for name in ("body", "orelse", "finalbody"):
             yield from _flat(getattr(node, name, ()))
@@ -122,8 +131,10 @@ def _arguments(call: ast.Call) -> list[ast.expr]:
 
 
 def _last(call: ast.Call) -> str:
-    """Return the function's name; of a call of a call's result, as jax.grad(loss)(x), that of the
-    inner call."""
+    """Return the name of the called function.
+
+    For a call on a call's result, such as jax.grad(loss)(x), that is the inner call's.
+    """
     return (
         _last(call.func)
         if isinstance(call.func, ast.Call)
@@ -132,7 +143,10 @@ def _last(call: ast.Call) -> str:
 
 
 def _names(node: ast.AST, kind: type) -> frozenset[str]:
-    """Return the names without those that exist only inside: `x` of `[f(x) for x in rows]`."""
+    """Return the names that a statement loads or stores.
+
+    Names of comprehensions, as `x` of `[f(x) for x in rows]`, are left out.
+    """
     inner = [one.target for one in ast.walk(node) if isinstance(one, ast.comprehension)]
     within = {name.id for one in inner for name in ast.walk(one) if isinstance(name, ast.Name)}
     names = (
@@ -141,67 +155,66 @@ def _names(node: ast.AST, kind: type) -> frozenset[str]:
     return frozenset(name.id for name in names) - within
 
 
-def _end(node: ast.AST) -> int:
-    found: int | None = getattr(node, "end_lineno", None)
-    return found or 0
+def last_line(node: ast.AST) -> int:
+    """Return the last line of a node, 0 if it has none."""
+    return getattr(node, "end_lineno", None) or 0
 
 
 def is_step(name: str) -> bool:
-    """Return True if a function of this name is a training step, or part of one."""
-    return TRAINS.search(name) is not None or (
-        STEP.search(name) is not None and not INPUT.search(name)
+    """Return True if a function of this name is a training step or a part of one."""
+    return TRAINS_ON_BATCH.search(name) is not None or (
+        STEP_NAME.search(name) is not None and not INPUT_NAME.search(name)
     )
 
 
-def counts(loop: Loop) -> bool:
-    """Return True if a loop iterates only over numbers."""
+def counts_only(loop: LoopNode) -> bool:
+    """Return True if a loop iterates over numbers only."""
     return isinstance(loop, ast.For) and _only_counts(loop.iter)
 
 
-def repeats(loop: Loop) -> bool:
-    """Return True if a loop only repeats something: nothing in it asks for input, reads its count
-    or is called a step."""
+def is_plain_repetition(loop: LoopNode) -> bool:
+    """Return True if a loop only repeats the same work.
+
+    It asks for no input, does not read its count and calls no step.
+    """
     found = statements(loop)
     names = frozenset(name for one in found for name in one.calls)
     reads = frozenset(name for one in found[1:] for name in one.reads)
     asks = any(map(_is_input, found)) or any(map(is_step, names))
-    return counts(loop) and not asks and not found[0].writes & reads
+    return counts_only(loop) and not asks and not found[0].writes & reads
 
 
-def kinds(loop: Loop) -> list[tuple[Statement, str]]:
-    """Return each statement with "input", "step" or "host"; [] if there is no step.
+def classify(loop: LoopNode) -> list[tuple[Statement, str]]:
+    """Return each statement with INPUT, STEP or HOST; [] if there is no step.
 
-    Steps are the calls with a step's name; without one, products of matrices; else `w = f(w, x)`;
-    else what sleeps, like a simulated accelerator, and the last statement that uses what the input
-    made. Input is what the step's values come from, backwards, and the head of a loop over anything
-    but numbers.
+    Steps are, in this order of preference: calls with a step's name; products of matrices; `w =
+    f(w, x)`; calls that sleep, as a simulated accelerator does, with the last statement that uses
+    the input. Input is everything that computes the values of the steps, and the head of a loop
+    that iterates over anything but numbers.
     """
     found = statements(loop)
     steps = [
-        one for one in found[1:] if any(map(is_step, one.calls - one.inner)) or _nested_step(one)
+        one
+        for one in found[1:]
+        if any(map(is_step, one.calls - one.inner)) or _has_nested_step(one)
     ]
-    steps = steps or [one for one in found[1:] if one.calls & PRODUCTS and not _is_input(one)]
+    steps = steps or [
+        one for one in found[1:] if one.calls & MATRIX_PRODUCTS and not _is_input(one)
+    ]
     steps = steps or _carried(found) or _unnamed(found)
     if not steps:
         return []
     steps = _between(found, steps)
-    made = _backward(found, steps)
-    result = []
-    for one in found:
-        kind = (
-            "step"
-            if one in steps
-            else "input"
-            if one.head or one in made or _is_input(one)
-            else "host"
-        )
-        result.append((one, kind))
-    return result
+    inputs = _input_statements(found, steps)
+    inputs += [one for one in found if one.head or _is_input(one)]
+    return [(one, STEP if one in steps else INPUT if one in inputs else HOST) for one in found]
 
 
 def _carried(found: Sequence[Statement]) -> list[Statement]:
-    """Return the statements that make their own result from this iteration's data and the last
-    one's result: `w = f(w, x)`."""
+    """Return the statements that update their own target with the iteration's data: `w = f(w, x)`.
+
+    The target keeps its value from one iteration to the next.
+    """
     fresh = frozenset(name for one in found if not one.reads & one.writes for name in one.writes)
     carries = (
         one
@@ -212,15 +225,14 @@ def _carried(found: Sequence[Statement]) -> list[Statement]:
 
 
 def _unnamed(found: Sequence[Statement]) -> list[Statement]:
-    """Return the step of a loop without any telling name: by its position, after all that is made
-    for it."""
+    """Return the step that only its position shows: after everything that is computed for it."""
     asleep = [one for one in found[1:] if "sleep" in one.calls]
     until = found.index(asleep[0]) if asleep else len(found)
-    fed = _fed(found) or frozenset(name for one in found[1:until] for name in one.writes)
+    data = _data_names(found) or frozenset(name for one in found[1:until] for name in one.writes)
     users = [
         one
         for one in found[1:until]
-        if one.calls and one.reads & fed and not _is_input(one) and not _notes(one)
+        if one.calls and one.reads & data and not _is_input(one) and not _only_logs(one)
     ]
     return [
         one
@@ -230,69 +242,77 @@ def _unnamed(found: Sequence[Statement]) -> list[Statement]:
 
 
 def _between(found: Sequence[Statement], steps: list[Statement]) -> list[Statement]:
-    """Return the steps with the work between them on their results, such as `loss = out.mean()`
-    before `loss.backward()`, and what makes the next one's start from it: `w = w - 0.1 * dw`.
-    Statements that only take notes do not count."""
+    """Return the steps, with the statements between them and after them that belong to them.
+
+    These work between two steps on their results, as `loss = out.mean()` before `loss.backward()`,
+    compute from them what the next iteration starts with, as `w = w - 0.1 * dw`, or wait for the
+    device. Statements that only log do not belong to them.
+    """
     written = frozenset(name for one in steps for name in one.writes)
     read = frozenset(name for one in steps for name in one.reads)
     between = found[found.index(steps[0]) : found.index(steps[-1])]
-    uses = [one for one in found if one.reads & written and not _notes(one)]
-    follow = [one for one in uses if one in between or one.writes & read or one.calls & WAITS]
+    uses = [one for one in found if one.reads & written and not _only_logs(one)]
+    follow = [one for one in uses if one in between or one.writes & read or one.calls & SYNC_CALLS]
     return steps + [
         one for one in follow if one not in steps and not one.head and not _is_input(one)
     ]
 
 
-def _nested_step(one: Statement) -> bool:
-    """Return True for a step inside a call: `print(train(batch))` and `losses.append(step(x))` are
-    steps, too."""
+def _has_nested_step(one: Statement) -> bool:
+    """Return True for steps such as `print(train(batch))` and `losses.append(step(x))`."""
     return any(is_step(name) for name in one.inner)
 
 
-def _notes(one: Statement) -> bool:
-    """Return True if it only takes notes."""
-    return not one.writes and any(map(NOTES.search, one.calls - one.inner))
+def _only_logs(one: Statement) -> bool:
+    """Return True if a statement only logs."""
+    return not one.writes and any(map(LOGGING_NAME.search, one.calls - one.inner))
 
 
 def _is_input(one: Statement) -> bool:
     names = [
-        name for name in one.calls - one.inner if not (TRAINS.search(name) or USES.search(name))
+        name
+        for name in one.calls - one.inner
+        if not (TRAINS_ON_BATCH.search(name) or USES_BATCH.search(name))
     ]
-    return any(map(INPUT.search, names)) and bool(one.writes)
+    return any(map(INPUT_NAME.search, names)) and bool(one.writes)
 
 
-def _fed(found: Sequence[Statement]) -> frozenset[str]:
-    """Return the names that hold data: what the loop's head and input calls write, and what is made
-    of that."""
+def _data_names(found: Sequence[Statement]) -> frozenset[str]:
+    """Return the names that hold data.
+
+    These are the results of the loop's head and of input calls, and everything computed from them.
+    """
     names = frozenset(name for one in found if one.head or _is_input(one) for name in one.writes)
     for _ in found:
         names |= frozenset(name for one in found if one.reads & names for name in one.writes)
     return names
 
 
-def _backward(found: Sequence[Statement], steps: Sequence[Statement]) -> list[Statement]:
-    """Return the statements that make what the steps use, without the steps themselves and plain
-    counting."""
-    wanted = _wanted(found, steps)
-    made: list[Statement] = []
+def _input_statements(found: Sequence[Statement], steps: Sequence[Statement]) -> list[Statement]:
+    """Return the statements that compute what the steps use, except steps and plain counting."""
+    needed = _needed_names(found, steps)
+    inputs: list[Statement] = []
     for _ in found:
-        data = frozenset(name for one in made for name in one.writes)
+        data = frozenset(name for one in inputs for name in one.writes)
         more = [
-            one for one in found if one not in made and one not in steps and one.writes & wanted
+            one for one in found if one not in inputs and one not in steps and one.writes & needed
         ]
         more = [one for one in more if one.calls or one.reads - one.writes or one.writes & data]
-        made += more
-        wanted |= frozenset(name for one in more for name in one.reads)
-    return [one for one in made if not (one is found[0] and not one.head)]
+        inputs += more
+        needed |= frozenset(name for one in more for name in one.reads)
+    return [one for one in inputs if not (one is found[0] and not one.head)]
 
 
-def _wanted(found: Sequence[Statement], steps: Sequence[Statement]) -> frozenset[str]:
-    """Return the names that steps use. A step that only sleeps stands for one that uses all that is
-    made before it; if something there is called input, all but what notes are taken of."""
+def _needed_names(found: Sequence[Statement], steps: Sequence[Statement]) -> frozenset[str]:
+    """Return the names that the steps use.
+
+    A step that only sleeps stands for one that uses everything computed before it; if some of that
+    is called input, except the names that are only logged.
+    """
     read = frozenset(name for one in steps for name in one.reads)
     before = found[1 : found.index(steps[0])]
     written = frozenset(name for one in before for name in one.writes)
     if read & written or found[0].head:
         return read
-    noted = frozenset(name for one in found if _notes(one) for name in one.reads)
-    return read | (written - noted if any(map(_is_input, before)) else written)
+    logged = frozenset(name for one in found if _only_logs(one) for name in one.reads)
+    return read | (written - logged if any(map(_is_input, before)) else written)

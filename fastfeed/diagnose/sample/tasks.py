@@ -1,4 +1,4 @@
-"""From the history of this process's threads to tasks."""
+"""Tasks of evidence from the observed threads of this process."""
 
 from __future__ import annotations
 
@@ -12,39 +12,46 @@ from dataclasses import dataclass, field, replace
 from fastfeed.diagnose import evidence as ev
 from fastfeed.diagnose.evidence import Task
 from fastfeed.diagnose.sample import callee, states
-from fastfeed.diagnose.sample.child_processes import works
+from fastfeed.diagnose.sample.child_processes import work_shares
 from fastfeed.diagnose.sample.thread_log import Sample, ThreadLog
 from fastfeed.probes import lock
 from fastfeed.probes.places import Place, Places, Spot, without_start
 from fastfeed.probes.procfs import Counters
 from fastfeed.probes.pyspy import StackSamples
 
-PLUMBING = re.compile(
+PLUMBING_FILES = re.compile(
     r"^(multiprocessing|concurrent|torch/utils/data|keras|tensorflow|fastfeed|joblib|queue)(/|\.py)"
 )
 PLUMBING_NAMES = ("QueueFeederThread", "fastfeed-", "ExecutorManager", "ThreadPoolExecutor")
-# calls that release the interpreter lock
-LETS_GO = callee.RELEASES | states.SLEEPS | states.SOCKETS | {"acquire", "wait", "result"}
-# of its CPU: a thread with so much time in the kernel waits for memory, where it copies
-FREES = 0.5
-ENOUGH_LOOKS = 50  # samples of py-spy at the lock's holder
-CONTENDED = 0.5  # of the samples with a known holder
-COLLECTS = re.compile(r"(^|/)(concurrent/futures/_base|multiprocess(ing)?/pool)\.py$")
-# what it waits in there
-COLLECTS_NAMES = ("result", "as_completed", "result_iterator", "get", "next")
-STILL_PER_S = 0.5  # voluntary switches: a thread below it makes no batches, or no more
-STILL_CPU = 0.01
-# quantile of how many threads work at once: the rest are moments at which one takes over from
-# another
-MOST = 0.95
-WAITS = (ev.LOCK, ev.EMPTY, ev.PIPE, ev.SOCKET, ev.OTHER)  # how a trainer waits for a batch
+# Calls that release the interpreter lock.
+LOCK_RELEASING_CALLS = frozenset(("acquire", "wait", "result"))
+LOCK_RELEASING_CALLS |= callee.LOCK_FREE_COPIES | states.SLEEP_CALLS | states.SOCKET_CALLS
+# Of a thread's CPU time: beyond it, copies spend their time on the memory that the kernel provides.
+KERNEL_SHARE = 0.5
+MIN_SPY_SAMPLES = 50  # of the lock's holder, by py-spy
+CONTENDED_SHARE = 0.5  # of the conclusive samples
+COLLECTOR_FILES = re.compile(r"(^|/)(concurrent/futures/_base|multiprocess(ing)?/pool)\.py$")
+# Functions of these files that wait for results of a pool.
+COLLECTOR_FUNCTIONS = ("result", "as_completed", "result_iterator", "get", "next")
+IDLE_SWITCHES_PER_S = 0.5  # voluntary switches: a thread with fewer produces no batches, or no more
+IDLE_CORES = 0.01
+# Quantile of the number of threads that work at once: above it are moments at which one takes over
+# from another.
+CONCURRENCY_QUANTILE = 0.95
+# States of a trainer that waits for a batch.
+TRAINER_WAITS = (ev.LOCK, ev.EMPTY, ev.PIPE, ev.SOCKET, ev.OTHER)
 
 
 @dataclass
 class AttributionContext:
-    """What turns logs into tasks: the loop's thread, the number of samples, how many of them found
-    the lock held and how many cannot tell, its holders according to py-spy, and the tracebacks of
-    dead threads."""
+    """Everything that turns thread logs into tasks.
+
+    `loop`: the ident of the loop's thread, `loop_tid` its tid. `samples`: all samples; in `late`
+    ones the interpreter lock was held, and `blind` ones are inconclusive. `holders`: py-spy's
+    samples of the lock's holder. `deaths`: name and traceback of threads that ended with an
+    exception, by ident. `queued_share`: of the time of the loop's thread on a core without the
+    interpreter lock, or ready for a core, the share (0 to 1) in which it waits for a core.
+    """
 
     loop: int
     samples: int
@@ -53,132 +60,154 @@ class AttributionContext:
     holders: StackSamples
     places: Places
     loop_tid: int = 0
-    ready: float = 0.0  # see loops.py
+    queued_share: float = 0.0
     deaths: Mapping[int, tuple[str, str]] = field(default_factory=dict)
     _calls: dict[Spot, str] = field(default_factory=dict)
 
     def called(self, spot: Spot) -> str:
-        """Return what is called there."""
+        """Return the name of the function that is called at a spot."""
         if spot not in self._calls:
             self._calls[spot] = callee.callee(spot)
         return self._calls[spot]
 
-    def state(self, look: Sample, *, trainer: bool) -> str:
-        """Return the state of a thread at one moment."""
-        if look.holder:  # it stood still only because the sampler took the lock
+    def state(self, sample: Sample, *, trainer: bool) -> str:
+        """Return the state of a thread in one sample."""
+        if sample.holder:  # it stopped only because the sampler took the lock
             return states.CORE
-        stack = [(spot[0].co_name, spot[0].co_filename) for spot in look.stack]
-        called = self.called(look.stack[0]) if look.stack else ""
-        late = look.late or self.contended
+        stack = [(spot[0].co_name, spot[0].co_filename) for spot in sample.stack]
+        called = self.called(sample.stack[0]) if sample.stack else ""
+        late = sample.late or self.contended
         return states.state_of(
-            states.ThreadView(stack, called, look.call, look.target, look.disk, late, trainer)
+            states.ThreadView(stack, called, sample.call, sample.target, sample.disk, late, trainer)
         )
+
+    def state_shares(self, weights: Mapping[str, float]) -> dict[str, float]:
+        """Return the shares by state for the loop's thread; CORE becomes NATIVE and RUNNABLE."""
+        total = sum(weights.values())
+        busy = {state: weight / total for state, weight in weights.items()}
+        core = busy.pop(states.CORE, 0.0)
+        busy[ev.NATIVE] = busy.get(ev.NATIVE, 0.0) + core * (1.0 - self.queued_share)
+        busy[ev.RUNNABLE] = core * self.queued_share
+        return {state: share for state, share in busy.items() if share > 0}
 
     @property
     def contended(self) -> bool:
-        """True if the lock was held in most samples that can tell: then it probably was in the
-        others, too."""
-        return self.late > CONTENDED * (self.samples - self.blind)
+        """True if the lock was held in most conclusive samples, so probably in the others, too."""
+        return self.late > CONTENDED_SHARE * (self.samples - self.blind)
 
-    def stack(self, look: Sample) -> tuple[Place, ...]:
+    def stack(self, sample: Sample) -> tuple[Place, ...]:
         """Return the places of a sample, the outermost first."""
-        return without_start(self.places.of(spot) for spot in reversed(look.stack))
+        return without_start(self.places.of(spot) for spot in reversed(sample.stack))
 
-    def work(self, look: Sample, *, frees: bool = False) -> str:
-        """Return "copying", "pickling" or "". `frees`: the kernel, which gives and takes memory,
-        has most of the thread's CPU; a copy's memory is freed with the lock held."""
-        place, called = self.places.of(look.stack[0]), self.called(look.stack[0])
-        if look.holder and self.lets_go(look) and not frees:
+    def work(self, sample: Sample, *, in_kernel: bool = False) -> str:
+        """Return COPYING, PICKLING or "".
+
+        `in_kernel`: the kernel takes most of the thread's CPU time, to provide memory and to take
+        it back; the memory of a copy is taken back with the interpreter lock held.
+        """
+        place = self.places.of(sample.stack[0])
+        called = self.called(sample.stack[0])
+        if sample.holder and self.releases_lock(sample) and not in_kernel:
             return ""  # the code that held the lock came before
-        if self.state(look, trainer=False) not in (states.CORE, ev.LOCK_PYTHON):
+        if self.state(sample, trainer=False) not in (states.CORE, ev.LOCK_PYTHON):
             return ""
         return callee.work_of(place.function, place.file, calls=(called,) if called else ())
 
-    def lets_go(self, look: Sample) -> bool:
-        """Return True if it calls something that releases the lock."""
-        return self.called(look.stack[0]).rpartition(".")[2] in LETS_GO
+    def releases_lock(self, sample: Sample) -> bool:
+        """Return True if the thread calls a function that releases the interpreter lock."""
+        return self.called(sample.stack[0]).rpartition(".")[2] in LOCK_RELEASING_CALLS
 
-    def held(self, log: ThreadLog, cpu: float) -> float:
-        """Return the share of time for which a thread held the interpreter lock, of `cpu` on a
-        core."""
+    def lock_share(self, log: ThreadLog, cpu: float) -> float:
+        """Return the share of the time in which a thread held the interpreter lock.
+
+        `cpu`: its share on a core.
+        """
         outside = self.holders.shares()
-        if self.holders.looks < ENOUGH_LOOKS or not sum(outside.values()):
+        if self.holders.looks < MIN_SPY_SAMPLES or not sum(outside.values()):
             return lock.held(log.credit, self.late, samples=self.samples, blind=self.blind, cpu=cpu)
-        # py-spy tells which thread, and how often if the lock is held too briefly for anyone to be
-        # late; it falls behind when cores are scarce, and the sampler's lateness does not
+        # py-spy knows the holder, and how often the lock is held even if it is held too briefly to
+        # make the sampler late. It falls behind when cores are scarce; the sampler's delay does
+        # not.
         total = max(sum(outside.values()), self.late / max(self.samples, 1))
         return min(cpu, total * outside.get(log.tid, 0.0) / sum(outside.values()))
 
 
-def thread_tasks(logs: Iterable[ThreadLog], cast: AttributionContext) -> list[Task]:
-    """Return one task for each thread with Python frames; one for those that Python did not start
-    and that ran the user's code; one for the native pools."""
+def thread_tasks(logs: Iterable[ThreadLog], context: AttributionContext) -> list[Task]:
+    """Return one task for each thread with Python frames.
+
+    Threads that Python did not start are one task if they ran the user's code; otherwise they
+    belong to the native pools, which are one task, too.
+    """
     every = [log for log in logs if log.wall_s > 0]
-    python = [log for log in every if log.looks]
+    python = [log for log in every if log.samples]
     foreign = [
-        log for log in python if log.foreign and log.ident != cast.loop and _has_users(log, cast)
+        log
+        for log in python
+        if log.foreign and log.ident != context.loop and _runs_user_code(log, context)
     ]
     native = [
         log
         for log in every
-        if log not in python or (log.foreign and log not in foreign and log.ident != cast.loop)
+        if log not in python or (log.foreign and log not in foreign and log.ident != context.loop)
     ]
-    found = [task_of(log, cast) for log in python if log not in foreign and log not in native]
+    found = [task_of(log, context) for log in python if log not in foreign and log not in native]
     known = {log.ident for log in python if log.gone}
-    for ident, (name, text) in cast.deaths.items():
+    for ident, (name, text) in context.deaths.items():
         if ident not in known:
             found.append(Task(name, os.getpid(), 0, ev.PRODUCER, 0.0, exit=text))
     if foreign:
         name = (
             ev.CALLED_BACK if "tensorflow" in sys.modules else "threads that Python did not start"
         )
-        found.append(_merged(foreign, cast, name=name))
-    return found + ([pool_of(native)] if native else [])
+        found.append(_merged_task(foreign, context, name=name))
+    return found + ([pool_task(native)] if native else [])
 
 
-def _has_users(log: ThreadLog, cast: AttributionContext) -> bool:
-    return any(place.users for look in log.looks for place in cast.stack(look))
+def _runs_user_code(log: ThreadLog, context: AttributionContext) -> bool:
+    return any(place.users for sample in log.samples for place in context.stack(sample))
 
 
-def task_of(log: ThreadLog, cast: AttributionContext) -> Task:
+def task_of(log: ThreadLog, context: AttributionContext) -> Task:
     """Return the task of a thread that Python knows."""
-    trainer = log.ident == cast.loop
-    used = log.last.since(log.first)
+    trainer = log.ident == context.loop
+    used = log.used()
     cpu = used.cpu_s / log.wall_s
     counts: Counter[str] = Counter()
-    for look, count in log.looks.items():
-        counts[cast.state(look, trainer=trainer)] += count
-    # a thread that began or ended meanwhile has no samples for a part
+    for sample, count in log.samples.items():
+        counts[context.state(sample, trainer=trainer)] += count
+    # Empty samples: a thread that started or ended meanwhile.
     busy = states.shares(
-        counts, cpu=cpu, queued=used.queued_s / log.wall_s, python=cast.held(log, cpu)
+        counts, cpu=cpu, queued=used.queued_s / log.wall_s, python=context.lock_share(log, cpu)
     )
-    task = _task([log], cast, name=log.name, used=used, busy=busy)
+    task = _task([log], context, name=log.name, used=used, busy=busy)
     return replace(
         task,
         role=ev.TRAINER if trainer else role_of(task, log.name),
-        exit=exit_of(log, cast.deaths),
+        exit=thread_exit(log, context.deaths),
     )
 
 
-def _merged(logs: Sequence[ThreadLog], cast: AttributionContext, *, name: str) -> Task:
-    """Return one task for threads with Python frames only while they run the user's function: as
-    many producers as run it at once. One that does not is idle."""
+def _merged_task(logs: Sequence[ThreadLog], context: AttributionContext, *, name: str) -> Task:
+    """Return one task for threads that have Python frames only while they run the user's function.
+
+    It counts as many producers as work at once; a thread without frames has nothing to do.
+    """
     wall_s = max(log.wall_s for log in logs)
     used = Counters()
     counts: Counter[str] = Counter()
     for log in logs:
-        used = used.plus(log.last.since(log.first))
-        for look, count in log.looks.items():
-            counts[cast.state(look, trainer=False)] += count
-    at_once = sorted(Counter(moment for log in logs for moment in log.moments).values())
-    # all of them work when there is work for all
-    units = at_once[int(MOST * (len(at_once) - 1))] if at_once else 1
-    counts[ev.FULL] += max(cast.samples * units - sum(counts.values()), 0)
-    held = sum(cast.held(log, 1.0) for log in logs)
+        used = used.plus(log.used())
+        for sample, count in log.samples.items():
+            counts[context.state(sample, trainer=False)] += count
+    at_once = sorted(Counter(number for log in logs for number in log.by_number).values())
+    # As many threads work as there is work for.
+    units = at_once[int(CONCURRENCY_QUANTILE * (len(at_once) - 1))] if at_once else 1
+    counts[ev.FULL] += max(context.samples * units - sum(counts.values()), 0)
+    held = sum(context.lock_share(log, 1.0) for log in logs)
     cpu, queued = used.cpu_s / wall_s / units, used.queued_s / wall_s / units
     task = _task(
         logs,
-        cast,
+        context,
         name=name,
         used=used,
         busy=states.shares(counts, cpu=cpu, queued=queued, python=held / units),
@@ -188,13 +217,13 @@ def _merged(logs: Sequence[ThreadLog], cast: AttributionContext, *, name: str) -
 
 def _task(
     logs: Sequence[ThreadLog],
-    cast: AttributionContext,
+    context: AttributionContext,
     *,
     name: str,
     used: Counters,
     busy: Mapping[str, float],
 ) -> Task:
-    stacks, copying, pickling = stacks_of(logs, cast)
+    stacks, copying, pickling = stack_weights(logs, context)
     return Task(
         *(name, os.getpid(), logs[0].tid, ev.PRODUCER, max(log.wall_s for log in logs)),
         **used.fields(),
@@ -205,53 +234,56 @@ def _task(
     )
 
 
-def stacks_of(
-    logs: Sequence[ThreadLog], cast: AttributionContext
+def stack_weights(
+    logs: Sequence[ThreadLog], context: AttributionContext
 ) -> tuple[dict[tuple[Place, ...], int], float, float]:
     """Return the samples by stack, and the shares that copy and pickle.
 
-    The sampler gets the lock when its holder releases it, so that it finds a holder too seldom
+    The sampler gets the interpreter lock when its holder releases it, so it rarely finds a holder
     inside the code that holds the lock. If py-spy has sampled the holders from outside, its samples
-    replace these moments.
+    replace these.
     """
-    looks: Counter[Sample] = Counter()
+    samples: Counter[Sample] = Counter()
     for log in logs:
-        looks.update(log.looks)
-    total = sum(looks.values())
+        samples.update(log.samples)
+    total = sum(samples.values())
     outside = sum(
-        (cast.holders.seen[log.tid] for log in logs if log.tid in cast.holders.seen), Counter()
+        (context.holders.seen[log.tid] for log in logs if log.tid in context.holders.seen),
+        Counter(),
     )
-    enough = cast.holders.looks >= ENOUGH_LOOKS and sum(outside.values()) > 0
-    share = min(sum(outside.values()) / cast.holders.looks / len(logs), 1.0) if enough else 0.0
-    inside = {look: count for look, count in looks.items() if not (enough and look.holder)} or dict(
-        looks
+    enough = context.holders.looks >= MIN_SPY_SAMPLES and sum(outside.values()) > 0
+    share = min(sum(outside.values()) / context.holders.looks / len(logs), 1.0) if enough else 0.0
+    inside = {
+        sample: count for sample, count in samples.items() if not (enough and sample.holder)
+    } or dict(samples)
+    used = [log.used() for log in logs]
+    in_kernel = (
+        sum(one.system_s for one in used) >= KERNEL_SHARE * sum(one.cpu_s for one in used) > 0
     )
-    used = [log.last.since(log.first) for log in logs]
-    frees = sum(one.system_s for one in used) >= FREES * sum(one.cpu_s for one in used) > 0
     scale = total * (1.0 - share) / (sum(inside.values()) or 1)
     weights: dict[tuple[Place, ...], float] = defaultdict(float)
     work: dict[str, float] = defaultdict(float)
-    for look, count in inside.items():
-        weights[cast.stack(look)] += count * scale
-        work[cast.work(look, frees=frees)] += count * scale
+    for sample, count in inside.items():
+        weights[context.stack(sample)] += count * scale
+        work[context.work(sample, in_kernel=in_kernel)] += count * scale
     if enough:
         scale = total * share / sum(outside.values())
         for stack, count in outside.items():
             weights[stack.places] += count * scale
-        copying, pickling = works(outside)
-        work["copying"] += copying * total * share
-        work["pickling"] += pickling * total * share
+        copying, pickling = work_shares(outside)
+        work[callee.COPYING] += copying * total * share
+        work[callee.PICKLING] += pickling * total * share
     kept = {
         stack: max(round(weight), 1) for stack, weight in weights.items() if stack and weight >= 0.5
     }
-    return kept, work["copying"] / (total or 1), work["pickling"] / (total or 1)
+    return kept, work[callee.COPYING] / (total or 1), work[callee.PICKLING] / (total or 1)
 
 
-def pool_of(logs: Sequence[ThreadLog]) -> Task:
-    """Return all native threads as one task with their total CPU."""
+def pool_task(logs: Sequence[ThreadLog]) -> Task:
+    """Return all native threads as one task with the sum of their counters."""
     used = Counters()
     for log in logs:
-        used = used.plus(log.last.since(log.first))
+        used = used.plus(log.used())
     wall_s = max(log.wall_s for log in logs)
     count = len(logs)
     cpu, queued = used.cpu_s / wall_s / count, used.queued_s / wall_s / count
@@ -264,59 +296,62 @@ def pool_of(logs: Sequence[ThreadLog]) -> Task:
 
 
 def role_of(task: Task, name: str) -> str:
-    """Return PRODUCER if the user's code runs, FEEDER for known plumbing, else FOREIGN."""
+    """Return PRODUCER if the task runs the user's code, FEEDER for plumbing, otherwise FOREIGN."""
     if any(place.users for stack in task.stacks for place in stack):
         return ev.PRODUCER
-    plumbing = any(PLUMBING.search(place.file) for stack in task.stacks for place in stack)
+    plumbing = any(PLUMBING_FILES.search(place.file) for stack in task.stacks for place in stack)
     return ev.FEEDER if plumbing or name.startswith(PLUMBING_NAMES) else ev.FOREIGN
 
 
-def exit_of(log: ThreadLog, deaths: Mapping[int, tuple[str, str]]) -> str:
-    """Return the traceback of a thread that died of one; idents are reused, so that living threads
-    have none."""
+def thread_exit(log: ThreadLog, deaths: Mapping[int, tuple[str, str]]) -> str:
+    """Return the traceback of a thread that died of an exception.
+
+    Idents are reused, so a thread that is alive has none.
+    """
     return deaths.get(log.ident, ("", ""))[1] if log.gone else ""
 
 
-def settled(found: Sequence[Task], logs: Mapping[int, ThreadLog]) -> list[Task]:
-    """Return the tasks with their final roles. Threads that run the user's code and never move
-    (heartbeats, a main thread that joins) are FOREIGN, unless none moves and the trainer waits:
-    then such a thread may be the producer that hangs. One that collects the results of others is a
-    FEEDER."""
-    found = _handed_on(found)
-    made = [task for task in found if task.role == ev.PRODUCER]
-    still = [task for task in made if task.tid in logs and _still(task, logs[task.tid])]
+def settle_roles(found: Sequence[Task], logs: Mapping[int, ThreadLog]) -> list[Task]:
+    """Return the tasks with their final roles.
+
+    Threads that run the user's code but stay idle (heartbeats, a main thread that joins) are
+    FOREIGN. The exception: if every thread is idle and the trainer waits, such a thread may be a
+    producer that hangs. A thread that collects results of other producers is a FEEDER.
+    """
+    found = _demote_collectors(found)
+    producers = [task for task in found if task.role == ev.PRODUCER]
+    idle = [task for task in producers if task.tid in logs and _is_idle(task, logs[task.tid])]
     trainer = next((task for task in found if task.role == ev.TRAINER), None)
-    hangs = trainer is not None and trainer.share(*WAITS) > 0.5
-    if hangs and not any(task not in still and not task.exit for task in made):
+    hangs = trainer is not None and trainer.share(*TRAINER_WAITS) > 0.5
+    if hangs and not any(task not in idle and not task.exit for task in producers):
         return list(found)
-    return [replace(task, role=ev.FOREIGN) if task in still else task for task in found]
+    return [replace(task, role=ev.FOREIGN) if task in idle else task for task in found]
 
 
-def _handed_on(found: Sequence[Task]) -> list[Task]:
-    """Return the tasks; of several producers, those that mostly wait for a pool of others are
-    none."""
-    made = [task for task in found if task.role == ev.PRODUCER]
-    collect = [task for task in made if _collects(task)]
-    if len(collect) == len(made):
+def _demote_collectors(found: Sequence[Task]) -> list[Task]:
+    """Return the tasks; producers that mostly wait for a pool of others become feeders."""
+    producers = [task for task in found if task.role == ev.PRODUCER]
+    collectors = [task for task in producers if _is_collector(task)]
+    if len(collectors) == len(producers):
         return list(found)
-    return [replace(task, role=ev.FEEDER) if task in collect else task for task in found]
+    return [replace(task, role=ev.FEEDER) if task in collectors else task for task in found]
 
 
-def _collects(task: Task) -> bool:
+def _is_collector(task: Task) -> bool:
     total = sum(task.stacks.values())
-    waits = sum(count for stack, count in task.stacks.items() if any(map(_asks_pool, stack)))
+    waits = sum(count for stack, count in task.stacks.items() if any(map(_waits_for_pool, stack)))
     return waits > 0.5 * total * (1.0 - task.share(ev.FULL)) and waits > 0
 
 
-def _asks_pool(place: Place) -> bool:
+def _waits_for_pool(place: Place) -> bool:
     return (
-        place.function.rpartition(".")[2] in COLLECTS_NAMES
-        and COLLECTS.search(place.file) is not None
+        place.function.rpartition(".")[2] in COLLECTOR_FUNCTIONS
+        and COLLECTOR_FILES.search(place.file) is not None
     )
 
 
-def _still(task: Task, log: ThreadLog) -> bool:
-    used = log.last.since(log.first)
-    if task.exit or task.share(ev.FULL) > 0.5:  # only a producer has a buffer after it
+def _is_idle(task: Task, log: ThreadLog) -> bool:
+    used = log.used()
+    if task.exit or task.share(ev.FULL) > 0.5:  # only a producer waits for room in a buffer
         return False
-    return used.yields < STILL_PER_S * task.wall_s and task.cpu_s < STILL_CPU * task.wall_s
+    return used.yields < IDLE_SWITCHES_PER_S * task.wall_s and task.cpu_s < IDLE_CORES * task.wall_s

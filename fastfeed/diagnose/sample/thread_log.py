@@ -1,4 +1,4 @@
-"""The threads of this process: a sample of all of them at one moment, and the history of each."""
+"""Samples of all threads of this process at one moment, and the history of each thread."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import _thread
 import os
 import sys
 from collections import Counter, deque
+from collections.abc import Callable, Iterable
 from types import FrameType
 from typing import NamedTuple
 
@@ -14,14 +15,17 @@ from fastfeed.probes.places import Spot
 from fastfeed.probes.procfs import Counters, DescriptorReader, ThreadFiles
 from fastfeed.probes.thread_names import Names
 
-TRACE = 50_000  # samples of the loop's thread that are kept in order
-DEEP = 200  # frames
-Counts = dict[str, int]  # of a module's variables: the integers
+TRACE_LENGTH = 50_000  # samples of the loop's thread that are kept in order
+MAX_FRAMES = 200  # of one stack
+MIN_SAMPLES = 20  # of a thread or a function, from which shares are computed
+ModuleIntegers = dict[str, int]  # the integer variables of a module
 
 
 class ThreadStack(tuple[Spot, ...]):
-    """A stack that equals only itself: hashing the code of all its functions takes longer than
-    everything else in a sample."""
+    """Stack that is equal only to itself.
+
+    Hashing the code of all its functions takes longer than everything else about a sample.
+    """
 
     __slots__ = ()
 
@@ -33,8 +37,11 @@ class ThreadStack(tuple[Spot, ...]):
 
 
 class Sample(NamedTuple):
-    """A thread at one moment. `stack`: the innermost spot first. `holder`: it probably held the
-    interpreter lock until the sampler asked for it."""
+    """Observation of a thread at one moment.
+
+    `stack`: the innermost spot first. `late`: the sampler got the interpreter lock too late.
+    `holder`: the thread probably held the interpreter lock until the sampler asked for it.
+    """
 
     stack: ThreadStack
     call: str
@@ -45,27 +52,68 @@ class Sample(NamedTuple):
 
 
 class ThreadLog:
-    """The history of one thread."""
+    """History of one thread while it is observed."""
 
     def __init__(self, tid: int, name: str) -> None:
-        self.tid, self.name = tid, name
-        self.foreign = not name  # not started by Python
-        self.ident = 0  # 0: it never had Python frames
+        self.tid = tid
+        self.name = name
+        self.foreign = not name  # Python did not start it
+        self.ident = 0  # 0: it has not had Python frames yet
         self.files = ThreadFiles(os.getpid(), tid)
         self.first = self.last = Counters()
-        self.looks: Counter[Sample] = Counter()
-        # by sample, if Python did not start it: it has no frames in most
-        self.moments: dict[int, Sample] = {}
-        self.credit = 0.0  # late samples before which it held the lock
+        self.samples: Counter[Sample] = Counter()
+        # By the number of the sample, for threads that Python did not start: most samples find them
+        # without frames.
+        self.by_number: dict[int, Sample] = {}
+        self.credit = 0.0  # late samples before which it held the interpreter lock
         self.wall_s = 0.0
         self.gone = False
         self._cpu_s = 0.0
 
     def begin(self) -> None:
-        """Drop earlier samples."""
-        self.looks.clear()
-        self.moments.clear()
-        self.first, self.credit, self.wall_s = self.last, 0.0, 0.0
+        """Start over: forget earlier samples, and count from the present counters on."""
+        self.samples.clear()
+        self.by_number.clear()
+        self.first = self.last
+        self.credit = self.wall_s = 0.0
+
+    def used(self) -> Counters:
+        """Return what the thread has used since `begin`."""
+        return self.last.since(self.first)
+
+    def identify(self, ident: int, name: str) -> None:
+        """Set the ident and the name that Python knows the thread by."""
+        self.ident, self.name, self.foreign = ident, name, not name
+        self.files.keep()
+
+    def add(self, sample: Sample, numbers: range) -> None:
+        """Add a sample that stands for all these sample numbers."""
+        self.samples[sample] += len(numbers)
+        if self.foreign:
+            self.by_number.update(dict.fromkeys(numbers, sample))
+
+    def add_credit(self, share: float) -> None:
+        """Add the probability of having held the interpreter lock before a late sample."""
+        self.credit += share
+
+    def drop(self, unwanted: Callable[[Sample], bool]) -> None:
+        """Remove samples; `samples` only if Python did not start the thread."""
+        self.by_number = {n: one for n, one in self.by_number.items() if not unwanted(one)}
+        if self.foreign:
+            self.samples = Counter({s: n for s, n in self.samples.items() if not unwanted(s)})
+
+    def end(self, passed_s: float) -> None:
+        """Record that the thread has ended within the last `passed_s` seconds."""
+        self.gone = True
+        self.wall_s += passed_s / 2  # the moment is unknown
+        self.files.close()
+
+    def refresh(self, reader: DescriptorReader, passed_s: float, *, fully: bool) -> None:
+        """Read the counters after `passed_s` seconds; `fully`: also the expensive ones."""
+        self.count(reader)
+        if fully or not self.wall_s:
+            self._count_slow()
+        self.wall_s += passed_s
 
     def count(self, reader: DescriptorReader) -> None:
         """Read the counters that change quickly."""
@@ -78,14 +126,13 @@ class ThreadLog:
         self.last = Counters(*now[:4], *slow)
         self._cpu_s = now.cpu_s
 
-    def count_seldom(self) -> None:
-        """Read the others."""
+    def _count_slow(self) -> None:
         found = procfs.seldom(self.files.folder)
         if any(found):
             self.last = Counters(*self.last[:4], *found)
 
     def cpu_since(self, reader: DescriptorReader) -> float:
-        """Return CPU seconds since the last call, or the last count."""
+        """Return the seconds on a core since the last call or the last count."""
         words = self.files.read("schedstat", reader).split()
         now = int(words[0]) / 1e9 if words else 0.0
         before, self._cpu_s = self._cpu_s, now
@@ -93,32 +140,41 @@ class ThreadLog:
 
 
 class ObservedThread(NamedTuple):
-    """A thread's log, and a sample of it; `wants`: it wants the interpreter lock, or has got it
-    meanwhile."""
+    """Sample of a thread, with its log.
+
+    `wants_lock`: the thread waits for the interpreter lock, or has got it meanwhile.
+    """
 
     log: ThreadLog
-    look: Sample
-    wants: bool
+    sample: Sample
+    wants_lock: bool
 
 
 class Threads:
     """All threads of this process except those of the diagnosis."""
 
     def __init__(self, reader: DescriptorReader, names: Names) -> None:
-        self._reader, self._names = reader, names
-        self.loop = 0  # the ident of the loop's thread
+        self._reader = reader
+        self._names = names
+        self.loop = 0  # ident of the loop's thread
         self.logs: dict[int, ThreadLog] = {}
-        self.ours: set[int] = {0}  # tids
+        self.ours: set[int] = {0}  # tids of the diagnosis
         self.samples = self.late = self.blind = 0
-        self.trace: deque[tuple[float, Sample]] = deque(maxlen=TRACE)  # of the loop's thread
-        self.counts: deque[Counts] = deque(maxlen=TRACE)  # of the script's module, beside the trace
+        # of the loop's thread: time and sample
+        self.trace: deque[tuple[float, Sample]] = deque(maxlen=TRACE_LENGTH)
+        # of the script's module, at the samples of the trace
+        self.integers: deque[ModuleIntegers] = deque(maxlen=TRACE_LENGTH)
         self._targets: dict[int, str] = {}
-        # all that were seen, by the ids of their code objects
+        # Every stack that was sampled, by the ids and offsets of its code objects.
         self._stacks: dict[tuple[int, ...], ThreadStack] = {}
 
-    def begin(self) -> None:
-        """Begin to count; threads that have ended are dropped."""
-        self.find(0.0)
+    def begin(self, loop: int) -> None:
+        """Start over from the present counters, and forget threads that have ended.
+
+        `loop`: the ident of the loop's thread.
+        """
+        self.loop = loop
+        self.refresh(0.0)
         self._stacks.clear()
         for tid in [tid for tid, log in self.logs.items() if log.gone]:
             self.logs.pop(tid)
@@ -126,85 +182,84 @@ class Threads:
             log.begin()
         self.samples = self.late = self.blind = 0
         self.trace.clear()
-        self.counts.clear()
+        self.integers.clear()
 
-    def find(self, passed_s: float, *, fully: bool = True) -> None:
-        """Find new threads, and read the counters of all (`fully`: also those that cost more);
-        `passed_s` since the last time."""
+    def refresh(self, passed_s: float, *, fully: bool = True) -> None:
+        """Find new threads and read the counters of all.
+
+        `passed_s`: seconds since the last call. `fully`: also read the counters that are expensive.
+        """
         self._targets.clear()
         tids = procfs.threads_of("self") - self.ours
         for tid in tids - self.logs.keys():
             self.logs[tid] = ThreadLog(tid, "")
-            # native pools have dozens, and are counted repeatedly
+            # Native pools have dozens of threads, whose counters are read again and again.
             self.logs[tid].files.keep(procfs.COUNTERS)
         for tid, log in self.logs.items():
             if tid in tids:
-                log.count(self._reader)
-                if fully or not log.wall_s:
-                    log.count_seldom()
-                log.wall_s += passed_s
+                log.refresh(self._reader, passed_s, fully=fully)
             elif not log.gone:
-                log.gone = True
-                log.wall_s += passed_s / 2  # its start was not observed
-                log.files.close()
+                log.end(passed_s)
 
-    def look(self, now_s: float, times: int = 1, *, late_s: float, queued_s: float) -> None:
-        """Take a sample: the position of each thread with Python frames, and what it waits for. The
-        sampler came `queued_s` late for lack of a core, and `late_s` for other reasons; it stands
-        for `times` samples that were due."""
+    def sample(self, now_s: float, times: int = 1, *, late_s: float, queued_s: float) -> None:
+        """Take a sample: where each thread with Python frames is, and what it waits for.
+
+        The sampler woke `queued_s` late because no core was free, and `late_s` late for other
+        reasons. The sample stands for the `times` at which one was due.
+        """
         late = late_s > lock.LATE_S
         self.samples += times
         self.late += late * times
         self.blind += (not late and queued_s > lock.LATE_S) * times
-        # All stacks first: reading a file releases the interpreter lock, and other threads go on.
+        # All stacks come first: every file read releases the interpreter lock, and the threads that
+        # wait for it run on.
         frames = sys._current_frames()
-        # a frame that references itself would be kept, and all others with it
+        # A frame that refers to itself would stay alive, and all others with it.
         frames.pop(_thread.get_ident(), None)
         stacks = {ident: stack_of(frame, self._stacks) for ident, frame in frames.items()}
-        counts = counts_of(frames.get(self.loop))
-        seen: list[ObservedThread] = []
+        integers = module_integers(frames.get(self.loop))
+        observed: list[ObservedThread] = []
         for ident, frame in frames.items():
             tid = self._names.tid(ident)
             if tid not in self.ours:
                 log = self._log(tid, ident)
-                seen.append(self._seen(log, frame, stack=stacks[ident], late=late))
+                observed.append(self._observe(log, frame, stack=stacks[ident], late=late))
         if late:
-            seen = self._blame(seen, late_s, times=times)
-        for log, look, _ in seen:
-            log.looks[look] += times
-            if log.foreign:
-                log.moments.update(dict.fromkeys(range(self.samples - times, self.samples), look))
+            observed = self._mark_holder(observed, late_s, times=times)
+        for log, sample, _ in observed:
+            log.add(sample, range(self.samples - times, self.samples))
             if log.ident == self.loop:
-                self.trace.extend([(now_s, look)] * times)
-                self.counts.extend([counts] * times)
+                self.trace.extend([(now_s, sample)] * times)
+                self.integers.extend([integers] * times)
 
-    def _blame(
-        self, seen: list[ObservedThread], late_s: float, *, times: int
+    def _mark_holder(
+        self, observed: list[ObservedThread], late_s: float, *, times: int
     ) -> list[ObservedThread]:
-        """Find the holder of the interpreter lock."""
-        wanting = [lock.Wanting(now.log.cpu_since(self._reader), now.wants) for now in seen]
-        shares = lock.holders(wanting, late_s)
-        for now, share in zip(seen, shares, strict=True):
-            now.log.credit += share * times
-        blamed = zip(seen, shares, strict=True)
-        return [now._replace(look=now.look._replace(holder=share > 0.5)) for now, share in blamed]
+        """Find the thread that held the interpreter lock."""
+        wanting = [
+            lock.Wanting(one.log.cpu_since(self._reader), one.wants_lock) for one in observed
+        ]
+        marked = []
+        for one, share in zip(observed, lock.holders(wanting, late_s), strict=True):
+            one.log.add_credit(share * times)
+            marked.append(one._replace(sample=one.sample._replace(holder=share > 0.5)))
+        return marked
 
     def _log(self, tid: int, ident: int) -> ThreadLog:
         log = self.logs.get(tid)
         if log is None:
             log = self.logs[tid] = ThreadLog(tid, "")
-            log.count(self._reader)  # all that it has used belongs to the observed time
+            log.count(self._reader)  # all that it has used falls into the observed time
         if not log.ident:
-            log.files.keep()
-            log.ident, log.name = ident, self._names.name(ident)
-            log.foreign = not log.name
+            log.identify(ident, self._names.name(ident))
         return log
 
-    def _seen(
+    def _observe(
         self, log: ThreadLog, frame: FrameType, *, stack: ThreadStack, late: bool
     ) -> ObservedThread:
         call, first = procfs.call_of(log.files.read("syscall", self._reader))
-        disk, target = False, ""
+        disk = False
+        target = ""
         if call != procfs.RUNNING and call not in procfs.NEVER_DISK:
             state = procfs.state_char(log.files.read("stat", self._reader))
             disk = state == "D"
@@ -213,8 +268,8 @@ class Threads:
         if call in ("read", "write", "readv", "writev"):
             target = self._target(first)
         elif call == "select" and first == 0:
-            call = "sleep"  # how time.sleep was implemented before Python 3.11
-        # it has gone on meanwhile: the call does not belong to its stack
+            call = "sleep"  # time.sleep before Python 3.11
+        # The thread has moved on since: that call does not belong to its stack.
         if frame.f_lasti != stack[0][1]:
             return ObservedThread(log, Sample(stack, procfs.RUNNING, "", False, late), True)
         return ObservedThread(log, Sample(stack, call, target, disk, late), call == "futex")
@@ -223,6 +278,10 @@ class Threads:
         if fd not in self._targets:
             self._targets[fd] = procfs.target_of("self", fd)
         return self._targets[fd]
+
+    def exclude(self, tids: Iterable[int]) -> None:
+        """Add threads that belong to the diagnosis."""
+        self.ours.update(tids)
 
     def close(self) -> None:
         """Close all files."""
@@ -233,11 +292,14 @@ class Threads:
 def stack_of(
     frame: FrameType | None, known: dict[tuple[int, ...], ThreadStack] | None = None
 ) -> ThreadStack:
-    """Return the spots of a stack, the innermost first, without keeping frames or their variables.
-    One that is `known` is returned again."""
+    """Return the spots of a stack, the innermost first.
+
+    Neither the frames nor what they hold are kept. An equal stack in `known` is returned instead of
+    a new one.
+    """
     found: list[Spot] = []
     key: list[int] = []
-    while frame is not None and len(found) < DEEP:
+    while frame is not None and len(found) < MAX_FRAMES:
         code, offset = frame.f_code, frame.f_lasti
         found.append((code, offset))
         key += (id(code), offset)
@@ -246,9 +308,12 @@ def stack_of(
     return stack if known is None else known.setdefault(tuple(key), stack)
 
 
-def counts_of(frame: FrameType | None) -> Counts:
-    """Return the integers of the script's own module, if its body is on the stack; variables of
-    functions are not read, because that would keep them alive."""
+def module_integers(frame: FrameType | None) -> ModuleIntegers:
+    """Return the integer variables of the script's own module if its body is on the stack.
+
+    The variables of functions are not read, because that would keep the objects that they hold
+    alive.
+    """
     while frame is not None:
         if frame.f_code.co_name == "<module>" and frame.f_globals.get("__name__") == "__main__":
             names = frame.f_code.co_names

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from fastfeed.core.batch import BatchSpec
 from fastfeed.core.stats import SlotCounts, StageRow
+from fastfeed.core.status import ProducerStatus, WorkerStatus
 from fastfeed.errors import FeedError, ProducerError, SpecError
 from fastfeed.options import FeedOptions
 from fastfeed.producers.epoch_gate import EpochGate, EpochPlan
@@ -66,7 +67,7 @@ class ProcessProducers:
             )
 
     def start(self) -> None:
-        """StreamStart the workers, if this feed leads. Raise OptionError, which names what cannot be sent
+        """Start the workers, if this feed leads. Raise OptionError, which names what cannot be sent
         to them."""
         if self._leads:
             self._workers.start()
@@ -201,6 +202,10 @@ class ProcessProducers:
         """Return how many slots are in each state."""
         self.tick()
         return self._crew.audit()
+
+    def status(self) -> tuple[list[ProducerStatus], list[WorkerStatus]]:
+        """Return what each producer is doing, and each worker process."""
+        return self._crew.status(self._dispatcher)
 
     def stacks(self) -> str:
         """Return what every worker is doing, which thread reads the source here, and who holds the

@@ -11,6 +11,7 @@ from fastfeed.core import stats
 from fastfeed.core.machine import oom_kills
 from fastfeed.core.position import ONLY_STREAM
 from fastfeed.core.stats import NO_SLOTS, SlotCounts, StageRow
+from fastfeed.core.status import ProducerStatus, WorkerStatus
 from fastfeed.options import FeedOptions
 from fastfeed.producers.epoch_gate import EpochPlan
 from fastfeed.producers.failure import Death
@@ -19,6 +20,7 @@ from fastfeed.producers.process.failure_counter import FailureCounter, describe,
 from fastfeed.producers.process.handle import WorkerChannels, WorkerHandle
 from fastfeed.producers.process.inbox import ALLOWED
 from fastfeed.producers.process.main import WorkerTask
+from fastfeed.producers.process.worker_status import producers_of
 from fastfeed.producers.reorder import LOG, ProducedBatch, ReorderBuffer
 from fastfeed.ring.layout import MOST_SLOTS, SMALL_NBYTES
 from fastfeed.ring.reader import Hold
@@ -127,6 +129,15 @@ class WorkerGroup:
             reader.take_back(h for h in holds if h.reader is reader)
         for _ in holds:  # only now: an exception of a signal handler must not lose them
             self.gone.popleft()
+
+    def status(
+        self, dispatcher: Dispatcher | None
+    ) -> tuple[list[ProducerStatus], list[WorkerStatus]]:
+        """Return what each producer is doing, and each worker process."""
+        lanes = list(self.lanes.values())
+        producers = [p for w in lanes for p in producers_of(w, dispatcher, allowed=self._allowed)]
+        workers = [WorkerStatus(w.task.lane, w.task.index, w.pid, w.pidfd, w.exited) for w in lanes]
+        return producers, workers
 
     def busy(self, lane: WorkerHandle, dispatcher: Dispatcher | None) -> bool:
         """Return True if a worker makes something for this feed now, as far as is known."""

@@ -8,8 +8,8 @@ import pytest
 from fastfeed.diagnose.evidence import NATIVE, PYTHON
 from fastfeed.diagnose.judge.figures import rows_of
 from fastfeed.diagnose.judge.judge import judge
-from fastfeed.diagnose.run.launch import TIME, ReportRequest
-from fastfeed.diagnose.run.observe import DiagnosisObserver, beside
+from fastfeed.diagnose.run.launch import ReportReason, ReportRequest
+from fastfeed.diagnose.run.observe import DiagnosisObserver, calls_beside
 from fastfeed.steps.timeline import (
     Loop,
     Mark,
@@ -38,7 +38,7 @@ def timeline(*, wait_ms: float = 0.0) -> tuple[Timeline, Loop]:
 def test_what_is_called_beside_a_step_is_a_part_of_it() -> None:
     seen, loop = timeline()
     busy = trainer({NATIVE: 0.95, PYTHON: 0.05})
-    found = judge(evidence(loop, [busy], beside=beside(loop, seen, start_s=0.0)))
+    found = judge(evidence(loop, [busy], beside=calls_beside(loop, seen, start_s=0.0)))
     assert found.figures is not None
     assert (found.verdict, found.figures.starvation) == ("step.bound", 0.0)
     assert found.figures.step_s == pytest.approx(0.04)
@@ -46,16 +46,16 @@ def test_what_is_called_beside_a_step_is_a_part_of_it() -> None:
 
 def test_what_such_a_call_waits_is_waiting() -> None:
     seen, loop = timeline(wait_ms=25.0)
-    rows = rows_of(evidence(loop, beside=beside(loop, seen, start_s=0.0)))
+    rows = rows_of(evidence(loop, beside=calls_beside(loop, seen, start_s=0.0)))
     assert rows.starvation == pytest.approx(25 / 40, abs=1e-6)
     assert rows.share(rows.inside) == pytest.approx(15 / 40, abs=1e-6)
 
 
 def test_only_calls_of_the_same_thread_and_time_count() -> None:
     seen, loop = timeline()
-    assert len(beside(loop, seen, start_s=loop.steps[STEPS // 2].end_s)) == STEPS // 2
-    assert beside(seen.loops[3], seen, start_s=0.0) == ()
-    assert beside(None, seen, start_s=0.0) == ()
+    assert len(calls_beside(loop, seen, start_s=loop.steps[STEPS // 2].end_s)) == STEPS // 2
+    assert calls_beside(seen.loops[3], seen, start_s=0.0) == ()
+    assert calls_beside(None, seen, start_s=0.0) == ()
 
 
 @pytest.mark.parametrize("in_gap", [0.0, 0.5, 1.0])
@@ -76,10 +76,17 @@ def test_an_epoch_begins_with_the_gap_before_it(in_gap: float) -> None:
 def test_a_loop_is_not_beside_itself_in_what_is_judged() -> None:
     timeline_, loop = timeline()
     told = ReportRequest(
-        "train.py", TIME, loop, timeline_, start_s=0.0, end_s=9.0, warmup_s=0.0, begin_s=0.0
+        "train.py",
+        ReportReason.TIME,
+        loop,
+        timeline_,
+        start_s=0.0,
+        end_s=9.0,
+        warmup_s=0.0,
+        begin_s=0.0,
     )
     watcher = DiagnosisObserver(lambda *_: None)
     with watcher._sampler:
         found = watcher._evidence(told)
-    assert found.beside == beside(loop, timeline_, start_s=0.0)
+    assert found.beside == calls_beside(loop, timeline_, start_s=0.0)
     assert len(found.beside) == STEPS

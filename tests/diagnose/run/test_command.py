@@ -1,4 +1,4 @@
-"""`fastfeed diagnose` as a user runs it: the script's own output and exit code, and a report beside
+"""`fastfeed diagnose` as a user runs it: the script's output and exit code, and a report beside
 them."""
 
 from __future__ import annotations

@@ -10,23 +10,29 @@ import pytest
 from fastfeed.diagnose.run.launch import rank_of, run
 from fastfeed.diagnose.run.lifecycle import WatchPlan
 from fastfeed.errors import OptionError
-from tests.diagnose.observing import Says, ended, observed
+from tests.diagnose.observing import PrintingObserver, ended, observed
 
 FACTS = """
 import atexit, os, random, sys, threading
 import numpy as np
 from sibling import WHERE
-print(__name__, __file__, __spec__, __package__, __cached__, type(__loader__).__name__, sorted(globals()))
-print(sys.argv, sys.path[0], os.getcwd(), WHERE, __builtins__.__name__, sys.modules["__main__"].__file__)
-print(threading.active_count(), threading.current_thread().name, threading.excepthook is threading.__excepthook__)
+print(__name__, __file__, __spec__, __package__, __cached__, type(__loader__).__name__)
+print(sorted(globals()))
+print(sys.argv, sys.path[0], os.getcwd(), WHERE, __builtins__.__name__)
+print(sys.modules["__main__"].__file__)
+print(threading.active_count(), threading.current_thread().name)
+print(threading.excepthook is threading.__excepthook__)
 random.seed(1); np.random.seed(1)
 print(random.random(), np.random.rand())
 atexit.register(print, "exit 1")
 atexit.register(lambda: print("exit 2", flush=True))
 """
-# It may be the script's first word to them how many threads they are to have.
+# The script may be the first to set the thread counts of these libraries.
 LIBRARIES = "import sys; print({'numpy', 'cv2', 'torch', 'tensorflow', 'jax'} & sys.modules.keys())"
-LATE = "import threading, time\nthreading.Thread(target=lambda: (time.sleep(0.2), print('thread'))).start()\n"
+LATE = """
+import threading, time
+threading.Thread(target=lambda: (time.sleep(0.2), print('thread'))).start()
+"""
 POOL = """
 import multiprocessing, pickle, sys
 class Kept: pass
@@ -37,7 +43,8 @@ if __name__ == "__main__":
 """
 SIGNALS = """
 import os, signal, sys, threading, time
-def handler(number, frame): print("got", number, threading.current_thread() is threading.main_thread())
+def handler(number, frame):
+    print("got", number, threading.current_thread() is threading.main_thread())
 for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
     signal.signal(number, handler); os.kill(os.getpid(), number)
 print(signal.getsignal(signal.SIGALRM), signal.pthread_sigmask(signal.SIG_BLOCK, []))
@@ -111,7 +118,8 @@ def test_modules_code_and_standard_input(tmp_path: Path) -> None:
     package.mkdir()
     (package / "__init__.py").write_text("")
     (package / "other.py").write_text("NAME = __name__")
-    text = "import sys\nfrom package.other import NAME\nprint(NAME, __name__, __spec__ and __spec__.name, sys.argv)\n"
+    text = "import sys\nfrom package.other import NAME\n"
+    text += "print(NAME, __name__, __spec__ and __spec__.name, sys.argv)\n"
     text += "print(sys.path[0], globals().get('__file__'), __package__)"
     (package / "__main__.py").write_text(text)
     (tmp_path / "folder").mkdir()
@@ -141,7 +149,7 @@ def test_a_leading_python_is_passed_over(tmp_path: Path) -> None:
 @pytest.mark.parametrize("words", [(), ("-m",), ("absent.py",), ("python",)])
 def test_no_script(words: tuple[str, ...]) -> None:
     with pytest.raises(OptionError, match=r"no script|can't open 'absent.py'"):
-        run(words, plan=WatchPlan(), observer=Says())
+        run(words, plan=WatchPlan(), observer=PrintingObserver())
 
 
 def test_one_of_several_ranks() -> None:

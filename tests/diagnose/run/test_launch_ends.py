@@ -1,4 +1,4 @@
-"""How a diagnosis ends: by time, with the script, and where the feed dies."""
+"""Ends of a diagnosis: by time, with the script, and with a dead feed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fastfeed.diagnose.run.launch import Launch
 from fastfeed.diagnose.run.lifecycle import WatchPlan
 from fastfeed.diagnose.run.script import Script
 from fastfeed.probes.pyspy import dump
-from tests.diagnose.observing import Says, observed
+from tests.diagnose.observing import PrintingObserver, observed
 
 LOOP = """
 import os, sys, time
@@ -53,8 +53,9 @@ def produce(ready):
     ready.close(); ready.join_thread()
     os.kill(os.getpid(), signal.SIGKILL)
 if __name__ == "__main__":
-    ready = multiprocessing.get_context("fork").Queue()
-    process = multiprocessing.get_context("fork").Process(target=produce, args=(ready,), daemon=True)
+    fork = multiprocessing.get_context("fork")
+    ready = fork.Queue()
+    process = fork.Process(target=produce, args=(ready,), daemon=True)
     process.start()
     while True: ready.get()
 """
@@ -66,8 +67,9 @@ def produce(ready):
         ready.put(i)
     signal.pause()
 if __name__ == "__main__":
-    ready = multiprocessing.get_context("fork").Queue()
-    process = multiprocessing.get_context("fork").Process(target=produce, args=(ready,), daemon=True)
+    fork = multiprocessing.get_context("fork")
+    ready = fork.Queue()
+    process = fork.Process(target=produce, args=(ready,), daemon=True)
     process.start()
     print(process.pid, flush=True)
     while True: ready.get()
@@ -157,7 +159,7 @@ def test_by_time(tmp_path: Path) -> None:
 
 
 def test_by_time_where_no_hook_sees_a_loop(tmp_path: Path) -> None:
-    """It is asked for again and again, and then the script is over as any other."""
+    """The report is requested again and again, and then the script ends like any other."""
     path = script(
         tmp_path,
         "import time\ntry:\n    while True: time.sleep(0.001)\nfinally:\n    print('finally')\n",
@@ -185,8 +187,8 @@ def test_a_producer_that_is_killed(tmp_path: Path) -> None:
 
 
 def test_a_script_that_waits_for_ever_ends_with_its_workers(tmp_path: Path) -> None:
-    """It is to end with its report and does not return to Python; its worker would wait on, and
-    nobody would know."""
+    """The script is to end with its report and does not return to Python; its worker would wait on
+    unnoticed."""
     code, out, err, _ = observed(
         script(tmp_path, STUCK), plan=WatchPlan(seconds=1.5, warmup_s=0.2, stop=True)
     )
@@ -210,8 +212,8 @@ def test_a_feed_that_is_blocked(tmp_path: Path) -> None:
     ("how", "says"), [("ended", "has ended, without an error"), ("blocked", "produce (")], ids=str
 )
 def test_processes_from_which_nothing_comes(tmp_path: Path, how: str, says: str) -> None:
-    """One has nothing left to make and did not say so, one waits for what does not come: neither
-    has failed."""
+    """One has nothing left to produce and did not say so, one waits for an item that never comes:
+    neither has failed."""
     code, out, err, said = observed(
         script(tmp_path, SILENT), how, plan=WatchPlan(dead_s=1.0, warmup_s=0.2)
     )
@@ -225,7 +227,7 @@ def test_processes_from_which_nothing_comes(tmp_path: Path, how: str, says: str)
 
 
 def test_a_blocked_feed_that_somebody_ends(tmp_path: Path) -> None:
-    """The worker dies of the Ctrl-C, too: that has not stopped the feed."""
+    """The worker dies of the Ctrl-C, too, but that has not stopped the feed."""
     code, _, err, said = observed(
         script(tmp_path, CTRL_C), plan=WatchPlan(dead_s=1.0, warmup_s=0.2)
     )
@@ -237,14 +239,14 @@ def test_a_blocked_feed_that_somebody_ends(tmp_path: Path) -> None:
 
 
 def test_an_observer_that_fails(tmp_path: Path, capfd: Any, monkeypatch: Any) -> None:
-    """In this process, for once; and nothing of it is left."""
+    """It runs in this process, and leaves nothing behind."""
     monkeypatch.setattr("sys.argv", ["fastfeed"])
     monkeypatch.setattr("sys.path", list(__import__("sys").path))
     monkeypatch.setitem(
         __import__("sys").modules, "__main__", __import__("sys").modules["__main__"]
     )
 
-    class Fails(Says):
+    class Fails(PrintingObserver):
         def watch(self, context: Any) -> None:
             raise OSError("no /proc")
 
@@ -272,8 +274,9 @@ def produce(ready):
     ready.close(); ready.join_thread()
     os.kill(os.getpid(), signal.SIGKILL)
 if __name__ == "__main__":
-    ready = multiprocessing.get_context("fork").Queue()
-    process = multiprocessing.get_context("fork").Process(target=produce, args=(ready,), daemon=True)
+    fork = multiprocessing.get_context("fork")
+    ready = fork.Queue()
+    process = fork.Process(target=produce, args=(ready,), daemon=True)
     process.start()
     for i in range(30): ready.get()
     process.join()
@@ -284,8 +287,8 @@ if __name__ == "__main__":
 
 @pytest.mark.parametrize(("how", "count"), [("waiting", 1), ("elsewhere", 0)])
 def test_a_crash_because_a_producer_is_gone(tmp_path: Path, how: str, count: int) -> None:
-    """It is the feed that died where the script's error comes out of it; another error has nothing
-    to do with it."""
+    """The feed died if the script's error comes out of it; another error has nothing to do with
+    it."""
     code, _, err, said = observed(script(tmp_path, GONE), how)
     assert (code, said[-1]["report"]) == (1, "crash")
     assert ("Empty" in err) == bool(count)

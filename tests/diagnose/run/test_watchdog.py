@@ -1,5 +1,5 @@
-"""Deaths of child processes, as they are noted whoever waits for them; and threads of our own that
-nobody sees."""
+"""Deaths of child processes and threads; and threads of the diagnosis, which the script does not
+see."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fastfeed.diagnose.hooks import child_exits as children
 from fastfeed.diagnose.hooks.context import Context
 from fastfeed.diagnose.run import watchdog
 from fastfeed.diagnose.run.hidden_thread import HiddenThread
-from fastfeed.diagnose.run.watchdog import Watchdog, stack_of, threads_end
+from fastfeed.diagnose.run.watchdog import Watchdog, format_stack, record_thread_deaths
 from fastfeed.steps.timeline import Timeline
 from tests.helpers.dying import until
 
@@ -29,7 +29,7 @@ def test_exit_codes_in_words(code: int, text: str) -> None:
 
 
 class Popen:
-    """As multiprocessing has it: it ends at the second look."""
+    """As in multiprocessing: the process ends at the second poll."""
 
     def __init__(self, pid: int, code: int) -> None:
         self.pid, self.returncode, self._codes = pid, None, [None, code, code]
@@ -65,7 +65,7 @@ def test_a_process_that_nobody_waits_for() -> None:
     context.waiting[threading.get_ident()] = time.perf_counter() - 60.0
 
     def seen() -> bool:
-        assert dog.look(time.perf_counter(), None) is None
+        assert dog.check(time.perf_counter(), None) is None
         return bool(context.died)
 
     until(seen, "the end of the process")
@@ -92,7 +92,7 @@ def test_who_dies_of_a_ctrl_c_did_not_stop_the_feed() -> None:
 def test_a_thread_that_ends_by_an_exception(capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     context = Context(Timeline())
     told: list[Any] = []
-    undo = threads_end(context)
+    undo = record_thread_deaths(context)
     try:
         monkeypatch.setattr("threading.excepthook", told.append)
 
@@ -133,11 +133,11 @@ def test_threads_that_the_script_does_not_see() -> None:
 
 
 def test_a_stack_in_words() -> None:
-    assert "in test_a_stack_in_words" in stack_of(sys._getframe())
+    assert "in test_a_stack_in_words" in format_stack(sys._getframe())
 
 
 class Waits:
-    """A pool from which nothing comes: its frame is in multiprocessing/pool.py, as the library's
+    """A pool that returns nothing: its frame is in multiprocessing/pool.py, as the library's
     own."""
 
     @staticmethod
@@ -151,9 +151,9 @@ class Waits:
 
 
 def test_a_pool_never_makes_again_what_a_killed_worker_had() -> None:
-    assert watchdog._inside(Waits.frame(), watchdog.POOL)
-    assert not watchdog._inside(sys._getframe(), watchdog.POOL)
-    assert not watchdog._inside(None, watchdog.POOL)
+    assert watchdog._is_library_in(Waits.frame(), watchdog.POOL_FILE)
+    assert not watchdog._is_library_in(sys._getframe(), watchdog.POOL_FILE)
+    assert not watchdog._is_library_in(None, watchdog.POOL_FILE)
 
 
 @pytest.mark.parametrize(("how", "dead"), [("SIGKILL", True), ("SIGTERM", False)])
@@ -171,16 +171,18 @@ def test_a_pool_that_lost_what_is_waited_for_is_dead_though_others_are_busy(
         context = Context(Timeline())
         context.saw_death(f"process 9 ended: {how}")
         dog = Watchdog(context, thread.ident or 0, dead_s=8.0)
-        dog._busy = lambda: True  # type: ignore[method-assign]
-        until(lambda: watchdog._waits(sys._current_frames().get(thread.ident or 0)), "the wait")
-        assert [dog.look(now_s, None) for now_s in (100.0, 102.0, 107.0)] == [None, None, None]
-        found = dog.look(109.0, None)
+        dog._is_busy = lambda: True  # type: ignore[method-assign]
+        until(
+            lambda: watchdog._is_waiting(sys._current_frames().get(thread.ident or 0)), "the wait"
+        )
+        assert [dog.check(now_s, None) for now_s in (100.0, 102.0, 107.0)] == [None, None, None]
+        found = dog.check(109.0, None)
     finally:
         over.set()
         thread.join()
     assert (found is not None) == dead
     if found is not None:
-        assert found.waited_s == pytest.approx(9.0) and found.died[0].endswith(watchdog.LOST)
+        assert found.waited_s == pytest.approx(9.0) and found.died[0].endswith(watchdog.LOST_WORK)
 
 
 def test_processes_that_were_told_to_end_are_no_deaths_of_a_feed() -> None:

@@ -1,4 +1,4 @@
-"""Of a loop that a framework goes through, what callbacks of the user's take."""
+"""Time that the user's callbacks take in a loop that a framework runs."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import pytest
 from fastfeed.diagnose import evidence as ev
 from fastfeed.diagnose.sample.callback_parts import callback_parts
 from fastfeed.probes.procfs import RUNNING
-from tests.diagnose.looking import Recorder, cast
+from tests.diagnose.looking import Recorder, attribution
 
-LOOK = wait = Recorder()
+record = wait = Recorder()
 FRAMEWORK = """
 def on_train_batch_end(callback):
     callback()
@@ -25,7 +25,7 @@ def fit(step, *callbacks):
 
 
 def accelerator() -> None:
-    LOOK(40)
+    record(40)
 
 
 def letting_go() -> None:
@@ -33,32 +33,33 @@ def letting_go() -> None:
 
 
 def monitor() -> None:
-    LOOK(10, RUNNING, holder=True)
+    record(10, RUNNING, holder=True)
     scores()
 
 
 def scores() -> None:
-    LOOK(10, RUNNING, holder=True)
+    record(10, RUNNING, holder=True)
 
 
 def step() -> None:
-    LOOK(40)
+    record(40)
 
 
 @pytest.fixture
 def fit() -> Iterator[Callable[..., Any]]:
-    """A framework's."""
-    LOOK.looks.clear()
+    """A loop of a framework."""
+    record.samples.clear()
     names: dict[str, Any] = {}
     exec(compile(FRAMEWORK, f"{sysconfig.get_path('purelib')}/keras/fits.py", "exec"), names)
     yield names["fit"]
-    LOOK.looks.clear()
+    record.samples.clear()
 
 
 def test_what_callbacks_take_line_by_line(fit: Callable[..., Any]) -> None:
-    """What they call is theirs; what else the framework calls, as the step, is none of it."""
+    """What a callback calls belongs to it; other calls of the framework, such as the step, do
+    not."""
     fit(step, accelerator, monitor)
-    parts = callback_parts(LOOK.looks, cast())
+    parts = callback_parts(record.samples, attribution())
     assert {part.kind for part in parts} == {"host"}
     assert [part.place.function for part in parts] == ["accelerator", "monitor", "monitor"]
     assert [part.share for part in parts] == pytest.approx([0.4, 0.1, 0.1])
@@ -66,16 +67,16 @@ def test_what_callbacks_take_line_by_line(fit: Callable[..., Any]) -> None:
 
 
 def test_who_lets_the_lock_go_has_not_held_it(fit: Callable[..., Any]) -> None:
-    """The sampler waits for it while a callback computes, and has it when the next one begins to
-    wait."""
+    """The sampler waits for the lock while one callback computes, and gets it when the next one
+    begins to wait."""
     fit(step, letting_go, monitor)
-    parts = callback_parts(LOOK.looks, cast())
+    parts = callback_parts(record.samples, attribution())
     assert {part.place.function for part in parts} == {"monitor"}
     assert [part.share for part in parts] == pytest.approx([0.3, 0.3])
 
 
 def test_no_callbacks_and_too_few_looks(fit: Callable[..., Any]) -> None:
     fit(step)
-    assert callback_parts(LOOK.looks, cast()) == ()
+    assert callback_parts(record.samples, attribution()) == ()
     fit(lambda: None, monitor)
-    assert callback_parts(LOOK.looks[-19:], cast()) == ()
+    assert callback_parts(record.samples[-19:], attribution()) == ()

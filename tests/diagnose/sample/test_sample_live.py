@@ -21,7 +21,7 @@ import pytest
 from fastfeed.diagnose import evidence as ev
 from fastfeed.diagnose.evidence import Task
 from fastfeed.diagnose.hooks.context import Context
-from fastfeed.diagnose.run.watchdog import threads_end
+from fastfeed.diagnose.run.watchdog import record_thread_deaths
 from fastfeed.diagnose.sample.sampler import Sampler
 from fastfeed.diagnose.sample.thread_log import ThreadLog, Threads
 from fastfeed.probes import family, procfs
@@ -30,8 +30,8 @@ from fastfeed.probes.thread_names import Names
 from fastfeed.steps.timeline import Timeline
 from tests.helpers.dying import until
 
-LOOKS = 25
-NOBODY = ""  # no py-spy
+SAMPLES = 25
+NO_PYSPY = ""  # no py-spy
 BURNS = "import time\nwhile time.process_time() < 0.3: pass"
 CHILD = "import time\ndef fetch():\n    while True:\n        time.sleep(0.01)\nfetch()"
 
@@ -47,8 +47,8 @@ def running(work: Callable[[], None], name: str, wake: Callable[[], object]) -> 
         thread.join()
 
 
-def looked(sampler: Sampler, count: int = LOOKS) -> dict[str, Task]:
-    """The tasks by name, after so many more samples."""
+def sampled_tasks(sampler: Sampler, count: int = SAMPLES) -> dict[str, Task]:
+    """The tasks by name, after `count` more samples."""
     sampler.begin()
     until(lambda: sampler.samples >= count, f"{count} samples")
     return {task.name: task for task in sampler.tasks()}
@@ -60,7 +60,7 @@ def dominant(task: Task) -> str:
 
 @pytest.fixture
 def sampler() -> Iterator[Sampler]:
-    with Sampler(program=NOBODY) as found:
+    with Sampler(program=NO_PYSPY) as found:
         yield found
 
 
@@ -95,7 +95,7 @@ def test_threads_that_wait(sampler: Sampler) -> None:
     with ExitStack() as stack:
         for name, (work, wake) in kinds.items():
             stack.enter_context(running(work, name, wake))
-        tasks = looked(sampler)
+        tasks = sampled_tasks(sampler)
     for thing in (near, far):
         thing.close()
     os.close(inner)
@@ -121,8 +121,8 @@ def test_threads_that_work(sampler: Sampler) -> None:
             zlib.crc32(data)
 
     with running(python, "python", over.set):
-        task = looked(sampler)["python"]
-        late_s, late_p90_s = sampler.lock()
+        task = sampled_tasks(sampler)["python"]
+        late_s, late_p90_s = sampler.lock_delays()
     over.clear()
     assert task.share(ev.PYTHON) > task.share(ev.NATIVE)
     assert task.cpu_s > 0
@@ -130,7 +130,7 @@ def test_threads_that_work(sampler: Sampler) -> None:
     assert late_p90_s is not None
     assert late_p90_s >= late_s
     with running(native, "native", over.set):
-        task = looked(sampler)["native"]
+        task = sampled_tasks(sampler)["native"]
     assert task.share(ev.NATIVE) > task.share(ev.PYTHON)
     assert sampler.overhead_s > 0
     assert sampler.machine().own_cpu > 0
@@ -139,7 +139,7 @@ def test_threads_that_work(sampler: Sampler) -> None:
 
 def test_nobody_sees_it() -> None:
     hook, threads = threading.excepthook, threading.active_count()
-    sampler = Sampler(program=NOBODY)
+    sampler = Sampler(program=NO_PYSPY)
     sampler.start()
     until(lambda: sampler.samples, "a sample")
     assert threading.active_count() == threads
@@ -155,7 +155,8 @@ def test_a_thread_that_dies(sampler: Sampler, monkeypatch: pytest.MonkeyPatch) -
     said: list[str] = []
     monkeypatch.setattr(threading, "excepthook", lambda args: said.append(args.thread.name))
     context = Context(Timeline())
-    undo, sampler.deaths = threads_end(context), context.deaths
+    undo = record_thread_deaths(context)
+    sampler.observe(ours=context.ours, deaths=context.deaths)
 
     def dies() -> None:
         raise ValueError("bad record 7")
@@ -171,7 +172,7 @@ def test_a_thread_that_dies(sampler: Sampler, monkeypatch: pytest.MonkeyPatch) -
     assert said == ["reader"], "who printed it before still does"
 
 
-@pytest.mark.parametrize("program", [NOBODY, None])
+@pytest.mark.parametrize("program", [NO_PYSPY, None])
 def test_a_child_process(program: str | None) -> None:
     if program is None and not spy.find():
         pytest.skip("py-spy is not installed")
@@ -191,7 +192,7 @@ def test_a_child_process(program: str | None) -> None:
                 return next(task for task in sampler.tasks() if task.pid == child.pid)
 
             def settled() -> bool:
-                return dominant(task()) == ev.SLEEP and (task().sampled or program == NOBODY)
+                return dominant(task()) == ev.SLEEP and (task().sampled or program == NO_PYSPY)
 
             until(settled, "the child's sleep")
             seen = task()
@@ -211,11 +212,11 @@ def test_a_child_process(program: str | None) -> None:
 
 
 def test_what_a_child_has_spent_before_it_was_seen(sampler: Sampler) -> None:
-    """It is born and ends between two looks for children: its seconds are the script's, and not
-    another process's."""
+    """A child that is born and ends between two searches uses CPU time of the script, not of
+    another process."""
     sampler.begin()
     begun_s = time.perf_counter()
-    with sampler._mutex:  # nobody looks meanwhile
+    with sampler._mutex:  # the sampler pauses
         subprocess.run([sys.executable, "-c", BURNS], check=True)
     machine = sampler.machine()
     assert machine.own_cpu * (time.perf_counter() - begun_s) >= 0.3
@@ -223,13 +224,13 @@ def test_what_a_child_has_spent_before_it_was_seen(sampler: Sampler) -> None:
 
 
 class Held:
-    """What a thread's function holds."""
+    """An object that a thread's function holds."""
 
 
-@pytest.mark.parametrize("goes_on", [True, False])
-def test_a_call_belongs_to_its_stack(goes_on: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Files are read without the interpreter lock: a thread that wants it goes on, into another
-    call."""
+@pytest.mark.parametrize("moves_on", [True, False])
+def test_a_call_belongs_to_its_stack(moves_on: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files are read without the interpreter lock, so a thread that waits for it may move on to
+    another call."""
     first, there, second = threading.Event(), threading.Event(), threading.Event()
     held: list[weakref.ref[Held]] = []
 
@@ -241,34 +242,34 @@ def test_a_call_belongs_to_its_stack(goes_on: bool, monkeypatch: pytest.MonkeyPa
         second.wait()
 
     def call_of(_: bytes) -> tuple[str, int]:
-        if goes_on:
+        if moves_on:
             first.set()
             assert there.wait(10)
         return "futex", 0
 
-    thread = threading.Thread(target=work, name="goes on")
+    thread = threading.Thread(target=work, name="moves on")
     thread.start()
     threads = Threads(procfs.DescriptorReader(), Names())
     try:
         polls: list[bool] = []
 
-        def waits() -> bool:  # at two polls, so that it has gone on from there into the wait
+        def waits() -> bool:  # at two polls, so that it has moved on into the wait
             polls.append(bool(first._cond._waiters))  # type: ignore[attr-defined]
             return all(polls[-2:]) and len(polls) > 1
 
         until(waits, "the thread that waits")
         monkeypatch.setattr(procfs, "call_of", call_of)
         gc.disable()
-        threads.look(0.0, late_s=0.0, queued_s=0.0)
+        threads.sample(0.0, late_s=0.0, queued_s=0.0)
     finally:
         first.set()
         second.set()
         thread.join()
         gc.enable()
         threads.close()
-    (look,) = next(log for log in threads.logs.values() if log.name == "goes on").looks
-    assert look.call == (procfs.RUNNING if goes_on else "futex")
-    assert held[0]() is None, "a look keeps nothing"
+    (sample,) = next(log for log in threads.logs.values() if log.name == "moves on").samples
+    assert sample.call == (procfs.RUNNING if moves_on else "futex")
+    assert held[0]() is None, "a sample keeps nothing"
 
 
 @pytest.mark.parametrize(
@@ -279,17 +280,18 @@ def test_whether_producers_and_the_rest_take_the_cores(
 ) -> None:
     """Ten seconds of a native pool, of a producer and of the loop's thread."""
     monkeypatch.setattr("fastfeed.diagnose.sample.sampler.cores", lambda: 2)
-    sampler = Sampler(loop=1, program=NOBODY)
-    monkeypatch.setattr(sampler, "refresh", lambda: None)  # the threads of these tests
+    sampler = Sampler(loop=1, program=NO_PYSPY)
+    # which would find the threads of these tests
+    monkeypatch.setattr(sampler, "refresh", lambda: None)
     for ident, cpu_s in ((0, pool_s), (1, 5.0), (2, made_s)):
         log = sampler._threads.logs[-ident] = ThreadLog(-ident, f"thread {ident}")
         log.ident, log.wall_s, log.last, log.gone = ident, 10.0, procfs.Counters(cpu_s=cpu_s), True
-    assert sampler.full is full
+    assert sampler.cores_saturated is full
 
 
 def test_what_a_thread_has_spent_before_it_ended(sampler: Sampler) -> None:
-    """It ends between two counts of its seconds: these are lost to nobody, least of all to other
-    processes."""
+    """A thread that ends between two counts: its CPU seconds are not lost, and not another
+    process's."""
     begun_s = time.perf_counter()
     sampler.begin()
     first = sampler.samples

@@ -1,5 +1,4 @@
-"""Which of several loops is that of the steps, and what each of its lines is for: as their source
-tells."""
+"""The kind of each line of a loop, and the loop of the steps among several, by their source."""
 
 from __future__ import annotations
 
@@ -103,9 +102,9 @@ LOOPS = {
 }
 
 
-def parsed(code: str) -> slices.Loop:
+def parsed(code: str) -> slices.LoopNode:
     loop = ast.parse(textwrap.dedent(code).strip()).body[0]
-    assert isinstance(loop, slices.Loop)
+    assert isinstance(loop, slices.LoopNode)
     return loop
 
 
@@ -122,8 +121,8 @@ def parsed(code: str) -> slices.Loop:
 )
 def test_a_loop_that_only_repeats(code: str, repeats: bool) -> None:
     loop = ast.parse(code).body[0]
-    assert isinstance(loop, slices.Loop)
-    assert slices.repeats(loop) == repeats
+    assert isinstance(loop, slices.LoopNode)
+    assert slices.is_plain_repetition(loop) == repeats
 
 
 @pytest.mark.parametrize(
@@ -148,8 +147,8 @@ def test_a_loop_that_only_repeats(code: str, repeats: bool) -> None:
 )
 def test_what_the_next_step_begins_with_is_of_the_step(lines: list[str], kinds: str) -> None:
     loop = ast.parse("for i, x in enumerate(batches):\n    " + "\n    ".join(lines)).body[0]
-    assert isinstance(loop, slices.Loop)
-    assert [kind for _, kind in slices.kinds(loop)] == ["input", *kinds.split()]
+    assert isinstance(loop, slices.LoopNode)
+    assert [kind for _, kind in slices.classify(loop)] == ["input", *kinds.split()]
 
 
 @pytest.mark.parametrize(
@@ -165,17 +164,17 @@ def test_what_the_next_step_begins_with_is_of_the_step(lines: list[str], kinds: 
 )
 def test_what_trains_on_a_batch_makes_none(line: str, kind: str) -> None:
     loop = ast.parse(f"while on:\n    x, y = next(batches)\n    {line}\n    update(x, y)").body[0]
-    assert isinstance(loop, slices.Loop)
-    assert {one.first: found for one, found in slices.kinds(loop)}[3] == kind
+    assert isinstance(loop, slices.LoopNode)
+    assert {one.first: found for one, found in slices.classify(loop)}[3] == kind
 
 
 @pytest.mark.parametrize("name", LOOPS)
 def test_what_each_line_is_for(name: str) -> None:
     code = textwrap.dedent(LOOPS[name]).strip()
     wanted = {i: line.rpartition("# ")[2] for i, line in enumerate(code.splitlines(), start=1)}
-    found = {one.first: kind for one, kind in slices.kinds(parsed(code))}
+    found = {one.first: kind for one, kind in slices.classify(parsed(code))}
     assert found == wanted
 
 
 def test_a_loop_without_a_step() -> None:
-    assert slices.kinds(parsed("for i in range(9):\n    total += i\n")) == []
+    assert slices.classify(parsed("for i in range(9):\n    total += i\n")) == []

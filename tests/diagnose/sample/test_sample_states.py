@@ -1,4 +1,4 @@
-"""What a thread does at one moment, from what the kernel and its stack say."""
+"""The state of a thread, by what the kernel and its stack say."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import math
 import os
 import resource
 import threading
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -47,7 +48,7 @@ SAMPLED = [s for s in ev.STATES if s not in (ev.PYTHON, ev.NATIVE, ev.RUNNABLE)]
         (ThreadView([USER], "", "futex", late=True), ev.LOCK_PYTHON),
         (ThreadView([USER], "np.dot", "futex", late=True), ev.LOCK_PYTHON),
         (ThreadView([USER], "np.dot", "futex"), ev.LOCK),
-        # it has read, and waits for the sampler
+        # It has read, and waits for the sampler.
         (ThreadView([USER], "os.preadv", "futex"), ev.DISK),
         (ThreadView([USER], "os.preadv", "futex", late=True), ev.LOCK_PYTHON),
         (
@@ -110,7 +111,7 @@ SAMPLED = [s for s in ev.STATES if s not in (ev.PYTHON, ev.NATIVE, ev.RUNNABLE)]
             ev.FULL,
         ),
         (ThreadView([USER], "mystery", "call 999"), ev.OTHER),
-        # no permission for /proc/*/syscall: the stack alone
+        # Without permission for /proc/*/syscall only the stack is known.
         (ThreadView([USER], "time.sleep"), ev.SLEEP),
         (ThreadView([USER], "sock.recv"), ev.SOCKET),
         (ThreadView([("readinto", "socket.py"), USER], ""), ev.SOCKET),
@@ -122,6 +123,18 @@ SAMPLED = [s for s in ev.STATES if s not in (ev.PYTHON, ev.NATIVE, ev.RUNNABLE)]
 )
 def test_state_of_a_moment(seen: ThreadView, state: str) -> None:
     assert states.state_of(seen) == state
+
+
+def test_functions_of_a_feed_exist() -> None:
+    """States are read from the names of fastfeed's own functions, which may be renamed."""
+    root = Path(procfs.__file__).parents[1]
+    texts = [
+        file.read_text()
+        for room in ("producers", "ring", "sinks")
+        for file in (root / room).rglob("*.py")
+    ]
+    for name in states.FEED_FULL_FUNCTIONS | states.FEED_EMPTY_FUNCTIONS:
+        assert any(f"def {name}(" in text for text in texts), name
 
 
 @given(SHARE, SHARE, SHARE, st.dictionaries(st.sampled_from(SAMPLED), st.integers(1, 99)))
@@ -147,9 +160,9 @@ def test_who_held_the_lock_wants_it_back() -> None:
         lock.Wanting(0.0, True),
     )
     assert lock.holders([python, native, waits], 0.005) == pytest.approx([10 / 11, 1 / 11, 0.0])
-    # one that only asked for it for a moment, beside one that is still on its way to wait
+    # One that only wanted it for a moment, beside one that is still on its way to wait.
     assert lock.holders([lock.Wanting(0.0001, True), native], 0.005)[1] > 0.9
-    # nobody wants it: the holder let it go by itself, after at least that time on a core
+    # No thread wants it: the holder released it by itself, after at least that time on a core.
     assert lock.holders([native, lock.Wanting(0.001, False)], 0.005) == [1.0, 0.0]
     assert lock.holders([], 0.005) == []
     assert lock.held(30.0, 40, samples=100, blind=0, cpu=0.25) == 0.25
@@ -204,7 +217,7 @@ def test_native_pools() -> None:
 
 
 class Library(SimpleNamespace):
-    """NVIDIA's, as far as it is asked; of PCIe it tells what was received alone."""
+    """NVIDIA's library as far as it is called; of PCIe it reports only what was received."""
 
     NVML_PCIE_UTIL_RX_BYTES, NVML_PCIE_UTIL_TX_BYTES = 1, 0
     busy = iter([40, 60])
@@ -253,7 +266,7 @@ def test_a_reader_reads_again_from_the_start(tmp_path: Any) -> None:
 
 
 def test_descriptors_are_left_to_the_script(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Files are kept open only while the script has many numbers left; all can be read without
+    """Files stay open only while the script has many descriptors left; all can be read without
     that."""
     files = procfs.ThreadFiles(os.getpid(), threading.get_native_id())
     before = set(os.listdir("/proc/self/fd"))

@@ -1,0 +1,66 @@
+"""What a feed, its producers and its worker processes are doing, for an observer in another
+thread."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from fastfeed.core.stats import StageRow
+
+STATES = (
+    "starting",
+    "making",
+    "waits for room",
+    "waits for input",
+    "waits for the next pass",
+    "finished",
+    "dead",
+)
+STARTING, MAKING, ROOM, INPUT, IDLE, FINISHED, DEAD = range(len(STATES))
+FEED_STATES = ("runs", "has ended", "failed", "was stopped", "waits for the next pass")
+RUNS, ENDED, FAILED, STOPPED, PAUSED = range(len(FEED_STATES))
+THREAD, PROCESS = range(2)
+
+
+class ProducerStatus(NamedTuple):
+    """One producer. `worker`: the number of its worker process, 0 for a thread of the trainer.
+    `stream`, `item`, `record`: what it has in flight, -1 for none or unknown. `where`: the
+    innermost line of the user's code, as "decode data.py:41"."""
+
+    kind: int  # THREAD or PROCESS
+    state: int  # an index into STATES
+    worker: int
+    pid: int
+    tid: int
+    stream: int
+    item: int
+    record: int
+    counters: StageRow
+    where: str
+
+
+class WorkerStatus(NamedTuple):
+    """A worker process. `handle` identifies it, and `number` its place, which its successor takes.
+    `pid` is 0 until it exists."""
+
+    handle: int
+    number: int
+    pid: int
+    pidfd: Any  # keeps the descriptor open
+    ended: bool
+
+
+class FeedStatus(NamedTuple):
+    """A feed at one moment. `over`: nothing more will come, and nobody works for it."""
+
+    state: int  # an index into FEED_STATES
+    error: str
+    over: bool
+    producers: list[ProducerStatus]
+    workers: list[WorkerStatus]
+
+
+def state_of(failed: bool, stopped: bool, ended: bool, paused: bool) -> int:
+    """Return the state of a feed; the first argument that is true decides."""
+    states = (FAILED, STOPPED, ENDED, PAUSED, RUNS)
+    return states[(failed, stopped, ended, paused, True).index(True)]

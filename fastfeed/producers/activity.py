@@ -1,0 +1,39 @@
+"""What the thread of a producer is doing, as its stack shows."""
+
+from __future__ import annotations
+
+import sysconfig
+from pathlib import Path
+from types import FrameType
+
+from fastfeed.core.status import IDLE, INPUT, MAKING, ROOM
+
+OWN = str(Path(__file__).parents[1])
+LIBRARIES = (sysconfig.get_path("stdlib"), "<frozen", "<string>")
+# functions of fastfeed in which a producer waits; in any other it works for the user
+WAITS = {
+    ("buffer.py", "_wait_for_room"): ROOM,
+    ("epoch_gate.py", "admit"): IDLE,
+    ("shared.py", "open"): INPUT,
+}
+MAX_FRAMES = 60
+
+
+def activity_of(frame: FrameType | None) -> tuple[int, str]:
+    """Return the state of a producer's thread, and the innermost line of the user's code, as
+    "decode data.py:41"."""
+    inner = own = ""
+    for _ in range(MAX_FRAMES):
+        if frame is None:
+            break
+        code = frame.f_code
+        path = code.co_filename
+        if path.startswith(OWN):
+            state = WAITS.get((path[path.rfind("/") + 1 :], code.co_name), MAKING)
+            return state, (own or inner) if state == MAKING else ""
+        if not own:
+            text = f"{code.co_name} {path[path.rfind('/') + 1 :]}:{frame.f_lineno}"
+            inner = inner or text
+            own = "" if path.startswith(LIBRARIES) or "site-packages" in path else text
+        frame = frame.f_back
+    return MAKING, own or inner

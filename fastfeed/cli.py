@@ -372,7 +372,8 @@ def postmortem(file: Path | None) -> None:
     Without FILE, read the newest black box.
     """
     with _failures():
-        from fastfeed.live.postmortem import read, render
+        from fastfeed.live.postmortem import read
+        from fastfeed.live.postmortem_view import render
 
         Console().print(render(read(file)))
 

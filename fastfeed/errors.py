@@ -103,17 +103,17 @@ class ProducerFailed(ProducerError):
         """Ignore the assignment: process pools would replace the original cause."""
 
     def __reduce__(self) -> Any:
-        return _from_other_process, (str(self), self.place, self.trace)
+        return ProducerFailed.from_parts, (str(self), self.place, self.trace)
 
-
-def _from_other_process(*given: str) -> ProducerFailed:
-    """Return a ProducerFailed from another process, without the attributes that cannot be
-    pickled."""
-    text, place, trace = given
-    error = ProducerFailed.__new__(ProducerFailed, text)
-    error.args = (text,)
-    error.place, error.trace, error.ticket, error._original = place, trace, None, None
-    return error
+    @staticmethod
+    def from_parts(*given: str) -> ProducerFailed:
+        """Return a ProducerFailed from another process, without the attributes that cannot be
+        pickled."""
+        text, place, trace = given
+        error = ProducerFailed.__new__(ProducerFailed, text)
+        error.args = (text,)
+        error.place, error.trace, error.ticket, error._original = place, trace, None, None
+        return error
 
 
 class ProducerDied(ProducerError):

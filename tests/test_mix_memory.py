@@ -168,7 +168,7 @@ def test_a_buffer_is_for_one_batch(mix: tuple[int, int]) -> None:
 
     for source, said in (
         (twice, "yielded twice"),
-        (hoarding, "slots are in the hands of the producers' own code"),
+        (hoarding, "slots are lent to the producers' own code"),
     ):
         with (
             runner_of(source, mix, memory="200MB") as runner,

@@ -215,9 +215,9 @@ def private_access(file: Path) -> Iterator[str]:
     def visit(node: ast.AST, own: set[str]) -> Iterator[str]:
         if isinstance(node, ast.ClassDef):
             own = own | attributes_of(node)
-        if isinstance(node, ast.Attribute) and node.attr in private_names() - own:
-            if ast.unparse(node.value) not in ("self", "cls", "super()", "os", "sys"):
-                yield f"line {node.lineno}: {ast.unparse(node)}"
+        foreign = isinstance(node, ast.Attribute) and node.attr in private_names() - own
+        if foreign and ast.unparse(node.value) not in ("self", "cls", "super()", "os", "sys"):
+            yield f"line {node.lineno}: {ast.unparse(node)}"
         for child in ast.iter_child_nodes(node):
             yield from visit(child, own)
 

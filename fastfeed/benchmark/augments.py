@@ -15,9 +15,9 @@ import numpy as np
 
 from fastfeed import augment
 from fastfeed.augment import Augment
-from fastfeed.benchmark.consumers import Consumer, runner_for
 from fastfeed.benchmark.measure import StepCost, Window, measure_loop, measure_step
 from fastfeed.benchmark.sweep import PROFILE_S, Meter, Progress, SweepPlan
+from fastfeed.benchmark.training_loop import Consumer, runner_for
 from fastfeed.errors import OptionError
 from fastfeed.model.prediction import Producers
 

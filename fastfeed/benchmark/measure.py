@@ -13,8 +13,8 @@ import numpy as np
 import psutil
 
 from fastfeed.benchmark import tree
-from fastfeed.benchmark.consumers import Consumer, TrainingLoop
 from fastfeed.benchmark.gpu_meter import GpuMeter
+from fastfeed.benchmark.training_loop import Consumer, TrainingLoop
 from fastfeed.benchmark.workloads import open_stream
 from fastfeed.errors import OptionError
 

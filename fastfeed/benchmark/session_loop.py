@@ -11,7 +11,7 @@ from typing import Any
 
 from fastfeed import Shuffle
 from fastfeed.benchmark.cnn_session import train_step
-from fastfeed.benchmark.consumers import Options, TrainingLoop, images_and_labels, runner_for
+from fastfeed.benchmark.training_loop import Options, TrainingLoop, images_and_labels, runner_for
 from fastfeed.benchmark.workloads import open_stream
 from fastfeed.core.structure import leaves_of, structure_of
 from fastfeed.errors import MissingExtra

@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any
 
-from fastfeed.benchmark.consumers import Consumer
 from fastfeed.benchmark.measure import (
     ProducerCost,
     StepCost,
@@ -19,6 +18,7 @@ from fastfeed.benchmark.measure import (
     measure_producer,
     measure_step,
 )
+from fastfeed.benchmark.training_loop import Consumer
 from fastfeed.benchmark.workloads import Workload
 from fastfeed.errors import OptionError
 from fastfeed.model.prediction import (

@@ -60,7 +60,7 @@ class FeedStatus(NamedTuple):
     workers: list[WorkerStatus]
 
 
-def state_of(failed: bool, stopped: bool, ended: bool, paused: bool) -> int:
-    """Return the state of a feed; the first argument that is true decides."""
-    states = (FAILED, STOPPED, ENDED, PAUSED, RUNS)
-    return states[(failed, stopped, ended, paused, True).index(True)]
+def state_of(conditions: tuple[bool, bool, bool, bool]) -> int:
+    """Return the state of a feed that has failed, was stopped, has ended, or waits for the next
+    pass: the first condition that holds decides."""
+    return (FAILED, STOPPED, ENDED, PAUSED, RUNS)[(*conditions, True).index(True)]

@@ -51,7 +51,7 @@ class DaliQueue:
         self._options = options
         # None: DALI. A method of its own would keep it, and the pipeline, until garbage is
         # collected
-        self._make = make
+        self._assemble = make
         self._waiting: deque[DaliBatch] = deque()
         self._kinds: tuple[SampleKind, ...] | None = None
         self._pipe: Pipe | None = None
@@ -141,7 +141,7 @@ class DaliQueue:
 
     def _new_pipe(self, packed: Packed, *, rows: int) -> Pipe:
         self._kinds = self._kinds_of(packed)
-        return (self._make or self._dali)(self._kinds, rows)
+        return (self._assemble or self._dali)(self._kinds, rows)
 
     def _kinds_of(self, packed: Packed) -> tuple[SampleKind, ...]:
         """Return the kinds of the samples. Raise SpecError if they are not all alike, and as

@@ -224,8 +224,8 @@ class Feed:
 
     def status(self) -> FeedStatus:
         """Return what the feed and each producer are doing, without a wait for any of them."""
-        stopped, told = self._producers.stopped, self.schedule.told
-        state = state_of(self.error is not None, stopped, self.ended, told)
+        stopped = self._producers.stopped
+        state = state_of((self.error is not None, stopped, self.ended, self.schedule.told))
         over = state in (FAILED, ENDED, STOPPED) and not any(t.is_alive() for t in self.threads)
         return FeedStatus(state, str(self.error or ""), over, *self._producers.status())
 

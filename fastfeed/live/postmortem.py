@@ -6,7 +6,6 @@ import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from fastfeed.errors import OptionError
 from fastfeed.live import record_layout as layout
@@ -83,13 +82,6 @@ def newest() -> Path:
         "there is no black box: a runner writes one from its start, and removes it after a regular "
         "end. FASTFEED_BLACKBOX=PATH always keeps one"
     )
-
-
-def render(flight: FlightRecord) -> Any:
-    """Return the flight record for a terminal, as a renderable of rich."""
-    from fastfeed.live.postmortem_view import view
-
-    return view(flight)
 
 
 def _ending(header: BlackBoxHeader) -> str:

@@ -47,7 +47,7 @@ class Second(NamedTuple):
     rss: float | None
 
 
-def view(flight: FlightRecord) -> RenderableType:
+def render(flight: FlightRecord) -> RenderableType:
     """Return the whole view."""
     parts: list[RenderableType] = [_headline(flight)]
     parts += [Runner(flight, runner) for runner in flight.runners]

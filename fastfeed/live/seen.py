@@ -52,7 +52,7 @@ def look(stream: WatchedStream, runner: int) -> RunnerStatus | None:
     status = feed.status()
     rss = {w.number: rss_of(w.pid) for w in status.workers if w.pid and not w.ended}
     rows = [
-        _row(runner, n, producer, rss=rss.get(producer.worker, 0))
+        _row(producer, runner=runner, number=n, rss=rss.get(producer.worker, 0))
         for n, producer in enumerate(status.producers)
     ]
     return RunnerStatus(
@@ -69,7 +69,7 @@ def rss_of(pid: int | str = "self") -> int:
         return 0
 
 
-def _row(runner: int, number: int, producer: ProducerStatus, *, rss: int) -> ProducerRow:
+def _row(producer: ProducerStatus, *, runner: int, number: int, rss: int) -> ProducerRow:
     """Return the status in the form of the black box."""
     *head, counters, where = producer
     kind, state, *place = head

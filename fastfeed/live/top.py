@@ -8,7 +8,7 @@ import json
 import os
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from typing import Any
 
 import psutil
@@ -16,38 +16,11 @@ import psutil
 from fastfeed.errors import MissingExtra, OptionError
 from fastfeed.live import socket
 from fastfeed.live import threads_of_job as spy
-from fastfeed.live.threads_of_job import Spied
+from fastfeed.live.job_view import JobView, ProcessUse
 
 EVERY_S = 0.5
 SPY_EVERY_S = 2.0  # py-spy reads all of the interpreter's threads each time
 WINDOW_S = 5.0  # the length of "now"
-
-
-@dataclass(frozen=True)
-class ProcessUse:
-    """One process of the job: its share of a core (1.0 is one; None at first) and its memory in
-    bytes."""
-
-    pid: int
-    what: str
-    cpu: float | None
-    rss: int
-
-
-@dataclass
-class JobView:
-    """A job at one moment. `runners`: as in the socket's JSON, with the rates of the last seconds
-    in "now"; `threads`: instead of them if there is no socket; `missing`: what could not be
-    observed, in sentences."""
-
-    pid: int
-    command: str
-    up_s: float
-    processes: list[ProcessUse]
-    runners: list[dict[str, Any]] = field(default_factory=list)
-    threads: list[Spied] = field(default_factory=list)
-    gpus: list[Any] = field(default_factory=list)
-    missing: list[str] = field(default_factory=list)
 
 
 class JobWatcher:

@@ -10,8 +10,8 @@ from rich.table import Table
 from rich.text import Text
 
 from fastfeed.live.drawing import bar, decimal, lasting, percent, size, starving, state
+from fastfeed.live.job_view import JobView, ProcessUse
 from fastfeed.live.postmortem import name_of
-from fastfeed.live.top import JobView, ProcessUse
 
 PRODUCERS = 24
 THREADS = 20

@@ -137,7 +137,7 @@ class ThreadProducers:
         # with its own frame in it this would be a cycle, which holds the stream
         frames.pop(threading.get_ident(), None)
         pairs = zip(self.threads, self._producers, strict=True)
-        return [_status_of(thread, producer, frames) for thread, producer in pairs], []
+        return [_status_of(thread, producer, frames=frames) for thread, producer in pairs], []
 
     def stacks(self) -> str:
         """Return the Python stack of every living producer."""
@@ -148,7 +148,7 @@ class ThreadProducers:
 
 
 def _status_of(
-    thread: threading.Thread, producer: Producer, frames: dict[int, FrameType]
+    thread: threading.Thread, producer: Producer, *, frames: dict[int, FrameType]
 ) -> ProducerStatus:
     state, where = (STARTING if thread.ident is None else FINISHED), ""
     if thread.is_alive():

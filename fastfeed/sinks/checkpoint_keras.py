@@ -86,7 +86,7 @@ class StateCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras ha
         Another call, for another fit(), continues after the batch that was trained on last. Raise
         what iteration raises.
         """
-        return _batches(weakref.ref(self))
+        return self._batches(weakref.ref(self))
 
     def restore(self) -> int:
         """Restore the runner from the file, if there is one; return the epoch to begin with, for
@@ -184,17 +184,17 @@ class StateCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras ha
         new.write_text(json.dumps({"epoch": epoch, "feed": self._state}))
         os.replace(new, self._path)
 
+    @staticmethod
+    def _batches(owner: weakref.ref[StateCallback]) -> Iterator[Any]:
+        """Yield batches after those that were trained on when the first one is requested.
 
-def _batches(owner: weakref.ref[StateCallback]) -> Iterator[Any]:
-    """Yield batches after those that were trained on when the first one is requested.
-
-    It holds no runner: TensorFlow never releases a generator that fit() was given.
-    """
-    number: int | None = None
-    while (feed := owner()) is not None:
-        number = feed._trained if number is None else number + 1
-        batch = feed._batch(number)
-        del feed
-        if batch is None:
-            return
-        yield batch
+        It holds no runner: TensorFlow never releases a generator that fit() was given.
+        """
+        number: int | None = None
+        while (feed := owner()) is not None:
+            number = feed._trained if number is None else number + 1
+            batch = feed._batch(number)
+            del feed
+            if batch is None:
+                return
+            yield batch

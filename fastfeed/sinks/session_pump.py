@@ -24,7 +24,7 @@ from fastfeed.sinks.session_guard import SessionGuard, guard_of
 from fastfeed.sinks.tf_types import check_shapes
 
 if TYPE_CHECKING:
-    from fastfeed.sinks.session_queue import QueueOps
+    from fastfeed.sinks.session_ops import QueueOps
     from fastfeed.sinks.session_shuffle import SessionShuffle
 
 NEVER_MS = 10**12

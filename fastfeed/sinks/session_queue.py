@@ -3,7 +3,6 @@ beside it."""
 
 from __future__ import annotations
 
-import re
 import warnings
 from dataclasses import replace
 from typing import Any
@@ -13,10 +12,10 @@ import numpy as np
 from fastfeed.core.batch import BatchSpec, with_shapes
 from fastfeed.core.collate import Rebatcher
 from fastfeed.core.stats import Snapshot, StageRow
-from fastfeed.core.structure import rebuild
 from fastfeed.engine.feed import Feed
 from fastfeed.errors import FeedWarning, MissingExtra, OptionError, StateError
 from fastfeed.options import FeedOptions, Shuffle
+from fastfeed.sinks.session_ops import QueueOps
 
 try:
     import tensorflow as tf
@@ -25,89 +24,8 @@ except ImportError as error:
 
 from fastfeed.sinks.session_pump import Pump
 from fastfeed.sinks.session_shuffle import SessionShuffle
-from fastfeed.sinks.tf_types import tf_dtype
 
 BATCHES = 4  # in the graph's queue
-NOT_STARTED = (
-    "FeedRunner.start(sess) was not called in this session: the queue would stay empty for ever"
-)
-
-
-class QueueOps:
-    """The queue of whole batches, and every operation on it: after start() the graph may be final.
-
-    Up to `at_once` batches are enqueued in one run, which wakes the thread that fills the queue
-    once for all of them.
-    """
-
-    def __init__(
-        self, spec: BatchSpec, *, capacity: int, at_once: int, batch_size: int, last_batch: str
-    ) -> None:
-        self.spec, self.batch_size, self.capacity, self.at_once = (
-            spec,
-            batch_size,
-            capacity,
-            at_once,
-        )
-        dtypes = [tf_dtype(leaf.dtype, leaf.path) for leaf in spec.leaves]
-        with tf.device("/device:CPU:0"), tf.name_scope("fastfeed"):
-            self.queue = tf.queue.FIFOQueue(capacity, dtypes, name="queue")
-            self.placeholders: list[list[Any]] = []  # of each batch that is enqueued in one run
-            self.enqueue: list[Any] = []  # each with all before it
-            for _ in range(at_once):
-                self._add_enqueue(dtypes)
-            self.finish = self.queue.close()
-            self.cancel = self.queue.close(cancel_pending_enqueues=True)
-            self.drain = tf.group(self.queue.dequeue())
-            self.size = self.queue.size()
-            self.totals, self.waited, outputs = self._timed_dequeue()
-            self.totals_value = self.totals.read_value()
-        for output, leaf in zip(outputs, spec.leaves, strict=True):
-            output.set_shape((None if last_batch == "keep" else batch_size, *leaf.shape))
-        self.inputs = rebuild(spec.structure, outputs)
-        self._named = re.compile(rf"'_\d+_{re.escape(self.queue.name)}'")
-
-    def names(self, error: Exception) -> bool:
-        """Return True if an error of TensorFlow is about this queue."""
-        return bool(self._named.search(str(error)))
-
-    def _add_enqueue(self, dtypes: list[Any]) -> None:
-        self.placeholders.append(
-            [
-                tf.compat.v1.placeholder(dtype, (None, *leaf.shape))
-                for dtype, leaf in zip(dtypes, self.spec.leaves, strict=True)
-            ]
-        )
-        with tf.control_dependencies(self.enqueue[-1:]):
-            self.enqueue.append(self.queue.enqueue(self.placeholders[-1]))
-
-    def _timed_dequeue(self) -> tuple[Any, Any, list[Any]]:
-        """Return a variable [seconds waited, dequeues], the seconds of this step, and the leaves:
-        no Python takes part.
-
-        The variable is in no collection (nothing saves it) and is initialised by start(); checking
-        for that first turns a run before start(), which used to hang, into an error.
-        """
-        totals = tf.compat.v1.Variable(
-            np.zeros(2),
-            dtype=tf.float64,
-            name="waited",
-            collections=[],
-            trainable=False,
-            use_resource=True,
-        )
-        ready = tf.raw_ops.VarIsInitializedOp(resource=totals.handle)
-        started = tf.raw_ops.Assert(condition=ready, data=[NOT_STARTED])
-        with tf.control_dependencies([started]):
-            before = tf.timestamp()
-        with tf.control_dependencies([before]):
-            outputs = self.queue.dequeue()
-        outputs = list(outputs) if isinstance(outputs, (list, tuple)) else [outputs]
-        with tf.control_dependencies(outputs):
-            waited = tf.timestamp() - before
-        update = totals.assign_add(tf.stack([waited, tf.ones_like(waited)]), read_value=False)
-        with tf.control_dependencies([update]):
-            return totals, waited, [tf.identity(o) for o in outputs]
 
 
 class SessionQueue:

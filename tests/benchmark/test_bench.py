@@ -16,11 +16,12 @@ import pytest
 from fastfeed import OptionError, Worker
 from fastfeed.benchmark import gpu_meter as gpu
 from fastfeed.benchmark import tree
-from fastfeed.benchmark.consumers import PlainConsumer, consumer_from, images_and_labels, runner_for
+from fastfeed.benchmark.consumers import PlainConsumer, consumer_from
 from fastfeed.benchmark.measure import measure_producer, measure_step
 from fastfeed.benchmark.plot import write_plots
 from fastfeed.benchmark.report import json_of
 from fastfeed.benchmark.sweep import SweepPlan, parse_counts, run_sweep
+from fastfeed.benchmark.training_loop import images_and_labels, runner_for
 from fastfeed.benchmark.workloads import seconds_from, workload_from
 from fastfeed.model.prediction import Producers
 

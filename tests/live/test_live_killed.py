@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from fastfeed.live.postmortem import FlightRecord, newest, read, render
+from fastfeed.live.postmortem import FlightRecord, newest, read
+from fastfeed.live.postmortem_view import render
 from fastfeed.live.socket import jobs
 from tests.helpers.dying import until
 from tests.helpers.scripts import Script

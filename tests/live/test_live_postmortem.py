@@ -14,8 +14,8 @@ from fastfeed import OptionError
 from fastfeed.core import status
 from fastfeed.live import record_layout as layout
 from fastfeed.live.blackbox import BlackBox, began, boot_id
-from fastfeed.live.postmortem import FlightRecord, newest, read, render
-from fastfeed.live.postmortem_view import seconds_of
+from fastfeed.live.postmortem import FlightRecord, newest, read
+from fastfeed.live.postmortem_view import render, seconds_of
 from fastfeed.live.record_layout import (
     BlackBoxEvent,
     BlackBoxHeader,

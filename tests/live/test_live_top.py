@@ -18,7 +18,8 @@ from fastfeed import FeedRunner, OptionError
 from fastfeed.live import threads_of_job as spy
 from fastfeed.live import top
 from fastfeed.live.drawing import lasting, size, spark
-from fastfeed.live.top import JobView, ProcessUse, view
+from fastfeed.live.job_view import JobView, ProcessUse
+from fastfeed.live.top import view
 from fastfeed.live.top_view import draw
 from tests.helpers.dying import state_of, until
 from tests.live.places import Folders, answer, ones

@@ -4,13 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from fastfeed.steps.recorder import StepLog, StepRecorder
 from fastfeed.steps.timeline import Loop, Timeline
 
-if TYPE_CHECKING:
-    from fastfeed.diagnose.hooks.experiments import Experiments
+
+class Bursts(Protocol):
+    """Steps that get batches which were taken ahead; see `Experiments`."""
+
+    def plan(self, start_s: float, end_s: float) -> None:
+        """Plan the bursts over the measured time."""
+
+    def may(self, loop: Loop) -> bool:
+        """Return True if a burst of this loop is due."""
+
+    def spent(self, seconds: float) -> None:
+        """Note the end of a burst."""
+
+    def run(self, steps: StepRecorder, get: Callable[[], Any]) -> None:
+        """Take batches ahead, if it is worthwhile."""
 
 
 class Context(StepLog):
@@ -23,7 +36,7 @@ class Context(StepLog):
 
     def __init__(self, timeline: Timeline) -> None:
         super().__init__(timeline)
-        self.experiments: Experiments | None = None
+        self.experiments: Bursts | None = None
         self.main: Loop | None = None  # the loop that is diagnosed, as far as is known
         self.missing: list[str] = []
         self.died: list[tuple[float, str]] = []

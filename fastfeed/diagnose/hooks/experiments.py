@@ -9,14 +9,12 @@ import threading
 import time
 from collections.abc import Callable
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from fastfeed.diagnose.hooks.context import Context
 from fastfeed.diagnose.hooks.copies import Unknown, addresses, copied, nbytes_of
 from fastfeed.steps.recorder import NEVER, PrefetchedBatch, StepRecorder
 from fastfeed.steps.timeline import Loop, Mark, Step
-
-if TYPE_CHECKING:
-    from fastfeed.diagnose.hooks.context import Context
 
 BATCHES = 8
 BURSTS = 3

@@ -49,9 +49,9 @@ class Relay:
             self._queue = tf.raw_ops.FIFOQueueV2(
                 component_types=self._types, capacity=-1, shared_name=name
             )
-            self.iterator = iter(self._dataset(tf))
+            self.iterator = iter(self._relay_dataset(tf))
 
-    def _dataset(self, tf: Any) -> Any:
+    def _relay_dataset(self, tf: Any) -> Any:
         types = self._types
 
         def taken(index: Any, queue: Any) -> Any:

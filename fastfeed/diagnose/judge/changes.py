@@ -61,11 +61,7 @@ def _more_producers(cause: Cause, facts: Facts) -> list[Recommendation]:
     loaded = makers.where == "trainer" and signals.loaded(facts.evidence)
     processes = held or loaded or makers.where == "processes"
     same = makers.where == ("processes" if processes else "threads")
-    profile = profile_of(facts, kept=same and makers.count > 1)
-    if held and makers.where == "threads" and makers.count > 1:
-        profile = _unfought(profile)
-    if loaded:
-        profile = replace(profile, step_s=profile.step_s + HANDED_S)
+    profile = _profile(facts, makers, same=same, held=held, loaded=loaded)
     most = profile.cores if held else 4 * profile.cores if processes else CANDIDATES[-1]
     sizes = [n for n in CANDIDATES if n <= most]
     found = {n: predict(profile, Producers(1, n) if processes else Producers(n)) for n in sizes}
@@ -82,20 +78,31 @@ def _more_producers(cause: Cause, facts: Facts) -> list[Recommendation]:
     knob, change = _named(
         facts, makers, count=count, processes=processes, ahead=makers.where == "trainer" or held
     )
-    why = _limits(found, count, now=now)
+    why = _reason(makers, _limits(found, count, now=now), held=held)
+    speedup = found[count].rate / now
+    return [gain(change, (knob, str(count)), speedup=speedup, spread=SPREAD_ALONE, why=why)]
+
+
+def _profile(
+    facts: Facts, makers: ProducerProfile, *, same: bool, held: bool, loaded: bool
+) -> Profile:
+    """Return what the model needs to know. `same`: the change keeps the kind of producer."""
+    profile = profile_of(facts, kept=same and makers.count > 1)
+    if held and makers.where == "threads" and makers.count > 1:
+        profile = _unfought(profile)
+    return replace(profile, step_s=profile.step_s + HANDED_S) if loaded else profile
+
+
+def _reason(makers: ProducerProfile, limits: str, *, held: bool) -> str:
+    """Return why that many producers, and why processes if threads cannot help."""
     if held and makers.where != "processes":
-        why = f"threads cannot help: {makers.python:.0%} of the work holds the interpreter lock, or waits for it. {why}"
-    if makers.share(LOCK) >= 0.3:
-        why += "; only if they stop waiting for a lock of their own"
-    return [
-        gain(
-            change,
-            (knob, str(count)),
-            speedup=found[count].rate / now,
-            spread=SPREAD_ALONE,
-            why=why,
+        limits = (
+            f"threads cannot help: {makers.python:.0%} of the work holds the interpreter lock, "
+            f"or waits for it. {limits}"
         )
-    ]
+    if makers.share(LOCK) >= 0.3:
+        limits += "; only if they stop waiting for a lock of their own"
+    return limits
 
 
 def _named(

@@ -82,33 +82,10 @@ _NO_ROWS = StepTable(_NONE, _NONE, _NONE, _NONE, _NONE, _NONE, _NONE, (), _NONE)
 
 def rows_of(evidence: Evidence) -> StepTable:
     """Return the steps of the main loop between the evidence's start and end."""
-    steps = list(evidence.loop.steps) if evidence.loop is not None else []
-    spared = on_backlog(steps, evidence.marks)
-    watched = (
-        i for i in range(len(steps) - 1) if _watched(steps[i], steps[i + 1], evidence=evidence)
-    )
-    inside = unchanged([i for i in watched if i not in spared], steps, marks=evidence.marks)
-    pairs = [(steps[i], steps[i + 1]) for i in inside]
+    pairs = _measured(evidence)
     if not pairs:
         return _NO_ROWS
-    table = np.array([[s.begin_s, s.end_s, s.wait_s, t.begin_s] for s, t in pairs], np.float64)
-    begin, end, wait, following = table.T
-    our_marks = [mark for mark in evidence.marks if mark.kind in OURS]
-    ours = _covered(begin, following, marks=our_marks)
-    period = np.maximum(following - begin - ours, 1e-9)
-    gap = np.maximum(following - end, 0.0)
-    ours_in_gap = _covered(end, following, marks=our_marks)
-    gap = np.maximum(gap - ours_in_gap, 0.0)
-    called = _covered(
-        end, following, marks=[Mark("step", s.begin_s, s.end_s) for s in evidence.beside]
-    )
-    waits = _covered(
-        end,
-        following,
-        marks=[Mark("step", s.begin_s, s.begin_s + s.wait_s) for s in evidence.beside],
-    )
-    gap, wait = np.maximum(gap - called, 0.0), np.clip(wait + waits, 0.0, period)
-    wait, period = _unslowed(evidence, wait, period=period)
+    begin, end, following, period, wait, gap = _times(evidence, pairs)
     body = np.maximum(period - gap - wait, 0.0)
     pauses, often = _pauses(evidence, begin, end=following)
     beside = _covered(begin, following, marks=often)
@@ -150,6 +127,41 @@ def rows_of(evidence: Evidence) -> StepTable:
         tuple(sorted(found)),
         converted,
     )
+
+
+def _measured(evidence: Evidence) -> list[tuple[Step, Step]]:
+    """Return the steps that count, each with the next one."""
+    steps = list(evidence.loop.steps) if evidence.loop is not None else []
+    spared = on_backlog(steps, evidence.marks)
+    watched = (
+        i for i in range(len(steps) - 1) if _watched(steps[i], steps[i + 1], evidence=evidence)
+    )
+    inside = unchanged([i for i in watched if i not in spared], steps, marks=evidence.marks)
+    return [(steps[i], steps[i + 1]) for i in inside]
+
+
+def _times(evidence: Evidence, pairs: list[tuple[Step, Step]]) -> tuple[Floats, ...]:
+    """Return begin, end, begin of the next step, period, wait and gap of each step, without what
+    the diagnosis itself took."""
+    table = np.array([[s.begin_s, s.end_s, s.wait_s, t.begin_s] for s, t in pairs], np.float64)
+    begin, end, wait, following = table.T
+    our_marks = [mark for mark in evidence.marks if mark.kind in OURS]
+    ours = _covered(begin, following, marks=our_marks)
+    period = np.maximum(following - begin - ours, 1e-9)
+    gap = np.maximum(following - end, 0.0)
+    ours_in_gap = _covered(end, following, marks=our_marks)
+    gap = np.maximum(gap - ours_in_gap, 0.0)
+    called = _covered(
+        end, following, marks=[Mark("step", s.begin_s, s.end_s) for s in evidence.beside]
+    )
+    waits = _covered(
+        end,
+        following,
+        marks=[Mark("step", s.begin_s, s.begin_s + s.wait_s) for s in evidence.beside],
+    )
+    gap, wait = np.maximum(gap - called, 0.0), np.clip(wait + waits, 0.0, period)
+    wait, period = _unslowed(evidence, wait, period=period)
+    return begin, end, following, period, wait, gap
 
 
 def figures_of(evidence: Evidence, rows: StepTable) -> Figures | None:

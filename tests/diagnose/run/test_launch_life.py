@@ -82,7 +82,7 @@ def test_another_loop_takes_over() -> None:
 def test_a_loop_inside_another_is_not_the_main_one() -> None:
     found, context = life()
     train, inner = stepped(context, "train", to_s=110.5), stepped(context, "evaluation", to_s=119.0)
-    context.inner.add(id(inner))
+    context.nested.add(id(inner))
     found.update(119.0)
     assert found.loop is train
 

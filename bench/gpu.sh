@@ -25,7 +25,7 @@ export KERAS_BACKEND PYTHONPATH="$PWD${PYTHONPATH:+:$PYTHONPATH}" XLA_PYTHON_CLI
 seconds=${SECONDS_EACH:-3}
 
 command -v nvidia-smi >/dev/null && nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv | tee "$out/gpu.csv"
-if ! "$PYTHON" -c 'import sys; from fastfeed.benchmark.gpu_meter import gpu_name; n = gpu_name(); print(n or ""); sys.exit(n is None)'; then
+if ! "$PYTHON" -c 'import sys; from fastfeed.probes.gpu import GpuMeter; n = GpuMeter().name; print(n or ""); sys.exit(n is None)'; then
     echo "no GPU to be seen (needed: an NVIDIA GPU and nvidia-ml-py)" >&2
     exit 2
 fi

@@ -112,7 +112,11 @@ def main() -> None:
     "the time, in per cent, in which the step is busy.",
 )
 def bench(**options: Any) -> None:
-    """Measure input starvation of a training step for several numbers of producers."""
+    """Measure input starvation of a training step.
+
+    Each number of producer threads and worker processes is measured, and the results are compared
+    with a prediction.
+    """
     # before TensorFlow is imported, which would log about itself
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     augmented = options.pop("augment")
@@ -234,8 +238,10 @@ def _progress(console: Console) -> Any:
     help="Exit with 1 if AFTER is slower, as a whole or in any setting.",
 )
 def compare(before: Path, after: Path, *, fail_if_slower: bool) -> None:
-    """Compare two results, of `bench --output` or of `diagnose --json`: is AFTER faster than
-    BEFORE?"""
+    """Compare two results: is AFTER faster?
+
+    BEFORE and AFTER are results of `bench --output` or of `diagnose --json`.
+    """
     from fastfeed.benchmark.compare import compare as compared
     from fastfeed.benchmark.compare import lines_of
 
@@ -303,9 +309,10 @@ def _plots(
 )
 @click.argument("script", nargs=-1, required=True, type=click.UNPROCESSED)
 def diagnose(script: tuple[str, ...], **options: Any) -> None:
-    """Run a training SCRIPT with its arguments, unchanged, and explain why it is slow.
+    """Explain why a training SCRIPT is slow.
 
-    The report names the causes, and the changes that would make the script faster.
+    Run the script with its arguments, unchanged. The report names the causes, and the changes that
+    would make it faster.
 
     Put -- before the script: fastfeed diagnose --seconds 20 -- train.py --epochs 3. As with python,
     -m MODULE runs a module. The script keeps its own output and exit code; the report goes to
@@ -353,10 +360,10 @@ def _diagnose(
     "--json", "as_json", is_flag=True, help="Print the figures as one line of JSON and exit."
 )
 def top(pid: int | None, *, once: bool, as_json: bool) -> None:
-    """Show a running job: its FeedRunners, or the threads of any other Python process (needs
-    py-spy).
+    """Show a running job while it runs.
 
-    Without PID, show the only job on this machine; if there are several, list them.
+    Show its FeedRunners, or the threads of any other Python process, which requires py-spy. Without
+    PID, show the only job on this machine; if there are several, list them.
     """
     with _failures():
         from fastfeed.live.top import view
@@ -367,9 +374,9 @@ def top(pid: int | None, *, once: bool, as_json: bool) -> None:
 @main.command()
 @click.argument("file", required=False, type=click.Path(path_type=Path))
 def postmortem(file: Path | None) -> None:
-    """Show the last minute of a job that died, from its black box.
+    """Show the last minute of a job that died.
 
-    Without FILE, read the newest black box.
+    It is read from the job's black box; without FILE, from the newest one.
     """
     with _failures():
         from fastfeed.live.postmortem import read
@@ -380,8 +387,7 @@ def postmortem(file: Path | None) -> None:
 
 @contextmanager
 def _failures() -> Any:
-    """Report an error that the user can correct as one message with exit code 2, not as a
-    traceback."""
+    """Report an error that the user can correct as one message, with exit code 2."""
     try:
         yield
     except FeedError as error:

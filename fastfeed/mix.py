@@ -113,8 +113,7 @@ class Mix:
 
 
 class _RepeatedSource:
-    """One source, repeated without end: in its own order, or in a new random order for each
-    pass."""
+    """One source, repeated without end: in its own order, or newly shuffled in each pass."""
 
     def __init__(self, length: int, root: tuple[int, int] | None, *, number: int) -> None:
         self._length = length
@@ -138,8 +137,7 @@ class _RepeatedSource:
 
 
 def _turns(parts: list[int]) -> tuple[Indices, Indices]:
-    """Return the source of each position in a period, and its number of earlier records in the
-    period.
+    """Return the source of each position in a period, and how often it came before in the period.
 
     Record k of a source may not come before position floor(k / share), and must come before ceil((k
     + 1) / share). Of the records that may come, the one with the earliest limit is next. This keeps

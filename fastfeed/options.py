@@ -192,8 +192,7 @@ class FeedOptions:
         return self.threads * max(1, self.processes)
 
     def shipped(self) -> FeedOptions:
-        """Return the options for a worker process, which need no TensorFlow to represent a
-        dtype."""
+        """Return the options for a worker process, with dtypes that need no TensorFlow."""
         return replace(self, dtypes=_numpy_dtypes(self.dtypes), sampler=None)
 
     @property
@@ -213,8 +212,10 @@ class FeedOptions:
 
 
 def options_from(given: dict[str, Any]) -> FeedOptions:
-    """Return FeedOptions from keywords; raise OptionError with the closest name for an unknown
-    one."""
+    """Return FeedOptions from keywords.
+
+    Raise OptionError for an unknown keyword, with the closest known one.
+    """
     known = [f.name for f in fields(FeedOptions)]
     for name in given:
         if name not in known:

@@ -34,8 +34,7 @@ class Weighted:
 
 
 class Balanced:
-    """Draws every class equally often and, within a class, every record equally often, both within
-    1.
+    """Draws every class equally often, and the records of a class equally often, within 1.
 
     An epoch has `count` draws; None means one for each label. Each round draws one record of each
     class in random order, so that any part of an epoch is balanced, too. Raise OptionError for

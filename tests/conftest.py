@@ -88,8 +88,7 @@ def left_behind(before: list[set[str]], limit_s: float = LIMIT_S) -> list[str]:
 
 
 def pytest_collection_finish() -> None:
-    """Take TensorFlow's tuner away from every iterator over a tf.data dataset, including those of
-    Keras.
+    """Take TensorFlow's tuner away from every iterator over a tf.data dataset, also in Keras.
 
     The destructor of an iterator wakes the tuner a moment before it sets the flag that ends it. Now
     and then the tuner sleeps on for up to a minute, in any test in which the garbage is collected.
@@ -117,8 +116,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
 
 @pytest.fixture(autouse=True)
 def nothing_left_behind(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Fail a test that passed and left something behind; a failed one is still held by its
-    traceback."""
+    """Fail a test that passed and left something; a failed test's traceback holds its objects."""
     before = [kind() for kind in KINDS]
     yield
     if request.node.stash.get(FAILED, True):

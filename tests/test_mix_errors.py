@@ -1,5 +1,4 @@
-"""An error in a producer reaches the consumer in the same words for every mix of processes and
-threads."""
+"""A producer's error reaches the consumer in the same words from processes and threads."""
 
 from __future__ import annotations
 
@@ -40,8 +39,7 @@ def runner_of(source: Any, mix: tuple[int, int], **options: Any) -> FeedRunner:
 def until_it_fails(
     source: Any, mix: tuple[int, int], **options: Any
 ) -> tuple[list[Any], FeedError]:
-    """Return the batches before the failure, and the failure, which every later loop raises
-    again."""
+    """Return the batches before the failure, and the failure; every later loop raises it again."""
     batches = []
     with runner_of(source, mix, **options) as runner:
         with pytest.raises(FeedError) as caught:
@@ -163,8 +161,7 @@ CHANGES = {
 @in_every_mix
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_batch_that_does_not_fit_names_the_leaf(mix: tuple[int, int], change: str) -> None:
-    """With two workers, the odd batch may be the first of another worker: the difference is named
-    all the same."""
+    """The odd batch may be the first of the other worker: the difference is named all the same."""
     other, said = CHANGES[change]
     batches, error = until_it_fails([(X, Y)] * 5 + [other] + [(X, Y)] * 5, mix, records=False)
     assert isinstance(error, SpecError)

@@ -95,8 +95,7 @@ def test_the_counters_add_up(mix: tuple[int, int]) -> None:
 
 @in_every_mix
 def test_what_is_filled_in_place_is_not_copied(mix: tuple[int, int]) -> None:
-    """Prove it by a forbidden write: a change to a batch that was yielded is visible to its
-    holder."""
+    """Prove it by a forbidden write: the holder sees a change of a batch that was yielded."""
 
     def stream(worker: Worker) -> Iterator[Any]:
         last = None

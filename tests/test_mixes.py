@@ -1,5 +1,4 @@
-"""Every mix of processes and threads delivers the same: each record once, in order, structure and
-dtype."""
+"""Every mix of processes and threads delivers each record once, in order and unchanged."""
 
 from __future__ import annotations
 
@@ -269,8 +268,7 @@ def test_what_lives_in_the_main_module_works_and_it_is_not_run_again(tmp_path: P
 
 @in_every_mix
 def test_leaves_are_cast_in_the_producers(mix: tuple[int, int]) -> None:
-    """This includes a batch of which one leaf is cast into other memory and another stays in
-    place."""
+    """One leaf of a batch may be cast into other memory while another stays in place."""
 
     def filled(worker: Worker) -> Iterator[Any]:
         for i in range(worker.index, 9, worker.count):

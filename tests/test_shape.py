@@ -63,7 +63,7 @@ FRAMEWORKS = {
 FRAMEWORK_FILES = tuple(
     f"sinks/{name}_" for name in ("session", "tf", "checkpoint", "keras", "torch", "jax")
 )
-FRAMEWORK_FILES += ("benchmark/", "live/gpus", "augment/opencv", "augment/dali")
+FRAMEWORK_FILES += ("benchmark/", "probes/gpu", "augment/opencv", "augment/dali")
 # Sorted; at most 15.
 PUBLIC = [
     *(

@@ -13,10 +13,10 @@ import numpy as np
 import psutil
 
 from fastfeed.benchmark import tree
-from fastfeed.benchmark.gpu_meter import GpuMeter
 from fastfeed.benchmark.training_loop import Consumer, TrainingLoop
 from fastfeed.benchmark.workloads import open_stream
 from fastfeed.errors import OptionError
+from fastfeed.probes.gpu import GpuMeter
 
 # period of the GIL probe; a lag of more than LAG_S means that the lock was held
 PROBE_S = 0.005

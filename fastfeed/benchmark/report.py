@@ -16,9 +16,9 @@ import psutil
 from rich import box
 from rich.table import Table
 
-from fastfeed.benchmark.gpu_meter import gpu_name
 from fastfeed.benchmark.summary import advise, slow_down
 from fastfeed.benchmark.sweep import OURS, Setting, Sweep
+from fastfeed.probes.gpu import GpuMeter
 
 SCHEMA = 2
 STYLE: Any = {
@@ -150,7 +150,7 @@ def machine() -> dict[str, Any]:
         "processor": _processor(),
         "cores": len(os.sched_getaffinity(0)),
         "memory_nbytes": psutil.virtual_memory().total,
-        "gpu": gpu_name(),
+        "gpu": GpuMeter().name,
     }
 
 

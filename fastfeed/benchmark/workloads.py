@@ -158,7 +158,7 @@ def _users_own(module_name: str, attribute: str, *, text: str) -> Callable[..., 
         raise OptionError(f"--workload {text!r}: {error}; must be {KINDS}") from error
     if not callable(found):
         raise OptionError(
-            f"--workload {text!r} is a {type(found).__name__}: needed a callable that returns "
+            f"--workload {text!r} is a {type(found).__name__}: must be a callable that returns "
             "batches"
         )
     return found

@@ -59,13 +59,12 @@ def collate(
         out = allocate([((len(rows), *(c.shape or ())), c.values[0].dtype) for c in columns])
         arrays = [np.stack(c.values, out=blank) for c, blank in zip(columns, out, strict=True)]
         return rebuild(structure, arrays), [(False,) * len(c.shape or ()) for c in columns]
-    made = [_stack(c, pad) for c in columns]
-    return rebuild(structure, [array for array, _ in made]), [axes for _, axes in made]
+    stacked = [_stack(c, pad) for c in columns]
+    return rebuild(structure, [array for array, _ in stacked]), [axes for _, axes in stacked]
 
 
 def lengths_of(record: Any) -> Any:
-    """Return the shape of each leaf as int32 of shape (number of axes,), in the record's
-    structure."""
+    """Return the shapes of a record's leaves, in its structure, as int32 of shape (axes,)."""
     structure = structure_of(record)
     return rebuild(
         structure,
@@ -93,8 +92,7 @@ class Rebatcher:
         self._rows = 0
 
     def push(self, batch: Batch, stream: int = 0, *, place: str = "") -> Iterable[Batch]:
-        """Add a batch and return the batches that are now complete; `stream` and `place` are
-        ignored."""
+        """Add a batch and return the complete batches; `stream` and `place` are ignored."""
         if batch.rows == self.size and not self._rows:
             return (batch,)
         self._parts.append(batch)

@@ -1,5 +1,4 @@
-"""Memory limits of the machine and of the process's control groups, and kills for lack of
-memory."""
+"""Memory limits of the machine and of control groups, and kills for lack of memory."""
 
 from __future__ import annotations
 
@@ -28,8 +27,7 @@ def free_memory_nbytes(root: Path = ROOT, own: str | None = None) -> int:
 
 
 def oom_kills(root: Path = ROOT, own: str | None = None) -> int | None:
-    """Return how many processes of this control group the kernel killed for memory, or None if
-    unknown."""
+    """Return the number of processes killed for memory in this control group, None if unknown."""
     for folder in memory_groups(root, own):
         for name in ("memory.events", "memory.oom_control"):
             found = re.search(r"^oom_kill (\d+)$", _text(folder / name), re.MULTILINE)

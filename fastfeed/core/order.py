@@ -79,11 +79,10 @@ class Recipe:
 def order_of(
     length: int, *, seed: int, epoch: int, recipe: Recipe, base: Order | None = None
 ) -> Order:
-    """Return the order of one epoch over `length` records, or of `base`, which has an order
-    already.
+    """Return the order of one epoch over `length` records, or over those of `base`.
 
-    Raise OptionError if a sampler yields wrong indices, or if the records cannot be divided among
-    the ranks.
+    `base` is an order already, such as that of a mix. Raise OptionError if a sampler yields wrong
+    indices, or if the records cannot be divided among the ranks.
     """
     if base is not None and recipe.sampler is not None:
         raise OptionError(
@@ -157,12 +156,11 @@ class BlockOrder:
 
 @dataclass(frozen=True)
 class Permutation:
-    """A random bijection of range(length): a table if that is small, else a function without
-    memory.
+    """A random bijection of range(length): a table if that is small, else a function.
 
-    The function is a Feistel network over the smallest power of two that holds `length`. It is
-    applied until the result is in range: cycle walking (Black and Rogaway, Ciphers with arbitrary
-    finite domains, 2002). `length` is at most 2**62.
+    The function needs no memory. It is a Feistel network over the smallest power of two that holds
+    `length`. It is applied until the result is in range: cycle walking (Black and Rogaway, Ciphers
+    with arbitrary finite domains, 2002). `length` is at most 2**62.
     """
 
     length: int
@@ -193,8 +191,7 @@ class Permutation:
         )
 
     def _encrypt(self, values: UInts) -> UInts:
-        """Apply a bijection of range(2**bits) that changes each half in turn by a hash of the
-        other."""
+        """Apply a bijection of range(2**bits): change each half in turn by a hash of the other."""
         bits = (self.length - 1).bit_length()
         left_bits, right_bits = bits - bits // 2, bits // 2
         low = np.uint64(right_bits)

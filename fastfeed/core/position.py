@@ -51,8 +51,11 @@ FROM_THE_START = StreamStart()
 
 
 class Position:
-    """Tracks delivered items: `arrived` in order of arrival, `delivered` as records leave in that
-    order."""
+    """Tracks delivered items.
+
+    Call `arrived` and `end_epoch` in the order of arrival, and `delivered` as records leave in that
+    order.
+    """
 
     def __init__(
         self,

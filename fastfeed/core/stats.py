@@ -61,8 +61,7 @@ NO_SLOTS = SlotCounts(0, 0, 0, 0)
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The state of a feed at one moment, or, as a difference of two snapshots, over the time
-    between.
+    """The state of a feed at one moment; a difference of two is what happened between them.
 
     `elapsed_s` (seconds), `consumed.batches` and `consumed.wait_in_s` start with the first
     delivered batch, so that warm-up does not count. `depth` and `depth_nbytes` count the batches

@@ -19,8 +19,7 @@ SCALARS = (int, float, complex, bool, bytes, str, np.generic)
 
 @dataclass(frozen=True)
 class Container:
-    """One container: its type, the keys of its children, and the children (None stands for a
-    leaf)."""
+    """One container: its type, and the keys and structures of its children (None is a leaf)."""
 
     kind: type
     keys: tuple[Any, ...]
@@ -105,10 +104,9 @@ def lists_to_tuples(value: Any) -> Any:
 
 
 def flatten_like(structure: Structure, given: Any) -> list[Any] | None:
-    """Return `given`, a structure like the batch's, as one value for each leaf, or None if it
-    differs.
+    """Return `given`, a structure like the batch's, as one value for each leaf.
 
-    Tuples and lists count as the same.
+    Tuples and lists count as the same. Return None if the structures differ.
     """
     if structure is None:
         return [given]

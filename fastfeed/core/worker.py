@@ -22,8 +22,7 @@ from fastfeed.errors import OptionError
 
 @dataclass(frozen=True)
 class Worker:
-    """The share of the data that a producer makes: number `index` of `count`, in epoch `epoch`
-    (from 0).
+    """A producer's share of the data: number `index` of `count`, in epoch `epoch` (0 first).
 
     With `shard=(rank, world)` the producers of all ranks are counted: rank r's come after those of
     rank r - 1. In a resumed run of a callable they are the producers that the run began with, even
@@ -62,11 +61,10 @@ class Worker:
 
     @property
     def start(self) -> int:
-        """The number of items of its share that were delivered before a resumed run: begin with the
-        next.
+        """The number of items of this share that were delivered before a resumed run.
 
-        If the callable does not read `start`, its stream is fast-forwarded: its items are produced
-        and skipped.
+        Begin with the next item. If the callable does not read `start`, its stream is
+        fast-forwarded: its items are produced and skipped.
         """
         self._memo["start"] = self.passed
         return self.passed

@@ -3,48 +3,21 @@ that the consumer keeps."""
 
 from __future__ import annotations
 
-import contextlib
 import logging
-import statistics
 import threading
-import time
 import warnings
 from collections.abc import Callable, Sequence
 
 from fastfeed.core.stats import StageRow, total
 from fastfeed.errors import FeedWarning
 from fastfeed.options import FeedOptions
+from fastfeed.probes.lock import CONTENDED_S
+from fastfeed.probes.lock_probe import LockProbe
 
 LOG = logging.getLogger("fastfeed")
 RUN_IN_S = 1.0  # start-up holds the lock, too
-NAP_S = 0.005
-SAMPLES = 100
-LATE_S = 0.001  # a thread that nobody keeps waiting is late by 0.1 ms
+
 BUSY = 0.3  # of a core, by all producers: less of it keeps nobody waiting
-
-
-class LockProbe:
-    """A thread that sleeps and measures how late it gets the interpreter lock back, as a training
-    step would."""
-
-    def __init__(self) -> None:
-        self.late_s: float | None = None  # the median, once it is known
-        self._over = False
-        self.thread = threading.Thread(target=self._run, name="fastfeed-lock-probe", daemon=True)
-
-    def stop(self) -> None:
-        """End the thread within a nap."""
-        self._over = True
-
-    def _run(self) -> None:
-        late = []
-        for _ in range(SAMPLES):
-            queued, start = run_delay_s(), time.perf_counter()
-            time.sleep(NAP_S)
-            if self._over:
-                return
-            late.append(time.perf_counter() - start - NAP_S - (run_delay_s() - queued))
-        self.late_s = statistics.median(late)
 
 
 class RuntimeWarnings:
@@ -97,7 +70,7 @@ class RuntimeWarnings:
     def _judge(self, late_s: float, now_s: float) -> None:
         start_s, cpu_s = self._begun or (0.0, 0.0)
         busy = (total(self._rows()).cpu_s - cpu_s) / (now_s - start_s)
-        if late_s > LATE_S and busy > BUSY:
+        if late_s > CONTENDED_S and busy > BUSY:
             self.said.add("lock")
             warnings.warn(
                 "the producer threads hold the interpreter lock: a thread that asks for it waits "
@@ -107,14 +80,3 @@ class RuntimeWarnings:
                 FeedWarning,
                 stacklevel=2,
             )
-
-
-def run_delay_s() -> float:
-    """Return seconds for which this thread was ready and had no core; 0 if the system does not
-    tell."""
-    with (
-        contextlib.suppress(OSError, ValueError, IndexError),
-        open("/proc/thread-self/schedstat") as file,
-    ):
-        return int(file.read().split()[1]) / 1e9
-    return 0.0

@@ -1,25 +1,23 @@
-"""What the threads of any Python process do, through py-spy: for a training that has no runner, and
-so no socket."""
+"""What the threads of any Python process do, through py-spy: for a training without a runner, which
+has no socket."""
 
 from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
-import sys
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from fastfeed.errors import OptionError
+from fastfeed.probes import pyspy
 from fastfeed.producers.activity import LIBRARIES
 
 SPY_S = 10.0
 
 
 class Spied(NamedTuple):
-    """A thread: whether it is on a core, holds the interpreter lock, its innermost frame, and the
-    user's."""
+    """A thread: whether it is on a core and holds the interpreter lock, its innermost frame, and the
+    innermost one of the user's code."""
 
     name: str
     tid: int
@@ -30,26 +28,26 @@ class Spied(NamedTuple):
 
 
 def threads_of(pid: int) -> list[Spied]:
-    """The threads of a process, those at work first. It goes on meanwhile.
+    """Return the threads of a process, which goes on meanwhile; those at work come first.
 
-    Raises OptionError, whose one sentence says what is missing: py-spy, the permission, or a Python
-    process.
+    Raise OptionError with one sentence that says what is missing: py-spy, the permission, or a
+    Python process.
     """
-    binary = py_spy()
-    if binary is None:
+    program = pyspy.find()
+    if not program:
         raise OptionError(
             f"process {pid} has no socket of fastfeed, and others can be observed only with "
             "py-spy: pip install py-spy"
         )
     # without a stop its stacks may change under the reader: then with one
     for more in (("--nonblocking",), ()):
-        command = [binary, "dump", "--json", "--pid", str(pid), *more]
+        command = [program, "dump", "--json", "--pid", str(pid), *more]
         try:
             done = subprocess.run(
                 command, capture_output=True, text=True, timeout=SPY_S, check=False
             )
         except (OSError, subprocess.TimeoutExpired) as error:
-            raise OptionError(f"py-spy cannot look into process {pid}: {error}") from error
+            raise OptionError(f"py-spy cannot read process {pid}: {error}") from error
         if done.returncode == 0:
             break
     else:
@@ -65,19 +63,11 @@ def threads_of(pid: int) -> list[Spied]:
     )
 
 
-def py_spy() -> str | None:
-    """The program, on the PATH or beside this interpreter."""
-    return shutil.which("py-spy") or shutil.which("py-spy", path=str(Path(sys.executable).parent))
-
-
 def _reason(pid: int, said: str) -> str:
     if not os.path.exists(f"/proc/{pid}"):
         return f"there is no process {pid}"
-    if "ermission" in said or "ptrace" in said or "not permitted" in said:
-        return (
-            f"py-spy may not look into process {pid}: run as its user with "
-            "kernel.yama.ptrace_scope=0, or as root; in a container with --cap-add SYS_PTRACE"
-        )
+    if pyspy.PERMISSION.search(said):
+        return f"py-spy cannot read process {pid}: {pyspy.reason(said)}"
     if "Failed to find python version" in said or "not a python" in said.lower():
         return f"process {pid} is no Python process"
     last = [
@@ -85,7 +75,7 @@ def _reason(pid: int, said: str) -> str:
         for line in said.splitlines()
         if line.strip() and "backtrace" not in line.lower()
     ]
-    return f"py-spy cannot look into process {pid}: {(last or ['it did not say why'])[0]}"
+    return f"py-spy cannot read process {pid}: {(last or ['it did not say why'])[0]}"
 
 
 def _thread(one: dict[str, Any]) -> Spied:
@@ -101,5 +91,5 @@ def _thread(one: dict[str, Any]) -> Spied:
 
 
 def _is_users(path: str) -> bool:
-    """By the path alone: the other process may have another Python."""
+    """Return True for a path of the user; the other process may have another Python."""
     return not (path.startswith(LIBRARIES) or "site-packages" in path or "/lib/python3" in path)

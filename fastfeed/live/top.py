@@ -17,6 +17,7 @@ from fastfeed.errors import MissingExtra, OptionError
 from fastfeed.live import socket
 from fastfeed.live import threads_of_job as spy
 from fastfeed.live.job_view import JobView, ProcessUse
+from fastfeed.probes.gpu import DRIVER, readings
 
 EVERY_S = 0.5
 SPY_EVERY_S = 2.0  # py-spy reads all of the interpreter's threads each time
@@ -114,14 +115,12 @@ class JobWatcher:
         if not self._gpus:
             return []
         try:
-            from fastfeed.live.gpus import gpus
-
-            found = gpus(self.pid)
+            found = readings(self.pid)
             self._gpus = bool(found)
             return found
         except MissingExtra as error:
             self._gpus = False
-            if os.path.exists("/dev/nvidia0"):
+            if os.path.exists(DRIVER):
                 frame.missing.append(f"the GPU is not seen: {error}")
             return []
 

@@ -137,8 +137,7 @@ def step_beside(profile: Profile, producers: Producers, *, rate: float) -> float
 
 
 def starvation(rate: float, step_s: float) -> float:
-    """Return the share of the time that steps of `step_s` seconds at `rate` per second leave
-    over."""
+    """Return the share of the time that is not used by steps of `step_s` s at `rate` per s."""
     return min(1.0, max(0.0, 1 - rate * step_s))
 
 
@@ -203,8 +202,10 @@ def _at_once(profile: Profile, producers: Producers) -> float:
 
 @dataclass(frozen=True)
 class _Live:
-    """The live points with the fewest and the most producers, and how many of them worked at
-    once."""
+    """The live points with the fewest and the most producers, and their effective counts.
+
+    `few_at_once` and `many_at_once` are the numbers of producers that can work at the same time.
+    """
 
     few: LivePoint
     many: LivePoint
@@ -240,8 +241,7 @@ class _Live:
 
 
 def _live(profile: Profile, producers: Producers) -> _Live | None:
-    """Return the live points of the same kind: threads in the trainer say nothing about
-    processes."""
+    """Return the live points of the same kind: threads, or processes."""
     kind = [p for p in profile.live if (p.processes > 0) == (producers.processes > 0)]
     if not kind:
         return None

@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 ON_ITS_WAY = 0.1
-ENOUGH = 8  # samples
-LATE_S = 0.0004  # without contention a thread is late by 0.1 ms, seldom by more than 0.3
+MIN_SAMPLES = 8
+# Without contention a thread gets the lock within 0.1 ms, seldom after more than 0.3 ms.
+LATE_S = 4e-4  # a thread that got it later had to wait for it
+CONTENDED_S = 1e-3  # typical lateness from which the lock slows a training step
 
 
 class Wanting(NamedTuple):
@@ -45,7 +47,7 @@ def held(credit: float, late: int, *, samples: int, blind: int, cpu: float) -> f
     """
     if not samples or not late:
         return 0.0
-    tell = samples - blind if samples - blind >= ENOUGH else samples
+    tell = samples - blind if samples - blind >= MIN_SAMPLES else samples
     return min(cpu, credit / tell)
 
 

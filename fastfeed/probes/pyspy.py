@@ -25,6 +25,7 @@ CHILDREN = 4  # that are sampled
 DUMP_S = 5.0
 PYTHON_FRAME = re.compile(r"^(?P<function>.*) \((?P<file>.*):(?P<line>\d+)\)$")
 THREAD = re.compile(r"^thread \((0x[0-9A-Fa-f]+|\d+)\)", re.MULTILINE)
+PERMISSION = re.compile(r"permission|not permitted|sudo|ptrace", re.IGNORECASE)
 PTRACE = "/proc/sys/kernel/yama/ptrace_scope"
 
 
@@ -246,11 +247,16 @@ def dump(pid: int) -> list[str]:
 
 def reason(error: str) -> str:
     """Return why py-spy failed, and what to change if permission is missing."""
-    if not re.search(r"permission|not permitted|sudo|ptrace", error, re.IGNORECASE):
+    if not PERMISSION.search(error):
         lines = [line.strip() for line in error.splitlines() if line.strip()]
         return lines[-1][:120] if lines else "no answer"
     with contextlib.suppress(OSError):
         scope = Path(PTRACE).read_text().strip()
         if scope != "0":
-            return f"no permission: kernel.yama.ptrace_scope is {scope}, 0 allows it"
-    return "no permission: it takes the same user and CAP_SYS_PTRACE, in a container --cap-add SYS_PTRACE"
+            return (
+                f"no permission: kernel.yama.ptrace_scope is {scope}, 0 allows it, and so does root"
+            )
+    return (
+        "no permission: run as its user, or as root, with CAP_SYS_PTRACE (in a container "
+        "--cap-add SYS_PTRACE)"
+    )

@@ -107,8 +107,7 @@ class CallableSource:
             )
 
     def _claim(self, stream: Any, worker: Worker) -> None:
-        """Raise OptionError for something that is no stream, and for an iterator shared by two
-        producers.
+        """Raise OptionError for an invalid stream, and for an iterator shared by two producers.
 
         Two threads cannot run one generator.
         """

@@ -98,7 +98,9 @@ class IndexedSource:
                 "epochs: it must stay the same"
             )
         self._order = self._order_of(worker.seed, worker.epoch)
-        self._numbers, self._epoch, self._ended = start.numbers(), worker.epoch, False
+        self._numbers = start.numbers()
+        self._epoch = worker.epoch
+        self._ended = False
 
     def _order_of(self, seed: int, epoch: int) -> Order:
         base = None
@@ -107,8 +109,7 @@ class IndexedSource:
         return order_of(self._length, seed=seed, epoch=epoch, recipe=self._recipe, base=base)
 
     def _refuse_unfillable(self, options: FeedOptions) -> None:
-        """Raise OptionError for an order that is impossible, or a first batch that can never be
-        filled."""
+        """Raise OptionError for an impossible order, or a first batch that can never be filled."""
         length = self._order_of(0, 0).length
         if self._chunk and options.last_batch == "drop" and self._chunk > length:
             whole = "source" if options.shard is None else f"shard {options.shard} of the source"

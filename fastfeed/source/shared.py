@@ -63,8 +63,7 @@ class SharedSource:
             )
 
     def open(self, worker: Worker) -> Iterator[Item]:
-        """Yield the items that this producer gets; the producer that reaches the end yields
-        EpochEnd."""
+        """Yield the items that this producer gets; the one that reaches the end yields EpochEnd."""
         while True:
             with self._lock:
                 item = self._read(worker.epoch)
@@ -99,7 +98,8 @@ class SharedSource:
     def _begin(self, epoch: int) -> None:
         if self._first is None:
             self._first = epoch
-        self._epoch, self._ended, self._number = epoch, False, 0
+        self._epoch, self._number = epoch, 0
+        self._ended = False
         rank, world = self._shard
         own = iter(self._stream) if world == 1 else _every(iter(self._stream), rank, world=world)
         self._iterator = chunks(own, self._chunk)

@@ -214,10 +214,8 @@ class StepRecorder:
             other = ref()
             if other is not None and other._key == self._key and other.source_id != self.source_id:
                 self._key = (self._key, len(recorders))  # two loaders, zipped in one line
-            elif (
-                other is None or other._key == self._key
-            ):  # an abandoned iterator that still exists
-                _forget(recorders, other)
+            elif other is None or other._key == self._key:
+                _forget(recorders, other)  # an abandoned iterator that still exists
         self._outer = log.step_of(thread)
         self._outer_count = 0 if self._outer is None else self._outer.count
         recorders.append(weakref.ref(self))

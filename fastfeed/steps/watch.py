@@ -38,8 +38,7 @@ class WatchedIterator(Iterator[Any]):
 
 
 class watch:  # used like a function: for batch in watch(loader)
-    """Yields the batches of `loader` unchanged, and records the wait and the duration of every
-    step.
+    """Yields the batches of `loader` unchanged, and records wait and duration of every step.
 
     `for batch in watch(loader): train(batch)` is all that `fastfeed diagnose` needs, for any kind
     of loop. A loop without an iterator puts `with watch.step():` around the step, and `with
@@ -82,8 +81,7 @@ class watch:  # used like a function: for batch in watch(loader)
 
     @staticmethod
     def step() -> StepScope:
-        """Return a context manager for one step whose input was made before it, in the same
-        thread."""
+        """Return a context manager for a step whose input was made before it, in its thread."""
         return StepScope(watch._running(), step=True)
 
     @staticmethod

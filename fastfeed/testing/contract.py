@@ -44,7 +44,7 @@ def check_sink(
     trial = Trial(open, to_numpy, traits, limit_s, options)
     for count in processes:
         trial.processes = count
-        battery = [scenes.passes, scenes.errors, scenes.paced]
+        battery = [scenes.iterations, scenes.errors, scenes.paced]
         if not count:
             battery += (
                 [scenes.shuffled] * traits.again

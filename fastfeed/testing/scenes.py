@@ -34,9 +34,8 @@ GOOD_BATCHES = 5  # batches before the one that cannot be made
 FAST_BATCHES, SLOW_BATCHES, GATED_COUNT = 6, 8, 40  # batches of the scene with a gate
 
 
-def passes(trial: Trial) -> None:
-    """Iterate over one runner in full, with an early break, and once more, and keep some
-    elements."""
+def iterations(trial: Trial) -> None:
+    """Iterate in full, with an early break, and once more, while some elements are kept."""
     records = NumberedRecords(
         RECORDS + (0 if not trial.traits.partial_batch else BATCH // 2), tuple(trial.traits.dtypes)
     )
@@ -133,8 +132,7 @@ def errors(trial: Trial) -> None:
 
 
 def paced(trial: Trial) -> None:
-    """Iterate once: the consumer waits for batches, then batches wait for it, then the runner
-    stops."""
+    """Iterate while the consumer waits for batches, then batches for it, then stop the runner."""
     trial.doing = "fast consumer"
     with tempfile.TemporaryDirectory() as folder:
         gate = ProductionGate(folder, trial.limit_s)

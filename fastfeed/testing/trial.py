@@ -67,9 +67,9 @@ class Trial:
 
     def runner(self, source: Any, **options: Any) -> FeedRunner:
         """Return a runner with this trial's producers, for `with`."""
-        made = FeedRunner(source, **{"processes": self.processes, **self.options, **options})
-        self.runners.append(made)
-        return made
+        runner = FeedRunner(source, **{"processes": self.processes, **self.options, **options})
+        self.runners.append(runner)
+        return runner
 
     def take(self, iterator: Iterator[Any]) -> ReceivedElement | None:
         """Return a copy of the next element, or None at the end."""
@@ -94,8 +94,7 @@ class Trial:
             self.findings.append(Finding(promise, producers, happened))
 
     def still_lent(self, runner: FeedRunner) -> str:
-        """Describe the batches that are still lent after all elements are gone; empty if there are
-        none.
+        """Describe the batches that are still lent although all elements are gone, if any.
 
         Producer threads lend no memory.
         """

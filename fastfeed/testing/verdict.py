@@ -1,5 +1,4 @@
-"""Comparison of a sink's output with its input: pure functions that describe an error, or return
-""."""
+"""Comparison of a sink's output with its input: pure functions that describe an error, or ""."""
 
 from __future__ import annotations
 
@@ -85,8 +84,7 @@ def as_tuples(structure: Structure, traits: SinkTraits) -> Structure:
 
 
 def wrong_structure(elements: Sequence[ReceivedElement], wanted: Structure) -> str:
-    """Describe the first element with other containers; the order of a dict's keys does not
-    count."""
+    """Describe the first element with other containers; the order of dict keys does not count."""
     for number, element in enumerate(elements):
         if _sorted(element.structure) != _sorted(wanted):
             return (
@@ -96,8 +94,7 @@ def wrong_structure(elements: Sequence[ReceivedElement], wanted: Structure) -> s
 
 
 def wrong_dtypes(elements: Sequence[ReceivedElement], wanted: ReceivedElement) -> str:
-    """Describe the first leaf with another dtype; bytes of any length and in objects are the
-    same."""
+    """Describe the first leaf with another dtype; all forms of bytes are the same."""
     for number, element in enumerate(elements):
         for path, leaf in element.by_path.items():
             want = wanted.by_path.get(path, leaf)

@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 
 from fastfeed import OptionError, Worker
-from fastfeed.benchmark import gpu_meter as gpu
 from fastfeed.benchmark import tree
 from fastfeed.benchmark.consumers import PlainConsumer, consumer_from
 from fastfeed.benchmark.measure import measure_producer, measure_step
@@ -45,13 +44,13 @@ def quiet(text: str, share: float) -> None:
     ],
 )
 def test_a_workload_that_does_not_exist_is_refused_with_what_there_is(text: str) -> None:
-    with pytest.raises(OptionError, match="must be"):
+    with pytest.raises(OptionError, match="must be|write"):
         workload_from(text, batch_size=4)
 
 
 @pytest.mark.parametrize("text", ["", "sim", "sim:x", "gpu"])
 def test_a_consumer_that_does_not_exist_is_refused(text: str) -> None:
-    with pytest.raises(OptionError, match="must be"):
+    with pytest.raises(OptionError, match="must be|write"):
         consumer_from(text)
 
 
@@ -182,7 +181,7 @@ def test_a_runner_gets_as_many_threads_and_processes_as_are_measured(
 ) -> None:
     given: dict[str, object] = {}
     monkeypatch.setattr(
-        "fastfeed.benchmark.consumers.FeedRunner", lambda source, **options: given.update(options)
+        "fastfeed.benchmark.training_loop.FeedRunner", lambda source, **options: given.update(options)
     )
     runner_for(lambda: iter(()), Producers(3, processes=2), batch_size=8)
     assert (given["threads"], given["processes"], given["batch_size"]) == (3, 2, 8)
@@ -264,23 +263,3 @@ def test_the_idiom_exists_for_sessions_only() -> None:
             plan=SweepPlan((1,), 4, 1.0, 5, 1, True, processes=(1,)),
             progress=quiet,
         )
-
-
-def test_gpu_figures_come_from_nvml_and_are_none_without(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpu, "_open", lambda: (None, None))
-    meter = gpu.GpuMeter()
-    meter.sample(0.0)
-    assert meter.utilisation is None and meter.nbytes is None and gpu.gpu_name() is None
-    readings = iter([20, 40])
-    nvml = SimpleNamespace(
-        nvmlDeviceGetUtilizationRates=lambda device: SimpleNamespace(gpu=next(readings)),
-        nvmlDeviceGetMemoryInfo=lambda device: SimpleNamespace(used=5),
-        nvmlDeviceGetName=lambda device: b"a GPU",
-    )
-    monkeypatch.setattr(gpu, "_open", lambda: (nvml, "device"))
-    meter = gpu.GpuMeter()
-    for now in (0.0, 0.1, 0.25):
-        meter.sample(now)
-    assert (
-        meter.utilisation == pytest.approx(0.3) and meter.nbytes == 5 and gpu.gpu_name() == "a GPU"
-    )

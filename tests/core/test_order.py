@@ -233,8 +233,7 @@ class Own:
 
 
 class Iterated:
-    """A sampler as in torch: a new order for each epoch, and a list that happens to be called
-    `indices`."""
+    """A sampler as in torch: a new order for each epoch, and a list called `indices`."""
 
     indices = (5, 6)
 

@@ -106,8 +106,7 @@ class BrokenRows:
 
 
 def first_waits(path: str, rows: Callable[[int], int]) -> Callable[[int], np.ndarray]:
-    """A transform that makes item 0 once another producer has opened and closed the FIFO at
-    `path`."""
+    """A transform that makes item 0 once another producer has opened and closed the FIFO."""
 
     def transform(item: int) -> np.ndarray:
         if item == 0:
@@ -119,8 +118,7 @@ def first_waits(path: str, rows: Callable[[int], int]) -> Callable[[int], np.nda
 
 
 def gated(path: str, error: Exception | None = None) -> Callable[[Worker], Iterator[Any]]:
-    """One batch of the first producer; then all wait until the FIFO at `path` is opened, and fail
-    or end."""
+    """One batch of the first producer; all others wait for the FIFO at `path`, and fail or end."""
 
     def stream(worker: Worker) -> Iterator[Any]:
         if worker.index == 0:

@@ -28,8 +28,7 @@ class Reversed:
 
 @st.composite
 def cases(draw: st.DrawFn, kinds: tuple[str, ...] = tuple(KINDS), *, exact: bool = False) -> Case:
-    """Draw streams; exact: those that deliver every record of an epoch once, in the source's own
-    order."""
+    """Draw streams; exact: only those with every record of an epoch once, in the source's order."""
     kind = draw(st.sampled_from(kinds))
     total, size = draw(st.integers(1, 25)), draw(st.integers(1, 6))
     options: dict[str, Any] = {"epochs": draw(st.none() | st.integers(1, 3))}

@@ -145,8 +145,7 @@ def batches(runner: FeedRunner, count: int) -> list[Rows]:
 
 
 def play(case: Case, mix: tuple[int, int], count: int, state: Any = None) -> tuple[list[Rows], Any]:
-    """Return the next `count` batches of a new runner that continues at `state`, and the state
-    after them."""
+    """Return the next `count` batches of a new runner from `state` on, and the state after them."""
     with case.runner(mix, state) as runner:
         return batches(runner, count), runner.state()
 

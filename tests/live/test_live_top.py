@@ -21,6 +21,7 @@ from fastfeed.live.drawing import lasting, size, spark
 from fastfeed.live.job_view import JobView, ProcessUse
 from fastfeed.live.top import view
 from fastfeed.live.top_view import draw
+from fastfeed.probes import pyspy
 from tests.helpers.dying import state_of, until
 from tests.live.places import Folders, answer, ones
 
@@ -135,7 +136,7 @@ def test_ctrl_c_ends_it(folders: Folders, monkeypatch: pytest.MonkeyPatch) -> No
         assert "runner 0" in text_of(out)
 
 
-@pytest.mark.skipif(spy.py_spy() is None, reason="needs py-spy")
+@pytest.mark.skipif(not pyspy.find(), reason="needs py-spy")
 def test_any_other_python(other: int, folders: Folders) -> None:
     try:
         threads = spy.threads_of(other)
@@ -156,7 +157,7 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: str) -> None:
     program = tmp_path / "bin" / "py-spy"
     program.write_text(f"#!/bin/sh\n{body}\n")
     program.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+    monkeypatch.setattr(pyspy, "find", lambda: str(program))
 
 
 @pytest.mark.parametrize(
@@ -164,13 +165,13 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: str) -> None:
     [
         (
             "echo 'Permission Denied: Try running again with elevated permissions' >&2; exit 1",
-            "may not look into.*root",
+            "cannot read process .*no permission.*root",
         ),
         (
             "echo 'Error: Failed to find python version from target process' >&2; exit 1",
             "is no Python process",
         ),
-        ("echo 'Error: out of luck' >&2; exit 1", "cannot look into process .*out of luck"),
+        ("echo 'Error: out of luck' >&2; exit 1", "cannot read process .*out of luck"),
         ("exit 1", "did not say why"),
         ("echo '[{]'", "cannot be read"),
         ("echo '[{}]'", "cannot be read"),
@@ -186,7 +187,7 @@ def test_what_py_spy_cannot_see(
 
 
 def test_what_is_missing(folders: Folders, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spy, "py_spy", lambda: None)
+    monkeypatch.setattr(pyspy, "find", lambda: "")
     with pytest.raises(OptionError, match="only with py-spy: pip install py-spy"):
         view(os.getpid(), console=console())
     with pytest.raises(OptionError, match="there is no process"):

@@ -88,8 +88,7 @@ def test_a_step_beside_a_held_lock_waits_for_it_and_longer_among_many() -> None:
 
 
 def test_every_process_has_an_interpreter_lock_of_its_own() -> None:
-    """A batch is 5 ms of waiting and 10 ms of bytecode: two threads fill one process, four the
-    cores."""
+    """5 ms of waiting and 10 ms of bytecode a batch: two threads fill a process, four the cores."""
     profile = Profile(
         batch_s=0.015, cpu_s=0.01, gil_s=0.01, gil_wait_s=0.005, step_s=0.001, cores=4
     )
@@ -110,8 +109,7 @@ def test_a_step_beside_processes_does_not_wait_for_the_lock_but_shares_the_cores
 
 
 def test_live_points_of_processes_add_up_as_their_locks_do() -> None:
-    """One process gives 80 batches/s beside the step; its second thread adds the half in which the
-    first waits."""
+    """80 batches/s of one process beside the step: its second thread uses the wait of the first."""
     live = (
         LivePoint(1, 80.0, 0.02, 0.005, processes=1),
         LivePoint(1, 320.0, 0.02, 0.005, processes=4),
@@ -126,8 +124,7 @@ def test_live_points_of_processes_add_up_as_their_locks_do() -> None:
 
 
 def test_live_points_of_processes_show_what_the_cores_carry() -> None:
-    """Their rates add up to the rate measured with many: unlike threads they do not share a
-    lock."""
+    """Their rates add up to the measured one: unlike threads they do not share a lock."""
     live = (
         LivePoint(1, 80.0, 0.02, 0.006, processes=1),
         LivePoint(1, 150.0, 0.02, 0.008, processes=8),

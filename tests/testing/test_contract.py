@@ -18,8 +18,10 @@ EVERY = set(PROMISES) - {"no hang"}  # checked all the time
 
 @pytest.fixture(autouse=True)
 def short_collections() -> Iterator[None]:
-    """Freeze the objects of the frameworks: a collection of them takes a third of a second, and the
-    battery collects often."""
+    """Freeze the objects of the frameworks, because the battery often collects garbage.
+
+    Each collection of them takes a third of a second.
+    """
     gc.freeze()
     yield
     gc.unfreeze()
@@ -134,8 +136,7 @@ class Iterated:
 
 
 class AsFitReads(Iterated):
-    """A PyDataset, read as `fit` reads it: the first two batches, and then all through
-    TensorFlow."""
+    """A PyDataset as `fit` reads it: the first two batches, and then all through TensorFlow."""
 
     def __iter__(self) -> Iterator[Any]:
         from keras.src.trainers.data_adapters.py_dataset_adapter import PyDatasetAdapter

@@ -1,5 +1,4 @@
-"""Every promise of the battery can be broken, and the check of that name catches the broken
-sink."""
+"""Every promise can be broken, and the check of that name catches the broken sink."""
 
 from __future__ import annotations
 
@@ -24,8 +23,10 @@ LIMIT_S = 4.0  # of the sinks that hang
 
 @pytest.fixture(autouse=True)
 def short_collections() -> Iterator[None]:
-    """Freeze what other tests imported: a collection of it takes a third of a second, and the
-    battery collects often."""
+    """Freeze what other tests imported, because the battery often collects garbage.
+
+    Each collection of it takes a third of a second.
+    """
     gc.freeze()
     yield
     gc.unfreeze()

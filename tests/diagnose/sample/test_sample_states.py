@@ -18,7 +18,6 @@ from fastfeed.diagnose import evidence as ev
 from fastfeed.diagnose.sample import states
 from fastfeed.diagnose.sample.states import ThreadView
 from fastfeed.probes import family, lock, procfs
-from fastfeed.probes.gpu import KIB, Gpus, GpuUsage
 from fastfeed.probes.native_pools import pools_of
 
 USER = ("decode", "/home/me/data.py")
@@ -214,44 +213,6 @@ def test_native_pools() -> None:
     }
     assert pools_of(modules) == {"OpenCV": 8, "openblas": 4}
     assert pools_of({}) == {}
-
-
-class Library(SimpleNamespace):
-    """NVIDIA's library as far as it is called; of PCIe it reports only what was received."""
-
-    NVML_PCIE_UTIL_RX_BYTES, NVML_PCIE_UTIL_TX_BYTES = 1, 0
-    busy = iter([40, 60])
-
-    def nvmlInit(self) -> None: ...
-    def nvmlShutdown(self) -> None: ...
-    def nvmlDeviceGetCount(self) -> int:
-        return 1
-
-    def nvmlDeviceGetHandleByIndex(self, index: int) -> int:
-        return index
-
-    def nvmlDeviceGetName(self, device: int) -> bytes:
-        return b"H200"
-
-    def nvmlDeviceGetUtilizationRates(self, device: int) -> SimpleNamespace:
-        return SimpleNamespace(gpu=next(self.busy))
-
-    def nvmlDeviceGetMemoryInfo(self, device: int) -> SimpleNamespace:
-        return SimpleNamespace(used=3, total=4)
-
-    def nvmlDeviceGetPcieThroughput(self, device: int, counter: int) -> int:
-        if counter != self.NVML_PCIE_UTIL_RX_BYTES:
-            raise RuntimeError("not supported")
-        return 10
-
-
-def test_accelerators() -> None:
-    gpus = Gpus(Library())
-    gpus.look()
-    gpus.look()
-    assert gpus.gpus() == (GpuUsage("H200", 0.5, 0.75, 10 * KIB, 0.0),)
-    gpus.stop()
-    assert gpus.gpus() == ()
 
 
 def test_a_reader_reads_again_from_the_start(tmp_path: Any) -> None:

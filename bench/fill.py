@@ -1,4 +1,4 @@
-"""Puts the tables of measured JSON documents into the documentation, between its markers.
+"""Write the tables of measured JSON documents into bench/results/README.md, between its markers.
 
     python -m bench.fill build/transport/transport.json build/scaling/scaling.json build/startup/startup.json
 
@@ -18,12 +18,12 @@ from bench.report import markdown, tables
 from bench.results import read
 from bench.rounds import ROOT
 
-DOCS = ROOT / "docs" / "benchmarks.md"
+PAGE = ROOT / "bench" / "results" / "README.md"
 MARKER = r"(<!-- {kind}: (.*?) -->\n).*?(<!-- end -->)"
 
 
 def fill(text: str, document: dict[str, Any]) -> str:
-    """`text` with the tables of this document; markers of other kinds stay as they are."""
+    """Return `text` with the tables of this document; markers of other kinds stay as they are."""
     pattern = re.compile(MARKER.format(kind=re.escape(document["kind"])), re.DOTALL)
     return pattern.sub(lambda found: f"{found[1]}{_content(found[2], document)}\n{found[3]}", text)
 
@@ -52,10 +52,10 @@ def machine(document: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    text = DOCS.read_text()
+    text = PAGE.read_text()
     for path in sys.argv[1:]:
         text = fill(text, read(Path(path)))
-    DOCS.write_text(text)
+    PAGE.write_text(text)
 
 
 if __name__ == "__main__":

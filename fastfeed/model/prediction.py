@@ -16,7 +16,7 @@ import numpy as np
 
 # What the range of a prediction must cover: threads share caches and memory, a step beside
 # producers costs more than the step alone, and machines drift. The widths (below, above) are the
-# measured errors, see docs/benchmark.md.
+# measured errors, see docs/fastfeed-bench.md.
 SPREAD_ALONE = (0.12, 0.12)
 SPREAD_LIVE = (0.17, 0.20)
 # measured: with many producers the wait for the interpreter lock is that share longer than with one

@@ -1,4 +1,4 @@
-# `make bench` and `make test` need only python3 with venv and pip: the rest is installed into .venv, once, and again
+# `make bench`, `make test` and `make test-all` need only python3 with venv and pip: the rest is installed into .venv, once, and again
 # when the packaging files or one of these two choices change. A choice holds for .venv until another one is named.
 #   TF=tensorflow-cpu   or tensorflow
 #   PYTHON=python3.12   the interpreter that .venv is made with, 3.10 to 3.13
@@ -25,21 +25,25 @@ ifeq ($(filter tensorflow tensorflow-cpu,$(TF)),)
 $(error TF=$(TF) is not a choice; take TF=tensorflow or TF=tensorflow-cpu)
 endif
 
-.PHONY: help bench test check clean FORCE
+.PHONY: help bench test test-all check clean FORCE
 
 help:  ## show this list (default)
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-6s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' Makefile
 	@echo "options:    TF=tensorflow, PYTHON=python3.12, TORCH=, ARGS='arguments for fastfeed-bench or pytest'"
 
 bench: ARGS ?= --threads 1,4,8 --output build/bench
 bench: $(STAMP)  ## measure feeding with 1, 4 and 8 threads; results in build/bench
 	.venv/bin/fastfeed-bench $(ARGS)
 
-test: $(STAMP)  ## run the tests
+test: $(STAMP)  ## run the quick tests: every room and every promise, at most 5 minutes on 2 cores
+	.venv/bin/python -m pytest --numprocesses 2 --dist worksteal -m "not slow" $(ARGS)
+
+test-all: $(STAMP)  ## run all tests
 	.venv/bin/python -m pytest --numprocesses 2 --dist worksteal $(ARGS)
 
-check: $(STAMP)  ## lint, types and the shape of the code
+check: $(STAMP)  ## lint, format, types and the shape of the code
 	.venv/bin/ruff check .
+	.venv/bin/ruff format --check .
 	.venv/bin/mypy --strict fastfeed/
 	.venv/bin/python -m pytest -q tests/test_shape.py
 

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 QUICK = ["--consumer", "sim:1ms", "--workload", "sleep:2ms", "--steps", "20", "--repeats", "1"]
 
 
@@ -17,6 +19,7 @@ def run(*args: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]
     )
 
 
+@pytest.mark.slow
 def test_bench_prints_a_table_and_advice_and_writes_its_files(tmp_path: Path) -> None:
     done = run("bench", "--threads", "1,3", *QUICK, "--output", str(tmp_path / "out"))
     assert done.returncode == 0, done.stderr
@@ -27,6 +30,7 @@ def test_bench_prints_a_table_and_advice_and_writes_its_files(tmp_path: Path) ->
     assert {p.suffix for p in (tmp_path / "out").iterdir()} == {".json", ".png", ".svg"}
 
 
+@pytest.mark.slow
 def test_the_users_own_iterator_is_found_where_the_user_stands(tmp_path: Path) -> None:
     lines = [
         "import numpy as np",
@@ -76,6 +80,7 @@ for words in json.loads(sys.argv[1]):
 """
 
 
+@pytest.mark.slow
 def test_bad_input_is_one_message_and_exit_code_2() -> None:
     words = json.dumps([args for args, _ in BAD_INPUT])
     command = [sys.executable, "-c", IN_TURN, words]

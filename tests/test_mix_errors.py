@@ -64,6 +64,7 @@ def test_all_batches_before_a_failing_one_come_in_order(mix: tuple[int, int]) ->
     assert f"{os.sep}loop.py" not in str(error), "our own loop is of no use to anybody"
 
 
+@pytest.mark.slow
 @in_every_mix
 @pytest.mark.parametrize(
     ("source", "options", "place", "before"),
@@ -158,6 +159,7 @@ CHANGES = {
 }
 
 
+@pytest.mark.slow
 @in_every_mix
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_batch_that_does_not_fit_names_the_leaf(mix: tuple[int, int], change: str) -> None:
@@ -171,9 +173,10 @@ def test_a_batch_that_does_not_fit_names_the_leaf(mix: tuple[int, int], change: 
         assert said in str(error)
         assert len(batches) == 5
     else:
-        assert "batch 5" in str(error) or "makes other batches: " in str(error)
+        assert "batch 5" in str(error) or "produces different batches: " in str(error)
 
 
+@pytest.mark.slow
 @in_processes
 @pytest.mark.parametrize(
     ("odd", "said"),
@@ -200,7 +203,7 @@ def test_workers_that_differ_are_refused_and_no_batch_of_the_odd_one_passes(
     assert len(sevens) in (0, len(batches)), (
         "the first batch says what all are: both kinds were delivered"
     )
-    if "makes other batches" in str(error) and not sevens:
+    if "produces different batches" in str(error) and not sevens:
         assert said in str(error)
 
 
@@ -221,6 +224,7 @@ def test_a_finite_callable_under_several_producers_is_refused(mix: tuple[int, in
     assert not [text for text in said if text not in str(error)]
 
 
+@pytest.mark.slow
 @in_every_mix
 @pytest.mark.parametrize(
     "make",
@@ -244,6 +248,7 @@ def test_what_cannot_be_sent_is_named_before_anything_starts(mix: tuple[int, int
         next(iter(runner_of(stream, mix)))
 
 
+@pytest.mark.slow
 @in_processes
 def test_an_item_that_cannot_be_sent_is_named(mix: tuple[int, int]) -> None:
     _, error = until_it_fails(iter([threading.Lock()]), mix, transform=lambda item: np.arange(3))

@@ -167,7 +167,7 @@ def test_a_buffer_is_for_one_batch(mix: tuple[int, int]) -> None:
 
     for source, said in (
         (twice, "yielded twice"),
-        (hoarding, "slots are lent to the producers' own code"),
+        (hoarding, "slots are held by the producers' own code"),
     ):
         with (
             runner_of(source, mix, memory="200MB") as runner,
@@ -217,7 +217,7 @@ def test_memory_for_too_few_slots_says_what_is_needed(mix: tuple[int, int]) -> N
     said = (
         f"{2 * MB // mix[0]} bytes",
         f"slots of {size} bytes",
-        f"needed {least}",
+        f"at least {least}",
         "Raise memory=",
         "processes=",
     )
@@ -234,6 +234,7 @@ SIZES: dict[str, Callable[[int], int]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rows", SIZES.values(), ids=SIZES)
 @pytest.mark.parametrize("mix", [(1, 2), (1, 4), (2, 2)], ids=name)
 def test_a_straggler_finds_a_slot_for_its_batch(

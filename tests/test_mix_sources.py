@@ -81,6 +81,7 @@ def test_weights_with_no_small_integers_are_very_near() -> None:
     assert mix.size - len(mix) <= 1
 
 
+@pytest.mark.slow
 @given(st.lists(st.floats(0.01, 1), min_size=1, max_size=20))
 @settings(max_examples=50)
 def test_weights_are_kept_within_a_bound(weights: list[float]) -> None:

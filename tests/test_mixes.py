@@ -54,6 +54,7 @@ def of_kind(
     return batches_of(source, mix, **{**needed, **options})
 
 
+@pytest.mark.slow
 @in_every_mix
 @of_any_kind
 def test_everything_once_and_in_order(kind: str, mix: tuple[int, int]) -> None:
@@ -185,6 +186,7 @@ EVERYTHING = {
 ONLY_NUMBERS = {"numbers": EVERYTHING["numbers"], 3: EVERYTHING[3]}
 
 
+@pytest.mark.slow
 @in_every_mix
 @pytest.mark.parametrize("template", [EVERYTHING, ONLY_NUMBERS], ids=["described", "laid out"])
 def test_batches_arrive_in_their_structure(template: Any, mix: tuple[int, int]) -> None:
@@ -266,6 +268,7 @@ def test_what_lives_in_the_main_module_works_and_it_is_not_run_again(tmp_path: P
     assert (done.stderr, done.returncode) == ("", 0)
 
 
+@pytest.mark.slow
 @in_every_mix
 def test_leaves_are_cast_in_the_producers(mix: tuple[int, int]) -> None:
     """One leaf of a batch may be cast into other memory while another stays in place."""

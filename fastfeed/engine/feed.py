@@ -68,10 +68,10 @@ class Feed:
         self._producers: ProcessProducers | ThreadProducers
         if options.processes:
             self._producers = ProcessProducers(
-                source, options, course=plan, workers=workers, leads=leads
+                source, options, plan=plan, workers=workers, leads=leads
             )
         else:
-            self._producers = ThreadProducers(source, options, course=plan, leads=leads)
+            self._producers = ThreadProducers(source, options, plan=plan, leads=leads)
         self.warnings = RuntimeWarnings(options, self._producers.rows, shares=not leads)
         self._rest = PartialEpoch(starts, ordered=source.ordered)
         self._position = Position(resume.epoch, starts, counts=resume.counts)

@@ -1,5 +1,5 @@
-"""The bounded buffer between producers and consumer: in order, by epoch, limited in bytes, and free
-of deadlocks."""
+"""Bounded buffer between producers and consumer: ordered or by epoch, limited in bytes, free of
+deadlocks."""
 
 from __future__ import annotations
 
@@ -9,118 +9,119 @@ import time
 from fastfeed.core.stats import StageRow
 from fastfeed.producers.reorder import ProducedBatch, ReorderBuffer, Timeout
 
-MOST_EARLY = 4096  # batches smaller than those that the limit in bytes is meant for
-POLL_S = 0.2  # no wait is longer without a check of the flag
+MAX_EARLY = 4096  # batches; a bound for those too small for the limit in bytes
+POLL_S = 0.2  # no wait is longer without a check of the stop flag
 
 
 class BoundedBuffer:
-    """Producers `put`, one consumer `take`s.
+    """Buffer into which producers `put` and from which one consumer `take`s.
 
-    Ordered: batches leave by ticket. At most `max_batches` are ready to leave; those that arrived
-    early wait for a straggler and are limited in bytes, so that one slow batch does not stop the
-    others. Unordered: batches leave as they come, but none before the epoch ahead of it is
-    complete. In both cases the batch that the consumer waits for always gets in, however full the
-    buffer is; so the bounds cannot deadlock.
+    Ordered: batches leave by ticket. At most `max_batches` of them are ready to leave; those that
+    came early wait for a straggler and are limited in bytes, so that one slow batch does not stop
+    the others. Unordered: batches leave as they come, but not before the previous epoch is
+    complete. In both cases the batch that the consumer waits for is always accepted, however full
+    the buffer is, so the bounds cannot deadlock.
     """
 
     def __init__(
-        self, sequence: ReorderBuffer[ProducedBatch], *, max_batches: int, max_nbytes: int
+        self, reorder: ReorderBuffer[ProducedBatch], *, max_batches: int, max_nbytes: int
     ) -> None:
-        self.ordered = sequence.ordered
+        self.ordered = reorder.ordered
         self._max_batches = max_batches
         self._max_nbytes = max_nbytes
         self._lock = threading.Lock()
         self._filled = threading.Condition(self._lock)
         self._room = threading.Condition(self._lock)
-        self._sequence = sequence
+        self._reorder = reorder
         self._stopped = False
         self._waiting = False
-        self._blocked: list[int] = []  # keys of batches that wait for room
+        self._blocked: list[int] = []  # keys of the producers that wait for room
         self.depth = 0
         self.depth_nbytes = 0
 
-    def put(self, made: ProducedBatch, key: int, *, row: StageRow) -> bool:
-        """Hand over a batch under its ticket or epoch; return False if the feed was stopped."""
-        nbytes = made.batch.nbytes if made.batch else 0
+    def put(self, produced: ProducedBatch, key: int, *, row: StageRow) -> bool:
+        """Put a batch under its ticket or epoch. Return False if the feed was stopped."""
+        nbytes = produced.batch.nbytes if produced.batch else 0
         with self._lock:
-            if self._full(key, nbytes) and not self._wait_for_room(key, nbytes, row=row):
-                return False
+            if self._full(key, nbytes):
+                self._wait_for_room(key, nbytes, row=row)
             if self._stopped:
                 return False
-            self.depth += made.batch is not None
+            self.depth += produced.batch is not None
             self.depth_nbytes += nbytes
-            self._insert(made, key)
+            self._insert(produced, key)
         return True
 
     def end_epoch(self, epoch: int) -> None:
-        """Note that one producer has put everything of this epoch; the last one lets the next epoch
-        pass."""
+        """Note that one producer has put its whole epoch. The last producer starts the next
+        epoch."""
         with self._lock:
-            self._sequence.end_epoch(epoch)
+            self._reorder.end_epoch(epoch)
             self._filled.notify()
             self._room.notify_all()
 
     def end(self) -> None:
         """Note that one producer has ended, for any reason."""
         with self._lock:
-            self._sequence.end()
+            self._reorder.end()
             self._filled.notify()
 
-    def ask(self, epochs: int) -> None:
-        """Note that the consumer waits for `epochs` epochs."""
+    def want(self, epochs: int) -> None:
+        """Set how many epochs the consumer waits for."""
         with self._lock:
-            self._sequence.ask(epochs)
+            self._reorder.want(epochs)
 
     def fail(self, error: BaseException, ticket: int | None, *, epoch: int = -1) -> None:
-        """Note a failure. The first one counts; the consumer meets it in its place, or at the
-        latest after the grace time."""
+        """Record a failure; the first one counts. The consumer meets it in its place, or when the
+        grace time is over."""
         with self._lock:
-            self._sequence.fail(error, ticket, epoch=epoch)
+            self._reorder.fail(error, ticket, epoch=epoch)
             self._filled.notify()
 
     def skip(self, error: BaseException, ticket: int | None, *, epoch: int = -1) -> None:
-        """Note an error that costs only one record, unless there were too many of them."""
+        """Record an error that costs one record only; fail if there were too many of them."""
         with self._lock:
-            self._sequence.skip(error, ticket, epoch=epoch)
+            self._reorder.skip(error, ticket, epoch=epoch)
             self._filled.notify()
 
     def take(self, timeout_s: float) -> ProducedBatch | None:
-        """Return the next batch or end of epoch; None at the end. Raise the failure, or Timeout
+        """Return the next batch or end of epoch, or None at the end. Raise the failure, or Timeout
         after `timeout_s`."""
         with self._lock:
-            ready = self._sequence.ready
-            if not ready or self._sequence.failure is not None:
+            ready = self._reorder.ready
+            if not ready or self._reorder.failure is not None:
                 deadline = time.perf_counter() + timeout_s
-                while not (self._stopped or self._sequence.settled()):
+                while not (self._stopped or self._reorder.settled()):
                     self._wait_for_batch(deadline)
-            made = None if self._stopped else self._sequence.pop()
-            if made is None:
+            produced = None if self._stopped else self._reorder.pop()
+            if produced is None:
                 return None
-            if made.batch is not None:
+            if produced.batch is not None:
                 self.depth -= 1
-                self.depth_nbytes -= made.batch.nbytes
-            # Waking producers one by one would cost two switches a batch: they are woken together,
-            # below half full.
+                self.depth_nbytes -= produced.batch.nbytes
+            # Waking producers one by one would cost two switches a batch. Below half full, they are
+            # woken for several batches at once.
             waiting = len(ready) if self.ordered else self.depth
             if self._blocked and (waiting * 2 <= self._max_batches or not ready):
                 self._room.notify_all()
-            return made
+            return produced
 
     @property
     def ready(self) -> bool:
         """True if a batch can leave now."""
         with self._lock:
-            return any(made.batch is not None for made in self._sequence.ready)
+            return any(produced.batch is not None for produced in self._reorder.ready)
 
     def stop(self) -> None:
-        """Stop: every `put` and `take` returns at once, and batches are released."""
+        """Stop the feed: every `put` and `take` returns at once, and the buffered batches are
+        dropped."""
         self._stopped = True
-        # A signal handler may call this inside `take` of this thread, which holds the lock; waits
-        # check the flag.
+        # A signal handler may call this inside our own `take`. This thread then holds the lock, and
+        # the waits check the flag.
         if not self._lock.acquire(timeout=POLL_S):
             return
         try:
-            self._sequence.clear()
+            self._reorder.clear()
             self.depth = self.depth_nbytes = 0
             self._filled.notify_all()
             self._room.notify_all()
@@ -129,14 +130,14 @@ class BoundedBuffer:
 
     @property
     def stopped(self) -> bool:
-        """True if `stop` was called."""
+        """True once `stop` was called."""
         return self._stopped
 
     def _wait_for_batch(self, deadline: float) -> None:
         remaining = deadline - time.perf_counter()
-        if remaining <= 0 and self._sequence.failure is None:
+        if remaining <= 0 and self._reorder.failure is None:
             raise Timeout
-        remaining = self._sequence.patience_s(remaining)
+        remaining = self._reorder.max_wait_s(remaining)
         self._waiting = True
         try:
             self._filled.wait(min(max(remaining, 0.0), POLL_S))
@@ -144,16 +145,16 @@ class BoundedBuffer:
             self._waiting = False
 
     def _full(self, key: int, nbytes: int) -> bool:
-        sequence = self._sequence
-        if not self.depth or (key == sequence.turn and not sequence.ready):
+        reorder = self._reorder
+        if not self.depth or (key == reorder.next_key and not reorder.ready):
             return False
-        if self.ordered and len(sequence.early) < MOST_EARLY:
-            crowded = len(sequence.ready) >= self._max_batches
+        if self.ordered and len(reorder.early) < MAX_EARLY:
+            crowded = len(reorder.ready) >= self._max_batches
         else:
             crowded = self.depth >= self._max_batches
         return crowded or self.depth_nbytes + nbytes > self._max_nbytes
 
-    def _wait_for_room(self, key: int, nbytes: int, *, row: StageRow) -> bool:
+    def _wait_for_room(self, key: int, nbytes: int, *, row: StageRow) -> None:
         start = time.perf_counter()
         self._blocked.append(key)
         try:
@@ -162,12 +163,11 @@ class BoundedBuffer:
         finally:
             self._blocked.remove(key)
             row.wait_out_s += time.perf_counter() - start
-        return not self._stopped
 
-    def _insert(self, made: ProducedBatch, key: int) -> None:
-        turn = self._sequence.turn
-        self._sequence.insert(made, key)
-        if self._sequence.turn != turn and self._sequence.turn in self._blocked:
-            self._room.notify_all()  # it may be the turn of a batch that waits for room
-        if self._waiting and key == turn:
+    def _insert(self, produced: ProducedBatch, key: int) -> None:
+        next_key = self._reorder.next_key
+        self._reorder.insert(produced, key)
+        if self._reorder.next_key != next_key and self._reorder.next_key in self._blocked:
+            self._room.notify_all()  # a producer that waits for room is next
+        if self._waiting and key == next_key:
             self._filled.notify()

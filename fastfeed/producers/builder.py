@@ -1,4 +1,4 @@
-"""From an item to a batch: fetched, transformed, collated and checked, each with its own random
+"""Builder of batches: fetches, transforms, collates and checks an item, with reproducible random
 draws."""
 
 from __future__ import annotations
@@ -31,76 +31,83 @@ from fastfeed.source import Source
 if TYPE_CHECKING:
     from fastfeed.augment.executor import Executor
 
-PLAIN = (np.ndarray, list, tuple, range)  # reading these runs no code that draws
-# Records that are fetched one after another before the first of them is decoded: after a decoder,
-# which fills all caches, each fetch and each draw would cost several times as much, 4 % of the time
-# of small photographs.
-TOGETHER = 8
+PLAIN_TYPES = (
+    np.ndarray,
+    list,
+    tuple,
+    range,
+)  # reading these runs no code that draws random numbers
+# Records that are fetched in a row before the first of them is decoded. A decoder evicts the
+# caches: each fetch and each draw behind it would cost several times as much, 4 % of the time of
+# small photographs.
+FETCH_GROUP = 8
 Reseed = Callable[[tuple[int, ...]], None]  # seeds the generators that all code of a process shares
 
 
 class Outlet(Protocol):
-    """Where the batches of one producer go."""
+    """Destination of one producer's batches."""
 
     ordered: bool
     row: StageRow
-    position: int  # of the epoch that is produced, among those of the feed
+    position: int  # of the current epoch among those of the feed
 
     @property
     def stopped(self) -> bool:
-        """True if the feed was stopped."""
+        """True if the consumer takes no more batches."""
 
     def admit(self, position: int) -> bool:
-        """Wait until the epoch at `position` may be begun; return False if it never will."""
+        """Wait until the epoch at `position` may begin; it is the current one from then on. Return
+        False if no other epoch will begin."""
 
     def allocate(self, blanks: Sequence[Blank]) -> Sequence[np.ndarray[Any, Any]]:
         """Return arrays of these shapes and dtypes, to be filled and put."""
 
-    def hold(self, key: int, item: int, *, record: int) -> None:
-        """Note what is produced now: `record` of item `item`, under the ticket or epoch `key`."""
+    def mark(self, key: int, item: int, *, record: int) -> None:
+        """Note what is in progress: `record` of the item number `item`, under ticket or epoch
+        `key`."""
 
     def put(self, made: ProducedBatch, key: int, *, item: int, spec: BatchSpec | None) -> bool:
-        """Hand over a batch under its ticket or epoch; return False if the feed was stopped."""
+        """Put a batch under its ticket or epoch. Return False if the feed was stopped."""
 
     def end_epoch(self, epoch: int) -> None:
-        """Note that this producer has put everything that it has in this epoch."""
+        """Note that this producer has put its whole epoch."""
 
     def end(self) -> None:
         """Note that this producer has ended."""
 
     def fail(self, error: BaseException, ticket: int | None) -> None:
-        """Pass on the error that ends this producer."""
+        """Report the error that ends this producer."""
 
     def skip(self, error: BaseException, ticket: int | None) -> None:
-        """Pass on an error that costs only one record or batch."""
+        """Report an error that costs one record or batch only."""
 
 
 class BatchBuilder:
-    """Makes checked batches from payloads; the first one, of any producer, fixes the spec."""
+    """Builder of checked batches. The first batch, of any producer, fixes the spec for all."""
 
     def __init__(
         self, source: Source, options: FeedOptions, *, reseed: Reseed | None = None
     ) -> None:
         self._source = source
         self._transform: Callable[..., Any] | None = options.transform
-        self._tells_worker = options.transform is not None and has_parameter(
+        self._takes_worker = options.transform is not None and has_parameter(
             options.transform, "worker"
         )
         self._reseed = reseed
         self._rank = (options.shard or (0, 1))[0]
-        plain = not source.indexed or isinstance(getattr(source, "data", None), PLAIN)
-        # True if the user's code runs for single items: seeding for each of them takes 10 us
-        self._draws = self._tells_worker or (
+        plain = not source.indexed or isinstance(getattr(source, "data", None), PLAIN_TYPES)
+        # Single items run code of the user's. Seeding for each item takes 10 us.
+        self._seeds_items = self._takes_worker or (
             reseed is not None and not (plain and options.transform is None)
         )
         self._executor: Executor | None = None
-        # imported only then: it takes a quarter as long as all the rest
+        # Imported on demand: it takes a quarter as long as all other imports.
         if options.augment is not None:
             from fastfeed.augment.draws import key_of
             from fastfeed.augment.executor import executor_for
 
             self._key_of = key_of
-            # beside the training, or beside other producers
+            # True if producers compete with the training or with each other for cores.
             crowded = options.processes > 0 or options.threads > 1
             threads = options.processes == 0
             self._executor = executor_for(
@@ -110,52 +117,52 @@ class BatchBuilder:
         self._pad = options.pad if options.padded else None
         self._ragged = options.padded or options.packed
         self._lengths = options.lengths and not options.packed
-        # a batch that lacks a record is filled up by re-batching
+        # True if the feed cuts batches to size: a batch that lacks a record is filled up later.
         self._cuts = options.batch_size is not None
         self.skips = options.on_error == "skip"
         self._lock = threading.Lock()
         self.spec: BatchSpec | None = None
 
-    def begin(self, worker: Worker, drawn: Any = None) -> None:
-        """Begin an epoch of a stream, or continue it after what it had `drawn`: from here a
-        callable draws."""
-        if drawn is not None:
-            random.setstate(drawn[0])
-            np.random.set_state(drawn[1])
+    def begin(self, worker: Worker, states: Any = None) -> None:
+        """Begin an epoch of a stream, or continue it from the generator `states`. The
+        callable draws from here on."""
+        if states is not None:
+            random.setstate(states[0])
+            np.random.set_state(states[1])
         elif self._reseed is not None:
             self._reseed((worker.seed, worker.epoch, self._rank * worker.count + worker.index))
 
-    def drawn(self) -> Any:
-        """Return the state of the generators that all code of a process shares; None where they are
-        not the producer's."""
+    def generator_states(self) -> Any:
+        """Return the states of the generators that all code of a process shares, or None if this
+        builder does not seed them."""
         return None if self._reseed is None else (random.getstate(), np.random.get_state())
 
-    def make(
+    def build(
         self, payload: Any, place: str, *, outlet: Outlet, worker: Worker, at: tuple[int, int]
     ) -> Batch | None:
-        """Return the batch, or None if it has no records. `at` is its ticket or epoch, and its
-        number in it."""
+        """Return the batch, or None if it has no records. `at` is the item's ticket or epoch, and
+        its number in the epoch."""
         varied = None
         if self._source.records:
-            records = self._records(payload, place, outlet=outlet, worker=worker, at=at)
+            records = self._build_records(payload, place, outlet=outlet, worker=worker, at=at)
             if not records:
                 return None
-            value, varied = self._collated(records, place, outlet=outlet, lengths=self._lengths)
+            value, varied = self._collate(records, place, outlet=outlet, lengths=self._lengths)
         else:
-            outlet.hold(*at, record=-1)
+            outlet.mark(*at, record=-1)
             own = (
-                self._for_draws(worker, payload, number=at[1], position=0)
-                if self._draws
+                self._seeded_worker(worker, payload, number=at[1], position=0)
+                if self._seeds_items
                 else worker
             )
             name = f"item {payload}" if self._source.indexed else place
             value = self._item(payload, name, worker=own)
             if self._executor is not None:
-                key = self._key(worker, payload, number=at[1], position=None)
-                records = self._rows(value, name, key=key, outlet=outlet, at=at)
+                key = self._draw_key(worker, payload, number=at[1], position=None)
+                records = self._augment_rows(value, name, key=key, outlet=outlet, at=at)
                 if not records:
                     return None
-                value, varied = self._collated(records, place, outlet=outlet, lengths=False)
+                value, varied = self._collate(records, place, outlet=outlet, lengths=False)
         spec = self.spec or self._infer(value, varied, place=place)
         try:
             batch = spec.check(value, place)
@@ -165,89 +172,93 @@ class BatchBuilder:
             raise
         return batch if batch.rows else None
 
-    def _records(
+    def _build_records(
         self, payload: Any, place: str, *, outlet: Outlet, worker: Worker, at: tuple[int, int]
     ) -> list[Any]:
         records: list[Any] = []
         parts, executor = enumerate(payload), self._executor
-        while group := list(islice(parts, TOGETHER)):
+        while group := list(islice(parts, FETCH_GROUP)):
             fetched = []
             for position, part in group:
-                outlet.hold(*at, record=position)
+                outlet.mark(*at, record=position)
                 own = (
-                    self._for_draws(worker, part, number=at[1], position=position)
-                    if self._draws
+                    self._seeded_worker(worker, part, number=at[1], position=position)
+                    if self._seeds_items
                     else worker
                 )
                 try:
-                    name = f"record {self._name(part, position)} of {place}"
+                    number = part if self._source.indexed else position
+                    name = f"record {number} of {place}"
                     item = self._item(part, name, worker=own)
                     if executor is not None:
-                        key = self._key_of(self._key(worker, part, number=at[1], position=position))
-                        item = _told(name, executor.begun, item, key, place=name)
+                        key = self._key_of(
+                            self._draw_key(worker, part, number=at[1], position=position)
+                        )
+                        item = _call_for(name, executor.begun, item, key, place=name)
                     fetched.append((position, name, item))
                 except ProducerFailed as error:
                     self._skip(error, outlet, ticket=at[0])
-            records += self._made(fetched, outlet=outlet, at=at)
+            records += self._finish(fetched, outlet=outlet, at=at)
         return records
 
-    def _made(
+    def _finish(
         self, fetched: list[tuple[int, str, Any]], *, outlet: Outlet, at: tuple[int, int]
     ) -> list[Any]:
-        """Return what the fetched records become."""
+        """Return the finished records of those that were fetched and begun."""
         if self._executor is None:
             return [item for _, _, item in fetched]
         records = []
         for position, name, begun in fetched:
-            outlet.hold(*at, record=position)
+            outlet.mark(*at, record=position)
             try:
-                records.append(_told(name, self._executor.made, begun))
+                records.append(_call_for(name, self._executor.made, begun))
             except ProducerFailed as error:
                 self._skip(error, outlet, ticket=at[0])
         return records
 
-    def _rows(
+    def _augment_rows(
         self, batch: Any, name: str, *, key: tuple[int, ...], outlet: Outlet, at: tuple[int, int]
     ) -> list[Any]:
         """Return the augmented records of an item that is a whole batch."""
         records: list[Any] = []
         executor: Any = self._executor
         for row, record in enumerate(_records_of(batch, name)):
-            outlet.hold(*at, record=row)
+            outlet.mark(*at, record=row)
             try:
                 one = f"record {row} of {name}"
-                begun = _told(one, executor.begun, record, self._key_of((*key, row)), place=one)
-                records.append(_told(one, executor.made, begun))
+                begun = _call_for(one, executor.begun, record, self._key_of((*key, row)), place=one)
+                records.append(_call_for(one, executor.made, begun))
             except ProducerFailed as error:
-                if not self._cuts:  # batches of another size could not be passed on
+                if not self._cuts:  # the feed could not deliver a batch of another size
                     raise
                 self._skip(error, outlet, ticket=at[0])
         return records
 
-    def _collated(
+    def _collate(
         self, records: list[Any], place: str, *, outlet: Outlet, lengths: bool
     ) -> tuple[Any, Any]:
         if self._executor is not None:
-            made: tuple[Any, Any] = self._executor.collated(
+            collated: tuple[Any, Any] = self._executor.collated(
                 records, self._pad, place=place, allocate=outlet.allocate, lengths=lengths
             )
-            return made
+            return collated
         if lengths:
             records = [(record, lengths_of(record)) for record in records]
         return collate(records, self._pad, place=place, allocate=outlet.allocate)
 
     def _skip(self, error: ProducerFailed, outlet: Outlet, *, ticket: int) -> None:
-        """Leave out a record; raise the error if that is not allowed."""
+        """Go on without a record, or raise the error unless on_error="skip"."""
         if not self.skips:
             raise error
         outlet.row.errors += 1
         outlet.skip(error, ticket if outlet.ordered else None)
 
-    def _key(
+    def _draw_key(
         self, worker: Worker, part: Any, *, number: int, position: int | None
     ) -> tuple[int, ...]:
-        """Return what the draws for a part of an item depend on: not the producer, where the source
-        has one order. `position`: None for an item that is a whole batch."""
+        """Return the key of the random draws for a part of an item. It does not depend on the
+        producer if the source has one order. `position` is None for an item that is a whole batch.
+        """
         own = self._source.draw_key(part, number=number, position=position or 0)
         if own is None:
             own = (
@@ -257,15 +268,15 @@ class BatchBuilder:
             )
         return (worker.seed, worker.epoch, *own)
 
-    def _for_draws(self, worker: Worker, part: Any, *, number: int, position: int) -> Worker:
-        """Return the worker whose `rng` belongs to this part; seed the process's own generators for
+    def _seeded_worker(self, worker: Worker, part: Any, *, number: int, position: int) -> Worker:
+        """Return a worker whose `rng` belongs to this part; seed the process's own generators for
         it, too."""
         key = self._source.draw_key(part, number=number, position=position)
         if key is None:
             return worker
         if self._reseed is not None:
             self._reseed((worker.seed, worker.epoch, *key))
-        return worker.for_item(key) if self._tells_worker else worker
+        return worker.for_item(key) if self._takes_worker else worker
 
     def _item(self, part: Any, place: str, *, worker: Worker) -> Any:
         try:
@@ -274,16 +285,13 @@ class BatchBuilder:
                 return item
             return (
                 self._transform(item, worker=worker)
-                if self._tells_worker
+                if self._takes_worker
                 else self._transform(item)
             )
         except Stopped:
             raise
         except BaseException as error:  # everything that ends this producer must reach the consumer
             raise ProducerFailed(place, error) from error
-
-    def _name(self, part: Any, position: int) -> str:
-        return str(part if self._source.indexed else position)
 
     def _infer(self, value: Any, varied: Any, *, place: str) -> BatchSpec:
         with self._lock:
@@ -299,28 +307,28 @@ class BatchBuilder:
             return self.spec
 
 
-def _told(name: str, do: Callable[..., Any], *given: Any, **named: Any) -> Any:
-    """Call `do`: an image that cannot be decoded is an error of this record, operations that do not
-    fit are an error of the feed."""
+def _call_for(name: str, do: Callable[..., Any], *given: Any, **named: Any) -> Any:
+    """Call `do`; name the record in a BadImage (an error of that record) and in a SpecError (an
+    error of the feed)."""
     try:
         return do(*given, **named)
-    except BadImage as error:  # the place where it was raised says nothing about the image
+    except BadImage as error:  # its traceback says nothing about the image
         raise ProducerFailed(name, error.with_traceback(None)) from error
     except SpecError as error:
         raise SpecError(f"{name}: {error}") from error
 
 
 def _records_of(batch: Any, name: str) -> Iterator[Any]:
-    """Yield the rows of a batch, in its structure. Raise SpecError if its leaves have no rows, or
-    different numbers."""
+    """Yield the rows of a batch, in its structure. Raise SpecError unless all leaves have the same
+    number of rows."""
     structure = structure_of(batch)
     leaves = leaves_of(structure, batch) or []
     counts = {len(leaf) if hasattr(leaf, "__len__") and np.ndim(leaf) else None for leaf in leaves}
     if len(counts) != 1 or None in counts:
         raise SpecError(
-            f"{name} is {describe(structure)} of {sorted(map(str, counts))} records: augment= "
-            "needs arrays with one leading dimension, that of the records; or records=True, if the "
-            "source yields single ones"
+            f"{name} is {describe(structure)} with {sorted(map(str, counts))} records: augment= "
+            "needs arrays with one leading dimension, the number of records. Set records=True if "
+            "the source yields single records"
         )
     for row in range(counts.pop() or 0):
         yield rebuild(structure, [leaf[row] for leaf in leaves])

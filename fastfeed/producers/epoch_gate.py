@@ -1,5 +1,5 @@
-"""Which epochs producers may begin: those of the present run, and those of the next one once it is
-sure to come."""
+"""Gate that limits which epochs may begin: an epoch begins only when the consumer is sure to want
+it."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ POLL_S = 0.2
 
 @dataclass(frozen=True)
 class EpochPlan:
-    """What a feed runs through: the root seed, every epoch that there can be, how many of them may
-    be begun before `allow` is called, and, for each stream of a callable, the items of the first
-    epoch that were delivered before."""
+    """Plan of a feed's epochs: the root seed, the range of all epochs, and how many of them may
+    begin before `allow` raises that number. `passed` holds, for each stream of a callable, the
+    items of the first epoch that were delivered in an earlier run."""
 
     seed: int
     epochs: range
@@ -22,8 +22,7 @@ class EpochPlan:
 
 
 class EpochGate:
-    """Lets producers begin epochs: `allow` for the consumer, `admit` for producers, `close` for any
-    thread."""
+    """Gate with `allow` for the consumer, `admit` for producers, and `close` for any thread."""
 
     def __init__(self, allowed: int) -> None:
         self.allowed = allowed
@@ -31,21 +30,21 @@ class EpochGate:
         self._changed = threading.Condition()
 
     def allow(self, epochs: int) -> None:
-        """Allow `epochs` epochs in all."""
+        """Set how many epochs in all may begin."""
         with self._changed:
             self.allowed = max(self.allowed, epochs)
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Allow no other epoch. A signal handler may call this inside `allow`: those that wait
-        check the flag by themselves."""
+        """Begin no other epoch. A signal handler may call this inside `allow`: the waits then check
+        by themselves."""
         self._closed = True
         if self._changed.acquire(timeout=0):
             self._changed.notify_all()
             self._changed.release()
 
     def admit(self, position: int) -> bool:
-        """Wait until the epoch at `position` may be begun; return False once the gate is closed."""
+        """Wait until the epoch at `position` may begin. Return False once the gate is closed."""
         with self._changed:
             while position >= self.allowed and not self._closed:
                 self._changed.wait(POLL_S)

@@ -1,5 +1,5 @@
-"""Failures that cross from a worker process into the trainer: exceptions are carried, deaths are
-explained."""
+"""Failures that cross from a worker process into the trainer: encoded exceptions, explained
+deaths."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from fastfeed.errors import FeedError, ProducerDied, ProducerFailed, message_of
 
 
 class LostException(Exception):
-    """Stands for an exception that cannot be pickled; its text begins with the class name of the
-    original."""
+    """Stand-in for an exception that cannot be pickled. Its text begins with the name of the
+    original class."""
 
 
-def carry(error: BaseException, ticket: int | None) -> bytes:
-    """Return a failure of a producer as bytes; of what cannot be pickled, the text."""
+def encode_error(error: BaseException, ticket: int | None) -> bytes:
+    """Encode a producer's failure; of an exception that cannot be pickled only the text is kept."""
     cause = error.__cause__ if isinstance(error, ProducerFailed) else None
     if isinstance(error, ProducerFailed) and cause is not None:
         parts: tuple[Any, ...] = (error.place, error.trace, ticket, _pickled(cause))
@@ -31,58 +31,55 @@ def carry(error: BaseException, ticket: int | None) -> bytes:
     return pickle.dumps(parts)
 
 
-def revive(data: bytes) -> tuple[FeedError, int | None]:
-    """Return the failure and its ticket."""
+def decode_error(data: bytes) -> tuple[FeedError, int | None]:
+    """Decode a failure. Return it with its ticket."""
     place, trace, ticket, pickled = pickle.loads(data)
     try:
         error = pickle.loads(pickled)
     except Exception as reason:  # its class may be unknown here, or refuse its own arguments
         error = LostException(
-            f"an exception that could not be read here ({type(reason).__name__}: {reason})"
+            f"an exception that cannot be unpickled here ({type(reason).__name__}: {reason})"
         )
     if not isinstance(error, BaseException):
-        error = LostException(f"an exception that turned into {error!r} on its way")
-    if place is None:
-        failure = (
-            error
-            if isinstance(error, FeedError)
-            else ProducerFailed("the source", error, ticket=ticket)
-        )
-        return failure, ticket
-    return ProducerFailed(place, error, ticket=ticket, trace=trace), ticket
+        error = LostException(f"an exception that unpickled as {error!r}")
+    if place is not None:
+        return ProducerFailed(place, error, ticket=ticket, trace=trace), ticket
+    if isinstance(error, FeedError):
+        return error, ticket
+    return ProducerFailed("the source", error, ticket=ticket), ticket
 
 
 def _pickled(error: BaseException) -> bytes:
-    """Return the exception, or its description, as bytes: the class is the user's, whose __reduce__
-    may raise anything."""
+    """Pickle the exception, or its text: the class is the user's, and its __reduce__ may raise
+    anything."""
     with contextlib.suppress(Exception):
         data: bytes = cloudpickle.dumps(error)
-        # many can be pickled but not unpickled, for lack of their arguments
+        # Many exceptions pickle but do not unpickle, for lack of constructor arguments.
         if isinstance(pickle.loads(data), BaseException):
             return data
-    return cloudpickle.dumps(LostException(f"{type(error).__name__}: {message_of(error)}"))  # type: ignore[no-any-return]
+    return bytes(cloudpickle.dumps(LostException(f"{type(error).__name__}: {message_of(error)}")))
 
 
 @dataclass(frozen=True)
-class Death:
-    """How a worker process ended: `status` as os.waitpid returns it, whether the kernel killed for
-    memory meanwhile, and what its producers had in flight."""
+class WorkerDeath:
+    """End of a worker process: `status` as os.waitpid returns it, whether the kernel killed for
+    memory meanwhile, and descriptions of what its producers had in flight."""
 
     worker: int
     pid: int
     status: int
     out_of_memory: bool
-    in_hand: Sequence[str]
+    in_flight: Sequence[str]
 
     @property
     def signal(self) -> int | None:
-        """The signal that killed it, or None."""
+        """Signal that killed the process, or None."""
         return os.WTERMSIG(self.status) if os.WIFSIGNALED(self.status) else None
 
     @property
     def accidental(self) -> bool:
-        """True if the death may have nothing to do with the items in flight: a person or a
-        scheduler sent a signal."""
+        """True if the death may be unrelated to what was in flight: a person or a scheduler sent a
+        signal."""
         return (
             self.signal in (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
             and not self.out_of_memory
@@ -91,26 +88,26 @@ class Death:
     def error(self) -> ProducerDied:
         """Return the death as an exception."""
         exit_code = os.WEXITSTATUS(self.status) if self.signal is None else None
-        hand = " and ".join(self.in_hand) or "nothing"
-        text = f"worker process {self.worker} (pid {self.pid}) {self._how(exit_code)}. It had in hand: {hand}."
+        how = (
+            f"ended with exit code {exit_code}"
+            if exit_code is not None
+            else f"was killed by {_signal_name(self.signal or 0)}"
+        )
         return ProducerDied(
-            f'{text}\n{self._advice()} on_worker_death="restart" goes on with a new worker.',
+            f"worker process {self.worker} (pid {self.pid}) {how}. "
+            f"In flight: {' and '.join(self.in_flight) or 'nothing'}.\n{self._advice()} "
+            'Set on_worker_death="restart" to continue with a new worker.',
             pid=self.pid,
             signal=self.signal,
             exit_code=exit_code,
             out_of_memory=self.out_of_memory,
         )
 
-    def _how(self, exit_code: int | None) -> str:
-        if exit_code is not None:
-            return f"ended with exit code {exit_code}"
-        return f"was killed by {_signal_name(self.signal or 0)}"
-
     def _advice(self) -> str:
         if self.out_of_memory:
             return (
-                "The kernel's out-of-memory killer was at work in this control group: take fewer "
-                "processes=, smaller batches, less memory=, or raise the limit."
+                "The kernel's out-of-memory killer was active in this control group: use fewer "
+                "processes=, smaller batches or less memory=, or raise the limit."
             )
         if self.signal in (
             signal.SIGSEGV,
@@ -119,10 +116,13 @@ class Death:
             signal.SIGILL,
             signal.SIGFPE,
         ):
-            return "Native code crashed: run that item alone in the trainer (processes=0) to see where."
+            return (
+                "Native code crashed: run that item alone in the trainer (processes=0) to see "
+                "where."
+            )
         if self.signal is not None:
-            return "Somebody sent that signal: a job scheduler, an operator, or the code itself."
-        return "The producer's code has called sys.exit or os._exit, or a library has."
+            return "The signal came from a job scheduler, an operator or the code itself."
+        return "The producer's code or a library has called sys.exit or os._exit."
 
 
 def _signal_name(number: int) -> str:

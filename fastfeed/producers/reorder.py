@@ -1,5 +1,5 @@
-"""The order in which batches leave, and how a feed ends: no locks and no waiting, so that every
-buffer can use it."""
+"""Order in which batches leave, and how a feed ends. No locks and no waits, so that every buffer
+can use it."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Generic, NamedTuple, TypeVar
 
 from fastfeed.core.batch import Batch
 
-# After a failure the batches made before it are still delivered, but no longer than this: the
-# consumer must know within a second.
+# Batches produced before a failure are still delivered for this long; the consumer must get the
+# failure within a second.
 GRACE_S = 0.5
 
 
@@ -20,8 +20,8 @@ LOG = logging.getLogger("fastfeed")
 
 
 class ProducedBatch(NamedTuple):
-    """A batch (None: it had no records) of a stream, its place for error texts, and the number of
-    its item in the epoch."""
+    """Batch of a stream (None: it had no records), its place for error texts, and its item's number
+    in the epoch."""
 
     batch: Batch | None
     stream: int
@@ -38,8 +38,8 @@ class Timeout(Exception):
 
 @dataclass(frozen=True)
 class Failure:
-    """The error that ends a producer; with a ticket where the order is known, and the position of
-    its epoch, or -1 if it concerns all."""
+    """Error that stopped a producer, with its ticket if the order is known, and the position of its
+    epoch, or -1 if it concerns all epochs."""
 
     error: BaseException
     ticket: int | None
@@ -51,8 +51,8 @@ T = TypeVar("T")
 
 
 class ReorderBuffer(Generic[T]):
-    """Puts batches in order. Ordered: they leave by ticket. Unordered: as they come, but none
-    before the epoch ahead of it is complete."""
+    """Buffer from which batches leave by ticket (ordered), or as they come but not before the
+    previous epoch is complete (unordered)."""
 
     def __init__(self, producers: int, *, ordered: bool, error_limit: int = 0) -> None:
         self.ordered = ordered
@@ -60,66 +60,67 @@ class ReorderBuffer(Generic[T]):
         self.ready: deque[T | ProducedBatch] = deque()  # to be delivered: batches, and END_OF_EPOCH
         # by ticket, or by epoch where there are no tickets
         self.early: dict[int, list[T | ProducedBatch]] = {}
-        self.turn = 0  # the ticket, or the epoch, that leaves next
+        self.next_key = 0  # the ticket, or the epoch, that leaves next
         self.failure: Failure | None = None
-        # epochs that the consumer waits for: others are made ahead, and may fail unnoticed
-        self._asked = 2**62
-        self._left = 0  # epochs of which all has left
+        # Number of epochs that the consumer waits for. Others are produced ahead, and a failure in
+        # them stays silent.
+        self._wanted = 2**62
+        self._epochs_done = 0  # epochs that have left completely
         self._producers = producers
         self._open = producers  # producers that have not ended
-        self._finished: dict[int, int] = {}  # how many producers have ended an epoch
+        self._finished: dict[int, int] = {}  # by epoch: producers that have ended it
 
-    def insert(self, made: T | ProducedBatch, key: int) -> None:
-        """Add a batch under its ticket or epoch."""
-        if key != self.turn:
-            self.early.setdefault(key, []).append(made)
+    def insert(self, produced: T | ProducedBatch, key: int) -> None:
+        """Insert a batch under its ticket or epoch."""
+        if key != self.next_key:
+            self.early.setdefault(key, []).append(produced)
             return
-        self.ready.append(made)
+        self.ready.append(produced)
         if self.ordered:
-            self.turn += 1
-            while self.turn in self.early:
-                self.ready.extend(self.early.pop(self.turn))
-                self.turn += 1
+            self.next_key += 1
+            while self.next_key in self.early:
+                self.ready.extend(self.early.pop(self.next_key))
+                self.next_key += 1
 
     def end_epoch(self, epoch: int) -> None:
-        """Note that one producer has put everything of this epoch; the last one lets the next epoch
-        pass."""
+        """Note that one producer has put its whole epoch. The last producer starts the next
+        epoch."""
         if self.ordered:  # the end of an epoch has a ticket
             return
         self._finished[epoch] = self._finished.get(epoch, 0) + 1
-        while self._finished.get(self.turn, 0) == self._producers:
-            del self._finished[self.turn]
-            self.turn += 1
+        while self._finished.get(self.next_key, 0) == self._producers:
+            del self._finished[self.next_key]
+            self.next_key += 1
             self.ready.append(END_OF_EPOCH)
-            self.ready.extend(self.early.pop(self.turn, ()))
+            self.ready.extend(self.early.pop(self.next_key, ()))
 
     def end(self) -> None:
         """Note that one producer has ended, for any reason."""
         self._open -= 1
 
-    def ask(self, epochs: int) -> None:
-        """Note that the consumer waits for `epochs` epochs; a failure in the last of them has its
-        grace time from now on."""
-        if self.failure is not None and self._asked <= self.failure.epoch < epochs:
+    def want(self, epochs: int) -> None:
+        """Set how many epochs the consumer waits for. The grace time of a failure in a newly wanted
+        epoch starts now."""
+        if self.failure is not None and self._wanted <= self.failure.epoch < epochs:
             self.failure = replace(self.failure, time_s=time.perf_counter())
-        self._asked = epochs
+        self._wanted = epochs
 
     def fail(self, error: BaseException, ticket: int | None, *, epoch: int = -1) -> None:
-        """Note a failure. The first one counts, unless it lies in an epoch that was not requested,
-        after this one.
+        """Record a failure. The first one counts, unless it lies in an unwanted epoch behind the
+        epoch of this one.
 
-        The consumer meets it in its place, or at the latest after the grace time.
+        The consumer meets it in its place, or when the grace time is over.
         """
-        unheard = (
+        superseded = (
             self.failure is not None
-            and self.failure.epoch >= self._asked
+            and self.failure.epoch >= self._wanted
             and self.failure.epoch > epoch
         )
-        if self.failure is None or unheard:
+        if self.failure is None or superseded:
             self.failure = Failure(error, ticket, epoch, time.perf_counter())
 
     def skip(self, error: BaseException, ticket: int | None, *, epoch: int = -1) -> None:
-        """Note an error that costs only one record, unless there were too many of them."""
+        """Record an error that costs one record only; fail if there were too many of them."""
         self._errors_left -= 1
         if self._errors_left < 0:
             self.fail(error, ticket, epoch=epoch)
@@ -127,35 +128,41 @@ class ReorderBuffer(Generic[T]):
             LOG.warning("skipped: %s", error)
 
     def settled(self) -> bool:
-        """Return True if there is a batch to deliver, or none will ever come. Raise the failure
-        when its time has come."""
+        """Return True if a batch is ready or none will ever come. Raise the failure when it is
+        due."""
         failure = self.failure
-        if failure is not None and failure.epoch < self._asked:
-            last = not self.ready and (self._open == 0 or failure.ticket == self.turn)
-            # the end of an epoch does not mean that no failure follows
+        if failure is not None and failure.epoch < self._wanted:
+            last = not self.ready and (self._open == 0 or failure.ticket == self.next_key)
+            # The end of an epoch must not hide a failure that belongs to that epoch.
             at_end = (
-                bool(self.ready) and self.ready[0] is END_OF_EPOCH and failure.epoch <= self._left
+                bool(self.ready)
+                and self.ready[0] is END_OF_EPOCH
+                and failure.epoch <= self._epochs_done
             )
             if last or at_end or time.perf_counter() - failure.time_s > GRACE_S:
                 raise failure.error
         return bool(self.ready) or (self._open == 0 and failure is None)
 
     def pop(self) -> T | ProducedBatch | None:
-        """Return what leaves next; None after the last."""
+        """Remove and return what leaves next, or None if there is nothing."""
         if not self.ready:
             return None
-        made = self.ready.popleft()
-        self._left += made is END_OF_EPOCH
-        return made
+        produced = self.ready.popleft()
+        self._epochs_done += produced is END_OF_EPOCH
+        return produced
 
-    def patience_s(self, remaining_s: float) -> float:
-        """Return how long to wait at most, with `remaining_s` left: not beyond the grace time of a
+    def max_wait_s(self, remaining_s: float) -> float:
+        """Return the longest wait, given `remaining_s`: no longer than the grace time of a
         failure."""
-        if self.failure is None or self.failure.epoch >= self._asked:
+        if self.failure is None or self.failure.epoch >= self._wanted:
             return remaining_s
         return min(remaining_s, self.failure.time_s + GRACE_S - time.perf_counter() + 0.001)
 
+    def forget_failure(self) -> None:
+        """Drop the failure, whose traceback keeps the frames of the consumer alive."""
+        self.failure = None
+
     def clear(self) -> None:
-        """Release everything that was made."""
+        """Drop everything that was produced."""
         self.ready.clear()
         self.early.clear()

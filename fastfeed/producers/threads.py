@@ -1,4 +1,5 @@
-"""Producers as threads of the trainer: for work that waits or releases the interpreter lock."""
+"""Producers as threads of the trainer: for work that waits or releases the interpreter lock
+(GIL)."""
 
 from __future__ import annotations
 
@@ -28,42 +29,43 @@ from fastfeed.producers.activity import activity_of
 from fastfeed.producers.buffer import BoundedBuffer
 from fastfeed.producers.builder import BatchBuilder
 from fastfeed.producers.epoch_gate import EpochGate, EpochPlan
-from fastfeed.producers.loop import Producer, run_politely
-from fastfeed.producers.reorder import ProducedBatch
-from fastfeed.producers.reorder import ReorderBuffer as Order
+from fastfeed.producers.loop import Producer, run_with_low_priority
+from fastfeed.producers.reorder import ProducedBatch, ReorderBuffer
 from fastfeed.source import Source
 
 
 class ThreadProducers:
-    """Producers in daemon threads, with one buffer for all. If the feed does not lead, the threads
-    give way to those of the training."""
+    """Runs each producer in a daemon thread; all of them fill one buffer. The threads of a
+    feed that does not lead run at lower priority."""
 
     def __init__(
-        self, source: Source, options: FeedOptions, *, course: EpochPlan, leads: bool = True
+        self, source: Source, options: FeedOptions, *, plan: EpochPlan, leads: bool = True
     ) -> None:
         ordered = source.ordered and options.order == "kept"
-        self._maker = BatchBuilder(source, options)
-        self._gate = EpochGate(course.allowed)
-        passed = course.passed or (0,) * options.threads  # by stream
-        self._handoff = BoundedBuffer(
-            Order[ProducedBatch](options.threads, ordered=ordered, error_limit=options.error_limit),
+        self._builder = BatchBuilder(source, options)
+        self._gate = EpochGate(plan.allowed)
+        passed = plan.passed or (0,) * options.threads  # by stream
+        self._buffer = BoundedBuffer(
+            ReorderBuffer[ProducedBatch](
+                options.threads, ordered=ordered, error_limit=options.error_limit
+            ),
             max_batches=max(16, 4 * options.threads),
             max_nbytes=options.memory_nbytes,
         )
         self._producers = [
             Producer(
                 [
-                    Worker(n, len(passed), course.seed, course.epochs.start, passed=passed[n])
+                    Worker(n, len(passed), plan.seed, plan.epochs.start, passed=passed[n])
                     for n in range(i, len(passed), options.threads)
                 ],
                 source=source,
-                maker=self._maker,
-                outlet=ThreadOutlet(self._handoff, self._gate),
-                epochs=course.epochs,
+                builder=self._builder,
+                outlet=ThreadOutlet(self._buffer, self._gate),
+                epochs=plan.epochs,
             )
             for i in range(options.threads)
         ]
-        run = Producer.run if leads else run_politely
+        run = Producer.run if leads else run_with_low_priority
         self.threads = [
             threading.Thread(target=run, args=(p,), name=f"fastfeed-producer-{i}", daemon=True)
             for i, p in enumerate(self._producers)
@@ -75,28 +77,27 @@ class ThreadProducers:
             thread.start()
 
     def allow(self, epochs: int, *, asked: int) -> None:
-        """Allow `epochs` epochs in all, of which the consumer waits for `asked`."""
-        self._handoff.ask(asked)
+        """Allow `epochs` epochs in all to begin; the consumer waits for `asked` of them."""
+        self._buffer.want(asked)
         self._gate.allow(epochs)
 
     def take(self, timeout_s: float) -> ProducedBatch | None:
-        """Return the next batch or end of epoch; None at the end. Raise the failure, or Timeout
+        """Return the next batch or end of epoch, or None at the end. Raise the failure, or Timeout
         after `timeout_s`."""
-        return self._handoff.take(timeout_s)
+        return self._buffer.take(timeout_s)
 
     @property
     def ready(self) -> bool:
         """True if `take` would return a batch without waiting."""
-        return self._handoff.ready
+        return self._buffer.ready
 
     def stop(self) -> None:
-        """Stop the feed: the threads end when their present call returns."""
+        """Stop the feed; the threads end when their present call returns."""
         self._gate.close()
-        self._handoff.stop()
+        self._buffer.stop()
 
     def join(self, timeout_s: float) -> bool:
-        """Wait for the threads, which must have been stopped; return True if all have ended in
-        time."""
+        """Wait for the stopped threads. Return True if all have ended within the limit."""
         deadline = time.perf_counter() + timeout_s
         others = [
             t for t in self.threads if t is not threading.current_thread() and t.ident is not None
@@ -107,29 +108,29 @@ class ThreadProducers:
 
     @property
     def stopped(self) -> bool:
-        """True if `stop` was called."""
-        return self._handoff.stopped
+        """True once `stop` was called."""
+        return self._buffer.stopped
 
     @property
     def spec(self) -> BatchSpec | None:
-        """The spec of the batches; known once there is one."""
-        return self._maker.spec
+        """Spec of the batches, or None before the first one."""
+        return self._builder.spec
 
     @property
     def depth(self) -> tuple[int, int]:
-        """Batches that are ready, and their bytes."""
-        return self._handoff.depth, self._handoff.depth_nbytes
+        """Number of ready batches, and their bytes."""
+        return self._buffer.depth, self._buffer.depth_nbytes
 
     def rows(self) -> tuple[StageRow, ...]:
         """Return the counters of each producer."""
         return tuple(copy(p.row) for p in self._producers)
 
     def audit(self) -> SlotCounts:
-        """Return an audit without slots."""
+        """Return an empty audit: threads have no slots."""
         return NO_SLOTS
 
-    copied = 0  # batches are not in slots: the consumer may keep them
-    aside: tuple[str, ...] = ()  # a thread cannot die alone
+    copied = 0  # threads lend no slots, so nothing is ever copied
+    aside: tuple[str, ...] = ()  # a crash of a thread ends the whole process
 
     def status(self) -> tuple[list[ProducerStatus], list[WorkerStatus]]:
         """Return what each producer is doing; there are no worker processes."""
@@ -175,37 +176,42 @@ def stack_of(thread: threading.Thread) -> str:
 
 
 class ThreadOutlet:
-    """The way of one thread's batches into the buffer."""
+    """One thread's outlet into the buffer."""
 
-    def __init__(self, handoff: BoundedBuffer, gate: EpochGate) -> None:
-        self.ordered = handoff.ordered
+    def __init__(self, buffer: BoundedBuffer, gate: EpochGate) -> None:
+        self.ordered = buffer.ordered
         self.row = StageRow()
-        self._handoff = handoff
-        self.admit = gate.admit
-        self.end_epoch = handoff.end_epoch
-        self.end = handoff.end
+        self._buffer = buffer
+        self._gate = gate
+        self.end_epoch = buffer.end_epoch
+        self.end = buffer.end
         self.position = 0
 
     @property
     def stopped(self) -> bool:
-        """True if the feed was stopped."""
-        return self._handoff.stopped
+        """True if the consumer takes no more batches."""
+        return self._buffer.stopped
+
+    def admit(self, position: int) -> bool:
+        """Wait until the epoch at `position` may begin. Return False once the gate is closed."""
+        self.position = position
+        return self._gate.admit(position)
 
     def allocate(self, blanks: Sequence[Blank]) -> Sequence[np.ndarray[Any, Any]]:
-        """Return memory of this process's own."""
+        """Return ordinary arrays of this process."""
         return aligned_arrays(blanks)
 
-    def hold(self, key: int, item: int, *, record: int) -> None:
-        """Do nothing: threads die with the trainer."""
+    def mark(self, key: int, item: int, *, record: int) -> None:
+        """Do nothing: threads die with the trainer, so no process is left to ask."""
 
     def fail(self, error: BaseException, ticket: int | None) -> None:
-        """Pass on the error that ends this producer."""
-        self._handoff.fail(error, ticket, epoch=self.position)
+        """Report the error that ends this producer."""
+        self._buffer.fail(error, ticket, epoch=self.position)
 
     def skip(self, error: BaseException, ticket: int | None) -> None:
-        """Pass on an error that costs only one record or batch."""
-        self._handoff.skip(error, ticket, epoch=self.position)
+        """Report an error that costs one record or batch only."""
+        self._buffer.skip(error, ticket, epoch=self.position)
 
-    def put(self, made: ProducedBatch, key: int, *, item: int, spec: BatchSpec | None) -> bool:
-        """Put a batch into the buffer; return False if the feed was stopped."""
-        return self._handoff.put(made, key, row=self.row)
+    def put(self, produced: ProducedBatch, key: int, *, item: int, spec: BatchSpec | None) -> bool:
+        """Put a batch into the buffer. Return False if the feed was stopped."""
+        return self._buffer.put(produced, key, row=self.row)

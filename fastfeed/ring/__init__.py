@@ -1,2 +1,2 @@
-"""Batches in memory that two processes share: layout, the states of a slot, the memory itself, and
-its two ends. Imports only errors and core."""
+"""Batches in memory that two processes share: slot layout, slot states, the memory and its two
+ends. May import errors, options and core."""

@@ -1,5 +1,4 @@
-"""Where the leaves of a batch lie in a slot, the size of a slot, and the number of slots:
-arithmetic only."""
+"""Arithmetic of the ring: offsets of leaves in a slot, size of a slot, number of slots."""
 
 from __future__ import annotations
 
@@ -16,42 +15,43 @@ from fastfeed.errors import OptionError
 from fastfeed.ring.memory import PAGE, aligned
 
 Array = np.ndarray[Any, Any]
-# bytes of slots that are negligible: more small batches in flight cost fewer wake-ups
+# Slots may always take this many bytes: more small batches in flight cost fewer wake-ups.
 SMALL_NBYTES = 2**22
-MOST_SLOTS = 128
-LENGTH = struct.Struct("<q")  # precedes a description
+MAX_SMALL_SLOTS = 128
+LENGTH = struct.Struct("<q")  # precedes a pickled description
 
 
 @dataclass(frozen=True)
 class MemoryShare:
-    """What one worker process may use: `budget` bytes for its slots, and the number of slots
-    (`wanted`) that it should have for its `threads` producers if they fit."""
+    """Memory of one worker process: `budget` bytes for its slots. It should get `wanted` slots for
+    its `threads` producers if they fit."""
 
     budget: int
     wanted: int
     threads: int
 
     @property
-    def least(self) -> int:
-        """One slot for each producer, one that is ready, one that is lent."""
+    def min_slots(self) -> int:
+        """Smallest usable number of slots: one for each producer, one that is ready, one that is
+        lent."""
         return self.threads + 2
 
-    def holds(self, slot_nbytes: int) -> bool:
-        """Return True if there is room for the least number of slots."""
-        return slot_nbytes * self.least <= self.budget
+    def fits(self, slot_nbytes: int) -> bool:
+        """Return True if the smallest usable number of slots fits."""
+        return slot_nbytes * self.min_slots <= self.budget
 
     def slots(self, slot_nbytes: int, taken: int = 0) -> int:
         """Return how many slots of this size fit beside `taken` bytes. Raise OptionError if the
-        budget holds too few."""
-        if not self.holds(slot_nbytes):
+        budget holds fewer than `min_slots`."""
+        if not self.fits(slot_nbytes):
             raise OptionError(
                 f"memory= gives each worker process {self.budget} bytes, which is room for "
-                f"{self.budget // slot_nbytes} slots of {slot_nbytes} bytes (a batch): needed "
-                f"{self.least}, that is memory={slot_nbytes * self.least} for each process. Raise "
-                "memory=, take fewer processes= or threads=, or make smaller batches"
+                f"{self.budget // slot_nbytes} slots of {slot_nbytes} bytes (one batch). It needs "
+                f"at least {self.min_slots}, that is {slot_nbytes * self.min_slots} bytes for each "
+                "process. Raise memory=, use fewer processes= or threads=, or smaller batches"
             )
-        wanted = max(self.wanted, min(MOST_SLOTS, SMALL_NBYTES // slot_nbytes))
-        return max(self.least, min(wanted, (self.budget - taken) // slot_nbytes))
+        wanted = max(self.wanted, min(MAX_SMALL_SLOTS, SMALL_NBYTES // slot_nbytes))
+        return max(self.min_slots, min(wanted, (self.budget - taken) // slot_nbytes))
 
 
 def offsets(sizes: Sequence[int]) -> tuple[tuple[int, ...], int]:
@@ -69,16 +69,17 @@ def packed_nbytes(sizes: Sequence[int]) -> int:
 
 
 def slot_nbytes(nbytes: int) -> int:
-    """Return the size of a slot for `nbytes`: whole pages, so that no two slots share one."""
+    """Return the size of a slot that holds `nbytes`: whole pages, so that no two slots share
+    one."""
     return max(PAGE, -(-nbytes // PAGE) * PAGE)
 
 
 def encode(leaves: Sequence[Array]) -> list[Array]:
-    """Return a batch whose layout no spec describes (records that vary, bytes) as plain arrays
-    after a description.
+    """Encode a batch whose layout no spec describes (records of varying shape, bytes) as a
+    description followed by plain arrays.
 
-    Arrays stay as they are; an object array of bytes becomes the length of each and all of them
-    concatenated.
+    Arrays stay as they are. An object array of bytes becomes two arrays: the lengths, and the
+    joined bytes.
     """
     parts: list[Array] = []
     described = []
@@ -96,8 +97,8 @@ def encode(leaves: Sequence[Array]) -> list[Array]:
 
 
 def decode(owner: Any) -> tuple[Array, ...]:
-    """Return the leaves that `encode` described at the beginning of the memory of `owner` (a ctypes
-    array): views of it, except bytes, which are objects."""
+    """Return the leaves that `encode` wrote to the memory of `owner` (a ctypes array). They are
+    views of it, except for bytes, which are objects."""
     memory = np.frombuffer(owner, np.uint8)
     (length,) = LENGTH.unpack(memory[: LENGTH.size].tobytes())
     described = pickle.loads(memory[LENGTH.size : LENGTH.size + length].tobytes())

@@ -1,5 +1,5 @@
-"""The only file that maps memory. Nothing here has a name in the file system, so nothing can be
-left behind."""
+"""The only file that maps memory. Nothing here has a name in the file system, so nothing is left
+behind."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ F_ADD_SEALS, F_SEAL_SHRINK, F_SEAL_GROW = 1033, 0x2, 0x4
 
 
 class Segment:
-    """`nbytes` of memory behind a file descriptor, mapped into this process; it lives as long as a
-    mapping of it."""
+    """`nbytes` of memory behind a file descriptor, mapped into this process. It lives as long as a
+    process maps it."""
 
     def __init__(self, fd: int, nbytes: int, *, writable: bool = True) -> None:
         self.fd = fd
@@ -33,8 +33,8 @@ class Segment:
 
     @classmethod
     def create(cls, nbytes: int, name: str) -> Segment:
-        """Return new memory of zeros; pages are allocated at the first access. The size can never
-        change again: a mapping of memory that was cut off would kill its readers."""
+        """Create zeroed memory, whose pages are allocated when they are first touched. The size is
+        sealed: reading a mapping of truncated memory would kill the reader."""
         fd = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
             os.ftruncate(fd, nbytes)
@@ -45,20 +45,21 @@ class Segment:
             raise
 
     def populate(self, offset: int, nbytes: int, *, write: bool) -> None:
-        """Allocate the pages at once: a fault for each of them costs about ten times as much."""
+        """Allocate the pages now, in one call: page faults one by one cost about ten times as
+        much."""
         with contextlib.suppress(OSError):  # older kernels fault them in one by one
             self.map.madvise(MADV_POPULATE_WRITE if write else MADV_POPULATE_READ, offset, nbytes)
 
     def close_fd(self) -> None:
-        """Close the descriptor; the mapping stays as long as there is a view of it."""
+        """Close the descriptor; the mapping stays until its last view is gone."""
         fd, self.fd = self.fd, -1
         if fd >= 0:
             os.close(fd)
 
 
-class Untracked(Segment):
-    """A segment that the user's arrays may keep long after everything else: its mapping keeps no
-    descriptor, while every mmap.mmap keeps one of its own."""
+class UntrackedSegment(Segment):
+    """Segment whose views the user's arrays may keep alive long after the feed. Its mapping has no
+    descriptor; every mmap.mmap keeps one of its own."""
 
     def __init__(self, fd: int, nbytes: int) -> None:
         self.fd = fd
@@ -80,18 +81,18 @@ class Untracked(Segment):
         self._advise = libc.madvise
         whole = (ctypes.c_ubyte * nbytes).from_address(self._address)
         weakref.finalize(whole, libc.munmap, self._address, nbytes).atexit = False
-        self.map = memoryview(whole).cast("B")  # every view of it keeps the whole
+        self.map = memoryview(whole).cast("B")  # every view of it keeps the whole alive
 
     def populate(self, offset: int, nbytes: int, *, write: bool) -> None:
-        """Allocate the pages at once, if the kernel can do that."""
+        """Allocate the pages now, in one call, if the kernel can."""
         self._advise(
             self._address + offset, nbytes, MADV_POPULATE_WRITE if write else MADV_POPULATE_READ
         )
 
 
 def receive(source: socket.socket, nbytes: int, *, fds: int) -> tuple[bytes, list[int]]:
-    """Return a message and its descriptors, which no program that is started later inherits:
-    `socket.recv_fds` ignores its flags."""
+    """Receive a message and its descriptors, marked close-on-exec. `socket.recv_fds` ignores that
+    flag, and programs started later would inherit the descriptors."""
     numbers = array("i")
     data, extra, _, _ = source.recvmsg(
         nbytes, socket.CMSG_SPACE(fds * numbers.itemsize), MSG_CMSG_CLOEXEC
@@ -108,8 +109,8 @@ def aligned(nbytes: int) -> int:
 
 
 class Descriptor:
-    """A file descriptor that is closed with its last reference: until then its number cannot mean
-    another file."""
+    """File descriptor that is closed with its last reference. Until then its number cannot be
+    reused for another file."""
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
@@ -120,10 +121,10 @@ class Descriptor:
                 os.close(self.fd)
 
 
-NOWHERE = Descriptor(-1)  # in place of a closed one
+CLOSED = Descriptor(-1)  # stands in for a closed descriptor
 
 
-def ring(bell: Descriptor) -> None:
-    """Wake a poll of the eventfd, unless it was closed."""
-    if bell is not NOWHERE:
-        os.eventfd_write(bell.fd, 1)
+def notify(event: Descriptor) -> None:
+    """Make a poll of this eventfd return, unless it was closed."""
+    if event is not CLOSED:
+        os.eventfd_write(event.fd, 1)

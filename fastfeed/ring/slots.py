@@ -1,13 +1,12 @@
-"""The states of a slot, one byte each, in a table that both processes see, and which process may
-change them.
+"""States of the slots, one byte each, in a table that both processes see.
 
     UNUSED ──▶ FREE ──▶ FILLING ──▶ READY ──▶ LENT
                 ▲ ◀────── worker ──┘  │         │
                 └──────────────── trainer ◀─────┘
 
 Every transition has one owner (the worker up to READY, the trainer from there), so no lock is
-needed: a slot belongs to the process that may move it next, and the token that informs the other
-side is sent after the byte was written.
+needed. A slot belongs to the side that may move it next; the token for the other side is sent after
+the byte is written.
 """
 
 from __future__ import annotations
@@ -16,48 +15,50 @@ from fastfeed.core.stats import SlotCounts
 
 UNUSED, FREE, FILLING, READY, LENT = range(5)
 NAMES = ("unused", "free", "filling", "ready", "lent")
-NONE = bytes(2**12)  # unused slots
+UNUSED_RUN = bytes(2**12)  # run of unused slots
 
 
-class BadMove(Exception):
-    """A slot was moved by the wrong process: a defect of fastfeed, never a user's mistake."""
+class InvalidTransition(Exception):
+    """A slot was moved by a side that does not own it: a bug in fastfeed, never the user's."""
 
 
 class Slots:
-    """The state machine over `table`, one byte a slot."""
+    """State machine over `table`, one byte for each slot."""
 
     def __init__(self, table: memoryview | bytearray) -> None:
         self._table = memoryview(table)
 
     def open(self, slots: range) -> None:
-        """Add new slots, which are free."""
+        """Make new slots free."""
         for slot in slots:
-            self._move(slot, UNUSED, now=FREE)
+            self._transition(slot, UNUSED, now=FREE)
 
     def close(self, slot: int) -> None:
-        """Remove a free slot with its memory."""
-        self._move(slot, FREE, now=UNUSED)
+        """Retire a free slot whose memory is being unmapped."""
+        self._transition(slot, FREE, now=UNUSED)
 
     def fill(self, slot: int) -> None:
-        """Give a free slot to a producer, which writes into it."""
-        self._move(slot, FREE, now=FILLING)
+        """Give a free slot to a producer that writes into it."""
+        self._transition(slot, FREE, now=FILLING)
 
     def abandon(self, slot: int) -> None:
-        """Return a slot that was not needed."""
-        self._move(slot, FILLING, now=FREE)
+        """Free a slot that was not needed after all."""
+        self._transition(slot, FILLING, now=FREE)
 
     def commit(self, slot: int) -> None:
-        """Mark a slot that holds a batch."""
-        self._move(slot, FILLING, now=READY)
+        """Mark a filled slot as ready."""
+        self._transition(slot, FILLING, now=READY)
 
     def lend(self, slot: int) -> None:
-        """Give a slot to the consumer."""
-        self._move(slot, READY, now=LENT)
+        """Mark a ready slot as lent to the consumer."""
+        self._transition(slot, READY, now=LENT)
 
     def release(self, slot: int) -> None:
-        """Return a slot without references, whether or not it was ever lent."""
+        """Free a slot that has no views any more, whether or not it was ever lent."""
         if self._table[slot] not in (READY, LENT):
-            raise BadMove(f"slot {slot} was {NAMES[self._table[slot]]}, to be released")
+            raise InvalidTransition(
+                f"slot {slot} is {NAMES[self._table[slot]]} and cannot be released"
+            )
         self._table[slot] = FREE
 
     def state(self, slot: int) -> int:
@@ -69,19 +70,19 @@ class Slots:
         return bytes(self._table[slots.start : slots.stop]).count(state)
 
     def audit(self) -> SlotCounts:
-        """Return how many slots are in each state."""
+        """Count the slots in each state."""
         table, end = bytes(self._table), len(self._table)
-        # the table has room for far more slots than there are
-        while end and table.endswith(NONE, 0, end):
-            end -= len(NONE)
+        # The table has room for far more slots than there are.
+        while end and table.endswith(UNUSED_RUN, 0, end):
+            end -= len(UNUSED_RUN)
         return SlotCounts(
             *(table.count(state, 0, max(end, 0)) for state in (FREE, FILLING, READY, LENT))
         )
 
-    def _move(self, slot: int, was: int, *, now: int) -> None:
+    def _transition(self, slot: int, was: int, *, now: int) -> None:
         if self._table[slot] != was:
-            raise BadMove(
-                f"slot {slot} was {NAMES[self._table[slot]]}, to go from {NAMES[was]} to "
+            raise InvalidTransition(
+                f"slot {slot} is {NAMES[self._table[slot]]} and cannot go from {NAMES[was]} to "
                 f"{NAMES[now]}"
             )
         self._table[slot] = now

@@ -1,4 +1,4 @@
-"""The page on which a worker process writes what it is doing; the trainer can read it after the
+"""Page on which a worker process publishes what it is doing. The trainer reads it, also after the
 worker's death."""
 
 from __future__ import annotations
@@ -9,21 +9,21 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from fastfeed.core.stats import StageRow
-from fastfeed.ring.memory import Segment, Untracked
+from fastfeed.ring.memory import Segment, UntrackedSegment
 from fastfeed.ring.slots import Slots
 
-# the states of all slots that a worker ever has: its ring grows forty times at most
+# states of all slots that a worker ever has: its ring grows forty times at most
 TABLE_NBYTES = 2**16
 ROW = struct.Struct("<qqqqddddqq")
 COUNTERS = attrgetter(*(f.name for f in fields(StageRow)))
-HAND = struct.Struct("<qqq")
+IN_FLIGHT = struct.Struct("<qqq")
 THREAD_NBYTES = 128
 NOTHING = -1
 
 
 class InFlight(NamedTuple):
-    """What a producer works on: the ticket or the epoch's position, the number of the item in it,
-    and the record in the item; -1 for none."""
+    """Item that a producer is working on: the ticket or the epoch's position, the item's number in
+    the epoch, and the record in the item; -1 for none."""
 
     key: int
     item: int
@@ -34,8 +34,8 @@ IDLE = InFlight(NOTHING, NOTHING, NOTHING)
 
 
 class StatusPage:
-    """Slot states, and for each of the worker's producers its counters and what it has in flight.
-    Each field has one writer."""
+    """Slot states, and for each of the worker's producers its counters and its item in flight. Each
+    field has one writer."""
 
     def __init__(self, segment: Segment, threads: int) -> None:
         self.segment = segment
@@ -45,11 +45,11 @@ class StatusPage:
 
     @classmethod
     def create(cls, threads: int) -> StatusPage:
-        """Return a new page in memory of its own."""
-        board = cls(Untracked.create(cls.nbytes(threads), "fastfeed-board"), threads)
+        """Create a page in memory of its own."""
+        page = cls(UntrackedSegment.create(cls.nbytes(threads), "fastfeed-board"), threads)
         for thread in range(threads):
-            board.hold(thread, IDLE)
-        return board
+            page.set_in_flight(thread, IDLE)
+        return page
 
     @staticmethod
     def nbytes(threads: int) -> int:
@@ -57,19 +57,19 @@ class StatusPage:
         return TABLE_NBYTES + threads * THREAD_NBYTES
 
     def publish(self, thread: int, row: StageRow) -> None:
-        """Write a producer's counters."""
+        """Publish a producer's counters."""
         ROW.pack_into(self._memory, TABLE_NBYTES + thread * THREAD_NBYTES, *COUNTERS(row))
 
     def row(self, thread: int) -> StageRow:
         """Return a producer's counters."""
         return StageRow(*ROW.unpack_from(self._memory, TABLE_NBYTES + thread * THREAD_NBYTES))
 
-    def hold(self, thread: int, hand: tuple[int, int, int]) -> None:
-        """Write what a producer begins to work on."""
-        HAND.pack_into(self._memory, TABLE_NBYTES + thread * THREAD_NBYTES + ROW.size, *hand)
+    def set_in_flight(self, thread: int, value: tuple[int, int, int]) -> None:
+        """Publish what a producer starts to work on."""
+        IN_FLIGHT.pack_into(self._memory, TABLE_NBYTES + thread * THREAD_NBYTES + ROW.size, *value)
 
-    def hand(self, thread: int) -> InFlight:
-        """Return what a producer works on, or worked on when it died."""
+    def in_flight(self, thread: int) -> InFlight:
+        """Return what a producer is working on, or was when it died."""
         return InFlight(
-            *HAND.unpack_from(self._memory, TABLE_NBYTES + thread * THREAD_NBYTES + ROW.size)
+            *IN_FLIGHT.unpack_from(self._memory, TABLE_NBYTES + thread * THREAD_NBYTES + ROW.size)
         )

@@ -17,7 +17,7 @@ from fastfeed.core.stats import StageRow
 from fastfeed.core.worker import Worker
 from fastfeed.errors import SpecError
 from fastfeed.options import FeedOptions
-from fastfeed.producers.builder import TOGETHER, BatchBuilder
+from fastfeed.producers.builder import FETCH_GROUP, BatchBuilder
 from fastfeed.source import source_from
 from tests.augment.dalis import by_opencv
 from tests.augment.pictures import bomb, images, noise, png
@@ -92,13 +92,13 @@ class Outlet:
     ordered = True
 
     def __init__(self) -> None:
-        self.held: list[int] = []
+        self.marked: list[int] = []
         self.skipped: list[str] = []
         self.row = StageRow()
         self.allocate = aligned_arrays
 
-    def hold(self, key: int, item: int, *, record: int) -> None:
-        self.held.append(record)
+    def mark(self, key: int, item: int, *, record: int) -> None:
+        self.marked.append(record)
 
     def skip(self, error: BaseException, ticket: int | None) -> None:
         self.skipped.append(str(error).split(" of ")[0])
@@ -111,7 +111,7 @@ def test_what_is_being_made_is_known_while_it_is_fetched_and_while_it_is_decoded
     outlet: Any = Outlet()
 
     def fetch(number: int) -> Any:
-        assert outlet.held[-1] == number
+        assert outlet.marked[-1] == number
         fetched.append(number)
         if number == 3:
             raise ValueError("gone")
@@ -120,14 +120,19 @@ def test_what_is_being_made_is_known_while_it_is_fetched_and_while_it_is_decoded
     options = FeedOptions(
         augment=A.Augment([A.Decode(), A.Flip()]), transform=fetch, batch_size=12, on_error="skip"
     )
-    numbers = range(TOGETHER + 4)
-    maker = BatchBuilder(source_from(numbers, options), options)
-    batch = maker.make(numbers, "batch 0", outlet=outlet, worker=Worker(0, 1, 1, 0), at=(0, 0))
+    numbers = range(FETCH_GROUP + 4)
+    builder = BatchBuilder(source_from(numbers, options), options)
+    batch = builder.build(numbers, "batch 0", outlet=outlet, worker=Worker(0, 1, 1, 0), at=(0, 0))
     assert batch is not None
     assert batch.leaves[1].tolist() == [n for n in numbers if n not in (3, 5, 6)]
     assert fetched == list(numbers)
-    sound = [n for n in range(TOGETHER) if n not in (3, 5)]
-    assert outlet.held == [*range(TOGETHER), *sound, *numbers[TOGETHER:], *numbers[TOGETHER:]]
+    sound = [n for n in range(FETCH_GROUP) if n not in (3, 5)]
+    assert outlet.marked == [
+        *range(FETCH_GROUP),
+        *sound,
+        *numbers[FETCH_GROUP:],
+        *numbers[FETCH_GROUP:],
+    ]
     assert outlet.skipped == ["record 3", "record 5", "record 6"], "the last when it is decoded"
 
 

@@ -42,6 +42,7 @@ def bench(*args: str) -> tuple[int, str]:
     return done.exit_code, done.output
 
 
+@pytest.mark.slow
 def test_a_curve_for_each_executor(photos: Path, tmp_path: Path) -> None:
     folder = tmp_path / "out"
     chosen = ("--augment", "standard", "--augment-on", ",".join(EXECUTORS))

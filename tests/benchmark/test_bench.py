@@ -181,7 +181,8 @@ def test_a_runner_gets_as_many_threads_and_processes_as_are_measured(
 ) -> None:
     given: dict[str, object] = {}
     monkeypatch.setattr(
-        "fastfeed.benchmark.training_loop.FeedRunner", lambda source, **options: given.update(options)
+        "fastfeed.benchmark.training_loop.FeedRunner",
+        lambda source, **options: given.update(options),
     )
     runner_for(lambda: iter(()), Producers(3, processes=2), batch_size=8)
     assert (given["threads"], given["processes"], given["batch_size"]) == (3, 2, 8)
@@ -203,6 +204,7 @@ class Recording:
         return self._plain.loop(source, producers=Producers(producers.count), batch_size=batch_size)
 
 
+@pytest.mark.slow
 def test_a_sweep_of_processes_takes_live_points_of_them_and_reports_the_grid(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -220,6 +222,7 @@ def test_a_sweep_of_processes_takes_live_points_of_them_and_reports_the_grid(
     assert {p.name for p in write_plots(sweep, tmp_path)} == {"bench.png", "bench.svg"}
 
 
+@pytest.mark.slow
 def test_a_sweep_measures_every_setting_and_a_finite_iterator_starts_again(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(
         "import numpy as np\ndef batches():\n    yield from [(np.zeros((4, 2)),)] * 7\n"
@@ -237,6 +240,7 @@ def test_a_sweep_measures_every_setting_and_a_finite_iterator_starts_again(tmp_p
     assert (tmp_path / "bench.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.slow
 def test_the_session_is_measured_beside_the_hand_written_idiom() -> None:
     workload = workload_from("sleep:1ms", batch_size=4)
     plan = SweepPlan((2,), 4, 1.0, 30, 1, True)

@@ -78,6 +78,7 @@ def same(one: list[Any], other: list[Any]) -> bool:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spec", [EXACT, MIXED], ids=["plain", "mixup"])
 @pytest.mark.parametrize(
     "how", [{}, {"threads": 3}, {"processes": 1}, {"shuffle": True, "last_batch": "drop"}]

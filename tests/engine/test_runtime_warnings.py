@@ -29,6 +29,7 @@ def burning() -> Iterator[Any]:
         yield np.full((2, 2), total)
 
 
+@pytest.mark.slow
 def test_producers_that_hold_the_lock_are_told_once_with_the_figure_and_the_knob() -> None:
     end = time.monotonic() + LIMIT_S
     with warnings.catch_warnings(record=True) as said, FeedRunner(burning, threads=2) as runner:

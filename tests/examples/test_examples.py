@@ -62,6 +62,7 @@ def accuracies(out: str) -> list[float]:
     return [float(accuracy) for _, accuracy in found]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("example", TRAININGS)
 def test_small_digits_and_a_file_that_is_named_and_the_real_mnist_where_it_is(
     example: str, environment: dict[str, str], tmp_path: Path

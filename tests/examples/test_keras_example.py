@@ -14,6 +14,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["tensorflow", "jax"])
 def test_it_learns_and_tells_its_starvation(backend: str) -> None:
     pytest.importorskip("keras")

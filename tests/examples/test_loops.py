@@ -13,6 +13,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("framework", ["torch", "jax"])
 def test_the_loss_falls_and_the_wait_is_told(framework: str) -> None:
     pytest.importorskip(framework, reason=f"pip install {framework}")

@@ -15,6 +15,7 @@ ROOT = Path(__file__).parents[2]
 pytest.importorskip("tensorflow")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("example", "line"),
     [

@@ -11,7 +11,7 @@ from tests.helpers.scripts import Script, Start
 
 @pytest.fixture
 def script() -> Iterator[Start]:
-    """Starts scripts; whatever is left of one that failed is killed."""
+    """Start scripts; kill what is left of a failed one."""
     started: list[Script] = []
 
     def start(code: str, *arguments: str, python: tuple[str, ...] = ()) -> Script:

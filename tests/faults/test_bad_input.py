@@ -1,8 +1,7 @@
-"""The list of bad input in issue 2: for each its own error (what was needed, what there was, which
-knob).
+"""Bad input: each kind has an error of its own (what was given, what is needed, which knob).
 
-That nothing runs on, although nobody calls stop(), is proved after each test by the fixture in
-tests/conftest.py.
+The fixture in tests/conftest.py proves after each test that nothing keeps running, although no test
+calls stop().
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ threads = pytest.mark.parametrize("threads", [1, 3])
 
 
 def refused(kind: type[FeedError], *said: str, by: Callable[[], Any]) -> None:
-    """`by()` raises exactly this kind, and the text has all that was `said`."""
+    """Check that `by()` raises exactly this kind, with all of `said` in its text."""
     with pytest.raises(FeedError) as caught:
         by()
     assert type(caught.value) is kind
@@ -41,7 +40,7 @@ def looped(source: Any, **options: Any) -> Callable[[], Any]:
 
 
 def in_a_graph(source: Any, **options: Any) -> Callable[[], Any]:
-    """The same, as far as get_inputs()."""
+    """Return the same use in a graph, up to get_inputs()."""
     tf = pytest.importorskip("tensorflow")
 
     def build() -> Any:
@@ -259,7 +258,7 @@ def test_a_batch_size_that_can_never_be_filled(source: Any, threads: int) -> Non
         'last_batch="drop"',
         'last_batch="keep"',
     )
-    source = chunks(3, 2) if hasattr(source, "__next__") else source  # one that is not used up yet
+    source = chunks(3, 2) if hasattr(source, "__next__") else source  # a new one, not used up
     refused(
         OptionError, *said, by=looped(source, threads=threads, batch_size=50, last_batch="drop")
     )
@@ -281,7 +280,7 @@ def test_a_batch_size_that_a_session_can_never_fill() -> None:
 
 
 class TestAtTheWrongMoment:
-    """Calls that do not fit the state: in a graph that feeds a session, unless said otherwise."""
+    """Calls that do not fit the state: in a graph that feeds a session, unless noted otherwise."""
 
     @pytest.fixture
     def tf(self) -> Iterator[Any]:
@@ -345,7 +344,7 @@ class TestAtTheWrongMoment:
         )
 
     def test_a_graph_finalised_before_start(self, tf: Any, runner: FeedRunner) -> None:
-        """This is what monitored sessions do: it works."""
+        """Monitored sessions do this: it works."""
         inputs = runner.get_inputs()
         tf.compat.v1.get_default_graph().finalize()
         with tf.compat.v1.Session() as sess, runner.start(sess):

@@ -1,5 +1,5 @@
-"""Workers are killed at random at full rate: a short run of bench/chaos.py, and proof that its
-checks can fail."""
+"""Random kills of workers at full rate: a short run of bench/chaos.py, and proof that its checks
+can fail."""
 
 from __future__ import annotations
 
@@ -30,12 +30,13 @@ from tests.helpers.dying import LONG_S
 def test_nothing_is_torn_lost_repeated_or_stalled(plan: Plan) -> None:
     outcome = run(plan)
     faults = outcome.faults
-    # how many rings a worker has grown is another number at each moment; after the run none is left
+    # The number of rings that a worker has grown varies at each moment; after the run none is left.
     if plan.vary:
         faults.pop("descriptors", None)
-    # in so short a time memory is still being touched first; bench/chaos.py has the time
+    # In such a short time memory is still being touched for the first time; bench/chaos.py runs
+    # longer.
     faults.pop("pss_mb", None)
-    # on a busy machine workers start slowly; one that lasts is a FeedTimeout
+    # On a busy machine workers start slowly; a lasting stall is a FeedTimeout.
     faults.pop("stall", None)
     assert not faults, outcome.ledger.first
     assert outcome.kills == outcome.audits == plan.kills
@@ -47,7 +48,7 @@ def batch_of(index: int) -> dict[str, Any]:
 
 
 def test_the_ledger_sees_a_torn_batch() -> None:
-    """One bit of one byte, wherever it is."""
+    """One bit of one byte, at any position."""
     for name in ("data", "ids", "check"):
         ledger, batch = Ledger(), batch_of(0)
         batch[name][-1] ^= 1
@@ -84,7 +85,8 @@ def test_a_worker_that_writes_after_it_has_sent_is_seen() -> None:
 
 
 class Untold:
-    """An indexable whose item 100 is item 99 again: what a mistake in the dealing would look like."""
+    """An indexable whose item 100 repeats item 99: what a mistake in the dispatch would look
+    like."""
 
     def __len__(self) -> int:
         return 10**6
@@ -116,7 +118,7 @@ def test_the_audit_can_fail(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_callable_under_chaos() -> None:
-    """Its streams are run again from the beginning, by other processes, and go on where they were."""
+    """Other processes run its streams again from the beginning, and go on at the right place."""
 
     def stream(worker: Worker) -> Iterator[Any]:
         for index in range(worker.index, 4000, worker.count):

@@ -1,7 +1,7 @@
-"""Every way in which a trainer can end: two seconds later no process of it is left, and nobody saw
-a traceback of ours.
+"""Every way in which a trainer can end: within two seconds its processes are gone, without a
+traceback of ours.
 
-That nothing is left in /dev/shm is proved by the fixture of every test.
+The fixture of every test proves that nothing is left in /dev/shm.
 """
 
 from __future__ import annotations
@@ -44,6 +44,7 @@ def test_an_exception_in_the_training_loop(script: Start, use: str) -> None:
     assert "ZeroDivisionError" in ended.err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "end",
     [
@@ -55,8 +56,8 @@ def test_an_exception_in_the_training_loop(script: Start, use: str) -> None:
     ],
 )
 def test_the_end_of_the_interpreter(script: Start, end: str) -> None:
-    """With a runner that is alive, forgotten, stopped twice, or stopped by another thread while it
-    is in use."""
+    """With a runner that is alive, forgotten, stopped twice, or stopped by another thread while in
+    use."""
     running = script(
         f"""
         def ended(stream):
@@ -82,9 +83,10 @@ ENDLESS_LOOP = """
     """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(6))
 def test_ctrl_c_at_any_moment(script: Start, seed: int) -> None:
-    """The terminal sends it to the whole group; also while the processes start. One traceback: the
+    """The terminal sends it to the whole group, also while the processes start. One traceback: the
     trainer's."""
     running = script(ENDLESS_LOOP)
     running.line("running" if seed % 2 else "tree")
@@ -97,17 +99,18 @@ def test_ctrl_c_at_any_moment(script: Start, seed: int) -> None:
 
 
 def test_what_swallows_ctrl_c_is_loaded_before_a_runner_starts(script: Start) -> None:
-    """numpy loads its generators at their first use, and an interrupt that comes meanwhile is lost
-    without a word."""
+    """numpy loads its generators at their first use, and would silently swallow an interrupt that
+    comes meanwhile."""
     ended = script('print("numpy.random" in sys.modules)').ended()
     assert (ended.code, ended.out, ended.err) == (0, ["True"], QUIET)
 
 
 def pause(seconds: float) -> None:
-    """The moment itself is what is tested; nothing is waited for."""
+    """Sleep: the moment itself is tested; the test waits for nothing."""
     threading.Event().wait(seconds)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL, signal.SIGHUP])
 @pytest.mark.parametrize("group", [False, True])
 def test_signals_that_end_the_trainer(script: Start, number: int, group: bool) -> None:
@@ -150,6 +153,7 @@ def test_stop_in_a_signal_handler(script: Start) -> None:
     assert (ended.code, ended.err, ended.out[-1]) == (0, QUIET, "stopped")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "stuck",
     [
@@ -204,7 +208,7 @@ def test_a_fork_server_that_is_stopped(script: Start) -> None:
     ids=["never read", "half way", "in a cycle"],
 )
 def test_a_forgotten_runner(script: Start, forgotten: str) -> None:
-    """The trainer lives on: its children are gone, and nobody is a zombie."""
+    """The trainer lives on: its children are gone, and none is a zombie."""
     running = script(
         f"""
         runner, stream = started()

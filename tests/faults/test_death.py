@@ -1,5 +1,5 @@
-"""A worker process dies: the error says how, and over what; that it comes within a second,
-bench/chaos.py measures."""
+"""Death of a worker process: the error names cause and item; bench/chaos.py measures that it comes
+within a second."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ mixes = pytest.mark.parametrize("mix", MIXES, ids="{0[0]}x{0[1]}".format)
 
 
 def death_of(runner: FeedRunner) -> tuple[list[Any], ProducerDied]:
-    """The batches before the death, and the error."""
+    """Return the batches before the death, and the error."""
     batches: list[Any] = []
     with pytest.raises(ProducerDied) as caught:
         batches.extend(runner)
@@ -57,7 +57,7 @@ def die_over_5(item: int) -> Any:
 
 
 def options(mix: tuple[int, int], **more: Any) -> dict[str, Any]:
-    """A death that is not heard of becomes a FeedTimeout."""
+    """Return options with which an unnoticed death becomes a FeedTimeout."""
     return {"processes": mix[0], "threads": mix[1], "stall_timeout_s": LONG_S, **more}
 
 
@@ -135,7 +135,7 @@ def test_killed_from_outside_while_its_slots_are_full(mix: tuple[int, int], numb
 
 
 def test_killed_before_the_first_batch_and_while_nobody_looks() -> None:
-    """`start` returns before there is a worker; the death is met by the first `next`."""
+    """`start` returns before there is a worker; the first `next` meets the death."""
 
     def silent() -> Iterator[Any]:
         time.sleep(LONG_S)
@@ -169,8 +169,7 @@ def test_every_call_meets_the_same_death() -> None:
 
 
 def test_while_the_ring_grows(tmp_path: Path) -> None:
-    """Each batch is larger than any before, so that every one takes new memory: none is torn, none
-    is lost."""
+    """Each batch is larger than any before and needs new memory: none is torn, none is lost."""
 
     def growing(index: int) -> Any:
         if index in (3, 9, 15):
@@ -191,7 +190,7 @@ def test_while_the_ring_grows(tmp_path: Path) -> None:
 
 
 def test_after_the_last_batch_a_death_is_no_matter() -> None:
-    """Whatever libraries do at the end of a process: everything has been delivered."""
+    """Whatever libraries do at the end of a process: everything was delivered."""
 
     class Deadly:
         def write(self, text: str) -> None:

@@ -1,4 +1,4 @@
-"""The trainer is forked while a runner lives: the copy can do no harm, and it keeps nothing alive."""
+"""Fork of the trainer while a runner lives: the copy can do no harm, and it keeps nothing alive."""
 
 from __future__ import annotations
 
@@ -40,6 +40,7 @@ FORKED = """
     """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "child",
     [
@@ -56,7 +57,7 @@ def test_a_child_can_do_no_harm(script: Start, child: str) -> None:
 
 
 def test_a_child_cannot_take(script: Start) -> None:
-    """It would take the parent's batches; and it has no worker of its own."""
+    """It would take the parent's batches, and it has no worker of its own."""
     child = """
         try:
             next(reader)
@@ -87,18 +88,20 @@ LIVING = """
     """
 CHILDREN = {
     "fork": "pid = os.fork() or (signal.pause(), os._exit(0))",
-    "multiprocessing": "child = multiprocessing.get_context('fork').Process(target=signal.pause, daemon=True)\n"
+    "multiprocessing": "child = multiprocessing.get_context('fork').Process("
+    "target=signal.pause, daemon=True)\n"
     "    child.start(); pid = child.pid",
-    "subprocess": "pid = subprocess.Popen(['sleep', '100'], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,"
-    " stderr=subprocess.DEVNULL).pid",
+    "subprocess": "pid = subprocess.Popen(['sleep', '100'], stdin=subprocess.DEVNULL, "
+    "stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).pid",
     "subprocess that inherits": "pid = subprocess.Popen(['sleep', '100'], close_fds=False).pid",
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", CHILDREN)
 @pytest.mark.parametrize("end", ["stop", "SIGKILL"])
 def test_children_that_live_on_keep_no_worker(script: Start, kind: str, end: str) -> None:
-    """They hold copies of pipes and sockets: no end of file may be what the workers wait for."""
+    """They hold copies of pipes and sockets, so workers must not rely on an end of file."""
     stop = (
         "runner.stop(); os.kill(pid, 9); os.waitpid(pid, 0)" if end == "stop" else "signal.pause()"
     )
@@ -119,13 +122,16 @@ def test_descriptors_do_not_leak_into_other_programs(script: Start) -> None:
     standard streams."""
     running = script(
         """
+        def descriptors():
+            listing = ["ls", "/proc/self/fd"]
+            return subprocess.run(listing, close_fds=False, capture_output=True).stdout.split()
         def stream():
-            seen = subprocess.run(["ls", "/proc/self/fd"], close_fds=False, capture_output=True).stdout.split()
+            seen = descriptors()
             while True:
                 yield np.full(4, len(seen))
         runner = FeedRunner(stream, processes=1)
         in_worker = int(next(iter(runner))[0])
-        seen = subprocess.run(["ls", "/proc/self/fd"], close_fds=False, capture_output=True).stdout.split()
+        seen = descriptors()
         runner.stop()
         print(in_worker, len(seen))
         """,

@@ -58,7 +58,7 @@ def test_workers_with_threads_and_processes_of_their_own(script: Start) -> None:
 
 @pytest.mark.parametrize("closed", ["0", "1", "2", "012"])
 def test_closed_standard_streams(script: Start, closed: str) -> None:
-    """A daemon: numbers 0 to 2 are free, and must not be taken by a pipe that anybody prints to."""
+    """A daemon: numbers 0 to 2 are free, and no pipe may take them, because code prints to them."""
     running = script(
         """
         import sys
@@ -81,8 +81,8 @@ def test_closed_standard_streams(script: Start, closed: str) -> None:
 
 
 def test_blocked_signals(script: Start) -> None:
-    """Who waits for signals in a thread of its own blocks them everywhere: workers must not inherit
-    that."""
+    """A program that waits for signals in one thread blocks them everywhere: workers must not
+    inherit that."""
     running = script(
         """
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())

@@ -1,5 +1,5 @@
-"""on_worker_death="restart": another worker goes on, every record comes exactly once, and what
-kills again and again is set aside."""
+"""on_worker_death="restart": another worker goes on, every record comes exactly once, and a record
+that kills repeatedly is set aside."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def restarting(source: Any, mix: tuple[int, int], **more: Any) -> FeedRunner:
 
 
 def read_while_killing(runner: FeedRunner, at: tuple[int, ...] = (40, 120, 200)) -> list[int]:
-    """The records, while one worker after another is killed from outside."""
+    """Return the records, while one worker after another is killed from outside."""
     ids: list[int] = []
     kills = itertools.count()
     for number, batch in enumerate(runner):
@@ -87,6 +87,7 @@ def test_an_indexable(mix: tuple[int, int], order: str) -> None:
     assert order == "any" or ids == sorted(ids)
 
 
+@pytest.mark.slow
 @in_order
 def test_an_iterator(mix: tuple[int, int], order: str) -> None:
     with restarting(iter(range(TOTAL // 8)), mix, transform=slow_batch, order=order) as runner:
@@ -95,6 +96,7 @@ def test_an_iterator(mix: tuple[int, int], order: str) -> None:
     assert order == "any" or ids == sorted(ids)
 
 
+@pytest.mark.slow
 @mixes
 def test_a_callable_goes_on_where_it_was(mix: tuple[int, int]) -> None:
     def stream(worker: Worker) -> Iterator[Any]:
@@ -108,7 +110,7 @@ def test_a_callable_goes_on_where_it_was(mix: tuple[int, int]) -> None:
 
 
 def test_over_epochs_the_shares_stay_whole() -> None:
-    """Each epoch comes whole before the next one begins, whoever made it."""
+    """Each epoch is complete before the next one begins, whichever worker produced it."""
     with restarting(Records(), (2, 3), batch_size=8, epochs=2, seed=1, shuffle=True) as runner:
         ids = read_while_killing(runner, at=(100, 450, 550, 900))
     assert sorted(ids[:TOTAL]) == sorted(ids[TOTAL:]) == list(range(TOTAL))
@@ -123,7 +125,7 @@ def test_the_same_order_with_and_without_deaths() -> None:
 
 
 def test_the_fork_server_is_killed() -> None:
-    """Another one is started, and other workers; with what was in the hands of the old ones."""
+    """Another one starts, with other workers and the items that the old ones had in flight."""
     ids: list[int] = []
     with restarting(Records(), (2, 3), batch_size=8) as runner:
         for number, batch in enumerate(runner):
@@ -135,7 +137,8 @@ def test_the_fork_server_is_killed() -> None:
 
 @mixes
 def test_a_record_that_kills_is_set_aside(mix: tuple[int, int], tmp_path: Path) -> None:
-    """Twice is enough, and its neighbours, in its batch and in other hands, come all the same."""
+    """Two deaths are enough. Its neighbours, in its batch and in other threads, are delivered all
+    the same."""
     deaths = tmp_path / "deaths"
 
     def die() -> None:
@@ -153,7 +156,7 @@ def test_a_record_that_kills_is_set_aside(mix: tuple[int, int], tmp_path: Path) 
 
 @pytest.mark.parametrize("beside", [0, 2])
 def test_an_item_that_kills_is_set_aside_alone(beside: int) -> None:
-    """Others are in the hands of the other threads at each of its deaths: they are innocent."""
+    """Other threads have other items in flight at each of its deaths: those are innocent."""
 
     def make(index: int) -> Any:
         if index == 20:
@@ -196,7 +199,7 @@ def test_a_batch_whose_records_all_kill_leaves_a_gap_and_no_stall() -> None:
 
 
 def test_signals_from_outside_are_no_proof(tmp_path: Path) -> None:
-    """The same item is in hand at two deaths that somebody else caused: the third worker makes it."""
+    """The same item is in flight at two deaths from outside: the third worker delivers it."""
 
     at, go = tmp_path / "at", tmp_path / "go"
 
@@ -225,7 +228,7 @@ def test_signals_from_outside_are_no_proof(tmp_path: Path) -> None:
 
 
 def test_workers_that_die_before_they_deliver_anything() -> None:
-    """Five in a row: no other one will do better."""
+    """Five in a row: another one will not do better."""
 
     def stream() -> Iterator[Any]:
         os._exit(3)
@@ -236,7 +239,7 @@ def test_workers_that_die_before_they_deliver_anything() -> None:
 
 
 def test_a_callable_that_always_dies_at_the_same_place() -> None:
-    """Its stream cannot be set aside in part: after some tries the feed ends, with all that came
+    """No part of its stream can be set aside: after some tries the feed ends, with all that came
     before."""
 
     def stream() -> Iterator[Any]:

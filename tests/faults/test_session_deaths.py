@@ -1,4 +1,4 @@
-"""A session fed by worker processes: their deaths, and Ctrl-C, reach the run that waits."""
+"""A session fed by worker processes: their deaths, and Ctrl-C, reach the waiting run."""
 
 from __future__ import annotations
 
@@ -57,6 +57,7 @@ def test_a_restart_is_not_noticed() -> None:
     assert sorted(np.concatenate(found).tolist()) == list(range(4000))
 
 
+@pytest.mark.slow
 def test_ctrl_c_during_a_run(script: Start) -> None:
     running = script(
         """

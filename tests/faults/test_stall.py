@@ -1,5 +1,5 @@
-"""Nothing arrives: the error shows what every worker is doing, down to the user's line, and where
-the slots are."""
+"""Stalls: the error shows what every worker is doing, down to the user's line, and where the slots
+are."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ def after_one_batch(stuck: Callable[[], None]) -> Callable[[], Iterator[Any]]:
 
 
 def begun(runner: FeedRunner, batches: int = 1) -> FeedRunner:
-    """Started, with its first batches made: the limit counts from when somebody asks, and not what
-    a start takes."""
+    """Start a runner and wait for its first batches: the limit counts from a request, without the
+    start."""
     runner.start()
     until(lambda: runner.snapshot().produced.batches >= batches, "the first batches")
     return runner
@@ -74,6 +74,7 @@ def test_the_users_own_line(stuck: Callable[[], None]) -> None:
     assert "stall_timeout_s" in text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("processes", "threads"), [(2, 1), (1, 3)])
 def test_every_producer_is_shown(processes: int, threads: int) -> None:
     runner = FeedRunner(
@@ -101,7 +102,7 @@ def test_where_the_slots_are() -> None:
 
 
 def test_a_stopped_worker_says_so() -> None:
-    """Somebody's SIGSTOP, or a debugger's."""
+    """SIGSTOP from outside, or from a debugger."""
     with begun(FeedRunner(after_one_batch(sleeps), processes=1, stall_timeout_s=STALL_S)) as runner:
         stream = iter(runner)
         pid = int(next(stream)[0])
@@ -112,7 +113,7 @@ def test_a_stopped_worker_says_so() -> None:
 
 
 def test_workers_that_wait_for_a_source_that_is_read_in_the_trainer() -> None:
-    """The workers are fine: it is the iterator that gives nothing."""
+    """The workers are fine: the iterator yields nothing."""
 
     def slow() -> Iterator[int]:
         yield 1
@@ -126,7 +127,7 @@ def test_workers_that_wait_for_a_source_that_is_read_in_the_trainer() -> None:
 
 
 def test_a_worker_that_cannot_even_start(tmp_path: Path) -> None:
-    """Its class takes for ever to be unpickled."""
+    """Its class takes for ever to unpickle."""
 
     class Slow:
         def __init__(self) -> None:
@@ -145,7 +146,7 @@ def test_a_worker_that_cannot_even_start(tmp_path: Path) -> None:
 
 
 def test_a_long_step_is_no_stall() -> None:
-    """Nobody waits: the limit counts from when a batch is asked for."""
+    """No wait: the limit counts from the request for a batch."""
 
     def numbers() -> Iterator[Any]:
         return (np.full(4, i) for i in range(400))
@@ -153,12 +154,12 @@ def test_a_long_step_is_no_stall() -> None:
     with begun(FeedRunner(numbers, processes=1, stall_timeout_s=STALL_S)) as runner:
         stream = iter(runner)
         next(stream)
-        time.sleep(2 * STALL_S)  # the step; that nothing happens in it is what is tested
+        time.sleep(2 * STALL_S)  # the step; the test is that nothing happens in it
         assert sum(1 for _ in stream) == 399
 
 
 def test_after_a_stall_everything_ends() -> None:
-    """The fixture proves it; and later calls say the same."""
+    """The fixture proves it; later calls raise the same error."""
     with begun(
         FeedRunner(after_one_batch(holds_the_lock), processes=2, stall_timeout_s=STALL_S), 2
     ) as runner:

@@ -17,7 +17,7 @@ from tests.helpers.dying import LONG_S, MIXES
 
 
 class Endless:
-    """An indexable that does not end."""
+    """An indexable without an end."""
 
     def __len__(self) -> int:
         return 10**9
@@ -47,7 +47,7 @@ def runner_for(draw: random.Random) -> FeedRunner:
 
 
 def moment(draw: random.Random) -> float:
-    """Often early, where things are half made."""
+    """Return a moment, often an early one, when things are half built."""
     return draw.choice([0.0, draw.random() * 0.02, draw.random() * 0.3])
 
 

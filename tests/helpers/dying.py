@@ -1,7 +1,7 @@
-"""Sources that die or hang in a worker process, and what a test needs to watch processes: pids,
-states, deadlines.
+"""Sources that die or hang in a worker process, and helpers that watch processes: pids, states,
+deadlines.
 
-Imported by workers too, so it needs little. `ways` are the ends that a process can come to by
+Workers import this module too, so it imports little. `ways` are the ways in which a process can end
 itself.
 """
 
@@ -20,28 +20,29 @@ import psutil
 
 from fastfeed import FeedRunner, Worker
 
-LONG_S = 60.0  # longer than any wait that is ended as it should be
-TURN_S = 0.02  # what a look may take: longer, and this process itself was kept from the processor
+LONG_S = 60.0  # longer than any wait that succeeds
+# limit of one check: if it takes longer, this process itself did not get the processor
+TURN_S = 0.02
 MIXES = [(1, 1), (2, 1), (2, 3)]
 
 
 def by_signal(number: int) -> Callable[[], None]:
-    """Sends itself a signal; a stopped or ignored one would let it come back."""
+    """Send itself a signal; a stopped or ignored one would return."""
     return lambda: os.kill(os.getpid(), number)
 
 
 def by_abort() -> None:
-    """Ends inside native code."""
+    """End inside native code."""
     ctypes.CDLL(None).abort()
 
 
 def by_null_pointer() -> None:
-    """A real segmentation fault."""
+    """Cause a real segmentation fault."""
     ctypes.string_at(0)
 
 
 def until(condition: Callable[[], Any], what: str, limit_s: float = LONG_S) -> Any:
-    """What `condition` gives as soon as it is true; fails with `what` after `limit_s`."""
+    """Return the value of `condition` as soon as it is true; fail with `what` after `limit_s`."""
     deadline = time.monotonic() + limit_s
     while not (found := condition()):
         assert time.monotonic() < deadline, f"waited {limit_s:g} s for {what}"
@@ -50,8 +51,8 @@ def until(condition: Callable[[], Any], what: str, limit_s: float = LONG_S) -> A
 
 
 def kept(condition: Callable[[], Any], what: str, promise_s: float) -> None:
-    """Waits until `condition` is true, which was promised; a machine that serves nobody is not held
-    against it."""
+    """Wait until `condition` is true, within the promised time; time in which this process did not
+    run does not count."""
     spent_s, before = 0.0, time.monotonic()
     while not condition():
         assert spent_s < promise_s, f"waited {promise_s:g} s for {what}"
@@ -62,7 +63,7 @@ def kept(condition: Callable[[], Any], what: str, promise_s: float) -> None:
 
 
 def state_of(pid: int) -> str:
-    """The letter of proc(5), or "" where there is no such process."""
+    """Return the state letter of proc(5), or "" if there is no such process."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except OSError:
@@ -70,8 +71,8 @@ def state_of(pid: int) -> str:
 
 
 def gone(pid: int) -> bool:
-    """Whether the process has ended, and nobody in this tree owes it a wait. What init has not yet
-    seen is init's."""
+    """Return True if the process has ended and no process of this tree still has to wait for it.
+    Zombies of init do not count."""
     try:
         process = psutil.Process(pid)
         return process.status() == psutil.STATUS_ZOMBIE and process.ppid() == 1
@@ -80,26 +81,27 @@ def gone(pid: int) -> bool:
 
 
 def server() -> psutil.Process:
-    """The fork server of the only runner."""
+    """Return the fork server of the only runner."""
     return until(lambda: psutil.Process().children(), "the fork server")[0]
 
 
 def workers(count: int) -> list[psutil.Process]:
-    """The worker processes, once there are `count` of them."""
+    """Return the worker processes, once there are `count` of them."""
     return until(
         lambda: (found := server().children()) and len(found) >= count and found, f"{count} workers"
     )
 
 
 def full(runner: FeedRunner) -> bool:
-    """Whether every producer waits for a slot: nothing is free and nothing is being written but by
-    those that wait."""
+    """Return True if every producer waits for a slot: none is free, and only waiting producers fill
+    one."""
     slots = runner.snapshot().slots
     return slots.ready > 0 and slots.free == 0
 
 
 def numbered(total: int, size: int = 4) -> Callable[[Worker], Iterator[Any]]:
-    """A callable that shares out batches of records (id, pid of the worker that made it)."""
+    """Return a callable that shares out batches of records (id, pid of the worker that produced
+    it)."""
 
     def stream(worker: Worker) -> Iterator[Any]:
         for start in range(worker.index * size, total, worker.count * size):
@@ -110,14 +112,14 @@ def numbered(total: int, size: int = 4) -> Callable[[Worker], Iterator[Any]]:
 
 
 def endless() -> Iterator[Any]:
-    """Batches that carry their maker's pid, without end."""
+    """Yield batches that carry their producer's pid, without end."""
     while True:
         yield np.full(4, os.getpid())
 
 
 class Deadly:
-    """An indexable of `total` records; making the record `bad` does `way`, as long as `armed` says
-    so."""
+    """An indexable of `total` records; fetching the record `bad` calls `way`, as long as `armed`
+    says so."""
 
     def __init__(self, total: int, bad: int, way: Callable[[], None]) -> None:
         self.total, self.bad, self.way = total, bad, way
@@ -132,7 +134,7 @@ class Deadly:
 
 
 def once(flag: Path, way: Callable[[], None]) -> Callable[[], None]:
-    """`way`, but only the first time in any process: a file remembers."""
+    """Return `way`, but effective only the first time in any process: a file remembers."""
 
     def only_once() -> None:
         try:

@@ -1,4 +1,5 @@
-"""A ring with both ends in this process, over real pipes: lane, writer and outlets without a start."""
+"""A ring with both ends in this process, over real pipes: handle, writer and outlets without a
+process."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ from fastfeed.producers.process.worker_process import WorkerProcess
 from fastfeed.producers.reorder import ProducedBatch
 from fastfeed.ring.layout import MemoryShare
 from fastfeed.ring.memory import Descriptor, Segment
-from fastfeed.ring.reader import Hold
+from fastfeed.ring.reader import SlotRef
 from fastfeed.ring.slots import FREE
 from fastfeed.ring.status_page import StatusPage
 from fastfeed.ring.token import BATCH, FORMAT, Token
@@ -35,7 +36,7 @@ class Ring:
 
     def __init__(self, *, threads: int = 1, budget: int = 2**24, wanted: int = 6) -> None:
         skip = ((0, 0),) * threads
-        numbers = dict.fromkeys(("lane", "index", "seed", "first_epoch", "nbytes", "rank"), 0)
+        numbers = dict.fromkeys(("number", "index", "seed", "first_epoch", "nbytes", "rank"), 0)
         numbers |= {"count": threads, "producers": threads, "epochs": 1}
         task = WorkerTask(
             threads=threads,
@@ -46,76 +47,76 @@ class Ring:
             wanted=wanted,
             **numbers,
         )
-        self._gone: deque[Hold] = deque()
+        self._released: deque[SlotRef] = deque()
         self._tokens, tokens = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         stop, self._say_stop = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-        ends = WorkerChannels(Descriptor(tokens), Descriptor(stop), Shipment(os.dup(stop), 0))
-        self.lane = WorkerHandle(task, self._gone, ends=ends)
-        WorkerProcess([self.lane]).spawn(self, 0)  # type: ignore[arg-type]
+        channels = WorkerChannels(Descriptor(tokens), Descriptor(stop), Shipment(os.dup(stop), 0))
+        self.handle = WorkerHandle(task, self._released, channels=channels)
+        WorkerProcess([self.handle]).spawn(self, 0)  # type: ignore[arg-type]
         self._own = [self._tokens, self._say_stop]
-        ends.shipment.close()
+        channels.shipment.close()
         given = dict(zip(DESCRIPTORS, self._given, strict=True))
         self._news = socket.socket(fileno=given.pop("news"))
         self._own += given.values()
         self.writer = RingWriter(
-            StatusPage(Segment(given["board"], StatusPage.nbytes(threads)), threads),
+            StatusPage(Segment(given["page"], StatusPage.nbytes(threads)), threads),
             RingChannels(given["returned"], given["tokens"], self._news, given["stop"]),
             share=MemoryShare(budget, wanted, threads),
-            lane=0,
+            number=0,
         )
         self.outlets = [
             RingOutlet(self.writer, t, ordered=True, epoch=0, admit=lambda _: True)
             for t in range(threads)
         ]
-        self.reader = self.lane.reader
-        self.slots = self.lane.board.slots
+        self.reader = self.handle.reader
+        self.slots = self.handle.page.slots
 
     def spawn(self, task: dict[str, Any], fds: Sequence[int]) -> None:
-        """As of a ForkServer that starts nothing: what the worker would be given stays here."""
+        """Stand in for a ForkServer: keep the worker's descriptors here."""
         self._given = [os.dup(fd) for fd in fds]
 
     def put(self, batch: Batch, spec: BatchSpec, *, thread: int = 0, key: int = 0) -> None:
-        """As a producer does it."""
+        """Put a batch like a producer."""
         assert self.outlets[thread].put(ProducedBatch(batch, -1, ""), key, item=0, spec=spec)
 
     def token(self) -> Token | None:
-        """What has come to the trainer."""
+        """Return the next token that has arrived, or None."""
         with contextlib.suppress(BlockingIOError):
             (token,) = FORMAT.iter_unpack(os.read(self._tokens, FORMAT.size))
             return token
         return None
 
     def take(self) -> tuple[Batch, bool]:
-        """The next batch as the trainer opens it, and whether it is a copy."""
+        """Return the next batch as the trainer opens it, and True if it is a copy."""
         token = self.token()
         assert token is not None and token[0] == BATCH
         _, _, slot, _, _, rows, room, _ = token
-        self.lane.learn_of(slot)
-        assert self.lane.spec is not None
-        return self.reader.lend(slot, self.lane.spec, rows=rows, room=room)
+        self.handle.await_memory(slot)
+        assert self.handle.spec is not None
+        return self.reader.lend(slot, self.handle.spec, rows=rows, room=room)
 
     def give_back(self) -> None:
-        """What nobody looks at any more goes back, as the trainer does it now and then."""
-        while self._gone:
-            self.reader.take_back([self._gone.popleft()])
+        """Return slots without views, as the trainer does periodically."""
+        while self._released:
+            self.reader.return_slots([self._released.popleft()])
 
     def say_stop(self) -> None:
-        """As the trainer does it."""
+        """Set the stop event, as the trainer does."""
         os.write(self._say_stop, b"!")
 
     @property
     def current(self) -> range:
-        """The slots of the newest memory."""
-        return self.writer._parts[-1].slots if self.writer._parts else range(0)
+        """The slots of the newest block."""
+        return self.writer._blocks[-1].slots if self.writer._blocks else range(0)
 
     @property
     def free(self) -> int:
-        """Slots that a producer would get without waiting."""
+        """Number of slots that a producer would get without waiting."""
         return self.slots.count(FREE, self.current)
 
     def close(self) -> None:
-        """Lets every descriptor go; batches may live on."""
-        self.lane.close()
+        """Close every descriptor; batches may live on."""
+        self.handle.close()
         self._news.close()
         for fd in self._own:
             os.close(fd)
@@ -123,7 +124,7 @@ class Ring:
 
 @contextmanager
 def ring(**options: int) -> Iterator[Ring]:
-    """A ring for the length of a block."""
+    """Yield a ring and close it after the block."""
     made = Ring(**options)
     try:
         yield made
@@ -132,7 +133,7 @@ def ring(**options: int) -> Iterator[Ring]:
 
 
 def mapped_nbytes(name: str = "fastfeed-ring") -> int:
-    """The bytes of all mappings of memory of this name in this process."""
+    """Return the bytes of all mappings of memory with this name in this process."""
     lines = [
         line for line in Path("/proc/self/maps").read_text().splitlines() if f"memfd:{name}" in line
     ]
@@ -141,7 +142,7 @@ def mapped_nbytes(name: str = "fastfeed-ring") -> int:
 
 
 def leaves_equal(have: Sequence[np.ndarray], want: Sequence[np.ndarray]) -> bool:
-    """The same values in the same shapes and dtypes."""
+    """Return True if values, shapes and dtypes are equal."""
     return len(have) == len(want) and all(
         a.shape == b.shape and a.dtype == b.dtype and bool((a == b).all())
         for a, b in zip(have, want, strict=True)

@@ -1,4 +1,4 @@
-"""A training script in a process (and a session) of its own, whose ends are watched from outside."""
+"""Training script in a process (and a session) of its own, whose end is observed from outside."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ import numpy as np
 from pathlib import Path
 from fastfeed import FeedRunner, FeedStopped
 
-signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background inherits it ignored
+# A job in the background inherits it ignored.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 def endless():
     while True:
@@ -63,15 +64,15 @@ def started(source=endless, processes=2, **options):
 
 @dataclass
 class Ended:
-    """How a script ended, and what it said."""
+    """End of a script, and its output."""
 
     code: int
     out: list[str]
     err: str
 
     def tracebacks(self) -> int:
-        """How many there were, each with those of the errors amidst which its own came; none may be
-        of what nobody could catch."""
+        """Return the number of tracebacks, where chained ones count as one. None may come from an
+        exception that cannot be caught."""
         assert "Exception ignored" not in self.err
         assert "fatal" not in self.err.lower()
         chained = self.err.count(
@@ -99,7 +100,7 @@ class Script:
         self.lines: list[str] = []
 
     def line(self, start: str) -> str:
-        """Waits for a line that begins so; the test's own limit ends a wait that is in vain."""
+        """Wait for a line that begins so; the test's own limit ends a wait in vain."""
         assert self._process.stdout is not None
         for text in self._process.stdout:
             self.lines.append(text.strip())
@@ -108,38 +109,38 @@ class Script:
         raise AssertionError(f"no line {start!r}: {self.lines}, {self.ended().err}")
 
     def signal(self, number: int) -> None:
-        """Sends a signal to the script alone."""
+        """Send a signal to the script alone."""
         os.kill(self.pid, number)
 
     def signal_group(self, number: int) -> None:
-        """Sends a signal to all of its process group, as a terminal does."""
+        """Send a signal to its whole process group, as a terminal does."""
         os.killpg(self.pid, number)
 
     @staticmethod
     def signal_other(pid: int, number: int) -> None:
-        """Sends a signal to a process that the script has told of."""
+        """Send a signal to a process that the script has named."""
         os.kill(pid, number)
 
     def gone(self) -> None:
-        """Waits until every process that the script has named has ended: two seconds, not more."""
+        """Wait until every named process has ended, for two seconds at most."""
         self._process.poll()
         kept(lambda: all(map(gone, self.tree())), f"the end of {self.tree()}", GONE_S)
 
     def tree(self) -> list[int]:
-        """Every process that the script has named."""
+        """Return every process that the script has named."""
         return [
             int(word) for line in self.lines if line.startswith("tree") for word in line.split()[1:]
         ]
 
     def ended(self) -> Ended:
-        """Waits for the end, and for that of all its processes: two seconds, not more."""
+        """Wait for the end of the script and of all its processes, for two seconds at most."""
         out, err = self._process.communicate(timeout=LONG_S)
         self.lines += out.splitlines()
         self.gone()
         return Ended(self._process.returncode, self.lines, err)
 
     def kill(self) -> None:
-        """Whatever is left of a failed test."""
+        """Kill what is left of a failed test."""
         if self._process.poll() is None:
             os.killpg(self.pid, signal.SIGKILL)
             self._process.communicate()

@@ -1,5 +1,5 @@
-"""The buffer between producers and consumer against a list: order, bounds, epochs, failures, and
-never a dead end."""
+"""Buffer between producers and consumer against a list: order, bounds, epochs, failures, no
+deadlock."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def made(number: int, nbytes: int = 1) -> ProducedBatch:
 
 
 def number(item: ProducedBatch | None) -> int | str | None:
-    """What was taken: a number, the end of an epoch, or the end."""
+    """Return what was taken: a number, the end of an epoch, or the end."""
     if item is None:
         return None
     return int(item.batch.leaves[0][0]) if item.batch else "epoch"
@@ -53,7 +53,7 @@ def take_all(buffer: BoundedBuffer) -> list[Any]:
 
 
 def together(functions: list[Callable[[], Any]]) -> list[Any]:
-    """What each returned, run at the same time."""
+    """Run the functions at the same time. Return their results."""
     results: list[Any] = [None] * len(functions)
     start = threading.Barrier(len(functions))
 
@@ -70,8 +70,7 @@ def together(functions: list[Callable[[], Any]]) -> list[Any]:
 
 
 class InOrder(RuleBasedStateMachine):
-    """One consumer and any order of tickets: what leaves is the longest row of tickets without a
-    gap."""
+    """One consumer and any order of tickets: the longest run of tickets without a gap leaves."""
 
     @initialize(order=st.permutations(range(12)))
     def begin(self, order: list[int]) -> None:
@@ -103,8 +102,8 @@ class InOrder(RuleBasedStateMachine):
 
 
 class ByEpoch(RuleBasedStateMachine):
-    """Streams without tickets: nothing of an epoch leaves before every producer has ended the one
-    ahead."""
+    """Streams without tickets: nothing of an epoch leaves before every producer has ended the
+    previous one."""
 
     @initialize(producers=st.integers(1, 3))
     def begin(self, producers: int) -> None:
@@ -157,7 +156,7 @@ bounds = st.tuples(st.integers(1, 4), st.integers(1, 12))
 def test_in_order_and_never_a_dead_end(
     producers: int, nbytes: list[int], bound: tuple[int, int], data: st.DataObject
 ) -> None:
-    """Whoever gets which tickets, and however narrow the bounds are: all arrive, in order."""
+    """All batches arrive in order, for any distribution of tickets and any bounds."""
     batches, limit = bound
     buffer = handoff(producers, batches=batches, nbytes=limit)
     owner = data.draw(
@@ -184,7 +183,7 @@ def test_in_order_and_never_a_dead_end(
 def test_epochs_stay_apart_however_full_it_is(
     counts: list[list[int]], bound: tuple[int, int]
 ) -> None:
-    """`counts[producer][epoch]` batches each; producers run ahead as far as the bounds let them."""
+    """`counts[producer][epoch]` batches each; producers run ahead as far as the bounds allow."""
     epochs = min(map(len, counts))
     buffer = handoff(len(counts), ordered=False, batches=bound[0], nbytes=bound[1])
 
@@ -205,7 +204,7 @@ def test_epochs_stay_apart_however_full_it_is(
 
 
 class Room(threading.Condition):
-    """The condition that a full buffer waits on; it says when somebody does."""
+    """The condition that a full buffer waits on; it reports a wait."""
 
     def __init__(self, lock: Any) -> None:
         super().__init__(lock)
@@ -219,7 +218,7 @@ class Room(threading.Condition):
 def put_late(
     buffer: BoundedBuffer, late: int, key: int
 ) -> tuple[threading.Thread, list[bool], StageRow]:
-    """A producer that is waiting for room by now."""
+    """Start a producer and return when it waits for room."""
     room, entered, row = Room(buffer._lock), [], StageRow()
     buffer._room = room
     thread = threading.Thread(
@@ -310,7 +309,7 @@ def test_the_first_failure_counts() -> None:
 
 
 def test_a_failure_does_not_wait_for_a_producer_that_hangs() -> None:
-    """The other producer never ends: only the grace time is waited."""
+    """The other producer never ends: the consumer waits for the grace time only."""
     buffer = handoff(2, ordered=False)
     buffer.fail(ValueError("broken"), None)
     buffer.end()

@@ -1,5 +1,5 @@
 """Failures that cross between processes: every exception arrives as an exception, and a death is
-told in words."""
+explained."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 from fastfeed import FeedError, OptionError, ProducerError, SpecError
 from fastfeed.errors import FeedStopped, MissingExtra, ProducerDied, ProducerFailed
-from fastfeed.producers.failure import Death, LostException, carry, revive
+from fastfeed.producers.failure import LostException, WorkerDeath, decode_error, encode_error
 
 
 class NeedsTwo(Exception):
-    """Goes into a pickle and does not come out."""
+    """Pickles, but does not unpickle."""
 
     def __init__(self, one: int, two: int) -> None:
         super().__init__(f"{one} and {two}")
@@ -37,7 +37,7 @@ class Unprintable(Exception):
 
 
 class Once(Exception):
-    """Can be read once: in the worker that tries it, but not in the trainer."""
+    """Unpickles once: in the worker that tries it, but not in the trainer."""
 
     reads = 0
 
@@ -53,7 +53,7 @@ class Once(Exception):
 
 
 def failed(error: BaseException, place: str = "batch 7", ticket: int | None = 7) -> ProducerFailed:
-    """As the loop makes it of what a producer raised."""
+    """Return the failure that the loop builds from a producer's exception."""
     try:
         raise error  # the user's own line
     except BaseException as caught:
@@ -73,7 +73,7 @@ def test_what_a_producer_raised_arrives(
     kind: type, args: list[Any], place: str, ticket: int | None
 ) -> None:
     before = failed(kind(*args), place, ticket)
-    after, found = revive(carry(before, ticket))
+    after, found = decode_error(encode_error(before, ticket))
     assert found == ticket
     assert type(after) is ProducerFailed
     assert (after.place, after.ticket, str(after)) == (place, ticket, str(before))
@@ -87,7 +87,7 @@ def test_notes_and_attributes_travel_too() -> None:
     error.code = 5  # type: ignore[attr-defined]
     if hasattr(error, "add_note"):  # Python 3.11
         error.add_note("look at the disk")
-    cause: Any = revive(carry(failed(error), 7))[0].__cause__
+    cause: Any = decode_error(encode_error(failed(error), 7))[0].__cause__
     assert cause.code == 5
     assert getattr(cause, "__notes__", []) == getattr(error, "__notes__", [])
 
@@ -102,7 +102,7 @@ def test_notes_and_attributes_travel_too() -> None:
     ],
 )
 def test_what_cannot_travel_leaves_its_name_and_text(error: Exception, said: str) -> None:
-    after, _ = revive(carry(failed(error), 7))
+    after, _ = decode_error(encode_error(failed(error), 7))
     assert type(after) is ProducerFailed
     assert isinstance(after.__cause__, Exception)
     assert str(after).startswith("batch 7 raised ") and said in str(after).split("\n")[0]
@@ -113,7 +113,7 @@ def test_what_cannot_travel_leaves_its_name_and_text(error: Exception, said: str
 
 def test_what_cannot_be_read_in_the_trainer_is_an_exception_all_the_same() -> None:
     Once.reads = 0
-    after, ticket = revive(carry(failed(Once()), 7))
+    after, ticket = decode_error(encode_error(failed(Once()), 7))
     assert ticket == 7
     assert type(after.__cause__) is LostException
     assert "RuntimeError: not here" in str(after.__cause__)
@@ -124,7 +124,7 @@ def test_what_cannot_be_read_in_the_trainer_is_an_exception_all_the_same() -> No
     "error", [SpecError("leaf"), OptionError("knob"), FeedStopped("by you"), FeedError("?")]
 )
 def test_our_own_errors_stay_what_they_are(error: FeedError) -> None:
-    after, ticket = revive(carry(error, 3))
+    after, ticket = decode_error(encode_error(error, 3))
     assert (type(after), str(after), ticket) == (type(error), str(error), 3)
 
 
@@ -133,28 +133,28 @@ DIED = ProducerDied("died", pid=1, signal=9, exit_code=None, out_of_memory=False
 
 @pytest.mark.parametrize("error", [MissingExtra("tensorflow", "tensorflow"), DIED])
 def test_our_own_errors_with_arguments_keep_their_text(error: FeedError) -> None:
-    after, _ = revive(carry(error, None))
+    after, _ = decode_error(encode_error(error, None))
     assert isinstance(after, FeedError)
     assert str(error) in str(after)
 
 
 @pytest.mark.parametrize("error", [SystemExit(2), RuntimeError("x")])
 def test_what_is_not_a_producers_is_the_sources(error: BaseException) -> None:
-    after, _ = revive(carry(error, None))
+    after, _ = decode_error(encode_error(error, None))
     assert isinstance(after, ProducerError)
     assert type(after.__cause__) is type(error)
 
 
 def test_what_is_carried_is_plain_for_who_reads_it() -> None:
-    """It is read under the trainer's lock: the outer parts can always be read."""
-    place, trace, ticket, inner = pickle.loads(carry(failed(NeedsTwo(1, 2)), 7))
+    """The trainer decodes it under its lock, so the outer parts must always be readable."""
+    place, trace, ticket, inner = pickle.loads(encode_error(failed(NeedsTwo(1, 2)), 7))
     assert (place, ticket, type(trace), type(inner)) == ("batch 7", 7, str, bytes)
 
 
 def death(
     status: int, *, out_of_memory: bool = False, hand: tuple[str, ...] = ("batch 3",)
-) -> Death:
-    return Death(2, 4711, status, out_of_memory, hand)
+) -> WorkerDeath:
+    return WorkerDeath(2, 4711, status, out_of_memory, hand)
 
 
 @pytest.mark.parametrize(
@@ -207,8 +207,8 @@ def test_hands_are_listed_and_empty_ones_said() -> None:
 
 
 def test_a_failure_survives_pickling_and_keeps_its_cause() -> None:
-    """A search over hyper-parameters trains in processes, and its pool sets the cause of what they
-    raise."""
+    """A hyper-parameter search trains in processes, and its pool sets the cause of the exceptions
+    they raise."""
     failed = ProducerFailed("batch 3", KeyError("not there"))
     with pytest.raises(ProducerFailed) as caught:
         raise failed from None

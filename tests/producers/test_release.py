@@ -1,4 +1,5 @@
-"""What a stopped runner keeps: the memory that arrays of its batches still need, and no descriptor."""
+"""Release of a stopped runner: it keeps the memory that arrays of its batches need, but no
+descriptor."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ from tests.helpers.feeds import LONG_S
 
 @pytest.fixture(autouse=True)
 def nobody_looks_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever watches runners in this process has descriptors of its own."""
+    """Turn off the watchers of runners, which have descriptors of their own."""
     for name in ("FASTFEED_BLACKBOX", "FASTFEED_SOCKET"):
         monkeypatch.setenv(name, "0")
 
@@ -29,7 +30,7 @@ def descriptors() -> dict[str, str]:
     for number in os.listdir("/proc/self/fd"):
         try:
             found[number] = os.readlink(f"/proc/self/fd/{number}")
-        except OSError:  # the one that listed the folder
+        except OSError:  # the descriptor that listed the folder
             continue
     return found
 
@@ -129,6 +130,6 @@ def test_who_waits_meanwhile_is_told_and_then_all_is_closed() -> None:
     runner.stop()
     waits.join(LONG_S)
     assert [type(error) for error in errors] == [FeedStopped]
-    errors.clear()  # the frames of the wait, which hold what they use
+    errors.clear()  # their tracebacks hold the frames of the wait
     assert until(lambda: descriptors() == before, LONG_S)
     assert (first == 0).all()

@@ -1,5 +1,5 @@
-"""The order in which batches leave, against plain lists: by ticket; or by epoch, as they come; and
-how a feed ends."""
+"""Order in which batches leave, against plain lists: by ticket, or by epoch as they come; and the
+end of a feed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fastfeed.producers.reorder import END_OF_EPOCH, GRACE_S, ReorderBuffer
 
 
 class Clock:
-    """Time that passes only where a test says so."""
+    """Time that passes only when a test says so."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now_s = 50.0
@@ -43,7 +43,7 @@ def test_tickets_leave_in_order_as_soon_as_they_can(
         assert [*left, *order.ready] == list(range(row)), (
             "the longest row without a gap, and no more"
         )
-        assert order.turn == row
+        assert order.next_key == row
     assert not order.early
     assert order.settled() is bool(order.ready)
     order.end()
@@ -52,7 +52,7 @@ def test_tickets_leave_in_order_as_soon_as_they_can(
 
 @st.composite
 def interleaved(draw: st.DrawFn) -> tuple[int, int, list[tuple[int, int, int]]]:
-    """Producers, epochs, and (producer, epoch, number) in a possible order; number -1 ends the
+    """Draw producers, epochs, and (producer, epoch, number) in a possible order; number -1 ends the
     epoch."""
     producers, epochs = draw(st.integers(1, 3)), draw(st.integers(1, 3))
     streams = []
@@ -115,8 +115,8 @@ def test_a_failure_is_met_in_its_place(clock: Clock) -> None:
 def test_a_failure_does_not_wait_longer_than_its_grace(clock: Clock) -> None:
     order: ReorderBuffer[Any] = ReorderBuffer(2, ordered=True)
     order.fail(ValueError("5"), 5)
-    assert order.patience_s(60) == pytest.approx(GRACE_S, abs=0.01)
-    assert order.patience_s(0.1) == 0.1
+    assert order.max_wait_s(60) == pytest.approx(GRACE_S, abs=0.01)
+    assert order.max_wait_s(0.1) == 0.1
     clock.now_s += GRACE_S * 0.9
     assert not order.settled()
     clock.now_s += GRACE_S * 0.2
@@ -135,10 +135,10 @@ def test_the_first_failure_counts(clock: Clock) -> None:
 
 
 def test_a_failure_ahead_of_what_is_asked_for_gives_way_to_one_before_it(clock: Clock) -> None:
-    """A slow producer fails behind one that is an epoch further and has failed already; then nobody
-    brings anything."""
+    """A slow producer fails behind one that has already failed an epoch further; then nothing
+    arrives any more."""
     order: ReorderBuffer[Any] = ReorderBuffer(2, ordered=True)
-    order.ask(1)
+    order.want(1)
     order.fail(ValueError("ahead"), 7, epoch=1)
     order.end()
     assert not order.settled(), "the other one may still bring something"

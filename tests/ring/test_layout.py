@@ -1,4 +1,4 @@
-"""Where leaves lie in a slot: aligned, apart from one another, and read back as they were written."""
+"""Layout of a slot: leaves are aligned, do not overlap, and read back as they were written."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hypothesis.extra import numpy as hnp
 
 from fastfeed import OptionError
 from fastfeed.ring.layout import (
-    MOST_SLOTS,
+    MAX_SMALL_SLOTS,
     SMALL_NBYTES,
     MemoryShare,
     decode,
@@ -32,8 +32,8 @@ NUMBERS += [ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn]
 
 @st.composite
 def leaves(draw: st.DrawFn) -> np.ndarray:
-    """Any leaf that passes a spec's check: numbers of every kind, bytes of fixed and of any length,
-    also strided."""
+    """Draw any leaf that passes a spec's check: numbers of every kind, bytes of fixed and of any
+    length, also strided."""
     shape = draw(shapes)
     if draw(st.booleans()):
         out = np.empty(shape, object)
@@ -47,7 +47,7 @@ def leaves(draw: st.DrawFn) -> np.ndarray:
 
 
 def same_bytes(have: np.ndarray, want: np.ndarray) -> bool:
-    """Equal to the bit, also where a value is not equal to itself."""
+    """Return True if both are equal bit by bit, also where a value is not equal to itself."""
     if want.dtype == object:
         return have.shape == want.shape and have.dtype == object and have.tolist() == want.tolist()
     return (
@@ -81,7 +81,7 @@ def test_rounding_wastes_less_than_a_unit(nbytes: int) -> None:
 def test_what_was_described_is_read_back(batch: list[np.ndarray], rest: int) -> None:
     parts = encode(batch)
     places, end = offsets([p.nbytes for p in parts])
-    # a slot is larger than its batch, and never clean
+    # A slot is larger than its batch, and never clean.
     memory = np.full(end + rest * 64, 0xAB, np.uint8)
     for place, part in zip(places, parts, strict=True):
         np.ndarray(part.shape, part.dtype, memory, place)[...] = part
@@ -105,23 +105,23 @@ shares = st.builds(MemoryShare, budgets, st.integers(1, 600), st.integers(1, 64)
 @given(shares, st.integers(1, 2**26), st.integers(0, 2**30))
 def test_slots_fit_into_the_budget(share: MemoryShare, nbytes: int, taken: int) -> None:
     size = slot_nbytes(nbytes)
-    if size * share.least > share.budget:
+    if size * share.min_slots > share.budget:
         with pytest.raises(OptionError, match="Raise memory=") as caught:
             share.slots(size, taken)
         assert f"{share.budget // size} slots of {size} bytes" in str(caught.value)
-        assert f"needed {share.least}" in str(caught.value)
+        assert f"at least {share.min_slots}," in str(caught.value)
         return
     count = share.slots(size, taken)
-    assert count >= share.least
-    assert count <= max(share.least, share.wanted, MOST_SLOTS)
-    assert count == share.least or count * size + taken <= share.budget
+    assert count >= share.min_slots
+    assert count <= max(share.min_slots, share.wanted, MAX_SMALL_SLOTS)
+    assert count == share.min_slots or count * size + taken <= share.budget
     if share.slots(size) * size <= SMALL_NBYTES // 2 and share.budget >= 2 * SMALL_NBYTES:
-        assert share.slots(size) == max(share.wanted, MOST_SLOTS, share.least), (
+        assert share.slots(size) == max(share.wanted, MAX_SMALL_SLOTS, share.min_slots), (
             "small batches get all they can use"
         )
 
 
 @given(shares)
 def test_the_least_is_one_for_each_producer_and_two(share: MemoryShare) -> None:
-    """One that is filled by each, one that is ready, one that is lent: so nobody waits for himself."""
-    assert share.least == share.threads + 2
+    """One filled by each producer, one ready, one lent: so none of them waits for itself."""
+    assert share.min_slots == share.threads + 2

@@ -1,5 +1,5 @@
-"""Memory without a name: shared by whoever has the descriptor, of one size for ever, and gone with
-the last view."""
+"""Unnamed memory: shared by every holder of the descriptor, of fixed size, and gone with its last
+view."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_it_lives_as_long_as_a_view_of_it() -> None:
     segment = Segment.create(PAGE, "fastfeed-test")
     view = np.frombuffer(segment.map, np.uint8)[5:6]
     segment.close_fd()
-    segment.close_fd()  # may be repeated: the number may be somebody else's by now
+    segment.close_fd()  # may be repeated: the number may belong to another file by now
     del segment
     gc.collect()
     assert mapped_nbytes("fastfeed-test") == PAGE
@@ -49,7 +49,7 @@ def test_it_lives_as_long_as_a_view_of_it() -> None:
 
 
 def test_its_size_can_never_change() -> None:
-    """Whoever cut it off would kill every process that reads it (SIGBUS)."""
+    """Truncation would kill every process that reads it (SIGBUS)."""
     segment = Segment.create(2 * PAGE, "fastfeed-test")
     try:
         for nbytes in (PAGE, 0, 3 * PAGE):

@@ -1,5 +1,4 @@
-"""The ring where it is tight: full, growing, stopped, out of memory, or in the hands of code that
-misuses it."""
+"""The ring at its limits: full, growing, stopped, out of memory, or misused by the user's code."""
 
 from __future__ import annotations
 
@@ -38,7 +37,7 @@ def rows_of(nbytes: int) -> int:
 
 
 class Elsewhere(threading.Thread):
-    """A call in a thread of its own, as a second producer of the worker makes it."""
+    """A call in a thread of its own, like that of a second producer of the worker."""
 
     def __init__(self, call: Any) -> None:
         super().__init__(name="a producer of the test")
@@ -53,14 +52,14 @@ class Elsewhere(threading.Thread):
             self.result = error
 
     def ended_with(self) -> Any:
-        """What came of it, which must be soon."""
+        """Return the result of the call, which must come soon."""
         self.join(LONG_S)
         assert not self.is_alive(), "the producer hangs"
         return self.result
 
 
 def fill_up(made: Ring, rows: int = 1) -> int:
-    """Puts until no slot is free; how many batches that were."""
+    """Put batches until no slot is free. Return their number."""
     put(made, rows)
     count = 1
     while made.free:
@@ -98,7 +97,12 @@ def test_stopped_passes_a_users_except_clause() -> None:
 def test_a_batch_that_does_not_fit_the_memory_says_what_would() -> None:
     with ring(budget=4 * PAGE) as made, pytest.raises(OptionError) as caught:
         put(made, rows_of(2 * PAGE))
-    said = f"{4 * PAGE} bytes", f"room for 2 slots of {2 * PAGE} bytes", "needed 3", "Raise memory="
+    said = (
+        f"{4 * PAGE} bytes",
+        f"room for 2 slots of {2 * PAGE} bytes",
+        "at least 3",
+        "Raise memory=",
+    )
     assert not [text for text in said if text not in str(caught.value)]
 
 
@@ -113,7 +117,7 @@ def test_growth_takes_what_fits_where_a_quarter_more_does_not() -> None:
 
 
 def test_growth_leaves_room_for_growth() -> None:
-    """Batches that become a little larger each time must not make a new part each time."""
+    """Batches that become a little larger each time must not add a block each time."""
     with ring(budget=2**26) as made:
         for rows in range(1000, 2000, 10):
             put(made, rows)
@@ -128,7 +132,7 @@ def test_old_memory_is_unmapped_when_its_last_slot_has_come_back() -> None:
     with ring(budget=2**26, wanted=4) as made:
         put(made, rows_of(2**20))
         held, _ = made.take()
-        # the slots that are free in the old part go at once, this one when it is dropped
+        # The free slots of the old block go at once, this one when it is dropped.
         for _ in range(3):
             put(made, rows_of(2**21))
             made.take()
@@ -165,10 +169,10 @@ def test_memory_outlives_everything_but_its_last_view() -> None:
 
 
 def test_numbers_of_slots_do_not_run_out() -> None:
-    """Each growth takes new ones: from the smallest slot to the largest that fits, with 200
+    """Each growth takes new numbers: from the smallest slot to the largest that fits, with 200
     producers in a process."""
     share, nbytes, used = MemoryShare(budget=2**36, wanted=4 * 200 + 201, threads=200), PAGE, 0
-    while share.holds(nbytes):
+    while share.fits(nbytes):
         used += share.slots(nbytes)
         nbytes = slot_nbytes(int(nbytes * GROWTH))
     assert used <= TABLE_NBYTES
@@ -196,7 +200,7 @@ def test_a_buffer_that_is_yielded_twice_is_refused() -> None:
 
 
 def test_a_leaf_without_elements_does_not_reach_into_the_next_slot() -> None:
-    """It lies at the very end of its slot, which is where the next one begins."""
+    """It lies at the very end of its slot, where the next one begins."""
     template = Leaf("i1", (PAGE,)), Leaf("i8", (0,))
     with ring() as made:
         spec, like = checked(template, [1])
@@ -214,7 +218,7 @@ def test_hoarding_is_refused_and_said() -> None:
     with ring(budget=3 * PAGE) as made:
         blanks = [((2, 4), np.dtype("i8"))]
         hoard = [made.outlets[0].allocate(blanks) for _ in range(3)]
-        with pytest.raises(StateError, match=r"all 3 slots are lent.*without a yield"):
+        with pytest.raises(StateError, match=r"all 3 slots are held.*without a yield"):
             made.outlets[0].allocate(blanks)
         hoard.pop()
         assert made.outlets[0].allocate(blanks)
@@ -248,7 +252,7 @@ def test_when_slots_are_scarce_the_consumer_gets_copies_and_keeps_them() -> None
 
 
 def test_a_producer_with_a_lower_ticket_always_gets_its_slot() -> None:
-    """The one with ticket 0 is slow; the other fills what it can and must leave one slot."""
+    """The producer with ticket 0 is slow; the other fills what it can and must leave one slot."""
     with ring(threads=2, budget=5 * PAGE, wanted=5) as made:
         slow, quick = made.outlets
         slow.begin(0)
@@ -264,8 +268,8 @@ def test_a_producer_with_a_lower_ticket_always_gets_its_slot() -> None:
         while len(keys) < 10:
             token = made.token()
             if token is not None:
-                made.lane.learn_of(token[2])
-                made.reader.lend(token[2], made.lane.spec, rows=token[5], room=token[6])
+                made.handle.await_memory(token[2])
+                made.reader.lend(token[2], made.handle.spec, rows=token[5], room=token[6])
                 keys.append(token[3])
             made.give_back()
         assert filling.ended_with() is None

@@ -1,4 +1,4 @@
-"""The states of a slot against a list: every move that has an owner works, every other one is
+"""States of a slot against a list: every transition with an owner works, every other one is
 refused."""
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from fastfeed.ring.slots import FILLING, FREE, LENT, NAMES, READY, UNUSED, BadMove, Slots
+from fastfeed.ring.slots import FILLING, FREE, LENT, NAMES, READY, UNUSED, InvalidTransition, Slots
 
 COUNT = 4
 any_slot = st.integers(0, COUNT - 1)
-# What each move needs, and what it leaves; drawn in the module's own picture.
+# Required states and resulting state of each transition, as drawn in the module's picture.
 MOVES: dict[str, tuple[set[int], int]] = {
     "open": ({UNUSED}, FREE),
     "close": ({FREE}, UNUSED),
@@ -31,7 +31,7 @@ def move(slots: Slots, name: str, slot: int) -> None:
 
 
 class Moves(RuleBasedStateMachine):
-    """Any moves in any order; two views of one table, as trainer and worker have them."""
+    """Any transitions in any order; two views of one table, like those of trainer and worker."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -46,7 +46,9 @@ class Moves(RuleBasedStateMachine):
             move(self.ends[end], name, slot)
             self.model[slot] = left
             return
-        with pytest.raises(BadMove, match=f"slot {slot} was {NAMES[self.model[slot]]}, to "):
+        with pytest.raises(
+            InvalidTransition, match=f"slot {slot} is {NAMES[self.model[slot]]} and cannot "
+        ):
             move(self.ends[end], name, slot)
 
     @invariant()

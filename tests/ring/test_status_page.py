@@ -1,4 +1,4 @@
-"""The page of a worker: what one process writes, the other reads, each field with one writer."""
+"""Status page of a worker: one process writes, the other reads, and each field has one writer."""
 
 from __future__ import annotations
 
@@ -27,39 +27,39 @@ rows = st.builds(
 )
 
 
-def other_side(board: StatusPage) -> StatusPage:
-    return StatusPage(Segment(board.segment.fd, StatusPage.nbytes(board.threads)), board.threads)
+def other_side(page: StatusPage) -> StatusPage:
+    return StatusPage(Segment(page.segment.fd, StatusPage.nbytes(page.threads)), page.threads)
 
 
 @given(st.lists(st.tuples(rows, hands), min_size=1, max_size=5))
 def test_every_producer_has_its_own_place(told: list[tuple[StageRow, InFlight]]) -> None:
-    board = StatusPage.create(len(told))
+    page = StatusPage.create(len(told))
     try:
-        trainer = other_side(board)
-        assert [trainer.hand(t) for t in range(len(told))] == [IDLE] * len(told)
+        trainer = other_side(page)
+        assert [trainer.in_flight(t) for t in range(len(told))] == [IDLE] * len(told)
         assert [trainer.row(t) for t in range(len(told))] == [StageRow()] * len(told)
         for thread, (row, hand) in enumerate(told):
-            board.publish(thread, row)
-            board.hold(thread, hand)
-        assert [(trainer.row(t), trainer.hand(t)) for t in range(len(told))] == told
+            page.publish(thread, row)
+            page.set_in_flight(thread, hand)
+        assert [(trainer.row(t), trainer.in_flight(t)) for t in range(len(told))] == told
         assert trainer.slots.audit().all == 0, "the table of slots is not touched"
     finally:
-        board.segment.close_fd()
+        page.segment.close_fd()
 
 
 def test_counters_do_not_reach_into_the_table() -> None:
-    board = StatusPage.create(2)
-    board.segment.close_fd()
+    page = StatusPage.create(2)
+    page.segment.close_fd()
     last = TABLE_NBYTES - 1
-    board.slots.open(range(TABLE_NBYTES))
+    page.slots.open(range(TABLE_NBYTES))
     for thread in (0, 1):
-        board.publish(thread, StageRow(*[2**62] * 4, *[1.5] * 4, 2**62, 2**62))
-        board.hold(thread, (2**62, 2**62, 2**62))
-    assert board.slots.audit().free == TABLE_NBYTES
-    board.slots.fill(last)
-    board.slots.commit(last)
-    assert board.slots.state(last) == READY
-    assert board.row(0) == board.row(1)
+        page.publish(thread, StageRow(*[2**62] * 4, *[1.5] * 4, 2**62, 2**62))
+        page.set_in_flight(thread, (2**62, 2**62, 2**62))
+    assert page.slots.audit().free == TABLE_NBYTES
+    page.slots.fill(last)
+    page.slots.commit(last)
+    assert page.slots.state(last) == READY
+    assert page.row(0) == page.row(1)
 
 
 def test_nothing_is_what_no_hand_holds() -> None:

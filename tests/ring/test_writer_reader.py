@@ -1,5 +1,5 @@
-"""Both ends of a ring against a model: whatever is filled, lent, viewed and dropped in whatever
-order, no batch that somebody looks at ever changes, and no slot is lost."""
+"""Both ends of a ring against a model: no batch in use ever changes, and no slot is lost, in any
+order of filling, lending, viewing and dropping."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from fastfeed.core.batch import Batch
 from tests.helpers.batches import checked, make, templates
 from tests.helpers.rings import Ring, leaves_equal
 
-# with records of up to 100 bytes: some fit into a page, some make the ring grow
+# With records of up to 100 bytes: some fit into a page, some make the ring grow.
 SIZES = [1, 2, 3, 40, 700]
 
 
 def in_slots(leaves: Any) -> bool:
-    """Whether a batch holds its slot: one of objects only is a copy from the beginning."""
+    """Return True if a batch holds its slot; one of objects only is a copy from the beginning."""
     return any(leaf.dtype != object for leaf in leaves)
 
 
 class RingMachine(RuleBasedStateMachine):
-    """One producer and one consumer; the model knows the values of every batch, and who has which."""
+    """One producer and one consumer. The model knows the values and the owner of every batch."""
 
     @initialize(template=templates, wanted=st.integers(3, 8))
     def begin(self, template: Any, wanted: int) -> None:
@@ -32,11 +32,11 @@ class RingMachine(RuleBasedStateMachine):
         self.ring = Ring(wanted=wanted)
         self.spec, _ = checked(template, [0])
         self.number = 0
-        # with the user's code: arrays, their values, lent
+        # In the user's code: arrays, their values, lent.
         self.drafts: list[tuple[Any, Batch, bool]] = []
         self.sent: list[tuple[np.ndarray, ...]] = []  # on the way to the trainer: copies
-        self.ended: list[Any] = []  # with the trainer, who must not look at them any more
-        # with the trainer: views, copies, lent
+        self.ended: list[Any] = []  # ended by the trainer, which must not use them any more
+        # In the trainer: views, copies, lent.
         self.held: list[tuple[Any, tuple[np.ndarray, ...], bool]] = []
 
     def fresh(self, rows: int) -> Batch:
@@ -74,8 +74,8 @@ class RingMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.drafts and self.ring.free)
     @rule(data=st.data())
     def put_a_buffer(self, data: st.DataObject) -> None:
-        """Whole; or its first records; or its last; or with one array replaced: all of them are
-        what was yielded."""
+        """Put it whole, or its first records, or its last, or with one array replaced: what was
+        yielded arrives."""
         arrays, like, _ = self.drafts.pop(data.draw(st.integers(0, len(self.drafts) - 1)))
         for array, values in zip(arrays, like.leaves, strict=True):
             assert array.ctypes.data % 64 == 0 or not array.size
@@ -113,8 +113,7 @@ class RingMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.held)
     @rule(data=st.data())
     def end_a_lease(self, data: st.DataObject) -> None:
-        """The slot goes back at once, whatever is left of the views; it may be lent again while
-        they are about."""
+        """The slot returns at once, even with views left; it may be lent again while they exist."""
         place = data.draw(st.integers(0, len(self.held) - 1))
         batch, _, _ = self.held[place]
         if isinstance(batch, Batch) and batch.lease is not None:
@@ -125,7 +124,7 @@ class RingMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.ended)
     @rule(data=st.data(), drop=st.booleans())
     def end_it_again(self, data: st.DataObject, drop: bool) -> None:
-        """By whoever held the batch: the slot may be another batch's by now, which must not notice."""
+        """The slot may hold another batch by now, which must not be affected."""
         batch = self.ended[data.draw(st.integers(0, len(self.ended) - 1))]
         if drop:
             self.ended = [other for other in self.ended if other is not batch]
@@ -139,7 +138,7 @@ class RingMachine(RuleBasedStateMachine):
 
     @invariant()
     def at_rest(self) -> None:
-        """What is held is as it was; and every slot is where the model says."""
+        """Every held batch is unchanged, and every slot is where the model says."""
         for batch, want, _ in self.held:
             assert leaves_equal(batch.leaves if isinstance(batch, Batch) else batch, want)
         self.ring.give_back()

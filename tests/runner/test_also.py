@@ -58,6 +58,7 @@ def test_validation_may_come_before_training_and_in_the_middle_of_it(mix: dict[s
         assert first + column(batches) == list(range(40))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mix", MIXES, ids=str)
 def test_an_epoch_that_is_left_early_does_not_disturb_a_validation_that_is_under_way(
     mix: dict[str, Any],
@@ -72,6 +73,7 @@ def test_an_epoch_that_is_left_early_does_not_disturb_a_validation_that_is_under
         assert column(validation) == [9]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mix", MIXES, ids=str)
 def test_both_feeds_are_resumed(mix: dict[str, Any]) -> None:
     def runners() -> tuple[FeedRunner, FeedRunner]:

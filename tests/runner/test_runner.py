@@ -86,6 +86,7 @@ def test_everything_exactly_once(kind: str, total: int, size: int, **options: An
         assert [len(ids) for ids, _ in batches] == short * epochs
 
 
+@pytest.mark.slow
 @of_any_kind
 @pytest.mark.parametrize("threads", [1, 3])
 def test_any_order_delivers_everything_too(kind: str, threads: int) -> None:
@@ -128,6 +129,7 @@ def test_order_is_kept_past_a_straggler(threads: int) -> None:
     assert [int(b[0]) for b in runner] == list(range(5))
 
 
+@pytest.mark.slow
 @of_any_kind
 def test_the_remainder_is_dropped_when_asked(kind: str) -> None:
     batches = list(runner_of(kind, 11, 3, batch_size=4, last_batch="drop", epochs=2, threads=2))
@@ -227,6 +229,7 @@ def test_an_iterator_that_is_shuffled_ends_and_goes_on(total: int, taken: int) -
         assert ids_of([*batches, *rest]) == whole
 
 
+@pytest.mark.slow
 def test_a_loop_keeps_the_runner_that_nobody_else_holds() -> None:
     seen = []
     for batch in FeedRunner(shared_out(40, 4), threads=2):

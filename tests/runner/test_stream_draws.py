@@ -141,6 +141,7 @@ def test_random_and_numpy_are_seeded_for_each_record_in_worker_processes(source:
     assert not set(made(2, seed=8)[:, 1]) & set(one[:, 1])
 
 
+@pytest.mark.slow
 @in_processes
 @given(cut=st.integers(0, 12), shuffle=st.sampled_from([None, True, Shuffle(12, 4)]))
 def test_random_and_numpy_draw_the_same_after_an_interruption(cut: int, shuffle: Any) -> None:

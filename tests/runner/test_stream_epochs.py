@@ -193,6 +193,7 @@ ENDS: dict[str, Ends] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mix", [(0, 2), (2, 1)], ids=str)
 @pytest.mark.parametrize("how", ENDS)
 def test_a_runner_that_is_forgotten_or_stopped_leaves_nothing(

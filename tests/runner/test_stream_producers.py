@@ -121,6 +121,7 @@ def test_other_threads_go_on_with_the_streams(
     check(*given, mixes, cut)
 
 
+@pytest.mark.slow
 @in_processes
 @given(sources(), st.lists(any_mixes, min_size=3, max_size=3), cuts)
 def test_other_processes_go_on_with_the_streams(
@@ -129,6 +130,7 @@ def test_other_processes_go_on_with_the_streams(
     check(*given, mixes, cut)
 
 
+@pytest.mark.slow
 @in_processes
 @given(sources(), st.lists(single_threads, min_size=3, max_size=3), cuts)
 def test_each_stream_has_the_draws_of_its_own(
@@ -213,6 +215,7 @@ class Killed(Drawing):
         return stream
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("skips", [True, False])
 @pytest.mark.parametrize("mix", [(1, 1), (2, 1), (2, 2)], ids=str)
 def test_a_worker_that_died_is_followed_by_one_with_its_streams(
@@ -235,7 +238,9 @@ def test_a_death_names_what_may_have_been_in_hand(tmp_path: Path) -> None:
     source = Killed((3, 3, 3), skips=True)
     with runner(source, (0, 3)) as fresh:
         state = fresh.state()
-    named = r"in hand: batch \d of producer 0 and batch \d of producer 1 and batch 1 of producer 2"
+    named = (
+        r"In flight: batch \d of producer 0 and batch \d of producer 1 and batch 1 of producer 2"
+    )
     with (
         runner(source.at(tmp_path, {(2, 0, 1)}), (1, 1), state) as again,
         pytest.raises(ProducerError, match=named),

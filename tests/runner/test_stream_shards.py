@@ -87,6 +87,7 @@ def test_ranks_share_an_epoch(
     check_shares(ranks(range(total), mixes, **options), total, remainder)
 
 
+@pytest.mark.slow
 @in_processes
 @given(total=st.integers(3, 30), size=st.integers(1, 6), shuffle=shuffles)
 def test_ranks_share_an_epoch_whoever_works_for_them(total: int, size: int, shuffle: Any) -> None:

@@ -61,6 +61,7 @@ def test_every_record_comes_once_an_epoch_from_threads(case: Case, mix: tuple[in
     check_exact(case, mix)
 
 
+@pytest.mark.slow
 @in_processes
 @given(exact_cases(EVERY), process_mixes)
 def test_every_record_comes_once_an_epoch_from_processes(case: Case, mix: tuple[int, int]) -> None:

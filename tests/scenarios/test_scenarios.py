@@ -89,6 +89,7 @@ def check(out: str, runs: list[tuple[str, str]]) -> None:
     assert seen == Counter(runs)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("group", groups())
 def test_every_script_runs(group: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip(NEEDS.get(group, "cv2"))
@@ -100,6 +101,7 @@ def test_every_script_runs(group: str, tmp_path: Path, monkeypatch: pytest.Monke
     check(done.stdout, runs)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ALONE)
 def test_scripts_with_processes_run(name: str, tmp_path: Path) -> None:
     """In two variants, as others."""

@@ -134,6 +134,7 @@ class CountsFromZero(keras.callbacks.ModelCheckpoint):
         self._last_batch_seen = 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("steps", "old"), [(1, False), (3, False), (3, True)])
 def test_saves_fall_on_those_of_the_model(
     steps: int, old: bool, path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -25,6 +25,7 @@ KEEPS_ALL = {
 pytest.importorskip("keras")
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("backend", FILES)
 def test_the_other_backends(backend: str, tmp_path: Path) -> None:

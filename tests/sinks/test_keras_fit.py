@@ -130,6 +130,7 @@ class Each(keras.callbacks.Callback):
         self._epoch(epoch)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("built", [False, True])
 @pytest.mark.parametrize("options", [{"threads": 2}, {"processes": 2, "shuffle": True}], ids=str)
 def test_epochs_and_validations_are_exact_on_the_same_workers(
@@ -301,6 +302,7 @@ def test_a_failure_comes_out_of_fit_as_it_is(options: dict[str, Any]) -> None:
             del caught
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError])
 @pytest.mark.parametrize("at", [0, 5])
 def test_an_interrupted_fit_leaves_nothing_and_another_one_is_whole(error: Any, at: int) -> None:

@@ -230,6 +230,7 @@ for case, options in cases:
 """
 
 
+@pytest.mark.slow
 def test_ctrl_c_while_a_run_waits() -> None:
     """In a process of its own, whose main thread waits in TensorFlow for a batch that never comes,
     three times."""

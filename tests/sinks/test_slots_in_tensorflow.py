@@ -27,6 +27,7 @@ def few_slots() -> FeedRunner:
     return FeedRunner(numbered, processes=1, memory=8 * 36864, epochs=1)
 
 
+@pytest.mark.slow
 def test_a_dlpack_tensor_shares_the_slot_and_keeps_it() -> None:
     with few_slots() as runner:
         batches = iter(runner)
@@ -45,6 +46,7 @@ def test_a_dlpack_tensor_shares_the_slot_and_keeps_it() -> None:
         assert runner.snapshot().slots.lent == 0
 
 
+@pytest.mark.slow
 def test_tensors_of_a_dataset_keep_theirs() -> None:
     with few_slots() as runner:
         signature = tf.TensorSpec(SHAPE, tf.float32)

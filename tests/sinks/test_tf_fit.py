@@ -62,6 +62,7 @@ def test_weights_as_a_third_leaf() -> None:
     assert loss == [pytest.approx(1 / 8)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
 @pytest.mark.parametrize("mix", [{"threads": 2}, {"processes": 1}], ids=str)
 def test_an_interrupted_fit_leaves_nothing_and_another_one_is_whole(

@@ -78,6 +78,7 @@ def test_one_iterator_is_a_sink_too() -> None:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "put", [lambda batch: batch, lambda batch: Copied(batch)], ids=["as it is", "an own container"]
 )
@@ -148,6 +149,7 @@ class AsFitReads(Iterated):
         adapter.on_epoch_end()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("sink", "ahead"), [(Iterated, 0), (AsFitReads, 1)])
 def test_keras(sink: Any, ahead: int) -> None:
     if not hasattr(needed("keras").utils.PyDataset, "num_batches"):

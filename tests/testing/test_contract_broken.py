@@ -40,6 +40,7 @@ def broken_by(sink: Any, **how: Any) -> SinkBroken:
     return caught.value
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("sink", "broken", "told"),
     [
@@ -175,6 +176,7 @@ def test_views_of_memory_that_was_given_back() -> None:
     assert "kept (process producers)" in str(error)
 
 
+@pytest.mark.slow
 def test_leases_that_are_kept_for_ever() -> None:
     leases: list[Any] = []
     error = broken_by(lambda runner: sinks.KeepsLeases(runner, leases), processes=(1,))
@@ -199,6 +201,7 @@ def hangs_in_a_pass(let_go: threading.Event) -> Callable[[Any], Any]:
     return lambda runner: sinks.Hangs(runner, let_go)
 
 
+@pytest.mark.slow
 def test_a_hang_ends_the_battery_with_the_stacks_of_all_threads() -> None:
     with let_go_at_last() as let_go:
         error = broken_by(hangs_in_a_pass(let_go), limit_s=LIMIT_S)
@@ -225,6 +228,7 @@ def test_a_hang_is_named_by_what_hung() -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_sink_that_needs_one_more_than_it_says() -> None:
     error = broken_by(sinks.NeedsOneMore, limit_s=LIMIT_S)
     assert error.broken == ("early break", "errors", "no hang")
@@ -232,6 +236,7 @@ def test_a_sink_that_needs_one_more_than_it_says() -> None:
     assert str(error).endswith("SinkTraits(ahead=1)")
 
 
+@pytest.mark.slow
 def test_a_thread_that_is_left() -> None:
     with let_go_at_last() as let_go:
         error = broken_by(lambda runner: sinks.LeaksAThread(runner, let_go))
@@ -245,6 +250,7 @@ class LeaksAnEventfd(sinks.Loop):
         opened.append(os.eventfd(0))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("sink", "told"), [(sinks.LeaksADescriptor, "pipe:"), (LeaksAnEventfd, "[eventfd]")]
 )

@@ -1,2 +1,1 @@
-"""Producers as worker processes, and the trainer's end of them. Imports ring, source and the files of
-producers."""
+"""Producers as worker processes. May import what the package `producers` may, and its files."""

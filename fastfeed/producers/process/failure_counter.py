@@ -1,4 +1,4 @@
-"""Which sample to blame for dead workers: one that was in flight at a second death."""
+"""Counter of worker deaths: an item or record over which workers die repeatedly is to blame."""
 
 from __future__ import annotations
 
@@ -8,53 +8,53 @@ from typing import Any
 
 from fastfeed.ring.status_page import NOTHING
 
-LIMIT = 2
-# signals from outside hit the same sample now and then, especially the first one of a new worker
-ACCIDENTS = 6
-# Workers in a row that die before they delivered anything: another one would do no better. Repeated
-# signals from outside prove less.
-FRUITLESS, FRUITLESS_ACCIDENTS = 5, 20
+DEATHS_TO_BLAME = 2
+# Signals from outside hit the same record now and then, the more so as a new worker begins with it.
+ACCIDENTS_TO_BLAME = 6
+# So many workers in a row that die before their first batch: another one will not do better.
+# Repeated signals from outside prove less.
+FRUITLESS_DEATHS, FRUITLESS_ACCIDENTS = 5, 20
 
-
-# ticket of its item, and the record in the item's payload (-1: the item is one piece)
-Sample = tuple[int, int]
+# the item's ticket, and the record in the item's payload (-1: the item is one piece)
+RecordKey = tuple[int, int]
 
 
 class FailureCounter:
-    """Counts the deaths over each sample, and those of each worker that delivered nothing."""
+    """Counts the deaths over each record, and for each worker those in a row without any
+    delivery."""
 
     def __init__(self) -> None:
-        self._samples: Counter[Sample] = Counter()
+        self._deaths: Counter[RecordKey] = Counter()
         self._fruitless: Counter[int] = Counter()
 
-    def blame(
-        self, hands: Sequence[Sample], *, accidental: bool, beside: bool = False
-    ) -> list[Sample]:
-        """Note a death over `hands`; return the samples that have killed too often. Of several
-        samples any one may be the cause, also one that another feed had `beside` these: only a
-        sample that was alone the last time is guilty."""
-        self._samples.update(hands)
+    def count_death(
+        self, in_flight: Sequence[RecordKey], *, accidental: bool, beside: bool = False
+    ) -> list[RecordKey]:
+        """Count a death over the records in flight. Return the record that has killed too often.
+        With several in flight, or others of another feed `beside` them, any could be the cause:
+        only a record that was alone the last time is blamed."""
+        self._deaths.update(in_flight)
         if (
-            len(hands) != 1
+            len(in_flight) != 1
             or beside
-            or self._samples[hands[0]] < (ACCIDENTS if accidental else LIMIT)
+            or self._deaths[in_flight[0]] < (ACCIDENTS_TO_BLAME if accidental else DEATHS_TO_BLAME)
         ):
             return []
-        ticket = hands[0][0]
-        # records after it have other positions now
-        for sample in [s for s in self._samples if s[0] == ticket]:
-            del self._samples[sample]
-        return [hands[0]]
+        ticket = in_flight[0][0]
+        # the records behind it have other positions now
+        for record in [r for r in self._deaths if r[0] == ticket]:
+            del self._deaths[record]
+        return [in_flight[0]]
 
-    def hopeless(self, worker: int, *, fruitful: bool, accidental: bool) -> bool:
-        """Note the death of a worker; return True if it is time to give up. `fruitful`: it had
-        delivered something."""
+    def is_hopeless(self, worker: int, *, fruitful: bool, accidental: bool) -> bool:
+        """Count the death of a worker that had delivered something (`fruitful`) or not. Return True
+        to give up."""
         self._fruitless[worker] = 0 if fruitful else self._fruitless[worker] + 1
-        return self._fruitless[worker] >= (FRUITLESS_ACCIDENTS if accidental else FRUITLESS)
+        return self._fruitless[worker] >= (FRUITLESS_ACCIDENTS if accidental else FRUITLESS_DEATHS)
 
 
 def describe(ticket: int, record: int, *, payload: Any, indexed: bool) -> str:
-    """Return a sample as text."""
+    """Describe a record for messages."""
     if record == NOTHING:
         return f"item {payload} (batch {ticket})" if indexed else f"batch {ticket}"
     index = f" (index {payload[record]})" if indexed else ""
@@ -62,7 +62,8 @@ def describe(ticket: int, record: int, *, payload: Any, indexed: bool) -> str:
 
 
 def without(payload: Any, records: Sequence[int]) -> Any:
-    """Return the payload without these records; None if nothing is left, or if it is one piece."""
+    """Return the payload without these records, or None if nothing is left of it or it is one
+    piece."""
     if not records:
         return payload
     if NOTHING in records:

@@ -1,8 +1,8 @@
-"""A small clean process that forks the workers: it never ran the user's main module nor started a
+"""Small clean process that forks the workers. It never runs the user's main module nor starts a
 thread, so forking it is safe, and a worker costs milliseconds instead of repeated imports.
 
-Both ends are here. The trainer's holds the process and its socket; the other one runs in the
-process. When one of trainer, fork server and workers dies, the kernel kills those after it.
+Both ends are here: ForkServer in the trainer, `serve` in the process. The kernel ends each level
+with the one above it: trainer, fork server, workers.
 """
 
 from __future__ import annotations
@@ -28,29 +28,29 @@ from fastfeed.errors import OptionError
 from fastfeed.ring.memory import Descriptor, receive
 
 PR_SET_PDEATHSIG = 1
-# b"S", handle, pid, 0: started, with a pidfd; b"X", handle, pid, status: ended
+# b"S", number, pid, 0: started, with a pidfd; b"X", number, pid, status: ended
 EVENT = struct.Struct("<cqqq")
 MESSAGE_NBYTES = 2**16
-# Libraries that start one thread for each core would do so in each worker; an environment variable
-# that is set wins.
+# Libraries with one thread for each core would start that many threads in every worker. The user's
+# own setting takes precedence.
 ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
-MOST_FDS = 253  # of one message, as many as Linux passes
+MAX_FDS = 253  # in one message, the limit of Linux
 CLOSE_S = 0.3
 
 
 @dataclass(frozen=True)
 class WorkerEvent:
-    """A worker has started, or (with a status as of os.waitpid) ended."""
+    """Start of a worker, or its end, with a status as of os.waitpid."""
 
-    lane: int
+    number: int
     pid: int
     status: int | None
     pidfd: Descriptor | None
 
 
 class ForkServer:
-    """The trainer's end. The thread that starts it must live as long as it is needed: its end kills
-    the process."""
+    """The trainer's end. The thread that starts it must live as long as it is needed: the process
+    dies with that thread."""
 
     def __init__(self) -> None:
         if not sys.executable:
@@ -66,33 +66,32 @@ class ForkServer:
                 stdin=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
                 env={**dict.fromkeys(ONE_THREAD, "1"), **os.environ},
-                # signals to the whole group are for the trainer to handle
+                # the trainer decides on signals to the whole group
                 start_new_session=True,
             )
-        self.pid = self._process.pid
 
     def spawn(self, task: dict[str, Any], fds: Sequence[int]) -> None:
-        """Request a worker; its start and its end come as events. Raise OSError when the server is
+        """Request a worker; its start and its end come as events. Raise OSError if the server is
         gone."""
         socket.send_fds(self.socket, [json.dumps(task).encode()], list(fds))
 
     def event(self) -> WorkerEvent | None:
-        """Return the next event, which must be there; None when the server is gone."""
+        """Receive the next event, which must be there. Return None if the server is gone."""
         try:
             data, fds = receive(self.socket, EVENT.size, fds=1)
-        except ConnectionError:  # it is gone, and has not read all requests
+        except ConnectionError:  # it is gone without having read all requests
             return None
         if not data:
             return None
-        kind, lane, pid, status = EVENT.unpack(data)
+        kind, number, pid, status = EVENT.unpack(data)
         return WorkerEvent(
-            lane, pid, None if kind == b"S" else status, Descriptor(fds[0]) if fds else None
+            number, pid, None if kind == b"S" else status, Descriptor(fds[0]) if fds else None
         )
 
     def close(self) -> int:
-        """End the server and every worker that is left; return its exit status."""
+        """End the server and every remaining worker. Return the server's exit status."""
         with contextlib.suppress(OSError):
-            # a forked copy of the trainer may have this socket, too
+            # A forked copy of the trainer may hold this socket, too.
             self.socket.shutdown(socket.SHUT_RDWR)
         self.socket.close()
         try:
@@ -103,43 +102,43 @@ class ForkServer:
 
 
 def _socketpair() -> tuple[socket.socket, socket.socket]:
-    """Return a pair of sockets, none with a number from 0 to 2: those may be free here, but not in
-    the server."""
+    """Return a pair whose second socket has none of the numbers 0 to 2: those are the child's
+    standard streams, and may be free here."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with theirs:
         return ours, socket.socket(fileno=fcntl.fcntl(theirs.fileno(), fcntl.F_DUPFD_CLOEXEC, 3))
 
 
 def die_with(parent: int, by: int = signal.SIGKILL) -> None:
-    """Let the kernel end this process when `parent` ends, whatever either of them does then. See
-    prctl(2)."""
+    """Let the kernel end this process when `parent` ends, whatever either of them is doing then.
+    See prctl(2)."""
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, by, 0, 0, 0)
-    if os.getppid() != parent:  # it ended first
+    if os.getppid() != parent:  # it has ended already
         os._exit(1)
 
 
 def serve(control: int, trainer: int) -> None:
-    """Run the fork server; never returns."""
+    """Run the fork server; never return."""
     die_with(trainer)
     os.set_inheritable(control, False)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # a trainer that blocks signals would have blocked them here, too
+    # A trainer that blocks signals passes its mask on.
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
-    # else memory of the server would get such a number, and native code would print into it
+    # Otherwise a memfd could get such a number, and native code would print into it.
     for fd in range(3):
         with contextlib.suppress(OSError):
             os.fstat(fd)
             continue
         os.open(os.devnull, os.O_RDWR)
-    # imported once, here: every worker needs it
+    # Imported once, here: everything that every worker needs.
     from fastfeed.producers.process import main as worker
 
     server = _Server(socket.socket(fileno=control), worker.main)
-    # a signal that the server can handle: what the workers have started ends, too
+    # With a signal that it can handle: programs that the workers have started must end, too.
     signal.signal(signal.SIGTERM, lambda *_: server.end())
     die_with(trainer, signal.SIGTERM)
     gc.freeze()
-    # the trainer has closed its end, and needs no events any more
+    # The trainer has closed its end and receives no events any more.
     with contextlib.suppress(ConnectionError):
         while server.step():
             pass
@@ -160,7 +159,7 @@ class _Server:
     ) -> None:
         self._control = control
         self._run = run
-        self._lanes: dict[int, int] = {}
+        self._workers: dict[int, int] = {}
         ended, wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._ended = ended
         signal.signal(signal.SIGCHLD, lambda *_: None)
@@ -170,7 +169,7 @@ class _Server:
         self._poll.register(ended, select.POLLIN)
 
     def step(self) -> bool:
-        """Wait for a request or a death; return False when the trainer has closed its end."""
+        """Wait for a request or a death. Return False if the trainer has closed its end."""
         ready = dict(self._poll.poll())
         if self._ended in ready:
             with contextlib.suppress(BlockingIOError):
@@ -178,15 +177,15 @@ class _Server:
             self._reap()
         if self._control.fileno() not in ready:
             return True
-        data, fds = receive(self._control, MESSAGE_NBYTES, fds=MOST_FDS)
+        data, fds = receive(self._control, MESSAGE_NBYTES, fds=MAX_FDS)
         if data:
             self._fork(json.loads(data), fds)
         return bool(data)
 
     def end(self) -> None:
-        """End the workers that are left, all that they have started, and this process."""
+        """End the remaining workers, the programs they have started, and this process."""
         try:
-            for pid in self._lanes:
+            for pid in self._workers:
                 _kill_group(pid)
         finally:
             os._exit(0)
@@ -196,9 +195,9 @@ class _Server:
         pid = os.fork()
         if pid == 0:
             self._become_worker(task, fds, server=server)
-        self._lanes[pid] = task["lane"]
+        self._workers[pid] = task["number"]
         pidfd = os.pidfd_open(pid)
-        socket.send_fds(self._control, [EVENT.pack(b"S", self._lanes[pid], pid, 0)], [pidfd])
+        socket.send_fds(self._control, [EVENT.pack(b"S", self._workers[pid], pid, 0)], [pidfd])
         for fd in (*fds, pidfd):
             os.close(fd)
 
@@ -214,7 +213,7 @@ class _Server:
             gc.unfreeze()
             try:
                 code = self._run(task, fds)
-            except BaseException:  # a defect of fastfeed: failures of producers go another way
+            except BaseException:  # a bug in fastfeed: failures of producers go through the ring
                 traceback.print_exc()
             for stream in (sys.stdout, sys.stderr):
                 if stream is not None:  # a daemon has none
@@ -223,11 +222,11 @@ class _Server:
             os._exit(code)
 
     def _reap(self) -> None:
-        while self._lanes:
+        while self._workers:
             ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
             if ended is None:
                 return
-            # until it is reaped, its number means no other process
+            # Until it is reaped, its number cannot be another process's.
             _kill_group(ended.si_pid)
             pid, status = os.waitpid(ended.si_pid, 0)
-            self._control.send(EVENT.pack(b"X", self._lanes.pop(pid), pid, status))
+            self._control.send(EVENT.pack(b"X", self._workers.pop(pid), pid, status))

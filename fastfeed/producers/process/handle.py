@@ -1,5 +1,4 @@
-"""One worker process as the trainer sees it: its ring, its news, what it has delivered, and its
-state."""
+"""The trainer's handle of one worker process: its ring, its news, its progress and its state."""
 
 from __future__ import annotations
 
@@ -21,134 +20,174 @@ import cloudpickle
 from fastfeed.core.batch import BatchSpec
 from fastfeed.core.position import ONLY_STREAM
 from fastfeed.errors import FeedError, ProducerError
-from fastfeed.producers.failure import revive
+from fastfeed.producers.failure import decode_error
 from fastfeed.producers.process.main import STACKS_SIGNAL, WorkerTask
 from fastfeed.producers.process.ship import Shipment
 from fastfeed.producers.reorder import ProducedBatch
-from fastfeed.ring.memory import NOWHERE, Descriptor, Segment, receive
-from fastfeed.ring.reader import Hold, RingReader
+from fastfeed.ring.memory import CLOSED, Descriptor, Segment, receive
+from fastfeed.ring.reader import RingReader, SlotRef
 from fastfeed.ring.status_page import StatusPage
 from fastfeed.ring.token import HOLE, Token
 from fastfeed.ring.writer import NEWS
 
-STACKS_S = 0.5  # a running process answers in a millisecond
-FRAMES = 4
+STACKS_TIMEOUT_S = 0.5  # a running process answers within a millisecond
+MAX_FRAMES = 4
 
 
 @dataclass(frozen=True)
 class WorkerChannels:
-    """What all handles of a feed share: the pipe of tokens, the stop event, and what the workers
-    unpack."""
+    """Channels that all workers of a feed share: the pipe of tokens, the stop event, and the packed
+    source."""
 
     tokens: Descriptor
     stop: Descriptor
     shipment: Shipment
 
 
-NO_ENDS = WorkerChannels(NOWHERE, NOWHERE, Shipment(-1, 0))
+CLOSED_CHANNELS = WorkerChannels(CLOSED, CLOSED, Shipment(-1, 0))
 
 
 class WorkerHandle:
-    """A worker process, and the trainer's ends of everything that it was given."""
+    """A worker process, and the trainer's end of everything that it was given."""
 
     def __init__(
-        self, task: WorkerTask, gone: deque[Hold], *, ends: WorkerChannels, owner: Any = None
+        self,
+        task: WorkerTask,
+        released: deque[SlotRef],
+        *,
+        channels: WorkerChannels,
+        owner: Any = None,
     ) -> None:
         self.task = task
-        self.owner = owner  # the member of the shared workers that learns of its end
-        self.ends = ends
-        self.board = StatusPage.create(task.threads)
+        self.owner = owner  # the pool's member that is notified of its end
+        self.channels = channels
+        self.page = StatusPage.create(task.threads)
         self.pid = 0
         self.pidfd: Descriptor | None = None
         self.spec: BatchSpec | None = None
-        # by stream: epochs, and items of the next one, that have come
+        # By stream: epochs that have arrived, and items of the next one.
         self.progress = list(task.skip)
         self.delivered = 0
-        self.ended: set[int] = set()  # threads that have no more to make
+        self.ended: set[int] = set()  # threads that have no more items
         self.failed = False
         self.exited = False
-        self.agreed = False  # its spec was compared with that of the first worker
-        self.odd = False  # it makes other batches than the first worker
+        self.spec_checked = False  # True once its spec was compared with the first worker's
+        self.mismatched = False  # True if its batches differ from the first worker's
         self._returned, give_back = map(Descriptor, os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK))
-        self._news, self._their_news = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self.work, self._their_work = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._news, self._worker_news = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.work, self._worker_work = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._stacks = Descriptor(os.memfd_create("fastfeed-stacks", os.MFD_CLOEXEC))
-        # where the process writes its stacks: with those of its first handle
-        self.answers = self._stacks
+        # The file to which the process writes its stacks: the one of its first handle.
+        self.stacks_file = self._stacks
         self._errors: dict[bytes, deque[tuple[FeedError, int | None]]] = {
             b"E": deque(),
             b"K": deque(),
         }
-        self.reader = RingReader(self.board, returns=give_back, gone=gone, spared=task.threads + 1)
-
-    def theirs(self) -> tuple[int, ...]:
-        """Return the worker's descriptors, in the order of DESCRIPTORS."""
-        own = (self.board.segment.fd, self._returned.fd, self.ends.tokens.fd, self.ends.stop.fd)
-        return (
-            *own,
-            self._their_news.fileno(),
-            self._their_work.fileno(),
-            self._stacks.fd,
-            self.ends.shipment.fd,
+        self.reader = RingReader(
+            self.page, returns=give_back, released=released, reserved=task.threads + 1
         )
 
+    def worker_fds(self) -> tuple[int, ...]:
+        """Descriptors for the worker, in the order of DESCRIPTORS."""
+        return (
+            self.page.segment.fd,
+            self._returned.fd,
+            self.channels.tokens.fd,
+            self.channels.stop.fd,
+            self._worker_news.fileno(),
+            self._worker_work.fileno(),
+            self._stacks.fd,
+            self.channels.shipment.fd,
+        )
+
+    def start(self, pid: int, pidfd: Descriptor | None) -> None:
+        """Note that the process has started."""
+        self.pid, self.pidfd = pid, pidfd
+
+    def share_stacks_file(self, first: WorkerHandle) -> None:
+        """Read the stacks from the file of the process's first handle."""
+        self.stacks_file = first.stacks_file
+
+    def follow(self, predecessor: WorkerHandle) -> None:
+        """Take over which threads of a dead worker had no more items."""
+        self.ended = set(predecessor.ended)
+
+    def exit(self) -> None:
+        """Note that the process has ended, and close its channels."""
+        self.exited = True
+        self.close()
+
     def close(self) -> None:
-        """Close what only the worker needed: it has ended, or never started; its batches may still
-        be in use."""
-        self.let_go()
+        """Close the channels of a worker that is gone or never started. Batches of it may still be
+        in use."""
+        self.close_worker_ends()
         self._news.close()
         self.work.close()
 
     def release(self) -> None:
-        """Close everything: the feed was stopped, and the worker has ended."""
-        self.ends, self.pidfd = NO_ENDS, None
-        self._stacks = self.answers = NOWHERE
+        """Drop all descriptors: the feed was stopped, and no worker is left."""
+        self.channels, self.pidfd = CLOSED_CHANNELS, None
+        self._stacks = self.stacks_file = CLOSED
         self.reader.close()
 
-    def let_go(self) -> None:
-        """Close the worker's own ends here, now that it has them."""
-        self.board.segment.close_fd()
-        self._returned = NOWHERE
-        self._their_news.close()
-        self._their_work.close()
+    def close_worker_ends(self) -> None:
+        """Close the worker's ends, which are the worker's alone now."""
+        self.page.segment.close_fd()
+        self._returned = CLOSED
+        self._worker_news.close()
+        self._worker_work.close()
 
-    def made(self, token: Token, *, dealt: bool) -> tuple[ProducedBatch, bool]:
-        """Return what a token describes, and True if that is a copy. `dealt`: the trainer sent the
-        worker its items."""
+    def open_batch(self, token: Token, *, dispatched: bool) -> tuple[ProducedBatch, bool]:
+        """Return the batch that a token announces, and True if it is a copy. `dispatched`: the
+        trainer has sent the item to the worker."""
         kind, stream, slot, key, item, rows, room, _ = token
         batch, copied = None, False
         if kind != HOLE and self.spec is not None:
             batch, copied = self.reader.lend(slot, self.spec, rows=rows, room=room)
-        if dealt:
+        if dispatched:
             return ProducedBatch(batch, ONLY_STREAM, f"batch {key}", item), copied
         return ProducedBatch(batch, stream, f"batch {item} of producer {stream}", item), copied
 
-    def learn_of(self, slot: int) -> bool:
-        """Read the news that a slot needs before it can be opened; return False if the worker died
-        before it sent them."""
-        while self.spec is None or not self.reader.knows(slot):
-            if not self._hear():
+    def await_memory(self, slot: int) -> bool:
+        """Receive news until the slot can be opened. Return False if the worker died before it had
+        sent them."""
+        while self.spec is None or slot not in self.reader.mapped:
+            if not self._receive_news():
                 return False
         return True
 
-    def agree(self, spec: BatchSpec | None) -> str:
-        """Take over the spec of all workers; return how the worker's own differs."""
+    def adopt_spec(self, spec: BatchSpec | None) -> str:
+        """Adopt the spec of all workers. Return how this worker's spec differs, or ""."""
         difference = (
             spec.difference(self.spec) if spec is not None and self.spec is not None else ""
         )
-        self.agreed, self.odd, self.spec = True, bool(difference), spec
+        self.spec_checked, self.mismatched, self.spec = True, bool(difference), spec
         return difference
 
     def error(self, kind: bytes) -> tuple[FeedError, int | None]:
-        """Return the error of a token, and its ticket: b"E" ends the feed, b"K" was skipped."""
+        """Return the error that a token refers to, and its ticket. b"E" ends the feed, b"K" was
+        skipped."""
+        self.failed = self.failed or kind == b"E"
         while not self._errors[kind]:
-            if not self._hear():
-                return ProducerError("a worker failed, and died before it could report how"), None
+            if not self._receive_news():
+                return ProducerError(
+                    "a worker process failed and died before it had reported its error"
+                ), None
         return self._errors[kind].popleft()
 
+    def count(self, stream: int, progress: tuple[int, int] | None = None) -> None:
+        """Count a batch that has arrived, which moves its stream on to `progress`."""
+        self.delivered += 1
+        if progress is not None:
+            self.progress[stream] = progress
+
+    def end(self, thread: int) -> None:
+        """Note that a thread has no more items."""
+        self.ended.add(thread)
+
     def end_epoch(self, thread: int, epoch: int) -> None:
-        """Note that everything of an epoch has come from a producer: its streams are at the
-        beginning of the next one."""
+        """Note that a whole epoch of a producer has arrived: all its streams are at the beginning
+        of the next one."""
         for stream in range(self.task.producer(thread), len(self.progress), self.task.producers):
             self.progress[stream] = (epoch + 1, 0)
 
@@ -159,46 +198,47 @@ class WorkerHandle:
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(pidfd.fd, signal.SIGKILL)
 
-    def gone(self, timeout_s: float) -> bool:
-        """Return True if the process has ended, within the limit, even if the fork server is
-        gone."""
-        if self.pidfd is None:  # then at least its end of the news is closed
+    def wait(self, timeout_s: float) -> bool:
+        """Wait for the end of the process, also if its exit status is lost. Return True if it has
+        ended within the limit."""
+        if self.pidfd is None:  # then at least its end of the news socket is closed
             return _readable_within(self._news.fileno(), timeout_s)
         return _readable_within(self.pidfd.fd, timeout_s)
 
-    def ask_for_stacks(self) -> None:
-        """Ask the process to write where each of its threads is."""
-        pidfd, answers = self.pidfd, self.answers
-        if pidfd is not None and answers is not NOWHERE and not self.exited:
-            os.ftruncate(answers.fd, 0)
-            os.lseek(answers.fd, 0, os.SEEK_SET)
+    def request_stacks(self) -> None:
+        """Make the process write down where each of its threads is."""
+        pidfd, stacks_file = self.pidfd, self.stacks_file
+        if pidfd is not None and stacks_file is not CLOSED and not self.exited:
+            os.ftruncate(stacks_file.fd, 0)
+            os.lseek(stacks_file.fd, 0, os.SEEK_SET)
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(pidfd.fd, STACKS_SIGNAL)
 
     def stacks(self) -> str:
-        """Return what the process is doing: its state in the kernel, and the answer to
-        `ask_for_stacks`."""
+        """Describe what the process is doing: its state as the kernel reports it, and its answer to
+        `request_stacks`."""
         head = (
-            f"worker process {self.task.index} (pid {self.pid or 'not started'}{_state(self.pid)})"
+            f"worker process {self.task.index} "
+            f"(pid {self.pid or 'not started'}{_state_in_words(self.pid)})"
         )
-        answers = self.answers
-        if self.exited or answers is NOWHERE:
+        stacks_file = self.stacks_file
+        if self.exited or stacks_file is CLOSED:
             return f"{head}: has ended"
-        text, deadline = "", time.perf_counter() + STACKS_S
+        text, deadline = "", time.perf_counter() + STACKS_TIMEOUT_S
         while not text.endswith("\n\n") and time.perf_counter() < deadline:
-            before, text = text, os.pread(answers.fd, 2**16, 0).decode(errors="replace")
+            before, text = text, os.pread(stacks_file.fd, 2**16, 0).decode(errors="replace")
             if text and text == before:
                 break
             time.sleep(0.002)
-        return f"{head}:\n{_readable(text) or '  no answer'}"
+        return f"{head}:\n{_format_frames(text) or '  no answer'}"
 
-    def _hear(self) -> bool:
+    def _receive_news(self) -> bool:
         data, fds = receive(self._news, NEWS.size, fds=1)
         if not data:
             return False
         kind, nbytes, first, count = NEWS.unpack(data)
         if kind == b"S":
-            self.reader.add_part(fds[0], range(first, first + count), slot_nbytes=nbytes)
+            self.reader.add_block(fds[0], range(first, first + count), slot_nbytes=nbytes)
             return True
         segment = Segment(fds[0], max(1, nbytes), writable=False)
         segment.close_fd()
@@ -206,7 +246,7 @@ class WorkerHandle:
         if kind == b"P":
             self.spec = cloudpickle.loads(text)
         else:
-            self._errors[kind].append(revive(text))
+            self._errors[kind].append(decode_error(text))
         return True
 
 
@@ -216,8 +256,8 @@ def _readable_within(fd: int, timeout_s: float) -> bool:
     return bool(poll.poll(timeout_s * 1000))
 
 
-def _state(pid: int) -> str:
-    """Return the state letter of proc(5) in words, and where the kernel waits, if that can be
+def _state_in_words(pid: int) -> str:
+    """Return the state letter of proc(5) in words, and where the kernel waits, if it can be
     read."""
     if not pid:
         return ""
@@ -237,9 +277,9 @@ def _state(pid: int) -> str:
     return f", {words.get(letter, letter)}{where}"
 
 
-def _readable(text: str) -> str:
-    """Return faulthandler's frames, the innermost first, with the lines of code: only the top
-    frames of the user's own threads."""
+def _format_frames(text: str) -> str:
+    """Format faulthandler's frames, the innermost first, with lines of code: the top frames of each
+    thread."""
     lines: list[str] = []
     frames = 0
     for line in text.splitlines():
@@ -248,7 +288,7 @@ def _readable(text: str) -> str:
             frames = 0
             continue
         frames += 1
-        if frames <= FRAMES:
+        if frames <= MAX_FRAMES:
             code = linecache.getline(found[1], int(found[2])).strip()
             lines.append(
                 f'  File "{found[1]}", line {found[2]}, in {found[3]}'

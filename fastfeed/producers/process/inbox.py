@@ -1,5 +1,4 @@
-"""Orders from the trainer: where the source has one order, the trainer reads it and sends its items
-to workers."""
+"""The worker's side of the dispatch: items and permits that arrive from the trainer."""
 
 from __future__ import annotations
 
@@ -22,65 +21,65 @@ from fastfeed.ring.writer import Stopped
 from fastfeed.source import Item, ItemReader
 
 REQUEST = struct.Struct("<I")  # number of items wanted
-# b"I": items (ticket, epoch, payload) follow. b"F": they lie in the descriptor, that many bytes.
-# b"E": there are no more.
-ORDER = struct.Struct("<cq")
-ALLOWED = struct.Struct("<q")  # where no items are sent: how many epochs may be begun
+# b"I": items (ticket, epoch, payload, number) follow. b"F": they lie in the descriptor, in so many
+# bytes. b"E": there are no more.
+REPLY = struct.Struct("<cq")
+ALLOWED = struct.Struct("<q")  # without dispatch: how many epochs may begin
 INLINE_NBYTES = 2**15
-# a worker prefetches items for this time: more would wait for it instead of for another worker
-BUSY_S = 0.01
-MOST = 64
+# A worker requests items in advance for this time. More would wait here instead of going to another
+# worker.
+REQUEST_AHEAD_S = 0.01
+MAX_REQUEST = 64
 WAIT_MS = 1000
 
 
 class Inbox:
-    """The items that this worker's producers make next."""
+    """Items that this worker's producers process next."""
 
     def __init__(self, work: socket.socket, stop: int, *, threads: int) -> None:
         self._work = work
         self._stop = stop
         self._threads = threads
         self._lock = threading.Lock()
-        # a heap: the item with the lowest ticket is waited for
+        # A heap: the consumer waits for the lowest ticket.
         self._items: list[tuple[int, int, Any, int]] = []
-        self._asked = False
+        self._requested = False
         self._ended = False
-        self._item_s = BUSY_S
+        self._item_s = REQUEST_AHEAD_S
         self._poll = select.poll()
         self._poll.register(work, select.POLLIN)
         self._poll.register(stop, select.POLLIN)
 
     def take(self, epoch: int, begin: Callable[[int], None]) -> Item | None:
-        """Return the item with the lowest ticket, after `begin` was called with it; None when this
+        """Return the item with the lowest ticket, after calling `begin` with it, or None if this
         epoch has no more. Raise Stopped."""
         with self._lock:
             while not self._items and not self._ended:
-                self._ask()
+                self._request()
                 self._receive()
             if not self._items or self._items[0][1] > epoch:
                 return None
             ticket, _, payload, number = heapq.heappop(self._items)
-            # still under the lock, so that no other producer gets a later ticket before
-            begin(ticket)
+            begin(ticket)  # still under the lock, so that no producer gets a later ticket before
             if len(self._items) < self._threads:
-                self._ask()  # so that the answer is there when it is needed
+                self._request()  # so that the answer is there when it is needed
             return Item(ticket, payload, number)
 
     def admit(self, position: int) -> bool:
-        """Return True if there can be more items: the trainer sends none of epochs that may not be
-        begun."""
+        """Return True if there can be more items. The trainer dispatches none of epochs that may
+        not begin."""
         return not self._ended or bool(self._items)
 
-    def made(self, seconds: float) -> None:
+    def note_duration(self, seconds: float) -> None:
         """Note how long one item took."""
         self._item_s += 0.2 * (seconds - self._item_s)
 
-    def _ask(self) -> None:
-        if not self._asked and not self._ended:
-            self._asked = True
-            wanted = int(BUSY_S / max(self._item_s, 1e-6)) * self._threads
+    def _request(self) -> None:
+        if not self._requested and not self._ended:
+            self._requested = True
+            wanted = int(REQUEST_AHEAD_S / max(self._item_s, 1e-6)) * self._threads
             try:
-                self._work.send(REQUEST.pack(max(self._threads, min(MOST, wanted))))
+                self._work.send(REQUEST.pack(max(self._threads, min(MAX_REQUEST, wanted))))
             except ConnectionError:  # the trainer is gone
                 raise Stopped from None
 
@@ -90,15 +89,15 @@ class Inbox:
             raise Stopped
         if not ready:
             return
-        data, fds = receive(self._work, ORDER.size + INLINE_NBYTES, fds=1)
+        data, fds = receive(self._work, REPLY.size + INLINE_NBYTES, fds=1)
         if not data:  # the trainer is gone
             raise Stopped
-        kind, nbytes = ORDER.unpack_from(data)
-        self._asked = False
+        kind, nbytes = REPLY.unpack_from(data)
+        self._requested = False
         if kind == b"E":
             self._ended = True
             return
-        items = pickle.loads(data[ORDER.size :]) if kind == b"I" else _unpack(fds[0], nbytes)
+        items = pickle.loads(data[REPLY.size :]) if kind == b"I" else _unpack(fds[0], nbytes)
         for item in items:
             heapq.heappush(self._items, tuple(item))
 
@@ -111,8 +110,8 @@ def _unpack(fd: int, nbytes: int) -> Any:
 
 
 class EpochPermit:
-    """How many epochs may be begun, as the trainer says, where every producer has a stream of its
-    own."""
+    """Gate for producers with streams of their own: the trainer only sends how many epochs may
+    begin."""
 
     def __init__(self, work: socket.socket, stop: int, *, allowed: int) -> None:
         self._work = work
@@ -125,8 +124,8 @@ class EpochPermit:
         self._poll.register(stop, select.POLLIN)
 
     def admit(self, position: int) -> bool:
-        """Wait until the epoch at `position` may be begun; one producer reads the orders for all.
-        Raise Stopped."""
+        """Wait until the epoch at `position` may begin. One producer receives the messages, and
+        wakes the others. Raise Stopped."""
         with self._changed:
             while position >= self._allowed:
                 if self._polling:
@@ -135,12 +134,12 @@ class EpochPermit:
                 self._polling = True
                 self._changed.release()
                 try:
-                    heard = self._listen()
+                    allowed = self._listen()
                 finally:
                     self._changed.acquire()
                     self._polling = False
                     self._changed.notify_all()
-                self._allowed = max(self._allowed, heard)
+                self._allowed = max(self._allowed, allowed)
         return True
 
     def _listen(self) -> int:
@@ -156,8 +155,8 @@ class EpochPermit:
 
 
 class InboxSource:
-    """The worker's half of an ordered source: order and payloads come from the inbox, items from
-    `source`."""
+    """The worker's half of an ordered source: order and payloads come through the inbox, and
+    `source` fetches the items."""
 
     ordered = True
     again = True
@@ -181,4 +180,4 @@ class InboxSource:
             now = time.perf_counter()
             self._outlet.row.wait_in_s += now - start
             yield item
-            self._inbox.made(time.perf_counter() - now)
+            self._inbox.note_duration(time.perf_counter() - now)

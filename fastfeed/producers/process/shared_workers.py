@@ -17,10 +17,10 @@ class Member(Protocol):
     def prepare(self) -> Sequence[WorkerHandle]:
         """Return one handle for each process."""
 
-    def busy(self, lane: WorkerHandle) -> bool:
+    def busy(self, handle: WorkerHandle) -> bool:
         """Return True if the process makes something for this member."""
 
-    def exited(self, lane: WorkerHandle, status: int, *, beside: bool) -> WorkerHandle | None:
+    def exited(self, handle: WorkerHandle, status: int, *, beside: bool) -> WorkerHandle | None:
         """Note that a worker process has ended, which also worked for another member if `beside`;
         return the handle that replaces it."""
 
@@ -79,8 +79,8 @@ class SharedWorkers:
         """Start the processes. Raise what `prepare` raises."""
         self.supervisor.start(
             [
-                WorkerProcess(lanes)
-                for lanes in zip(*(m.prepare() for m in self._members), strict=True)
+                WorkerProcess(handles)
+                for handles in zip(*(m.prepare() for m in self._members), strict=True)
             ]
         )
 
@@ -96,15 +96,16 @@ class SharedWorkers:
         for member in self._members:
             member.release()
 
-    def _exited(self, host: WorkerProcess, status: int) -> list[WorkerProcess]:
-        # any member that was at work may be to blame: asked before anything changes
-        busy = [len(host.lanes) > 1 and lane.owner.busy(lane) for lane in host.lanes]
-        heirs = [
-            lane.owner.exited(lane, status, beside=any(busy[:n] + busy[n + 1 :]))
-            for n, lane in enumerate(host.lanes)
+    def _exited(self, process: WorkerProcess, status: int) -> list[WorkerProcess]:
+        # any member at work may be to blame: ask them all before anything changes
+        handles = process.handles
+        busy = [len(handles) > 1 and handle.owner.busy(handle) for handle in handles]
+        successors = [
+            handle.owner.exited(handle, status, beside=any(busy[:n] + busy[n + 1 :]))
+            for n, handle in enumerate(handles)
         ]
-        # Each in a process of its own now: the next death shows which sample it was.
-        return [WorkerProcess([heir]) for heir in heirs if heir is not None]
+        # each in a process of its own now: the next death shows whose record it was
+        return [WorkerProcess([successor]) for successor in successors if successor is not None]
 
     def _failed(self, error: Exception) -> None:
         for member in self._members:

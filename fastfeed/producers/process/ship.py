@@ -1,13 +1,14 @@
-"""How the user's source travels to worker processes: pickled once, with its large arrays mapped by
+"""Transport of the user's source to worker processes: pickled once, with its large arrays mapped by
 all of them.
 
-One piece of memory without a name holds everything, each array at a multiple of 64:
+One unnamed segment of memory holds everything, each array at a multiple of 64:
 
-    position of the head | large arrays ... | pickle of the value |
-    head: pickle of (what, position of the pickle, arrays)
+    position of the head | large arrays ... | pickle of the value | head
 
-Functions and classes of `__main__` or of a notebook travel by value, so a worker never imports the
-main module. A np.memmap is opened again by the name of its file.
+The head is the pickle of (what, position of the value's pickle, places of the arrays).
+
+Functions and classes of `__main__` or of a notebook are pickled by value, so a worker never imports
+the main module. An np.memmap is opened again by its file name.
 """
 
 from __future__ import annotations
@@ -26,20 +27,20 @@ import numpy as np
 
 from fastfeed.core.collate import ALIGN
 from fastfeed.errors import OptionError
-from fastfeed.producers.process.unpicklable import complaint, text_of
+from fastfeed.producers.process.unpicklable import explain, text_of
 from fastfeed.ring.memory import Segment, aligned
 
 Array = np.ndarray[Any, Any]
 
-LARGE_NBYTES = 64 * 1024  # above this size mapping costs less than a copy in every worker
+LARGE_NBYTES = 64 * 1024  # from here on, mapping costs less than a copy in every worker
 PROTOCOL = 5
-# stands in the pickle for an array that the pickler has put aside
+# Stands in the pickle for an array that the pickler lays aside.
 _HOLE = pickle.PickleBuffer(b"")
 
 
 @dataclass
 class Shipment:
-    """A packed value: a process with the descriptor can unpack it."""
+    """A packed value. Every process with the descriptor can unpack it."""
 
     fd: int
     nbytes: int
@@ -52,15 +53,15 @@ class Shipment:
 
 
 def pack(value: Any, *, what: str) -> Shipment:
-    """Return `value` in memory of its own, with each large array once. Raise OptionError, which
-    says which part of it cannot be pickled, why, and what to do; `what` names the value in the
-    text."""
+    """Pack `value` into memory of its own, with each large array once. Raise OptionError if a part
+    of it cannot be pickled; the text names the part, the reason and the remedy. `what` names the
+    value in such texts."""
     pickler = _Pickler()
     try:
         pickler.dump(value)
     except Exception as error:
         raise OptionError(
-            complaint(value, error, what=what, dump=lambda part: _Pickler().dump(part))
+            explain(value, error, what=what, dump=lambda part: _Pickler().dump(part))
         ) from error
     places, start = _places(pickler.arrays)
     head = pickle.dumps((what, start, places))
@@ -82,8 +83,8 @@ def pack(value: Any, *, what: str) -> Shipment:
 
 def unpack(fd: int, nbytes: int) -> Any:
     """Return the value that was packed; the descriptor may be closed afterwards. Large arrays are
-    read-only, because all workers share their memory. Raise OptionError, which says why the value
-    cannot be made here."""
+    read-only, because all workers share their memory. Raise OptionError if the value cannot be
+    unpickled here."""
     memory = memoryview(Segment(fd, nbytes, writable=False).map)
     end = int.from_bytes(memory[:8], "little")
     what, start, places = pickle.loads(memory[end:])
@@ -94,14 +95,14 @@ def unpack(fd: int, nbytes: int) -> Any:
     except Exception as error:
         raise OptionError(
             f"{what} cannot be unpickled in a worker process ({text_of(error)}). Functions and "
-            "classes of the main module or of a notebook travel by themselves; what is imported "
-            "must be importable in a new process too."
+            "classes of the main module or of a notebook are sent by value; imported modules must "
+            "be importable in a new process, too."
         ) from error
 
 
 def _places(arrays: Sequence[Array]) -> tuple[list[tuple[int, int]], int]:
-    """Return position and size of every array, the same one for arrays of the same memory, and
-    where they end."""
+    """Return position and size of every array, the same for arrays of the same memory, and the end
+    of the last."""
     places: dict[Any, tuple[int, int]] = {}
     end = ALIGN
     layouts = [(array.ctypes.data, array.shape, array.strides, array.dtype.str) for array in arrays]
@@ -113,13 +114,14 @@ def _places(arrays: Sequence[Array]) -> tuple[list[tuple[int, int]], int]:
 
 
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no type information
-    """Leaves the pickle in pieces, and large arrays in place: nothing large is copied."""
+    """Pickler that returns the pickle in pieces and leaves large arrays in place: it copies nothing
+    large."""
 
     def __init__(self) -> None:
         self.pieces: list[bytes] = []
         self.arrays: list[Array] = []
-        self._files: dict[int, _File] = {}
-        # no method of its own: a cycle would keep the user's arrays until the next collection
+        self._files: dict[int, _MappedFile] = {}
+        # Not a method: the cycle would keep the user's arrays until the next collection.
         super().__init__(
             SimpleNamespace(write=self.pieces.append), PROTOCOL, partial(_in_band, self.arrays)
         )
@@ -134,20 +136,20 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no type inf
             return super().reducer_override(obj)
         file = self._file(obj)
         if file is None:
-            # the hole comes first: pickling a dtype may need one too
+            # The hole comes first: pickling a dtype may need one too.
             return _array, (_HOLE, self._lay_aside(obj))
         layout = _layout(obj, strides=obj.strides, offset=obj.ctypes.data - file.address)
         return (_memmap if isinstance(obj, np.memmap) else _array), (file, layout)
 
     def _lay_aside(self, array: Array) -> dict[str, Any]:
-        """Take the bytes from the lowest to the highest address as they are, in any order of the
-        axes; if a view leaves some out, take the values in the order of memory."""
+        """Keep an array's bytes from the lowest to the highest address, whatever the order of its
+        axes. If a view leaves some of them out, keep the values in memory order instead."""
         reach = [
             (count - 1) * stride for count, stride in zip(array.shape, array.strides, strict=True)
         ]
         below, span = -sum(r for r in reach if r < 0), array.itemsize + sum(map(abs, reach))
         if span <= array.nbytes:
-            self.arrays.append(np.asarray(_Bytes(array, array.ctypes.data - below, nbytes=span)))
+            self.arrays.append(np.asarray(_RawBytes(array, array.ctypes.data - below, nbytes=span)))
             return _layout(array, strides=array.strides, offset=below)
         axes = sorted(range(array.ndim), key=lambda axis: -abs(array.strides[axis]))
         self.arrays.append(array.transpose(axes))
@@ -156,19 +158,19 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no type inf
             strides[axis], step = step, step * array.shape[axis]
         return _layout(array, strides=strides, offset=0)
 
-    def _file(self, array: Array) -> _File | None:
+    def _file(self, array: Array) -> _MappedFile | None:
         """Return the file that `array` maps or is a view of, if a worker can open it again."""
         owner: Any = array
         while isinstance(owner, np.ndarray) and getattr(owner, "_mmap", None) is None:
             owner = owner.base
         if not isinstance(owner, np.memmap):
             return None
-        file = _File(owner)
-        return self._files.setdefault(file.address, file) if file.lasting else None
+        file = _MappedFile(owner)
+        return self._files.setdefault(file.address, file) if file.reopenable else None
 
 
 def _in_band(arrays: list[Array], buffer: pickle.PickleBuffer) -> bool:
-    """Return True if a buffer is small enough to be part of the pickle; others lie beside it."""
+    """Return True if a buffer is small enough for the pickle; keep any other aside."""
     if buffer is _HOLE:
         return False
     raw = np.frombuffer(buffer.raw(), np.uint8)
@@ -178,8 +180,8 @@ def _in_band(arrays: list[Array], buffer: pickle.PickleBuffer) -> bool:
     return False
 
 
-class _Bytes:
-    """The memory of `owner` as an array of bytes. Not every dtype can be viewed so, and no strided
+class _RawBytes:
+    """Memory of `owner` as an array of bytes. Not every dtype can be viewed so, and no strided
     array."""
 
     def __init__(self, owner: Array, address: int, *, nbytes: int) -> None:
@@ -192,24 +194,24 @@ class _Bytes:
         }
 
 
-class _File:
-    """The part of its file that a np.memmap maps: pickled as the call that opens it again, once for
-    all arrays in it."""
+class _MappedFile:
+    """The mapped part of an np.memmap's file. It is pickled as the call that opens it again, once
+    for all arrays in it."""
 
     def __init__(self, array: Any) -> None:
         mapped = np.frombuffer(array._mmap, np.uint8)
         self.address, self.nbytes = mapped.ctypes.data, mapped.size
-        # where numpy lets the map begin
+        # numpy begins the map here
         self.start = array.offset - array.offset % mmap.ALLOCATIONGRANULARITY
         self.path, self.mode = array.filename, str(array.mode)
 
     @property
-    def lasting(self) -> bool:
-        """True if the file has the content of the memory: not with private changes (mode "c"), or
+    def reopenable(self) -> bool:
+        """True if the file has the content seen in memory: not with private changes (mode "c"), nor
         if deleted."""
         try:
             return self.mode != "c" and os.path.getsize(self.path) >= self.start + self.nbytes
-        except (OSError, TypeError):  # deleted; never had a name
+        except (OSError, TypeError):  # deleted, or without a name
             return False
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -221,12 +223,12 @@ def _layout(array: Array, *, strides: Sequence[int], offset: int) -> dict[str, A
 
 
 def _array(memory: Any, layout: dict[str, Any]) -> Array:
-    """Return an array in mapped memory, in the worker."""
+    """Return an array in mapped memory (in the worker)."""
     return np.ndarray(buffer=memory, **layout)
 
 
 def _memmap(file: Array, layout: dict[str, Any]) -> Array:
-    """Return the np.memmap that it was, in the worker."""
+    """Return the same as the np.memmap that it was (in the worker)."""
     array = _array(file, layout).view(np.memmap)
     array.__array_finalize__(file)  # copies the name of the file
     return array

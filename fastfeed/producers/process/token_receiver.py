@@ -1,4 +1,4 @@
-"""The trainer's end of the pipe with the tokens of all workers, and a bell for everything else."""
+"""The trainer's end of the pipe of tokens of all workers, and a wake-up for the consumer."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections.abc import Callable
 from itertools import chain
 
 from fastfeed.errors import StateError
-from fastfeed.ring.memory import NOWHERE, Descriptor, ring
+from fastfeed.ring.memory import CLOSED, Descriptor, notify
 from fastfeed.ring.token import FORMAT, READ_TOKENS, Token
 
 POLL_MS = 200
@@ -19,18 +19,18 @@ SPIN_S = 5e-5
 
 
 class TokenReceiver:
-    """Receives tokens: `fetch` those that have come, `wait` for more, `wake` a wait."""
+    """Receiver: `fetch` tokens that have arrived, `wait` for more, `wake` the waiting consumer."""
 
     def __init__(self) -> None:
-        tokens, self.entrance = map(Descriptor, os.pipe2(os.O_CLOEXEC))
+        tokens, self.write_end = map(Descriptor, os.pipe2(os.O_CLOEXEC))
         os.set_blocking(tokens.fd, False)
-        bell = Descriptor(os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC))
+        wakeup = Descriptor(os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC))
         poll = select.poll()
         poll.register(tokens.fd, select.POLLIN)
-        poll.register(bell.fd, select.POLLIN)
-        # calls that use them hold a reference: until then their numbers are no other file's
-        self._ends = (tokens, bell, poll)
-        self._brisk = False
+        poll.register(wakeup.fd, select.POLLIN)
+        # A call that uses them holds a reference: until it returns, their numbers cannot be reused.
+        self._descriptors = (tokens, wakeup, poll)
+        self._spins = False
         self._pid = os.getpid()
         self.unread: deque[Token] = deque()
 
@@ -44,60 +44,59 @@ class TokenReceiver:
         batches."""
         if self.is_copy:
             raise StateError(
-                "this process is a forked copy of the one that made the runner, whose batches they "
-                "are: needed a FeedRunner of its own"
+                "this process is a forked copy of the one that owns the FeedRunner and its "
+                "batches: create a FeedRunner in this process"
             )
 
     def fetch(self) -> bool:
-        """Put tokens that have come into `unread`; return True if there may be more."""
-        tokens = self._ends[0]
-        if tokens is NOWHERE:
+        """Append what has arrived to `unread`. Return True if there may be more."""
+        tokens = self._descriptors[0]
+        if tokens is CLOSED:
             return False
         pipe = ((tokens.fd,), (READ_TOKENS * FORMAT.size,))
         with contextlib.suppress(BlockingIOError):
-            # One call without Python code: no exception of a signal handler can come between
-            # reading and keeping.
+            # One call that runs no Python code: no exception of a signal handler can come between
+            # reading and storing.
             self.unread.extend(chain.from_iterable(map(FORMAT.iter_unpack, map(os.read, *pipe))))
         return len(self.unread) >= READ_TOKENS
 
     def wake(self) -> None:
         """End a wait."""
-        ring(self._ends[1])
+        notify(self._descriptors[1])
 
     def close(self) -> None:
-        """Close the pipe: nothing comes any more."""
-        self._ends = (NOWHERE, NOWHERE, select.poll())
-        self.entrance = NOWHERE
+        """Close the descriptors: nothing comes any more."""
+        self._descriptors = (CLOSED, CLOSED, select.poll())
+        self.write_end = CLOSED
 
-    def wait(self, seconds: float, look: Callable[[], bool]) -> None:
-        """Wait until there is news. Where batches come every few microseconds, waking for each
-        would cost more than to check with `look` again at once."""
+    def wait(self, seconds: float, check: Callable[[], bool]) -> None:
+        """Wait until a token or a wake-up arrives. If batches come every few microseconds, first
+        call `check` repeatedly, which costs less than to be woken for each."""
         start = time.perf_counter()
-        ends = self._ends
-        _, bell, poll = ends
-        if self._brisk:
+        _, wakeup, poll = self._descriptors
+        if self._spins:
             while time.perf_counter() < start + SPIN_S:
-                if look():
+                if check():
                     return
         for fd, _ in poll.poll(min(max(seconds, 0.0) * 1000 + 1, POLL_MS)):
-            if fd == bell.fd:
+            if fd == wakeup.fd:
                 with contextlib.suppress(BlockingIOError):
                     os.eventfd_read(fd)
-        self._brisk = time.perf_counter() - start < SPIN_S
+        self._spins = time.perf_counter() - start < SPIN_S
 
 
 class StopEvent:
-    """A pipe that becomes readable, for every process with its end, once the feed is over."""
+    """Event for all worker processes: a pipe whose end becomes readable when it is set."""
 
     def __init__(self) -> None:
-        self.seen, self._say = map(Descriptor, os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK))
+        self.read_end, self._write_end = map(Descriptor, os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK))
 
-    def say(self) -> None:
-        """Set the event. May be repeated."""
-        say = self._say
+    def set(self) -> None:
+        """Set the event; it may be set repeatedly."""
+        write_end = self._write_end
         with contextlib.suppress(OSError):  # it is full, or closed
-            os.write(say.fd, b"!")  # never read: every worker sees it
+            os.write(write_end.fd, b"!")  # never read: every worker sees it
 
     def close(self) -> None:
-        """Close the pipe: no process needs it any more."""
-        self.seen = self._say = NOWHERE
+        """Close both ends."""
+        self.read_end = self._write_end = CLOSED

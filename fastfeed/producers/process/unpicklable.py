@@ -1,5 +1,5 @@
-"""The part of a value that cannot be pickled: found by pickling its parts, and their parts, each
-alone."""
+"""Search for the part of a value that cannot be pickled: pickle its parts, and their parts, each by
+itself."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from weakref import ProxyTypes
 import cloudpickle
 import numpy as np
 
-MAX_PARTS = 10_000  # parts that are tried; beyond them only the bare reason is reported
+MAX_PARTS = 10_000  # limit of the search; beyond it, the text gives only the bare reason
 _ATOMS = (type(None), bool, int, float, complex, str, bytes)
 _METHODS = (MethodType, BuiltinMethodType, MethodWrapperType)
 _ADVICE = (
@@ -26,49 +26,52 @@ _ADVICE = (
     "`__getstate__` of the object that holds it; or use threads= instead of processes=."
 )
 _TOO_DEEP = (
-    "Hold it in a list, a dict or an array rather than in objects that each hold the next one."
+    "Store it in a list, a dict or an array rather than in objects that each refer to the next one."
 )
 
 
-def complaint(value: Any, error: Exception, *, what: str, dump: Callable[[Any], object]) -> str:
-    """Return the error text for the user who passed `what`, where dump(value) raised `error`. The
-    elements of a tuple count as passed one by one."""
+def explain(value: Any, error: Exception, *, what: str, dump: Callable[[Any], object]) -> str:
+    """Return the error text for `what`, for which dump(value) raised `error`. The elements of a
+    tuple count as separate values."""
     parts = value if type(value) is tuple else (value,)
     if isinstance(error.__cause__ or error, RecursionError):
         return f"{what} cannot be sent to worker processes ({text_of(error)}). {_TOO_DEEP}"
-    found = _culprit([(_Place(f"the {_name(type(part))}"), part) for part in parts], dump)
+    found = _culprit([(_Location(f"the {_name(type(part))}"), part) for part in parts], dump)
     if found is None:
         return f"{what} cannot be sent to worker processes ({text_of(error)}). {_ADVICE}"
-    place, culprit, reason = found
-    noun = _a(type(culprit))
-    named = noun if any(culprit is part for part in parts) else f"{place}, {noun},"
-    return f"{what} cannot be sent to worker processes: {named} cannot be pickled ({text_of(reason)}). {_advice(culprit)}"
+    location, culprit, reason = found
+    noun = _with_article(type(culprit))
+    named = noun if any(culprit is part for part in parts) else f"{location}, {noun},"
+    return (
+        f"{what} cannot be sent to worker processes: {named} cannot be pickled "
+        f"({text_of(reason)}). {_advice(culprit)}"
+    )
 
 
 def text_of(error: Exception) -> str:
-    """Return type and message, which a failing __str__ cannot prevent, and the notes of an
-    error."""
+    """Return an exception's type, message and notes, even if its __str__ fails."""
     return "".join(traceback.format_exception_only(error)).strip()
 
 
 @dataclass(frozen=True)
-class _Place:
-    """Where something was found: an expression, such as `loader.db`, in a scope; `scope` alone if
-    it has no name."""
+class _Location:
+    """Location of a part: an expression, such as `loader.db`, in a scope, or the scope alone if it
+    has no name."""
 
     scope: str
     expression: str = ""
     kind: str = ""
 
-    def part(self, step: str, kind: str) -> _Place:
-        """Return the place of a part; `kind` describes it if there is no name."""
+    def part(self, step: str, kind: str) -> _Location:
+        """Return the location of a part; `kind` describes it if there is no expression to
+        extend."""
         if self.expression:
             return replace(self, expression=self.expression + step)
-        return _Place(f"of {self.scope}", step.removeprefix("."), kind)
+        return _Location(f"of {self.scope}", step.removeprefix("."), kind)
 
-    def inside(self, phrase: str) -> _Place:
-        """Return the place of a part without a name."""
-        return _Place(f"{phrase} {self}")
+    def inside(self, phrase: str) -> _Location:
+        """Return the location of a part without a name."""
+        return _Location(f"{phrase} {self}")
 
     def __str__(self) -> str:
         return (
@@ -78,37 +81,40 @@ class _Place:
         )
 
 
-Parts = Iterable[tuple[_Place, Any]]
+Parts = Iterable[tuple[_Location, Any]]
 
 
-def _culprit(roots: Parts, dump: Callable[[Any], object]) -> tuple[_Place, Any, Exception] | None:
-    """Return what cannot be pickled although all its parts can, with the shortest way to it; None
-    if the search was too long."""
-    # keeps the parts alive: else an id could be reused
+def _culprit(
+    roots: Parts, dump: Callable[[Any], object]
+) -> tuple[_Location, Any, Exception] | None:
+    """Return what cannot be pickled though all its parts can, with the shortest path to it. Return
+    None if the search takes too long."""
+    # Keeps the parts alive, too: ids could be reused otherwise.
     tried: dict[int, tuple[Any, Exception | None]] = {}
-    waiting: deque[tuple[_Place, Any]] = deque()
+    waiting: deque[tuple[_Location, Any]] = deque()
 
-    def fault(place: _Place, part: Any) -> Exception | None:
+    def fault(location: _Location, part: Any) -> Exception | None:
         if id(part) not in tried:
             tried[id(part)] = part, _error(part, dump)
             if tried[id(part)][1] is not None:
-                waiting.append((place, part))
+                waiting.append((location, part))
         return tried[id(part)][1]
 
-    for place, root in roots:
-        fault(place, root)
+    for location, root in roots:
+        fault(location, root)
     while waiting:
-        place, holder = waiting.popleft()
+        location, holder = waiting.popleft()
         innocent = False
-        for inner, part in _parts(place, holder):
-            # the failing part may be among the rest: only one without parts can be blamed now
+        for inner, part in _parts(location, holder):
+            # An untried part may be the cause: from here on, only a holder without parts can be
+            # blamed.
             if len(tried) > MAX_PARTS:
                 innocent = True
                 break
             innocent |= type(part) not in _ATOMS and fault(inner, part) is not None
         reason = tried[id(holder)][1]
         if not innocent and reason is not None:
-            return place, holder, reason
+            return location, holder, reason
     return None
 
 
@@ -116,88 +122,92 @@ def _error(value: Any, dump: Callable[[Any], object]) -> Exception | None:
     try:
         dump(value)
     except Exception as error:
-        return error.with_traceback(None)  # its frames would keep everything that was pickled
+        return error.with_traceback(None)  # its frames would keep all that was pickled
     return None
 
 
-def _parts(place: _Place, holder: Any) -> Parts:
-    """Return what is pickled with `holder`. One whose reduction fails is itself the cause."""
+def _parts(location: _Location, holder: Any) -> Parts:
+    """Yield what is pickled with `holder`. A holder that fails to list its parts is itself the
+    cause."""
     with contextlib.suppress(Exception):
         if isinstance(holder, FunctionType):
-            yield from _of_function(place, holder)
+            yield from _function_parts(location, holder)
         elif isinstance(holder, _METHODS):
             yield (
-                _Place(f"the {_name(type(holder.__self__))} that `{_name(holder)}` is bound to"),
+                _Location(f"the {_name(type(holder.__self__))} that `{_name(holder)}` is bound to"),
                 holder.__self__,
             )
-            yield place.inside("the function of"), getattr(holder, "__func__", None)
+            yield location.inside("the function of"), getattr(holder, "__func__", None)
         elif isinstance(holder, functools.partial):
-            yield from _of_partial(place, holder)
+            yield from _partial_parts(location, holder)
         elif isinstance(holder, tuple):
-            yield from ((place.part(f"[{i}]", "item"), item) for i, item in enumerate(holder))
-            yield place.inside("the class of"), type(holder)
+            yield from ((location.part(f"[{i}]", "item"), item) for i, item in enumerate(holder))
+            yield location.inside("the class of"), type(holder)
         elif isinstance(holder, np.ndarray):
             yield from (
-                (place.part(f"{list(index)}", "item"), item)
+                (location.part(f"{list(index)}", "item"), item)
                 for index, item in np.ndenumerate(holder)
             )
         elif isinstance(holder, (set, frozenset)):
-            yield from ((place.inside("an element of"), item) for item in holder)
+            yield from ((location.inside("an element of"), item) for item in holder)
         else:
-            yield from _of_object(place, holder)
+            yield from _object_parts(location, holder)
 
 
-def _of_function(place: _Place, function: FunctionType) -> Parts:
+def _function_parts(location: _Location, function: FunctionType) -> Parts:
     name = _name(function)
-    of = f"`{name}`" if place.expression in ("", name.rpartition(".")[2]) else f"`{name}` ({place})"
+    of = (
+        f"`{name}`"
+        if location.expression in ("", name.rpartition(".")[2])
+        else f"`{name}` ({location})"
+    )
     for variable, cell in zip(
         function.__code__.co_freevars, function.__closure__ or (), strict=True
     ):
         with contextlib.suppress(ValueError):  # not assigned yet
-            yield _Place(f"in the closure of {of}", variable), cell.cell_contents
+            yield _Location(f"in the closure of {of}", variable), cell.cell_contents
     _, slots = _reduced(function)[2]
     for variable, value in slots["__globals__"].items():
-        yield _Place(f"that {of} uses", variable, "global variable"), value
+        yield _Location(f"that {of} uses", variable, "global variable"), value
     arguments = function.__code__.co_varnames[: function.__code__.co_argcount]
     defaults = dict(zip(reversed(arguments), reversed(function.__defaults__ or ()), strict=False))
     for variable, value in {**defaults, **(function.__kwdefaults__ or {})}.items():
-        yield _Place(f"of {of}", variable, "default argument"), value
+        yield _Location(f"of {of}", variable, "default argument"), value
     for attribute, value in vars(function).items():
-        yield _Place(f"of {of}", attribute, "attribute"), value
+        yield _Location(f"of {of}", attribute, "attribute"), value
 
 
-def _of_partial(place: _Place, call: functools.partial[Any]) -> Parts:
+def _partial_parts(location: _Location, call: functools.partial[Any]) -> Parts:
     of = f"of functools.partial(`{_name(call.func)}`)"
     for i, value in enumerate(call.args):
-        yield _Place(of, f"args[{i}]", "argument"), value
+        yield _Location(of, f"args[{i}]", "argument"), value
     for keyword, value in call.keywords.items():
-        yield _Place(of, keyword, "argument"), value
-    yield place.inside("the function of"), call.func
+        yield _Location(of, keyword, "argument"), value
+    yield location.inside("the function of"), call.func
 
 
-def _of_object(place: _Place, holder: Any) -> Parts:
-    """Return the parts of its reduction: attributes, items, and the arguments that make it
-    again."""
+def _object_parts(location: _Location, holder: Any) -> Parts:
+    """Yield what its reduction holds: attributes, items, and constructor arguments."""
     _, arguments, state, items, pairs = (*_reduced(holder), None, None, None)[:5]
-    owner = _Place(f"the class `{_name(holder)}`") if isinstance(holder, type) else place
+    owner = _Location(f"the class `{_name(holder)}`") if isinstance(holder, type) else location
     for values in state if isinstance(state, tuple) and len(state) == 2 else (state,):
         if not isinstance(values, dict):
-            yield place.inside("the state of"), values
+            yield location.inside("the state of"), values
             continue
         yield from (
             (owner.part(f".{attribute}", "attribute"), value) for attribute, value in values.items()
         )
     for i, item in enumerate(items or ()):
-        yield place.part(f"[{i}]", "item"), item
+        yield location.part(f"[{i}]", "item"), item
     for key, item in pairs or ():
-        yield place.part(f"[{reprlib.repr(key)}]", "item"), item
-        yield place.inside("a key of"), key
+        yield location.part(f"[{reprlib.repr(key)}]", "item"), item
+        yield location.inside("a key of"), key
     for argument in arguments:
-        yield place.inside("a part of"), argument
+        yield location.inside("a part of"), argument
 
 
 def _reduced(holder: Any) -> Any:
-    """Return the reduction that cloudpickle uses."""
+    """Reduce `holder` as cloudpickle does."""
     reduced = cloudpickle.Pickler(io.BytesIO(), 5).reducer_override(holder)
     if reduced is not NotImplemented:
         return reduced
@@ -206,7 +216,7 @@ def _reduced(holder: Any) -> Any:
 
 
 def _name(holder: Any) -> str:
-    """Return its name in the code around it."""
+    """Return the name of `holder` as the code around it uses it."""
     name = (
         getattr(holder, "__qualname__", None)
         or getattr(holder, "__name__", None)
@@ -215,9 +225,9 @@ def _name(holder: Any) -> str:
     return str(name).rpartition("<locals>.")[2]
 
 
-def _a(kind: type) -> str:
-    """Return `a sqlite3.Connection`; without the module if that is Python itself or the main
-    one."""
+def _with_article(kind: type) -> str:
+    """Return the type with an article, as "a sqlite3.Connection", without the module if it is
+    builtins or __main__."""
     name = (
         _name(kind)
         if kind.__module__ in ("builtins", "__main__")
@@ -233,5 +243,8 @@ def _advice(culprit: Any) -> str:
     ):
         name = getattr(culprit, "__name__", None)
         example = f": `{name}`, not `{name}()`" if name else ""
-        return f"What is running already cannot go on in another process; hand in the function that makes it{example}."
+        return (
+            "A running iterator or coroutine cannot continue in another process; pass the function "
+            f"that creates it{example}."
+        )
     return _ADVICE

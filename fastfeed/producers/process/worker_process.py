@@ -10,41 +10,42 @@ from fastfeed.ring.memory import Descriptor
 
 
 class WorkerProcess:
-    """A process whose handles come and go together."""
+    """A process and its handles, which start and end together."""
 
-    def __init__(self, lanes: Sequence[WorkerHandle]) -> None:
-        self.lanes = lanes
-        for lane in lanes:
-            lane.answers = lanes[0].answers
+    def __init__(self, handles: Sequence[WorkerHandle]) -> None:
+        self.handles = handles
+        for handle in handles:
+            handle.share_stacks_file(handles[0])
 
     def spawn(self, server: ForkServer, number: int) -> None:
-        """Have the process started. The ends that it is given are closed here."""
-        tasks = [lane.task.message() for lane in self.lanes]
+        """Request the start of the process. The worker's ends of the channels are its alone
+        afterwards."""
+        tasks = [handle.task.message() for handle in self.handles]
         try:
             server.spawn(
-                {"lane": number, "tasks": tasks},
-                [fd for lane in self.lanes for fd in lane.theirs()],
+                {"number": number, "tasks": tasks},
+                [fd for handle in self.handles for fd in handle.worker_fds()],
             )
         finally:
-            for lane in self.lanes:
-                lane.let_go()
+            for handle in self.handles:
+                handle.close_worker_ends()
 
     def started(self, pid: int, pidfd: Descriptor | None) -> None:
         """Note that the process has started."""
-        for lane in self.lanes:
-            lane.pid, lane.pidfd = pid, pidfd
+        for handle in self.handles:
+            handle.start(pid, pidfd)
 
     def close(self) -> None:
-        """Close what only the worker needed: it has ended, or never started; its batches may still
-        be in use."""
-        for lane in self.lanes:
-            lane.close()
+        """Close the handles of a process that is gone or never started. Batches of it may still be
+        in use."""
+        for handle in self.handles:
+            handle.close()
 
     def kill(self) -> None:
         """Kill the process."""
-        self.lanes[0].kill()
+        self.handles[0].kill()
 
-    def gone(self, timeout_s: float) -> bool:
-        """Return True if the process has ended, within the limit, even if the fork server is
-        gone."""
-        return self.lanes[0].gone(timeout_s)
+    def wait(self, timeout_s: float) -> bool:
+        """Wait for the end of the process, also if its exit status is lost. Return True if it has
+        ended within the limit."""
+        return self.handles[0].wait(timeout_s)

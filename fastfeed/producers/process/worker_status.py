@@ -27,7 +27,7 @@ def producers_of(
     slots = worker.reader.audit()
     full = bool(slots.all) and not slots.free and not slots.filling
     for thread in range(worker.task.threads):
-        in_flight, n = worker.board.hand(thread), worker.task.producer(thread)
+        in_flight, n = worker.page.in_flight(thread), worker.task.producer(thread)
         yield ProducerStatus(
             kind=PROCESS,
             state=_state(worker, thread, dispatcher=dispatcher, full=full, allowed=allowed),
@@ -37,7 +37,7 @@ def producers_of(
             stream=-1 if dispatcher is not None else n,
             item=in_flight.item,
             record=in_flight.record,
-            counters=worker.board.row(thread),
+            counters=worker.page.row(thread),
             where="",
         )
 
@@ -57,6 +57,6 @@ def _state(
     if dispatcher is None:
         begun = worker.progress[worker.task.producer(thread)][0]
         return IDLE if begun >= allowed else MAKING
-    if dispatcher.has(worker.task.lane, worker.board.hand(thread).key):
+    if dispatcher.has(worker.task.number, worker.page.in_flight(thread).key):
         return MAKING
     return ROOM if dispatcher.held else INPUT

@@ -1,5 +1,5 @@
-"""The worker processes of one feed: their handles, what each has done, and what replaces one that
-has died."""
+"""Group of one feed's worker processes: their handles, their counters, and the successors of those
+that died."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fastfeed.core.stats import NO_SLOTS, SlotCounts, StageRow
 from fastfeed.core.status import ProducerStatus, WorkerStatus
 from fastfeed.options import FeedOptions
 from fastfeed.producers.epoch_gate import EpochPlan
-from fastfeed.producers.failure import Death
+from fastfeed.producers.failure import WorkerDeath
 from fastfeed.producers.process.dispatch import Dispatcher
 from fastfeed.producers.process.failure_counter import FailureCounter, describe, without
 from fastfeed.producers.process.handle import WorkerChannels, WorkerHandle
@@ -22,19 +22,20 @@ from fastfeed.producers.process.inbox import ALLOWED
 from fastfeed.producers.process.main import WorkerTask
 from fastfeed.producers.process.worker_status import producers_of
 from fastfeed.producers.reorder import LOG, ProducedBatch, ReorderBuffer
-from fastfeed.ring.layout import MOST_SLOTS, SMALL_NBYTES
-from fastfeed.ring.reader import Hold
+from fastfeed.ring.layout import MAX_SMALL_SLOTS, SMALL_NBYTES
+from fastfeed.ring.reader import SlotRef
 from fastfeed.ring.status_page import NOTHING
 from fastfeed.source import Source
 
-BUFFERED = 16  # batches in flight over all workers, at least
-# slots of a worker, if memory= has room for them, for batches that wait for a straggler
-EARLY = 128
+MIN_IN_FLIGHT = 16  # batches in flight over all workers, at least
+# Slots of a worker, if memory= has room for them, for batches that wait for a straggler's.
+REORDER_SLOTS = 128
 Skips = tuple[tuple[int, int], ...]
 
 
-class LostItem(NamedTuple):
-    """What a producer had of a stream when its process died; see ring.status_page.InFlight."""
+class CurrentItem(NamedTuple):
+    """Item that a producer works on, or did when its process died: the stream, and the fields of
+    ring.status_page.InFlight."""
 
     stream: int
     key: int
@@ -43,239 +44,249 @@ class LostItem(NamedTuple):
 
 
 class WorkerGroup:
-    """The workers of a feed. Methods are called under the feed's lock, except those that only
-    read."""
+    """Group of workers. Every call is under the feed's lock, except for those that only read."""
 
-    def __init__(self, source: Source, options: FeedOptions, *, course: EpochPlan) -> None:
+    def __init__(self, source: Source, options: FeedOptions, *, plan: EpochPlan) -> None:
         self._indexed = source.indexed
         self._dispatched = source.ordered
         self._reorders = source.ordered and options.order == "kept"
         self._options = options
-        self._course = course
-        self._allowed = course.allowed
-        self.lanes: dict[int, WorkerHandle] = {}
-        self.gone: deque[Hold] = deque()  # slots without references
-        self.hoard = 1  # as many as are worth a message
-        self.aside: list[str] = []  # samples that killed their worker repeatedly
-        self._hired = 0
-        # counters of workers that have died
-        self._before = [StageRow() for _ in range(options.producers)]
-        self._strikes = FailureCounter()
+        self._plan = plan
+        self._allowed = plan.allowed
+        self.handles: dict[int, WorkerHandle] = {}
+        self.released: deque[SlotRef] = deque()  # slots without views, to be returned
+        self.min_release = 1  # number of them that is worth a message
+        self.aside: list[str] = []  # records that repeatedly killed their worker
+        self._added = 0
+        # Counters of workers that have died.
+        self._retired = [StageRow() for _ in range(options.producers)]
+        self._failures = FailureCounter()
         self._oom_kills = oom_kills() or 0
 
-    def hire(
-        self, index: int, ends: WorkerChannels, *, owner: Any = None, skip: Skips | None = None
+    def add(
+        self, index: int, channels: WorkerChannels, *, owner: Any = None, skip: Skips | None = None
     ) -> WorkerHandle:
-        """Return the handle of the `index`-th worker, or of its successor, which skips what was
-        delivered."""
+        """Create the `index`-th worker, or its successor, which skips what was delivered."""
         options = self._options
         processes, threads = options.processes, options.threads
-        skip = skip or self._passed()
+        passed = self._plan.passed
+        missing = options.producers - len(passed)
+        skip = skip or tuple((0, items) for items in (*passed, *(0,) * missing))
         task = WorkerTask(
-            lane=self._hired,
+            number=self._added,
             index=index,
-            count=len(self._course.passed) or options.producers,
+            count=len(passed) or options.producers,
             producers=options.producers,
             threads=threads,
-            seed=self._course.seed,
-            first_epoch=self._course.epochs.start,
-            epochs=len(self._course.epochs),
+            seed=self._plan.seed,
+            first_epoch=self._plan.epochs.start,
+            epochs=len(self._plan.epochs),
             skip=skip,
             dispatched=self._dispatched,
             rank=(options.shard or (0, 1))[0],
             allowed=self._allowed,
             budget=options.memory_nbytes // processes,
-            wanted=self.ready_limit() // processes + threads + 1 + (EARLY if self._reorders else 0),
-            nbytes=ends.shipment.nbytes,
+            wanted=self.ready_limit() // processes
+            + threads
+            + 1
+            + (REORDER_SLOTS if self._reorders else 0),
+            nbytes=channels.shipment.nbytes,
         )
-        self._hired += 1
-        lane = self.lanes[task.lane] = WorkerHandle(task, self.gone, ends=ends, owner=owner)
-        return lane
-
-    def _passed(self) -> Skips:
-        passed = self._course.passed
-        return tuple(
-            (0, items) for items in (*passed, *(0,) * (self._options.producers - len(passed)))
+        self._added += 1
+        handle = self.handles[task.number] = WorkerHandle(
+            task, self.released, channels=channels, owner=owner
         )
+        return handle
 
     def allow(self, epochs: int) -> None:
-        """Allow `epochs` epochs in all; where the trainer sends the items, workers need not
-        know."""
+        """Set how many epochs in all may begin; send it to the workers unless the trainer
+        dispatches the items."""
         if epochs <= self._allowed:
             return
         self._allowed = epochs
         if not self._dispatched:
-            for lane in self.lanes.values():
+            for handle in self.handles.values():
                 with contextlib.suppress(OSError):  # it has ended
-                    lane.work.send(ALLOWED.pack(self._allowed))
+                    handle.work.send(ALLOWED.pack(self._allowed))
 
     def ready_limit(self, slot_nbytes: int = SMALL_NBYTES) -> int:
-        """Return how many batches may wait for the consumer: more if they are small, which costs
+        """Return how many batches may wait for the consumer: more of small ones, which then cost
         fewer wake-ups."""
-        small = self._options.processes * min(MOST_SLOTS, SMALL_NBYTES // slot_nbytes)
-        return max(BUFFERED, 4 * self._options.producers, small)
+        small = self._options.processes * min(MAX_SMALL_SLOTS, SMALL_NBYTES // slot_nbytes)
+        return max(MIN_IN_FLIGHT, 4 * self._options.producers, small)
 
-    def limit(self, slot_nbytes: int) -> int:
-        """Return how many batches may wait for the consumer, now that the size of a slot is
-        known."""
+    def adapt_to(self, slot_nbytes: int) -> int:
+        """Return how many batches may wait for the consumer, given the size of a slot."""
         ready = self.ready_limit(slot_nbytes)
-        self.hoard = max(1, min(ready, self.audit().all) // 16)
+        self.min_release = max(1, min(ready, self.audit().all) // 16)
         return ready
 
     def give_back(self) -> None:
-        """Return slots that the consumer has released to their workers."""
-        holds = tuple(self.gone)
-        for reader in dict.fromkeys(h.reader for h in holds):
-            reader.take_back(h for h in holds if h.reader is reader)
-        for _ in holds:  # only now: an exception of a signal handler must not lose them
-            self.gone.popleft()
+        """Give slots that the consumer has released back to their workers."""
+        refs = tuple(self.released)
+        for reader in dict.fromkeys(ref.reader for ref in refs):
+            reader.return_slots(ref for ref in refs if ref.reader is reader)
+        for _ in refs:  # only now: an exception of a signal handler must not lose them
+            self.released.popleft()
 
     def status(
         self, dispatcher: Dispatcher | None
     ) -> tuple[list[ProducerStatus], list[WorkerStatus]]:
         """Return what each producer is doing, and each worker process."""
-        lanes = list(self.lanes.values())
-        producers = [p for w in lanes for p in producers_of(w, dispatcher, allowed=self._allowed)]
-        workers = [WorkerStatus(w.task.lane, w.task.index, w.pid, w.pidfd, w.exited) for w in lanes]
+        handles = list(self.handles.values())
+        producers = [p for w in handles for p in producers_of(w, dispatcher, allowed=self._allowed)]
+        workers = [
+            WorkerStatus(w.task.number, w.task.index, w.pid, w.pidfd, w.exited) for w in handles
+        ]
         return producers, workers
 
-    def busy(self, lane: WorkerHandle, dispatcher: Dispatcher | None) -> bool:
-        """Return True if a worker makes something for this feed now, as far as is known."""
+    def busy(self, handle: WorkerHandle, dispatcher: Dispatcher | None) -> bool:
+        """Return True if a worker works for this feed now, as far as is known."""
         if dispatcher is not None:
-            return bool(_hands(lane, dispatcher))
-        working = [lane.task.producer(t) for t in range(lane.task.threads) if t not in lane.ended]
-        return any(lane.progress[producer][0] < self._allowed for producer in working)
+            return bool(_current_items(handle, dispatcher))
+        return any(
+            handle.progress[handle.task.producer(thread)][0] < self._allowed
+            for thread in set(range(handle.task.threads)) - handle.ended
+        )
 
-    def succeed(
+    def replace(
         self,
-        lane: WorkerHandle,
+        handle: WorkerHandle,
         status: int,
         *,
-        order: ReorderBuffer[Any],
+        reorder: ReorderBuffer[Any],
         dispatcher: Dispatcher | None,
         beside: bool,
     ) -> WorkerHandle | None:
-        """Handle the end of a worker that should not have ended: fail the feed, or return its
-        successor."""
-        hands = _hands(lane, dispatcher)
-        death = self._death(
-            lane, status, named=[self._name(lane, hand, dispatcher=dispatcher) for hand in hands]
-        )
-        guilty = []
-        if dispatcher is not None:  # nothing of a callable can be left out
-            samples = [(h.key, h.record) for h in hands]
-            guilty = self._strikes.blame(samples, accidental=death.accidental, beside=beside)
-        fruitful = lane.delivered > 0 or bool(guilty)
-        hopeless = self._strikes.hopeless(
-            lane.task.index, fruitful=fruitful, accidental=death.accidental
+        """Handle the unexpected end of a worker: fail the feed, or return the successor."""
+        current = _current_items(handle, dispatcher)
+        named = [self._name(handle, item, dispatcher=dispatcher) for item in current]
+        kills_before, self._oom_kills = self._oom_kills, oom_kills() or 0
+        out_of_memory = self._oom_kills > kills_before
+        death = WorkerDeath(handle.task.index, handle.pid, status, out_of_memory, named)
+        blamed = []
+        if dispatcher is not None:  # items of a callable cannot be left out
+            records = [(item.key, item.record) for item in current]
+            blamed = self._failures.count_death(records, accidental=death.accidental, beside=beside)
+        fruitful = handle.delivered > 0 or bool(blamed)
+        hopeless = self._failures.is_hopeless(
+            handle.task.index, fruitful=fruitful, accidental=death.accidental
         )
         if self._options.on_worker_death == "raise" or hopeless:
-            order.fail(death.error(), None)
+            reorder.fail(death.error(), None)
             return None
         LOG.warning("%s A new worker takes its place.", str(death.error()).split("\n")[0])
-        self._forget(lane)
-        heir = self.hire(lane.task.index, lane.ends, owner=lane.owner, skip=tuple(lane.progress))
-        heir.ended = set(lane.ended)
+        self._retire(handle)
+        successor = self.add(
+            handle.task.index, handle.channels, owner=handle.owner, skip=tuple(handle.progress)
+        )
+        successor.follow(handle)
         if dispatcher is None:
-            _say_fast_forward(lane)
-            return heir
+            _warn_of_fast_forward(handle)
+            return successor
         kept = []
-        for deal in dispatcher.detach(lane.task.lane):
-            records = [record for ticket, record in guilty if ticket == deal.ticket]
-            self._set_aside(deal.ticket, records, payload=deal.payload)
-            payload = without(deal.payload, records)
+        for item in dispatcher.detach(handle.task.number):
+            left_out = [record for ticket, record in blamed if ticket == item.ticket]
+            self._set_aside(item.ticket, left_out, payload=item.payload)
+            payload = without(item.payload, left_out)
             if payload is None:
-                order.insert(
-                    ProducedBatch(None, ONLY_STREAM, "", deal.number),
-                    deal.ticket if order.ordered else deal.position,
+                reorder.insert(
+                    ProducedBatch(None, ONLY_STREAM, "", item.number),
+                    item.ticket if reorder.ordered else item.position,
                 )
-                dispatcher.give_up(deal)
+                dispatcher.give_up(item)
             else:
-                suspect = any(hand.key == deal.ticket for hand in hands)
-                kept.append(deal._replace(payload=payload, suspect=suspect))
-        dispatcher.attach(heir.task.lane, heir.work, inherits=kept)
-        return heir
+                suspect = any(one.key == item.ticket for one in current)
+                kept.append(item._replace(payload=payload, suspect=suspect))
+        dispatcher.attach(successor.task.number, successor.work, inherits=kept)
+        return successor
 
     def release(self) -> None:
-        """Close everything: the feed was stopped, and every worker has ended."""
-        for lane in self.lanes.values():
-            lane.release()
+        """Drop all descriptors: the feed was stopped, and no worker is left."""
+        for handle in self.handles.values():
+            handle.release()
 
     def rows(self) -> tuple[StageRow, ...]:
         """Return the counters of each producer."""
-        rows = list(self._before)
-        for lane in list(self.lanes.values()):
-            for thread in range(lane.task.threads):
-                producer = lane.task.producer(thread)
-                rows[producer] = stats.total((rows[producer], lane.board.row(thread)))
+        rows = list(self._retired)
+        for handle in list(self.handles.values()):
+            for thread in range(handle.task.threads):
+                producer = handle.task.producer(thread)
+                rows[producer] = stats.total((rows[producer], handle.page.row(thread)))
         return tuple(rows)
 
     def audit(self) -> SlotCounts:
-        """Return how many slots are in each state."""
-        return sum((lane.reader.audit() for lane in list(self.lanes.values())), NO_SLOTS)
+        """Return the number of slots in each state."""
+        return sum((handle.reader.audit() for handle in list(self.handles.values())), NO_SLOTS)
 
     def depth(self) -> tuple[int, int]:
-        """Batches that are ready, and the bytes of their slots."""
+        """Return the number of ready batches, and the bytes of their slots."""
         ready = [
-            (lane.reader.audit().ready, lane.reader.slot_nbytes)
-            for lane in list(self.lanes.values())
+            (handle.reader.audit().ready, handle.reader.slot_nbytes)
+            for handle in list(self.handles.values())
         ]
         return sum(n for n, _ in ready), sum(n * nbytes for n, nbytes in ready)
 
     def stacks(self) -> str:
-        """Return what every worker is doing, and who holds the slots."""
-        lanes = list(self.lanes.values())
-        for lane in lanes:
-            lane.ask_for_stacks()
-        return "\n".join([*(lane.stacks() for lane in lanes), str(self.audit())])
+        """Describe what every worker is doing, and which state the slots are in."""
+        handles = list(self.handles.values())
+        for handle in handles:
+            handle.request_stacks()
+        return "\n".join([*(handle.stacks() for handle in handles), str(self.audit())])
 
-    def _death(self, lane: WorkerHandle, status: int, *, named: list[str]) -> Death:
-        before, self._oom_kills = self._oom_kills, oom_kills() or 0
-        return Death(lane.task.index, lane.pid, status, self._oom_kills > before, named)
-
-    def _name(self, lane: WorkerHandle, hand: LostItem, *, dispatcher: Dispatcher | None) -> str:
-        """Return in words what was in flight."""
+    def _name(
+        self, handle: WorkerHandle, item: CurrentItem, *, dispatcher: Dispatcher | None
+    ) -> str:
+        """Describe what a producer was working on."""
         if dispatcher is None:
-            return f"batch {hand.item} of producer {hand.stream}"
-        payload = dispatcher.deal(lane.task.lane, hand.key).payload
-        return describe(hand.key, hand.record, payload=payload, indexed=self._indexed)
+            return f"batch {item.item} of producer {item.stream}"
+        payload = dispatcher.item_of(handle.task.number, item.key).payload
+        return describe(item.key, item.record, payload=payload, indexed=self._indexed)
 
     def _set_aside(self, ticket: int, records: list[int], *, payload: Any) -> None:
         for record in records:
             self.aside.append(describe(ticket, record, payload=payload, indexed=self._indexed))
-            LOG.warning("set aside, for its worker died each time: %s", self.aside[-1])
+            LOG.warning("set aside because its worker died each time: %s", self.aside[-1])
 
-    def _forget(self, lane: WorkerHandle) -> None:
-        del self.lanes[lane.task.lane]
-        for thread in range(lane.task.threads):
-            producer = lane.task.producer(thread)
-            self._before[producer] = stats.total((self._before[producer], lane.board.row(thread)))
+    def _retire(self, handle: WorkerHandle) -> None:
+        del self.handles[handle.task.number]
+        for thread in range(handle.task.threads):
+            producer = handle.task.producer(thread)
+            self._retired[producer] = stats.total(
+                (self._retired[producer], handle.page.row(thread))
+            )
 
 
-def _hands(lane: WorkerHandle, dispatcher: Dispatcher | None) -> list[LostItem]:
+def _current_items(handle: WorkerHandle, dispatcher: Dispatcher | None) -> list[CurrentItem]:
     return [
-        hand
-        for thread in range(lane.task.threads)
-        for hand in _in_hand(lane, thread, dispatcher=dispatcher)
+        item
+        for thread in range(handle.task.threads)
+        for item in _current_items_of(handle, thread, dispatcher=dispatcher)
     ]
 
 
-def _in_hand(lane: WorkerHandle, thread: int, *, dispatcher: Dispatcher | None) -> list[LostItem]:
-    """Return what a producer was making: nothing, or one thing. The entry is never cleared, only
-    replaced; and it does not show what a callable does before it yields: that may be the next item
-    of any of its streams."""
+def _current_items_of(
+    handle: WorkerHandle, thread: int, *, dispatcher: Dispatcher | None
+) -> list[CurrentItem]:
+    """Return what a producer was working on: nothing, or one item. Its entry in the status page is
+    never cleared, only replaced. For a callable, which works before it yields, it may be the next
+    item of any of the producer's streams."""
     if dispatcher is not None:
-        hand = lane.board.hand(thread)
-        return [LostItem(ONLY_STREAM, *hand)] if dispatcher.has(lane.task.lane, hand.key) else []
-    streams = () if thread in lane.ended else lane.task.streams(thread)
-    return [LostItem(stream, *lane.progress[stream], NOTHING) for stream in streams]
+        item = handle.page.in_flight(thread)
+        return (
+            [CurrentItem(ONLY_STREAM, *item)]
+            if dispatcher.has(handle.task.number, item.key)
+            else []
+        )
+    streams = () if thread in handle.ended else handle.task.streams(thread)
+    return [CurrentItem(stream, *handle.progress[stream], NOTHING) for stream in streams]
 
 
-def _say_fast_forward(lane: WorkerHandle) -> None:
+def _warn_of_fast_forward(handle: WorkerHandle) -> None:
     streams = (
-        stream for thread in range(lane.task.threads) for stream in lane.task.streams(thread)
+        stream for thread in range(handle.task.threads) for stream in handle.task.streams(thread)
     )
-    items = sum(lane.progress[stream][1] for stream in streams)
+    items = sum(handle.progress[stream][1] for stream in streams)
     if items:
         LOG.warning(
             "the new worker runs the callable again and skips the %d batches that were delivered",

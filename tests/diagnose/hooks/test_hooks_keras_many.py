@@ -62,6 +62,7 @@ def trained(source: str) -> list[bytes]:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("source", SOURCES)
 def test_training_is_the_same_to_the_last_bit(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where the data end within the batches that are taken beforehand."""
@@ -103,6 +104,7 @@ def test_what_is_longer_than_with_batches_at_hand_was_waiting(
     assert [mark.end_s - mark.start_s for mark in ours] == [3.0 * MANY] * (len(at_hand) // MANY)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("experiments", [True, False])
 def test_a_source_that_fails_does_so_at_the_same_batch(experiments: bool) -> None:
     failing = 5 * MANY + 2

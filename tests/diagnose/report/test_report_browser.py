@@ -95,6 +95,7 @@ def check(seen: dict[str, Any], told: Diagnosis) -> None:
     assert ("What died or is blocked" in seen["sections"]) == bool(told.died)
 
 
+@pytest.mark.slow
 def test_every_diagnosis_on_a_desk_and_on_a_phone(tmp_path: Path) -> None:
     with browser(tmp_path) as page:
         for name, make in EXAMPLES.items():

@@ -186,6 +186,7 @@ def test_a_producer_that_is_killed(tmp_path: Path) -> None:
     assert died.startswith("process ") and died.endswith(" ended: SIGKILL")
 
 
+@pytest.mark.slow
 def test_a_script_that_waits_for_ever_ends_with_its_workers(tmp_path: Path) -> None:
     """The script is to end with its report and does not return to Python; its worker would wait on
     unnoticed."""
@@ -197,6 +198,7 @@ def test_a_script_that_waits_for_ever_ends_with_its_workers(tmp_path: Path) -> N
         psutil.Process(int(out)).wait(30)
 
 
+@pytest.mark.slow
 def test_a_feed_that_is_blocked(tmp_path: Path) -> None:
     code, out, err, said = observed(
         script(tmp_path, LATE), "late", plan=WatchPlan(dead_s=1.0, warmup_s=0.2)
@@ -208,6 +210,7 @@ def test_a_feed_that_is_blocked(tmp_path: Path) -> None:
     assert "gate.wait()" in stack
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("how", "says"), [("ended", "has ended, without an error"), ("blocked", "produce (")], ids=str
 )

@@ -109,6 +109,7 @@ def test_threads_that_wait(sampler: Sampler) -> None:
     assert (top[0].function, top[0].users) == ("serves", True)
 
 
+@pytest.mark.slow
 def test_threads_that_work(sampler: Sampler) -> None:
     over, data = threading.Event(), bytes(4_000_000)
 

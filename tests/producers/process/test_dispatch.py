@@ -1,5 +1,5 @@
-"""Items of the trainer's source among workers that ask, return and die in any order: each is
-delivered exactly once."""
+"""Dispatch among workers that ask, return and die in any order: each item is delivered exactly
+once."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from fastfeed import FeedOptions, OptionError, ProducerError
 from fastfeed.producers.epoch_gate import EpochGate, EpochPlan
 from fastfeed.producers.process import dispatch
 from fastfeed.producers.process.dispatch import Dispatcher, read
-from fastfeed.producers.process.inbox import INLINE_NBYTES, ORDER, REQUEST
+from fastfeed.producers.process.inbox import INLINE_NBYTES, REPLY, REQUEST
 from fastfeed.producers.process.ship import unpack
 from fastfeed.producers.reorder import END_OF_EPOCH, ReorderBuffer
 from fastfeed.source import source_from
@@ -28,7 +28,7 @@ from tests.helpers.feeds import LONG_S, Broken, Readable
 
 
 class Trainer:
-    """A dispatcher, the order that it fills, and this test in the place of all its workers."""
+    """A dispatcher and the buffer that it fills; the test plays all its workers."""
 
     def __init__(self, source: Any, *, ordered: bool = True, **options: Any) -> None:
         settings = FeedOptions(processes=1, **options)
@@ -56,24 +56,24 @@ class Trainer:
         self.sockets[worker][1].send(REQUEST.pack(count))
 
     def answer(self, worker: int) -> list[tuple[int, int, Any]] | None:
-        """The items, or None for the end; which must come."""
+        """Return the items, which must come, or None for the end."""
         theirs = self.sockets[worker][1]
         assert select.select([theirs], [], [], LONG_S)[0], "no answer comes"
-        data, fds, _, _ = socket.recv_fds(theirs, ORDER.size + INLINE_NBYTES, 1)
-        kind, nbytes = ORDER.unpack_from(data)
+        data, fds, _, _ = socket.recv_fds(theirs, REPLY.size + INLINE_NBYTES, 1)
+        kind, nbytes = REPLY.unpack_from(data)
         if kind == b"E":
             return None
-        items = pickle.loads(data[ORDER.size :]) if kind == b"I" else unpack(fds[0], nbytes)
+        items = pickle.loads(data[REPLY.size :]) if kind == b"I" else unpack(fds[0], nbytes)
         for fd in fds:
             os.close(fd)
         self.has[worker].update((ticket, payload) for ticket, _, payload, _ in items)
         return list(items)
 
     def come_back(self, worker: int, ticket: int) -> None:
-        """As a batch of the worker's is taken in."""
+        """Return an item like the arrival of a worker's batch."""
         payload = self.has[worker].pop(ticket)
         with self.lock:
-            position = self.dispatcher.deal(worker, ticket).position
+            position = self.dispatcher.item_of(worker, ticket).position
             self.order.insert(payload, ticket if self.order.ordered else position)
             self.dispatcher.received(worker, ticket)
 
@@ -106,6 +106,7 @@ def trainers() -> Iterator[Any]:
         trainer.close()
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(data=st.data(), total=st.integers(0, 25), epochs=st.integers(1, 2), ordered=st.booleans())
 def test_each_item_comes_back_exactly_once(
@@ -114,8 +115,8 @@ def test_each_item_comes_back_exactly_once(
     trainer = Trainer(Readable(lambda: range(total)), epochs=epochs, ordered=ordered)
     names, unread, waiting, inherited = iter(range(2, 1000)), total * epochs, set(), {0: 0, 1: 0}
     patch = pytest.MonkeyPatch()
-    # how many items an answer has must not depend on the machine's pace
-    patch.setattr(dispatch, "READ_S", LONG_S)
+    # The number of items in a reply must not depend on the machine's speed.
+    patch.setattr(dispatch, "MAX_READ_S", LONG_S)
     try:
         for worker in (0, 1):
             trainer.hire(worker)
@@ -165,7 +166,7 @@ def _split(made: list[Any]) -> list[list[Any]]:
 
 
 def test_nobody_asks_nothing_is_read(trainers: Any) -> None:
-    """The source's own code runs when a worker is there to take what it gives."""
+    """The source's own code runs only when a worker can take the result."""
     seen: list[int] = []
     trainer = trainers(seen.append(i) or i for i in range(5))
     trainer.hire(0)

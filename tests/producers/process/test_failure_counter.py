@@ -1,4 +1,4 @@
-"""Who is to blame for the death of a worker: only who was alone in its hand, and not the first
+"""Blame for the death of a worker: only an item that was alone in flight, and not the first
 time."""
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
 
 from fastfeed.producers.process.failure_counter import (
-    ACCIDENTS,
-    FRUITLESS,
+    ACCIDENTS_TO_BLAME,
+    DEATHS_TO_BLAME,
     FRUITLESS_ACCIDENTS,
-    LIMIT,
+    FRUITLESS_DEATHS,
     FailureCounter,
     describe,
     without,
@@ -24,7 +24,7 @@ samples = st.tuples(st.integers(0, 2), st.integers(-1, 1))
 
 
 class Deaths(RuleBasedStateMachine):
-    """Against a plain count of how often each sample was in a dying hand."""
+    """Against a plain count of how often each record was in flight at a death."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -33,10 +33,12 @@ class Deaths(RuleBasedStateMachine):
 
     @rule(hands=st.lists(samples, max_size=3, unique=True), accidental=st.booleans())
     def die(self, hands: list[tuple[int, int]], accidental: bool) -> None:
-        guilty = self.strikes.blame(hands, accidental=accidental)
+        guilty = self.strikes.count_death(hands, accidental=accidental)
         self.model.update(hands)
         alone = hands[0] if len(hands) == 1 else None
-        if alone is not None and self.model[alone] >= (ACCIDENTS if accidental else LIMIT):
+        if alone is not None and self.model[alone] >= (
+            ACCIDENTS_TO_BLAME if accidental else DEATHS_TO_BLAME
+        ):
             assert guilty == [alone]
             for sample in [s for s in self.model if s[0] == alone[0]]:
                 del self.model[sample]
@@ -47,20 +49,24 @@ class Deaths(RuleBasedStateMachine):
 TestDeaths = Deaths.TestCase
 
 
-@pytest.mark.parametrize(("accidental", "limit"), [(False, LIMIT), (True, ACCIDENTS)])
+@pytest.mark.parametrize(
+    ("accidental", "limit"), [(False, DEATHS_TO_BLAME), (True, ACCIDENTS_TO_BLAME)]
+)
 def test_a_sample_that_is_always_alone_is_found(accidental: bool, limit: int) -> None:
     strikes = FailureCounter()
-    found = [strikes.blame([(3, 1)], accidental=accidental) for _ in range(limit)]
+    found = [strikes.count_death([(3, 1)], accidental=accidental) for _ in range(limit)]
     assert found == [[]] * (limit - 1) + [[(3, 1)]]
     assert limit >= 2, "nobody is blamed for one death"
 
 
-@pytest.mark.parametrize(("accidental", "limit"), [(False, FRUITLESS), (True, FRUITLESS_ACCIDENTS)])
+@pytest.mark.parametrize(
+    ("accidental", "limit"), [(False, FRUITLESS_DEATHS), (True, FRUITLESS_ACCIDENTS)]
+)
 def test_a_worker_that_only_dies_is_given_up(accidental: bool, limit: int) -> None:
     strikes = FailureCounter()
 
     def dies(worker: int, fruitful: bool = False) -> bool:
-        return strikes.hopeless(worker, fruitful=fruitful, accidental=accidental)
+        return strikes.is_hopeless(worker, fruitful=fruitful, accidental=accidental)
 
     assert not any(dies(0) for _ in range(limit - 1))
     assert not dies(1), "each worker has its own count"

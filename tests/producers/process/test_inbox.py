@@ -1,4 +1,4 @@
-"""The worker's orders: items by ticket, asked for in time, of any size; and no wait for ever."""
+"""The worker's inbox: items by ticket, requested in time, of any size; and no endless wait."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fastfeed.producers.process.inbox import (
-    MOST,
-    ORDER,
+    MAX_REQUEST,
+    REPLY,
     REQUEST,
     Inbox,
 )
@@ -42,25 +42,25 @@ class Post:
         return item and (item.ticket, item.payload)
 
     def wanted(self) -> int:
-        """What the worker asks for."""
+        """Return the number that the worker requests."""
         return int(REQUEST.unpack(self.trainer.recv(REQUEST.size))[0])
 
     def asked(self) -> bool:
-        """Whether there is a request."""
+        """Return True if there is a request."""
         return bool(select.select([self.trainer], [], [], 0)[0])
 
     def send(self, *given: tuple[int, int, Any], large: bool = False) -> None:
-        """Items: ticket, epoch, payload. Their numbers are their tickets."""
+        """Send items (ticket, epoch, payload), numbered by their tickets."""
         items = tuple((*item, item[0]) for item in given)
         if not large:
-            self.trainer.send(ORDER.pack(b"I", 0) + pickle.dumps(items))
+            self.trainer.send(REPLY.pack(b"I", 0) + pickle.dumps(items))
             return
         shipment = pack(list(items), what="items")
-        socket.send_fds(self.trainer, [ORDER.pack(b"F", shipment.nbytes)], [shipment.fd])
+        socket.send_fds(self.trainer, [REPLY.pack(b"F", shipment.nbytes)], [shipment.fd])
         shipment.close()
 
     def end(self) -> None:
-        self.trainer.send(ORDER.pack(b"E", 0))
+        self.trainer.send(REPLY.pack(b"E", 0))
 
     def close(self) -> None:
         self.trainer.close()
@@ -84,8 +84,8 @@ def post() -> Iterator[Post]:
 def test_the_lowest_ticket_of_what_is_there_comes_first(
     orders: list[list[int]], large: bool
 ) -> None:
-    """Also where an order, as that of a worker's successor, brings lower tickets than those that
-    are there."""
+    """Also if a reply, like that to a worker's successor, brings lower tickets than those already
+    there."""
     post, model = Post(), []
     seen: set[int] = set()
     try:
@@ -116,15 +116,15 @@ def test_it_asks_before_it_needs_the_answer(post: Post) -> None:
 
 
 def test_quick_items_are_asked_for_in_numbers_and_slow_ones_one_by_one(post: Post) -> None:
-    for seconds, least, most in ((1e-5, 10, MOST), (1.0, 1, 1)):
+    for seconds, least, most in ((1e-5, 10, MAX_REQUEST), (1.0, 1, 1)):
         for _ in range(50):
-            post.inbox.made(seconds)
-        post.inbox._ask()
+            post.inbox.note_duration(seconds)
+        post.inbox._request()
         assert least <= post.wanted() <= most
         post.send((0, 0, "x"))
         assert post.take() == (0, "x")
         post.wanted()
-        post.inbox._asked = False
+        post.inbox._requested = False
 
 
 def test_an_item_is_begun_before_anybody_gets_a_later_one(post: Post) -> None:

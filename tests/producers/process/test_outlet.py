@@ -1,4 +1,4 @@
-"""What a producer in a worker process says, and what the trainer hears of it."""
+"""Messages of a producer in a worker process, as the trainer receives them."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ def test_everything_that_is_said_tells_who_and_where() -> None:
         assert slot in pair.current
         assert [(t[3], t[4]) for t in told[1:3] if t] == [(8, 6), (9, 7)]
         assert told[4] and told[4][3] == 4
-        assert [str(pair.lane.error(k)[0]) for k in (b"E", b"K")] == ["two", "one"]
+        assert [str(pair.handle.error(k)[0]) for k in (b"E", b"K")] == ["two", "one"]
 
 
 @settings(max_examples=30)
 @given(st.lists(st.sampled_from(["put", "skip", "fail"]), min_size=1, max_size=12))
 def test_errors_and_batches_are_heard_in_whatever_order_they_are_asked_for(said: list[str]) -> None:
-    """The news of one producer may come before the token of another one: neither a batch nor an
-    error gets lost."""
+    """The news of one producer may come before the token of another one: no batch and no error gets
+    lost."""
     with ring(threads=2, wanted=30) as made:
         batches, errors = [], {b"K": [], b"E": []}  # type: ignore[var-annotated]
         for number, what in enumerate(said):
@@ -64,38 +64,39 @@ def test_errors_and_batches_are_heard_in_whatever_order_they_are_asked_for(said:
         steps = [("batch", token) for token in batches] + [
             (kind, n) for kind, all_ in errors.items() for n in all_
         ]
-        steps.sort(key=lambda step: step[0] == "batch")  # the worst: every error is asked for first
+        # the worst case: every error is requested first
+        steps.sort(key=lambda step: step[0] == "batch")
         for what, which in steps:
             if isinstance(what, bytes):
-                error, ticket = made.lane.error(what)
+                error, ticket = made.handle.error(what)
                 assert (str(error), ticket) == (str(which), which)
             else:
-                made.lane.learn_of(which[2])
-                assert made.lane.spec is not None
-                have, _ = made.reader.lend(which[2], made.lane.spec, rows=which[5], room=which[6])
+                made.handle.await_memory(which[2])
+                assert made.handle.spec is not None
+                have, _ = made.reader.lend(which[2], made.handle.spec, rows=which[5], room=which[6])
                 assert have.leaves[0].tolist() == [[which[3]] * 4] * 3
 
 
 def test_the_board_shows_what_is_in_hand_and_what_was_done() -> None:
     with ring(threads=2) as pair:
-        board = pair.lane.board
-        assert [board.hand(t) for t in (0, 1)] == [IDLE, IDLE]
-        pair.outlets[0].hold(3, 2, record=1)
-        pair.outlets[1].hold(4, 0, record=-1)
-        assert [board.hand(t) for t in (0, 1)] == [InFlight(3, 2, 1), InFlight(4, 0, -1)]
+        page = pair.handle.page
+        assert [page.in_flight(t) for t in (0, 1)] == [IDLE, IDLE]
+        pair.outlets[0].mark(3, 2, record=1)
+        pair.outlets[1].mark(4, 0, record=-1)
+        assert [page.in_flight(t) for t in (0, 1)] == [InFlight(3, 2, 1), InFlight(4, 0, -1)]
         pair.outlets[1].row.batches = 5
-        assert board.row(1).batches == 0
+        assert page.row(1).batches == 0
         put(pair, 1, 4)
-        assert board.row(1).batches == 5
+        assert page.row(1).batches == 5
         pair.outlets[0].row.errors = 2
         pair.outlets[0].end()
-        assert board.row(0).errors == 2
+        assert page.row(0).errors == 2
 
 
 @settings(max_examples=40)
 @given(st.lists(st.tuples(st.integers(0, 1), st.integers(1, 400), st.booleans()), max_size=25))
 def test_batches_of_any_size_from_two_producers(puts: list[tuple[int, int, bool]]) -> None:
-    """Returned or filled in place; each arrives, laid out for the records that it has."""
+    """Returned or filled in place; each arrives, laid out for its records."""
     with ring(threads=2, wanted=4) as made:
         for number, (thread, rows, in_place) in enumerate(puts):
             made.outlets[thread].begin(number)

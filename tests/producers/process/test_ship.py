@@ -18,12 +18,15 @@ from fastfeed.producers.process.ship import pack, unpack
 from fastfeed.ring.memory import Segment
 
 ROOT = Path(__file__).parents[3]
-WORKER = "import sys; from fastfeed.producers.process.ship import unpack; value = unpack(*map(int, sys.argv[1:]))\n"
+WORKER = (
+    "import sys; from fastfeed.producers.process.ship import unpack; "
+    "value = unpack(*map(int, sys.argv[1:]))\n"
+)
 MIB = 2**20
 
 
 def python(code: str, *arguments: object, fds: tuple[int, ...] = ()) -> str:
-    """What a fresh interpreter prints; it finds fastfeed, but none of the tests."""
+    """Return what a fresh interpreter prints; it finds fastfeed, but none of the tests."""
     command = [sys.executable, "-c", code, *map(str, arguments)]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, pass_fds=fds)
     assert done.returncode == 0, done.stderr

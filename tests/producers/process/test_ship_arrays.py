@@ -1,4 +1,4 @@
-"""Arrays that travel: any layout arrives as it was, large ones once, read-only and aligned; mapped
+"""Arrays that travel: any layout arrives unchanged, large ones once, read-only and aligned; mapped
 files by name."""
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MIB = 2**20
 
 
 def travelled(value: Any) -> tuple[Any, int]:
-    """The value as unpacked in this process, and the size of the shipment."""
+    """Return the value as unpacked in this process, and the size of the shipment."""
     shipment = pack(value, what="the source")
     try:
         return unpack(shipment.fd, shipment.nbytes), shipment.nbytes
@@ -49,7 +49,7 @@ DTYPES = [
 
 @st.composite
 def arrays(draw: st.DrawFn) -> np.ndarray:
-    """Any order of axes, with steps and backwards, repeated, overlapping."""
+    """Draw any order of axes, with steps and backwards, repeated, overlapping."""
     dtype = np.dtype(draw(st.sampled_from(DTYPES)))
     shape = draw(st.lists(st.integers(0, 9), max_size=4))
     count = int(np.prod(shape))
@@ -86,7 +86,7 @@ def leaves(nest: Any) -> list[np.ndarray]:
 
 
 def lowest(array: np.ndarray) -> int:
-    """The first address."""
+    """Return the first address."""
     back = [(n - 1) * s for n, s in zip(array.shape, array.strides, strict=True) if s < 0]
     return array.ctypes.data + sum(back)
 
@@ -101,7 +101,7 @@ def test_every_layout_arrives_as_it_was(nest: Any) -> None:
         assert array.shape == was.shape and array.tolist() == was.tolist()
         large = was.nbytes >= 256
         if large:
-            assert array.dtype == was.dtype  # numpy itself turns the bytes of some small ones
+            assert array.dtype == was.dtype  # numpy itself swaps the bytes of some small ones
             assert lowest(array) % 64 == 0 and not array.flags.writeable
             assert array.flags.f_contiguous >= was.flags.f_contiguous
         if was.flags.c_contiguous and was.flags.writeable:
@@ -156,7 +156,7 @@ def test_views_of_one_place_that_differ_in_their_strides_are_not_the_same() -> N
 
 
 class Buffers:
-    """Not numpy's, but with a buffer that may travel by itself."""
+    """Not numpy's, but with a buffer that may travel out of band."""
 
     def __init__(self, data: Any) -> None:
         self.data = data

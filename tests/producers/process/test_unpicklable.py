@@ -1,4 +1,5 @@
-"""What cannot be sent to another process is named: which part of which object, why, and what to do."""
+"""Errors name what cannot be sent to another process: the part, its object, the reason, the
+remedy."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ def numbers() -> Iterator[int]:
     yield 1
 
 
-def complaint(source: Any) -> str:
+def explain(source: Any) -> str:
     with pytest.raises(OptionError) as failed:
         pack((source, 5), what="the source").close()
     assert str(failed.value).startswith("the source cannot be sent to worker processes")
@@ -59,8 +60,8 @@ LOCK = threading.Lock()
 
 
 def functions(lock: Any = LOCK) -> dict[str, Any]:
-    """By the place of the lock. What is defined inside a function travels by value, as in a main
-    module."""
+    """Return functions by the place of the lock. What is defined inside a function is pickled by
+    value, as in a main module."""
     holder = Holder(lock)
 
     def closure() -> Any:
@@ -126,7 +127,7 @@ CASES = {**functions(), **objects()}
 
 @pytest.mark.parametrize("text", CASES)
 def test_the_part_is_named_with_its_reason_and_a_way_out(text: str) -> None:
-    found = complaint(CASES[text]).removeprefix("the source cannot be sent to worker processes: ")
+    found = explain(CASES[text]).removeprefix("the source cannot be sent to worker processes: ")
     named, reason, ways_out = re.split(r" \((?=TypeError)|(?<=object)\)\. ", found)
     assert (named, reason) == (
         f"{text}, a _thread.lock, cannot be pickled",
@@ -145,22 +146,22 @@ def test_an_object_may_refuse_by_itself() -> None:
 
     assert (
         "item `[0]` of the list, a test_unpicklable.Refuses, cannot be pickled (RuntimeError: not "
-        "me)" in complaint([Refuses()])
+        "me)" in explain([Refuses()])
     )
 
 
 def test_a_file_and_a_database_are_named() -> None:
     with open("/dev/null", "rb") as file, contextlib.closing(sqlite3.connect(":memory:")) as base:
-        assert "item `['f']` of the dict, a _io.BufferedReader, cannot be pickled" in complaint(
+        assert "item `['f']` of the dict, a _io.BufferedReader, cannot be pickled" in explain(
             {"f": file}
         )
-        assert "`base` in the closure of `<lambda>`, a sqlite3.Connection, cannot" in complaint(
+        assert "`base` in the closure of `<lambda>`, a sqlite3.Connection, cannot" in explain(
             lambda: base
         )
-        assert "that `Connection.execute` is bound to, a sqlite3.Connection, cannot" in complaint(
+        assert "that `Connection.execute` is bound to, a sqlite3.Connection, cannot" in explain(
             base.execute
         )
-        assert "Open it inside the function" in complaint(file)
+        assert "Open it inside the function" in explain(file)
 
 
 def test_an_option_is_named_too() -> None:
@@ -176,38 +177,39 @@ async def later() -> AsyncIterator[int]:
 @pytest.mark.parametrize(
     ("iterator", "text"),
     [
-        (numbers, ": a generator cannot be pickled .*makes it: `numbers`, not `numbers\\(\\)`.$"),
+        (numbers, ": a generator cannot be pickled .*creates it: `numbers`, not `numbers\\(\\)`.$"),
         (
             lambda: [numbers()],
-            "item `\\[0\\]` of the list, a generator, .*makes it: `numbers`, not `numbers\\(\\)`.$",
+            "item `\\[0\\]` of the list, a generator, .*creates it: `numbers`, not "
+            "`numbers\\(\\)`.$",
         ),
-        (lambda: map(str, numbers()), "a generator, cannot .*makes it: `numbers`"),
+        (lambda: map(str, numbers()), "a generator, cannot .*creates it: `numbers`"),
         (
             lambda: numbers().__next__,
-            "the generator that `generator.__next__` is bound to, .*makes it: `numbers`",
+            "the generator that `generator.__next__` is bound to, .*creates it: `numbers`",
         ),
         (later, "an async_generator cannot be pickled .*`later`, not `later\\(\\)`"),
         (
             lambda: csv.reader([]),
-            "a _csv.reader cannot be pickled .*hand in the function that makes it.$",
+            "a _csv.reader cannot be pickled .*pass the function that creates it.$",
         ),
     ],
 )
 def test_what_is_running_has_its_own_way_out(iterator: Callable[[], Any], text: str) -> None:
-    found = complaint(iterator())
+    found = explain(iterator())
     assert re.search(text, found)
-    assert "What is running already cannot go on in another process" in found
+    assert "A running iterator or coroutine cannot continue in another process" in found
 
 
 def test_a_weak_reference_is_no_iterator() -> None:
-    assert "running" not in complaint(weakref.proxy(threading.Thread()))
+    assert "running" not in explain(weakref.proxy(threading.Thread()))
 
 
 def test_what_is_nested_too_deeply_is_nobodys_fault() -> None:
     nested: list[Any] = []
     for _ in range(100_000):
         nested = [nested]
-    assert "deep recursion required.). Hold it in a list" in complaint(nested)
+    assert "deep recursion required.). Store it in a list" in explain(nested)
 
 
 def test_cycles_end() -> None:
@@ -216,17 +218,15 @@ def test_cycles_end() -> None:
     second = {"first": first}
     first["second"] = second
     second["lock"] = lock
-    assert "item `['second']['lock']` of the dict" in complaint(first)
+    assert "item `['second']['lock']` of the dict" in explain(first)
 
 
 def test_the_search_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(unpicklable, "MAX_PARTS", 20)
     fillers = [object() for _ in range(50)]
     lock = threading.Lock()
-    assert "processes: item `[0]` of the list, a _thread.lock" in complaint([lock, *fillers])
-    assert "processes (TypeError: cannot pickle '_thread.lock' object)" in complaint(
-        [*fillers, lock]
-    )
+    assert "processes: item `[0]` of the list, a _thread.lock" in explain([lock, *fillers])
+    assert "processes (TypeError: cannot pickle '_thread.lock' object)" in explain([*fillers, lock])
 
 
 def test_what_only_looks_as_if_it_could_not_be_pickled_is_not_blamed() -> None:
@@ -239,4 +239,4 @@ def test_what_only_looks_as_if_it_could_not_be_pickled_is_not_blamed() -> None:
         def __next__(self) -> int:
             return len({lock})
 
-    assert "`lock` in the closure of `Abstract.__next__`, a _thread.lock," in complaint(Abstract)
+    assert "`lock` in the closure of `Abstract.__next__`, a _thread.lock," in explain(Abstract)

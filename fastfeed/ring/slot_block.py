@@ -1,4 +1,4 @@
-"""A block of slots in a worker process, and the slots that it lends to the user's own code."""
+"""Block of slots, and the slots of it that a worker process lends to the user's code."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import ctypes
 import math
 import weakref
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,26 +20,28 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(eq=False)
 class SlotBlock:
-    """The memory of `slots`, each of `slot_nbytes`."""
+    """Memory of the slots `slots`, each of `slot_nbytes`."""
 
     segment: Segment
     slots: range
     slot_nbytes: int
-    touched: set[int]
+    touched: set[int] = field(default_factory=set)  # slots whose pages are allocated
 
     def __post_init__(self) -> None:
-        self.owner: Any = ctypes.c_ubyte * self.slot_nbytes  # stands for the memory of one slot
+        # ctypes type that stands for the memory of one slot
+        self.owner: Any = ctypes.c_ubyte * self.slot_nbytes
         self.address = ctypes.addressof(ctypes.c_ubyte.from_buffer(self.segment.map))
 
     def offset(self, slot: int) -> int:
-        """Return where a slot begins."""
+        """Return the offset of a slot in the block."""
         return (slot - self.slots.start) * self.slot_nbytes
 
 
 @dataclass(frozen=True)
 class SlotPlan:
-    """How a batch to be made lies in a slot: shape, dtype and offset of each leaf, their bytes, the
-    bytes of all, and the number of records that it is laid out for (0: leaves differ)."""
+    """Layout of a batch in a slot before the batch exists: shape, dtype and offset of each leaf,
+    their sizes in bytes, and the total. `room` is the number of records it is laid out for, or 0 if
+    the leaves do not all have the same number."""
 
     leaves: tuple[tuple[tuple[int, ...], np.dtype[Any], int], ...]
     sizes: tuple[int, ...]
@@ -59,33 +61,29 @@ class SlotPlan:
 
 
 class OwnerRef(weakref.ref[Any]):
-    """A weak reference to the object that stands for a slot's memory, with its identity."""
+    """Weak reference to the ctypes array that stands for a slot's memory, and its identity."""
 
     __slots__ = ("key",)
 
     key: int
 
 
-class LentOut(NamedTuple):
-    """A slot lent to the user's own code: the object that stands for its memory, which begins at
-    `address`, the plan of its content, and the identities of the arrays that were lent."""
+class LentSlot(NamedTuple):
+    """Slot that the user's code fills: the owner of its memory, which begins at `address`, the plan
+    of its content, and the identities of the arrays that were handed out."""
 
     slot: int
     owner: OwnerRef
     address: int
     plan: SlotPlan
-    given: tuple[int, ...]
-
-    @property
-    def room(self) -> int:
-        """Number of records that the slot is laid out for."""
-        return self.plan.room
+    array_ids: tuple[int, ...]
 
     def holds(self, leaves: Sequence[Array]) -> bool:
-        """Return True if every leaf lies where it was planned, with records of the planned size."""
+        """Return True if every leaf lies in its place, with records of the size it was laid out
+        for."""
         plan = self.plan
-        # nothing else has this memory as its base
-        if tuple(map(id, leaves)) == self.given:
+        # Only these arrays have this memory as their base, so equal ids mean the same arrays.
+        if tuple(map(id, leaves)) == self.array_ids:
             return plan.room > 0
         return len(leaves) == len(plan.sizes) and all(
             leaf.flags.c_contiguous

@@ -1,5 +1,7 @@
-"""Observations of a running training, as values: the input of every judgement. Nothing here reads
-the machine."""
+"""Observations of a running training, as values: the input of every judgement.
+
+Nothing here reads the machine.
+"""
 
 from __future__ import annotations
 
@@ -83,18 +85,19 @@ class Task:
     sampled: bool = True  # False: its stacks could not be read
 
     def share(self, *states: str) -> float:
-        """Return the share of its time in these states."""
+        """Return the share of the task's time in these states."""
         return sum(self.busy.get(state, 0.0) for state in states)
 
     def top(self, *, users: bool = True) -> tuple[Place, float] | None:
-        """Return the innermost place (of the user's, if there is one) with most samples, and its
-        share of them."""
+        """Return the innermost place with most samples and its share of them; None without samples.
+
+        With `users`, the innermost place of the user's counts, if a stack has one.
+        """
         counts: dict[Place, int] = {}
         for stack, count in self.stacks.items():
             own = [place for place in stack if place.users] if users else []
-            place = (own or list(stack))[-1:]
-            for one in place:
-                counts[one] = counts.get(one, 0) + count
+            for place in (own or list(stack))[-1:]:
+                counts[place] = counts.get(place, 0) + count
         total = sum(self.stacks.values())
         best = max(counts, key=lambda place: counts[place], default=None)
         return None if best is None else (best, counts[best] / total)
@@ -102,10 +105,12 @@ class Task:
 
 @dataclass(frozen=True)
 class LoopPart:
-    """A part of the loop's own thread: `kind` "input" (the source of the step's input), "step" or
-    "host" (the rest of the loop), the place in the loop's body, and its share (0 to 1) of the
-    loop's time; `busy`: what the thread did meanwhile, as in Task; `copying` and `pickling`, too,
-    and `inner`, the innermost place of the user's below it."""
+    """A place in the loop's body and its share (0 to 1) of the time of the loop's thread.
+
+    `kind`: "input" (the source of the step's input), "step" or "host" (the rest of the loop).
+    `busy`, `copying` and `pickling`: what the thread did meanwhile, as in Task. `inner`: the
+    innermost place of the user's below it.
+    """
 
     kind: str
     place: Place
@@ -114,6 +119,10 @@ class LoopPart:
     copying: float = 0.0
     pickling: float = 0.0
     inner: Place | None = None
+
+    def share_in(self, *states: str) -> float:
+        """Return the share of the loop's time that this part spends in these states."""
+        return self.share * sum(self.busy.get(state, 0.0) for state in states)
 
 
 @dataclass(frozen=True)
@@ -145,3 +154,21 @@ class Evidence:
     # calls of the loop's thread between its steps that are parts of them, in order
     beside: tuple[Step, ...] = ()
     waiting_now_s: float = 0.0  # time without the end of a step, at end_s
+
+    @property
+    def seconds(self) -> float:
+        """The observed time, without warm-up."""
+        return self.end_s - self.start_s
+
+    @property
+    def trainer(self) -> Task | None:
+        """The thread of the loop; None if it was not observed."""
+        return next(iter(self.tasks_of(TRAINER)), None)
+
+    def tasks_of(self, role: str) -> list[Task]:
+        """Return the tasks with a role."""
+        return [task for task in self.tasks if task.role == role]
+
+    def parts_of(self, kind: str) -> list[LoopPart]:
+        """Return the parts of the loop of a kind."""
+        return [part for part in self.parts if part.kind == kind]

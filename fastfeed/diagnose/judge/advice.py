@@ -1,5 +1,4 @@
-"""The changes to make, the knob of each, and the predicted gain, by the model of
-fastfeed.model.prediction."""
+"""Recommendations: the changes that remove the causes, ranked by their predicted gain."""
 
 from __future__ import annotations
 
@@ -8,25 +7,26 @@ from dataclasses import replace
 from fastfeed.diagnose.diagnosis import Cause, Recommendation
 from fastfeed.diagnose.judge.changes import BY_CODE, nothing
 from fastfeed.diagnose.judge.facts import Facts
-from fastfeed.diagnose.judge.gains import WORTH
+from fastfeed.diagnose.judge.gains import MIN_GAIN
 
-COUNTS = ("threads", "processes")  # knobs
+COUNT_KNOBS = ("threads", "processes")  # the number of producers, which is one decision
 
 
 def advice_of(causes: tuple[Cause, ...], facts: Facts) -> tuple[Recommendation, ...]:
-    """Return the changes that remove each cause, the greatest gain first."""
+    """Return the changes that remove the causes, the greatest gain first."""
     found: dict[str, Recommendation] = {}
     for cause in causes:
-        counts = any(knob in found for knob in COUNTS)
+        counted = any(knob in found for knob in COUNT_KNOBS)
         changes = BY_CODE.get(cause.code, nothing)(cause, facts)
         if cause.code.startswith("input."):
-            changes = [_at_most(one, facts.limit) for one in changes if facts.limit >= WORTH]
+            limit = facts.max_speedup
+            changes = [_limited(one, limit) for one in changes if limit >= MIN_GAIN]
         for one in changes:
-            if not (counts and one.knob in COUNTS):  # the number of producers is one decision
+            if not (counted and one.knob in COUNT_KNOBS):
                 found.setdefault(one.knob, one)
     return tuple(sorted(found.values(), key=lambda one: -one.predicted_speedup))
 
 
-def _at_most(one: Recommendation, limit: float) -> Recommendation:
+def _limited(one: Recommendation, limit: float) -> Recommendation:
     low, high = (min(end, limit) for end in one.interval)
     return replace(one, predicted_speedup=min(one.predicted_speedup, limit), interval=(low, high))

@@ -1,5 +1,7 @@
-"""From evidence to causes: what the lost time was lost to, ranked. Pure functions; the thresholds
-are those at which the classes were separate when they were measured."""
+"""From evidence to causes: what the lost time was lost to, ranked.
+
+The thresholds are those that separated the classes in measurements.
+"""
 
 from __future__ import annotations
 
@@ -14,31 +16,31 @@ from fastfeed.diagnose.evidence import (
     FRAMEWORK,
     LOCK_PYTHON,
     RUNNABLE,
-    TRAINER,
     Evidence,
     Task,
 )
-from fastfeed.diagnose.judge import sentences as shown
-from fastfeed.diagnose.judge import signals
-from fastfeed.diagnose.judge.ceiling import ENOUGH, free_steps
+from fastfeed.diagnose.judge import sentences, signals
+from fastfeed.diagnose.judge.ceiling import MIN_FREE_STEPS, free_steps
 from fastfeed.diagnose.judge.figures import StepTable
-from fastfeed.diagnose.judge.overhead import between, host_share, in_lines
+from fastfeed.diagnose.judge.overhead import between_steps, host_share, in_host_lines
 from fastfeed.diagnose.judge.producer_profile import ProducerProfile
+from fastfeed.model.prediction import INPUT_BOUND
+from fastfeed.probes.machine_log import SATURATED
 
-TAIL = 0.8  # of the waiting in a tenth of the steps: a heavy tail
-# of the time: a smaller loss that is no wait for input does not come before a step with nearly all
-# of the time
-OUTRANKS = 0.1
-# of the time: a certain gain comes before a step, or before apparent overhead
-STARVED = 0.25
-# intervals between pauses, and their relative spread, that are no coincidence
-INTERVALS, EVEN = 3, 0.25
-IDLE = 0.3  # producers that wait for room for this share of the time could do more
+HEAVY_TAIL = 0.8  # share of the waiting in a tenth of the steps
+# Share of the time from which a loss that is no wait for input outranks a step with nearly all of
+# the time.
+MIN_OUTRANKING = 0.1
+# Share of the time from which a measured loss outranks the step, or what only looks like overhead.
+CERTAIN_LOSS = 0.25
+MIN_INTERVALS = 3  # intervals between pauses, and
+REGULAR_SPREAD = 0.25  # their relative spread, that are no coincidence
+IDLE_SHARE = 0.3  # share of the time: producers that wait that long for room could produce more
 
 
 @dataclass(frozen=True)
 class TimeLoss:
-    """Shares (0 to 1) of the time by what it was lost to, independent of who makes the batches."""
+    """Shares (0 to 1) of the time by what it was lost to, whatever produces the batches."""
 
     steady: float  # waits that are the same for most steps
     tail: float  # waits of a few steps
@@ -46,93 +48,89 @@ class TimeLoss:
     pause: float
     host: float
     lock: float  # the step itself waits for the interpreter lock
-    converted: float  # before the step, on the loop's thread
-    copies: bool  # that consists of conversions and copies
+    converted: float  # the loop's thread processes a batch before its step
+    copies: bool  # True if this processing consists of conversions and copies
     queued: float  # the step itself waits for a core
-    # the step takes longer than with its producers at rest, according to an experiment
-    beside: float
-    given_back: float  # the step touches memory again that it need not have returned
+    slowdown: float  # the step takes longer than in an experiment with idle producers
+    retouched: float  # the step touches memory again that it need not have returned
 
 
 def causes_of(
-    evidence: Evidence, rows: StepTable, *, makers: ProducerProfile | None
+    evidence: Evidence, table: StepTable, *, producers: ProducerProfile | None
 ) -> tuple[Cause, ...]:
     """Return the causes, the one with the largest share first; none if nothing is known."""
-    if not len(rows.period):
+    if not len(table.period):
         return ()
-    losses = losses_of(evidence, rows, makers=makers)
+    loss = time_loss_of(evidence, table, producers=producers)
     found = [
-        *_on_the_time_axis(losses, rows, makers=makers),
-        *_of_the_step(evidence, losses, makers=makers),
+        *_on_the_time_axis(loss, table, producers=producers),
+        *_of_the_step(evidence, loss, producers=producers),
     ]
-    if losses.steady >= signals.LEAST and makers is not None:
-        found = [*_of_input(evidence, losses, makers=makers), *found]
+    if loss.steady >= signals.MIN_SHARE and producers is not None:
+        found = [*_of_input(evidence, loss, producers=producers), *found]
     found = _strongest_of_each(found)
-    lost = 1.0 - losses.steady - losses.tail - losses.boundary - losses.pause
-    bound = Cause("step.bound", max(0.0, lost - losses.host), shown.step(rows))
-    if losses.host >= signals.LEAST:
-        found.append(Cause("step.host", losses.host, shown.host(evidence, rows)))
-    # the parts of a step are inferred, its lack of input is measured
-    second = rows.starvation >= STARVED and losses.host > between(evidence, rows)
-    found.sort(key=lambda cause: (second and cause.code == "step.host", -cause.share))
-    starved = rows.starvation >= signals.LEAST
-    theirs = [
-        one for one in found if one.share >= OUTRANKS or (starved and one.code.startswith("input."))
-    ]
-    hosts = losses.host > bound.share or in_lines(evidence) >= STARVED
-    if any(one.code != "step.host" for one in theirs) or hosts:
-        return tuple(found)
-    return (bound, *found)
+    lost = 1.0 - loss.steady - loss.tail - loss.boundary - loss.pause
+    bound = Cause("step.bound", max(0.0, lost - loss.host), sentences.step(table))
+    if loss.host >= signals.MIN_SHARE:
+        found.append(Cause("step.host", loss.host, sentences.host(evidence, table)))
+    # The parts of a step are inferred, its lack of input is measured.
+    inferred = table.starvation >= CERTAIN_LOSS and loss.host > between_steps(evidence, table)
+    found.sort(key=lambda cause: (inferred and cause.code == "step.host", -cause.share))
+    starved = table.starvation >= INPUT_BOUND
+    outranked = loss.host > bound.share or in_host_lines(evidence) >= CERTAIN_LOSS
+    for cause in found:
+        counts = cause.share >= MIN_OUTRANKING or (starved and cause.code.startswith("input."))
+        outranked |= counts and cause.code != "step.host"
+    return tuple(found) if outranked else (bound, *found)
 
 
 def _on_the_time_axis(
-    losses: TimeLoss, rows: StepTable, *, makers: ProducerProfile | None
+    loss: TimeLoss, table: StepTable, *, producers: ProducerProfile | None
 ) -> list[Cause]:
     """Return the causes that follow from when the time is lost."""
     found = []
-    if losses.tail >= signals.LEAST:
-        found.append(Cause("input.straggler", losses.tail, shown.straggling(rows, makers)))
-    if losses.boundary >= signals.LEAST:
-        found.append(Cause("input.epoch_gap", losses.boundary, shown.gaps(rows)))
-    if losses.pause >= signals.LEAST:
-        found.append(Cause("pause.periodic", losses.pause, shown.pauses(rows)))
+    if loss.tail >= signals.MIN_SHARE:
+        found.append(Cause("input.straggler", loss.tail, sentences.straggling(table, producers)))
+    if loss.boundary >= signals.MIN_SHARE:
+        found.append(Cause("input.epoch_gap", loss.boundary, sentences.gaps(table)))
+    if loss.pause >= signals.MIN_SHARE:
+        found.append(Cause("pause.periodic", loss.pause, sentences.pauses(table)))
     return found
 
 
 def _of_the_step(
-    evidence: Evidence, losses: TimeLoss, *, makers: ProducerProfile | None
+    evidence: Evidence, loss: TimeLoss, *, producers: ProducerProfile | None
 ) -> list[Cause]:
-    """Return what slows the step itself: others on the cores, and producers that hold the lock or
-    take the cores."""
+    """Return the causes that slow the step itself.
+
+    These are other processes on the cores, and producers that hold the lock or use the cores.
+    """
     found = []
-    if losses.queued >= signals.LEAST and signals.noisy(evidence):
-        found.append(Cause("external.noise", losses.queued, shown.noise(evidence)))
-    elif (
-        max(losses.queued, losses.beside) >= signals.LEAST
-        and makers is not None
-        and makers.where != "trainer"
-    ):
-        if losses.beside > losses.queued and makers.copies >= signals.CONVERTS:
-            found.append(Cause("input.copy", losses.beside, shown.copies(evidence, makers)))
+    slowed = max(loss.queued, loss.slowdown)
+    if loss.queued >= signals.MIN_SHARE and signals.noisy(evidence):
+        found.append(Cause("external.noise", loss.queued, sentences.noise(evidence)))
+    elif slowed >= signals.MIN_SHARE and producers is not None and producers.kind != "trainer":
+        if loss.slowdown > loss.queued and producers.copies >= signals.COPYING_SHARE:
+            found.append(Cause("input.copy", slowed, sentences.copies(evidence, producers)))
         else:
-            code = "input.oversubscribed" if signals.crowded(evidence, makers) else "input.cpu"
-            found.append(
-                Cause(code, max(losses.queued, losses.beside), shown.cores(evidence, makers))
-            )
-    if losses.converted >= signals.LEAST:
-        copies = losses.copies
-        code = "input.copy" if copies else "input.serial"
-        found.append(Cause(code, losses.converted, shown.converted(evidence, losses.converted)))
-    if losses.given_back >= signals.MUCH:
-        found.append(Cause("input.copy", losses.given_back, shown.given_back(evidence)))
-    if losses.lock >= signals.LEAST and makers is not None and makers.where == "threads":
-        found.append(Cause("input.gil", losses.lock, shown.lock(evidence, makers)))
+            crowded = signals.oversubscribed(evidence, producers)
+            code = "input.oversubscribed" if crowded else "input.cpu"
+            found.append(Cause(code, slowed, sentences.cores(evidence, producers)))
+    if loss.converted >= signals.MIN_SHARE:
+        code = "input.copy" if loss.copies else "input.serial"
+        found.append(Cause(code, loss.converted, sentences.converted(evidence, loss.converted)))
+    if loss.retouched >= signals.MIN_RETOUCHED:
+        found.append(Cause("input.copy", loss.retouched, sentences.retouched(evidence)))
+    if loss.lock >= signals.MIN_SHARE and producers is not None and producers.kind == "threads":
+        found.append(Cause("input.gil", loss.lock, sentences.lock(evidence, producers)))
     return found
 
 
 def _strongest_of_each(found: list[Cause]) -> list[Cause]:
-    """Return one cause for each code: its losses add up, in waits and in slower steps, with the
-    first one's words."""
+    """Return one cause for each code, with the sum of its shares and the first one's evidence.
+
+    The same cause may lose time in waits and in slower steps.
+    """
     totals: dict[str, Cause] = {}
     for cause in found:
         if cause.code in totals:
@@ -143,58 +141,64 @@ def _strongest_of_each(found: list[Cause]) -> list[Cause]:
     return list(totals.values())
 
 
-def losses_of(evidence: Evidence, rows: StepTable, *, makers: ProducerProfile | None) -> TimeLoss:
-    """Return the lost time by its position on the time axis."""
-    wait = rows.share(rows.wait)
-    tail = _tail(rows, makers)
-    trainer = next((task for task in evidence.tasks if task.role == TRAINER), None)
-    running = max(0.0, 1.0 - rows.share(rows.wait + rows.boundary))
-    lock = min(running, trainer.share(LOCK_PYTHON)) if trainer and signals.late(evidence) else 0.0
-    queued = _queued(evidence, trainer, running=running)
-    # If threads fight for the lock, or others for the cores, steps with an unnamed pause were the
-    # losers.
-    fought = lock >= signals.LEAST
-    ousted = (
-        not fought and queued >= signals.LEAST and signals.noisy(evidence) and not _in_time(rows)
+def time_loss_of(
+    evidence: Evidence, table: StepTable, *, producers: ProducerProfile | None
+) -> TimeLoss:
+    """Return the lost time by what it was lost to."""
+    wait = table.share(table.wait)
+    tail = _tail(table, producers)
+    trainer = evidence.trainer
+    running = max(0.0, 1.0 - table.waited)
+    lock = (
+        min(running, trainer.share(LOCK_PYTHON))
+        if trainer and signals.lock_contended(evidence)
+        else 0.0
     )
-    unnamed = sum(length for _, length, what in rows.pauses if not what) / max(1e-9, rows.seconds)
-    unnamed = min(unnamed, rows.share(rows.pause)) if fought or ousted else 0.0
-    prepared = signals.prepared(evidence, rows.share(rows.wait + rows.boundary))
+    queued = _queued(evidence, trainer, running=running)
+    # If threads compete for the lock, or other processes for the cores, a step with an unnamed
+    # pause is one that lost.
+    fought = lock >= signals.MIN_SHARE
+    noisy = queued >= signals.MIN_SHARE and signals.noisy(evidence)
+    ousted = noisy and not fought and not _at_equal_intervals(table)
+    unnamed = table.unnamed_s / max(1e-9, table.seconds)
+    unnamed = min(unnamed, table.share(table.pause)) if fought or ousted else 0.0
+    waits = 1.0 - running >= signals.MIN_SHARE
+    _, copying = signals.preparation(evidence, table.waited)
+    # If steps wait, the wait exceeds what this memory costs them, and the same change removes both.
+    retouched = 0.0 if waits else signals.retouched_share(evidence, waits=False) * running
     return TimeLoss(
         steady=wait - tail,
         tail=tail,
-        boundary=rows.share(rows.boundary),
-        pause=rows.share(rows.pause) - unnamed,
-        host=host_share(evidence, rows, trainer=trainer),
+        boundary=table.share(table.boundary),
+        pause=table.share(table.pause) - unnamed,
+        host=host_share(evidence, table, trainer=trainer),
         lock=max(lock, unnamed) if fought else lock,
-        converted=rows.share(rows.converted),
-        copies=signals.converted(evidence) >= signals.LEAST or prepared[1] >= signals.CONVERTS,
+        converted=table.share(table.converted),
+        copies=signals.conversion_share(evidence) >= signals.MIN_SHARE
+        or copying >= signals.COPYING_SHARE,
         queued=max(queued, unnamed) if ousted else queued,
-        beside=0.0
-        if fought or 1.0 - running >= signals.LEAST
-        else _beside(evidence, rows, makers=makers),
-        # If steps wait, that is more than it costs them, and it disappears with the same change.
-        given_back=signals.given_back(evidence, waits=False) * running
-        if 1.0 - running < signals.LEAST
-        else 0.0,
+        slowdown=0.0 if fought or waits else _slowdown(evidence, table, producers=producers),
+        retouched=retouched,
     )
 
 
-def _in_time(rows: StepTable) -> bool:
+def _at_equal_intervals(table: StepTable) -> bool:
     """Return True if the pauses come at equal intervals."""
-    between = np.diff([at for at, _, _ in rows.pauses])
-    return len(between) >= INTERVALS and float(np.std(between)) <= EVEN * float(np.mean(between))
+    between = np.diff([start_s for start_s, _, _ in table.pauses])
+    if len(between) < MIN_INTERVALS:
+        return False
+    return float(np.std(between)) <= REGULAR_SPREAD * float(np.mean(between))
 
 
 def _queued(evidence: Evidence, trainer: Task | None, *, running: float) -> float:
-    """Return how long the step itself waits for a core, without the waits while the loop's thread
-    makes its input."""
+    """Return the share of the time in which the step itself waits for a core.
+
+    Waits while the loop's thread makes its input do not count.
+    """
     if trainer is None or not trainer.wall_s:
         return 0.0
-    made = sum(
-        part.share * part.busy.get(RUNNABLE, 0.0) for part in evidence.parts if part.kind == "input"
-    )
-    pools = [task for task in evidence.tasks if task.role == FRAMEWORK]
+    made = sum(part.share_in(RUNNABLE) for part in evidence.parts_of("input"))
+    pools = evidence.tasks_of(FRAMEWORK)
     cpu_s, queued_s = sum(task.cpu_s for task in pools), sum(task.queued_s for task in pools)
     inside = 0.0  # waits of its native threads for a core
     if signals.noisy(evidence) and cpu_s:
@@ -202,108 +206,113 @@ def _queued(evidence: Evidence, trainer: Task | None, *, running: float) -> floa
     return min(running, max(inside, trainer.queued_s / trainer.wall_s - made))
 
 
-def to_producers(evidence: Evidence, losses: TimeLoss, *, makers: ProducerProfile | None) -> float:
+def contention_of(
+    evidence: Evidence, loss: TimeLoss, *, producers: ProducerProfile | None
+) -> float:
     """Return the part of the step's waits for a core that is due to the script's own producers."""
     machine = evidence.machine
-    if makers is None or makers.where == "trainer" or not machine.own_cpu:
+    if producers is None or producers.kind == "trainer" or not machine.own_cpu:
         return 0.0
-    return max(
-        losses.beside, losses.queued * machine.own_cpu / (machine.own_cpu + machine.other_cpu)
-    )
+    return max(loss.slowdown, loss.queued * machine.own_cpu / (machine.own_cpu + machine.other_cpu))
 
 
-def _beside(evidence: Evidence, rows: StepTable, *, makers: ProducerProfile | None) -> float:
-    """Return what steps that do not wait lose to producers beside them when all cores are busy:
-    they share the cores, their caches and the memory."""
+def _slowdown(evidence: Evidence, table: StepTable, *, producers: ProducerProfile | None) -> float:
+    """Return the share of the time that steps without waits lose to producers on busy cores.
+
+    They share the cores, the caches and the memory.
+    """
     machine = evidence.machine
     if (
-        makers is None
-        or makers.where == "trainer"
-        or machine.own_cpu < signals.FULL * machine.cores
+        producers is None
+        or producers.kind == "trainer"
+        or machine.own_cpu < SATURATED * machine.cores
     ):
         return 0.0
-    free = free_steps(evidence, converted_s=float(np.median(rows.converted)))
-    if len(free) < ENOUGH or signals.noisy(evidence):
+    free = free_steps(evidence, converted_s=float(np.median(table.converted)))
+    if len(free) < MIN_FREE_STEPS or signals.noisy(evidence):
         return 0.0
-    lost_s = float(np.median(rows.inside)) - float(np.median(free))
-    return max(0.0, lost_s * len(rows.period) / rows.seconds)
+    lost_s = float(np.median(table.inside)) - float(np.median(free))
+    return max(0.0, lost_s * len(table.period) / table.seconds)
 
 
-def _tail(rows: StepTable, makers: ProducerProfile | None) -> float:
-    """Return the share of waits that few steps have, if batches are made ahead: a producer's tail
-    alone is no worse than its mean, and producers with time to spare would be fast enough."""
-    if makers is None or makers.where == "trainer" or not len(rows.wait):
+def _tail(table: StepTable, producers: ProducerProfile | None) -> float:
+    """Return the share of waits, if few steps have them and batches are made ahead; else 0.
+
+    A producer's tail alone is no worse than its mean, and producers with time to spare would be
+    fast enough.
+    """
+    if producers is None or producers.kind == "trainer" or not len(table.wait):
         return 0.0
-    total = float(rows.wait.sum())
-    most = np.sort(rows.wait)[::-1][: max(1, len(rows.wait) // 10)]
-    heavy = total > 0 and float(most.sum()) >= TAIL * total
-    # while the loop waits something works, which may be all that is seen of the producers
-    idle = not makers.known or 1 - makers.active >= IDLE * (1 - rows.share(rows.wait))
-    return rows.share(rows.wait) if heavy and idle else 0.0
+    total = float(table.wait.sum())
+    most = np.sort(table.wait)[::-1][: max(1, len(table.wait) // 10)]
+    heavy = total > 0 and float(most.sum()) >= HEAVY_TAIL * total
+    # While the loop waits a producer works, which may be all that was sampled of them.
+    idle = not producers.known or 1 - producers.active >= IDLE_SHARE * (1 - table.share(table.wait))
+    return table.share(table.wait) if heavy and idle else 0.0
 
 
-def _of_input(evidence: Evidence, losses: TimeLoss, *, makers: ProducerProfile) -> list[Cause]:
-    """Return what the producers of the batches wait for."""
-    code, texts = _kind(evidence, makers)
-    if makers.where != "trainer":
-        found = [Cause(code, losses.steady, texts)] if code else []
-        if code == "external.noise":  # and what they would be slow at, alone
-            under, texts = _kind(evidence, makers, alone=True)
-            found.append(Cause(under, losses.steady * max(0.01, 1 - makers.share(RUNNABLE)), texts))
+def _of_input(evidence: Evidence, loss: TimeLoss, *, producers: ProducerProfile) -> list[Cause]:
+    """Return the causes of steady waits: what the producers spend their time on."""
+    code, texts = _bottleneck(evidence, producers)
+    if producers.kind != "trainer":
+        found = [Cause(code, loss.steady, texts)] if code else []
+        if code == "external.noise":  # and the cause that would be left without the noise
+            under, texts = _bottleneck(evidence, producers, alone=True)
+            share = loss.steady * max(0.01, 1 - producers.share(RUNNABLE))
+            found.append(Cause(under, share, texts))
         return found
-    serial = (
-        f"batches are made on the training thread{shown.at(makers)}: {losses.steady:.0%} of the "
-        "time nothing else runs",
-    )
-    found = [Cause("input.serial", losses.steady, serial)]
+    found = [Cause("input.serial", loss.steady, sentences.serial(producers, loss.steady))]
     if code:
-        # the cause behind it
-        found.append(Cause(code, losses.steady * _under(code, makers), texts))
+        found.append(Cause(code, loss.steady * _explained(code, producers), texts))
     return found
 
 
-def _kind(
-    evidence: Evidence, makers: ProducerProfile, *, alone: bool = False
+def _bottleneck(
+    evidence: Evidence, producers: ProducerProfile, *, alone: bool = False
 ) -> tuple[str, tuple[str, ...]]:
-    """Return the code of what the producers are slow at (or would be, `alone` on the machine); ""
-    if nothing is known of what they do."""
-    if not makers.known:
+    """Return the code of what slows the producers and its evidence; "" if nothing is known of them.
+
+    With `alone`, noise of other processes does not count.
+    """
+    if not producers.known:
         return "", ()
-    # processes have one lock each: if they fill the cores, the cores are what is missing
-    full = (
-        makers.where == "processes"
-        and evidence.machine.own_cpu >= signals.FULL * evidence.machine.cores
-    )
+    processes = producers.kind == "processes"
+    # Each process has a lock of its own: if processes fill the cores, cores are missing, no lock.
+    full = processes and evidence.machine.own_cpu >= SATURATED * evidence.machine.cores
+    pickling = signals.pickling_share(evidence, producers) >= signals.PICKLING_SHARE
+    handover = signals.handover_share(evidence, producers) >= signals.HANDOVER_SHARE
+    outnumbered = processes and not alone and signals.outnumbered(evidence)
+    crowded_out = not alone and signals.crowded_out(evidence, producers)
+    python = producers.python >= max(producers.native, producers.waiting) and not full
+    waiting = producers.native + full * producers.python < producers.waiting
     checks: tuple[tuple[bool, str, Callable[[Evidence, ProducerProfile], tuple[str, ...]]], ...] = (
-        (signals.pickling(evidence, makers) >= signals.PICKLES, "input.ipc", shown.ipc),
-        (
-            not alone and signals.outnumbered(evidence) and makers.where == "processes",
-            "external.noise",
-            shown.noise_of,
-        ),
-        (signals.handed_over(evidence, makers) >= signals.HANDS_OVER, "input.ipc", shown.ipc),
-        (not alone and signals.crowded_out(evidence, makers), "external.noise", shown.noise_of),
-        (signals.disk(evidence, makers), "input.disk", shown.disks),
-        (makers.copies >= signals.CONVERTS, "input.copy", shown.copies),
-        (makers.python >= max(makers.native, makers.waiting) and not full, "input.gil", shown.lock),
-        (signals.serialised(evidence, makers), "input.gil", shown.lock),
-        (makers.native + full * makers.python < makers.waiting, "input.latency", shown.latency),
-        (signals.crowded(evidence, makers), "input.oversubscribed", shown.cores),
+        (pickling, "input.ipc", sentences.ipc),
+        (outnumbered, "external.noise", sentences.noise_beside),
+        (handover, "input.ipc", sentences.ipc),
+        (crowded_out, "external.noise", sentences.noise_beside),
+        (signals.waits_for_disk(evidence, producers), "input.disk", sentences.disks),
+        (producers.copies >= signals.COPYING_SHARE, "input.copy", sentences.copies),
+        (python, "input.gil", sentences.lock),
+        (signals.serialised(evidence, producers), "input.gil", sentences.lock),
+        (waiting, "input.latency", sentences.latency),
+        (signals.oversubscribed(evidence, producers), "input.oversubscribed", sentences.cores),
     )
     for holds, code, show in checks:
         if holds:
-            return code, show(evidence, makers)
-    return "input.cpu", shown.cores(evidence, makers)
+            return code, show(evidence, producers)
+    return "input.cpu", sentences.cores(evidence, producers)
 
 
-def _under(code: str, makers: ProducerProfile) -> float:
-    """Return the part of the work of a training thread that a code explains: less than all of it,
-    so it comes second."""
+def _explained(code: str, producers: ProducerProfile) -> float:
+    """Return the part of a training thread's work that a code explains.
+
+    It is always less than all of it, so that the code ranks behind input.serial.
+    """
     parts = {
-        "input.latency": makers.waiting,
-        "input.gil": makers.python,
-        "input.disk": makers.share(DISK),
-        "input.copy": makers.copies,
-        "input.ipc": makers.pickling,
+        "input.latency": producers.waiting,
+        "input.gil": producers.python,
+        "input.disk": producers.share(DISK),
+        "input.copy": producers.copies,
+        "input.ipc": producers.pickling,
     }
-    return min(0.99, parts.get(code, makers.native))
+    return min(0.99, parts.get(code, producers.native))

@@ -10,121 +10,115 @@ from fastfeed.diagnose.diagnosis import Ceiling
 from fastfeed.diagnose.evidence import FRAMEWORK, NATIVE, TRAINER, Evidence
 from fastfeed.diagnose.judge import signals
 from fastfeed.diagnose.judge.figures import StepTable, blocks
+from fastfeed.model.prediction import INPUT_BOUND
 
-# steps of an experiment, without the first of each burst, which still feels the wait before it
-ENOUGH = 4
-# A step that computes on the cores is slower after a wait, its caches cold: 11.5 ms back to back,
-# 15 to 17 in a starved loop. An estimate lies between.
-COLD = 0.85
-COLDEST = 0.7
-LEAST = 0.05
-FASTEST = 0.1  # of the step, at least, belongs to the step itself
-UNSURE = 0.7
+# Steps of an experiment. The first of each burst does not count: it still feels the wait before it.
+MIN_FREE_STEPS = 4
+# A step that computes on the cores is slower after a wait, because its caches are cold: 11.5 ms
+# back to back, 15 to 17 in a starved loop. An estimate lies between.
+COLD_STEP = 0.85
+COLDEST_STEP = 0.7
+MIN_STEP_SHARE = 0.1  # share of a step that belongs to the step itself
+ESTIMATE_RANGE = 0.7  # ends of an estimate: times this, and divided by this
+MIN_COMPUTING_CORES = 0.05  # cores that a step uses if it computes on them
 
 
-def ceiling_of(evidence: Evidence, rows: StepTable, *, inside: float = 0.0) -> Ceiling | None:
+def ceiling_of(evidence: Evidence, table: StepTable, *, contention: float = 0.0) -> Ceiling | None:
     """Return the seconds of a step with its input at hand; None without any step.
 
-    `inside`: the share of the time that steps lose to the producers without waiting for input: to
-    those that hold the interpreter lock or take the cores.
+    `contention`: the share of the time that steps lose, without waiting for input, to producers
+    that hold the interpreter lock or use the cores.
     """
-    if not len(rows.period):
+    if not len(table.period):
         return None
-    found = _with_this_memory(evidence, rows, inside=inside)
-    back = signals.given_back(evidence, waits=rows.share(rows.wait + rows.boundary) >= LEAST)
-    if not back:
+    found = _with_this_memory(evidence, table, contention=contention)
+    retouched = signals.retouched_share(evidence, waits=table.waited >= INPUT_BOUND)
+    if not retouched:
         return found
-    how = f"{found.how}, without the memory that from_generator makes each give back to the system and touch again"
-    return replace(found, step_s=(1 - back) * found.step_s, low_s=(1 - back) * found.low_s, how=how)
-
-
-def _with_this_memory(evidence: Evidence, rows: StepTable, *, inside: float) -> Ceiling:
-    """Return the same if a step's memory stays as it is."""
-    free = free_steps(evidence, converted_s=float(np.median(rows.converted)))
-    if len(free) >= ENOUGH:
-        low, high = float(np.quantile(free, 0.25)), float(np.quantile(free, 0.75))
-        # a producer that holds the lock goes on for a while after the others have stopped
-        fought = (
-            signals.late(evidence) and max(inside, rows.share(rows.wait + rows.boundary)) >= LEAST
-        )
-        middle = low if fought else float(np.median(free))
-        how = f"{len(free)} steps of the running job whose batches were at hand"
-        return Ceiling(middle, low, high, experiment=True, how=how)
-    middle = float(np.median(rows.inside))
-    if inside >= LEAST:
-        pure = middle * max(FASTEST, 1 - inside / max(inside, rows.share(rows.inside)))
-        how = "estimated: the steps without what they lose to the producers, which hold the lock or take the cores"
-        return Ceiling(pure, UNSURE * pure, min(middle, pure / UNSURE), experiment=False, how=how)
-    if (
-        rows.share(rows.wait + rows.boundary) < LEAST
-        or not _computes(evidence)
-        or not _idles(evidence)
-    ):
-        spread = [float(np.median(part.inside)) for part in blocks(rows)]
-        return Ceiling(
-            middle,
-            min(spread),
-            max(spread),
-            experiment=False,
-            how="the time of the steps without their waits",
-        )
+    left = 1 - retouched
     how = (
-        "estimated from the steps without their waits; a step that computes is slower after a wait"
+        f"{found.how}, without the memory that from_generator makes each step return to the system "
+        "and touch again"
     )
-    return Ceiling(COLD * middle, COLDEST * middle, middle, experiment=False, how=how)
+    return replace(found, step_s=left * found.step_s, low_s=left * found.low_s, how=how)
+
+
+def _with_this_memory(evidence: Evidence, table: StepTable, *, contention: float) -> Ceiling:
+    """Return the ceiling of steps that go on touching returned memory."""
+    free = free_steps(evidence, converted_s=float(np.median(table.converted)))
+    if len(free) >= MIN_FREE_STEPS:
+        low, high = float(np.quantile(free, 0.25)), float(np.quantile(free, 0.75))
+        # A producer that holds the lock goes on for a while after the others have stopped.
+        fought = signals.lock_contended(evidence) and max(contention, table.waited) >= INPUT_BOUND
+        middle = low if fought else float(np.median(free))
+        how = f"measured: {len(free)} steps of the running job had their batches at hand"
+        return Ceiling(middle, low, high, experiment=True, how=how)
+    middle = float(np.median(table.inside))
+    if contention >= INPUT_BOUND:
+        lost = contention / max(contention, table.share(table.inside))
+        pure = middle * max(MIN_STEP_SHARE, 1 - lost)
+        low, high = ESTIMATE_RANGE * pure, min(middle, pure / ESTIMATE_RANGE)
+        how = (
+            "estimated: the steps without the time that they lose to producers, which hold the "
+            "interpreter lock or use the cores"
+        )
+        return Ceiling(pure, low, high, experiment=False, how=how)
+    if table.waited >= INPUT_BOUND and _computes(evidence) and _idles(evidence):
+        how = (
+            "estimated from the steps without their waits, because a step that computes is slower "
+            "after a wait"
+        )
+        return Ceiling(COLD_STEP * middle, COLDEST_STEP * middle, middle, experiment=False, how=how)
+    medians = [float(np.median(part.inside)) for part in blocks(table)]
+    how = "the time of the steps without their waits"
+    return Ceiling(middle, min(medians), max(medians), experiment=False, how=how)
 
 
 def speedup_of(
-    rows: StepTable, ceiling: Ceiling, *, inside: float = 0.0
+    table: StepTable, ceiling: Ceiling, *, contention: float = 0.0
 ) -> tuple[float, tuple[float, float]]:
-    """Return how many times as fast the loop would be without any wait for input, and the range of
-    that.
+    """Return the speed-up of the loop without any wait for input, and its range.
 
-    What is neither wait nor step (the loop's own Python, pauses) stays, and so does what some steps
-    have above the median, unless they lose it to producers: `inside` as for `ceiling_of`.
+    The loop's own Python and the pauses stay. The excess of slow steps over the median stays, too,
+    unless they lose it to producers. `contention` is that of `ceiling_of`.
     """
-    steps = max(1, len(rows.period))
-    rest = float((rows.host + rows.pause).sum()) / steps
-    spread = float(rows.inside.mean() - np.median(rows.inside)) if inside < LEAST else 0.0
-    now = rows.seconds / steps
+    steps = max(1, len(table.period))
+    other_s = float((table.host + table.pause).sum()) / steps
+    excess_s = 0.0
+    if contention < INPUT_BOUND:
+        excess_s = float(table.inside.mean() - np.median(table.inside))
+    period_s = table.seconds / steps
 
-    def gain(step_s: float) -> float:
-        return max(1.0, now / max(1e-9, rest + max(0.0, step_s + spread)))
+    def speedup(step_s: float) -> float:
+        return max(1.0, period_s / max(1e-9, other_s + max(0.0, step_s + excess_s)))
 
-    return gain(ceiling.step_s), (gain(ceiling.high_s), gain(ceiling.low_s))
+    return speedup(ceiling.step_s), (speedup(ceiling.high_s), speedup(ceiling.low_s))
 
 
 def free_steps(evidence: Evidence, *, converted_s: float) -> list[float]:
-    """Return seconds of the steps of experiments, without what they still waited, and what they
-    converted."""
+    """Return the seconds of the steps of experiments, without their waits and conversions."""
     steps = list(evidence.loop.steps) if evidence.loop is not None else []
-    gapless = evidence.loop is not None and evidence.loop.waits != "none"
+    contains_wait = evidence.loop is not None and evidence.loop.waits != "none"
     triples = [
         (a, b, c) for a, b, c in zip(steps, steps[1:], steps[2:], strict=False) if a.free and b.free
     ]
-    asleep = signals.simulated(evidence)
+    simulated = signals.simulated_share(evidence)
     found = []
     for _, step, following in triples:
-        inside_s = step.end_s - step.begin_s + asleep * max(0.0, following.begin_s - step.end_s)
-        found.append(max(0.0, inside_s - step.wait_s * gapless - converted_s))
+        inside_s = step.end_s - step.begin_s + simulated * max(0.0, following.begin_s - step.end_s)
+        found.append(max(0.0, inside_s - step.wait_s * contains_wait - converted_s))
     return found
 
 
 def _idles(evidence: Evidence) -> bool:
-    """Return True if the loop's thread leaves its core while it waits, so that its caches are cold
-    afterwards."""
-    made = [part for part in evidence.parts if part.kind == "input" and part.busy]
-    works = sum(
-        part.share * sum(part.busy.get(state, 0.0) for state in signals.WORKS) for part in made
-    )
+    """Return True if the loop's thread leaves its core while it waits: its caches are cold then."""
+    made = [part for part in evidence.parts_of("input") if part.busy]
+    works = sum(part.share_in(*signals.WORKING_STATES) for part in made)
     return works < 0.5 * sum(part.share for part in made) or not made
 
 
 def _computes(evidence: Evidence) -> bool:
-    """Return True if a step works on the cores, and not on an accelerator, or asleep."""
-    native = sum(t.cpu_s for t in evidence.tasks if t.role == FRAMEWORK)
-    for task in evidence.tasks:
-        if task.role == TRAINER:
-            native += task.share(NATIVE) * task.wall_s
-    seconds = evidence.end_s - evidence.start_s
-    return seconds > 0 and native / seconds > 0.05
+    """Return True if a step works on the cores, not on an accelerator, and does not sleep."""
+    native_s = sum(task.cpu_s for task in evidence.tasks_of(FRAMEWORK))
+    native_s += sum(task.share(NATIVE) * task.wall_s for task in evidence.tasks_of(TRAINER))
+    return evidence.seconds > 0 and native_s / evidence.seconds > MIN_COMPUTING_CORES

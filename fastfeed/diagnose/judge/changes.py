@@ -1,4 +1,4 @@
-"""The changes that remove each cause: knob, value, and predicted gain."""
+"""Changes that remove each cause: knob, value, and predicted gain."""
 
 from __future__ import annotations
 
@@ -6,295 +6,200 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from fastfeed.diagnose.diagnosis import Cause, Recommendation
-from fastfeed.diagnose.evidence import DISK, LOCK, PRODUCER
+from fastfeed.diagnose.evidence import DISK, PRODUCER
 from fastfeed.diagnose.judge import loop_changes, signals
 from fastfeed.diagnose.judge.facts import Facts, profile_of
 from fastfeed.diagnose.judge.gains import (
-    SURE,
-    UNSURE,
-    WORTH,
-    gain,
-    gone,
-    lighter,
+    SURE_SPREAD,
+    UNSURE_SPREAD,
+    recommend,
+    speedup_if_cheaper,
+    speedup_without,
 )
-from fastfeed.diagnose.judge.producer_profile import ProducerProfile
-from fastfeed.model.prediction import (
-    SPREAD_ALONE,
-    Prediction,
-    Producers,
-    Profile,
-    predict,
-)
+from fastfeed.diagnose.judge.producer_count import more_producers
+from fastfeed.model.prediction import INPUT_BOUND
 
-CANDIDATES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
-ENOUGH = 0.95  # of the best rate: more producers are not worth it
-# 6 runnable threads a core cost 3 times the work, 7 of them 2.8 to 3.4 times, as measured
-SPINNING = 0.6
-# weight of that: the gain of four such loops was 0.3, 1, 1 and 1.1 times all that the step allows
-AT_LEAST = 0.25
-# CPU of a batch if threads fight for the interpreter lock: 1.07 to 1.27 times, as measured
-FOUGHT = 1.15
-PREPARE = "prepare batches in the producers, ahead of the step, and not on the training thread"
-# wait of a step for a ready batch of a DataLoader's worker: 1.4 to 3.7 ms, as measured
-HANDED_S = 2.5e-3
-
-
-def _more_producers(cause: Cause, facts: Facts) -> list[Recommendation]:
-    """Return threads if they help, worker processes if the lock is held: as many as gain
-    something."""
-    makers = facts.makers
-    prepared, waited = (facts.rows.share(part) for part in (facts.rows.converted, facts.rows.wait))
-    if cause.code == "input.serial" and prepared >= max(signals.LEAST, waited):
-        speedup = min(gone(prepared), facts.most / facts.now)
-        return [
-            gain(PREPARE, ("threads", str(facts.evidence.threads)), speedup=speedup, spread=UNSURE)
-        ]
-    full = facts.evidence.machine.own_cpu >= signals.FULL * facts.evidence.machine.cores
-    if (
-        makers is None
-        or not makers.known
-        or (makers.where == "native" and (full or signals.at_hand(facts.evidence)))
-    ):
-        return []
-    python = makers.python >= max(makers.native, makers.waiting)
-    held = cause.code == "input.gil" or (cause.code == "input.serial" and python)
-    loaded = makers.where == "trainer" and signals.loaded(facts.evidence)
-    processes = held or loaded or makers.where == "processes"
-    same = makers.where == ("processes" if processes else "threads")
-    profile = _profile(facts, makers, same=same, held=held, loaded=loaded)
-    most = profile.cores if held else 4 * profile.cores if processes else CANDIDATES[-1]
-    sizes = [n for n in CANDIDATES if n <= most]
-    found = {n: predict(profile, Producers(1, n) if processes else Producers(n)) for n in sizes}
-    now = facts.now
-    if same and signals.noisy(facts.evidence):
-        # The model gives them all cores: its result for the present number shows what others take,
-        # and is no gain.
-        as_many = Producers(1, makers.count) if processes else Producers(makers.count)
-        now = max(now, predict(profile, as_many).rate)
-    best = max(one.rate for one in found.values())
-    count = next(n for n in sizes if found[n].rate >= ENOUGH * best)
-    if found[count].rate < WORTH * now or (same and count <= makers.count):
-        return []
-    knob, change = _named(
-        facts, makers, count=count, processes=processes, ahead=makers.where == "trainer" or held
-    )
-    why = _reason(makers, _limits(found, count, now=now), held=held)
-    speedup = found[count].rate / now
-    return [gain(change, (knob, str(count)), speedup=speedup, spread=SPREAD_ALONE, why=why)]
-
-
-def _profile(
-    facts: Facts, makers: ProducerProfile, *, same: bool, held: bool, loaded: bool
-) -> Profile:
-    """Return what the model needs to know. `same`: the change keeps the kind of producer."""
-    profile = profile_of(facts, kept=same and makers.count > 1)
-    if held and makers.where == "threads" and makers.count > 1:
-        profile = _unfought(profile)
-    return replace(profile, step_s=profile.step_s + HANDED_S) if loaded else profile
-
-
-def _reason(makers: ProducerProfile, limits: str, *, held: bool) -> str:
-    """Return why that many producers, and why processes if threads cannot help."""
-    if held and makers.where != "processes":
-        limits = (
-            f"threads cannot help: {makers.python:.0%} of the work holds the interpreter lock, "
-            f"or waits for it. {limits}"
-        )
-    if makers.share(LOCK) >= 0.3:
-        limits += "; only if they stop waiting for a lock of their own"
-    return limits
-
-
-def _named(
-    facts: Facts, makers: ProducerProfile, *, count: int, processes: bool, ahead: bool
-) -> tuple[str, str]:
-    """Return the knob for that many producers, and the change in words; `ahead`: none worked ahead
-    of the step until now."""
-    knob = "processes" if processes else "threads"
-    if makers.where == "native":
-        return (
-            "num_parallel_calls",
-            "let tf.data work in parallel: num_parallel_calls=tf.data.AUTOTUNE, prefetch",
-        )
-    if (
-        makers.where == "threads"
-        and not processes
-        and (makers.in_framework or signals.mapped(facts.evidence))
-    ):
-        pool = _pool(facts, "options.threading.private_threadpool_size", count=count)
-        return "num_parallel_calls", f"num_parallel_calls {makers.count} -> {count}{pool}"
-    if not ahead or makers.where == "processes":
-        in_graph = signals.in_graph(facts.evidence) and not processes
-        pool = (
-            _pool(facts, "ConfigProto.inter_op_parallelism_threads", count=count)
-            if in_graph
-            else ""
-        )
-        return knob, f"{knob} {makers.count} -> {count}{pool}"
-    more = "threads, ahead of the step" if knob == "threads" else "worker processes"
-    one = "thread, ahead of the step" if knob == "threads" else "worker process"
-    workers = f" (num_workers={count})" if signals.loaded(facts.evidence) else ""
-    return knob, f"make the batches in {count} {more if count > 1 else one}{workers}"
-
-
-def _pool(facts: Facts, option: str, *, count: int) -> str:
-    """Return the advice on a pool: Python that blocks occupies a thread of a pool that has one for
-    each core, however many calls are requested."""
-    return f" and {option}={count}" if count > facts.evidence.machine.cores else ""
-
-
-def _unfought(profile: Profile) -> Profile:
-    """Return the same batches, made without competition for the lock."""
-    parts = (profile.batch_s, profile.cpu_s, profile.gil_s)
-    batch_s, cpu_s, gil_s = (part / FOUGHT for part in parts)
-    return replace(profile, batch_s=batch_s, cpu_s=cpu_s, gil_s=gil_s)
-
-
-def _limits(found: dict[int, Prediction], count: int, *, now: float) -> str:
-    """Return what fewer would gain, and the limit then."""
-    fewer = [n for n in found if n < count and found[n].rate >= WORTH * now]
-    less = (
-        f"{fewer[-1]} give{'s' * (fewer[-1] == 1)} {found[fewer[-1]].rate / now:.1f}x, "
-        if fewer
-        else ""
-    )
-    return f"{less}with {count} the limit is {found[count].limit}; more gains nothing"
+# The cost of work among r runnable threads per core is r to this power: 6 of them cost 3 times the
+# work, 7 of them 2.8 to 3.4 times, as measured.
+SPIN_EXPONENT = 0.6
+# Weight of that cost: the gain of four such loops was 0.3, 1, 1 and 1.1 times all that the step
+# allows.
+SPIN_WEIGHT = 0.25
+ASSUMED_PICKLING = 0.3  # share of the producers' work, at least, that shared memory saves
 
 
 def _disk(cause: Cause, facts: Facts) -> list[Recommendation]:
-    fraction = facts.makers.share(DISK) if facts.makers is not None else 0.0
-    read, used = signals.read_nbytes(facts.evidence, facts.now), signals.used_nbytes(facts.evidence)
-    found = [_with_this_disk(one, facts) for one in _more_producers(cause, facts)]
-    if used and read > signals.WASTED * used and facts.makers is not None:
-        # the reading function also handles bytes that are not used: into the page cache, out of it,
-        # copied
-        change = f"read only what is used: {read / 1e6:.3g} MB are read for a batch of {used / 1e6:.2g} MB"
-        line, whole = (
-            share * (1 - used / read)
-            for share in (fraction, max(fraction, facts.makers.function_share))
+    producers = facts.producers
+    fraction = producers.share(DISK) if producers is not None else 0.0
+    read = signals.read_nbytes(facts.evidence, facts.rate)
+    used = signals.batch_nbytes(facts.evidence)
+    found = [_with_this_disk(one, facts) for one in more_producers(cause, facts)]
+    if used and read > signals.WASTEFUL_RATIO * used and producers is not None:
+        change = (
+            f"read only what is used: {read / 1e6:.3g} MB are read for a batch of "
+            f"{used / 1e6:.2g} MB"
         )
-        least, speedup = lighter(facts, line), lighter(facts, whole)
-        spread = (max(UNSURE[0], 1 - least / speedup), UNSURE[1])
-        # of equal changes the one first that asks the disk for less
-        found.insert(0, gain(change, ("cache", "what is used"), speedup=speedup, spread=spread))
-    cache = gain(
-        "keep the data in memory, or in fewer and larger files that are read in order",
-        ("cache", "memory"),
-        speedup=lighter(facts, fraction),
-        spread=UNSURE,
-    )
-    return [*found, cache]
+        # The reading function also handles the bytes that are not used: into the page cache, out of
+        # it, copied.
+        wasted = 1 - used / read
+        function = max(fraction, producers.function_share)
+        least = speedup_if_cheaper(facts, fraction * wasted)
+        speedup = speedup_if_cheaper(facts, function * wasted)
+        spread = (max(UNSURE_SPREAD[0], 1 - least / speedup), UNSURE_SPREAD[1])
+        # Of equal changes the one that asks the disk for less comes first.
+        knob = ("cache", "what is used")
+        found.insert(0, recommend(change, knob, speedup=speedup, spread=spread))
+    change = "keep the data in memory, or in fewer and larger files that are read in order"
+    speedup = speedup_if_cheaper(facts, fraction)
+    found.append(recommend(change, ("cache", "memory"), speedup=speedup, spread=UNSURE_SPREAD))
+    return found
 
 
 def _with_this_disk(one: Recommendation, facts: Facts) -> Recommendation:
-    """Return the change with a wider interval: a disk may have no more to give; at least, it is
-    busy only while something waits for it."""
-    makers = facts.makers
-    busy = makers.count * makers.active * makers.share(DISK) if makers is not None else 0.0
+    """Return the change with a wider interval: a disk may have no more to give.
+
+    Its lower end follows from a disk that is busy only while a producer waits for it.
+    """
+    producers = facts.producers
+    busy = 0.0
+    if producers is not None:
+        busy = producers.count * producers.active * producers.share(DISK)
     low, high = one.interval
     return replace(one, interval=(min(low, 1 / min(1.0, max(1e-3, busy))), high))
 
 
 def _cpu(cause: Cause, facts: Facts) -> list[Recommendation]:
-    """Return more producers, as long as there are cores; then only less work helps."""
+    """Return more producers as long as there are cores; then only less work helps."""
+    more = more_producers(cause, facts)
+    if more or signals.in_memory(facts.evidence):
+        return more
     profile = profile_of(facts)
     batch_s, step_s = profile.cpu_s, profile.step_cpu_s  # they share the cores
-    half = gain(
-        "make a batch cost half: smaller images, cheaper operations, results that are kept; or "
-        "take more cores",
-        ("work", "half"),
-        speedup=min(lighter(facts, 0.5), (batch_s + step_s) / max(1e-9, 0.5 * batch_s + step_s)),
-        spread=UNSURE,
+    shared = (batch_s + step_s) / max(1e-9, 0.5 * batch_s + step_s)
+    change = (
+        "halve the cost of a batch (smaller images, cheaper operations, cached results), or use "
+        "more cores"
     )
-    return _more_producers(cause, facts) or ([] if signals.at_hand(facts.evidence) else [half])
+    speedup = min(speedup_if_cheaper(facts, 0.5), shared)
+    return [recommend(change, ("work", "half"), speedup=speedup, spread=UNSURE_SPREAD)]
 
 
 def _copy(cause: Cause, facts: Facts) -> list[Recommendation]:
-    if facts.rows.starvation < signals.LEAST and signals.given_back(facts.evidence, waits=False):
-        change = "feed it without from_generator, which has the process give its memory back: FeedRunner(...).dataset()"
-        return [
-            gain(change, ("dataset", "runner.dataset()"), speedup=gone(cause.share), spread=UNSURE)
-        ]
-    makers, loop = facts.makers, facts.evidence.loop
-    dtypes = {leaf.dtype for leaf in loop.leaves} if loop is not None else set()
-    knob = ("dtypes", "float32" if "float64" in dtypes else "uint8")
-    change = "make arrays of the final dtype once, into memory that is used again (out=); send uint8, cast on the device"
-    if "float64" in dtypes:
-        change = "make float32 instead of float64 (dtypes='float32' casts in the producers), without lists between"
-    if facts.rows.share(facts.rows.converted) >= signals.LEAST:
-        return [gain(change, knob, speedup=gone(cause.share), spread=UNSURE)]
-    fraction = makers.copies if makers is not None else 0.0
-    return [
-        gain(change, knob, speedup=lighter(facts, fraction), spread=UNSURE),
-        *_more_producers(cause, facts),
-    ]
+    loop, removed = facts.evidence.loop, speedup_without(cause.share)
+    retouched = signals.retouched_share(facts.evidence, waits=False)
+    if facts.table.starvation < INPUT_BOUND and retouched:
+        change = (
+            "feed it without from_generator, which makes the process return its memory: "
+            "FeedRunner(...).dataset()"
+        )
+        knob = ("dataset", "runner.dataset()")
+        return [recommend(change, knob, speedup=removed, spread=UNSURE_SPREAD)]
+    if loop is not None and "float64" in {leaf.dtype for leaf in loop.leaves}:
+        knob = ("dtypes", "float32")
+        change = (
+            "make float32 instead of float64 (dtypes='float32' casts in the producers), without "
+            "lists in between"
+        )
+    else:
+        knob = ("dtypes", "uint8")
+        change = (
+            "make arrays of the final dtype once, in memory that is reused (out=); send uint8 and "
+            "cast on the device"
+        )
+    if facts.table.share(facts.table.converted) >= signals.MIN_SHARE:
+        return [recommend(change, knob, speedup=removed, spread=UNSURE_SPREAD)]
+    fraction = facts.producers.copies if facts.producers is not None else 0.0
+    cheaper = speedup_if_cheaper(facts, fraction)
+    copies = recommend(change, knob, speedup=cheaper, spread=UNSURE_SPREAD)
+    return [copies, *more_producers(cause, facts)]
 
 
 def _ipc(cause: Cause, facts: Facts) -> list[Recommendation]:
-    makers = facts.makers
-    speedup = lighter(
-        facts, 0.3 if makers is None else max(0.3, signals.pickling(facts.evidence, makers))
+    producers, evidence = facts.producers, facts.evidence
+    count, pickling, handover = evidence.machine.cores, ASSUMED_PICKLING, 0.0
+    if producers is not None:
+        count = producers.count
+        pickling = max(ASSUMED_PICKLING, signals.pickling_share(evidence, producers))
+        handover = signals.handover_share(evidence, producers)
+    speedup = speedup_if_cheaper(facts, pickling)
+    if handover >= signals.HANDOVER_SHARE:  # the producers have time to spare
+        speedup = min(speedup_without(cause.share), facts.max_rate / facts.rate)
+    change = (
+        "pass batches through shared memory instead of pickling them: "
+        f"FeedRunner(..., processes={count})"
     )
-    if makers is not None and signals.handed_over(facts.evidence, makers) >= signals.HANDS_OVER:
-        speedup = min(gone(cause.share), facts.most / facts.now)  # the producers have time to spare
-    count = makers.count if makers is not None else facts.evidence.machine.cores
-    change = f"pass batches through shared memory instead of pickling them: FeedRunner(..., processes={count})"
-    return [gain(change, ("transport", "shared memory"), speedup=speedup, spread=UNSURE)]
+    knob = ("transport", "shared memory")
+    return [recommend(change, knob, speedup=speedup, spread=UNSURE_SPREAD)]
 
 
-def _crowd(cause: Cause, facts: Facts) -> list[Recommendation]:
-    """Return changes against native pools in many producers, which keep each other from the cores;
-    more producers than cores alone cost little."""
-    cores, makers, pools = facts.evidence.machine.cores, facts.makers, list(facts.evidence.pools)
-    inner = [
-        task.threads for task in facts.evidence.tasks if task.role == PRODUCER and task.threads > 2
-    ]
-    if inner and not pools:
+def _oversubscribed(cause: Cause, facts: Facts) -> list[Recommendation]:
+    """Return fewer threads of native pools in each producer, and fewer producers.
+
+    Pools in many producers keep each other from the cores. More producers than cores alone cost
+    little.
+    """
+    machine, producers, pools = facts.evidence.machine, facts.producers, list(facts.evidence.pools)
+    if not pools and any(task.threads > 2 for task in facts.evidence.tasks_of(PRODUCER)):
         pools = ["native libraries"]
-    crowd = max(1.0, facts.evidence.machine.runnable / cores)
-    most, speedup, spread = facts.most / facts.now, 1.05, UNSURE
+    most, speedup, spread = facts.max_rate / facts.rate, 1.05, UNSURE_SPREAD
     if pools:
-        # pools that wait for each other in many small parts lose far more, usually all that the
-        # step leaves them
-        least = min(most, crowd**SPINNING)
-        speedup = least**AT_LEAST * most ** (1 - AT_LEAST)
-        spread = (1 - (1 - UNSURE[0]) * least / speedup, max(UNSURE[1], most / speedup - 1))
+        # Pools that wait for each other in many small parts lose far more than their number says,
+        # usually all that the step leaves them.
+        least = min(most, max(1.0, machine.runnable / machine.cores) ** SPIN_EXPONENT)
+        speedup = least**SPIN_WEIGHT * most ** (1 - SPIN_WEIGHT)
+        low = 1 - (1 - UNSURE_SPREAD[0]) * least / speedup
+        spread = (low, max(UNSURE_SPREAD[1], most / speedup - 1))
     found = []
     for name in pools:
         knob = ("cv2.setNumThreads", "0") if name == "OpenCV" else ("OMP_NUM_THREADS", "1")
-        change = f"one thread for {name} in each producer: {'='.join(knob)}"
-        found.append(gain(change, knob, speedup=speedup, spread=spread))
-    if makers is not None and makers.count > cores and makers.where in ("threads", "processes"):
-        change = f"lower {makers.where} to {cores}: you are oversubscribed"
-        found.append(gain(change, (makers.where, str(cores)), speedup=speedup, spread=spread))
+        change = f"use one thread for {name} in each producer: {'='.join(knob)}"
+        found.append(recommend(change, knob, speedup=speedup, spread=spread))
+    if producers is None or producers.kind not in ("threads", "processes"):
+        return found
+    if producers.count > machine.cores:
+        change = f"lower {producers.kind} to {machine.cores}: there are more producers than cores"
+        knob = (producers.kind, str(machine.cores))
+        found.append(recommend(change, knob, speedup=speedup, spread=spread))
     return found
 
 
 def _straggler(cause: Cause, facts: Facts) -> list[Recommendation]:
-    change = "deliver what is ready first (order='any'), or make more batches ahead (memory=, a larger prefetch)"
-    if facts.makers is not None and facts.makers.in_framework:
-        change = "deliver what is ready first (options.deterministic = False), or make more batches ahead (prefetch)"
-    return [gain(change, ("order", "any"), speedup=gone(cause.share), spread=SURE)]
+    change = (
+        "deliver ready batches first (order='any'), or make more batches ahead (memory=, a larger "
+        "prefetch)"
+    )
+    if facts.producers is not None and facts.producers.in_framework:
+        change = (
+            "deliver ready batches first (options.deterministic = False), or make more batches "
+            "ahead (prefetch)"
+        )
+    speedup = speedup_without(cause.share)
+    return [recommend(change, ("order", "any"), speedup=speedup, spread=SURE_SPREAD)]
 
 
 def _epoch_gap(cause: Cause, facts: Facts) -> list[Recommendation]:
-    change = "keep the workers between epochs (persistent_workers=True; a FeedRunner makes the next epoch ahead)"
-    return [gain(change, ("epochs", "warm workers"), speedup=gone(cause.share), spread=SURE)]
+    change = (
+        "keep the workers between epochs (persistent_workers=True; a FeedRunner makes the next "
+        "epoch ahead)"
+    )
+    speedup = speedup_without(cause.share)
+    return [recommend(change, ("epochs", "warm workers"), speedup=speedup, spread=SURE_SPREAD)]
 
 
 def nothing(cause: Cause, facts: Facts) -> list[Recommendation]:
+    """Return no change: the code has none."""
     return []
 
 
 BY_CODE: dict[str, Callable[[Cause, Facts], list[Recommendation]]] = {
-    "input.serial": _more_producers,
-    "input.latency": _more_producers,
-    "input.gil": _more_producers,
+    "input.serial": more_producers,
+    "input.latency": more_producers,
+    "input.gil": more_producers,
     "input.cpu": _cpu,
     "input.disk": _disk,
     "input.copy": _copy,
     "input.ipc": _ipc,
-    "input.oversubscribed": _crowd,
+    "input.oversubscribed": _oversubscribed,
     "input.straggler": _straggler,
     "input.epoch_gap": _epoch_gap,
     "pause.periodic": loop_changes.pause,

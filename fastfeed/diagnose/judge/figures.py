@@ -10,38 +10,39 @@ from typing import Any
 import numpy as np
 
 from fastfeed.diagnose.diagnosis import Figures
-from fastfeed.diagnose.evidence import FRAMEWORK, LOCK, OTHER, TRAINER, Evidence, LoopPart
+from fastfeed.diagnose.evidence import FRAMEWORK, LOCK, OTHER, Evidence, LoopPart
 from fastfeed.diagnose.judge import signals
-from fastfeed.diagnose.judge.backlog import on_backlog, unchanged
-from fastfeed.steps.timeline import (
-    OBSERVING,
-    UNOBSERVED,
-    Mark,
-    Step,
-)
+from fastfeed.diagnose.judge.backlog import backlog_steps, before_pace_change
+from fastfeed.steps.timeline import OBSERVING, UNOBSERVED, Mark, Step
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
-PAUSES = ("evaluation", "checkpoint", "callback", "pause")
-OURS = ("experiment", OBSERVING, UNOBSERVED)
-MOSTLY = 0.95  # of the time is input: the rest says nothing
+PAUSE_KINDS = ("evaluation", "checkpoint", "callback", "pause")
+FASTFEED_KINDS = ("experiment", OBSERVING, UNOBSERVED)
+MAX_INPUT_SHARE = 0.95  # share of the time: with more input the rest says nothing
 BLOCKS = 10  # parts of the time whose differences give the ranges
-MODELLED = 0.03  # possible error of a wait that follows from other events
-OUTLIER = 5.0  # times the median and
-OUTLIER_S = 0.03  # seconds above it: a pause, not a slow step
-OFTEN = 0.3  # share of the steps: what they have is no pause
-RARE = 0.1  # above this share of the steps they are no pauses but typical of the loop,
-IN_TURN = 1 / 3  # except for every n-th step
-MOST = 0.5  # of the time: no evaluation takes so much
-WORKS = 0.7  # of the time an accelerator or native threads work, which steps wait for
-FEWEST = 5  # equal intervals that are no coincidence
-FIRST = 2  # steps of an epoch that wait for its start
+MODELLED_ERROR = 0.03  # error of a starvation that follows from other events
+OUTLIER_RATIO = 5.0  # a step of this multiple of the median, and
+OUTLIER_S = 0.03  # of this many seconds above it, contains a pause
+USUAL_SHARE = 0.3  # share of the steps: marks of more steps are typical of the loop, not pauses
+MAX_RARE_SHARE = 0.1  # the same for outliers
+MAX_REGULAR_SHARE = 1 / 3  # the same for outliers at every n-th step
+MIN_EQUAL_INTERVALS = 5  # equal intervals that are no coincidence
+MIN_READING_SHARE = (
+    0.5  # share of the time from which a waiting line reads a loss: evaluations take less
+)
+MIN_WORKING_SHARE = 0.7  # share of the time that a device or a thread works, or waits
+EPOCH_START_STEPS = 2  # steps of an epoch that wait for its start
 
 
 @dataclass(frozen=True)
 class StepTable:
-    """The observed steps, one entry each, in seconds: `begin`; `period`, until the next one began;
-    and its parts: `wait` for input, `inside` the step, `host` beside it, `pause`; `boundary` is the
-    wait (and the time between loops) at the start of an epoch, which is no part of `wait`."""
+    """The observed steps in columns, one entry for each step, in seconds.
+
+    `period` is the time from `begin` to the next step's. Its parts are the `wait` for input, the
+    `boundary` (the wait, and the time between loops, at the start of an epoch), `converted` (what
+    the loop's thread does to a batch before its step can run), the time `inside` the step, the
+    `host`'s work beside it, and the `pause`. `pauses`: start, length and name ("" if unknown).
+    """
 
     begin: Floats
     period: Floats
@@ -50,8 +51,7 @@ class StepTable:
     host: Floats
     pause: Floats
     boundary: Floats
-    pauses: tuple[tuple[float, float, str], ...]  # when, how long, what
-    # processing of a batch on the loop's thread before its step can run; no part of `inside`
+    pauses: tuple[tuple[float, float, str], ...]
     converted: Floats
 
     @property
@@ -60,42 +60,49 @@ class StepTable:
         return float(self.period.sum())
 
     def share(self, part: Floats) -> float:
-        """Return the share of the time."""
+        """Return the share of the time that a column takes."""
         return float(part.sum()) / self.seconds if self.seconds else 0.0
 
     @property
+    def waited(self) -> float:
+        """Share of the time in which steps wait for a batch; conversions do not count."""
+        return self.share(self.wait + self.boundary)
+
+    @property
     def starvation(self) -> float:
-        """Share of the time for which a step could have run and had no input."""
+        """Share of the time in which a step could have run but had no input."""
         return min(1.0, self.share(self.starved))
 
     @property
     def starved(self) -> Floats:
-        """Seconds of each step for which it could have run and had no input, or none in its final
-        form."""
+        """Seconds of each step in which it could have run but had no input in its final form."""
         found: Floats = self.wait + self.boundary + self.converted
         return found
 
+    @property
+    def unnamed_s(self) -> float:
+        """Seconds of pauses without a name."""
+        return sum(length for _, length, name in self.pauses if not name)
+
 
 _NONE: Floats = np.zeros(0)
-_NO_ROWS = StepTable(_NONE, _NONE, _NONE, _NONE, _NONE, _NONE, _NONE, (), _NONE)
+_NO_STEPS = StepTable(_NONE, _NONE, _NONE, _NONE, _NONE, _NONE, _NONE, (), _NONE)
 
 
-def rows_of(evidence: Evidence) -> StepTable:
+def step_table_of(evidence: Evidence) -> StepTable:
     """Return the steps of the main loop between the evidence's start and end."""
     pairs = _measured(evidence)
     if not pairs:
-        return _NO_ROWS
+        return _NO_STEPS
     begin, end, following, period, wait, gap = _times(evidence, pairs)
     body = np.maximum(period - gap - wait, 0.0)
-    pauses, often = _pauses(evidence, begin, end=following)
-    beside = _covered(begin, following, marks=often)
-    in_body, in_gap = (
-        _covered(begin + wait, end, marks=pauses),
-        _covered(end, following, marks=pauses),
-    )
+    pauses, usual = _pauses(evidence, begin, end=following)
+    beside = _covered(begin, following, marks=usual)
+    in_body = _covered(begin + wait, end, marks=pauses)
+    in_gap = _covered(end, following, marks=pauses)
     body, gap = np.maximum(body - in_body, 0.0), np.maximum(gap - in_gap, 0.0)
     first = _first_of_epochs(begin, epochs=[m for m in evidence.marks if m.kind == "epoch"])
-    found = [
+    named = [
         (m.start_s, m.end_s - m.start_s, m.label or m.kind) for m in pauses if m.end_s > m.start_s
     ]
     body_out, gap_out = _outliers(body), _outliers(gap)
@@ -106,7 +113,7 @@ def rows_of(evidence: Evidence) -> StepTable:
     if _dispatches(evidence, float(body_out.sum() / period.sum())):
         body_out = np.zeros(len(body))
     unmarked = body_out + np.where(at_end, 0.0, gap_out)
-    found += [(float(b), float(s), "") for b, s in zip(begin, unmarked, strict=True) if s > 0]
+    unnamed = [(float(b), float(s), "") for b, s in zip(begin, unmarked, strict=True) if s > 0]
     body, gap = body - body_out, gap - gap_out
     wait = np.where(first, np.minimum(wait, np.median(wait)), wait)
     wait, host, asleep = _gap_parts(evidence, wait, gap=gap)
@@ -124,7 +131,7 @@ def rows_of(evidence: Evidence) -> StepTable:
         host,
         pause,
         boundary,
-        tuple(sorted(found)),
+        tuple(sorted(named + unnamed)),
         converted,
     )
 
@@ -132,126 +139,123 @@ def rows_of(evidence: Evidence) -> StepTable:
 def _measured(evidence: Evidence) -> list[tuple[Step, Step]]:
     """Return the steps that count, each with the next one."""
     steps = list(evidence.loop.steps) if evidence.loop is not None else []
-    spared = on_backlog(steps, evidence.marks)
-    watched = (
-        i for i in range(len(steps) - 1) if _watched(steps[i], steps[i + 1], evidence=evidence)
-    )
-    inside = unchanged([i for i in watched if i not in spared], steps, marks=evidence.marks)
-    return [(steps[i], steps[i + 1]) for i in inside]
+    backlog = backlog_steps(steps, evidence.marks)
+    observed = [
+        i
+        for i in range(len(steps) - 1)
+        if i not in backlog and _observed(steps[i], steps[i + 1], evidence=evidence)
+    ]
+    counted = before_pace_change(observed, steps, marks=evidence.marks)
+    return [(steps[i], steps[i + 1]) for i in counted]
 
 
 def _times(evidence: Evidence, pairs: list[tuple[Step, Step]]) -> tuple[Floats, ...]:
-    """Return begin, end, begin of the next step, period, wait and gap of each step, without what
-    the diagnosis itself took."""
-    table = np.array([[s.begin_s, s.end_s, s.wait_s, t.begin_s] for s, t in pairs], np.float64)
-    begin, end, wait, following = table.T
-    our_marks = [mark for mark in evidence.marks if mark.kind in OURS]
-    ours = _covered(begin, following, marks=our_marks)
-    period = np.maximum(following - begin - ours, 1e-9)
+    """Return begin, end, begin of the next step, period, wait and gap of each step.
+
+    The last three are without the time that the diagnosis itself took.
+    """
+    columns = np.array([[s.begin_s, s.end_s, s.wait_s, t.begin_s] for s, t in pairs], np.float64)
+    begin, end, wait, following = columns.T
+    own_marks = [mark for mark in evidence.marks if mark.kind in FASTFEED_KINDS]
+    period = np.maximum(following - begin - _covered(begin, following, marks=own_marks), 1e-9)
     gap = np.maximum(following - end, 0.0)
-    ours_in_gap = _covered(end, following, marks=our_marks)
-    gap = np.maximum(gap - ours_in_gap, 0.0)
-    called = _covered(
-        end, following, marks=[Mark("step", s.begin_s, s.end_s) for s in evidence.beside]
-    )
-    waits = _covered(
-        end,
-        following,
-        marks=[Mark("step", s.begin_s, s.begin_s + s.wait_s) for s in evidence.beside],
-    )
+    gap = np.maximum(gap - _covered(end, following, marks=own_marks), 0.0)
+    calls = [Mark("step", s.begin_s, s.end_s) for s in evidence.beside]
+    waiting = [Mark("step", s.begin_s, s.begin_s + s.wait_s) for s in evidence.beside]
+    called = _covered(end, following, marks=calls)
+    waits = _covered(end, following, marks=waiting)
     gap, wait = np.maximum(gap - called, 0.0), np.clip(wait + waits, 0.0, period)
     wait, period = _unslowed(evidence, wait, period=period)
     return begin, end, following, period, wait, gap
 
 
-def figures_of(evidence: Evidence, rows: StepTable) -> Figures | None:
-    """Return the figures; None without any step."""
-    if not len(rows.period):
+def figures_of(evidence: Evidence, table: StepTable) -> Figures | None:
+    """Return the figures of the steps; None without any step."""
+    if not len(table.period):
         return None
-    starved = [part.starvation for part in blocks(rows)]
-    rate = len(rows.period) / rows.seconds
-    rates = [len(part.period) / part.seconds for part in blocks(rows)]
-    slow, quick = float(np.quantile(rates, 0.25)), float(np.quantile(rates, 0.75))
-    low, high = _range(starved, rows.starvation)
+    starved = [part.starvation for part in blocks(table)]
+    rate = len(table.period) / table.seconds
+    rates = [len(part.period) / part.seconds for part in blocks(table)]
+    slow, fast = float(np.quantile(rates, 0.25)), float(np.quantile(rates, 0.75))
+    low, high = _range(starved, table.starvation)
     if evidence.loop is not None and evidence.loop.waits != "exact":
-        low, high = max(0.0, low - MODELLED), min(1.0, high + MODELLED)
-    shares = {"step": rows.inside, "wait": rows.starved, "host": rows.host, "pause": rows.pause}
-    compute = float(rows.inside.sum())
+        low, high = max(0.0, low - MODELLED_ERROR), min(1.0, high + MODELLED_ERROR)
+    shares = {"step": table.inside, "wait": table.starved, "host": table.host, "pause": table.pause}
+    compute = float(table.inside.sum())
     return Figures(
-        steps=len(rows.period),
-        seconds=rows.seconds,
+        steps=len(table.period),
+        seconds=table.seconds,
         steps_per_second=rate,
         # a few long pauses leave the quartiles above it
-        steps_per_second_range=(min(slow, rate), max(quick, rate)),
-        step_s=float(np.median(rows.inside)),
-        period_s=float(np.median(rows.period)),
-        wait_p50_s=float(np.median(rows.starved)),
-        wait_p99_s=float(np.quantile(rows.starved, 0.99)),
-        starvation=rows.starvation,
+        steps_per_second_range=(min(slow, rate), max(fast, rate)),
+        step_s=float(np.median(table.inside)),
+        period_s=float(np.median(table.period)),
+        wait_p50_s=float(np.median(table.starved)),
+        wait_p99_s=float(np.quantile(table.starved, 0.99)),
+        starvation=table.starvation,
         starvation_range=(low, high),
-        utilisation=min(1.0, compute / rows.seconds),
-        shares={name: rows.share(part) for name, part in shares.items()},
+        utilisation=min(1.0, compute / table.seconds),
+        shares={name: table.share(part) for name, part in shares.items()},
     )
 
 
-def blocks(rows: StepTable) -> list[StepTable]:
-    """Return parts of the time with equal numbers of steps."""
-    count = len(rows.period)
+def blocks(table: StepTable) -> list[StepTable]:
+    """Return the table in parts with equal numbers of steps."""
+    count = len(table.period)
     edges = np.linspace(0, count, min(BLOCKS, count) + 1).astype(int)
     fields = ("begin", "period", "wait", "inside", "host", "pause", "boundary", "converted")
     return [
-        StepTable(**{name: getattr(rows, name)[a:b] for name in fields}, pauses=())
+        StepTable(**{name: getattr(table, name)[a:b] for name in fields}, pauses=())
         for a, b in itertools.pairwise(edges)
     ]
 
 
-def without_unnamed(rows: StepTable) -> StepTable:
-    """Return the table without pauses that have no name."""
-    total, unnamed = (
-        float(rows.pause.sum()),
-        sum(length for _, length, what in rows.pauses if not what),
-    )
-    return replace(rows, pause=rows.pause * max(0.0, 1 - unnamed / total)) if total else rows
+def without_unnamed_pauses(table: StepTable) -> StepTable:
+    """Return the table without the pauses that have no name."""
+    total = float(table.pause.sum())
+    if not total:
+        return table
+    return replace(table, pause=table.pause * max(0.0, 1 - table.unnamed_s / total))
 
 
 def _pauses(evidence: Evidence, begin: Floats, *, end: Floats) -> tuple[list[Mark], list[Mark]]:
-    """Return the marks that are pauses, and those that nearly every step has, which are typical of
-    the loop."""
+    """Return the marks that are pauses, and those of so many steps that they are typical of the
+    loop."""
     marks = [
         m
         for m in evidence.marks
-        if m.kind in PAUSES and len(begin) and begin[0] <= m.start_s <= end[-1]
+        if m.kind in PAUSE_KINDS and len(begin) and begin[0] <= m.start_s <= end[-1]
     ]
     counts: dict[str, int] = {}
     for mark in marks:
         counts[mark.label or mark.kind] = counts.get(mark.label or mark.kind, 0) + 1
-    often = {name for name, count in counts.items() if count > OFTEN * len(begin)}
-    usual = [mark for mark in marks if (mark.label or mark.kind) in often]
-    return [mark for mark in marks if (mark.label or mark.kind) not in often], usual
+    names = {name for name, count in counts.items() if count > USUAL_SHARE * len(begin)}
+    usual = [mark for mark in marks if (mark.label or mark.kind) in names]
+    return [mark for mark in marks if (mark.label or mark.kind) not in names], usual
 
 
-def _watched(step: Step, following: Step, *, evidence: Evidence) -> bool:
+def _observed(step: Step, following: Step, *, evidence: Evidence) -> bool:
     inside = step.begin_s >= evidence.start_s and following.begin_s <= evidence.end_s
     return inside and not step.free
 
 
 def _unslowed(evidence: Evidence, wait: Floats, *, period: Floats) -> tuple[Floats, Floats]:
-    """Correct waits of iterations that were traced seldom, because tracing slows what makes the
-    input: input has the share that samples of all the time show, the rest of an iteration takes as
-    long as before."""
-    made, waited = (
-        sum(part.share for part in evidence.parts if part.kind == "input"),
-        float(wait.sum()),
-    )
+    """Return waits and periods without the slow-down by tracing, if iterations were traced seldom.
+
+    Tracing slows the code that makes the input. Input then gets the share of the time that samples
+    of the whole time show; the rest of an iteration takes as long as before.
+    """
+    made = sum(part.share for part in evidence.parts_of("input"))
+    waited = float(wait.sum())
     if (
         not waited
-        or not 0 < made < MOSTLY
+        or not 0 < made < MAX_INPUT_SHARE
         or not any(mark.kind == UNOBSERVED for mark in evidence.marks)
     ):
         return wait, period
-    truly = (float(period.sum()) - waited) * made / (1 - made)
-    left = wait * min(1.0, truly / waited)
-    return left, period - wait + left
+    untraced = (float(period.sum()) - waited) * made / (1 - made)
+    corrected = wait * min(1.0, untraced / waited)
+    return corrected, period - wait + corrected
 
 
 def _covered(begin: Floats, end: Floats, *, marks: Sequence[Mark]) -> Floats:
@@ -267,8 +271,10 @@ def _covered(begin: Floats, end: Floats, *, marks: Sequence[Mark]) -> Floats:
 
 
 def _within(period: Floats, *parts: Floats) -> list[Floats]:
-    """Return the parts of each period, cut to what those before leave: marks may overlap, also with
-    the time of the diagnosis."""
+    """Return the parts of each period, each one cut to what those before it leave over.
+
+    Marks may overlap, also with the time of the diagnosis.
+    """
     left, found = period.copy(), []
     for part in parts:
         found.append(np.clip(part, 0.0, left))
@@ -277,66 +283,69 @@ def _within(period: Floats, *parts: Floats) -> list[Floats]:
 
 
 def _first_of_epochs(begin: Floats, *, epochs: Sequence[Mark]) -> Any:
-    """Return the first steps of each epoch that began after the first observed step."""
+    """Return a mask of the first steps of each epoch that began after the first observed step."""
     first = np.zeros(len(begin), bool)
     for mark in epochs:
         at = int(np.searchsorted(begin, mark.start_s))
         if 0 < at < len(begin):
-            first[at : at + FIRST] = True
+            first[at : at + EPOCH_START_STEPS] = True
     return first
 
 
 def _ends_epoch(first: Any) -> Any:
-    """Return the step before the first one of an epoch: after it the next epoch starts."""
+    """Return a mask of the steps before the first one of an epoch."""
     ends = np.zeros(len(first), bool)
     ends[:-1] = first[1:] & ~first[:-1]
     return ends
 
 
 def _outliers(values: Floats) -> Floats:
-    """Return what rare values have above the median; nothing if they are not rare."""
-    if len(values) < FIRST:
+    """Return the excess of outliers over the median; zeros if outliers are not rare."""
+    if len(values) < EPOCH_START_STEPS:
         return np.zeros(len(values))
     middle = float(np.median(values))
-    far = values > max(OUTLIER * middle, middle + OUTLIER_S)
+    far = values > max(OUTLIER_RATIO * middle, middle + OUTLIER_S)
     between = np.diff(np.flatnonzero(far))
-    in_turn = len(between) >= FEWEST and bool(np.all(between == between[0]))
-    rare = far.mean() <= (IN_TURN if in_turn else RARE)
+    regular = len(between) >= MIN_EQUAL_INTERVALS and bool(np.all(between == between[0]))
+    rare = far.mean() <= (MAX_REGULAR_SHARE if regular else MAX_RARE_SHARE)
     return np.where(far, values - middle, 0.0) if rare else np.zeros(len(values))
 
 
 def _dispatches(evidence: Evidence, share: float) -> bool:
-    """Return True if short steps only enqueue work that a later long step waits for. Their `share`
-    of the time is spent in the step's lines (or, if it is most of all, where its loss is read); the
-    loop's thread waits, and an accelerator or native threads do not."""
-    trainer = next((task for task in evidence.tasks if task.role == TRAINER), None)
+    """Return True if short steps only enqueue work that later long steps wait for.
+
+    The long steps have the `share` of the time. They spend it in the step's lines (or, if it is
+    most of the time, in the line that reads the loss): the loop's thread waits, while an
+    accelerator or native threads work.
+    """
+    trainer = evidence.trainer
     if trainer is None or not share or not evidence.parts:
         return False
-    native = sum(task.cpu_s for task in evidence.tasks if task.role == FRAMEWORK) / (
-        evidence.end_s - evidence.start_s
-    )
-    works = max(native, *(gpu.busy for gpu in evidence.machine.gpus), 0.0) >= WORKS
-    others = (
-        part
+    native = sum(task.cpu_s for task in evidence.tasks_of(FRAMEWORK)) / evidence.seconds
+    works = max(native, *(gpu.busy for gpu in evidence.machine.gpus), 0.0) >= MIN_WORKING_SHARE
+    elsewhere = sum(
+        part.share
         for part in evidence.parts
-        if part.kind != "step" and not (share >= MOST and _reads(part))
+        if part.kind != "step" and not (share >= MIN_READING_SHARE and _reads_loss(part))
     )
-    elsewhere = sum(part.share for part in others)
-    return works and elsewhere < 0.5 * share and trainer.share(LOCK, OTHER) >= WORKS * share
+    waits = trainer.share(LOCK, OTHER) >= MIN_WORKING_SHARE * share
+    return works and waits and elsewhere < 0.5 * share
 
 
-def _reads(part: LoopPart) -> bool:
-    """Return True if a line beside the step only waits, as one does that reads a loss."""
-    return part.kind == "host" and part.busy.get(LOCK, 0.0) + part.busy.get(OTHER, 0.0) >= WORKS
+def _reads_loss(part: LoopPart) -> bool:
+    """Return True if a line beside the step only waits, like one that reads a loss."""
+    waiting = part.busy.get(LOCK, 0.0) + part.busy.get(OTHER, 0.0)
+    return part.kind == "host" and waiting >= MIN_WORKING_SHARE
 
 
 def _gap_parts(evidence: Evidence, wait: Floats, *, gap: Floats) -> tuple[Floats, Floats, Floats]:
-    """Return the wait, the host's work and what belongs to the step after all. If steps contain no
-    wait, their input is made between them, and only samples show its share. The host's lines inside
-    a watched loop are known from samples, too."""
-    made = sum(part.share for part in evidence.parts if part.kind == "input")
-    host = sum(part.share for part in evidence.parts if part.kind == "host")
-    asleep = signals.simulated(evidence)
+    """Return the wait, the host's work, and the part of the gap that belongs to the step.
+
+    If steps contain no wait, their input is made between them, and only samples show its share.
+    """
+    made = sum(part.share for part in evidence.parts_of("input"))
+    host = sum(part.share for part in evidence.parts_of("host"))
+    asleep = signals.simulated_share(evidence)
     if evidence.loop is None or evidence.loop.waits != "none":
         return wait, gap * (1 - asleep), gap * asleep
     of_gap = made / (made + host) if made + host else 0.0
@@ -344,18 +353,19 @@ def _gap_parts(evidence: Evidence, wait: Floats, *, gap: Floats) -> tuple[Floats
 
 
 def _converted(evidence: Evidence, inside: Floats, *, period: Floats, waited: float) -> Floats:
-    """Return the same part of every step, from samples of the loop's thread: a session converts its
-    feed before it runs, and loops prepare what they get from others."""
-    share, total = (
-        signals.converted(evidence) + signals.prepared(evidence, waited)[0],
-        float(inside.sum()),
-    )
-    if share < signals.LEAST or not total:
+    """Return the time of conversions in each step, the same part of all steps.
+
+    Samples of the loop's thread give that part: a session converts its feed before it runs, and
+    loops prepare the batches that they receive.
+    """
+    share = signals.conversion_share(evidence) + signals.preparation(evidence, waited)[0]
+    total = float(inside.sum())
+    if share < signals.MIN_SHARE or not total:
         return np.zeros(len(inside))
-    return inside * min(signals.MOST, share * float(period.sum()) / total)
+    return inside * min(signals.MAX_CONVERTED, share * float(period.sum()) / total)
 
 
 def _range(values: Sequence[float], middle: float) -> tuple[float, float]:
-    """Return two standard errors about the middle."""
+    """Return the interval of two standard errors about the middle."""
     error = 2 * float(np.std(values)) / max(1, len(values)) ** 0.5
     return max(0.0, middle - error), min(1.0, middle + error)

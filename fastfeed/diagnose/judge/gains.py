@@ -1,17 +1,18 @@
-"""The gain of a change: the arithmetic that all changes share."""
+"""Predicted gain of a change: the arithmetic that all changes share."""
 
 from __future__ import annotations
 
 from fastfeed.diagnose.diagnosis import Recommendation
 from fastfeed.diagnose.judge.facts import Facts
 
-WORTH = 1.03  # a smaller gain is none
-SURE = (0.1, 0.1)  # below and above: a loss simply disappears
-UNSURE = (0.15, 0.4)  # an unknown part of it disappears
-UNKNOWN = (0.6, 0.6)  # what the change leaves is unknown
+MIN_GAIN = 1.03  # a smaller speed-up is no gain
+# Relative ends of an interval, below and above.
+SURE_SPREAD = (0.1, 0.1)  # a loss disappears
+UNSURE_SPREAD = (0.15, 0.4)  # an unknown part of it disappears
+UNKNOWN_SPREAD = (0.6, 0.6)  # the cost of what replaces it is unknown
 
 
-def gain(
+def recommend(
     change: str,
     knob: tuple[str, str],
     *,
@@ -19,23 +20,22 @@ def gain(
     spread: tuple[float, float],
     why: str = "",
 ) -> Recommendation:
-    """Return the change with its speed-up and the interval; `spread`: its relative ends below and
-    above."""
+    """Return the change with its speed-up and the interval that `spread` makes of it."""
     speedup = max(1.0, speedup)
     interval = max(1.0, speedup * (1 - spread[0])), speedup * (1 + spread[1])
     return Recommendation(change, *knob, speedup, interval, why)
 
 
-def gone(share: float) -> float:
+def speedup_without(share: float) -> float:
     """Return the speed-up if a share of the time disappears."""
     return 1 / max(1e-3, 1 - share)
 
 
-def lighter(facts: Facts, fraction: float) -> float:
-    """Return the speed-up if a batch costs its producers this much less."""
-    makers = facts.makers
-    if makers is None:
+def speedup_if_cheaper(facts: Facts, fraction: float) -> float:
+    """Return the speed-up if a batch costs its producers this fraction less."""
+    producers = facts.producers
+    if producers is None:
         return 1.0
-    if makers.where == "trainer":
-        return 1 / max(1e-3, 1 - fraction * facts.rows.share(facts.rows.wait + facts.rows.boundary))
-    return max(1.0, min(facts.most / facts.now, 1 / max(1e-3, 1 - fraction)))
+    if producers.kind == "trainer":
+        return speedup_without(fraction * facts.table.waited)
+    return max(1.0, min(facts.max_rate / facts.rate, speedup_without(fraction)))

@@ -1,86 +1,97 @@
-"""Changes beside the input: to the loop's own work, to its pauses, and to other processes on the
-machine."""
+"""Changes beside the input: to the loop's own work, its pauses, and other processes."""
 
 from __future__ import annotations
 
 from fastfeed.diagnose.diagnosis import Cause, Recommendation
-from fastfeed.diagnose.evidence import PYTHON, TRAINER
+from fastfeed.diagnose.evidence import PYTHON
 from fastfeed.diagnose.judge import signals
 from fastfeed.diagnose.judge.facts import Facts
 from fastfeed.diagnose.judge.gains import (
-    SURE,
-    UNKNOWN,
-    UNSURE,
-    WORTH,
-    gain,
-    gone,
+    MIN_GAIN,
+    SURE_SPREAD,
+    UNKNOWN_SPREAD,
+    UNSURE_SPREAD,
+    recommend,
+    speedup_without,
 )
-from fastfeed.diagnose.judge.overhead import in_calls, more_calls
+from fastfeed.diagnose.judge.overhead import extra_calls, in_framework_calls
 
-RARELY, MANY = 100, 10
-# a call of a small compiled step: 0.3 to 0.8 ms with TensorFlow, as measured
-CALL_S = 5e-4
+EVERY_STEPS = 100  # recommended steps between two rounds of the loop's own work
+STEPS_PER_CALL = 10  # recommended steps, or batches, in one call
+RARER_PAUSES = 0.9  # share of the pauses that goes away if they come a tenth as often
+# A call of a small compiled step: 0.3 to 0.8 ms were measured with TensorFlow.
+COMPILED_CALL_S = 5e-4
 
 
 def pause(cause: Cause, facts: Facts) -> list[Recommendation]:
-    what = (
-        ", ".join(sorted({name for _, _, name in facts.rows.pauses if name}))
-        or "the work between steps"
-    )
-    change = f"do it less often, or beside the training: {what}"
-    return [gain(change, ("every", "10x the steps"), speedup=gone(0.9 * cause.share), spread=SURE)]
+    """Return rarer pauses."""
+    names = ", ".join(sorted({name for _, _, name in facts.table.pauses if name}))
+    change = f"do it less often, or beside the training: {names or 'the work between steps'}"
+    speedup = speedup_without(RARER_PAUSES * cause.share)
+    return [recommend(change, ("every", "10x the steps"), speedup=speedup, spread=SURE_SPREAD)]
 
 
 def noise(cause: Cause, facts: Facts) -> list[Recommendation]:
+    """Return a machine without the other processes."""
     names = ", ".join(name for name, _ in facts.evidence.machine.noisy[:3]) or "other processes"
-    return [
-        gain(
-            f"leave the cores to the training: {names}",
-            ("cores", "free"),
-            speedup=gone(cause.share),
-            spread=UNSURE,
-        )
-    ]
+    change = f"stop what takes the cores from the training: {names}"
+    speedup = speedup_without(cause.share)
+    return [recommend(change, ("cores", "free"), speedup=speedup, spread=UNSURE_SPREAD)]
 
 
 def host(cause: Cause, facts: Facts) -> list[Recommendation]:
-    """Return changes to the work between the steps; a step of many small calls can become one call,
-    which costs CALL_S."""
-    # a line that sleeps or computes may be the step itself
-    parts = [part for part in facts.evidence.parts if part.kind == "host"]
-    lines = [part for part in parts if part.busy.get(PYTHON, 0.0) >= signals.BYTECODE]
-    between = min(
-        cause.share, max(facts.rows.share(facts.rows.host), sum(part.share for part in lines))
+    """Return less work between the steps, or fewer calls.
+
+    A step of many small calls can become one call, which costs COMPILED_CALL_S.
+    """
+    # A line that sleeps or computes may be the step itself.
+    parts = facts.evidence.parts_of("host")
+    lines = [part for part in parts if part.busy.get(PYTHON, 0.0) >= signals.MIN_BYTECODE]
+    sampled = sum(part.share for part in lines)
+    between = min(cause.share, max(facts.table.share(facts.table.host), sampled))
+    if between < 0.5 * cause.share:
+        return [_fewer_calls(cause, facts)]
+    where = max(lines, key=lambda part: part.share).place if lines else _busiest(facts)
+    change = (
+        f"do the work between the steps every {EVERY_STEPS} steps, or beside the training: {where}"
     )
-    if between >= 0.5 * cause.share:
-        where = max(lines, key=lambda part: part.share).place if lines else _busiest(facts)
+    speedup = speedup_without((1 - 1 / EVERY_STEPS) * between)
+    knob = ("every", f"{EVERY_STEPS} steps")
+    return [recommend(change, knob, speedup=speedup, spread=UNSURE_SPREAD)]
+
+
+def _fewer_calls(cause: Cause, facts: Facts) -> Recommendation:
+    loop = facts.evidence.loop
+    kind = loop.kind if loop is not None else ""
+    period_s = facts.table.seconds / max(1, facts.figures.steps)
+    larger = speedup_without((1 - 1 / STEPS_PER_CALL) * cause.share)
+    if kind == "keras":
+        steps = str(STEPS_PER_CALL)
+        change = f"run {steps} steps in a call (steps_per_execution={steps}), or use larger batches"
+        knob = ("steps_per_execution", steps)
+        return recommend(change, knob, speedup=larger, spread=UNKNOWN_SPREAD)
+    extra, cost = extra_calls(facts.evidence, facts.table)
+    if kind == "session" and extra >= 1:
+        change = f"make one run of the {extra + 1:.0f} of a step: run([train_op, loss, ...])"
+        knob, speedup = ("fetches", "in one run"), speedup_without(cost)
+        return recommend(change, knob, speedup=speedup, spread=UNKNOWN_SPREAD)
+    replaced = cause.share * in_framework_calls(facts.evidence)
+    compiled = period_s / (max(0.0, 1 - replaced) * period_s + COMPILED_CALL_S)
+    if kind == "session" or compiled < MIN_GAIN:
         change = (
-            f"do what lies between the steps every {RARELY} steps, or beside the training: {where}"
+            f"use batches {STEPS_PER_CALL} times as large: a call costs the same for small and for "
+            "large ones (the gain is in records per second)"
         )
-        left_out = (1 - 1 / RARELY) * between
-        return [gain(change, ("every", f"{RARELY} steps"), speedup=gone(left_out), spread=UNSURE)]
-    loop, now = facts.evidence.loop, facts.rows.seconds / max(1, facts.figures.steps)
-    left_out = (1 - 1 / MANY) * cause.share
-    if loop is not None and loop.kind == "keras":
-        change = f"{MANY} steps in a call: steps_per_execution={MANY}; or larger batches"
-        return [
-            gain(change, ("steps_per_execution", str(MANY)), speedup=gone(left_out), spread=UNKNOWN)
-        ]
-    session = loop is not None and loop.kind == "session"
-    more, cost = more_calls(facts.evidence, facts.rows)
-    if session and more >= 1:
-        change = f"one run for the {more + 1:.0f} of a step: run([train_op, loss, ...])"
-        return [gain(change, ("fetches", "in one run"), speedup=gone(cost), spread=UNKNOWN)]
-    compiled = now / (max(0.0, 1 - cause.share * in_calls(facts.evidence)) * now + CALL_S)
-    if session or compiled < WORTH:
-        change = f"batches {MANY} times as large (the gain is in records a second): small or large, a call costs the same"
-        return [gain(change, ("batch_size", f"{MANY}x"), speedup=gone(left_out), spread=UNKNOWN)]
-    change = "one call for the whole step (tf.function, jax.jit, torch.compile), or larger batches"
-    return [gain(change, ("compile", "the step"), speedup=compiled, spread=UNKNOWN)]
+        knob = ("batch_size", f"{STEPS_PER_CALL}x")
+        return recommend(change, knob, speedup=larger, spread=UNKNOWN_SPREAD)
+    change = (
+        "make the whole step one call (tf.function, jax.jit, torch.compile), or use larger batches"
+    )
+    return recommend(change, ("compile", "the step"), speedup=compiled, spread=UNKNOWN_SPREAD)
 
 
 def _busiest(facts: Facts) -> str:
     """Return the script's own line with most of the training thread's time."""
-    trainer = next((task for task in facts.evidence.tasks if task.role == TRAINER), None)
+    trainer = facts.evidence.trainer
     top = trainer.top() if trainer is not None else None
     return str(top[0]) if top is not None and top[0].users else "callbacks, metrics, logs"

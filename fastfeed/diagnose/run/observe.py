@@ -11,21 +11,22 @@ from fastfeed.diagnose.diagnosis import Diagnosis
 from fastfeed.diagnose.evidence import PRODUCER, Evidence, LoopPart
 from fastfeed.diagnose.hooks.context import Context
 from fastfeed.diagnose.hooks.experiments import BURSTS
-from fastfeed.diagnose.judge.signals import CALLED, GIL_LATE_S
+from fastfeed.diagnose.judge.signals import CALL_LOOPS
 from fastfeed.diagnose.run.hidden_thread import HiddenThread
 from fastfeed.diagnose.run.launch import ReportReason, ReportRequest
 from fastfeed.diagnose.run.lifecycle import LOOP_TIMEOUT_S
 from fastfeed.diagnose.sample.iterations import SAMPLED, IterationTracker
 from fastfeed.diagnose.sample.sampler import LineRole, Sampler
+from fastfeed.probes.lock import CONTENDED_S
 from fastfeed.probes.native_pools import pools_of
 from fastfeed.steps.timeline import Loop, Step, Timeline
 
 SEARCH_S = 1.0
 DEAD_WAIT_S = 5.0  # without a step: a feed that was found dead still is
 KNOWN_WAITS = ("exact", "modelled")  # waits of a loop's steps
-CALL_KINDS = (*CALLED, "keras")  # loops whose steps are calls, with time between them
+CALL_KINDS = (*CALL_LOOPS, "keras")  # loops whose steps are calls, with time between them
 # What the known line of a loop does, where it does not fetch batches.
-ROLES = {"keras": LineRole.FIT, **dict.fromkeys(CALLED, LineRole.STEP)}
+ROLES = {"keras": LineRole.FIT, **dict.fromkeys(CALL_LOOPS, LineRole.STEP)}
 
 
 class DiagnosisObserver:
@@ -72,7 +73,7 @@ class DiagnosisObserver:
             return False  # there will be another report, at the latest when the script ends
         # These import numpy, which must not happen before the script has had a chance to set the
         # thread counts of its libraries.
-        from fastfeed.diagnose.judge.judge import judge
+        from fastfeed.diagnose.judge.judgement import judge
         from fastfeed.diagnose.report import html, json, trace
 
         writers = {"json": json.write, "html": html.write, "trace": trace.write}
@@ -96,7 +97,7 @@ class DiagnosisObserver:
 
     def _contended(self) -> int:
         late_s, _ = self._sampler.lock_delays()
-        if late_s is not None and late_s > GIL_LATE_S:
+        if late_s is not None and late_s > CONTENDED_S:
             return BURSTS
         return int(self._sampler.cores_saturated)
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from fastfeed.diagnose.diagnosis import CODES, Diagnosis
 from fastfeed.diagnose.evidence import FULL, LOCK, NATIVE, PYTHON, SLEEP, STATES, LoopPart
-from fastfeed.diagnose.judge.judge import judge
+from fastfeed.diagnose.judge.judgement import judge
 from fastfeed.probes.places import Place
 from fastfeed.steps.timeline import Leaf, Mark, Step
 from tests.diagnose.evidences import CALL, cases, evidence, loop_of, producers, trainer

@@ -19,7 +19,7 @@ from fastfeed.diagnose.evidence import (
     SLEEP,
     LoopPart,
 )
-from fastfeed.diagnose.judge.judge import judge
+from fastfeed.diagnose.judge.judgement import judge
 from fastfeed.probes.gpu import GpuUsage
 from fastfeed.probes.places import Place
 from fastfeed.steps.timeline import Leaf, Mark

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fastfeed.diagnose.evidence import FULL, PYTHON
-from fastfeed.diagnose.judge.backlog import handing_over_s, on_backlog
-from fastfeed.diagnose.judge.judge import judge
+from fastfeed.diagnose.judge.backlog import backlog_steps, handover_s
+from fastfeed.diagnose.judge.judgement import judge
 from fastfeed.steps.timeline import Mark, Step
 from tests.diagnose.evidences import SLEEP, evidence, loop_of, producers, trainer
 
@@ -38,12 +38,12 @@ def test_what_the_producers_made_meanwhile_is_no_speed_of_theirs(backlog: int) -
     assert found is not None
     assert found.starvation == pytest.approx(30 / 40, abs=1e-3)
     assert found.steps_per_second == pytest.approx(25, rel=1e-3)
-    assert on_backlog(steps, [mark]) == set(range(38, 38 + backlog))
+    assert backlog_steps(steps, [mark]) == set(range(38, 38 + backlog))
 
 
 def test_a_wait_at_every_fourth_step_is_the_usual_way() -> None:
     steps, mark = burst([0.0, 0.0, 0.0, 120.0] * 20, free=8)
-    assert len(on_backlog(steps, [mark])) <= 3
+    assert len(backlog_steps(steps, [mark])) <= 3
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_where_an_experiment_changed_the_pace_only_what_was_before_it_is_the_scr
 @pytest.mark.parametrize("ready_ms", [0.02, 6.0])
 def test_more_producers_cannot_gain_what_handing_over_takes(ready_ms: float) -> None:
     steps, mark = burst([ready_ms] * 8 + [30.0] * 30, free=8)
-    assert handing_over_s(steps, [mark]) == pytest.approx(ready_ms / 1e3)
+    assert handover_s(steps, [mark]) == pytest.approx(ready_ms / 1e3)
     loop = loop_of([1.0])
     loop.steps[:] = steps
     workers = producers(2, {SLEEP: 1.0}, pid=200)
@@ -84,7 +84,7 @@ def test_where_few_steps_wait_nobody_can_tell() -> None:
     first, then = loop_of(epoch * 3).steps, loop_of(([0.0] * 30 + epoch) * 3).steps
     start, end = first[-1].end_s, first[-1].end_s + 0.3
     behind = [step._replace(begin_s=step.begin_s + end, end_s=step.end_s + end) for step in then]
-    assert not on_backlog([*first, *behind], [Mark("experiment", start, end)])
+    assert not backlog_steps([*first, *behind], [Mark("experiment", start, end)])
 
 
 STEPS = st.lists(st.tuples(st.floats(0, 1), st.floats(0, 1), st.booleans()), max_size=40)
@@ -100,7 +100,7 @@ def test_only_steps_behind_an_experiment_are_left_out(
         now = steps[-1].end_s
     marks = [Mark("experiment", start, start + length) for start, length in spans]
     first = min((mark.end_s for mark in marks), default=float("inf"))
-    assert all(not steps[i].free and steps[i].begin_s >= first for i in on_backlog(steps, marks))
+    assert all(not steps[i].free and steps[i].begin_s >= first for i in backlog_steps(steps, marks))
 
 
 @pytest.mark.parametrize(("wait_ms", "step_s"), [(40.0, 0.010), (0.02, 0.014)])

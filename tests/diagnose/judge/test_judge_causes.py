@@ -20,7 +20,7 @@ from fastfeed.diagnose.evidence import (
     SLEEP,
     LoopPart,
 )
-from fastfeed.diagnose.judge.judge import judge
+from fastfeed.diagnose.judge.judgement import judge
 from fastfeed.probes.places import Place
 from fastfeed.steps.timeline import Leaf
 from tests.diagnose.evidences import (

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from fastfeed.diagnose.evidence import EMPTY, NATIVE, PYTHON, RUNNABLE, LoopPart
-from fastfeed.diagnose.judge.judge import judge
+from fastfeed.diagnose.judge.judgement import judge
 from tests.diagnose.evidences import CALL, LINE, MACHINE, evidence, loop_of, producers, trainer
 
 

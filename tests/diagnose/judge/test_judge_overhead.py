@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from fastfeed.diagnose.evidence import FRAMEWORK, NATIVE, PYTHON, SLEEP, LoopPart
-from fastfeed.diagnose.judge.changes import HANDED_S
-from fastfeed.diagnose.judge.judge import judge
+from fastfeed.diagnose.judge.judgement import judge
+from fastfeed.diagnose.judge.producer_count import LOADER_HANDOVER_S
 from fastfeed.steps.timeline import ARRAYS_NOTE, Step
 from tests.diagnose.evidences import CALL, evidence, loop_of, producers, task, trainer
 
@@ -97,7 +97,7 @@ def test_a_data_loader_without_workers_is_told_how_many(kind: str, knob: str) ->
     best, *_ = judge(evidence(loop, (trainer(),), parts=parts)).recommendations
     assert best.knob == knob
     assert ("num_workers=" in best.change) == (kind == "torch")
-    handed_ms = 1e3 * HANDED_S if kind == "torch" else 0.0
+    handed_ms = 1e3 * LOADER_HANDOVER_S if kind == "torch" else 0.0
     assert best.predicted_speedup == pytest.approx(50 / (10 + handed_ms), rel=0.02), (
         "what is handed over costs the step"
     )

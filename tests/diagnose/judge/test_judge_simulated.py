@@ -7,7 +7,7 @@ import pytest
 
 from fastfeed.diagnose.diagnosis import Diagnosis
 from fastfeed.diagnose.evidence import LOCK, LOCK_PYTHON, NATIVE, PYTHON, SLEEP, LoopPart
-from fastfeed.diagnose.judge.judge import judge
+from fastfeed.diagnose.judge.judgement import judge
 from fastfeed.probes.places import Place
 from fastfeed.steps.timeline import Leaf, Mark, Step
 from tests.diagnose.evidences import CALL, evidence, loop_of, producers, trainer

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from fastfeed.diagnose.evidence import FRAMEWORK, LOCK, NATIVE, PYTHON, Evidence, LoopPart
-from fastfeed.diagnose.judge.judge import judge
+from fastfeed.diagnose.judge.judgement import judge
 from fastfeed.probes.places import Place
 from fastfeed.steps.timeline import (
     OBSERVING,

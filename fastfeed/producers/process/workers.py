@@ -184,22 +184,34 @@ class WorkerGroup:
         if dispatcher is None:
             _warn_of_fast_forward(handle)
             return successor
-        kept = []
-        for item in dispatcher.detach(handle.task.number):
-            left_out = [record for ticket, record in blamed if ticket == item.ticket]
-            self._set_aside(item.ticket, left_out, payload=item.payload)
-            payload = without(item.payload, left_out)
-            if payload is None:
-                reorder.insert(
-                    ProducedBatch(None, ONLY_STREAM, "", item.number),
-                    item.ticket if reorder.ordered else item.position,
-                )
-                dispatcher.give_up(item)
-            else:
-                suspect = any(one.key == item.ticket for one in current)
-                kept.append(item._replace(payload=payload, suspect=suspect))
+        items = dispatcher.detach(handle.task.number)
+        keys = {item.key for item in current}
+        kept = [
+            item._replace(payload=payload, suspect=item.ticket in keys)
+            for item in items
+            if (payload := self._leave_out(item, blamed, reorder, dispatcher)) is not None
+        ]
         dispatcher.attach(successor.task.number, successor.work, inherits=kept)
         return successor
+
+    def _leave_out(
+        self,
+        item: Any,
+        blamed: list[tuple[int, int]],
+        reorder: ReorderBuffer[Any],
+        dispatcher: Dispatcher,
+    ) -> Any:
+        """Return the payload of an item without the blamed records; None if nothing is left."""
+        left_out = [record for ticket, record in blamed if ticket == item.ticket]
+        self._set_aside(item.ticket, left_out, payload=item.payload)
+        payload = without(item.payload, left_out)
+        if payload is None:
+            reorder.insert(
+                ProducedBatch(None, ONLY_STREAM, "", item.number),
+                item.ticket if reorder.ordered else item.position,
+            )
+            dispatcher.give_up(item)
+        return payload
 
     def release(self) -> None:
         """Drop all descriptors: the feed was stopped, and no worker is left."""

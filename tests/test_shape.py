@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ast
 import graphlib
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -292,6 +293,15 @@ def test_file_names_are_unique() -> None:
 def test_the_first_level_fits_on_a_screen() -> None:
     boxes = {file.relative_to(PACKAGE).parts[0] for file in OURS}
     assert len(boxes) <= 24, sorted(boxes)
+
+
+def test_the_architecture_page_names_files_that_exist() -> None:
+    """Paths in code spans, as seen from the root of the repository, the package or diagnose/."""
+    roots = (ROOT, PACKAGE, PACKAGE / "diagnose")
+    page = (ROOT / "docs/architecture.md").read_text()
+    paths = set(re.findall(r"`((?:[\w.-]+/)+[\w-]+\.(?:py|md|json|sh))`", page))
+    assert paths
+    assert not [p for p in sorted(paths) if not any((r / p).exists() for r in roots)]
 
 
 def module_of(name: str) -> str | None:

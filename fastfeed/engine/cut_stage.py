@@ -9,12 +9,13 @@ from typing import Any
 from fastfeed.core.batch import Batch
 from fastfeed.core.collate import PassThrough, Rebatcher, SizeChecker
 from fastfeed.core.position import Position
+from fastfeed.engine.stage import Stage
 from fastfeed.producers.reorder import ProducedBatch
 
 Cutter = SizeChecker | Rebatcher | PassThrough
 
 
-class CutStage:
+class CutStage(Stage):
     """Batches in the order of their items, cut by `cutter`."""
 
     holds_epoch = False  # all records of an epoch leave when its input ends

@@ -17,6 +17,7 @@ from fastfeed.core.batch import Batch, BatchSpec, LeafSpec
 from fastfeed.core.collate import aligned_arrays
 from fastfeed.core.stats import StageRow
 from fastfeed.engine.dali_queue import DaliQueue
+from fastfeed.engine.stage import Stage
 from fastfeed.errors import BadImage, FeedError, FeedStopped, ProducerFailed, SpecError, StateError
 from fastfeed.options import FeedOptions
 
@@ -32,7 +33,7 @@ class Landed(NamedTuple):
     mark: Any
 
 
-class DaliStage:
+class DaliStage(Stage):
     """Augments packed batches with DALI, a few in flight, and returns them in order.
 
     The memory of a packed batch is held until DALI has read it. Raise BadImage (as the cause of

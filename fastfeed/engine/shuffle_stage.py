@@ -10,6 +10,7 @@ from typing import Any
 
 from fastfeed.core.batch import Batch
 from fastfeed.core.position import ALL_DONE, FROM_THE_START, Position, StreamStart
+from fastfeed.engine.stage import Stage
 from fastfeed.errors import OptionError, StateError
 from fastfeed.options import FeedOptions, Shuffle
 from fastfeed.producers.reorder import ProducedBatch
@@ -24,7 +25,7 @@ INTERRUPTED = (
 )
 
 
-class ShuffleStage:
+class ShuffleStage(Stage):
     """Records in random order, drawn from a pool. The order of `take_in` and `pop` decides what is
     drawn; their time does not."""
 

@@ -189,7 +189,8 @@ class WorkerGroup:
         kept = [
             item._replace(payload=payload, suspect=item.ticket in keys)
             for item in items
-            if (payload := self._leave_out(item, blamed, reorder, dispatcher)) is not None
+            if (payload := self._leave_out(item, blamed, reorder=reorder, dispatcher=dispatcher))
+            is not None
         ]
         dispatcher.attach(successor.task.number, successor.work, inherits=kept)
         return successor
@@ -198,6 +199,7 @@ class WorkerGroup:
         self,
         item: Any,
         blamed: list[tuple[int, int]],
+        *,
         reorder: ReorderBuffer[Any],
         dispatcher: Dispatcher,
     ) -> Any:

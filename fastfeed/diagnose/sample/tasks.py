@@ -150,8 +150,9 @@ def thread_tasks(logs: Iterable[ThreadLog], context: AttributionContext) -> list
         for log in every
         if log not in python or (log.foreign and log not in foreign and log.ident != context.loop)
     ]
-    found = [task_of(log, context) for log in python if log not in foreign and log not in native]
-    known = {log.ident for log in python if log.gone}
+    named = [log for log in python if log not in foreign and log not in native]
+    found = [task_of(log, context) for log in named]
+    known = {log.ident for log in named if log.gone}
     for ident, (name, text) in context.deaths.items():
         if ident not in known:
             found.append(Task(name, os.getpid(), 0, ev.PRODUCER, 0.0, exit=text))
@@ -180,11 +181,8 @@ def task_of(log: ThreadLog, context: AttributionContext) -> Task:
         counts, cpu=cpu, queued=used.queued_s / log.wall_s, python=context.lock_share(log, cpu)
     )
     task = _task([log], context, name=log.name, used=used, busy=busy)
-    return replace(
-        task,
-        role=ev.TRAINER if trainer else role_of(task, log.name),
-        exit=thread_exit(log, context.deaths),
-    )
+    task = replace(task, exit=thread_exit(log, context.deaths))
+    return replace(task, role=ev.TRAINER if trainer else role_of(task, log.name))
 
 
 def _merged_task(logs: Sequence[ThreadLog], context: AttributionContext, *, name: str) -> Task:
@@ -296,8 +294,11 @@ def pool_task(logs: Sequence[ThreadLog]) -> Task:
 
 
 def role_of(task: Task, name: str) -> str:
-    """Return PRODUCER if the task runs the user's code, FEEDER for plumbing, otherwise FOREIGN."""
-    if any(place.users for stack in task.stacks for place in stack):
+    """Return PRODUCER if the task runs the user's code, FEEDER for plumbing, otherwise FOREIGN.
+
+    A thread that died is a PRODUCER, wherever the few samples of it were taken.
+    """
+    if task.exit or any(place.users for stack in task.stacks for place in stack):
         return ev.PRODUCER
     plumbing = any(PLUMBING_FILES.search(place.file) for stack in task.stacks for place in stack)
     return ev.FEEDER if plumbing or name.startswith(PLUMBING_NAMES) else ev.FOREIGN

@@ -21,8 +21,9 @@ import numpy as np
 from pathlib import Path
 from fastfeed import FeedRunner, FeedStopped
 
-# A job in the background inherits it ignored.
+# A job in the background inherits the first ignored, one below nohup the second.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 def endless():
     while True:

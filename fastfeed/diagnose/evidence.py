@@ -25,7 +25,7 @@ PIPE = "pipe"  # a pipe
 FULL = "full"  # the next buffer is full: it could do more
 EMPTY = "empty"  # a helper that waits for work; the trainer that waits for input
 OTHER = "other"  # off the core for an unknown reason
-STATES = (
+TASK_STATES = (
     PYTHON,
     NATIVE,
     LOCK_PYTHON,

@@ -29,7 +29,7 @@ from fastfeed.source import source_from
 if TYPE_CHECKING:
     from fastfeed.engine.dali_stage import DaliStage
 
-JOIN_S = 1.8  # a producer that has ended its work is gone long before
+PRODUCERS_JOIN_S = 1.8  # a producer that has ended its work is gone long before
 
 
 class Feed:
@@ -161,7 +161,7 @@ class Feed:
         """Count CPU time that handing over took."""
         self._consumption.row.cpu_s += seconds
 
-    def stop(self, join_s: float = JOIN_S) -> bool:
+    def stop(self, join_s: float = PRODUCERS_JOIN_S) -> bool:
         """End every producer and wait `join_s` for them; return True if all have ended. From any
         thread, at any time."""
         self.warnings.stop()
@@ -366,7 +366,7 @@ class Feed:
         if self._producers.stopped:
             raise self.error or stopped()
         self._order.flush()
-        self._producers.join(JOIN_S)
+        self._producers.join(PRODUCERS_JOIN_S)
         if self._order.holds_epoch:
             self.schedule.received_all()
             self._ended = self._order.finished

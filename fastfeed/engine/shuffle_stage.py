@@ -19,7 +19,7 @@ from fastfeed.shuffle.storage import packed
 
 LOG = logging.getLogger("fastfeed")
 Key = tuple[int, int]  # stream and item
-INTERRUPTED = (
+INTERRUPTED_SHUFFLE = (
     "an exception interrupted the shuffle, and which records were delivered is unknown: restore a "
     "state that was saved before"
 )
@@ -234,7 +234,7 @@ class ShuffleStage(Stage):
 
     def _refuse_interrupted(self) -> None:
         if self._begun is not self._done:
-            raise StateError(INTERRUPTED)
+            raise StateError(INTERRUPTED_SHUFFLE)
 
     def _refuse_less(self, made: ProducedBatch, rows: int) -> None:
         if (made.stream, made.number) in self._missing:

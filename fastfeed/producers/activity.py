@@ -11,25 +11,25 @@ from fastfeed.core.status import IDLE, INPUT, MAKING, ROOM
 OWN = str(Path(__file__).parents[1])
 LIBRARIES = (sysconfig.get_path("stdlib"), "<frozen", "<string>")
 # functions of fastfeed in which a producer waits; in any other it works for the user
-WAITS = {
+WAIT_STATES = {
     ("buffer.py", "_wait_for_room"): ROOM,
     ("epoch_gate.py", "admit"): IDLE,
     ("shared.py", "open"): INPUT,
 }
-MAX_FRAMES = 60
+MAX_WAIT_FRAMES = 60
 
 
 def activity_of(frame: FrameType | None) -> tuple[int, str]:
     """Return the state of a producer's thread, and the innermost line of the user's code, as
     "decode data.py:41"."""
     inner = own = ""
-    for _ in range(MAX_FRAMES):
+    for _ in range(MAX_WAIT_FRAMES):
         if frame is None:
             break
         code = frame.f_code
         path = code.co_filename
         if path.startswith(OWN):
-            state = WAITS.get((path[path.rfind("/") + 1 :], code.co_name), MAKING)
+            state = WAIT_STATES.get((path[path.rfind("/") + 1 :], code.co_name), MAKING)
             return state, (own or inner) if state == MAKING else ""
         if not own:
             text = f"{code.co_name} {path[path.rfind('/') + 1 :]}:{frame.f_lineno}"

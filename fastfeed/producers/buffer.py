@@ -10,7 +10,7 @@ from fastfeed.core.stats import StageRow
 from fastfeed.producers.reorder import ProducedBatch, ReorderBuffer, Timeout
 
 MAX_EARLY = 4096  # batches; a bound for those too small for the limit in bytes
-POLL_S = 0.2  # no wait is longer without a check of the stop flag
+STOP_CHECK_S = 0.2  # no wait is longer without a check of the stop flag
 
 
 class BoundedBuffer:
@@ -118,7 +118,7 @@ class BoundedBuffer:
         self._stopped = True
         # A signal handler may call this inside our own `take`. This thread then holds the lock, and
         # the waits check the flag.
-        if not self._lock.acquire(timeout=POLL_S):
+        if not self._lock.acquire(timeout=STOP_CHECK_S):
             return
         try:
             self._reorder.clear()
@@ -140,7 +140,7 @@ class BoundedBuffer:
         remaining = self._reorder.max_wait_s(remaining)
         self._waiting = True
         try:
-            self._filled.wait(min(max(remaining, 0.0), POLL_S))
+            self._filled.wait(min(max(remaining, 0.0), STOP_CHECK_S))
         finally:
             self._waiting = False
 
@@ -159,7 +159,7 @@ class BoundedBuffer:
         self._blocked.append(key)
         try:
             while self._full(key, nbytes) and not self._stopped:
-                self._room.wait(POLL_S)
+                self._room.wait(STOP_CHECK_S)
         finally:
             self._blocked.remove(key)
             row.wait_out_s += time.perf_counter() - start

@@ -6,7 +6,7 @@ from __future__ import annotations
 import threading
 from dataclasses import dataclass
 
-POLL_S = 0.2
+from fastfeed.producers.buffer import STOP_CHECK_S
 
 
 @dataclass(frozen=True)
@@ -47,5 +47,5 @@ class EpochGate:
         """Wait until the epoch at `position` may begin. Return False once the gate is closed."""
         with self._changed:
             while position >= self.allowed and not self._closed:
-                self._changed.wait(POLL_S)
+                self._changed.wait(STOP_CHECK_S)
         return not self._closed

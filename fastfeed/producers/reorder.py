@@ -13,7 +13,7 @@ from fastfeed.core.batch import Batch
 
 # Batches produced before a failure are still delivered for this long; the consumer must get the
 # failure within a second.
-GRACE_S = 0.5
+FAILURE_GRACE_S = 0.5
 
 
 LOG = logging.getLogger("fastfeed")
@@ -139,7 +139,7 @@ class ReorderBuffer(Generic[T]):
                 and self.ready[0] is END_OF_EPOCH
                 and failure.epoch <= self._epochs_done
             )
-            if last or at_end or time.perf_counter() - failure.time_s > GRACE_S:
+            if last or at_end or time.perf_counter() - failure.time_s > FAILURE_GRACE_S:
                 raise failure.error
         return bool(self.ready) or (self._open == 0 and failure is None)
 
@@ -156,7 +156,7 @@ class ReorderBuffer(Generic[T]):
         failure."""
         if self.failure is None or self.failure.epoch >= self._wanted:
             return remaining_s
-        return min(remaining_s, self.failure.time_s + GRACE_S - time.perf_counter() + 0.001)
+        return min(remaining_s, self.failure.time_s + FAILURE_GRACE_S - time.perf_counter() + 0.001)
 
     def forget_failure(self) -> None:
         """Drop the failure, whose traceback keeps the frames of the consumer alive."""

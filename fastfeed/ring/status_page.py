@@ -13,12 +13,12 @@ from fastfeed.ring.memory import Segment, UntrackedSegment
 from fastfeed.ring.slots import Slots
 
 # states of all slots that a worker ever has: its ring grows forty times at most
-TABLE_NBYTES = 2**16
-ROW = struct.Struct("<qqqqddddqq")
-COUNTERS = attrgetter(*(f.name for f in fields(StageRow)))
+SLOT_STATES_NBYTES = 2**16
+COUNTERS_STRUCT = struct.Struct("<qqqqddddqq")
+ROW_FIELDS = attrgetter(*(f.name for f in fields(StageRow)))
 IN_FLIGHT = struct.Struct("<qqq")
 THREAD_NBYTES = 128
-NOTHING = -1
+NO_ITEM = -1
 
 
 class InFlight(NamedTuple):
@@ -30,7 +30,7 @@ class InFlight(NamedTuple):
     record: int
 
 
-IDLE = InFlight(NOTHING, NOTHING, NOTHING)
+NOT_IN_FLIGHT = InFlight(NO_ITEM, NO_ITEM, NO_ITEM)
 
 
 class StatusPage:
@@ -41,35 +41,43 @@ class StatusPage:
         self.segment = segment
         self.threads = threads
         self._memory = memoryview(segment.map)
-        self.slots = Slots(self._memory[:TABLE_NBYTES])
+        self.slots = Slots(self._memory[:SLOT_STATES_NBYTES])
 
     @classmethod
     def create(cls, threads: int) -> StatusPage:
         """Create a page in memory of its own."""
         page = cls(UntrackedSegment.create(cls.nbytes(threads), "fastfeed-board"), threads)
         for thread in range(threads):
-            page.set_in_flight(thread, IDLE)
+            page.set_in_flight(thread, NOT_IN_FLIGHT)
         return page
 
     @staticmethod
     def nbytes(threads: int) -> int:
         """Return the size of a page."""
-        return TABLE_NBYTES + threads * THREAD_NBYTES
+        return SLOT_STATES_NBYTES + threads * THREAD_NBYTES
 
     def publish(self, thread: int, row: StageRow) -> None:
         """Publish a producer's counters."""
-        ROW.pack_into(self._memory, TABLE_NBYTES + thread * THREAD_NBYTES, *COUNTERS(row))
+        COUNTERS_STRUCT.pack_into(
+            self._memory, SLOT_STATES_NBYTES + thread * THREAD_NBYTES, *ROW_FIELDS(row)
+        )
 
     def row(self, thread: int) -> StageRow:
         """Return a producer's counters."""
-        return StageRow(*ROW.unpack_from(self._memory, TABLE_NBYTES + thread * THREAD_NBYTES))
+        return StageRow(
+            *COUNTERS_STRUCT.unpack_from(self._memory, SLOT_STATES_NBYTES + thread * THREAD_NBYTES)
+        )
 
     def set_in_flight(self, thread: int, value: tuple[int, int, int]) -> None:
         """Publish what a producer starts to work on."""
-        IN_FLIGHT.pack_into(self._memory, TABLE_NBYTES + thread * THREAD_NBYTES + ROW.size, *value)
+        IN_FLIGHT.pack_into(
+            self._memory, SLOT_STATES_NBYTES + thread * THREAD_NBYTES + COUNTERS_STRUCT.size, *value
+        )
 
     def in_flight(self, thread: int) -> InFlight:
         """Return what a producer is working on, or was when it died."""
         return InFlight(
-            *IN_FLIGHT.unpack_from(self._memory, TABLE_NBYTES + thread * THREAD_NBYTES + ROW.size)
+            *IN_FLIGHT.unpack_from(
+                self._memory, SLOT_STATES_NBYTES + thread * THREAD_NBYTES + COUNTERS_STRUCT.size
+            )
         )

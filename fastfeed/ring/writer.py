@@ -29,7 +29,7 @@ from fastfeed.ring.token import FORMAT, SLOT, Token
 NEWS = struct.Struct("<cqII")
 GROWTH = 1.5
 NO_NEED = 2**62
-WAIT_MS = 1000  # no wait is longer without a check of the state
+SLOT_POLL_MS = 1000  # no wait is longer without a check of the state
 # Limit of a wait while a free slot is reserved for another producer, which may no longer need it.
 SHORT_WAIT_MS = 10
 Array = np.ndarray[Any, Any]
@@ -110,7 +110,7 @@ class RingWriter:
                 if not wait:
                     return -1
                 self._refuse_hoarding()
-                self._wait(SHORT_WAIT_MS if self._free else WAIT_MS)
+                self._wait(SHORT_WAIT_MS if self._free else SLOT_POLL_MS)
 
     def _block_of(self, slot: int) -> SlotBlock:
         return next(b for b in reversed(self._blocks) if slot in b.slots)

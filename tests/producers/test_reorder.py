@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fastfeed.producers import reorder as sequence
-from fastfeed.producers.reorder import END_OF_EPOCH, GRACE_S, ReorderBuffer
+from fastfeed.producers.reorder import END_OF_EPOCH, FAILURE_GRACE_S, ReorderBuffer
 
 
 class Clock:
@@ -115,14 +115,14 @@ def test_a_failure_is_met_in_its_place(clock: Clock) -> None:
 def test_a_failure_does_not_wait_longer_than_its_grace(clock: Clock) -> None:
     order: ReorderBuffer[Any] = ReorderBuffer(2, ordered=True)
     order.fail(ValueError("5"), 5)
-    assert order.max_wait_s(60) == pytest.approx(GRACE_S, abs=0.01)
+    assert order.max_wait_s(60) == pytest.approx(FAILURE_GRACE_S, abs=0.01)
     assert order.max_wait_s(0.1) == 0.1
-    clock.now_s += GRACE_S * 0.9
+    clock.now_s += FAILURE_GRACE_S * 0.9
     assert not order.settled()
-    clock.now_s += GRACE_S * 0.2
+    clock.now_s += FAILURE_GRACE_S * 0.2
     with pytest.raises(ValueError, match="5"):
         order.settled()
-    assert GRACE_S < 1, "the consumer must know within a second"
+    assert FAILURE_GRACE_S < 1, "the consumer must know within a second"
 
 
 def test_the_first_failure_counts(clock: Clock) -> None:

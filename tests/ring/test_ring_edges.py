@@ -12,7 +12,7 @@ import pytest
 from fastfeed import OptionError, StateError
 from fastfeed.ring.layout import MemoryShare, slot_nbytes
 from fastfeed.ring.memory import PAGE
-from fastfeed.ring.status_page import TABLE_NBYTES
+from fastfeed.ring.status_page import SLOT_STATES_NBYTES
 from fastfeed.ring.writer import GROWTH, Stopped
 from tests.helpers.batches import Leaf, checked, make
 from tests.helpers.feeds import LONG_S
@@ -175,7 +175,7 @@ def test_numbers_of_slots_do_not_run_out() -> None:
     while share.fits(nbytes):
         used += share.slots(nbytes)
         nbytes = slot_nbytes(int(nbytes * GROWTH))
-    assert used <= TABLE_NBYTES
+    assert used <= SLOT_STATES_NBYTES
 
 
 def test_a_buffer_that_is_yielded_twice_is_refused() -> None:

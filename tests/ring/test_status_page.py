@@ -12,9 +12,9 @@ from fastfeed.core.stats import StageRow
 from fastfeed.ring.memory import Segment
 from fastfeed.ring.slots import READY
 from fastfeed.ring.status_page import (
-    IDLE,
-    NOTHING,
-    TABLE_NBYTES,
+    NO_ITEM,
+    NOT_IN_FLIGHT,
+    SLOT_STATES_NBYTES,
     InFlight,
     StatusPage,
 )
@@ -36,7 +36,7 @@ def test_every_producer_has_its_own_place(told: list[tuple[StageRow, InFlight]])
     page = StatusPage.create(len(told))
     try:
         trainer = other_side(page)
-        assert [trainer.in_flight(t) for t in range(len(told))] == [IDLE] * len(told)
+        assert [trainer.in_flight(t) for t in range(len(told))] == [NOT_IN_FLIGHT] * len(told)
         assert [trainer.row(t) for t in range(len(told))] == [StageRow()] * len(told)
         for thread, (row, hand) in enumerate(told):
             page.publish(thread, row)
@@ -50,12 +50,12 @@ def test_every_producer_has_its_own_place(told: list[tuple[StageRow, InFlight]])
 def test_counters_do_not_reach_into_the_table() -> None:
     page = StatusPage.create(2)
     page.segment.close_fd()
-    last = TABLE_NBYTES - 1
-    page.slots.open(range(TABLE_NBYTES))
+    last = SLOT_STATES_NBYTES - 1
+    page.slots.open(range(SLOT_STATES_NBYTES))
     for thread in (0, 1):
         page.publish(thread, StageRow(*[2**62] * 4, *[1.5] * 4, 2**62, 2**62))
         page.set_in_flight(thread, (2**62, 2**62, 2**62))
-    assert page.slots.audit().free == TABLE_NBYTES
+    assert page.slots.audit().free == SLOT_STATES_NBYTES
     page.slots.fill(last)
     page.slots.commit(last)
     assert page.slots.state(last) == READY
@@ -63,6 +63,6 @@ def test_counters_do_not_reach_into_the_table() -> None:
 
 
 def test_nothing_is_what_no_hand_holds() -> None:
-    assert set(IDLE) == {NOTHING}
+    assert set(NOT_IN_FLIGHT) == {NO_ITEM}
     taken: Any = np.iinfo(np.int64)
-    assert taken.min <= NOTHING < 0, "it can be no ticket, and it fits"
+    assert taken.min <= NO_ITEM < 0, "it can be no ticket, and it fits"

@@ -20,7 +20,7 @@ COLD_STEP = 0.85
 COLDEST_STEP = 0.7
 MIN_STEP_SHARE = 0.1  # share of a step that belongs to the step itself
 ESTIMATE_RANGE = 0.7  # ends of an estimate: times this, and divided by this
-MIN_COMPUTING_CORES = 0.05  # cores that a step uses if it computes on them
+MIN_COMPUTING_CORES = 0.05  # cores in use from which a step neither sleeps nor uses a GPU
 
 
 def ceiling_of(evidence: Evidence, table: StepTable, *, contention: float = 0.0) -> Ceiling | None:

@@ -27,9 +27,8 @@ USUAL_SHARE = 0.3  # share of the steps: marks of more steps are typical of the 
 MAX_RARE_SHARE = 0.1  # the same for outliers
 MAX_REGULAR_SHARE = 1 / 3  # the same for outliers at every n-th step
 MIN_EQUAL_INTERVALS = 5  # equal intervals that are no coincidence
-MIN_READING_SHARE = (
-    0.5  # share of the time from which a waiting line reads a loss: evaluations take less
-)
+# Share of the time from which a waiting line reads a loss; evaluations take less.
+MIN_LOSS_READING_SHARE = 0.5
 MIN_WORKING_SHARE = 0.7  # share of the time that a device or a thread works, or waits
 EPOCH_START_STEPS = 2  # steps of an epoch that wait for its start
 
@@ -326,7 +325,7 @@ def _dispatches(evidence: Evidence, share: float) -> bool:
     elsewhere = sum(
         part.share
         for part in evidence.parts
-        if part.kind != "step" and not (share >= MIN_READING_SHARE and _reads_loss(part))
+        if part.kind != "step" and not (share >= MIN_LOSS_READING_SHARE and _reads_loss(part))
     )
     waits = trainer.share(LOCK, OTHER) >= MIN_WORKING_SHARE * share
     return works and waits and elsewhere < 0.5 * share

@@ -13,7 +13,7 @@ from fastfeed.diagnose.judge.producer_profile import ProducerProfile
 from fastfeed.model.prediction import SPREAD_ALONE, Prediction, Producers, Profile, predict
 from fastfeed.probes.machine_log import SATURATED
 
-COUNTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
+TRIED_COUNTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 NEAR_BEST = 0.95  # share of the best rate: more producers are not worth it
 # CPU time of a batch if threads compete for the interpreter lock: 1.07 to 1.27 times were measured.
 CONTENTION_COST = 1.15
@@ -77,10 +77,10 @@ def _best_count(facts: Facts, change: _Change) -> list[Recommendation]:
     """Return the smallest number near the best rate, if it gains something."""
     producers, rate = change.producers, facts.rate
     profile = _profile(facts, change)
-    most = COUNTS[-1]
+    most = TRIED_COUNTS[-1]
     if change.processes:
         most = profile.cores if change.held else 4 * profile.cores
-    predicted = {n: predict(profile, change.of(n)) for n in COUNTS if n <= most}
+    predicted = {n: predict(profile, change.of(n)) for n in TRIED_COUNTS if n <= most}
     if change.same and signals.noisy(facts.evidence):
         # The model gives all cores to the script. Its rate for the present number of producers
         # shows what other processes take, which more producers do not gain.

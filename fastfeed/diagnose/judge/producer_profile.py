@@ -20,7 +20,7 @@ from fastfeed.diagnose.evidence import (
     RUNNABLE,
     SLEEP,
     SOCKET,
-    STATES,
+    TASK_STATES,
     Evidence,
     LoopPart,
     Task,
@@ -197,7 +197,11 @@ def _mean(all_busy: Iterable[Mapping[str, float]], weights: Iterable[float]) -> 
         for state, share in busy.items():
             found[state] = found.get(state, 0.0) + weight * share
     total = sum(found.values())
-    return {state: found[state] / total for state in STATES if state in found} if total > 0 else {}
+    return (
+        {state: found[state] / total for state in TASK_STATES if state in found}
+        if total > 0
+        else {}
+    )
 
 
 def _faulting(tasks: list[Task]) -> float:

@@ -18,7 +18,7 @@ from fastfeed.diagnose.judge import signals
 from fastfeed.diagnose.judge.figures import StepTable
 from fastfeed.diagnose.judge.producer_profile import ProducerProfile
 
-WAITS = {
+WAIT_WORDS = {
     SLEEP: "asleep",
     SOCKET: "on sockets",
     PIPE: "on pipes",
@@ -63,7 +63,9 @@ def serial(producers: ProducerProfile, share: float) -> tuple[str, ...]:
 
 def latency(evidence: Evidence, producers: ProducerProfile) -> tuple[str, ...]:
     """Return the evidence of producers that wait off the cores."""
-    parts = sorted(((producers.share(state), text) for state, text in WAITS.items()), reverse=True)
+    parts = sorted(
+        ((producers.share(state), text) for state, text in WAIT_WORDS.items()), reverse=True
+    )
     where = ", ".join(f"{share:.0%} {text}" for share, text in parts if share >= signals.MIN_SHARE)
     wait = "waits" if producers.count == 1 else "wait"
     own_lock = producers.share(LOCK) >= signals.OWN_LOCK_SHARE

@@ -40,11 +40,10 @@ NESTED_PER_CORE = 1.5  # the same if native pools multiply the producers
 NOISY_SHARE = 0.25  # share of the cores that other processes use
 OUSTED_SHARE = 0.25  # share of its time that a producer waits for a core because of them
 MIN_DISK_SHARE = 0.2  # share of the producers' time in block I/O
-MIN_READING_SHARE = 0.1  # the same while the disk is loaded
+MIN_LOADED_DISK_SHARE = 0.1  # the same while the disk is loaded
 DISK_LOAD_NBYTES_S = 5e6  # below this rate a disk is not loaded
-COPYING_SHARE = (
-    0.4  # share of the producers' work from which copies and conversions characterise it
-)
+# Share of the producers' work from which copies and conversions characterise it.
+COPYING_SHARE = 0.4
 PICKLING_SHARE = 0.25  # the same for pickling
 OWN_LOCK_SHARE = 0.3  # share of their time that producers wait for a lock of their own
 MIN_ACTIVE = 0.2  # share of their time at work: producers below it wait for room in a buffer
@@ -63,7 +62,7 @@ REPORT_NAMES = re.compile(
     r"plot"
 )
 SEND_FUNCTIONS = ("_send", "_send_bytes", "_feed", "put")
-PIPE_FILES = re.compile(r"(^|/)multiprocess(ing)?/(connection|queues|pool)\.py$")
+SEND_FILES = re.compile(r"(^|/)multiprocess(ing)?/(connection|queues|pool)\.py$")
 WASTEFUL_RATIO = 4.0  # bytes read / bytes of a batch from which much is read in vain
 # Share of a line's time in observed bytecode from which all of the line counts as bytecode: half of
 # the short pieces is not observed.
@@ -76,7 +75,7 @@ MAP_STAGES = re.compile(r"^tf\.data: (?!.*FlatMap).*\b(Map|ParallelMap|MapAndBat
 DTYPE_BITS = re.compile(r"\d+$")
 MIN_RETOUCHED = 0.15  # share of a step on the cores
 COMPUTING_SHARE = 0.75  # share of its time on a core for a step that only computes
-MIN_COMPUTING_CORES = 0.5  # cores that a step uses if it computes on them
+MIN_NATIVE_CORES = 0.5  # cores that native threads use if the steps compute on them
 MIN_FAULTING = 0.1  # share of the CPU time that page faults take
 
 
@@ -129,7 +128,7 @@ def waits_for_disk(evidence: Evidence, producers: ProducerProfile) -> bool:
     """Return True if the producers wait in state D, or for unknown reasons while much is read."""
     reads = evidence.machine.disk_read_nbytes_s > DISK_LOAD_NBYTES_S
     return producers.share(DISK) >= max(MIN_DISK_SHARE, producers.native / 2) or (
-        producers.share(DISK) >= MIN_READING_SHARE and reads
+        producers.share(DISK) >= MIN_LOADED_DISK_SHARE and reads
     )
 
 
@@ -210,7 +209,7 @@ def sending_share(evidence: Evidence, producers: ProducerProfile) -> float:
 
 
 def _sends(place: Place) -> bool:
-    return place.function.endswith(SEND_FUNCTIONS) and PIPE_FILES.search(place.file) is not None
+    return place.function.endswith(SEND_FUNCTIONS) and SEND_FILES.search(place.file) is not None
 
 
 def handover_share(evidence: Evidence, producers: ProducerProfile) -> float:
@@ -307,7 +306,7 @@ def retouched_share(evidence: Evidence, *, waits: bool) -> float:
     cpu_s = sum(task.cpu_s for task in tasks)
     if PAGE_FAULT_S * sum(task.faults for task in tasks) >= MIN_FAULTING * cpu_s > 0:
         share = sum(task.system_s for task in tasks) / cpu_s
-    computes = cpu_s >= MIN_COMPUTING_CORES * evidence.seconds
+    computes = cpu_s >= MIN_NATIVE_CORES * evidence.seconds
     if not waits and not (share >= MIN_RETOUCHED and computes):
         return 0.0
     # A step that waits for something else meanwhile spends only a part of its time on memory.

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fastfeed.diagnose.evidence import PRODUCER, STATES, Evidence, Task
+from fastfeed.diagnose.evidence import PRODUCER, TASK_STATES, Evidence, Task
 from fastfeed.diagnose.report import words
 from fastfeed.diagnose.report.bins import Bin, binned
 from fastfeed.diagnose.report.flames import FlameFrame, Stacks, frames, hottest, together
@@ -19,7 +19,7 @@ from fastfeed.diagnose.report.words import duration
 from fastfeed.steps.timeline import NOT_LOOP_EVENTS, Mark
 
 BARS = 1000
-MARKS = 2000
+MAX_BANDS = 2000
 # marks with a colour
 STYLES = ("epoch", "evaluation", "checkpoint", "callback", "compile", "experiment", "dead")
 HEIGHT = 100.0  # of the timeline, in units of its own
@@ -122,7 +122,7 @@ def _bands(marks: list[Mark], zero_s: float, *, span: float) -> list[Band]:
             last.append(mark)
         else:
             groups.append([mark])
-    return [_band(group, zero_s, span=span) for group in groups[:MARKS]]
+    return [_band(group, zero_s, span=span) for group in groups[:MAX_BANDS]]
 
 
 def _band(group: list[Mark], zero_s: float, *, span: float) -> Band:
@@ -170,7 +170,7 @@ def _bar(one: Bin, start_s: float, *, top_s: float) -> Bar:
 
 
 class StateShare(NamedTuple):
-    """A state of a task: its kind (of words.KINDS), its name, and its share of the time."""
+    """A state of a task: its kind (of `words.STATE_KINDS`), its name, and its share of the time."""
 
     kind: str
     label: str
@@ -179,10 +179,10 @@ class StateShare(NamedTuple):
 
 def busy(states: Mapping[str, float]) -> list[StateShare]:
     """Return what a task did, by kind; the shares add up to at most 1."""
-    order = list(dict.fromkeys(words.KINDS.values()))
-    known = {state: states.get(state, 0.0) for state in STATES}
+    order = list(dict.fromkeys(words.STATE_KINDS.values()))
+    known = {state: states.get(state, 0.0) for state in TASK_STATES}
     found = [
-        StateShare(words.KINDS[s], words.STATES[s], share)
+        StateShare(words.STATE_KINDS[s], words.STATE_WORDS[s], share)
         for s, share in known.items()
         if words.known(share) and share > 0
     ]

@@ -11,7 +11,7 @@ from fastfeed.diagnose.evidence import Task
 from fastfeed.probes.places import Place
 
 Stacks = Mapping[tuple[Place, ...], int]
-DEPTH = 48  # no page shows more
+MAX_FLAME_LEVELS = 48  # no page shows more
 
 
 class FlameFrame(NamedTuple):
@@ -53,7 +53,7 @@ def frames(stacks: Stacks, *, least: float = 0.003, limit: int = 400) -> list[Fl
     found: list[FlameFrame] = []
     level = [(root, 0)]
     depth = 0
-    while level and depth < DEPTH:
+    while level and depth < MAX_FLAME_LEVELS:
         above = []
         for node, first in level:
             for place, inner in sorted(node.inner.items(), key=lambda item: -item[1].samples):

@@ -19,7 +19,7 @@ from fastfeed.diagnose.report import charts, words
 from fastfeed.diagnose.report.files import write_whole
 from fastfeed.diagnose.report.json import stages
 
-TASKS = 60  # rows of a table; the JSON file has more
+MAX_TASK_ROWS = 60  # rows of a table; the JSON file has more
 FLAMES = 8
 
 
@@ -61,8 +61,8 @@ def page(diagnosis: Diagnosis) -> str:
         parts=words.split(diagnosis.figures) if diagnosis.figures else [],
         timeline=charts.timeline(seen),
         stages=[stage | {"busy": charts.busy(stage["busy"])} for stage in stages(seen)],
-        tasks=[_task(task) for task in seen.tasks[:TASKS]],
-        tasks_left_out=max(0, len(seen.tasks) - TASKS),
+        tasks=[_task(task) for task in seen.tasks[:MAX_TASK_ROWS]],
+        tasks_left_out=max(0, len(seen.tasks) - MAX_TASK_ROWS),
         flames=charts.flames(seen.tasks, limit=FLAMES),
         style=Markup(_file("page.css")),
         script=Markup(script),

@@ -11,7 +11,7 @@ from typing import Any
 
 from fastfeed import __version__
 from fastfeed.diagnose.diagnosis import SCHEMA, Diagnosis, Figures
-from fastfeed.diagnose.evidence import PRODUCER, STATES, Evidence, Task
+from fastfeed.diagnose.evidence import PRODUCER, TASK_STATES, Evidence, Task
 from fastfeed.diagnose.report.bins import binned
 from fastfeed.diagnose.report.files import write_whole
 from fastfeed.errors import OptionError
@@ -19,12 +19,12 @@ from fastfeed.probes.machine_log import Machine
 from fastfeed.steps.timeline import NOT_LOOP_EVENTS, Mark
 
 # Limits that keep the file under 2 MB, for any duration and number of threads.
-ROWS = 1000  # of the timeline
-MARKS = 500
-TASKS = 200
+MAX_TIMELINE_ROWS = 1000  # of the timeline
+MAX_MARKS = 500
+MAX_TASKS = 200
 STACKS = 400  # of all tasks together
-DEPTH = 50  # places of a stack, the innermost
-TEXT = 20_000  # characters
+MAX_STACK_PLACES = 50  # places of a stack, the innermost
+MAX_TEXT = 20_000  # characters
 Json = dict[str, Any]
 
 
@@ -86,7 +86,7 @@ def json_of(diagnosis: Diagnosis) -> Json:
             ],
             "stages": stages(seen),
             "tasks": _tasks(seen.tasks),
-            "tasks_left_out": max(0, len(seen.tasks) - TASKS),
+            "tasks_left_out": max(0, len(seen.tasks) - MAX_TASKS),
             "machine": _machine(seen.machine),
             "timeline": _timeline(seen),
         }
@@ -101,7 +101,7 @@ def plain(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [plain(one) for one in value]
     if isinstance(value, str):
-        return value[:TEXT].encode("utf-8", "backslashreplace").decode()
+        return value[:MAX_TEXT].encode("utf-8", "backslashreplace").decode()
     if value is None or isinstance(value, (bool, int)):
         return value
     return float(value) if math.isfinite(value) else None
@@ -147,7 +147,7 @@ def stages(seen: Evidence) -> list[Json]:
         tasks = [task for task in seen.tasks if task.role == role]
         if tasks:
             cores = sum(task.cpu_s / task.wall_s for task in tasks if task.wall_s > 0)
-            busy = {s: sum(t.busy.get(s, 0.0) for t in tasks) / len(tasks) for s in STATES}
+            busy = {s: sum(t.busy.get(s, 0.0) for t in tasks) / len(tasks) for s in TASK_STATES}
             found.append(
                 {"role": role, "tasks": len(tasks), "cores": cores, "busy": _positive(busy)}
             )
@@ -155,7 +155,7 @@ def stages(seen: Evidence) -> list[Json]:
 
 
 def _tasks(tasks: tuple[Task, ...]) -> list[Json]:
-    shown = tasks[:TASKS]
+    shown = tasks[:MAX_TASKS]
     each = max(2, STACKS // max(1, len(shown)))
     return [_task(task, each) for task in shown]
 
@@ -168,13 +168,14 @@ def _task(task: Task, stacks: int) -> Json:
         "top": top and {"place": str(top[0]), "share": top[1]},
         "samples": sum(task.stacks.values()),
         "stacks": [
-            {"samples": count, "places": [str(p) for p in stack[-DEPTH:]]} for stack, count in best
+            {"samples": count, "places": [str(p) for p in stack[-MAX_STACK_PLACES:]]}
+            for stack, count in best
         ],
     }
 
 
 def _positive(busy: Mapping[str, float]) -> dict[str, float]:
-    return {state: busy[state] for state in STATES if busy.get(state, 0.0) > 0}
+    return {state: busy[state] for state in TASK_STATES if busy.get(state, 0.0) > 0}
 
 
 def _machine(machine: Machine) -> Json:
@@ -186,7 +187,9 @@ def _machine(machine: Machine) -> Json:
 def _timeline(seen: Evidence) -> Json:
     """Return the timeline in columns, seconds from the start of the observed time; warm-up lies
     before zero."""
-    bins = binned(seen.loop.steps if seen.loop else (), origin_s=seen.start_s, limit=ROWS)
+    bins = binned(
+        seen.loop.steps if seen.loop else (), origin_s=seen.start_s, limit=MAX_TIMELINE_ROWS
+    )
     columns = (
         "start_s",
         "end_s",
@@ -200,8 +203,8 @@ def _timeline(seen: Evidence) -> Json:
     shown = [mark for mark in seen.marks if mark.kind not in NOT_LOOP_EVENTS]
     return {
         "steps": {name: [_micro(getattr(one, name)) for one in bins] for name in columns},
-        "marks": [_mark(mark, seen.start_s) for mark in longest_marks(shown, MARKS)],
-        "marks_left_out": max(0, len(shown) - MARKS),
+        "marks": [_mark(mark, seen.start_s) for mark in longest_marks(shown, MAX_MARKS)],
+        "marks_left_out": max(0, len(shown) - MAX_MARKS),
     }
 
 

@@ -25,8 +25,8 @@ from fastfeed.diagnose.report.words import (
     rate,
 )
 
-TONES = {"unknown": "bold", "good": "bold green", "fair": "bold yellow", "bad": "bold red"}
-COLOURS = {
+TONE_STYLES = {"unknown": "bold", "good": "bold green", "fair": "bold yellow", "bad": "bold red"}
+PART_COLOURS = {
     "step": "blue",
     "wait": "red",
     "host": "magenta",
@@ -82,7 +82,7 @@ class _Bar:
             cells_of([part.share for part in self._parts], options.max_width),
             strict=True,
         ):
-            yield Piece(words.PARTS[part.kind][1] * cells, Style(color=COLOURS[part.kind]))
+            yield Piece(words.PARTS[part.kind][1] * cells, Style(color=PART_COLOURS[part.kind]))
         yield Piece.line()
 
 
@@ -96,7 +96,7 @@ def cells_of(shares: Sequence[float], width: int) -> list[int]:
 
 
 def _head(diagnosis: Diagnosis) -> RenderableType:
-    style = TONES[words.tone(diagnosis)]
+    style = TONE_STYLES[words.tone(diagnosis)]
     lines = [Text(clean(diagnosis.headline), style=style)]
     if diagnosis.verdict is not None:
         meaning = CODES.get(diagnosis.verdict, "")
@@ -140,7 +140,7 @@ def _time(figures: Figures | None) -> RenderableType | None:
 def _legend(parts: Iterable[words.StepSegment]) -> RenderableType:
     table = Table.grid(padding=(0, 2, 0, 0))
     for part in parts:
-        fill = Text(words.PARTS[part.kind][1], style=COLOURS[part.kind])
+        fill = Text(words.PARTS[part.kind][1], style=PART_COLOURS[part.kind])
         cells = [
             Text(duration(part.seconds), justify="right"),
             Text(percent(part.share), justify="right"),

@@ -23,7 +23,7 @@ from fastfeed.steps.timeline import NOT_LOOP_EVENTS, Mark, Step
 
 Event = dict[str, Any]
 MADE_UP = 10_000_000  # ids of tracks that are no threads: beyond those of Linux
-COUNTS = 500  # points of a counter
+MAX_COUNTER_POINTS = 500  # points of a counter
 IN_ORDER = "samples, the most first (not in the order of time)"
 
 
@@ -207,7 +207,7 @@ def _samples(task: Task, track: Track, *, seen: Evidence, origin_s: float) -> It
 
 def _counters(steps: list[Step], *, pid: int, origin_s: float) -> Iterator[Event]:
     """Yield steps per second, and the share of their time that the steps waited."""
-    for one in binned(steps, origin_s=origin_s, limit=COUNTS):
+    for one in binned(steps, origin_s=origin_s, limit=MAX_COUNTER_POINTS):
         span_s, ts = max(one.end_s - one.start_s, 1e-9), _us(one.start_s)
         event = {"ph": "C", "pid": pid, "ts": ts}
         yield {**event, "name": "steps/s", "args": {"steps/s": round(one.steps / span_s, 3)}}

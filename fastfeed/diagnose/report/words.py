@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from fastfeed.diagnose.diagnosis import Diagnosis, Figures
 
-UNKNOWN = "–"
+NO_VALUE = "–"
 # The parts of a step's time in the order of a bar: their names, and their fill without colours.
 PARTS = {
     "step": ("step", "█"),
@@ -16,7 +16,7 @@ PARTS = {
     "pause": ("pauses", "░"),
     "other": ("not known", "·"),
 }
-STATES = {
+STATE_WORDS = {
     "python": "Python",
     "native": "native code",
     "gil": "waits for the interpreter lock",
@@ -31,7 +31,7 @@ STATES = {
     "other": "off the core",
 }
 # Kinds of states: on a core, kept from one, waiting for something outside, not needed.
-KINDS = {
+STATE_KINDS = {
     **dict.fromkeys(("python", "native"), "works"),
     **dict.fromkeys(("gil", "runnable"), "kept"),
     **dict.fromkeys(("disk", "sleep", "socket", "lock", "pipe", "other"), "waits"),
@@ -99,7 +99,7 @@ def _written_out(sign: str) -> str:
 def percent(share: float | None) -> str:
     """Return a share (0 to 1) as "71 %"; "0.4 %" below one."""
     if share is None or not math.isfinite(share):
-        return UNKNOWN
+        return NO_VALUE
     return f"{100 * share:.1f} %" if 0 < share < 0.01 else f"{100 * share:.0f} %"
 
 
@@ -114,7 +114,7 @@ def percents(ends: tuple[float, float]) -> str:
 def duration(seconds: float | None) -> str:
     """Return seconds as "52.1 ms", "340 µs" or "1.90 s"."""
     if seconds is None or not math.isfinite(seconds):
-        return UNKNOWN
+        return NO_VALUE
     size = abs(seconds)
     if size >= 0.9995:
         return f"{seconds:.1f} s" if size >= 10 else f"{seconds:.2f} s"
@@ -126,7 +126,7 @@ def duration(seconds: float | None) -> str:
 def factor(number: float | None) -> str:
     """Return a speed-up as "3.4x"."""
     if number is None or not math.isfinite(number):
-        return UNKNOWN
+        return NO_VALUE
     return f"{number:.{_digits(number)}f}x"
 
 
@@ -145,7 +145,7 @@ def _digits(number: float) -> int:
 def rate(number: float | None) -> str:
     """Return a rate with three digits."""
     if number is None or not math.isfinite(number):
-        return UNKNOWN
+        return NO_VALUE
     return (
         f"{number:,.0f}"
         if abs(number) >= 99.5
@@ -158,7 +158,7 @@ def rate(number: float | None) -> str:
 def size(nbytes: float | None) -> str:
     """Return bytes as "9.6 MB"."""
     if nbytes is None or not math.isfinite(nbytes):
-        return UNKNOWN
+        return NO_VALUE
     for unit, one in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if abs(nbytes) >= one:
             return f"{nbytes / one:.1f} {unit}"

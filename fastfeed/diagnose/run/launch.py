@@ -22,14 +22,14 @@ from fastfeed.diagnose.hooks.imports import Imports
 from fastfeed.diagnose.run.endings import flush_output, prepare_hard_exit, run_exit_handlers
 from fastfeed.diagnose.run.hidden_thread import HiddenThread
 from fastfeed.diagnose.run.lifecycle import Lifecycle, Phase, WatchPlan
-from fastfeed.diagnose.run.script import INTERRUPTED, Script
+from fastfeed.diagnose.run.script import EXIT_INTERRUPTED, Script
 from fastfeed.diagnose.run.watchdog import FeedStall, Watchdog, record_thread_deaths
 from fastfeed.steps.timeline import Loop, Timeline
 
-POLL_S = 0.1
+END_POLL_S = 0.1
 WATCHDOG_S = 0.5
 RETRY_S = 1.0  # between two searches for a loop when the time is over
-STOP_S = 5.0  # for a script that was asked to stop
+SCRIPT_STOP_S = 5.0  # for a script that was asked to stop
 REPORT_WAIT_S = 30.0  # most that the end of the script waits for a report in progress
 MEASURING, REPORTING = "measuring", "the report"  # what failed
 
@@ -140,7 +140,7 @@ class Launch:
     def at_exit(self) -> None:
         """Report if that is still to be done, and end an interrupted script by the signal."""
         self.finish(ReportReason.CRASH if self._script.crashed else ReportReason.END)
-        if self._code == INTERRUPTED and os.getpid() == self._pid:
+        if self._code == EXIT_INTERRUPTED and os.getpid() == self._pid:
             run_exit_handlers()
             flush_output()
             signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -161,7 +161,7 @@ class Launch:
     def close(self) -> None:
         """Undo all patches, for a process that continues."""
         self.context.active = False
-        self._observing.stop(join_s=STOP_S)
+        self._observing.stop(join_s=SCRIPT_STOP_S)
         self._imports.undo()
         atexit.unregister(self.at_exit)
         while self._undo:
@@ -199,7 +199,7 @@ class Launch:
         """Run the observing thread."""
         watchdog_s = 0.0
         retry_s = self._begin_s + self._plan.seconds
-        while self._observing.pause(POLL_S):
+        while self._observing.pause(END_POLL_S):
             now_s = time.perf_counter()
             with self._reporting:
                 phase = self._lifecycle.update(now_s)
@@ -280,9 +280,9 @@ class Launch:
         """Return what the feed died of, as far as it is known at the end."""
         if reason == ReportReason.CRASH and not self._script.crashed_in_feed:
             return ()
-        if self._code != INTERRUPTED:
+        if self._code != EXIT_INTERRUPTED:
             return self._watchdog.deaths()
-        died = self._watchdog.deaths(self._ended_s - STOP_S)
+        died = self._watchdog.deaths(self._ended_s - SCRIPT_STOP_S)
         loop, stall = self._lifecycle.loop, self._reported_stall
         stalled = loop is None or self._ended_s - loop.steps[-1].end_s >= self._plan.dead_s
         return died or (stall.died if stall and stalled else ())
@@ -303,7 +303,7 @@ class Launch:
         ctypes.pythonapi.PyThreadState_SetAsyncExc(
             ctypes.c_ulong(self._thread), ctypes.py_object(SystemExit)
         )
-        if self._observing.pause(STOP_S) and self._code is None:
+        if self._observing.pause(SCRIPT_STOP_S) and self._code is None:
             prepare_hard_exit()
             self._exit(0)
 

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from enum import Enum
 
 from fastfeed.diagnose.hooks.context import Context
+from fastfeed.diagnose.judge.judgement import MIN_STEPS
 from fastfeed.steps.timeline import Loop
 
 WARMUP_STEPS = 5
-MIN_STEPS = 20  # a verdict needs more than this
 MAX_EXTENSION = 3  # multiple of the planned time in which a report waits for slow steps
 STALL_WAIT_S = 12.0  # most that a report waits for a loop that stands still
 STALL_PERIODS = 10  # without a step: the loop stands still

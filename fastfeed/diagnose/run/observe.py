@@ -21,7 +21,7 @@ from fastfeed.probes.lock import CONTENDED_S
 from fastfeed.probes.native_pools import pools_of
 from fastfeed.steps.timeline import Loop, Step, Timeline
 
-SEARCH_S = 1.0
+LOOP_SEARCH_S = 1.0
 DEAD_WAIT_S = 5.0  # without a step: a feed that was found dead still is
 KNOWN_WAITS = ("exact", "modelled")  # waits of a loop's steps
 CALL_KINDS = (*CALL_LOOPS, "keras")  # loops whose steps are calls, with time between them
@@ -103,7 +103,9 @@ class DiagnosisObserver:
 
     def _search_loop(self) -> None:
         """Search for a loop in the samples, and track its iterations, until a hook sees one."""
-        while self._search.pause(SEARCH_S) and self._context is not None and not self._reported:
+        while (
+            self._search.pause(LOOP_SEARCH_S) and self._context is not None and not self._reported
+        ):
             loops = list(self._context.timeline.loops.values())
             if any(len(loop.steps) > 1 and loop.kind != SAMPLED for loop in loops):
                 return

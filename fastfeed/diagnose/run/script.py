@@ -19,9 +19,9 @@ from typing import Any
 
 from fastfeed.errors import OptionError
 
-INTERRUPTED = 130
+EXIT_INTERRUPTED = 130
 SAFE_PATH = bool(getattr(sys.flags, "safe_path", False))  # Python 3.10 does not have the flag
-FEED_FILES = re.compile(
+SOURCE_FILES = re.compile(
     r"(^|/)(queue|multiprocessing/\w+|concurrent/futures/\w+|torch/utils/data/.+|joblib/\w+|"
     r"fastfeed/(?!diagnose/).+)\.py$"
 )
@@ -179,7 +179,7 @@ def _in_feed(error: BaseException) -> bool:
         one = one.__cause__ or one.__context__
     traces = (traceback.walk_tb(one.__traceback__) for one in chain)
     files = [frame.f_code.co_filename for trace in traces for frame, _ in trace]
-    return any(FEED_FILES.search(file.replace(os.sep, "/")) for file in files)
+    return any(SOURCE_FILES.search(file.replace(os.sep, "/")) for file in files)
 
 
 def _uncaught(error: BaseException) -> int:
@@ -200,4 +200,4 @@ def _uncaught(error: BaseException) -> int:
         sys.__excepthook__(type(again), again, again.__traceback__)
         sys.stderr.write("\nOriginal exception was:\n")
         sys.__excepthook__(type(error), error, trace)
-    return INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1
+    return EXIT_INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1

@@ -23,7 +23,7 @@ from fastfeed.steps.recorder import is_users
 from fastfeed.steps.timeline import Loop
 
 DEAD_PERIODS = 3  # without a step: the feed may be dead
-IDLE_CORES = 0.2  # a process that uses more is working
+BUSY_CORES = 0.2  # a process that uses more is working
 BUSY_CHECKS = 9  # latest ones, over which CPU time is measured
 QUIET_S = 1.0  # without a step: time to check
 WAIT_FILES = (
@@ -34,7 +34,7 @@ WAIT_FILES = (
     "synchronize.py",
     "_base.py",
 )
-MAX_FRAMES = 8  # of a stack, the innermost
+SHOWN_FRAMES = 8  # of a stack, the innermost
 TERMINATED = how(-signal.SIGTERM)
 # Ends of a worker whose process group is interrupted.
 INTERRUPTED_ENDS = (how(-signal.SIGINT), how(1))
@@ -154,7 +154,7 @@ class Watchdog:
             ended = [pid for pid, state in children if state[0] == "Z" and state[-1] == "0"]
             self._processes = [f"process {pid} has ended, without an error" for pid in ended]
             for pid, _ in [child for child in children if child[1][0] != "Z"][:CHILDREN]:
-                stack = "\n".join(dump(pid)[MAX_FRAMES - 1 :: -1])  # the order of a traceback
+                stack = "\n".join(dump(pid)[SHOWN_FRAMES - 1 :: -1])  # the order of a traceback
                 self._processes.append(
                     f"process {pid} is at\n{stack}" if stack else f"process {pid} does nothing"
                 )
@@ -170,7 +170,7 @@ class Watchdog:
     def _is_busy(self) -> bool:
         """Return True if the processes of the script use CPU time."""
         (first_s, first), (last_s, last) = self._cpu[-BUSY_CHECKS:][0], self._cpu[-1]
-        return last_s <= first_s or (last - first) / (last_s - first_s) > IDLE_CORES
+        return last_s <= first_s or (last - first) / (last_s - first_s) > BUSY_CORES
 
     def _find_zombies(self, children: list[ChildState]) -> None:
         for pid, state in children:
@@ -222,7 +222,7 @@ def record_thread_deaths(context: Context) -> Callable[[], None]:
 def format_stack(frame: FrameType) -> str:
     """Return the innermost lines of a thread's stack, formatted as in a traceback."""
     lines = [line for line in traceback.extract_stack(frame) if line.name not in BOOTSTRAP_NAMES]
-    return "".join(traceback.format_list(lines[-MAX_FRAMES:])).rstrip()
+    return "".join(traceback.format_list(lines[-SHOWN_FRAMES:])).rstrip()
 
 
 def _library_frames(frame: FrameType | None) -> Iterator[FrameType]:

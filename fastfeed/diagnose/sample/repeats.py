@@ -16,7 +16,7 @@ from fastfeed.diagnose.sample.thread_log import MIN_SAMPLES, ModuleIntegers, Sam
 from fastfeed.steps.timeline import Loop, Step
 
 MIN_SAMPLES_PER_STEP = 4  # below it, some iterations have no sample at all
-MIN_STEPS = 20
+MIN_REPEATED_STEPS = 20
 
 
 def sampled_loop(
@@ -47,7 +47,7 @@ def sampled_loop(
         kinds=[kind for _, kind, _ in observations],
     )
     steps = steps or steps_from_lines(observations)
-    if len(steps) < MIN_STEPS:
+    if len(steps) < MIN_REPEATED_STEPS:
         return None
     place = found.place(context.places)
     return Loop(

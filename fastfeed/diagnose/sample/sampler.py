@@ -35,9 +35,9 @@ INTERVAL_S, MAX_INTERVAL_S = 0.02, 0.25  # between two samples
 CPU_SHARE = 0.006  # of a core, for samples
 COMPETING_CORES = 0.2  # of producers: below it they do not compete for cores
 SPY_EVERY = 8  # samples between calls of py-spy, and between measurements of the own cost
-SEARCH_S = 1.0  # least time between searches for new threads and children
+TASK_SEARCH_S = 1.0  # least time between searches for new threads and children
 SEARCH_SHARE = 0.001  # of a core, for these searches
-STOP_S = 5.0  # for the sampler's thread to end
+SAMPLER_STOP_S = 5.0  # for the sampler's thread to end
 LOCATE_SAMPLES = 60  # latest samples in which a loop is searched
 
 
@@ -77,7 +77,7 @@ class Sampler:
         self._searched_s = self._begun_s = time.perf_counter()
         # CPU seconds of one sample, and of the searches since the own cost was last measured.
         self._cost_s = self._searching_s = 0.0
-        self._pause_s = SEARCH_S
+        self._pause_s = TASK_SEARCH_S
         self._used_s = self._used_before_s = 0.0
         # CPU seconds of the process: when threads were last counted, and at the beginning.
         self._process_s = self._process_before_s = 0.0
@@ -111,7 +111,7 @@ class Sampler:
         with contextlib.suppress(RuntimeError):
             self.refresh()
         self._stopping.set()
-        self._ended.wait(STOP_S)
+        self._ended.wait(SAMPLER_STOP_S)
         self._spy.stop()
         self._gpus.stop()
         self._threads.close()
@@ -358,6 +358,6 @@ class Sampler:
             self._refresh(fully=False)
             self._gpus.look()
             self._searching_s += time.thread_time() - begun_s  # _pause_s paces the searches
-            self._pause_s = max(SEARCH_S, (time.thread_time() - begun_s) / SEARCH_SHARE)
+            self._pause_s = max(TASK_SEARCH_S, (time.thread_time() - begun_s) / SEARCH_SHARE)
         if len(self._delays) % SPY_EVERY == 0:
             self._spy.look(self._children.python_pids())

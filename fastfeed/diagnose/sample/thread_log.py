@@ -16,7 +16,7 @@ from fastfeed.probes.procfs import Counters, DescriptorReader, ThreadFiles
 from fastfeed.probes.thread_names import Names
 
 TRACE_LENGTH = 50_000  # samples of the loop's thread that are kept in order
-MAX_FRAMES = 200  # of one stack
+MAX_STACK_FRAMES = 200  # of one stack
 MIN_SAMPLES = 20  # of a thread or a function, from which shares are computed
 ModuleIntegers = dict[str, int]  # the integer variables of a module
 
@@ -299,7 +299,7 @@ def stack_of(
     """
     found: list[Spot] = []
     key: list[int] = []
-    while frame is not None and len(found) < MAX_FRAMES:
+    while frame is not None and len(found) < MAX_STACK_FRAMES:
         code, offset = frame.f_code, frame.f_lasti
         found.append((code, offset))
         key += (id(code), offset)

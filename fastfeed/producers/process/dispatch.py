@@ -30,7 +30,7 @@ from fastfeed.source import EpochEnd, Source
 MAX_READ_S = 0.002  # a worker that requests many items gets what can be read in this time
 # or what reaches this many bytes: they lie outside the slots and are not counted
 MAX_ANSWER_NBYTES = 2**22
-WAIT_MS = 500
+ROOM_POLL_MS = 500
 
 
 class EndOfItems:
@@ -193,7 +193,7 @@ class Dispatcher:
         poll, wakeup = select.poll(), self._wakeup
         for fd in (wakeup.fd, *workers):
             poll.register(fd, select.POLLIN)
-        for fd, _ in poll.poll(WAIT_MS):
+        for fd, _ in poll.poll(ROOM_POLL_MS):
             if fd == wakeup.fd:
                 os.eventfd_read(fd)
                 continue

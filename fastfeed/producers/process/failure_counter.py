@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from fastfeed.ring.status_page import NOTHING
+from fastfeed.ring.status_page import NO_ITEM
 
 DEATHS_TO_BLAME = 2
 # Signals from outside hit the same record now and then, the more so as a new worker begins with it.
@@ -55,7 +55,7 @@ class FailureCounter:
 
 def describe(ticket: int, record: int, *, payload: Any, indexed: bool) -> str:
     """Describe a record for messages."""
-    if record == NOTHING:
+    if record == NO_ITEM:
         return f"item {payload} (batch {ticket})" if indexed else f"batch {ticket}"
     index = f" (index {payload[record]})" if indexed else ""
     return f"record {record}{index} of batch {ticket}"
@@ -66,6 +66,6 @@ def without(payload: Any, records: Sequence[int]) -> Any:
     piece."""
     if not records:
         return payload
-    if NOTHING in records:
+    if NO_ITEM in records:
         return None
     return [part for position, part in enumerate(payload) if position not in records] or None

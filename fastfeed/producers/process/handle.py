@@ -31,7 +31,7 @@ from fastfeed.ring.token import HOLE, Token
 from fastfeed.ring.writer import NEWS
 
 STACKS_TIMEOUT_S = 0.5  # a running process answers within a millisecond
-MAX_FRAMES = 4
+MAX_DUMPED_FRAMES = 4
 
 
 @dataclass(frozen=True)
@@ -288,7 +288,7 @@ def _format_frames(text: str) -> str:
             frames = 0
             continue
         frames += 1
-        if frames <= MAX_FRAMES:
+        if frames <= MAX_DUMPED_FRAMES:
             code = linecache.getline(found[1], int(found[2])).strip()
             lines.append(
                 f'  File "{found[1]}", line {found[2]}, in {found[3]}'

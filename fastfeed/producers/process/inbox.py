@@ -30,7 +30,7 @@ INLINE_NBYTES = 2**15
 # worker.
 REQUEST_AHEAD_S = 0.01
 MAX_REQUEST = 64
-WAIT_MS = 1000
+ITEM_POLL_MS = 1000
 
 
 class Inbox:
@@ -84,7 +84,7 @@ class Inbox:
                 raise Stopped from None
 
     def _receive(self) -> None:
-        ready = dict(self._poll.poll(WAIT_MS))
+        ready = dict(self._poll.poll(ITEM_POLL_MS))
         if self._stop in ready:
             raise Stopped
         if not ready:
@@ -129,7 +129,7 @@ class EpochPermit:
         with self._changed:
             while position >= self._allowed:
                 if self._polling:
-                    self._changed.wait(WAIT_MS / 1000)
+                    self._changed.wait(ITEM_POLL_MS / 1000)
                     continue
                 self._polling = True
                 self._changed.release()
@@ -143,7 +143,7 @@ class EpochPermit:
         return True
 
     def _listen(self) -> int:
-        ready = dict(self._poll.poll(WAIT_MS))
+        ready = dict(self._poll.poll(ITEM_POLL_MS))
         if self._stop in ready:
             raise Stopped
         if not ready:

@@ -18,7 +18,7 @@ from fastfeed.ring.memory import CLOSED, Descriptor, notify
 # Time that a producer's own code has to return after a stop; then its process is killed.
 EXIT_GRACE_S = 0.5
 MAX_OVERDUE_S = 0.3
-POLL_MS = 200
+EXIT_POLL_MS = 200
 
 
 class Supervisor:
@@ -122,8 +122,8 @@ class Supervisor:
 
     def _poll_timeout_ms(self) -> float:
         if self._kill_at is None:
-            return POLL_MS
-        return max(1.0, min(POLL_MS, (self._kill_at - time.perf_counter()) * 1000 + 1))
+            return EXIT_POLL_MS
+        return max(1.0, min(EXIT_POLL_MS, (self._kill_at - time.perf_counter()) * 1000 + 1))
 
     def _handle_event(self, event: WorkerEvent | None) -> bool:
         if event is None:

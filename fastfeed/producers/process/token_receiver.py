@@ -14,7 +14,7 @@ from fastfeed.errors import StateError
 from fastfeed.ring.memory import CLOSED, Descriptor, notify
 from fastfeed.ring.token import FORMAT, READ_TOKENS, Token
 
-POLL_MS = 200
+TOKEN_POLL_MS = 200
 SPIN_S = 5e-5
 
 
@@ -78,7 +78,7 @@ class TokenReceiver:
             while time.perf_counter() < start + SPIN_S:
                 if check():
                     return
-        for fd, _ in poll.poll(min(max(seconds, 0.0) * 1000 + 1, POLL_MS)):
+        for fd, _ in poll.poll(min(max(seconds, 0.0) * 1000 + 1, TOKEN_POLL_MS)):
             if fd == wakeup.fd:
                 with contextlib.suppress(BlockingIOError):
                     os.eventfd_read(fd)

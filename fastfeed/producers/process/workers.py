@@ -24,7 +24,7 @@ from fastfeed.producers.process.worker_status import producers_of
 from fastfeed.producers.reorder import LOG, ProducedBatch, ReorderBuffer
 from fastfeed.ring.layout import MAX_SMALL_SLOTS, SMALL_NBYTES
 from fastfeed.ring.reader import SlotRef
-from fastfeed.ring.status_page import NOTHING
+from fastfeed.ring.status_page import NO_ITEM
 from fastfeed.source import Source
 
 MIN_IN_FLIGHT = 16  # batches in flight over all workers, at least
@@ -293,7 +293,7 @@ def _current_items_of(
             else []
         )
     streams = () if thread in handle.ended else handle.task.streams(thread)
-    return [CurrentItem(stream, *handle.progress[stream], NOTHING) for stream in streams]
+    return [CurrentItem(stream, *handle.progress[stream], NO_ITEM) for stream in streams]
 
 
 def _warn_of_fast_forward(handle: WorkerHandle) -> None:

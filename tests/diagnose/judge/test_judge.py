@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fastfeed.diagnose.diagnosis import CODES, Diagnosis
-from fastfeed.diagnose.evidence import FULL, LOCK, NATIVE, PYTHON, SLEEP, STATES, LoopPart
+from fastfeed.diagnose.evidence import FULL, LOCK, NATIVE, PYTHON, SLEEP, TASK_STATES, LoopPart
 from fastfeed.diagnose.judge.judgement import judge
 from fastfeed.probes.places import Place
 from fastfeed.steps.timeline import Leaf, Mark, Step
@@ -151,7 +151,7 @@ def test_a_cpu_step_waits_for_no_lock() -> None:
     assert found.verdict == "step.bound"
 
 
-shares = st.dictionaries(st.sampled_from(STATES), st.floats(0.01, 1), min_size=1).map(
+shares = st.dictionaries(st.sampled_from(TASK_STATES), st.floats(0.01, 1), min_size=1).map(
     lambda found: {state: share / sum(found.values()) for state, share in found.items()}
 )
 

@@ -153,4 +153,4 @@ def test_the_flame_view() -> None:
     assert flames.frames({}) == flames.frames({(): 3}) == flames.frames({(DECODE,): 0}) == []
     assert [f.place for f in flames.frames({(THREAD,): 1})] == [THREAD]
     deep = {tuple(Place(f"f{i}", "a.py", i, True) for i in range(5000)): 1}
-    assert len(flames.frames(deep)) == flames.DEPTH
+    assert len(flames.frames(deep)) == flames.MAX_FLAME_LEVELS

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from fastfeed.diagnose.diagnosis import CODES
-from fastfeed.diagnose.evidence import STATES
+from fastfeed.diagnose.evidence import TASK_STATES
 from fastfeed.diagnose.report import files
 from fastfeed.diagnose.report import json as report
 from fastfeed.errors import OptionError
@@ -97,7 +97,7 @@ def test_what_is_not_known_is_null(tmp_path: Path) -> None:
 def test_the_timeline_of_many_steps_adds_up(tmp_path: Path) -> None:
     found = written(tmp_path, "long")
     columns = found["timeline"]["steps"]
-    assert {len(column) for column in columns.values()} == {report.ROWS}
+    assert {len(column) for column in columns.values()} == {report.MAX_TIMELINE_ROWS}
     assert sum(columns["steps"]) == 100_000
     steps = long().evidence.loop.steps  # type: ignore[union-attr]
     waited = sum(
@@ -141,7 +141,7 @@ def test_the_docs_name_every_key_and_no_other() -> None:
     found = dict.fromkeys(
         path for make in EXAMPLES.values() for path in paths(report.json_of(make()))
     )
-    assert sorted(named) == sorted([*found, *CODES, *STATES])
+    assert sorted(named) == sorted([*found, *CODES, *TASK_STATES])
 
 
 def test_the_docs_have_the_codes_and_the_order_of_the_file(tmp_path: Path) -> None:

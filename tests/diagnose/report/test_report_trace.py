@@ -139,4 +139,4 @@ def test_a_hundred_thousand_steps(tmp_path: Path) -> None:
     trace.write(EXAMPLES["long"](), tmp_path / "trace.json")
     text = (tmp_path / "trace.json").read_text()
     assert text.count('\n{"ph": "X", "name": "step') == 100_000
-    assert text.count('"ph": "C"') == 2 * trace.COUNTS
+    assert text.count('"ph": "C"') == 2 * trace.MAX_COUNTER_POINTS

@@ -22,7 +22,9 @@ from fastfeed.probes.native_pools import pools_of
 
 USER = ("decode", "/home/me/data.py")
 SHARE = st.floats(0, 1)
-SAMPLED = [s for s in ev.STATES if s not in (ev.PYTHON, ev.NATIVE, ev.RUNNABLE)] + [states.CORE]
+SAMPLED = [s for s in ev.TASK_STATES if s not in (ev.PYTHON, ev.NATIVE, ev.RUNNABLE)] + [
+    states.CORE
+]
 
 
 @pytest.mark.parametrize(
@@ -140,7 +142,7 @@ def test_functions_of_a_feed_exist() -> None:
 def test_shares_add_up(cpu: float, queued: float, python: float, counts: dict[str, int]) -> None:
     busy = states.shares(counts, cpu=cpu, queued=queued, python=python)
     assert math.isclose(sum(busy.values()), 1.0, abs_tol=1e-9)
-    assert set(busy) <= set(ev.STATES)
+    assert set(busy) <= set(ev.TASK_STATES)
     assert busy.get(ev.PYTHON, 0.0) <= cpu + 1e-9
 
 

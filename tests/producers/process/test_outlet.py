@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from fastfeed import OptionError, SpecError
 from fastfeed.producers.reorder import END_OF_EPOCH, ProducedBatch
-from fastfeed.ring.status_page import IDLE, InFlight
+from fastfeed.ring.status_page import NOT_IN_FLIGHT, InFlight
 from fastfeed.ring.token import BATCH, END, EPOCH, FAILED, HOLE, SKIPPED
 from tests.helpers.batches import Leaf, checked
 from tests.helpers.rings import Ring, leaves_equal, ring
@@ -80,7 +80,7 @@ def test_errors_and_batches_are_heard_in_whatever_order_they_are_asked_for(said:
 def test_the_board_shows_what_is_in_hand_and_what_was_done() -> None:
     with ring(threads=2) as pair:
         page = pair.handle.page
-        assert [page.in_flight(t) for t in (0, 1)] == [IDLE, IDLE]
+        assert [page.in_flight(t) for t in (0, 1)] == [NOT_IN_FLIGHT, NOT_IN_FLIGHT]
         pair.outlets[0].mark(3, 2, record=1)
         pair.outlets[1].mark(4, 0, record=-1)
         assert [page.in_flight(t) for t in (0, 1)] == [InFlight(3, 2, 1), InFlight(4, 0, -1)]

@@ -17,9 +17,8 @@ import numpy as np
 
 from bench import libraries, photo_peers  # noqa: F401  # they register themselves
 from bench.peers import PEERS
+from bench.results import RESULT_MARK
 from bench.workloads import check_order, from_json, read_stamp
-
-MARK = "RESULT "
 
 
 def rate(cell: dict[str, Any]) -> dict[str, float]:
@@ -99,7 +98,7 @@ def forever(cell: dict[str, Any]) -> dict[str, float]:
     with peer.open(work, workers) as batches:
         seen: list[int] = []
         _run(batches, seen, seconds=1.0, least=8 * workers)
-        print(f"{MARK}{{}}", flush=True)
+        print(f"{RESULT_MARK}{{}}", flush=True)
         while True:
             _run(batches, seen, seconds=1.0, least=1)
             seen.clear()
@@ -112,7 +111,7 @@ MEASURES |= dict.fromkeys(("gap", "tail", "resume"), streams)
 def main() -> None:
     cell = json.loads(sys.argv[1])
     result = MEASURES[cell["measure"]](cell)
-    print(f"\n{MARK}{json.dumps(result)}", flush=True)
+    print(f"\n{RESULT_MARK}{json.dumps(result)}", flush=True)
     os._exit(0)  # what a library does at exit is not measured, and some of them hang there
 
 

@@ -18,6 +18,7 @@ from bench.peers import PEERS
 
 SCHEMA = 1
 OURS = "fastfeed"
+RESULT_MARK = "RESULT "  # before the JSON on the last line of a measurement
 
 
 @dataclass

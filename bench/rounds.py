@@ -21,8 +21,7 @@ from typing import Any
 import psutil
 from tqdm import tqdm
 
-from bench.one import MARK
-from bench.results import Row
+from bench.results import RESULT_MARK, Row
 
 ROOT = Path(__file__).resolve().parents[1]
 # in the environment of a run and of all its descendants, also of orphans
@@ -104,9 +103,9 @@ class Measurement:
         lines = [
             line
             for line in self.out.read_text(errors="replace").splitlines()
-            if line.startswith(MARK)
+            if line.startswith(RESULT_MARK)
         ]
-        return json.loads(lines[-1].removeprefix(MARK)) if lines else None
+        return json.loads(lines[-1].removeprefix(RESULT_MARK)) if lines else None
 
     def last_words(self) -> str:
         """The last line on stderr that is the name of an error, else the last one at all."""

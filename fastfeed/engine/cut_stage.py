@@ -18,9 +18,6 @@ Cutter = SizeChecker | Rebatcher | PassThrough
 class CutStage(Stage):
     """Batches in the order of their items, cut by `cutter`."""
 
-    holds_epoch = False  # all records of an epoch leave when its input ends
-    finished = True
-
     def __init__(self, cutter: Cutter | None = None) -> None:
         self._cutter: Cutter = cutter or PassThrough()
         self.ready: deque[Batch] = deque()

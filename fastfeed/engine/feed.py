@@ -144,7 +144,7 @@ class Feed:
             if self._consumption.count(batch.rows, batch.nbytes, waited_s=now - start, now_s=now):
                 copied = self._producers.copied
                 self.warnings.look(now, copied=copied, first_s=self._consumption.first_s)
-            if isinstance(self._order, ShuffleStage):
+            if self._order.shuffles:
                 self._position.shuffled(rows)
                 if not self._augments:
                     self._order.given()
@@ -174,7 +174,7 @@ class Feed:
 
     def state(self) -> dict[str, Any]:
         """Return where the consumer is, and the first epoch of the run that it is in."""
-        if self._dali is None or not isinstance(self._order, ShuffleStage):
+        if self._dali is None or not self._order.shuffles:
             return self._order_state(packed)
         return self._dali.state(self._order_state(_as_they_are), packed)
 
@@ -262,7 +262,7 @@ class Feed:
         """Return the next packed batch with the state after it, where only the stage that shuffles
         knows that: it forgets a batch when the next one is drawn."""
         order = self._order
-        if not isinstance(order, ShuffleStage):
+        if not order.shuffles:
             batch = self._pull()
             return None if batch is None else (batch, None)
         assert self._dali is not None
@@ -331,7 +331,7 @@ class Feed:
         elif produced is END_OF_EPOCH:
             self._end_epoch()
         else:
-            self._held = produced if isinstance(self._order, ShuffleStage) else None
+            self._held = produced if self._order.shuffles else None
             batch = produced.batch
             try:
                 if batch is not None and self._rest:
@@ -344,7 +344,6 @@ class Feed:
 
     def _end_drawn_epoch(self) -> None:
         """Go on to the next epoch: the shuffle has drawn all of one."""
-        assert isinstance(self._order, ShuffleStage)
         self._ended = self._order.turn()
         self.schedule.delivered()
         self._order.given()

@@ -29,6 +29,8 @@ class ShuffleStage(Stage):
     """Records in random order, drawn from a pool. The order of `take_in` and `pop` decides what is
     drawn; their time does not."""
 
+    shuffles = True
+
     def __init__(
         self,
         shuffle: Shuffle,

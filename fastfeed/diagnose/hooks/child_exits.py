@@ -6,12 +6,12 @@ import signal
 from collections.abc import Callable
 from typing import Any
 
-from fastfeed.diagnose.hooks.context import Context
+from fastfeed.diagnose.hooks.hook_log import HookLog
 
 MODULES = ("multiprocessing.popen_fork", "multiprocessing.popen_forkserver")
 
 
-def install(module: Any, context: Context) -> Callable[[], None]:
+def install(module: Any, log: HookLog) -> Callable[[], None]:
     """Patch `poll`, through which every exit code comes."""
     kind = module.Popen
     original = kind.poll
@@ -19,8 +19,8 @@ def install(module: Any, context: Context) -> Callable[[], None]:
     def poll(self: Any, *args: Any, **options: Any) -> Any:
         known = self.returncode is not None
         code = original(self, *args, **options)
-        if code and not known and context.active:
-            context.saw_death(f"process {self.pid} ended: {how(code)}")
+        if code and not known and log.active:
+            log.saw_death(f"process {self.pid} ended: {how(code)}")
         return code
 
     kind.poll = poll

@@ -12,12 +12,12 @@ CONSTANT = (int, float, complex, bool, str, bytes, type(None))
 FROZEN = ("EagerTensor", "ArrayImpl")  # of TensorFlow and JAX: their values never change
 
 
-class Unknown(Exception):
+class NotCopyable(Exception):
     """Something mutable that cannot be copied; the text is its type."""
 
 
 def copied(batch: Any) -> Any:
-    """Return the batch in memory of its own. Raise Unknown."""
+    """Return the batch in memory of its own. Raise NotCopyable."""
     kind = type(batch)
     if kind in (tuple, list):
         return kind(copied(part) for part in batch)
@@ -31,7 +31,7 @@ def copied(batch: Any) -> Any:
         return batch.detach().clone()
     if isinstance(batch, (*CONSTANT, _known("numpy", "generic"))) or kind.__name__ in FROZEN:
         return batch
-    raise Unknown(kind.__name__)
+    raise NotCopyable(kind.__name__)
 
 
 def addresses(batch: Any) -> set[int]:
@@ -84,4 +84,4 @@ def _tensor() -> Any:
 def _known(module: str, name: str) -> Any:
     """Return a class of a module that the script has imported; importing is left to the script,
     which may first set how many threads its libraries use."""
-    return getattr(sys.modules.get(module), name, Unknown)
+    return getattr(sys.modules.get(module), name, NotCopyable)

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from time import perf_counter
 from typing import Any
 
-from fastfeed.diagnose.hooks.context import Context
-from fastfeed.diagnose.hooks.copies import Unknown, addresses, copied, nbytes_of
+from fastfeed.diagnose.hooks.copies import NotCopyable, addresses, copied, nbytes_of
+from fastfeed.diagnose.hooks.hook_log import HookLog
 from fastfeed.steps.recorder import NEVER, PrefetchedBatch, StepRecorder
 from fastfeed.steps.timeline import Loop, Mark, Step
 
@@ -37,8 +37,8 @@ class Experiments:
     unless a GPU works behind it, nor where memory of batches is reused and cannot be copied.
     """
 
-    def __init__(self, context: Context) -> None:
-        self._context = context
+    def __init__(self, log: HookLog) -> None:
+        self._log = log
         self._due: list[float] = []
         self._most_s = 0.0
         self._loop: Loop | None = None  # of the next burst
@@ -55,19 +55,19 @@ class Experiments:
         self._due = [start_s + measured * (i + 0.4) / BURSTS for i in range(BURSTS)]
         self._next()
 
-    def may(self, loop: Loop) -> bool:
+    def is_due(self, loop: Loop) -> bool:
         """Return True if a burst of this loop is due, for hooks that make their own and report its
         time to `spent`."""
-        if perf_counter() < self._context.due_s:
+        if perf_counter() < self._log.due_s:
             return False
         if self._loop is None:
-            self._loop = self._context.main or self._context.timeline.main()
+            self._loop = self._log.main or self._log.timeline.main()
         if self._loop is None or not self._worthwhile(self._loop):
             self._next()
             return False
         return self._loop is loop
 
-    def spent(self, seconds: float) -> None:
+    def end_burst(self, seconds: float) -> None:
         """Note the end of a burst; one that took too long was the last."""
         self._made += 1
         if seconds > self._most_s:
@@ -78,7 +78,7 @@ class Experiments:
         """Fill `steps.ahead`, if it is worthwhile; called when a batch is requested and an
         experiment is due."""
         if self._loop is None:
-            self._loop = self._context.main or self._context.timeline.main()
+            self._loop = self._log.main or self._log.timeline.main()
             if self._loop is None or not self._worthwhile(self._loop):
                 self._next()
                 return
@@ -96,7 +96,7 @@ class Experiments:
 
     def _next(self) -> None:
         self._loop, self._guards = None, 0
-        self._context.due_s = self._due.pop(0) if self._due else NEVER
+        self._log.due_s = self._due.pop(0) if self._due else NEVER
 
     def _worthwhile(self, loop: Loop) -> bool:
         rows = [
@@ -108,7 +108,7 @@ class Experiments:
         starved = waited / max(1e-9, rows[-1].end_s - rows[0].begin_s)
         # Producers that hold the interpreter lock, or take the cores, slow the step itself, which
         # then hardly waits.
-        worthwhile = starved > STARVED or self._made < self._context.contended()
+        worthwhile = starved > STARVED or self._made < self._log.contended()
         return worthwhile and waited / len(rows) < self._most_s / 3
 
     def _allowed(self, steps: StepRecorder) -> bool:
@@ -117,12 +117,12 @@ class Experiments:
             return False
         elsewhere = loop.kind == "tf.data" or bool(loop.buffer)
         if loop.buffer is None:
-            elsewhere = elsewhere or threading.get_ident() in self._context.elsewhere
+            elsewhere = elsewhere or threading.get_ident() in self._log.elsewhere
         return elsewhere or _cuda() is not None
 
     def _refuse(self, loop: Loop, why: str) -> None:
         self._refused.add(id(loop))
-        self._context.missing.append(f"no experiment: {why}")
+        self._log.missing.append(f"no experiment: {why}")
 
     def _guarded(self, steps: StepRecorder, get: Callable[[], Any]) -> None:
         """Make an ordinary step; its input must draw no random numbers of generators that the step
@@ -136,7 +136,7 @@ class Experiments:
         elif steps.reuses_memory and taken.error is None:
             try:
                 copied(taken.item)
-            except Unknown as error:
+            except NotCopyable as error:
                 self._refuse(steps.loop, f"a batch holds what cannot be copied ({error})")
 
     def _take(self, steps: StepRecorder, get: Callable[[], Any]) -> PrefetchedBatch:
@@ -144,14 +144,14 @@ class Experiments:
         thread = threading.get_ident()
         steps.prefetching = True
         before = None if steps.get_state is None else steps.get_state()
-        self._context.waiting[thread] = perf_counter()
+        self._log.waiting[thread] = perf_counter()
         try:
             return PrefetchedBatch(get(), None, 0.0, True, before)
         except Exception as error:
             return PrefetchedBatch(None, error, 0.0, True, before)
         finally:
             steps.prefetching = False
-            self._context.waiting.pop(thread, None)
+            self._log.waiting.pop(thread, None)
 
     def _burst(self, steps: StepRecorder, get: Callable[[], Any]) -> None:
         begin = perf_counter()
@@ -165,7 +165,7 @@ class Experiments:
             if cuda is not None:
                 steps.on_step_end = _evenly(steps, cuda)
         finally:
-            self._context.timeline.marks.append(Mark("experiment", begin, perf_counter()))
+            self._log.timeline.marks.append(Mark("experiment", begin, perf_counter()))
 
     def _fill(self, steps: StepRecorder, get: Callable[[], Any], *, until_s: float) -> None:
         most = BATCHES if not steps.loop.buffer else max(2, min(BATCHES, steps.loop.buffer))
@@ -183,7 +183,7 @@ class Experiments:
                 continue
             try:
                 copy = taken._replace(item=copied(taken.item))
-            except Unknown as error:
+            except NotCopyable as error:
                 self._refuse(steps.loop, f"a batch holds what cannot be copied ({error})")
                 break
             here = addresses(taken.item)

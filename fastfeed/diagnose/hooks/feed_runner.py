@@ -9,7 +9,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from fastfeed.diagnose.hooks.context import Context
+from fastfeed.diagnose.hooks.hook_log import HookLog
 from fastfeed.errors import FeedError
 from fastfeed.steps.recorder import StepRecorder
 from fastfeed.steps.watch import WatchedIterator
@@ -29,12 +29,12 @@ LONGER = 2.0  # times the mean time of a batch
 STEPS = "_fastfeed_steps"
 
 
-def install(module: Any, context: Context) -> Callable[[], None]:
+def install(module: Any, log: HookLog) -> Callable[[], None]:
     """Patch `__iter__`, and of the runner itself also `take` and `state`."""
     kind = getattr(module, KINDS[module.__name__])
-    patches = {"__iter__": _iter(kind.__iter__, context)}
+    patches = {"__iter__": _iter(kind.__iter__, log)}
     if kind.__name__ == "FeedRunner":
-        patches.update(take=_take(kind.take, context), state=_state(kind.state))
+        patches.update(take=_take(kind.take, log), state=_state(kind.state))
     originals = {name: getattr(kind, name) for name in patches}
     for name, patch in patches.items():
         setattr(kind, name, patch)
@@ -46,12 +46,12 @@ def install(module: Any, context: Context) -> Callable[[], None]:
     return uninstall
 
 
-def _iter(original: Callable[[Any], Any], context: Context) -> Callable[[Any], Any]:
+def _iter(original: Callable[[Any], Any], log: HookLog) -> Callable[[Any], Any]:
     def __iter__(self: Any) -> Any:
         iterator = original(self)
         steps = self.__dict__.get(STEPS)
-        if steps is None and context.active:
-            steps = self.__dict__[STEPS] = _pass(self, context)
+        if steps is None and log.active:
+            steps = self.__dict__[STEPS] = _pass(self, log)
         # One recorder for all iterations: batches taken ahead in a loop that was left belong to the
         # next one.
         return iterator if steps is None else WatchedIterator(iterator, steps)
@@ -59,13 +59,13 @@ def _iter(original: Callable[[Any], Any], context: Context) -> Callable[[Any], A
     return __iter__
 
 
-def _take(original: Callable[[Any], Any], context: Context) -> Callable[[Any], Any]:
+def _take(original: Callable[[Any], Any], log: HookLog) -> Callable[[Any], Any]:
     def take(self: Any) -> Any:
         steps = self.__dict__.get(STEPS)
         if steps is None:
-            if not context.active:
+            if not log.active:
                 return original(self)
-            steps = self.__dict__[STEPS] = _pass(self, context)
+            steps = self.__dict__[STEPS] = _pass(self, log)
             steps.allow_ahead = False  # its batches are given back at the end of a block
         return steps.take(partial(original, self))
 
@@ -81,21 +81,19 @@ def _state(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return state
 
 
-def _pass(of: Any, context: Context) -> StepRecorder:
+def _pass(of: Any, log: HookLog) -> StepRecorder:
     """Return the recorder. Batches of a FeedRunner and its epochs may be taken ahead; the others
     count what they have delivered, or take ahead themselves."""
     runner = getattr(of, "_runner", of)
     options = getattr(runner, "options", None)
     if options is None:
         return StepRecorder(
-            context, "runner", name=f"FeedRunner ({type(of).__name__})", buffer=16, ahead=False
+            log, "runner", name=f"FeedRunner ({type(of).__name__})", buffer=16, ahead=False
         )
-    steps = StepRecorder(
-        context, "runner", name="FeedRunner", buffer=max(16, 4 * options.producers)
-    )
+    steps = StepRecorder(log, "runner", name="FeedRunner", buffer=max(16, 4 * options.producers))
     steps.reuses_memory = not options.processes
     steps.get_state = partial(_noted, weakref.ref(runner))
-    steps.idle = _Idle(weakref.ref(runner))
+    steps.idle = _ProducerIdleness(weakref.ref(runner))
     steps.loop.status = partial(_stages, weakref.ref(runner))
     runner.__dict__[STEPS] = steps
     return steps
@@ -118,7 +116,7 @@ def _stages(ref: weakref.ref[Any]) -> str:
     )
 
 
-class _Idle:
+class _ProducerIdleness:
     """Idleness of a runner's producers: they have made no batch for longer than one takes."""
 
     def __init__(self, ref: weakref.ref[Any]) -> None:

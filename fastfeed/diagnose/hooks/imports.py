@@ -10,9 +10,9 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-from fastfeed.diagnose.hooks.context import Context
+from fastfeed.diagnose.hooks.hook_log import HookLog
 
-Install = Callable[[Any, Context], Callable[[], None]]
+Install = Callable[[Any, HookLog], Callable[[], None]]
 HOOKS = (
     "watched_loops",
     "feed_runner",
@@ -25,15 +25,15 @@ HOOKS = (
 )
 
 
-class Imports(MetaPathFinder):
+class ImportHooks(MetaPathFinder):
     """Waits on `sys.meta_path` for the modules of hooks; modules that are imported already are
     hooked at once.
 
-    A hook that raises is noted in the context, and the script goes on without it.
+    A hook that raises is noted in the log, and the script goes on without it.
     """
 
-    def __init__(self, context: Context, hooks: Sequence[str] = HOOKS) -> None:
-        self._context = context
+    def __init__(self, log: HookLog, hooks: Sequence[str] = HOOKS) -> None:
+        self._log = log
         self._wanted: dict[str, list[Install]] = {}
         self._undo: list[Callable[[], None]] = []
         self._finding: set[str] = set()
@@ -60,7 +60,7 @@ class Imports(MetaPathFinder):
 
     def find_spec(self, name: str, *where: Any) -> ModuleSpec | None:
         """Return the spec of the other finders, with a loader that installs the hooks."""
-        if name not in self._wanted or name in self._finding or not self._context.active:
+        if name not in self._wanted or name in self._finding or not self._log.active:
             return None
         self._finding.add(name)
         try:
@@ -69,28 +69,28 @@ class Imports(MetaPathFinder):
         finally:
             self._finding.discard(name)
         if spec is not None and hasattr(spec.loader, "exec_module"):
-            spec.loader = _Hooked(spec.loader, self.hook)
+            spec.loader = _HookLoader(spec.loader, self.hook)
         return spec
 
     def hook(self, module: ModuleType) -> None:
         """Install the hooks of a module."""
-        for install in self._wanted.pop(module.__name__, []) if self._context.active else []:
+        for install in self._wanted.pop(module.__name__, []) if self._log.active else []:
             try:
-                self._undo.append(install(module, self._context))
+                self._undo.append(install(module, self._log))
             except Exception as error:
-                self._context.failed(f"{module.__name__} (another version than is known?)", error)
+                self._log.failed(f"{module.__name__} (another version than is known?)", error)
 
     def _add(self, name: str) -> None:
         try:
             hook: Any = importlib.import_module(name)
         except ModuleNotFoundError as error:
-            self._context.failed(name, error)
+            self._log.failed(name, error)
             return
         for wanted in getattr(hook, "MODULES", None) or (hook.MODULE,):
             self._wanted.setdefault(wanted, []).append(hook.install)
 
 
-class _Hooked(Loader):
+class _HookLoader(Loader):
     """A loader that is used once: the module that it makes has the real one."""
 
     def __init__(self, loader: Any, hook: Callable[[ModuleType], None]) -> None:

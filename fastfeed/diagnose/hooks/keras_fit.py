@@ -9,14 +9,14 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
-from fastfeed.diagnose.hooks.keras_many import ManySteps
-from fastfeed.diagnose.hooks.keras_steps import PythonSteps, TensorFlowSteps
-from fastfeed.diagnose.hooks.patches import Timed, Undo, keep, patch, undo_all
+from fastfeed.diagnose.hooks.keras_many import MultiStepRecorder
+from fastfeed.diagnose.hooks.keras_steps import PythonRecorder, TensorFlowRecorder
+from fastfeed.diagnose.hooks.patches import CallTimer, Undo, keep, patch, undo_all
 from fastfeed.steps.recorder import leaves, site_of
 from fastfeed.steps.timeline import Mark, Step
 
 if TYPE_CHECKING:
-    from fastfeed.diagnose.hooks.context import Context
+    from fastfeed.diagnose.hooks.hook_log import HookLog
 
 MODULES = ("keras",)
 TRAINERS = {"tensorflow": "TensorFlowTrainer", "torch": "TorchTrainer", "jax": "JAXTrainer"}
@@ -26,51 +26,45 @@ BATCHES = ("on_train_batch_begin", "on_train_batch_end")
 SEEN = "_fastfeed_seen"  # attribute that marks a patched train function
 
 
-class Asked(threading.local):
+class BatchRequest(threading.local):
     """The last request of a thread to Keras's iterator: when, how long it took, if it is in a call
     for one batch, and the steps of which function it makes."""
 
     begin_s: float = 0.0
     wait_s: float = 0.0
     single: bool = False
-    steps: PythonSteps | None = None
+    steps: PythonRecorder | None = None
 
 
-def install(module: Any, context: Context) -> Undo:
+def install(module: Any, log: HookLog) -> Undo:
     """Observe every model of the process."""
-    asked = Asked()
+    asked = BatchRequest()
     undos: list[Undo] = []
     for backend, name in TRAINERS.items():
         trainer = getattr(sys.modules.get(f"keras.src.backend.{backend}.trainer"), name, None)
         if trainer is not None:
-            making = functools.partial(
-                _make_train_function, backend=backend, asked=asked, context=context
-            )
+            making = functools.partial(_make_train_function, backend=backend, asked=asked, log=log)
             undos.append(patch(trainer, "make_train_function", wrap=making))
-            single = functools.partial(_train_on_batch, asked=asked, context=context)
+            single = functools.partial(_train_on_batch, asked=asked, log=log)
             undos.append(patch(trainer, "train_on_batch", wrap=single))
             undos.append(
-                Timed(context).method(trainer, "predict", kind="evaluation", label="predict")
+                CallTimer(log).method(trainer, "predict", kind="evaluation", label="predict")
             )
     iterator = sys.modules["keras.src.trainers.epoch_iterator"].EpochIterator
     if "__next__" in vars(iterator):
-        undos.append(
-            patch(iterator, "__next__", wrap=lambda plain: _next(plain, asked, context=context))
-        )
+        undos.append(patch(iterator, "__next__", wrap=lambda plain: _next(plain, asked, log=log)))
     else:  # Keras before 3.7
         undos.append(
-            patch(
-                iterator, "enumerate_epoch", wrap=lambda plain: _each(plain, asked, context=context)
-            )
+            patch(iterator, "enumerate_epoch", wrap=lambda plain: _each(plain, asked, log=log))
         )
-    undos += _marks(asked, context)
+    undos += _marks(asked, log)
     return undo_all(undos)
 
 
-def _marks(asked: Asked, context: Context) -> list[Undo]:
+def _marks(asked: BatchRequest, log: HookLog) -> list[Undo]:
     callbacks = sys.modules["keras.src.callbacks.callback_list"].CallbackList
     model = sys.modules["keras.src.models.model"].Model
-    timed = Timed(context)
+    timed = CallTimer(log)
     undos = [
         timed.method(model, name, kind="checkpoint", label=name)
         for name in ("save", "save_weights")
@@ -83,18 +77,18 @@ def _marks(asked: Asked, context: Context) -> list[Undo]:
         patch(callbacks, name, wrap=lambda plain: _closes(plain, asked))
         for name in ("on_test_begin", "on_epoch_end")
     ]
-    undos.append(patch(callbacks, "on_epoch_begin", wrap=lambda plain: _epoch(plain, context)))
+    undos.append(patch(callbacks, "on_epoch_begin", wrap=lambda plain: _epoch(plain, log)))
     started: dict[int, float] = {}
     undos.append(
-        patch(callbacks, "on_test_begin", wrap=lambda plain: _test(plain, started, context=context))
+        patch(callbacks, "on_test_begin", wrap=lambda plain: _test(plain, started, log=log))
     )
     undos.append(
-        patch(callbacks, "on_test_end", wrap=lambda plain: _tested(plain, started, context=context))
+        patch(callbacks, "on_test_end", wrap=lambda plain: _tested(plain, started, log=log))
     )
     return undos
 
 
-def _closes(plain: Any, asked: Asked) -> Any:
+def _closes(plain: Any, asked: BatchRequest) -> Any:
     """Wrap the end of an epoch, which ends its last step."""
 
     @functools.wraps(plain)
@@ -107,28 +101,28 @@ def _closes(plain: Any, asked: Asked) -> Any:
     return call
 
 
-def _epoch(plain: Any, context: Context) -> Any:
+def _epoch(plain: Any, log: HookLog) -> Any:
     @functools.wraps(plain)
     def on_epoch_begin(self: Any, epoch: Any, *args: Any, **kwargs: Any) -> Any:
-        if context.active:
+        if log.active:
             now_s = time.perf_counter()
-            context.timeline.marks.append(Mark("epoch", now_s, now_s, str(epoch)))
+            log.timeline.marks.append(Mark("epoch", now_s, now_s, str(epoch)))
         return plain(self, epoch, *args, **kwargs)
 
     return on_epoch_begin
 
 
-def _test(plain: Any, started: dict[int, float], *, context: Context) -> Any:
+def _test(plain: Any, started: dict[int, float], *, log: HookLog) -> Any:
     @functools.wraps(plain)
     def on_test_begin(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if context.active:
+        if log.active:
             started[id(self)] = time.perf_counter()
         return plain(self, *args, **kwargs)
 
     return on_test_begin
 
 
-def _tested(plain: Any, started: dict[int, float], *, context: Context) -> Any:
+def _tested(plain: Any, started: dict[int, float], *, log: HookLog) -> Any:
     @functools.wraps(plain)
     def on_test_end(self: Any, *args: Any, **kwargs: Any) -> Any:
         try:
@@ -136,32 +130,32 @@ def _tested(plain: Any, started: dict[int, float], *, context: Context) -> Any:
         finally:
             start_s = started.pop(id(self), None)
             if start_s is not None:
-                context.timeline.marks.append(Mark("evaluation", start_s, time.perf_counter()))
+                log.timeline.marks.append(Mark("evaluation", start_s, time.perf_counter()))
 
     return on_test_end
 
 
-def _next(plain: Any, asked: Asked, *, context: Context) -> Any:
+def _next(plain: Any, asked: BatchRequest, *, log: HookLog) -> Any:
     """Wrap the iterator of a backend that gets its batches from Python."""
 
     @functools.wraps(plain)
     def __next__(self: Any) -> Any:
-        if not context.active:
+        if not log.active:
             return plain(self)
         thread = threading.get_ident()
-        asked.begin_s = context.waiting[thread] = time.perf_counter()
+        asked.begin_s = log.waiting[thread] = time.perf_counter()
         try:
             return plain(self)
         finally:
-            context.waiting.pop(thread, None)
+            log.waiting.pop(thread, None)
             asked.wait_s = time.perf_counter() - asked.begin_s
 
     return __next__
 
 
-def _each(plain: Any, asked: Asked, *, context: Context) -> Any:
+def _each(plain: Any, asked: BatchRequest, *, log: HookLog) -> Any:
     """Wrap the generator that older Keras has instead."""
-    ask = _next(next, asked, context=context)
+    ask = _next(next, asked, log=log)
 
     @functools.wraps(plain)
     def enumerate_epoch(self: Any) -> Any:
@@ -170,7 +164,7 @@ def _each(plain: Any, asked: Asked, *, context: Context) -> Any:
     return enumerate_epoch
 
 
-def _make_train_function(plain: Any, *, backend: str, asked: Asked, context: Context) -> Any:
+def _make_train_function(plain: Any, *, backend: str, asked: BatchRequest, log: HookLog) -> Any:
     made = {"tensorflow": _of_tensorflow, "jax": _of_jax, "torch": _of_torch}[backend]
 
     @functools.wraps(plain)
@@ -178,20 +172,20 @@ def _make_train_function(plain: Any, *, backend: str, asked: Asked, context: Con
         result = plain(self, *args, **kwargs)
         try:
             function = self.train_function
-            if context.active and not hasattr(function, SEEN):
-                function = made(function, self, asked=asked, context=context)
+            if log.active and not hasattr(function, SEEN):
+                function = made(function, self, asked=asked, log=log)
                 setattr(function, SEEN, True)
                 self.train_function = function
         except Exception as error:
-            context.failed("Keras's steps", error)
+            log.failed("Keras's steps", error)
         return result
 
     return make_train_function
 
 
-def _of_tensorflow(plain: Any, model: Any, *, asked: Asked, context: Context) -> Any:
+def _of_tensorflow(plain: Any, model: Any, *, asked: BatchRequest, log: HookLog) -> Any:
     many = int(getattr(model, "steps_per_execution", 1) or 1) > 1
-    steps = ManySteps(model, context) if many else TensorFlowSteps(model, context)
+    steps = MultiStepRecorder(model, log) if many else TensorFlowRecorder(model, log)
 
     def function(iterator: Any) -> Any:
         return plain(iterator) if asked.single else steps.call(plain, iterator)
@@ -199,8 +193,8 @@ def _of_tensorflow(plain: Any, model: Any, *, asked: Asked, context: Context) ->
     return function
 
 
-def _of_torch(plain: Any, model: Any, *, asked: Asked, context: Context) -> Any:
-    steps = PythonSteps(model, context)
+def _of_torch(plain: Any, model: Any, *, asked: BatchRequest, log: HookLog) -> Any:
+    steps = PythonRecorder(model, log)
 
     def function(data: Any) -> Any:
         return _of_batch(plain, data, asked=asked, steps=steps)
@@ -208,21 +202,21 @@ def _of_torch(plain: Any, model: Any, *, asked: Asked, context: Context) -> Any:
     return function
 
 
-def _of_batch(plain: Any, data: Any, *, asked: Asked, steps: PythonSteps) -> Any:
+def _of_batch(plain: Any, data: Any, *, asked: BatchRequest, steps: PythonRecorder) -> Any:
     """Call a train function with the batch that was just requested."""
-    if asked.single or not steps.context.active or not asked.begin_s:
+    if asked.single or not steps.log.active or not asked.begin_s:
         return plain(data)
     begin_s, asked.begin_s, asked.steps = asked.begin_s, 0.0, steps
     return steps.call(plain, data, begin_s=begin_s, wait_s=asked.wait_s)
 
 
-def _of_jax(plain: Any, model: Any, *, asked: Asked, context: Context) -> Any:
-    steps = PythonSteps(model, context)
+def _of_jax(plain: Any, model: Any, *, asked: BatchRequest, log: HookLog) -> Any:
+    steps = PythonRecorder(model, log)
 
     def function(state: Any, iterator: Any) -> Any:
         if isinstance(iterator, list):  # Keras before 3.7 has taken the batches itself
             return _of_batch(functools.partial(plain, state), iterator, asked=asked, steps=steps)
-        if asked.single or not context.active:
+        if asked.single or not log.active:
             return plain(state, iterator)
         asked.steps = steps
         return steps.pulled(plain, state, iterator=iterator)
@@ -230,12 +224,12 @@ def _of_jax(plain: Any, model: Any, *, asked: Asked, context: Context) -> Any:
     return function
 
 
-def _train_on_batch(plain: Any, *, asked: Asked, context: Context) -> Any:
+def _train_on_batch(plain: Any, *, asked: BatchRequest, log: HookLog) -> Any:
     """Wrap a call for one batch, which its caller made beforehand."""
 
     @functools.wraps(plain)
     def train_on_batch(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if not context.active or asked.single:
+        if not log.active or asked.single:
             return plain(self, *args, **kwargs)
         asked.single = True
         begin_s = time.perf_counter()
@@ -245,21 +239,21 @@ def _train_on_batch(plain: Any, *, asked: Asked, context: Context) -> Any:
             asked.single = False
         end_s = time.perf_counter()
         try:
-            _single_step(self, (args, kwargs), step=Step(begin_s, end_s, 0.0), context=context)
+            _single_step(self, (args, kwargs), step=Step(begin_s, end_s, 0.0), log=log)
         except Exception as error:
-            context.failed("train_on_batch", error)
+            log.failed("train_on_batch", error)
         return result
 
     return train_on_batch
 
 
-def _single_step(model: Any, given: tuple[Any, Any], *, step: Step, context: Context) -> None:
+def _single_step(model: Any, given: tuple[Any, Any], *, step: Step, log: HookLog) -> None:
     thread = threading.get_ident()
     key = ("keras call", id(model), thread)
     name = f"{getattr(model, 'name', type(model).__name__)}.train_on_batch"
-    loop = context.timeline.loop(key, name=name, kind="call", thread=thread)
+    loop = log.timeline.loop(key, name=name, kind="call", thread=thread)
     if not loop.steps:
         loop.waits, loop.buffer, loop.where = "none", 0, site_of(sys._getframe(1))
         args, kwargs = given
         loop.leaves = leaves((*args[:2], *(kwargs[one] for one in ("x", "y") if one in kwargs)))
-    keep(loop, step, most=context.max_steps)
+    keep(loop, step, most=log.max_steps)

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 from fastfeed.diagnose.hooks.copies import nbytes_of_spec
 from fastfeed.diagnose.hooks.keras_steps import RECENT, Steps, end_of_data, gpu_behind, settle
 from fastfeed.diagnose.hooks.patches import keep
-from fastfeed.diagnose.hooks.tf_relay import Relay
+from fastfeed.diagnose.hooks.tf_relay import BatchRelay
 from fastfeed.diagnose.hooks.wait_estimate import WaitEstimator
 from fastfeed.steps.timeline import Mark, Step
 
 if TYPE_CHECKING:
-    from fastfeed.diagnose.hooks.context import Context
+    from fastfeed.diagnose.hooks.hook_log import HookLog
 
 FIRST = 2  # calls that are left alone: they trace and warm up
 CALLS = 5  # of the first burst
@@ -28,22 +28,22 @@ LONG_S = 2.0  # a burst whose filling takes longer ends with its present call
 MOST_NBYTES = 1 << 28
 
 
-class ManySteps(Steps):
+class MultiStepRecorder(Steps):
     """The train function of the TensorFlow backend if a call makes several steps."""
 
-    def __init__(self, model: Any, context: Context) -> None:
-        super().__init__(model, context)
+    def __init__(self, model: Any, log: HookLog) -> None:
+        super().__init__(model, log)
         self.excess = WaitEstimator()
-        self._relay: Relay | None = None
+        self._relay: BatchRelay | None = None
         self._calls = 0
         self._free = 0  # next calls whose batches are taken beforehand
         self._spent_s = 0.0
-        self._alone = context.experiments is None  # no batch is taken ahead
+        self._alone = log.experiments is None  # no batch is taken ahead
         self._behind = gpu_behind()
 
     def call(self, plain: Any, iterator: Any) -> Any:
         """Call the train function."""
-        if not self.context.active:
+        if not self.log.active:
             return plain(iterator)
         self._calls += 1
         self._alone = self._alone or type(iterator).__name__ != "OwnedIterator"
@@ -58,7 +58,7 @@ class ManySteps(Steps):
         """Return True if this call belongs to a burst; it may begin one."""
         if self._alone or self._calls <= FIRST:
             return False
-        experiments = self.context.experiments
+        experiments = self.log.experiments
         if self._free == 0 and not self.excess.known:
             self._free = CALLS
         elif (
@@ -67,10 +67,10 @@ class ManySteps(Steps):
             and self.loop is not None
             and len(self.loop.steps) >= RECENT
         ):
-            self._free = LATER if experiments.may(self.loop) else 0
+            self._free = LATER if experiments.is_due(self.loop) else 0
         return self._free > 0
 
-    def _ready(self, iterator: Any) -> Relay | None:
+    def _ready(self, iterator: Any) -> BatchRelay | None:
         if self._relay is not None and self._relay.fits(iterator):
             return self._relay
         start_s = time.perf_counter()
@@ -78,17 +78,17 @@ class ManySteps(Steps):
             if self._executes * nbytes_of_spec(iterator.element_spec) > MOST_NBYTES:
                 self._alone, self._free = True, 0
                 return None
-            self._relay = Relay(iterator)
+            self._relay = BatchRelay(iterator)
         except Exception as error:
             self._alone, self._free = True, 0
-            self.context.failed("the waiting of Keras's steps", error)
+            self.log.failed("the waiting of Keras's steps", error)
             return None
-        self.context.timeline.marks.append(
+        self.log.timeline.marks.append(
             Mark("experiment", start_s, time.perf_counter(), "prepares to measure")
         )
         return self._relay
 
-    def _filled(self, plain: Any, relay: Relay, *, iterator: Any) -> Any:
+    def _filled(self, plain: Any, relay: BatchRelay, *, iterator: Any) -> Any:
         """Make a call whose batches are all taken beforehand; fewer if the data end, or fail."""
         ended = self._fill(relay, iterator)
         if not relay.held:
@@ -109,20 +109,20 @@ class ManySteps(Steps):
             raise ended
         return result
 
-    def _fill(self, relay: Relay, iterator: Any) -> Exception | None:
+    def _fill(self, relay: BatchRelay, iterator: Any) -> Exception | None:
         """Take the batches of a call; return how the data ended, if they did."""
         start_s, ended = time.perf_counter(), None
         thread = threading.get_ident()
-        self.context.waiting[thread] = start_s
+        self.log.waiting[thread] = start_s
         try:
             while relay.held < self._executes:
                 relay.take(iterator, copies=True)
         except Exception as error:
             ended = error
         finally:
-            self.context.waiting.pop(thread, None)
+            self.log.waiting.pop(thread, None)
         end_s = time.perf_counter()
-        self.context.timeline.marks.append(
+        self.log.timeline.marks.append(
             Mark("experiment", start_s, end_s, "takes batches beforehand")
         )
         self._spent_s += end_s - start_s
@@ -130,8 +130,8 @@ class ManySteps(Steps):
         if self._spent_s > LONG_S and self._calls > FIRST + LATER:
             self._free = 0
         if self._free == 0:
-            if self.excess.known and self.context.experiments is not None:
-                self.context.experiments.spent(self._spent_s)
+            if self.excess.known and self.log.experiments is not None:
+                self.log.experiments.end_burst(self._spent_s)
             self._spent_s = 0.0
         return ended
 
@@ -154,5 +154,5 @@ class ManySteps(Steps):
             keep(
                 loop,
                 Step(at_s, at_s + each_s, min(each_s, wait_s / many), free),
-                most=self.context.max_steps,
+                most=self.log.max_steps,
             )

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from fastfeed.diagnose.hooks.keras_loader import facts
 from fastfeed.diagnose.hooks.patches import frames, keep
-from fastfeed.diagnose.hooks.tf_relay import Relay
+from fastfeed.diagnose.hooks.tf_relay import BatchRelay
 from fastfeed.diagnose.hooks.wait_estimate import WaitEstimator
 from fastfeed.steps.recorder import site_of
 from fastfeed.steps.timeline import Loop, Mark, Step
 
 if TYPE_CHECKING:
-    from fastfeed.diagnose.hooks.context import Context
+    from fastfeed.diagnose.hooks.hook_log import HookLog
 
 BURST = 8  # steps of an experiment
 RECENT = 20
@@ -30,8 +30,8 @@ class Steps:
 
     kind = "keras"
 
-    def __init__(self, model: Any, context: Context) -> None:
-        self.context = context
+    def __init__(self, model: Any, log: HookLog) -> None:
+        self.log = log
         self._name = f"{getattr(model, 'name', type(model).__name__)}.fit"
         self._executes = int(getattr(model, "steps_per_execution", 1) or 1)
         self.loop: Loop | None = None
@@ -39,7 +39,7 @@ class Steps:
     def found(self) -> Loop:
         """Return the loop, which the first step creates."""
         if self.loop is None:
-            loop = self.context.timeline.loop(
+            loop = self.log.timeline.loop(
                 (self.kind, id(self)), name=self._name, kind=self.kind, thread=threading.get_ident()
             )
             loop.where = site_of(sys._getframe(1))
@@ -66,31 +66,31 @@ class Steps:
         """Make a call that is not observed inside; return its result, when it began, and its
         seconds."""
         thread = threading.get_ident()
-        begin_s = self.context.waiting[thread] = time.perf_counter()
+        begin_s = self.log.waiting[thread] = time.perf_counter()
         try:
             result = plain(iterator)
             settle(result, behind=behind)
         finally:
-            self.context.waiting.pop(thread, None)
+            self.log.waiting.pop(thread, None)
         return result, begin_s, time.perf_counter() - begin_s
 
     def compiled(self, begin_s: float, duration: float) -> None:
         """Note that a call was the first, which traces."""
-        self.context.timeline.marks.append(Mark("compile", begin_s, begin_s + duration, self._name))
+        self.log.timeline.marks.append(Mark("compile", begin_s, begin_s + duration, self._name))
 
     def add(self, begin_s: float, wait_s: float, *, free: bool = False) -> None:
         """Record a step that began then and has just ended."""
         end_s = time.perf_counter()
         step = Step(begin_s, end_s, min(max(wait_s, 0.0), end_s - begin_s), free)
-        keep(self.found(), step, most=self.context.max_steps)
+        keep(self.found(), step, most=self.log.max_steps)
 
 
-class TensorFlowSteps(Steps):
+class TensorFlowRecorder(Steps):
     """The train function of the TensorFlow backend, which gets an iterator."""
 
-    def __init__(self, model: Any, context: Context) -> None:
-        super().__init__(model, context)
-        self._relay: Relay | None = None
+    def __init__(self, model: Any, log: HookLog) -> None:
+        super().__init__(model, log)
+        self._relay: BatchRelay | None = None
         self._base_s = 0.0
         self._free = 0  # next steps, whose batches are in the relay
         self._calls = 0
@@ -108,7 +108,7 @@ class TensorFlowSteps(Steps):
             and (relay.held or relay.ended is not None)
         ):
             return self._from_relay(plain, relay, begin_s=time.perf_counter(), wait_s=0.0)
-        if not self.context.active or not type(iterator).__name__.endswith("Iterator"):
+        if not self.log.active or not type(iterator).__name__.endswith("Iterator"):
             return plain(iterator)
         # one of tf.distribute
         self._broken = self._broken or type(iterator).__name__ != "OwnedIterator"
@@ -151,39 +151,37 @@ class TensorFlowSteps(Steps):
             plain, relay, begin_s=begin_s, wait_s=time.perf_counter() - begin_s - self._base_s
         )
 
-    def _take(self, relay: Relay, iterator: Any) -> None:
+    def _take(self, relay: BatchRelay, iterator: Any) -> None:
         thread = threading.get_ident()
-        self.context.waiting[thread] = time.perf_counter()
+        self.log.waiting[thread] = time.perf_counter()
         try:
             relay.take(iterator)
         finally:
-            self.context.waiting.pop(thread, None)
+            self.log.waiting.pop(thread, None)
 
-    def _ready(self, iterator: Any) -> Relay | None:
+    def _ready(self, iterator: Any) -> BatchRelay | None:
         """Return the relay; the time of a new one is the diagnosis's."""
         if self._relay is not None and self._relay.fits(iterator):
             return self._relay
         start_s = time.perf_counter()
         try:
-            self._relay = relay = Relay(iterator)
+            self._relay = relay = BatchRelay(iterator)
         except Exception as error:
             self._broken = True
-            self.context.failed("the waiting of Keras's steps", error)
+            self.log.failed("the waiting of Keras's steps", error)
             return None
         made_s = time.perf_counter()
-        self.context.timeline.marks.append(
-            Mark("experiment", start_s, made_s, "prepares to measure")
-        )
+        self.log.timeline.marks.append(Mark("experiment", start_s, made_s, "prepares to measure"))
         self._base_s = self._base_s or relay.base_s(iterator)
         return relay
 
     def _begins_burst(self) -> bool:
-        experiments = self.context.experiments
+        experiments = self.log.experiments
         if experiments is None or self.loop is None or len(self.loop.steps) < RECENT:
             return False
-        return experiments.may(self.loop)
+        return experiments.is_due(self.loop)
 
-    def _fill(self, relay: Relay, iterator: Any) -> None:
+    def _fill(self, relay: BatchRelay, iterator: Any) -> None:
         start_s = time.perf_counter()
         while relay.held < BURST and time.perf_counter() - start_s < FILL_S:
             try:
@@ -195,13 +193,13 @@ class TensorFlowSteps(Steps):
                 break
         self._free = relay.held
         end_s = time.perf_counter()
-        self.context.timeline.marks.append(
+        self.log.timeline.marks.append(
             Mark("experiment", start_s, end_s, "takes batches beforehand")
         )
-        if self.context.experiments is not None:
-            self.context.experiments.spent(end_s - start_s)
+        if self.log.experiments is not None:
+            self.log.experiments.end_burst(end_s - start_s)
 
-    def _from_relay(self, plain: Any, relay: Relay, *, begin_s: float, wait_s: float) -> Any:
+    def _from_relay(self, plain: Any, relay: BatchRelay, *, begin_s: float, wait_s: float) -> Any:
         if not relay.held and relay.ended is not None:
             ended, iterator = relay.ended, relay.source
             relay.ended, relay.source = None, None
@@ -212,7 +210,7 @@ class TensorFlowSteps(Steps):
         self._free -= free
         relay.handed_out()
         result = plain(relay.iterator)
-        if self.context.active:
+        if self.log.active:
             settle(result, behind=self._behind)
             self.add(begin_s, wait_s, free=free)
             step = self.found().steps[-1]
@@ -249,12 +247,12 @@ def end_of_data() -> type[Exception]:
     return found
 
 
-class PythonSteps(Steps):
+class PythonRecorder(Steps):
     """The train function of a backend whose batches come from a Python iterator, and whose work may
     go on asynchronously: a step lasts until the next request."""
 
-    def __init__(self, model: Any, context: Context) -> None:
-        super().__init__(model, context)
+    def __init__(self, model: Any, log: HookLog) -> None:
+        super().__init__(model, log)
         self._open: tuple[float, float] | None = None  # begin and wait of the step under way
 
     def call(self, plain: Any, data: Any, *, begin_s: float, wait_s: float) -> Any:
@@ -267,7 +265,7 @@ class PythonSteps(Steps):
 
     def pulled(self, plain: Any, state: Any, *, iterator: Any) -> Any:
         """Call the train function of JAX, which takes its batches from the iterator itself."""
-        timed = TimedIterator(iterator, self.context)
+        timed = TimedIterator(iterator, self.log)
         begin_s = time.perf_counter()
         self.close(begin_s)
         self.found()
@@ -280,15 +278,15 @@ class PythonSteps(Steps):
         if self._open is not None:
             begin_s, wait_s = self._open
             self._open = None
-            keep(self.found(), Step(begin_s, end_s, wait_s), most=self.context.max_steps)
+            keep(self.found(), Step(begin_s, end_s, wait_s), most=self.log.max_steps)
 
 
 class TimedIterator:
     """An iterator that measures the waits for it."""
 
-    def __init__(self, iterator: Any, context: Context) -> None:
+    def __init__(self, iterator: Any, log: HookLog) -> None:
         self._iterator = iterator
-        self._context = context
+        self._log = log
         self.wait_s = 0.0
 
     def __iter__(self) -> TimedIterator:
@@ -296,9 +294,9 @@ class TimedIterator:
 
     def __next__(self) -> Any:
         thread = threading.get_ident()
-        start_s = self._context.waiting[thread] = time.perf_counter()
+        start_s = self._log.waiting[thread] = time.perf_counter()
         try:
             return next(self._iterator)
         finally:
-            self._context.waiting.pop(thread, None)
+            self._log.waiting.pop(thread, None)
             self.wait_s += time.perf_counter() - start_s

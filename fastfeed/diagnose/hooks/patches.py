@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 from fastfeed.steps.timeline import Loop, Mark, Step
 
 if TYPE_CHECKING:
-    from fastfeed.diagnose.hooks.context import Context
+    from fastfeed.diagnose.hooks.hook_log import HookLog
 
-WORTH_A_MARK_S = 0.001
-NEAR = 8  # latest marks, which may lie within the newest
+MIN_MARK_S = 0.001
+MAX_NESTED_MARKS = 8  # latest marks, which may lie within the newest
 Undo = Callable[[], None]
 
 
@@ -59,15 +59,15 @@ def keep(loop: Loop, step: Step, *, most: int | None) -> None:
         del loop.steps[: len(loop.steps) // 2]
 
 
-class Timed:
+class CallTimer:
     """Makes marks of calls that take more than a millisecond.
 
     The outermost of nested calls counts. A call with marks inside (a callback that writes a
     checkpoint) counts only if it took that long beside them.
     """
 
-    def __init__(self, context: Context) -> None:
-        self._context = context
+    def __init__(self, log: HookLog) -> None:
+        self._log = log
         self._inside: set[tuple[int, str]] = set()
 
     def method(self, owner: Any, name: str, *, kind: str, label: str = "") -> Undo:
@@ -77,12 +77,12 @@ class Timed:
         return patch(owner, name, wrap=lambda plain: self._around(plain, kind, label=label))
 
     def _around(self, plain: Callable[..., Any], kind: str, *, label: str) -> Callable[..., Any]:
-        context, inside = self._context, self._inside
+        log, inside = self._log, self._inside
 
         @functools.wraps(plain)
         def call(*args: Any, **kwargs: Any) -> Any:
             thread = threading.get_ident()
-            if not context.active or (thread, kind) in inside:
+            if not log.active or (thread, kind) in inside:
                 return plain(*args, **kwargs)
             inside.add((thread, kind))
             start_s = time.perf_counter()
@@ -93,11 +93,11 @@ class Timed:
                 end_s = time.perf_counter()
                 within = sum(
                     m.end_s - m.start_s
-                    for m in context.timeline.marks[-NEAR:]
+                    for m in log.timeline.marks[-MAX_NESTED_MARKS:]
                     if m.start_s >= start_s
                 )
-                if end_s - start_s - within > WORTH_A_MARK_S:
-                    context.timeline.marks.append(
+                if end_s - start_s - within > MIN_MARK_S:
+                    log.timeline.marks.append(
                         Mark(kind, start_s, end_s, label or type(args[0]).__name__)
                     )
 

@@ -19,7 +19,7 @@ REMEMBERED = 31  # steps whose computing time is remembered, and puts
 
 
 @dataclass(eq=False)
-class Put:
+class PendingPut:
     """Elements on their way into the queue: `count` in all, of which `entered` are in; `short`:
     there was no room for all."""
 
@@ -30,7 +30,7 @@ class Put:
 
 
 @dataclass(eq=False)
-class Take:
+class PendingTake:
     """Elements on their way out of it."""
 
     begin_s: float
@@ -55,8 +55,8 @@ class QueueModel:
         self._entered = 0
         self._owed = 0  # elements that were taken before they were known to be in
         self.taken = 0  # elements
-        self._puts: set[Put] = set()
-        self._takes: set[Take] = set()
+        self._puts: set[PendingPut] = set()
+        self._takes: set[PendingTake] = set()
         self._closed_s: float | None = None
         # seconds of puts with room
         self._putting: deque[float] = deque(maxlen=REMEMBERED)
@@ -68,17 +68,17 @@ class QueueModel:
         """Elements in the queue now."""
         return self._entered - self.taken - sum(take.count for take in self._takes if take.served)
 
-    def begin_put(self, now_s: float, count: int) -> Put:
+    def begin_put(self, now_s: float, count: int) -> PendingPut:
         """Note the start of a put of `count` elements; those with room enter at once."""
         with self._changed:
             room = count if self.capacity is None else max(0, self.capacity - self._reserved())
-            put = Put(now_s, count, min(room, count) if room < count else 0, room < count)
+            put = PendingPut(now_s, count, min(room, count) if room < count else 0, room < count)
             self._arrive(now_s, put.entered)
             self._puts.add(put)
             self._changed.notify_all()
         return put
 
-    def end_put(self, put: Put, now_s: float, *, done: bool = True) -> None:
+    def end_put(self, put: PendingPut, now_s: float, *, done: bool = True) -> None:
         """Note the end of a put: all of it is in the queue, or (not `done`) no more of it will
         be."""
         with self._changed:
@@ -89,15 +89,15 @@ class QueueModel:
                 self._land(put, now_s)
             self._changed.notify_all()
 
-    def begin_take(self, now_s: float, count: int) -> Take:
+    def begin_take(self, now_s: float, count: int) -> PendingTake:
         """Note the start of a step that takes `count` elements."""
         with self._changed:
             served = self.level >= count + self._kept()
-            take = Take(now_s, count, served)
+            take = PendingTake(now_s, count, served)
             self._takes.add(take)
         return take
 
-    def end_take(self, take: Take, end_s: float, *, done: bool = True) -> float:
+    def end_take(self, take: PendingTake, end_s: float, *, done: bool = True) -> float:
         """Return the seconds that the step waited for its elements, between 0 and its duration; 0
         if it failed."""
         with self._changed:
@@ -138,7 +138,7 @@ class QueueModel:
         stuck = bool(self._puts) and all(self._stuck(put) for put in self._puts)
         return self.level >= elements or stuck or self._closed_s is not None
 
-    def _stuck(self, put: Put) -> bool:
+    def _stuck(self, put: PendingPut) -> bool:
         """Return True if there was no room for all of it, and there is none now."""
         return self.capacity is not None and put.count - put.entered > max(
             0, self.capacity - self.level
@@ -157,7 +157,7 @@ class QueueModel:
         if count > late:
             bisect.insort(self._arrivals, (at_s, count - late))
 
-    def _land(self, put: Put, now_s: float) -> None:
+    def _land(self, put: PendingPut, now_s: float) -> None:
         """Note that the rest of a put is in, if it was not before."""
         fastest = min(self._putting, default=now_s - put.begin_s)
         self._arrive(

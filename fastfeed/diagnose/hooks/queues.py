@@ -12,7 +12,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from fastfeed.diagnose.hooks.context import Context
+from fastfeed.diagnose.hooks.hook_log import HookLog
 from fastfeed.diagnose.hooks.patches import Undo, patch, undo_all
 from fastfeed.steps.recorder import (
     PrefetchedBatch,
@@ -36,10 +36,10 @@ STILL_S = 0.3  # without a new batch: there are no more
 LOOK_S = 0.01
 
 
-def install(module: Any, context: Context) -> Undo:
+def install(module: Any, log: HookLog) -> Undo:
     """Patch the calls that wait for a batch; only those of the main thread from the user's own code
     count."""
-    seen = _Queues(context)
+    seen = _QueueLoops(log)
     undos = []
     for name, method in CALLS[module.__name__]:
         kind = getattr(module, name)
@@ -58,11 +58,11 @@ def install(module: Any, context: Context) -> Undo:
     return undo_all(undos)
 
 
-class _Queues:
+class _QueueLoops:
     """The loops that wait in such calls, identified by the user's line."""
 
-    def __init__(self, context: Context) -> None:
-        self._context = context
+    def __init__(self, log: HookLog) -> None:
+        self._log = log
         self._passes: dict[str, StepRecorder] = {}
         self._owners: dict[str, weakref.ref[Any]] = {}  # the queue of the last request
         self._held: weakref.WeakKeyDictionary[Any, StepRecorder] = weakref.WeakKeyDictionary()
@@ -80,7 +80,7 @@ class _Queues:
             held = self._held.get(owner) if self._held else None
             steps = None
             if (
-                self._context.active
+                self._log.active
                 and threading.get_ident() == self._main
                 and _asks(frame, args, kwargs=kwargs)
             ):
@@ -97,20 +97,20 @@ class _Queues:
         steps = self._passes.get(site)
         if steps is None:
             steps = self._passes[site] = StepRecorder(
-                self._context, "queue", name=name, buffer=buffer_of(owner), ahead=False
+                self._log, "queue", name=name, buffer=buffer_of(owner), ahead=False
             )
         if type(owner) in self.plain:
             last = self._owners.get(site)
             if last is not None and last() is not owner:
                 now_s = time.perf_counter()  # another queue for every epoch
-                self._context.timeline.marks.append(Mark("epoch", now_s, now_s, name))
+                self._log.timeline.marks.append(Mark("epoch", now_s, now_s, name))
             self._owners[site] = weakref.ref(owner)
-        experiments = self._context.experiments
+        experiments = self._log.experiments
         if (
             steps.in_step
             and not steps.ahead
             and experiments is not None
-            and experiments.may(steps.loop)
+            and experiments.is_due(steps.loop)
         ):
             self._ahead(owner, steps, most=min(FREE, REFILLS * (buffer_of(owner) or FREE)))
         return steps
@@ -119,7 +119,7 @@ class _Queues:
         """Take ready batches out of the queue when it is full, and let it fill again: the producers
         then wait at a full queue while the next steps have their batches. Never wait for something
         that may not come."""
-        experiments, get = self._context.experiments, self.plain.get(type(owner))
+        experiments, get = self._log.experiments, self.plain.get(type(owner))
         start_s = time.perf_counter()
         if experiments is None or get is None:
             return
@@ -138,8 +138,8 @@ class _Queues:
         # completely: producers with room left would go on beside the free steps
         _fills(owner, buffer_of(owner) or most)
         spent_s = time.perf_counter() - start_s
-        self._context.timeline.marks.append(Mark("experiment", start_s, start_s + spent_s))
-        experiments.spent(spent_s)
+        self._log.timeline.marks.append(Mark("experiment", start_s, start_s + spent_s))
+        experiments.end_burst(spent_s)
 
 
 def _asks(frame: Any, args: tuple[Any, ...], *, kwargs: dict[str, Any]) -> bool:

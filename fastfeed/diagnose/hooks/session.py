@@ -1,4 +1,4 @@
-"""Sessions of TensorFlow 1, monitored ones and compiled callables included: every run, from every
+"""SessionTracker of TensorFlow 1, monitored ones and compiled callables included: every run, from every
 thread.
 
 Nothing is added to a graph, whose random operations take their seeds from the number of operations
@@ -13,13 +13,13 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
-from fastfeed.diagnose.hooks.patches import WORTH_A_MARK_S, Timed, Undo, patch, undo_all
-from fastfeed.diagnose.hooks.session_trace import asks_nothing
-from fastfeed.diagnose.hooks.session_watch import Sessions
+from fastfeed.diagnose.hooks.patches import MIN_MARK_S, CallTimer, Undo, patch, undo_all
+from fastfeed.diagnose.hooks.session_trace import has_no_options
+from fastfeed.diagnose.hooks.session_watch import SessionTracker
 from fastfeed.steps.timeline import Mark
 
 if TYPE_CHECKING:
-    from fastfeed.diagnose.hooks.context import Context
+    from fastfeed.diagnose.hooks.hook_log import HookLog
 
 MODULES = ("tensorflow",)
 SAVERS = (
@@ -31,22 +31,22 @@ SAVERS = (
 )
 
 
-def install(module: Any, context: Context) -> Undo:
+def install(module: Any, log: HookLog) -> Undo:
     """Observe every session of the process."""
-    sessions = Sessions(context)
+    sessions = SessionTracker(log)
     base = sys.modules["tensorflow.python.client.session"].BaseSession
     undos: list[Undo] = [
         sessions.release,
-        patch(base, "run", wrap=lambda plain: _run(plain, sessions, context=context)),
+        patch(base, "run", wrap=lambda plain: _run(plain, sessions, log=log)),
         patch(
             base,
             "make_callable",
-            wrap=lambda plain: _make_callable(plain, sessions, context=context),
+            wrap=lambda plain: _make_callable(plain, sessions, log=log),
         ),
         patch(
             base,
             "_make_callable_from_options",
-            wrap=lambda plain: _from_options(plain, sessions, context=context),
+            wrap=lambda plain: _from_options(plain, sessions, log=log),
         ),
         patch(base, "_call_tf_sessionrun", wrap=lambda plain: _entered(plain, sessions)),
         patch(base, "close", wrap=lambda plain: _close(plain, sessions)),
@@ -54,10 +54,8 @@ def install(module: Any, context: Context) -> Undo:
     monitored = sys.modules.get("tensorflow.python.training.monitored_session")
     if monitored is not None:
         hooked = monitored._HookedSession
-        undos.append(
-            patch(hooked, "run", wrap=lambda plain: _hooked(plain, sessions, context=context))
-        )
-    timed = Timed(context)
+        undos.append(patch(hooked, "run", wrap=lambda plain: _hooked(plain, sessions, log=log)))
+    timed = CallTimer(log)
     for name, owner, method in SAVERS:
         saver = getattr(sys.modules.get(name), owner, None)
         if saver is not None:
@@ -66,7 +64,7 @@ def install(module: Any, context: Context) -> Undo:
 
 
 def _followed(
-    sessions: Sessions, what: tuple[Any, Any, Any], *, call: Any, traces: bool = False
+    sessions: SessionTracker, what: tuple[Any, Any, Any], *, call: Any, traces: bool = False
 ) -> Any:
     """Make `call()` as a run of `what`: the session, its fetches, its feeds; if it may be traced,
     with the arguments for that."""
@@ -80,14 +78,14 @@ def _followed(
         sessions.end(run, done=done)
 
 
-def _run(plain: Any, sessions: Sessions, *, context: Context) -> Any:
+def _run(plain: Any, sessions: SessionTracker, *, log: HookLog) -> Any:
     @functools.wraps(plain)
     def run(self: Any, fetches: Any, *args: Any, **kwargs: Any) -> Any:
-        if not context.active:
+        if not log.active:
             return plain(self, fetches, *args, **kwargs)
         feeds = args[0] if args else kwargs.get("feed_dict")
         what = (self, fetches, feeds if isinstance(feeds, dict) else None)
-        traces = len(args) < 2 and asks_nothing(kwargs)
+        traces = len(args) < 2 and has_no_options(kwargs)
         return _followed(
             sessions,
             what,
@@ -98,24 +96,24 @@ def _run(plain: Any, sessions: Sessions, *, context: Context) -> Any:
     return run
 
 
-def _make_callable(plain: Any, sessions: Sessions, *, context: Context) -> Any:
+def _make_callable(plain: Any, sessions: SessionTracker, *, log: HookLog) -> Any:
     @functools.wraps(plain)
     def make_callable(self: Any, fetches: Any, *args: Any, **kwargs: Any) -> Any:
         made = plain(self, fetches, *args, **kwargs)
         if args or kwargs.get("feed_list") is not None:  # it goes through `run`
             return made
-        return _callable(made, (self, fetches), sessions=sessions, context=context)
+        return _callable(made, (self, fetches), sessions=sessions, log=log)
 
     return make_callable
 
 
-def _from_options(plain: Any, sessions: Sessions, *, context: Context) -> Any:
+def _from_options(plain: Any, sessions: SessionTracker, *, log: HookLog) -> Any:
     @functools.wraps(plain)
     def make(self: Any, options: Any, *args: Any, **kwargs: Any) -> Any:
         made = plain(self, options, *args, **kwargs)
         fetches = (*options.fetch, *options.target)
         return _callable(
-            made, (self, fetches), sessions=sessions, context=context, feeds=tuple(options.feed)
+            made, (self, fetches), sessions=sessions, log=log, feeds=tuple(options.feed)
         )
 
     return make
@@ -125,13 +123,13 @@ def _callable(
     made: Any,
     what: tuple[Any, Any],
     *,
-    sessions: Sessions,
-    context: Context,
+    sessions: SessionTracker,
+    log: HookLog,
     feeds: tuple[str, ...] = (),
 ) -> Any:
     @functools.wraps(made, assigned=())
     def call(*args: Any, **kwargs: Any) -> Any:
-        if not context.active:
+        if not log.active:
             return made(*args, **kwargs)
         fed = dict(zip(feeds, args, strict=False)) if feeds else None
         return _followed(sessions, (*what, fed), call=lambda: made(*args, **kwargs))
@@ -139,7 +137,7 @@ def _callable(
     return call
 
 
-def _entered(plain: Any, sessions: Sessions) -> Any:
+def _entered(plain: Any, sessions: SessionTracker) -> Any:
     @functools.wraps(plain)
     def call(*args: Any) -> Any:
         sessions.enters()
@@ -148,7 +146,7 @@ def _entered(plain: Any, sessions: Sessions) -> Any:
     return call
 
 
-def _close(plain: Any, sessions: Sessions) -> Any:
+def _close(plain: Any, sessions: SessionTracker) -> Any:
     @functools.wraps(plain)
     def close(self: Any) -> Any:
         sessions.forget(self)
@@ -157,12 +155,12 @@ def _close(plain: Any, sessions: Sessions) -> Any:
     return close
 
 
-def _hooked(plain: Any, sessions: Sessions, *, context: Context) -> Any:
+def _hooked(plain: Any, sessions: SessionTracker, *, log: HookLog) -> Any:
     """Wrap a monitored session, to count what its hooks take before and after the run."""
 
     @functools.wraps(plain)
     def run(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if not context.active:
+        if not log.active:
             return plain(self, *args, **kwargs)
         sessions.local.hooked = None
         start_s = time.perf_counter()
@@ -174,8 +172,8 @@ def _hooked(plain: Any, sessions: Sessions, *, context: Context) -> Any:
                 Mark("callback", start_s, inner[0], "hooks"),
                 Mark("callback", inner[1], end_s, "hooks"),
             ):
-                if mark.end_s - mark.start_s > WORTH_A_MARK_S:
-                    context.timeline.marks.append(mark)
+                if mark.end_s - mark.start_s > MIN_MARK_S:
+                    log.timeline.marks.append(mark)
         return result
 
     return run

@@ -17,7 +17,7 @@ from fastfeed.diagnose.hooks.queue_model import QueueModel
 from fastfeed.steps.timeline import Loop, Mark
 
 if TYPE_CHECKING:
-    from fastfeed.diagnose.hooks.context import Context
+    from fastfeed.diagnose.hooks.hook_log import HookLog
 
 STEPS = 12  # of a burst, at most
 LEAST = 3  # at least: fewer prove nothing
@@ -26,11 +26,11 @@ SLACK = 2.0  # times the expected duration of the steps: the longest hold of pro
 RECENT = 20  # steps that give the expected duration
 
 
-class Burst:
+class QueueBurst:
     """The bursts of one session."""
 
-    def __init__(self, context: Context) -> None:
-        self._context = context
+    def __init__(self, log: HookLog) -> None:
+        self._log = log
         self._open = threading.Event()
         self._open.set()
         self._until_s = 0.0
@@ -64,14 +64,14 @@ class Burst:
         self._open.set()
 
     def _begin(self, loop: Loop, model: QueueModel, *, count: int) -> None:
-        experiments = self._context.experiments
-        if experiments is None or len(loop.steps) < RECENT or not experiments.may(loop):
+        experiments = self._log.experiments
+        if experiments is None or len(loop.steps) < RECENT or not experiments.is_due(loop):
             return
         start_s = time.perf_counter()
         model.wait_for(model.minimum + STEPS * count, FILL_S)
         end_s = time.perf_counter()
-        self._context.timeline.marks.append(Mark("experiment", start_s, end_s, "the queue fills"))
-        experiments.spent(end_s - start_s)
+        self._log.timeline.marks.append(Mark("experiment", start_s, end_s, "the queue fills"))
+        experiments.end_burst(end_s - start_s)
         steps = min(STEPS, (model.level - model.minimum) // count)
         if steps >= LEAST:
             usual = statistics.median(step.end_s - step.begin_s for step in loop.steps[-RECENT:])

@@ -17,7 +17,7 @@ ITERATORS = ("IteratorGetNext", "MultiDeviceIteratorGetNext")  # and names that 
 NAMED = 3  # fetches in a name
 
 
-class Flow(NamedTuple):
+class QueueFlow(NamedTuple):
     """What one operation does to a queue: it moves `elements`; None: as many as the value fed to
     `fed` has rows."""
 
@@ -32,8 +32,8 @@ class RunPlan:
     by name; `held` keeps the keys of the plan alive."""
 
     name: str
-    takes: tuple[Flow, ...]
-    puts: tuple[Flow, ...]
+    takes: tuple[QueueFlow, ...]
+    puts: tuple[QueueFlow, ...]
     closes: tuple[Any, ...]
     iterates: bool
     waits: frozenset[str]
@@ -64,7 +64,7 @@ def plan_of(graph: Any, fetches: Any, *, feeds: Iterable[Any] = ()) -> RunPlan:
     takes, puts, closes, waits, iterates = [], [], [], set(), False
     for op in _ancestors([_operation(graph, leaf) for leaf in leaves], {one.name for one in fed}):
         if op.type in TAKES:
-            takes.append(Flow(_queue(op), _taken(op)))
+            takes.append(QueueFlow(_queue(op), _taken(op)))
         elif op.type in PUTS:
             puts.append(_put(op, fed))
         elif op.type in CLOSES:
@@ -79,7 +79,7 @@ def plan_of(graph: Any, fetches: Any, *, feeds: Iterable[Any] = ()) -> RunPlan:
     )
 
 
-def rows(flow: Flow, feeds: Mapping[Any, Any] | None) -> int | None:
+def rows(flow: QueueFlow, feeds: Mapping[Any, Any] | None) -> int | None:
     """Return how many elements a put moves; None: unknown."""
     if flow.elements is not None or flow.fed is None or not feeds:
         return flow.elements
@@ -102,7 +102,7 @@ def fed_leaves(feeds: Mapping[Any, Any]) -> tuple[Leaf, ...]:
     return tuple(found)
 
 
-def casts(feeds: Mapping[Any, Any]) -> str:
+def cast_note(feeds: Mapping[Any, Any]) -> str:
     """Return which placeholder gets another dtype than it takes; "" for none."""
     said = []
     for key, value in feeds.items():
@@ -113,7 +113,7 @@ def casts(feeds: Mapping[Any, Any]) -> str:
     return "; ".join(said)
 
 
-def queue_facts(queue: Any) -> tuple[int | None, int]:
+def queue_limits(queue: Any) -> tuple[int | None, int]:
     """Return capacity (None: without bound) and min_after_dequeue."""
     capacity = int(queue.get_attr("capacity"))
     try:
@@ -183,17 +183,17 @@ def _taken(op: Any) -> int | None:
     return None if count is None else int(count)
 
 
-def _put(op: Any, fed: list[Any]) -> Flow:
+def _put(op: Any, fed: list[Any]) -> QueueFlow:
     if op.type == "QueueEnqueueV2":
-        return Flow(_queue(op), 1)
+        return QueueFlow(_queue(op), 1)
     component = op.inputs[1]
     static = component.shape.as_list()[0] if component.shape.rank else None
     if static is not None:
-        return Flow(_queue(op), int(static))
+        return QueueFlow(_queue(op), int(static))
     above = {
         tensor.name for before in _ancestors([component.op], set()) for tensor in before.outputs
     }
-    return Flow(
+    return QueueFlow(
         _queue(op), None, next((one for one in fed if getattr(one, "name", "") in above), None)
     )
 

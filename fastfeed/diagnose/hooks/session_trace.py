@@ -21,7 +21,7 @@ LITTLE_S = 0.001  # a shorter wait is not checked for other operations meanwhile
 Intervals = list[tuple[int, int]]
 
 
-class Inside:
+class GraphWaits:
     """The runs of one loop whose graph waits for input in the operations `names`."""
 
     def __init__(self, names: Collection[str]) -> None:
@@ -50,7 +50,7 @@ class Inside:
         return wait_s
 
 
-def asks_nothing(options: Mapping[str, Any]) -> bool:
+def has_no_options(options: Mapping[str, Any]) -> bool:
     """Return True if a run has no options of its own: a monitored session gives empty ones to every
     run."""
     given = options.get("options")

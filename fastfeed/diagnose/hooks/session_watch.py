@@ -13,24 +13,24 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from fastfeed.diagnose.hooks.patches import keep
-from fastfeed.diagnose.hooks.queue_model import Put, QueueModel, Take
-from fastfeed.diagnose.hooks.session_burst import Burst
+from fastfeed.diagnose.hooks.queue_model import PendingPut, PendingTake, QueueModel
+from fastfeed.diagnose.hooks.session_burst import QueueBurst
 from fastfeed.diagnose.hooks.session_plan import (
     RunPlan,
-    casts,
+    cast_note,
     fed_leaves,
     feed_key,
     fetch_key,
     plan_of,
-    queue_facts,
+    queue_limits,
     rows,
 )
-from fastfeed.diagnose.hooks.session_trace import Inside, tracing
+from fastfeed.diagnose.hooks.session_trace import GraphWaits, tracing
 from fastfeed.steps.recorder import site_of
 from fastfeed.steps.timeline import Loop, Mark, Step
 
 if TYPE_CHECKING:
-    from fastfeed.diagnose.hooks.context import Context
+    from fastfeed.diagnose.hooks.hook_log import HookLog
 
 # a script that makes new operations all the time has a new "loop" for each of them
 MOST_LOOPS = 256
@@ -46,8 +46,8 @@ class Run:
     plan: RunPlan
     loop: Loop | None  # None: a put, or one of too many
     begin_s: float = 0.0
-    takes: list[tuple[QueueModel, Take]] = field(default_factory=list)
-    puts: list[tuple[QueueModel, Put]] = field(default_factory=list)
+    takes: list[tuple[QueueModel, PendingTake]] = field(default_factory=list)
+    puts: list[tuple[QueueModel, PendingPut]] = field(default_factory=list)
     free: bool = False
     hooked: bool = False
     metadata: Any = None  # of a run that is traced
@@ -56,21 +56,23 @@ class Run:
 class SessionInfo:
     """Everything that is known of one session."""
 
-    def __init__(self, number: int, context: Context) -> None:
+    def __init__(self, number: int, log: HookLog) -> None:
         self.number = number
         self.plans: dict[Any, RunPlan] = {}
         self.models: dict[str, QueueModel] = {}
         self.unknown: set[str] = set()  # queues with puts of unknown size
         self.last_put: dict[int, float] = {}  # when a thread's last put ended
-        self.insides: dict[int, Inside] = {}  # by the id of a loop: the waits inside its runs
-        self.burst = Burst(context)
+        self.graph_waits: dict[
+            int, GraphWaits
+        ] = {}  # by the id of a loop: the waits inside its runs
+        self.burst = QueueBurst(log)
         self.lock = threading.Lock()
 
     def model(self, queue: Any) -> QueueModel:
         """Return the model of a queue."""
         with self.lock:
             if queue.name not in self.models:
-                capacity, minimum = queue_facts(queue)
+                capacity, minimum = queue_limits(queue)
                 self.models[queue.name] = QueueModel(capacity, minimum)
             return self.models[queue.name]
 
@@ -83,19 +85,19 @@ class SessionInfo:
         return clear and all(model.unseen <= STRANGERS * model.taken for model in models)
 
 
-class OfThread(threading.local):
+class ThreadRuns(threading.local):
     """The run that a thread is in, and when its last one of a monitored session began and ended."""
 
     run: Run | None = None
     hooked: tuple[float, float] | None = None
 
 
-class Sessions:
+class SessionTracker:
     """All sessions of the process."""
 
-    def __init__(self, context: Context) -> None:
-        self.local = OfThread()
-        self._context = context
+    def __init__(self, log: HookLog) -> None:
+        self.local = ThreadRuns()
+        self._log = log
         self._numbers = itertools.count(1)
         self._seen: weakref.WeakKeyDictionary[Any, SessionInfo] = weakref.WeakKeyDictionary()
         self._lock = threading.Lock()
@@ -113,7 +115,7 @@ class Sessions:
             self._flows(run, feeds)
             self.local.run = run
         except Exception as error:
-            self._context.failed("a session's runs", error)
+            self._log.failed("a session's runs", error)
             return None
         return run
 
@@ -128,10 +130,10 @@ class Sessions:
         ):
             return {}
         try:
-            inside = run.seen.insides.setdefault(id(run.loop), Inside(run.plan.waits))
+            inside = run.seen.graph_waits.setdefault(id(run.loop), GraphWaits(run.plan.waits))
             more = tracing() if inside.due(run.begin_s) else {}
         except Exception as error:
-            self._context.failed("the waiting in a session's graph", error)
+            self._log.failed("the waiting in a session's graph", error)
             return {}
         run.metadata = more.get("run_metadata")
         return more
@@ -156,7 +158,7 @@ class Sessions:
         try:
             self._ended(run, end_s, done=done)
         except Exception as error:
-            self._context.failed("a session's runs", error)
+            self._log.failed("a session's runs", error)
 
     def forget(self, session: Any) -> None:
         """Forget a session that is being closed."""
@@ -173,20 +175,18 @@ class Sessions:
         seen = self._seen.get(session)
         if seen is None:
             with self._lock:
-                seen = self._seen.setdefault(
-                    session, SessionInfo(next(self._numbers), self._context)
-                )
+                seen = self._seen.setdefault(session, SessionInfo(next(self._numbers), self._log))
         return seen
 
     def _loop(self, seen: SessionInfo, key: Any, *, plan: RunPlan, feeds: Any) -> Loop | None:
         if (plan.puts or plan.closes) and not plan.takes:
             return None
         thread = threading.get_ident()
-        loops = self._context.timeline.loops
+        loops = self._log.timeline.loops
         name = ("session", seen.number, key, thread)
         loop = loops.get(name)
         if loop is None and len(loops) < MOST_LOOPS:
-            loop = self._context.timeline.loop(
+            loop = self._log.timeline.loop(
                 name, name=f"Session.run({plan.name})", kind="session", thread=thread
             )
             loop.where = site_of(sys._getframe(1))
@@ -197,7 +197,7 @@ class Sessions:
         notes = []
         if plan.takes:
             flow = plan.takes[0]
-            capacity, minimum = queue_facts(flow.queue)
+            capacity, minimum = queue_limits(flow.queue)
             if capacity is not None and flow.elements:
                 loop.buffer = max(0, capacity - minimum) // flow.elements
             taken = flow.elements or "some"
@@ -211,7 +211,7 @@ class Sessions:
         loop.waits = "modelled" if plan.takes else "hidden" if plan.iterates else "none"
         if feeds:
             loop.leaves = fed_leaves(feeds)
-            notes.append(casts(feeds))
+            notes.append(cast_note(feeds))
         loop.note = "; ".join(note for note in notes if note)
 
     def _flows(self, run: Run, feeds: Mapping[Any, Any] | None) -> None:
@@ -253,14 +253,14 @@ class Sessions:
             last_s = seen.last_put.get(thread)
             if last_s is not None:
                 name = threading.current_thread().name
-                self._context.timeline.marks.append(Mark("batch", last_s, now_s, name))
+                self._log.timeline.marks.append(Mark("batch", last_s, now_s, name))
         if plan.takes or plan.iterates:
-            self._context.waiting[thread] = now_s
+            self._log.waiting[thread] = now_s
         run.begin_s = now_s
 
     def _ended(self, run: Run, end_s: float, *, done: bool) -> None:
         thread = threading.get_ident()
-        self._context.waiting.pop(thread, None)
+        self._log.waiting.pop(thread, None)
         if run.hooked:
             self.local.hooked = (run.begin_s, end_s)
         for model, put in run.puts:
@@ -274,7 +274,7 @@ class Sessions:
             run.seen.burst.after_step(done=done)
         if run.loop is not None and done:
             wait = self._wait_s(run, run.loop, waits=waits, duration=end_s - run.begin_s)
-            keep(run.loop, Step(run.begin_s, end_s, wait, run.free), most=self._context.max_steps)
+            keep(run.loop, Step(run.begin_s, end_s, wait, run.free), most=self._log.max_steps)
 
     def _wait_s(self, run: Run, loop: Loop, *, waits: list[float], duration: float) -> float:
         """Return the seconds that a run of `duration` waited, as far as is known."""
@@ -283,7 +283,7 @@ class Sessions:
         if run.plan.takes and run.seen.known(run.plan):
             loop.waits = "modelled"
             return max(waits, default=0.0)
-        inside = run.seen.insides.get(id(loop))
+        inside = run.seen.graph_waits.get(id(loop))
         if inside is None:  # a run that cannot be traced
             loop.waits = "hidden"
             return 0.0

@@ -7,24 +7,24 @@ import weakref
 from typing import TYPE_CHECKING, Any
 
 from fastfeed.diagnose.hooks.keras_loader import leaves_of_spec, pipeline
-from fastfeed.diagnose.hooks.keras_steps import TensorFlowSteps
+from fastfeed.diagnose.hooks.keras_steps import TensorFlowRecorder
 from fastfeed.steps.timeline import Loop
 
 if TYPE_CHECKING:
-    from fastfeed.diagnose.hooks.context import Context
+    from fastfeed.diagnose.hooks.hook_log import HookLog
 
 NEXT = "IteratorGetNext"
 # and names that begin so
 INPUTS = (NEXT, "MultiDeviceIteratorGetNext", "ReduceDataset", "DatasetToSingleElement")
 
 
-class FunctionSteps(TensorFlowSteps):
+class FunctionRecorder(TensorFlowRecorder):
     """The calls of one function."""
 
     kind = "tf.data"
 
-    def __init__(self, function: Any, context: Context, *, iterator: Any) -> None:
-        super().__init__(None, context)
+    def __init__(self, function: Any, log: HookLog, *, iterator: Any) -> None:
+        super().__init__(None, log)
         self._name = f"{getattr(function, '_name', '')}(iterator)"
         self._function = weakref.ref(function)
         self._iterator = weakref.ref(iterator)
@@ -44,7 +44,7 @@ class FunctionSteps(TensorFlowSteps):
             traces = function._list_all_concrete_functions()
             return all(_takes_one(traced.graph) for traced in traces)
         except Exception as error:
-            self.context.failed("what a function takes from its iterator", error)
+            self.log.failed("what a function takes from its iterator", error)
             return False
 
 

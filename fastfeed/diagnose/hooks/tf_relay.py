@@ -28,7 +28,7 @@ def fresh(tensor: Any) -> Any:
     return sys.modules["tensorflow"].raw_ops.DeepCopy(x=tensor)
 
 
-class Relay:
+class BatchRelay:
     """A queue without bound, as an iterator whose elements are like those of `like`. To be made and
     used eagerly."""
 

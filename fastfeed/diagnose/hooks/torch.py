@@ -7,14 +7,14 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from fastfeed.diagnose.hooks.context import Context
+from fastfeed.diagnose.hooks.hook_log import HookLog
 from fastfeed.steps.recorder import StepRecorder
 
 MODULES = ("torch.utils.data.dataloader",)
 STEPS = "_fastfeed_steps"
 
 
-def install(module: Any, context: Context) -> Callable[[], None]:
+def install(module: Any, log: HookLog) -> Callable[[], None]:
     """Patch `__next__` of the loader's iterators, which keep their types."""
     kind = module._BaseDataLoaderIter
     original = kind.__next__
@@ -22,9 +22,9 @@ def install(module: Any, context: Context) -> Callable[[], None]:
     def __next__(self: Any) -> Any:
         steps = self.__dict__.get(STEPS)
         if steps is None:
-            if not context.active:
+            if not log.active:
                 return original(self)
-            steps = self.__dict__[STEPS] = _pass(self, context)
+            steps = self.__dict__[STEPS] = _pass(self, log)
         # Nothing that lives longer may hold the iterator: its workers end with its last reference.
         return steps.take(partial(original, self))
 
@@ -36,14 +36,14 @@ def install(module: Any, context: Context) -> Callable[[], None]:
     return uninstall
 
 
-def _pass(iterator: Any, context: Context) -> StepRecorder:
+def _pass(iterator: Any, log: HookLog) -> StepRecorder:
     try:
         workers = iterator._num_workers
         buffer = workers * iterator._prefetch_factor if workers else 0
     except Exception as error:  # another version, or a user's own iterator
-        context.failed("what a DataLoader makes ahead", error)
-        return StepRecorder(context, "torch", name="DataLoader", buffer=None, ahead=False)
-    steps = StepRecorder(context, "torch", name=f"DataLoader(num_workers={workers})", buffer=buffer)
+        log.failed("what a DataLoader makes ahead", error)
+        return StepRecorder(log, "torch", name="DataLoader", buffer=None, ahead=False)
+    steps = StepRecorder(log, "torch", name=f"DataLoader(num_workers={workers})", buffer=buffer)
     steps.source_id = id(iterator._dataset)
     steps.idle = partial(_idle, weakref.ref(iterator))
     steps.reuses_memory = not workers  # batches from a worker are new

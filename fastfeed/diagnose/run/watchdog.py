@@ -15,7 +15,7 @@ from types import FrameType
 from typing import Any
 
 from fastfeed.diagnose.hooks.child_exits import how
-from fastfeed.diagnose.hooks.context import Context
+from fastfeed.diagnose.hooks.hook_log import HookLog
 from fastfeed.diagnose.run.lifecycle import STALL_PERIODS
 from fastfeed.probes import procfs
 from fastfeed.probes.pyspy import CHILDREN, dump
@@ -64,7 +64,7 @@ class Watchdog:
     `record_thread_deaths` provides the exceptions that end threads.
     """
 
-    def __init__(self, context: Context, thread: int, *, dead_s: float) -> None:
+    def __init__(self, context: HookLog, thread: int, *, dead_s: float) -> None:
         self._context = context
         self._thread = thread  # of the script
         self._dead_s = dead_s
@@ -181,7 +181,7 @@ class Watchdog:
                 self._context.saw_death(f"process {pid} ended: {how(code)}")
 
 
-def record_thread_deaths(context: Context) -> Callable[[], None]:
+def record_thread_deaths(context: HookLog) -> Callable[[], None]:
     """Record every exception that ends a thread; return a function that undoes the patch.
 
     The script may handle the exception as it likes.

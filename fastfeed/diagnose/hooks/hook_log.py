@@ -1,4 +1,4 @@
-"""The context that all hooks of a diagnosis share."""
+"""The log that all hooks of a diagnosis share."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ class Bursts(Protocol):
     def plan(self, start_s: float, end_s: float) -> None:
         """Plan the bursts over the measured time."""
 
-    def may(self, loop: Loop) -> bool:
+    def is_due(self, loop: Loop) -> bool:
         """Return True if a burst of this loop is due."""
 
-    def spent(self, seconds: float) -> None:
+    def end_burst(self, seconds: float) -> None:
         """Note the end of a burst."""
 
     def run(self, steps: StepRecorder, get: Callable[[], Any]) -> None:
         """Take batches ahead, if it is worthwhile."""
 
 
-class Context(StepLog):
+class HookLog(StepLog):
     """The log of a diagnosis, and other reports of its hooks.
 
     Once `active` is False, a hook only calls the original. It registers its thread in `waiting`

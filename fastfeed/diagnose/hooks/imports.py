@@ -1,4 +1,4 @@
-"""Install the hooks of a module right after the script has imported it."""
+"""Installation of the hooks of a module right after the script has imported it."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from types import ModuleType
 from typing import Any
 
 from fastfeed.diagnose.hooks.hook_log import HookLog
+from fastfeed.diagnose.hooks.patches import Undo, undo_all
 
-Install = Callable[[Any, HookLog], Callable[[], None]]
+Install = Callable[[Any, HookLog], Undo]
 HOOKS = (
     "watched_loops",
     "feed_runner",
@@ -26,22 +27,22 @@ HOOKS = (
 
 
 class ImportHooks(MetaPathFinder):
-    """Waits on `sys.meta_path` for the modules of hooks; modules that are imported already are
-    hooked at once.
+    """Finder on `sys.meta_path` that installs the hooks of a module after its import.
 
-    A hook that raises is noted in the log, and the script goes on without it.
+    Modules that are imported already are hooked at once. An error of a hook is reported in the log,
+    and the script goes on without the hook.
     """
 
     def __init__(self, log: HookLog, hooks: Sequence[str] = HOOKS) -> None:
         self._log = log
         self._wanted: dict[str, list[Install]] = {}
-        self._undo: list[Callable[[], None]] = []
+        self._undos: list[Undo] = []
         self._finding: set[str] = set()
         for name in hooks:
             self._add(f"{__package__}.{name}")
 
     def start(self) -> None:
-        """Begin to watch imports."""
+        """Hook the modules that are imported already, and watch further imports."""
         for name in list(self._wanted):
             if isinstance(sys.modules.get(name), ModuleType):
                 self.hook(sys.modules[name])
@@ -55,8 +56,7 @@ class ImportHooks(MetaPathFinder):
     def undo(self) -> None:
         """Remove all patches, in reverse order. No iterator may be in use."""
         self.stop()
-        while self._undo:
-            self._undo.pop()()
+        undo_all(self._undos)()
 
     def find_spec(self, name: str, *where: Any) -> ModuleSpec | None:
         """Return the spec of the other finders, with a loader that installs the hooks."""
@@ -76,7 +76,7 @@ class ImportHooks(MetaPathFinder):
         """Install the hooks of a module."""
         for install in self._wanted.pop(module.__name__, []) if self._log.active else []:
             try:
-                self._undo.append(install(module, self._log))
+                self._undos.append(install(module, self._log))
             except Exception as error:
                 self._log.failed(f"{module.__name__} (another version than is known?)", error)
 
@@ -86,12 +86,12 @@ class ImportHooks(MetaPathFinder):
         except ModuleNotFoundError as error:
             self._log.failed(name, error)
             return
-        for wanted in getattr(hook, "MODULES", None) or (hook.MODULE,):
+        for wanted in hook.MODULES:
             self._wanted.setdefault(wanted, []).append(hook.install)
 
 
 class _HookLoader(Loader):
-    """A loader that is used once: the module that it makes has the real one."""
+    """Loader of one import, which gives the module its real loader and installs the hooks."""
 
     def __init__(self, loader: Any, hook: Callable[[ModuleType], None]) -> None:
         self._loader = loader

@@ -50,7 +50,7 @@ def nbytes_of_spec(spec: Any) -> int:
     """Return the number of bytes of an element of tf.data; an unknown dimension counts as 1."""
     total = 0
     for leaf in sys.modules["tensorflow"].nest.flatten(spec):
-        shape = getattr(leaf, "shape", None)
+        shape: Any = getattr(leaf, "shape", None)
         known = shape is not None and shape.rank is not None
         sizes = [size or 1 for size in shape.as_list()] if known else []
         total += math.prod(sizes) * int(getattr(getattr(leaf, "dtype", None), "size", 0))

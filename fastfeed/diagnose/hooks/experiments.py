@@ -66,7 +66,7 @@ class Experiments:
         return perf_counter() >= self._log.due_s and self._chosen_loop() is loop
 
     def end_burst(self, seconds: float) -> None:
-        """Record the end of a burst that took `seconds`; no burst follows one that took too long."""
+        """Record the end of a burst that took `seconds`; one that took too long is the last."""
         self._bursts += 1
         if seconds > self._max_burst_s:
             self._due.clear()
@@ -187,7 +187,7 @@ class Experiments:
 
 
 def _await_idle(steps: StepRecorder, *, until_s: float) -> None:
-    """Wait until the producers have filled their buffer, so that the free steps have the machine."""
+    """Wait until the producers have filled their buffer: then the free steps have the machine."""
     longest_s = UNKNOWN_IDLE_WAIT_S if steps.idle is None else MAX_IDLE_WAIT_S
     until_s = min(until_s, perf_counter() + longest_s)
     while perf_counter() < until_s and not (steps.idle is not None and steps.idle()):

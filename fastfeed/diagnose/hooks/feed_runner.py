@@ -1,5 +1,4 @@
-"""Hook of every loop over a FeedRunner, its epochs, and its batches as tensors of torch or arrays of
-JAX."""
+"""Hook of loops over a FeedRunner, its epochs, and its batches as tensors of torch or JAX."""
 
 from __future__ import annotations
 

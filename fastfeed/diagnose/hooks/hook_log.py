@@ -93,7 +93,7 @@ class HookLog(StepLog):
         self.timeline.trims = True
 
     def add_step(self, loop: Loop, step: Step, *, waits: str | None = None) -> None:
-        """Record a step of a loop. `waits` says how its wait was found, if that may have changed."""
+        """Record a step of a loop. `waits`: how its wait was found, if that may have changed."""
         loop.add(step, max_steps=self.max_steps, waits=waits)
 
     def burst_is_due(self, loop: Loop | None, *, min_steps: int = 0) -> bool:

@@ -215,7 +215,8 @@ class TensorFlowRecorder(CallRecorder):
     def _relayed(self, original: Any, relay: BatchRelay, *, begin_s: float, wait_s: float) -> Any:
         """Make a step with the next batch of the relay, or the error in its place."""
         if not relay.held and relay.error is not None:
-            error, iterator = relay.take_error()
+            error, iterator = relay.error, relay.source
+            relay.clear_error()
             if isinstance(error, end_of_data()):
                 return original(iterator)
             raise error
@@ -234,7 +235,7 @@ class TensorFlowRecorder(CallRecorder):
 
 
 def new_relay(iterator: Any, log: HookLog) -> BatchRelay | None:
-    """Return a relay for an iterator, or None if there cannot be one; its time is an experiment's."""
+    """Return a relay for an iterator, or None if there cannot be one."""
     start_s = time.perf_counter()
     try:
         relay = BatchRelay(iterator)

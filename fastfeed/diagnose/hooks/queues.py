@@ -1,4 +1,4 @@
-"""Hook of loops that take their batches from a queue, a future or a pool of the standard library."""
+"""Hook of loops whose batches come from a queue, a future or a pool of the standard library."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Operations on queues in a run of a session, found once for each set of fetches from the graph that
-leads to them."""
+"""Operations on queues in a run of a session, found in the graph once for each set of fetches."""
 
 from __future__ import annotations
 

@@ -113,8 +113,10 @@ class SessionRun:
 
     def restart(self, now_s: float) -> None:
         """Set the time at which the puts and takes begin."""
-        for _, pending in (*self.takes, *self.puts):
-            pending.restart(now_s)
+        for _, take in self.takes:
+            take.restart(now_s)
+        for _, put in self.puts:
+            put.restart(now_s)
 
     def hold(self) -> None:
         """Hold the run as long as a burst needs it."""
@@ -254,7 +256,9 @@ class SessionTracker:
 
     def release(self, session: Any = None) -> None:
         """End the burst of a session, or of all sessions."""
-        for info in [self._infos.get(session)] if session is not None else list(self._infos.values()):
+        for info in (
+            [self._infos.get(session)] if session is not None else list(self._infos.values())
+        ):
             if info is not None:
                 info.bursts.release()
 

@@ -102,11 +102,9 @@ class BatchRelay:
         """Hold the error of an iterator behind its batches."""
         self.error, self.source = error, iterator
 
-    def take_error(self) -> tuple[Exception | None, Any]:
-        """Return the error and its iterator, and forget them."""
-        taken = self.error, self.source
+    def clear_error(self) -> None:
+        """Forget the error, which is being raised."""
         self.error = self.source = None
-        return taken
 
     def hand_out(self, count: int = 1) -> None:
         """Let the next `count` batches be taken out."""

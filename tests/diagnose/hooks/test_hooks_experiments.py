@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fastfeed.diagnose.hooks.copies import NotCopyable, addresses, copied, nbytes_of
-from fastfeed.diagnose.hooks.experiments import GUARD, Experiments, randomness
+from fastfeed.diagnose.hooks.experiments import GUARD_STEPS, Experiments, randomness
 from fastfeed.diagnose.hooks.hook_log import HookLog
 from fastfeed.steps.recorder import NEVER, StepRecorder
 from fastfeed.steps.timeline import Step, Timeline
@@ -155,7 +155,9 @@ def test_only_where_others_make_the_batches(
     if elsewhere:
         log.elsewhere.add(threading.get_ident())
     numbers = itertools.count()
-    assert [steps.take(numbers.__next__) for _ in range(GUARD + 10)] == list(range(GUARD + 10))
+    assert [steps.take(numbers.__next__) for _ in range(GUARD_STEPS + 10)] == list(
+        range(GUARD_STEPS + 10)
+    )
     steps.end(perf_counter())
     assert sum(step.free for step in steps.loop.steps) == free
     assert (free > 0) == any(mark.kind == "experiment" for mark in log.timeline.marks)

@@ -101,8 +101,8 @@ def trained(source: str) -> list[bytes]:
 def test_training_is_the_same_to_the_last_bit(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where batches are taken beforehand, over the ends of epochs."""
     expected = trained(source)
-    monkeypatch.setattr(keras_steps, "RECENT", 3)
-    monkeypatch.setattr(keras_steps, "SHORT_S", 0.0)
+    monkeypatch.setattr(keras_steps, "RECENT_STEPS", 3)
+    monkeypatch.setattr(keras_steps, "SHORT_STEP_S", 0.0)
     with watched("keras", "keras_fit", experiments=Every(4)) as log:
         assert trained(source) == expected
     (loop,) = loops(log, "keras")
@@ -153,7 +153,7 @@ def test_of_short_steps_only_some_are_looked_into(monkeypatch: pytest.MonkeyPatc
     clock = Clock()
     for module in (keras_steps, tf_relay):
         monkeypatch.setattr(module, "time", clock)
-    monkeypatch.setattr(keras_steps, "RECENT", 2)
+    monkeypatch.setattr(keras_steps, "RECENT_STEPS", 2)
 
     def slow() -> Iterator[Any]:
         for i in range(100):
@@ -217,7 +217,7 @@ def test_errors_of_the_source_come_as_they_are() -> None:
 def test_what_is_taken_beforehand_breaks_where_it_would_have(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(keras_steps, "RECENT", 2)
+    monkeypatch.setattr(keras_steps, "RECENT_STEPS", 2)
 
     def broken() -> Iterator[Any]:
         yield from (batch(i) for i in range(9))

@@ -67,12 +67,12 @@ def trained(source: str) -> list[bytes]:
 def test_training_is_the_same_to_the_last_bit(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where the data end within the batches that are taken beforehand."""
     expected = trained(source)
-    monkeypatch.setattr(keras_many, "RECENT", 3)
+    monkeypatch.setattr(keras_many, "RECENT_STEPS", 3)
     with watched("keras", "keras_fit", experiments=Every(2)) as log:
         assert trained(source) == expected
     (loop,) = loops(log, "keras")
     assert loop.waits == "modelled"
-    assert sum(step.free for step in loop.steps) >= keras_many.CALLS * MANY
+    assert sum(step.free for step in loop.steps) >= keras_many.FIRST_BURST_CALLS * MANY
     assert "steps_per_execution=4" in loop.note
 
 
@@ -95,7 +95,7 @@ def test_what_is_longer_than_with_batches_at_hand_was_waiting(
         model_of().fit(made, verbose=0)
     (loop,) = loops(log, "keras")
     at_hand = [step for step in loop.steps if step.free]
-    rest = [step for step in loop.steps[keras_many.FIRST * MANY :] if not step.free]
+    rest = [step for step in loop.steps[keras_many.WARMUP_CALLS * MANY :] if not step.free]
     assert [step.end_s - step.begin_s for step in at_hand] == [0.0] * len(at_hand)
     assert len(at_hand) >= 3 * MANY
     assert [step.wait_s for step in rest] == [3.0] * len(rest)

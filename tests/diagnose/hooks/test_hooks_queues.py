@@ -34,7 +34,7 @@ class Always:
 
 @pytest.fixture
 def log(monkeypatch: pytest.MonkeyPatch) -> Iterator[HookLog]:
-    monkeypatch.setattr(queues, "STILL_S", 0.0)  # what is not there now is not waited for
+    monkeypatch.setattr(queues, "SETTLED_S", 0.0)  # what is not there now is not waited for
     yield from _installed(HookLog(Timeline()))
 
 
@@ -76,7 +76,7 @@ def test_a_small_queue_is_emptied_until_there_are_steps_enough() -> None:
         thread.start()
         assert [batches.get() for _ in range(30)] == list(range(30))
         thread.join(10)
-    assert sum(step.free for loop in loops(log) for step in loop.steps) == 2 * queues.REFILLS
+    assert sum(step.free for loop in loops(log) for step in loop.steps) == 2 * queues.MAX_REFILLS
 
 
 def test_looking_without_waiting_is_no_step(log: HookLog) -> None:
@@ -130,7 +130,7 @@ def test_experiments_change_nothing(puts: list[int], bursts: list[bool]) -> None
     log = HookLog(Timeline())
     log.experiments = Always(bursts)  # type: ignore[assignment]
     with pytest.MonkeyPatch.context() as monkeypatch:
-        monkeypatch.setattr(queues, "STILL_S", 0.0)
+        monkeypatch.setattr(queues, "SETTLED_S", 0.0)
         for _ in _installed(log):
             batches: queue.Queue[int | None] = queue.Queue()
             found, number = [], 0

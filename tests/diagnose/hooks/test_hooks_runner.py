@@ -12,7 +12,7 @@ import pytest
 
 from fastfeed import FeedRunner
 from fastfeed.diagnose.hooks.experiments import Experiments
-from fastfeed.diagnose.hooks.feed_runner import STEPS
+from fastfeed.diagnose.hooks.feed_runner import RECORDER
 from fastfeed.diagnose.hooks.hook_log import HookLog
 from fastfeed.diagnose.hooks.imports import ImportHooks
 from fastfeed.steps.recorder import StepRecorder
@@ -96,7 +96,7 @@ def test_idle_producers(log: Bursting) -> None:
     log.experiments = None
     with FeedRunner(lambda: itertools.repeat(RECORDS), threads=1) as feed:
         next(iter(feed))
-        idle = feed.__dict__[STEPS].idle
+        idle = feed.__dict__[RECORDER].idle
         until(idle, "a full buffer")
         assert feed.snapshot().depth >= 8
 

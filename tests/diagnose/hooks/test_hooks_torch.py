@@ -76,7 +76,7 @@ def test_workers(log: HookLog) -> None:
     (loop,) = log.timeline.loops.values()
     assert (loop.buffer, len(loop.steps)) == (4, 12)
     assert [mark.kind for mark in log.timeline.marks] == ["epoch"]
-    steps = loader._iterator.__dict__[hook.STEPS]
+    steps = loader._iterator.__dict__[hook.RECORDER]
     assert not steps.reuses_memory
     assert steps.idle() is True
     loader._iterator._shutdown_workers()

@@ -25,7 +25,7 @@ from tests.helpers.dying import until
     ("code", "text"), [(3, "exit code 3"), (-9, "SIGKILL"), (-77, "signal 77")]
 )
 def test_exit_codes_in_words(code: int, text: str) -> None:
-    assert children.how(code) == text
+    assert children.exit_text(code) == text
 
 
 class Popen:

@@ -152,6 +152,38 @@ class StepRecorder:
             self._outer._wait_s += self._wait_s
         return item
 
+    def prefetch(self, get: Callable[[], Any], *, free: bool = True) -> PrefetchedBatch:
+        """Take the next batch, or the error raised in its place, into `ahead`, and return it.
+
+        A batch that is not `free` has its wait, as in an ordinary step. An interrupt is raised at
+        once.
+        """
+        begin_s = perf_counter()
+        prefetched = self._prefetch(get)
+        if not free:
+            prefetched = prefetched._replace(wait_s=perf_counter() - begin_s, free=False)
+        self.ahead.append(prefetched)
+        return prefetched
+
+    def even_out(self, finish: Callable[[], None]) -> None:
+        """Spread the time of the steps in `ahead` evenly over them once `finish` returns, which is
+        called at the end of the last one."""
+        count = len(self.ahead)
+
+        def spread() -> None:
+            finish()
+            steps = self.loop.steps
+            free = steps[len(steps) - count + 1 :]
+            if not self.in_step or len(free) != count - 1 or not all(step.free for step in free):
+                return
+            begin_s = free[0].begin_s if free else self.begin_s
+            each_s = (perf_counter() - begin_s) / count
+            begins = [begin_s + i * each_s for i in range(count)]
+            steps[len(steps) - count + 1 :] = [Step(t, t + each_s, 0.0, True) for t in begins[:-1]]
+            self.begin_s = begins[-1]
+
+        self.on_step_end = spread
+
     def end_step(self) -> None:
         """End the current step before the next batch is requested."""
         if self.in_step:
@@ -181,12 +213,23 @@ class StepRecorder:
             self.end(perf_counter())
 
     def _close(self, now: float) -> None:
-        steps = self.loop.steps
-        steps.append(Step(self.begin_s, now, self._wait_s, self._free))
+        step = Step(self.begin_s, now, self._wait_s, self._free)
+        self.loop.add(step, max_steps=self.log.max_steps)
         self.begin_s, self._free = -1.0, False
         self.count += 1
-        if self.log.max_steps is not None and len(steps) > self.log.max_steps:
-            del steps[: len(steps) // 2]
+
+    def _prefetch(self, get: Callable[[], Any]) -> PrefetchedBatch:
+        thread = get_ident()
+        self.prefetching = True
+        state = None if self.get_state is None else self.get_state()
+        self.log.waiting[thread] = perf_counter()
+        try:
+            return PrefetchedBatch(get(), None, 0.0, True, state)
+        except Exception as error:
+            return PrefetchedBatch(None, error, 0.0, True, state)
+        finally:
+            self.prefetching = False
+            self.log.waiting.pop(thread, None)
 
     def _hand_out(self, prefetched: PrefetchedBatch, now: float) -> Any:
         if prefetched.error is not None:

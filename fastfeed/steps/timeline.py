@@ -79,6 +79,16 @@ class Loop:
     note: str = ""  # a remark for the reader of a report
     status: Callable[[], str] | None = None  # a remark that is computed when the report is made
 
+    def add(self, step: Step, *, max_steps: int | None = None, waits: str | None = None) -> None:
+        """Record a step; drop the older half of the steps if there are more than `max_steps`.
+
+        `waits` says how the wait of the step was found, if that may have changed.
+        """
+        self.steps.append(step)
+        self.waits = waits or self.waits
+        if max_steps is not None and len(self.steps) > max_steps:
+            del self.steps[: len(self.steps) // 2]
+
 
 class Timeline:
     """The loops and marks of a process."""

@@ -56,9 +56,9 @@ def train(clock: Clock) -> list[Any]:
 
 def test_steps_and_waits_are_seen_and_training_is_the_same(clock: Clock) -> None:
     expected = train(clock)
-    with watched("keras", "keras_fit", experiments=Every(2)) as context:
+    with watched("keras", "keras_fit", experiments=Every(2)) as log:
         assert train(clock) == expected
-    (loop,) = loops(context, "keras")
+    (loop,) = loops(log, "keras")
     assert len(loop.steps) == 12
     # Of the second epoch; the first two batches were made before the first step, to see what they
     # are.
@@ -67,14 +67,14 @@ def test_steps_and_waits_are_seen_and_training_is_the_same(clock: Clock) -> None
     assert (loop.waits, loop.buffer) == ("exact", 0)
     assert "by the thread that trains" in loop.note
     assert [leaf.dtype for leaf in loop.leaves] == ["float32", "float32"]
-    (single,) = loops(context, "call")
+    (single,) = loops(log, "call")
     assert (len(single.steps), single.waits) == (3, "none")
-    kinds = [mark.kind for mark in context.timeline.marks]
+    kinds = [mark.kind for mark in log.timeline.marks]
     assert (kinds.count("epoch"), kinds.count("evaluation")) == (2, 2)
 
 
 def test_nobody_watches_any_more(clock: Clock) -> None:
-    with watched("keras", "keras_fit") as context:
-        context.active = False
+    with watched("keras", "keras_fit") as log:
+        log.active = False
         train(clock)
-    assert (context.timeline.loops, context.timeline.marks) == ({}, [])
+    assert (log.timeline.loops, log.timeline.marks) == ({}, [])

@@ -7,7 +7,7 @@ import importlib
 from collections.abc import Iterator
 from typing import Any
 
-from fastfeed.diagnose.hooks.context import Context
+from fastfeed.diagnose.hooks.hook_log import HookLog
 from fastfeed.steps.timeline import Loop, Timeline
 
 
@@ -33,11 +33,11 @@ class Every:
     def __init__(self, n: int) -> None:
         self.n, self.asked, self.bursts = n, 0, 0
 
-    def may(self, loop: Loop) -> bool:
+    def is_due(self, loop: Loop) -> bool:
         self.asked += 1
         return self.asked % self.n == 0
 
-    def spent(self, seconds: float) -> None:
+    def end_burst(self, seconds: float) -> None:
         self.bursts += 1
 
     def run(self, steps: Any, get: Any) -> None:
@@ -45,29 +45,29 @@ class Every:
 
 
 @contextlib.contextmanager
-def watched(module: str, *hooks: str, experiments: Any = None) -> Iterator[Context]:
+def watched(module: str, *hooks: str, experiments: Any = None) -> Iterator[HookLog]:
     """The hooks of a module are in place; afterwards nothing may have failed in them."""
-    context = Context(Timeline())
-    context.experiments = experiments
+    log = HookLog(Timeline())
+    log.experiments = experiments
     found = importlib.import_module(module)
     undos = [
-        importlib.import_module(f"fastfeed.diagnose.hooks.{hook}").install(found, context)
+        importlib.import_module(f"fastfeed.diagnose.hooks.{hook}").install(found, log)
         for hook in hooks
     ]
     try:
-        yield context
+        yield log
     finally:
         for undo in undos:
             undo()
-    assert context.missing == []
-    assert context.waiting == {}
+    assert log.missing == []
+    assert log.waiting == {}
 
 
-def loops(context: Context, kind: str) -> list[Loop]:
+def loops(log: HookLog, kind: str) -> list[Loop]:
     """The loops of a kind."""
-    return [loop for loop in context.timeline.loops.values() if loop.kind == kind]
+    return [loop for loop in log.timeline.loops.values() if loop.kind == kind]
 
 
-def kinds(context: Context) -> set[str]:
+def kinds(log: HookLog) -> set[str]:
     """Of the marks."""
-    return {mark.kind for mark in context.timeline.marks}
+    return {mark.kind for mark in log.timeline.marks}

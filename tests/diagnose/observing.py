@@ -10,7 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from fastfeed.diagnose.hooks.context import Context
+from fastfeed.diagnose.hooks.hook_log import HookLog
 from fastfeed.diagnose.run.launch import (
     ReportReason,
     ReportRequest,
@@ -29,7 +29,7 @@ DRIVER = (
 class PrintingObserver:
     """Prints what a diagnosis calls it with."""
 
-    def watch(self, context: Context) -> None:
+    def watch(self, context: HookLog) -> None:
         self.context = context
 
     def measure(self, start_s: float) -> None:

@@ -1,38 +1,36 @@
-"""Observe how the child processes of `multiprocessing` end, those of pools included."""
+"""Hook of the child processes of `multiprocessing`, those of pools included, for their ends."""
 
 from __future__ import annotations
 
+import functools
 import signal
-from collections.abc import Callable
 from typing import Any
 
-from fastfeed.diagnose.hooks.context import Context
+from fastfeed.diagnose.hooks.hook_log import HookLog
+from fastfeed.diagnose.hooks.patches import Undo, patch
 
 MODULES = ("multiprocessing.popen_fork", "multiprocessing.popen_forkserver")
 
 
-def install(module: Any, context: Context) -> Callable[[], None]:
+def install(module: Any, log: HookLog) -> Undo:
     """Patch `poll`, through which every exit code comes."""
-    kind = module.Popen
-    original = kind.poll
+    return patch(module.Popen, "poll", wrap=lambda original: _wrap_poll(original, log))
 
+
+def _wrap_poll(original: Any, log: HookLog) -> Any:
+    @functools.wraps(original)
     def poll(self: Any, *args: Any, **options: Any) -> Any:
         known = self.returncode is not None
         code = original(self, *args, **options)
-        if code and not known and context.active:
-            context.saw_death(f"process {self.pid} ended: {how(code)}")
+        if code and not known and log.active:
+            log.saw_death(f"process {self.pid} ended: {exit_text(code)}")
         return code
 
-    kind.poll = poll
-
-    def uninstall() -> None:
-        kind.poll = original
-
-    return uninstall
+    return poll
 
 
-def how(code: int) -> str:
-    """Return an exit code in words; negative ones are signals."""
+def exit_text(code: int) -> str:
+    """Return an exit code in words; a negative one is a signal."""
     if code >= 0:
         return f"exit code {code}"
     try:

@@ -8,16 +8,17 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from typing import Any
 
-CONSTANT = (int, float, complex, bool, str, bytes, type(None))
-FROZEN = ("EagerTensor", "ArrayImpl")  # of TensorFlow and JAX: their values never change
+IMMUTABLE = (int, float, complex, bool, str, bytes, type(None))
+# names of types of TensorFlow and JAX whose values never change
+IMMUTABLE_ARRAYS = ("EagerTensor", "ArrayImpl")
 
 
-class Unknown(Exception):
-    """Something mutable that cannot be copied; the text is its type."""
+class NotCopyable(Exception):
+    """A mutable object that cannot be copied; the text is the name of its type."""
 
 
 def copied(batch: Any) -> Any:
-    """Return the batch in memory of its own. Raise Unknown."""
+    """Return the batch in memory of its own. Raise NotCopyable if a part cannot be copied."""
     kind = type(batch)
     if kind in (tuple, list):
         return kind(copied(part) for part in batch)
@@ -25,35 +26,34 @@ def copied(batch: Any) -> Any:
         return kind._make(copied(part) for part in batch)
     if kind in (dict, OrderedDict):
         return kind((key, copied(part)) for key, part in batch.items())
-    if kind is _array() and not batch.dtype.hasobject:
+    if kind is _array_type() and not batch.dtype.hasobject:
         return batch.copy(order="K")
-    if kind is _tensor():
+    if kind is _tensor_type():
         return batch.detach().clone()
-    if isinstance(batch, (*CONSTANT, _known("numpy", "generic"))) or kind.__name__ in FROZEN:
+    immutable = (*IMMUTABLE, _imported_type("numpy", "generic"))
+    if isinstance(batch, immutable) or kind.__name__ in IMMUTABLE_ARRAYS:
         return batch
-    raise Unknown(kind.__name__)
+    raise NotCopyable(kind.__name__)
 
 
 def addresses(batch: Any) -> set[int]:
-    """Return the addresses of its arrays."""
+    """Return the addresses of the arrays of a batch."""
     return {_address(leaf) for leaf in _arrays(batch)} - {0}
 
 
 def nbytes_of(batch: Any) -> int:
-    """Return the bytes of its arrays."""
+    """Return the number of bytes of the arrays of a batch."""
     return sum(int(leaf.nbytes) for leaf in _arrays(batch))
 
 
 def nbytes_of_spec(spec: Any) -> int:
-    """Return the bytes of an element of tf.data, as far as its shapes are known: an unknown
-    dimension counts as 1."""
+    """Return the number of bytes of an element of tf.data; an unknown dimension counts as 1."""
     total = 0
-    for one in sys.modules["tensorflow"].nest.flatten(spec):
-        shape = getattr(one, "shape", None)
-        sizes = (
-            [] if shape is None or shape.rank is None else [size or 1 for size in shape.as_list()]
-        )
-        total += math.prod(sizes) * int(getattr(getattr(one, "dtype", None), "size", 0))
+    for leaf in sys.modules["tensorflow"].nest.flatten(spec):
+        shape: Any = getattr(leaf, "shape", None)
+        known = shape is not None and shape.rank is not None
+        sizes = [size or 1 for size in shape.as_list()] if known else []
+        total += math.prod(sizes) * int(getattr(getattr(leaf, "dtype", None), "size", 0))
     return total
 
 
@@ -64,24 +64,26 @@ def _arrays(batch: Any) -> Iterator[Any]:
     elif isinstance(batch, dict):
         for part in batch.values():
             yield from _arrays(part)
-    elif type(batch) in (_array(), _tensor()):
+    elif type(batch) in (_array_type(), _tensor_type()):
         yield batch
 
 
 def _address(leaf: Any) -> int:
-    where = leaf.ctypes.data if isinstance(leaf, _array()) else leaf.data_ptr()
-    return int(where) if leaf.nbytes else 0
+    address = leaf.ctypes.data if isinstance(leaf, _array_type()) else leaf.data_ptr()
+    return int(address) if leaf.nbytes else 0
 
 
-def _array() -> Any:
-    return _known("numpy", "ndarray")
+def _array_type() -> Any:
+    return _imported_type("numpy", "ndarray")
 
 
-def _tensor() -> Any:
-    return _known("torch", "Tensor")
+def _tensor_type() -> Any:
+    return _imported_type("torch", "Tensor")
 
 
-def _known(module: str, name: str) -> Any:
-    """Return a class of a module that the script has imported; importing is left to the script,
-    which may first set how many threads its libraries use."""
-    return getattr(sys.modules.get(module), name, Unknown)
+def _imported_type(module: str, name: str) -> Any:
+    """Return a class of a module that the script has imported, else a class without instances.
+
+    Importing is left to the script, which may first set how many threads its libraries use.
+    """
+    return getattr(sys.modules.get(module), name, NotCopyable)

@@ -1,5 +1,5 @@
-"""The ceiling by experiment: a few steps of the running job get batches that were taken ahead, in
-their order."""
+"""Experiments that measure the ceiling: a few steps of the running job get batches that were taken
+ahead, in their order."""
 
 from __future__ import annotations
 
@@ -11,195 +11,187 @@ from collections.abc import Callable
 from time import perf_counter
 from typing import Any
 
-from fastfeed.diagnose.hooks.context import Context
-from fastfeed.diagnose.hooks.copies import Unknown, addresses, copied, nbytes_of
+from fastfeed.diagnose.hooks.copies import NotCopyable, addresses, copied, nbytes_of
+from fastfeed.diagnose.hooks.hook_log import HookLog
 from fastfeed.steps.recorder import NEVER, PrefetchedBatch, StepRecorder
-from fastfeed.steps.timeline import Loop, Mark, Step
+from fastfeed.steps.timeline import Loop
 
-BATCHES = 8
-BURSTS = 3
-BUDGET = 0.2  # share of the measured time
-STARVED = 0.03  # starvation below which there is nothing to measure
-GUARD = 3  # steps before each burst that must draw no random number while they wait for their input
-IDLE_S = 1.0  # the longest wait until the producers have filled their buffer
-UNKNOWN_IDLE_S = 0.3  # the wait if it is unknown whether they have
-LOOK_S = 0.005
-MOST_NBYTES = 1 << 28
+BURSTS = 3  # number of bursts in the measured time
+MAX_TIME_SHARE = 0.2  # of the measured time, for all bursts
+MAX_FILL_SHARE = 0.6  # of the time of a burst, for taking its batches
+MAX_BATCHES = 8  # batches that are taken ahead in a burst
+MAX_NBYTES = 1 << 28  # bytes of batches that are taken ahead in a burst
+MIN_STARVATION = 0.03  # a loop that waits for a smaller share of its time has nothing to measure
+# steps before each burst whose input must draw no random number on the thread of the loop
+GUARD_STEPS = 3
+MAX_IDLE_WAIT_S = 1.0  # longest wait until the producers have filled their buffer
+UNKNOWN_IDLE_WAIT_S = 0.3  # wait if it is unknown whether they have
+POLL_S = 0.005
+RANDOM_INPUT = "the input draws random numbers on the thread of the loop"
 
 
 class Experiments:
-    """Takes batches ahead of their steps, in `BURSTS` bursts over the measured time, so that some
-    steps do not wait. Each batch is delivered once and in its order, with whatever the iterator
-    raises in its place.
+    """Takes batches ahead of their steps in `BURSTS` bursts, so that some steps do not wait.
 
-    It is done only where steps starve, and where results cannot differ: not where batches are made
-    on the thread of the loop (which may draw random numbers in between; its wait is exact anyway)
-    unless a GPU works behind it, nor where memory of batches is reused and cannot be copied.
+    Each batch is delivered once and in its order, as is every error of the iterator. A burst is
+    made only for a loop that starves, and only where it cannot change results. Batches that are
+    made on the thread of the loop are not taken ahead, unless a GPU works behind it: they may draw
+    random numbers between the steps, and their wait is exact anyway. Nor are batches whose memory
+    is reused and cannot be copied.
     """
 
-    def __init__(self, context: Context) -> None:
-        self._context = context
+    def __init__(self, log: HookLog) -> None:
+        self._log = log
         self._due: list[float] = []
-        self._most_s = 0.0
-        self._loop: Loop | None = None  # of the next burst
-        self._guards = 0
-        self._refused: set[int] = set()  # loops, by id
+        self._max_burst_s = 0.0
+        self._loop: Loop | None = None  # loop of the next burst
+        self._guarded_steps = 0
+        self._refused: set[int] = set()  # ids of loops
         self._start_s = 0.0
-        self._made = 0  # bursts
+        self._bursts = 0
 
     def plan(self, start_s: float, end_s: float) -> None:
-        """Plan the bursts over the measured time."""
-        measured = end_s - start_s
+        """Spread the bursts over the measured time."""
+        measured_s = end_s - start_s
         self._start_s = start_s
-        self._most_s = BUDGET * measured / BURSTS
-        self._due = [start_s + measured * (i + 0.4) / BURSTS for i in range(BURSTS)]
-        self._next()
+        self._max_burst_s = MAX_TIME_SHARE * measured_s / BURSTS
+        self._due = [start_s + measured_s * (i + 0.4) / BURSTS for i in range(BURSTS)]
+        self._schedule_next()
 
-    def may(self, loop: Loop) -> bool:
-        """Return True if a burst of this loop is due, for hooks that make their own and report its
-        time to `spent`."""
-        if perf_counter() < self._context.due_s:
-            return False
-        if self._loop is None:
-            self._loop = self._context.main or self._context.timeline.main()
-        if self._loop is None or not self._worthwhile(self._loop):
-            self._next()
-            return False
-        return self._loop is loop
+    def is_due(self, loop: Loop) -> bool:
+        """Return True if a burst of this loop is due.
 
-    def spent(self, seconds: float) -> None:
-        """Note the end of a burst; one that took too long was the last."""
-        self._made += 1
-        if seconds > self._most_s:
+        For hooks that take batches ahead themselves; they call `end_burst` afterwards.
+        """
+        return perf_counter() >= self._log.due_s and self._chosen_loop() is loop
+
+    def end_burst(self, seconds: float) -> None:
+        """Record the end of a burst that took `seconds`; one that took too long is the last."""
+        self._bursts += 1
+        if seconds > self._max_burst_s:
             self._due.clear()
-        self._next()
+        self._schedule_next()
 
     def run(self, steps: StepRecorder, get: Callable[[], Any]) -> None:
-        """Fill `steps.ahead`, if it is worthwhile; called when a batch is requested and an
-        experiment is due."""
-        if self._loop is None:
-            self._loop = self._context.main or self._context.timeline.main()
-            if self._loop is None or not self._worthwhile(self._loop):
-                self._next()
-                return
-        if steps.loop is not self._loop:
+        """Fill `steps.ahead`, if that is worthwhile.
+
+        Called when a batch is requested and an experiment is due.
+        """
+        chosen = self._loop or self._chosen_loop()
+        if chosen is None or steps.loop is not chosen:
             return
-        if not self._allowed(steps):
-            self._next()
-        elif self._guards < GUARD:
-            self._guards += 1
-            self._guarded(steps, get)
+        if not self._is_allowed(steps):
+            self._schedule_next()
+        elif self._guarded_steps < GUARD_STEPS:
+            self._guarded_steps += 1
+            self._guard(steps, get)
         else:
-            self._next()
-            self._made += 1
+            self._schedule_next()
+            self._bursts += 1
             self._burst(steps, get)
 
-    def _next(self) -> None:
-        self._loop, self._guards = None, 0
-        self._context.due_s = self._due.pop(0) if self._due else NEVER
+    def _schedule_next(self) -> None:
+        self._loop, self._guarded_steps = None, 0
+        self._log.schedule_burst(self._due.pop(0) if self._due else NEVER)
 
-    def _worthwhile(self, loop: Loop) -> bool:
+    def _chosen_loop(self) -> Loop | None:
+        """Return the loop of the burst that is due; skip the burst if it is not worthwhile."""
+        self._loop = self._loop or self._log.main or self._log.timeline.main()
+        if self._loop is None or not self._is_worthwhile(self._loop):
+            self._schedule_next()
+        return self._loop
+
+    def _is_worthwhile(self, loop: Loop) -> bool:
         rows = [
             step for step in list(loop.steps) if step.begin_s >= self._start_s and not step.free
         ]
         if not rows:
             return False
-        waited = sum(step.wait_s for step in rows)
-        starved = waited / max(1e-9, rows[-1].end_s - rows[0].begin_s)
+        waited_s = sum(step.wait_s for step in rows)
+        starvation = waited_s / max(1e-9, rows[-1].end_s - rows[0].begin_s)
         # Producers that hold the interpreter lock, or take the cores, slow the step itself, which
         # then hardly waits.
-        worthwhile = starved > STARVED or self._made < self._context.contended()
-        return worthwhile and waited / len(rows) < self._most_s / 3
+        worthwhile = starvation > MIN_STARVATION or self._bursts < self._log.contended()
+        return worthwhile and waited_s / len(rows) < self._max_burst_s / 3
 
-    def _allowed(self, steps: StepRecorder) -> bool:
+    def _is_allowed(self, steps: StepRecorder) -> bool:
         loop = steps.loop
         if id(loop) in self._refused:
             return False
         elsewhere = loop.kind == "tf.data" or bool(loop.buffer)
         if loop.buffer is None:
-            elsewhere = elsewhere or threading.get_ident() in self._context.elsewhere
+            elsewhere = elsewhere or threading.get_ident() in self._log.elsewhere
         return elsewhere or _cuda() is not None
 
     def _refuse(self, loop: Loop, why: str) -> None:
         self._refused.add(id(loop))
-        self._context.missing.append(f"no experiment: {why}")
+        self._log.missing.append(f"no experiment: {why}")
 
-    def _guarded(self, steps: StepRecorder, get: Callable[[], Any]) -> None:
-        """Make an ordinary step; its input must draw no random numbers of generators that the step
-        may use, too."""
-        before = randomness()
-        begin = perf_counter()
-        taken = self._take(steps, get)
-        steps.ahead.append(taken._replace(wait_s=perf_counter() - begin, free=False))
-        if randomness() != before:
-            self._refuse(steps.loop, "the input draws random numbers on the thread of the loop")
-        elif steps.reuses_memory and taken.error is None:
-            try:
-                copied(taken.item)
-            except Unknown as error:
-                self._refuse(steps.loop, f"a batch holds what cannot be copied ({error})")
-
-    def _take(self, steps: StepRecorder, get: Callable[[], Any]) -> PrefetchedBatch:
-        """Return the next batch, or what is raised in its place. An interrupt is raised at once."""
-        thread = threading.get_ident()
-        steps.prefetching = True
-        before = None if steps.get_state is None else steps.get_state()
-        self._context.waiting[thread] = perf_counter()
+    def _copied(self, steps: StepRecorder, prefetched: PrefetchedBatch) -> PrefetchedBatch | None:
+        """Return a copy, or None if there cannot be one, which refuses the loop."""
         try:
-            return PrefetchedBatch(get(), None, 0.0, True, before)
-        except Exception as error:
-            return PrefetchedBatch(None, error, 0.0, True, before)
-        finally:
-            steps.prefetching = False
-            self._context.waiting.pop(thread, None)
+            return prefetched._replace(item=copied(prefetched.item))
+        except NotCopyable as error:
+            self._refuse(steps.loop, f"a batch holds what cannot be copied ({error})")
+            return None
+
+    def _guard(self, steps: StepRecorder, get: Callable[[], Any]) -> None:
+        """Make an ordinary step, and refuse the loop if its batches must not be taken ahead.
+
+        Its input must draw no random numbers of generators that the step may use, too.
+        """
+        before = randomness()
+        prefetched = steps.prefetch(get, free=False)
+        if randomness() != before:
+            self._refuse(steps.loop, RANDOM_INPUT)
+        elif steps.reuses_memory and prefetched.error is None:
+            self._copied(steps, prefetched)
 
     def _burst(self, steps: StepRecorder, get: Callable[[], Any]) -> None:
-        begin = perf_counter()
+        begin_s = perf_counter()
         try:
             cuda = _cuda()
             if cuda is not None:
                 cuda.synchronize()
-            self._fill(steps, get, until_s=begin + 0.6 * self._most_s)
+            self._fill(steps, get, until_s=begin_s + MAX_FILL_SHARE * self._max_burst_s)
             if steps.ahead[-1].error is None:
-                self._rest(steps, until_s=begin + self._most_s)
+                _await_idle(steps, until_s=begin_s + self._max_burst_s)
             if cuda is not None:
-                steps.on_step_end = _evenly(steps, cuda)
+                steps.even_out(cuda.synchronize)
         finally:
-            self._context.timeline.marks.append(Mark("experiment", begin, perf_counter()))
+            self._log.mark("experiment", begin_s, perf_counter())
 
     def _fill(self, steps: StepRecorder, get: Callable[[], Any], *, until_s: float) -> None:
-        most = BATCHES if not steps.loop.buffer else max(2, min(BATCHES, steps.loop.buffer))
-        before, held = randomness(), 0
-        made: list[tuple[set[int], PrefetchedBatch]] = []  # the addresses of each, and a copy of it
-        while len(steps.ahead) < most and perf_counter() < until_s and held < MOST_NBYTES:
-            taken = self._take(steps, get)
-            steps.ahead.append(taken)  # from here on it cannot be lost
-            if taken.error is not None:
+        buffer = steps.loop.buffer
+        most = max(2, min(MAX_BATCHES, buffer)) if buffer else MAX_BATCHES
+        before, nbytes = randomness(), 0
+        copies: list[tuple[set[int], PrefetchedBatch]] = []  # with the addresses of the originals
+        while len(steps.ahead) < most and perf_counter() < until_s and nbytes < MAX_NBYTES:
+            prefetched = steps.prefetch(get)
+            if prefetched.error is not None:
                 break
             if randomness() != before:
-                self._refuse(steps.loop, "the input draws random numbers on the thread of the loop")
+                self._refuse(steps.loop, RANDOM_INPUT)
                 break
             if not steps.reuses_memory:
                 continue
-            try:
-                copy = taken._replace(item=copied(taken.item))
-            except Unknown as error:
-                self._refuse(steps.loop, f"a batch holds what cannot be copied ({error})")
+            copy = self._copied(steps, prefetched)
+            if copy is None:
                 break
-            here = addresses(taken.item)
-            for i, (there, earlier) in enumerate(made):
-                if here & there:  # overwritten by now: it is delivered as it was
+            new = addresses(prefetched.item)
+            for i, (old, earlier) in enumerate(copies):
+                if new & old:  # overwritten by now: it is delivered as it was
                     steps.ahead[i] = earlier
-            made.append((here, copy))
-            held += nbytes_of(taken.item)
+            copies.append((new, copy))
+            nbytes += nbytes_of(prefetched.item)
 
-    def _rest(self, steps: StepRecorder, *, until_s: float) -> None:
-        """Wait until the producers have filled their buffer, so that the free steps have the
-        machine."""
-        now = perf_counter()
-        until_s = min(until_s, now + (IDLE_S if steps.idle is not None else UNKNOWN_IDLE_S))
-        while perf_counter() < until_s and not (steps.idle is not None and steps.idle()):
-            time.sleep(LOOK_S)
+
+def _await_idle(steps: StepRecorder, *, until_s: float) -> None:
+    """Wait until the producers have filled their buffer: then the free steps have the machine."""
+    longest_s = UNKNOWN_IDLE_WAIT_S if steps.idle is None else MAX_IDLE_WAIT_S
+    until_s = min(until_s, perf_counter() + longest_s)
+    while perf_counter() < until_s and not (steps.idle is not None and steps.idle()):
+        time.sleep(POLL_S)
 
 
 def randomness() -> list[Any]:
@@ -215,27 +207,6 @@ def randomness() -> list[Any]:
 
 
 def _cuda() -> Any:
-    """Return torch.cuda, if it is in use: its steps go on asynchronously."""
+    """Return torch.cuda if it is in use: its steps go on asynchronously."""
     cuda = getattr(sys.modules.get("torch"), "cuda", None)
     return cuda if cuda is not None and cuda.is_initialized() else None
-
-
-def _evenly(steps: StepRecorder, cuda: Any) -> Callable[[], None]:
-    """Return what is called at the request after the free steps: it waits for the GPU and spreads
-    their time evenly."""
-    count = len(steps.ahead)
-
-    def settle() -> None:
-        cuda.synchronize()
-        free = steps.loop.steps[len(steps.loop.steps) - count + 1 :]
-        if not steps.in_step or len(free) != count - 1 or not all(step.free for step in free):
-            return
-        begin = free[0].begin_s if free else steps.begin_s
-        each = (perf_counter() - begin) / count
-        at = [begin + i * each for i in range(count)]
-        steps.loop.steps[len(steps.loop.steps) - count + 1 :] = [
-            Step(t, t + each, 0.0, True) for t in at[:-1]
-        ]
-        steps.begin_s = at[-1]
-
-    return settle

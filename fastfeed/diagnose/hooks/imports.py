@@ -1,4 +1,4 @@
-"""Install the hooks of a module right after the script has imported it."""
+"""Installation of the hooks of a module right after the script has imported it."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-from fastfeed.diagnose.hooks.context import Context
+from fastfeed.diagnose.hooks.hook_log import HookLog
+from fastfeed.diagnose.hooks.patches import Undo, undo_all
 
-Install = Callable[[Any, Context], Callable[[], None]]
+Install = Callable[[Any, HookLog], Undo]
 HOOKS = (
     "watched_loops",
     "feed_runner",
@@ -25,23 +26,23 @@ HOOKS = (
 )
 
 
-class Imports(MetaPathFinder):
-    """Waits on `sys.meta_path` for the modules of hooks; modules that are imported already are
-    hooked at once.
+class ImportHooks(MetaPathFinder):
+    """Finder on `sys.meta_path` that installs the hooks of a module after its import.
 
-    A hook that raises is noted in the context, and the script goes on without it.
+    Modules that are imported already are hooked at once. An error of a hook is reported in the log,
+    and the script goes on without the hook.
     """
 
-    def __init__(self, context: Context, hooks: Sequence[str] = HOOKS) -> None:
-        self._context = context
+    def __init__(self, log: HookLog, hooks: Sequence[str] = HOOKS) -> None:
+        self._log = log
         self._wanted: dict[str, list[Install]] = {}
-        self._undo: list[Callable[[], None]] = []
+        self._undos: list[Undo] = []
         self._finding: set[str] = set()
         for name in hooks:
             self._add(f"{__package__}.{name}")
 
     def start(self) -> None:
-        """Begin to watch imports."""
+        """Hook the modules that are imported already, and watch further imports."""
         for name in list(self._wanted):
             if isinstance(sys.modules.get(name), ModuleType):
                 self.hook(sys.modules[name])
@@ -55,12 +56,11 @@ class Imports(MetaPathFinder):
     def undo(self) -> None:
         """Remove all patches, in reverse order. No iterator may be in use."""
         self.stop()
-        while self._undo:
-            self._undo.pop()()
+        undo_all(self._undos)()
 
     def find_spec(self, name: str, *where: Any) -> ModuleSpec | None:
         """Return the spec of the other finders, with a loader that installs the hooks."""
-        if name not in self._wanted or name in self._finding or not self._context.active:
+        if name not in self._wanted or name in self._finding or not self._log.active:
             return None
         self._finding.add(name)
         try:
@@ -69,29 +69,29 @@ class Imports(MetaPathFinder):
         finally:
             self._finding.discard(name)
         if spec is not None and hasattr(spec.loader, "exec_module"):
-            spec.loader = _Hooked(spec.loader, self.hook)
+            spec.loader = _HookLoader(spec.loader, self.hook)
         return spec
 
     def hook(self, module: ModuleType) -> None:
         """Install the hooks of a module."""
-        for install in self._wanted.pop(module.__name__, []) if self._context.active else []:
+        for install in self._wanted.pop(module.__name__, []) if self._log.active else []:
             try:
-                self._undo.append(install(module, self._context))
+                self._undos.append(install(module, self._log))
             except Exception as error:
-                self._context.failed(f"{module.__name__} (another version than is known?)", error)
+                self._log.failed(f"{module.__name__} (another version than is known?)", error)
 
     def _add(self, name: str) -> None:
         try:
             hook: Any = importlib.import_module(name)
         except ModuleNotFoundError as error:
-            self._context.failed(name, error)
+            self._log.failed(name, error)
             return
-        for wanted in getattr(hook, "MODULES", None) or (hook.MODULE,):
+        for wanted in hook.MODULES:
             self._wanted.setdefault(wanted, []).append(hook.install)
 
 
-class _Hooked(Loader):
-    """A loader that is used once: the module that it makes has the real one."""
+class _HookLoader(Loader):
+    """Loader of one import, which gives the module its real loader and installs the hooks."""
 
     def __init__(self, loader: Any, hook: Callable[[ModuleType], None]) -> None:
         self._loader = loader

@@ -1,40 +1,52 @@
-"""The source of Keras's `fit`, in words, from the data adapter that Keras has chosen."""
+"""Description of the input of Keras's `fit`, from the data adapter that Keras has chosen."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from fastfeed.steps.recorder import leaves
 from fastfeed.steps.timeline import ARRAYS_NOTE, Leaf
 
-Facts = tuple[tuple[Leaf, ...], int | None, str]
+
+class LoaderFacts(NamedTuple):
+    """Description of a loop's input, as in `Loop`."""
+
+    leaves: tuple[Leaf, ...] = ()
+    buffer: int | None = None
+    note: str = ""
 
 
-def facts(adapter: Any) -> Facts:
-    """Return the leaves of a batch, how many batches are made ahead at most, and a note for the
-    reader."""
+def loader_facts(adapter: Any) -> LoaderFacts:
+    """Return the facts about a data adapter of Keras."""
     kind = type(adapter).__name__
     if kind == "GeneratorDataAdapter":
-        return leaves(_first(adapter)), *_generator(adapter)
+        return LoaderFacts(leaves(_first(adapter)), *_generator(adapter))
     if kind == "PyDatasetAdapter":
-        return leaves_of_spec(adapter._output_signature), *_pydataset(adapter.py_dataset)
+        specs = leaves_of_spec(adapter._output_signature)
+        return LoaderFacts(specs, *_pydataset(adapter.py_dataset))
     if kind == "TFDatasetAdapter":
-        dataset = adapter._dataset
-        return leaves_of_spec(dataset.element_spec), *pipeline(dataset)
+        return dataset_facts(adapter._dataset)
     if kind == "ArrayDataAdapter":
-        return (), None, ARRAYS_NOTE
+        return LoaderFacts(note=ARRAYS_NOTE)
     if kind == "TorchDataLoaderAdapter":
         loader = adapter._dataloader
         ahead = loader.num_workers * (loader.prefetch_factor or 0)
-        return (), ahead, f"a torch DataLoader, num_workers={loader.num_workers}"
-    return (), None, ""
+        return LoaderFacts((), ahead, f"a torch DataLoader, num_workers={loader.num_workers}")
+    return LoaderFacts()
+
+
+def dataset_facts(dataset: Any) -> LoaderFacts:
+    """Return the facts about a dataset of tf.data, which may be None."""
+    if dataset is None:
+        return LoaderFacts()
+    return LoaderFacts(leaves_of_spec(dataset.element_spec), *pipeline(dataset))
 
 
 def leaves_of_spec(spec: Any) -> tuple[Leaf, ...]:
     """Return the tensors of an element of tf.data; an unknown dimension is -1."""
     found = []
-    for path, value in walk(spec, "batch"):
+    for path, value in _walk(spec, "batch"):
         shape: Any = getattr(value, "shape", None)
         if getattr(shape, "rank", None) is not None and hasattr(value, "dtype"):
             sizes = tuple(-1 if size is None else int(size) for size in shape.as_list())
@@ -42,16 +54,16 @@ def leaves_of_spec(spec: Any) -> tuple[Leaf, ...]:
     return tuple(found)
 
 
-def walk(value: Any, path: str) -> Iterator[tuple[str, Any]]:
+def _walk(value: Any, path: str) -> Iterator[tuple[str, Any]]:
     """Yield the leaves of a structure, each with its path."""
     if value is None:
         return
     if isinstance(value, Mapping):
         for key in value:
-            yield from walk(value[key], f"{path}[{key!r}]")
+            yield from _walk(value[key], f"{path}[{key!r}]")
     elif isinstance(value, (tuple, list)) and not hasattr(value, "dtype"):
         for index, one in enumerate(list(value)):
-            yield from walk(one, f"{path}[{index}]")
+            yield from _walk(one, f"{path}[{index}]")
     else:
         yield path, value
 

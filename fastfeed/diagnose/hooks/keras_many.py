@@ -1,5 +1,4 @@
-"""Keras with steps_per_execution > 1: a call of the train function takes that many batches, and its
-waits cannot be observed.
+"""Calls of Keras's train function with steps_per_execution > 1, whose waits cannot be observed.
 
 A few calls get all their batches beforehand, in their order: they show what a call computes. The
 additional time of the others was waiting.
@@ -7,152 +6,138 @@ additional time of the others was waiting.
 
 from __future__ import annotations
 
-import threading
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fastfeed.diagnose.hooks.copies import nbytes_of_spec
-from fastfeed.diagnose.hooks.keras_steps import RECENT, Steps, end_of_data, gpu_behind, settle
-from fastfeed.diagnose.hooks.patches import keep
-from fastfeed.diagnose.hooks.tf_relay import Relay
-from fastfeed.diagnose.hooks.wait_estimate import WaitEstimator
-from fastfeed.steps.timeline import Mark, Step
+from fastfeed.diagnose.hooks.experiments import MAX_NBYTES
+from fastfeed.diagnose.hooks.hook_log import HookLog
+from fastfeed.diagnose.hooks.keras_steps import (
+    CallRecorder,
+    ObservedFunction,
+    await_gpu,
+    end_of_data,
+    has_gpu,
+    new_relay,
+    timed_call,
+)
+from fastfeed.diagnose.hooks.tf_relay import BatchRelay
+from fastfeed.diagnose.hooks.wait_estimate import RECENT_STEPS, WaitEstimator
+from fastfeed.steps.timeline import Step
 
-if TYPE_CHECKING:
-    from fastfeed.diagnose.hooks.context import Context
-
-FIRST = 2  # calls that are left alone: they trace and warm up
-CALLS = 5  # of the first burst
-LATER = 3  # of the others
-LONG_S = 2.0  # a burst whose filling takes longer ends with its present call
-MOST_NBYTES = 1 << 28
+WARMUP_CALLS = 2  # first calls, which trace and warm up
+FIRST_BURST_CALLS = 5
+LATER_BURST_CALLS = 3
+MAX_FILL_S = 2.0  # a burst that spends more time on filling ends with its present call
 
 
-class ManySteps(Steps):
-    """The train function of the TensorFlow backend if a call makes several steps."""
+class MultiStepRecorder(CallRecorder):
+    """Records the train function of the TensorFlow backend if a call makes several steps."""
 
-    def __init__(self, model: Any, context: Context) -> None:
-        super().__init__(model, context)
-        self.excess = WaitEstimator()
-        self._relay: Relay | None = None
+    def __init__(self, function: ObservedFunction, log: HookLog) -> None:
+        super().__init__(function, log)
+        self._estimator = WaitEstimator()
+        self._relay: BatchRelay | None = None
         self._calls = 0
-        self._free = 0  # next calls whose batches are taken beforehand
-        self._spent_s = 0.0
-        self._alone = context.experiments is None  # no batch is taken ahead
-        self._behind = gpu_behind()
+        self._free_calls = 0  # next calls whose batches are taken beforehand
+        self._fill_s = 0.0  # in this burst
+        self._no_bursts = log.experiments is None
+        self._has_gpu = has_gpu()
 
-    def call(self, plain: Any, iterator: Any) -> Any:
-        """Call the train function."""
-        if not self.context.active:
-            return plain(iterator)
+    def call(self, original: Any, iterator: Any) -> Any:
+        """Call the function."""
+        if not self.log.active:
+            return original(iterator)
         self._calls += 1
-        self._alone = self._alone or type(iterator).__name__ != "OwnedIterator"
-        relay = self._ready(iterator) if self._is_free() else None
-        return (
-            self._whole(plain, iterator)
-            if relay is None
-            else self._filled(plain, relay, iterator=iterator)
-        )
+        self._no_bursts = self._no_bursts or type(iterator).__name__ != "OwnedIterator"
+        relay = self._ready_relay(iterator) if self._is_free() else None
+        if relay is None:
+            return self._estimated(original, iterator)
+        return self._free(original, relay, iterator=iterator)
 
     def _is_free(self) -> bool:
-        """Return True if this call belongs to a burst; it may begin one."""
-        if self._alone or self._calls <= FIRST:
+        """Return True if this call belongs to a burst, which may begin here."""
+        if self._no_bursts or self._calls <= WARMUP_CALLS:
             return False
-        experiments = self.context.experiments
-        if self._free == 0 and not self.excess.known:
-            self._free = CALLS
-        elif (
-            self._free == 0
-            and experiments is not None
-            and self.loop is not None
-            and len(self.loop.steps) >= RECENT
-        ):
-            self._free = LATER if experiments.may(self.loop) else 0
-        return self._free > 0
+        if self._free_calls == 0 and not self._estimator.known:
+            self._free_calls = FIRST_BURST_CALLS
+        elif self._free_calls == 0 and self.log.burst_is_due(self.loop, min_steps=RECENT_STEPS):
+            self._free_calls = LATER_BURST_CALLS
+        return self._free_calls > 0
 
-    def _ready(self, iterator: Any) -> Relay | None:
-        if self._relay is not None and self._relay.fits(iterator):
+    def _ready_relay(self, iterator: Any) -> BatchRelay | None:
+        """Return a relay for an iterator, or None if there cannot be one."""
+        if self._relay is not None and self._relay.can_replace(iterator):
             return self._relay
-        start_s = time.perf_counter()
-        try:
-            if self._executes * nbytes_of_spec(iterator.element_spec) > MOST_NBYTES:
-                self._alone, self._free = True, 0
-                return None
-            self._relay = Relay(iterator)
-        except Exception as error:
-            self._alone, self._free = True, 0
-            self.context.failed("the waiting of Keras's steps", error)
-            return None
-        self.context.timeline.marks.append(
-            Mark("experiment", start_s, time.perf_counter(), "prepares to measure")
-        )
-        return self._relay
+        fits = self.function.steps * nbytes_of_spec(iterator.element_spec) <= MAX_NBYTES
+        relay = new_relay(iterator, self.log) if fits else None
+        if relay is None:
+            self._no_bursts, self._free_calls = True, 0
+        else:
+            self._relay = relay
+        return relay
 
-    def _filled(self, plain: Any, relay: Relay, *, iterator: Any) -> Any:
+    def _free(self, original: Any, relay: BatchRelay, *, iterator: Any) -> Any:
         """Make a call whose batches are all taken beforehand; fewer if the data end, or fail."""
-        ended = self._fill(relay, iterator)
+        error = self._fill(relay, iterator)
         if not relay.held:
-            if ended is None or isinstance(ended, end_of_data()):
-                return plain(iterator)  # raises the end again
-            raise ended
-        if ended is not None:
+            if error is None or isinstance(error, end_of_data()):
+                return original(iterator)  # raises the end again
+            raise error
+        if error is not None:
             self._relay = None
             relay.close()  # a request for one more meets the end of the data
-        relay.held, relay.source = 0, None
+        relay.hand_out(relay.held)
         begin_s = time.perf_counter()
-        result = plain(relay.iterator)
-        settle(result, behind=self._behind)
-        if ended is None:
-            self.excess.computed(time.perf_counter() - begin_s)
-            self._note(begin_s, 0.0, free=True)
-        elif not isinstance(ended, end_of_data()):
-            raise ended
+        result = original(relay.iterator)
+        await_gpu(result, has_gpu=self._has_gpu)
+        if error is None:
+            end_s = time.perf_counter()
+            self._estimator.add(end_s - begin_s)
+            self._add_steps(begin_s, end_s, 0.0, free=True)
+        elif not isinstance(error, end_of_data()):
+            raise error
         return result
 
-    def _fill(self, relay: Relay, iterator: Any) -> Exception | None:
+    def _fill(self, relay: BatchRelay, iterator: Any) -> Exception | None:
         """Take the batches of a call; return how the data ended, if they did."""
         start_s, ended = time.perf_counter(), None
-        thread = threading.get_ident()
-        self.context.waiting[thread] = start_s
+        self.log.begin_wait(start_s)
         try:
-            while relay.held < self._executes:
+            while relay.held < self.function.steps:
                 relay.take(iterator, copies=True)
         except Exception as error:
             ended = error
         finally:
-            self.context.waiting.pop(thread, None)
+            self.log.end_wait()
         end_s = time.perf_counter()
-        self.context.timeline.marks.append(
-            Mark("experiment", start_s, end_s, "takes batches beforehand")
-        )
-        self._spent_s += end_s - start_s
-        self._free -= 1
-        if self._spent_s > LONG_S and self._calls > FIRST + LATER:
-            self._free = 0
-        if self._free == 0:
-            if self.excess.known and self.context.experiments is not None:
-                self.context.experiments.spent(self._spent_s)
-            self._spent_s = 0.0
+        self.log.mark("experiment", start_s, end_s, "takes batches beforehand")
+        self._fill_s += end_s - start_s
+        self._free_calls -= 1
+        if self._fill_s > MAX_FILL_S and self._calls > WARMUP_CALLS + LATER_BURST_CALLS:
+            self._free_calls = 0
+        if self._free_calls == 0:
+            if self._estimator.known:
+                self.log.end_burst(self._fill_s)
+            self._fill_s = 0.0
         return ended
 
-    def _whole(self, plain: Any, iterator: Any) -> Any:
-        """Make a call that is not observed inside."""
-        result, begin_s, duration = self.timed(plain, iterator, behind=self._behind)
+    def _estimated(self, original: Any, iterator: Any) -> Any:
+        """Make a call that is not observed inside: time beyond the usual was waiting."""
+        result, begin_s, end_s = timed_call(self.log, original, iterator, has_gpu=self._has_gpu)
         if self._calls == 1:
-            self.compiled(begin_s, duration)
-        self._note(begin_s, self.excess.wait_s(duration))
+            self.mark_tracing(begin_s, end_s - begin_s)
+        self._add_steps(begin_s, end_s, self._estimator.wait_s(end_s - begin_s))
         return result
 
-    def _note(self, begin_s: float, wait_s: float, *, free: bool = False) -> None:
-        """Record the steps of a call that has ended, each with its part of the time and the
-        wait."""
-        loop, many = self.found(), self._executes
-        loop.waits = "modelled" if self.excess.known else "hidden"
-        each_s = (time.perf_counter() - begin_s) / many
-        for i in range(many):
+    def _add_steps(
+        self, begin_s: float, end_s: float, wait_s: float, *, free: bool = False
+    ) -> None:
+        """Record the steps of a call, each with an equal part of its time and its wait."""
+        steps = self.function.steps
+        waits = "modelled" if self._estimator.known else "hidden"
+        each_s = (end_s - begin_s) / steps
+        for i in range(steps):
             at_s = begin_s + i * each_s
-            keep(
-                loop,
-                Step(at_s, at_s + each_s, min(each_s, wait_s / many), free),
-                most=self.context.max_steps,
-            )
+            step = Step(at_s, at_s + each_s, min(each_s, wait_s / steps), free)
+            self.add_step(step, waits=waits)

@@ -1,4 +1,4 @@
-"""The calls of Keras's train function as steps, and how long each waited for its batch."""
+"""Calls of a train function as steps, and how long each waited for its batch."""
 
 from __future__ import annotations
 
@@ -6,272 +6,304 @@ import statistics
 import sys
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from collections import deque
+from typing import Any, Protocol
 
-from fastfeed.diagnose.hooks.keras_loader import facts
-from fastfeed.diagnose.hooks.patches import frames, keep
-from fastfeed.diagnose.hooks.tf_relay import Relay
-from fastfeed.diagnose.hooks.wait_estimate import WaitEstimator
+from fastfeed.diagnose.hooks.hook_log import HookLog
+from fastfeed.diagnose.hooks.keras_loader import LoaderFacts, loader_facts
+from fastfeed.diagnose.hooks.patches import calling_frames
+from fastfeed.diagnose.hooks.tf_relay import BatchRelay
+from fastfeed.diagnose.hooks.wait_estimate import RECENT_STEPS, SHORT_STEP_S, WaitEstimator
 from fastfeed.steps.recorder import site_of
-from fastfeed.steps.timeline import Loop, Mark, Step
+from fastfeed.steps.timeline import Loop, Step
 
-if TYPE_CHECKING:
-    from fastfeed.diagnose.hooks.context import Context
-
-BURST = 8  # steps of an experiment
-RECENT = 20
-FILL_S = 1.0  # after so long no more batches are taken for an experiment
-SHORT_S = 0.008  # of shorter steps only some are observed ...
-WATCHED, OF = 8, 32  # ... this many, one after another, of this many
+BURST_STEPS = 8  # steps of an experiment
+MAX_FILL_S = 1.0  # after so long no more batches are taken for an experiment
+# of short steps only so many, one after another, in every period of so many calls are observed
+OBSERVED_CALLS, OBSERVATION_PERIOD = 8, 32
 
 
-class Steps:
-    """The steps of one train function."""
+class ObservedFunction(Protocol):
+    """A function whose calls are steps."""
 
-    kind = "keras"
+    kind: str
+    name: str
+    steps: int  # in each call
 
-    def __init__(self, model: Any, context: Context) -> None:
-        self.context = context
-        self._name = f"{getattr(model, 'name', type(model).__name__)}.fit"
-        self._executes = int(getattr(model, "steps_per_execution", 1) or 1)
-        self.loop: Loop | None = None
-
-    def found(self) -> Loop:
-        """Return the loop, which the first step creates."""
-        if self.loop is None:
-            loop = self.context.timeline.loop(
-                (self.kind, id(self)), name=self._name, kind=self.kind, thread=threading.get_ident()
-            )
-            loop.where = site_of(sys._getframe(1))
-            self.describe(loop)
-            self.loop = loop
-        return self.loop
-
-    def describe(self, loop: Loop) -> None:
-        """Describe the source of the loop."""
-        fits = (
-            frame.f_locals.get("epoch_iterator")
-            for frame in frames()
-            if frame.f_code.co_name == "fit"
-        )
-        adapter = getattr(
-            next((one for one in fits if one is not None), None), "data_adapter", None
-        )
-        loop.leaves, loop.buffer, loop.note = facts(adapter)
-        if self._executes > 1:
-            many = f"steps_per_execution={self._executes}: a call makes so many, each given an equal part of its time"
-            loop.note = f"{loop.note}; {many}".strip("; ")
-
-    def timed(self, plain: Any, iterator: Any, *, behind: bool) -> tuple[Any, float, float]:
-        """Make a call that is not observed inside; return its result, when it began, and its
-        seconds."""
-        thread = threading.get_ident()
-        begin_s = self.context.waiting[thread] = time.perf_counter()
-        try:
-            result = plain(iterator)
-            settle(result, behind=behind)
-        finally:
-            self.context.waiting.pop(thread, None)
-        return result, begin_s, time.perf_counter() - begin_s
-
-    def compiled(self, begin_s: float, duration: float) -> None:
-        """Note that a call was the first, which traces."""
-        self.context.timeline.marks.append(Mark("compile", begin_s, begin_s + duration, self._name))
-
-    def add(self, begin_s: float, wait_s: float, *, free: bool = False) -> None:
-        """Record a step that began then and has just ended."""
-        end_s = time.perf_counter()
-        step = Step(begin_s, end_s, min(max(wait_s, 0.0), end_s - begin_s), free)
-        keep(self.found(), step, most=self.context.max_steps)
-
-
-class TensorFlowSteps(Steps):
-    """The train function of the TensorFlow backend, which gets an iterator."""
-
-    def __init__(self, model: Any, context: Context) -> None:
-        super().__init__(model, context)
-        self._relay: Relay | None = None
-        self._base_s = 0.0
-        self._free = 0  # next steps, whose batches are in the relay
-        self._calls = 0
-        self._computing: list[float] = []
-        self._excess = WaitEstimator()
-        self._broken = False
-        self._behind = gpu_behind()
-
-    def call(self, plain: Any, iterator: Any) -> Any:
-        """Call the train function."""
-        relay = self._relay
-        if (
-            relay is not None
-            and relay.source is iterator
-            and (relay.held or relay.ended is not None)
-        ):
-            return self._from_relay(plain, relay, begin_s=time.perf_counter(), wait_s=0.0)
-        if not self.context.active or not type(iterator).__name__.endswith("Iterator"):
-            return plain(iterator)
-        # one of tf.distribute
-        self._broken = self._broken or type(iterator).__name__ != "OwnedIterator"
-        self._calls += 1
-        if self._calls == 1:  # it traces
-            result = self._plain(plain, iterator, compiles=True)
-            self._broken = self._broken or not self.takes_one()
-            self.found().waits = "hidden" if self._broken else "exact"
-            return result
-        if self._broken or not self._watches():
-            return self._plain(plain, iterator)
-        return self._watched(plain, iterator)
+    def facts(self) -> LoaderFacts:
+        """Return the facts about its input; called in the first call."""
 
     def takes_one(self) -> bool:
         """Return True if a call takes exactly one batch; called once it has been traced."""
+
+
+class TrainFunction:
+    """The train function of a Keras model."""
+
+    kind = "keras"
+
+    def __init__(self, model: Any) -> None:
+        self.name = f"{getattr(model, 'name', type(model).__name__)}.fit"
+        self.steps = int(getattr(model, "steps_per_execution", 1) or 1)
+
+    def facts(self) -> LoaderFacts:
+        """Return the facts about the data adapter of the `fit` that calls."""
+        iterators = (
+            frame.f_locals.get("epoch_iterator")
+            for frame in calling_frames()
+            if frame.f_code.co_name == "fit"
+        )
+        iterator = next((found for found in iterators if found is not None), None)
+        facts = loader_facts(getattr(iterator, "data_adapter", None))
+        if self.steps == 1:
+            return facts
+        steps = (
+            f"steps_per_execution={self.steps}: a call makes so many steps, each shown with an "
+            "equal part of its time"
+        )
+        return facts._replace(note=f"{facts.note}; {steps}".strip("; "))
+
+    def takes_one(self) -> bool:
+        """Return True: a call that makes one step takes one batch."""
         return True
 
-    def _watches(self) -> bool:
-        if len(self._computing) < RECENT:
-            return True
-        usual = statistics.median(self._computing[-RECENT:])
-        return usual > SHORT_S or self._calls % OF < WATCHED
 
-    def _watched(self, plain: Any, iterator: Any) -> Any:
-        begin_s = time.perf_counter()
+class CallRecorder:
+    """Records the calls of one function as steps of a loop."""
+
+    def __init__(self, function: ObservedFunction, log: HookLog) -> None:
+        self.function = function
+        self.log = log
+        self.loop: Loop | None = None  # until the first step
+
+    def get_loop(self) -> Loop:
+        """Return the loop, which the first step creates."""
+        if self.loop is None:
+            kind, facts = self.function.kind, self.function.facts()
+            loop = Loop(
+                self.function.name,
+                kind,
+                threading.get_ident(),
+                where=site_of(sys._getframe(1)),
+                buffer=facts.buffer,
+                leaves=facts.leaves,
+                note=facts.note,
+            )
+            self.loop = self.log.add_loop((kind, id(self)), loop)
+        return self.loop
+
+    def add_step(self, step: Step, *, waits: str | None = None) -> None:
+        """Record a step. `waits` says how its wait was found, if that may have changed."""
+        self.log.add_step(self.get_loop(), step, waits=waits)
+
+    def mark_tracing(self, begin_s: float, duration_s: float) -> None:
+        """Record the first call, which traces the function."""
+        self.log.mark("compile", begin_s, begin_s + duration_s, self.function.name)
+
+
+class TensorFlowRecorder(CallRecorder):
+    """Records a function that gets an iterator and takes one batch from it.
+
+    The batch is taken before the call and relayed, so that its wait can be measured.
+    """
+
+    def __init__(self, function: ObservedFunction, log: HookLog) -> None:
+        super().__init__(function, log)
+        self._relay: BatchRelay | None = None
+        self._overhead_s = 0.0
+        self._free = 0  # next steps, whose batches are in the relay
+        self._calls = 0
+        self._computing: deque[float] = deque(maxlen=RECENT_STEPS)
+        self._estimator = WaitEstimator()
+        self._unobservable = False
+        self._has_gpu = has_gpu()
+
+    def call(self, original: Any, iterator: Any) -> Any:
+        """Call the function."""
+        relay = self._relay
+        if relay is not None and relay.has_input_of(iterator):
+            return self._relayed(original, relay, begin_s=time.perf_counter(), wait_s=0.0)
+        kind = type(iterator).__name__
+        if not self.log.active or not kind.endswith("Iterator"):
+            return original(iterator)
+        # the batches of an iterator of tf.distribute cannot be relayed
+        self._unobservable = self._unobservable or kind != "OwnedIterator"
+        self._calls += 1
+        if self._calls == 1:
+            return self._traced(original, iterator)
+        if self._unobservable or not self._is_observed():
+            return self._estimated(original, iterator)
+        return self._measured(original, iterator)
+
+    def _is_observed(self) -> bool:
+        if len(self._computing) < RECENT_STEPS:
+            return True
+        usual_s = statistics.median(self._computing)
+        return usual_s > SHORT_STEP_S or self._calls % OBSERVATION_PERIOD < OBSERVED_CALLS
+
+    def _traced(self, original: Any, iterator: Any) -> Any:
+        """Make the first step, in which the function is traced."""
+        result, begin_s, end_s = timed_call(self.log, original, iterator, has_gpu=self._has_gpu)
+        self.mark_tracing(begin_s, end_s - begin_s)
+        self._unobservable = self._unobservable or not self.function.takes_one()
+        waits = "hidden" if self._unobservable else "exact"
+        self.add_step(Step(begin_s, end_s, 0.0), waits=waits)
+        return result
+
+    def _estimated(self, original: Any, iterator: Any) -> Any:
+        """Make a step that is not observed inside: time beyond the usual was waiting."""
+        result, begin_s, end_s = timed_call(self.log, original, iterator, has_gpu=self._has_gpu)
+        if self._unobservable:
+            self.add_step(Step(begin_s, end_s, 0.0))
+        else:
+            wait_s = self._estimator.wait_s(end_s - begin_s)
+            self.add_step(Step(begin_s, end_s, wait_s), waits="modelled")
+        return result
+
+    def _measured(self, original: Any, iterator: Any) -> Any:
+        """Make a step whose batch is relayed."""
         try:
-            relay = self._ready(iterator)
+            relay = self._ready_relay(iterator)
             if relay is None:
-                return self._plain(plain, iterator)
-            if self._begins_burst():
-                self._fill(relay, iterator)
-                return self._from_relay(plain, relay, begin_s=time.perf_counter(), wait_s=0.0)
+                return self._estimated(original, iterator)
             begin_s = time.perf_counter()
-            if not relay.held:
-                self._take(relay, iterator)
+            wait_s = 0.0
+            if self.log.burst_is_due(self.loop, min_steps=RECENT_STEPS):
+                self._fill(relay, iterator)
+                begin_s = time.perf_counter()
+            else:
+                if not relay.held:
+                    self._take(relay, iterator)
+                wait_s = time.perf_counter() - begin_s - self._overhead_s
         except end_of_data():
             # raises the end again, with everything else that the function does
-            return plain(iterator)
-        return self._from_relay(
-            plain, relay, begin_s=begin_s, wait_s=time.perf_counter() - begin_s - self._base_s
-        )
+            return original(iterator)
+        return self._relayed(original, relay, begin_s=begin_s, wait_s=wait_s)
 
-    def _take(self, relay: Relay, iterator: Any) -> None:
-        thread = threading.get_ident()
-        self.context.waiting[thread] = time.perf_counter()
+    def _take(self, relay: BatchRelay, iterator: Any) -> None:
+        self.log.begin_wait(time.perf_counter())
         try:
             relay.take(iterator)
         finally:
-            self.context.waiting.pop(thread, None)
+            self.log.end_wait()
 
-    def _ready(self, iterator: Any) -> Relay | None:
-        """Return the relay; the time of a new one is the diagnosis's."""
-        if self._relay is not None and self._relay.fits(iterator):
+    def _ready_relay(self, iterator: Any) -> BatchRelay | None:
+        """Return a relay for an iterator, or None if there cannot be one."""
+        if self._relay is not None and self._relay.can_replace(iterator):
             return self._relay
-        start_s = time.perf_counter()
-        try:
-            self._relay = relay = Relay(iterator)
-        except Exception as error:
-            self._broken = True
-            self.context.failed("the waiting of Keras's steps", error)
-            return None
-        made_s = time.perf_counter()
-        self.context.timeline.marks.append(
-            Mark("experiment", start_s, made_s, "prepares to measure")
-        )
-        self._base_s = self._base_s or relay.base_s(iterator)
+        relay = new_relay(iterator, self.log)
+        if relay is None:
+            self._unobservable = True
+        else:
+            self._relay = relay
+            self._overhead_s = self._overhead_s or relay.overhead_s(iterator)
         return relay
 
-    def _begins_burst(self) -> bool:
-        experiments = self.context.experiments
-        if experiments is None or self.loop is None or len(self.loop.steps) < RECENT:
-            return False
-        return experiments.may(self.loop)
-
-    def _fill(self, relay: Relay, iterator: Any) -> None:
+    def _fill(self, relay: BatchRelay, iterator: Any) -> None:
         start_s = time.perf_counter()
-        while relay.held < BURST and time.perf_counter() - start_s < FILL_S:
+        while relay.held < BURST_STEPS and time.perf_counter() - start_s < MAX_FILL_S:
             try:
                 relay.take(iterator, copies=True)
-            except (
-                Exception
-            ) as error:  # the end of the data, or its failure: it is raised in its turn
-                relay.ended, relay.source = error, iterator
+            except Exception as error:  # also the end of the data: it is raised in its turn
+                relay.fail(iterator, error)
                 break
         self._free = relay.held
         end_s = time.perf_counter()
-        self.context.timeline.marks.append(
-            Mark("experiment", start_s, end_s, "takes batches beforehand")
-        )
-        if self.context.experiments is not None:
-            self.context.experiments.spent(end_s - start_s)
+        self.log.mark("experiment", start_s, end_s, "takes batches beforehand")
+        self.log.end_burst(end_s - start_s)
 
-    def _from_relay(self, plain: Any, relay: Relay, *, begin_s: float, wait_s: float) -> Any:
-        if not relay.held and relay.ended is not None:
-            ended, iterator = relay.ended, relay.source
-            relay.ended, relay.source = None, None
-            if isinstance(ended, end_of_data()):
-                return plain(iterator)
-            raise ended
+    def _relayed(self, original: Any, relay: BatchRelay, *, begin_s: float, wait_s: float) -> Any:
+        """Make a step with the next batch of the relay, or the error in its place."""
+        if not relay.held and relay.error is not None:
+            error, iterator = relay.error, relay.source
+            relay.clear_error()
+            if isinstance(error, end_of_data()):
+                return original(iterator)
+            raise error
         free = self._free > 0
         self._free -= free
-        relay.handed_out()
-        result = plain(relay.iterator)
-        if self.context.active:
-            settle(result, behind=self._behind)
-            self.add(begin_s, wait_s, free=free)
-            step = self.found().steps[-1]
-            self._computing.append(step.end_s - step.begin_s - step.wait_s)
-            self._excess.computed(self._computing[-1])
-        return result
-
-    def _plain(self, plain: Any, iterator: Any, *, compiles: bool = False) -> Any:
-        """Make a step that is not observed inside: time beyond the usual was waiting."""
-        result, begin_s, duration = self.timed(plain, iterator, behind=self._behind)
-        if compiles:
-            self.compiled(begin_s, duration)
-        elif not self._broken:
-            self.found().waits = "modelled"
-        self.add(begin_s, 0.0 if self._broken else self._excess.wait_s(duration))
+        relay.hand_out()
+        result = original(relay.iterator)
+        if self.log.active:
+            await_gpu(result, has_gpu=self._has_gpu)
+            end_s = time.perf_counter()
+            wait_s = min(max(wait_s, 0.0), end_s - begin_s)
+            self.add_step(Step(begin_s, end_s, wait_s, free))
+            self._computing.append(end_s - begin_s - wait_s)
+            self._estimator.add(end_s - begin_s - wait_s)
         return result
 
 
-def gpu_behind() -> bool:
+def new_relay(iterator: Any, log: HookLog) -> BatchRelay | None:
+    """Return a relay for an iterator, or None if there cannot be one."""
+    start_s = time.perf_counter()
+    try:
+        relay = BatchRelay(iterator)
+    except Exception as error:
+        log.failed("the waiting of Keras's steps", error)
+        return None
+    log.mark("experiment", start_s, time.perf_counter(), "prepares to measure")
+    return relay
+
+
+def timed_call(
+    log: HookLog, original: Any, iterator: Any, *, has_gpu: bool
+) -> tuple[Any, float, float]:
+    """Make a call that is not observed inside; return its result, its begin and its end."""
+    begin_s = time.perf_counter()
+    log.begin_wait(begin_s)
+    try:
+        result = original(iterator)
+        await_gpu(result, has_gpu=has_gpu)
+    finally:
+        log.end_wait()
+    return result, begin_s, time.perf_counter()
+
+
+def has_gpu() -> bool:
     """Return True if a GPU may go on with a step after its call."""
     return bool(sys.modules["tensorflow"].config.list_physical_devices("GPU"))
 
 
-def settle(result: Any, *, behind: bool) -> None:
+def await_gpu(result: Any, *, has_gpu: bool) -> None:
     """Wait for a GPU that works asynchronously: the rest of its work is no wait for input."""
-    for one in sys.modules["tensorflow"].nest.flatten(result) if behind else ():
-        if "GPU" in getattr(one, "device", "") and one.shape.num_elements() == 1:
-            one.numpy()
+    for tensor in sys.modules["tensorflow"].nest.flatten(result) if has_gpu else ():
+        if "GPU" in getattr(tensor, "device", "") and tensor.shape.num_elements() == 1:
+            tensor.numpy()
             return
 
 
 def end_of_data() -> type[Exception]:
-    found: type[Exception] = sys.modules["tensorflow"].errors.OutOfRangeError
-    return found
+    """Return the error that ends an iterator of tf.data."""
+    error: type[Exception] = sys.modules["tensorflow"].errors.OutOfRangeError
+    return error
 
 
-class PythonSteps(Steps):
-    """The train function of a backend whose batches come from a Python iterator, and whose work may
-    go on asynchronously: a step lasts until the next request."""
+class PythonRecorder(CallRecorder):
+    """Records the train function of a backend whose batches come from a Python iterator.
 
-    def __init__(self, model: Any, context: Context) -> None:
-        super().__init__(model, context)
+    Its work may go on asynchronously, so a step lasts until the next request for a batch.
+    """
+
+    def __init__(self, function: ObservedFunction, log: HookLog) -> None:
+        super().__init__(function, log)
         self._open: tuple[float, float] | None = None  # begin and wait of the step under way
 
-    def call(self, plain: Any, data: Any, *, begin_s: float, wait_s: float) -> Any:
-        """Call the train function, whose batch was requested at `begin_s` and took `wait_s`."""
+    def call(self, original: Any, data: Any, *, begin_s: float, wait_s: float) -> Any:
+        """Call the function with a batch that was requested at `begin_s` and took `wait_s`."""
         self.close(begin_s)
-        self.found()
-        result = plain(data)
+        self.get_loop()
+        result = original(data)
         self._open = (begin_s, wait_s)
         return result
 
-    def pulled(self, plain: Any, state: Any, *, iterator: Any) -> Any:
+    def call_with_iterator(self, original: Any, state: Any, *, iterator: Any) -> Any:
         """Call the train function of JAX, which takes its batches from the iterator itself."""
-        timed = TimedIterator(iterator, self.context)
+        timed = TimedIterator(iterator, self.log)
         begin_s = time.perf_counter()
         self.close(begin_s)
-        self.found()
-        result = plain(state, timed)
+        self.get_loop()
+        result = original(state, timed)
         self._open = (begin_s, timed.wait_s)
         return result
 
@@ -280,25 +312,25 @@ class PythonSteps(Steps):
         if self._open is not None:
             begin_s, wait_s = self._open
             self._open = None
-            keep(self.found(), Step(begin_s, end_s, wait_s), most=self.context.max_steps)
+            self.add_step(Step(begin_s, end_s, wait_s))
 
 
 class TimedIterator:
     """An iterator that measures the waits for it."""
 
-    def __init__(self, iterator: Any, context: Context) -> None:
+    def __init__(self, iterator: Any, log: HookLog) -> None:
         self._iterator = iterator
-        self._context = context
+        self._log = log
         self.wait_s = 0.0
 
     def __iter__(self) -> TimedIterator:
         return self
 
     def __next__(self) -> Any:
-        thread = threading.get_ident()
-        start_s = self._context.waiting[thread] = time.perf_counter()
+        start_s = time.perf_counter()
+        self._log.begin_wait(start_s)
         try:
             return next(self._iterator)
         finally:
-            self._context.waiting.pop(thread, None)
+            self._log.end_wait()
             self.wait_s += time.perf_counter() - start_s

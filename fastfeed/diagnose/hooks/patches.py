@@ -1,4 +1,4 @@
-"""Tools for hooks of classes: replacing a method, its time, and its callers."""
+"""Tools for hooks: replacing a method, timing its calls, and walking the calling frames."""
 
 from __future__ import annotations
 
@@ -8,42 +8,41 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from fastfeed.steps.timeline import Loop, Mark, Step
+from fastfeed.diagnose.hooks.hook_log import HookLog
 
-if TYPE_CHECKING:
-    from fastfeed.diagnose.hooks.context import Context
-
-WORTH_A_MARK_S = 0.001
-NEAR = 8  # latest marks, which may lie within the newest
+MIN_MARK_S = 0.001  # shorter calls are no mark
+MAX_NESTED_MARKS = 8  # latest marks that may lie within a new one
 Undo = Callable[[], None]
 
 
-def frames(depth: int = 1) -> Iterator[FrameType]:
-    """Yield the frames of this thread from the caller's `depth`-th caller outwards."""
-    frame: FrameType | None = sys._getframe(depth)
+def calling_frames() -> Iterator[FrameType]:
+    """Yield the frames of this thread, from the one that iterates outwards."""
+    frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         yield frame
         frame = frame.f_back
 
 
 def patch(owner: Any, name: str, *, wrap: Callable[[Any], Any]) -> Undo:
-    """Replace a class's own method by `wrap(original)`; the returned undo leaves what was put over
-    it."""
-    plain = owner.__dict__[name]
-    wrapped = wrap(plain)
+    """Replace a class's own attribute by `wrap(original)`.
+
+    The returned function restores the original, unless the attribute was replaced again.
+    """
+    original = owner.__dict__[name]
+    wrapped = wrap(original)
     setattr(owner, name, wrapped)
 
     def undo() -> None:
         if owner.__dict__.get(name) is wrapped:
-            setattr(owner, name, plain)
+            setattr(owner, name, original)
 
     return undo
 
 
 def undo_all(undos: list[Undo]) -> Undo:
-    """Return one undo for all, the latest first."""
+    """Return one function that undoes all patches, the latest first."""
 
     def undo() -> None:
         while undos:
@@ -52,53 +51,41 @@ def undo_all(undos: list[Undo]) -> Undo:
     return undo
 
 
-def keep(loop: Loop, step: Step, *, most: int | None) -> None:
-    """Add a step to a loop, of which `most` are kept, or all."""
-    loop.steps.append(step)
-    if most is not None and len(loop.steps) > most:
-        del loop.steps[: len(loop.steps) // 2]
+class CallTimer:
+    """Records calls that take more than a millisecond as marks.
 
-
-class Timed:
-    """Makes marks of calls that take more than a millisecond.
-
-    The outermost of nested calls counts. A call with marks inside (a callback that writes a
-    checkpoint) counts only if it took that long beside them.
+    Only the outermost of nested calls is recorded. A call that contains other marks (a callback
+    that saves a checkpoint) is recorded only if the rest of it took more than a millisecond.
     """
 
-    def __init__(self, context: Context) -> None:
-        self._context = context
-        self._inside: set[tuple[int, str]] = set()
+    def __init__(self, log: HookLog) -> None:
+        self._log = log
+        self._running: set[tuple[int, str]] = set()
 
     def method(self, owner: Any, name: str, *, kind: str, label: str = "") -> Undo:
-        """Time a method of a class; a method that the class does not have is skipped."""
+        """Time a method of a class; do nothing if the class does not define it."""
         if name not in owner.__dict__:
             return lambda: None
-        return patch(owner, name, wrap=lambda plain: self._around(plain, kind, label=label))
+        return patch(owner, name, wrap=lambda original: self._wrap(original, kind, label=label))
 
-    def _around(self, plain: Callable[..., Any], kind: str, *, label: str) -> Callable[..., Any]:
-        context, inside = self._context, self._inside
+    def _wrap(self, original: Callable[..., Any], kind: str, *, label: str) -> Callable[..., Any]:
+        log, running = self._log, self._running
 
-        @functools.wraps(plain)
+        @functools.wraps(original)
         def call(*args: Any, **kwargs: Any) -> Any:
-            thread = threading.get_ident()
-            if not context.active or (thread, kind) in inside:
-                return plain(*args, **kwargs)
-            inside.add((thread, kind))
+            key = (threading.get_ident(), kind)
+            if not log.active or key in running:
+                return original(*args, **kwargs)
+            running.add(key)
             start_s = time.perf_counter()
             try:
-                return plain(*args, **kwargs)
+                return original(*args, **kwargs)
             finally:
-                inside.discard((thread, kind))
+                running.discard(key)
                 end_s = time.perf_counter()
-                within = sum(
-                    m.end_s - m.start_s
-                    for m in context.timeline.marks[-NEAR:]
-                    if m.start_s >= start_s
-                )
-                if end_s - start_s - within > WORTH_A_MARK_S:
-                    context.timeline.marks.append(
-                        Mark(kind, start_s, end_s, label or type(args[0]).__name__)
-                    )
+                latest = log.timeline.marks[-MAX_NESTED_MARKS:]
+                nested_s = sum(m.end_s - m.start_s for m in latest if m.start_s >= start_s)
+                if end_s - start_s - nested_s > MIN_MARK_S:
+                    log.mark(kind, start_s, end_s, label or type(args[0]).__name__)
 
         return call

@@ -1,9 +1,8 @@
-"""Sessions of TensorFlow 1, monitored ones and compiled callables included: every run, from every
-thread.
+"""Hook of every run of TensorFlow 1's sessions, from every thread.
 
-Nothing is added to a graph, whose random operations take their seeds from the number of operations
-before them, and no configuration changes: a step that waits at a queue is recognised from
-everything that other runs put into it and take from it.
+Monitored sessions and compiled callables are included. Nothing is added to a graph, because its
+random operations take their seeds from the number of operations before them, and no configuration
+changes. A step that waits at a queue is recognised from all puts and takes of the other runs.
 """
 
 from __future__ import annotations
@@ -11,15 +10,12 @@ from __future__ import annotations
 import functools
 import sys
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from fastfeed.diagnose.hooks.patches import WORTH_A_MARK_S, Timed, Undo, patch, undo_all
-from fastfeed.diagnose.hooks.session_trace import asks_nothing
-from fastfeed.diagnose.hooks.session_watch import Sessions
-from fastfeed.steps.timeline import Mark
-
-if TYPE_CHECKING:
-    from fastfeed.diagnose.hooks.context import Context
+from fastfeed.diagnose.hooks.hook_log import HookLog
+from fastfeed.diagnose.hooks.patches import CallTimer, Undo, patch, undo_all
+from fastfeed.diagnose.hooks.session_trace import has_no_options
+from fastfeed.diagnose.hooks.session_watch import SessionTracker
 
 MODULES = ("tensorflow",)
 SAVERS = (
@@ -31,151 +27,133 @@ SAVERS = (
 )
 
 
-def install(module: Any, context: Context) -> Undo:
+def install(module: Any, log: HookLog) -> Undo:
     """Observe every session of the process."""
-    sessions = Sessions(context)
+    tracker = SessionTracker(log)
     base = sys.modules["tensorflow.python.client.session"].BaseSession
-    undos: list[Undo] = [
-        sessions.release,
-        patch(base, "run", wrap=lambda plain: _run(plain, sessions, context=context)),
-        patch(
-            base,
-            "make_callable",
-            wrap=lambda plain: _make_callable(plain, sessions, context=context),
-        ),
-        patch(
-            base,
-            "_make_callable_from_options",
-            wrap=lambda plain: _from_options(plain, sessions, context=context),
-        ),
-        patch(base, "_call_tf_sessionrun", wrap=lambda plain: _entered(plain, sessions)),
-        patch(base, "close", wrap=lambda plain: _close(plain, sessions)),
-    ]
     monitored = sys.modules.get("tensorflow.python.training.monitored_session")
+    wrappers = {
+        "run": _wrap_run,
+        "make_callable": _wrap_make_callable,
+        "_make_callable_from_options": _wrap_from_options,
+        "_call_tf_sessionrun": _wrap_graph_run,
+        "close": _wrap_close,
+    }
+    undos: list[Undo] = [tracker.release]
+    for name, wrap in wrappers.items():
+        undos.append(patch(base, name, wrap=functools.partial(wrap, tracker=tracker, log=log)))
     if monitored is not None:
-        hooked = monitored._HookedSession
-        undos.append(
-            patch(hooked, "run", wrap=lambda plain: _hooked(plain, sessions, context=context))
-        )
-    timed = Timed(context)
+        wrap = functools.partial(_wrap_hooked_run, tracker=tracker, log=log)
+        undos.append(patch(monitored._HookedSession, "run", wrap=wrap))
+    timer = CallTimer(log)
     for name, owner, method in SAVERS:
         saver = getattr(sys.modules.get(name), owner, None)
         if saver is not None:
-            undos.append(timed.method(saver, method, kind="checkpoint"))
+            undos.append(timer.method(saver, method, kind="checkpoint"))
     return undo_all(undos)
 
 
-def _followed(
-    sessions: Sessions, what: tuple[Any, Any, Any], *, call: Any, traces: bool = False
+def _tracked(
+    tracker: SessionTracker, what: tuple[Any, Any, Any], *, call: Any, may_trace: bool = False
 ) -> Any:
-    """Make `call()` as a run of `what`: the session, its fetches, its feeds; if it may be traced,
-    with the arguments for that."""
-    run = sessions.begin(what[0], what[1], feeds=what[2])
+    """Return the result of `call`, tracked as a run of `what`: the session, its fetches, its feeds.
+
+    If the run may be traced, `call` gets the arguments for that.
+    """
+    run = tracker.begin(what[0], what[1], feeds=what[2])
     done = False
     try:
-        result = call(**sessions.tracing(run)) if traces else call()
+        result = call(**tracker.trace(run)) if may_trace else call()
         done = True
         return result
     finally:
-        sessions.end(run, done=done)
+        tracker.end(run, done=done)
 
 
-def _run(plain: Any, sessions: Sessions, *, context: Context) -> Any:
-    @functools.wraps(plain)
+def _wrap_run(original: Any, *, tracker: SessionTracker, log: HookLog) -> Any:
+    @functools.wraps(original)
     def run(self: Any, fetches: Any, *args: Any, **kwargs: Any) -> Any:
-        if not context.active:
-            return plain(self, fetches, *args, **kwargs)
+        if not log.active:
+            return original(self, fetches, *args, **kwargs)
         feeds = args[0] if args else kwargs.get("feed_dict")
-        what = (self, fetches, feeds if isinstance(feeds, dict) else None)
-        traces = len(args) < 2 and asks_nothing(kwargs)
-        return _followed(
-            sessions,
-            what,
-            call=lambda **more: plain(self, fetches, *args, **{**kwargs, **more}),
-            traces=traces,
+        return _tracked(
+            tracker,
+            (self, fetches, feeds if isinstance(feeds, dict) else None),
+            call=lambda **more: original(self, fetches, *args, **{**kwargs, **more}),
+            may_trace=len(args) < 2 and has_no_options(kwargs),
         )
 
     return run
 
 
-def _make_callable(plain: Any, sessions: Sessions, *, context: Context) -> Any:
-    @functools.wraps(plain)
+def _wrap_make_callable(original: Any, *, tracker: SessionTracker, log: HookLog) -> Any:
+    @functools.wraps(original)
     def make_callable(self: Any, fetches: Any, *args: Any, **kwargs: Any) -> Any:
-        made = plain(self, fetches, *args, **kwargs)
-        if args or kwargs.get("feed_list") is not None:  # it goes through `run`
+        made = original(self, fetches, *args, **kwargs)
+        if args or kwargs.get("feed_list") is not None:  # such a callable calls `run`
             return made
-        return _callable(made, (self, fetches), sessions=sessions, context=context)
+        return _wrap_callable(made, (self, fetches), tracker=tracker, log=log)
 
     return make_callable
 
 
-def _from_options(plain: Any, sessions: Sessions, *, context: Context) -> Any:
-    @functools.wraps(plain)
+def _wrap_from_options(original: Any, *, tracker: SessionTracker, log: HookLog) -> Any:
+    @functools.wraps(original)
     def make(self: Any, options: Any, *args: Any, **kwargs: Any) -> Any:
-        made = plain(self, options, *args, **kwargs)
-        fetches = (*options.fetch, *options.target)
-        return _callable(
-            made, (self, fetches), sessions=sessions, context=context, feeds=tuple(options.feed)
-        )
+        made = original(self, options, *args, **kwargs)
+        what = (self, (*options.fetch, *options.target))
+        return _wrap_callable(made, what, tracker=tracker, log=log, feeds=tuple(options.feed))
 
     return make
 
 
-def _callable(
+def _wrap_callable(
     made: Any,
     what: tuple[Any, Any],
     *,
-    sessions: Sessions,
-    context: Context,
+    tracker: SessionTracker,
+    log: HookLog,
     feeds: tuple[str, ...] = (),
 ) -> Any:
     @functools.wraps(made, assigned=())
     def call(*args: Any, **kwargs: Any) -> Any:
-        if not context.active:
+        if not log.active:
             return made(*args, **kwargs)
         fed = dict(zip(feeds, args, strict=False)) if feeds else None
-        return _followed(sessions, (*what, fed), call=lambda: made(*args, **kwargs))
+        return _tracked(tracker, (*what, fed), call=lambda: made(*args, **kwargs))
 
     return call
 
 
-def _entered(plain: Any, sessions: Sessions) -> Any:
-    @functools.wraps(plain)
+def _wrap_graph_run(original: Any, *, tracker: SessionTracker, log: HookLog) -> Any:
+    @functools.wraps(original)
     def call(*args: Any) -> Any:
-        sessions.enters()
-        return plain(*args)
+        tracker.enter_graph()
+        return original(*args)
 
     return call
 
 
-def _close(plain: Any, sessions: Sessions) -> Any:
-    @functools.wraps(plain)
+def _wrap_close(original: Any, *, tracker: SessionTracker, log: HookLog) -> Any:
+    @functools.wraps(original)
     def close(self: Any) -> Any:
-        sessions.forget(self)
-        return plain(self)
+        tracker.release(self)
+        return original(self)
 
     return close
 
 
-def _hooked(plain: Any, sessions: Sessions, *, context: Context) -> Any:
-    """Wrap a monitored session, to count what its hooks take before and after the run."""
+def _wrap_hooked_run(original: Any, *, tracker: SessionTracker, log: HookLog) -> Any:
+    """Wrap the run of a monitored session, to record the time of its hooks before and after it."""
 
-    @functools.wraps(plain)
+    @functools.wraps(original)
     def run(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if not context.active:
-            return plain(self, *args, **kwargs)
-        sessions.local.hooked = None
+        if not log.active:
+            return original(self, *args, **kwargs)
+        tracker.begin_monitored()
         start_s = time.perf_counter()
-        result = plain(self, *args, **kwargs)
-        end_s = time.perf_counter()
-        inner = sessions.local.hooked
-        if inner is not None:
-            for mark in (
-                Mark("callback", start_s, inner[0], "hooks"),
-                Mark("callback", inner[1], end_s, "hooks"),
-            ):
-                if mark.end_s - mark.start_s > WORTH_A_MARK_S:
-                    context.timeline.marks.append(mark)
+        result = original(self, *args, **kwargs)
+        tracker.end_monitored(start_s, time.perf_counter())
         return result
 
     return run

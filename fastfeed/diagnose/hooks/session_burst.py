@@ -1,8 +1,8 @@
-"""The experiment on a loop that reads a queue: some steps back to back whose elements are all in
-the queue already.
+"""Experiments on a loop that reads a queue: some consecutive steps whose elements are all in the
+queue already.
 
-The training thread is held before a step until the queue has enough; then producers are held before
-their next put, until those steps are over. Neither the order nor the number of elements changes.
+The training thread is held before a step until the queue has enough. Then producers are held before
+their next put until those steps are over. Neither the order nor the number of elements changes.
 Every hold is limited.
 """
 
@@ -11,26 +11,22 @@ from __future__ import annotations
 import statistics
 import threading
 import time
-from typing import TYPE_CHECKING
 
+from fastfeed.diagnose.hooks.hook_log import HookLog
 from fastfeed.diagnose.hooks.queue_model import QueueModel
-from fastfeed.steps.timeline import Loop, Mark
+from fastfeed.diagnose.hooks.wait_estimate import RECENT_STEPS
+from fastfeed.steps.timeline import Loop
 
-if TYPE_CHECKING:
-    from fastfeed.diagnose.hooks.context import Context
-
-STEPS = 12  # of a burst, at most
-LEAST = 3  # at least: fewer prove nothing
-FILL_S = 1.0  # the training is held at most
-SLACK = 2.0  # times the expected duration of the steps: the longest hold of producers
-RECENT = 20  # steps that give the expected duration
+MIN_BURST_STEPS, MAX_BURST_STEPS = 3, 12  # fewer steps prove nothing
+MAX_FILL_S = 1.0  # longest hold of the training thread
+HOLD_FACTOR = 2.0  # longest hold of the producers, as a multiple of the usual time of the steps
 
 
-class Burst:
+class QueueBursts:
     """The bursts of one session."""
 
-    def __init__(self, context: Context) -> None:
-        self._context = context
+    def __init__(self, log: HookLog) -> None:
+        self._log = log
         self._open = threading.Event()
         self._open.set()
         self._until_s = 0.0
@@ -38,9 +34,11 @@ class Burst:
         self._left = 0
 
     def before_step(self, loop: Loop, model: QueueModel, *, count: int) -> bool:
-        """Return True if the step that is about to take `count` elements belongs to a burst; it may
-        begin one, and hold for it."""
-        if self._loop is None:
+        """Return True if the step that is about to take `count` elements belongs to a burst.
+
+        A burst may begin here; then the step is held until the queue has filled.
+        """
+        if self._loop is None and self._log.burst_is_due(loop, min_steps=RECENT_STEPS):
             self._begin(loop, model, count=count)
         if self._loop is not loop or self._left == 0 or model.level < count + model.minimum:
             self.release()
@@ -49,7 +47,7 @@ class Burst:
         return True
 
     def after_step(self, *, done: bool) -> None:
-        """Note the end of a step; one that failed ends the burst, too."""
+        """End the burst after its last step, or after a step that failed (not `done`)."""
         if self._loop is not None and (self._left == 0 or not done):
             self.release()
 
@@ -59,22 +57,20 @@ class Burst:
             self._open.wait(max(0.0, self._until_s - time.perf_counter()))
 
     def release(self) -> None:
-        """End a burst, if there is one."""
+        """End the burst, if there is one."""
         self._left, self._loop = 0, None
         self._open.set()
 
     def _begin(self, loop: Loop, model: QueueModel, *, count: int) -> None:
-        experiments = self._context.experiments
-        if experiments is None or len(loop.steps) < RECENT or not experiments.may(loop):
-            return
         start_s = time.perf_counter()
-        model.wait_for(model.minimum + STEPS * count, FILL_S)
+        model.wait_for(model.minimum + MAX_BURST_STEPS * count, MAX_FILL_S)
         end_s = time.perf_counter()
-        self._context.timeline.marks.append(Mark("experiment", start_s, end_s, "the queue fills"))
-        experiments.spent(end_s - start_s)
-        steps = min(STEPS, (model.level - model.minimum) // count)
-        if steps >= LEAST:
-            usual = statistics.median(step.end_s - step.begin_s for step in loop.steps[-RECENT:])
-            self._until_s = end_s + SLACK * steps * usual + FILL_S / 10
+        self._log.mark("experiment", start_s, end_s, "the queue fills")
+        self._log.end_burst(end_s - start_s)
+        steps = min(MAX_BURST_STEPS, (model.level - model.minimum) // count)
+        if steps >= MIN_BURST_STEPS:
+            latest = loop.steps[-RECENT_STEPS:]
+            usual_s = statistics.median(step.end_s - step.begin_s for step in latest)
+            self._until_s = end_s + HOLD_FACTOR * steps * usual_s + MAX_FILL_S / 10
             self._loop, self._left = loop, steps
             self._open.clear()

@@ -1,5 +1,4 @@
-"""What a run of a session does to queues: found once for each set of fetches, from the graph that
-leads to them."""
+"""Operations on queues in a run of a session, found in the graph once for each set of fetches."""
 
 from __future__ import annotations
 
@@ -10,30 +9,35 @@ from typing import Any, NamedTuple
 
 from fastfeed.steps.timeline import Leaf
 
-TAKES = {"QueueDequeueV2", "QueueDequeueManyV2", "QueueDequeueUpToV2"}
-PUTS = {"QueueEnqueueV2", "QueueEnqueueManyV2"}
-CLOSES = {"QueueCloseV2"}
-ITERATORS = ("IteratorGetNext", "MultiDeviceIteratorGetNext")  # and names that begin so
-NAMED = 3  # fetches in a name
+DEQUEUE_OPS = {"QueueDequeueV2", "QueueDequeueManyV2", "QueueDequeueUpToV2"}
+ENQUEUE_OPS = {"QueueEnqueueV2", "QueueEnqueueManyV2"}
+CLOSE_OPS = {"QueueCloseV2"}
+ITERATOR_OPS = ("IteratorGetNext", "MultiDeviceIteratorGetNext")  # beginnings of names
+MAX_NAMES = 3  # fetches in the name of a plan
 
 
-class Flow(NamedTuple):
-    """What one operation does to a queue: it moves `elements`; None: as many as the value fed to
-    `fed` has rows."""
+class QueueFlow(NamedTuple):
+    """One operation on a queue, which moves `elements`.
 
-    queue: Any  # the operation that is the queue
+    If `elements` is None, it moves as many as the value that is fed to `fed` has rows.
+    """
+
+    queue: Any  # the operation that creates the queue
     elements: int | None
     fed: Any = None
 
 
 @dataclass(frozen=True)
 class RunPlan:
-    """What a run does. `waits`: the operations that may wait for input, those on queues included,
-    by name; `held` keeps the keys of the plan alive."""
+    """Operations of a run on queues and iterators.
+
+    `waits`: names of the operations that may wait for input, those on queues included. `held` keeps
+    the objects alive whose ids are the key of the plan.
+    """
 
     name: str
-    takes: tuple[Flow, ...]
-    puts: tuple[Flow, ...]
+    takes: tuple[QueueFlow, ...]
+    puts: tuple[QueueFlow, ...]
     closes: tuple[Any, ...]
     iterates: bool
     waits: frozenset[str]
@@ -41,7 +45,7 @@ class RunPlan:
 
 
 def fetch_key(fetches: Any) -> Any:
-    """Return a cheap key of fetches; of a monitored session's, only the script's own count."""
+    """Return a cheap key of fetches; in a monitored session only the script's own fetches count."""
     if isinstance(fetches, dict):
         if "caller" in fetches:
             return fetch_key(fetches["caller"])
@@ -57,30 +61,33 @@ def feed_key(feeds: Mapping[Any, Any] | None) -> Any:
 
 
 def plan_of(graph: Any, fetches: Any, *, feeds: Iterable[Any] = ()) -> RunPlan:
-    """Walk from the fetches to everything that they need, but not beyond what is fed."""
+    """Return the plan of a run, from all operations that the fetches need.
+
+    The operations behind a fed tensor are not needed.
+    """
     own = fetches["caller"] if isinstance(fetches, dict) and "caller" in fetches else fetches
     leaves = list(_flat(fetches))
     fed = [element for element in (_element(graph, one) for one in feeds) if element is not None]
     takes, puts, closes, waits, iterates = [], [], [], set(), False
     for op in _ancestors([_operation(graph, leaf) for leaf in leaves], {one.name for one in fed}):
-        if op.type in TAKES:
-            takes.append(Flow(_queue(op), _taken(op)))
-        elif op.type in PUTS:
+        if op.type in DEQUEUE_OPS:
+            takes.append(QueueFlow(_queue(op), _elements_taken(op)))
+        elif op.type in ENQUEUE_OPS:
             puts.append(_put(op, fed))
-        elif op.type in CLOSES:
+        elif op.type in CLOSE_OPS:
             closes.append(_queue(op))
-        if op.type in TAKES or op.type.startswith(ITERATORS):
+        if op.type in DEQUEUE_OPS or op.type.startswith(ITERATOR_OPS):
             waits.add(op.name)
-        iterates = iterates or op.type.startswith(ITERATORS)
+        iterates = iterates or op.type.startswith(ITERATOR_OPS)
     names = [getattr(_element(graph, leaf), "name", "") for leaf in _flat(own)]
-    name = ", ".join(names[:NAMED]) + (", ..." if len(names) > NAMED else "")
+    name = ", ".join(names[:MAX_NAMES]) + (", ..." if len(names) > MAX_NAMES else "")
     return RunPlan(
         name, tuple(takes), tuple(puts), tuple(closes), iterates, frozenset(waits), (fetches, fed)
     )
 
 
-def rows(flow: Flow, feeds: Mapping[Any, Any] | None) -> int | None:
-    """Return how many elements a put moves; None: unknown."""
+def elements_put(flow: QueueFlow, feeds: Mapping[Any, Any] | None) -> int | None:
+    """Return how many elements a put moves, or None if that is unknown."""
     if flow.elements is not None or flow.fed is None or not feeds:
         return flow.elements
     for key, value in feeds.items():
@@ -90,7 +97,7 @@ def rows(flow: Flow, feeds: Mapping[Any, Any] | None) -> int | None:
 
 
 def fed_leaves(feeds: Mapping[Any, Any]) -> tuple[Leaf, ...]:
-    """Return the values that a run is fed, without scalars."""
+    """Return the arrays that a run is fed, without scalars."""
     found = []
     for key, value in feeds.items():
         kind = type(value)
@@ -102,19 +109,19 @@ def fed_leaves(feeds: Mapping[Any, Any]) -> tuple[Leaf, ...]:
     return tuple(found)
 
 
-def casts(feeds: Mapping[Any, Any]) -> str:
-    """Return which placeholder gets another dtype than it takes; "" for none."""
-    said = []
+def cast_note(feeds: Mapping[Any, Any]) -> str:
+    """Return a text that names the placeholders that are fed another dtype than theirs, or ""."""
+    notes = []
     for key, value in feeds.items():
         wanted = getattr(getattr(key, "dtype", None), "name", "")
         given = str(getattr(value, "dtype", ""))
         if wanted and given and _numpy().shape(value) and wanted != given:
-            said.append(f"{key.name} takes {wanted} and is fed {given}")
-    return "; ".join(said)
+            notes.append(f"{key.name} takes {wanted} and is fed {given}")
+    return "; ".join(notes)
 
 
-def queue_facts(queue: Any) -> tuple[int | None, int]:
-    """Return capacity (None: without bound) and min_after_dequeue."""
+def queue_limits(queue: Any) -> tuple[int | None, int]:
+    """Return the capacity of a queue (None: without bound) and its min_after_dequeue."""
     capacity = int(queue.get_attr("capacity"))
     try:
         minimum = int(queue.get_attr("min_after_dequeue"))
@@ -176,26 +183,25 @@ def _constant(tensor: Any) -> Any:
     return sys.modules["tensorflow.python.framework.tensor_util"].constant_value(tensor)
 
 
-def _taken(op: Any) -> int | None:
+def _elements_taken(op: Any) -> int | None:
     if op.type == "QueueDequeueV2":
         return 1
     count = _constant(op.inputs[1])
     return None if count is None else int(count)
 
 
-def _put(op: Any, fed: list[Any]) -> Flow:
+def _put(op: Any, fed: list[Any]) -> QueueFlow:
     if op.type == "QueueEnqueueV2":
-        return Flow(_queue(op), 1)
+        return QueueFlow(_queue(op), 1)
     component = op.inputs[1]
     static = component.shape.as_list()[0] if component.shape.rank else None
     if static is not None:
-        return Flow(_queue(op), int(static))
-    above = {
-        tensor.name for before in _ancestors([component.op], set()) for tensor in before.outputs
+        return QueueFlow(_queue(op), int(static))
+    sources = {
+        tensor.name for source in _ancestors([component.op], set()) for tensor in source.outputs
     }
-    return Flow(
-        _queue(op), None, next((one for one in fed if getattr(one, "name", "") in above), None)
-    )
+    found = next((tensor for tensor in fed if getattr(tensor, "name", "") in sources), None)
+    return QueueFlow(_queue(op), None, found)
 
 
 def _numpy() -> Any:

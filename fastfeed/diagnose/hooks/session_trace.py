@@ -1,7 +1,8 @@
-"""How long a run of a session waited inside its graph, from the times of its operations.
+"""Waits of a session's run inside its graph, found from the times of its operations.
 
-TensorFlow records them for a run that requests them in its options, which changes neither the graph
-nor its results. Some runs do; what the others take longer than those computed was waiting, too.
+TensorFlow records these times for a run that requests them in its options, which changes neither
+the graph nor its results. Only some runs do. The time of the others beyond the computing time of
+those was waiting, too.
 """
 
 from __future__ import annotations
@@ -11,59 +12,66 @@ import time
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from fastfeed.diagnose.hooks.wait_estimate import WaitEstimator
+from fastfeed.diagnose.hooks.wait_estimate import SHORT_STEP_S, WaitEstimator
 
-SHORT_S = 0.008  # of shorter runs only one in ...
-OF = 8  # ... this many is traced
-SHARE = 0.01  # of the time, at most, for reading traces
-LITTLE_S = 0.001  # a shorter wait is not checked for other operations meanwhile
+SHORT_RUNS_PER_TRACE = 8  # of runs shorter than SHORT_STEP_S one in so many is traced
+MAX_READING_SHARE = 0.01  # of the time, for reading traces
+MIN_WAIT_S = 0.001  # a shorter wait is not compared with the other operations
 
 Intervals = list[tuple[int, int]]
 
 
-class Inside:
-    """The runs of one loop whose graph waits for input in the operations `names`."""
+class GraphWaits:
+    """Waits of the runs of one loop, whose graph waits for input in the operations `names`."""
 
     def __init__(self, names: Collection[str]) -> None:
-        self.excess = WaitEstimator()
+        self.estimator = WaitEstimator()
         self._names = names
         self._runs = 0
         self._next_s = 0.0
 
-    def due(self, now_s: float) -> bool:
-        """Return True if the run that begins now is to be traced; not the first one, which prepares
-        the graph."""
+    def is_due(self, now_s: float) -> bool:
+        """Return True if the run that begins now is to be traced.
+
+        The first one is not, because it prepares the graph.
+        """
         self._runs += 1
         if self._runs == 1:
             return False
-        if not self.excess.known:
+        if not self.estimator.known:
             return True
-        return now_s >= self._next_s and (self.excess.usual_s > SHORT_S or self._runs % OF == 0)
+        if now_s < self._next_s:
+            return False
+        return self.estimator.usual_s > SHORT_STEP_S or self._runs % SHORT_RUNS_PER_TRACE == 0
 
-    def traced(self, metadata: Any, duration: float) -> float:
-        """Return the seconds that a traced run waited."""
+    def wait_s(self, metadata: Any, duration_s: float) -> float:
+        """Return the seconds that a run waited; `metadata` is None if it was not traced."""
+        if metadata is None:
+            return self.estimator.wait_s(duration_s)
         start_s = time.perf_counter()
-        wait_s = min(waited_s(metadata.step_stats, self._names), duration)
-        self.excess.computed(duration - wait_s)
+        wait_s = min(waited_s(metadata.step_stats, self._names), duration_s)
+        self.estimator.add(duration_s - wait_s)
         end_s = time.perf_counter()
-        self._next_s = end_s + (end_s - start_s) / SHARE
+        self._next_s = end_s + (end_s - start_s) / MAX_READING_SHARE
         return wait_s
 
 
-def asks_nothing(options: Mapping[str, Any]) -> bool:
-    """Return True if a run has no options of its own: a monitored session gives empty ones to every
-    run."""
-    given = options.get("options")
-    if given is None:
-        return options.get("run_metadata") is None
-    return hasattr(given, "ByteSize") and given.ByteSize() == 0
+def has_no_options(arguments: Mapping[str, Any]) -> bool:
+    """Return True if a run has no options of its own.
+
+    A monitored session gives empty options to every run.
+    """
+    options = arguments.get("options")
+    if options is None:
+        return arguments.get("run_metadata") is None
+    return hasattr(options, "ByteSize") and options.ByteSize() == 0
 
 
-def tracing() -> dict[str, Any]:
-    """Return the arguments of `Session.run` that request the times."""
+def trace_arguments() -> dict[str, Any]:
+    """Return the arguments of `Session.run` that request the times of the operations."""
     config = sys.modules["tensorflow.core.protobuf.config_pb2"]
-    asked = config.RunOptions(trace_level=config.RunOptions.SOFTWARE_TRACE)
-    return {"options": asked, "run_metadata": config.RunMetadata()}
+    options = config.RunOptions(trace_level=config.RunOptions.SOFTWARE_TRACE)
+    return {"options": options, "run_metadata": config.RunMetadata()}
 
 
 def waited_s(stats: Any, names: Collection[str]) -> float:
@@ -76,12 +84,11 @@ def waited_s(stats: Any, names: Collection[str]) -> float:
             end = begin + (node.all_end_rel_nanos or 1000 * node.all_end_rel_micros)
             if node.node_name in names:
                 waits.append((begin, end))
-            elif (
-                " = " in node.timeline_label
-            ):  # a transfer between devices has no type, and waits for its sender
+            # a transfer between devices has no type, and waits for its sender
+            elif " = " in node.timeline_label:
                 works.append((begin, end))
     total = _length(waits)
-    if total < 1e9 * LITTLE_S:
+    if total < 1e9 * MIN_WAIT_S:
         return total / 1e9
     return (_length(waits + works) - _length(works)) / 1e9
 

@@ -1,5 +1,4 @@
-"""Follow the runs of sessions: what each does to queues, how long it waited there, and which loop
-it belongs to."""
+"""Runs of sessions: what each does to queues, how long it waits there, and its loop."""
 
 from __future__ import annotations
 
@@ -10,287 +9,300 @@ import time
 import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from fastfeed.diagnose.hooks.patches import keep
-from fastfeed.diagnose.hooks.queue_model import Put, QueueModel, Take
-from fastfeed.diagnose.hooks.session_burst import Burst
+from fastfeed.diagnose.hooks.hook_log import HookLog
+from fastfeed.diagnose.hooks.patches import MIN_MARK_S
+from fastfeed.diagnose.hooks.queue_model import PendingPut, PendingTake, QueueModel
+from fastfeed.diagnose.hooks.session_burst import QueueBursts
 from fastfeed.diagnose.hooks.session_plan import (
     RunPlan,
-    casts,
+    cast_note,
+    elements_put,
     fed_leaves,
     feed_key,
     fetch_key,
     plan_of,
-    queue_facts,
-    rows,
+    queue_limits,
 )
-from fastfeed.diagnose.hooks.session_trace import Inside, tracing
+from fastfeed.diagnose.hooks.session_trace import GraphWaits, trace_arguments
 from fastfeed.steps.recorder import site_of
-from fastfeed.steps.timeline import Loop, Mark, Step
+from fastfeed.steps.timeline import Loop, Step
 
-if TYPE_CHECKING:
-    from fastfeed.diagnose.hooks.context import Context
-
-# a script that makes new operations all the time has a new "loop" for each of them
-MOST_LOOPS = 256
-# share of elements taken without an observed put, from which on the model is not used
-STRANGERS = 0.05
-
-
-@dataclass(eq=False)
-class Run:
-    """A run under way."""
-
-    seen: SessionInfo
-    plan: RunPlan
-    loop: Loop | None  # None: a put, or one of too many
-    begin_s: float = 0.0
-    takes: list[tuple[QueueModel, Take]] = field(default_factory=list)
-    puts: list[tuple[QueueModel, Put]] = field(default_factory=list)
-    free: bool = False
-    hooked: bool = False
-    metadata: Any = None  # of a run that is traced
+# largest share of elements taken without an observed put with which the model of a queue is used
+MAX_UNOBSERVED = 0.05
 
 
 class SessionInfo:
     """Everything that is known of one session."""
 
-    def __init__(self, number: int, context: Context) -> None:
+    def __init__(self, number: int, log: HookLog) -> None:
         self.number = number
-        self.plans: dict[Any, RunPlan] = {}
-        self.models: dict[str, QueueModel] = {}
+        self.bursts = QueueBursts(log)
         self.unknown: set[str] = set()  # queues with puts of unknown size
-        self.last_put: dict[int, float] = {}  # when a thread's last put ended
-        self.insides: dict[int, Inside] = {}  # by the id of a loop: the waits inside its runs
-        self.burst = Burst(context)
-        self.lock = threading.Lock()
+        self._plans: dict[Any, RunPlan] = {}
+        self._models: dict[str, QueueModel] = {}
+        self._graph_waits: dict[int, GraphWaits] = {}  # by the id of a loop
+        self._last_put_s: dict[int, float] = {}  # by thread: when its last put ended
+        self._lock = threading.Lock()
+
+    def plan(self, key: Any, session: Any, fetches: Any, feeds: Any) -> RunPlan:
+        """Return the plan of a run."""
+        plan = self._plans.get(key)
+        if plan is None:
+            plan = self._plans[key] = plan_of(session.graph, fetches, feeds=feeds or ())
+        return plan
 
     def model(self, queue: Any) -> QueueModel:
         """Return the model of a queue."""
-        with self.lock:
-            if queue.name not in self.models:
-                capacity, minimum = queue_facts(queue)
-                self.models[queue.name] = QueueModel(capacity, minimum)
-            return self.models[queue.name]
+        with self._lock:
+            if queue.name not in self._models:
+                capacity, minimum = queue_limits(queue)
+                self._models[queue.name] = QueueModel(capacity, minimum)
+            return self._models[queue.name]
 
-    def known(self, plan: RunPlan) -> bool:
-        """Return True if the waiting of a step follows from the observations."""
+    def knows_waits(self, plan: RunPlan) -> bool:
+        """Return True if the waits of a run at queues follow from the observations."""
         models = [self.model(flow.queue) for flow in plan.takes]
-        clear = all(
+        known = all(
             flow.elements is not None and flow.queue.name not in self.unknown for flow in plan.takes
         )
-        return clear and all(model.unseen <= STRANGERS * model.taken for model in models)
+        return known and all(model.unobserved <= MAX_UNOBSERVED * model.taken for model in models)
+
+    def graph_waits(self, loop: Loop, plan: RunPlan) -> GraphWaits:
+        """Return the waits inside the runs of a loop."""
+        return self._graph_waits.setdefault(id(loop), GraphWaits(plan.waits))
+
+    def last_put_s(self) -> float | None:
+        """Return when the last put of this thread ended."""
+        return self._last_put_s.get(threading.get_ident())
+
+    def end_put(self, now_s: float) -> None:
+        """Record the end of a put of this thread."""
+        self._last_put_s[threading.get_ident()] = now_s
 
 
-class OfThread(threading.local):
-    """The run that a thread is in, and when its last one of a monitored session began and ended."""
+@dataclass(eq=False)
+class SessionRun:
+    """A run under way. `loop` is None for a put, or if there are too many loops."""
 
-    run: Run | None = None
-    hooked: tuple[float, float] | None = None
+    info: SessionInfo
+    plan: RunPlan
+    loop: Loop | None
+    monitored: bool = False
+    begin_s: float = 0.0
+    free: bool = False
+    metadata: Any = None  # of a run that is traced
+    takes: list[tuple[QueueModel, PendingTake]] = field(default_factory=list)
+    puts: list[tuple[QueueModel, PendingPut]] = field(default_factory=list)
+
+    def begin(self, now_s: float, feeds: Mapping[Any, Any] | None) -> None:
+        """Begin the run, with its puts and takes."""
+        self.begin_s = now_s
+        for flow in self.plan.puts:
+            count = elements_put(flow, feeds)
+            if count is None:
+                self.info.unknown.add(flow.queue.name)
+            else:
+                model = self.info.model(flow.queue)
+                self.puts.append((model, model.begin_put(now_s, count)))
+        for flow in self.plan.takes:
+            if flow.elements is not None:
+                model = self.info.model(flow.queue)
+                self.takes.append((model, model.begin_take(now_s, flow.elements)))
+
+    def restart(self, now_s: float) -> None:
+        """Set the time at which the puts and takes begin."""
+        for _, take in self.takes:
+            take.restart(now_s)
+        for _, put in self.puts:
+            put.restart(now_s)
+
+    def hold(self) -> None:
+        """Hold the run as long as a burst needs it."""
+        plan, bursts = self.plan, self.info.bursts
+        if plan.puts:
+            bursts.before_put()
+        # a thread that fills the queue itself would wait for itself
+        if not plan.takes or self.loop is None or self.info.last_put_s() is not None:
+            return
+        count = plan.takes[0].elements
+        if count and self.info.knows_waits(plan):
+            model = self.info.model(plan.takes[0].queue)
+            self.free = bursts.before_step(self.loop, model, count=count)
+
+    def trace(self) -> dict[str, Any]:
+        """Return the arguments that request a trace, if the waits are unknown without it."""
+        plan = self.plan
+        at_queues = plan.takes and self.info.knows_waits(plan)
+        if self.loop is None or not plan.waits or at_queues:
+            return {}
+        due = self.info.graph_waits(self.loop, plan).is_due(self.begin_s)
+        arguments = trace_arguments() if due else {}
+        self.metadata = arguments.get("run_metadata")
+        return arguments
+
+    def end(self, end_s: float, *, done: bool) -> list[float]:
+        """End the puts and takes of the run; return the seconds that each take waited."""
+        for model, put in self.puts:
+            model.end_put(put, end_s, done=done)
+        for queue in self.plan.closes if done else ():
+            self.info.model(queue).close(end_s)
+        queue_waits_s = [model.end_take(take, end_s, done=done) for model, take in self.takes]
+        if self.plan.puts:
+            self.info.end_put(end_s)
+        if self.plan.takes:
+            self.info.bursts.after_step(done=done)
+        return queue_waits_s
+
+    def wait_s(self, loop: Loop, queue_waits_s: list[float], end_s: float) -> tuple[float, str]:
+        """Return the seconds that the run waited, as far as is known, and `Loop.waits`."""
+        if not self.plan.waits:
+            return 0.0, loop.waits
+        if self.plan.takes and self.info.knows_waits(self.plan):
+            return max(queue_waits_s, default=0.0), "modelled"
+        waits = self.info.graph_waits(loop, self.plan)
+        wait_s = waits.wait_s(self.metadata, end_s - self.begin_s)
+        return wait_s, "modelled" if waits.estimator.known else "hidden"
 
 
-class Sessions:
+class _ThreadState(threading.local):
+    """The run that a thread is in, and begin and end of its last run of a monitored session."""
+
+    run: SessionRun | None = None
+    monitored_s: tuple[float, float] | None = None
+
+
+class SessionTracker:
     """All sessions of the process."""
 
-    def __init__(self, context: Context) -> None:
-        self.local = OfThread()
-        self._context = context
+    def __init__(self, log: HookLog) -> None:
+        self._log = log
+        self._thread = _ThreadState()
         self._numbers = itertools.count(1)
-        self._seen: weakref.WeakKeyDictionary[Any, SessionInfo] = weakref.WeakKeyDictionary()
+        self._infos: weakref.WeakKeyDictionary[Any, SessionInfo] = weakref.WeakKeyDictionary()
         self._lock = threading.Lock()
 
-    def begin(self, session: Any, fetches: Any, *, feeds: Mapping[Any, Any] | None) -> Run | None:
-        """Note the start of a run; return None if it cannot be followed."""
+    def begin(
+        self, session: Any, fetches: Any, *, feeds: Mapping[Any, Any] | None
+    ) -> SessionRun | None:
+        """Begin a run; return None if it cannot be followed."""
         try:
-            seen = self._of(session)
+            info = self._info(session)
             key = (fetch_key(fetches), feed_key(feeds))
-            plan = seen.plans.get(key)
-            if plan is None:
-                plan = seen.plans[key] = plan_of(session.graph, fetches, feeds=feeds or ())
-            run = Run(seen, plan, self._loop(seen, key, feeds=feeds, plan=plan))
-            run.hooked = isinstance(fetches, dict) and "caller" in fetches
-            self._flows(run, feeds)
-            self.local.run = run
+            plan = info.plan(key, session, fetches, feeds)
+            monitored = isinstance(fetches, dict) and "caller" in fetches
+            run = SessionRun(info, plan, self._loop(info, key, plan=plan, feeds=feeds), monitored)
+            run.hold()
+            now_s = time.perf_counter()
+            run.begin(now_s, feeds)
+            last_s = info.last_put_s() if plan.puts and not plan.takes else None
+            if last_s is not None:
+                self._log.mark("batch", last_s, now_s, threading.current_thread().name)
+            if plan.takes or plan.iterates:
+                self._log.begin_wait(now_s)
+            self._thread.run = run
         except Exception as error:
-            self._context.failed("a session's runs", error)
+            self._log.failed("a session's runs", error)
             return None
         return run
 
-    def tracing(self, run: Run | None) -> dict[str, Any]:
-        """Return additional arguments of a run that is about to begin: none, or those that request
-        the times of its operations, if its waits are unknown otherwise."""
-        if (
-            run is None
-            or run.loop is None
-            or not run.plan.waits
-            or (run.plan.takes and run.seen.known(run.plan))
-        ):
-            return {}
+    def trace(self, run: SessionRun | None) -> dict[str, Any]:
+        """Return additional arguments for a run that is about to begin; see `SessionRun.trace`."""
         try:
-            inside = run.seen.insides.setdefault(id(run.loop), Inside(run.plan.waits))
-            more = tracing() if inside.due(run.begin_s) else {}
+            return {} if run is None else run.trace()
         except Exception as error:
-            self._context.failed("the waiting in a session's graph", error)
+            self._log.failed("the waiting in a session's graph", error)
             return {}
-        run.metadata = more.get("run_metadata")
-        return more
 
-    def enters(self) -> None:
-        """Note that the run of this thread has made its preparations in Python, for which it may
-        have lost the interpreter lock, and goes on without it."""
-        run = self.local.run
-        if run is not None:
-            now_s = time.perf_counter()
-            for _, take in run.takes:
-                take.begin_s = now_s
-            for _, put in run.puts:
-                put.begin_s = now_s
+    def enter_graph(self) -> None:
+        """Record that the run of this thread goes on without the interpreter lock.
 
-    def end(self, run: Run | None, *, done: bool) -> None:
-        """Note the end of a run, `done` or with an error."""
-        self.local.run = None
+        It may have waited for the lock during its preparations in Python.
+        """
+        if self._thread.run is not None:
+            self._thread.run.restart(time.perf_counter())
+
+    def end(self, run: SessionRun | None, *, done: bool) -> None:
+        """End a run, `done` or with an error."""
+        self._thread.run = None
         if run is None:
             return
         end_s = time.perf_counter()
         try:
-            self._ended(run, end_s, done=done)
+            self._log.end_wait()
+            if run.monitored:
+                self._thread.monitored_s = (run.begin_s, end_s)
+            queue_waits_s = run.end(end_s, done=done)
+            if run.loop is not None and done:
+                wait_s, waits = run.wait_s(run.loop, queue_waits_s, end_s)
+                step = Step(run.begin_s, end_s, wait_s, run.free)
+                self._log.add_step(run.loop, step, waits=waits)
         except Exception as error:
-            self._context.failed("a session's runs", error)
+            self._log.failed("a session's runs", error)
 
-    def forget(self, session: Any) -> None:
-        """Forget a session that is being closed."""
-        seen = self._seen.get(session)
-        if seen is not None:
-            seen.burst.release()
+    def begin_monitored(self) -> None:
+        """Begin a run of a monitored session with its hooks."""
+        self._thread.monitored_s = None
 
-    def release(self) -> None:
-        """End every burst."""
-        for seen in list(self._seen.values()):
-            seen.burst.release()
+    def end_monitored(self, start_s: float, end_s: float) -> None:
+        """Record the time of the hooks of a monitored session before and after its run."""
+        if self._thread.monitored_s is None:
+            return
+        begin_run_s, end_run_s = self._thread.monitored_s
+        for hook_s in ((start_s, begin_run_s), (end_run_s, end_s)):
+            if hook_s[1] - hook_s[0] > MIN_MARK_S:
+                self._log.mark("callback", *hook_s, "hooks")
 
-    def _of(self, session: Any) -> SessionInfo:
-        seen = self._seen.get(session)
-        if seen is None:
+    def release(self, session: Any = None) -> None:
+        """End the burst of a session, or of all sessions."""
+        for info in (
+            [self._infos.get(session)] if session is not None else list(self._infos.values())
+        ):
+            if info is not None:
+                info.bursts.release()
+
+    def _info(self, session: Any) -> SessionInfo:
+        info = self._infos.get(session)
+        if info is None:
             with self._lock:
-                seen = self._seen.setdefault(
-                    session, SessionInfo(next(self._numbers), self._context)
-                )
-        return seen
+                new = SessionInfo(next(self._numbers), self._log)
+                info = self._infos.setdefault(session, new)
+        return info
 
-    def _loop(self, seen: SessionInfo, key: Any, *, plan: RunPlan, feeds: Any) -> Loop | None:
+    def _loop(self, info: SessionInfo, key: Any, *, plan: RunPlan, feeds: Any) -> Loop | None:
         if (plan.puts or plan.closes) and not plan.takes:
             return None
         thread = threading.get_ident()
-        loops = self._context.timeline.loops
-        name = ("session", seen.number, key, thread)
-        loop = loops.get(name)
-        if loop is None and len(loops) < MOST_LOOPS:
-            loop = self._context.timeline.loop(
-                name, name=f"Session.run({plan.name})", kind="session", thread=thread
-            )
-            loop.where = site_of(sys._getframe(1))
-            self._describe(loop, plan, feeds=feeds)
-        return loop
-
-    def _describe(self, loop: Loop, plan: RunPlan, *, feeds: Mapping[Any, Any] | None) -> None:
-        notes = []
-        if plan.takes:
-            flow = plan.takes[0]
-            capacity, minimum = queue_facts(flow.queue)
-            if capacity is not None and flow.elements:
-                loop.buffer = max(0, capacity - minimum) // flow.elements
-            taken = flow.elements or "some"
-            notes.append(
-                f"takes {taken} of a {flow.queue.type} of {capacity}, at least {minimum} kept"
-            )
-        elif plan.iterates:
-            notes.append("a tf.data iterator in the graph")
-        else:
-            loop.buffer = 0
-        loop.waits = "modelled" if plan.takes else "hidden" if plan.iterates else "none"
-        if feeds:
-            loop.leaves = fed_leaves(feeds)
-            notes.append(casts(feeds))
-        loop.note = "; ".join(note for note in notes if note)
-
-    def _flows(self, run: Run, feeds: Mapping[Any, Any] | None) -> None:
-        seen, plan, loop = run.seen, run.plan, run.loop
-        if plan.puts:
-            seen.burst.before_put()
-        thread = threading.get_ident()
-        # a thread that fills the queue itself would wait for itself
-        alone = thread in seen.last_put
-        if (
-            plan.takes
-            and loop is not None
-            and not alone
-            and plan.takes[0].elements
-            and seen.known(plan)
-        ):
-            flow = plan.takes[0]
-            run.free = seen.burst.before_step(
-                loop, seen.model(flow.queue), count=plan.takes[0].elements
-            )
-        now_s = time.perf_counter()
-        for flow in plan.puts:
-            count = rows(flow, feeds)
-            if count is None:
-                seen.unknown.add(flow.queue.name)
-            else:
-                run.puts.append(
-                    (seen.model(flow.queue), seen.model(flow.queue).begin_put(now_s, count))
-                )
-        for flow in plan.takes:
-            if flow.elements is not None:
-                run.takes.append(
-                    (
-                        seen.model(flow.queue),
-                        seen.model(flow.queue).begin_take(now_s, flow.elements),
-                    )
-                )
-        if plan.puts and not plan.takes:
-            last_s = seen.last_put.get(thread)
-            if last_s is not None:
-                name = threading.current_thread().name
-                self._context.timeline.marks.append(Mark("batch", last_s, now_s, name))
-        if plan.takes or plan.iterates:
-            self._context.waiting[thread] = now_s
-        run.begin_s = now_s
-
-    def _ended(self, run: Run, end_s: float, *, done: bool) -> None:
-        thread = threading.get_ident()
-        self._context.waiting.pop(thread, None)
-        if run.hooked:
-            self.local.hooked = (run.begin_s, end_s)
-        for model, put in run.puts:
-            model.end_put(put, end_s, done=done)
-        for queue in run.plan.closes if done else ():
-            run.seen.model(queue).close(end_s)
-        waits = [model.end_take(take, end_s, done=done) for model, take in run.takes]
-        if run.plan.puts:
-            run.seen.last_put[thread] = end_s
-        if run.plan.takes:
-            run.seen.burst.after_step(done=done)
-        if run.loop is not None and done:
-            wait = self._wait_s(run, run.loop, waits=waits, duration=end_s - run.begin_s)
-            keep(run.loop, Step(run.begin_s, end_s, wait, run.free), most=self._context.max_steps)
-
-    def _wait_s(self, run: Run, loop: Loop, *, waits: list[float], duration: float) -> float:
-        """Return the seconds that a run of `duration` waited, as far as is known."""
-        if not run.plan.waits:
-            return 0.0
-        if run.plan.takes and run.seen.known(run.plan):
-            loop.waits = "modelled"
-            return max(waits, default=0.0)
-        inside = run.seen.insides.get(id(loop))
-        if inside is None:  # a run that cannot be traced
-            loop.waits = "hidden"
-            return 0.0
-        wait_s = (
-            inside.excess.wait_s(duration)
-            if run.metadata is None
-            else inside.traced(run.metadata, duration)
+        return self._log.find_loop(
+            ("session", info.number, key, thread), lambda: _new_loop(plan, feeds, thread=thread)
         )
-        loop.waits = "modelled" if inside.excess.known else "hidden"
-        return wait_s
+
+
+def _new_loop(plan: RunPlan, feeds: Mapping[Any, Any] | None, *, thread: int) -> Loop:
+    """Return the loop of a plan, with a description of its input."""
+    notes: list[str] = []
+    buffer: int | None = None
+    if plan.takes:
+        flow = plan.takes[0]
+        capacity, minimum = queue_limits(flow.queue)
+        if capacity is not None and flow.elements:
+            buffer = max(0, capacity - minimum) // flow.elements
+        taken = flow.elements or "some"
+        notes.append(f"takes {taken} of a {flow.queue.type} of {capacity}, at least {minimum} kept")
+    elif plan.iterates:
+        notes.append("a tf.data iterator in the graph")
+    else:
+        buffer = 0
+    if feeds:
+        notes.append(cast_note(feeds))
+    return Loop(
+        f"Session.run({plan.name})",
+        "session",
+        thread,
+        waits="modelled" if plan.takes else "hidden" if plan.iterates else "none",
+        where=site_of(sys._getframe(1)),
+        buffer=buffer,
+        leaves=fed_leaves(feeds) if feeds else (),
+        note="; ".join(filter(None, notes)),
+    )

@@ -1,70 +1,60 @@
-"""A tf.function of the script that gets an iterator and takes its batch from it: each call is a
-step."""
+"""Calls of a tf.function of the script that gets an iterator and takes its batch from it, as
+steps."""
 
 from __future__ import annotations
 
 import weakref
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from fastfeed.diagnose.hooks.keras_loader import leaves_of_spec, pipeline
-from fastfeed.diagnose.hooks.keras_steps import TensorFlowSteps
-from fastfeed.steps.timeline import Loop
+from fastfeed.diagnose.hooks.hook_log import HookLog
+from fastfeed.diagnose.hooks.keras_loader import LoaderFacts, dataset_facts
 
-if TYPE_CHECKING:
-    from fastfeed.diagnose.hooks.context import Context
-
-NEXT = "IteratorGetNext"
-# and names that begin so
-INPUTS = (NEXT, "MultiDeviceIteratorGetNext", "ReduceDataset", "DatasetToSingleElement")
+GET_NEXT_OP = "IteratorGetNext"  # the beginning of names
+INPUT_OPS = (GET_NEXT_OP, "MultiDeviceIteratorGetNext", "ReduceDataset", "DatasetToSingleElement")
 
 
-class FunctionSteps(TensorFlowSteps):
-    """The calls of one function."""
+class ScriptFunction:
+    """A tf.function of the script."""
 
     kind = "tf.data"
+    steps = 1
 
-    def __init__(self, function: Any, context: Context, *, iterator: Any) -> None:
-        super().__init__(None, context)
-        self._name = f"{getattr(function, '_name', '')}(iterator)"
+    def __init__(self, function: Any, iterator: Any, *, log: HookLog) -> None:
+        self.name = f"{getattr(function, '_name', '')}(iterator)"
         self._function = weakref.ref(function)
         self._iterator = weakref.ref(iterator)
+        self._log = log
 
-    def describe(self, loop: Loop) -> None:
-        iterator = self._iterator()
-        dataset = getattr(iterator, "_dataset", None)
-        if dataset is not None:
-            loop.leaves = leaves_of_spec(dataset.element_spec)
-            loop.buffer, loop.note = pipeline(dataset)
+    def facts(self) -> LoaderFacts:
+        """Return the facts about the dataset of the iterator."""
+        return dataset_facts(getattr(self._iterator(), "_dataset", None))
 
     def takes_one(self) -> bool:
-        """Return True if it takes exactly one batch in every trace; otherwise its batches cannot be
-        taken for it."""
+        """Return True if the function takes exactly one batch in every trace.
+
+        Otherwise its batches cannot be relayed.
+        """
         try:
             function: Any = self._function()
             traces = function._list_all_concrete_functions()
-            return all(_takes_one(traced.graph) for traced in traces)
+            return all(_takes_one(trace.graph) for trace in traces)
         except Exception as error:
-            self.context.failed("what a function takes from its iterator", error)
+            self._log.failed("what a function takes from its iterator", error)
             return False
 
 
 def _takes_one(graph: Any) -> bool:
-    definition = graph.as_graph_def()
-    within = any(
-        node.op.startswith(NEXT)
-        for function in definition.library.function
-        for node in function.node_def
-    )
-    return not within and [
-        op.type for op in graph.get_operations() if op.type.startswith(NEXT)
-    ] == [NEXT]
+    functions = graph.as_graph_def().library.function
+    nested = any(node.op.startswith(GET_NEXT_OP) for one in functions for node in one.node_def)
+    ops = [op.type for op in graph.get_operations() if op.type.startswith(GET_NEXT_OP)]
+    return not nested and ops == [GET_NEXT_OP]
 
 
 def takes_input(function: Any) -> bool:
     """Return True if a traced function takes input from a dataset by itself."""
-    for traced in function._list_all_concrete_functions():
-        graph = traced.graph.as_graph_def()
+    for trace in function._list_all_concrete_functions():
+        graph = trace.graph.as_graph_def()
         nodes = [*graph.node, *(node for one in graph.library.function for node in one.node_def)]
-        if any(node.op.startswith(INPUTS) for node in nodes):
+        if any(node.op.startswith(INPUT_OPS) for node in nodes):
             return True
     return False

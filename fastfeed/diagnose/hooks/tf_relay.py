@@ -1,4 +1,4 @@
-"""An iterator of tf.data that delivers batches which were taken from another one beforehand.
+"""Iterator of tf.data that delivers batches which were taken from another iterator beforehand.
 
 A function that takes an iterator waits for its batch in C++, where the wait cannot be observed. If
 the batch is taken eagerly, the wait happens in Python; the function then finds the batch here.
@@ -13,12 +13,12 @@ import time
 import uuid
 from typing import Any
 
-ENDLESS = 2**62
-TRIALS = 5
+ENDLESS = 2**62  # elements of a dataset that does not end
+TRIALS = 5  # passes of a batch that measure what a pass costs
 
 
-def fresh(tensor: Any) -> Any:
-    """Return a tensor of numbers in memory of its own; others unchanged."""
+def copied_tensor(tensor: Any) -> Any:
+    """Return a tensor of numbers in memory of its own, and any other tensor unchanged."""
     dtype = tensor.dtype
     if not (
         dtype.is_numpy_compatible
@@ -28,9 +28,11 @@ def fresh(tensor: Any) -> Any:
     return sys.modules["tensorflow"].raw_ops.DeepCopy(x=tensor)
 
 
-class Relay:
-    """A queue without bound, as an iterator whose elements are like those of `like`. To be made and
-    used eagerly."""
+class BatchRelay:
+    """Queue without bound, as an iterator whose elements are like those of `like`.
+
+    It is created and used eagerly. `error` is how the source ended, which is still to be raised.
+    """
 
     def __init__(self, like: Any) -> None:
         tf = sys.modules["tensorflow"]
@@ -39,10 +41,9 @@ class Relay:
         self._put = sys.modules["tensorflow.python.ops.gen_data_flow_ops"].queue_enqueue_v2
         self.spec = like.element_spec
         self._types, self._shapes = like._flat_output_types, like._flat_output_shapes
-        self.source: Any = None  # the iterator of its batches
-        self.held = 0
-        # how the source ended, still to be passed on
-        self.ended: BaseException | None = None
+        self.source: Any = None  # the iterator whose batches or error it holds
+        self.held = 0  # batches
+        self.error: Exception | None = None
         with tf.init_scope(), tf.device("CPU:0"):
             # without a name all queues of these types are the same
             name = f"fastfeed {uuid.uuid4()}"
@@ -54,12 +55,12 @@ class Relay:
     def _relay_dataset(self, tf: Any) -> Any:
         types = self._types
 
-        def taken(index: Any, queue: Any) -> Any:
+        def dequeue(index: Any, queue: Any) -> Any:
             return tf.raw_ops.QueueDequeueV2(handle=queue, component_types=types)
 
         signature = [tf.TensorSpec((), tf.int64), tf.TensorSpec((), tf.resource)]
         function = tf.function(
-            taken, input_signature=signature, autograph=False
+            dequeue, input_signature=signature, autograph=False
         ).get_concrete_function()
         variant = tf.raw_ops.MapDataset(
             input_dataset=tf.data.experimental.to_variant(tf.data.Dataset.range(ENDLESS)),
@@ -77,36 +78,49 @@ class Relay:
         options.experimental_optimization.apply_default_optimizations = False
         return tf.data.experimental.from_variant(variant, self.spec).with_options(options)
 
-    def fits(self, iterator: Any) -> bool:
-        """Return True if it can replace an iterator now: it has no other batches, and the same
-        type."""
-        if self.held or self.ended is not None:
+    def can_replace(self, iterator: Any) -> bool:
+        """Return True if it holds nothing of another iterator, and has the same type."""
+        if self.held or self.error is not None:
             return self.source is iterator
         return bool(self.spec == iterator.element_spec)
 
+    def has_input_of(self, iterator: Any) -> bool:
+        """Return True if it holds a batch or the error of an iterator."""
+        return self.source is iterator and bool(self.held or self.error is not None)
+
     def take(self, iterator: Any, *, copies: bool = False) -> None:
-        """Take a batch from an iterator, or a copy of it, which stays valid whatever its producer
-        does with the memory. Raise what its `get_next` raises."""
+        """Take a batch from an iterator; raise what its `get_next` raises.
+
+        A copy of the batch stays valid when its producer reuses the memory.
+        """
         batch = self._next(iterator._iterator_resource, self._types, self._shapes)
-        self._put(self._queue, [fresh(one) for one in batch] if copies else batch)
+        self._put(self._queue, [copied_tensor(tensor) for tensor in batch] if copies else batch)
         self.source = iterator
         self.held += 1
 
-    def handed_out(self) -> None:
-        """Note that one of the batches is about to be taken out."""
-        self.held -= 1
-        if not self.held:
-            self.source = None if self.ended is None else self.source
+    def fail(self, iterator: Any, error: Exception) -> None:
+        """Hold the error of an iterator behind its batches."""
+        self.error, self.source = error, iterator
+
+    def clear_error(self) -> None:
+        """Forget the error, which is being raised."""
+        self.error = self.source = None
+
+    def hand_out(self, count: int = 1) -> None:
+        """Let the next `count` batches be taken out."""
+        self.held -= count
+        if not self.held and self.error is None:
+            self.source = None
 
     def close(self) -> None:
         """Close the relay: after the last batch it reports the end of the data."""
         sys.modules["tensorflow"].raw_ops.QueueCloseV2(handle=self._queue)
 
-    def base_s(self, iterator: Any) -> float:
-        """Return the cost of taking a batch that is ready: the fastest of some passes of one batch
-        through the relay.
+    def overhead_s(self, iterator: Any) -> float:
+        """Return the seconds that it takes to get a batch that is ready.
 
-        Take one batch from the iterator. Raise what its `get_next` raises.
+        It is the fastest of some passes through the relay of one batch, which is taken from the
+        iterator. Raise what its `get_next` raises.
         """
         self.take(iterator)
         times = []

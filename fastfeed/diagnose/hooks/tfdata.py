@@ -1,5 +1,4 @@
-"""Loops of TensorFlow 2: `for batch in dataset`, and a tf.function that the script calls
-repeatedly."""
+"""Hook of TensorFlow 2: loops over a dataset, and repeated calls of a tf.function."""
 
 from __future__ import annotations
 
@@ -9,143 +8,141 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from types import FrameType
+from typing import Any
 
+from fastfeed.diagnose.hooks.hook_log import HookLog
 from fastfeed.diagnose.hooks.keras_loader import pipeline
-from fastfeed.diagnose.hooks.patches import Undo, frames, keep, patch, undo_all
-from fastfeed.diagnose.hooks.tf_function import FunctionSteps, takes_input
-from fastfeed.diagnose.hooks.tf_relay import fresh
+from fastfeed.diagnose.hooks.keras_steps import TensorFlowRecorder
+from fastfeed.diagnose.hooks.patches import Undo, calling_frames, patch, undo_all
+from fastfeed.diagnose.hooks.tf_function import ScriptFunction, takes_input
+from fastfeed.diagnose.hooks.tf_relay import copied_tensor
 from fastfeed.steps.recorder import StepRecorder, is_users, site_of
 from fastfeed.steps.timeline import Loop, Step
 
-if TYPE_CHECKING:
-    from fastfeed.diagnose.hooks.context import Context
-
 MODULES = ("tensorflow",)
-MOST_LOOPS = 256  # a script may make functions without end
 
 
-def install(module: Any, context: Context) -> Undo:
+def install(module: Any, log: HookLog) -> Undo:
     """Observe eager iterators, those of tf.distribute too, and calls of functions."""
     iterator = sys.modules["tensorflow.python.data.ops.iterator_ops"].OwnedIterator
     dataset = sys.modules["tensorflow.python.data.ops.dataset_ops"].DatasetV2
-    function = sys.modules[
-        "tensorflow.python.eager.polymorphic_function.polymorphic_function"
-    ].Function
+    functions = sys.modules["tensorflow.python.eager.polymorphic_function.polymorphic_function"]
+    distribute = sys.modules.get("tensorflow.python.distribute.input_lib")
     eagerly = sys.modules["tensorflow.python.eager.context"].executing_eagerly
-    seen: weakref.WeakKeyDictionary[Any, StepRecorder | None] = weakref.WeakKeyDictionary()
-    asked = functools.partial(_asked, seen=seen, eagerly=eagerly, context=context)
-    undos: list[Undo] = [
-        patch(iterator, "__next__", wrap=asked),
-        patch(iterator, "get_next", wrap=asked),
-        patch(function, "__call__", wrap=lambda plain: _called(plain, eagerly, context=context)),
+    recorders: weakref.WeakKeyDictionary[Any, StepRecorder | None] = weakref.WeakKeyDictionary()
+    wrap = functools.partial(_wrap_next, recorders=recorders, eagerly=eagerly, log=log)
+    iterators = [iterator, getattr(distribute, "DistributedIteratorBase", None)]
+    undos = [
+        patch(owner, name, wrap=wrap)
+        for owner in iterators
+        if owner is not None
+        for name in ("__next__", "get_next")
     ]
-    undos.append(patch(dataset, "from_generator", wrap=lambda plain: _generated(plain, context)))
-    distributed = getattr(
-        sys.modules.get("tensorflow.python.distribute.input_lib"), "DistributedIteratorBase", None
-    )
-    if distributed is not None:
-        undos += [patch(distributed, name, wrap=asked) for name in ("__next__", "get_next")]
+    undos += [
+        patch(functions.Function, "__call__", wrap=lambda one: _wrap_call(one, eagerly, log=log)),
+        patch(dataset, "from_generator", wrap=lambda one: _wrap_from_generator(one, log)),
+    ]
     return undo_all(undos)
 
 
-def _generated(plain: Any, context: Context) -> Any:
+def _wrap_from_generator(original: Any, log: HookLog) -> Any:
     """Wrap `Dataset.from_generator`, which Keras calls, too."""
-    make = plain.__func__
+    create = original.__func__
 
-    @functools.wraps(make)
-    def noted(*args: Any, **kwargs: Any) -> Any:
-        context.timeline.trims = True
-        return make(*args, **kwargs)
+    @functools.wraps(create)
+    def from_generator(*args: Any, **kwargs: Any) -> Any:
+        log.set_trims()
+        return create(*args, **kwargs)
 
-    return staticmethod(noted)
+    return staticmethod(from_generator)
 
 
-def _asked(plain: Any, *, seen: Any, eagerly: Callable[[], bool], context: Context) -> Any:
-    unseen = object()
+def _wrap_next(original: Any, *, recorders: Any, eagerly: Callable[[], bool], log: HookLog) -> Any:
+    new = object()
 
-    @functools.wraps(plain)
+    @functools.wraps(original)
     def take(self: Any) -> Any:
-        steps = seen.get(self, unseen)
-        if steps is unseen:
-            if not context.active or not eagerly():
-                return plain(self)
-            steps = seen[self] = _pass(self, context)
+        steps = recorders.get(self, new)
+        if steps is new:
+            if not log.active or not eagerly():
+                return original(self)
+            steps = recorders[self] = _recorder(self, log)
         if steps is None:
-            return plain(self)
-        return steps.take(functools.partial(_element, plain, self, steps=steps))
+            return original(self)
+        return steps.take(functools.partial(_element, original, self, steps=steps))
 
     return take
 
 
-def _element(plain: Any, iterator: Any, *, steps: StepRecorder) -> Any:
+def _element(original: Any, iterator: Any, *, steps: StepRecorder) -> Any:
     """Return a batch; one that is taken ahead is copied, because its producer may reuse the
     memory."""
-    batch = plain(iterator)
+    batch = original(iterator)
     if steps.prefetching:
-        batch = sys.modules["tensorflow"].nest.map_structure(fresh, batch, expand_composites=True)
+        nest = sys.modules["tensorflow"].nest
+        batch = nest.map_structure(copied_tensor, batch, expand_composites=True)
     return batch
 
 
-def _pass(iterator: Any, context: Context) -> StepRecorder | None:
-    """Return the recorder of an iterator; None if other hooks follow it: Keras's, or a function
-    that is being traced."""
+def _recorder(iterator: Any, log: HookLog) -> StepRecorder | None:
+    """Return a recorder for an iterator; None for one of Keras, which has a hook of its own."""
     try:
-        if any(frame.f_globals.get("__name__", "").startswith("keras.") for frame in frames()):
+        names = (frame.f_globals.get("__name__", "") for frame in calling_frames())
+        if any(name.startswith("keras.") for name in names):
             return None
         dataset = getattr(iterator, "_dataset", None)
         buffer, note = (None, "") if dataset is None else pipeline(dataset)
-        return StepRecorder(
-            context, "tf.data", name=note or "an iterator of tf.data", buffer=buffer
-        )
+        return StepRecorder(log, "tf.data", name=note or "an iterator of tf.data", buffer=buffer)
     except Exception as error:
-        context.failed("an iterator of tf.data", error)
+        log.failed("an iterator of tf.data", error)
         return None
 
 
-def _called(plain: Any, eagerly: Callable[[], bool], *, context: Context) -> Any:
+def _wrap_call(original: Any, eagerly: Callable[[], bool], *, log: HookLog) -> Any:
     """Wrap `Function.__call__`: a call from a line of the script is a step of the loop around
     it."""
-    takers: weakref.WeakKeyDictionary[Any, FunctionSteps] = weakref.WeakKeyDictionary()
+    recorders: weakref.WeakKeyDictionary[Any, TensorFlowRecorder] = weakref.WeakKeyDictionary()
 
-    @functools.wraps(plain)
+    @functools.wraps(original)
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if not context.active:
-            return plain(self, *args, **kwargs)
+        if not log.active:
+            return original(self, *args, **kwargs)
         caller = sys._getframe(1)
         if not is_users(caller.f_code.co_filename) or not eagerly():
-            return plain(self, *args, **kwargs)
+            return original(self, *args, **kwargs)
         if args and type(args[0]).__name__ == "OwnedIterator":
-            steps = takers.get(self)
+            steps = recorders.get(self)
             if steps is None:
-                steps = takers[self] = FunctionSteps(self, context, iterator=args[0])
-            return steps.call(lambda iterator: plain(self, iterator, *args[1:], **kwargs), args[0])
+                function = ScriptFunction(self, args[0], log=log)
+                steps = recorders[self] = TensorFlowRecorder(function, log)
+            return steps.call(lambda one: original(self, one, *args[1:], **kwargs), args[0])
         begin_s = time.perf_counter()
-        result = plain(self, *args, **kwargs)
-        end_s = time.perf_counter()
-        thread = threading.get_ident()
-        loops = context.timeline.loops
-        key = ("call", caller.f_code, caller.f_lineno, thread)
-        loop = loops.get(key)
-        if loop is None and len(loops) < MOST_LOOPS:
-            loop = context.timeline.loop(
-                key, name=f"{getattr(self, '_name', '')}()", kind="call", thread=thread
-            )
-            loop.where = site_of(caller)
-            _describe(loop, self, context=context)
+        result = original(self, *args, **kwargs)
+        step = Step(begin_s, time.perf_counter(), 0.0)
+        key = ("call", caller.f_code, caller.f_lineno, threading.get_ident())
+        loop = log.find_loop(key, lambda: _new_loop(self, caller, log=log))
         if loop is not None:
-            keep(loop, Step(begin_s, end_s, 0.0), most=context.max_steps)
+            log.add_step(loop, step)
         return result
 
     return call
 
 
-def _describe(loop: Loop, function: Any, *, context: Context) -> None:
-    """Note if the input of a function is made between its calls, or taken by itself."""
-    loop.waits, loop.buffer = "none", 0
+def _new_loop(function: Any, caller: FrameType, *, log: HookLog) -> Loop:
+    """Return the loop of a function whose input is made between its calls, or taken by itself."""
+    hidden = False
     try:
-        if takes_input(function):
-            loop.waits, loop.buffer = "hidden", None
-            loop.note = "a function that takes its batches itself: what it waits for them is in the time of its steps"
+        hidden = takes_input(function)
     except Exception as error:
-        context.failed("what a function takes its input from", error)
+        log.failed("what a function takes its input from", error)
+    note = "a function that takes its batches itself: their waits lie inside its steps"
+    return Loop(
+        f"{getattr(function, '_name', '')}()",
+        "call",
+        threading.get_ident(),
+        waits="hidden" if hidden else "none",
+        where=site_of(caller),
+        buffer=None if hidden else 0,
+        note=note if hidden else "",
+    )

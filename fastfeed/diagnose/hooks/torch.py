@@ -1,59 +1,58 @@
-"""Observe every `torch.utils.data.DataLoader` that is iterated over."""
+"""Hook of every `torch.utils.data.DataLoader` that is iterated over."""
 
 from __future__ import annotations
 
+import functools
 import weakref
-from collections.abc import Callable
-from functools import partial
 from typing import Any
 
-from fastfeed.diagnose.hooks.context import Context
+from fastfeed.diagnose.hooks.hook_log import HookLog
+from fastfeed.diagnose.hooks.patches import Undo, patch
 from fastfeed.steps.recorder import StepRecorder
 
 MODULES = ("torch.utils.data.dataloader",)
-STEPS = "_fastfeed_steps"
+RECORDER = "_fastfeed_steps"  # attribute of an iterator that holds its recorder
 
 
-def install(module: Any, context: Context) -> Callable[[], None]:
-    """Patch `__next__` of the loader's iterators, which keep their types."""
+def install(module: Any, log: HookLog) -> Undo:
+    """Patch `__next__` of the loader's iterators, whose type does not change."""
     kind = module._BaseDataLoaderIter
-    original = kind.__next__
+    return patch(kind, "__next__", wrap=lambda original: _wrap_next(original, log))
 
+
+def _wrap_next(original: Any, log: HookLog) -> Any:
+    @functools.wraps(original)
     def __next__(self: Any) -> Any:
-        steps = self.__dict__.get(STEPS)
+        steps = self.__dict__.get(RECORDER)
         if steps is None:
-            if not context.active:
+            if not log.active:
                 return original(self)
-            steps = self.__dict__[STEPS] = _pass(self, context)
-        # Nothing that lives longer may hold the iterator: its workers end with its last reference.
-        return steps.take(partial(original, self))
+            steps = self.__dict__[RECORDER] = _recorder(self, log)
+        # No object that lives longer may hold the iterator: its workers end when the last reference
+        # to it goes.
+        return steps.take(functools.partial(original, self))
 
-    kind.__next__ = __next__
-
-    def uninstall() -> None:
-        kind.__next__ = original
-
-    return uninstall
+    return __next__
 
 
-def _pass(iterator: Any, context: Context) -> StepRecorder:
+def _recorder(iterator: Any, log: HookLog) -> StepRecorder:
     try:
         workers = iterator._num_workers
         buffer = workers * iterator._prefetch_factor if workers else 0
-    except Exception as error:  # another version, or a user's own iterator
-        context.failed("what a DataLoader makes ahead", error)
-        return StepRecorder(context, "torch", name="DataLoader", buffer=None, ahead=False)
-    steps = StepRecorder(context, "torch", name=f"DataLoader(num_workers={workers})", buffer=buffer)
+    except Exception as error:  # another version, or a custom iterator
+        log.failed("what a DataLoader makes ahead", error)
+        return StepRecorder(log, "torch", name="DataLoader", buffer=None, ahead=False)
+    steps = StepRecorder(log, "torch", name=f"DataLoader(num_workers={workers})", buffer=buffer)
     steps.source_id = id(iterator._dataset)
-    steps.idle = partial(_idle, weakref.ref(iterator))
-    steps.reuses_memory = not workers  # batches from a worker are new
+    steps.idle = functools.partial(_is_idle, weakref.ref(iterator))
+    steps.reuses_memory = not workers  # a worker process delivers new memory
     return steps
 
 
-def _idle(ref: weakref.ref[Any]) -> bool:
-    """Return True if the workers have made everything that was requested."""
+def _is_idle(ref: weakref.ref[Any]) -> bool:
+    """Return True if the workers have made all batches that were requested."""
     iterator = ref()
     try:
         return iterator is None or iterator._data_queue.qsize() >= iterator._tasks_outstanding
-    except Exception:  # another version: unknown
+    except Exception:  # another version, for which this is unknown
         return True

@@ -1,48 +1,53 @@
-"""An estimate of how long a step waited, if only its duration is observed and its computing time is
-known from other steps."""
+"""Estimate of the waits of steps whose duration is observed, from the computing time of others."""
 
 from __future__ import annotations
 
 import statistics
 from collections import deque
 
-ENOUGH = 3  # computing times that are needed for an estimate
-RECENT = 9  # computing times that count: on a shared machine the speed varies
-# Of the computing time: what is longer by the first share may be waiting; by the second, always.
-LEAST, MOST = 0.05, 0.25
-DEBT = 0.5  # of the computing time, at most, by which faster steps compensate slower ones
+MIN_SAMPLES = 3  # computing times that an estimate needs
+MAX_SAMPLES = 9  # latest computing times that count: the speed of a shared machine varies
+# Time beyond the usual computing time, as a share of it: less is never a wait, more always is one.
+# The variation of the computing times sets the limit between them.
+MIN_WAIT, MAX_VARIATION = 0.05, 0.25
+MAX_DEBT = 0.5  # share of the computing time by which faster steps may offset slower ones
+# Of shorter steps only some are observed inside: the observation would be a large part of them.
+SHORT_STEP_S = 0.008
+RECENT_STEPS = 20  # latest steps, which give the usual time of a step; a burst needs as many before
 
 
 class WaitEstimator:
-    """Separates waiting from computing by duration: time beyond the recent computing time and its
-    variation was a wait, less what earlier steps were shorter, so that a varying computing time
-    does not add up to waits."""
+    """Separates waiting from computing by duration.
+
+    Time beyond the recent computing time and its variation was a wait, less the time by which steps
+    before it were shorter. A varying computing time therefore adds up to no wait.
+    """
 
     def __init__(self) -> None:
-        self._computing: deque[float] = deque(maxlen=RECENT)
-        self._debt = 0.0
+        self._computing: deque[float] = deque(maxlen=MAX_SAMPLES)
+        self._debt_s = 0.0
 
     @property
     def known(self) -> bool:
-        """True if enough is known of the computing time."""
-        return len(self._computing) >= ENOUGH
+        """True if enough computing times are known."""
+        return len(self._computing) >= MIN_SAMPLES
 
     @property
     def usual_s(self) -> float:
-        """Seconds of recent computing; 0 while unknown."""
+        """Recent computing time in seconds; 0 while it is unknown."""
         return statistics.median(self._computing) if self._computing else 0.0
 
-    def computed(self, seconds: float) -> None:
-        """Note the computing time of a step."""
-        self._computing.append(seconds)
+    def add(self, computing_s: float) -> None:
+        """Add the computing time of a step, which is its duration without its wait."""
+        self._computing.append(computing_s)
 
-    def wait_s(self, duration: float) -> float:
-        """Return the seconds that a step of `duration` waited."""
+    def wait_s(self, duration_s: float) -> float:
+        """Return the seconds that a step of `duration_s` waited; 0 while that is unknown."""
         if not self.known:
             return 0.0
-        usual = self.usual_s
-        varies = min(max(max(self._computing) - usual, LEAST * usual), MOST * usual)
-        excess, debt = duration - usual, self._debt
-        wait_s = max(0.0, excess - debt) if excess > varies else 0.0
-        self._debt = min(max(0.0, debt - excess), DEBT * usual)
-        return wait_s
+        usual_s, debt_s = self.usual_s, self._debt_s
+        variation_s = max(self._computing) - usual_s
+        limit_s = min(max(variation_s, MIN_WAIT * usual_s), MAX_VARIATION * usual_s)
+        excess_s = duration_s - usual_s
+        self._debt_s = min(max(0.0, debt_s - excess_s), MAX_DEBT * usual_s)
+        return max(0.0, excess_s - debt_s) if excess_s > limit_s else 0.0

@@ -1,20 +1,15 @@
-"""`fastfeed.watch` writes into the diagnosis under way."""
+"""Hook of `fastfeed.watch`, which then records into the diagnosis that runs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
-from fastfeed.diagnose.hooks.context import Context
+from fastfeed.diagnose.hooks.hook_log import HookLog
+from fastfeed.diagnose.hooks.patches import Undo, patch
 
 MODULES = ("fastfeed.steps.watch",)
 
 
-def install(module: Any, context: Context) -> Callable[[], None]:
-    """Give `watch` the log of the diagnosis."""
-    module.watch.log = context
-
-    def uninstall() -> None:
-        module.watch.log = None
-
-    return uninstall
+def install(module: Any, log: HookLog) -> Undo:
+    """Let `watch` record into the log."""
+    return patch(module.watch, "log", wrap=lambda original: log)

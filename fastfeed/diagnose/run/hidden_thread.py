@@ -5,7 +5,7 @@ from __future__ import annotations
 import _thread
 from collections.abc import Callable
 
-from fastfeed.diagnose.hooks.context import Context
+from fastfeed.diagnose.hooks.hook_log import HookLog
 
 
 class HiddenThread:
@@ -15,7 +15,7 @@ class HiddenThread:
     daemon threads do. The context notes an exception from `work` under `name`.
     """
 
-    def __init__(self, context: Context, work: Callable[[], None], *, name: str) -> None:
+    def __init__(self, context: HookLog, work: Callable[[], None], *, name: str) -> None:
         self._context = context
         self._work = work
         self._name = name

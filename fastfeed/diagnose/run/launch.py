@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Protocol
 
-from fastfeed.diagnose.hooks.context import Context
 from fastfeed.diagnose.hooks.experiments import Experiments
-from fastfeed.diagnose.hooks.imports import Imports
+from fastfeed.diagnose.hooks.hook_log import HookLog
+from fastfeed.diagnose.hooks.imports import ImportHooks
 from fastfeed.diagnose.run.endings import flush_output, prepare_hard_exit, run_exit_handlers
 from fastfeed.diagnose.run.hidden_thread import HiddenThread
 from fastfeed.diagnose.run.lifecycle import Lifecycle, Phase, WatchPlan
@@ -77,7 +77,7 @@ class Observer(Protocol):
     reach the script.
     """
 
-    def watch(self, context: Context) -> None: ...
+    def watch(self, context: HookLog) -> None: ...
 
     def measure(self, start_s: float) -> None: ...
 
@@ -109,7 +109,7 @@ class Launch:
         self._script = script
         self._plan = plan
         self._observer = observer
-        self.context = Context(Timeline())
+        self.context = HookLog(Timeline())
         self._pid = os.getpid()
         self._thread = threading.get_ident()
         self._begin_s = time.perf_counter()
@@ -121,7 +121,7 @@ class Launch:
         self._code: int | None = None
         self._ended_s = self._begin_s  # end of the script
         self._stopped = False
-        self._imports = Imports(self.context)
+        self._imports = ImportHooks(self.context)
         self._undo: list[Callable[[], None]] = []
         self._exit: Callable[[int], None] = os._exit
 

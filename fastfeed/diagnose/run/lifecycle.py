@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from fastfeed.diagnose.hooks.context import Context
+from fastfeed.diagnose.hooks.hook_log import HookLog
 from fastfeed.diagnose.judge.judgement import MIN_STEPS
 from fastfeed.steps.timeline import Loop
 
@@ -46,7 +46,7 @@ class Phase(Enum):
 class Lifecycle:
     """Current phase of a diagnosis. `update` is called again and again, and advances it."""
 
-    def __init__(self, plan: WatchPlan, context: Context, *, begin_s: float, thread: int) -> None:
+    def __init__(self, plan: WatchPlan, context: HookLog, *, begin_s: float, thread: int) -> None:
         self.phase = Phase.WAITING
         self.loop: Loop | None = None
         self.start_s = begin_s  # of the measured time

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from fastfeed.diagnose.diagnosis import Diagnosis
 from fastfeed.diagnose.evidence import PRODUCER, Evidence, LoopPart
-from fastfeed.diagnose.hooks.context import Context
 from fastfeed.diagnose.hooks.experiments import BURSTS
+from fastfeed.diagnose.hooks.hook_log import HookLog
 from fastfeed.diagnose.judge.signals import CALL_LOOPS
 from fastfeed.diagnose.run.hidden_thread import HiddenThread
 from fastfeed.diagnose.run.launch import ReportReason, ReportRequest
@@ -43,12 +43,12 @@ class DiagnosisObserver:
         self._publish = publish
         self._files = {"json": json, "html": html, "trace": trace}
         self._sampler = Sampler()
-        self._context: Context | None = None
+        self._context: HookLog | None = None
         self._tracker: IterationTracker | None = None
         self._reported = False
         self._died: tuple[str, ...] = ()
 
-    def watch(self, context: Context) -> None:
+    def watch(self, context: HookLog) -> None:
         """Start sampling before the script starts."""
         self._context = context
         self._sampler.observe(ours=context.ours, deaths=context.deaths)

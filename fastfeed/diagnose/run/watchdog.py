@@ -14,8 +14,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from fastfeed.diagnose.hooks.child_exits import how
-from fastfeed.diagnose.hooks.context import Context
+from fastfeed.diagnose.hooks.child_exits import exit_text
+from fastfeed.diagnose.hooks.hook_log import HookLog
 from fastfeed.diagnose.run.lifecycle import STALL_PERIODS
 from fastfeed.probes import procfs
 from fastfeed.probes.pyspy import CHILDREN, dump
@@ -35,9 +35,9 @@ WAIT_FILES = (
     "_base.py",
 )
 SHOWN_FRAMES = 8  # of a stack, the innermost
-TERMINATED = how(-signal.SIGTERM)
+TERMINATED = exit_text(-signal.SIGTERM)
 # Ends of a worker whose process group is interrupted.
-INTERRUPTED_ENDS = (how(-signal.SIGINT), how(1))
+INTERRUPTED_ENDS = (exit_text(-signal.SIGINT), exit_text(1))
 POOL_FILE = "multiprocessing/pool.py"
 LOST_WORK = "; a Pool never returns the result that a killed worker was computing"
 NO_PRODUCER = "the script has no other thread and no child process that could produce a batch"
@@ -64,7 +64,7 @@ class Watchdog:
     `record_thread_deaths` provides the exceptions that end threads.
     """
 
-    def __init__(self, context: Context, thread: int, *, dead_s: float) -> None:
+    def __init__(self, context: HookLog, thread: int, *, dead_s: float) -> None:
         self._context = context
         self._thread = thread  # of the script
         self._dead_s = dead_s
@@ -178,10 +178,10 @@ class Watchdog:
             if status and pid not in self._zombies:
                 self._zombies.add(pid)
                 code = -(status & 127) if status & 127 else status >> 8
-                self._context.saw_death(f"process {pid} ended: {how(code)}")
+                self._context.saw_death(f"process {pid} ended: {exit_text(code)}")
 
 
-def record_thread_deaths(context: Context) -> Callable[[], None]:
+def record_thread_deaths(context: HookLog) -> Callable[[], None]:
     """Record every exception that ends a thread; return a function that undoes the patch.
 
     The script may handle the exception as it likes.

@@ -15,15 +15,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fastfeed.diagnose.hooks.context import Context
-from fastfeed.diagnose.hooks.copies import Unknown, addresses, copied, nbytes_of
-from fastfeed.diagnose.hooks.experiments import GUARD, Experiments, randomness
+from fastfeed.diagnose.hooks.copies import NotCopyable, addresses, copied, nbytes_of
+from fastfeed.diagnose.hooks.experiments import GUARD_STEPS, Experiments, randomness
+from fastfeed.diagnose.hooks.hook_log import HookLog
 from fastfeed.steps.recorder import NEVER, StepRecorder
 from fastfeed.steps.timeline import Step, Timeline
 from fastfeed.steps.watch import WatchedIterator
 
 
-class Bursts(Context):
+class Bursts(HookLog):
     """Makes an experiment at every ask whose number is in `bursts`."""
 
     def __init__(self, bursts: set[int]) -> None:
@@ -39,8 +39,8 @@ class Bursts(Context):
             self.due_s = 0.0
 
 
-def watched(source: Iterator[Any], context: Context, *, buffer: int | None = 4) -> WatchedIterator:
-    steps = StepRecorder(context, "watch", name="source", buffer=buffer)
+def watched(source: Iterator[Any], log: HookLog, *, buffer: int | None = 4) -> WatchedIterator:
+    steps = StepRecorder(log, "watch", name="source", buffer=buffer)
     steps.idle = lambda: True
     return WatchedIterator(source, steps)
 
@@ -80,38 +80,38 @@ def seen(iterator: Iterator[Any]) -> list[Any]:
 def test_the_sequence_is_the_same(
     length: int, fails: int | None, kind: str, bursts: set[int], buffer: int | None
 ) -> None:
-    context = Bursts(bursts)
-    assert seen(watched(source(length, fails, kind), context, buffer=buffer)) == seen(
+    log = Bursts(bursts)
+    assert seen(watched(source(length, fails, kind), log, buffer=buffer)) == seen(
         source(length, fails, kind)
     )
-    loop = context.timeline.main()
+    loop = log.timeline.main()
     assert loop is None or all(
         a.end_s <= b.begin_s for a, b in zip(loop.steps, loop.steps[1:], strict=False)
     )
 
 
 def test_free_steps_are_marked() -> None:
-    context = Bursts({3})
-    assert len(seen(watched(source(20, None, "new"), context, buffer=None))) == 22
-    (loop,) = context.timeline.loops.values()
+    log = Bursts({3})
+    assert len(seen(watched(source(20, None, "new"), log, buffer=None))) == 22
+    (loop,) = log.timeline.loops.values()
     assert [i for i, step in enumerate(loop.steps) if step.free] == list(range(2, 10))
     assert all(step.wait_s == 0 for step in loop.steps if step.free)
-    (mark,) = context.timeline.marks
+    (mark,) = log.timeline.marks
     assert mark.kind == "experiment"
     assert loop.steps[1].end_s <= mark.start_s <= mark.end_s <= loop.steps[2].begin_s
 
 
 def test_an_interrupt_amid_loses_nothing() -> None:
-    context, numbers = Bursts({1}), iter(range(20))
+    log, numbers = Bursts({1}), iter(range(20))
 
     def interrupted() -> int:
         number = next(numbers)
-        if number == 2 and not context.waiting.get(-1):
-            context.waiting[-1] = 1.0
+        if number == 2 and not log.waiting.get(-1):
+            log.waiting[-1] = 1.0
             raise KeyboardInterrupt
         return number
 
-    steps = StepRecorder(context, "watch", name="x", buffer=4)
+    steps = StepRecorder(log, "watch", name="x", buffer=4)
     steps.idle = lambda: True
     with pytest.raises(KeyboardInterrupt):
         steps.take(interrupted)
@@ -122,19 +122,19 @@ def test_an_interrupt_amid_loses_nothing() -> None:
 
 def due(
     buffer: int | None, *, kind: str = "watch", wait_s: float = 0.5
-) -> tuple[Context, StepRecorder]:
+) -> tuple[HookLog, StepRecorder]:
     """A loop that starves, and whose experiments are due."""
-    context = Context(Timeline())
-    context.experiments = Experiments(context)
-    steps = StepRecorder(context, kind, name="x", buffer=buffer)
+    log = HookLog(Timeline())
+    log.experiments = Experiments(log)
+    steps = StepRecorder(log, kind, name="x", buffer=buffer)
     steps.idle = lambda: True
     begin_s = perf_counter() - 60.0
     steps.take(lambda: -1)
     steps.loop.steps[:] = [Step(begin_s + i, begin_s + i + 1.0, wait_s) for i in range(60)]
     steps.loop.steps.append(steps.loop.steps[-1])
-    context.experiments.plan(begin_s, begin_s + 60.0)
-    context.due_s = 0.0
-    return context, steps
+    log.experiments.plan(begin_s, begin_s + 60.0)
+    log.due_s = 0.0
+    return log, steps
 
 
 @pytest.mark.parametrize(
@@ -149,16 +149,18 @@ def due(
 def test_only_where_others_make_the_batches(
     buffer: int | None, kind: str, elsewhere: bool, free: int
 ) -> None:
-    context, steps = due(buffer, kind=kind)
-    assert context.experiments is not None
-    context.experiments._due.clear()  # this one burst
+    log, steps = due(buffer, kind=kind)
+    assert log.experiments is not None
+    log.experiments._due.clear()  # this one burst
     if elsewhere:
-        context.elsewhere.add(threading.get_ident())
+        log.elsewhere.add(threading.get_ident())
     numbers = itertools.count()
-    assert [steps.take(numbers.__next__) for _ in range(GUARD + 10)] == list(range(GUARD + 10))
+    assert [steps.take(numbers.__next__) for _ in range(GUARD_STEPS + 10)] == list(
+        range(GUARD_STEPS + 10)
+    )
     steps.end(perf_counter())
     assert sum(step.free for step in steps.loop.steps) == free
-    assert (free > 0) == any(mark.kind == "experiment" for mark in context.timeline.marks)
+    assert (free > 0) == any(mark.kind == "experiment" for mark in log.timeline.marks)
 
 
 @pytest.mark.parametrize(
@@ -170,46 +172,46 @@ def test_only_where_others_make_the_batches(
     ],
 )
 def test_refused(item: Callable[[], Any], why: str) -> None:
-    context, steps = due(4)
+    log, steps = due(4)
     for _ in range(30):
         steps.take(item)
-        context.due_s = 0.0
+        log.due_s = 0.0
     steps.end(perf_counter())
     assert not any(step.free for step in steps.loop.steps)
-    assert why in context.missing[0]
+    assert why in log.missing[0]
 
 
 def test_a_loop_that_does_not_starve_is_left_alone() -> None:
-    context, steps = due(4, wait_s=0.01)
+    log, steps = due(4, wait_s=0.01)
     steps.take(lambda: 1)
     assert not steps.ahead
-    assert context.due_s > 0.0, "the next one"
+    assert log.due_s > 0.0, "the next one"
 
 
 def test_one_experiment_where_producers_take_the_cores() -> None:
-    context, steps = due(4, wait_s=0.01)
-    context.contended = lambda: 1
+    log, steps = due(4, wait_s=0.01)
+    log.contended = lambda: 1
     for _ in range(60):
         steps.take(lambda: 1)
         if not any(step.free for step in steps.loop.steps):
-            context.due_s = 0.0
+            log.due_s = 0.0
     steps.end(perf_counter())
     assert 2 <= sum(step.free for step in steps.loop.steps) <= 4
-    assert context.experiments is not None
-    context.due_s = 0.0
-    assert not context.experiments.may(steps.loop), "one is enough"
+    assert log.experiments is not None
+    log.due_s = 0.0
+    assert not log.experiments.is_due(steps.loop), "one is enough"
 
 
 def test_bursts_of_hooks_that_make_their_own() -> None:
-    context, steps = due(4)
-    experiments = context.experiments
+    log, steps = due(4)
+    experiments = log.experiments
     assert experiments is not None
-    assert experiments.may(steps.loop)
-    experiments.spent(0.1)
-    assert 0.0 < context.due_s < NEVER
-    experiments.spent(100.0)
-    experiments.spent(100.0)
-    assert context.due_s == NEVER
+    assert experiments.is_due(steps.loop)
+    experiments.end_burst(0.1)
+    assert 0.0 < log.due_s < NEVER
+    experiments.end_burst(100.0)
+    experiments.end_burst(100.0)
+    assert log.due_s == NEVER
 
 
 class Pair(NamedTuple):
@@ -227,7 +229,7 @@ def test_copies() -> None:
     assert copy.a[0].tolist() == [0, 1, 2, 3] and copy.b["x"].tolist() == [1, 2, 3]
     assert nbytes_of(copy) == 56
     for unknown in (object(), np.array([{}]), {1, 2}, bytearray(2)):
-        with pytest.raises(Unknown):
+        with pytest.raises(NotCopyable):
             copied([unknown])
 
 

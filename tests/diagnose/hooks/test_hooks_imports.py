@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from fastfeed.diagnose.hooks.context import Context
-from fastfeed.diagnose.hooks.imports import HOOKS, Imports
+from fastfeed.diagnose.hooks.hook_log import HookLog
+from fastfeed.diagnose.hooks.imports import HOOKS, ImportHooks
 from fastfeed.steps.timeline import Timeline
 
 HOOK = """
 MODULES = ("watched_library", "watched_library.part")
-def install(module, context):
-    if context.experiments == "fails":
+def install(module, log):
+    if log.experiments == "fails":
         raise AttributeError("no such thing")
     module.patched = module.name
     return lambda: delattr(module, "patched")
@@ -25,7 +25,7 @@ def install(module, context):
 
 
 @pytest.fixture
-def context(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Context]:
+def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HookLog]:
     """A library, and a hook of it that lies where ours do."""
     (tmp_path / "watched_library").mkdir()
     (tmp_path / "watched_library" / "__init__.py").write_text("name = 'all'")
@@ -34,13 +34,13 @@ def context(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Context
     hook = type(sys)("fastfeed.diagnose.hooks.of_a_test")
     exec(HOOK, hook.__dict__)
     monkeypatch.setitem(sys.modules, hook.__name__, hook)
-    yield Context(Timeline())
+    yield HookLog(Timeline())
     for name in ("watched_library", "watched_library.part"):
         sys.modules.pop(name, None)
 
 
-def test_after_the_import(context: Context) -> None:
-    imports = Imports(context, ("of_a_test",))
+def test_after_the_import(log: HookLog) -> None:
+    imports = ImportHooks(log, ("of_a_test",))
     imports.start()
     whole: Any = importlib.import_module("watched_library")
     assert whole.patched == "all"
@@ -52,39 +52,39 @@ def test_after_the_import(context: Context) -> None:
     imports.undo()
     assert imports not in sys.meta_path
     assert not hasattr(part, "patched")
-    assert not context.missing
+    assert not log.missing
 
 
-def test_imported_already(context: Context) -> None:
+def test_imported_already(log: HookLog) -> None:
     whole: Any = importlib.import_module("watched_library")
-    imports = Imports(context, ("of_a_test",))
+    imports = ImportHooks(log, ("of_a_test",))
     imports.start()
     assert whole.patched == "all"
     imports.undo()
 
 
-def test_a_hook_that_fails(context: Context) -> None:
-    context.experiments = "fails"  # type: ignore[assignment]
-    imports = Imports(context, ("of_a_test", "absent"))
+def test_a_hook_that_fails(log: HookLog) -> None:
+    log.experiments = "fails"  # type: ignore[assignment]
+    imports = ImportHooks(log, ("of_a_test", "absent"))
     imports.start()
     importlib.import_module("watched_library")
     imports.undo()
-    assert "absent" in context.missing[0]
+    assert "absent" in log.missing[0]
     assert (
         "watched_library (another version than is known?): AttributeError: no such thing"
-        in context.missing[1]
+        in log.missing[1]
     )
 
 
-def test_none_when_it_is_over(context: Context) -> None:
-    imports = Imports(context, ("of_a_test",))
+def test_none_when_it_is_over(log: HookLog) -> None:
+    imports = ImportHooks(log, ("of_a_test",))
     imports.start()
-    context.active = False
+    log.active = False
     assert not hasattr(importlib.import_module("watched_library"), "patched")
     imports.undo()
 
 
 def test_all_hooks_are_there() -> None:
-    context = Context(Timeline())
-    Imports(context, HOOKS)
-    assert not context.missing
+    log = HookLog(Timeline())
+    ImportHooks(log, HOOKS)
+    assert not log.missing

@@ -101,15 +101,15 @@ def trained(source: str) -> list[bytes]:
 def test_training_is_the_same_to_the_last_bit(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where batches are taken beforehand, over the ends of epochs."""
     expected = trained(source)
-    monkeypatch.setattr(keras_steps, "RECENT", 3)
-    monkeypatch.setattr(keras_steps, "SHORT_S", 0.0)
-    with watched("keras", "keras_fit", experiments=Every(4)) as context:
+    monkeypatch.setattr(keras_steps, "RECENT_STEPS", 3)
+    monkeypatch.setattr(keras_steps, "SHORT_STEP_S", 0.0)
+    with watched("keras", "keras_fit", experiments=Every(4)) as log:
         assert trained(source) == expected
-    (loop,) = loops(context, "keras")
+    (loop,) = loops(log, "keras")
     assert len(loop.steps) == (33 if source == "odd end" else 36)
     assert loop.waits == "exact"
     assert sum(step.free for step in loop.steps) >= 8
-    assert [mark.label for mark in context.timeline.marks if mark.kind == "epoch"] == [
+    assert [mark.label for mark in log.timeline.marks if mark.kind == "epoch"] == [
         "0",
         "1",
         "2",
@@ -135,9 +135,9 @@ def test_a_step_waits_as_long_as_its_batch_is_made(monkeypatch: pytest.MonkeyPat
     options = tf.data.Options()
     options.experimental_optimization.inject_prefetch = False
     dataset = tf.data.Dataset.from_generator(slow, output_signature=SPEC).with_options(options)
-    with watched("keras", "keras_fit") as context:
+    with watched("keras", "keras_fit") as log:
         model_of().fit(dataset, verbose=0, callbacks=[Steps()])
-    (loop,) = loops(context, "keras")
+    (loop,) = loops(log, "keras")
     # the first one traces, the second one prepares
     assert [step.wait_s for step in loop.steps[2:]] == [7.0] * 8
     assert [step.end_s - step.begin_s for step in loop.steps[2:]] == [7.0] * 8
@@ -145,7 +145,7 @@ def test_a_step_waits_as_long_as_its_batch_is_made(monkeypatch: pytest.MonkeyPat
         2.0
     }
     assert (loop.waits, loop.buffer) == ("exact", 0)
-    assert "compile" in kinds(context)
+    assert "compile" in kinds(log)
 
 
 def test_of_short_steps_only_some_are_looked_into(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -153,7 +153,7 @@ def test_of_short_steps_only_some_are_looked_into(monkeypatch: pytest.MonkeyPatc
     clock = Clock()
     for module in (keras_steps, tf_relay):
         monkeypatch.setattr(module, "time", clock)
-    monkeypatch.setattr(keras_steps, "RECENT", 2)
+    monkeypatch.setattr(keras_steps, "RECENT_STEPS", 2)
 
     def slow() -> Iterator[Any]:
         for i in range(100):
@@ -163,9 +163,9 @@ def test_of_short_steps_only_some_are_looked_into(monkeypatch: pytest.MonkeyPatc
     options = tf.data.Options()
     options.experimental_optimization.inject_prefetch = False
     dataset = tf.data.Dataset.from_generator(slow, output_signature=SPEC).with_options(options)
-    with watched("keras", "keras_fit") as context:
+    with watched("keras", "keras_fit") as log:
         model_of().fit(dataset, verbose=0)
-    (loop,) = loops(context, "keras")
+    (loop,) = loops(log, "keras")
     assert [step.wait_s for step in loop.steps[2:]] == [0.25] * 98
     assert loop.waits == "modelled"
 
@@ -190,9 +190,9 @@ def test_structures_of_every_kind_go_through() -> None:
         return found
 
     expected = run()
-    with watched("keras", "keras_fit", experiments=Every(3)) as context:
+    with watched("keras", "keras_fit", experiments=Every(3)) as log:
         assert run() == expected
-    assert {leaf.dtype for leaf in loops(context, "keras")[0].leaves} == {"float32", "string"}
+    assert {leaf.dtype for leaf in loops(log, "keras")[0].leaves} == {"float32", "string"}
 
 
 def test_errors_of_the_source_come_as_they_are() -> None:
@@ -217,7 +217,7 @@ def test_errors_of_the_source_come_as_they_are() -> None:
 def test_what_is_taken_beforehand_breaks_where_it_would_have(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(keras_steps, "RECENT", 2)
+    monkeypatch.setattr(keras_steps, "RECENT_STEPS", 2)
 
     def broken() -> Iterator[Any]:
         yield from (batch(i) for i in range(9))
@@ -226,14 +226,14 @@ def test_what_is_taken_beforehand_breaks_where_it_would_have(
     seen: list[int] = []
     count = keras.callbacks.LambdaCallback(on_train_batch_end=lambda step, logs: seen.append(step))
     found = pytest.raises(tf.errors.OpError, match="bad record")
-    with watched("keras", "keras_fit", experiments=Every(2)) as context, found:
+    with watched("keras", "keras_fit", experiments=Every(2)) as log, found:
         model_of().fit(broken(), steps_per_epoch=20, verbose=0, callbacks=[count])
     assert len(seen) == 9
-    assert any(step.free for step in loops(context, "keras")[0].steps)
+    assert any(step.free for step in loops(log, "keras")[0].steps)
 
 
 def test_evaluations_checkpoints_and_callbacks_are_marks(tmp_path: Path) -> None:
-    with watched("keras", "keras_fit") as context:
+    with watched("keras", "keras_fit") as log:
         saving = keras.callbacks.ModelCheckpoint(
             str(tmp_path / "{epoch}.weights.h5"), save_weights_only=True
         )
@@ -241,11 +241,11 @@ def test_evaluations_checkpoints_and_callbacks_are_marks(tmp_path: Path) -> None
         model_of().fit(
             *given, epochs=2, batch_size=4, verbose=0, validation_data=given, callbacks=[saving]
         )
-    marks = [mark.kind for mark in context.timeline.marks]
+    marks = [mark.kind for mark in log.timeline.marks]
     assert marks.count("evaluation") == 2
     assert marks.count("checkpoint") == 2
     assert marks.count("epoch") == 2
-    assert sum(len(loop.steps) for loop in context.timeline.loops.values()) == 4
+    assert sum(len(loop.steps) for loop in log.timeline.loops.values()) == 4
 
 
 def test_train_on_batch_waits_for_nothing() -> None:
@@ -254,9 +254,9 @@ def test_train_on_batch_waits_for_nothing() -> None:
         return [float(model.train_on_batch(*batch(i))) for i in range(5)]
 
     expected = run()
-    with watched("keras", "keras_fit") as context:
+    with watched("keras", "keras_fit") as log:
         assert run() == expected
-    (loop,) = context.timeline.loops.values()
+    (loop,) = log.timeline.loops.values()
     assert (loop.kind, loop.waits, loop.buffer, len(loop.steps)) == ("call", "none", 0, 5)
     assert [leaf.shape for leaf in loop.leaves] == [(4, 3), (4, 1)]
     assert loop.name.endswith("train_on_batch")
@@ -265,9 +265,9 @@ def test_train_on_batch_waits_for_nothing() -> None:
 def test_nobody_watches_any_more() -> None:
     model = model_of()
     plain = type(model).make_train_function, type(model).train_on_batch
-    with watched("keras", "keras_fit") as context:
+    with watched("keras", "keras_fit") as log:
         assert type(model).make_train_function is not plain[0]
-        context.active = False
+        log.active = False
         model.fit(endless(), steps_per_epoch=3, verbose=0)
-    assert (context.timeline.loops, context.timeline.marks) == ({}, [])
+    assert (log.timeline.loops, log.timeline.marks) == ({}, [])
     assert (type(model).make_train_function, type(model).train_on_batch) == plain

@@ -67,12 +67,12 @@ def trained(source: str) -> list[bytes]:
 def test_training_is_the_same_to_the_last_bit(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where the data end within the batches that are taken beforehand."""
     expected = trained(source)
-    monkeypatch.setattr(keras_many, "RECENT", 3)
-    with watched("keras", "keras_fit", experiments=Every(2)) as context:
+    monkeypatch.setattr(keras_many, "RECENT_STEPS", 3)
+    with watched("keras", "keras_fit", experiments=Every(2)) as log:
         assert trained(source) == expected
-    (loop,) = loops(context, "keras")
+    (loop,) = loops(log, "keras")
     assert loop.waits == "modelled"
-    assert sum(step.free for step in loop.steps) >= keras_many.CALLS * MANY
+    assert sum(step.free for step in loop.steps) >= keras_many.FIRST_BURST_CALLS * MANY
     assert "steps_per_execution=4" in loop.note
 
 
@@ -91,16 +91,16 @@ def test_what_is_longer_than_with_batches_at_hand_was_waiting(
     options = tf.data.Options()
     options.experimental_optimization.inject_prefetch = False
     made = tf.data.Dataset.from_generator(slow, output_signature=SPEC).with_options(options)
-    with watched("keras", "keras_fit", experiments=Every(1000)) as context:
+    with watched("keras", "keras_fit", experiments=Every(1000)) as log:
         model_of().fit(made, verbose=0)
-    (loop,) = loops(context, "keras")
+    (loop,) = loops(log, "keras")
     at_hand = [step for step in loop.steps if step.free]
-    rest = [step for step in loop.steps[keras_many.FIRST * MANY :] if not step.free]
+    rest = [step for step in loop.steps[keras_many.WARMUP_CALLS * MANY :] if not step.free]
     assert [step.end_s - step.begin_s for step in at_hand] == [0.0] * len(at_hand)
     assert len(at_hand) >= 3 * MANY
     assert [step.wait_s for step in rest] == [3.0] * len(rest)
     assert len(rest) >= 3 * MANY
-    ours = [mark for mark in context.timeline.marks if mark.label == "takes batches beforehand"]
+    ours = [mark for mark in log.timeline.marks if mark.label == "takes batches beforehand"]
     assert [mark.end_s - mark.start_s for mark in ours] == [3.0 * MANY] * (len(at_hand) // MANY)
 
 
@@ -125,20 +125,20 @@ def test_a_source_that_fails_does_so_at_the_same_batch(experiments: bool) -> Non
         )
 
     expected = train()
-    with watched("keras", "keras_fit", experiments=Every(1000) if experiments else None) as context:
+    with watched("keras", "keras_fit", experiments=Every(1000) if experiments else None) as log:
         assert train() == expected
-    (loop,) = loops(context, "keras")
+    (loop,) = loops(log, "keras")
     assert loop.waits == ("modelled" if experiments else "hidden")
 
 
 def test_steps_of_tf_distribute_are_seen_and_their_waits_are_not() -> None:
-    with watched("keras", "keras_fit") as context:
+    with watched("keras", "keras_fit") as log:
         with tf.distribute.MirroredStrategy(["/cpu:0"]).scope():
             model = model_of()
         model.fit(dataset(4 * MANY), verbose=0)
         model.compile("sgd", "mse")
         model.fit(dataset(MANY), verbose=0)
-    assert [(loop.waits, len(loop.steps)) for loop in loops(context, "keras")] == [
+    assert [(loop.waits, len(loop.steps)) for loop in loops(log, "keras")] == [
         ("hidden", 4 * MANY),
         ("hidden", MANY),
     ]

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fastfeed.diagnose.hooks import queues
-from fastfeed.diagnose.hooks.context import Context
+from fastfeed.diagnose.hooks.hook_log import HookLog
 from fastfeed.steps.timeline import Loop, Timeline
 
 
@@ -25,31 +25,29 @@ class Always:
         self.bursts = bursts
         self.made = 0
 
-    def may(self, loop: Loop) -> bool:
+    def is_due(self, loop: Loop) -> bool:
         return bool(self.bursts) and self.bursts.pop(0)
 
-    def spent(self, seconds: float) -> None:
+    def end_burst(self, seconds: float) -> None:
         self.made += 1
 
 
 @pytest.fixture
-def context(monkeypatch: pytest.MonkeyPatch) -> Iterator[Context]:
-    monkeypatch.setattr(queues, "STILL_S", 0.0)  # what is not there now is not waited for
-    yield from _installed(Context(Timeline()))
+def log(monkeypatch: pytest.MonkeyPatch) -> Iterator[HookLog]:
+    monkeypatch.setattr(queues, "SETTLED_S", 0.0)  # what is not there now is not waited for
+    yield from _installed(HookLog(Timeline()))
 
 
-def _installed(context: Context) -> Iterator[Context]:
-    undos: list[Callable[[], None]] = [
-        queues.install(module, context) for module in (queue, futures)
-    ]
-    yield context
-    context.active = False
+def _installed(log: HookLog) -> Iterator[HookLog]:
+    undos: list[Callable[[], None]] = [queues.install(module, log) for module in (queue, futures)]
+    yield log
+    log.active = False
     for undo in undos:
         undo()
 
 
-def loops(context: Context) -> list[Loop]:
-    return list(context.timeline.loops.values())
+def loops(log: HookLog) -> list[Loop]:
+    return list(log.timeline.loops.values())
 
 
 def filled(count: int, **options: Any) -> Any:
@@ -59,18 +57,18 @@ def filled(count: int, **options: Any) -> Any:
     return found
 
 
-def test_a_loop_over_a_queue(context: Context) -> None:
+def test_a_loop_over_a_queue(log: HookLog) -> None:
     batches = filled(10, maxsize=16)
     assert [batches.get() for _ in range(10)] == list(range(10))
-    (loop,) = loops(context)
+    (loop,) = loops(log)
     assert (loop.kind, loop.waits, loop.buffer, len(loop.steps)) == ("queue", "exact", 16, 9)
     assert loop.where.startswith("test_hooks_queues.py:")
 
 
 def test_a_small_queue_is_emptied_until_there_are_steps_enough() -> None:
-    context = Context(Timeline())
-    context.experiments = Always([False, True])  # type: ignore[assignment]
-    for _ in _installed(context):
+    log = HookLog(Timeline())
+    log.experiments = Always([False, True])  # type: ignore[assignment]
+    for _ in _installed(log):
         batches: queue.Queue[int] = queue.Queue(2)
         thread = threading.Thread(
             target=lambda put: [put(number) for number in range(30)], args=(batches.put,)
@@ -78,45 +76,45 @@ def test_a_small_queue_is_emptied_until_there_are_steps_enough() -> None:
         thread.start()
         assert [batches.get() for _ in range(30)] == list(range(30))
         thread.join(10)
-    assert sum(step.free for loop in loops(context) for step in loop.steps) == 2 * queues.REFILLS
+    assert sum(step.free for loop in loops(log) for step in loop.steps) == 2 * queues.MAX_REFILLS
 
 
-def test_looking_without_waiting_is_no_step(context: Context) -> None:
+def test_looking_without_waiting_is_no_step(log: HookLog) -> None:
     batches = filled(3)
     assert batches.get_nowait() == 0
     assert batches.get(block=False) == 1
     with pytest.raises(queue.Empty):
         filled(0).get(False)
-    assert not loops(context)
+    assert not loops(log)
 
 
-def test_other_threads_are_no_training_loops(context: Context) -> None:
+def test_other_threads_are_no_training_loops(log: HookLog) -> None:
     batches = filled(5)
     thread = threading.Thread(target=lambda: [batches.get() for _ in range(5)])
     thread.start()
     thread.join(10)
-    assert not loops(context)
+    assert not loops(log)
 
 
-def test_futures(context: Context) -> None:
+def test_futures(log: HookLog) -> None:
     done: list[Future[int]] = [Future() for _ in range(4)]
     for number, future in enumerate(done):
         future.set_result(number)
     assert [future.result() for future in done] == [0, 1, 2, 3]
-    (loop,) = loops(context)
+    (loop,) = loops(log)
     assert len(loop.steps) == 3
 
 
-def test_a_queue_for_each_epoch(context: Context) -> None:
+def test_a_queue_for_each_epoch(log: HookLog) -> None:
     for _ in range(3):
         batches = filled(4)
         for _ in range(4):
             batches.get()
-    assert [mark.kind for mark in context.timeline.marks] == ["epoch", "epoch"]
+    assert [mark.kind for mark in log.timeline.marks] == ["epoch", "epoch"]
 
 
-def test_what_was_taken_ahead_is_had_first_by_whoever_asks(context: Context) -> None:
-    context.experiments = Always([False, True])  # type: ignore[assignment]
+def test_what_was_taken_ahead_is_had_first_by_whoever_asks(log: HookLog) -> None:
+    log.experiments = Always([False, True])  # type: ignore[assignment]
     batches = filled(6)
     found = [batches.get() for _ in range(3)]
     assert batches.qsize() == 0, "all is taken ahead"
@@ -129,11 +127,11 @@ def test_what_was_taken_ahead_is_had_first_by_whoever_asks(context: Context) -> 
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=6), st.lists(st.booleans(), max_size=12))
 def test_experiments_change_nothing(puts: list[int], bursts: list[bool]) -> None:
     """Batches come some at a time; each is had once and in its order, the sentinel too."""
-    context = Context(Timeline())
-    context.experiments = Always(bursts)  # type: ignore[assignment]
+    log = HookLog(Timeline())
+    log.experiments = Always(bursts)  # type: ignore[assignment]
     with pytest.MonkeyPatch.context() as monkeypatch:
-        monkeypatch.setattr(queues, "STILL_S", 0.0)
-        for _ in _installed(context):
+        monkeypatch.setattr(queues, "SETTLED_S", 0.0)
+        for _ in _installed(log):
             batches: queue.Queue[int | None] = queue.Queue()
             found, number = [], 0
             for i, count in enumerate(puts):
@@ -146,11 +144,11 @@ def test_experiments_change_nothing(puts: list[int], bursts: list[bool]) -> None
                     found.append(batches.get())
             assert batches.get() is None
             assert found == list(range(number))
-    free = sum(step.free for loop in loops(context) for step in loop.steps)
+    free = sum(step.free for loop in loops(log) for step in loop.steps)
     assert free <= number + 1
 
 
-def test_once_over_nothing_is_written(context: Context) -> None:
-    context.active = False
+def test_once_over_nothing_is_written(log: HookLog) -> None:
+    log.active = False
     assert filled(1).get() == 0
-    assert not loops(context)
+    assert not loops(log)

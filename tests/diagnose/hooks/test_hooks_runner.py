@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from fastfeed import FeedRunner
-from fastfeed.diagnose.hooks.context import Context
 from fastfeed.diagnose.hooks.experiments import Experiments
-from fastfeed.diagnose.hooks.feed_runner import STEPS
-from fastfeed.diagnose.hooks.imports import Imports
+from fastfeed.diagnose.hooks.feed_runner import RECORDER
+from fastfeed.diagnose.hooks.hook_log import HookLog
+from fastfeed.diagnose.hooks.imports import ImportHooks
 from fastfeed.steps.recorder import StepRecorder
 from fastfeed.steps.timeline import Timeline
 from tests.helpers.dying import until
@@ -22,7 +22,7 @@ from tests.helpers.dying import until
 RECORDS = np.arange(60)
 
 
-class Bursting(Context):
+class Bursting(HookLog):
     """Takes ahead wherever it may."""
 
     def experiment(self, steps: StepRecorder, take: Any) -> None:
@@ -33,9 +33,9 @@ class Bursting(Context):
 
 
 @pytest.fixture
-def context() -> Iterator[Bursting]:
+def log() -> Iterator[Bursting]:
     found = Bursting(Timeline())
-    imports = Imports(found, ("feed_runner",))
+    imports = ImportHooks(found, ("feed_runner",))
     imports.start()
     found.experiments = Experiments(found)
     found.experiments.plan(0.0, 600.0)
@@ -52,21 +52,21 @@ def numbers(batches: Any) -> list[int]:
     return [n for batch in batches for n in batch.tolist()]
 
 
-def test_loops_and_epochs(context: Bursting) -> None:
+def test_loops_and_epochs(log: Bursting) -> None:
     with runner() as feed:
         assert numbers(feed) == RECORDS.tolist()
         assert numbers(feed) == RECORDS.tolist()
     with runner(epochs=2) as feed:
         assert [numbers(epoch) for epoch in feed.epochs()] == [RECORDS.tolist()] * 2
-    (loop,) = context.timeline.loops.values()  # both in one line of this file
+    (loop,) = log.timeline.loops.values()  # both in one line of this file
     assert (loop.kind, loop.name, loop.buffer, len(loop.steps)) == ("runner", "FeedRunner", 16, 60)
     assert any(step.free for step in loop.steps)
 
 
-def test_what_the_runner_counts_is_told(context: Bursting) -> None:
+def test_what_the_runner_counts_is_told(log: Bursting) -> None:
     with runner(threads=2) as feed:
         assert len(numbers(feed)) == 60
-        (loop,) = context.timeline.loops.values()
+        (loop,) = log.timeline.loops.values()
         assert loop.status is not None
         text = loop.status()
         assert text.startswith("2 producers made 15 batches of 3.2e-05 MB, each ")
@@ -76,7 +76,7 @@ def test_what_the_runner_counts_is_told(context: Bursting) -> None:
     assert loop.status() == "", "nothing keeps a runner"
 
 
-def test_a_loop_that_is_left_amid_a_burst_goes_on(context: Bursting) -> None:
+def test_a_loop_that_is_left_amid_a_burst_goes_on(log: Bursting) -> None:
     with runner() as feed:
         seen = []
         for batch in feed:
@@ -87,42 +87,42 @@ def test_a_loop_that_is_left_amid_a_burst_goes_on(context: Bursting) -> None:
         for batch in feed:
             seen += batch.tolist()
     assert seen == RECORDS.tolist()
-    context.active = False
+    log.active = False
     with runner().restore(state) as feed:
         assert numbers(feed) == RECORDS[8:].tolist(), "what was taken ahead does not count"
 
 
-def test_idle_producers(context: Bursting) -> None:
-    context.experiments = None
+def test_idle_producers(log: Bursting) -> None:
+    log.experiments = None
     with FeedRunner(lambda: itertools.repeat(RECORDS), threads=1) as feed:
         next(iter(feed))
-        idle = feed.__dict__[STEPS].idle
+        idle = feed.__dict__[RECORDER].idle
         until(idle, "a full buffer")
         assert feed.snapshot().depth >= 8
 
 
-def test_batches_that_are_given_back(context: Bursting) -> None:
+def test_batches_that_are_given_back(log: Bursting) -> None:
     with runner() as feed:
         for i in range(3):
             with feed.take() as batch:
                 assert batch.tolist() == list(range(4 * i, 4 * i + 4))
-    (loop,) = context.timeline.loops.values()
+    (loop,) = log.timeline.loops.values()
     assert [step.free for step in loop.steps] == [False] * 2
 
 
-def test_tensors(context: Bursting) -> None:
+def test_tensors(log: Bursting) -> None:
     pytest.importorskip("torch")
     with runner() as feed:
         assert numbers(feed.torch()) == RECORDS.tolist()
-    (loop,) = context.timeline.loops.values()
+    (loop,) = log.timeline.loops.values()
     assert loop.name == "FeedRunner (TorchBatches)"
     assert not any(step.free for step in loop.steps), "it counts what it hands out"
 
 
-def test_off(context: Bursting) -> None:
-    context.active = False
+def test_off(log: Bursting) -> None:
+    log.active = False
     with runner() as feed:
         assert numbers(feed) == RECORDS.tolist()
         with feed.take() as batch:
             assert batch.tolist() == [0, 1, 2, 3]
-    assert not context.timeline.loops
+    assert not log.timeline.loops

@@ -43,39 +43,39 @@ def test_a_step_waits_until_another_thread_has_put_enough(clock: Clock, build: A
     at_work = threading.Event()
     graph = build(lambda: clock.advance(5.0))
 
-    def produce(context: Any) -> None:
-        while trainer not in context.waiting:  # until the step waits
+    def produce(log: Any) -> None:
+        while trainer not in log.waiting:  # until the step waits
             at_work.wait(0.001)
         graph.fill(1, 2)
         clock.advance(10.0)
         graph.fill(3, 4)
 
-    with watched("tensorflow", "session") as context:
+    with watched("tensorflow", "session") as log:
         trainer = threading.get_ident()
-        producer = threading.Thread(target=produce, args=(context,), name="maker")
+        producer = threading.Thread(target=produce, args=(log,), name="maker")
         producer.start()
         assert graph.session.run(graph.step) == 10
         producer.join()
-    (loop,) = loops(context, "session")
+    (loop,) = loops(log, "session")
     (step,) = loop.steps
     assert (step.wait_s, step.end_s - step.begin_s, step.free) == (10.0, 15.0, False)
     assert (loop.waits, loop.buffer, loop.thread) == ("modelled", 25, trainer)
     assert loop.where.startswith("test_hooks_session.py:")
     assert "FIFOQueueV2 of 100" in loop.note
-    (batch,) = (mark for mark in context.timeline.marks if mark.kind == "batch")
+    (batch,) = (mark for mark in log.timeline.marks if mark.kind == "batch")
     assert (batch.label, batch.end_s - batch.start_s) == ("maker", 10.0)
 
 
 def test_what_is_there_is_not_waited_for_down_to_the_minimum(clock: Clock, build: Any) -> None:
     graph = build(lambda: clock.advance(1.0), minimum=ROWS)
-    with watched("tensorflow", "session") as context:
+    with watched("tensorflow", "session") as log:
         graph.fill(*range(3 * ROWS))
         for _ in range(2):
             graph.session.run([graph.step])
         clock.advance(7.0)
         graph.session.run(graph.close)
         graph.session.run([graph.step])
-    (loop,) = loops(context, "session")
+    (loop,) = loops(log, "session")
     assert [step.wait_s for step in loop.steps] == [0.0, 0.0, 0.0]
     assert f"at least {ROWS} kept" in loop.note
 
@@ -99,16 +99,16 @@ def test_every_way_to_run_is_seen_and_gives_the_same(way: str, build: Any) -> No
         return [np.array(step()).tolist() for _ in range(3)]
 
     expected = steps(build())
-    with watched("tensorflow", "session") as context:
+    with watched("tensorflow", "session") as log:
         assert steps(build()) == expected
-    (loop,) = loops(context, "session")
+    (loop,) = loops(log, "session")
     assert [step.wait_s <= step.end_s - step.begin_s for step in loop.steps] == [True] * 3
     assert loop.waits == "modelled"
 
 
 def test_a_monitored_loop_is_one_loop_and_its_hooks_are_marks(tmp_path: Path) -> None:
     """The hooks fetch other things at other steps."""
-    with watched("tensorflow", "session") as context, tf.Graph().as_default():
+    with watched("tensorflow", "session") as log, tf.Graph().as_default():
         total = tf1.train.get_or_create_global_step()
         step = tf.identity(tf1.assign_add(total, 1), name="train")
         with tf1.train.MonitoredTrainingSession(
@@ -120,13 +120,13 @@ def test_a_monitored_loop_is_one_loop_and_its_hooks_are_marks(tmp_path: Path) ->
             for _ in range(10):
                 session.run(step)
     tf1.summary.FileWriterCache.clear()  # closes what the session's hooks have opened
-    (loop,) = (loop for loop in loops(context, "session") if "train:0" in loop.name)
+    (loop,) = (loop for loop in loops(log, "session") if "train:0" in loop.name)
     assert (len(loop.steps), loop.waits, loop.buffer) == (10, "none", 0)
-    assert sum(mark.kind == "checkpoint" for mark in context.timeline.marks) >= 3
+    assert sum(mark.kind == "checkpoint" for mark in log.timeline.marks) >= 3
 
 
 def test_queue_runners_are_seen(build: Any) -> None:
-    with watched("tensorflow", "session") as context, tf.Graph().as_default():
+    with watched("tensorflow", "session") as log, tf.Graph().as_default():
         queue = tf1.FIFOQueue(8, [tf.float32], shapes=[()])
         put = queue.enqueue_many([tf.zeros(2)])
         taken = queue.dequeue_many(4)
@@ -138,7 +138,7 @@ def test_queue_runners_are_seen(build: Any) -> None:
                 session.run(taken)
             coordinator.request_stop()
             coordinator.join(threads)
-    (loop,) = loops(context, "session")
+    (loop,) = loops(log, "session")
     assert (len(loop.steps), loop.waits) == (20, "modelled")
 
 
@@ -146,26 +146,26 @@ def test_shapes_as_tensorflow_1_has_them(build: Any) -> None:
     """A script that calls `disable_v2_behavior` has sizes that are objects."""
     tf1.disable_v2_tensorshape()
     try:
-        with watched("tensorflow", "session") as context:
+        with watched("tensorflow", "session") as log:
             graph = build()
             graph.fill(*range(2 * ROWS))
             for _ in range(2):
                 graph.session.run(graph.step)
     finally:
         tf1.enable_v2_tensorshape()
-    (loop,) = loops(context, "session")
+    (loop,) = loops(log, "session")
     assert (len(loop.steps), loop.waits) == (2, "modelled")
 
 
 def test_fed_values_are_told_and_nothing_is_waited_for() -> None:
-    with watched("tensorflow", "session") as context, tf.Graph().as_default():
+    with watched("tensorflow", "session") as log, tf.Graph().as_default():
         x = tf1.placeholder(tf.float32, (None, 3), name="x")
         rate = tf1.placeholder(tf.float32, (), name="rate")
         step = tf.reduce_sum(x) * rate
         with tf1.Session() as session:
             for _ in range(3):
                 session.run(step, {x: np.ones((2, 3)), "rate:0": 0.5})
-    (loop,) = loops(context, "session")
+    (loop,) = loops(log, "session")
     assert (loop.waits, loop.buffer, [step.wait_s for step in loop.steps]) == ("none", 0, [0.0] * 3)
     (leaf,) = loop.leaves
     assert (leaf.dtype, leaf.shape, leaf.kind) == ("float64", (2, 3), "numpy.ndarray")
@@ -191,9 +191,9 @@ def test_losses_and_graphs_are_the_same_to_the_last_bit() -> None:
                 return found, len(graph.get_operations())
 
     expected = train()
-    with watched("tensorflow", "session", experiments=Every(5)) as context:
+    with watched("tensorflow", "session", experiments=Every(5)) as log:
         assert train() == expected
-    assert len(loops(context, "session")) >= 1
+    assert len(loops(log, "session")) >= 1
 
 
 def test_errors_come_as_they_are(build: Any) -> None:
@@ -212,21 +212,21 @@ def test_errors_come_as_they_are(build: Any) -> None:
         return found
 
     expected = fail(build())
-    with watched("tensorflow", "session") as context:
+    with watched("tensorflow", "session") as log:
         found = fail(build())
         assert [kind for kind, _ in found] == [kind for kind, _ in expected]
         assert [text for _, text in found][1:] == [text for _, text in expected][1:]
-        context.missing.clear()  # fetches that are none cannot be followed
-    assert [loop for loop in loops(context, "session") if loop.steps] == []
+        log.missing.clear()  # fetches that are none cannot be followed
+    assert [loop for loop in loops(log, "session") if loop.steps] == []
 
 
 def test_nobody_watches_any_more(build: Any) -> None:
     plain = tf1.Session.run, tf1.Session.make_callable
     graph = build()
-    with watched("tensorflow", "session") as context:
+    with watched("tensorflow", "session") as log:
         assert tf1.Session.run is not plain[0]
-        context.active = False
+        log.active = False
         graph.fill(*range(ROWS))
         graph.session.run(graph.step)
-    assert context.timeline.loops == {}
+    assert log.timeline.loops == {}
     assert (tf1.Session.run, tf1.Session.make_callable) == plain

@@ -117,7 +117,7 @@ def test_a_put_that_is_told_late_counts_from_when_it_was_in() -> None:
     take = model.begin_take(0.9, 8)
     assert model.end_take(take, 1.5) == pytest.approx(0.101)
     model.end_put(late, 2.0)  # its thread got the interpreter lock only now
-    assert (model.level, model.unseen) == (0, 0)
+    assert (model.level, model.unobserved) == (0, 0)
 
 
 def test_a_closed_queue_gives_what_it_has() -> None:
@@ -131,9 +131,9 @@ def test_a_closed_queue_gives_what_it_has() -> None:
 def test_elements_from_nobody_are_counted_and_a_failed_step_takes_none() -> None:
     model = QueueModel(None)
     assert model.end_take(model.begin_take(0.0, 8), 1.0, done=False) == 0.0
-    assert (model.unseen, model.taken) == (0, 0)
+    assert (model.unobserved, model.taken) == (0, 0)
     model.end_take(model.begin_take(1.0, 8), 2.0)
-    assert (model.unseen, model.taken) == (8, 8)
+    assert (model.unobserved, model.taken) == (8, 8)
 
 
 def test_a_put_that_failed_put_nothing() -> None:

@@ -1,4 +1,4 @@
-"""What runs of sessions wait for inside their graphs."""
+"""What runs of sessions wait for waits their graphs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MS = 1_000_000
 def test_a_computing_time_that_varies_adds_up_to_no_wait(off: list[float], wait: float) -> None:
     excess = WaitEstimator()
     for one in (0.9, 1.0, 1.1):
-        excess.computed(one)
+        excess.add(one)
     found = [excess.wait_s(one + wait) for x in off for one in (1.0 + x, 1.0 - x)]
     assert sum(found) == pytest.approx(len(found) * wait, abs=0.61)
     assert all(0.0 <= one <= wait + 0.31 for one in found)
@@ -35,7 +35,7 @@ def test_a_computing_time_that_varies_adds_up_to_no_wait(off: list[float], wait:
 
 def test_nothing_is_known_before_computing_was_seen() -> None:
     excess = WaitEstimator()
-    excess.computed(1.0)
+    excess.add(1.0)
     assert (excess.known, excess.wait_s(50.0)) == (False, 0.0)
 
 
@@ -111,12 +111,12 @@ def rows() -> Iterator[Any]:
 @pytest.mark.parametrize("monitored", [False, True])
 def test_a_graph_that_waits_is_traced_and_trains_the_same(monitored: bool, tmp_path: Path) -> None:
     expected = train(rows, steps=30, monitored=str(tmp_path / "plain") if monitored else "")
-    with watched("tensorflow", "session") as context:
+    with watched("tensorflow", "session") as log:
         assert (
             train(rows, steps=30, monitored=str(tmp_path / "watched") if monitored else "")
             == expected
         )
-    (loop,) = (loop for loop in loops(context, "session") if "Mean" in loop.name)
+    (loop,) = (loop for loop in loops(log, "session") if "Mean" in loop.name)
     assert (len(loop.steps), loop.waits) == (30, "modelled")
     assert all(0.0 <= step.wait_s <= step.end_s - step.begin_s for step in loop.steps)
 
@@ -124,7 +124,7 @@ def test_a_graph_that_waits_is_traced_and_trains_the_same(monitored: bool, tmp_p
 def test_who_asks_for_times_himself_gets_them() -> None:
     tf = pytest.importorskip("tensorflow")
     tf1 = tf.compat.v1
-    with watched("tensorflow", "session") as context, tf.Graph().as_default():
+    with watched("tensorflow", "session") as log, tf.Graph().as_default():
         batch = tf1.data.make_one_shot_iterator(tf1.data.Dataset.range(100)).get_next()
         with tf1.Session() as session:
             for _ in range(8):
@@ -132,7 +132,7 @@ def test_who_asks_for_times_himself_gets_them() -> None:
                 options = tf1.RunOptions(trace_level=tf1.RunOptions.SOFTWARE_TRACE)
                 session.run(batch, options=options, run_metadata=metadata)
                 assert metadata.step_stats.dev_stats
-    (loop,) = loops(context, "session")
+    (loop,) = loops(log, "session")
     assert (len(loop.steps), loop.waits) == (8, "hidden")
 
 
@@ -145,11 +145,11 @@ def test_reading_traces_takes_a_hundredth_of_the_time(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(session_trace.time, "perf_counter", lambda: now[0])
     monkeypatch.setattr(session_trace, "waited_s", read)
-    inside = session_trace.Inside({"next"})
+    waits = session_trace.GraphWaits({"next"})
     traced = 0
     for _ in range(1000):
-        if inside.due(now[0]):
-            inside.traced(SimpleNamespace(step_stats=None), 2.0)
+        if waits.is_due(now[0]):
+            waits.wait_s(SimpleNamespace(step_stats=None), 2.0)
             traced += 1
         now[0] += 2.0
     assert 2 <= traced <= 25

@@ -41,7 +41,7 @@ def test_who_uses_from_generator_is_known(made: str) -> None:
         while True:
             yield np.zeros((2, 3), np.float32), np.zeros((2, 1), np.float32)
 
-    with watched("tensorflow", "tfdata") as context:
+    with watched("tensorflow", "tfdata") as log:
         if made == "from_generator":
             assert len(list(plain_dataset(lambda: iter(np.zeros((2, 2), np.float32))))) == 2
         elif made == "fit":
@@ -51,7 +51,7 @@ def test_who_uses_from_generator_is_known(made: str) -> None:
             model.fit(batches(), steps_per_epoch=2, verbose=0)
         else:
             assert len(list(tf.data.Dataset.from_tensor_slices(np.zeros(2)))) == 2
-    assert context.timeline.trims == (made != "arrays")
+    assert log.timeline.trims == (made != "arrays")
 
 
 def test_each_step_of_an_eager_loop_has_waited_as_long_as_its_batch_was_made(clock: Clock) -> None:
@@ -62,11 +62,11 @@ def test_each_step_of_an_eager_loop_has_waited_as_long_as_its_batch_was_made(clo
 
     dataset = plain_dataset(make)
     found = []
-    with watched("tensorflow", "tfdata") as context:
+    with watched("tensorflow", "tfdata") as log:
         for batch in dataset:
             clock.advance(2.0)
             found.append(float(batch[0]))
-    (loop,) = loops(context, "tf.data")
+    (loop,) = loops(log, "tf.data")
     assert found == [0, 1, 2, 3, 4]
     assert [(step.wait_s, step.end_s - step.begin_s) for step in loop.steps] == [(0.0, 2.0)] + [
         (3.0, 5.0)
@@ -79,13 +79,13 @@ def test_each_step_of_an_eager_loop_has_waited_as_long_as_its_batch_was_made(clo
 
 def test_get_next_counts_and_epochs_belong_to_one_loop() -> None:
     dataset = tf.data.Dataset.range(10).batch(2)
-    with watched("tensorflow", "tfdata") as context:
+    with watched("tensorflow", "tfdata") as log:
         for _ in range(3):
             iterator = iter(dataset)
             assert [int(iterator.get_next()[0]) for _ in range(5)] == [0, 2, 4, 6, 8]
             with pytest.raises(tf.errors.OutOfRangeError):
                 iterator.get_next()
-    assert sum(len(loop.steps) for loop in loops(context, "tf.data")) >= 12
+    assert sum(len(loop.steps) for loop in loops(log, "tf.data")) >= 12
 
 
 def test_a_function_called_from_a_loop_is_its_step(clock: Clock) -> None:
@@ -101,12 +101,12 @@ def test_a_function_called_from_a_loop_is_its_step(clock: Clock) -> None:
     def outer(x: Any) -> Any:
         return train_step(x)  # while it is traced, no step
 
-    with watched("tensorflow", "tfdata") as context:
+    with watched("tensorflow", "tfdata") as log:
         for i in range(4):
             clock.advance(1.0)  # a batch is made
             assert float(train_step(np.full(2, i, np.float32))) == 2 * i
         outer(np.zeros(2, np.float32))
-    first, second = loops(context, "call")
+    first, second = loops(log, "call")
     assert [(step.wait_s, step.end_s - step.begin_s) for step in first.steps] == [(0.0, 2.0)] * 4
     assert [b.begin_s - a.end_s for a, b in itertools.pairwise(first.steps)] == [1.0] * 3
     assert (first.name, first.waits, first.buffer) == ("train_step()", "none", 0)
@@ -138,9 +138,9 @@ def test_a_function_that_takes_its_batch_itself(
         return found
 
     expected = train()
-    with watched("tensorflow", "tfdata") as context:
+    with watched("tensorflow", "tfdata") as log:
         assert train() == expected
-    (loop,) = loops(context, "tf.data")
+    (loop,) = loops(log, "tf.data")
     assert len(loop.steps) == 12 // batches
     assert loop.waits == ("exact" if batches == 1 else "hidden")
     assert [step.wait_s for step in loop.steps[2:]] == ([3.0] * 10 if batches == 1 else [0.0] * 4)
@@ -166,9 +166,9 @@ def test_random_numbers_are_the_same_to_the_last_bit() -> None:
         return [*found, tf.random.normal((2,)).numpy().tobytes(), weight.numpy().tobytes()]
 
     expected = train()
-    with watched("tensorflow", "tfdata", "session") as context:
+    with watched("tensorflow", "tfdata", "session") as log:
         assert train() == expected
-    assert len(loops(context, "call")[-1].steps) >= 20
+    assert len(loops(log, "call")[-1].steps) >= 20
 
 
 def test_errors_of_the_source_come_as_they_are() -> None:
@@ -191,21 +191,21 @@ def test_errors_of_the_source_come_as_they_are() -> None:
 def test_nobody_watches_any_more() -> None:
     kind = type(iter(tf.data.Dataset.range(1)))
     plain = kind.__next__, kind.get_next
-    with watched("tensorflow", "tfdata") as context:
+    with watched("tensorflow", "tfdata") as log:
         assert kind.__next__ is not plain[0]
-        context.active = False
+        log.active = False
         assert [int(x) for x in tf.data.Dataset.range(3)] == [0, 1, 2]
-    assert context.timeline.loops == {}
+    assert log.timeline.loops == {}
     assert (kind.__next__, kind.get_next) == plain
 
 
 def test_a_loop_over_a_distributed_dataset_is_exact() -> None:
     strategy = tf.distribute.MirroredStrategy(["/cpu:0"])
-    with watched("tensorflow", "tfdata") as context:
+    with watched("tensorflow", "tfdata") as log:
         for _ in range(2):
             for x in strategy.experimental_distribute_dataset(tf.data.Dataset.range(8).batch(2)):
                 assert x.shape == (2,)
-    (loop,) = loops(context, "tf.data")
+    (loop,) = loops(log, "tf.data")
     assert (len(loop.steps), loop.waits) == (8, "exact")
 
 
@@ -225,10 +225,10 @@ def test_a_function_that_takes_its_batches_itself_hides_its_waits(way: str) -> N
     def captured(_: Any) -> Any:
         return next(iterator)
 
-    with watched("tensorflow", "tfdata") as context:
+    with watched("tensorflow", "tfdata") as log:
         for _ in range(3):
             {"a dataset": epoch, "tensors": epoch, "an iterator": captured}[way](
                 dataset if way == "a dataset" else tf.range(4, dtype=tf.int64)
             )
-    (loop,) = loops(context, "call")
+    (loop,) = loops(log, "call")
     assert (loop.waits, loop.buffer) == (("none", 0) if way == "tensors" else ("hidden", None))

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from fastfeed.diagnose.hooks import torch as hook
-from fastfeed.diagnose.hooks.context import Context
+from fastfeed.diagnose.hooks.hook_log import HookLog
 from fastfeed.steps.timeline import Timeline
 
 torch = pytest.importorskip("torch")
@@ -24,9 +24,9 @@ class Numbers(data.Dataset):  # type: ignore[misc]
 
 
 @pytest.fixture
-def context() -> Iterator[Context]:
+def log() -> Iterator[HookLog]:
     """Under observation."""
-    found = Context(Timeline())
+    found = HookLog(Timeline())
     before = data.dataloader._BaseDataLoaderIter.__next__
     undo = hook.install(data.dataloader, found)
     yield found
@@ -38,7 +38,7 @@ def taken(loader: Any) -> list[int]:
     return [n for _, numbers in loader for n in numbers.tolist()]
 
 
-def test_the_same_as_without(context: Context) -> None:
+def test_the_same_as_without(log: HookLog) -> None:
     loader = data.DataLoader(
         Numbers(), batch_size=5, shuffle=True, generator=torch.Generator().manual_seed(1)
     )
@@ -50,9 +50,9 @@ def test_the_same_as_without(context: Context) -> None:
     assert len(iterator) == 3
     seen = taken(iterator)
     assert iterator._num_yielded == 3
-    context.active = False
+    log.active = False
     assert seen == taken(again)
-    (loop,) = context.timeline.loops.values()
+    (loop,) = log.timeline.loops.values()
     assert (loop.kind, loop.name, loop.buffer, len(loop.steps)) == (
         "torch",
         "DataLoader(num_workers=0)",
@@ -67,22 +67,22 @@ def test_the_same_as_without(context: Context) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
-def test_workers(context: Context) -> None:
+def test_workers(log: HookLog) -> None:
     loader = data.DataLoader(
         Numbers(), batch_size=2, num_workers=2, persistent_workers=True, prefetch_factor=2
     )
     for _ in range(2):
         assert taken(loader) == list(range(12))
-    (loop,) = context.timeline.loops.values()
+    (loop,) = log.timeline.loops.values()
     assert (loop.buffer, len(loop.steps)) == (4, 12)
-    assert [mark.kind for mark in context.timeline.marks] == ["epoch"]
-    steps = loader._iterator.__dict__[hook.STEPS]
+    assert [mark.kind for mark in log.timeline.marks] == ["epoch"]
+    steps = loader._iterator.__dict__[hook.RECORDER]
     assert not steps.reuses_memory
     assert steps.idle() is True
     loader._iterator._shutdown_workers()
 
 
-def test_a_version_that_nobody_knows(context: Context) -> None:
+def test_a_version_that_nobody_knows(log: HookLog) -> None:
     class Strange(data.dataloader._BaseDataLoaderIter):  # type: ignore[misc]
         def __init__(self) -> None:
             self._sampler_iter = iter(())
@@ -95,6 +95,6 @@ def test_a_version_that_nobody_knows(context: Context) -> None:
     strange = Strange()
     strange._profile_name = "x"
     assert next(strange) == 7
-    assert "DataLoader makes ahead" in context.missing[0]
-    context.active = False
+    assert "DataLoader makes ahead" in log.missing[0]
+    log.active = False
     assert next(strange) == 7

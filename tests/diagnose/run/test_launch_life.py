@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from fastfeed.diagnose.hooks.context import Context
+from fastfeed.diagnose.hooks.hook_log import HookLog
 from fastfeed.diagnose.run.lifecycle import Lifecycle, Phase, WatchPlan
 from fastfeed.steps.timeline import Loop, Step, Timeline
 
 
-def life(plan: WatchPlan | None = None) -> tuple[Lifecycle, Context]:
-    context = Context(Timeline())
+def life(plan: WatchPlan | None = None) -> tuple[Lifecycle, HookLog]:
+    context = HookLog(Timeline())
     return Lifecycle(plan or WatchPlan(), context, begin_s=100.0, thread=1), context
 
 
 def stepped(
-    context: Context, name: str, *, to_s: float, period_s: float = 0.1, thread: int = 1
+    context: HookLog, name: str, *, to_s: float, period_s: float = 0.1, thread: int = 1
 ) -> Loop:
     """Add steps until `to_s`, from the last step or from 110 s on."""
     loop = context.timeline.loop(name, name=name, kind="watch", thread=thread)

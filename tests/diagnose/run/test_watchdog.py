@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from fastfeed.diagnose.hooks import child_exits as children
-from fastfeed.diagnose.hooks.context import Context
+from fastfeed.diagnose.hooks.hook_log import HookLog
 from fastfeed.diagnose.run import watchdog
 from fastfeed.diagnose.run.hidden_thread import HiddenThread
 from fastfeed.diagnose.run.watchdog import Watchdog, format_stack, record_thread_deaths
@@ -25,7 +25,7 @@ from tests.helpers.dying import until
     ("code", "text"), [(3, "exit code 3"), (-9, "SIGKILL"), (-77, "signal 77")]
 )
 def test_exit_codes_in_words(code: int, text: str) -> None:
-    assert children.how(code) == text
+    assert children.exit_text(code) == text
 
 
 class Popen:
@@ -43,7 +43,7 @@ def test_a_process_that_multiprocessing_waits_for() -> None:
     import multiprocessing.popen_fork as known
 
     assert callable(known.Popen.poll), "what is patched"
-    context = Context(Timeline())
+    context = HookLog(Timeline())
     undo = children.install(SimpleNamespace(Popen=Popen), context)
     try:
         found = [
@@ -59,7 +59,7 @@ def test_a_process_that_multiprocessing_waits_for() -> None:
 
 
 def test_a_process_that_nobody_waits_for() -> None:
-    context = Context(Timeline())
+    context = HookLog(Timeline())
     dog = Watchdog(context, threading.get_ident(), dead_s=1e9)
     process = subprocess.Popen([sys.executable, "-c", "import os; os._exit(9)"])
     context.waiting[threading.get_ident()] = time.perf_counter() - 60.0
@@ -74,7 +74,7 @@ def test_a_process_that_nobody_waits_for() -> None:
 
 
 def test_who_dies_of_a_ctrl_c_did_not_stop_the_feed() -> None:
-    context = Context(Timeline())
+    context = HookLog(Timeline())
     dog = Watchdog(context, threading.get_ident(), dead_s=8.0)
     ends = ["process 1 ended: exit code 1", "process 2 ended: SIGINT", "process 3 ended: SIGTERM"]
     others = [
@@ -90,7 +90,7 @@ def test_who_dies_of_a_ctrl_c_did_not_stop_the_feed() -> None:
 
 
 def test_a_thread_that_ends_by_an_exception(capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    context = Context(Timeline())
+    context = HookLog(Timeline())
     told: list[Any] = []
     undo = record_thread_deaths(context)
     try:
@@ -112,7 +112,7 @@ def test_a_thread_that_ends_by_an_exception(capsys: Any, monkeypatch: pytest.Mon
 
 
 def test_threads_that_the_script_does_not_see() -> None:
-    context = Context(Timeline())
+    context = HookLog(Timeline())
     count, idents, looks = threading.active_count(), [], []
 
     def work() -> None:
@@ -168,7 +168,7 @@ def test_a_pool_that_lost_what_is_waited_for_is_dead_though_others_are_busy(
     thread = threading.Thread(target=names["next"], args=(over.wait,))
     thread.start()
     try:
-        context = Context(Timeline())
+        context = HookLog(Timeline())
         context.saw_death(f"process 9 ended: {how}")
         dog = Watchdog(context, thread.ident or 0, dead_s=8.0)
         dog._is_busy = lambda: True  # type: ignore[method-assign]
@@ -186,7 +186,7 @@ def test_a_pool_that_lost_what_is_waited_for_is_dead_though_others_are_busy(
 
 
 def test_processes_that_were_told_to_end_are_no_deaths_of_a_feed() -> None:
-    context = Context(Timeline())
+    context = HookLog(Timeline())
     context.saw_death("process 7 ended: SIGTERM")
     context.saw_death("process 8 ended: SIGKILL")
     assert Watchdog(context, threading.get_ident(), dead_s=1e9).deaths() == (

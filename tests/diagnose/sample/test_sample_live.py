@@ -20,7 +20,7 @@ import pytest
 
 from fastfeed.diagnose import evidence as ev
 from fastfeed.diagnose.evidence import Task
-from fastfeed.diagnose.hooks.context import Context
+from fastfeed.diagnose.hooks.hook_log import HookLog
 from fastfeed.diagnose.run.watchdog import record_thread_deaths
 from fastfeed.diagnose.sample.sampler import Sampler
 from fastfeed.diagnose.sample.thread_log import ThreadLog, Threads
@@ -155,7 +155,7 @@ def test_nobody_sees_it() -> None:
 def test_a_thread_that_dies(sampler: Sampler, monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
     monkeypatch.setattr(threading, "excepthook", lambda args: said.append(args.thread.name))
-    context = Context(Timeline())
+    context = HookLog(Timeline())
     undo = record_thread_deaths(context)
     sampler.observe(ours=context.ours, deaths=context.deaths)
 

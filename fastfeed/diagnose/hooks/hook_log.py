@@ -1,0 +1,116 @@
+"""Log of a diagnosis, into which all hooks write."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from threading import get_ident
+from time import perf_counter
+from typing import Any, Protocol
+
+from fastfeed.steps.recorder import StepLog, StepRecorder
+from fastfeed.steps.timeline import Loop, Mark, Step, Timeline
+
+# maximum number of loops that are told apart by objects which a script may create without end
+MAX_LOOPS = 256
+
+
+class BurstSchedule(Protocol):
+    """Schedule of the bursts of steps whose batches are taken ahead; see `Experiments`."""
+
+    def plan(self, start_s: float, end_s: float) -> None:
+        """Spread the bursts over the measured time."""
+
+    def is_due(self, loop: Loop) -> bool:
+        """Return True if a burst of this loop is due."""
+
+    def end_burst(self, seconds: float) -> None:
+        """Record the end of a burst that took `seconds`."""
+
+    def run(self, steps: StepRecorder, get: Callable[[], Any]) -> None:
+        """Take batches ahead, if that is worthwhile."""
+
+
+class HookLog(StepLog):
+    """Timeline of a diagnosis, and the other reports of its hooks.
+
+    Once `active` is False, a hook only calls the original. It calls `begin_wait` and `end_wait`
+    around a call that may wait for input. `missing`: what could not be measured, for the report.
+    `died`: unexpected ends of the script's threads and processes, each with its time and a text.
+    """
+
+    def __init__(self, timeline: Timeline) -> None:
+        super().__init__(timeline)
+        self.experiments: BurstSchedule | None = None
+        self.main: Loop | None = None  # the loop that is diagnosed, if it is known
+        self.missing: list[str] = []
+        self.died: list[tuple[float, str]] = []
+        # by threading.get_ident(): name and traceback of a thread that died
+        self.deaths: dict[int, tuple[str, str]] = {}
+        # threads whose input comes from other threads or processes
+        self.elsewhere: set[int] = set()
+        self.ours: set[int] = set()  # threads of the diagnosis itself
+        # Number of experiments that are worthwhile although the loop does not wait: producers may
+        # hold the interpreter lock, or take the cores.
+        self.contended: Callable[[], int] = lambda: 0
+        self._failed: set[str] = set()
+
+    def failed(self, what: str, error: BaseException | str) -> None:
+        """Report that a hook failed, once for each `what`; the script is not affected."""
+        if what not in self._failed:
+            self._failed.add(what)
+            kind = "" if isinstance(error, str) else f"{type(error).__name__}: "
+            self.missing.append(f"{what}: {kind}{error}")
+
+    def saw_death(self, text: str) -> None:
+        """Record the unexpected end of a thread or a process."""
+        if self.active:
+            self.died.append((perf_counter(), text))
+
+    def begin_wait(self, now_s: float) -> None:
+        """Record that this thread begins a call that may wait for input."""
+        self.waiting[get_ident()] = now_s
+
+    def end_wait(self) -> None:
+        """Record that this thread has left a call that may wait for input."""
+        self.waiting.pop(get_ident(), None)
+
+    def mark(self, kind: str, start_s: float, end_s: float, label: str = "") -> None:
+        """Add an interval beside the steps; see `Mark`."""
+        self.timeline.marks.append(Mark(kind, start_s, end_s, label))
+
+    def add_loop(self, key: Hashable, loop: Loop) -> Loop:
+        """Return the loop of this key, which is `loop` if the key is new."""
+        return self.timeline.loops.setdefault(key, loop)
+
+    def find_loop(self, key: Hashable, create: Callable[[], Loop]) -> Loop | None:
+        """Return the loop of this key, created if it is new; None for more than MAX_LOOPS."""
+        loops = self.timeline.loops
+        found = loops.get(key)
+        return self.add_loop(key, create()) if not found and len(loops) < MAX_LOOPS else found
+
+    def set_trims(self) -> None:
+        """Record that TensorFlow's from_generator is used; see `Loop.trims`."""
+        self.timeline.trims = True
+
+    def add_step(self, loop: Loop, step: Step, *, waits: str | None = None) -> None:
+        """Record a step of a loop. `waits`: how its wait was found, if that may have changed."""
+        loop.add(step, max_steps=self.max_steps, waits=waits)
+
+    def burst_is_due(self, loop: Loop | None, *, min_steps: int = 0) -> bool:
+        """Return True if a burst of this loop is due that has at least `min_steps` steps."""
+        if self.experiments is None or loop is None or len(loop.steps) < min_steps:
+            return False
+        return self.experiments.is_due(loop)
+
+    def end_burst(self, seconds: float) -> None:
+        """Record the end of a burst that took `seconds`."""
+        if self.experiments is not None:
+            self.experiments.end_burst(seconds)
+
+    def schedule_burst(self, due_s: float) -> None:
+        """Set the time of the next burst."""
+        self.due_s = due_s
+
+    def experiment(self, steps: StepRecorder, take: Callable[[], Any]) -> None:
+        if self.experiments is not None:
+            self.experiments.run(steps, take)

@@ -14,7 +14,7 @@ from typing import Any
 from fastfeed.diagnose.hooks.copies import NotCopyable, addresses, copied, nbytes_of
 from fastfeed.diagnose.hooks.hook_log import HookLog
 from fastfeed.steps.recorder import NEVER, PrefetchedBatch, StepRecorder
-from fastfeed.steps.timeline import Loop
+from fastfeed.steps.timeline import Loop, Mark
 
 BURSTS = 3  # number of bursts in the measured time
 MAX_TIME_SHARE = 0.2  # of the measured time, for all bursts
@@ -159,7 +159,7 @@ class Experiments:
             if cuda is not None:
                 steps.even_out(cuda.synchronize)
         finally:
-            self._log.mark("experiment", begin_s, perf_counter())
+            self._log.add_mark(Mark("experiment", begin_s, perf_counter()))
 
     def _fill(self, steps: StepRecorder, get: Callable[[], Any], *, until_s: float) -> None:
         buffer = steps.loop.buffer

@@ -74,9 +74,9 @@ class HookLog(StepLog):
         """Record that this thread has left a call that may wait for input."""
         self.waiting.pop(get_ident(), None)
 
-    def mark(self, kind: str, start_s: float, end_s: float, label: str = "") -> None:
-        """Add an interval beside the steps; see `Mark`."""
-        self.timeline.marks.append(Mark(kind, start_s, end_s, label))
+    def add_mark(self, mark: Mark) -> None:
+        """Record an interval beside the steps."""
+        self.timeline.marks.append(mark)
 
     def add_loop(self, key: Hashable, loop: Loop) -> Loop:
         """Return the loop of this key, which is `loop` if the key is new."""

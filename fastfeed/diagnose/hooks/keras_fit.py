@@ -15,7 +15,7 @@ from fastfeed.diagnose.hooks.keras_many import MultiStepRecorder
 from fastfeed.diagnose.hooks.keras_steps import PythonRecorder, TensorFlowRecorder, TrainFunction
 from fastfeed.diagnose.hooks.patches import CallTimer, Undo, patch, undo_all
 from fastfeed.steps.recorder import leaves, site_of
-from fastfeed.steps.timeline import Loop, Step
+from fastfeed.steps.timeline import Loop, Mark, Step
 
 MODULES = ("keras",)
 TRAINERS = {"tensorflow": "TensorFlowTrainer", "torch": "TorchTrainer", "jax": "JAXTrainer"}
@@ -125,7 +125,7 @@ def _wrap_epoch(original: Any, log: HookLog) -> Any:
     def on_epoch_begin(self: Any, epoch: Any, *args: Any, **kwargs: Any) -> Any:
         if log.active:
             now_s = time.perf_counter()
-            log.mark("epoch", now_s, now_s, str(epoch))
+            log.add_mark(Mark("epoch", now_s, now_s, str(epoch)))
         return original(self, epoch, *args, **kwargs)
 
     return on_epoch_begin
@@ -149,7 +149,7 @@ def _wrap_test_end(original: Any, *, starts_s: dict[int, float], log: HookLog) -
         finally:
             start_s = starts_s.pop(id(self), None)
             if start_s is not None:
-                log.mark("evaluation", start_s, time.perf_counter())
+                log.add_mark(Mark("evaluation", start_s, time.perf_counter()))
 
     return on_test_end
 
@@ -259,7 +259,7 @@ def _wrap_train_on_batch(original: Any, *, request: BatchRequest, log: HookLog) 
         step = Step(begin_s, time.perf_counter(), 0.0)
         try:
             key = ("keras call", id(self), threading.get_ident())
-            loop = log.find_loop(key, lambda: _single_batch_loop(self, args, kwargs))
+            loop = log.find_loop(key, lambda: _single_batch_loop(self, args, kwargs=kwargs))
             if loop is not None:
                 log.add_step(loop, step)
         except Exception as error:
@@ -269,7 +269,7 @@ def _wrap_train_on_batch(original: Any, *, request: BatchRequest, log: HookLog) 
     return train_on_batch
 
 
-def _single_batch_loop(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Loop:
+def _single_batch_loop(model: Any, args: tuple[Any, ...], *, kwargs: dict[str, Any]) -> Loop:
     """Return the loop of the calls for single batches."""
     arrays = (*args[:2], *(kwargs[name] for name in ("x", "y") if name in kwargs))
     return Loop(

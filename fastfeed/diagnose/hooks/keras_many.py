@@ -19,11 +19,10 @@ from fastfeed.diagnose.hooks.keras_steps import (
     end_of_data,
     has_gpu,
     new_relay,
-    timed_call,
 )
 from fastfeed.diagnose.hooks.tf_relay import BatchRelay
 from fastfeed.diagnose.hooks.wait_estimate import RECENT_STEPS, WaitEstimator
-from fastfeed.steps.timeline import Step
+from fastfeed.steps.timeline import Mark, Step
 
 WARMUP_CALLS = 2  # first calls, which trace and warm up
 FIRST_BURST_CALLS = 5
@@ -94,7 +93,7 @@ class MultiStepRecorder(CallRecorder):
         if error is None:
             end_s = time.perf_counter()
             self._estimator.add(end_s - begin_s)
-            self._add_steps(begin_s, end_s, 0.0, free=True)
+            self._add_steps(Step(begin_s, end_s, 0.0, free=True))
         elif not isinstance(error, end_of_data()):
             raise error
         return result
@@ -111,7 +110,7 @@ class MultiStepRecorder(CallRecorder):
         finally:
             self.log.end_wait()
         end_s = time.perf_counter()
-        self.log.mark("experiment", start_s, end_s, "takes batches beforehand")
+        self.log.add_mark(Mark("experiment", start_s, end_s, "takes batches beforehand"))
         self._fill_s += end_s - start_s
         self._free_calls -= 1
         if self._fill_s > MAX_FILL_S and self._calls > WARMUP_CALLS + LATER_BURST_CALLS:
@@ -124,20 +123,18 @@ class MultiStepRecorder(CallRecorder):
 
     def _estimated(self, original: Any, iterator: Any) -> Any:
         """Make a call that is not observed inside: time beyond the usual was waiting."""
-        result, begin_s, end_s = timed_call(self.log, original, iterator, has_gpu=self._has_gpu)
+        result, begin_s, end_s = self.timed_call(original, iterator, has_gpu=self._has_gpu)
         if self._calls == 1:
             self.mark_tracing(begin_s, end_s - begin_s)
-        self._add_steps(begin_s, end_s, self._estimator.wait_s(end_s - begin_s))
+        self._add_steps(Step(begin_s, end_s, self._estimator.wait_s(end_s - begin_s)))
         return result
 
-    def _add_steps(
-        self, begin_s: float, end_s: float, wait_s: float, *, free: bool = False
-    ) -> None:
+    def _add_steps(self, call: Step) -> None:
         """Record the steps of a call, each with an equal part of its time and its wait."""
         steps = self.function.steps
         waits = "modelled" if self._estimator.known else "hidden"
-        each_s = (end_s - begin_s) / steps
+        each_s = (call.end_s - call.begin_s) / steps
         for i in range(steps):
-            at_s = begin_s + i * each_s
-            step = Step(at_s, at_s + each_s, min(each_s, wait_s / steps), free)
+            at_s = call.begin_s + i * each_s
+            step = Step(at_s, at_s + each_s, min(each_s, call.wait_s / steps), call.free)
             self.add_step(step, waits=waits)

@@ -15,7 +15,7 @@ from fastfeed.diagnose.hooks.patches import calling_frames
 from fastfeed.diagnose.hooks.tf_relay import BatchRelay
 from fastfeed.diagnose.hooks.wait_estimate import RECENT_STEPS, SHORT_STEP_S, WaitEstimator
 from fastfeed.steps.recorder import site_of
-from fastfeed.steps.timeline import Loop, Step
+from fastfeed.steps.timeline import Loop, Mark, Step
 
 BURST_STEPS = 8  # steps of an experiment
 MAX_FILL_S = 1.0  # after so long no more batches are taken for an experiment
@@ -96,9 +96,22 @@ class CallRecorder:
         """Record a step. `waits` says how its wait was found, if that may have changed."""
         self.log.add_step(self.get_loop(), step, waits=waits)
 
+    def timed_call(
+        self, original: Any, iterator: Any, *, has_gpu: bool
+    ) -> tuple[Any, float, float]:
+        """Make a call that is not observed inside; return its result, its begin and its end."""
+        begin_s = time.perf_counter()
+        self.log.begin_wait(begin_s)
+        try:
+            result = original(iterator)
+            await_gpu(result, has_gpu=has_gpu)
+        finally:
+            self.log.end_wait()
+        return result, begin_s, time.perf_counter()
+
     def mark_tracing(self, begin_s: float, duration_s: float) -> None:
         """Record the first call, which traces the function."""
-        self.log.mark("compile", begin_s, begin_s + duration_s, self.function.name)
+        self.log.add_mark(Mark("compile", begin_s, begin_s + duration_s, self.function.name))
 
 
 class TensorFlowRecorder(CallRecorder):
@@ -143,7 +156,7 @@ class TensorFlowRecorder(CallRecorder):
 
     def _traced(self, original: Any, iterator: Any) -> Any:
         """Make the first step, in which the function is traced."""
-        result, begin_s, end_s = timed_call(self.log, original, iterator, has_gpu=self._has_gpu)
+        result, begin_s, end_s = self.timed_call(original, iterator, has_gpu=self._has_gpu)
         self.mark_tracing(begin_s, end_s - begin_s)
         self._unobservable = self._unobservable or not self.function.takes_one()
         waits = "hidden" if self._unobservable else "exact"
@@ -152,7 +165,7 @@ class TensorFlowRecorder(CallRecorder):
 
     def _estimated(self, original: Any, iterator: Any) -> Any:
         """Make a step that is not observed inside: time beyond the usual was waiting."""
-        result, begin_s, end_s = timed_call(self.log, original, iterator, has_gpu=self._has_gpu)
+        result, begin_s, end_s = self.timed_call(original, iterator, has_gpu=self._has_gpu)
         if self._unobservable:
             self.add_step(Step(begin_s, end_s, 0.0))
         else:
@@ -209,7 +222,7 @@ class TensorFlowRecorder(CallRecorder):
                 break
         self._free = relay.held
         end_s = time.perf_counter()
-        self.log.mark("experiment", start_s, end_s, "takes batches beforehand")
+        self.log.add_mark(Mark("experiment", start_s, end_s, "takes batches beforehand"))
         self.log.end_burst(end_s - start_s)
 
     def _relayed(self, original: Any, relay: BatchRelay, *, begin_s: float, wait_s: float) -> Any:
@@ -242,22 +255,8 @@ def new_relay(iterator: Any, log: HookLog) -> BatchRelay | None:
     except Exception as error:
         log.failed("the waiting of Keras's steps", error)
         return None
-    log.mark("experiment", start_s, time.perf_counter(), "prepares to measure")
+    log.add_mark(Mark("experiment", start_s, time.perf_counter(), "prepares to measure"))
     return relay
-
-
-def timed_call(
-    log: HookLog, original: Any, iterator: Any, *, has_gpu: bool
-) -> tuple[Any, float, float]:
-    """Make a call that is not observed inside; return its result, its begin and its end."""
-    begin_s = time.perf_counter()
-    log.begin_wait(begin_s)
-    try:
-        result = original(iterator)
-        await_gpu(result, has_gpu=has_gpu)
-    finally:
-        log.end_wait()
-    return result, begin_s, time.perf_counter()
 
 
 def has_gpu() -> bool:

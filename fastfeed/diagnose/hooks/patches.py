@@ -11,6 +11,7 @@ from types import FrameType
 from typing import Any
 
 from fastfeed.diagnose.hooks.hook_log import HookLog
+from fastfeed.steps.timeline import Mark
 
 MIN_MARK_S = 0.001  # shorter calls are no mark
 MAX_NESTED_MARKS = 8  # latest marks that may lie within a new one
@@ -86,6 +87,6 @@ class CallTimer:
                 latest = log.timeline.marks[-MAX_NESTED_MARKS:]
                 nested_s = sum(m.end_s - m.start_s for m in latest if m.start_s >= start_s)
                 if end_s - start_s - nested_s > MIN_MARK_S:
-                    log.mark(kind, start_s, end_s, label or type(args[0]).__name__)
+                    log.add_mark(Mark(kind, start_s, end_s, label or type(args[0]).__name__))
 
         return call

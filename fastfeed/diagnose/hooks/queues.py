@@ -14,6 +14,7 @@ from typing import Any
 from fastfeed.diagnose.hooks.hook_log import HookLog
 from fastfeed.diagnose.hooks.patches import Undo, patch, undo_all
 from fastfeed.steps.recorder import PrefetchedBatch, StepRecorder, is_users, site_of
+from fastfeed.steps.timeline import Mark
 
 MODULES = ("queue", "multiprocessing.queues", "multiprocessing.pool", "concurrent.futures._base")
 # the methods that wait for a batch, by module
@@ -98,7 +99,7 @@ class _QueueLoops:
             last = self._owners.get(site)
             if last is not None and last() is not owner:
                 now_s = time.perf_counter()  # another queue for every epoch
-                self._log.mark("epoch", now_s, now_s, name)
+                self._log.add_mark(Mark("epoch", now_s, now_s, name))
             self._owners[site] = weakref.ref(owner)
         if steps.in_step and not steps.ahead and self._log.burst_is_due(steps.loop):
             most = min(MAX_AHEAD, MAX_REFILLS * (buffer_of(owner) or MAX_AHEAD))
@@ -130,7 +131,7 @@ class _QueueLoops:
         # completely: producers with room left would go on beside the free steps
         _await_batches(owner, room)
         end_s = time.perf_counter()
-        self._log.mark("experiment", start_s, end_s)
+        self._log.add_mark(Mark("experiment", start_s, end_s))
         self._log.end_burst(end_s - start_s)
 
 

@@ -15,7 +15,7 @@ import time
 from fastfeed.diagnose.hooks.hook_log import HookLog
 from fastfeed.diagnose.hooks.queue_model import QueueModel
 from fastfeed.diagnose.hooks.wait_estimate import RECENT_STEPS
-from fastfeed.steps.timeline import Loop
+from fastfeed.steps.timeline import Loop, Mark
 
 MIN_BURST_STEPS, MAX_BURST_STEPS = 3, 12  # fewer steps prove nothing
 MAX_FILL_S = 1.0  # longest hold of the training thread
@@ -65,7 +65,7 @@ class QueueBursts:
         start_s = time.perf_counter()
         model.wait_for(model.minimum + MAX_BURST_STEPS * count, MAX_FILL_S)
         end_s = time.perf_counter()
-        self._log.mark("experiment", start_s, end_s, "the queue fills")
+        self._log.add_mark(Mark("experiment", start_s, end_s, "the queue fills"))
         self._log.end_burst(end_s - start_s)
         steps = min(MAX_BURST_STEPS, (model.level - model.minimum) // count)
         if steps >= MIN_BURST_STEPS:

@@ -27,7 +27,7 @@ from fastfeed.diagnose.hooks.session_plan import (
 )
 from fastfeed.diagnose.hooks.session_trace import GraphWaits, trace_arguments
 from fastfeed.steps.recorder import site_of
-from fastfeed.steps.timeline import Loop, Step
+from fastfeed.steps.timeline import Loop, Mark, Step
 
 # largest share of elements taken without an observed put with which the model of a queue is used
 MAX_UNOBSERVED = 0.05
@@ -46,7 +46,7 @@ class SessionInfo:
         self._last_put_s: dict[int, float] = {}  # by thread: when its last put ended
         self._lock = threading.Lock()
 
-    def plan(self, key: Any, session: Any, fetches: Any, feeds: Any) -> RunPlan:
+    def plan(self, key: Any, session: Any, *, fetches: Any, feeds: Any) -> RunPlan:
         """Return the plan of a run."""
         plan = self._plans.get(key)
         if plan is None:
@@ -155,7 +155,7 @@ class SessionRun:
             self.info.bursts.after_step(done=done)
         return queue_waits_s
 
-    def wait_s(self, loop: Loop, queue_waits_s: list[float], end_s: float) -> tuple[float, str]:
+    def wait_s(self, loop: Loop, queue_waits_s: list[float], *, end_s: float) -> tuple[float, str]:
         """Return the seconds that the run waited, as far as is known, and `Loop.waits`."""
         if not self.plan.waits:
             return 0.0, loop.waits
@@ -190,7 +190,7 @@ class SessionTracker:
         try:
             info = self._info(session)
             key = (fetch_key(fetches), feed_key(feeds))
-            plan = info.plan(key, session, fetches, feeds)
+            plan = info.plan(key, session, fetches=fetches, feeds=feeds)
             monitored = isinstance(fetches, dict) and "caller" in fetches
             run = SessionRun(info, plan, self._loop(info, key, plan=plan, feeds=feeds), monitored)
             run.hold()
@@ -198,7 +198,7 @@ class SessionTracker:
             run.begin(now_s, feeds)
             last_s = info.last_put_s() if plan.puts and not plan.takes else None
             if last_s is not None:
-                self._log.mark("batch", last_s, now_s, threading.current_thread().name)
+                self._log.add_mark(Mark("batch", last_s, now_s, threading.current_thread().name))
             if plan.takes or plan.iterates:
                 self._log.begin_wait(now_s)
             self._thread.run = run
@@ -235,7 +235,7 @@ class SessionTracker:
                 self._thread.monitored_s = (run.begin_s, end_s)
             queue_waits_s = run.end(end_s, done=done)
             if run.loop is not None and done:
-                wait_s, waits = run.wait_s(run.loop, queue_waits_s, end_s)
+                wait_s, waits = run.wait_s(run.loop, queue_waits_s, end_s=end_s)
                 step = Step(run.begin_s, end_s, wait_s, run.free)
                 self._log.add_step(run.loop, step, waits=waits)
         except Exception as error:
@@ -252,7 +252,7 @@ class SessionTracker:
         begin_run_s, end_run_s = self._thread.monitored_s
         for hook_s in ((start_s, begin_run_s), (end_run_s, end_s)):
             if hook_s[1] - hook_s[0] > MIN_MARK_S:
-                self._log.mark("callback", *hook_s, "hooks")
+                self._log.add_mark(Mark("callback", *hook_s, "hooks"))
 
     def release(self, session: Any = None) -> None:
         """End the burst of a session, or of all sessions."""

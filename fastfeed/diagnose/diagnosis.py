@@ -24,6 +24,7 @@ CODES = {
     "feed.dead": "producers died or are blocked; no batches come",
 }
 SCHEMA = 1
+MIN_STEPS = 20  # steps after the warm-up that a verdict needs
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from fastfeed.probes.machine_log import Machine
 from fastfeed.probes.places import Place
@@ -49,6 +50,16 @@ TRAINER, PRODUCER, FEEDER, FRAMEWORK, FOREIGN = (
 )
 # name of a task: pools whose threads run the user's functions
 CALLED_BACK = "Python in TensorFlow's threads"
+
+
+class DeadProducer(NamedTuple):
+    """A producer that has ended or is blocked; `text` says how, with a traceback or its stack."""
+
+    name: str  # "thread reader" or "process 12"
+    text: str
+    exit_code: int | None = None  # of a process; a negative one is a signal
+    blocked: bool = False
+    time_s: float = 0.0  # when its end was seen
 
 
 @dataclass(frozen=True)

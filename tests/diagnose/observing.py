@@ -46,7 +46,7 @@ class PrintingObserver:
                 "steps": 0 if loop is None else len(loop.steps),
                 "free": 0 if loop is None else sum(step.free for step in loop.steps),
                 "marks": [mark.kind for mark in request.timeline.marks],
-                "died": request.died,
+                "died": [dead.text for dead in request.died],
                 "missing": request.missing,
             }
         )

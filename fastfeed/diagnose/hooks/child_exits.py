@@ -6,6 +6,7 @@ import functools
 import signal
 from typing import Any
 
+from fastfeed.diagnose.evidence import DeadProducer
 from fastfeed.diagnose.hooks.hook_log import HookLog
 from fastfeed.diagnose.hooks.patches import Undo, patch
 
@@ -23,10 +24,16 @@ def _wrap_poll(original: Any, log: HookLog) -> Any:
         known = self.returncode is not None
         code = original(self, *args, **options)
         if code and not known and log.active:
-            log.saw_death(f"process {self.pid} ended: {exit_text(code)}")
+            log.saw_death(dead_process(self.pid, code))
         return code
 
     return poll
+
+
+def dead_process(pid: int, exit_code: int) -> DeadProducer:
+    """Return the record of a process that has ended with an error."""
+    name = f"process {pid}"
+    return DeadProducer(name, f"{name} ended: {exit_text(exit_code)}", exit_code)
 
 
 def exit_text(code: int) -> str:

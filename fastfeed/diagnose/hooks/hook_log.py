@@ -7,6 +7,7 @@ from threading import get_ident
 from time import perf_counter
 from typing import Any, Protocol
 
+from fastfeed.diagnose.evidence import DeadProducer
 from fastfeed.steps.recorder import StepLog, StepRecorder
 from fastfeed.steps.timeline import Loop, Mark, Step, Timeline
 
@@ -35,7 +36,7 @@ class HookLog(StepLog):
 
     Once `active` is False, a hook only calls the original. It calls `begin_wait` and `end_wait`
     around a call that may wait for input. `missing`: what could not be measured, for the report.
-    `died`: unexpected ends of the script's threads and processes, each with its time and a text.
+    `died`: unexpected ends of the script's threads and processes.
     """
 
     def __init__(self, timeline: Timeline) -> None:
@@ -43,7 +44,7 @@ class HookLog(StepLog):
         self.experiments: BurstSchedule | None = None
         self.main: Loop | None = None  # the loop that is diagnosed, if it is known
         self.missing: list[str] = []
-        self.died: list[tuple[float, str]] = []
+        self.died: list[DeadProducer] = []
         # by threading.get_ident(): name and traceback of a thread that died
         self.deaths: dict[int, tuple[str, str]] = {}
         # threads whose input comes from other threads or processes
@@ -61,10 +62,10 @@ class HookLog(StepLog):
             kind = "" if isinstance(error, str) else f"{type(error).__name__}: "
             self.missing.append(f"{what}: {kind}{error}")
 
-    def saw_death(self, text: str) -> None:
+    def saw_death(self, dead: DeadProducer) -> None:
         """Record the unexpected end of a thread or a process."""
         if self.active:
-            self.died.append((perf_counter(), text))
+            self.died.append(dead._replace(time_s=perf_counter()))
 
     def begin_wait(self, now_s: float) -> None:
         """Record that this thread begins a call that may wait for input."""

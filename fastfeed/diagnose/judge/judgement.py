@@ -4,8 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fastfeed.diagnose.diagnosis import CODES, Cause, Diagnosis, Figures, Recommendation
-from fastfeed.diagnose.evidence import Evidence
+from fastfeed.diagnose.diagnosis import (
+    CODES,
+    MIN_STEPS,
+    Cause,
+    Diagnosis,
+    Figures,
+    Recommendation,
+)
+from fastfeed.diagnose.evidence import DeadProducer, Evidence
 from fastfeed.diagnose.judge import signals
 from fastfeed.diagnose.judge.advice import advice_of
 from fastfeed.diagnose.judge.causes import causes_of, contention_of, time_loss_of
@@ -21,16 +28,15 @@ from fastfeed.diagnose.judge.producer_profile import producer_profile_of
 from fastfeed.model.prediction import INPUT_BOUND
 from fastfeed.steps.timeline import OBSERVING
 
-MIN_STEPS = 20  # steps that a verdict needs
 # Starvation below this is doubtful if it was derived from the duration of steps while other
 # processes, which prolong them as well, used the cores.
 DOUBTFUL_STARVATION = 0.2
 
 
-def judge(evidence: Evidence, *, script: str = "", died: Sequence[str] = ()) -> Diagnosis:
+def judge(evidence: Evidence, *, script: str = "", died: Sequence[DeadProducer] = ()) -> Diagnosis:
     """Return the diagnosis of a training: why it is slow, and what would make it faster.
 
-    `died`: tracebacks or last stacks of producers that died or are blocked.
+    `died`: producers that have ended or are blocked.
     """
     table, producers = step_table_of(evidence), producer_profile_of(evidence)
     figures, ceiling, counted = figures_of(evidence, table), None, table
@@ -63,16 +69,15 @@ def judge(evidence: Evidence, *, script: str = "", died: Sequence[str] = ()) -> 
         evidence=evidence,
         script=script,
         overhead=_overhead(evidence, figures),
-        died=tuple(died),
+        died=tuple(dead.text for dead in died),
     )
 
 
-def _dead(evidence: Evidence, died: Sequence[str]) -> Cause:
+def _dead(evidence: Evidence, died: Sequence[DeadProducer]) -> Cause:
     """Return the cause of dead or blocked producers, with the first one as its evidence."""
-    lines = died[0].strip().splitlines() or ["a producer"]
-    # A stack begins with "... is at"; a traceback ends with the exception.
-    producer = lines[0].removesuffix(" is at")
-    texts = [lines[-1] if producer == lines[0] else f"{producer} is blocked"]
+    first = died[0]
+    # the last line of a traceback is the exception
+    texts = [f"{first.name} is blocked" if first.blocked else first.text.strip().split("\n")[-1]]
     if evidence.waiting_now_s:
         texts.append(f"no step has ended for {evidence.waiting_now_s:.0f} s")
     return Cause("feed.dead", 1.0, tuple(text for text in texts if text))

@@ -12,11 +12,11 @@ class HiddenThread:
     """Thread of `work` that `threading` does not know.
 
     Some scripts wait until threading.active_count() is 1. The thread ends with the process, as
-    daemon threads do. The context notes an exception from `work` under `name`.
+    daemon threads do. The log reports an exception from `work` under `name`.
     """
 
-    def __init__(self, context: HookLog, work: Callable[[], None], *, name: str) -> None:
-        self._context = context
+    def __init__(self, log: HookLog, work: Callable[[], None], *, name: str) -> None:
+        self._log = log
         self._work = work
         self._name = name
         self._running = _thread.allocate_lock()
@@ -28,7 +28,7 @@ class HiddenThread:
         """Start the thread."""
         self._running.acquire()
         self.ident = _thread.start_new_thread(self._run, ())
-        self._context.ours.add(self.ident)
+        self._log.ours.add(self.ident)
 
     def pause(self, seconds: float) -> bool:
         """Wait; return False when the thread is to stop. Called by `work`."""
@@ -51,7 +51,7 @@ class HiddenThread:
         try:
             self._work()
         except Exception as error:
-            self._context.failed(self._name, error)
+            self._log.failed(self._name, error)
         finally:
-            self._context.ours.discard(_thread.get_ident())
+            self._log.ours.discard(_thread.get_ident())
             self._running.release()

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Protocol
 
+from fastfeed.diagnose.evidence import DeadProducer
 from fastfeed.diagnose.hooks.experiments import Experiments
 from fastfeed.diagnose.hooks.hook_log import HookLog
 from fastfeed.diagnose.hooks.imports import ImportHooks
@@ -50,8 +51,7 @@ class ReportReason(Enum):
 class ReportRequest:
     """What a report is made of.
 
-    `died`: tracebacks or last stacks of producers, and how processes ended. `missing`: what could
-    not be measured.
+    `died`: producers that have ended or are blocked. `missing`: what could not be measured.
     """
 
     script: str
@@ -62,7 +62,7 @@ class ReportRequest:
     end_s: float
     warmup_s: float
     begin_s: float  # start of the script
-    died: tuple[str, ...] = ()
+    died: tuple[DeadProducer, ...] = ()
     missing: tuple[str, ...] = ()
     waiting_now_s: float = 0.0
     rank: int | None = None  # RANK of torchrun, if there are several
@@ -77,7 +77,7 @@ class Observer(Protocol):
     reach the script.
     """
 
-    def watch(self, context: HookLog) -> None: ...
+    def watch(self, log: HookLog) -> None: ...
 
     def measure(self, start_s: float) -> None: ...
 
@@ -109,26 +109,26 @@ class Launch:
         self._script = script
         self._plan = plan
         self._observer = observer
-        self.context = HookLog(Timeline())
+        self.log = HookLog(Timeline())
         self._pid = os.getpid()
         self._thread = threading.get_ident()
         self._begin_s = time.perf_counter()
-        self._lifecycle = Lifecycle(plan, self.context, begin_s=self._begin_s, thread=self._thread)
-        self._watchdog = Watchdog(self.context, self._thread, dead_s=plan.dead_s)
-        self._observing = HiddenThread(self.context, self._observe, name="observing the script")
+        self._lifecycle = Lifecycle(plan, self.log, begin_s=self._begin_s, thread=self._thread)
+        self._watchdog = Watchdog(self.log, self._thread, dead_s=plan.dead_s)
+        self._observing = HiddenThread(self.log, self._observe, name="observing the script")
         self._reporting = threading.RLock()
         self._reported_stall: FeedStall | None = None
         self._code: int | None = None
         self._ended_s = self._begin_s  # end of the script
         self._stopped = False
-        self._imports = ImportHooks(self.context)
+        self._imports = ImportHooks(self.log)
         self._undo: list[Callable[[], None]] = []
         self._exit: Callable[[int], None] = os._exit
 
     def run(self) -> int:
         """Run the script and return its exit code."""
         self._install()
-        self._guard(lambda: self._observer.watch(self.context), MEASURING)
+        self._guard(lambda: self._observer.watch(self.log), MEASURING)
         self._observing.start()
         try:
             self._code = self._script.run()
@@ -160,7 +160,7 @@ class Launch:
 
     def close(self) -> None:
         """Undo all patches, for a process that continues."""
-        self.context.active = False
+        self.log.active = False
         self._observing.stop(join_s=SCRIPT_STOP_S)
         self._imports.undo()
         atexit.unregister(self.at_exit)
@@ -174,9 +174,9 @@ class Launch:
                 "ignore", r"This process .* is multi-threaded", DeprecationWarning
             )
         if self._plan.experiments:
-            self.context.experiments = Experiments(self.context)
+            self.log.experiments = Experiments(self.log)
         atexit.register(self.at_exit)
-        self._undo += [record_thread_deaths(self.context), self._patch_exit()]
+        self._undo += [record_thread_deaths(self.log), self._patch_exit()]
         launch = weakref.ref(self)
         os.register_at_fork(after_in_child=lambda: _switch_off(launch()))
         self._imports.start()
@@ -221,19 +221,19 @@ class Launch:
             self._stop()
 
     def _measure(self) -> None:
-        if self.context.experiments is not None:
-            self.context.experiments.plan(self._lifecycle.start_s, self._lifecycle.end_s)
+        if self.log.experiments is not None:
+            self.log.experiments.plan(self._lifecycle.start_s, self._lifecycle.end_s)
         self._guard(lambda: self._observer.measure(self._lifecycle.start_s), MEASURING)
 
     def _report_and_finish(self, reason: ReportReason) -> None:
         """Report and stop observing; without a loop and a report, continue to observe."""
-        request = self._request(reason)  # it records deaths, while the context is active
+        request = self._request(reason)  # it records deaths, while the log is active
         if reason == ReportReason.STEPLESS and not self._report(request):
             return
         self._lifecycle.finish()
-        self.context.due_s = float("inf")
+        self.log.due_s = float("inf")
         self._imports.stop()
-        self.context.active = False
+        self.log.active = False
         if reason != ReportReason.STEPLESS:
             self._report(request)
 
@@ -244,7 +244,7 @@ class Launch:
                 return
             if stall.proven:
                 self._lifecycle.finish()
-                self.context.active = False
+                self.log.active = False
                 self._report(self._request(ReportReason.DEAD, stall))
                 prepare_hard_exit()
                 self._exit(1)
@@ -259,24 +259,24 @@ class Launch:
         now_s = time.perf_counter()
         life = self._lifecycle
         died = stall.died if stall else self._deaths(reason)
-        asked_s = self.context.waiting.get(life.loop.thread) if life.loop else None
+        asked_s = self.log.waiting.get(life.loop.thread) if life.loop else None
         waits_s = stall.waited_s if stall else 0.0 if asked_s is None else now_s - asked_s
         return ReportRequest(
             script=self._script.name,
             reason=reason,
             loop=life.loop,
-            timeline=self.context.timeline,
+            timeline=self.log.timeline,
             start_s=life.start_s,
             end_s=now_s,
             warmup_s=life.warmup_s,
             begin_s=self._begin_s,
             died=died,
-            missing=tuple(self.context.missing),
+            missing=tuple(self.log.missing),
             waiting_now_s=waits_s,
             rank=rank_of(),
         )
 
-    def _deaths(self, reason: ReportReason) -> tuple[str, ...]:
+    def _deaths(self, reason: ReportReason) -> tuple[DeadProducer, ...]:
         """Return what the feed died of, as far as it is known at the end."""
         if reason == ReportReason.CRASH and not self._script.crashed_in_feed:
             return ()
@@ -291,7 +291,7 @@ class Launch:
         try:
             return call()
         except Exception as error:
-            self.context.failed(what, error)
+            self.log.failed(what, error)
             if what == REPORTING:
                 sys.stderr.write(f"fastfeed: {what} failed: {type(error).__name__}: {error}\n")
             return True  # the next one would fail, too
@@ -311,5 +311,5 @@ class Launch:
 def _switch_off(launch: Launch | None) -> None:
     """Switch the observation off in a forked child, which is not diagnosed."""
     if launch is not None:
-        launch.context.active = False
+        launch.log.active = False
         atexit.unregister(launch.at_exit)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+from fastfeed.diagnose.diagnosis import MIN_STEPS
 from fastfeed.diagnose.hooks.hook_log import HookLog
-from fastfeed.diagnose.judge.judgement import MIN_STEPS
 from fastfeed.steps.timeline import Loop
 
 WARMUP_STEPS = 5
@@ -46,13 +46,13 @@ class Phase(Enum):
 class Lifecycle:
     """Current phase of a diagnosis. `update` is called again and again, and advances it."""
 
-    def __init__(self, plan: WatchPlan, context: HookLog, *, begin_s: float, thread: int) -> None:
+    def __init__(self, plan: WatchPlan, log: HookLog, *, begin_s: float, thread: int) -> None:
         self.phase = Phase.WAITING
         self.loop: Loop | None = None
         self.start_s = begin_s  # of the measured time
         self.end_s = begin_s + plan.seconds  # when the report is due
         self._plan = plan
-        self._context = context
+        self._log = log
         self._thread = thread
         self._latest_s = begin_s
 
@@ -65,7 +65,7 @@ class Lifecycle:
         loop = self.choose_loop(now_s)
         if loop is not self.loop and loop is not None and self.phase != Phase.OVER:
             # Another loop takes most of the time: earlier measurements are not about it.
-            self.loop = self._context.main = loop
+            self.loop = self._log.main = loop
             self.phase = Phase.WARMING_UP
         steps = self.loop.steps if self.loop else []
         if self.phase == Phase.WARMING_UP and len(steps) >= WARMUP_STEPS:
@@ -87,8 +87,8 @@ class Lifecycle:
 
         A loop of the script's main thread is preferred if it takes a quarter of that time.
         """
-        loops = [one for one in list(self._context.timeline.loops.values()) if len(one.steps) > 1]
-        loops = [loop for loop in loops if id(loop) not in self._context.nested] or loops
+        loops = [one for one in list(self._log.timeline.loops.values()) if len(one.steps) > 1]
+        loops = [loop for loop in loops if id(loop) not in self._log.nested] or loops
         own = self.loop
         alive = [
             one for one in loops if one is own or _idle_s(one, now_s) < LOOP_TIMEOUT_S

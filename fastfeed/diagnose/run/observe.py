@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from fastfeed.diagnose.diagnosis import Diagnosis
-from fastfeed.diagnose.evidence import PRODUCER, Evidence, LoopPart
+from fastfeed.diagnose.evidence import PRODUCER, DeadProducer, Evidence, LoopPart
 from fastfeed.diagnose.hooks.experiments import BURSTS
 from fastfeed.diagnose.hooks.hook_log import HookLog
 from fastfeed.diagnose.judge.signals import CALL_LOOPS
@@ -43,24 +43,24 @@ class DiagnosisObserver:
         self._publish = publish
         self._files = {"json": json, "html": html, "trace": trace}
         self._sampler = Sampler()
-        self._context: HookLog | None = None
+        self._log: HookLog | None = None
         self._tracker: IterationTracker | None = None
         self._reported = False
-        self._died: tuple[str, ...] = ()
+        self._died: tuple[DeadProducer, ...] = ()
 
-    def watch(self, context: HookLog) -> None:
+    def watch(self, log: HookLog) -> None:
         """Start sampling before the script starts."""
-        self._context = context
-        self._sampler.observe(ours=context.ours, deaths=context.deaths)
-        context.contended = self._contended
+        self._log = log
+        self._sampler.observe(ours=log.ours, deaths=log.deaths)
+        log.contended = self._contended
         self._sampler.start()
         self._sampler.begin(asking=False)
-        self._search = HiddenThread(context, self._search_loop, name="the search for a loop")
+        self._search = HiddenThread(log, self._search_loop, name="the search for a loop")
         self._search.start()
 
     def measure(self, start_s: float) -> None:
         """Start measuring after the warm-up."""
-        loop = self._context.main if self._context is not None else None
+        loop = self._log.main if self._log is not None else None
         if loop is not None and loop.kind != SAMPLED:
             self._stop_tracker()
         self._sampler.begin(loop.thread if loop is not None else None)
@@ -103,10 +103,8 @@ class DiagnosisObserver:
 
     def _search_loop(self) -> None:
         """Search for a loop in the samples, and track its iterations, until a hook sees one."""
-        while (
-            self._search.pause(LOOP_SEARCH_S) and self._context is not None and not self._reported
-        ):
-            loops = list(self._context.timeline.loops.values())
+        while self._search.pause(LOOP_SEARCH_S) and self._log is not None and not self._reported:
+            loops = list(self._log.timeline.loops.values())
             if any(len(loop.steps) > 1 and loop.kind != SAMPLED for loop in loops):
                 return
             tracker = self._tracker
@@ -114,7 +112,7 @@ class DiagnosisObserver:
                 tracker.wake()
                 if tracker.given_up or tracker.is_running(LOOP_TIMEOUT_S):
                     continue
-            found = self._sampler.track_iterations(self._context.timeline)
+            found = self._sampler.track_iterations(self._log.timeline)
             if found is not None and not (tracker and found.tracks_same_loop(tracker)):
                 self._stop_tracker()  # its loop is over: it read files, and now the script trains
                 self._tracker = found

@@ -14,7 +14,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from fastfeed.diagnose.hooks.child_exits import exit_text
+from fastfeed.diagnose.evidence import DeadProducer
+from fastfeed.diagnose.hooks.child_exits import dead_process
 from fastfeed.diagnose.hooks.hook_log import HookLog
 from fastfeed.diagnose.run.lifecycle import STALL_PERIODS
 from fastfeed.probes import procfs
@@ -35,12 +36,13 @@ WAIT_FILES = (
     "_base.py",
 )
 SHOWN_FRAMES = 8  # of a stack, the innermost
-TERMINATED = exit_text(-signal.SIGTERM)
-# Ends of a worker whose process group is interrupted.
-INTERRUPTED_ENDS = (exit_text(-signal.SIGINT), exit_text(1))
+# Exit codes of a worker whose process group is interrupted.
+INTERRUPTED_EXITS = (-signal.SIGINT, 1)
 POOL_FILE = "multiprocessing/pool.py"
 LOST_WORK = "; a Pool never returns the result that a killed worker was computing"
-NO_PRODUCER = "the script has no other thread and no child process that could produce a batch"
+NO_PRODUCER = DeadProducer(
+    "", "the script has no other thread and no child process that could produce a batch"
+)
 BOOTSTRAP_NAMES = ("_bootstrap", "_bootstrap_inner")  # outermost functions of every thread
 ChildState = tuple[int, list[str]]  # its pid, and the fields of its stat file from the state on
 
@@ -50,12 +52,12 @@ class FeedStall:
     """Feed that delivers nothing.
 
     `proven`: a producer is known to have died, and nothing else is running, so the loop would wait
-    for ever. `died`: tracebacks, or the last stacks.
+    for ever. `died`: the producers that have ended or are blocked.
     """
 
     proven: bool
     waited_s: float
-    died: tuple[str, ...]
+    died: tuple[DeadProducer, ...]
 
 
 class Watchdog:
@@ -64,8 +66,8 @@ class Watchdog:
     `record_thread_deaths` provides the exceptions that end threads.
     """
 
-    def __init__(self, context: HookLog, thread: int, *, dead_s: float) -> None:
-        self._context = context
+    def __init__(self, log: HookLog, thread: int, *, dead_s: float) -> None:
+        self._log = log
         self._thread = thread  # of the script
         self._dead_s = dead_s
         # by thread: its position, and since when it is there
@@ -73,7 +75,7 @@ class Watchdog:
         self._names: dict[int, str] = {}  # of the threads that were alive at the last step
         self._zombies: set[int] = set()
         self._cpu: list[tuple[float, float]] = []
-        self._processes: list[str] = []  # their description in this stall: py-spy is called once
+        self._processes: list[DeadProducer] = []  # in this stall: py-spy is called once
 
     def check(self, now_s: float, loop: Loop | None) -> FeedStall | None:
         """Return the stall of the feed, or None.
@@ -82,12 +84,12 @@ class Watchdog:
         """
         thread = self._thread if loop is None else loop.thread
         last_s = loop.steps[-1].end_s if loop is not None else None
-        frames = {n: f for n, f in sys._current_frames().items() if n not in self._context.ours}
+        frames = {n: f for n, f in sys._current_frames().items() if n not in self._log.ours}
         self._track(frames, now_s)
         waits = _is_waiting(frames.get(thread))
-        since_s = self._context.waiting.get(thread, self._positions[thread][1] if waits else None)
-        if waits and thread in self._context.waiting:
-            self._context.elsewhere.add(thread)
+        since_s = self._log.waiting.get(thread, self._positions[thread][1] if waits else None)
+        if waits and thread in self._log.waiting:
+            self._log.elsewhere.add(thread)
         stall_s = 0.0 if since_s is None else now_s - max(since_s, last_s or since_s)
         if stall_s < QUIET_S:
             self._names = {t.ident: t.name for t in threading.enumerate() if t.ident is not None}
@@ -109,7 +111,10 @@ class Watchdog:
         alone = not any(_user_frame(f) is not None for f in others.values()) and all(
             s[0] == "Z" for _, s in children
         )
-        died = tuple(text + lost * text.startswith("process ") for _, text in self._context.died)
+        died = tuple(
+            dead if dead.exit_code is None else dead._replace(text=dead.text + lost)
+            for dead in self._log.died
+        )
         if died and alone and waits:
             return FeedStall(True, stall_s, died)
         # The first batch may take long.
@@ -118,45 +123,47 @@ class Watchdog:
         died += *self._describe_threads(thread, others), *self._describe_processes(children)
         return FeedStall(False, stall_s, died or (NO_PRODUCER,))
 
-    def deaths(self, interrupted_s: float = float("inf")) -> tuple[str, ...]:
-        """Return how threads and processes ended, without those that were terminated deliberately.
+    def deaths(self, interrupted_s: float = float("inf")) -> tuple[DeadProducer, ...]:
+        """Return the threads and processes that ended and were not terminated deliberately.
 
         Ends by a Ctrl-C count as deliberate after `interrupted_s`, its time.
         """
         self._find_zombies(_find_children())
-        died = (
-            (text, (TERMINATED, *INTERRUPTED_ENDS) if at_s > interrupted_s else TERMINATED)
-            for at_s, text in self._context.died
+        return tuple(
+            dead
+            for dead in self._log.died
+            if dead.exit_code != -signal.SIGTERM
+            and not (dead.time_s > interrupted_s and dead.exit_code in INTERRUPTED_EXITS)
         )
-        return tuple(text for text, deliberate in died if not text.endswith(deliberate))
 
     def _lost_process(self) -> bool:
-        return any(
-            text.startswith("process ") and not text.endswith(TERMINATED)
-            for _, text in self._context.died
-        )
+        codes = {dead.exit_code for dead in self._log.died}
+        return bool(codes - {None, -signal.SIGTERM})
 
-    def _describe_threads(self, thread: int, others: dict[int, FrameType]) -> list[str]:
+    def _describe_threads(self, thread: int, others: dict[int, FrameType]) -> list[DeadProducer]:
         gone = [
-            f"thread {name} has ended"
+            _ended(f"thread {name}", "has ended")
             for n, name in self._names.items()
             if n not in others and n != thread
         ]
         return gone + [
-            f"thread {self._names.get(n, n)} is at\n{format_stack(frame)}"
+            _blocked(f"thread {self._names.get(n, n)}", format_stack(frame))
             for n, frame in others.items()
             if _user_frame(frame) is not None
         ]
 
-    def _describe_processes(self, children: list[ChildState]) -> list[str]:
+    def _describe_processes(self, children: list[ChildState]) -> list[DeadProducer]:
         """Return which child processes have ended, and where the others are."""
         if not self._processes:
             ended = [pid for pid, state in children if state[0] == "Z" and state[-1] == "0"]
-            self._processes = [f"process {pid} has ended, without an error" for pid in ended]
+            self._processes = [
+                _ended(f"process {pid}", "has ended, without an error") for pid in ended
+            ]
             for pid, _ in [child for child in children if child[1][0] != "Z"][:CHILDREN]:
                 stack = "\n".join(dump(pid)[SHOWN_FRAMES - 1 :: -1])  # the order of a traceback
+                name = f"process {pid}"
                 self._processes.append(
-                    f"process {pid} is at\n{stack}" if stack else f"process {pid} does nothing"
+                    _blocked(name, stack) if stack else _ended(name, "does nothing")
                 )
         return self._processes
 
@@ -178,10 +185,10 @@ class Watchdog:
             if status and pid not in self._zombies:
                 self._zombies.add(pid)
                 code = -(status & 127) if status & 127 else status >> 8
-                self._context.saw_death(f"process {pid} ended: {exit_text(code)}")
+                self._log.saw_death(dead_process(pid, code))
 
 
-def record_thread_deaths(context: HookLog) -> Callable[[], None]:
+def record_thread_deaths(log: HookLog) -> Callable[[], None]:
     """Record every exception that ends a thread; return a function that undoes the patch.
 
     The script may handle the exception as it likes.
@@ -189,7 +196,7 @@ def record_thread_deaths(context: HookLog) -> Callable[[], None]:
     private: Any = threading
     original = getattr(private, "_make_invoke_excepthook", None)
     if original is None:  # an unknown version of Python
-        context.failed("exceptions that end threads", "this version of Python is not supported")
+        log.failed("exceptions that end threads", "this version of Python is not supported")
         return lambda: None
 
     def make() -> Any:
@@ -197,7 +204,7 @@ def record_thread_deaths(context: HookLog) -> Callable[[], None]:
 
         def record(thread: threading.Thread) -> None:
             kind, error, at = sys.exc_info()
-            if context.active and kind is not None and not issubclass(kind, SystemExit):
+            if log.active and kind is not None and not issubclass(kind, SystemExit):
                 while (
                     at is not None
                     and at.tb_next is not None
@@ -205,8 +212,8 @@ def record_thread_deaths(context: HookLog) -> Callable[[], None]:
                 ):
                     at = at.tb_next
                 text = "".join(traceback.format_exception(kind, error, at)).rstrip()
-                context.saw_death(f"thread {thread.name} ended:\n{text}")
-                context.deaths[threading.get_ident()] = thread.name, text
+                log.saw_death(_ended(f"thread {thread.name}", f"ended:\n{text}"))
+                log.deaths[threading.get_ident()] = thread.name, text
             invoke(thread)
 
         return record
@@ -217,6 +224,14 @@ def record_thread_deaths(context: HookLog) -> Callable[[], None]:
         private._make_invoke_excepthook = original
 
     return undo
+
+
+def _ended(name: str, how: str) -> DeadProducer:
+    return DeadProducer(name, f"{name} {how}")
+
+
+def _blocked(name: str, stack: str) -> DeadProducer:
+    return DeadProducer(name, f"{name} is at\n{stack}", blocked=True)
 
 
 def format_stack(frame: FrameType) -> str:

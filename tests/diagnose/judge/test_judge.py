@@ -13,7 +13,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fastfeed.diagnose.diagnosis import CODES, Diagnosis
-from fastfeed.diagnose.evidence import FULL, LOCK, NATIVE, PYTHON, SLEEP, TASK_STATES, LoopPart
+from fastfeed.diagnose.evidence import (
+    FULL,
+    LOCK,
+    NATIVE,
+    PYTHON,
+    SLEEP,
+    TASK_STATES,
+    DeadProducer,
+    LoopPart,
+)
 from fastfeed.diagnose.judge.judgement import judge
 from fastfeed.probes.places import Place
 from fastfeed.steps.timeline import Leaf, Mark, Step
@@ -117,7 +126,9 @@ def test_gaps_that_nobody_saw_are_no_step_bound() -> None:
     ],
 )
 def test_dead_producers(text: str, says: str) -> None:
-    found = judge(evidence(loop_of([1.0] * 5), (trainer(),)), died=(text,))
+    name, _, how = text.partition(" is at\n")
+    dead = DeadProducer(name, text, blocked=bool(how))
+    found = judge(evidence(loop_of([1.0] * 5), (trainer(),)), died=(dead,))
     assert found.verdict == "feed.dead"
     assert says in found.headline
     assert found.died == (text,)

@@ -267,7 +267,7 @@ def test_an_observer_that_fails(tmp_path: Path, capfd: Any, monkeypatch: Any) ->
     out, err = capfd.readouterr()
     assert out == "ran\n"
     assert err == "fastfeed: the report failed: KeyError: 'a bug'\n"
-    assert launch.context.missing[0] == "measuring: OSError: no /proc"
+    assert launch.log.missing[0] == "measuring: OSError: no /proc"
 
 
 GONE = """

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from fastfeed.diagnose.evidence import DeadProducer
 from fastfeed.diagnose.hooks import child_exits as children
 from fastfeed.diagnose.hooks.hook_log import HookLog
 from fastfeed.diagnose.run import watchdog
@@ -43,8 +44,8 @@ def test_a_process_that_multiprocessing_waits_for() -> None:
     import multiprocessing.popen_fork as known
 
     assert callable(known.Popen.poll), "what is patched"
-    context = HookLog(Timeline())
-    undo = children.install(SimpleNamespace(Popen=Popen), context)
+    log = HookLog(Timeline())
+    undo = children.install(SimpleNamespace(Popen=Popen), log)
     try:
         found = [
             [process.poll(), process.poll(0), process.poll()]
@@ -53,46 +54,55 @@ def test_a_process_that_multiprocessing_waits_for() -> None:
     finally:
         undo()
     assert found == [[None, -6, -6], [None, 0, 0]]
-    assert [text for _, text in context.died] == ["process 7 ended: SIGABRT"], (
+    assert [dead.text for dead in log.died] == ["process 7 ended: SIGABRT"], (
         "once, and only where it failed"
     )
 
 
 def test_a_process_that_nobody_waits_for() -> None:
-    context = HookLog(Timeline())
-    dog = Watchdog(context, threading.get_ident(), dead_s=1e9)
+    log = HookLog(Timeline())
+    dog = Watchdog(log, threading.get_ident(), dead_s=1e9)
     process = subprocess.Popen([sys.executable, "-c", "import os; os._exit(9)"])
-    context.waiting[threading.get_ident()] = time.perf_counter() - 60.0
+    log.waiting[threading.get_ident()] = time.perf_counter() - 60.0
 
     def seen() -> bool:
         assert dog.check(time.perf_counter(), None) is None
-        return bool(context.died)
+        return bool(log.died)
 
     until(seen, "the end of the process")
-    assert [text for _, text in context.died] == [f"process {process.pid} ended: exit code 9"]
+    assert [dead.text for dead in log.died] == [f"process {process.pid} ended: exit code 9"]
     assert process.wait() == 9, "it is still the script's to wait for"
 
 
 def test_who_dies_of_a_ctrl_c_did_not_stop_the_feed() -> None:
-    context = HookLog(Timeline())
-    dog = Watchdog(context, threading.get_ident(), dead_s=8.0)
-    ends = ["process 1 ended: exit code 1", "process 2 ended: SIGINT", "process 3 ended: SIGTERM"]
-    others = [
-        "process 4 ended: SIGKILL",
-        "process 5 ended: exit code 11",
-        "thread reader ended:\nValueError: 1",
+    log = HookLog(Timeline())
+    dog = Watchdog(log, threading.get_ident(), dead_s=8.0)
+    ends = [
+        children.dead_process(1, 1),
+        children.dead_process(2, -2),
+        children.dead_process(3, -15),
     ]
-    for text in (*ends, *others):
-        context.saw_death(text)
-    assert dog.deaths() == (*ends[:2], *others)
-    assert dog.deaths(time.perf_counter()) == (*ends[:2], *others), "before it"
-    assert dog.deaths(time.perf_counter() - 60.0) == tuple(others)
+    others = [
+        children.dead_process(4, -9),
+        children.dead_process(5, 11),
+        DeadProducer("thread reader", "thread reader ended:\nValueError: 1"),
+    ]
+    for dead in (*ends, *others):
+        log.saw_death(dead)
+
+    def deaths(*given: float) -> list[str]:
+        return [dead.text for dead in dog.deaths(*given)]
+
+    kept = [dead.text for dead in (*ends[:2], *others)]
+    assert deaths() == kept
+    assert deaths(time.perf_counter()) == kept, "before it"
+    assert deaths(time.perf_counter() - 60.0) == kept[2:]
 
 
 def test_a_thread_that_ends_by_an_exception(capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    context = HookLog(Timeline())
+    log = HookLog(Timeline())
     told: list[Any] = []
-    undo = record_thread_deaths(context)
+    undo = record_thread_deaths(log)
     try:
         monkeypatch.setattr("threading.excepthook", told.append)
 
@@ -106,13 +116,14 @@ def test_a_thread_that_ends_by_an_exception(capsys: Any, monkeypatch: pytest.Mon
     finally:
         undo()
     assert len(told) == 2, "the script's own hook is called"
-    ((_, text),) = context.died
+    (dead,) = log.died
+    text = dead.text
     assert text.startswith("thread reader ended:\nTraceback") and text.endswith("ValueError: mine")
     assert "in fails" in text and "threading.py" not in text
 
 
 def test_threads_that_the_script_does_not_see() -> None:
-    context = HookLog(Timeline())
+    log = HookLog(Timeline())
     count, idents, looks = threading.active_count(), [], []
 
     def work() -> None:
@@ -121,14 +132,14 @@ def test_threads_that_the_script_does_not_see() -> None:
             looks.append(threading.active_count())
         raise OSError("the last words")
 
-    thread = HiddenThread(context, work, name="a look")
+    thread = HiddenThread(log, work, name="a look")
     thread.start()
     until(lambda: bool(looks), "a look")
-    assert context.ours == set(idents) == {thread.ident}
+    assert log.ours == set(idents) == {thread.ident}
     assert threading.active_count() == count == looks[0]
     thread.stop(join_s=10.0)
-    assert not context.ours
-    assert context.missing == ["a look: OSError: the last words"]
+    assert not log.ours
+    assert log.missing == ["a look: OSError: the last words"]
     thread.stop()
 
 
@@ -156,9 +167,9 @@ def test_a_pool_never_makes_again_what_a_killed_worker_had() -> None:
     assert not watchdog._is_library_in(None, watchdog.POOL_FILE)
 
 
-@pytest.mark.parametrize(("how", "dead"), [("SIGKILL", True), ("SIGTERM", False)])
+@pytest.mark.parametrize(("exit_code", "dead"), [(-9, True), (-15, False)])
 def test_a_pool_that_lost_what_is_waited_for_is_dead_though_others_are_busy(
-    how: str, dead: bool
+    exit_code: int, dead: bool
 ) -> None:
     import multiprocessing.pool
 
@@ -168,9 +179,9 @@ def test_a_pool_that_lost_what_is_waited_for_is_dead_though_others_are_busy(
     thread = threading.Thread(target=names["next"], args=(over.wait,))
     thread.start()
     try:
-        context = HookLog(Timeline())
-        context.saw_death(f"process 9 ended: {how}")
-        dog = Watchdog(context, thread.ident or 0, dead_s=8.0)
+        log = HookLog(Timeline())
+        log.saw_death(children.dead_process(9, exit_code))
+        dog = Watchdog(log, thread.ident or 0, dead_s=8.0)
         dog._is_busy = lambda: True  # type: ignore[method-assign]
         until(
             lambda: watchdog._is_waiting(sys._current_frames().get(thread.ident or 0)), "the wait"
@@ -182,13 +193,14 @@ def test_a_pool_that_lost_what_is_waited_for_is_dead_though_others_are_busy(
         thread.join()
     assert (found is not None) == dead
     if found is not None:
-        assert found.waited_s == pytest.approx(9.0) and found.died[0].endswith(watchdog.LOST_WORK)
+        assert found.waited_s == pytest.approx(9.0) and found.died[0].text.endswith(
+            watchdog.LOST_WORK
+        )
 
 
 def test_processes_that_were_told_to_end_are_no_deaths_of_a_feed() -> None:
-    context = HookLog(Timeline())
-    context.saw_death("process 7 ended: SIGTERM")
-    context.saw_death("process 8 ended: SIGKILL")
-    assert Watchdog(context, threading.get_ident(), dead_s=1e9).deaths() == (
-        "process 8 ended: SIGKILL",
-    )
+    log = HookLog(Timeline())
+    log.saw_death(children.dead_process(7, -15))
+    log.saw_death(children.dead_process(8, -9))
+    (dead,) = Watchdog(log, threading.get_ident(), dead_s=1e9).deaths()
+    assert dead.text == "process 8 ended: SIGKILL"

@@ -26,7 +26,7 @@ MIN_STARVATION = 0.03  # a loop that waits for a smaller share of its time has n
 GUARD_STEPS = 3
 MAX_IDLE_WAIT_S = 1.0  # longest wait until the producers have filled their buffer
 UNKNOWN_IDLE_WAIT_S = 0.3  # wait if it is unknown whether they have
-POLL_S = 0.005
+IDLE_POLL_S = 0.005
 RANDOM_INPUT = "the input draws random numbers on the thread of the loop"
 
 
@@ -191,7 +191,7 @@ def _await_idle(steps: StepRecorder, *, until_s: float) -> None:
     longest_s = UNKNOWN_IDLE_WAIT_S if steps.idle is None else MAX_IDLE_WAIT_S
     until_s = min(until_s, perf_counter() + longest_s)
     while perf_counter() < until_s and not (steps.idle is not None and steps.idle()):
-        time.sleep(POLL_S)
+        time.sleep(IDLE_POLL_S)
 
 
 def randomness() -> list[Any]:

@@ -9,7 +9,7 @@ from functools import partial, wraps
 from typing import Any
 
 from fastfeed.diagnose.hooks.hook_log import HookLog
-from fastfeed.diagnose.hooks.patches import Undo, patch, undo_all
+from fastfeed.diagnose.hooks.patches import RECORDER, Undo, patch, undo_all
 from fastfeed.errors import FeedError
 from fastfeed.steps.recorder import StepRecorder
 from fastfeed.steps.watch import WatchedIterator
@@ -23,7 +23,6 @@ CLASSES = {
     "fastfeed.sinks.ahead": "Prefetcher",
 }
 MODULES = tuple(CLASSES)
-RECORDER = "_fastfeed_steps"  # attribute of an object of these classes that holds its recorder
 MAX_CHECK_GAP_S = 0.2  # a check for idleness after a longer gap begins a new observation
 # producers are idle if they made no batch for MIN_IDLE_S and for IDLE_BATCHES mean batch times
 MIN_IDLE_S = 0.02

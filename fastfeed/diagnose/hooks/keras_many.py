@@ -27,7 +27,7 @@ from fastfeed.steps.timeline import Mark, Step
 WARMUP_CALLS = 2  # first calls, which trace and warm up
 FIRST_BURST_CALLS = 5
 LATER_BURST_CALLS = 3
-MAX_FILL_S = 2.0  # a burst that spends more time on filling ends with its present call
+MAX_BURST_FILL_S = 2.0  # a burst that spends more time on filling ends with its present call
 
 
 class MultiStepRecorder(CallRecorder):
@@ -113,7 +113,7 @@ class MultiStepRecorder(CallRecorder):
         self.log.add_mark(Mark("experiment", start_s, end_s, "takes batches beforehand"))
         self._fill_s += end_s - start_s
         self._free_calls -= 1
-        if self._fill_s > MAX_FILL_S and self._calls > WARMUP_CALLS + LATER_BURST_CALLS:
+        if self._fill_s > MAX_BURST_FILL_S and self._calls > WARMUP_CALLS + LATER_BURST_CALLS:
             self._free_calls = 0
         if self._free_calls == 0:
             if self._estimator.known:

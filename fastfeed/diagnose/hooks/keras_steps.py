@@ -18,7 +18,7 @@ from fastfeed.steps.recorder import site_of
 from fastfeed.steps.timeline import Loop, Mark, Step
 
 BURST_STEPS = 8  # steps of an experiment
-MAX_FILL_S = 1.0  # after so long no more batches are taken for an experiment
+MAX_RELAY_FILL_S = 1.0  # after so long no more batches are taken for an experiment
 # of short steps only so many, one after another, in every period of so many calls are observed
 OBSERVED_CALLS, OBSERVATION_PERIOD = 8, 32
 
@@ -214,7 +214,7 @@ class TensorFlowRecorder(CallRecorder):
 
     def _fill(self, relay: BatchRelay, iterator: Any) -> None:
         start_s = time.perf_counter()
-        while relay.held < BURST_STEPS and time.perf_counter() - start_s < MAX_FILL_S:
+        while relay.held < BURST_STEPS and time.perf_counter() - start_s < MAX_RELAY_FILL_S:
             try:
                 relay.take(iterator, copies=True)
             except Exception as error:  # also the end of the data: it is raised in its turn

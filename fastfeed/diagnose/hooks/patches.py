@@ -15,6 +15,7 @@ from fastfeed.steps.timeline import Mark
 
 MIN_MARK_S = 0.001  # shorter calls are no mark
 MAX_NESTED_MARKS = 8  # latest marks that may lie within a new one
+RECORDER = "_fastfeed_steps"  # attribute of an observed object that holds its recorder
 Undo = Callable[[], None]
 
 

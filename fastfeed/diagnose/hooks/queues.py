@@ -26,9 +26,9 @@ METHODS = {
 }
 MAX_AHEAD = 8  # batches that are taken ahead in a burst
 MAX_REFILLS = 3  # of a small queue in a burst
-MAX_FILL_S = 1.5
+MAX_AHEAD_FILL_S = 1.5
 SETTLED_S = 0.3  # a queue without a new batch for so long gets no more
-POLL_S = 0.01
+QUEUE_POLL_S = 0.01
 
 
 def install(module: Any, log: HookLog) -> Undo:
@@ -119,7 +119,7 @@ class _QueueLoops:
         steps.end_step()
         self._ahead[owner] = steps
         room = buffer_of(owner) or most
-        while len(steps.ahead) < most and time.perf_counter() - start_s < MAX_FILL_S:
+        while len(steps.ahead) < most and time.perf_counter() - start_s < MAX_AHEAD_FILL_S:
             _await_batches(owner, min(room, most - len(steps.ahead)))
             if not _ready(owner):
                 break
@@ -151,13 +151,15 @@ def _await_batches(owner: Any, count: int) -> None:
     """Wait until `count` batches are ready, no more come, or it takes too long."""
     start_s = last_s = time.perf_counter()
     before = -1
-    while (now_s := time.perf_counter()) - start_s < MAX_FILL_S and now_s - last_s < SETTLED_S:
+    while (
+        now_s := time.perf_counter()
+    ) - start_s < MAX_AHEAD_FILL_S and now_s - last_s < SETTLED_S:
         ready = _ready(owner)
         if ready >= count:
             break
         if ready != before:
             before, last_s = ready, now_s
-        time.sleep(POLL_S)
+        time.sleep(QUEUE_POLL_S)
 
 
 def _ready(owner: Any) -> int:

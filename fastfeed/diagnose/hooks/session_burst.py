@@ -18,7 +18,7 @@ from fastfeed.diagnose.hooks.wait_estimate import RECENT_STEPS
 from fastfeed.steps.timeline import Loop, Mark
 
 MIN_BURST_STEPS, MAX_BURST_STEPS = 3, 12  # fewer steps prove nothing
-MAX_FILL_S = 1.0  # longest hold of the training thread
+MAX_HOLD_S = 1.0  # longest hold of the training thread
 HOLD_FACTOR = 2.0  # longest hold of the producers, as a multiple of the usual time of the steps
 
 
@@ -63,7 +63,7 @@ class QueueBursts:
 
     def _begin(self, loop: Loop, model: QueueModel, *, count: int) -> None:
         start_s = time.perf_counter()
-        model.wait_for(model.minimum + MAX_BURST_STEPS * count, MAX_FILL_S)
+        model.wait_for(model.minimum + MAX_BURST_STEPS * count, MAX_HOLD_S)
         end_s = time.perf_counter()
         self._log.add_mark(Mark("experiment", start_s, end_s, "the queue fills"))
         self._log.end_burst(end_s - start_s)
@@ -71,6 +71,6 @@ class QueueBursts:
         if steps >= MIN_BURST_STEPS:
             latest = loop.steps[-RECENT_STEPS:]
             usual_s = statistics.median(step.end_s - step.begin_s for step in latest)
-            self._until_s = end_s + HOLD_FACTOR * steps * usual_s + MAX_FILL_S / 10
+            self._until_s = end_s + HOLD_FACTOR * steps * usual_s + MAX_HOLD_S / 10
             self._loop, self._left = loop, steps
             self._open.clear()

@@ -7,11 +7,10 @@ import weakref
 from typing import Any
 
 from fastfeed.diagnose.hooks.hook_log import HookLog
-from fastfeed.diagnose.hooks.patches import Undo, patch
+from fastfeed.diagnose.hooks.patches import RECORDER, Undo, patch
 from fastfeed.steps.recorder import StepRecorder
 
 MODULES = ("torch.utils.data.dataloader",)
-RECORDER = "_fastfeed_steps"  # attribute of an iterator that holds its recorder
 
 
 def install(module: Any, log: HookLog) -> Undo:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import statistics
 from collections import deque
 
-MIN_SAMPLES = 3  # computing times that an estimate needs
-MAX_SAMPLES = 9  # latest computing times that count: the speed of a shared machine varies
+MIN_COMPUTING_TIMES = 3  # computing times that an estimate needs
+MAX_COMPUTING_TIMES = 9  # latest computing times that count: the speed of a shared machine varies
 # Time beyond the usual computing time, as a share of it: less is never a wait, more always is one.
 # The variation of the computing times sets the limit between them.
 MIN_WAIT, MAX_VARIATION = 0.05, 0.25
@@ -24,13 +24,13 @@ class WaitEstimator:
     """
 
     def __init__(self) -> None:
-        self._computing: deque[float] = deque(maxlen=MAX_SAMPLES)
+        self._computing: deque[float] = deque(maxlen=MAX_COMPUTING_TIMES)
         self._debt_s = 0.0
 
     @property
     def known(self) -> bool:
         """True if enough computing times are known."""
-        return len(self._computing) >= MIN_SAMPLES
+        return len(self._computing) >= MIN_COMPUTING_TIMES
 
     @property
     def usual_s(self) -> float:

@@ -11,7 +11,7 @@ from fastfeed.diagnose.judge import signals
 from fastfeed.diagnose.judge.figures import StepTable
 from fastfeed.probes.places import Place
 
-SHORT_STEP_S = 0.05  # a longer step is not all overhead
+SHORT_EAGER_STEP_S = 0.05  # a longer step is not all overhead
 EAGER_BYTECODE = 0.25  # share of a step in bytecode: more than any step that computes has
 # Least cost of a call that computes next to nothing: 0.32 ms of Session.run and 1.6 ms of fit were
 # measured.
@@ -46,7 +46,7 @@ def host_share(evidence: Evidence, table: StepTable, *, trainer: Task | None) ->
     awake = max(0.0, inside - trainer.share(SLEEP))
     overhead = own if own > computes and own >= 0.5 * awake else 0.0
     on_core = own + max(0.0, own_native - max(made, made_native))
-    short = float(np.median(table.inside)) < SHORT_STEP_S
+    short = float(np.median(table.inside)) < SHORT_EAGER_STEP_S
     eager = short or own >= EAGER_BYTECODE * awake
     if eager and pools < 0.2 * on_core and on_core >= 0.7 * awake:
         # One long call of native code is a step; many short ones, from many places, are the cost of

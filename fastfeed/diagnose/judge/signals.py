@@ -75,7 +75,7 @@ MAP_STAGES = re.compile(r"^tf\.data: (?!.*FlatMap).*\b(Map|ParallelMap|MapAndBat
 DTYPE_BITS = re.compile(r"\d+$")
 MIN_RETOUCHED = 0.15  # share of a step on the cores
 COMPUTING_SHARE = 0.75  # share of its time on a core for a step that only computes
-MIN_NATIVE_CORES = 0.5  # cores that native threads use if the steps compute on them
+MIN_STEP_CORES = 0.5  # cores that native threads use if the steps compute on them
 MIN_FAULTING = 0.1  # share of the CPU time that page faults take
 
 
@@ -306,7 +306,7 @@ def retouched_share(evidence: Evidence, *, waits: bool) -> float:
     cpu_s = sum(task.cpu_s for task in tasks)
     if PAGE_FAULT_S * sum(task.faults for task in tasks) >= MIN_FAULTING * cpu_s > 0:
         share = sum(task.system_s for task in tasks) / cpu_s
-    computes = cpu_s >= MIN_NATIVE_CORES * evidence.seconds
+    computes = cpu_s >= MIN_STEP_CORES * evidence.seconds
     if not waits and not (share >= MIN_RETOUCHED and computes):
         return 0.0
     # A step that waits for something else meanwhile spends only a part of its time on memory.

@@ -12,7 +12,7 @@ from types import CodeType
 import numpy as np
 
 from fastfeed.diagnose.evidence import LoopPart
-from fastfeed.diagnose.sample.slices import INPUT
+from fastfeed.diagnose.sample.slices import INPUT_KIND
 from fastfeed.diagnose.sample.tasks import AttributionContext
 from fastfeed.diagnose.sample.thread_log import MIN_SAMPLES, Sample, ThreadLog
 from fastfeed.steps.timeline import Step
@@ -36,7 +36,7 @@ def waiting_samples(
     """
     if len(trace) != context.samples:  # the oldest samples are gone
         return frozenset()
-    input_lines = {(part.place.file, part.place.line) for part in parts if part.kind == INPUT}
+    input_lines = {(part.place.file, part.place.line) for part in parts if part.kind == INPUT_KIND}
     edges = np.array(
         [(one.begin_s, one.begin_s + one.wait_s) for one in steps if one.wait_s > 0]
     ).reshape(-1)

@@ -22,7 +22,7 @@ from fastfeed.diagnose.evidence import LoopPart
 from fastfeed.diagnose.sample import callee, slices
 from fastfeed.diagnose.sample.child_processes import work_of_stack
 from fastfeed.diagnose.sample.iterations import LoopLines
-from fastfeed.diagnose.sample.slices import HOST, INPUT, STEP, Statement
+from fastfeed.diagnose.sample.slices import HOST, INPUT_KIND, STEP, Statement
 from fastfeed.diagnose.sample.tasks import MIN_SPY_SAMPLES, AttributionContext
 from fastfeed.diagnose.sample.thread_log import MIN_SAMPLES, Sample
 from fastfeed.probes.interpreter import SLOWED, SUSPENDS
@@ -71,7 +71,7 @@ class LocatedLoop(NamedTuple):
             return None
         one, kind = min(inside, key=lambda pair: pair[0].last - pair[0].first)
         if kind == STEP and position.callee in one.inner and not slices.is_step(position.callee):
-            kind = INPUT
+            kind = INPUT_KIND
         return one, kind
 
     @property
@@ -114,7 +114,7 @@ def loop_parts(
         if known is not None:
             one, kind = known
             if kind == HOST and here is not None and one.first <= here <= one.last:
-                kind = INPUT if fetches else STEP  # whatever else happens on the line
+                kind = INPUT_KIND if fetches else STEP  # whatever else happens on the line
             groups[kind, one.first][activity] = weight
     total = sum(sum(activities.values()) for activities in groups.values())
     parts = []
@@ -135,12 +135,12 @@ def loop_lines(samples: Iterable[Sample], context: AttributionContext) -> LoopLi
     for activity, weight in activity_weights(samples, found, context=context).items():
         known = found.classify(activity.position)
         if known is not None:
-            spent[known[0].first, known[1] == INPUT] += weight
+            spent[known[0].first, known[1] == INPUT_KIND] += weight
     input_shares: dict[int, float] = {}
     # Inner statements come last and override outer ones.
     for one, kind in sorted(found.kinds, key=lambda pair: pair[0].first - pair[0].last):
         total = spent[one.first, True] + spent[one.first, False]
-        share = spent[one.first, True] / total if total else float(kind == INPUT)
+        share = spent[one.first, True] / total if total else float(kind == INPUT_KIND)
         input_shares.update(dict.fromkeys(range(one.first, one.last + 1), share))
     slowdowns = _slowdowns(samples, found, context=context) if SLOWED > 1 else {}
     return LoopLines(found.code, found.lines, input_shares, slowdowns)

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from fastfeed.diagnose.sample import loops
 from fastfeed.diagnose.sample.iterations import SAMPLED
 from fastfeed.diagnose.sample.loops import LocatedLoop
-from fastfeed.diagnose.sample.slices import HOST, INPUT
+from fastfeed.diagnose.sample.slices import HOST, INPUT_KIND
 from fastfeed.diagnose.sample.tasks import AttributionContext
 from fastfeed.diagnose.sample.thread_log import MIN_SAMPLES, ModuleIntegers, Sample
 from fastfeed.steps.timeline import Loop, Step
@@ -107,7 +107,7 @@ def steps_from_counter(
     if len(values) != len(times) or not _growth(values):
         return []
     unit = math.gcd(*(after - before for before, after in _pairs(values) if after > before))
-    share = sum(kind == INPUT for kind in kinds) / len(kinds)
+    share = sum(kind == INPUT_KIND for kind in kinds) / len(kinds)
     steps: list[Step] = []
     begun_s = None
     last = values[0]
@@ -138,6 +138,6 @@ def steps_from_lines(observations: Sequence[tuple[float, str, int]]) -> list[Ste
     steps = []
     for first, after in itertools.pairwise(starts):
         begin_s, end_s = observations[first][0], observations[after][0]
-        waits = sum(kind == INPUT for _, kind, _ in observations[first:after])
+        waits = sum(kind == INPUT_KIND for _, kind, _ in observations[first:after])
         steps.append(Step(begin_s, end_s, (end_s - begin_s) * waits / (after - first)))
     return steps

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from fastfeed.diagnose.sample.callee import dotted
 
 # Kinds of statements: the step's input comes from INPUT; HOST is the rest of the loop.
-INPUT, STEP, HOST = "input", "step", "host"
+INPUT_KIND, STEP, HOST = "input", "step", "host"
 STEP_NAME = re.compile(
     r"^(run|fit|backward|step|forward|minimize|update|optimize|compute|consume|learn|model|net|"
     r"network|loss|criterion)$|train|step$|_step_|backward|forward|^loss|loss$|loss_fn|"
@@ -207,7 +207,7 @@ def classify(loop: LoopNode) -> list[tuple[Statement, str]]:
     steps = _between(found, steps)
     inputs = _input_statements(found, steps)
     inputs += [one for one in found if one.head or _is_input(one)]
-    return [(one, STEP if one in steps else INPUT if one in inputs else HOST) for one in found]
+    return [(one, STEP if one in steps else INPUT_KIND if one in inputs else HOST) for one in found]
 
 
 def _carried(found: Sequence[Statement]) -> list[Statement]:

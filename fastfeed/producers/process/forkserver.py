@@ -29,7 +29,7 @@ from fastfeed.ring.memory import Descriptor, receive
 
 PR_SET_PDEATHSIG = 1
 # b"S", number, pid, 0: started, with a pidfd; b"X", number, pid, status: ended
-EVENT = struct.Struct("<cqqq")
+CHILD_EVENT = struct.Struct("<cqqq")
 MESSAGE_NBYTES = 2**16
 # Libraries with one thread for each core would start that many threads in every worker. The user's
 # own setting takes precedence.
@@ -78,12 +78,12 @@ class ForkServer:
     def event(self) -> WorkerEvent | None:
         """Receive the next event, which must be there. Return None if the server is gone."""
         try:
-            data, fds = receive(self.socket, EVENT.size, fds=1)
+            data, fds = receive(self.socket, CHILD_EVENT.size, fds=1)
         except ConnectionError:  # it is gone without having read all requests
             return None
         if not data:
             return None
-        kind, number, pid, status = EVENT.unpack(data)
+        kind, number, pid, status = CHILD_EVENT.unpack(data)
         return WorkerEvent(
             number, pid, None if kind == b"S" else status, Descriptor(fds[0]) if fds else None
         )
@@ -197,7 +197,7 @@ class _Server:
             self._become_worker(task, fds, server=server)
         self._workers[pid] = task["number"]
         pidfd = os.pidfd_open(pid)
-        socket.send_fds(self._control, [EVENT.pack(b"S", self._workers[pid], pid, 0)], [pidfd])
+        socket.send_fds(self._control, [CHILD_EVENT.pack(b"S", self._workers[pid], pid, 0)], [pidfd])
         for fd in (*fds, pidfd):
             os.close(fd)
 
@@ -229,4 +229,4 @@ class _Server:
             # Until it is reaped, its number cannot be another process's.
             _kill_group(ended.si_pid)
             pid, status = os.waitpid(ended.si_pid, 0)
-            self._control.send(EVENT.pack(b"X", self._workers.pop(pid), pid, status))
+            self._control.send(CHILD_EVENT.pack(b"X", self._workers.pop(pid), pid, status))

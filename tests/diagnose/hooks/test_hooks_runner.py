@@ -12,9 +12,9 @@ import pytest
 
 from fastfeed import FeedRunner
 from fastfeed.diagnose.hooks.experiments import Experiments
-from fastfeed.diagnose.hooks.feed_runner import RECORDER
 from fastfeed.diagnose.hooks.hook_log import HookLog
 from fastfeed.diagnose.hooks.imports import ImportHooks
+from fastfeed.diagnose.hooks.patches import RECORDER
 from fastfeed.steps.recorder import StepRecorder
 from fastfeed.steps.timeline import Timeline
 from tests.helpers.dying import until

@@ -69,7 +69,7 @@ def test_who_fills_the_queue_himself_is_not_held(
     build: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(session_burst, "RECENT_STEPS", 1)
-    monkeypatch.setattr(session_burst, "MAX_FILL_S", 1e9)
+    monkeypatch.setattr(session_burst, "MAX_HOLD_S", 1e9)
     graph = build()
     with watched("tensorflow", "session", experiments=Every(1)) as log:
         for _ in range(5):
@@ -98,7 +98,7 @@ def test_a_producer_is_let_go_when_a_burst_ends_early(
         producer = threading.Thread(target=graph.fill, args=range(8 * ROWS))
         producer.start()
         producer.join()
-        monkeypatch.setattr(session_burst, "MAX_FILL_S", 0.001)
+        monkeypatch.setattr(session_burst, "MAX_HOLD_S", 0.001)
         graph.session.run(graph.step)
         graph.session.run(graph.step)  # of a burst
         failing.set()

@@ -18,7 +18,7 @@ STATES = (
 )
 STARTING, MAKING, ROOM, INPUT, IDLE, FINISHED, DEAD = range(len(STATES))
 FEED_STATES = ("runs", "has ended", "failed", "was stopped", "waits for the next pass")
-RUNS, ENDED, FAILED, STOPPED, PAUSED = range(len(FEED_STATES))
+FEED_RUNS, FEED_ENDED, FEED_FAILED, FEED_STOPPED, FEED_PAUSED = range(len(FEED_STATES))
 THREAD, PROCESS = range(2)
 
 
@@ -63,4 +63,6 @@ class FeedStatus(NamedTuple):
 def state_of(conditions: tuple[bool, bool, bool, bool]) -> int:
     """Return the state of a feed that has failed, was stopped, has ended, or waits for the next
     pass: the first condition that holds decides."""
-    return (FAILED, STOPPED, ENDED, PAUSED, RUNS)[(*conditions, True).index(True)]
+    return (FEED_FAILED, FEED_STOPPED, FEED_ENDED, FEED_PAUSED, FEED_RUNS)[
+        (*conditions, True).index(True)
+    ]

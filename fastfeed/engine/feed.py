@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from fastfeed.core.batch import Batch, BatchSpec
 from fastfeed.core.position import FROM_THE_START, ONLY_STREAM, Position
 from fastfeed.core.stats import Consumption, Snapshot, total
-from fastfeed.core.status import ENDED, FAILED, STOPPED, FeedStatus, state_of
+from fastfeed.core.status import FEED_ENDED, FEED_FAILED, FEED_STOPPED, FeedStatus, state_of
 from fastfeed.engine.cut_stage import CutStage, Cutter
 from fastfeed.engine.epoch_schedule import EpochSchedule, PartialEpoch, ResumePoint
 from fastfeed.engine.failures import never_filled, no_batch, stalled, stopped
@@ -226,7 +226,9 @@ class Feed:
         """Return what the feed and each producer are doing, without a wait for any of them."""
         stopped = self._producers.stopped
         state = state_of((self.error is not None, stopped, self.ended, self.schedule.told))
-        over = state in (FAILED, ENDED, STOPPED) and not any(t.is_alive() for t in self.threads)
+        over = state in (FEED_FAILED, FEED_ENDED, FEED_STOPPED) and not any(
+            t.is_alive() for t in self.threads
+        )
         return FeedStatus(state, str(self.error or ""), over, *self._producers.status())
 
     @property

@@ -35,7 +35,7 @@ class WatchedRunner:
         self._workers: dict[int, WorkerStatus] = {}
         self._rows: list[ProducerRow] = []
         self._had: set[int] = set()  # worker processes that were there before
-        self._state = status.RUNS
+        self._state = status.FEED_RUNS
 
     def look(self, *, keep: bool) -> RunnerStatus | None:
         """Return what it does now; `keep`: this sample counts for the figures of the last
@@ -61,7 +61,7 @@ class WatchedRunner:
     def news(self, found: RunnerStatus) -> list[str]:
         """Return what has happened since the last call."""
         said = []
-        alive = found.state in (status.RUNS, status.PAUSED)
+        alive = found.state in (status.FEED_RUNS, status.FEED_PAUSED)
         now = {w.handle: w for w in found.workers}
         for handle, worker in self._workers.items():
             ended = now[handle].ended if handle in now else True

@@ -10,12 +10,12 @@ FORMAT = struct.Struct("<BxHIqqIIIxxxx")
 READ_TOKENS = 512
 SLOT = struct.Struct("<I")  # the number of a returned slot
 
-BATCH, HOLE, EPOCH, END, FAILED, SKIPPED = range(6)
+BATCH, HOLE, EPOCH, END, FAILURE, SKIP = range(6)
 
 # Message of a producer (a thread of a worker process) to the trainer: (kind, thread, slot, key,
 # item, rows, room, worker). BATCH: `slot` holds `rows` records, laid out for `room` records (0: the
 # slot begins with a description). HOLE: the item had no records. EPOCH: the producer has ended an
-# epoch. END: the producer has ended. FAILED, SKIPPED: an error is among the news. `key` is the
+# epoch. END: the producer has ended. FAILURE, SKIP: an error is among the news. `key` is the
 # ticket, or the epoch's position where there are no tickets and for errors. `item` counts the items
 # of the stream's epoch. Where producers have streams of their own, `thread` of a BATCH or HOLE is
 # the stream.

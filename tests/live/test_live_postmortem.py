@@ -34,7 +34,7 @@ def sample(second: float, **changes: Any) -> RunnerSample:
         *(
             START_NS + int(second * 1e9),
             0,
-            status.RUNS,
+            status.FEED_RUNS,
             int(20 * second),
             int(640 * second),
             int(20e6 * second),

@@ -38,7 +38,7 @@ def test_they_wait_for_room(processes: int) -> None:
         next(iter(runner))
         look = looked(runner, status.ROOM)
         assert [row.kind for row in look.rows] == [processes] * 2
-        assert look.snapshot.depth > 0 and look.state == status.RUNS
+        assert look.snapshot.depth > 0 and look.state == status.FEED_RUNS
 
 
 def test_they_make_batches_at_a_line_of_the_user() -> None:
@@ -84,14 +84,14 @@ def test_they_wait_for_one_another_to_read() -> None:
 def test_between_two_passes() -> None:
     with FeedRunner([np.ones((4, 3))] * 3, records=False, threads=2) as runner:
         assert len(list(runner)) == 3
-        assert looked(runner, status.IDLE).state == status.PAUSED
+        assert looked(runner, status.IDLE).state == status.FEED_PAUSED
 
 
 def test_the_end() -> None:
     with FeedRunner(iter([np.ones((4, 3))] * 3), threads=2) as runner:
         assert len(list(runner)) == 3
-        assert looked(runner, status.FINISHED).state == status.ENDED
-    assert looked(runner, status.FINISHED).state == status.STOPPED
+        assert looked(runner, status.FINISHED).state == status.FEED_ENDED
+    assert looked(runner, status.FINISHED).state == status.FEED_STOPPED
 
 
 def test_a_worker_waits_for_input() -> None:

@@ -197,7 +197,9 @@ class _Server:
             self._become_worker(task, fds, server=server)
         self._workers[pid] = task["number"]
         pidfd = os.pidfd_open(pid)
-        socket.send_fds(self._control, [CHILD_EVENT.pack(b"S", self._workers[pid], pid, 0)], [pidfd])
+        socket.send_fds(
+            self._control, [CHILD_EVENT.pack(b"S", self._workers[pid], pid, 0)], [pidfd]
+        )
         for fd in (*fds, pidfd):
             os.close(fd)
 

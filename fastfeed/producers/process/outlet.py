@@ -15,7 +15,7 @@ from fastfeed.producers.failure import encode_error
 from fastfeed.producers.reorder import ProducedBatch
 from fastfeed.ring.layout import encode, packed_nbytes
 from fastfeed.ring.slot_block import SlotPlan
-from fastfeed.ring.token import BATCH, END, EPOCH, FAILED, HOLE, SKIPPED
+from fastfeed.ring.token import BATCH, END, EPOCH, FAILURE, HOLE, SKIP
 from fastfeed.ring.writer import NO_NEED, RingWriter
 
 Array = np.ndarray[Any, Any]
@@ -107,12 +107,12 @@ class RingOutlet:
     def fail(self, error: BaseException, ticket: int | None) -> None:
         """Send the error that ends this producer."""
         self._writer.send_news(b"E", encode_error(error, ticket))
-        self._send(FAILED, key=self.position)
+        self._send(FAILURE, key=self.position)
 
     def skip(self, error: BaseException, ticket: int | None) -> None:
         """Send an error that costs one record only."""
         self._writer.send_news(b"K", encode_error(error, ticket))
-        self._send(SKIPPED, key=self.position)
+        self._send(SKIP, key=self.position)
 
     def _fill(self, batch: Batch) -> tuple[int, int]:
         """Put the batch into a slot. Return the slot and the number of records that it is laid out

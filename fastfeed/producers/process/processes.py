@@ -21,7 +21,7 @@ from fastfeed.producers.process.token_receiver import StopEvent, TokenReceiver
 from fastfeed.producers.process.workers import WorkerGroup
 from fastfeed.producers.reorder import ProducedBatch, ReorderBuffer, Timeout
 from fastfeed.producers.threads import stack_of
-from fastfeed.ring.token import BATCH, END, EPOCH, FAILED, HOLE, SKIPPED, Token
+from fastfeed.ring.token import BATCH, END, EPOCH, FAILURE, HOLE, SKIP, Token
 from fastfeed.source import Source
 
 Ready = tuple[WorkerHandle, Token]  # a token, and the worker that sent it
@@ -269,9 +269,9 @@ class ProcessProducers:
             handle.end(thread)
             if self._dispatcher is None:
                 self._reorder.end()
-        elif kind == FAILED:
+        elif kind == FAILURE:
             self._reorder.fail(*handle.error(b"E"), epoch=key)
-        elif kind == SKIPPED:
+        elif kind == SKIP:
             self._reorder.skip(*handle.error(b"K"), epoch=key)
 
     def _insert(self, token: Token, handle: WorkerHandle) -> None:

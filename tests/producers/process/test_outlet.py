@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from fastfeed import OptionError, SpecError
 from fastfeed.producers.reorder import END_OF_EPOCH, ProducedBatch
 from fastfeed.ring.status_page import NOT_IN_FLIGHT, InFlight
-from fastfeed.ring.token import BATCH, END, EPOCH, FAILED, HOLE, SKIPPED
+from fastfeed.ring.token import BATCH, END, EPOCH, FAILURE, HOLE, SKIP
 from tests.helpers.batches import Leaf, checked
 from tests.helpers.rings import Ring, leaves_equal, ring
 
@@ -35,7 +35,7 @@ def test_everything_that_is_said_tells_who_and_where() -> None:
         told = [pair.token() for _ in range(7)]
         assert pair.token() is None
         assert [(t[0], t[1], t[7]) for t in told if t] == [
-            (kind, 1, 0) for kind in (BATCH, HOLE, HOLE, SKIPPED, EPOCH, FAILED, END)
+            (kind, 1, 0) for kind in (BATCH, HOLE, HOLE, SKIP, EPOCH, FAILURE, END)
         ]
         kind, _, slot, key, item, rows, room, _ = told[0] or ()
         assert (kind, key, item, rows, room) == (BATCH, 7, 5, 3, 3)

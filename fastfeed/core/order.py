@@ -47,7 +47,7 @@ class Order(Protocol):
 
 @dataclass(frozen=True)
 class Recipe:
-    """How to build the order of an epoch.
+    """Rules for the order of an epoch.
 
     `shard` is (rank, world): of an order that all ranks share, a rank takes the positions rank,
     rank + world and so on, and all ranks take equally many. `remainder` says what happens to

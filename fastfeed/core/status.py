@@ -1,5 +1,4 @@
-"""What a feed, its producers and its worker processes are doing, for an observer in another
-thread."""
+"""Status of a feed, its producers and its worker processes, for an observer in another thread."""
 
 from __future__ import annotations
 
@@ -24,7 +23,7 @@ THREAD, PROCESS = range(2)
 
 class ProducerStatus(NamedTuple):
     """One producer. `worker`: the number of its worker process, 0 for a thread of the trainer.
-    `stream`, `item`, `record`: what it has in flight, -1 for none or unknown. `where`: the
+    `stream`, `item`, `record`: the record in flight, -1 for none or unknown. `where`: the
     innermost line of the user's code, as "decode data.py:41"."""
 
     kind: int  # THREAD or PROCESS
@@ -51,7 +50,7 @@ class WorkerStatus(NamedTuple):
 
 
 class FeedStatus(NamedTuple):
-    """A feed at one moment. `over`: nothing more will come, and nobody works for it."""
+    """A feed at one moment. `over`: no more batches will come, and no producer works for it."""
 
     state: int  # an index into FEED_STATES
     error: str

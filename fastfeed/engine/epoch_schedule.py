@@ -15,7 +15,7 @@ FOREVER = 2**40  # epochs
 
 @dataclass(frozen=True)
 class ResumePoint:
-    """Where a feed begins, and how long its runs are."""
+    """Start of a feed and length of its runs."""
 
     epoch: int = 0
     starts: dict[int, StreamStart] = field(default_factory=dict)  # in that epoch, by stream
@@ -121,7 +121,7 @@ class EpochSchedule:
 
 
 class PartialEpoch:
-    """What a resumed feed still wants of its first epoch."""
+    """Rest of the first epoch of a resumed feed."""
 
     def __init__(self, starts: dict[int, StreamStart], *, ordered: bool) -> None:
         self._parts = {

@@ -261,8 +261,10 @@ class Feed:
             self._fail(error)
 
     def _marked(self) -> tuple[Batch, Any] | None:
-        """Return the next packed batch with the state after it, where only the stage that shuffles
-        knows that: it forgets a batch when the next one is drawn."""
+        """Return the next packed batch, with the state after it if the order stage shuffles.
+
+        That stage forgets a batch when the next one is drawn.
+        """
         order = self._order
         if not order.shuffles:
             batch = self._pull()
@@ -396,5 +398,5 @@ class Feed:
 
 
 def _as_they_are(origins: Any) -> Any:
-    """Leave the origins of a pool's records as arrays, until a state is asked for."""
+    """Keep the origins of a pool's records as arrays until a state is requested."""
     return origins

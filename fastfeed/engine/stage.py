@@ -11,8 +11,8 @@ from fastfeed.core.batch import Batch
 class Stage:
     """One stage of a feed.
 
-    The feed drives the chain: it hands a stage what the stage before it returned, and takes batches
-    out. No stage knows another one, or the feed.
+    The feed drives the chain: it passes the output of one stage to the next. No stage uses another
+    one, or the feed.
     """
 
     shuffles = False

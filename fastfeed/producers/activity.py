@@ -1,4 +1,4 @@
-"""What the thread of a producer is doing, as its stack shows."""
+"""Activity of a producer's thread, read from its stack."""
 
 from __future__ import annotations
 

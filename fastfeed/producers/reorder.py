@@ -33,7 +33,7 @@ END_OF_EPOCH = ProducedBatch(None, -1, "")
 
 
 class Timeout(Exception):
-    """Nothing arrived in time."""
+    """No batch arrived in time."""
 
 
 @dataclass(frozen=True)

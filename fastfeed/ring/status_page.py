@@ -1,4 +1,4 @@
-"""Page on which a worker process publishes what it is doing. The trainer reads it, also after the
+"""Page on which a worker process publishes its status. The trainer reads it, also after the
 worker's death."""
 
 from __future__ import annotations

@@ -137,7 +137,7 @@ class QueueModel:
         return wait_s
 
     def close(self, now_s: float) -> None:
-        """Close the queue: from now on it gives away what it has, down to nothing."""
+        """Close the queue: from now on its last elements may be taken, down to none."""
         with self._changed:
             self._closed_s = now_s
             self._changed.notify_all()

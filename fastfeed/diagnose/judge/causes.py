@@ -40,7 +40,7 @@ IDLE_SHARE = 0.3  # share of the time: producers that wait that long for room co
 
 @dataclass(frozen=True)
 class TimeLoss:
-    """Shares (0 to 1) of the time by what it was lost to, whatever produces the batches."""
+    """Shares (0 to 1) of the lost time by its reason, for any kind of producers."""
 
     steady: float  # waits that are the same for most steps
     tail: float  # waits of a few steps
@@ -144,7 +144,7 @@ def _strongest_of_each(found: list[Cause]) -> list[Cause]:
 def time_loss_of(
     evidence: Evidence, table: StepTable, *, producers: ProducerProfile | None
 ) -> TimeLoss:
-    """Return the lost time by what it was lost to."""
+    """Return the lost time by its reason."""
     wait = table.share(table.wait)
     tail = _tail(table, producers)
     trainer = evidence.trainer

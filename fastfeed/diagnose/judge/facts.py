@@ -51,7 +51,7 @@ class Facts:
 
     @property
     def handover_s(self) -> float:
-        """Seconds that a step waits for a ready batch, whatever the number of producers."""
+        """Seconds that a step waits for a ready batch, with any number of producers."""
         loop = self.evidence.loop
         return handover_s(loop.steps, self.evidence.marks) if loop is not None else 0.0
 

@@ -1,4 +1,4 @@
-"""Profile of the producers: how many there are, and what they spend their time on."""
+"""Profile of the producers: their number, and the activities that take their time."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class ProducerProfile:
 
     @property
     def known(self) -> bool:
-        """True if anything is known of what they do."""
+        """True if any of their activities is known."""
         return bool(self.busy)
 
     def share(self, *states: str) -> float:

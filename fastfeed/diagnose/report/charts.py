@@ -1,5 +1,4 @@
-"""The drawings of the page, as numbers: where every bar begins and ends. Nothing here knows
-HTML."""
+"""Drawings of the page as numbers: the begin and the end of every bar, without HTML."""
 
 from __future__ import annotations
 

@@ -26,12 +26,12 @@ class FlameFrame(NamedTuple):
 
     @property
     def left(self) -> float:
-        """Where it begins, as a share of all samples."""
+        """Begin of the frame, as a share of all samples."""
         return self.first / self.total
 
     @property
     def right(self) -> float:
-        """Where it ends; never beyond the right end of the frame below it."""
+        """End of the frame, at most the end of the frame below it."""
         return (self.first + self.samples) / self.total
 
     @property

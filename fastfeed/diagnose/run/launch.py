@@ -49,7 +49,7 @@ class ReportReason(Enum):
 
 @dataclass(frozen=True)
 class ReportRequest:
-    """What a report is made of.
+    """Input of a report.
 
     `died`: producers that have ended or are blocked. `missing`: what could not be measured.
     """

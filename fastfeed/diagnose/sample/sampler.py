@@ -42,7 +42,7 @@ LOCATE_SAMPLES = 60  # latest samples in which a loop is searched
 
 
 class LineRole(Enum):
-    """What the known line of a loop does: fetch a batch, run the step, or have `fit` do both."""
+    """Role of the known line of a loop: it fetches a batch, runs the step, or has `fit` do both."""
 
     FETCH = "fetch"
     STEP = "step"
@@ -261,7 +261,7 @@ class Sampler:
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """What could not be measured, and why."""
+        """Measurements that failed, each with its reason."""
         with self._mutex:
             texts = self._spy.missing(self._children.python_pids()) + self._undetermined
             schedstat, syscall = procfs.readable(os.getpid(), os.getpid())

@@ -1,5 +1,5 @@
-"""Dispatch of items to workers: the trainer reads an ordered source and knows which worker has
-which item."""
+"""Dispatch of items to workers: the trainer reads an ordered source and records which worker
+has which item."""
 
 from __future__ import annotations
 

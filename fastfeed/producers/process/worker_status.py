@@ -1,4 +1,4 @@
-"""What the producers of a worker process are doing, as its status page shows."""
+"""Status of the producers of a worker process, read from its status page."""
 
 from __future__ import annotations
 

@@ -159,8 +159,8 @@ class DaliQueue:
                 kinds.add(self._kinds[number])
             if len(kinds) > 1:
                 raise SpecError(
-                    f"images of {_words(kinds)} in one leaf: DALI takes one kind only; make them alike in transform=, "
-                    'or say augment_on="producers"'
+                    f"images of {_words(kinds)} in one leaf: DALI takes one kind only; convert "
+                    'them to one in transform=, or set augment_on="producers"'
                 )
             found.append(kinds.pop())
         return tuple(found)
@@ -179,8 +179,9 @@ def reason_of(error: BaseException) -> str:
     """Return DALI's message without its traceback."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     at = next((n for n, line in enumerate(lines) if line.startswith("encountered")), -1)
-    told = [line for line in lines[at + 1 :] if not line.startswith("Current pipeline object")]
-    return f"DALI cannot decode it or work on it ({(told or lines or [type(error).__name__])[0].rstrip(' :')})"
+    shown = [line for line in lines[at + 1 :] if not line.startswith("Current pipeline object")]
+    reason = (shown or lines or [type(error).__name__])[0].rstrip(" :")
+    return f"DALI cannot decode it or work on it ({reason})"
 
 
 def _words(kinds: Iterable[SampleKind]) -> str:

@@ -1,4 +1,4 @@
-"""Every order is a pure function of its recipe and delivers exactly what it promises.
+"""Every order is a pure function of its recipe and delivers its records exactly.
 
 Impossible recipes are refused.
 """

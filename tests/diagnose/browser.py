@@ -1,5 +1,4 @@
-"""A real browser for tests: Chromium, told what to do through ChromeDriver, which speaks JSON over
-HTTP."""
+"""A real browser for tests: Chromium, controlled through ChromeDriver by JSON over HTTP."""
 
 from __future__ import annotations
 
@@ -48,14 +47,15 @@ class Browser:
         call(f"{self._base}/url", url=path.as_uri())
 
     def script(self, text: str) -> Any:
-        """What the body of a function returns."""
+        """Return the value that the body of a function returns."""
         return call(f"{self._base}/execute/sync", script=text, args=[])
 
     def command(self, name: str, **params: Any) -> Any:
         return call(f"{self._base}/goog/cdp/execute", cmd=name, params=params)
 
     def console(self) -> list[str]:
-        """What was said there since somebody last asked: errors, warnings, what a policy refused."""
+        """Return the new messages of the console: errors, warnings, and requests that a policy
+        refused."""
         return [entry["message"] for entry in call(f"{self._base}/se/log", type="browser")]
 
     def width(self, pixels: int) -> None:
@@ -89,7 +89,7 @@ def call(address: str, /, *, method: str = "POST", **body: Any) -> Any:
 
 
 def programs() -> tuple[str, str]:
-    """Chromium and ChromeDriver; who has none must say so, for a check that nobody runs is none."""
+    """Return Chromium and ChromeDriver; fail without them where they are required."""
     found = (
         shutil.which("chromium") or shutil.which("google-chrome") or "",
         shutil.which("chromedriver") or "",

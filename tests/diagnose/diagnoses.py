@@ -1,4 +1,4 @@
-"""Diagnoses to show: a realistic one of every code, one without a verdict, one that knows nothing,
+"""Diagnoses to show: a realistic one of every code, one without a verdict, one without evidence,
 and odd ones."""
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ def tasks_of(count: int) -> tuple[Task, ...]:
 
 
 def evidence(share: float, *, steps: int = 384, producers: int = 2) -> Evidence:
-    """What was seen where `share` of each step was a wait for input."""
+    """Evidence of a loop in which `share` of each step was a wait for input."""
     leaves = (
         Leaf("batch[0]", "uint8", (64, 224, 224, 3), "numpy.ndarray"),
         Leaf("batch[1]", "int64", (64,), "numpy.ndarray"),
@@ -256,7 +256,7 @@ def abstained() -> Diagnosis:
 
 
 def no_steps() -> Diagnosis:
-    """Nothing was seen at all."""
+    """Evidence without observations."""
     seen = Evidence(None, (), (), Machine(2), START_S, START_S + 20.0, missing=("steps",))
     why = "no training step was seen in 20 s; mark them with fastfeed.watch"
     return Diagnosis(

@@ -1,5 +1,5 @@
-"""The stage by itself, with pipelines that do next to nothing, fail as told, and show what is held
-for them."""
+"""The stage by itself, with pipelines that do nearly nothing, fail on request, and show what they
+hold."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ BAD = 255  # the first pixel of an image that no pipeline can do with
 
 
 class Fake:
-    """Gives images back as they are; dies of a bad one, and says so only when a batch is asked for,
-    as DALI does."""
+    """Returns images unchanged. A bad one ends it, which it reports only at the next request, as
+    DALI does."""
 
     made = 0
 

@@ -238,8 +238,7 @@ def test_no_gpu_is_one_sentence() -> None:
 
 
 def test_nothing_is_copied_on_the_host() -> None:
-    """What is written into a batch's memory behind `start` is seen by DALI: it reads it where it
-    is."""
+    """DALI reads a batch's memory in place: it sees a value that is written after `start`."""
     spec = A.Augment([A.Flip(0.0)])
     _, packed, _ = packed_batch(spec, [np.zeros((300, 300, 3), np.uint8)] * 8, range(8))
     pipe = DaliQueue(spec, FeedOptions(augment=spec, augment_on="dali-cpu"))._pipe_for(packed)

@@ -1,4 +1,5 @@
-"""What DALI made, in every framework; and leaves on a device, with a stand-in that is on the host."""
+"""Batches of DALI in every framework, and leaves on a device, which a stand-in replaces on the
+host."""
 
 from __future__ import annotations
 

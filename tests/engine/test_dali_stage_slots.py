@@ -64,7 +64,7 @@ def late(runner: FeedRunner, monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def right(runner: FeedRunner) -> list[bool]:
-    """Whether each batch is that of its place: the labels lie in the slot, too."""
+    """Return True if each batch belongs to its place: the labels lie in the slot, too."""
     found = []
     for number, (images, labels) in enumerate(runner):
         numbers = np.arange(number * SIZE, (number + 1) * SIZE)
@@ -85,7 +85,7 @@ def test_what_is_in_flight_stays_until_dali_has_read_it(
 def test_a_slot_that_came_back_too_early_would_be_seen(
     runner: FeedRunner, late: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """That the test before this one can fail."""
+    """Proves that the test before this one can fail."""
 
     def ended(self: DaliQueue, flight: DaliBatch) -> None:
         assert flight.batch.lease is not None

@@ -1,4 +1,4 @@
-"""What goes wrong in a producer, as a plain loop meets it; and what the counters say."""
+"""Failures of a producer as a plain loop sees them, and the counters."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""What a running feed says of itself: producers that hold the lock, and nothing of those that do
-not."""
+"""Warnings of a running feed: producers that hold the lock, and none for those that do not."""
 
 from __future__ import annotations
 

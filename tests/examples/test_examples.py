@@ -1,4 +1,4 @@
-"""Each example runs to its end as a program of its own, and says what it should."""
+"""Each example runs to its end as a program of its own, with the expected output."""
 
 from __future__ import annotations
 

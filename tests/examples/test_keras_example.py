@@ -1,5 +1,5 @@
-"""fit() learns what the workers draw, on TensorFlow and on another backend, and tells how well it
-was fed."""
+"""fit() learns from the workers' batches, on TensorFlow and on another backend, and reports its
+starvation."""
 
 from __future__ import annotations
 

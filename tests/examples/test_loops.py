@@ -1,4 +1,4 @@
-"""The loops of PyTorch and JAX learn what they are fed, as programs of their own."""
+"""The loops of PyTorch and JAX learn from their batches, as programs of their own."""
 
 from __future__ import annotations
 

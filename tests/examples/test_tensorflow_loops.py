@@ -1,4 +1,4 @@
-"""The loops over a tf.data.Dataset learn what they are fed, as programs of their own."""
+"""The loops over a tf.data.Dataset learn from their batches, as programs of their own."""
 
 from __future__ import annotations
 

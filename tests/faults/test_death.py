@@ -190,7 +190,7 @@ def test_while_the_ring_grows(tmp_path: Path) -> None:
 
 
 def test_after_the_last_batch_a_death_is_no_matter() -> None:
-    """Whatever libraries do at the end of a process: everything was delivered."""
+    """Everything was delivered, so an end of the process that a library causes is harmless."""
 
     class Deadly:
         def write(self, text: str) -> None:

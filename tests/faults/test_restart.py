@@ -239,8 +239,8 @@ def test_workers_that_die_before_they_deliver_anything() -> None:
 
 
 def test_a_callable_that_always_dies_at_the_same_place() -> None:
-    """No part of its stream can be set aside: after some tries the feed ends, with all that came
-    before."""
+    """No part of its stream can be left out: after some tries the feed ends, behind all earlier
+    batches."""
 
     def stream() -> Iterator[Any]:
         yield from (np.full(4, i) for i in range(10))

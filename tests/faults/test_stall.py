@@ -146,7 +146,7 @@ def test_a_worker_that_cannot_even_start(tmp_path: Path) -> None:
 
 
 def test_a_long_step_is_no_stall() -> None:
-    """No wait: the limit counts from the request for a batch."""
+    """The limit counts from the request for a batch."""
 
     def numbers() -> Iterator[Any]:
         return (np.full(4, i) for i in range(400))

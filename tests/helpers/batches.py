@@ -1,4 +1,4 @@
-"""Batches of any structure whose every value tells which record and which leaf it belongs to."""
+"""Batches of any structure; every value identifies its record and its leaf."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ def chunks(
 
 
 def shared_out(total: int, size: int) -> Callable[..., Any]:
-    """A callable that asks for its share."""
+    """A callable that takes its share as an argument."""
 
     def stream(worker: Worker) -> Iterator[Any]:
         return chunks(total, size, worker.count, worker.index)

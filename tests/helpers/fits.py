@@ -38,7 +38,7 @@ def runner_of(broken: int | None = None, **options: Any) -> FeedRunner:
 
 
 def stream(count: int, **options: Any) -> list[list[int]]:
-    """The first batches, epoch after epoch, as nobody interrupted them."""
+    """The first batches of each epoch, without an interruption."""
     with runner_of(**options) as runner:
         every = chain.from_iterable(runner.epochs())
         return [batch[0].ravel().astype(int).tolist() for batch in islice(every, count)]

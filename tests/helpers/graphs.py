@@ -40,8 +40,7 @@ def drained(sess: Any, fetches: Any) -> list[Any]:
 
 
 class Inside:
-    """An operation that says when a session runs it: whoever called `run` is inside TensorFlow
-    then."""
+    """An operation that reports when a session runs it: then `run` is inside TensorFlow."""
 
     def __init__(self) -> None:
         self.reached = threading.Event()
@@ -69,7 +68,7 @@ class Run(threading.Thread):
             self.error = error
 
     def ended_with(self) -> BaseException | None:
-        """How it ended, which it must."""
+        """Return how it ended; fail if it did not."""
         self.join(LONG_S)
         assert not self.is_alive(), "the run hangs"
         return self.error

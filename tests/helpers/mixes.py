@@ -66,7 +66,7 @@ SOURCES: dict[str, Callable[[int, int], tuple[Any, dict[str, Any]]]] = {
 
 
 def told(item: Any, worker: Worker) -> np.ndarray:
-    """Return the transform's worker and what it draws, as one record."""
+    """Return the transform's worker and its random draw, as one record."""
     return np.array(
         [[item, worker.index, worker.count, worker.seed, worker.epoch, worker.rng.integers(2**62)]]
     )

@@ -75,7 +75,7 @@ class Push:
 
 
 def plan(lengths: list[int], cuts: list[int], leaves: Leaves = numbers) -> Iterator[Action]:
-    """What a caller does: epoch e has the records 1000 e, 1000 e + 1, ..., cut into batches of
+    """Actions of a caller: epoch e has the records 1000 e, 1000 e + 1, ..., cut into batches of
     these sizes in turn."""
     for epoch, length in enumerate(lengths):
         ids, sizes = list(range(1000 * epoch, 1000 * epoch + length)), cycle(cuts)
@@ -88,7 +88,7 @@ def plan(lengths: list[int], cuts: list[int], leaves: Leaves = numbers) -> Itera
 
 
 def had(pool: ShufflePool) -> Batch | None:
-    """What is drawn, and handed out."""
+    """Records that were drawn and delivered."""
     batch = pool.draw()
     if batch is None:
         pool.turn()

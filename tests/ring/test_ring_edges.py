@@ -252,7 +252,8 @@ def test_when_slots_are_scarce_the_consumer_gets_copies_and_keeps_them() -> None
 
 
 def test_a_producer_with_a_lower_ticket_always_gets_its_slot() -> None:
-    """The producer with ticket 0 is slow; the other fills what it can and must leave one slot."""
+    """The producer with ticket 0 is slow; the other fills as many slots as it may and must leave
+    one."""
     with ring(threads=2, budget=5 * PAGE, wanted=5) as made:
         slow, quick = made.outlets
         slow.begin(0)

@@ -1,4 +1,4 @@
-"""How fast a training is, by its own clock: steps a second after a warm-up, and the share of time
+"""Speed of a training by its own clock: steps per second after a warm-up, and the share of time
 without a batch."""
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 
 def arguments() -> argparse.Namespace:
-    """What all scripts are told."""
+    """Arguments of all scripts."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--variant", choices=("slow", "fixed", "free", "seen"), default="slow")
     parser.add_argument("--seconds", type=float, default=20.0)
@@ -33,11 +33,11 @@ class Clock:
         self._asked = 0.0
 
     def running(self) -> bool:
-        """Whether there is time for another step."""
+        """Return True if there is time for another step."""
         return not self.start or self.now < self.start + self.args.seconds
 
     def asked(self) -> None:
-        """A batch is asked for."""
+        """Record a request for a batch."""
         self._asked = time.perf_counter()
 
     def got(self) -> None:
@@ -47,8 +47,7 @@ class Clock:
             self.waited_s += time.perf_counter() - self._asked
 
     def over(self, batches: Any) -> Any:
-        """What a loop goes over: `batches`; where its waits are to be seen, with a look at the
-        clock at both ends."""
+        """Return `batches`; for the variant whose waits are visible, with a clock around each."""
         return self._timed(batches) if self.args.variant == "seen" else batches
 
     def _timed(self, batches: Any) -> Any:
@@ -62,7 +61,7 @@ class Clock:
             yield batch
 
     def fits(self, model: Any) -> None:
-        """Where waits are to be seen, Keras asks for a batch before its step and not inside."""
+        """Keras requests a batch before its step, not inside, so that waits can be seen."""
         if self.args.variant != "seen":
             return
         model.make_train_function()

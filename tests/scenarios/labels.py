@@ -1,4 +1,4 @@
-"""What is wrong with each script: the truth that a diagnosis is held against."""
+"""The true cause of each script's slowness, with which diagnoses are compared."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Label:
-    """`code`: the verdict that is right; `also`: codes that are as right as a primary verdict, for
-    nobody could tell them apart or both are true; `second`: what lies under it. `knob`: families of
-    the right change. `cost`: what the lost time is spent on. `dies`: the slow variant has no end.
-    `seen`: there is a variant of the slow one that asks for its batches apart from its steps, and
-    so sees its waits."""
+    """The truth about one script.
+
+    `code`: the right verdict. `also`: codes that are as right, because both are true or cannot be
+    told apart. `second`: the next limit. `knob`: families of the right change. `cost`: activity
+    that takes the lost time. `dies`: the slow variant has no end. `seen`: a variant of the slow
+    script requests its batches outside of its steps, so that its waits are visible.
+    """
 
     code: str
     framework: str
@@ -24,7 +26,7 @@ class Label:
 
     @property
     def variants(self) -> tuple[str, ...]:
-        """Those that have an end."""
+        """Scripts that end by themselves."""
         return (
             *(() if self.dies else ("slow",)),
             "fixed",

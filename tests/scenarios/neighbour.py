@@ -1,5 +1,4 @@
-"""Another user of the machine: three processes that compute, and belong to nobody, until `pid` has
-ended."""
+"""Another user of the machine: three processes that compute until `pid` has ended."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""Plants, by Keras from a generator that asks a store for every batch."""
+"""Plants, by Keras from a generator that reads every batch from a store."""
 
 import time
 

@@ -1,4 +1,4 @@
-"""Weather of stations, asked for one batch at a time and fed to a session."""
+"""Weather of stations, requested one batch at a time and fed to a session."""
 
 import queue
 import threading

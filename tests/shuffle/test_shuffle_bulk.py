@@ -1,5 +1,4 @@
-"""Several batches of a shuffle pool in one go are those that are drawn one by one, whatever lies
-ready."""
+"""Several batches of a shuffle pool at once are the same as one by one, for any ready batches."""
 
 from __future__ import annotations
 

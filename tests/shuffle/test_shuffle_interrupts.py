@@ -40,7 +40,7 @@ untimed = settings(max_examples=60)
 
 
 class Interrupt(KeyboardInterrupt):
-    """What a handler of Ctrl-C raises."""
+    """The exception of a Ctrl-C handler."""
 
 
 @contextmanager
@@ -148,7 +148,7 @@ def test_every_draw_may_be_interrupted_anywhere(
 
 
 def instructions(call: Callable[[], Any]) -> int:
-    """How many there are."""
+    """Return their number."""
     left = 10**9
     with interrupted(left) as _:
         trace = sys.gettrace()
@@ -188,7 +188,7 @@ def test_every_single_instruction() -> None:
 
 
 def rows_of(runner: FeedRunner, found: list[int], hits: list[int]) -> None:
-    """What a loop has had, until it was interrupted."""
+    """Return the batches of a loop until its interruption."""
     batches = iter(runner)
     while True:
         try:

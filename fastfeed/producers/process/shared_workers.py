@@ -53,7 +53,7 @@ class SharedWorkers:
         self._supervisor: Supervisor | None = None
 
     def claim(self) -> bool:
-        """Return True for the first feed: it leads, which means that it starts and ends the workers."""
+        """Return True for the first feed, which leads: it starts and ends the workers."""
         first, self._led = not self._led, True
         return first
 

@@ -1,4 +1,4 @@
-"""What runs of sessions wait for waits their graphs."""
+"""Waits inside the graphs of sessions' runs."""
 
 from __future__ import annotations
 

@@ -17,8 +17,7 @@ tf = pytest.importorskip("tensorflow")
 
 
 def plain_dataset(generator: Any) -> Any:
-    """Without the prefetch that TensorFlow adds by itself, so that batches are made when they are
-    asked for."""
+    """Without the prefetch that TensorFlow adds: batches are made when they are requested."""
     spec = tf.TensorSpec((2,), tf.float32)
     options = tf.data.Options()
     options.experimental_optimization.inject_prefetch = False

@@ -157,7 +157,7 @@ def test_named_pauses_are_told() -> None:
 
 
 def test_a_cpu_step_waits_for_no_lock() -> None:
-    """Late probes alone, with nobody who holds the lock for long, say nothing."""
+    """Late probes alone are no evidence if no thread holds the lock for long."""
     found = judge(replace(CASES["step.bound"], gil_late_s=4e-3))
     assert found.verdict == "step.bound"
 
@@ -237,7 +237,7 @@ def test_any_evidence_is_judged(given_evidence: Any) -> None:
 
 
 def test_processes_that_stand_before_a_full_pipe_are_held_up_by_the_training_thread() -> None:
-    """It reads and unpickles what they have made: they would do."""
+    """The training thread reads and unpickles the batches; the producers would suffice."""
     parts = (LoopPart("input", CALL, 0.8, {PYTHON: 0.6, NATIVE: 0.4}), LoopPart("step", CALL, 0.2))
     made = producers(2, {FULL: 0.95, NATIVE: 0.05}, pid=200)
     found = judge(evidence(loop_of([40.0] * 100), (trainer(), *made), parts=parts))

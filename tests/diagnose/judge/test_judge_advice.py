@@ -1,4 +1,4 @@
-"""What a change is predicted to gain, where it follows from what was seen of the loop."""
+"""Predicted gains of changes, as far as they follow from the observations of the loop."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_work_between_the_steps_is_named_and_gains_what_it_took() -> None:
 
 
 def test_a_line_that_sleeps_is_no_work_of_the_loops_own() -> None:
-    """Where nobody knows which line is the step."""
+    """The line of the step is unknown."""
     statistics, step = (
         Place("<module>", "train.py", 50, users=True),
         Place("<module>", "train.py", 47, users=True),
@@ -115,8 +115,8 @@ def test_a_function_that_reads_what_nobody_uses(used: int) -> None:
 
 @pytest.mark.parametrize("straggles", [True, False])
 def test_calls_of_tf_data_in_order_wait_for_the_one_that_takes_long(straggles: bool) -> None:
-    """Four at once, of which three stand still while one is late; where all are as slow, more of
-    them help."""
+    """Four at once, of which three are idle while one is late; if all are as slow, more of them
+    help."""
     waits = (
         [900.0 if number % 40 == 7 else 0.5 for number in range(400)] if straggles else [30.0] * 400
     )
@@ -136,8 +136,7 @@ def test_calls_of_tf_data_in_order_wait_for_the_one_that_takes_long(straggles: b
 
 @pytest.mark.parametrize("called", [True, False])
 def test_python_in_the_graph_of_a_session_needs_threads_of_its_pool(called: bool) -> None:
-    """That has one for each core; queues that are filled by threads of the script's own need none
-    of it."""
+    """The pool has a thread for each core; queues that the script's own threads fill do not use it."""
     makers = producers(1, {SLEEP: 1.0})
     makers = tuple(replace(one, name=CALLED_BACK) for one in makers) if called else makers
     best, *_ = judge(
@@ -152,7 +151,7 @@ def test_python_in_the_graph_of_a_session_needs_threads_of_its_pool(called: bool
 def test_a_step_beside_from_generator_touches_all_its_memory_again(
     trims: bool, cpu_s: float, factor: float
 ) -> None:
-    """What was seen: 3,700 page faults a step, half of the time of native threads; and a step that
+    """As observed: 3,700 page faults a step, half of the time of native threads; and a step that
     mostly sleeps."""
     loop = loop_of([30.0] * 200, 20.0, free=12, free_ms=20.0, kind="keras", trims=trims)
     native = task(
@@ -296,8 +295,8 @@ def test_first_touches_of_memory_by_who_hardly_works(asleep: float, verdict: str
 
 @pytest.mark.parametrize("step", [SLEEP, NATIVE])
 def test_a_step_that_shares_the_cores_gains_less_from_cheaper_batches(step: str) -> None:
-    """Of 10 s on two cores the producers have 16 s, or 12 beside a step that computes for 8: half
-    of theirs can go."""
+    """Of 10 s on two cores the producers use 16 s, or 12 s beside a step that computes for 8 s:
+    half of theirs can be saved."""
     made_s, step_s = (16.0, 0.0) if step == SLEEP else (12.0, 8.0)
     own = trainer({step: 0.8, LOCK: 0.2}, cpu_s=step_s)
     makers = producers(

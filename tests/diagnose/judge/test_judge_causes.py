@@ -48,7 +48,7 @@ def test_conversions_of_the_feed_are_time_in_which_the_step_had_no_input() -> No
 
 
 def test_steps_that_lose_the_lock_now_and_then_do_not_stay_slow_without_producers() -> None:
-    """Their spread, and the pauses that nobody has a name for, are the producers' doing."""
+    """The spread and the unnamed pauses come from the producers."""
     loop = loop_of([0.02] * 300, [*[12.0] * 8, 25.0, 80.0] * 30, free=12, free_ms=10.0)
     python = {PYTHON: 0.95, LOCK_PYTHON: 0.05}
     tasks = (trainer({LOCK_PYTHON: 0.5, SLEEP: 0.5}), *producers(2, python))
@@ -72,7 +72,7 @@ def test_reading_much_more_than_is_used_is_what_to_change() -> None:
 
 
 def test_that_a_disk_has_more_to_give_is_not_sure_and_comes_behind_reading_less() -> None:
-    """Both would make the step the limit, if the disk could do twice of what it does."""
+    """Both would make the step the limit, if the disk were twice as fast."""
     loop = loop_of([10.0] * 300, leaves=(Leaf("batch", "float32", (4, 1024), "torch.Tensor"),))
     made = producers(1, {DISK: 0.65, NATIVE: 0.35})
     machine = replace(MACHINE, disk_read_nbytes_s=2e8, own_cpu=0.4)
@@ -89,7 +89,7 @@ def test_that_a_disk_has_more_to_give_is_not_sure_and_comes_behind_reading_less(
 def test_what_the_loop_does_to_a_batch_that_it_has_got(
     function: str, copying: float, code: str
 ) -> None:
-    """It had to be there before the step could run: it is input, though nobody waited."""
+    """It was needed before the step could run: it is input, although no wait was seen."""
     inner = Place(function, "train.py", 30, users=True)
     parts = (
         LoopPart("input", CALL, 0.8, {NATIVE: 1.0}, copying=copying, inner=inner),
@@ -211,8 +211,8 @@ def test_steps_that_get_no_core_are_no_pauses(
 def test_a_step_that_waits_for_those_before_it_is_no_pause(
     kind: str, native_cpu_s: float, verdict: str
 ) -> None:
-    """As of a jitted step whose loss is printed every fifty: 0.5 ms to hand it over, and 200 for
-    the print."""
+    """As of a jitted step whose loss is printed every fifty steps: 0.5 ms to enqueue it, and 200 ms
+    for the print."""
     parts = (LoopPart("step", CALL, 0.35), LoopPart(kind, LINE, 0.6), LoopPart("input", CALL, 0.05))
     loop = loop_of([0.0] * 1600, ([0.5] * 49 + [200.0]) * 32, kind="sampled")
     native = task(FRAMEWORK, {NATIVE: 0.8}, tid=300, cpu_s=native_cpu_s, stacks={})
@@ -368,7 +368,7 @@ def test_a_step_waits_for_its_native_threads_which_get_no_core(
 def test_a_step_of_many_calls_comes_second_where_input_is_missing(
     wait_ms: float, verdict: str
 ) -> None:
-    """What the step is made of is inferred."""
+    """The composition of the step is inferred."""
     lines = {(CALL, Place("call", "framework.py", number, users=False)): 5 for number in range(20)}
     own = trainer({PYTHON: 0.4, NATIVE: 0.4, SLEEP: 0.2}, stacks=lines)
     found = judge(evidence(loop_of([wait_ms] * 100, 20.0), (own, *producers(1, {SLEEP: 1.0}))))

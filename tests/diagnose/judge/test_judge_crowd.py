@@ -1,4 +1,4 @@
-"""Workers that keep the training thread from a core, while it reads what they have made."""
+"""Workers that keep the training thread from a core while it reads their batches."""
 
 from __future__ import annotations
 

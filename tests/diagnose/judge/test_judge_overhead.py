@@ -26,8 +26,8 @@ from tests.diagnose.evidences import CALL, evidence, loop_of, producers, task, t
 def test_calls_that_cost_more_than_what_they_compute(
     kind: str, step_ms: float, verdict: str, knob: str | None
 ) -> None:
-    """Half of each is native code of the framework, in the thread and in its pools, and nobody can
-    see what for."""
+    """Half of each is native code of the framework, in the thread and in its pools, for an unknown
+    purpose."""
     loop = loop_of([0.0] * 400, step_ms, kind=kind, waits="none", buffer=None)
     tasks = (trainer({PYTHON: 0.4, NATIVE: 0.6}), task(FRAMEWORK, {NATIVE: 0.1}, cpu_s=4.0))
     found = judge(evidence(loop, tasks))

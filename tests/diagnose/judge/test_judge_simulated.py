@@ -65,8 +65,8 @@ def test_a_call_of_keras_and_a_sleep_are_one_step() -> None:
 
 
 def test_callbacks_of_keras_that_sleep_and_that_compute() -> None:
-    """Of 20 ms one sleeps for 5, as an accelerator that is only simulated, and one takes 12 for
-    statistics."""
+    """Of 20 ms one callback sleeps for 5 ms, as a simulated accelerator, and one computes
+    statistics for 12 ms."""
     loop = loop_of([0.0] * 200, 3.0, gap_ms=17.0, kind="keras", buffer=None)
     marks = [Mark("callback", step.end_s, step.end_s + 0.012, "Monitor") for step in loop.steps]
     marks += [

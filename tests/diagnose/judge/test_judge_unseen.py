@@ -1,5 +1,4 @@
-"""Loops whose turns are seen because somebody looks at them, which costs time, or now and then
-only."""
+"""Loops whose iterations are seen only by tracing, which costs time, or only some of them."""
 
 from __future__ import annotations
 
@@ -36,7 +35,7 @@ def watched(marks: list[Mark], made: float = 0.5) -> Evidence:
 
 
 def test_what_looking_slows_is_as_much_as_samples_say() -> None:
-    """Where turns are looked at seldom, all else is as it is without."""
+    """If iterations are traced rarely, everything else is the same as without tracing."""
     seldom = [Mark(UNOBSERVED, 3.0, 3.0)]
     assert judge(watched([])).figures.starvation == pytest.approx(0.6)  # type: ignore[union-attr]
     found = judge(watched(seldom)).figures

@@ -72,7 +72,7 @@ def look(page: Browser, path: Path, *, width: int) -> dict[str, Any]:
 
 
 def check(seen: dict[str, Any], told: Diagnosis) -> None:
-    """What holds for every diagnosis at every width."""
+    """Properties of the page of every diagnosis at every width."""
     assert seen["headline"] == clean(told.headline)
     assert seen["console"] == []
     assert seen["loaded"] == []

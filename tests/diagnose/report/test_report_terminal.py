@@ -1,5 +1,4 @@
-"""The report on a terminal: what it says, at every width, without colour, on consoles that know
-only ASCII."""
+"""The report on a terminal: its content, at every width, without colour, and in ASCII."""
 
 from __future__ import annotations
 
@@ -22,7 +21,7 @@ GLYPHS = "█▓▒░"
 def shown(
     told: Diagnosis, *, width: int = 80, encoding: str = "utf-8", colour: bool = False
 ) -> str:
-    """What the terminal gets, which fails where it cannot be encoded."""
+    """Return the text for a terminal; fail if it cannot be encoded."""
     raw = io.BytesIO()
     file = io.TextIOWrapper(raw, encoding=encoding, newline="\n")
     system = "truecolor" if colour else None

@@ -44,7 +44,7 @@ def tracks_of(events: Events) -> dict[tuple[int, int], Events]:
 
 
 def nests(slices: Events) -> bool:
-    """Whether each slice ends before the one that it began in."""
+    """Return True if each slice ends before the slice around it."""
     open_until: list[float] = []
     for one in sorted(slices, key=lambda one: (one["ts"], -one["dur"])):
         end = round(one["ts"] + one["dur"], 3)

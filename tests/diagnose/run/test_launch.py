@@ -1,4 +1,4 @@
-"""A script under observation does exactly what it does alone."""
+"""A script behaves under observation exactly as it does alone."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Write the tables of measured JSON documents into bench/results/README.md, between its markers.
 
-    python -m bench.fill build/transport/transport.json build/scaling/scaling.json build/startup/startup.json
+    python -m bench.fill build/transport/transport.json build/scaling/scaling.json ...
 
 A marker is <!-- KIND: text --> ... <!-- end -->; the tables whose names begin with the text stand
 there. KIND is that of the document; the text "machine" stands for a sentence about the machine and

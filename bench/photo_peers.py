@@ -18,7 +18,8 @@ AREA, RATIO = (0.08, 1.0), (3 / 4, 4 / 3)
 
 
 class Files:
-    """Encoded photographs by index, each as often as a batch has records: so all batches are whole."""
+    """Encoded photographs by index, each as often as a batch has records, so that all batches are
+    whole."""
 
     def __init__(self, work: Photos) -> None:
         self._files, self._times = work._files, work.shape[0]

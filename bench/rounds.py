@@ -166,7 +166,7 @@ def _belongs(process: psutil.Process, owner: str) -> bool:
 
 
 def end_all(owner: str) -> None:
-    """Kills a run's processes until none is left: some libraries start new ones for those that die."""
+    """Kill a run's processes until none is left: some libraries replace processes that die."""
     end = time.monotonic() + 10
     while (left := tree_of(owner)) and time.monotonic() < end:
         for process in left:

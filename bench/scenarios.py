@@ -1,7 +1,8 @@
 """Is the diagnosis right? Every labelled training of tests/scenarios/ is measured (slow, fixed by
 hand, its input at hand), then diagnosed, and the answers are held against the truth.
 
-    python -m bench.scenarios [NAME ...] [--seconds 6] [--repeats 1] [--truth-from FILE] [--truth-only]
+    python -m bench.scenarios [NAME ...] [--seconds 6] [--repeats 1]
+                              [--truth-from FILE] [--truth-only]
                               [--output build/scenarios]
 
 Nothing runs beside anything else: timings are the matter. The table is Markdown, the figures are in

@@ -1,4 +1,4 @@
-"""Runs a scenario, plainly or under the diagnosis, one at a time and each in a session of its own."""
+"""Runs of a scenario, alone or under the diagnosis, one at a time and each in its own session."""
 
 from __future__ import annotations
 

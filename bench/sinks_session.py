@@ -133,7 +133,7 @@ def _loop(work: Ready, shuffled: bool) -> Iterator[Way]:
 
 @contextmanager
 def _session(work: Ready, shuffled: bool) -> Iterator[Way]:
-    """get_inputs(), start(sess) of the same runner, and sess.run of an operation behind the inputs."""
+    """get_inputs() and start(sess) of the same runner, and sess.run of an operation on them."""
     import tensorflow as tf
 
     with tf.Graph().as_default(), _runner(work, _shuffle(shuffled)) as runner:

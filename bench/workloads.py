@@ -20,7 +20,7 @@ Batch = tuple[np.ndarray, ...]
 
 @dataclass
 class Work:
-    """`shape` and `dtype` are those of a whole batch; `hold_mb` is data that the source refers to."""
+    """`shape` and `dtype` describe a whole batch; `hold_mb` is data that the source refers to."""
 
     shape: tuple[int, ...]
     dtype: str = "uint8"
@@ -240,7 +240,7 @@ def check_order(seen: list[int], workers: int, *, ordered: bool, period: int) ->
     first batch on."""
     if ordered:
         wrong = [i for i, n in enumerate(seen) if n != (i % period if period else i)]
-    elif period:  # each worker goes through all numbers in turn, so none can come much more often than another
+    elif period:  # each worker goes through all numbers, so each comes about as often as another
         counts = np.bincount(seen, minlength=period)
         wrong = [int(n) for n in counts if counts.max() - counts.min() > workers]
     else:

@@ -17,7 +17,7 @@ FONT = ("75557", "26222", "71747", "71717", "55711", "74717", "74757", "71111", 
 
 
 class Digits:
-    """Drawn anew at each look: noisy 8x8 images of a digit somewhere in them, and which one it is."""
+    """Noisy 8x8 images of digits at any place, drawn anew for each request, and the digits."""
 
     def __len__(self):
         return 20_000

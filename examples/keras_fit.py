@@ -2,7 +2,7 @@
 how well it was fed.
 
     python examples/keras_fit.py                              # two workers draw as fast as they can
-    python examples/keras_fit.py --work-ms 2 --processes 1    # 2 ms of waiting a digit: the model starves
+    python examples/keras_fit.py --work-ms 2 --processes 1    # 2 ms of waiting per digit
 
 On TensorFlow `dataset()` shares the workers' memory; `KERAS_BACKEND=torch` or `jax` takes
 `keras()`.

@@ -1,7 +1,7 @@
 """Train a small CNN on handwritten digits with Keras, fed by producer threads: batches are plain
 numpy arrays.
 
-    python examples/mnist_keras.py --sleep 0.05 --threads 1     # 50 ms of work for each batch: the model starves
+    python examples/mnist_keras.py --sleep 0.05 --threads 1     # 50 ms for each batch
     python examples/mnist_keras.py --sleep 0.05 --threads 16    # the same work, side by side
 
 Every epoch is each record exactly once: the producers share them out, and the runner keeps the

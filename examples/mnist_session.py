@@ -1,6 +1,6 @@
 """Train a small CNN on handwritten digits in a TensorFlow 1 session, fed by producer threads.
 
-    python examples/mnist_session.py --sleep 0.05 --threads 1     # 50 ms of work for each batch: the session starves
+    python examples/mnist_session.py --sleep 0.05 --threads 1     # 50 ms for each batch
     python examples/mnist_session.py --sleep 0.05 --threads 16    # the same work, side by side
 
 The producers deliver every record exactly once per epoch, and an epoch is as many steps as its

@@ -3,7 +3,7 @@ measured, not rewritten.
 
     python examples/photos_dali.py
     python examples/photos_dali.py --photos my/photos --on producers dali-cpu dali-gpu
-    python examples/photos_dali.py --on auto                # tries what there is and says what it took
+    python examples/photos_dali.py --on auto                # chooses by a measurement
 
 Without --photos a few hundred pictures are drawn. The training is an accelerator that takes 20 ms a
 step.

@@ -1,8 +1,8 @@
 """A training that is killed in the middle of an epoch goes on with the very batch that would have
 come next.
 
-    python examples/resume.py --crash 37                  # dies at step 37, starts again, and compares the two streams
-    python examples/resume.py --crash 37 --processes 2    # with other producers after the crash than before it
+    python examples/resume.py --crash 37                # die at step 37, and resume
+    python examples/resume.py --crash 37 --processes 2  # resume with other producers
 
 The model is one number, saved in a file together with the state of the stream, so that neither is
 ahead of the other.

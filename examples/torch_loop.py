@@ -1,7 +1,7 @@
 """A loop of PyTorch, fed by two worker processes with digits that they draw.
 
     python examples/torch_loop.py
-    python examples/torch_loop.py --device cuda    # copies run on a stream of their own, beside the step
+    python examples/torch_loop.py --device cuda    # copies run beside the step
 
 The tensors share the memory in which the workers made the batch: nothing is copied on the CPU.
 """
@@ -18,7 +18,7 @@ FONT = ("75557", "26222", "71747", "71717", "55711", "74717", "74757", "71111", 
 
 
 class Digits:
-    """Drawn anew at each look: noisy 8x8 images of a digit somewhere in them, and which one it is."""
+    """Noisy 8x8 images of digits at any place, drawn anew for each request, and the digits."""
 
     def __len__(self):
         return 20_000

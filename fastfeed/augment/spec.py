@@ -191,8 +191,8 @@ class Augment:
         elif self.has(OneHot) or self.has(Mixup):
             if leaves != 2 or images not in ((0,), (1,)):
                 raise SpecError(
-                    f"Augment: OneHot and Mixup need the labels, and a record is {describe(structure)}: say where they "
-                    'are, labels=1 or labels="name"'
+                    f"Augment: OneHot and Mixup need the labels, and a record is "
+                    f'{describe(structure)}: set labels=1 or labels="name" to their place'
                 )
             labels = 1 - images[0]
         return Targets(

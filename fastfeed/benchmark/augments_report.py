@@ -51,8 +51,8 @@ def advise(found: ExecutorComparison) -> str:
     ]
     rivals = [f"{cell.executor} {_images(found, cell):.0f}" for cell in others]
     beside = f" ({', '.join(rivals)})" if rivals else ""
-    told = f"augment_on={best.executor!r} with {best.producers} is the quickest: {_images(found, best):.0f} images/s"
-    told += beside
+    told = f"augment_on={best.executor!r} with {best.producers} is the quickest: "
+    told += f"{_images(found, best):.0f} images/s{beside}"
     close = [c for c in others if max(c.rates) >= min(best.rates)]
     if close:
         told += f"; no difference seen to {', '.join(c.executor for c in close)}"

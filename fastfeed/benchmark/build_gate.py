@@ -33,7 +33,8 @@ def check_au(sweep: Sweep, percent: float) -> GateResult:
     was = 100 * _known(sweep.au(best))
     passed = was >= percent
     among = f", the best of {len(settings)} settings" if len(settings) > 1 else ""
-    text = f"AU {was:.1f} % with {best.producers}{among}; needed {percent:g} %: {'passed' if passed else 'FAILED'}."
+    result = "passed" if passed else "FAILED"
+    text = f"AU {was:.1f} % with {best.producers}{among}; needed {percent:g} %: {result}."
     return GateResult(passed, text if passed else f"{text} {_knob(sweep, best)}")
 
 
@@ -45,7 +46,14 @@ def _knob(sweep: Sweep, best: Setting) -> str:
     """Return what to change: the cost of a batch, which the build has changed, or the settings that
     were not tried."""
     needed = math.ceil(sweep.producer.batch_s / sweep.step.step_s) if sweep.step.step_s else 1
-    cost = f"a batch costs one producer {sweep.producer.batch_s * 1e3:.1f} ms, the step {sweep.step.step_s * 1e3:.1f} ms"
+    batch_ms, step_ms = sweep.producer.batch_s * 1e3, sweep.step.step_s * 1e3
+    cost = f"a batch costs one producer {batch_ms:.1f} ms, the step {step_ms:.1f} ms"
     if needed > best.producers.count:
-        return f"Make batches cheaper, or raise --threads or --processes: {cost}, so {needed} producers are the least."
-    return f"Make batches cheaper, or try --processes: {cost}, and {best.producers} should have been enough."
+        return (
+            f"Make batches cheaper, or raise --threads or --processes: {cost}, so {needed} "
+            "producers are the least."
+        )
+    return (
+        f"Make batches cheaper, or try --processes: {cost}, and {best.producers} should have been "
+        "enough."
+    )

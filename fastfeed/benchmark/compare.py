@@ -146,7 +146,8 @@ def _plans(old: Json, new: Json) -> Iterator[str]:
 def _machines(old: Json, new: Json, *names: str) -> Iterator[str]:
     one, other = old.get("machine") or {}, new.get("machine") or {}
     for name in _differing(one, other, *names):
-        yield f"different machines ({name}: {one.get(name)} against {other.get(name)}): the ratio is theirs too"
+        values = f"{one.get(name)} against {other.get(name)}"
+        yield f"different machines ({name}: {values}): the ratio is theirs too"
 
 
 def _differing(one: Json, other: Json, *names: str) -> list[str]:

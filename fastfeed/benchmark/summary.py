@@ -32,16 +32,20 @@ def advise(sweep: Sweep) -> str:
     enough = min((s for s in settings if s.rate >= 0.95 * best.rate), key=_cost)
     lead = _gain_of_processes(sweep, enough)
     if not sweep.step.step_s:
-        found = f"{best.producers}: {best.rate:.0f} batches/s; there is no step to starve, take --consumer sim:20ms."
-        return lead + found
+        return (
+            f"{lead}{best.producers}: {best.rate:.0f} batches/s; there is no step to starve, take "
+            "--consumer sim:20ms."
+        )
     starved = enough.middle("starvation")
     if _held(sweep) >= HELD and not any(sweep.plan.processes):
         slowest = max(settings, key=lambda s: slow_down(sweep, s))
         if slow_down(sweep, slowest) >= SLOWED or starved >= INPUT_BOUND:
             return _try_processes(sweep, slowest)
     if starved < INPUT_BOUND:
-        return f"{lead}{enough.producers}: starvation {starved:.0%}; more gains nothing, the step is the limit."
-    return f"{lead}{enough.producers}: starvation {starved:.0%}; {_next_step(sweep, enough)}"
+        next_step = "more gains nothing, the step is the limit."
+    else:
+        next_step = _next_step(sweep, enough)
+    return f"{lead}{enough.producers}: starvation {starved:.0%}; {next_step}"
 
 
 def _cost(setting: Setting) -> tuple[int, int]:

@@ -37,7 +37,11 @@ class StateCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras ha
 
         feed = StateCallback(runner, "model.json")
         model.fit(
-            feed.batches(), steps_per_epoch=500, epochs=10, initial_epoch=feed.restore(), shuffle=False,
+            feed.batches(),
+            steps_per_epoch=500,
+            epochs=10,
+            initial_epoch=feed.restore(),
+            shuffle=False,
             callbacks=[keras.callbacks.ModelCheckpoint("model.keras"), feed],
         )
 

@@ -80,9 +80,9 @@ class JaxBatches:
                     target.shard_shape(array.shape)
             except ValueError:
                 raise SpecError(
-                    f"{leaf.path} has shape {array.shape} in a batch of {batch.rows} records, which {target} cannot "
-                    'divide: needed a batch_size= that it can, and last_batch="drop" where only the last batch is '
-                    "smaller"
+                    f"{leaf.path} has shape {array.shape} in a batch of {batch.rows} records, "
+                    f"which {target} cannot divide: needed a batch_size= that it can, and "
+                    'last_batch="drop" where only the last batch is smaller'
                 ) from error
 
 

@@ -79,7 +79,7 @@ class StepLog:
 
 
 class StepRecorder:
-    """Records one iteration of a loop over its batches: the iterator gets each batch through `take`.
+    """Records one iteration of a loop; its iterator gets each batch through `take`.
 
     A loop is identified by its kind and the user's line that asks first, so that every epoch is
     recorded into the same loop. An iteration that runs inside one step of another loop, or between

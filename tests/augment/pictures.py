@@ -1,4 +1,5 @@
-"""Pictures for the tests of augmentation: made up or from $FASTFEED_DATA, encoded, turned, broken."""
+"""Pictures for the tests of augmentation: generated or from $FASTFEED_DATA, encoded, rotated,
+broken."""
 
 from __future__ import annotations
 

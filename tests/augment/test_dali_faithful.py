@@ -1,4 +1,4 @@
-"""DALI does what OpenCV does: the same draws, pixels as far apart as one table in the code allows."""
+"""DALI draws as OpenCV does, and its pixels differ by no more than one table in the code allows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Headers of files beside what a decoder finds, and every kind of file that cannot become pixels."""
+"""Headers of files compared with a decoder's findings, and files of every kind that cannot be
+decoded."""
 
 from __future__ import annotations
 

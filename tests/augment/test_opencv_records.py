@@ -336,7 +336,7 @@ def test_labels_become_smoothed_rows() -> None:
         (
             A.Augment([A.OneHot(3)]),
             noise(2, 2),
-            "need the labels, and a record is array: say where they are",
+            "need the labels, and a record is array: set labels=1",
         ),
         (
             A.Augment([A.Flip()], images="image"),

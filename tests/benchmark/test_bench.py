@@ -105,7 +105,8 @@ def test_a_workload_travels_to_another_process_which_loads_no_framework(
     workload = workload_from(f"{kind}:{tmp_path if kind == 'photos' else '1ms'}", batch_size=5)
     code = (
         "import sys, pickle; source = pickle.load(sys.stdin.buffer); from fastfeed import Worker\n"
-        "print(len(next(source(worker=Worker(0, 1, 0, 0)))[1]), *{'tensorflow', 'keras', 'sklearn'} & {*sys.modules})\n"
+        "frameworks = {'tensorflow', 'keras', 'sklearn'} & {*sys.modules}\n"
+        "print(len(next(source(worker=Worker(0, 1, 0, 0)))[1]), *frameworks)\n"
         "if 'cv2' in sys.modules: print(sys.modules['cv2'].getNumThreads())"
     )
     shipped = cloudpickle.dumps(workload.source)
@@ -164,7 +165,10 @@ def test_a_step_is_measured_on_the_clock_and_on_the_cores() -> None:
 
 
 def test_what_children_use_is_counted_while_they_run_and_after_they_ended() -> None:
-    code = "import time; ballast = b'x' * 50_000_000\nwhile time.process_time() < 0.3: pass\nprint(flush=True); input()"
+    code = (
+        "import time; ballast = b'x' * 50_000_000\n"
+        "while time.process_time() < 0.3: pass\nprint(flush=True); input()"
+    )
     nbytes, cpu_s = tree.memory_nbytes(), tree.cpu_s()
     with subprocess.Popen(
         [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE

@@ -19,7 +19,10 @@ from fastfeed.steps.timeline import (
     Step,
 )
 
-ODD = 'x </script><script>alert("1")</script> <img src=x onerror=alert(2)> & \x1b[31m {{ 7 * 7 }} ü 漢 \udcff'
+ODD = (
+    'x </script><script>alert("1")</script> <img src=x onerror=alert(2)> & '
+    "\x1b[31m {{ 7 * 7 }} ü 漢 \udcff"
+)
 NAN = math.nan
 THREAD = Place("_bootstrap", "threading.py", 1002, False)
 RUN = Place("run", "threading.py", 982, False)

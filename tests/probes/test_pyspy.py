@@ -58,7 +58,10 @@ py-spy> Wrote raw flamegraph data
 """
 MINE = Place("decode", "data.py", 41, True)
 QUEUE = Place("get", "multiprocessing/queues.py", 110, False)
-DENIED = "Error: Failed to open process\nReason: Permission Denied: Try running again with elevated permissions"
+DENIED = (
+    "Error: Failed to open process\n"
+    "Reason: Permission Denied: Try running again with elevated permissions"
+)
 
 
 def test_folded_stacks() -> None:
@@ -126,7 +129,8 @@ def test_py_spy_is_not_asked_before_it_is_wanted() -> None:
     ],
 )
 def test_what_a_command_says(code: str, told: tuple[str, str]) -> None:
-    run = f"import sys; sys.path.insert(0, {str(Path(spy_helper.__file__).parent)!r}); import pyspy_helper as h\n"
+    folder = str(Path(spy_helper.__file__).parent)
+    run = f"import sys; sys.path.insert(0, {folder!r}); import pyspy_helper as h\n"
     run += f"print(repr(h.run([sys.executable, '-c', {code!r}])))"
     # the helper's own standard input must stay open: its end means that nobody wants the answer
     with subprocess.Popen(
@@ -147,7 +151,10 @@ def test_a_child_that_waits_for_work() -> None:
 
 def test_who_ended_before_the_beginning_and_is_awaited_after_it() -> None:
     """Its seconds are of before."""
-    burn = "import sys, time\nwhile time.process_time() < 0.3: pass\nprint(flush=True)\nsys.stdin.read()"
+    burn = (
+        "import sys, time\nwhile time.process_time() < 0.3: pass\n"
+        "print(flush=True)\nsys.stdin.read()"
+    )
     command = [sys.executable, "-S", "-c", burn]
     children = Children(DescriptorReader())
     with (

@@ -1,4 +1,4 @@
-"""Hooks of Keras with several steps in a call: the waits of a call, and results that do not change."""
+"""Hooks of Keras with several steps in a call: its waits, and results that do not change."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The model of a queue against a simulated one, whose truth is known, on a clock that only counts."""
+"""The model of a queue against a simulated one, whose truth is known, on a simulated clock."""
 
 from __future__ import annotations
 

@@ -136,7 +136,7 @@ def test_calls_of_tf_data_in_order_wait_for_the_one_that_takes_long(straggles: b
 
 @pytest.mark.parametrize("called", [True, False])
 def test_python_in_the_graph_of_a_session_needs_threads_of_its_pool(called: bool) -> None:
-    """The pool has a thread for each core; queues that the script's own threads fill do not use it."""
+    """The pool has a thread for each core; queues filled by the script's threads do not use it."""
     makers = producers(1, {SLEEP: 1.0})
     makers = tuple(replace(one, name=CALLED_BACK) for one in makers) if called else makers
     best, *_ = judge(
@@ -247,7 +247,7 @@ def test_as_many_producers_as_there_are_is_no_change() -> None:
 
 @pytest.mark.parametrize(("count", "fought"), [(1, 1.0), (2, 1.15)])
 def test_batches_cost_less_where_nobody_fights_for_the_lock(count: int, fought: float) -> None:
-    """A core's worth of bytecode, made by threads in turns; two processes would have a core each."""
+    """Threads in turns make a core's worth of bytecode; two processes would have a core each."""
     python = producers(count, {PYTHON: 1 / count, LOCK_PYTHON: 1 - 1 / count}, cpu_s=10.0 / count)
     found = judge(evidence(loop_of([40.0] * 200, 10.0), (trainer(), *python), gil_late_s=5e-3))
     best = next(one for one in found.recommendations if one.knob == "processes")

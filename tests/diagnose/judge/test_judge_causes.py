@@ -325,7 +325,7 @@ def test_a_part_of_the_loop_that_is_mostly_bytecode_is_no_model(python: float, c
 def test_steps_that_never_wait_may_lose_the_cores_to_their_producers(
     own_cpu: float, free_ms: float, copying: float, verdict: str
 ) -> None:
-    """With the producers at rest a step takes less; where cores are free, that is something else."""
+    """With idle producers a step takes less; where cores are free, that has another reason."""
     loop = loop_of([0.02] * 300, 18.0, free=8, free_ms=free_ms)
     made = producers(1, {NATIVE: 0.7, RUNNABLE: 0.3}, copying=copying, cpu_s=4.0)
     found = judge(

@@ -23,11 +23,15 @@ const text = (query) => every(query).map((one) => one.textContent.trim().replace
 const out = every("main *").filter((one) => box(one).right > innerWidth + 1 && !one.closest("svg"));
 return {
   headline: document.querySelector("h1").textContent, title: document.title,
-  sections: text("h2"), overflow: document.documentElement.scrollWidth - document.documentElement.clientWidth,
+  sections: text("h2"),
+  overflow: document.documentElement.scrollWidth - document.documentElement.clientWidth,
   outside: out.map((one) => one.outerHTML.slice(0, 80)),
-  bar: drawn(".bar span").length, barWidth: drawn(".bar span").reduce((sum, one) => sum + box(one).width, 0),
-  steps: drawn("#timeline .p-step, #timeline .p-free").length, waits: drawn("#timeline .p-wait").length,
-  frames: drawn(".flame span").length, causes: text(".causes h3"), advice: text(".advice h3"), gains: text(".gain"),
+  bar: drawn(".bar span").length,
+  barWidth: drawn(".bar span").reduce((sum, one) => sum + box(one).width, 0),
+  steps: drawn("#timeline .p-step, #timeline .p-free").length,
+  waits: drawn("#timeline .p-wait").length,
+  frames: drawn(".flame span").length,
+  causes: text(".causes h3"), advice: text(".advice h3"), gains: text(".gain"),
   captions: drawn("table").every((one) => one.caption && one.caption.textContent.trim()),
   levels: every("h1, h2, h3").map((one) => Number(one.tagName[1])),
   twice: every("[id]").map((one) => one.id).filter((id, i, all) => all.indexOf(id) !== i),
@@ -36,7 +40,8 @@ return {
   labels: every("[aria-labelledby]")
     .every((one) => document.getElementById(one.getAttribute("aria-labelledby"))),
   loaded: performance.getEntriesByType("resource").map((one) => one.name),
-  nodes: document.querySelectorAll("*").length, scripts: document.scripts.length, images: document.images.length,
+  nodes: document.querySelectorAll("*").length,
+  scripts: document.scripts.length, images: document.images.length,
 };
 """
 # The least contrast of any text with what is behind it, by the formula of WCAG 2.
@@ -55,7 +60,8 @@ const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
 let least = [99, ""];
 while (walker.nextNode()) {
   const one = walker.currentNode.parentElement;
-  if (!walker.currentNode.textContent.trim() || !one.checkVisibility() || one.closest("svg, script")) continue;
+  if (!walker.currentNode.textContent.trim() || !one.checkVisibility()
+      || one.closest("svg, script")) continue;
   const [a, b] = [light(rgba(getComputedStyle(one).color)), light(behind(one))];
   const ratio = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
   if (ratio < least[0]) least = [ratio, one.outerHTML.slice(0, 100)];
@@ -131,7 +137,8 @@ def test_zoom_and_words(tmp_path: Path) -> None:
     html.write(EXAMPLES["input.serial"](), path)
     with browser(tmp_path) as page:
         look(page, path, width=DESK)
-        window = "return document.getElementById('timeline').getAttribute('viewBox').split(' ').map(Number)"
+        box = "document.getElementById('timeline').getAttribute('viewBox')"
+        window = f"return {box}.split(' ').map(Number)"
         press = "document.querySelector('[data-zoom={}]').click()"
         left, _, span, _ = page.script(window)
         page.script(press.format("in"))
@@ -144,7 +151,8 @@ def test_zoom_and_words(tmp_path: Path) -> None:
             ("#timeline g:nth-of-type(60)", "waiting for input"),
             (".flame .own", "samples"),
         ):
-            tap = f"document.querySelector('{chart}').dispatchEvent(new MouseEvent('click', {{bubbles: true}}));"
+            click = "dispatchEvent(new MouseEvent('click', {bubbles: true}))"
+            tap = f"document.querySelector('{chart}').{click};"
             said = page.script(
                 tap
                 + "return [...document.querySelectorAll('.readout')].map((one) => one.textContent)"

@@ -102,7 +102,8 @@ def test_what_is_not_known_is_no_number() -> None:
 
 
 def test_names_cannot_speak_to_the_terminal() -> None:
-    """An escape sequence in a name would colour, clear or worse; rich's own markup in it is text."""
+    """An escape sequence in a name could colour or clear the screen; rich's own markup in it is
+    text."""
     text = shown(odd())
     assert "\x1b" not in text
     assert "\\x1b[31m" in text

@@ -1,4 +1,4 @@
-"""The trace is valid for Perfetto: names for every track, slices that nest, times in microseconds."""
+"""The trace is valid for Perfetto: a name for each track, nested slices, times in microseconds."""
 
 from __future__ import annotations
 

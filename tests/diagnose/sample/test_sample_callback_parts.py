@@ -56,7 +56,7 @@ def fit() -> Iterator[Callable[..., Any]]:
 
 
 def test_what_callbacks_take_line_by_line(fit: Callable[..., Any]) -> None:
-    """The calls of a callback belong to it; other calls of the framework, such as the step, do not."""
+    """The calls of a callback belong to it; other calls of the framework (a step) do not."""
     fit(step, accelerator, monitor)
     parts = callback_parts(record.samples, attribution())
     assert {part.kind for part in parts} == {"host"}

@@ -56,12 +56,10 @@ class Feed:
         starts = resume.starts
         source = source_from(given, options, start=starts.get(ONLY_STREAM))
         self.schedule = schedule = EpochSchedule(resume, again=source.again)
-        streams = (
-            [ONLY_STREAM] if source.ordered else list(range(resume.streams or options.producers))
-        )
-        passed: tuple[int, ...] = ()
-        if not source.ordered:
-            passed = tuple(starts.get(n, FROM_THE_START).first for n in streams)
+        streams = list(range(resume.streams or options.producers))
+        streams = [ONLY_STREAM] if source.ordered else streams
+        callable_streams = [] if source.ordered else streams
+        passed = tuple(starts.get(n, FROM_THE_START).first for n in callable_streams)
         plan = EpochPlan(seed, schedule.epochs, schedule.allowed, passed)
         workers = workers or SharedWorkers()
         leads = workers.claim()

@@ -9,12 +9,12 @@ from pathlib import Path
 
 from fastfeed.errors import OptionError
 from fastfeed.live import record_layout as layout
-from fastfeed.live.blackbox import began, boot_id, boxes, in_use
+from fastfeed.live.blackbox import boot_id, boxes, in_use, start_ticks
 from fastfeed.live.record_layout import (
     BlackBoxEvent,
     BlackBoxHeader,
+    ProducerTable,
     RunnerSample,
-    Table,
 )
 
 LAST_S = 60.0
@@ -32,7 +32,7 @@ class FlightRecord:
     ending: str
     samples: tuple[RunnerSample, ...]
     events: tuple[BlackBoxEvent, ...]
-    table: Table | None
+    table: ProducerTable | None
     damaged: int
 
     @property
@@ -65,7 +65,7 @@ def read(path: Path | str | None = None) -> FlightRecord:
     file = newest() if path is None else Path(path)
     try:
         with file.open("rb") as opened:
-            data = opened.read(layout.NBYTES + 1)
+            data = opened.read(layout.FILE_NBYTES + 1)
     except OSError as error:
         raise OptionError(f"{file} cannot be read: {error.strerror or error}") from error
     header, samples, events, table, damaged = layout.unpack(data, name=str(file))
@@ -85,15 +85,15 @@ def newest() -> Path:
 
 
 def _ending(header: BlackBoxHeader) -> str:
-    if header.status == layout.STOPPED:
+    if header.status == layout.PROCESS_STOPPED:
         return "cleanly"
-    if header.status == layout.FAILED:
+    if header.status == layout.PROCESS_FAILED:
         return "with an error"
     here = header.boot == boot_id()
     alive = (
         here
         and header.ticks
-        and began(header.pid) == header.ticks
+        and start_ticks(header.pid) == header.ticks
         and _state(header.pid) not in "ZX"
     )
     return "running" if alive else "killed"

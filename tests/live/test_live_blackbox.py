@@ -39,8 +39,8 @@ def test_it_is_there_while_a_runner_runs(folders: Folders) -> None:
         path = Path(seen.path)
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
         assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
-        assert path.stat().st_size == layout.NBYTES
-        assert path.stat().st_blocks * 512 >= layout.NBYTES  # a full disk was found out
+        assert path.stat().st_size == layout.FILE_NBYTES
+        assert path.stat().st_blocks * 512 >= layout.FILE_NBYTES  # a full disk was found out
         assert str(os.getpid()) in path.name and in_use(path)
         assert seen.ending == "running" and seen.header.pid == os.getpid()
         assert seen.runners == [0]

@@ -25,6 +25,8 @@ from fastfeed.options import MetricsTarget
 from tests.helpers.dying import until
 from tests.live.places import Folders, answer, live_threads, ones
 
+FORMS = 'be "tensorboard:DIR" or "prometheus:HOST:PORT", such as "prometheus:127.0.0.1:9123", got '
+
 
 def get(url: str) -> tuple[str, str]:
     with urllib.request.urlopen(url, timeout=60) as response:
@@ -74,14 +76,17 @@ def test_targets(given: str, target: MetricsTarget) -> None:
     [
         ("promethus:127.0.0.1:9123", "did you mean prometheus:?"),
         ("tensorbord:runs", "did you mean tensorboard:?"),
-        ("statsd:1", 'needed "tensorboard:DIR" or "prometheus:127.0.0.1:9123"$'),
-        ("prometheus", "needed a host and a port"),
-        ("prometheus:localhost", "needed a host and a port"),
-        ("prometheus:127.0.0.1:70000", "0 .any that is free. to 65535"),
-        ("prometheus::1:80", "needed a host"),
-        ("tensorboard:", "must be a folder"),
-        ("tensorboard:gs://bucket/runs", "must be a folder of this machine"),
-        (9123, "needed"),
+        ("statsd:1", f"{FORMS}'statsd:1'$"),
+        ("prometheus", f"{FORMS}'prometheus': it needs an IPv4 address, .* and a port"),
+        ("prometheus:localhost", "it needs an IPv4 address, host name .* and a port"),
+        ("prometheus:127.0.0.1:70000", "a port of 0 .any free port. to 65535$"),
+        ("prometheus::1:80", r"it needs an IPv4 address, host name or \[IPv6 address\]"),
+        ("tensorboard:", "name a local folder, as in tensorboard:runs, got 'tensorboard:'$"),
+        (
+            "tensorboard:gs://bucket/runs",
+            "name a local folder, .*got 'tensorboard:gs://bucket/runs'$",
+        ),
+        (9123, f"{FORMS}9123$"),
     ],
 )
 def test_targets_that_cannot_work(given: Any, said: str) -> None:

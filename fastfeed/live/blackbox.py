@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from fastfeed.live import record_layout as layout
-from fastfeed.live.folders import state_folders, usable
+from fastfeed.live.folders import first_usable, state_folders
 from fastfeed.live.record_layout import (
     EVENT_RING,
     SAMPLE_RING,
@@ -177,7 +177,7 @@ def prune(now_s: float) -> None:
 
 def _new_path(now_ns: int) -> Path:
     """Return an unused path in the default folder, and remove old black boxes there."""
-    folder = usable(state_folders())
+    folder = first_usable(state_folders())
     prune(now_ns / 1e9)
     started = time.strftime("%Y%m%dT%H%M%S", time.localtime(now_ns / 1e9))
     name = f"{started}-{os.getpid()}"

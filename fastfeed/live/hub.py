@@ -15,7 +15,7 @@ import sys
 import threading
 import weakref
 
-from fastfeed.live.metrics import publisher
+from fastfeed.live.metrics import create_exporter
 from fastfeed.live.seen import WatchedStream
 from fastfeed.live.service import Service
 from fastfeed.live.watched import WatchedRunner
@@ -99,7 +99,7 @@ class Hub:
         if service is None or service.over:
             blackbox = "" if wanted[0] == "1" else wanted[0]
             service = Service(self._lock, self._ended, blackbox=blackbox, socket=wanted[1])
-        fresh = {str(t): publisher(t) for t in targets if str(t) not in service.publishers}
+        fresh = {str(t): create_exporter(t) for t in targets if str(t) not in service.publishers}
         number = next(n for n in itertools.count() if n not in service.watched)
         watched = WatchedRunner(stream, number, targets=tuple(map(str, targets)))
         service.enter(watched, fresh)

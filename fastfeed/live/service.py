@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from fastfeed.live.blackbox import BlackBox
-from fastfeed.live.metrics import Exporter, Prometheus, exposition, http_answer
+from fastfeed.live.metrics import Exporter, Prometheus, exposition, http_response
 from fastfeed.live.seen import RunnerStatus, rss_of
 from fastfeed.live.server import Server
 from fastfeed.live.socket import same_user, serve
@@ -218,13 +218,13 @@ class Service:
         """Open new publishers."""
         while self._new:
             new = self._new.popleft()
-            LOG.info("metrics at %s", new.where)
+            LOG.info("metrics at %s", new.address)
             if isinstance(new, Prometheus):
                 for name in [name for name, one in self.publishers.items() if one is new]:
-                    self._server.listen(new.door, self._page(name))
+                    self._server.listen(new.listener, self._page(name))
 
     def _page(self, name: str) -> Callable[[bytes], bytes | None]:
-        return lambda question: http_answer(question, lambda: exposition(self._figures(name)))
+        return lambda question: http_response(question, lambda: exposition(self._figures(name)))
 
     def _export(self, leaving: WatchedRunner | None = None) -> None:
         for name, one in list(self.publishers.items()):
@@ -240,7 +240,7 @@ class Service:
     def _retire(self, name: str) -> None:
         one = self.publishers.pop(name)
         if isinstance(one, Prometheus):
-            self._server.unwatch(one.door.fileno())
+            self._server.unwatch(one.listener.fileno())
         with contextlib.suppress(OSError):
             one.close()
 
@@ -261,7 +261,7 @@ class Service:
             "rss": rss_of(),
         }
         answer["blackbox"] = None if self._box is None else str(self._box.path)
-        answer["metrics"] = [one.where for one in self.publishers.values()]
+        answer["metrics"] = [one.address for one in self.publishers.values()]
         answer["runners"] = self._figures()
         return json.dumps(answer).encode() + b"\n"
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from fastfeed.errors import OptionError
-from fastfeed.live.folders import check, socket_folders, usable
+from fastfeed.live.folders import check_owner, first_usable, socket_folders
 
 ASK_S = 1.0
 MOST_NBYTES = 2**24
@@ -22,7 +22,7 @@ PATH_NBYTES = 107  # of a UNIX socket's name; see unix(7)
 def serve() -> tuple[socket.socket, Path]:
     """Return a listening socket of mode 0600 in a folder of mode 0700, named by the pid. Raise
     OSError."""
-    folder = usable(socket_folders())
+    folder = first_usable(socket_folders())
     path = folder / f"{os.getpid()}.sock"
     if len(os.fsencode(path)) > PATH_NBYTES:
         raise OSError(f"{path} is too long for the name of a socket")
@@ -77,7 +77,7 @@ def _sockets() -> list[Path]:
     found: list[Path] = []
     for folder in dict.fromkeys(socket_folders()):
         with contextlib.suppress(OSError):
-            check(folder)
+            check_owner(folder)
             found += sorted(folder.glob("*.sock"))
     return found
 

@@ -26,6 +26,8 @@ def folders(monkeypatch: pytest.MonkeyPatch) -> Iterator[Folders]:
     monkeypatch.delenv("FASTFEED_BLACKBOX")
     monkeypatch.delenv("FASTFEED_SOCKET")
     monkeypatch.setattr(service, "TICK_S", 0.01)
-    monkeypatch.setattr(where, "SHARED", base / "shared")  # others have jobs on this machine, too
+    monkeypatch.setattr(
+        where, "SOCKET_FALLBACK", base / "shared"
+    )  # others have jobs on this machine, too
     yield found
     shutil.rmtree(base)

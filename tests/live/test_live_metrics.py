@@ -19,7 +19,7 @@ import pytest
 
 from fastfeed import FeedOptions, FeedRunner, MissingExtra, OptionError
 from fastfeed.live import server, service
-from fastfeed.live.metrics import http_answer
+from fastfeed.live.metrics import http_response
 from fastfeed.live.socket import ask
 from fastfeed.options import MetricsTarget
 from tests.helpers.dying import until
@@ -119,7 +119,7 @@ def test_prometheus(folders: Folders, monkeypatch: pytest.MonkeyPatch) -> None:
         with pytest.raises(urllib.error.HTTPError, match="404"):
             get(url.replace("metrics", "etc/passwd"))
         with (
-            pytest.raises(OptionError, match=r"nothing can listen there.*port 0"),
+            pytest.raises(OptionError, match=r"cannot listen there.*port 0"),
             FeedRunner(ones, metrics=f"prometheus:{url.split(':')[2].split('/')[0]}") as second,
         ):
             next(iter(second))
@@ -176,7 +176,7 @@ def test_a_client_that_never_asks_does_not_hold_anybody_up(
     ],
 )
 def test_http(question: bytes, status: bytes | None) -> None:
-    found = http_answer(question, lambda: "x 1\n")
+    found = http_response(question, lambda: "x 1\n")
     assert (found is None) if status is None else (found is not None and found.split()[1] == status)
     if found is not None and status == b"200":
         assert found.endswith(b"\r\n\r\n") == question.startswith(b"HEAD")

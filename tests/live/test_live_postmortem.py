@@ -42,8 +42,17 @@ def sample(second: float, **changes: Any) -> RunnerSample:
         elapsed_s=second,
         depth=3,
         depth_nbytes=3 * 2**20,
-        **{"free": 6, "filling": 1, "ready": 3, "lent": 2, "rss": 1_500_000_000, "errors": 0},
-        **{"copied": 0, "making": 2, "blocked": 1, "hungry": 0, "dead": 0},
+        free=6,
+        filling=1,
+        ready=3,
+        lent=2,
+        rss=1_500_000_000,
+        errors=0,
+        copied=0,
+        making=2,
+        blocked=1,
+        hungry=0,
+        dead=0,
     )
     return at._replace(**changes)
 

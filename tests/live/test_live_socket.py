@@ -15,7 +15,7 @@ import pytest
 
 from fastfeed import FeedRunner
 from fastfeed.live import server
-from fastfeed.live.folders import private, socket_folders, usable
+from fastfeed.live.folders import first_usable, make_private, socket_folders
 from fastfeed.live.server import MOST_CLIENTS
 from fastfeed.live.socket import ask, jobs, same_user
 from tests.helpers.dying import until
@@ -109,15 +109,15 @@ def test_folders_of_others_are_refused(tmp_path: Path, monkeypatch: pytest.Monke
     file.write_text("")
     ours.mkdir(mode=0o777)
     with pytest.raises(NotADirectoryError, match="no folder, or a link"):
-        private(link)
+        make_private(link)
     with pytest.raises(NotADirectoryError):
-        private(file)
-    assert stat.S_IMODE(private(ours).stat().st_mode) == 0o700
+        make_private(file)
+    assert stat.S_IMODE(make_private(ours).stat().st_mode) == 0o700
     monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
     with pytest.raises(PermissionError, match="belongs to user"):
-        private(ours)
+        make_private(ours)
     with pytest.raises(OSError, match="belongs to user.*no folder"):
-        usable(iter([ours, link]))
+        first_usable(iter([ours, link]))
 
 
 def test_somebody_elses_socket_is_not_asked(
@@ -155,7 +155,7 @@ def test_a_name_that_is_too_long(
 
 
 def test_sockets_of_the_dead_are_removed(folders: Folders) -> None:
-    private(folders.run)
+    make_private(folders.run)
     dead = socket.socket(socket.AF_UNIX)
     dead.bind(str(folders.run / "99999.sock"))
     dead.close()

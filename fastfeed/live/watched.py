@@ -12,9 +12,8 @@ from typing import Any
 from fastfeed.core import status
 from fastfeed.core.stats import Snapshot
 from fastfeed.core.status import FEED_STATES, STATES, WorkerStatus
-from fastfeed.live import seen
 from fastfeed.live.record_layout import ProducerRow, RunnerSample
-from fastfeed.live.seen import RunnerStatus, WatchedStream
+from fastfeed.live.runner_status import RunnerStatus, WatchedStream, status_of
 from fastfeed.options import FeedOptions
 
 RECENT = 10  # samples, a second apart: the length of "now"
@@ -37,11 +36,11 @@ class WatchedRunner:
         self._had: set[int] = set()  # worker processes that were there before
         self._state = status.FEED_RUNS
 
-    def look(self, *, keep: bool) -> RunnerStatus | None:
+    def update(self, *, keep: bool) -> RunnerStatus | None:
         """Return what it does now; `keep`: this sample counts for the figures of the last
         seconds."""
         stream = self.stream()
-        found = None if stream is None else seen.look(stream, self.number)
+        found = None if stream is None else status_of(stream, self.number)
         if found is None:
             return None
         if self.last is not None and self.last.feed != found.feed:
@@ -58,7 +57,7 @@ class WatchedRunner:
         self._past.clear()
         self._workers = {}
 
-    def news(self, found: RunnerStatus) -> list[str]:
+    def new_events(self, found: RunnerStatus) -> list[str]:
         """Return what has happened since the last call."""
         said = []
         alive = found.state in (status.FEED_RUNS, status.FEED_PAUSED)

@@ -25,7 +25,7 @@ def folders(monkeypatch: pytest.MonkeyPatch) -> Iterator[Folders]:
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(base / "run"))
     monkeypatch.delenv("FASTFEED_BLACKBOX")
     monkeypatch.delenv("FASTFEED_SOCKET")
-    monkeypatch.setattr(service, "TICK_S", 0.01)
+    monkeypatch.setattr(service, "SAMPLE_EVERY_S", 0.01)
     monkeypatch.setattr(
         where, "SOCKET_FALLBACK", base / "shared"
     )  # others have jobs on this machine, too

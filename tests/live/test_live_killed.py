@@ -22,7 +22,7 @@ from tests.live.places import flight as black_box
 
 CODE = """
 from fastfeed.live import service
-service.TICK_S = 0.05
+service.SAMPLE_EVERY_S = 0.05
 
 class Records:
     def __len__(self):

@@ -198,7 +198,7 @@ def events(folder: Path) -> list[tuple[int, dict[str, float]]]:
 
 def test_tensorboard(folders: Folders, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     pytest.importorskip("tensorboard")
-    monkeypatch.setattr(service, "EXPORT_TICKS", 1)
+    monkeypatch.setattr(service, "EXPORT_EVERY_SAMPLES", 1)
     with FeedRunner(ones, metrics=f"tensorboard:{tmp_path}/runs") as runner:
         stream = iter(runner)
         for _ in range(5):

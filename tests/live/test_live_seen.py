@@ -12,8 +12,7 @@ import pytest
 
 from fastfeed import FeedRunner
 from fastfeed.core import status
-from fastfeed.live import seen
-from fastfeed.live.seen import RunnerStatus
+from fastfeed.live.runner_status import RunnerStatus, status_of
 from fastfeed.live.watched import WatchedRunner
 from tests.helpers.dying import until
 from tests.live.places import ones
@@ -23,7 +22,7 @@ def looked(runner: FeedRunner, *states: int) -> RunnerStatus:
     """The look that has all producers in one of these states."""
 
     def found() -> RunnerStatus | None:
-        look = seen.look(runner._stream, 0)
+        look = status_of(runner._stream, 0)
         return (
             look if look and look.rows and all(row.state in states for row in look.rows) else None
         )
@@ -71,7 +70,7 @@ def test_they_wait_for_one_another_to_read() -> None:
         begun.wait()
         look = until(
             lambda: (
-                (now := seen.look(runner._stream, 0))
+                (now := status_of(runner._stream, 0))
                 and sorted(r.state for r in now.rows) == [status.MAKING, status.INPUT, status.INPUT]
                 and now
             ),
@@ -110,14 +109,14 @@ def test_a_worker_waits_for_input() -> None:
 def test_figures_of_the_last_seconds() -> None:
     with FeedRunner(ones) as runner:
         watched = WatchedRunner(runner._stream, 3, targets=())
-        assert watched.look(keep=True) is None  # before the start
+        assert watched.update(keep=True) is None  # before the start
         stream = iter(runner)
         next(stream), next(stream)
-        assert watched.look(keep=True) is not None
+        assert watched.update(keep=True) is not None
         before = time.perf_counter()
         for _ in range(50):
             next(stream)
-        found = watched.look(keep=True)
+        found = watched.update(keep=True)
         assert found is not None
         figures = watched.figures(found)
         recent = figures["recent"]
@@ -139,7 +138,7 @@ def test_looking_holds_nothing() -> None:
     next(stream)
     gc.disable()
     try:
-        assert seen.look(runner._stream, 0) is not None
+        assert status_of(runner._stream, 0) is not None
         gone = weakref.ref(runner._stream)
         del runner, stream
         assert gone() is None

@@ -83,7 +83,7 @@ def test_an_answer_larger_than_the_buffer_comes_whole(
     folders: Folders, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "fastfeed.live.service.Service._json",
+        "fastfeed.live.service.Service._answer",
         lambda self: json.dumps({"runners": ["x" * 2**22]}).encode(),
     )
     with FeedRunner(ones) as runner:

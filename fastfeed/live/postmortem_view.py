@@ -17,7 +17,7 @@ from fastfeed.core import status
 from fastfeed.live.drawing import decimal, lasting, percent, size, spark, starving, state
 from fastfeed.live.postmortem import LAST_S, FlightRecord, clock, name_of
 from fastfeed.live.record_layout import RunnerSample
-from fastfeed.live.watched import KINDS, hand_of
+from fastfeed.live.watched import PRODUCER_KINDS, work_in_flight
 
 COLUMNS = 60  # of a line over time: one a second
 WIDE = 112  # characters of a table with such lines; narrower terminals get half of the columns
@@ -191,13 +191,13 @@ def _producers(flight: FlightRecord) -> RenderableType:
     for row in found.rows[:PRODUCERS]:
         place = (
             f"worker {row.worker}, pid {row.pid}"
-            if KINDS[row.kind % 2] == "process"
+            if PRODUCER_KINDS[row.kind % 2] == "process"
             else f"thread {row.tid}"
         )
         named = status.STATES[row.state] if row.state < len(status.STATES) else "unknown"
         memory = size(row.rss) if row.rss else ""
         cells = (str(row.runner), str(row.number), place, state(named), f"{row.batches:,}")
-        table.add_row(*cells, hand_of(row), row.where, memory)
+        table.add_row(*cells, work_in_flight(row), row.where, memory)
     left = found.total - min(len(found.rows), PRODUCERS)
     return Group(
         title, table, *([Text(f" and {left} more", style="bright_black")] if left > 0 else [])

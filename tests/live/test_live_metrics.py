@@ -149,7 +149,7 @@ def test_the_port_is_free_again(folders: Folders) -> None:
 def test_a_client_that_never_asks_does_not_hold_anybody_up(
     folders: Folders, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server, "CLIENT_S", 0.05)
+    monkeypatch.setattr(server, "CLIENT_TIMEOUT_S", 0.05)
     with FeedRunner(ones, metrics="prometheus:0") as runner:
         next(iter(runner))
         url = url_of()

@@ -16,7 +16,7 @@ import pytest
 from fastfeed import FeedRunner
 from fastfeed.live import server
 from fastfeed.live.folders import first_usable, make_private, socket_folders
-from fastfeed.live.server import MOST_CLIENTS
+from fastfeed.live.server import MAX_CLIENTS
 from fastfeed.live.socket import ask, jobs, same_user
 from tests.helpers.dying import until
 from tests.live.places import Folders, answer, live_threads, ones
@@ -65,11 +65,11 @@ def test_a_follower_has_a_number_of_its_own(folders: Folders) -> None:
 
 
 def test_slow_and_rude_clients(folders: Folders, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "CLIENT_S", 0.05)
+    monkeypatch.setattr(server, "CLIENT_TIMEOUT_S", 0.05)
     with FeedRunner(ones) as runner:
         next(iter(runner))
         answer(runner=0)
-        waiting = [connected(folders) for _ in range(MOST_CLIENTS * 2)]  # none of them reads
+        waiting = [connected(folders) for _ in range(MAX_CLIENTS * 2)]  # none of them reads
         for conn in waiting[::2]:
             with contextlib.suppress(ConnectionError):  # it has been shown the door already
                 conn.sendall(b"GET / HTTP/1.1\r\n\r\n" * 100)

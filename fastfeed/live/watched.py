@@ -207,18 +207,17 @@ def _producer(
 def _changed_options(options: FeedOptions) -> dict[str, Any]:
     """Return the options that differ from their defaults, as values for JSON."""
     values = ((field, getattr(options, field.name)) for field in fields(FeedOptions))
-    return {
-        field.name: value
-        if isinstance(value, (int, float, str)) and value == value
-        else _short(value)
-        for field, value in values
-        if value is not field.default
-    }
+    return {field.name: _plain(value) for field, value in values if value is not field.default}
 
 
-def _short(value: Any) -> str:
-    """Return a short text without a call of the user's own __repr__, which may take long or fail."""
+def _plain(value: Any) -> int | float | str:
+    """Return a number or text unchanged, and a short text for anything else.
+
+    A user's own __repr__ is not called, because it may take long or fail.
+    """
+    if isinstance(value, (int, float, str)) and value == value:
+        return value
     is_short = isinstance(value, dict) or (isinstance(value, (tuple, list)) and len(value) < 4)
     if is_short and all(isinstance(v, (int, float, str)) for v in value):
         return repr(value)
-    return getattr(value, "__qualname__", type(value).__qualname__)
+    return str(getattr(value, "__qualname__", type(value).__qualname__))

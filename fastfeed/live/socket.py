@@ -17,7 +17,7 @@ from fastfeed.errors import OptionError
 from fastfeed.live.folders import check_owner, first_usable, socket_folders
 
 ASK_TIMEOUT_S = 1.0
-MAX_ANSWER_NBYTES = 2**24
+MAX_SOCKET_ANSWER_NBYTES = 2**24
 MAX_PATH_NBYTES = 107  # of a UNIX socket; see unix(7)
 
 
@@ -95,7 +95,7 @@ def _ask(path: Path) -> dict[str, Any]:
         data = bytearray()
         while part := conn.recv(2**16):
             data += part
-            if len(data) > MAX_ANSWER_NBYTES:
+            if len(data) > MAX_SOCKET_ANSWER_NBYTES:
                 raise ValueError("the answer is too long")
     answer = json.loads(data)
     if not isinstance(answer, dict) or not isinstance(answer.get("runners"), list):

@@ -1,5 +1,4 @@
-"""What was written is read again; what was cut, torn or strange is refused or left out, and never
-made up."""
+"""A black box is read as it was written; damaged records are left out, other files refused."""
 
 from __future__ import annotations
 
@@ -72,7 +71,7 @@ def row(n: int) -> ProducerRow:
 
 
 def full() -> bytearray:
-    """A file whose rings have all gone round."""
+    """Return a file in which every ring is full."""
     return file_of(
         [sample(n) for n in range(1, layout.SAMPLE_RING.slots + 50)],
         [BlackBoxEvent(n, 0, f"event {n}") for n in range(1, layout.EVENT_RING.slots + 9)],

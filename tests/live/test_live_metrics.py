@@ -1,5 +1,4 @@
-"""Figures where Prometheus and TensorBoard look for them; targets that cannot work are refused with
-the right ones."""
+"""Figures for Prometheus and TensorBoard, and the messages for targets that cannot work."""
 
 from __future__ import annotations
 
@@ -34,14 +33,13 @@ def get(url: str) -> tuple[str, str]:
 
 
 def url_of() -> str:
-    told = until(lambda: ask(os.getpid()), "an answer")
-    (url,) = told["metrics"]
+    (url,) = until(lambda: ask(os.getpid()), "an answer")["metrics"]
     assert isinstance(url, str)
     return url
 
 
 def values(text: str) -> dict[str, float]:
-    """What Prometheus would read; every family is described before its first value."""
+    """Return the values, and check that every family is described before its first one."""
     found: dict[str, float] = {}
     kinds: dict[str, str] = {}
     for line in text.splitlines():
@@ -123,7 +121,7 @@ def test_prometheus(folders: Folders, monkeypatch: pytest.MonkeyPatch) -> None:
             FeedRunner(ones, metrics=f"prometheus:{url.split(':')[2].split('/')[0]}") as second,
         ):
             next(iter(second))
-        # the same address: it is at the same page
+        # A runner with the same address is on the same page.
         with FeedRunner(ones, metrics="prometheus:0") as third:
             next(iter(third))
             assert 'fastfeed_failed{runner="2"}' in values(get(url_of())[0])
@@ -146,9 +144,7 @@ def test_the_port_is_free_again(folders: Folders) -> None:
             assert values(get(url_of())[0])
 
 
-def test_a_client_that_never_asks_does_not_hold_anybody_up(
-    folders: Folders, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_silent_client_delays_no_other(folders: Folders, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "CLIENT_TIMEOUT_S", 0.05)
     with FeedRunner(ones, metrics="prometheus:0") as runner:
         next(iter(runner))
@@ -157,7 +153,7 @@ def test_a_client_that_never_asks_does_not_hold_anybody_up(
         silent = [socket.create_connection(("127.0.0.1", port)) for _ in range(3)]
         silent[0].sendall(b"GET /metrics HTTP/1.1\r\nA: b")
         assert values(get(url)[0])
-        assert silent[0].recv(1) == b""  # it had its time
+        assert silent[0].recv(1) == b""  # after its timeout
         for one in silent:
             one.close()
 
@@ -183,7 +179,7 @@ def test_http(question: bytes, status: bytes | None) -> None:
 
 
 def events(folder: Path) -> list[tuple[int, dict[str, float]]]:
-    """What TensorBoard would read: steps, and the scalars of each."""
+    """Return the steps and the scalars of each, as TensorBoard reads them."""
     from tensorboard.compat.proto import event_pb2
 
     (file,) = folder.iterdir()
@@ -211,7 +207,7 @@ def test_tensorboard(folders: Folders, monkeypatch: pytest.MonkeyPatch, tmp_path
     assert not live_threads()
 
 
-def test_what_tensorboard_needs(
+def test_requirements_of_tensorboard(
     folders: Folders, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     (tmp_path / "file").write_text("")

@@ -1,4 +1,4 @@
-"""What a file tells on a terminal, and which files tell nothing."""
+"""A black box on a terminal, and files that cannot be shown."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ START_NS = 1_700_000_000 * 10**9
 
 
 def sample(second: float, **changes: Any) -> RunnerSample:
-    """A runner that takes 20 batches a second and waits half of the time."""
+    """Return a sample of a runner that takes 20 batches a second and waits half of the time."""
     at = RunnerSample(
         time_ns=START_NS + int(second * 1e9),
         runner=0,
@@ -81,7 +81,7 @@ def flight(ending: str = "killed", **changes: Any) -> FlightRecord:
 
 
 def producers() -> tuple[ProducerRow, ...]:
-    """A thread at work and a worker process that has ended."""
+    """Return a thread at work and a worker process that has ended."""
     thread = ProducerRow(
         runner=0,
         number=0,
@@ -144,7 +144,7 @@ def test_the_last_minute_is_drawn() -> None:
         ("running", "is still running"),
     ],
 )
-def test_the_ending_is_said(ending: str, words: str) -> None:
+def test_the_ending_is_shown(ending: str, words: str) -> None:
     text = drawn(flight(ending))
     assert words in text and "SIGKILL" not in text
 
@@ -159,10 +159,10 @@ def test_a_minute_in_seconds() -> None:
     assert len(line) == 60 and all(
         s.steps == pytest.approx(20) and s.starvation == pytest.approx(0.5) for s in line
     )
-    # Two looks far apart stand for all of the time between them.
+    # Two distant samples cover all of the time between them.
     sparse = seconds_of([sample(30), sample(60)], whole.end_ns)
     assert [s.steps is None for s in sparse] == [True] * 30 + [False] * 30
-    # A feed that began anew is not counted backwards.
+    # A new feed of the runner does not yield negative counts.
     again = seconds_of(
         [sample(58), sample(59, batches=0, elapsed_s=0.0, wait_s=0.0), sample(60)], whole.end_ns
     )
@@ -184,15 +184,14 @@ def test_how_it_ended(tmp_path: Path) -> None:
         return read(tmp_path / "other").ending
 
     assert ending() == "running"
-    assert (
-        ending(ticks=start_ticks(os.getpid()) - 1) == "killed"
-    )  # another process has that number now
+    reused_pid = ending(ticks=start_ticks(os.getpid()) - 1)
+    assert reused_pid == "killed"
     assert ending(boot="another boot of this machine") == "killed"
     assert ending(pid=2**22 + 1) == "killed"
     assert boot_id()
 
 
-def test_files_that_tell_nothing(folders: Folders, tmp_path: Path) -> None:
+def test_files_that_cannot_be_shown(folders: Folders, tmp_path: Path) -> None:
     with pytest.raises(OptionError, match="there is no black box.*FASTFEED_BLACKBOX=PATH"):
         read()
     with pytest.raises(OptionError, match="cannot be read: No such file"):
@@ -209,7 +208,7 @@ def test_files_that_tell_nothing(folders: Folders, tmp_path: Path) -> None:
         read(tmp_path / "large")
 
 
-def test_the_newest_one_is_of_the_dead(folders: Folders) -> None:
+def test_ended_processes_come_first(folders: Folders) -> None:
     folders.state.mkdir(parents=True)
     boxes = [BlackBox(str(folders.state / f"{n}.blackbox")) for n in range(3)]
     assert (

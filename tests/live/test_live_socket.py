@@ -1,5 +1,4 @@
-"""One line of JSON for whoever is this user, from a process that has runners, and nothing left when
-it has none."""
+"""One line of JSON for clients of this user, as long as the process has runners."""
 
 from __future__ import annotations
 
@@ -48,7 +47,7 @@ def test_two_runners_and_nothing_left(folders: Folders) -> None:
         assert [r["runner"] for r in answer(runner=0)["runners"]] == [0]
         with FeedRunner(ones) as third:
             next(iter(third))
-            # its number is free again
+            # The number of the second one is free again.
             assert [r["runner"] for r in answer(runner=1)["runners"]] == [0, 1]
     assert not live_threads() and folders.left() == []
     assert ask(os.getpid()) is None and jobs() == {}
@@ -71,7 +70,7 @@ def test_slow_and_rude_clients(folders: Folders, monkeypatch: pytest.MonkeyPatch
         answer(runner=0)
         waiting = [connected(folders) for _ in range(MAX_CLIENTS * 2)]  # none of them reads
         for conn in waiting[::2]:
-            with contextlib.suppress(ConnectionError):  # it has been shown the door already
+            with contextlib.suppress(ConnectionError):  # the server has already closed it
                 conn.sendall(b"GET / HTTP/1.1\r\n\r\n" * 100)
         assert answer(runner=0)
         for conn in waiting:
@@ -120,7 +119,7 @@ def test_folders_of_others_are_refused(tmp_path: Path, monkeypatch: pytest.Monke
         first_usable(iter([ours, link]))
 
 
-def test_somebody_elses_socket_is_not_asked(
+def test_sockets_in_foreign_folders_are_ignored(
     folders: Folders, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with FeedRunner(ones) as runner:
@@ -154,7 +153,7 @@ def test_a_name_that_is_too_long(
     assert "too long" in caplog.text and len(caplog.records) == 1
 
 
-def test_sockets_of_the_dead_are_removed(folders: Folders) -> None:
+def test_abandoned_sockets_are_removed(folders: Folders) -> None:
     make_private(folders.run)
     dead = socket.socket(socket.AF_UNIX)
     dead.bind(str(folders.run / "99999.sock"))

@@ -1,5 +1,4 @@
-"""A job on a terminal: its runners, or any Python's threads; and what cannot be seen, in a
-sentence."""
+"""A job on a terminal: its runners, or the threads of any Python, and messages for the rest."""
 
 from __future__ import annotations
 
@@ -49,7 +48,7 @@ def text_of(console: Console) -> str:
 
 @pytest.fixture
 def other(tmp_path: Path) -> Iterator[int]:
-    """A Python process that has no runner."""
+    """Start a Python process without a runner."""
     (tmp_path / "spin.py").write_text(SPIN)
     process = subprocess.Popen([sys.executable, tmp_path / "spin.py"], stdout=subprocess.PIPE)
     assert process.stdout is not None and process.stdout.readline() == b"ready\n"
@@ -147,7 +146,7 @@ def test_any_other_python(other: int, folders: Folders) -> None:
     found = {t.name: t for t in threads}
     assert found["MainThread"].user_line.startswith("step spin.py:")
     assert found["loader"].user_line == "load spin.py:4"
-    # py-spy knows the kernel's numbers of threads, and so who sleeps, from Python 3.11 on
+    # py-spy knows the kernel's thread ids, and so which thread sleeps, from Python 3.11 on.
     assert found["loader"].active == (sys.version_info < (3, 11))
     out = console()
     view(other, console=out)

@@ -1,9 +1,8 @@
-"""The black box: a file of fixed size, written while a runner runs, which shows the last minutes
-after its process died.
+"""The black box: a file of fixed size that shows the last minutes of a process after its death.
 
-It is written by pwrite and not through a mapping: that is as safe from SIGKILL (the kernel has the
-data), never causes a SIGBUS if the file is cut off or its disk vanishes, and releases the
-interpreter lock while it waits for a slow disk.
+It is written by pwrite and not through a mapping. That is equally safe from SIGKILL, because the
+kernel has the data. It never causes a SIGBUS if the file is truncated or its disk vanishes, and it
+releases the GIL during a write to a slow disk.
 """
 
 from __future__ import annotations
@@ -15,40 +14,54 @@ import socket
 import stat
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from fastfeed.live import record_layout as layout
-from fastfeed.live.folders import state_folders, usable
+from fastfeed.live.folders import first_usable, state_folders
 from fastfeed.live.record_layout import (
+    EVENT_RING,
+    SAMPLE_RING,
+    TABLE_RING,
     BlackBoxEvent,
     BlackBoxHeader,
     ProducerRow,
+    ProducerTable,
+    RecordRing,
     RunnerSample,
-    Table,
 )
 
 SUFFIX = ".blackbox"
-KEPT = 10  # files of processes that have ended
-KEPT_S = 7 * 24 * 3600.0
+MAX_ENDED_BOXES = 10  # files of processes that have ended
+MAX_ENDED_AGE_S = 7 * 24 * 3600.0
 
 
 class BlackBox:
-    """The file of one process. Every method may raise OSError: then there is no black box any
-    more."""
+    """The file of one process.
+
+    Every method may raise OSError; the black box is then lost and must be given up.
+    """
 
     def __init__(self, given: str = "", *, version: str = "") -> None:
         now_ns = time.time_ns()
         self._given = bool(given)
-        self._numbers = [0, 0, 0]
-        self.path, self._fd = _open(Path(given)) if given else _open(_fresh(now_ns))
+        self._written = {SAMPLE_RING: 0, EVENT_RING: 0, TABLE_RING: 0}
+        self.path, self._fd = _open(Path(given)) if given else _open(_new_path(now_ns))
         self._file = os.fstat(self._fd)
         try:
             os.ftruncate(self._fd, 0)
-            os.posix_fallocate(self._fd, 0, layout.NBYTES)  # a full disk is noticed now
-            ticks, boot = began(os.getpid()), boot_id()
-            texts = (boot, socket.gethostname(), version, _command())
-            self._header = BlackBoxHeader(os.getpid(), layout.RUNS, now_ns, 0, ticks, *texts)
+            os.posix_fallocate(self._fd, 0, layout.FILE_NBYTES)  # a full disk is noticed now
+            self._header = BlackBoxHeader(
+                pid=os.getpid(),
+                status=layout.PROCESS_RUNNING,
+                started_ns=now_ns,
+                ended_ns=0,
+                ticks=start_ticks(os.getpid()),
+                boot=boot_id(),
+                host=socket.gethostname(),
+                version=version,
+                command=" ".join(getattr(sys, "orig_argv", sys.argv)[1:] or sys.argv),
+            )
             self._write(layout.pack_header(self._header), 0)
         except BaseException:
             self.give_up()
@@ -56,58 +69,50 @@ class BlackBox:
 
     def sample(self, sample: RunnerSample) -> None:
         """Record one runner at one moment."""
-        number = self._next(0)
-        self._write(layout.pack_sample(number, sample), layout.sample_at(number))
+        self._append(SAMPLE_RING, lambda number: layout.pack_sample(number, sample))
 
     def event(self, runner: int, text: str) -> None:
         """Record an event."""
-        number = self._next(1)
-        self._write(
-            layout.pack_event(number, BlackBoxEvent(time.time_ns(), runner, text)),
-            layout.event_at(number),
-        )
+        event = BlackBoxEvent(time.time_ns(), runner, text)
+        self._append(EVENT_RING, lambda number: layout.pack_event(number, event))
 
     def table(self, rows: Sequence[ProducerRow]) -> None:
         """Record every producer; the earlier table stays until this one is complete."""
-        number = self._next(2)
-        table = Table(time.time_ns(), len(rows), tuple(rows))
-        self._write(layout.pack_table(number, table), layout.table_at(number))
+        table = ProducerTable(time.time_ns(), len(rows), tuple(rows))
+        self._append(TABLE_RING, lambda number: layout.pack_table(number, table))
 
     def close(self, failed: bool) -> None:
-        """Close the file. It stays if something failed, or if its path was given."""
-        header = self._header._replace(
-            status=layout.FAILED if failed else layout.STOPPED, ended_ns=time.time_ns()
-        )
+        """Close the file. It stays after a failure, or if its path was given."""
+        status = layout.PROCESS_FAILED if failed else layout.PROCESS_STOPPED
+        header = self._header._replace(status=status, ended_ns=time.time_ns())
         try:
             self._write(layout.pack_header(header), 0)
             if not (failed or self._given):
                 self._remove()
         finally:
-            self._close()
+            self.forget()
 
     def give_up(self) -> None:
-        """Remove the file: there is no black box."""
+        """Remove the file."""
         with contextlib.suppress(OSError):
             self._remove()
-        self._close()
+        self.forget()
 
     def forget(self) -> None:
-        """Close the descriptor in a forked copy of the process: the file belongs to the other
-        one."""
-        self._close()
-
-    def _remove(self) -> None:
-        if os.path.samestat(self._file, os.lstat(self.path)):  # else another file was put there
-            self.path.unlink()
-
-    def _close(self) -> None:
+        """Close the descriptor only, as in a forked copy of the process."""
         fd, self._fd = self._fd, -1
         if fd >= 0:
             os.close(fd)
 
-    def _next(self, ring: int) -> int:
-        self._numbers[ring] += 1
-        return self._numbers[ring]
+    def _remove(self) -> None:
+        if os.path.samestat(self._file, os.lstat(self.path)):  # else another file replaced it
+            self.path.unlink()
+
+    def _append(self, ring: RecordRing, pack: Callable[[int], bytes]) -> None:
+        """Write the next record of a ring; `pack` receives its number."""
+        self._written[ring] += 1
+        number = self._written[ring]
+        self._write(pack(number), ring.offset_of(number))
 
     def _write(self, data: bytes, offset: int) -> None:
         if os.pwrite(self._fd, data, offset) != len(data):
@@ -135,16 +140,18 @@ def in_use(path: Path) -> bool:
         fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
-    except OSError:  # a file system without locks: not known, and so spared
+    except OSError:  # a file system without locks: assume use, and keep the file
         return True
     finally:
         os.close(fd)
     return False
 
 
-def began(pid: int) -> int:
-    """Return when a process began, in clock ticks since boot, which identifies it together with the
-    pid; 0 if unknown."""
+def start_ticks(pid: int) -> int:
+    """Return the start of a process in clock ticks since boot, or 0 if unknown.
+
+    Pid and start together identify a process.
+    """
     try:
         return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
     except (OSError, ValueError, IndexError):
@@ -160,27 +167,30 @@ def boot_id() -> str:
 
 
 def prune(now_s: float) -> None:
-    """Remove black boxes of processes that have ended, except the newest ones and recent ones."""
+    """Remove black boxes of processes that have ended if they are old, or too many."""
     ended = [path for path in boxes() if not in_use(path)]
     for n, path in enumerate(ended):
         with contextlib.suppress(OSError):
-            if n >= KEPT or now_s - path.stat().st_mtime > KEPT_S:
+            if n >= MAX_ENDED_BOXES or now_s - path.stat().st_mtime > MAX_ENDED_AGE_S:
                 path.unlink()
 
 
-def _fresh(now_ns: int) -> Path:
-    folder = usable(state_folders())
+def _new_path(now_ns: int) -> Path:
+    """Return an unused path in the default folder, and remove old black boxes there."""
+    folder = first_usable(state_folders())
     prune(now_ns / 1e9)
     started = time.strftime("%Y%m%dT%H%M%S", time.localtime(now_ns / 1e9))
     name = f"{started}-{os.getpid()}"
-    # taken by an earlier one of this process in the same second, which was kept
-    taken = folder / (name + SUFFIX)
-    return taken if not taken.exists() else folder / f"{name}-{now_ns % 10**9}{SUFFIX}"
+    path = folder / (name + SUFFIX)
+    # An earlier black box of this process may exist from the same second.
+    return path if not path.exists() else folder / f"{name}-{now_ns % 10**9}{SUFFIX}"
 
 
 def _open(path: Path) -> tuple[Path, int]:
-    """Return the file, locked for as long as this process lives; if another process has it, one
-    beside it."""
+    """Open and lock a file for the life of this process, and return its path and descriptor.
+
+    If another process has the file, use one beside it.
+    """
     for candidate in (path, path.with_name(f"{path.name}.{os.getpid()}")):
         fd = os.open(
             candidate, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600
@@ -200,7 +210,3 @@ def _open(path: Path) -> tuple[Path, int]:
             os.close(fd)
             raise
     raise FileExistsError(f"{path} is another process's")
-
-
-def _command() -> str:
-    return " ".join(getattr(sys, "orig_argv", sys.argv)[1:] or sys.argv)

@@ -1,13 +1,17 @@
-"""Small elements of `top` and `postmortem`: bars, lines over time, numbers with units."""
+"""Small elements of `top` and `postmortem`: bars, sparklines, numbers with units."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from rich.console import Group, RenderableType
 from rich.text import Text
 
-SPARKS = "▁▂▃▄▅▆▇█"
-COLOURS = {
+from fastfeed.model.prediction import INPUT_BOUND
+
+STRONGLY_INPUT_BOUND = 0.2  # of starvation
+SPARK_LEVELS = "▁▂▃▄▅▆▇█"
+STATE_COLOURS = {
     "making": "green",
     "waits for room": "blue",
     "waits for input": "yellow",
@@ -18,12 +22,15 @@ COLOURS = {
 }
 
 
-def spark(values: Sequence[float | None], *, top: float | None = None) -> str:
-    """Return values over time as text, the highest one (or `top`) a full block; a gap where none is
-    known."""
-    most = top or max((v for v in values if v is not None), default=0.0) or 1.0
+def sparkline(values: Sequence[float | None], *, top: float | None = None) -> str:
+    """Return values over time as blocks, with a dot for each unknown one.
+
+    The highest value, or `top`, is a full block.
+    """
+    highest = top or max((v for v in values if v is not None), default=0.0) or 1.0
+    levels = len(SPARK_LEVELS)
     return "".join(
-        "·" if v is None else SPARKS[min(len(SPARKS) - 1, max(0, int(v / most * len(SPARKS))))]
+        "·" if v is None else SPARK_LEVELS[min(levels - 1, max(0, int(v / highest * levels)))]
         for v in values
     )
 
@@ -55,16 +62,13 @@ def size(nbytes: float | None) -> str:
         return "–"
     for unit in ("B", "kB", "MB", "GB"):
         if nbytes < 1000:
-            return (
-                f"{nbytes:.0f} {unit}"
-                if unit in ("B", "kB") or nbytes >= 100
-                else f"{nbytes:.1f} {unit}"
-            )
+            digits = 0 if unit in ("B", "kB") or nbytes >= 100 else 1
+            return f"{nbytes:.{digits}f} {unit}"
         nbytes /= 1000
     return f"{nbytes:.1f} TB"
 
 
-def lasting(seconds: float) -> str:
+def duration(seconds: float) -> str:
     """Return a time span, as 2 h 05 min, 3 min 20 s or 12 s."""
     whole = int(seconds)
     if whole >= 3600:
@@ -72,19 +76,20 @@ def lasting(seconds: float) -> str:
     return f"{whole // 60} min {whole % 60:02d} s" if whole >= 60 else f"{whole} s"
 
 
-def starving(share: float | None) -> str:
-    """Return the colour of a starvation: input-bound from 5 %, strongly from 20 %."""
-    return (
-        "bright_black"
-        if share is None
-        else "green"
-        if share < 0.05
-        else "yellow"
-        if share < 0.2
-        else "red"
-    )
+def starvation_colour(share: float | None) -> str:
+    """Return the colour of a starvation: green, yellow if input-bound, red if strongly so."""
+    if share is None:
+        return "bright_black"
+    if share < INPUT_BOUND:
+        return "green"
+    return "yellow" if share < STRONGLY_INPUT_BOUND else "red"
 
 
-def state(name: str) -> Text:
-    """Return what a producer does, in its colour."""
-    return Text(name, style=COLOURS.get(name, ""))
+def producer_state(name: str) -> Text:
+    """Return the state of a producer in its colour."""
+    return Text(name, style=STATE_COLOURS.get(name, ""))
+
+
+def with_remainder(table: RenderableType, hidden: int) -> RenderableType:
+    """Return a table with the number of hidden rows below it."""
+    return Group(table, Text(f"  and {hidden} more", style="bright_black")) if hidden > 0 else table

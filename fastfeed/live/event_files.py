@@ -1,5 +1,4 @@
-"""Figures as event files of TensorBoard, in a folder for each runner; TensorFlow is not
-involved."""
+"""Figures as event files of TensorBoard, in a folder for each runner, without TensorFlow."""
 
 from __future__ import annotations
 
@@ -18,15 +17,17 @@ try:
 except ImportError as error:
     raise MissingExtra("TensorBoard", "tensorboard") from error
 
-FIGURES = ("steps_per_second", "starvation", "wait_ms", "bytes_per_second")  # of the last seconds
+RECENT_SCALARS = ("steps_per_second", "starvation", "wait_ms", "bytes_per_second")
 
 
 class EventFiles:
-    """Writes scalars `fastfeed/...` over the number of steps, into FOLDER/runner-0 and so on. Raise
-    OSError."""
+    """Writes scalars `fastfeed/...` over the number of steps into FOLDER/runner-0 and so on.
+
+    Raise OSError if the folder cannot be written to.
+    """
 
     def __init__(self, folder: str) -> None:
-        self.where = folder
+        self.address = folder
         self._folder = Path(folder).expanduser()
         self._writers: dict[int, Any] = {}
         self._folder.mkdir(parents=True, exist_ok=True)
@@ -39,13 +40,15 @@ class EventFiles:
             writer = self._writers.get(runner["runner"]) or self._open(runner["runner"])
             event = event_pb2.Event(wall_time=time.time(), step=runner["steps"])
             recent = runner["recent"]
-            values = {name: recent[name] for name in FIGURES} | {"queue_depth": runner["depth"]}
+            values = {name: recent[name] for name in RECENT_SCALARS} | {
+                "queue_depth": runner["depth"]
+            }
             if recent["starvation"] is not None:
                 values["accelerator_utilisation"] = 1 - recent["starvation"]
-            known = {name: value for name, value in values.items() if value is not None}
             event.summary.value.extend(
                 summary_pb2.Summary.Value(tag=f"fastfeed/{name}", simple_value=value)
-                for name, value in known.items()
+                for name, value in values.items()
+                if value is not None
             )
             writer.write(event.SerializeToString())
             writer.flush()
@@ -58,7 +61,9 @@ class EventFiles:
     def _open(self, runner: int) -> Any:
         folder = self._folder / f"runner-{runner}"
         folder.mkdir(exist_ok=True)
-        name = f"events.out.tfevents.{time.time():.0f}.{socket.gethostname()}.{os.getpid()}.{time.time_ns() % 10**9}"
+        now_ns = time.time_ns()
+        suffix = f"{socket.gethostname()}.{os.getpid()}.{now_ns % 10**9}"
+        name = f"events.out.tfevents.{now_ns / 1e9:.0f}.{suffix}"
         writer = self._writers[runner] = RecordWriter((folder / name).open("wb"))
         writer.write(
             event_pb2.Event(wall_time=time.time(), file_version="brain.Event:2").SerializeToString()

@@ -1,5 +1,4 @@
-"""Folders of black boxes and sockets: they belong to this user, and no other user can enter
-them."""
+"""Private folders of black boxes and sockets, which no other user can enter."""
 
 from __future__ import annotations
 
@@ -9,10 +8,11 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-SHARED = Path("/tmp")  # not TMPDIR, which may differ in another login of the same user
+# Not TMPDIR, which may differ in another login of the same user.
+SOCKET_FALLBACK = Path("/tmp")
 
 
-def private(folder: Path) -> Path:
+def make_private(folder: Path) -> Path:
     """Return the folder, created with mode 0700 if needed.
 
     Raise OSError if it cannot be created, is a link, or belongs to another user, who could read or
@@ -22,14 +22,14 @@ def private(folder: Path) -> Path:
     try:
         folder.mkdir(mode=0o700)
     except FileExistsError:
-        check(folder)
+        check_owner(folder)
     if stat.S_IMODE(folder.lstat().st_mode) != 0o700:
         folder.chmod(0o700)
     return folder
 
 
-def check(folder: Path) -> None:
-    """Raise OSError for something that is no folder, a link, or another user's."""
+def check_owner(folder: Path) -> None:
+    """Raise OSError for a link, a folder of another user, or anything else."""
     found = folder.lstat()
     if not stat.S_ISDIR(found.st_mode):
         raise NotADirectoryError(
@@ -42,8 +42,7 @@ def check(folder: Path) -> None:
 
 
 def state_folders() -> Iterator[Path]:
-    """Yield the possible folders of black boxes: first one that outlasts a login, then one that
-    always exists."""
+    """Yield the possible folders of black boxes, the most lasting first."""
     given = os.environ.get("XDG_STATE_HOME", "")
     if given.startswith("/"):
         yield Path(given) / "fastfeed"
@@ -53,20 +52,22 @@ def state_folders() -> Iterator[Path]:
 
 
 def socket_folders() -> Iterator[Path]:
-    """Yield the possible folders of sockets; readers check both, because their login may differ."""
+    """Yield the possible folders of sockets. A client with another login must try all of them."""
     given = os.environ.get("XDG_RUNTIME_DIR", "")
     if given.startswith("/") and os.path.isdir(given):
         yield Path(given) / "fastfeed"
-    yield SHARED / f"fastfeed-{os.geteuid()}"
+    yield SOCKET_FALLBACK / f"fastfeed-{os.geteuid()}"
 
 
-def usable(folders: Iterator[Path]) -> Path:
-    """Return the first one that this user can have alone. Raise OSError, which says why there is
-    none."""
+def first_usable(folders: Iterator[Path]) -> Path:
+    """Return the first folder that is or can be made private.
+
+    Raise OSError with the reason for each folder if there is none.
+    """
     reasons = []
     for folder in folders:
         try:
-            return private(folder)
+            return make_private(folder)
         except OSError as error:
             reasons.append(str(error))
     raise OSError("; ".join(reasons))

@@ -1,8 +1,7 @@
-"""The observer of a process: one thread observes all of its runners, for black box, socket and
-metrics.
+"""The observer of a process: one thread observes all runners for black box, socket and metrics.
 
-It begins with the first runner's start and ends with the last one's stop. A failure in it costs a
-line in the log, and never a step of the training.
+The thread begins with the first runner's start and ends with the last one's stop. A failure in it
+costs a line in the log, and never a step of the training.
 """
 
 from __future__ import annotations
@@ -15,43 +14,44 @@ import sys
 import threading
 import weakref
 
-from fastfeed.live.metrics import publisher
-from fastfeed.live.seen import WatchedStream
+from fastfeed.live.metrics import create_exporter
+from fastfeed.live.runner_status import WatchedStream
 from fastfeed.live.service import Service
 from fastfeed.live.watched import WatchedRunner
 from fastfeed.options import MetricsTarget
 
 LOG = logging.getLogger("fastfeed")
-JOIN_S = 0.2  # beside the 1.8 s of the producers: stop() promises two
-EXIT_S = 1.0
-OFF = ("0", "off", "no", "false")
+STOP_TIMEOUT_S = 0.2  # producers may take 1.8 s of the two that stop() promises
+EXIT_TIMEOUT_S = 1.0
+DISABLED = ("0", "off", "no", "false")
 
 
 class Watch:
-    """A runner under observation, until `end`."""
+    """The observation of a runner, until `end`."""
 
     def __init__(self, watched: WatchedRunner, service: Service, *, hub: Hub) -> None:
         self._hub = hub
         self._service = service
         self._watched = watched
-        self.forgotten: weakref.finalize[[], WatchedStream] | None = None
+        self.finalizer: weakref.finalize[[], WatchedStream] | None = None
 
     @property
     def over(self) -> bool:
-        """True if the observation is over, because the feed has ended: another feed needs another
-        watch."""
+        """True if the feed has ended. Another feed needs another watch."""
         return self._service.watched.get(self._watched.number) is not self._watched
 
     def end(self, *, join: bool = True) -> None:
-        """End the observation: the runner was stopped, or forgotten. Without `join` nothing is
-        waited for, from any thread, at any time."""
+        """End the observation of a runner that was stopped or garbage-collected.
+
+        With join=False, return at once; any thread may then call this at any time.
+        """
         if self._hub.pid != os.getpid():  # a forked copy
             return
-        if self.forgotten is not None:
-            self.forgotten.detach()  # it references this, and so the service and its descriptor
-        self._service.leave(self._watched)
+        if self.finalizer is not None:
+            self.finalizer.detach()  # it keeps this, and so the service and its descriptor, alive
+        self._service.remove(self._watched)
         if join and not self._service.watched:
-            self._service.join(JOIN_S)
+            self._service.join(STOP_TIMEOUT_S)
 
 
 class Hub:
@@ -64,45 +64,32 @@ class Hub:
         self._registered = False
 
     def observe(self, stream: WatchedStream, targets: tuple[MetricsTarget, ...]) -> Watch | None:
-        """Begin to observe a runner; return None if nothing was requested. Raise OptionError and
-        MissingExtra for metrics that cannot be published."""
-        blackbox, door = (
-            os.environ.get("FASTFEED_BLACKBOX", ""),
-            os.environ.get("FASTFEED_SOCKET", ""),
-        )
-        wanted = (blackbox.lower() not in OFF, door.lower() not in OFF)
-        if not (any(wanted) or targets):
+        """Begin to observe a runner; return None if nothing was requested.
+
+        Raise OptionError or MissingExtra for metrics that cannot be published.
+        """
+        if not (blackbox_path() is not None or has_socket() or targets):
             return None
         try:
             with self._lock:
-                watch = self._enter(
-                    stream, targets, wanted=(blackbox if wanted[0] else None, wanted[1])
-                )
-        except (
-            OSError,
-            RuntimeError,
-        ) as error:  # no descriptor is left, or no thread can be started
+                watch = self._add(stream, targets)
+        except (OSError, RuntimeError) as error:  # too many descriptors or threads
             LOG.warning("this runner is not observed: %s", error)
             return None
-        watch.forgotten = weakref.finalize(stream, watch.end, join=False)
-        watch.forgotten.atexit = False
+        watch.finalizer = weakref.finalize(stream, watch.end, join=False)
+        watch.finalizer.atexit = False
         return watch
 
-    def _enter(
-        self,
-        stream: WatchedStream,
-        targets: tuple[MetricsTarget, ...],
-        *,
-        wanted: tuple[str | None, bool],
-    ) -> Watch:
+    def _add(self, stream: WatchedStream, targets: tuple[MetricsTarget, ...]) -> Watch:
         service = self._service
         if service is None or service.over:
-            blackbox = "" if wanted[0] == "1" else wanted[0]
-            service = Service(self._lock, self._ended, blackbox=blackbox, socket=wanted[1])
-        fresh = {str(t): publisher(t) for t in targets if str(t) not in service.publishers}
+            service = Service(
+                self._lock, self._ended, blackbox=blackbox_path(), socket=has_socket()
+            )
+        exporters = {str(t): create_exporter(t) for t in targets if str(t) not in service.exporters}
         number = next(n for n in itertools.count() if n not in service.watched)
         watched = WatchedRunner(stream, number, targets=tuple(map(str, targets)))
-        service.enter(watched, fresh)
+        service.add(watched, exporters)
         self._service = service
         self._register()
         return Watch(watched, service, hub=self)
@@ -114,14 +101,16 @@ class Hub:
     def _register(self) -> None:
         if not self._registered:
             self._registered = True
-            # After that of weakref.finalize, which the feed has registered: so this one runs first,
-            # while runners are as their user left them.
+            # The feed has already registered the exit function of weakref.finalize. So this one
+            # runs first, before any runner is finalized.
             atexit.register(self._at_exit)
             os.register_at_fork(after_in_child=self._forked)
 
     def _at_exit(self) -> None:
-        """End the thread: nothing may be inside TensorFlow while the interpreter ends. Record an
-        error that ends it."""
+        """Record the error that ends the interpreter, and end the thread.
+
+        A thread must not be inside TensorFlow at the end of the interpreter.
+        """
         service = self._service
         if service is None or service.over or self.pid != os.getpid():
             return
@@ -129,17 +118,30 @@ class Hub:
         if isinstance(error, Exception) and not hasattr(sys, "ps1"):
             service.failure = f"the process ends with {type(error).__name__}: {error}"
         service.stop()
-        service.join(EXIT_S)
+        service.join(EXIT_TIMEOUT_S)
 
     def _forked(self) -> None:
-        """Forget everything in a forked copy: it has no thread, and must not hold the port, the
-        socket or the lock of the file."""
+        """Release everything in a forked copy.
+
+        It has no thread, and must not hold the port, the socket or the lock of the file.
+        """
         service, self._service = self._service, None
         if service is not None:
             service.forget()
 
 
-# by pid: a process has one socket for all its runners, and a forked copy its own
+def blackbox_path() -> str | None:
+    """Return the requested path of the black box, "" for the default one, None if disabled."""
+    given = os.environ.get("FASTFEED_BLACKBOX", "")
+    return None if given.lower() in DISABLED else "" if given == "1" else given
+
+
+def has_socket() -> bool:
+    """Return True unless the socket is disabled."""
+    return os.environ.get("FASTFEED_SOCKET", "").lower() not in DISABLED
+
+
+# By pid: a forked copy of the process has a socket of its own.
 _HUBS: dict[int, Hub] = {}
 
 

@@ -5,31 +5,32 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from fastfeed.live.threads_of_job import Spied
+from fastfeed.live.threads_of_job import SampledThread
 
 
 @dataclass(frozen=True)
 class ProcessUse:
-    """One process of the job: its share of a core (1.0 is one; None at first) and its memory in
-    bytes."""
+    """One process of the job."""
 
     pid: int
     what: str
-    cpu: float | None
-    rss: int
+    cpu: float | None  # in cores; None at first
+    rss: int  # in bytes
 
 
 @dataclass
 class JobView:
-    """A job at one moment. `runners`: as in the socket's JSON, with the rates of the last seconds
-    in "now"; `threads`: instead of them if there is no socket; `missing`: what could not be
-    observed, in sentences."""
+    """A job at one moment.
+
+    `runners` is as in the socket's JSON, with the rates of the last seconds in "now". Without a
+    socket, `threads` replaces it. `missing` lists in sentences what could not be observed.
+    """
 
     pid: int
     command: str
     up_s: float
     processes: list[ProcessUse]
     runners: list[dict[str, Any]] = field(default_factory=list)
-    threads: list[Spied] = field(default_factory=list)
+    threads: list[SampledThread] = field(default_factory=list)
     gpus: list[Any] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""The content of a black box: `read` makes a value of the file, `render` shows it."""
+"""The content of a black box as a value."""
 
 from __future__ import annotations
 
@@ -9,39 +9,42 @@ from pathlib import Path
 
 from fastfeed.errors import OptionError
 from fastfeed.live import record_layout as layout
-from fastfeed.live.blackbox import began, boot_id, boxes, in_use
+from fastfeed.live.blackbox import boot_id, boxes, in_use, start_ticks
 from fastfeed.live.record_layout import (
     BlackBoxEvent,
     BlackBoxHeader,
+    ProducerTable,
     RunnerSample,
-    Table,
 )
 
-LAST_S = 60.0
-ENDINGS = ("cleanly", "with an error", "killed", "running")
+SHOWN_S = 60.0
 
 
 @dataclass(frozen=True)
 class FlightRecord:
-    """A process that had runners, as its black box shows it. `ending`: one of ENDINGS; "killed" is
-    every end that the process could not record: SIGKILL, the kernel's out-of-memory killer,
-    os._exit, a crash of native code."""
+    """A process that had runners, as its black box shows it.
+
+    `ending` is "cleanly", "with an error", "killed" or "running". "killed" is every end that the
+    process could not record: SIGKILL, the kernel's out-of-memory killer, os._exit, or a crash of
+    native code.
+    """
 
     path: str
     header: BlackBoxHeader
     ending: str
     samples: tuple[RunnerSample, ...]
     events: tuple[BlackBoxEvent, ...]
-    table: Table | None
+    table: ProducerTable | None
     damaged: int
 
     @property
     def end_ns(self) -> int:
-        """The last moment of which anything is known."""
-        times = [s.time_ns for s in self.samples[-1:]] + [e.time_ns for e in self.events[-1:]]
-        return max([self.header.ended_ns, self.header.started_ns, *times])
+        """The time of the last record."""
+        sample_times = (sample.time_ns for sample in self.samples[-1:])
+        event_times = (event.time_ns for event in self.events[-1:])
+        return max(self.header.ended_ns, self.header.started_ns, *sample_times, *event_times)
 
-    def last(self, runner: int, seconds: float = LAST_S) -> list[RunnerSample]:
+    def last(self, runner: int, seconds: float = SHOWN_S) -> list[RunnerSample]:
         """Return the samples of a runner in the last seconds."""
         return [
             s
@@ -52,20 +55,19 @@ class FlightRecord:
     @property
     def runners(self) -> list[int]:
         """The numbers of the runners in the last minute."""
-        return sorted({s.runner for s in self.samples if s.time_ns >= self.end_ns - LAST_S * 1e9})
+        return sorted({s.runner for s in self.samples if s.time_ns >= self.end_ns - SHOWN_S * 1e9})
 
 
 def read(path: Path | str | None = None) -> FlightRecord:
     """Return the flight record in a file, or in the newest one of a process that has ended.
 
-    Raise OptionError if there is none, or for a file that is no black box, was cut off or is of a
-    newer version. A record that was torn by the end of its writer is left out, and counted in
-    `damaged`.
+    Raise OptionError if there is none, or for a file that is no black box, is truncated or has a
+    newer version. `damaged` counts the records that were incomplete at the end of their writer.
     """
     file = newest() if path is None else Path(path)
     try:
         with file.open("rb") as opened:
-            data = opened.read(layout.NBYTES + 1)
+            data = opened.read(layout.FILE_NBYTES + 1)
     except OSError as error:
         raise OptionError(f"{file} cannot be read: {error.strerror or error}") from error
     header, samples, events, table, damaged = layout.unpack(data, name=str(file))
@@ -73,33 +75,35 @@ def read(path: Path | str | None = None) -> FlightRecord:
 
 
 def newest() -> Path:
-    """Return the newest black box of a process that has ended, else of one that runs. Raise
-    OptionError if there is none."""
+    """Return the newest black box of a process that has ended, else of one that runs.
+
+    Raise OptionError if there is none.
+    """
     found = boxes()
-    for path in [p for p in found if not in_use(p)] + found:
-        return path
-    raise OptionError(
-        "there is no black box: a runner writes one from its start, and removes it after a regular "
-        "end. FASTFEED_BLACKBOX=PATH always keeps one"
-    )
+    if not found:
+        raise OptionError(
+            "there is no black box: a runner writes one from its start, and removes it after a "
+            "regular end. FASTFEED_BLACKBOX=PATH always keeps one"
+        )
+    return next((path for path in found if not in_use(path)), found[0])
 
 
 def _ending(header: BlackBoxHeader) -> str:
-    if header.status == layout.STOPPED:
+    if header.status == layout.PROCESS_STOPPED:
         return "cleanly"
-    if header.status == layout.FAILED:
+    if header.status == layout.PROCESS_FAILED:
         return "with an error"
-    here = header.boot == boot_id()
-    alive = (
-        here
+    is_alive = (
+        header.boot == boot_id()
         and header.ticks
-        and began(header.pid) == header.ticks
-        and _state(header.pid) not in "ZX"
+        and start_ticks(header.pid) == header.ticks
+        and _process_state(header.pid) not in "ZX"
     )
-    return "running" if alive else "killed"
+    return "running" if is_alive else "killed"
 
 
-def _state(pid: int) -> str:
+def _process_state(pid: int) -> str:
+    """Return the letter of a process state in /proc, X for a process that is gone."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except (OSError, IndexError):
@@ -107,7 +111,7 @@ def _state(pid: int) -> str:
 
 
 def clock(time_ns: int) -> str:
-    """Return a moment as local clock time."""
+    """Return a time as local clock time."""
     return time.strftime("%H:%M:%S", time.localtime(time_ns / 1e9))
 
 

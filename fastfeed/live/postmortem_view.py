@@ -1,10 +1,9 @@
-"""A flight record on a terminal: how it ended, the last minute, what each producer did, what
-happened."""
+"""A flight record on a terminal: its end, the last minute, the producers and the events."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -14,30 +13,42 @@ from rich.table import Table
 from rich.text import Text
 
 from fastfeed.core import status
-from fastfeed.live.drawing import decimal, lasting, percent, size, spark, starving, state
-from fastfeed.live.postmortem import LAST_S, FlightRecord, clock, name_of
-from fastfeed.live.record_layout import RunnerSample
-from fastfeed.live.watched import KINDS, hand_of
+from fastfeed.core.stats import SlotCounts
+from fastfeed.live.drawing import (
+    decimal,
+    duration,
+    percent,
+    producer_state,
+    size,
+    sparkline,
+    starvation_colour,
+    with_remainder,
+)
+from fastfeed.live.postmortem import SHOWN_S, FlightRecord, clock, name_of
+from fastfeed.live.record_layout import ProducerTable, RunnerSample
+from fastfeed.live.watched import work_in_flight
 
-COLUMNS = 60  # of a line over time: one a second
-WIDE = 112  # characters of a table with such lines; narrower terminals get half of the columns
-EVENTS = 12
-BAD = ("failed", "has ended", "ends with")  # words of an event that is bad news
-PRODUCERS = 32
+SPARKLINE_COLUMNS = 60  # one a second
+FULL_WIDTH = (
+    112  # characters of a table with such lines; narrower terminals get half of the columns
+)
+SHOWN_EVENTS = 12
+SHOWN_PRODUCERS = 32
+BAD_NEWS = ("failed", "has ended", "ends with")  # words of an event
 HEADLINES = {
     "cleanly": ("green", "ended cleanly"),
     "with an error": ("red", "ended with an error"),
     "running": ("green", "is still running"),
     "killed": ("bold red", "did not end cleanly: it was killed or crashed and could not say why"),
 }
-HINT = (
+KILLED_HINT = (
     "No Python code runs at such an end: SIGKILL (by a scheduler, a person, or the kernel for want "
     "of memory, which dmesg tells), os._exit, or a crash of native code."
 )
 
 
 class Second(NamedTuple):
-    """A second of a runner's last minute; None: nothing was observed."""
+    """A second of a runner's last minute, with None for what was not observed."""
 
     steps: float | None
     starvation: float | None
@@ -50,13 +61,13 @@ class Second(NamedTuple):
 def render(flight: FlightRecord) -> RenderableType:
     """Return the whole view."""
     parts: list[RenderableType] = [_headline(flight)]
-    parts += [Runner(flight, runner) for runner in flight.runners]
+    parts += [RunnerHistory(flight, runner) for runner in flight.runners]
     if not flight.runners:
         parts.append(
             Text("It ended before anything was seen of its runners.", style="bright_black")
         )
     if flight.table is not None and flight.table.rows:
-        parts.append(_producers(flight))
+        parts.append(_producers(flight.table))
     parts.append(_events(flight))
     if flight.damaged:
         parts.append(
@@ -69,30 +80,34 @@ def render(flight: FlightRecord) -> RenderableType:
 
 
 def seconds_of(samples: list[RunnerSample], end_ns: int) -> list[Second]:
-    """Return one for each of the last seconds, the last one at the end."""
-    found: list[list[Second]] = [[] for _ in range(COLUMNS)]
+    """Return each of the last seconds, as the mean of the samples that cover it."""
+    columns: list[list[Second]] = [[] for _ in range(SPARKLINE_COLUMNS)]
     for before, now in pairwise(samples):
         elapsed, steps = now.elapsed_s - before.elapsed_s, now.batches - before.batches
-        whole = elapsed > 0 and steps >= 0  # else another feed of the same runner began
-        starvation = min(1.0, max(0.0, now.wait_s - before.wait_s) / elapsed) if whole else None
-        one = Second(
-            steps / elapsed if whole else None,
-            starvation,
+        same_feed = elapsed > 0 and steps >= 0
+        waited = max(0.0, now.wait_s - before.wait_s)
+        second = Second(
+            steps / elapsed if same_feed else None,
+            min(1.0, waited / elapsed) if same_feed else None,
             now.depth,
             now.making,
             now.blocked,
             now.rss,
         )
         first, last = (
-            COLUMNS - 1 - int((end_ns - s.time_ns) / 1e9 * COLUMNS / LAST_S) for s in (before, now)
+            int((end_ns - s.time_ns) / 1e9 * SPARKLINE_COLUMNS / SHOWN_S) for s in (now, before)
         )
-        for place in range(max(0, min(first + 1, last)), last + 1):
-            found[place].append(one)
-    nothing = Second(*[None] * len(Second._fields))
-    return [Second(*map(_mean, zip(*one, strict=True))) if one else nothing for one in found]
+        for age in range(first, min(SPARKLINE_COLUMNS, max(first + 1, last))):
+            columns[-1 - age].append(second)
+    return [_mean_second(seconds) for seconds in columns]
 
 
-def _mean(values: tuple[float | None, ...]) -> float | None:
+def _mean_second(seconds: Sequence[Second]) -> Second:
+    fields = range(len(Second._fields))
+    return Second(*(_mean([second[field] for second in seconds]) for field in fields))
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
     known = [v for v in values if v is not None and math.isfinite(v)]
     return sum(known) / len(known) if known else None
 
@@ -103,16 +118,11 @@ def _headline(flight: FlightRecord) -> RenderableType:
     title = Text.assemble(
         (name_of(header.command), "bold"), f" (pid {header.pid} on {header.host}) ", (words, style)
     )
-    lived = lasting((flight.end_ns - header.started_ns) / 1e9)
-    lines = [
-        title,
-        Text(
-            f"from {clock(header.started_ns)} to {clock(flight.end_ns)}, {lived}",
-            style="bright_black",
-        ),
-    ]
+    lifetime = duration((flight.end_ns - header.started_ns) / 1e9)
+    times = f"from {clock(header.started_ns)} to {clock(flight.end_ns)}, {lifetime}"
+    lines = [title, Text(times, style="bright_black")]
     if flight.ending == "killed":
-        lines.append(Text(HINT))
+        lines.append(Text(KILLED_HINT))
     lines.append(Text(f"{header.command}\n{flight.path}", style="bright_black"))
     return Panel(
         Group(*lines),
@@ -122,8 +132,8 @@ def _headline(flight: FlightRecord) -> RenderableType:
     )
 
 
-class Runner:
-    """A runner's last minute, as wide as there is room."""
+class RunnerHistory:
+    """A runner's last minute, in full or half width."""
 
     def __init__(self, flight: FlightRecord, runner: int) -> None:
         self._flight = flight
@@ -131,92 +141,88 @@ class Runner:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         samples = self._flight.last(self._runner)
-        line = seconds_of(samples, self._flight.end_ns)
-        if options.max_width < WIDE:
-            line = [
-                Second(*map(_mean, zip(*pair, strict=True)))
-                for pair in zip(line[::2], line[1::2], strict=True)
-            ]
+        seconds = seconds_of(samples, self._flight.end_ns)
+        if options.max_width < FULL_WIDTH:
+            pairs = zip(seconds[::2], seconds[1::2], strict=True)
+            seconds = [_mean_second(pair) for pair in pairs]
         yield _runner_title(self._runner, samples[-1])
-        yield _over_time(line)
+        yield _over_time(seconds)
 
 
-def _over_time(line: list[Second]) -> Table:
+def _over_time(seconds: list[Second]) -> Table:
     table = Table(box=None, padding=(0, 1))
     table.add_column(no_wrap=True)
-    table.add_column(f"the last {LAST_S:g} s", no_wrap=True)
+    table.add_column(f"the last {SHOWN_S:g} s", no_wrap=True)
     for name in ("least", "mean", "most", "end"):
         table.add_column(name, justify="right", no_wrap=True)
-    share = [s.starvation for s in line]
+    starvation = [s.starvation for s in seconds]
     rows: tuple[tuple[str, list[float | None], Callable[[float | None], str], str], ...] = (
-        ("steps/s", [s.steps for s in line], decimal, "cyan"),
-        ("starvation", share, percent, starving(_mean(tuple(share)))),
-        ("queue depth", [s.depth for s in line], decimal, "cyan"),
-        ("making", [s.making for s in line], decimal, "cyan"),
-        ("no room", [s.blocked for s in line], decimal, "cyan"),
-        ("memory", [s.rss for s in line], size, "cyan"),
+        ("steps/s", [s.steps for s in seconds], decimal, "cyan"),
+        ("starvation", starvation, percent, starvation_colour(_mean(starvation))),
+        ("queue depth", [s.depth for s in seconds], decimal, "cyan"),
+        ("making", [s.making for s in seconds], decimal, "cyan"),
+        ("no room", [s.blocked for s in seconds], decimal, "cyan"),
+        ("memory", [s.rss for s in seconds], size, "cyan"),
     )
-    for name, values, shown, style in rows:
+    for name, values, format_value, style in rows:
         known = [v for v in values if v is not None]
-        ends = (
+        summary = (
             min(known, default=None),
-            _mean(tuple(known)),
+            _mean(known),
             max(known, default=None),
             known[-1] if known else None,
         )
-        over_time = Text(spark(values, top=1.0 if values is share else None), style=style)
-        table.add_row(name, over_time, *map(shown, ends))
+        line = sparkline(values, top=1.0 if values is starvation else None)
+        table.add_row(name, Text(line, style=style), *map(format_value, summary))
     return table
 
 
 def _runner_title(runner: int, now: RunnerSample) -> Text:
-    slots = now.free + now.filling + now.ready + now.lent
-    text = f"\nrunner {runner} {status.FEED_STATES[now.state] if now.state < len(status.FEED_STATES) else ''}: "
-    text += f"{now.batches:,} batches, {now.records:,} records, {size(now.nbytes)} taken"
-    text += f", waited {lasting(now.wait_s)} of {lasting(now.elapsed_s)}" if now.elapsed_s else ""
-    if slots:
-        text += f"; {slots} slots: {now.free} free, {now.filling} filling, {now.ready} ready, {now.lent} lent"
-    return Text(text + (f"; {now.errors} errors passed over" if now.errors else ""), style="bold")
+    state = status.FEED_STATES[now.state] if now.state < len(status.FEED_STATES) else ""
+    slots = SlotCounts(now.free, now.filling, now.ready, now.lent)
+    text = f"\nrunner {runner} {state}: {now.batches:,} batches, {now.records:,} records, "
+    text += f"{size(now.nbytes)} taken"
+    if now.elapsed_s:
+        text += f", waited {duration(now.wait_s)} of {duration(now.elapsed_s)}"
+    if slots.all:
+        text += f"; {slots}"
+    if now.errors:
+        text += f"; {now.errors} errors passed over"
+    return Text(text, style="bold")
 
 
-def _producers(flight: FlightRecord) -> RenderableType:
-    found = flight.table
-    assert found is not None
-    title = Text(f"\nproducers at {clock(found.time_ns)}", style="bold")
+def _producers(producers: ProducerTable) -> RenderableType:
+    title = Text(f"\nproducers at {clock(producers.time_ns)}", style="bold")
     table = Table(box=None, padding=(0, 1))
     for name in ("runner", "producer", "in", "state", "batches", "in hand", "at", "memory"):
-        table.add_column(
-            name, justify="right" if name in ("runner", "producer", "batches", "memory") else "left"
+        is_number = name in ("runner", "producer", "batches", "memory")
+        table.add_column(name, justify="right" if is_number else "left")
+    rows = producers.rows[:SHOWN_PRODUCERS]
+    for row in rows:
+        is_process = row.kind % 2 == status.PROCESS
+        state = status.STATES[row.state] if row.state < len(status.STATES) else "unknown"
+        table.add_row(
+            str(row.runner),
+            str(row.number),
+            f"worker {row.worker}, pid {row.pid}" if is_process else f"thread {row.tid}",
+            producer_state(state),
+            f"{row.batches:,}",
+            work_in_flight(row),
+            row.where,
+            size(row.rss) if row.rss else "",
         )
-    for row in found.rows[:PRODUCERS]:
-        place = (
-            f"worker {row.worker}, pid {row.pid}"
-            if KINDS[row.kind % 2] == "process"
-            else f"thread {row.tid}"
-        )
-        named = status.STATES[row.state] if row.state < len(status.STATES) else "unknown"
-        memory = size(row.rss) if row.rss else ""
-        cells = (str(row.runner), str(row.number), place, state(named), f"{row.batches:,}")
-        table.add_row(*cells, hand_of(row), row.where, memory)
-    left = found.total - min(len(found.rows), PRODUCERS)
-    return Group(
-        title, table, *([Text(f" and {left} more", style="bright_black")] if left > 0 else [])
-    )
+    return Group(title, with_remainder(table, producers.total - len(rows)))
 
 
 def _events(flight: FlightRecord) -> RenderableType:
     table = Table(box=None, padding=(0, 1), show_header=False)
-    for event in flight.events[-EVENTS:]:
-        before = (flight.end_ns - event.time_ns) / 1e9
-        who = "" if event.runner < 0 else f"runner {event.runner}"
-        bad = (
-            any(word in event.text for word in ("failed", "has ended", "ends with"))
-            and "feed has ended" not in event.text
-        )
+    for event in flight.events[-SHOWN_EVENTS:]:
+        before_end_s = (flight.end_ns - event.time_ns) / 1e9
+        is_bad = "feed has ended" not in event.text and any(w in event.text for w in BAD_NEWS)
         table.add_row(
             clock(event.time_ns),
-            f"{-before:.1f} s",
-            who,
-            Text(event.text, style="red" if bad else ""),
+            f"{-before_end_s:.1f} s",
+            "" if event.runner < 0 else f"runner {event.runner}",
+            Text(event.text, style="red" if is_bad else ""),
         )
     return Group(Text("\nwhat happened", style="bold"), table)

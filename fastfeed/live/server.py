@@ -9,24 +9,24 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-# Returns what to send to a client, given what it has sent; None: its request is incomplete.
-Answer = Callable[[bytes], "bytes | None"]
-CLIENT_S = 2.0  # from the connection to the end: slower clients are dropped
-MOST_CLIENTS = 16
-MOST_NBYTES = 2**13  # of a request
+# From the request so far to the response, or None while the request is incomplete.
+Responder = Callable[[bytes], "bytes | None"]
+CLIENT_TIMEOUT_S = 2.0  # from the connection to the end of the response
+MAX_CLIENTS = 16
+MAX_REQUEST_NBYTES = 2**13
 
 
 @dataclass
 class _Client:
-    answer: Answer
+    respond: Responder
     deadline_s: float
-    asked: bytearray = field(default_factory=bytearray)
-    left: memoryview | None = None  # of the answer
+    request: bytearray = field(default_factory=bytearray)
+    unsent: memoryview | None = None  # None before the response
 
 
 @dataclass
-class _Door:
-    answer: Answer
+class _Listener:
+    respond: Responder
     admits: Callable[[socket.socket], bool]
 
 
@@ -39,19 +39,18 @@ class Server:
 
     def listen(
         self,
-        door: socket.socket,
-        answer: Answer,
+        listener: socket.socket,
+        respond: Responder,
         *,
         admits: Callable[[socket.socket], bool] = lambda _: True,
     ) -> None:
-        """Serve clients that connect to `door`, which belongs to this server from now on, if it
-        `admits` them."""
-        door.setblocking(False)
-        self._selector.register(door, selectors.EVENT_READ, _Door(answer, admits))
+        """Take over a listening socket, and serve the clients that it admits."""
+        listener.setblocking(False)
+        self._selector.register(listener, selectors.EVENT_READ, _Listener(respond, admits))
 
-    def watch(self, fd: int, what: object) -> None:
-        """Let `wait` return `what` when the descriptor is readable."""
-        self._selector.register(fd, selectors.EVENT_READ, what)
+    def watch(self, fd: int, key: object) -> None:
+        """Let `wait` return the key when the descriptor is readable."""
+        self._selector.register(fd, selectors.EVENT_READ, key)
 
     def unwatch(self, fd: int) -> None:
         """Forget a descriptor that is about to be closed."""
@@ -59,79 +58,80 @@ class Server:
             self._selector.unregister(fd)
 
     def wait(self, until_s: float) -> list[object]:
-        """Serve clients until a watched descriptor is ready, or `until_s` (of time.perf_counter);
-        return what is ready."""
-        found: list[object] = []
-        while not found:
-            now = time.perf_counter()
-            first = min((c.deadline_s for c in self._clients.values()), default=until_s)
-            for key, _ in self._selector.select(max(0.0, min(first, until_s) - now)):
-                if isinstance(key.data, _Door) and isinstance(key.fileobj, socket.socket):
-                    self._admit(key.fileobj, key.data)
+        """Serve clients until a watched descriptor is readable, and return its key.
+
+        Return no key at `until_s` (of time.perf_counter).
+        """
+        ready: list[object] = []
+        while not ready:
+            next_s = min((c.deadline_s for c in self._clients.values()), default=until_s)
+            timeout_s = max(0.0, min(next_s, until_s) - time.perf_counter())
+            for key, _ in self._selector.select(timeout_s):
+                if isinstance(key.data, _Listener) and isinstance(key.fileobj, socket.socket):
+                    self._accept(key.fileobj, key.data)
                 elif isinstance(key.data, _Client) and isinstance(key.fileobj, socket.socket):
                     self._serve(key.fileobj, key.data)
                 else:
-                    found.append(key.data)
+                    ready.append(key.data)
             now = time.perf_counter()
-            for late in [
-                conn for conn, client in self._clients.items() if client.deadline_s <= now
-            ]:
-                self._end(late)
+            for conn, client in list(self._clients.items()):
+                if client.deadline_s <= now:
+                    self._end(conn)
             if now >= until_s:
                 break
-        return found
+        return ready
 
     def close(self) -> None:
-        """End every conversation and close every listening socket."""
+        """Close every connection and every listening socket."""
         for key in list(self._selector.get_map().values()):
             if isinstance(key.fileobj, socket.socket):
                 key.fileobj.close()
         self._selector.close()
         self._clients.clear()
 
-    def _admit(self, door: socket.socket, kind: _Door) -> None:
+    def _accept(self, listening: socket.socket, listener: _Listener) -> None:
         try:
-            conn, _ = door.accept()
+            conn, _ = listening.accept()
         except OSError:  # the client has gone
             return
-        if len(self._clients) >= MOST_CLIENTS or not kind.admits(conn):
+        if len(self._clients) >= MAX_CLIENTS or not listener.admits(conn):
             conn.close()
             return
         conn.setblocking(False)
-        client = _Client(kind.answer, time.perf_counter() + CLIENT_S)
+        client = _Client(listener.respond, time.perf_counter() + CLIENT_TIMEOUT_S)
         self._clients[conn] = client
         self._selector.register(conn, selectors.EVENT_READ, client)
-        self._answer(conn, client)
+        self._respond(conn, client)
 
     def _serve(self, conn: socket.socket, client: _Client) -> None:
-        if client.left is not None:
+        if client.unsent is not None:
             self._send(conn, client)
             return
         try:
-            data = conn.recv(MOST_NBYTES)
+            data = conn.recv(MAX_REQUEST_NBYTES)
         except OSError:
             data = b""
-        client.asked += data
-        if not data or len(client.asked) > MOST_NBYTES:
+        client.request += data
+        if not data or len(client.request) > MAX_REQUEST_NBYTES:
             self._end(conn)
         else:
-            self._answer(conn, client)
+            self._respond(conn, client)
 
-    def _answer(self, conn: socket.socket, client: _Client) -> None:
-        answer = client.answer(bytes(client.asked))
-        if answer is not None:
-            client.left = memoryview(answer)
+    def _respond(self, conn: socket.socket, client: _Client) -> None:
+        response = client.respond(bytes(client.request))
+        if response is not None:
+            client.unsent = memoryview(response)
             self._send(conn, client)
 
     def _send(self, conn: socket.socket, client: _Client) -> None:
-        left = client.left or memoryview(b"")
+        unsent = client.unsent or memoryview(b"")
         try:
-            client.left = left = left[conn.send(left) :]
+            client.unsent = unsent = unsent[conn.send(unsent) :]
         except BlockingIOError:
             pass
         except OSError:
-            left = memoryview(b"")
-        if not left:
+            unsent = memoryview(b"")
+        if not unsent:
             self._end(conn)
         else:
             self._selector.modify(conn, selectors.EVENT_WRITE, client)

@@ -1,5 +1,7 @@
-"""The per-user socket of a process that has runners: one line of JSON for each connection; and its
-clients."""
+"""The per-user socket of a process that has runners, and its clients.
+
+The process answers each connection with one line of JSON.
+"""
 
 from __future__ import annotations
 
@@ -12,45 +14,49 @@ from pathlib import Path
 from typing import Any
 
 from fastfeed.errors import OptionError
-from fastfeed.live.folders import check, socket_folders, usable
+from fastfeed.live.folders import check_owner, first_usable, socket_folders
 
-ASK_S = 1.0
-MOST_NBYTES = 2**24
-PATH_NBYTES = 107  # of a UNIX socket's name; see unix(7)
+ASK_TIMEOUT_S = 1.0
+MAX_SOCKET_ANSWER_NBYTES = 2**24
+MAX_PATH_NBYTES = 107  # of a UNIX socket; see unix(7)
 
 
 def serve() -> tuple[socket.socket, Path]:
-    """Return a listening socket of mode 0600 in a folder of mode 0700, named by the pid. Raise
-    OSError."""
-    folder = usable(socket_folders())
+    """Return a listening socket of mode 0600 in a folder of mode 0700, and its path with the pid.
+
+    Raise OSError if that is not possible.
+    """
+    folder = first_usable(socket_folders())
     path = folder / f"{os.getpid()}.sock"
-    if len(os.fsencode(path)) > PATH_NBYTES:
+    if len(os.fsencode(path)) > MAX_PATH_NBYTES:
         raise OSError(f"{path} is too long for the name of a socket")
-    for left in folder.glob("*.sock"):  # of processes that were killed
-        if left == path or _alone(left):
+    for stale in folder.glob("*.sock"):
+        if stale == path or _is_abandoned(stale):
             with contextlib.suppress(OSError):
-                left.unlink()
-    door = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+                stale.unlink()
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        door.bind(str(path))  # no other user can enter the folder meanwhile
+        listener.bind(str(path))  # no other user can enter the folder meanwhile
         path.chmod(0o600)
-        door.listen(64)
+        listener.listen(64)
     except BaseException:
-        door.close()
+        listener.close()
         raise
-    return door, path
+    return listener, path
 
 
 def same_user(conn: socket.socket) -> bool:
-    """Return True if the client is this user."""
+    """Return True if the client runs as this user."""
     size = struct.calcsize("iII")
     _, uid, _ = struct.unpack("iII", conn.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size))
     return bool(uid == os.geteuid())
 
 
 def jobs() -> dict[int, dict[str, Any]]:
-    """Return by pid the answers of all processes of this user that have runners. Remove sockets of
-    those that were killed."""
+    """Return by pid the answers of all processes of this user that have runners.
+
+    Remove the sockets of killed processes.
+    """
     found: dict[int, dict[str, Any]] = {}
     for path in _sockets():
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
@@ -64,7 +70,7 @@ def jobs() -> dict[int, dict[str, Any]]:
 
 
 def ask(pid: int) -> dict[str, Any] | None:
-    """Return the answer of a process; None if it has no socket, or does not answer."""
+    """Return the answer of a process, or None if it has no socket or does not answer."""
     for path in _sockets():
         if path.stem == str(pid):
             with contextlib.suppress(OSError, ValueError):
@@ -73,32 +79,32 @@ def ask(pid: int) -> dict[str, Any] | None:
 
 
 def _sockets() -> list[Path]:
-    """Return the sockets in folders of this user's own: elsewhere anybody could answer."""
+    """Return the sockets in folders of this user; others could contain forged ones."""
     found: list[Path] = []
     for folder in dict.fromkeys(socket_folders()):
         with contextlib.suppress(OSError):
-            check(folder)
+            check_owner(folder)
             found += sorted(folder.glob("*.sock"))
     return found
 
 
 def _ask(path: Path) -> dict[str, Any]:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as conn:
-        conn.settimeout(ASK_S)
+        conn.settimeout(ASK_TIMEOUT_S)
         conn.connect(str(path))
         data = bytearray()
         while part := conn.recv(2**16):
             data += part
-            if len(data) > MOST_NBYTES:
-                raise ValueError("too much")
+            if len(data) > MAX_SOCKET_ANSWER_NBYTES:
+                raise ValueError("the answer is too long")
     answer = json.loads(data)
     if not isinstance(answer, dict) or not isinstance(answer.get("runners"), list):
-        raise OptionError(f"{path} sent something else than the answer of a FeedRunner's process")
+        raise OptionError(f"{path} did not send the answer of a process with a FeedRunner")
     return answer
 
 
-def _alone(path: Path) -> bool:
-    """Return True if no process listens there any more."""
+def _is_abandoned(path: Path) -> bool:
+    """Return True if no process listens there, because it was killed."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as conn:
         conn.settimeout(0.1)
         try:

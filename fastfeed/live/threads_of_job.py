@@ -1,5 +1,4 @@
-"""What the threads of any Python process do, through py-spy: for a training without a runner, which
-has no socket."""
+"""The threads of any Python process, through py-spy, for a training without a runner."""
 
 from __future__ import annotations
 
@@ -12,26 +11,24 @@ from fastfeed.errors import OptionError
 from fastfeed.probes import pyspy
 from fastfeed.producers.activity import LIBRARIES
 
-SPY_S = 10.0
+PYSPY_TIMEOUT_S = 10.0
 
 
-class Spied(NamedTuple):
-    """A thread: whether it is on a core and holds the interpreter lock, its innermost frame, and the
-    innermost one of the user's code."""
+class SampledThread(NamedTuple):
+    """A thread and the place of its execution."""
 
     name: str
     tid: int
-    active: bool
+    active: bool  # on a core
     owns_gil: bool
-    inner: str
-    own: str
+    innermost: str  # frame
+    user_line: str  # innermost frame of the user's code
 
 
-def threads_of(pid: int) -> list[Spied]:
-    """Return the threads of a process, which goes on meanwhile; those at work come first.
+def threads_of(pid: int) -> list[SampledThread]:
+    """Return the threads of a process without stopping it, those at work first.
 
-    Raise OptionError with one sentence that says what is missing: py-spy, the permission, or a
-    Python process.
+    Raise OptionError if py-spy or a permission is missing, or if it is no Python process.
     """
     program = pyspy.find()
     if not program:
@@ -39,12 +36,12 @@ def threads_of(pid: int) -> list[Spied]:
             f"process {pid} has no socket of fastfeed, and others can be observed only with "
             "py-spy: pip install py-spy"
         )
-    # without a stop its stacks may change under the reader: then with one
-    for more in (("--nonblocking",), ()):
-        command = [program, "dump", "--json", "--pid", str(pid), *more]
+    # Stacks may change during the reading. If that fails, stop the process meanwhile.
+    for mode in (("--nonblocking",), ()):
+        command = [program, "dump", "--json", "--pid", str(pid), *mode]
         try:
             done = subprocess.run(
-                command, capture_output=True, text=True, timeout=SPY_S, check=False
+                command, capture_output=True, text=True, timeout=PYSPY_TIMEOUT_S, check=False
             )
         except (OSError, subprocess.TimeoutExpired) as error:
             raise OptionError(f"py-spy cannot read process {pid}: {error}") from error
@@ -56,40 +53,44 @@ def threads_of(pid: int) -> list[Spied]:
         found = [_thread(one) for one in json.loads(done.stdout)]
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise OptionError(
-            f"py-spy gave something that cannot be read ({error}): needed 0.3.8 or newer"
+            f"the output of py-spy cannot be read ({error}): it must be 0.3.8 or newer"
         ) from error
     return sorted(
         found, key=lambda t: (not t.active, not t.owns_gil, t.name != "MainThread", t.name)
     )
 
 
-def _reason(pid: int, said: str) -> str:
+def _reason(pid: int, stderr: str) -> str:
     if not os.path.exists(f"/proc/{pid}"):
         return f"there is no process {pid}"
-    if pyspy.PERMISSION.search(said):
-        return f"py-spy cannot read process {pid}: {pyspy.reason(said)}"
-    if "Failed to find python version" in said or "not a python" in said.lower():
+    if pyspy.PERMISSION.search(stderr):
+        return f"py-spy cannot read process {pid}: {pyspy.reason(stderr)}"
+    if "Failed to find python version" in stderr or "not a python" in stderr.lower():
         return f"process {pid} is no Python process"
-    last = [
+    messages = [
         line.strip()
-        for line in said.splitlines()
+        for line in stderr.splitlines()
         if line.strip() and "backtrace" not in line.lower()
     ]
-    return f"py-spy cannot read process {pid}: {(last or ['it did not say why'])[0]}"
+    return f"py-spy cannot read process {pid}: {(messages or ['it did not say why'])[0]}"
 
 
-def _thread(one: dict[str, Any]) -> Spied:
+def _thread(one: dict[str, Any]) -> SampledThread:
     frames = [(f["name"], f["filename"], f["line"]) for f in one["frames"]]
-    texts = [f"{name} {os.path.basename(path)}:{line}" for name, path, line in frames]
-    own = [text for text, (_, path, _) in zip(texts, frames, strict=True) if _is_users(path)]
-    name = one.get("thread_name") or f"thread {one.get('os_thread_id') or one['thread_id']}"
-    inner = texts[0] if texts else ""
-    return Spied(
-        *(name, int(one.get("os_thread_id") or 0), bool(one["active"]), bool(one["owns_gil"])),
-        *(inner, own[0] if own else ""),
+    lines = [
+        (f"{name} {os.path.basename(path)}:{line}", _is_user_code(path))
+        for name, path, line in frames
+    ]
+    return SampledThread(
+        name=one.get("thread_name") or f"thread {one.get('os_thread_id') or one['thread_id']}",
+        tid=int(one.get("os_thread_id") or 0),
+        active=bool(one["active"]),
+        owns_gil=bool(one["owns_gil"]),
+        innermost=next((text for text, _ in lines), ""),
+        user_line=next((text for text, is_user_code in lines if is_user_code), ""),
     )
 
 
-def _is_users(path: str) -> bool:
-    """Return True for a path of the user; the other process may have another Python."""
+def _is_user_code(path: str) -> bool:
+    """Return True for a file of the user. The other process may have another Python."""
     return not (path.startswith(LIBRARIES) or "site-packages" in path or "/lib/python3" in path)

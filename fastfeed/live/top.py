@@ -1,5 +1,4 @@
-"""A running job, observed from a terminal: its FeedRunners through their socket, any other Python
-through py-spy."""
+"""Observation of a running job: FeedRunners through their socket, other Python through py-spy."""
 
 from __future__ import annotations
 
@@ -7,25 +6,27 @@ import contextlib
 import json
 import os
 import time
-from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
 import psutil
+from rich.console import Console
+from rich.live import Live
 
 from fastfeed.errors import MissingExtra, OptionError
 from fastfeed.live import socket
 from fastfeed.live import threads_of_job as spy
 from fastfeed.live.job_view import JobView, ProcessUse
+from fastfeed.live.top_view import draw, listing
 from fastfeed.probes.gpu import DRIVER, readings
 
-EVERY_S = 0.5
-SPY_EVERY_S = 2.0  # py-spy reads all of the interpreter's threads each time
-WINDOW_S = 5.0  # the length of "now"
+SOCKET_INTERVAL_S = 0.5
+PYSPY_INTERVAL_S = 2.0  # py-spy reads all threads of the interpreter each time
+RATE_WINDOW_S = 5.0  # of the rates in "now"
 
 
 class JobWatcher:
-    """Observes one process repeatedly; `look` returns a JobView, or None once it has ended."""
+    """Observes one process repeatedly."""
 
     def __init__(self, pid: int) -> None:
         try:
@@ -34,163 +35,146 @@ class JobWatcher:
             raise OptionError(f"there is no process {pid}") from error
         self.pid = pid
         self.answers = socket.ask(pid) is not None
-        self._uses: dict[int, psutil.Process] = {}
-        self._past: list[dict[str, Any]] = []
-        self._gpus = True
+        self._processes: dict[int, psutil.Process] = {}
+        self._answers: list[dict[str, Any]] = []
+        self._has_gpu = True
 
     @property
-    def every_s(self) -> float:
+    def interval_s(self) -> float:
         """The time between two observations."""
-        return EVERY_S if self.answers else SPY_EVERY_S
+        return SOCKET_INTERVAL_S if self.answers else PYSPY_INTERVAL_S
 
-    def look(self) -> JobView | None:
-        """Return the process now. Raise OptionError if nothing of it can be observed."""
+    def observe(self) -> JobView | None:
+        """Return the present state of the process, or None once it has ended.
+
+        Raise OptionError if nothing of it can be observed.
+        """
         try:
             with self._process.oneshot():
-                command, up_s = (
-                    " ".join(self._process.cmdline()),
-                    time.time() - self._process.create_time(),
-                )
-                ended = self._process.status() == psutil.STATUS_ZOMBIE
+                command = " ".join(self._process.cmdline())
+                up_s = time.time() - self._process.create_time()
+                has_ended = self._process.status() == psutil.STATUS_ZOMBIE
         except psutil.AccessDenied as error:
             raise OptionError(
                 f"process {self.pid} is another user's: run as that user, or as root"
             ) from error
         except psutil.NoSuchProcess:
             return None
-        if ended:
+        if has_ended:
             return None
         answer = socket.ask(self.pid) if self.answers else None
-        frame = JobView(self.pid, command, up_s, [])
+        job = JobView(self.pid, command, up_s, self._process_uses(answer))
         if answer is not None:
-            frame.runners = self._rated(answer)
+            job.runners = self._with_rates(answer)
         else:
-            frame.threads = spy.threads_of(self.pid)
-            frame.missing.append(
+            job.threads = spy.threads_of(self.pid)
+            job.missing.append(
                 "no FeedRunner answers in this process: what its threads do is seen through py-spy"
             )
-        frame.processes = self._use(answer)
-        frame.gpus = self._gpu(frame)
-        return frame
+        self._add_gpus(job)
+        return job
 
-    def _rated(self, answer: dict[str, Any]) -> list[dict[str, Any]]:
-        """Return the runners, each with its rates since the oldest answer of the last seconds; at
-        first with the job's own."""
-        self._past = [a for a in self._past if a["clock_s"] > answer["clock_s"] - WINDOW_S] + [
-            answer
-        ]
-        for runner in answer["runners"]:
-            earlier = (
-                r for a in self._past for r in a["runners"] if r["runner"] == runner["runner"]
-            )
-            then = next((r for r in earlier if 0 < r["elapsed_s"] < runner["elapsed_s"]), None)
-            runner["now"] = runner["recent"] if then is None else _rates(runner, then)
+    def _with_rates(self, answer: dict[str, Any]) -> list[dict[str, Any]]:
+        """Return the runners, each with its rates since the oldest answer in the window.
+
+        The first answer gets the rates of the job itself.
+        """
+        start_s = answer["clock_s"] - RATE_WINDOW_S
+        self._answers = [a for a in self._answers if a["clock_s"] > start_s] + [answer]
         runners: list[dict[str, Any]] = answer["runners"]
+        for runner in runners:
+            earlier = (
+                r
+                for a in self._answers
+                for r in a["runners"]
+                if r["runner"] == runner["runner"] and 0 < r["elapsed_s"] < runner["elapsed_s"]
+            )
+            oldest = next(earlier, None)
+            runner["now"] = runner["recent"] if oldest is None else _rates(runner, oldest)
         return runners
 
-    def _use(self, answer: dict[str, Any] | None) -> list[ProcessUse]:
+    def _process_uses(self, answer: dict[str, Any] | None) -> list[ProcessUse]:
         names = {self.pid: "process" if answer is None else "trainer"}
         if answer is not None:
-            made = (
-                p
-                for r in answer["runners"]
-                for p in r["producers"]
-                if p["kind"] == "process" and p["pid"]
-            )
-            names |= {p["pid"]: f"worker {p['worker']}" for p in made}
+            names |= {
+                producer["pid"]: f"worker {producer['worker']}"
+                for runner in answer["runners"]
+                for producer in runner["producers"]
+                if producer["kind"] == "process" and producer["pid"]
+            }
         else:
-            with _gone():
+            with _ignore_ended_process():
                 names |= {child.pid: "child" for child in self._process.children(recursive=True)}
-        found = []
+        uses = []
         for pid, name in names.items():
-            with _gone():
-                new = pid not in self._uses
-                process = self._uses.setdefault(pid, psutil.Process(pid))
+            with _ignore_ended_process():
+                is_new = pid not in self._processes
+                process = self._processes.setdefault(pid, psutil.Process(pid))
                 cpu = process.cpu_percent() / 100
-                found.append(ProcessUse(pid, name, None if new else cpu, process.memory_info().rss))
-        self._uses = {pid: self._uses[pid] for pid in names if pid in self._uses}
-        return found
+                rss = process.memory_info().rss
+                uses.append(ProcessUse(pid, name, None if is_new else cpu, rss))
+        self._processes = {pid: self._processes[pid] for pid in names if pid in self._processes}
+        return uses
 
-    def _gpu(self, frame: JobView) -> list[Any]:
-        if not self._gpus:
-            return []
-        try:
-            found = readings(self.pid)
-            self._gpus = bool(found)
-            return found
-        except MissingExtra as error:
-            self._gpus = False
-            if os.path.exists(DRIVER):
-                frame.missing.append(f"the GPU is not seen: {error}")
-            return []
-
-
-def frames(pid: int) -> Iterator[Any]:
-    """Yield renderables of rich, until the process ends; the caller chooses the pace. Raise
-    OptionError if there is no such process, or nothing of it can be observed."""
-    from fastfeed.live.top_view import draw
-
-    watcher = JobWatcher(pid)
-    while (frame := watcher.look()) is not None:
-        yield draw(frame)
+    def _add_gpus(self, job: JobView) -> None:
+        if self._has_gpu:
+            try:
+                job.gpus = readings(self.pid)
+            except MissingExtra as error:
+                if os.path.exists(DRIVER):
+                    job.missing.append(f"the GPU is not seen: {error}")
+            self._has_gpu = bool(job.gpus)
 
 
 def view(
-    pid: int | None = None, *, once: bool = False, as_json: bool = False, console: Any = None
+    pid: int | None = None,
+    *,
+    once: bool = False,
+    as_json: bool = False,
+    console: Console | None = None,
 ) -> None:
-    """Show a job until it ends or Ctrl-C comes; with `once`, or if the output is no terminal, show
-    one frame. Without `pid` show the only job that answers, or list them if there are several.
+    """Show a job until its end or Ctrl-C.
 
-    Raise OptionError with a text for the user.
+    With `once`, or if the output is no terminal, show one frame. Without `pid`, show the only job
+    that answers, or list them if there are several. Raise OptionError with a text for the user.
     """
-    from rich.console import Console
-
     console = console or Console()
     if pid is None:
-        pid = _only(console, as_json=as_json)
+        pid = _only_job(console, as_json=as_json)
         if pid is None:
             return
     watcher = JobWatcher(pid)
     if as_json:
-        console.file.write(json.dumps(asdict(_second(watcher))) + "\n")
-        return
-    if once or not console.is_terminal:
-        from fastfeed.live.top_view import draw
-
-        console.print(draw(_second(watcher)))
-        return
-    _live(watcher, console)
+        console.file.write(json.dumps(asdict(_second_observation(watcher))) + "\n")
+    elif once or not console.is_terminal:
+        console.print(draw(_second_observation(watcher)))
+    else:
+        _show_until_end(watcher, console)
 
 
-def _live(watcher: JobWatcher, console: Any) -> None:
-    from rich.live import Live
-
-    from fastfeed.live.top_view import draw
-
+def _show_until_end(watcher: JobWatcher, console: Console) -> None:
     try:
         with Live(console=console, auto_refresh=False, transient=False) as live:
-            while (frame := watcher.look()) is not None:
-                live.update(draw(frame), refresh=True)
-                time.sleep(watcher.every_s)
+            while (job := watcher.observe()) is not None:
+                live.update(draw(job), refresh=True)
+                time.sleep(watcher.interval_s)
             console.print(f"process {watcher.pid} has ended", style="bold")
     except KeyboardInterrupt:
         return
 
 
-def _second(watcher: JobWatcher) -> JobView:
-    """Return the second observation: the first one has no rates."""
-    watcher.look()
-    time.sleep(EVERY_S)
-    frame = watcher.look()
-    if frame is None:
+def _second_observation(watcher: JobWatcher) -> JobView:
+    """Return the second observation, because the first one has no rates."""
+    watcher.observe()
+    time.sleep(SOCKET_INTERVAL_S)
+    job = watcher.observe()
+    if job is None:
         raise OptionError(f"process {watcher.pid} has just ended")
-    return frame
+    return job
 
 
-def _only(console: Any, *, as_json: bool) -> int | None:
+def _only_job(console: Console, *, as_json: bool) -> int | None:
     """Return the pid of the job that answers; list them and return None if there are several."""
-    from fastfeed.live.top_view import listing
-
     jobs = socket.jobs()
     if not jobs:
         raise OptionError(
@@ -206,18 +190,18 @@ def _only(console: Any, *, as_json: bool) -> int | None:
     return None
 
 
-def _rates(now: dict[str, Any], then: dict[str, Any]) -> dict[str, float | None]:
-    seconds = now["elapsed_s"] - then["elapsed_s"]
-    steps, waited = now["steps"] - then["steps"], now["wait_s"] - then["wait_s"]
+def _rates(now: dict[str, Any], earlier: dict[str, Any]) -> dict[str, float | None]:
+    seconds = now["elapsed_s"] - earlier["elapsed_s"]
+    steps, waited = now["steps"] - earlier["steps"], now["wait_s"] - earlier["wait_s"]
     return {
         "seconds": seconds,
         "steps_per_second": steps / seconds,
         "starvation": min(1.0, max(0.0, waited / seconds)),
-        "bytes_per_second": (now["nbytes"] - then["nbytes"]) / seconds,
+        "bytes_per_second": (now["nbytes"] - earlier["nbytes"]) / seconds,
         "wait_ms": waited / steps * 1000 if steps else None,
     }
 
 
-def _gone() -> contextlib.suppress:
-    """Suppress errors of a process that ends while it is observed."""
+def _ignore_ended_process() -> contextlib.suppress:
+    """Suppress the errors of a process that ends during its observation."""
     return contextlib.suppress(psutil.Error)

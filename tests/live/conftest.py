@@ -1,5 +1,4 @@
-"""Black boxes and sockets switched on, in folders of the test's own, with looks a hundredth of a
-second apart."""
+"""Black boxes and sockets in folders of the test, with a sample every hundredth of a second."""
 
 from __future__ import annotations
 
@@ -10,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from fastfeed.live import folders as where
+from fastfeed.live import folders as live_folders
 from fastfeed.live import service
 from tests.live.places import Folders
 
 
 @pytest.fixture
 def folders(monkeypatch: pytest.MonkeyPatch) -> Iterator[Folders]:
-    """Short names: that of a socket has room for 107 bytes."""
+    """Use folders with short names, because the path of a socket has at most 107 bytes."""
     base = Path(tempfile.mkdtemp(prefix="ff-", dir="/tmp"))
     found = Folders(base / "state" / "fastfeed", base / "run" / "fastfeed")
     (base / "run").mkdir()
@@ -25,7 +24,8 @@ def folders(monkeypatch: pytest.MonkeyPatch) -> Iterator[Folders]:
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(base / "run"))
     monkeypatch.delenv("FASTFEED_BLACKBOX")
     monkeypatch.delenv("FASTFEED_SOCKET")
-    monkeypatch.setattr(service, "TICK_S", 0.01)
-    monkeypatch.setattr(where, "SHARED", base / "shared")  # others have jobs on this machine, too
+    monkeypatch.setattr(service, "SAMPLE_EVERY_S", 0.01)
+    # Hide the jobs of other users.
+    monkeypatch.setattr(live_folders, "SOCKET_FALLBACK", base / "shared")
     yield found
     shutil.rmtree(base)

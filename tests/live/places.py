@@ -1,5 +1,4 @@
-"""Where the tests of this folder have their black boxes and sockets, and how they wait for what is
-in there."""
+"""Folders of the black boxes and sockets of these tests, and functions that wait for content."""
 
 from __future__ import annotations
 
@@ -21,54 +20,50 @@ from tests.helpers.dying import until
 
 @dataclass(frozen=True)
 class Folders:
-    """Where the black boxes and the sockets are."""
+    """The folders of the black boxes and the sockets."""
 
     state: Path
     run: Path
 
     def left(self) -> list[str]:
-        """The names of everything that is there."""
+        """Return the names of all files there."""
         return sorted(
             p.name for folder in (self.state, self.run) for p in folder.rglob("*") if not p.is_dir()
         )
 
 
 def ones() -> Iterator[Any]:
-    """Batches without end."""
+    """Yield batches without end."""
     while True:
         yield np.ones((4, 3), np.float32)
 
 
 def answer(**wanted: Any) -> dict[str, Any]:
-    """What this process answers at its socket, once there is a runner that is as `wanted`."""
+    """Return the answer of this process once one of its runners has these values."""
 
     def found() -> dict[str, Any] | None:
-        told = ask(os.getpid())
-        runners = told["runners"] if told else []
-        return (
-            told
-            if any(all(r[name] == value for name, value in wanted.items()) for r in runners)
-            else None
-        )
+        current = ask(os.getpid())
+        runners = current["runners"] if current else []
+        return current if any(runner | wanted == runner for runner in runners) else None
 
     answer: dict[str, Any] = until(found, f"an answer with {wanted}")
     return answer
 
 
 def flight(samples: int = 1) -> FlightRecord:
-    """The newest black box, once there are so many samples in it."""
+    """Return the newest black box once it has so many samples."""
 
     def found() -> FlightRecord | None:
         try:
-            told = read(boxes()[0])
-        except (IndexError, OptionError):  # its first line is not written yet
+            current = read(boxes()[0])
+        except (IndexError, OptionError):  # the header is not written yet
             return None
-        return told if len(told.samples) >= samples and told.table else None
+        return current if len(current.samples) >= samples and current.table else None
 
-    told: FlightRecord = until(found, f"a black box with {samples} samples")
-    return told
+    complete: FlightRecord = until(found, f"a black box with {samples} samples")
+    return complete
 
 
 def live_threads() -> list[threading.Thread]:
-    """The threads that look at runners."""
+    """Return the threads that observe runners."""
     return [t for t in threading.enumerate() if t.name == "fastfeed-live"]

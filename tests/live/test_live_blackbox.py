@@ -1,5 +1,4 @@
-"""A file from the first start on, gone after a good end, kept after a bad one, and never anybody's
-trouble."""
+"""The black box exists from the first start on, and stays only after a failure."""
 
 from __future__ import annotations
 
@@ -39,8 +38,8 @@ def test_it_is_there_while_a_runner_runs(folders: Folders) -> None:
         path = Path(seen.path)
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
         assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
-        assert path.stat().st_size == layout.NBYTES
-        assert path.stat().st_blocks * 512 >= layout.NBYTES  # a full disk was found out
+        assert path.stat().st_size == layout.FILE_NBYTES
+        assert path.stat().st_blocks * 512 >= layout.FILE_NBYTES  # a full disk would be noticed
         assert str(os.getpid()) in path.name and in_use(path)
         assert seen.ending == "running" and seen.header.pid == os.getpid()
         assert seen.runners == [0]
@@ -65,7 +64,7 @@ def test_a_given_path_is_kept(
     folders: Folders, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("FASTFEED_BLACKBOX", str(tmp_path / "flight"))
-    for _ in range(2):  # the second one begins it anew
+    for _ in range(2):  # the second one replaces the file
         with FeedRunner(ones) as runner:
             next(iter(runner))
     seen = read(tmp_path / "flight")
@@ -107,7 +106,7 @@ def test_what_is_no_black_box_is_left_alone(kind: str, tmp_path: Path) -> None:
         path.mkdir()
     else:
         os.mkfifo(path)
-    with pytest.raises(OSError):  # noqa: PT011  # whichever the system calls raise: none gets further than this
+    with pytest.raises(OSError):  # noqa: PT011  # the class depends on the system call
         BlackBox(str(path))
     assert other.read_text() == "precious"
     assert path.exists()
@@ -145,7 +144,7 @@ def test_trouble_costs_one_line(
     assert folders.left() == []
 
 
-def test_without_descriptors_nobody_looks(
+def test_without_descriptors_there_is_no_observation(
     folders: Folders, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def no_more(*_: Any) -> int:
@@ -159,7 +158,7 @@ def test_without_descriptors_nobody_looks(
     assert "this runner is not observed: [Errno 24]" in caplog.text and len(caplog.records) == 1
 
 
-def test_a_mistake_of_ours_costs_one_line(
+def test_a_defect_of_fastfeed_costs_one_line(
     folders: Folders, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("fastfeed.live.service.rss_of", lambda *_: 1 / 0)
@@ -189,12 +188,12 @@ def test_old_ones_are_removed(folders: Folders) -> None:
     assert not (folders.state / "03.blackbox").exists()
 
 
-def test_a_runner_that_is_forgotten_is_let_go(folders: Folders) -> None:
+def test_a_forgotten_runner_is_released(folders: Folders) -> None:
     runner = FeedRunner(ones)
     stream = iter(runner)
     next(stream)
     flight()
-    gc.disable()  # it is no cycle: whoever looks at it must not make it part of one
+    gc.disable()  # the runner is in no cycle, and its observer must not add one
     try:
         del runner, stream
         until(lambda: not live_threads(), "the end of the thread")
@@ -203,8 +202,8 @@ def test_a_runner_that_is_forgotten_is_let_go(folders: Folders) -> None:
     assert folders.left() == []
 
 
-def test_a_feed_that_has_ended_is_let_go_and_another_one_is_seen(folders: Folders) -> None:
-    """A session that has ended may hold its runner for ever."""
+def test_an_ended_feed_is_released_and_the_next_one_observed(folders: Folders) -> None:
+    """An ended session may hold its runner forever."""
     records = [np.ones((4, 3))] * 3
     with FeedRunner(iter(records)) as runner:
         assert len(list(runner)) == 3
@@ -218,8 +217,8 @@ def test_a_feed_that_has_ended_is_let_go_and_another_one_is_seen(folders: Folder
             assert flight().runners == [0]
 
 
-def test_a_failed_runner_that_is_forgotten_is_let_go(folders: Folders) -> None:
-    """Its error holds the frames that hold the runner: nobody else may hold the error."""
+def test_a_forgotten_failed_runner_is_released(folders: Folders) -> None:
+    """A second reference to the error would keep the runner alive: error -> frames -> runner."""
 
     def fail() -> None:
         with pytest.raises(ProducerFailed):

@@ -1,5 +1,4 @@
-"""A trainer that is killed by SIGKILL leaves its last minute behind, and so does a worker before
-it."""
+"""The black box of a trainer killed by SIGKILL shows its last minute and the death of a worker."""
 
 from __future__ import annotations
 
@@ -22,7 +21,7 @@ from tests.live.places import flight as black_box
 
 CODE = """
 from fastfeed.live import service
-service.TICK_S = 0.05
+service.SAMPLE_EVERY_S = 0.05
 
 class Records:
     def __len__(self):
@@ -48,7 +47,7 @@ while True:
 
 
 def drawn(flight: FlightRecord) -> str:
-    """The flight as text, 150 columns wide."""
+    """Return the flight as text, 150 columns wide."""
     console = Console(width=150, file=io.StringIO(), force_terminal=False)
     console.print(render(flight))
     assert isinstance(console.file, io.StringIO)
@@ -70,15 +69,15 @@ def test_the_last_minute_of_a_killed_trainer(trainer: Script, folders: Folders) 
     assert list(jobs()) == [trainer.pid]
     os.kill(pids[0], signal.SIGKILL)
 
-    def told() -> list[str]:
+    def ends_of_worker() -> list[str]:
         return [
             e.text
             for e in read(path).events
             if f"pid {pids[0]}" in e.text and "has ended" in e.text
         ]
 
-    (said,) = until(told, "the death of a worker")
-    assert "in its hand: item " in said
+    (end,) = until(ends_of_worker, "the death of a worker")
+    assert "in its hand: item " in end
     before = read(path).samples[-1].batches
     until(lambda: any("began again" in e.text for e in read(path).events), "its successor")
     until(lambda: read(path).samples[-1].batches > before, "more batches")
@@ -105,9 +104,9 @@ def test_the_last_minute_of_a_killed_trainer(trainer: Script, folders: Folders) 
         f"pid {trainer.pid}",
         "starvation",
         "queue depth",
-        said[:40],
+        end[:40],
         "began again",
     ):
         assert words in text
-    # its socket is removed by whoever finds nobody there
+    # jobs() removes the abandoned socket.
     assert jobs() == {} and folders.left() == [path.name]

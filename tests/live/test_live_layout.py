@@ -1,5 +1,4 @@
-"""What was written is read again; what was cut, torn or strange is refused or left out, and never
-made up."""
+"""A black box is read as it was written; damaged records are left out, other files refused."""
 
 from __future__ import annotations
 
@@ -14,11 +13,13 @@ from fastfeed.live.record_layout import (
     BlackBoxHeader,
     Contents,
     ProducerRow,
+    ProducerTable,
     RunnerSample,
-    Table,
 )
 
-HEADER = BlackBoxHeader(42, layout.RUNS, 10, 0, 77, "boot", "host", "0.1.0", "train.py --steps 3")
+HEADER = BlackBoxHeader(
+    42, layout.PROCESS_RUNNING, 10, 0, 77, "boot", "host", "0.1.0", "train.py --steps 3"
+)
 long, word, short = (
     st.integers(-(2**63), 2**63 - 1),
     st.integers(0, 2**32 - 1),
@@ -44,16 +45,16 @@ def put(data: bytearray, at: int, record: bytes) -> None:
 
 
 def file_of(
-    samples: list[RunnerSample], events: list[BlackBoxEvent] = (), tables: list[Table] = ()
+    samples: list[RunnerSample], events: list[BlackBoxEvent] = (), tables: list[ProducerTable] = ()
 ) -> bytearray:
-    data = bytearray(layout.NBYTES)
+    data = bytearray(layout.FILE_NBYTES)
     put(data, 0, layout.pack_header(HEADER))
     for n, sample in enumerate(samples, 1):
-        put(data, layout.sample_at(n), layout.pack_sample(n, sample))
+        put(data, layout.SAMPLE_RING.offset_of(n), layout.pack_sample(n, sample))
     for n, event in enumerate(events, 1):
-        put(data, layout.event_at(n), layout.pack_event(n, event))
+        put(data, layout.EVENT_RING.offset_of(n), layout.pack_event(n, event))
     for n, table in enumerate(tables, 1):
-        put(data, layout.table_at(n), layout.pack_table(n, table))
+        put(data, layout.TABLE_RING.offset_of(n), layout.pack_table(n, table))
     return data
 
 
@@ -70,11 +71,11 @@ def row(n: int) -> ProducerRow:
 
 
 def full() -> bytearray:
-    """A file whose rings have all gone round."""
+    """Return a file in which every ring is full."""
     return file_of(
-        [sample(n) for n in range(1, layout.SAMPLES + 50)],
-        [BlackBoxEvent(n, 0, f"event {n}") for n in range(1, layout.EVENTS + 9)],
-        [Table(n, 3, tuple(map(row, range(3)))) for n in range(1, 6)],
+        [sample(n) for n in range(1, layout.SAMPLE_RING.slots + 50)],
+        [BlackBoxEvent(n, 0, f"event {n}") for n in range(1, layout.EVENT_RING.slots + 9)],
+        [ProducerTable(n, 3, tuple(map(row, range(3)))) for n in range(1, 6)],
     )
 
 
@@ -87,7 +88,7 @@ WHOLE = unpack(FULL)
 def test_what_was_written_is_read(
     samples: list[RunnerSample], events: list[BlackBoxEvent], rows: list[ProducerRow]
 ) -> None:
-    found = unpack(file_of(samples, events, [Table(7, len(rows), tuple(rows))]))
+    found = unpack(file_of(samples, events, [ProducerTable(7, len(rows), tuple(rows))]))
     assert found.header == HEADER
     assert found.samples == tuple(samples)
     assert found.events == tuple(e._replace(text=layout.cut(e.text, 228).decode()) for e in events)
@@ -99,46 +100,48 @@ def test_what_was_written_is_read(
 
 
 def test_the_newest_stay() -> None:
-    assert [s.batches for s in WHOLE.samples] == list(range(50, layout.SAMPLES + 50))
-    assert [e.text for e in WHOLE.events] == [f"event {n}" for n in range(9, layout.EVENTS + 9)]
+    assert [s.batches for s in WHOLE.samples] == list(range(50, layout.SAMPLE_RING.slots + 50))
+    assert [e.text for e in WHOLE.events] == [
+        f"event {n}" for n in range(9, layout.EVENT_RING.slots + 9)
+    ]
     assert WHOLE.table is not None and WHOLE.table.time_ns == 5
     assert not WHOLE.damaged
 
 
 def test_more_producers_than_rows() -> None:
-    found = unpack(file_of([], [], [Table(1, 1000, tuple(map(row, range(1000))))]))
+    found = unpack(file_of([], [], [ProducerTable(1, 1000, tuple(map(row, range(1000))))]))
     assert found.table is not None
-    assert (len(found.table.rows), found.table.total) == (layout.ROWS, 1000)
+    assert (len(found.table.rows), found.table.total) == (layout.MAX_TABLE_ROWS, 1000)
 
 
 @settings(max_examples=40)
-@given(st.integers(0, layout.NBYTES - 1))
+@given(st.integers(0, layout.FILE_NBYTES - 1))
 def test_a_file_that_was_cut_off_is_refused(nbytes: int) -> None:
     with pytest.raises(OptionError, match="cut off|no black box"):
         unpack(FULL[:nbytes])
 
 
 @settings(max_examples=60)
-@given(st.integers(0, layout.NBYTES - 1), st.binary(min_size=1, max_size=600))
+@given(st.integers(0, layout.FILE_NBYTES - 1), st.binary(min_size=1, max_size=600))
 def test_a_torn_file_makes_nothing_up(at: int, garbage: bytes) -> None:
     data = bytearray(FULL)
-    data[at : at + len(garbage)] = garbage[: layout.NBYTES - at]
+    data[at : at + len(garbage)] = garbage[: layout.FILE_NBYTES - at]
     try:
         found = unpack(bytes(data))
     except OptionError:
-        assert at < layout.HEADER.size + layout.CHECK.size
+        assert at < layout.HEADER_STRUCT.size + layout.CHECKSUM.size
         return
     assert set(found.samples) <= set(WHOLE.samples)
     assert set(found.events) <= set(WHOLE.events)
     assert found.table is None or found.table.time_ns in (4, 5)
     lost = len(WHOLE.samples) + len(WHOLE.events) - len(found.samples) - len(found.events)
     assert found.damaged >= lost
-    assert lost <= 2 + len(garbage) // layout.SAMPLE_NBYTES + 1
+    assert lost <= 2 + len(garbage) // layout.SAMPLE_RING.record_nbytes + 1
 
 
 def test_a_torn_table_leaves_the_one_before() -> None:
     data = bytearray(FULL)
-    data[layout.table_at(5) + 100] ^= 1
+    data[layout.TABLE_RING.offset_of(5) + 100] ^= 1
     found = unpack(bytes(data))
     assert found.table is not None and found.table.time_ns == 4
     assert found.damaged == 1
@@ -158,7 +161,14 @@ def test_strange_files_are_refused() -> None:
 
 
 def test_records_have_room() -> None:
-    sizes = (layout.HEADER.size, layout.SAMPLE.size, layout.EVENT.size)
-    rooms = (layout.FIRST_SAMPLE, layout.SAMPLE_NBYTES, layout.EVENT_NBYTES)
-    assert all(size + layout.CHECK.size <= room for size, room in zip(sizes, rooms, strict=True))
-    assert layout.FIRST_TABLE + layout.TABLES * layout.TABLE_NBYTES <= layout.NBYTES
+    structs = (layout.HEADER_STRUCT, layout.SAMPLE_STRUCT, layout.EVENT_STRUCT)
+    rooms = (
+        layout.SAMPLE_RING.offset,
+        layout.SAMPLE_RING.record_nbytes,
+        layout.EVENT_RING.record_nbytes,
+    )
+    assert all(
+        struct.size + layout.CHECKSUM.size <= room
+        for struct, room in zip(structs, rooms, strict=True)
+    )
+    assert layout.TABLE_RING.end <= layout.FILE_NBYTES

@@ -1,5 +1,4 @@
-"""Figures where Prometheus and TensorBoard look for them; targets that cannot work are refused with
-the right ones."""
+"""Figures for Prometheus and TensorBoard, and the messages for targets that cannot work."""
 
 from __future__ import annotations
 
@@ -19,11 +18,13 @@ import pytest
 
 from fastfeed import FeedOptions, FeedRunner, MissingExtra, OptionError
 from fastfeed.live import server, service
-from fastfeed.live.metrics import http_answer
+from fastfeed.live.metrics import http_response
 from fastfeed.live.socket import ask
 from fastfeed.options import MetricsTarget
 from tests.helpers.dying import until
 from tests.live.places import Folders, answer, live_threads, ones
+
+FORMS = 'be "tensorboard:DIR" or "prometheus:HOST:PORT", such as "prometheus:127.0.0.1:9123", got '
 
 
 def get(url: str) -> tuple[str, str]:
@@ -32,14 +33,13 @@ def get(url: str) -> tuple[str, str]:
 
 
 def url_of() -> str:
-    told = until(lambda: ask(os.getpid()), "an answer")
-    (url,) = told["metrics"]
+    (url,) = until(lambda: ask(os.getpid()), "an answer")["metrics"]
     assert isinstance(url, str)
     return url
 
 
 def values(text: str) -> dict[str, float]:
-    """What Prometheus would read; every family is described before its first value."""
+    """Return the values, and check that every family is described before its first one."""
     found: dict[str, float] = {}
     kinds: dict[str, str] = {}
     for line in text.splitlines():
@@ -74,14 +74,17 @@ def test_targets(given: str, target: MetricsTarget) -> None:
     [
         ("promethus:127.0.0.1:9123", "did you mean prometheus:?"),
         ("tensorbord:runs", "did you mean tensorboard:?"),
-        ("statsd:1", 'needed "tensorboard:DIR" or "prometheus:127.0.0.1:9123"$'),
-        ("prometheus", "needed a host and a port"),
-        ("prometheus:localhost", "needed a host and a port"),
-        ("prometheus:127.0.0.1:70000", "0 .any that is free. to 65535"),
-        ("prometheus::1:80", "needed a host"),
-        ("tensorboard:", "must be a folder"),
-        ("tensorboard:gs://bucket/runs", "must be a folder of this machine"),
-        (9123, "needed"),
+        ("statsd:1", f"{FORMS}'statsd:1'$"),
+        ("prometheus", f"{FORMS}'prometheus': it needs an IPv4 address, .* and a port"),
+        ("prometheus:localhost", "it needs an IPv4 address, host name .* and a port"),
+        ("prometheus:127.0.0.1:70000", "a port of 0 .any free port. to 65535$"),
+        ("prometheus::1:80", r"it needs an IPv4 address, host name or \[IPv6 address\]"),
+        ("tensorboard:", "name a local folder, as in tensorboard:runs, got 'tensorboard:'$"),
+        (
+            "tensorboard:gs://bucket/runs",
+            "name a local folder, .*got 'tensorboard:gs://bucket/runs'$",
+        ),
+        (9123, f"{FORMS}9123$"),
     ],
 )
 def test_targets_that_cannot_work(given: Any, said: str) -> None:
@@ -114,11 +117,11 @@ def test_prometheus(folders: Folders, monkeypatch: pytest.MonkeyPatch) -> None:
         with pytest.raises(urllib.error.HTTPError, match="404"):
             get(url.replace("metrics", "etc/passwd"))
         with (
-            pytest.raises(OptionError, match=r"nothing can listen there.*port 0"),
+            pytest.raises(OptionError, match=r"cannot listen there.*port 0"),
             FeedRunner(ones, metrics=f"prometheus:{url.split(':')[2].split('/')[0]}") as second,
         ):
             next(iter(second))
-        # the same address: it is at the same page
+        # A runner with the same address is on the same page.
         with FeedRunner(ones, metrics="prometheus:0") as third:
             next(iter(third))
             assert 'fastfeed_failed{runner="2"}' in values(get(url_of())[0])
@@ -141,10 +144,8 @@ def test_the_port_is_free_again(folders: Folders) -> None:
             assert values(get(url_of())[0])
 
 
-def test_a_client_that_never_asks_does_not_hold_anybody_up(
-    folders: Folders, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(server, "CLIENT_S", 0.05)
+def test_a_silent_client_delays_no_other(folders: Folders, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "CLIENT_TIMEOUT_S", 0.05)
     with FeedRunner(ones, metrics="prometheus:0") as runner:
         next(iter(runner))
         url = url_of()
@@ -152,7 +153,7 @@ def test_a_client_that_never_asks_does_not_hold_anybody_up(
         silent = [socket.create_connection(("127.0.0.1", port)) for _ in range(3)]
         silent[0].sendall(b"GET /metrics HTTP/1.1\r\nA: b")
         assert values(get(url)[0])
-        assert silent[0].recv(1) == b""  # it had its time
+        assert silent[0].recv(1) == b""  # after its timeout
         for one in silent:
             one.close()
 
@@ -171,14 +172,14 @@ def test_a_client_that_never_asks_does_not_hold_anybody_up(
     ],
 )
 def test_http(question: bytes, status: bytes | None) -> None:
-    found = http_answer(question, lambda: "x 1\n")
+    found = http_response(question, lambda: "x 1\n")
     assert (found is None) if status is None else (found is not None and found.split()[1] == status)
     if found is not None and status == b"200":
         assert found.endswith(b"\r\n\r\n") == question.startswith(b"HEAD")
 
 
 def events(folder: Path) -> list[tuple[int, dict[str, float]]]:
-    """What TensorBoard would read: steps, and the scalars of each."""
+    """Return the steps and the scalars of each, as TensorBoard reads them."""
     from tensorboard.compat.proto import event_pb2
 
     (file,) = folder.iterdir()
@@ -193,7 +194,7 @@ def events(folder: Path) -> list[tuple[int, dict[str, float]]]:
 
 def test_tensorboard(folders: Folders, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     pytest.importorskip("tensorboard")
-    monkeypatch.setattr(service, "EXPORT_TICKS", 1)
+    monkeypatch.setattr(service, "EXPORT_EVERY_SAMPLES", 1)
     with FeedRunner(ones, metrics=f"tensorboard:{tmp_path}/runs") as runner:
         stream = iter(runner)
         for _ in range(5):
@@ -206,7 +207,7 @@ def test_tensorboard(folders: Folders, monkeypatch: pytest.MonkeyPatch, tmp_path
     assert not live_threads()
 
 
-def test_what_tensorboard_needs(
+def test_requirements_of_tensorboard(
     folders: Folders, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     (tmp_path / "file").write_text("")

@@ -1,9 +1,10 @@
-"""What a file tells on a terminal, and which files tell nothing."""
+"""A black box on a terminal, and files that cannot be shown."""
 
 from __future__ import annotations
 
 import io
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +14,15 @@ from rich.console import Console
 from fastfeed import OptionError
 from fastfeed.core import status
 from fastfeed.live import record_layout as layout
-from fastfeed.live.blackbox import BlackBox, began, boot_id
+from fastfeed.live.blackbox import BlackBox, boot_id, start_ticks
 from fastfeed.live.postmortem import FlightRecord, newest, read
 from fastfeed.live.postmortem_view import render, seconds_of
 from fastfeed.live.record_layout import (
     BlackBoxEvent,
     BlackBoxHeader,
     ProducerRow,
+    ProducerTable,
     RunnerSample,
-    Table,
 )
 from tests.live.places import Folders
 
@@ -29,68 +30,80 @@ START_NS = 1_700_000_000 * 10**9
 
 
 def sample(second: float, **changes: Any) -> RunnerSample:
-    """A runner that takes 20 batches a second and waits half of the time."""
+    """Return a sample of a runner that takes 20 batches a second and waits half of the time."""
     at = RunnerSample(
-        *(
-            START_NS + int(second * 1e9),
-            0,
-            status.FEED_RUNS,
-            int(20 * second),
-            int(640 * second),
-            int(20e6 * second),
-        ),
-        *(second / 2, second, 3, 3 * 2**20, 6, 1, 3, 2, 1_500_000_000, 0, 0, 2, 1, 0, 0),
+        time_ns=START_NS + int(second * 1e9),
+        runner=0,
+        state=status.FEED_RUNS,
+        batches=int(20 * second),
+        records=int(640 * second),
+        nbytes=int(20e6 * second),
+        wait_s=second / 2,
+        elapsed_s=second,
+        depth=3,
+        depth_nbytes=3 * 2**20,
+        free=6,
+        filling=1,
+        ready=3,
+        lent=2,
+        rss=1_500_000_000,
+        errors=0,
+        copied=0,
+        making=2,
+        blocked=1,
+        hungry=0,
+        dead=0,
     )
     return at._replace(**changes)
 
 
 def flight(ending: str = "killed", **changes: Any) -> FlightRecord:
-    header = BlackBoxHeader(
-        4242, layout.RUNS, START_NS, 0, 1, "boot", "node7", "0.1.0", "/home/me/train.py --epochs 3"
-    )
-    rows = (
-        ProducerRow(
-            0,
-            0,
-            0,
-            status.MAKING,
-            0,
-            4242,
-            4250,
-            -1,
-            1199,
-            -1,
-            600,
-            50.0,
-            0.0,
-            9.0,
-            0,
-            "decode data.py:41",
-        ),
-        ProducerRow(
-            0, 1, 1, status.DEAD, 1, 4260, 0, -1, 1198, 17, 600, 50.0, 0.0, 9.0, 400_000_000, ""
-        ),
-    )
-    events = (
-        BlackBoxEvent(START_NS, 0, "start processes=2"),
-        BlackBoxEvent(
-            START_NS + 59 * 10**9,
-            0,
-            "worker process 1 (pid 4260) has ended; last seen in its hand: item 1198",
-        ),
-    )
+    command = "/home/me/train.py --epochs 3"
     whole = FlightRecord(
-        "/state/box",
-        header,
-        ending,
-        tuple(sample(n) for n in range(61)),
-        events,
-        Table(START_NS, 2, rows),
-        0,
+        path="/state/box",
+        header=BlackBoxHeader(
+            4242, layout.PROCESS_RUNNING, START_NS, 0, 1, "boot", "node7", "0.1.0", command
+        ),
+        ending=ending,
+        samples=tuple(sample(n) for n in range(61)),
+        events=(
+            BlackBoxEvent(START_NS, 0, "start processes=2"),
+            BlackBoxEvent(
+                START_NS + 59 * 10**9,
+                0,
+                "worker process 1 (pid 4260) has ended; last seen in its hand: item 1198",
+            ),
+        ),
+        table=ProducerTable(START_NS, 2, producers()),
+        damaged=0,
     )
-    return FlightRecord(
-        **{**{name: getattr(whole, name) for name in whole.__dataclass_fields__}, **changes}
+    return replace(whole, **changes)
+
+
+def producers() -> tuple[ProducerRow, ...]:
+    """Return a thread at work and a worker process that has ended."""
+    thread = ProducerRow(
+        runner=0,
+        number=0,
+        kind=status.THREAD,
+        state=status.MAKING,
+        worker=0,
+        pid=4242,
+        tid=4250,
+        stream=-1,
+        item=1199,
+        record=-1,
+        batches=600,
+        busy_s=50.0,
+        wait_in_s=0.0,
+        wait_out_s=9.0,
+        rss=0,
+        where="decode data.py:41",
     )
+    process = thread._replace(
+        number=1, kind=status.PROCESS, state=status.DEAD, worker=1, pid=4260, tid=0
+    )
+    return thread, process._replace(item=1198, record=17, rss=400_000_000, where="")
 
 
 def drawn(flight: FlightRecord, width: int = 150) -> str:
@@ -131,7 +144,7 @@ def test_the_last_minute_is_drawn() -> None:
         ("running", "is still running"),
     ],
 )
-def test_the_ending_is_said(ending: str, words: str) -> None:
+def test_the_ending_is_shown(ending: str, words: str) -> None:
     text = drawn(flight(ending))
     assert words in text and "SIGKILL" not in text
 
@@ -146,10 +159,10 @@ def test_a_minute_in_seconds() -> None:
     assert len(line) == 60 and all(
         s.steps == pytest.approx(20) and s.starvation == pytest.approx(0.5) for s in line
     )
-    # Two looks far apart stand for all of the time between them.
+    # Two distant samples cover all of the time between them.
     sparse = seconds_of([sample(30), sample(60)], whole.end_ns)
     assert [s.steps is None for s in sparse] == [True] * 30 + [False] * 30
-    # A feed that began anew is not counted backwards.
+    # A new feed of the runner does not yield negative counts.
     again = seconds_of(
         [sample(58), sample(59, batches=0, elapsed_s=0.0, wait_s=0.0), sample(60)], whole.end_ns
     )
@@ -164,20 +177,21 @@ def test_how_it_ended(tmp_path: Path) -> None:
     assert read(box.path).ending == "cleanly"
 
     def ending(**changes: Any) -> str:
-        header = read(tmp_path / "box").header._replace(status=layout.RUNS, **changes)
+        header = read(tmp_path / "box").header._replace(status=layout.PROCESS_RUNNING, **changes)
         (tmp_path / "other").write_bytes(
             layout.pack_header(header) + data[len(layout.pack_header(header)) :]
         )
         return read(tmp_path / "other").ending
 
     assert ending() == "running"
-    assert ending(ticks=began(os.getpid()) - 1) == "killed"  # another process has that number now
+    reused_pid = ending(ticks=start_ticks(os.getpid()) - 1)
+    assert reused_pid == "killed"
     assert ending(boot="another boot of this machine") == "killed"
     assert ending(pid=2**22 + 1) == "killed"
     assert boot_id()
 
 
-def test_files_that_tell_nothing(folders: Folders, tmp_path: Path) -> None:
+def test_files_that_cannot_be_shown(folders: Folders, tmp_path: Path) -> None:
     with pytest.raises(OptionError, match="there is no black box.*FASTFEED_BLACKBOX=PATH"):
         read()
     with pytest.raises(OptionError, match="cannot be read: No such file"):
@@ -188,13 +202,13 @@ def test_files_that_tell_nothing(folders: Folders, tmp_path: Path) -> None:
     with pytest.raises(OptionError, match="is no black box"):
         read(tmp_path / "file")
     (tmp_path / "large").write_bytes(
-        layout.MAGIC + (1).to_bytes(4, "little") + bytes(layout.NBYTES)
+        layout.MAGIC + (1).to_bytes(4, "little") + bytes(layout.FILE_NBYTES)
     )
     with pytest.raises(OptionError, match="cut off"):
         read(tmp_path / "large")
 
 
-def test_the_newest_one_is_of_the_dead(folders: Folders) -> None:
+def test_ended_processes_come_first(folders: Folders) -> None:
     folders.state.mkdir(parents=True)
     boxes = [BlackBox(str(folders.state / f"{n}.blackbox")) for n in range(3)]
     assert (

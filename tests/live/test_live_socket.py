@@ -1,5 +1,4 @@
-"""One line of JSON for whoever is this user, from a process that has runners, and nothing left when
-it has none."""
+"""One line of JSON for clients of this user, as long as the process has runners."""
 
 from __future__ import annotations
 
@@ -15,8 +14,8 @@ import pytest
 
 from fastfeed import FeedRunner
 from fastfeed.live import server
-from fastfeed.live.folders import private, socket_folders, usable
-from fastfeed.live.server import MOST_CLIENTS
+from fastfeed.live.folders import first_usable, make_private, socket_folders
+from fastfeed.live.server import MAX_CLIENTS
 from fastfeed.live.socket import ask, jobs, same_user
 from tests.helpers.dying import until
 from tests.live.places import Folders, answer, live_threads, ones
@@ -48,7 +47,7 @@ def test_two_runners_and_nothing_left(folders: Folders) -> None:
         assert [r["runner"] for r in answer(runner=0)["runners"]] == [0]
         with FeedRunner(ones) as third:
             next(iter(third))
-            # its number is free again
+            # The number of the second one is free again.
             assert [r["runner"] for r in answer(runner=1)["runners"]] == [0, 1]
     assert not live_threads() and folders.left() == []
     assert ask(os.getpid()) is None and jobs() == {}
@@ -65,13 +64,13 @@ def test_a_follower_has_a_number_of_its_own(folders: Folders) -> None:
 
 
 def test_slow_and_rude_clients(folders: Folders, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "CLIENT_S", 0.05)
+    monkeypatch.setattr(server, "CLIENT_TIMEOUT_S", 0.05)
     with FeedRunner(ones) as runner:
         next(iter(runner))
         answer(runner=0)
-        waiting = [connected(folders) for _ in range(MOST_CLIENTS * 2)]  # none of them reads
+        waiting = [connected(folders) for _ in range(MAX_CLIENTS * 2)]  # none of them reads
         for conn in waiting[::2]:
-            with contextlib.suppress(ConnectionError):  # it has been shown the door already
+            with contextlib.suppress(ConnectionError):  # the server has already closed it
                 conn.sendall(b"GET / HTTP/1.1\r\n\r\n" * 100)
         assert answer(runner=0)
         for conn in waiting:
@@ -83,7 +82,7 @@ def test_an_answer_larger_than_the_buffer_comes_whole(
     folders: Folders, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "fastfeed.live.service.Service._json",
+        "fastfeed.live.service.Service._answer",
         lambda self: json.dumps({"runners": ["x" * 2**22]}).encode(),
     )
     with FeedRunner(ones) as runner:
@@ -109,18 +108,18 @@ def test_folders_of_others_are_refused(tmp_path: Path, monkeypatch: pytest.Monke
     file.write_text("")
     ours.mkdir(mode=0o777)
     with pytest.raises(NotADirectoryError, match="no folder, or a link"):
-        private(link)
+        make_private(link)
     with pytest.raises(NotADirectoryError):
-        private(file)
-    assert stat.S_IMODE(private(ours).stat().st_mode) == 0o700
+        make_private(file)
+    assert stat.S_IMODE(make_private(ours).stat().st_mode) == 0o700
     monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
     with pytest.raises(PermissionError, match="belongs to user"):
-        private(ours)
+        make_private(ours)
     with pytest.raises(OSError, match="belongs to user.*no folder"):
-        usable(iter([ours, link]))
+        first_usable(iter([ours, link]))
 
 
-def test_somebody_elses_socket_is_not_asked(
+def test_sockets_in_foreign_folders_are_ignored(
     folders: Folders, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with FeedRunner(ones) as runner:
@@ -154,8 +153,8 @@ def test_a_name_that_is_too_long(
     assert "too long" in caplog.text and len(caplog.records) == 1
 
 
-def test_sockets_of_the_dead_are_removed(folders: Folders) -> None:
-    private(folders.run)
+def test_abandoned_sockets_are_removed(folders: Folders) -> None:
+    make_private(folders.run)
     dead = socket.socket(socket.AF_UNIX)
     dead.bind(str(folders.run / "99999.sock"))
     dead.close()

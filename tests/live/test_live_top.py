@@ -1,5 +1,4 @@
-"""A job on a terminal: its runners, or any Python's threads; and what cannot be seen, in a
-sentence."""
+"""A job on a terminal: its runners, or the threads of any Python, and messages for the rest."""
 
 from __future__ import annotations
 
@@ -17,9 +16,9 @@ from rich.console import Console
 from fastfeed import FeedRunner, OptionError
 from fastfeed.live import threads_of_job as spy
 from fastfeed.live import top
-from fastfeed.live.drawing import lasting, size, spark
+from fastfeed.live.drawing import duration, size, sparkline
 from fastfeed.live.job_view import JobView, ProcessUse
-from fastfeed.live.top import view
+from fastfeed.live.top import JobWatcher, view
 from fastfeed.live.top_view import draw
 from fastfeed.probes import pyspy
 from tests.helpers.dying import state_of, until
@@ -49,7 +48,7 @@ def text_of(console: Console) -> str:
 
 @pytest.fixture
 def other(tmp_path: Path) -> Iterator[int]:
-    """A Python process that has no runner."""
+    """Start a Python process without a runner."""
     (tmp_path / "spin.py").write_text(SPIN)
     process = subprocess.Popen([sys.executable, tmp_path / "spin.py"], stdout=subprocess.PIPE)
     assert process.stdout is not None and process.stdout.readline() == b"ready\n"
@@ -60,7 +59,7 @@ def other(tmp_path: Path) -> Iterator[int]:
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(top, "EVERY_S", 0.0)
+    monkeypatch.setattr(top, "SOCKET_INTERVAL_S", 0.0)
 
 
 def test_the_only_job(folders: Folders) -> None:
@@ -91,9 +90,11 @@ def test_the_only_job(folders: Folders) -> None:
         view(console=out, as_json=True)
         told = json.loads(text_of(out))
         assert told["pid"] == os.getpid() and told["runners"][0]["steps"] == 5
-        frames = top.frames(os.getpid())
+        watcher = JobWatcher(os.getpid())
         for _ in range(3):
-            console().print(next(frames))
+            job = watcher.observe()
+            assert job is not None
+            console().print(draw(job))
     with pytest.raises(OptionError, match="no process of this user has a FeedRunner"):
         view(console=console())
 
@@ -116,11 +117,11 @@ def test_several_jobs_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_job_that_ends(other: int, folders: Folders, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spy, "threads_of", lambda pid: [])
-    frames = top.frames(other)
-    next(frames)
+    watcher = JobWatcher(other)
+    assert watcher.observe() is not None
     os.kill(other, 9)
     until(lambda: state_of(other) == "Z", "its end")
-    assert not list(frames)
+    assert watcher.observe() is None
 
 
 def test_ctrl_c_ends_it(folders: Folders, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,9 +144,9 @@ def test_any_other_python(other: int, folders: Folders) -> None:
     except OptionError as error:
         pytest.skip(str(error))
     found = {t.name: t for t in threads}
-    assert found["MainThread"].own.startswith("step spin.py:")
-    assert found["loader"].own == "load spin.py:4"
-    # py-spy knows the kernel's numbers of threads, and so who sleeps, from Python 3.11 on
+    assert found["MainThread"].user_line.startswith("step spin.py:")
+    assert found["loader"].user_line == "load spin.py:4"
+    # py-spy knows the kernel's thread ids, and so which thread sleeps, from Python 3.11 on.
     assert found["loader"].active == (sys.version_info < (3, 11))
     out = console()
     view(other, console=out)
@@ -243,9 +244,9 @@ def test_numbers_as_they_are_drawn() -> None:
         "2.5 MB",
         "140 GB",
     ]
-    assert [lasting(s) for s in (0.4, 75, 7384)] == ["0 s", "1 min 15 s", "2 h 03 min"]
+    assert [duration(s) for s in (0.4, 75, 7384)] == ["0 s", "1 min 15 s", "2 h 03 min"]
     assert (
-        spark([0.0, None, 1.0, 2.0]) == "▁·▅█"
-        and spark([0.1, 1.0], top=1.0) == "▁█"
-        and spark([]) == ""
+        sparkline([0.0, None, 1.0, 2.0]) == "▁·▅█"
+        and sparkline([0.1, 1.0], top=1.0) == "▁█"
+        and sparkline([]) == ""
     )

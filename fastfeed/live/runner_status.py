@@ -1,5 +1,4 @@
-"""What a runner and each of its producers are doing, read from another thread: nothing waits for
-the reader."""
+"""The status of a runner and its producers, read from another thread without a wait."""
 
 from __future__ import annotations
 
@@ -14,22 +13,24 @@ from fastfeed.errors import StateError
 from fastfeed.live.record_layout import ProducerRow
 from fastfeed.options import FeedOptions
 
-PAGE = os.sysconf("SC_PAGE_SIZE")
+PAGE_NBYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 class WatchedStream(Protocol):
-    """What is observed: the stream of a runner."""
+    """The stream of a runner, as far as it is observed."""
 
     options: FeedOptions
     feed: Feed | None
 
     def snapshot(self) -> Snapshot:
-        """Return the counters of now; raise StateError before anything was started."""
+        """Return the present counters. Raise StateError before the start."""
 
 
 class RunnerStatus(NamedTuple):
-    """A runner at one moment. The feed is not held: its error holds the frames that hold the
-    runner."""
+    """A runner at one moment.
+
+    A reference to the feed would keep the runner alive: feed -> error -> frames -> runner.
+    """
 
     feed: weakref.ref[Feed]
     state: int
@@ -37,17 +38,17 @@ class RunnerStatus(NamedTuple):
     snapshot: Snapshot
     rows: list[ProducerRow]
     workers: list[WorkerStatus]
-    over: bool  # nothing more will come, and nobody works for it
+    over: bool  # the feed yields nothing more, and no producer works for it
 
 
-def look(stream: WatchedStream, runner: int) -> RunnerStatus | None:
-    """Return what a runner is doing; None before anything was started."""
+def status_of(stream: WatchedStream, runner: int) -> RunnerStatus | None:
+    """Return the status of a runner, or None before its start."""
     feed = stream.feed
     if feed is None:
         return None
     try:
         snapshot = stream.snapshot()
-    except StateError:  # the feed was released just now
+    except StateError:  # the feed was released meanwhile
         return None
     status = feed.status()
     rss = {w.number: rss_of(w.pid) for w in status.workers if w.pid and not w.ended}
@@ -61,17 +62,16 @@ def look(stream: WatchedStream, runner: int) -> RunnerStatus | None:
 
 
 def rss_of(pid: int | str = "self") -> int:
-    """Return the bytes of memory that a process has; 0 where it is gone."""
+    """Return the resident memory of a process in bytes, or 0 if it is gone."""
     try:
         with open(f"/proc/{pid}/statm", "rb", buffering=0) as file:
-            return int(file.read(80).split()[1]) * PAGE
+            return int(file.read(80).split()[1]) * PAGE_NBYTES
     except (OSError, IndexError):
         return 0
 
 
 def _row(producer: ProducerStatus, *, runner: int, number: int, rss: int) -> ProducerRow:
     """Return the status in the form of the black box."""
-    *head, counters, where = producer
-    kind, state, *place = head
-    counted = (counters.batches, counters.busy_s, counters.wait_in_s, counters.wait_out_s)
-    return ProducerRow._make((runner, number, kind, state, *place, *counted, rss, where))
+    *place, counters, where = producer
+    counts = (counters.batches, counters.busy_s, counters.wait_in_s, counters.wait_out_s)
+    return ProducerRow._make((runner, number, *place, *counts, rss, where))

@@ -1,4 +1,4 @@
-"""What each producer is said to do is what it does."""
+"""The status of each producer agrees with its activity."""
 
 from __future__ import annotations
 
@@ -12,31 +12,29 @@ import pytest
 
 from fastfeed import FeedRunner
 from fastfeed.core import status
-from fastfeed.live import seen
-from fastfeed.live.seen import RunnerStatus
+from fastfeed.live.runner_status import RunnerStatus, status_of
 from fastfeed.live.watched import WatchedRunner
 from tests.helpers.dying import until
 from tests.live.places import ones
 
 
-def looked(runner: FeedRunner, *states: int) -> RunnerStatus:
-    """The look that has all producers in one of these states."""
+def status_with(runner: FeedRunner, *states: int) -> RunnerStatus:
+    """Return the first status with all producers in these states."""
 
     def found() -> RunnerStatus | None:
-        look = seen.look(runner._stream, 0)
-        return (
-            look if look and look.rows and all(row.state in states for row in look.rows) else None
-        )
+        current = status_of(runner._stream, 0)
+        agrees = current and current.rows and all(row.state in states for row in current.rows)
+        return current if agrees else None
 
-    told: RunnerStatus = until(found, f"producers that are {[status.STATES[s] for s in states]}")
-    return told
+    reached: RunnerStatus = until(found, f"producers that are {[status.STATES[s] for s in states]}")
+    return reached
 
 
 @pytest.mark.parametrize("processes", [0, 1])
 def test_they_wait_for_room(processes: int) -> None:
     with FeedRunner(ones, threads=2, processes=processes, memory=2**20) as runner:
         next(iter(runner))
-        look = looked(runner, status.ROOM)
+        look = status_with(runner, status.ROOM)
         assert [row.kind for row in look.rows] == [processes] * 2
         assert look.snapshot.depth > 0 and look.state == status.FEED_RUNS
 
@@ -52,8 +50,8 @@ def test_they_make_batches_at_a_line_of_the_user() -> None:
     with FeedRunner([np.ones((4, 3))] * 9, records=False, transform=slow) as runner:
         runner.start()
         begun.wait()
-        (row,) = looked(runner, status.MAKING).rows
-        assert row.where.startswith("slow test_live_seen.py:")
+        (row,) = status_with(runner, status.MAKING).rows
+        assert row.where.startswith("slow test_live_runner_status.py:")
         assert (row.item, row.stream) == (0, -1)
         go_on.set()
 
@@ -71,7 +69,7 @@ def test_they_wait_for_one_another_to_read() -> None:
         begun.wait()
         look = until(
             lambda: (
-                (now := seen.look(runner._stream, 0))
+                (now := status_of(runner._stream, 0))
                 and sorted(r.state for r in now.rows) == [status.MAKING, status.INPUT, status.INPUT]
                 and now
             ),
@@ -84,14 +82,14 @@ def test_they_wait_for_one_another_to_read() -> None:
 def test_between_two_passes() -> None:
     with FeedRunner([np.ones((4, 3))] * 3, records=False, threads=2) as runner:
         assert len(list(runner)) == 3
-        assert looked(runner, status.IDLE).state == status.FEED_PAUSED
+        assert status_with(runner, status.IDLE).state == status.FEED_PAUSED
 
 
 def test_the_end() -> None:
     with FeedRunner(iter([np.ones((4, 3))] * 3), threads=2) as runner:
         assert len(list(runner)) == 3
-        assert looked(runner, status.FINISHED).state == status.FEED_ENDED
-    assert looked(runner, status.FINISHED).state == status.FEED_STOPPED
+        assert status_with(runner, status.FINISHED).state == status.FEED_ENDED
+    assert status_with(runner, status.FINISHED).state == status.FEED_STOPPED
 
 
 def test_a_worker_waits_for_input() -> None:
@@ -102,7 +100,7 @@ def test_a_worker_waits_for_input() -> None:
     stopped = threading.Event()
     with FeedRunner(late(), processes=1) as runner:
         next(iter(runner))
-        (row,) = looked(runner, status.INPUT).rows
+        (row,) = status_with(runner, status.INPUT).rows
         assert row.pid and row.rss > 2**20
         stopped.set()
 
@@ -110,14 +108,14 @@ def test_a_worker_waits_for_input() -> None:
 def test_figures_of_the_last_seconds() -> None:
     with FeedRunner(ones) as runner:
         watched = WatchedRunner(runner._stream, 3, targets=())
-        assert watched.look(keep=True) is None  # before the start
+        assert watched.update(keep=True) is None  # before the start
         stream = iter(runner)
         next(stream), next(stream)
-        assert watched.look(keep=True) is not None
+        assert watched.update(keep=True) is not None
         before = time.perf_counter()
         for _ in range(50):
             next(stream)
-        found = watched.look(keep=True)
+        found = watched.update(keep=True)
         assert found is not None
         figures = watched.figures(found)
         recent = figures["recent"]
@@ -129,8 +127,8 @@ def test_figures_of_the_last_seconds() -> None:
         )
 
 
-def test_looking_holds_nothing() -> None:
-    """A frame in its own list of frames would be a cycle, and with it the whole runner."""
+def test_a_status_keeps_no_runner_alive() -> None:
+    """A reference cycle in the status would keep the runner alive."""
     import gc
     import weakref
 
@@ -139,7 +137,7 @@ def test_looking_holds_nothing() -> None:
     next(stream)
     gc.disable()
     try:
-        assert seen.look(runner._stream, 0) is not None
+        assert status_of(runner._stream, 0) is not None
         gone = weakref.ref(runner._stream)
         del runner, stream
         assert gone() is None

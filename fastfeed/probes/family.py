@@ -12,7 +12,7 @@ from fastfeed.probes import procfs
 
 # they serve other processes, and make no data
 SERVANTS = ("multiprocessing.resource_tracker", "loky.backend.resource_tracker")
-FORKSERVER = re.compile(r"multiprocessing\.forkserver|fastfeed[./]producers[./]forkserver")
+FORKSERVER = re.compile(r"multiprocessing\.forkserver|fastfeed[./]producers[./]process[./]forkserver")
 PYTHON = re.compile(r"python[\d.]*$|/python")
 SIGNALED = 0x7F
 

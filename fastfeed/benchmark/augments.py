@@ -21,9 +21,9 @@ from fastfeed.benchmark.training_loop import Consumer, runner_for
 from fastfeed.errors import OptionError
 from fastfeed.model.prediction import Producers
 
-EXECUTORS = ("producers", "dali-cpu", "dali-gpu")
+MEASURED_EXECUTORS = ("producers", "dali-cpu", "dali-gpu")
 SUFFIXES = (".jpg", ".jpeg", ".png")
-SIDE = 224
+CROP_SIDE = 224
 # The channels' means and deviations over ImageNet's training images, times 255.
 MEAN, STD = (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)
 
@@ -90,7 +90,7 @@ class ExecutorComparison:
 def spec_from(text: str) -> Augment:
     """Return the operations that `text` names: "standard", "strong", or
     package.module:attribute."""
-    standard = [augment.Decode(), augment.RandomResizedCrop(SIDE), augment.Flip()]
+    standard = [augment.Decode(), augment.RandomResizedCrop(CROP_SIDE), augment.Flip()]
     if text == "standard":
         return Augment(standard)
     if text == "strong":
@@ -122,10 +122,10 @@ def executors_from(text: str) -> tuple[str, ...]:
     """Return the executors in "producers,dali-cpu", each once."""
     names = tuple(dict.fromkeys(text.split(",")))
     for name in names:
-        if name not in EXECUTORS:
+        if name not in MEASURED_EXECUTORS:
             raise OptionError(
-                f"--augment-on {text!r}: must be some of {', '.join(EXECUTORS)}, with commas "
-                "between them"
+                f"--augment-on {text!r}: must be some of {', '.join(MEASURED_EXECUTORS)}, with "
+                "commas between them"
             )
     return names
 

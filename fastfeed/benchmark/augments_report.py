@@ -18,7 +18,7 @@ from fastfeed.benchmark.report import STYLE, machine, plain, versions
 from fastfeed.errors import MissingExtra
 from fastfeed.model.prediction import INPUT_BOUND
 
-SCHEMA, KIND = 1, "augment"
+AUGMENT_SCHEMA, AUGMENT_KIND = 1, "augment"
 
 
 def table_of(found: ExecutorComparison) -> Table:
@@ -76,8 +76,8 @@ def write_json(found: ExecutorComparison, folder: Path) -> Path:
         for cell in found.cells
     ]
     document = {
-        "schema": SCHEMA,
-        "kind": KIND,
+        "schema": AUGMENT_SCHEMA,
+        "kind": AUGMENT_KIND,
         "workload": found.workload,
         "consumer": found.consumer,
         "operations": [repr(op) for op in found.spec.operations],

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from fastfeed.benchmark.network import FILTERS, HIDDEN, MOMENTUM
 from fastfeed.errors import MissingExtra
 
 try:
     import keras
 except ImportError as error:
     raise MissingExtra("keras", "tensorflow-cpu") from error
-
-FILTERS = (4, 8, 8, 8)
-HIDDEN = 64
-MOMENTUM = 0.9
 
 
 def model(

@@ -12,6 +12,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+from fastfeed.benchmark.network import FILTERS, HIDDEN, MOMENTUM
 from fastfeed.errors import MissingExtra, SpecError
 
 try:
@@ -21,10 +22,6 @@ except ImportError as error:
 
 tf1 = tf.compat.v1
 SCOPE = "cnn"
-FILTERS = (4, 8, 8, 8)
-HIDDEN = 64
-# after 300 steps of MNIST 51-56 % of the test set are right; with Keras's 0.99, which lags, 11-47 %
-MOMENTUM = 0.9
 EPSILON = 1e-3
 
 

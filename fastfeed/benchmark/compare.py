@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from fastfeed.benchmark.ratios import SLOWER, Pair, Ratio, overall, ratio
-from fastfeed.benchmark.report import SCHEMA
-from fastfeed.diagnose.diagnosis import SCHEMA as DIAGNOSIS_SCHEMA
+from fastfeed.benchmark.report import BENCH_SCHEMA
+from fastfeed.diagnose.diagnosis import DIAGNOSIS_SCHEMA
 from fastfeed.errors import OptionError
 
 BENCH, DIAGNOSIS = "fastfeed bench --output", "fastfeed diagnose --json"
-SCHEMAS = {BENCH: SCHEMA, DIAGNOSIS: DIAGNOSIS_SCHEMA}
+SCHEMAS = {BENCH: BENCH_SCHEMA, DIAGNOSIS: DIAGNOSIS_SCHEMA}
 SAME_WORK = ("workload", "data", "consumer")
 Json = dict[str, Any]
 Key = tuple[str, int, int]

@@ -19,7 +19,7 @@ from fastfeed.benchmark.workloads import seconds_from
 from fastfeed.errors import OptionError
 from fastfeed.model.prediction import Producers
 
-KINDS = "mnist, mnist-keras, resnet50, sim:20ms or none"
+CONSUMER_KINDS = "mnist, mnist-keras, resnet50, sim:20ms or none"
 
 
 def consumer_from(text: str) -> Consumer:
@@ -38,7 +38,7 @@ def consumer_from(text: str) -> Consumer:
     if kind == "sim" and rest:
         seconds = seconds_from(rest, text)
         return PlainConsumer(text, lambda batch: lambda _: time.sleep(seconds))
-    raise OptionError(f"--consumer {text!r}: must be {KINDS}")
+    raise OptionError(f"--consumer {text!r}: must be {CONSUMER_KINDS}")
 
 
 class PlainConsumer:

@@ -19,8 +19,8 @@ import numpy.typing as npt
 from fastfeed.errors import MissingExtra, OptionError
 
 FILE = "mnist.npz"
-SIDE = 28
-KEYS = ("x_train", "y_train", "x_test", "y_test")
+DIGIT_SIDE = 28
+ARRAY_NAMES = ("x_train", "y_train", "x_test", "y_test")
 # of scikit-learn's 1797 digits, the last ones: by other writers than the first ones
 TEST_RECORDS = 297
 READ_ERRORS = (OSError, ValueError, EOFError, zipfile.BadZipFile)
@@ -74,17 +74,17 @@ def _usual_places() -> list[Path]:
 
 def _read(file: Path) -> Digits:
     arrays = _arrays(file)
-    missing = [key for key in KEYS if key not in arrays]
+    missing = [key for key in ARRAY_NAMES if key not in arrays]
     if missing:
         raise _unfit(
             file, f"it lacks {', '.join(missing)} and has {', '.join(arrays) or 'nothing'}"
         )
-    x_train, y_train, x_test, y_test = (arrays[key] for key in KEYS)
+    x_train, y_train, x_test, y_test = (arrays[key] for key in ARRAY_NAMES)
     for part, x, y in (("train", x_train, y_train), ("test", x_test, y_test)):
         if (
             y.ndim != 1
             or y.dtype.kind not in "iu"
-            or x.shape != (len(y), SIDE, SIDE)
+            or x.shape != (len(y), DIGIT_SIDE, DIGIT_SIDE)
             or x.dtype != np.uint8
         ):
             raise _unfit(file, f"x_{part} is {x.dtype} {x.shape} and y_{part} {y.dtype} {y.shape}")
@@ -107,8 +107,9 @@ def _arrays(file: Path) -> dict[str, npt.NDArray[Any]]:
 
 def _unfit(file: Path, there: str) -> OptionError:
     return OptionError(
-        f"{file} was taken for MNIST, with {', '.join(KEYS)} of shapes (n, {SIDE}, {SIDE}) uint8 "
-        f"and (n,), but {there}; name another file as path=, or remove this one"
+        f"{file} was taken for MNIST, with {', '.join(ARRAY_NAMES)} of shapes "
+        f"(n, {DIGIT_SIDE}, {DIGIT_SIDE}) uint8 and (n,), but {there}; name another file as path=, "
+        "or remove this one"
     )
 
 
@@ -121,7 +122,7 @@ def _enlarged(places: list[Path]) -> Digits:
     images, labels = enlarge(x.reshape(-1, 8, 8), full=16), y.astype(np.int64)
     train, test = slice(None, -TEST_RECORDS), slice(-TEST_RECORDS, None)
     origin = (
-        f"scikit-learn's small digits, enlarged from 8 x 8 to {SIDE} x {SIDE} pixels, "
+        f"scikit-learn's small digits, enlarged from 8 x 8 to {DIGIT_SIDE} x {DIGIT_SIDE} pixels, "
         f"{len(labels[train])} to train on and {len(labels[test])} to test with, because there is "
         f"no MNIST at {' or '.join(map(str, places))}."
     )
@@ -139,6 +140,6 @@ def enlarge(images: npt.NDArray[Any], full: float) -> npt.NDArray[np.uint8]:
 def _weights(size: int) -> npt.NDArray[np.float64]:
     """Return (28, size): the share of each source pixel in each target pixel; centres as in
     half-pixel bilinear resizing."""
-    centres = np.clip((np.arange(SIDE) + 0.5) * size / SIDE - 0.5, 0, size - 1)
+    centres = np.clip((np.arange(DIGIT_SIDE) + 0.5) * size / DIGIT_SIDE - 0.5, 0, size - 1)
     shares: npt.NDArray[np.float64] = np.clip(1 - np.abs(centres[:, None] - np.arange(size)), 0, 1)
     return shares

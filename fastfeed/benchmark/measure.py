@@ -21,7 +21,7 @@ from fastfeed.probes.gpu import GpuMeter
 # period of the GIL probe; a lag of more than LAG_S means that the lock was held
 PROBE_S = 0.005
 LAG_S = 0.001
-WARMUP_STEPS, STOCK_STEPS = 40, 10
+STEP_WARMUP, STOCK_STEPS = 40, 10
 WARMUP_S = 5.0
 
 
@@ -170,7 +170,7 @@ def measure_producer(
 def _warm_up(loop: TrainingLoop, tick: Callable[[], None]) -> None:
     """Go past the first steps, until the stock from before training no longer falls: it would count
     as speed."""
-    start, steps = time.perf_counter(), WARMUP_STEPS
+    start, steps = time.perf_counter(), STEP_WARMUP
     stock, falling = float("inf"), True
     while falling and time.perf_counter() < start + WARMUP_S:
         for _ in range(steps):

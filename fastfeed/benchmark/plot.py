@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fastfeed.benchmark.summary import advise
-from fastfeed.benchmark.sweep import OURS, Setting, Sweep
+from fastfeed.benchmark.sweep import BY_FASTFEED, Setting, Sweep
 from fastfeed.errors import MissingExtra
 from fastfeed.model.prediction import (
     INPUT_BOUND,
@@ -102,7 +102,7 @@ def _draw_rates(axes: Any, sweep: Sweep) -> None:
         axes.fill_between(every, low, high, color=curve.predicted_colour, alpha=0.2 / len(curves))
         axes.plot(every, [p.rate for p in predicted], "--", color=curve.predicted_colour)
         _draw_measured(axes, curve)
-    idiom = tuple(s for s in sweep.settings if s.kind != OURS)
+    idiom = tuple(s for s in sweep.settings if s.kind != BY_FASTFEED)
     if idiom:
         _draw_measured(axes, _Curve("hand-written runner", _along(sweep), idiom, IDIOM, IDIOM))
     axes.set_ylim(bottom=0)

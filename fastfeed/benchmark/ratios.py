@@ -9,7 +9,7 @@ from statistics import fmean, variance
 
 import numpy as np
 
-FASTER, SLOWER, NO_DIFFERENCE, UNKNOWN = (
+FASTER, SLOWER, NO_DIFFERENCE, NO_SPREAD = (
     "faster",
     "slower",
     "no difference seen",
@@ -32,7 +32,7 @@ class Ratio:
     def verdict(self) -> str:
         """FASTER or SLOWER if the interval does not include 1, UNKNOWN if there is none."""
         if math.isnan(self.low):
-            return UNKNOWN
+            return NO_SPREAD
         if self.low > 1:
             return FASTER
         return SLOWER if self.high < 1 else NO_DIFFERENCE

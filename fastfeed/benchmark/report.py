@@ -17,10 +17,10 @@ from rich import box
 from rich.table import Table
 
 from fastfeed.benchmark.summary import advise, slow_down
-from fastfeed.benchmark.sweep import OURS, Setting, Sweep
+from fastfeed.benchmark.sweep import BY_FASTFEED, Setting, Sweep
 from fastfeed.probes.gpu import GpuMeter
 
-SCHEMA = 2
+BENCH_SCHEMA = 2
 STYLE: Any = {
     "box": box.SIMPLE_HEAD,
     "header_style": "bold",
@@ -28,7 +28,7 @@ STYLE: Any = {
     "pad_edge": False,
     "padding": (0, 1, 0, 0),
 }
-PACKAGES = (
+REPORTED_PACKAGES = (
     *("fastfeed", "numpy", "tensorflow", "tensorflow-cpu", "keras", "opencv-python-headless"),
     *("torch", "jax", "nvidia-dali-cuda120", "nvidia-dali-cuda130"),
 )
@@ -101,7 +101,7 @@ def json_of(sweep: Sweep) -> dict[str, Any]:
     docs/fastfeed-bench.md."""
     found: dict[str, Any] = plain(
         {
-            "schema": SCHEMA,
+            "schema": BENCH_SCHEMA,
             "workload": sweep.workload,
             "data": sweep.data,
             "consumer": sweep.consumer,
@@ -166,7 +166,7 @@ def _processor() -> str:
 def versions() -> dict[str, str]:
     """Return the versions of the packages that matter."""
     found = {"python": sys.version.split()[0]}
-    for name in PACKAGES:
+    for name in REPORTED_PACKAGES:
         try:
             found[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
@@ -192,7 +192,7 @@ def _who(sweep: Sweep) -> list[str]:
 
 
 def _name(sweep: Sweep, setting: Setting) -> list[str]:
-    threads = str(setting.producers.threads) + ("" if setting.kind == OURS else " by hand")
+    threads = str(setting.producers.threads) + ("" if setting.kind == BY_FASTFEED else " by hand")
     return [str(setting.producers.processes), threads] if any(sweep.plan.processes) else [threads]
 
 

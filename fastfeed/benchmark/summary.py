@@ -6,17 +6,19 @@ from dataclasses import replace
 
 from fastfeed.benchmark.sweep import Setting, Sweep
 from fastfeed.model.prediction import (
-    BESIDE,
     INPUT_BOUND,
-    LOCK,
+    LOCK_LIMIT,
+    STEP_BESIDE_FEED,
     Producers,
     Profile,
     predict,
 )
 
 CANDIDATES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
-SLOWED = 1.5  # a step this many times slower than alone is reported
-HELD = 0.5  # share of a producer's time with the interpreter lock from which threads cannot help
+MIN_SLOW_DOWN = 1.5  # a step this many times slower than alone is reported
+MAX_GIL_SHARE = (
+    0.5  # share of a producer's time with the interpreter lock from which threads cannot help
+)
 
 
 def slow_down(sweep: Sweep, setting: Setting) -> float:
@@ -37,9 +39,9 @@ def advise(sweep: Sweep) -> str:
             "--consumer sim:20ms."
         )
     starved = enough.middle("starvation")
-    if _held(sweep) >= HELD and not any(sweep.plan.processes):
+    if _held(sweep) >= MAX_GIL_SHARE and not any(sweep.plan.processes):
         slowest = max(settings, key=lambda s: slow_down(sweep, s))
-        if slow_down(sweep, slowest) >= SLOWED or starved >= INPUT_BOUND:
+        if slow_down(sweep, slowest) >= MIN_SLOW_DOWN or starved >= INPUT_BOUND:
             return _try_processes(sweep, slowest)
     if starved < INPUT_BOUND:
         next_step = "more gains nothing, the step is the limit."
@@ -66,10 +68,12 @@ def _gain_of_processes(sweep: Sweep, enough: Setting) -> str:
     best = max(threads, key=lambda s: s.rate)
     if enough.rate < 1.05 * best.rate:
         return ""
-    held = f", for the producers hold the interpreter lock for {_held(sweep):.0%} of their time"
+    share = _held(sweep)
+    held = f", for the producers hold the interpreter lock for {share:.0%} of their time"
     return (
         f"Worker processes make {enough.rate / best.rate:.1f} times as many steps/s as threads "
-        f"alone ({enough.rate:.1f} against {best.rate:.1f}){held if _held(sweep) >= HELD else ''}. "
+        f"alone ({enough.rate:.1f} against {best.rate:.1f})"
+        f"{held if share >= MAX_GIL_SHARE else ''}. "
     )
 
 
@@ -96,7 +100,11 @@ def _next_step(sweep: Sweep, enough: Setting) -> str:
     kind = "producers" if enough.producers.processes else "threads"
     if best < 1.05 * enough.rate:
         limit = list(more.values())[-1].limit if more else "the step"
-        hint = f"; try {_option(sweep)}" if limit == LOCK and not any(sweep.plan.processes) else ""
+        hint = (
+            f"; try {_option(sweep)}"
+            if limit == LOCK_LIMIT and not any(sweep.plan.processes)
+            else ""
+        )
         return f"more {kind} gain nothing, the limit is: {limit}{hint}."
     producers, found = next((n, p) for n, p in more.items() if p.rate >= 0.95 * best)
     return (
@@ -116,5 +124,5 @@ def _more_than(now: Producers) -> list[Producers]:
 def _as_measured(sweep: Sweep, setting: Setting) -> Profile:
     """Return the profile with the fastest step that was measured: a ceiling below the reached rate
     would promise nothing."""
-    beside = BESIDE if sweep.profile.live else 1.0
+    beside = STEP_BESIDE_FEED if sweep.profile.live else 1.0
     return replace(sweep.profile, step_s=min(sweep.step.step_s, setting.middle("step_s") / beside))

@@ -32,7 +32,7 @@ from fastfeed.model.prediction import (
 
 PROFILE_S = 1.5
 LIVE_THREADS = (1, 4)
-OURS, BY_HAND = "fastfeed", "hand-written"
+BY_FASTFEED, BY_HAND = "fastfeed", "hand-written"
 
 
 @dataclass(frozen=True)
@@ -60,9 +60,11 @@ class SweepPlan:
     @property
     def runs(self) -> tuple[tuple[Producers, str], ...]:
         """Everything that is measured in turn: producers, and the kind of runner."""
-        kinds = [(producers, kind) for producers in self.grid for kind in (OURS, BY_HAND)]
+        kinds = [(producers, kind) for producers in self.grid for kind in (BY_FASTFEED, BY_HAND)]
         return tuple(
-            (p, kind) for p, kind in kinds if kind == OURS or (self.baseline and not p.processes)
+            (p, kind)
+            for p, kind in kinds
+            if kind == BY_FASTFEED or (self.baseline and not p.processes)
         )
 
     @property
@@ -121,7 +123,7 @@ class Sweep:
 
     def ours(self) -> list[Setting]:
         """Return fastfeed's settings, in the order of the plan."""
-        return [s for s in self.settings if s.kind == OURS]
+        return [s for s in self.settings if s.kind == BY_FASTFEED]
 
     def possible(self, producers: Producers) -> float:
         """Return steps/s that nothing can exceed: bare producer loops, or the ceiling."""
@@ -166,7 +168,10 @@ def run_sweep(
         )
     settings = tuple(
         Setting(
-            kind, producers, tuple(found), predict(profile, producers) if kind == OURS else None
+            kind,
+            producers,
+            tuple(found),
+            predict(profile, producers) if kind == BY_FASTFEED else None,
         )
         for (producers, kind), found in windows.items()
     )
@@ -205,13 +210,13 @@ class _Run:
     def short(self, producers: Producers) -> LivePoint:
         """Return a live point for the model."""
         brief = replace(self, plan=replace(self.plan, seconds=PROFILE_S, steps=None))
-        found = brief.window(producers, OURS, text=f"a short run with {producers}")
+        found = brief.window(producers, BY_FASTFEED, text=f"a short run with {producers}")
         cpu_s = found.cpu_cores / found.rate
         return LivePoint(producers.threads, found.rate, cpu_s, found.step_s, producers.processes)
 
     def window(self, producers: Producers, kind: str, *, text: str) -> Window:
         """Return one window of fastfeed, or of the idiom."""
-        make = self.consumer.loop if kind == OURS else self.consumer.handwritten
+        make = self.consumer.loop if kind == BY_FASTFEED else self.consumer.handwritten
         batch_size = self.plan.batch_size
         with (
             self.meter.part(text) as tick,

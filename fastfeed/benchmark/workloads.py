@@ -22,7 +22,7 @@ from fastfeed.benchmark import digits
 from fastfeed.core.worker import Worker, takes_worker
 from fastfeed.errors import MissingExtra, OptionError
 
-KINDS = "sleep:50ms, python:10ms, opencv:10ms, photos:DIR or package.module:callable"
+WORKLOAD_KINDS = "sleep:50ms, python:10ms, opencv:10ms, photos:DIR or package.module:callable"
 PHOTO_SIDE = 224
 PICTURE = np.random.default_rng(0).random((256, 256), np.float32)  # something to blur
 
@@ -40,7 +40,7 @@ def workload_from(text: str, *, batch_size: int, data: str | None = None) -> Wor
     """Return the workload that `text` names. Raise OptionError with the possible names."""
     kind, colon, rest = text.partition(":")
     if not colon or not rest:
-        raise OptionError(f"--workload {text!r}: must be {KINDS}")
+        raise OptionError(f"--workload {text!r}: must be {WORKLOAD_KINDS}")
     if kind == "photos":
         return _photos(Path(rest).expanduser(), batch_size, name=text)
     if kind in ("sleep", "python", "opencv"):
@@ -155,7 +155,7 @@ def _users_own(module_name: str, attribute: str, *, text: str) -> Callable[..., 
         for part in attribute.split("."):
             found = getattr(found, part)
     except (ImportError, AttributeError) as error:
-        raise OptionError(f"--workload {text!r}: {error}; must be {KINDS}") from error
+        raise OptionError(f"--workload {text!r}: {error}; must be {WORKLOAD_KINDS}") from error
     if not callable(found):
         raise OptionError(
             f"--workload {text!r} is a {type(found).__name__}: must be a callable that returns "

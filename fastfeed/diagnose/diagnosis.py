@@ -23,7 +23,7 @@ CODES = {
     "external.noise": "other processes take the CPU",
     "feed.dead": "producers died or are blocked; no batches come",
 }
-SCHEMA = 1
+DIAGNOSIS_SCHEMA = 1
 MIN_STEPS = 20  # steps after the warm-up that a verdict needs
 
 

@@ -22,9 +22,9 @@ SPREAD_LIVE = (0.17, 0.20)
 # measured: with many producers the wait for the interpreter lock is that share longer than with one
 GIL_CROWDING = 0.5
 # a step beside a busy feed takes that multiple of the pure step: measured 1.04 to 1.23
-BESIDE = 1.1
+STEP_BESIDE_FEED = 1.1
 SATURATION_GAIN = 0.9  # below this share of a proportional gain, more threads no longer help
-LOCK = "the interpreter lock"  # the limit that worker processes lift
+LOCK_LIMIT = "the interpreter lock"  # the limit that worker processes lift
 INPUT_BOUND = 0.05  # starvation from which a feed counts as input-bound
 
 
@@ -131,7 +131,7 @@ def step_beside(profile: Profile, producers: Producers, *, rate: float) -> float
         if at_once > live.many_at_once:
             return many.step_s * many.rate / rate
         return live.between(few.step_s, many.step_s, at_once=at_once)
-    pure_s = BESIDE * profile.step_s
+    pure_s = STEP_BESIDE_FEED * profile.step_s
     loads = [few.rate * pure_s, many.rate * pure_s, 1.0]
     return float(np.interp(rate * pure_s, loads, [few.step_s, many.step_s, pure_s]))
 
@@ -155,7 +155,7 @@ def _bounds(profile: Profile, producers: Producers) -> dict[str, float]:
     if profile.cpu_s:
         bounds["the cores"] = _cores_bound(profile)
     if profile.gil_s:  # one lock for each process
-        bounds[LOCK] = max(1, producers.processes) / profile.gil_s
+        bounds[LOCK_LIMIT] = max(1, producers.processes) / profile.gil_s
     return bounds
 
 
@@ -171,13 +171,13 @@ def _live_bounds(profile: Profile, producers: Producers, *, live: _Live) -> dict
     """
     bounds = {"the producers": producers.count * live.one_rate}
     if profile.step_s:
-        bounds["the step"] = 1 / (BESIDE * profile.step_s)
+        bounds["the step"] = 1 / (STEP_BESIDE_FEED * profile.step_s)
     at_once = _at_once(profile, producers)
     if not producers.processes:
         if live.saturated:
             bounds["the cores and the interpreter lock"] = live.saturated_rate(at_once)
         return bounds
-    bounds[LOCK] = at_once * live.one_rate
+    bounds[LOCK_LIMIT] = at_once * live.one_rate
     if profile.cpu_s:
         bounds["the cores"] = _cores_bound(profile)
     # Processes do not wait for each other's locks: their rates add up until the cores are

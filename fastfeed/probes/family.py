@@ -11,9 +11,11 @@ from typing import NamedTuple
 from fastfeed.probes import procfs
 
 # they serve other processes, and make no data
-SERVANTS = ("multiprocessing.resource_tracker", "loky.backend.resource_tracker")
-FORKSERVER = re.compile(r"multiprocessing\.forkserver|fastfeed[./]producers[./]process[./]forkserver")
-PYTHON = re.compile(r"python[\d.]*$|/python")
+HELPER_MODULES = ("multiprocessing.resource_tracker", "loky.backend.resource_tracker")
+FORKSERVER = re.compile(
+    r"multiprocessing\.forkserver|fastfeed[./]producers[./]process[./]forkserver"
+)
+PYTHON_COMMAND = re.compile(r"python[\d.]*$|/python")
 SIGNALED = 0x7F
 
 
@@ -39,7 +41,7 @@ def descendants(pid: int) -> list[Kin]:
         # children of a fork server have its own command line
         server = FORKSERVER.search(command) is not None and not FORKSERVER.search(above)
         # a process that has ended, and waits for its parent, has no command line any more
-        if command and not server and not any(name in command for name in SERVANTS):
+        if command and not server and not any(name in command for name in HELPER_MODULES):
             found.append(Kin(child, parent, command, _is_python(child), _born(child)))
     return found
 
@@ -63,7 +65,7 @@ def _born(pid: int) -> int:
 
 def _is_python(pid: int) -> bool:
     try:
-        return PYTHON.search(os.path.basename(os.readlink(f"/proc/{pid}/exe"))) is not None
+        return PYTHON_COMMAND.search(os.path.basename(os.readlink(f"/proc/{pid}/exe"))) is not None
     except OSError:
         return False
 

@@ -13,20 +13,20 @@ from typing import Any
 
 from fastfeed.probes.pending_calls import in_main
 
-COSTLY = 0.02  # share of the time
+MAX_COST = 0.02  # share of the time
 # where tracing costs more: iterations, and seconds, that are traced; then a second without
-TURNS, WINDOW_S = 3, 0.1
-TURN = 400_000  # calls and lines in one iteration that are too many to trace
+TRACED_TURNS, TRACE_WINDOW_S = 3, 0.1
+MAX_TURN_EVENTS = 400_000  # calls and lines in one iteration that are too many to trace
 # times that a line begins in one iteration: it belongs to an inner loop, and is no longer traced
-OFTEN = 50
+MAX_LINE_REPEATS = 50
 TOOLS = (4, 3)  # of sys.monitoring: ids that no kind of tool is meant to have
-STOP_S = 5.0
-LOOK = 2000  # calls after which their rate is checked
+TRACER_STOP_S = 5.0
+CALLS_PER_CHECK = 2000  # calls after which their rate is checked
 # Seconds that the thread loses to a line of the loop, to a call that is traced and to one that is
 # not.
 LINE_S, TRACED_S, SPARED_S = 6e-7, 1e-6, 1.6e-6
-SHORT_S = 1.5e-6  # shorter calls are traced: not tracing them takes longer
-FEW = 8  # calls before they count as short
+SHORT_CALL_S = 1.5e-6  # shorter calls are traced: not tracing them takes longer
+MIN_SHORT_CALLS = 8  # calls before they count as short
 SUSPENDS = (
     inspect.CO_GENERATOR
     | inspect.CO_COROUTINE
@@ -35,7 +35,7 @@ SUSPENDS = (
 )
 # Traced bytecode takes this many times as long: 2.6 times with Python 3.11, 1.5 to 3 with 3.10,
 # beside other work.
-SLOWED = 1.0 if sys.version_info >= (3, 12) else 2.5
+TRACED_FACTOR = 1.0 if sys.version_info >= (3, 12) else 2.5
 TOO_MANY = "one turn of the loop calls too many functions, or has too many lines"
 TAKEN = "a debugger or a coverage tool is at work"
 # called with a line that begins, and when; line 0: the function is over
@@ -51,8 +51,8 @@ class TraceLineTracer:
 
     All bytecode of a traced thread is slow. So functions that the loop calls are not traced:
     tracing ends with the call, and continues when the called frame is gone. Bytecode of a generator
-    cannot be spared: see SLOWED. If tracing costs much (`costly`, or as measured) it `rests` after
-    some iterations, until `wake` is called.
+    cannot be spared: see TRACED_FACTOR. If tracing costs much (`costly`, or as measured) it `rests`
+    after some iterations, until `wake` is called.
     """
 
     def __init__(self, code: CodeType, seen: Seen, *, head: int, costly: bool = False) -> None:
@@ -87,7 +87,7 @@ class TraceLineTracer:
         self._over = True
         in_main(self._end)
         if threading.current_thread() is not threading.main_thread():
-            self._ended.wait(STOP_S)
+            self._ended.wait(TRACER_STOP_S)
 
     def wake(self) -> None:
         """Trace again, if it rests."""
@@ -107,7 +107,9 @@ class TraceLineTracer:
             return self._line
         self._count(now)
         calls, spent_s = self._short.get(code, (0, 0.0))
-        if code.co_flags & SUSPENDS or (calls >= FEW and spent_s < SHORT_S * calls):
+        if code.co_flags & SUSPENDS or (
+            calls >= MIN_SHORT_CALLS and spent_s < SHORT_CALL_S * calls
+        ):
             self.cost_s += TRACED_S
             return None
         self.cost_s += SPARED_S
@@ -146,12 +148,12 @@ class TraceLineTracer:
             calls, spent_s = self._short.get(code, (0, 0.0))
             self._short[code], self._spared = (calls + 1, spent_s + now - begun_s), None
         self._calls += 1
-        if self._calls % LOOK == 0:
-            self._costly = self._costly or self.cost_s - self._cost_s > COSTLY * (
+        if self._calls % CALLS_PER_CHECK == 0:
+            self._costly = self._costly or self.cost_s - self._cost_s > MAX_COST * (
                 now - self._looked_s
             )
             self._looked_s, self._cost_s = now, self.cost_s
-            if self._calls - self._before > TURN:
+            if self._calls - self._before > MAX_TURN_EVENTS:
                 self.given_up = TOO_MANY
                 self._over = True
                 sys.settrace(None)
@@ -168,7 +170,7 @@ class TraceLineTracer:
         if line == self._head:
             self._before = self._calls
             self._turns += 1
-            if self._costly and self._turns > TURNS and now - self._woke_s > WINDOW_S:
+            if self._costly and self._turns > TRACED_TURNS and now - self._woke_s > TRACE_WINDOW_S:
                 self.rests = True
                 sys.settrace(None)
         return self._line
@@ -227,7 +229,7 @@ class MonitoringLineTracer:
             return None
         self._again[line] = self._again.get(line, 0) + 1
         # an inner loop; its first line is another place of the same line, and still reported
-        return self._api.DISABLE if self._again[line] > OFTEN else None
+        return self._api.DISABLE if self._again[line] > MAX_LINE_REPEATS else None
 
     def _return(self, code: CodeType, *_: Any) -> None:
         if threading.current_thread() is threading.main_thread():

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-ON_ITS_WAY = 0.1
-MIN_SAMPLES = 8
+SWITCHING = 0.1
+MIN_LATE_SAMPLES = 8
 # Without contention a thread gets the lock within 0.1 ms, seldom after more than 0.3 ms.
 LATE_S = 4e-4  # a thread that got it later had to wait for it
 CONTENDED_S = 1e-3  # typical lateness from which the lock slows a training step
@@ -29,7 +29,7 @@ def holders(threads: Sequence[Wanting], late_s: float) -> list[float]:
     voluntarily: it has used a core for at least as long as the sampler waited.
     """
     if any(one.wants and one.cpu_s > 0 for one in threads):
-        weights = [one.cpu_s * (1.0 if one.wants else ON_ITS_WAY) for one in threads]
+        weights = [one.cpu_s * (1.0 if one.wants else SWITCHING) for one in threads]
     else:
         weights = [one.cpu_s if one.cpu_s >= late_s * 0.5 else 0.0 for one in threads]
     total = sum(weights)
@@ -47,7 +47,7 @@ def held(credit: float, late: int, *, samples: int, blind: int, cpu: float) -> f
     """
     if not samples or not late:
         return 0.0
-    tell = samples - blind if samples - blind >= MIN_SAMPLES else samples
+    tell = samples - blind if samples - blind >= MIN_LATE_SAMPLES else samples
     return min(cpu, credit / tell)
 
 

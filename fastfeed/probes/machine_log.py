@@ -14,9 +14,9 @@ from fastfeed.core.machine import free_memory_nbytes
 from fastfeed.probes import procfs
 from fastfeed.probes.gpu import GpuUsage
 
-NOISY = 0.05  # of a core
+MIN_OTHER_CORES = 0.05  # of a core
 SATURATED = 0.8  # share of the cores from which on none counts as free
-LISTED = 5
+MAX_LISTED = 5
 PARTITIONS = ("loop", "ram", "dm-", "md", "zram")
 
 
@@ -101,8 +101,10 @@ def noisy(
         for pid, (_, cpu_s) in after.items()
         if pid not in own
     }
-    worst = sorted(used, key=lambda pid: used[pid], reverse=True)[:LISTED]
-    return tuple((after[pid][0], used[pid] / wall_s) for pid in worst if used[pid] > NOISY * wall_s)
+    worst = sorted(used, key=lambda pid: used[pid], reverse=True)[:MAX_LISTED]
+    return tuple(
+        (after[pid][0], used[pid] / wall_s) for pid in worst if used[pid] > MIN_OTHER_CORES * wall_s
+    )
 
 
 def cores() -> int:

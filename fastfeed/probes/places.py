@@ -10,13 +10,13 @@ from types import CodeType
 from typing import NamedTuple
 
 Spot = tuple[CodeType, int]  # a code object and the offset of the instruction in it
-PACKAGES = ("site-packages", "dist-packages")
+PACKAGE_FOLDERS = ("site-packages", "dist-packages")
 # Generated code of namedtuple and dataclass, which looks like the code of `python -c`.
 GENERATED = frozenset(
     ("<lambda>", "__init__", "__eq__", "__repr__", "__hash__", "__new__", "__lt__", "__setattr__")
 )
 FORKS = "multiprocessing/process.py"
-OURS = str(Path(__file__).parents[1]) + os.sep
+OWN_FOLDER = str(Path(__file__).parents[1]) + os.sep
 
 
 class Place(NamedTuple):
@@ -72,20 +72,20 @@ class Places:
         if filename.startswith("<"):
             return filename in ("<string>", "<stdin>") or filename.startswith("<ipython")
         real = os.path.realpath(filename)
-        if any(f"{os.sep}{name}{os.sep}" in real for name in PACKAGES):
+        if any(f"{os.sep}{name}{os.sep}" in real for name in PACKAGE_FOLDERS):
             return False
-        return not real.startswith((*self._library, OURS))
+        return not real.startswith((*self._library, OWN_FOLDER))
 
     def _short(self, filename: str) -> str:
-        for name in PACKAGES:
+        for name in PACKAGE_FOLDERS:
             _, found, rest = filename.rpartition(f"{os.sep}{name}{os.sep}")
             if found:
                 return rest
         for folder in self._library:
             if filename.startswith(folder):
                 return filename.removeprefix(folder)
-        if filename.startswith(OURS):
-            return "fastfeed/" + filename.removeprefix(OURS)
+        if filename.startswith(OWN_FOLDER):
+            return "fastfeed/" + filename.removeprefix(OWN_FOLDER)
         if filename.startswith(self._here):
             return filename.removeprefix(self._here)
         return os.path.basename(filename) or filename

@@ -11,12 +11,12 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 TICKS_S = os.sysconf("SC_CLK_TCK")
-SIZE = 4096
+BUFFER_NBYTES = 4096
 RUNNING = "running"
-COUNTERS = ("stat", "schedstat")
-KEPT = (*COUNTERS, "syscall")
+COUNTER_FILES = ("stat", "schedstat")
+KEPT_FILES = (*COUNTER_FILES, "syscall")
 # system calls that a thread waits in, by number
-CALLS = {
+CALLS_BY_MACHINE = {
     "x86_64": {
         **{
             0: "read",
@@ -102,14 +102,14 @@ class DescriptorReader:
         self._pread = ctypes.PyDLL(None).pread
         self._pread.argtypes = (ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_long)
         self._pread.restype = ctypes.c_ssize_t
-        self._buffer = ctypes.create_string_buffer(SIZE)
+        self._buffer = ctypes.create_string_buffer(BUFFER_NBYTES)
         self._address = ctypes.addressof(self._buffer)
 
     def read(self, fd: int) -> bytes:
         """Return the first 4 KiB; b"" if there is nothing, or no more."""
         if fd < 0:
             return b""
-        count = self._pread(fd, self._address, SIZE, 0)
+        count = self._pread(fd, self._address, BUFFER_NBYTES, 0)
         return ctypes.string_at(self._address, count) if count > 0 else b""
 
     def queued_s(self, fd: int) -> float:
@@ -156,7 +156,7 @@ class ThreadFiles:
         self.folder = f"/proc/{pid}/task/{tid}"
         self._open: dict[str, int] = {}
 
-    def keep(self, names: Sequence[str] = KEPT) -> None:
+    def keep(self, names: Sequence[str] = KEPT_FILES) -> None:
         """Keep these files open: they are read often."""
         for name in names:
             if name not in self._open:
@@ -253,7 +253,7 @@ def call_of(syscall: bytes) -> tuple[str, int]:
         return RUNNING, 0
     number = int(words[0])
     first = int(words[1], 16) if len(words) > 3 else 0
-    return CALLS.get(number, f"call {number}"), first
+    return CALLS_BY_MACHINE.get(number, f"call {number}"), first
 
 
 def target_of(pid: int | str, fd: int) -> str:

@@ -18,13 +18,13 @@ from typing import NamedTuple
 from fastfeed.probes.places import Place, Places, without_start
 from fastfeed.probes.thread_names import kernel_number
 
-RATE = 50  # samples a second: starting costs as much as 100 of them
-WINDOW_S = 1  # whole seconds
-SHARE = 0.004  # of a core
-CHILDREN = 4  # that are sampled
+SAMPLES_PER_S = 50  # samples a second: starting costs as much as 100 of them
+RECORD_S = 1  # whole seconds
+MAX_CORE_SHARE = 0.004  # of a core
+MAX_SAMPLED_CHILDREN = 4  # that are sampled
 DUMP_S = 5.0
 PYTHON_FRAME = re.compile(r"^(?P<function>.*) \((?P<file>.*):(?P<line>\d+)\)$")
-THREAD = re.compile(r"^thread \((0x[0-9A-Fa-f]+|\d+)\)", re.MULTILINE)
+THREAD_LINE = re.compile(r"^thread \((0x[0-9A-Fa-f]+|\d+)\)", re.MULTILINE)
 PERMISSION = re.compile(r"permission|not permitted|sudo|ptrace", re.IGNORECASE)
 PTRACE = "/proc/sys/kernel/yama/ptrace_scope"
 
@@ -53,7 +53,7 @@ class StackSamples:
             (
                 raw,
                 places,
-                {tid: kernel_number(pid, int(tid, 0)) for tid in set(THREAD.findall(raw))},
+                {tid: kernel_number(pid, int(tid, 0)) for tid in set(THREAD_LINE.findall(raw))},
             )
         )
 
@@ -69,7 +69,7 @@ class StackSamples:
         for line in raw.splitlines():
             text, _, count = line.rpartition(" ")
             thread, *frames = text.split(";")
-            known = THREAD.match(thread)
+            known = THREAD_LINE.match(thread)
             if known and count.isdigit():
                 self._seen[tids[known[1]]][_stack(frames, places)] += int(count)
 
@@ -117,7 +117,7 @@ class Spy:
         self._from, outer = os.pipe()
         try:
             helper = str(Path(__file__).with_name("pyspy_helper.py"))
-            command = [sys.executable, "-I", "-S", helper, str(os.getpid()), str(SHARE)]
+            command = [sys.executable, "-I", "-S", helper, str(os.getpid()), str(MAX_CORE_SHARE)]
             subprocess.run(
                 command,
                 stdin=inner,
@@ -154,7 +154,8 @@ class Spy:
         """Ask for stacks and lock holders of a few children, which stand for the others."""
         chosen = [pid for pid in self._chosen if pid in children]
         self._chosen = (
-            chosen + [pid for pid in children if pid not in chosen][: CHILDREN - len(chosen)]
+            chosen
+            + [pid for pid in children if pid not in chosen][: MAX_SAMPLED_CHILDREN - len(chosen)]
         )
         turns = [(pid, gil) for pid in self._chosen for gil in (False, True)] + [
             (os.getpid(), True)
@@ -170,8 +171,8 @@ class Spy:
             "program": self.program,
             "pid": pid,
             "gil": gil,
-            "seconds": WINDOW_S,
-            "rate": RATE,
+            "seconds": RECORD_S,
+            "rate": SAMPLES_PER_S,
         }
         try:
             os.write(self._to, json.dumps(request).encode() + b"\n")
@@ -192,7 +193,9 @@ class Spy:
             stacks = (self.holders if told["gil"] else self.all)[told["pid"]]
             stacks.error = told["error"]
             if not told["error"]:
-                stacks.add(told["raw"], self._places, looks=WINDOW_S * RATE, pid=told["pid"])
+                stacks.add(
+                    told["raw"], self._places, looks=RECORD_S * SAMPLES_PER_S, pid=told["pid"]
+                )
 
     def stop(self) -> None:
         """Let the helper end."""

@@ -15,9 +15,9 @@ import subprocess
 import sys
 import time
 
-REST_S = 10.0
-AT_ONCE_S = 0.1  # CPU seconds
-NOTHING = "No stack counts"  # py-spy's message if no thread held the lock
+PAUSE_S = 10.0
+MAX_BURST_CPU_S = 0.1  # CPU seconds
+NO_STACKS = "No stack counts"  # py-spy's message if no thread held the lock
 
 
 def answer(request: dict) -> dict:  # type: ignore[type-arg]
@@ -74,7 +74,7 @@ def run(command: list[str]) -> tuple[str, str]:
         process.kill()
     failed = process.wait() != 0
     text = got.decode(errors="replace")
-    return ("", text) if failed and NOTHING not in text else (text, "")
+    return ("", text) if failed and NO_STACKS not in text else (text, "")
 
 
 def poll_is_over(wait_s: float = 0.0) -> bool:
@@ -103,8 +103,8 @@ def main(script: int, share: float) -> None:
         for line in lines:
             os.write(1, json.dumps(answer(json.loads(line))).encode() + b"\n")
             # the first samples follow each other directly: there is no share yet
-            rest_s = (used_s() - AT_ONCE_S) / share - (time.monotonic() - begun_s)
-            poll_is_over(min(max(rest_s, 0.0), REST_S))
+            rest_s = (used_s() - MAX_BURST_CPU_S) / share - (time.monotonic() - begun_s)
+            poll_is_over(min(max(rest_s, 0.0), PAUSE_S))
 
 
 if __name__ == "__main__":

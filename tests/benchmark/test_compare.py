@@ -19,8 +19,8 @@ from fastfeed.benchmark.compare import compare, lines_of
 from fastfeed.benchmark.ratios import (
     FASTER,
     NO_DIFFERENCE,
+    NO_SPREAD,
     SLOWER,
-    UNKNOWN,
     Pair,
     overall,
     ratio,
@@ -101,7 +101,7 @@ def test_chance_is_called_a_difference_once_in_twenty() -> None:
 
 
 def test_one_run_has_no_spread() -> None:
-    assert ratio(Pair((1.0,), (2.0, 2.1))).verdict == UNKNOWN
+    assert ratio(Pair((1.0,), (2.0, 2.1))).verdict == NO_SPREAD
 
 
 def bench_json(
@@ -170,9 +170,9 @@ def test_single_runs_are_compared_with_a_warning(tmp_path: Path) -> None:
         bench_json(tmp_path / n, {(0, 1): (rate,)}) for n, rate in (("a", 10.0), ("b", 20.0))
     )
     found = compare(before, after)
-    assert found.lines[0].ratio.verdict == UNKNOWN and found.lines[0].ratio.value == pytest.approx(
-        2
-    )
+    assert found.lines[0].ratio.verdict == NO_SPREAD and found.lines[
+        0
+    ].ratio.value == pytest.approx(2)
     assert not found.slower and "--repeats" in found.notes[-1]
 
 

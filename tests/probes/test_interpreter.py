@@ -66,8 +66,8 @@ def test_what_a_loop_calls_is_as_quick_as_ever(
     generates: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also what the generator calls that it goes over."""
-    monkeypatch.setattr(eyes, "SHORT_S", 0.0)
-    monkeypatch.setattr(eyes, "COSTLY", float("inf"))
+    monkeypatch.setattr(eyes, "SHORT_CALL_S", 0.0)
+    monkeypatch.setattr(eyes, "MAX_COST", float("inf"))
     traced: list[bool] = []
     turning, loop, _ = turns_of(goes_over if generates else spares)
     turning.start()
@@ -81,20 +81,20 @@ def test_what_a_loop_calls_is_as_quick_as_ever(
 @traces
 def test_calls_that_are_over_at_once_are_traced(monkeypatch: pytest.MonkeyPatch) -> None:
     """To leave them alone would take longer."""
-    monkeypatch.setattr(eyes, "SHORT_S", 1e9)
-    monkeypatch.setattr(eyes, "COSTLY", float("inf"))
+    monkeypatch.setattr(eyes, "SHORT_CALL_S", 1e9)
+    monkeypatch.setattr(eyes, "MAX_COST", float("inf"))
     traced: list[bool] = []
     turning, _, _ = turns_of(spares)
     turning.start()
     spares(100, traced)
     turning.stop()
     settled(turning)
-    assert traced == [False] * eyes.FEW + [True] * (100 - eyes.FEW)
+    assert traced == [False] * eyes.MIN_SHORT_CALLS + [True] * (100 - eyes.MIN_SHORT_CALLS)
 
 
 @traces
 def test_a_frame_that_somebody_else_has_for_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(eyes, "SHORT_S", 0.0)
+    monkeypatch.setattr(eyes, "SHORT_CALL_S", 0.0)
     kept: list[FrameType] = []
 
     def keeps(first: bool) -> None:
@@ -123,18 +123,18 @@ def test_a_frame_that_somebody_else_has_for_the_last(monkeypatch: pytest.MonkeyP
 def test_where_looking_costs_much_turns_are_seen_now_and_then(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(eyes, "COSTLY", 0.0)
-    monkeypatch.setattr(eyes, "LOOK", 30)
-    monkeypatch.setattr(eyes, "WINDOW_S", 0.0)
+    monkeypatch.setattr(eyes, "MAX_COST", 0.0)
+    monkeypatch.setattr(eyes, "CALLS_PER_CHECK", 30)
+    monkeypatch.setattr(eyes, "TRACE_WINDOW_S", 0.0)
     found, loop, timeline = turns_of(train)
     found.start()
     train(500)
     seen = len(loop.steps)
-    assert eyes.TURNS <= seen < 100
+    assert eyes.TRACED_TURNS <= seen < 100
     assert sys.gettrace() is None and not found.given_up
     found.wake()
     train(500)
-    assert seen + eyes.TURNS - 1 <= len(loop.steps) < 2 * 100
+    assert seen + eyes.TRACED_TURNS - 1 <= len(loop.steps) < 2 * 100
     (rest,) = [mark for mark in timeline.marks if mark.kind == UNOBSERVED]
     assert (rest.start_s, rest.end_s) == (loop.steps[seen - 1].end_s, loop.steps[seen].begin_s)
     assert not [mark for mark in timeline.marks if mark.kind == "epoch"]
@@ -144,8 +144,8 @@ def test_where_looking_costs_much_turns_are_seen_now_and_then(
 
 @traces
 def test_a_turn_that_nobody_can_look_at(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(eyes, "LOOK", 30)
-    monkeypatch.setattr(eyes, "TURN", 100)
+    monkeypatch.setattr(eyes, "CALLS_PER_CHECK", 30)
+    monkeypatch.setattr(eyes, "MAX_TURN_EVENTS", 100)
 
     def many(count: int) -> None:
         for number in range(count):  # the loop
@@ -193,4 +193,4 @@ def test_of_a_loop_in_the_loop_nothing_more_is_told() -> None:
     nested(20)
     found.stop()
     assert len(loop.steps) == 21
-    assert len(told) < 20 * 10 + 2 * eyes.OFTEN + 50
+    assert len(told) < 20 * 10 + 2 * eyes.MAX_LINE_REPEATS + 50

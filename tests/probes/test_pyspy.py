@@ -123,7 +123,7 @@ def test_py_spy_is_not_asked_before_it_is_wanted() -> None:
         ("print('thread (1): a (b:2) 3')", ("thread (1): a (b:2) 3\n", "")),
         ("import sys; sys.exit('Error: denied')", ("", "Error: denied\n")),
         (
-            f"import sys; sys.exit('Error: {spy_helper.NOTHING} found')",
+            f"import sys; sys.exit('Error: {spy_helper.NO_STACKS} found')",
             ("Error: No stack counts found\n", ""),
         ),
     ],

@@ -14,7 +14,7 @@ import jinja2
 from markupsafe import Markup, escape
 
 from fastfeed import __version__
-from fastfeed.diagnose.diagnosis import CODES, SCHEMA, Diagnosis
+from fastfeed.diagnose.diagnosis import CODES, DIAGNOSIS_SCHEMA, Diagnosis
 from fastfeed.diagnose.report import charts, words
 from fastfeed.diagnose.report.files import write_whole
 from fastfeed.diagnose.report.json import stages
@@ -55,7 +55,7 @@ def page(diagnosis: Diagnosis) -> str:
         figures=diagnosis.figures,
         machine=seen.machine,
         codes=CODES,
-        schema=SCHEMA,
+        schema=DIAGNOSIS_SCHEMA,
         version=__version__,
         tone=words.tone(diagnosis),
         parts=words.split(diagnosis.figures) if diagnosis.figures else [],

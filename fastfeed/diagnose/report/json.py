@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fastfeed import __version__
-from fastfeed.diagnose.diagnosis import SCHEMA, Diagnosis, Figures
+from fastfeed.diagnose.diagnosis import DIAGNOSIS_SCHEMA, Diagnosis, Figures
 from fastfeed.diagnose.evidence import PRODUCER, TASK_STATES, Evidence, Task
 from fastfeed.diagnose.report.bins import binned
 from fastfeed.diagnose.report.files import write_whole
@@ -45,10 +45,10 @@ def load(path: str | os.PathLike[str]) -> Json:
         raise OptionError(f"{path} is no JSON file: {error}") from error
     if not isinstance(found, dict) or "schema" not in found or "verdict" not in found:
         raise OptionError(f"{path} is no diagnosis, which is what fastfeed diagnose --json writes")
-    if found["schema"] != SCHEMA:
+    if found["schema"] != DIAGNOSIS_SCHEMA:
         raise OptionError(
             f"{path} is a diagnosis of schema {found['schema']!r}, and this fastfeed reads schema "
-            f"{SCHEMA}: read it with the fastfeed that wrote it, or diagnose again"
+            f"{DIAGNOSIS_SCHEMA}: read it with the fastfeed that wrote it, or diagnose again"
         )
     return found
 
@@ -59,7 +59,7 @@ def json_of(diagnosis: Diagnosis) -> Json:
     figures, seen = diagnosis.figures, diagnosis.evidence
     found: Json = plain(
         {
-            "schema": SCHEMA,
+            "schema": DIAGNOSIS_SCHEMA,
             "fastfeed": __version__,
             "script": diagnosis.script,
             "verdict": diagnosis.verdict,

@@ -19,7 +19,7 @@ from fastfeed.diagnose.hooks.child_exits import dead_process
 from fastfeed.diagnose.hooks.hook_log import HookLog
 from fastfeed.diagnose.run.lifecycle import STALL_PERIODS
 from fastfeed.probes import procfs
-from fastfeed.probes.pyspy import CHILDREN, dump
+from fastfeed.probes.pyspy import MAX_SAMPLED_CHILDREN, dump
 from fastfeed.steps.recorder import is_users
 from fastfeed.steps.timeline import Loop
 
@@ -159,7 +159,9 @@ class Watchdog:
             self._processes = [
                 _ended(f"process {pid}", "has ended, without an error") for pid in ended
             ]
-            for pid, _ in [child for child in children if child[1][0] != "Z"][:CHILDREN]:
+            for pid, _ in [child for child in children if child[1][0] != "Z"][
+                :MAX_SAMPLED_CHILDREN
+            ]:
                 stack = "\n".join(dump(pid)[SHOWN_FRAMES - 1 :: -1])  # the order of a traceback
                 name = f"process {pid}"
                 self._processes.append(

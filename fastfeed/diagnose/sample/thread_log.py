@@ -194,7 +194,7 @@ class Threads:
         for tid in tids - self.logs.keys():
             self.logs[tid] = ThreadLog(tid, "")
             # Native pools have dozens of threads, whose counters are read again and again.
-            self.logs[tid].files.keep(procfs.COUNTERS)
+            self.logs[tid].files.keep(procfs.COUNTER_FILES)
         for tid, log in self.logs.items():
             if tid in tids:
                 log.refresh(self._reader, passed_s, fully=fully)

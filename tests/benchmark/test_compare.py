@@ -269,7 +269,7 @@ def test_bench_ends_with_the_gate(
     options: list[str], code: int, says: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("fastfeed.benchmark.sweep.PROFILE_S", 0.05)
-    monkeypatch.setattr("fastfeed.benchmark.measure.WARMUP_STEPS", 4)
+    monkeypatch.setattr("fastfeed.benchmark.measure.STEP_WARMUP", 4)
     workload, consumer, percent = options
     plan = ["--threads", "1", "--steps", "20", "--repeats", "1"]
     arguments = [

@@ -45,7 +45,7 @@ class HookLog(StepLog):
         self.main: Loop | None = None  # the loop that is diagnosed, if it is known
         self.missing: list[str] = []
         self.died: list[DeadProducer] = []
-        # by threading.get_ident(): name and traceback of a thread that died
+        # by threading.get_native_id(): name and traceback of a thread that died
         self.deaths: dict[int, tuple[str, str]] = {}
         # threads whose input comes from other threads or processes
         self.elsewhere: set[int] = set()

@@ -215,7 +215,7 @@ def record_thread_deaths(log: HookLog) -> Callable[[], None]:
                     at = at.tb_next
                 text = "".join(traceback.format_exception(kind, error, at)).rstrip()
                 log.saw_death(_ended(f"thread {thread.name}", f"ended:\n{text}"))
-                log.deaths[threading.get_ident()] = thread.name, text
+                log.deaths[threading.get_native_id()] = thread.name, text
             invoke(thread)
 
         return record

@@ -49,7 +49,7 @@ class AttributionContext:
     `loop`: the ident of the loop's thread, `loop_tid` its tid. `samples`: all samples; in `late`
     ones the interpreter lock was held, and `blind` ones are inconclusive. `holders`: py-spy's
     samples of the lock's holder. `deaths`: name and traceback of threads that ended with an
-    exception, by ident. `queued_share`: of the time of the loop's thread on a core without the
+    exception, by tid. `queued_share`: of the time of the loop's thread on a core without the
     interpreter lock, or ready for a core, the share (0 to 1) in which it waits for a core.
     """
 
@@ -152,10 +152,10 @@ def thread_tasks(logs: Iterable[ThreadLog], context: AttributionContext) -> list
     ]
     named = [log for log in python if log not in foreign and log not in native]
     found = [task_of(log, context) for log in named]
-    known = {log.ident for log in named if log.gone}
-    for ident, (name, text) in context.deaths.items():
-        if ident not in known:
-            found.append(Task(name, os.getpid(), 0, ev.PRODUCER, 0.0, exit=text))
+    known = {log.tid for log in named}
+    for tid, (name, text) in context.deaths.items():
+        if tid not in known:
+            found.append(Task(name, os.getpid(), tid, ev.PRODUCER, 0.0, exit=text))
     if foreign:
         name = (
             ev.CALLED_BACK if "tensorflow" in sys.modules else "threads that Python did not start"
@@ -181,7 +181,7 @@ def task_of(log: ThreadLog, context: AttributionContext) -> Task:
         counts, cpu=cpu, queued=used.queued_s / log.wall_s, python=context.lock_share(log, cpu)
     )
     task = _task([log], context, name=log.name, used=used, busy=busy)
-    task = replace(task, exit=thread_exit(log, context.deaths))
+    task = replace(task, exit=context.deaths.get(log.tid, ("", ""))[1])
     return replace(task, role=ev.TRAINER if trainer else role_of(task, log.name))
 
 
@@ -302,14 +302,6 @@ def role_of(task: Task, name: str) -> str:
         return ev.PRODUCER
     plumbing = any(PLUMBING_FILES.search(place.file) for stack in task.stacks for place in stack)
     return ev.FEEDER if plumbing or name.startswith(PLUMBING_NAMES) else ev.FOREIGN
-
-
-def thread_exit(log: ThreadLog, deaths: Mapping[int, tuple[str, str]]) -> str:
-    """Return the traceback of a thread that died of an exception.
-
-    Idents are reused, so a thread that is alive has none.
-    """
-    return deaths.get(log.ident, ("", ""))[1] if log.gone else ""
 
 
 def settle_roles(found: Sequence[Task], logs: Mapping[int, ThreadLog]) -> list[Task]:

@@ -3,7 +3,9 @@ GPU. Imports only core and errors.
 
     from fastfeed import augment as A
 
-    standard = A.Augment([A.Decode(), A.RandomResizedCrop(224), A.Flip(), A.Normalize(127.5, 127.5)])
+    standard = A.Augment(
+        [A.Decode(), A.RandomResizedCrop(224), A.Flip(), A.Normalize(127.5, 127.5)]
+    )
     FeedRunner(photos, batch_size=64, augment=standard, augment_on="auto")
 """
 

@@ -49,10 +49,10 @@ def refuse_misfits(options: FeedOptions) -> None:
             raise OptionError(
                 f"{name}= cannot be combined with augment_on={options.augment_on!r}: {instead}"
             )
-    from fastfeed.augment.dali import handed_over
-    from fastfeed.augment.dali_steps import check
+    from fastfeed.augment.dali import dali_program
+    from fastfeed.augment.dali_steps import refuse_unsupported
 
-    check(handed_over(options.augment))
+    refuse_unsupported(dali_program(options.augment))
 
 
 def choose(source: Any, options: FeedOptions, *, seed: int) -> ExecutorChoice:
@@ -99,9 +99,9 @@ def _candidates() -> list[str]:
         and importlib.util.find_spec("nvidia.dali") is not None
     ):
         found.append("dali-cpu")
-        from fastfeed.augment.dali import gpus
+        from fastfeed.augment.dali import gpu_count
 
-        found += ["dali-gpu"] if gpus() else []
+        found += ["dali-gpu"] if gpu_count() else []
     return found
 
 

@@ -1,4 +1,4 @@
-"""Pictures for the tests of augmentation: made up or from $FASTFEED_DATA, encoded, turned, broken."""
+"""Pictures for tests: made up or from $FASTFEED_DATA, encoded, turned, broken."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Headers of files beside what a decoder finds, and every kind of file that cannot become pixels."""
+"""Headers of files, compared with a decoder, and every kind of file that cannot become pixels."""
 
 from __future__ import annotations
 

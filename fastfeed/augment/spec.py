@@ -110,9 +110,9 @@ class Augment:
         for (rank, op), (later_rank, later) in pairwise(ranked):
             if rank > later_rank or (rank == later_rank != REPEATABLE_RANK):
                 raise OptionError(
-                    f"Augment: {_name_of(later)} comes after {_name_of(op)}: the order must be Decode, pixel "
-                    "operations, Normalize, Cast, Layout, OneHot, Mixup, each "
-                    "but pixel operations once"
+                    f"Augment: {_name_of(later)} comes after {_name_of(op)}: the order must be "
+                    "Decode, pixel operations, Normalize, Cast, Layout, OneHot, Mixup, each but "
+                    "pixel operations once"
                 )
         if sum(isinstance(op, HandOver) for op in self.operations) > 1:
             raise OptionError(

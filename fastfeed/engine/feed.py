@@ -55,7 +55,7 @@ class Feed:
         resume = resume or ResumePoint(per_run=options.epochs or 1)
         starts = resume.starts
         source = source_from(given, options, start=starts.get(ONLY_STREAM))
-        self.schedule = schedule = EpochSchedule(resume, again=source.again)
+        self.schedule = schedule = EpochSchedule(resume, again=source.repeatable)
         streams = (
             [ONLY_STREAM] if source.ordered else list(range(resume.streams or options.producers))
         )

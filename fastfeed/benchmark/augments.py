@@ -20,8 +20,8 @@ from fastfeed.benchmark.sweep import PROFILE_S, Meter, Progress, SweepPlan
 from fastfeed.benchmark.training_loop import Consumer, runner_for
 from fastfeed.errors import OptionError
 from fastfeed.model.prediction import Producers
+from fastfeed.options import EXECUTORS
 
-EXECUTORS = ("producers", "dali-cpu", "dali-gpu")
 SUFFIXES = (".jpg", ".jpeg", ".png")
 SIDE = 224
 # The channels' means and deviations over ImageNet's training images, times 255.

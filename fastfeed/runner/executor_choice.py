@@ -17,7 +17,6 @@ from fastfeed.options import FeedOptions
 from fastfeed.source import IndexedSource, source_from
 
 LOG = logging.getLogger("fastfeed")
-AUTO_EXECUTOR = "auto"
 BUDGET_S = 2.0  # for all candidates together
 WARMUP_BATCHES = 2  # the first ones create pools and pipelines
 MIN_SPEEDUP = 1.05  # the least that is worth another package

@@ -21,10 +21,10 @@ from fastfeed.engine.feed import Feed
 from fastfeed.engine.shuffle_stage import ShuffleStage
 from fastfeed.errors import FeedStopped, OptionError, StateError
 from fastfeed.live.hub import Watch, observe
-from fastfeed.options import FeedOptions, Shuffle
+from fastfeed.options import AUTO_EXECUTOR, FeedOptions, Shuffle
 from fastfeed.producers.process.shared_workers import SharedWorkers
 from fastfeed.runner.checkpoint import fingerprint, resume_from, state_of, warn_of_costs
-from fastfeed.runner.executor_choice import AUTO_EXECUTOR, ExecutorChoice, choose, refuse_misfits
+from fastfeed.runner.executor_choice import ExecutorChoice, choose, refuse_misfits
 from fastfeed.runner.finalizer import Finalizer, releasing
 from fastfeed.source import IndexedSource, source_from
 

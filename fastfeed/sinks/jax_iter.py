@@ -80,8 +80,8 @@ class JaxBatches:
                     target.shard_shape(array.shape)
             except ValueError:
                 raise SpecError(
-                    f"{leaf.path} has shape {array.shape} in a batch of {batch.rows} records, which "
-                    f"{target} cannot divide: set a batch_size= that it can, and "
+                    f"{leaf.path} has shape {array.shape} in a batch of {batch.rows} records, "
+                    f"which {target} cannot divide: set a batch_size= that it can, and "
                     'last_batch="drop" if only the last batch is smaller'
                 ) from error
 
@@ -95,8 +95,8 @@ def _target(spec: BatchSpec, option: Any) -> Any:
         isinstance(target, (tuple, list, Mapping)) for target in spread_out
     ):
         raise OptionError(
-            f"jax(device_or_sharding={option!r}) does not fit the batch: must be one for all leaves, "
-            f"or {describe(spec.structure)}"
+            f"jax(device_or_sharding={option!r}) does not fit the batch: must be one for all "
+            f"leaves, or {describe(spec.structure)}"
         )
     return spread_out
 

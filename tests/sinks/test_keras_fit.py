@@ -96,7 +96,7 @@ class Order(keras.metrics.Metric):
 
 
 def compiled(model: Any, *metrics: Any) -> Any:
-    """Learns nothing: its loss is the mean square of what is between the records and the targets."""
+    """Learns nothing: its loss is the mean square of the difference of records and targets."""
     model.compile(loss="mse", optimizer=keras.optimizers.SGD(0.0), metrics=list(metrics))
     return model
 

@@ -17,8 +17,8 @@ from fastfeed import __version__
 from fastfeed.errors import FeedError, MissingExtra, OptionError
 
 BAD_INPUT = 2  # exit code of every error that the user can correct; click uses the same
-FAILED = 1  # exit code of a requested check that does not pass
-PATH = click.Path(dir_okay=False, path_type=Path)
+CHECK_FAILED = 1  # exit code of a requested check that does not pass
+FILE_PATH = click.Path(dir_okay=False, path_type=Path)
 
 
 @click.group()
@@ -121,7 +121,7 @@ def bench(**options: Any) -> None:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     augmented = options.pop("augment")
     executors = options.pop("augment_on")
-    with _failures():
+    with _exit_on_errors():
         if augmented is None:
             _bench(**options)
         else:
@@ -154,7 +154,7 @@ def _bench(*, output: Path | None, assert_au: float | None, **options: Any) -> N
     if assert_au is not None:
         gate = check_au(sweep, assert_au)
         click.echo(gate.text)
-        sys.exit(0 if gate.passed else FAILED)
+        sys.exit(0 if gate.passed else CHECK_FAILED)
 
 
 def _sweep(options: dict[str, Any], console: Console) -> Any:
@@ -230,8 +230,8 @@ def _progress(console: Console) -> Any:
 
 
 @main.command()
-@click.argument("before", type=PATH)
-@click.argument("after", type=PATH)
+@click.argument("before", type=FILE_PATH)
+@click.argument("after", type=FILE_PATH)
 @click.option(
     "--fail-if-slower",
     is_flag=True,
@@ -245,11 +245,11 @@ def compare(before: Path, after: Path, *, fail_if_slower: bool) -> None:
     from fastfeed.benchmark.compare import compare as compared
     from fastfeed.benchmark.compare import lines_of
 
-    with _failures():
+    with _exit_on_errors():
         found = compared(before, after)
         for line in lines_of(found):
             click.echo(line)
-        sys.exit(FAILED if fail_if_slower and found.slower else 0)
+        sys.exit(CHECK_FAILED if fail_if_slower and found.slower else 0)
 
 
 def _reporter(bar: Progress, task: Any) -> Callable[[str, float], None]:
@@ -289,14 +289,18 @@ def _plots(
     type=click.FloatRange(0),
     help="Part of --seconds that is left out of the measurement.",
 )
-@click.option("--json", default=None, type=PATH, help="Write the diagnosis to this file as JSON.")
+@click.option(
+    "--json", default=None, type=FILE_PATH, help="Write the diagnosis to this file as JSON."
+)
 @click.option(
     "--html",
     default=None,
-    type=PATH,
+    type=FILE_PATH,
     help="Write a page with the timeline, and where the producers spend their time.",
 )
-@click.option("--trace", default=None, type=PATH, help="Write a trace to view at ui.perfetto.dev.")
+@click.option(
+    "--trace", default=None, type=FILE_PATH, help="Write a trace to view at ui.perfetto.dev."
+)
 @click.option(
     "--no-experiments",
     is_flag=True,
@@ -318,7 +322,7 @@ def diagnose(script: tuple[str, ...], **options: Any) -> None:
     -m MODULE runs a module. The script keeps its own output and exit code; the report goes to
     stderr.
     """
-    with _failures():
+    with _exit_on_errors():
         sys.exit(_diagnose(script, **options))
 
 
@@ -365,7 +369,7 @@ def top(pid: int | None, *, once: bool, as_json: bool) -> None:
     Show its FeedRunners, or the threads of any other Python process, which requires py-spy. Without
     PID, show the only job on this machine; if there are several, list them.
     """
-    with _failures():
+    with _exit_on_errors():
         from fastfeed.live.top import view
 
         view(pid, once=once, as_json=as_json, console=Console())
@@ -378,7 +382,7 @@ def postmortem(file: Path | None) -> None:
 
     It is read from the job's black box; without FILE, from the newest one.
     """
-    with _failures():
+    with _exit_on_errors():
         from fastfeed.live.postmortem import read
         from fastfeed.live.postmortem_view import render
 
@@ -386,7 +390,7 @@ def postmortem(file: Path | None) -> None:
 
 
 @contextmanager
-def _failures() -> Any:
+def _exit_on_errors() -> Any:
     """Report an error that the user can correct as one message, with exit code 2."""
     try:
         yield

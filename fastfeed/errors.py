@@ -112,7 +112,7 @@ class ProducerFailed(ProducerError):
         text, place, trace = given
         error = ProducerFailed.__new__(ProducerFailed, text)
         error.args = (text,)
-        error.place, error.trace, error.ticket, error._original = place, trace, None, None
+        vars(error).update(place=place, trace=trace, ticket=None, _original=None)
         return error
 
 

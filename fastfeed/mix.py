@@ -21,7 +21,7 @@ from fastfeed.core.order import (
 )
 from fastfeed.errors import OptionError
 
-MAX_PERIOD = 2**16  # longest pattern of turns: 1 MB, and up to 0.1 s to build
+MAX_PERIOD = 2**16  # longest pattern of turns: 1 MB, up to 0.1 s to build
 
 
 class Mix:
@@ -113,27 +113,27 @@ class Mix:
 
 
 class _RepeatedSource:
-    """One source, repeated without end: in its own order, or newly shuffled in each pass."""
+    """One source, repeated without end: in its own order, or newly shuffled in each repetition."""
 
     def __init__(self, length: int, root: tuple[int, int] | None, *, number: int) -> None:
         self._length = length
         self._shuffled = root is not None
 
-        def pass_of(times: int) -> Permutation:
+        def permutation(repetition: int) -> Permutation:
             seed = np.random.SeedSequence((*(root or ()), number)).generate_state(1, np.uint64)
-            return Permutation(length, int(seed[0]), times)
+            return Permutation(length, int(seed[0]), repetition)
 
         # a block may end one repetition and begin the next
-        self._pass = lru_cache(maxsize=2)(pass_of)
+        self._permutation = lru_cache(maxsize=2)(permutation)
 
     def at(self, counts: Indices) -> Indices:
         """Return the index of each of the stream's records `counts`."""
-        passes, found = np.divmod(counts, self._length)
+        repetitions, indices = np.divmod(counts, self._length)
         if self._shuffled:
-            for times in np.unique(passes).tolist():
-                own = np.flatnonzero(passes == times)
-                found[own] = self._pass(times).at(found[own])
-        return found
+            for repetition in np.unique(repetitions).tolist():
+                own = np.flatnonzero(repetitions == repetition)
+                indices[own] = self._permutation(repetition).at(indices[own])
+        return indices
 
 
 def _turns(parts: list[int]) -> tuple[Indices, Indices]:

@@ -16,17 +16,18 @@ from fastfeed.errors import OptionError
 if TYPE_CHECKING:
     from fastfeed.augment.spec import Augment
 
-EXECUTORS = ("producers", "dali-cpu", "dali-gpu", "auto")
+EXECUTORS = ("producers", "dali-cpu", "dali-gpu")  # of augment=
+AUTO_EXECUTOR = "auto"  # the fastest one, measured
 # by option: the least value, and a hint for the error
-INTEGERS = {
+INTEGER_OPTIONS = {
     "threads": (1, "a feed needs at least one producer thread"),
     "processes": (0, "0 uses producer threads in this process"),
     "batch_size": (1, "leave it out for the default"),
     "epochs": (1, "leave it out for the default"),
     "error_limit": (0, 'use on_error="raise" to allow no error'),
 }
-OPTIONAL_INTEGERS = ("batch_size", "epochs")
-CHOICES = {
+OPTIONAL_INTEGER_OPTIONS = ("batch_size", "epochs")
+OPTION_CHOICES = {
     "last_batch": ("keep", "drop"),
     "order": ("kept", "any"),
     "on_error": ("raise", "skip"),
@@ -142,10 +143,10 @@ class FeedOptions:
     metrics: str | None = None
 
     def __post_init__(self) -> None:
-        for name, (minimum, hint) in INTEGERS.items():
-            if getattr(self, name) is not None or name not in OPTIONAL_INTEGERS:
+        for name, (minimum, hint) in INTEGER_OPTIONS.items():
+            if getattr(self, name) is not None or name not in OPTIONAL_INTEGER_OPTIONS:
                 _integer(name, getattr(self, name), minimum=minimum, hint=hint)
-        for name, choices in CHOICES.items():
+        for name, choices in OPTION_CHOICES.items():
             _one_of(name, getattr(self, name), choices=choices)
         if not (self.shuffle is None or isinstance(self.shuffle, (bool, Shuffle))):
             raise OptionError(
@@ -169,7 +170,7 @@ class FeedOptions:
                 f"stall_timeout_s must be a number of seconds > 0, got {self.stall_timeout_s!r}; "
                 "float('inf') waits without a limit"
             )
-        # Checked here and not when the order is built: Recipe knows which parts go together.
+        # checks which of these options fit together
         recipe = Recipe(self.shuffle is True, self.sampler, self.shard, self.remainder)
         object.__setattr__(self, "shard", recipe.shard)
         _check_augment(self.augment, self.augment_on)
@@ -276,7 +277,7 @@ def _numpy_dtypes(given: Any) -> Any:
 
 
 def _check_augment(augment: Any, on: str) -> None:
-    _one_of("augment_on", on, choices=EXECUTORS)
+    _one_of("augment_on", on, choices=(*EXECUTORS, AUTO_EXECUTOR))
     if augment is None:
         if on != EXECUTORS[0]:
             raise OptionError(

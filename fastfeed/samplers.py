@@ -63,11 +63,13 @@ class Balanced:
         sizes = np.bincount(self._classes)
         rounds = -(-self._count // len(sizes))
         members = np.split(np.argsort(self._classes, kind="stable"), np.cumsum(sizes)[:-1])
-        streams = np.stack([_passes(rng, own, length=rounds) for own in members], axis=1)
+        streams = np.stack(
+            [_repeated_permutations(rng, own, length=rounds) for own in members], axis=1
+        )
         return rng.permuted(streams, axis=1).reshape(-1)[: self._count]
 
 
-def _passes(rng: np.random.Generator, members: Indices, *, length: int) -> Indices:
+def _repeated_permutations(rng: np.random.Generator, members: Indices, *, length: int) -> Indices:
     """Concatenate random permutations of `members` up to `length`."""
     times = -(-length // len(members))
     return rng.permuted(np.tile(members, (times, 1)), axis=1).reshape(-1)[:length]

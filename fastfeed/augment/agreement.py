@@ -1,5 +1,5 @@
-"""How far OpenCV in the producers and DALI may differ in a pixel: same draws, same geometry, other
-arithmetic."""
+"""The allowed differences of pixels between OpenCV and DALI, which have the same draws and geometry
+and another arithmetic."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 
 class Levels(NamedTuple):
-    """Levels of uint8, 0 to 255: the most for any pixel, and in the mean over an image."""
+    """Levels of uint8, 0 to 255: for any one pixel, and in the mean over an image."""
 
-    most: float
+    maximum: float
     mean: float
 
 
@@ -39,5 +39,5 @@ AGREEMENT = {
     "Layout": EXACT,
     "Mixup": Levels(1e-3, 1e-4),
 }
-# times as many levels for uint16, of its 65,536: OpenCV's weights have fewer digits
-SIXTEEN_BITS = 64.0
+# factor for uint16, with 65,536 levels: the weights of OpenCV have fewer digits
+SIXTEEN_BIT_FACTOR = 64.0

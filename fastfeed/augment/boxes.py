@@ -1,8 +1,8 @@
 """Boxes that move with their image: float32 arrays of shape (n, 4), each row left, top, right,
 bottom in pixels.
 
-A box is cut at the sides of its image. One that lies outside keeps its row, with zeros, so that a
-record has as many boxes as before and its other leaves (classes, for example) still belong to them.
+A box is clipped at the sides of its image. A box outside becomes a row of zeros, so that the boxes
+still fit the other leaves of the record, such as classes.
 """
 
 from __future__ import annotations
@@ -13,37 +13,46 @@ from typing import Any
 import numpy as np
 
 from fastfeed.augment.spec import Augment
-from fastfeed.augment.steps import FixedWindow, Mirror, ProgramStep, RandomWindow, Scale, Size, Warp
+from fastfeed.augment.steps import (
+    IDENTITY_WARP,
+    FixedWindow,
+    Mirror,
+    ProgramStep,
+    RandomWindow,
+    Scale,
+    Size,
+    Warp,
+)
 from fastfeed.errors import SpecError
 
 Boxes = np.ndarray[Any, np.dtype[np.float32]]
 
 
-def moved(boxes: Any, spec: Augment, *, row: Sequence[float], size: Size) -> Boxes:
+def transform_boxes(boxes: Any, spec: Augment, *, row: Sequence[float], size: Size) -> Boxes:
     """Return the boxes of an image of `size` (height, width) after the plan `row`. Raise SpecError
-    for something else."""
-    at = _cut(_checked(boxes), size)
+    for anything but boxes."""
+    at = _clipped(_checked(boxes), size)
     for placed in spec.program:
-        at, size = _step(at, placed.step, numbers=row[placed.numbers], size=size)
-    found: Boxes = at.astype(np.float32)
-    # in float32 there may be no area left
-    found[(found[:, 2] <= found[:, 0]) | (found[:, 3] <= found[:, 1])] = 0
-    return found
+        at, size = _apply_step(at, placed.step, numbers=row[placed.numbers], size=size)
+    result: Boxes = at.astype(np.float32)
+    # rounding to float32 may leave no area
+    result[(result[:, 2] <= result[:, 0]) | (result[:, 3] <= result[:, 1])] = 0
+    return result
 
 
 def _checked(boxes: Any) -> np.ndarray[Any, np.dtype[np.float64]]:
     try:
-        found = np.array(boxes, np.float64)
+        result = np.array(boxes, np.float64)
     except (TypeError, ValueError):
-        found = np.empty(())
-    if not found.size and found.ndim <= 2:
-        found = found.reshape(0, 4)
-    if found.ndim != 2 or found.shape[1] != 4 or not np.isfinite(found).all():
+        result = np.empty(())
+    if not result.size and result.ndim <= 2:
+        result = result.reshape(0, 4)
+    if result.ndim != 2 or result.shape[1] != 4 or not np.isfinite(result).all():
         raise SpecError(
             f"Augment(boxes=...): a record's boxes are {_shown(boxes)}: must be numbers of shape "
             "(n, 4), each row left, top, right, bottom in pixels"
         )
-    return found
+    return result
 
 
 def _shown(boxes: Any) -> str:
@@ -54,15 +63,15 @@ def _shown(boxes: Any) -> str:
     )
 
 
-def _step(
+def _apply_step(
     boxes: Any, step: ProgramStep, *, numbers: Sequence[float], size: Size
 ) -> tuple[Any, Size]:
     high, wide = size
     if isinstance(step, (RandomWindow, FixedWindow)):
         y, x, height, width = numbers
-        # a window adds no boxes around the image, and they end within it already
+        # boxes end within the image, so clipping them at the window is enough
         size = (int(height), int(width))
-        return _cut(boxes - (x, y, x, y), size), size
+        return _clipped(boxes - (x, y, x, y), size), size
     if isinstance(step, Scale):
         size = (int(numbers[0]), int(numbers[1]))
         return boxes * (size[1] / wide, size[0] / high, size[1] / wide, size[0] / high), size
@@ -76,13 +85,13 @@ def _step(
             top, bottom = high - bottom, high - top
         return np.stack([left, top, right, bottom], 1) * kept, size
     if isinstance(step, Warp):
-        return _cut(_warped(boxes, numbers), size), size
+        return _clipped(_warped(boxes, numbers), size), size
     return boxes, size
 
 
 def _warped(boxes: Any, numbers: Sequence[float]) -> Any:
     """Return the upright boxes around the turned ones."""
-    if tuple(numbers) == (1, 0, 0, 0, 1, 0):
+    if tuple(numbers) == IDENTITY_WARP:
         return boxes
     kept = _has_area(boxes)
     back = np.array(numbers, np.float64).reshape(2, 3)
@@ -96,8 +105,8 @@ def _has_area(boxes: Any) -> Any:
     return ((boxes[:, 2] > boxes[:, 0]) & (boxes[:, 3] > boxes[:, 1]))[:, None]
 
 
-def _cut(boxes: Any, size: Size) -> Any:
-    """Return boxes cut at the image; zeros for those outside."""
+def _clipped(boxes: Any, size: Size) -> Any:
+    """Return boxes clipped at the image; zeros for those outside."""
     high, wide = size
-    cut = np.clip(boxes, 0, (wide, high, wide, high))
-    return cut * _has_area(cut)
+    clipped = np.clip(boxes, 0, (wide, high, wide, high))
+    return clipped * _has_area(clipped)

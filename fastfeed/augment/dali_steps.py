@@ -1,5 +1,5 @@
-"""DALI's operators for the steps of a program: each gets the numbers of a record from an external
-source of its own."""
+"""The DALI operators of the steps of a program. Each reads the numbers of a record from an external
+source."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ import numpy as np
 
 from fastfeed.augment.geometry import Decode
 from fastfeed.augment.packing import SampleKind
-from fastfeed.augment.spec import Placed
+from fastfeed.augment.spec import PlacedStep
 from fastfeed.augment.steps import (
+    MAX_LEVEL,
     Blend,
     Blur,
     Colour,
@@ -35,48 +36,51 @@ Array = np.ndarray[Any, Any]
 Node = Any  # of a DALI graph
 # Without antialiasing DALI's triangular and cubic filters are plain interpolation, as other
 # libraries define it.
-SAMPLERS = {"nearest": types.INTERP_NN, "linear": types.INTERP_LINEAR, "cubic": types.INTERP_CUBIC}
-DTYPES = {
+INTERPOLATION_TYPES = {
+    "nearest": types.INTERP_NN,
+    "linear": types.INTERP_LINEAR,
+    "cubic": types.INTERP_CUBIC,
+}
+DALI_DTYPES = {
     "uint8": types.UINT8,
     "uint16": types.UINT16,
     "float16": types.FLOAT16,
     "float32": types.FLOAT,
 }
-SPAN = {"uint8": 255, "uint16": 65535}
 
 
 @dataclass(frozen=True)
 class Argument:
-    """An external source of numbers, and the function that makes them from the plan rows of all
-    records: (records, numbers)."""
+    """An external source of numbers, and the function that computes them from the plan rows of all
+    records, (records, numbers)."""
 
     name: str
     image: int
-    make: Callable[[Array], Array]
+    values_of: Callable[[Array], Array]
 
 
 @dataclass
 class Graph:
     """State while the graph of one image (or mask) is built."""
 
-    image: int  # its row of the plan counts
+    image: int  # the number of its row in the plan
     name: str
     kind: SampleKind
     device: str = "cpu"
     arguments: list[Argument] = field(default_factory=list)
 
     def numbers(
-        self, name: str, make: Callable[[Array], Array], *, image: int | None = None
+        self, name: str, values_of: Callable[[Array], Array], *, image: int | None = None
     ) -> Node:
-        """Return a node with what `make` computes from each record's row, of this image or another
-        one."""
+        """Return a node with the numbers that `values_of` computes from the rows of this image, or
+        of another `image`."""
         name = f"{self.name}.{name}{len(self.arguments)}"
-        self.arguments.append(Argument(name, self.image if image is None else image, make))
+        self.arguments.append(Argument(name, self.image if image is None else image, values_of))
         return fn.external_source(name=name, batch=True, no_copy=True)
 
 
-def check(program: Sequence[Placed]) -> None:
-    """Raise OptionError, with its name, for a step that DALI has no operator for."""
+def refuse_unsupported(program: Sequence[PlacedStep]) -> None:
+    """Raise OptionError for a step without an operator in DALI."""
     for placed in program:
         step = placed.step
         if isinstance(step, Warp) and step.interpolation == "cubic":
@@ -86,8 +90,8 @@ def check(program: Sequence[Placed]) -> None:
             )
 
 
-def decoded(source: Node, decode: Decode, *, window: Placed | None, graph: Graph) -> Node:
-    """Return the pixels of files, turned as EXIF says; with a `window` only that part is
+def add_decoder(source: Node, decode: Decode, *, window: PlacedStep | None, graph: Graph) -> Node:
+    """Return the pixels of files, turned as EXIF specifies; with a `window` only that part is
     decoded."""
     output = types.RGB if decode.channels == "rgb" else types.GRAY
     how = {"device": "mixed" if graph.device == "gpu" else "cpu", "output_type": output}
@@ -97,8 +101,8 @@ def decoded(source: Node, decode: Decode, *, window: Placed | None, graph: Graph
     return fn.decoders.image_slice(source, anchor, shape, axes=(0, 1), **how)
 
 
-def moved(node: Node, placed: Placed, *, graph: Graph) -> Node:
-    """Return `node` after one step that moves pixels or changes their values; masks are only
+def add_step(node: Node, placed: PlacedStep, *, graph: Graph) -> Node:
+    """Return `node` after one step that moves pixels or changes their values. Masks are only
     moved."""
     operator = OPERATORS.get(type(placed.step))
     if operator is None or (graph.kind.mask and isinstance(placed.step, (Colour, Blur, Cutout))):
@@ -106,7 +110,7 @@ def moved(node: Node, placed: Placed, *, graph: Graph) -> Node:
     return operator(node, placed, graph=graph)
 
 
-def finished(node: Node, tail: Sequence[Placed], *, graph: Graph) -> Node:
+def add_final_steps(node: Node, tail: Sequence[PlacedStep], *, graph: Graph) -> Node:
     """Return `node` after Normalize, Cast, Layout and Mixup."""
     steps = {type(placed.step): placed for placed in tail}
     normalize, cast, layout = (
@@ -115,7 +119,7 @@ def finished(node: Node, tail: Sequence[Placed], *, graph: Graph) -> Node:
     order = "HWC" if layout is None else layout.order
     if normalize is not None:
         mean, std = (
-            _of_channels(values, graph.kind.channels) for values in (normalize.mean, normalize.std)
+            _per_channel(values, graph.kind.channels) for values in (normalize.mean, normalize.std)
         )
         node = fn.crop_mirror_normalize(
             node, mean=mean, std=std, output_layout=order, dtype=types.FLOAT
@@ -124,15 +128,15 @@ def finished(node: Node, tail: Sequence[Placed], *, graph: Graph) -> Node:
         node = fn.transpose(node, perm=[2, 0, 1])
     blend = steps.get(Blend)
     if cast is not None and blend is None:
-        node = fn.cast(node, dtype=DTYPES[cast.dtype])
+        node = fn.cast(node, dtype=DALI_DTYPES[cast.dtype])
     if blend is not None:
-        node = _blended(fn.cast(node, dtype=types.FLOAT), blend, graph=graph)
+        node = _add_mixup(fn.cast(node, dtype=types.FLOAT), blend, graph=graph)
         if cast is not None and cast.dtype != "float32":
-            node = fn.cast(node, dtype=DTYPES[cast.dtype])
+            node = fn.cast(node, dtype=DALI_DTYPES[cast.dtype])
     return node
 
 
-def _blended(node: Node, blend: Placed, *, graph: Graph) -> Node:
+def _add_mixup(node: Node, blend: PlacedStep, *, graph: Graph) -> Node:
     # A record has one share, that of its first image, for all its images and labels.
     share = graph.numbers("share", lambda plan: plan[:, blend.start].astype(np.float32), image=0)
     rest = graph.numbers("rest", lambda plan: 1 - plan[:, blend.start].astype(np.float32), image=0)
@@ -142,7 +146,7 @@ def _blended(node: Node, blend: Placed, *, graph: Graph) -> Node:
     return node * share + fn.permute_batch(node, indices=following) * rest
 
 
-def _of_channels(values: tuple[float, ...], channels: int) -> list[float]:
+def _per_channel(values: tuple[float, ...], channels: int) -> list[float]:
     if len(values) not in (1, channels):
         raise SpecError(
             f"Normalize({values}): must be one number, or one for each of {channels} channels of "
@@ -151,7 +155,7 @@ def _of_channels(values: tuple[float, ...], channels: int) -> list[float]:
     return list(values) * (channels if len(values) == 1 else 1)
 
 
-def _window(placed: Placed, graph: Graph) -> tuple[Node, Node]:
+def _window(placed: PlacedStep, graph: Graph) -> tuple[Node, Node]:
     start = placed.start
     anchor = graph.numbers("anchor", lambda plan: plan[:, start : start + 2].astype(np.int32))
     return anchor, graph.numbers(
@@ -159,25 +163,25 @@ def _window(placed: Placed, graph: Graph) -> tuple[Node, Node]:
     )
 
 
-def _cut(node: Node, placed: Placed, *, graph: Graph) -> Node:
+def _add_slice(node: Node, placed: PlacedStep, *, graph: Graph) -> Node:
     anchor, shape = _window(placed, graph)
     fill = 0 if graph.kind.mask else getattr(placed.step, "fill", 0)
     return fn.slice(node, anchor, shape, axes=(0, 1), out_of_bounds_policy="pad", fill_values=fill)
 
 
-def _scaled(node: Node, placed: Placed, *, graph: Graph) -> Node:
+def _add_resize(node: Node, placed: PlacedStep, *, graph: Graph) -> Node:
     size = graph.numbers("size", lambda plan: plan[:, placed.numbers].astype(np.float32))
     step: Any = placed.step
     sampler = "nearest" if graph.kind.mask else step.interpolation
     return fn.resize(
         node,
         size=size,
-        interp_type=SAMPLERS[sampler],
+        interp_type=INTERPOLATION_TYPES[sampler],
         antialias=step.antialias and not graph.kind.mask,
     )
 
 
-def _mirrored(node: Node, placed: Placed, *, graph: Graph) -> Node:
+def _add_flip(node: Node, placed: PlacedStep, *, graph: Graph) -> Node:
     step: Any = placed.step
     flags = {}
     for at, (side, chance) in enumerate(
@@ -192,26 +196,26 @@ def _column(at: int) -> Callable[[Array], Array]:
     return lambda plan: plan[:, at].astype(np.int32)
 
 
-def _warped(node: Node, placed: Placed, *, graph: Graph) -> Node:
+def _add_warp(node: Node, placed: PlacedStep, *, graph: Graph) -> Node:
     step: Any = placed.step
     matrix = graph.numbers(
         "matrix", lambda plan: plan[:, placed.numbers].astype(np.float32).reshape(-1, 2, 3)
     )
     sampler = "nearest" if graph.kind.mask else step.interpolation
     dtype = graph.kind.dtype
-    known = dtype == "uint8"  # other dtypes go by way of floats, which hold all of them
+    is_uint8 = dtype == "uint8"  # other dtypes are converted to floats, which hold all their values
     node = fn.warp_affine(
-        node if known else fn.cast(node, dtype=types.FLOAT),
+        node if is_uint8 else fn.cast(node, dtype=types.FLOAT),
         matrix=matrix,
         inverse_map=True,
-        interp_type=SAMPLERS[sampler],
+        interp_type=INTERPOLATION_TYPES[sampler],
         fill_value=0 if graph.kind.mask else step.fill,
     )
-    return node if known else fn.cast(node, dtype=DTYPES[dtype])
+    return node if is_uint8 else fn.cast(node, dtype=DALI_DTYPES[dtype])
 
 
-def _coloured(node: Node, placed: Placed, *, graph: Graph) -> Node:
-    span = SPAN[graph.kind.dtype]
+def _add_colour(node: Node, placed: PlacedStep, *, graph: Graph) -> Node:
+    max_level = MAX_LEVEL[graph.kind.dtype]
     grey = graph.kind.channels == 1
 
     def factors(plan: Array) -> Array:
@@ -224,13 +228,13 @@ def _coloured(node: Node, placed: Placed, *, graph: Graph) -> Node:
 
     def added(plan: Array) -> Array:
         rows = plan[:, placed.numbers].astype(np.float32).reshape(-1, 3, 4)
-        return np.ascontiguousarray(rows[:, : 1 if grey else 3, 3]) * np.float32(span)
+        return np.ascontiguousarray(rows[:, : 1 if grey else 3, 3]) * np.float32(max_level)
 
     matrix, offset = graph.numbers("factors", factors), graph.numbers("added", added)
-    return fn.coord_transform(node, M=matrix, T=offset, dtype=DTYPES[graph.kind.dtype])
+    return fn.coord_transform(node, M=matrix, T=offset, dtype=DALI_DTYPES[graph.kind.dtype])
 
 
-def _blurred(node: Node, placed: Placed, *, graph: Graph) -> Node:
+def _add_blur(node: Node, placed: PlacedStep, *, graph: Graph) -> Node:
     def sigmas(plan: Array) -> Array:
         sigma = plan[:, placed.start].astype(np.float32)
         # a window of one pixel leaves the image unchanged, for any sigma
@@ -241,7 +245,7 @@ def _blurred(node: Node, placed: Placed, *, graph: Graph) -> Node:
     return fn.gaussian_blur(node, sigma=sigma, window_size=window)
 
 
-def _erased(node: Node, placed: Placed, *, graph: Graph) -> Node:
+def _add_erase(node: Node, placed: PlacedStep, *, graph: Graph) -> Node:
     def part(plan: Array, first: int) -> Array:
         rectangles = plan[:, placed.numbers].astype(np.float32).reshape(len(plan), -1, 4)
         return np.ascontiguousarray(rectangles[:, :, first : first + 2]).reshape(len(plan), -1)
@@ -255,12 +259,12 @@ def _erased(node: Node, placed: Placed, *, graph: Graph) -> Node:
 
 
 OPERATORS: dict[type, Callable[..., Node]] = {
-    RandomWindow: _cut,
-    FixedWindow: _cut,
-    Scale: _scaled,
-    Mirror: _mirrored,
-    Warp: _warped,
-    Colour: _coloured,
-    Blur: _blurred,
-    Cutout: _erased,
+    RandomWindow: _add_slice,
+    FixedWindow: _add_slice,
+    Scale: _add_resize,
+    Mirror: _add_flip,
+    Warp: _add_warp,
+    Colour: _add_colour,
+    Blur: _add_blur,
+    Cutout: _add_erase,
 }

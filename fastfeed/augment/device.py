@@ -11,12 +11,15 @@ from fastfeed.core.batch import Batch
 
 
 class DeviceArray:
-    """An array on a GPU. `torch.from_dlpack`, `jax.dlpack.from_dlpack` and `tf.experimental.dlpack`
-    take it without a copy; `numpy.asarray` copies it to the host. Its memory lives as long as it,
-    or anything made from it."""
+    """An array on a GPU.
 
-    def __init__(self, held: Any, shape: tuple[int, ...], *, dtype: np.dtype[Any]) -> None:
-        self._held = held  # has __dlpack__ and as_cpu()
+    `torch.from_dlpack`, `jax.dlpack.from_dlpack` and `tf.experimental.dlpack` take it without a
+    copy; `numpy.asarray` copies it to the host. Its memory lives as long as the array, or anything
+    made from it.
+    """
+
+    def __init__(self, tensor: Any, shape: tuple[int, ...], *, dtype: np.dtype[Any]) -> None:
+        self._tensor = tensor  # of DALI: has __dlpack__ and as_cpu()
         self.shape = shape
         self.dtype = dtype
 
@@ -34,13 +37,13 @@ class DeviceArray:
         return self.shape[0]
 
     def __dlpack__(self, **how: Any) -> Any:
-        return self._held.__dlpack__(**how)
+        return self._tensor.__dlpack__(**how)
 
     def __dlpack_device__(self) -> Any:
-        return self._held.__dlpack_device__()
+        return self._tensor.__dlpack_device__()
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
-        host = np.asarray(self._held.as_cpu())
+        host = np.asarray(self._tensor.as_cpu())
         return host if dtype is None else host.astype(dtype)
 
 

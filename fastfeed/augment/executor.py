@@ -1,5 +1,5 @@
-"""What producers execute of a spec: everything, with OpenCV, or the packing of what DALI needs of a
-record."""
+"""The part of a spec that producers execute: all of it, with OpenCV, or the packing of records for
+DALI."""
 
 from __future__ import annotations
 
@@ -11,23 +11,21 @@ from fastfeed.core.collate import Allocate, Pad
 
 
 class Executor(Protocol):
-    """What a producer does to records, and how it makes batches of the results. The first two
-    methods raise BadImage, and SpecError for what the spec does not fit."""
+    """Augments records, and collates the results. The first two methods raise BadImage, and
+    SpecError for records that the spec does not fit."""
 
-    def begun(self, record: Any, key: int, *, place: str) -> Any:
-        """Return what is known of the record at `place` before its images are decoded, with the
-        draws of `key`; for `made`."""
+    def prepare(self, record: Any, key: int, *, place: str) -> Any:
+        """Return the record at `place` with the draws of `key`, before its images are decoded."""
 
-    def made(self, begun: Any) -> Any:
-        """Return what the record becomes, for `collated`."""
+    def execute(self, prepared: Any) -> Any:
+        """Return a prepared record after its operations, for `collate`."""
 
-    def collated(
-        self, made: Sequence[Any], pad: Pad, *, place: str, allocate: Allocate, lengths: bool
+    def collate(
+        self, results: Sequence[Any], pad: Pad, *, place: str, allocate: Allocate, lengths: bool
     ) -> Any:
-        """Return one batch of what `made` returned, and for each leaf which axes of its records
-        varied, as `collate`.
+        """Return one batch of what `execute` returned, and which axes of each leaf varied.
 
-        `lengths`: as (batch, shapes of its records).
+        With `lengths` the batch is (batch, shapes of its records).
         """
 
 
@@ -38,24 +36,24 @@ def executor_for(spec: Augment, on: str, *, crowded: bool, threads: bool = False
         from fastfeed.augment.opencv import OpenCV
 
         return OpenCV(spec, crowded=crowded)
-    return _Packing(spec, threads=threads)
+    return PackingExecutor(spec, threads=threads)
 
 
-class _Packing:
+class PackingExecutor:
     """A Packer as an Executor."""
 
     def __init__(self, spec: Augment, *, threads: bool) -> None:
         from fastfeed.augment import packing
 
-        self.begun = packing.Packer(spec, threads=threads).record
-        self._collated = packing.collated
+        self.prepare = packing.Packer(spec, threads=threads).record
+        self._collate = packing.collate_packed
 
-    def made(self, begun: Any) -> Any:
+    def execute(self, prepared: Any) -> Any:
         """Return it unchanged."""
-        return begun
+        return prepared
 
-    def collated(
-        self, made: Sequence[Any], pad: Pad, *, place: str, allocate: Allocate, lengths: bool
+    def collate(
+        self, results: Sequence[Any], pad: Pad, *, place: str, allocate: Allocate, lengths: bool
     ) -> Any:
-        """Collate packed records; shapes are known only where they are augmented."""
-        return self._collated(made, pad, place=place, allocate=allocate)
+        """Collate packed records. Their shapes are known only after DALI has augmented them."""
+        return self._collate(results, pad, place=place, allocate=allocate)

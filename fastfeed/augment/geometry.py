@@ -37,9 +37,9 @@ CENTRE = 0.5
 
 @dataclass(frozen=True)
 class Decode(Constant):
-    """JPEG or PNG bytes to uint8 (height, width, 3), or 1 channel for "gray"; turned as EXIF says.
+    """JPEG or PNG bytes to uint8 (height, width, 3), or 1 channel for "gray", turned as in EXIF.
 
-    An image of more than `max_pixels` is refused by its header, before memory is allocated for it.
+    The header of an image of more than `max_pixels` raises an error before memory is allocated.
     """
 
     channels: str = "rgb"
@@ -57,8 +57,8 @@ class Decode(Constant):
 
 @dataclass(frozen=True)
 class Resize:
-    """Another size: (height, width), one number for both, or `shorter`, which keeps the aspect
-    ratio."""
+    """Resize to (height, width), to one number for both, or to a `shorter` side, which keeps the
+    aspect ratio."""
 
     size: int | tuple[int, int] | None = None
     shorter: int | None = None
@@ -146,7 +146,7 @@ class Flip:
 
 @dataclass(frozen=True)
 class Rotate:
-    """A turn about the centre, counter-clockwise, on the same canvas; what comes in from outside is
+    """A turn about the centre, counter-clockwise, on the same canvas; pixels from outside are
     `fill`."""
 
     degrees: Parameter

@@ -1,5 +1,4 @@
-"""The header of a JPEG or PNG file, read from its first bytes: no pixel is decoded and nothing is
-copied.
+"""The header of a JPEG or PNG file, read from its first bytes without decoding or copying.
 
 Markers: ITU-T T.81, annex B. Chunks: W3C, Portable Network Graphics (3rd edition). Orientation:
 EXIF 2.32, tag 0x0112.
@@ -16,20 +15,20 @@ import numpy as np
 from fastfeed.errors import BadImage
 
 Encoded: TypeAlias = "bytes | bytearray | memoryview | np.ndarray[Any, np.dtype[np.uint8]]"
-Bytes: TypeAlias = bytes | bytearray | memoryview  # can be indexed for an int at little cost
+Bytes: TypeAlias = bytes | bytearray | memoryview  # with a fast index that returns an int
 
-PNG = b"\x89PNG\r\n\x1a\n"
+PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 PNG_CHANNELS = {0: 1, 2: 3, 3: 3, 4: 2, 6: 4}  # by colour type; a palette (3) holds colours
-EXIF, EXIF_CHUNK = b"Exif\0\0", b"eXIf"
-EXIF_TAIL = 2**13  # bytes at the end of a PNG that may contain its orientation, too
+EXIF_SIGNATURE, EXIF_CHUNK = b"Exif\0\0", b"eXIf"
+EXIF_SEARCH_NBYTES = 2**13  # bytes at the end of a PNG that may contain its orientation, too
 ORIENTATION = 0x0112
 START_OF_SCAN, APP1 = 0xDA, 0xE1
-FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
-ALONE = frozenset({0x01, *range(0xD0, 0xD8)})  # markers without a segment
-END_OF_IMAGE, LAST_CHUNK = b"\xff\xd9", b"IEND"
-# bytes at the end that usually contain the end marker; cameras append their own data after it
-TAIL = 64
-KNOWN = (
+FRAME_MARKERS = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
+MARKERS_WITHOUT_SEGMENT = frozenset({0x01, *range(0xD0, 0xD8)})
+JPEG_END, PNG_END = b"\xff\xd9", b"IEND"
+# bytes at the end of a file that usually contain its end marker; cameras append data to it
+END_SEARCH_NBYTES = 64
+OTHER_SIGNATURES = (
     (b"GIF8", "GIF"),
     (b"BM", "BMP"),
     (b"II*\0", "TIFF"),
@@ -39,9 +38,12 @@ KNOWN = (
 
 
 class ImageHeader(NamedTuple):
-    """An image as it will be after decoding: (height, width) turned as EXIF says, channels in the
-    file (4: CMYK or with alpha), bits of a channel, "JPEG" or "PNG", EXIF's orientation (1:
-    unchanged), and True for a palette."""
+    """An image as it will be after decoding.
+
+    (height, width) are turned as EXIF specifies; `channels` are those of the file (4: CMYK or with
+    alpha), `bits` those of a channel, `format` is "JPEG" or "PNG", and `orientation` that of EXIF
+    (1: unchanged).
+    """
 
     height: int
     width: int
@@ -53,10 +55,10 @@ class ImageHeader(NamedTuple):
 
 
 def read_header(data: Encoded, *, max_pixels: int) -> ImageHeader:
-    """Return the header of a whole file in memory; its name does not matter.
+    """Return the header of a whole file in memory.
 
-    Raise BadImage for no bytes, another format, a damaged header, a file without its end, and more
-    pixels than `max_pixels`, for which no memory should be allocated.
+    Raise BadImage for an empty file, another format, a damaged header, a file without its end, and
+    more pixels than `max_pixels`, for which no memory should be allocated.
     """
     view: Bytes = memoryview(data) if isinstance(data, np.ndarray) else data  # type: ignore[arg-type]
     if not len(view):
@@ -64,10 +66,10 @@ def read_header(data: Encoded, *, max_pixels: int) -> ImageHeader:
     try:
         if view[0] == 0xFF and view[1] == 0xD8:
             header = _jpeg(view)
-        elif bytes(view[:8]) == PNG:
+        elif bytes(view[:8]) == PNG_SIGNATURE:
             header = _png(view)
         else:
-            raise BadImage(_unknown(view))
+            raise BadImage(_unknown_format(view))
     except (struct.error, IndexError):
         raise BadImage(f"truncated: it ends within its header, after {len(view)} bytes") from None
     if header.height * header.width > max_pixels:
@@ -84,18 +86,18 @@ def _jpeg(data: Bytes) -> ImageHeader:
         marker = data[at + 1]
         if data[at] != 0xFF:
             raise BadImage(f"damaged JPEG: no marker at byte {at}, where its header should go on")
-        if marker == 0xFF:  # may fill up
+        if marker == 0xFF:  # padding
             at += 1
             continue
         if marker == START_OF_SCAN:
             break
-        if marker in ALONE:
+        if marker in MARKERS_WITHOUT_SEGMENT:
             at += 2
             continue
         length = (data[at + 2] << 8) | data[at + 3]
-        if marker in FRAMES:
+        if marker in FRAME_MARKERS:
             frame = at + 4
-        elif marker == APP1 and orientation == 1 and data[at + 4 : at + 10] == EXIF:
+        elif marker == APP1 and orientation == 1 and data[at + 4 : at + 10] == EXIF_SIGNATURE:
             orientation = _orientation(data, at + 10, end=at + 2 + length)
         at += 2 + length
     if frame is None:
@@ -103,7 +105,7 @@ def _jpeg(data: Bytes) -> ImageHeader:
     bits, height, width, channels = struct.unpack_from(">BHHB", data, frame)
     if not height or not width:
         raise BadImage(f"damaged JPEG: its header says {height} x {width} pixels")
-    _refuse_truncated(data, END_OF_IMAGE, kind="JPEG", pixels=at)
+    _refuse_truncated(data, JPEG_END, kind="JPEG", pixels=at)
     if orientation > 4:
         height, width = width, height
     return ImageHeader(height, width, channels, bits, "JPEG", orientation)
@@ -118,21 +120,23 @@ def _png(data: Bytes) -> ImageHeader:
         length, kind = struct.unpack_from(">I4s", data, at)
         if kind == EXIF_CHUNK:
             orientation = _orientation(data, at + 8, end=at + 8 + length)
-        if kind in (b"IDAT", LAST_CHUNK):
+        if kind in (b"IDAT", PNG_END):
             break
         at += 12 + length
-    _refuse_truncated(data, LAST_CHUNK, kind="PNG", pixels=at)
+    _refuse_truncated(data, PNG_END, kind="PNG", pixels=at)
     if orientation == 1:
-        orientation = _orientation_behind(data, at)
+        orientation = _orientation_after_pixels(data, at)
     if orientation > 4:
         height, width = width, height
     return ImageHeader(height, width, PNG_CHANNELS[colour], bits, "PNG", orientation, colour == 3)
 
 
-def _orientation_behind(data: Bytes, pixels: int) -> int:
-    """Return the orientation of a chunk after a PNG's pixels, where some programs put it: it is
-    found near the end, by its checksum."""
-    near = bytes(data[max(pixels, len(data) - EXIF_TAIL) :])
+def _orientation_after_pixels(data: Bytes, pixels: int) -> int:
+    """Return the orientation in a chunk after the pixels of a PNG, where some programs write it.
+
+    The chunk is searched near the end, and recognized by its checksum.
+    """
+    near = bytes(data[max(pixels, len(data) - EXIF_SEARCH_NBYTES) :])
     end = len(near)
     while (at := near.rfind(EXIF_CHUNK, 4, end)) > 0:
         (length,) = struct.unpack_from(">I", near, at - 4)
@@ -144,10 +148,13 @@ def _orientation_behind(data: Bytes, pixels: int) -> int:
 
 
 def _refuse_truncated(data: Bytes, mark: bytes, *, kind: str, pixels: int) -> None:
-    """Raise BadImage for a file without its end. The marker is searched after the header, which may
-    hold a thumbnail with its own; near the end first."""
+    """Raise BadImage for a file without its end.
+
+    The marker is searched after the header, which may hold a thumbnail with another end marker, and
+    near the end first.
+    """
     if (
-        bytes(data[max(pixels, len(data) - TAIL) :]).rfind(mark) < 0
+        bytes(data[max(pixels, len(data) - END_SEARCH_NBYTES) :]).rfind(mark) < 0
         and bytes(data[pixels:]).rfind(mark) < 0
     ):
         raise BadImage(
@@ -175,9 +182,9 @@ def _orientation(data: Bytes, start: int, *, end: int) -> int:
     return 1
 
 
-def _unknown(data: Bytes) -> str:
+def _unknown_format(data: Bytes) -> str:
     head = bytes(data[:16])
-    kind = next((name for mark, name in KNOWN if head.startswith(mark)), "")
+    kind = next((name for mark, name in OTHER_SIGNATURES if head.startswith(mark)), "")
     if head[:4] == b"RIFF" and head[8:12] == b"WEBP":
         kind = "WebP"
     return f"neither JPEG nor PNG{f' but {kind}' if kind else ''}: it begins with {head[:8]!r}"

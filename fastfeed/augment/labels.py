@@ -1,5 +1,4 @@
-"""Labels that follow their images: one-hot rows for each record, and mixup over a collated batch.
-No framework."""
+"""One-hot rows of labels, and mixup over a collated batch. Imports no framework."""
 
 from __future__ import annotations
 
@@ -13,8 +12,8 @@ from fastfeed.errors import SpecError
 
 
 def one_hot(label: Any, op: OneHot) -> np.ndarray[Any, np.dtype[np.float32]]:
-    """Return a float32 row of (classes,), whose sum is 1. Raise SpecError for something that is no
-    class."""
+    """Return a float32 row of shape (classes,) with the sum 1. Raise SpecError unless the label is
+    the number of a class."""
     found = np.asarray(label)
     if found.dtype.kind not in "iu" or found.size != 1:
         kind = (
@@ -37,10 +36,10 @@ def one_hot(label: Any, op: OneHot) -> np.ndarray[Any, np.dtype[np.float32]]:
 
 
 def mix(rows: np.ndarray[Any, Any], shares: Sequence[float], *, what: str) -> None:
-    """Blend rows in place: each keeps its share of itself, the rest is the next row, of the last
-    one the first.
+    """Blend each row in place with the next one, and the last with the first. `shares` are those of
+    the row itself.
 
-    Raise SpecError for what cannot be blended; `what` is its name.
+    Raise SpecError for dtypes that cannot be blended; `what` is their name in the message.
     """
     if rows.dtype.kind != "f":
         hint = "OneHot(classes)" if what == "labels" else 'Normalize(...) or Cast("float32")'

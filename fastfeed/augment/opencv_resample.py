@@ -1,9 +1,9 @@
 """Resizing as a weighted sum of pixels, first down the columns and then along the rows: the filters
 of DALI's resize.
 
-OpenCV's own have no standard antialiasing (INTER_AREA is a box), and its cubic has other weights (a
-= -0.75; here -0.5, Catmull and Rom, "A class of local interpolating splines", 1974). Beyond the
-image its border is repeated.
+OpenCV's filters have no standard antialiasing (INTER_AREA is a box), and its cubic filter has other
+weights (a = -0.75; here -0.5, Catmull and Rom, "A class of local interpolating splines", 1974).
+Beyond the image its border is repeated.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from typing import Any
 import numpy as np
 
 Image = np.ndarray[Any, Any]
-REACH = {"linear": 1, "cubic": 2}  # pixels to each side
+FILTER_RADIUS = {"linear": 1, "cubic": 2}  # pixels to each side
 
 
 def resample(image: Image, size: tuple[int, int], *, kind: str, antialias: bool) -> Image:
-    """Return `image` (height, width) or (height, width, channels) as (height, width) = `size`, in
-    its dtype, rounded.
+    """Return `image`, (height, width) or (height, width, channels), resized to `size`, and rounded
+    in its dtype.
 
-    With `antialias` the filter gets wider by as much as the image gets smaller.
+    With `antialias` the filter widens as much as the image shrinks.
     """
     high, wide = image.shape[:2]
     work: Image = image.reshape(high, -1).astype(np.float32)
     if size[0] != high:
         work = _summed(work, _taps(high, size[0], kind=kind, antialias=antialias))
     if size[1] != wide:
-        # Pixels of a row as rows: gathering whole rows is several times as fast as columns.
+        # Transposed: gathering whole rows is several times as fast as gathering columns.
         turned = np.ascontiguousarray(work.reshape(size[0], wide, -1).swapaxes(0, 1)).reshape(
             wide, -1
         )
@@ -41,47 +41,52 @@ def resample(image: Image, size: tuple[int, int], *, kind: str, antialias: bool)
 
 
 def nearest(image: Image, size: tuple[int, int]) -> Image:
-    """Return the pixel that contains each new one's centre. OpenCV's INTER_NEAREST picks by the
-    upper left corner, and its INTER_NEAREST_EXACT a neighbour if the centre lies between two."""
-    rows, columns = (_picked(old, new) for old, new in zip(image.shape[:2], size, strict=True))
+    """Return the resized image, in which each new pixel is the old one that contains its centre.
+
+    OpenCV's INTER_NEAREST picks by the upper left corner, and its INTER_NEAREST_EXACT picks a
+    neighbour if the centre lies between two pixels.
+    """
+    rows, columns = (
+        _picked_indices(old, new) for old, new in zip(image.shape[:2], size, strict=True)
+    )
     picked: Image = image.take(rows, 0).take(columns, 1)
     return picked
 
 
-def _picked(old: int, new: int) -> Any:
-    """Return the picked indices, in float32 as DALI computes them: this decides if a centre lies on
-    an edge."""
+def _picked_indices(old: int, new: int) -> Any:
+    """Return the picked indices, computed in float32 as in DALI: the rounding decides if a centre
+    lies on an edge."""
     found = (np.arange(new, dtype=np.float32) + np.float32(0.5)) * np.float32(old / new)
     return np.minimum(found.astype(np.intp), old - 1)
 
 
 def _taps(old: int, new: int, *, kind: str, antialias: bool) -> tuple[Any, Any]:
-    """Return for each of `new` rows which of the `old` ones it consists of, (new, taps), and their
-    weights."""
+    """Return the indices of the `old` rows that each of the `new` ones consists of, (new, taps),
+    and their weights."""
     step = old / new
     stretch = max(1.0, step) if antialias else 1.0
-    reach = REACH[kind] * stretch
+    reach = FILTER_RADIUS[kind] * stretch
     centre = (np.arange(new) + 0.5) * step - 0.5
     first = np.ceil(centre - reach).astype(np.intp)
     rows = first[:, None] + np.arange(math.floor(2 * reach) + 1)
-    far = np.abs(rows - centre[:, None]) / stretch
-    weights = _triangle(far) if kind == "linear" else _cubic(far)
+    distance = np.abs(rows - centre[:, None]) / stretch
+    weights = _triangle(distance) if kind == "linear" else _cubic(distance)
     weights /= weights.sum(1, keepdims=True)
     return np.clip(rows, 0, old - 1), weights.astype(np.float32)
 
 
-def _triangle(far: Any) -> Any:
-    return np.maximum(0.0, 1 - far)
+def _triangle(distance: Any) -> Any:
+    return np.maximum(0.0, 1 - distance)
 
 
-def _cubic(far: Any) -> Any:
-    near = (1.5 * far - 2.5) * far * far + 1
-    tail = ((-0.5 * far + 2.5) * far - 4) * far + 2
-    return np.where(far < 1, near, np.where(far < 2, tail, 0.0))
+def _cubic(distance: Any) -> Any:
+    inner = (1.5 * distance - 2.5) * distance * distance + 1
+    outer = ((-0.5 * distance + 2.5) * distance - 4) * distance + 2
+    return np.where(distance < 1, inner, np.where(distance < 2, outer, 0.0))
 
 
-def _summed(rows: Image, made_of: tuple[Any, Any]) -> Image:
-    taps, weights = made_of
+def _summed(rows: Image, taps_and_weights: tuple[Any, Any]) -> Image:
+    taps, weights = taps_and_weights
     out = rows[taps[:, 0]]
     out *= weights[:, :1]
     part = np.empty_like(out)

@@ -1,6 +1,6 @@
-"""Each step of a program in OpenCV: a function of an image and its record's row of the plan.
+"""The steps of a program in OpenCV: functions of an image and its row of the plan.
 
-Inside, grey images have two axes, as in OpenCV; colours are red, green, blue.
+Grey images have two axes, as in OpenCV; colours are red, green, blue.
 """
 
 from __future__ import annotations
@@ -11,8 +11,10 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from fastfeed.augment.opencv_resample import nearest, resample
-from fastfeed.augment.spec import Placed
+from fastfeed.augment.spec import PlacedStep
 from fastfeed.augment.steps import (
+    IDENTITY_WARP,
+    MAX_LEVEL,
     Blur,
     Colour,
     Cutout,
@@ -23,7 +25,7 @@ from fastfeed.augment.steps import (
     Scale,
     Warp,
 )
-from fastfeed.augment.tones import MATRIX
+from fastfeed.augment.tones import IDENTITY_MATRIX
 from fastfeed.errors import MissingExtra, SpecError
 
 try:
@@ -33,33 +35,35 @@ except ImportError as error:
 
 Image: TypeAlias = np.ndarray[Any, Any]
 Row: TypeAlias = Sequence[float]
-Do: TypeAlias = Callable[[Image, Row], Image]
+StepFunction: TypeAlias = Callable[[Image, Row], Image]
 
-UNMOVED = (1, 0, 0, 0, 1, 0)
-WARPED = {"nearest": cv2.INTER_NEAREST, "linear": cv2.INTER_LINEAR, "cubic": cv2.INTER_CUBIC}
-MOST = {"uint8": 255, "uint16": 65535}
+WARP_INTERPOLATIONS = {
+    "nearest": cv2.INTER_NEAREST,
+    "linear": cv2.INTER_LINEAR,
+    "cubic": cv2.INTER_CUBIC,
+}
 
 
-def doer(step: ProgramStep, start: int, *, mask: bool = False) -> Do | None:
-    """Return the function of `step`, whose numbers begin at `start` of a row; None if there is
-    nothing to do.
+def step_function(step: ProgramStep, start: int, *, mask: bool = False) -> StepFunction | None:
+    """Return the function of `step`, whose numbers begin at `start` of a row; None if it has no
+    effect.
 
-    A mask is moved and not changed: pixels are picked, never blended, and what comes in from
-    outside is 0.
+    A mask is moved and not changed: pixels are picked, never blended, and those from outside are 0.
     """
-    make = (MOVES if mask else {**MOVES, **CHANGES}).get(type(step))
-    return None if make is None else make(step, start, mask=mask)
+    factory = (GEOMETRY_STEPS if mask else {**GEOMETRY_STEPS, **VALUE_STEPS}).get(type(step))
+    return None if factory is None else factory(step, start, mask=mask)
 
 
-def chain(program: Sequence[Placed], *, mask: bool = False) -> Do:
-    """Return one function of an image and its row: the steps of `program` in order. Its errors name
-    the step."""
-    pairs = [(placed.step, doer(placed.step, placed.start, mask=mask)) for placed in program]
-    does = [(step, do) for step, do in pairs if do is not None]
+def chain(program: Sequence[PlacedStep], *, mask: bool = False) -> StepFunction:
+    """Return one function for the steps of `program`, in order. Its errors name the step."""
+    pairs = [
+        (placed.step, step_function(placed.step, placed.start, mask=mask)) for placed in program
+    ]
+    functions = [(step, do) for step, do in pairs if do is not None]
 
     def run(image: Image, row: Row) -> Image:
         try:
-            for step, do in does:  # noqa: B007  # an error is of the last one
+            for step, do in functions:  # noqa: B007  # read in the except clause
                 image = do(image, row)
         except cv2.error as error:
             raise SpecError(
@@ -71,8 +75,8 @@ def chain(program: Sequence[Placed], *, mask: bool = False) -> Do:
     return run
 
 
-def _window(step: RandomWindow, start: int, *, mask: bool) -> Do:
-    """Return a view: the resize that follows reads no more than it needs."""
+def _window(step: RandomWindow, start: int, *, mask: bool) -> StepFunction:
+    """Return a function that makes a view, so that the resize after it reads only the window."""
 
     def do(image: Image, row: Row) -> Image:
         y, x, height, width = row[start : start + 4]
@@ -81,7 +85,7 @@ def _window(step: RandomWindow, start: int, *, mask: bool) -> Do:
     return do
 
 
-def _fixed(step: FixedWindow, start: int, *, mask: bool) -> Do:
+def _fixed(step: FixedWindow, start: int, *, mask: bool) -> StepFunction:
     fill = 0 if mask else step.fill
 
     def do(image: Image, row: Row) -> Image:
@@ -100,7 +104,7 @@ def _fixed(step: FixedWindow, start: int, *, mask: bool) -> Do:
     return do
 
 
-def _scale(step: Scale, start: int, *, mask: bool) -> Do:
+def _scale(step: Scale, start: int, *, mask: bool) -> StepFunction:
     kind = "nearest" if mask else step.interpolation
     smooth = step.antialias and kind != "nearest"
 
@@ -118,7 +122,7 @@ def _scale(step: Scale, start: int, *, mask: bool) -> Do:
     return do
 
 
-def _mirror(step: Mirror, start: int, *, mask: bool) -> Do | None:
+def _mirror(step: Mirror, start: int, *, mask: bool) -> StepFunction | None:
     if not step.horizontal and not step.vertical:
         return None
 
@@ -131,15 +135,17 @@ def _mirror(step: Mirror, start: int, *, mask: bool) -> Do | None:
     return do
 
 
-def _warp(step: Warp, start: int, *, mask: bool) -> Do:
-    flags = (cv2.INTER_NEAREST if mask else WARPED[step.interpolation]) | cv2.WARP_INVERSE_MAP
+def _warp(step: Warp, start: int, *, mask: bool) -> StepFunction:
+    flags = (
+        cv2.INTER_NEAREST if mask else WARP_INTERPOLATIONS[step.interpolation]
+    ) | cv2.WARP_INVERSE_MAP
     fill = 0 if mask else step.fill
 
     def do(image: Image, row: Row) -> Image:
         a, b, c, d, e, f = row[start : start + 6]
-        if (a, b, c, d, e, f) == UNMOVED:
+        if (a, b, c, d, e, f) == IDENTITY_WARP:
             return image
-        # from corners to centres of pixels, where OpenCV has its (0, 0)
+        # from corners to centres of pixels: the (0, 0) of OpenCV is a centre
         matrix = np.array(((a, b, c + (a + b - 1) / 2), (d, e, f + (d + e - 1) / 2)))
         size = (image.shape[1], image.shape[0])
         level = _level(fill, image, op="Rotate, Affine")
@@ -148,21 +154,21 @@ def _warp(step: Warp, start: int, *, mask: bool) -> Do:
     return do
 
 
-def _colour(step: Colour, start: int, *, mask: bool) -> Do:
+def _colour(step: Colour, start: int, *, mask: bool) -> StepFunction:
     def do(image: Image, row: Row) -> Image:
         numbers = tuple(row[start : start + 12])
-        if numbers == MATRIX:
+        if numbers == IDENTITY_MATRIX:
             return image
         matrix = np.array(numbers).reshape(3, 4)
-        matrix[:, 3] *= MOST[image.dtype.name]
-        if image.ndim == 2:  # as if all three channels were this one
+        matrix[:, 3] *= MAX_LEVEL[image.dtype.name]
+        if image.ndim == 2:  # as three equal channels
             matrix = np.array(((matrix[0, :3].sum(), matrix[0, 3]),))
         return cv2.transform(image, matrix).reshape(image.shape)
 
     return do
 
 
-def _blur(step: Blur, start: int, *, mask: bool) -> Do:
+def _blur(step: Blur, start: int, *, mask: bool) -> StepFunction:
     def do(image: Image, row: Row) -> Image:
         sigma, window = row[start], int(row[start + 1])
         return image if window <= 1 else cv2.GaussianBlur(image, (window, window), sigma)
@@ -170,12 +176,12 @@ def _blur(step: Blur, start: int, *, mask: bool) -> Do:
     return do
 
 
-def _cutout(step: Cutout, start: int, *, mask: bool) -> Do:
+def _cutout(step: Cutout, start: int, *, mask: bool) -> StepFunction:
     def do(image: Image, row: Row) -> Image:
         wiped = [row[at : at + 4] for at in range(start, start + step.numbers, 4) if row[at + 2]]
         if not wiped:
             return image
-        image = image.copy()  # it may be part of another one, or the user's own
+        image = image.copy()  # it may be a view, or belong to the user
         for y, x, height, width in (map(int, rectangle) for rectangle in wiped):
             image[y : y + height, x : x + width] = _level(step.fill, image, op="Erase")
         return image
@@ -186,20 +192,20 @@ def _cutout(step: Cutout, start: int, *, mask: bool) -> Do:
 def _level(fill: float, image: Image, *, op: str) -> int:
     """Return `fill` in the image's dtype."""
     level = round(fill)
-    if level > MOST[image.dtype.name]:
+    if level > MAX_LEVEL[image.dtype.name]:
         raise SpecError(
             f"{op}(fill={fill:g}): the image is {image.dtype}: must be 0 to "
-            f"{MOST[image.dtype.name]}"
+            f"{MAX_LEVEL[image.dtype.name]}"
         )
     return level
 
 
-Make: TypeAlias = Callable[..., "Do | None"]
-MOVES: dict[type, Make] = {
+StepFactory: TypeAlias = Callable[..., "StepFunction | None"]
+GEOMETRY_STEPS: dict[type, StepFactory] = {
     RandomWindow: _window,
     FixedWindow: _fixed,
     Scale: _scale,
     Mirror: _mirror,
     Warp: _warp,
 }
-CHANGES: dict[type, Make] = {Colour: _colour, Blur: _blur, Cutout: _cutout}
+VALUE_STEPS: dict[type, StepFactory] = {Colour: _colour, Blur: _blur, Cutout: _cutout}

@@ -1,5 +1,5 @@
-"""Parameters of operations: a number, or a distribution from which each record draws its own
-number."""
+"""Parameters of operations: a number, or a distribution from which a number is drawn for each
+record."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Uniform:
         _refuse_unless(
             _finite(self.low, self.high) and self.low <= self.high,
             self,
-            needed="low <= high, both finite",
+            must_be="finite, with low <= high",
         )
 
     def draw(self, draws: Draws) -> float:
@@ -50,7 +50,7 @@ class LogUniform:
         _refuse_unless(
             _finite(self.low, self.high) and 0 < self.low <= self.high,
             self,
-            needed="0 < low <= high",
+            must_be="finite, with 0 < low <= high",
         )
 
     def draw(self, draws: Draws) -> float:
@@ -67,14 +67,14 @@ class LogUniform:
 
 @dataclass(frozen=True)
 class Normal:
-    """Normally distributed, cut off four standard deviations from the mean."""
+    """A normally distributed number, at most four standard deviations from the mean."""
 
     mean: float
     std: float
 
     def __post_init__(self) -> None:
         _refuse_unless(
-            _finite(self.mean, self.std) and self.std >= 0, self, needed="std >= 0, both finite"
+            _finite(self.mean, self.std) and self.std >= 0, self, must_be="finite, with std >= 0"
         )
 
     def draw(self, draws: Draws) -> float:
@@ -96,11 +96,13 @@ class Choice:
 
     def __post_init__(self) -> None:
         _refuse_unless(
-            isinstance(self.values, Iterable), self, needed="several numbers, as in Choice((0, 90))"
+            isinstance(self.values, Iterable),
+            self,
+            must_be="several numbers, as in Choice((0, 90))",
         )
         object.__setattr__(self, "values", tuple(self.values))
         _refuse_unless(
-            bool(self.values) and _finite(*self.values), self, needed="at least one finite number"
+            bool(self.values) and _finite(*self.values), self, must_be="at least one finite number"
         )
 
     def draw(self, draws: Draws) -> float:
@@ -166,6 +168,6 @@ def _finite(*numbers: object) -> bool:
     )
 
 
-def _refuse_unless(right: bool, what: object, *, needed: str) -> None:
+def _refuse_unless(right: bool, what: object, *, must_be: str) -> None:
     if not right:
-        raise OptionError(f"{what!r}: needed {needed}")
+        raise OptionError(f"{what!r}: must be {must_be}")

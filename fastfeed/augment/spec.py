@@ -28,8 +28,8 @@ from fastfeed.augment.values import (
 from fastfeed.core.structure import Structure, describe, rebuild
 from fastfeed.errors import OptionError, SpecError
 
-# of a leaf in a record: 0, "image", ("left", 0)
-Path: TypeAlias = int | str | tuple[int | str, ...]
+# path of a leaf in a record: 0, "image" or ("left", 0)
+LeafPath: TypeAlias = int | str | tuple[int | str, ...]
 
 
 @dataclass(frozen=True)
@@ -38,31 +38,31 @@ class HandOver(Constant):
     HandOver(), ...]` sends small uint8 images to DALI instead of whole files."""
 
 
-PIXELS = (Resize, RandomResizedCrop, Crop, Flip, Rotate, Affine, GaussianBlur, Erase)
-TONES = (Brightness, Contrast, Saturation, Hue)
-# Each may be followed by those of its own row, if there can be several, and of later rows.
-ROWS: tuple[tuple[type, ...], ...] = (
+PIXEL_OPERATIONS = (Resize, RandomResizedCrop, Crop, Flip, Rotate, Affine, GaussianBlur, Erase)
+TONE_OPERATIONS = (Brightness, Contrast, Saturation, Hue)
+# By rank: an operation may be followed by those of later ranks, and of its own if it is repeatable.
+OPERATION_ORDER: tuple[tuple[type, ...], ...] = (
     (Decode,),
-    (*PIXELS, *TONES),
+    (*PIXEL_OPERATIONS, *TONE_OPERATIONS),
     (Normalize,),
     (Cast,),
     (Layout,),
     (OneHot,),
     (Mixup,),
 )
-SEVERAL = 1
+REPEATABLE_RANK = 1
 
 
 @dataclass(frozen=True)
-class Placed:
-    """A step of the program, and where its numbers are in an image's row of the plan."""
+class PlacedStep:
+    """A step of the program, and the place of its numbers in the row of an image in the plan."""
 
     step: ProgramStep
     start: int
 
     @property
     def numbers(self) -> slice:
-        """Its part of the row."""
+        """The part of the row that holds its numbers."""
         return slice(self.start, self.start + self.step.numbers)
 
 
@@ -89,10 +89,10 @@ class Augment:
     """
 
     operations: Sequence[Any]
-    images: Path | list[Path] | None = None
-    masks: Path | list[Path] = ()
-    boxes: Path | list[Path] = ()
-    labels: Path | None = None
+    images: LeafPath | list[LeafPath] | None = None
+    masks: LeafPath | list[LeafPath] = ()
+    boxes: LeafPath | list[LeafPath] = ()
+    labels: LeafPath | None = None
     draws: str = "same"
 
     def __post_init__(self) -> None:
@@ -106,13 +106,13 @@ class Augment:
             raise OptionError("Augment([]): must have at least one operation")
         if self.draws not in ("same", "own"):
             raise OptionError(f'Augment(draws={self.draws!r}): must be "same" or "own"')
-        rows = [(_row_of(op), op) for op in self.operations if not isinstance(op, HandOver)]
-        for (row, op), (following, later) in pairwise(rows):
-            if row > following or (row == following != SEVERAL):
+        ranked = [(_rank_of(op), op) for op in self.operations if not isinstance(op, HandOver)]
+        for (rank, op), (later_rank, later) in pairwise(ranked):
+            if rank > later_rank or (rank == later_rank != REPEATABLE_RANK):
                 raise OptionError(
-                    f"Augment: {_name(later)} comes after {_name(op)}: needed Decode, pixel "
-                    "operations, Normalize, Cast, Layout, OneHot, Mixup, in this order, and each "
-                    "but pixel operations once"
+                    f"Augment: {_name_of(later)} comes after {_name_of(op)}: the order must be "
+                    "Decode, pixel operations, Normalize, Cast, Layout, OneHot, Mixup, each but "
+                    "pixel operations once"
                 )
         if sum(isinstance(op, HandOver) for op in self.operations) > 1:
             raise OptionError(
@@ -135,15 +135,15 @@ class Augment:
 
     @property
     def dtype(self) -> str | None:
-        """The dtype that Cast names."""
+        """The dtype of Cast, or None."""
         return next((op.dtype for op in self.operations if isinstance(op, Cast)), None)
 
     @cached_property
-    def program(self) -> tuple[Placed, ...]:
+    def program(self) -> tuple[PlacedStep, ...]:
         """The steps for the executors, in order; neighbouring tones are one step."""
         steps: list[ProgramStep] = []
         for op in self.operations:
-            if not isinstance(op, TONES):
+            if not isinstance(op, TONE_OPERATIONS):
                 steps += (op,) if isinstance(op, Constant) else op.steps()
             elif steps and isinstance(steps[-1], Colour):
                 steps[-1] = Colour((*steps[-1].tones, op.tone()))
@@ -151,13 +151,13 @@ class Augment:
                 steps.append(Colour((op.tone(),)))
         placed, start = [], 0
         for step in steps:
-            placed.append(Placed(step, start))
+            placed.append(PlacedStep(step, start))
             start += step.numbers
         return tuple(placed)
 
     @cached_property
     def numbers(self) -> int:
-        """Numbers in an image's row of the plan."""
+        """Numbers in the row of an image in the plan."""
         return sum(placed.step.numbers for placed in self.program)
 
     def plan(self, key: int, sizes: Sequence[Size]) -> list[list[float]]:
@@ -191,8 +191,8 @@ class Augment:
         elif self.has(OneHot) or self.has(Mixup):
             if leaves != 2 or images not in ((0,), (1,)):
                 raise SpecError(
-                    f"Augment: OneHot and Mixup need the labels, and a record is "
-                    f'{describe(structure)}: set labels=1 or labels="name" to their place'
+                    "Augment: OneHot and Mixup need the labels, and a record is "
+                    f'{describe(structure)}: say where they are, labels=1 or labels="name"'
                 )
             labels = 1 - images[0]
         return Targets(
@@ -203,39 +203,36 @@ class Augment:
         )
 
 
-def _row_of(op: Any) -> int:
-    for row, kinds in enumerate(ROWS):
+def _rank_of(op: Any) -> int:
+    for rank, kinds in enumerate(OPERATION_ORDER):
         if isinstance(op, kinds):
-            return row
+            return rank
     raise OptionError(
         f"Augment: {op!r} is no operation: must be one of fastfeed.augment, such as "
         "Flip(horizontal=0.5)"
     )
 
 
-def _name(op: Any) -> str:
+def _name_of(op: Any) -> str:
     return type(op).__name__
 
 
 def _leaves_at(
-    paths: Path | list[Path], numbered: Any, *, structure: Structure, name: str
+    paths: LeafPath | list[LeafPath], numbered: Any, *, structure: Structure, name: str
 ) -> tuple[int, ...]:
     found = []
     for path in paths if isinstance(paths, list) else [] if paths == () else [paths]:
-        at = numbered
+        leaf = numbered
         try:
             for step in path if isinstance(path, tuple) else (path,):
-                at = (
-                    getattr(at, step)
-                    if isinstance(step, str) and hasattr(at, "_fields")
-                    else at[step]
-                )
+                is_field = isinstance(step, str) and hasattr(leaf, "_fields")
+                leaf = getattr(leaf, step) if is_field else leaf[step]  # type: ignore[arg-type]
         except (TypeError, LookupError, AttributeError):
-            at = None
-        if not isinstance(at, int):
+            leaf = None
+        if not isinstance(leaf, int):
             raise SpecError(
                 f"Augment({name}={path!r}): no such leaf: must be the path of an array in a "
                 f"record, which is {describe(structure)}, such as 0, 'image' or ('left', 0)"
             )
-        found.append(at)
+        found.append(leaf)
     return tuple(found)

@@ -1,5 +1,4 @@
-"""What executors execute: each operation with its numbers for one record, drawn and computed
-beforehand.
+"""The steps that executors execute, and the numbers of each for one record.
 
 A record's plan is a flat row of numbers, a fixed count for each step. Coordinates are in pixels of
 the image that a step gets, (0, 0) its upper left corner: the centre of the first pixel is at (0.5,
@@ -16,14 +15,15 @@ from typing import Protocol
 
 from fastfeed.augment.draws import Draws
 from fastfeed.augment.parameters import Distribution, Parameter, drawn
-from fastfeed.augment.tones import MATRIX, Tone, matrix_of
+from fastfeed.augment.tones import IDENTITY_MATRIX, Tone, matrix_of
 
 Size = tuple[int, int]  # height, width
 Planned = tuple[Sequence[float], Size]
-TRIES = 10  # windows that are drawn until one fits, as in torchvision
-# Half the window of a truncated Gaussian, in sigmas: exp(-x^2/2) beyond is below half a level of
-# uint8.
-REACH = 3.0
+MAX_WINDOW_DRAWS = 10  # as in torchvision
+# Half the window of a truncated Gaussian: the rest is below half a level of uint8.
+BLUR_RADIUS_SIGMAS = 3.0
+IDENTITY_WARP = (1, 0, 0, 0, 1, 0)
+MAX_LEVEL = {"uint8": 255, "uint16": 65535}  # of a pixel, by its dtype
 
 
 class ProgramStep(Protocol):
@@ -31,10 +31,10 @@ class ProgramStep(Protocol):
 
     @property
     def numbers(self) -> int:
-        """Count of its numbers in a plan."""
+        """The count of numbers of the step in a plan."""
 
     def plan(self, draws: Draws, size: Size) -> Planned:
-        """Return its numbers for an image of `size`, and the size of the result."""
+        """Return the numbers of the step for an image of `size`, and the size of the result."""
 
 
 @dataclass(frozen=True)
@@ -46,12 +46,12 @@ class RandomWindow:
     numbers = 4
 
     def plan(self, draws: Draws, size: Size) -> Planned:
-        """Draw a window as torchvision's RandomResizedCrop: ten tries, then the largest centred
-        window of an allowed ratio."""
+        """Draw a window like RandomResizedCrop of torchvision: after ten windows that do not fit,
+        return the largest centred window of an allowed ratio."""
         high, wide = size
-        least, span, first, reach = self._drawn_from
-        for _ in range(TRIES):
-            # Uniform and LogUniform inlined: their calls took half the time
+        least, span, first, reach = self._draw_ranges
+        for _ in range(MAX_WINDOW_DRAWS):
+            # Uniform and LogUniform are inlined: their calls took half the time
             area = high * wide * (least + span * draws.next())
             ratio = math.exp(first + reach * draws.next())
             width, height = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
@@ -69,7 +69,7 @@ class RandomWindow:
         return ((high - height) // 2, (wide - width) // 2, height, width), (height, width)
 
     @cached_property
-    def _drawn_from(self) -> tuple[float, float, float, float]:
+    def _draw_ranges(self) -> tuple[float, float, float, float]:
         (low, high), (narrow, wide) = self.scale, map(math.log, self.ratio)
         return low, high - low, narrow, wide - narrow
 
@@ -87,7 +87,7 @@ class FixedWindow:
     numbers = 4
 
     def plan(self, draws: Draws, size: Size) -> Planned:
-        """Place the window. If the image is smaller, its share of the window is placed likewise."""
+        """Return the window. In an image that is smaller, its place is computed alike."""
         y = math.floor(drawn(self.y, draws) * (size[0] - self.height) + 0.5)
         x = math.floor(drawn(self.x, draws) * (size[1] - self.width) + 0.5)
         return (y, x, self.height, self.width), (self.height, self.width)
@@ -106,7 +106,7 @@ class Scale:
     numbers = 2
 
     def plan(self, draws: Draws, size: Size) -> Planned:
-        """Return the size; nothing is drawn."""
+        """Return the size, without a draw."""
         new = (self.height, self.width)
         if self.shorter:
             short = min(size)
@@ -148,7 +148,7 @@ class Warp:
         turn, down, right = (drawn(p, draws) for p in (self.degrees, *self.shift))
         scale, shear = drawn(self.scale, draws), drawn(self.shear, draws)
         if draws.next() >= self.p:
-            return (1, 0, 0, 0, 1, 0), size
+            return IDENTITY_WARP, size
         cos, sin = math.cos(math.radians(turn)), math.sin(math.radians(turn))
         slant = math.tan(math.radians(shear))
         # Forward, in x to the right and y down: p' = c + shift + R S (p - c), R S = [[a, b], [d,
@@ -173,7 +173,7 @@ class Colour:
 
     def plan(self, draws: Draws, size: Size) -> Planned:
         """Return the product of the matrices, the first tone's innermost."""
-        product = MATRIX
+        product = IDENTITY_MATRIX
         for tone in self.tones:
             amount = drawn(tone.amount, draws)
             if draws.next() < tone.p:
@@ -195,7 +195,7 @@ class Blur:
         sigma = drawn(self.sigma, draws)
         if draws.next() >= self.p or sigma <= 0:
             return (0.0, 1.0), size
-        return (sigma, 2 * math.ceil(REACH * sigma) + 1), size
+        return (sigma, 2 * math.ceil(BLUR_RADIUS_SIGMAS * sigma) + 1), size
 
 
 @dataclass(frozen=True)
@@ -256,5 +256,5 @@ class Constant:
     numbers = 0
 
     def plan(self, draws: Draws, size: Size) -> Planned:
-        """Return nothing; nothing is drawn."""
+        """Return no numbers, without a draw."""
         return (), size

@@ -15,9 +15,9 @@ import numpy as np
 
 from fastfeed.augment.parameters import Parameter
 
-Flat = tuple[float, ...]  # 3 x 4, row by row
-MATRIX: Flat = (1, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1, 0)
-MIDDLE = 128 / 255  # the level that contrast keeps, in shares of the range
+FlatMatrix = tuple[float, ...]  # 3 x 4, row by row
+IDENTITY_MATRIX: FlatMatrix = (1, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1, 0)
+CONTRAST_MIDDLE = 128 / 255  # the level that contrast keeps, in shares of the range
 TO_YIQ = ((0.299, 0.587, 0.114), (0.596, -0.274, -0.321), (0.211, -0.523, 0.311))
 
 
@@ -31,12 +31,14 @@ class Tone:
     p: float
 
 
-def matrix_of(kind: str, amount: float, *, after: Flat) -> Flat:
-    """Return the change of `kind` applied to the result of `after`. Written out: loops took four
-    times as long, in every record."""
+def matrix_of(kind: str, amount: float, *, after: FlatMatrix) -> FlatMatrix:
+    """Return the matrix of a change applied to the result of `after`.
+
+    The product is written out: loops took four times as long, in every record.
+    """
     a, b, c, d, e, f, g, h, i, j, k, m = after
     if kind in ("brightness", "contrast"):
-        t, added = amount, 0.0 if kind == "brightness" else MIDDLE * (1 - amount)
+        t, added = amount, 0.0 if kind == "brightness" else CONTRAST_MIDDLE * (1 - amount)
         red, green = (t * a, t * b, t * c, t * d + added), (t * e, t * f, t * g, t * h + added)
         return (*red, *green, t * i, t * j, t * k, t * m + added)
     p, q, r, s, t, u, v, w, x = (
@@ -75,8 +77,8 @@ def _chroma(saturation: float, degrees: float) -> list[float]:
 
 @cache
 def _axes() -> list[tuple[float, float, float]]:
-    """Return for each place of the matrix the constant part, the factor of the cosine of hue's
-    angle, and that of its sine."""
+    """Return for each place of the matrix the constant part, and the factors of the cosine and the
+    sine of the angle of the hue."""
     to_yiq = np.array(TO_YIQ)
     back = np.linalg.inv(to_yiq)
     stays, turns, swaps = np.diag([1.0, 0, 0]), np.diag([0, 1.0, 1.0]), np.zeros((3, 3))

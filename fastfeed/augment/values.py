@@ -1,5 +1,8 @@
-"""Operations that change the values of pixels and labels, by the field's names. Parameters are
-numbers or distributions; `p` is the probability that a record gets an operation at all."""
+"""Operations that change the values of pixels and labels.
+
+Parameters are numbers or distributions; `p` is the probability that an operation is applied to a
+record.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +38,7 @@ class Brightness:
         check_chance("Brightness(p", self.p)
 
     def tone(self) -> Tone:
-        """Return its part of a Colour step."""
+        """Return the part of a Colour step."""
         return Tone("brightness", self.factor, self.p)
 
 
@@ -51,7 +54,7 @@ class Contrast:
         check_chance("Contrast(p", self.p)
 
     def tone(self) -> Tone:
-        """Return its part of a Colour step."""
+        """Return the part of a Colour step."""
         return Tone("contrast", self.factor, self.p)
 
 
@@ -67,7 +70,7 @@ class Saturation:
         check_chance("Saturation(p", self.p)
 
     def tone(self) -> Tone:
-        """Return its part of a Colour step."""
+        """Return the part of a Colour step."""
         return Tone("saturation", self.factor, self.p)
 
 
@@ -83,7 +86,7 @@ class Hue:
         check_chance("Hue(p", self.p)
 
     def tone(self) -> Tone:
-        """Return its part of a Colour step."""
+        """Return the part of a Colour step."""
         return Tone("hue", self.degrees, self.p)
 
 
@@ -157,7 +160,7 @@ class Normalize(Constant):
 
 @dataclass(frozen=True)
 class Cast(Constant):
-    """Another dtype; floats that become integers are rounded and clipped to its range."""
+    """Conversion to another dtype; floats are rounded and clipped to the range of integers."""
 
     dtype: Any
 
@@ -196,7 +199,7 @@ class OneHot(Constant):
 @dataclass(frozen=True)
 class Mixup:
     """Each record blended with the next one of its batch, images (float32 by then) and one-hot
-    labels alike."""
+    labels."""
 
     alpha: float = 0.2
     p: float = 1.0

@@ -20,8 +20,8 @@ from fastfeed.benchmark.sweep import PROFILE_S, Meter, Progress, SweepPlan
 from fastfeed.benchmark.training_loop import Consumer, runner_for
 from fastfeed.errors import OptionError
 from fastfeed.model.prediction import Producers
+from fastfeed.options import EXECUTORS
 
-MEASURED_EXECUTORS = ("producers", "dali-cpu", "dali-gpu")
 SUFFIXES = (".jpg", ".jpeg", ".png")
 CROP_SIDE = 224
 # The channels' means and deviations over ImageNet's training images, times 255.
@@ -122,9 +122,9 @@ def executors_from(text: str) -> tuple[str, ...]:
     """Return the executors in "producers,dali-cpu", each once."""
     names = tuple(dict.fromkeys(text.split(",")))
     for name in names:
-        if name not in MEASURED_EXECUTORS:
+        if name not in EXECUTORS:
             raise OptionError(
-                f"--augment-on {text!r}: must be some of {', '.join(MEASURED_EXECUTORS)}, with "
+                f"--augment-on {text!r}: must be some of {', '.join(EXECUTORS)}, with "
                 "commas between them"
             )
     return names

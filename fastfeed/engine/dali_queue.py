@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from fastfeed.augment.packing import Packed, SampleKind
+from fastfeed.augment.packing import PackedBatch, SampleKind
 from fastfeed.augment.spec import Augment, HandOver
 from fastfeed.core.batch import Batch
 from fastfeed.errors import SpecError
@@ -18,7 +18,7 @@ from fastfeed.options import FeedOptions
 class Pipe(Protocol):
     """A pipeline. After a RuntimeError of either method it is unusable."""
 
-    def start(self, packed: Packed) -> None:
+    def start(self, packed: PackedBatch) -> None:
         """Begin to work on a batch, which must not change until `finish` has returned its
         results."""
 
@@ -32,7 +32,7 @@ class DaliBatch:
     """A batch in flight; it holds the memory that DALI reads."""
 
     batch: Batch
-    packed: Packed
+    packed: PackedBatch
     pipe: Pipe
     mark: Any
 
@@ -67,7 +67,7 @@ class DaliQueue:
         """The batch that is finished next."""
         return self._waiting[0]
 
-    def start(self, batch: Batch, packed: Packed, *, mark: Any = None) -> None:
+    def start(self, batch: Batch, packed: PackedBatch, *, mark: Any = None) -> None:
         """Begin to work on a batch. Raise SpecError if its images are of another kind than the
         first ones."""
         self._waiting.append(DaliBatch(batch, packed, self._pipe_for(packed), mark))
@@ -86,7 +86,7 @@ class DaliQueue:
         self._sound = True
         return self._waiting.popleft().mark
 
-    def alone(self, packed: Packed) -> list[Any]:
+    def alone(self, packed: PackedBatch) -> list[Any]:
         """Return the results of some records, on a pipeline of their own. Raise RuntimeError if
         DALI fails at them."""
         pipe = self._new_pipe(packed, rows=packed.rows)
@@ -131,7 +131,7 @@ class DaliQueue:
             flight.pipe = self._pipe_for(flight.packed)
             self._begin(flight)
 
-    def _pipe_for(self, packed: Packed) -> Pipe:
+    def _pipe_for(self, packed: PackedBatch) -> Pipe:
         if self._pipe is None or packed.rows > self._rows:
             self._rows = max(self._rows, packed.rows)
             self._pipe = self._new_pipe(packed, rows=self._rows)
@@ -139,11 +139,11 @@ class DaliQueue:
             self._kinds_of(packed)
         return self._pipe
 
-    def _new_pipe(self, packed: Packed, *, rows: int) -> Pipe:
+    def _new_pipe(self, packed: PackedBatch, *, rows: int) -> Pipe:
         self._kinds = self._kinds_of(packed)
         return (self._assemble or self._dali)(self._kinds, rows)
 
-    def _kinds_of(self, packed: Packed) -> tuple[SampleKind, ...]:
+    def _kinds_of(self, packed: PackedBatch) -> tuple[SampleKind, ...]:
         """Return the kinds of the samples. Raise SpecError if they are not all alike, and as
         before."""
         decode, images, found = self._augment.decodes, packed.plan.shape[1], []

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fastfeed.augment.labels import mix
-from fastfeed.augment.packing import BESIDE, Packed, record_structure, unpacked
+from fastfeed.augment.packing import EXTRA_LEAVES, PackedBatch, record_structure, unpack
 from fastfeed.augment.spec import Augment, Targets
 from fastfeed.augment.steps import Blend, FixedWindow, Scale
 from fastfeed.core.batch import Batch, BatchSpec, LeafSpec
@@ -84,7 +84,7 @@ class DaliStage(Stage):
         """Learn the spec of the packed batches, before the first `take_in`."""
         if self._packed_spec is None:
             self._packed_spec = spec
-            leaves = len(spec.leaves) - BESIDE
+            leaves = len(spec.leaves) - EXTRA_LEAVES
             self._targets = self._augment.targets(record_structure(spec.structure), leaves)
 
     def learn(self, batch: Batch) -> None:
@@ -94,7 +94,7 @@ class DaliStage(Stage):
         """
         if self.spec is not None:
             return
-        packed = unpacked(batch, self._known_targets)
+        packed = unpack(batch, self._known_targets)
         for row in range(packed.rows):  # the first that is sound
             try:
                 leaves = self._flights.alone(packed.only([row]))
@@ -119,7 +119,7 @@ class DaliStage(Stage):
     def take_in(self, batch: Batch | None, origin: Any) -> None:
         """Start DALI on a packed batch; `origin` is its mark."""
         if batch is not None:
-            self._flights.start(batch, unpacked(batch, self._known_targets), mark=origin)
+            self._flights.start(batch, unpack(batch, self._known_targets), mark=origin)
 
     def end_epoch(self, *, last: bool = True) -> None:
         """Let `pop` return None after what is in flight."""
@@ -162,7 +162,7 @@ class DaliStage(Stage):
     def _land(self) -> None:
         """Wait for the oldest batch in flight."""
         start = time.perf_counter()
-        packed: Packed | None = self._flights.oldest.packed
+        packed: PackedBatch | None = self._flights.oldest.packed
         rows = self._flights.oldest.batch.rows
         try:
             leaves = self._flights.finish()
@@ -181,7 +181,7 @@ class DaliStage(Stage):
             lost, self._lost = self._lost, 0
             self._landed.append(Landed(made, lost, mark))
 
-    def _saved(self, packed: Packed) -> tuple[Packed | None, list[Any]]:
+    def _saved(self, packed: PackedBatch) -> tuple[PackedBatch | None, list[Any]]:
         """Return what is left of the oldest batch after a failure of DALI, and its results. Raise
         if nothing may be left out, or no record is the cause."""
         try:
@@ -202,12 +202,12 @@ class DaliStage(Stage):
             return None, []
         return packed.only(rows), self._flights.alone(packed.only(rows))
 
-    def _refuse(self, packed: Packed, bad: dict[int, str]) -> None:
+    def _refuse(self, packed: PackedBatch, bad: dict[int, str]) -> None:
         row, reason = next(iter(bad.items()))
         error = BadImage(reason)
         raise ProducerFailed(packed.place(row) or f"record {row} of a batch", error) from error
 
-    def _whole(self, packed: Packed, results: list[Any]) -> Batch:
+    def _whole(self, packed: PackedBatch, results: list[Any]) -> Batch:
         """Return a batch in the structure of the records."""
         targets = self._known_targets
         leaves: list[Any] = list(packed.leaves)
@@ -231,7 +231,7 @@ class DaliStage(Stage):
         """Return the spec of augmented batches, of which this is one."""
         spec, targets = self._packed_spec, self._known_targets
         assert spec is not None  # `expect` was called
-        own = spec.leaves[: len(spec.leaves) - BESIDE]
+        own = spec.leaves[: len(spec.leaves) - EXTRA_LEAVES]
         numbers = (*targets.images, *targets.masks)
         static, found = self._static, []
         for n, (leaf, array) in enumerate(zip(own, batch.leaves, strict=True)):

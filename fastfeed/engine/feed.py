@@ -23,7 +23,7 @@ from fastfeed.producers.process.processes import ProcessProducers
 from fastfeed.producers.process.shared_workers import SharedWorkers
 from fastfeed.producers.reorder import END_OF_EPOCH, ProducedBatch, Timeout
 from fastfeed.producers.threads import ThreadProducers
-from fastfeed.shuffle.storage import packed
+from fastfeed.shuffle.storage import pack_origins
 from fastfeed.source import source_from
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class Feed:
         resume = resume or ResumePoint(per_run=options.epochs or 1)
         starts = resume.starts
         source = source_from(given, options, start=starts.get(ONLY_STREAM))
-        self.schedule = schedule = EpochSchedule(resume, again=source.again)
+        self.schedule = schedule = EpochSchedule(resume, again=source.repeatable)
         streams = list(range(resume.streams or options.producers))
         streams = [ONLY_STREAM] if source.ordered else streams
         callable_streams = [] if source.ordered else streams
@@ -173,8 +173,8 @@ class Feed:
     def state(self) -> dict[str, Any]:
         """Return where the consumer is, and the first epoch of the run that it is in."""
         if self._dali is None or not self._order.shuffles:
-            return self._order_state(packed)
-        return self._dali.state(self._order_state(_as_they_are), packed)
+            return self._order_state(pack_origins)
+        return self._dali.state(self._order_state(_as_they_are), pack_origins)
 
     @property
     def spec(self) -> BatchSpec:

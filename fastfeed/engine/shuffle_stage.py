@@ -15,7 +15,7 @@ from fastfeed.errors import OptionError, StateError
 from fastfeed.options import FeedOptions, Shuffle
 from fastfeed.producers.reorder import ProducedBatch
 from fastfeed.shuffle import ShufflePool
-from fastfeed.shuffle.storage import packed
+from fastfeed.shuffle.storage import pack_origins
 
 LOG = logging.getLogger("fastfeed")
 Key = tuple[int, int]  # stream and item
@@ -135,13 +135,13 @@ class ShuffleStage(Stage):
         completes it."""
         assert self._pool is not None
         self._begin(object())
-        self._pool.turn()
+        self._pool.start_next_epoch()
         return self._pool.finished
 
     def given(self) -> None:
         """Note that the consumer has what `pop` returned."""
         assert self._pool is not None
-        self._pool.given()
+        self._pool.confirm()
         self._done = self._begun
 
     @property
@@ -154,7 +154,9 @@ class ShuffleStage(Stage):
         """True if every record was drawn."""
         return self._pool is not None and self._pool.finished
 
-    def state(self, state: dict[str, Any], pack: Callable[[Any], Any] = packed) -> dict[str, Any]:
+    def state(
+        self, state: dict[str, Any], pack: Callable[[Any], Any] = pack_origins
+    ) -> dict[str, Any]:
         """Return the state of what was drawn, given that of what was taken in: records of the next
         epoch, and those that arrived too early, count as not delivered.
 

@@ -194,7 +194,7 @@ class BatchBuilder:
                         key = self._key_of(
                             self._draw_key(worker, part, number=at[1], position=position)
                         )
-                        item = _call_for(name, executor.begun, item, key, place=name)
+                        item = _call_for(name, executor.prepare, item, key, place=name)
                     fetched.append((position, name, item))
                 except ProducerFailed as error:
                     self._skip(error, outlet, ticket=at[0])
@@ -211,7 +211,7 @@ class BatchBuilder:
         for position, name, begun in fetched:
             outlet.mark(*at, record=position)
             try:
-                records.append(_call_for(name, self._executor.made, begun))
+                records.append(_call_for(name, self._executor.execute, begun))
             except ProducerFailed as error:
                 self._skip(error, outlet, ticket=at[0])
         return records
@@ -226,8 +226,10 @@ class BatchBuilder:
             outlet.mark(*at, record=row)
             try:
                 one = f"record {row} of {name}"
-                begun = _call_for(one, executor.begun, record, self._key_of((*key, row)), place=one)
-                records.append(_call_for(one, executor.made, begun))
+                begun = _call_for(
+                    one, executor.prepare, record, self._key_of((*key, row)), place=one
+                )
+                records.append(_call_for(one, executor.execute, begun))
             except ProducerFailed as error:
                 if not self._cuts:  # the feed could not deliver a batch of another size
                     raise
@@ -238,7 +240,7 @@ class BatchBuilder:
         self, records: list[Any], place: str, *, outlet: Outlet, lengths: bool
     ) -> tuple[Any, Any]:
         if self._executor is not None:
-            collated: tuple[Any, Any] = self._executor.collated(
+            collated: tuple[Any, Any] = self._executor.collate(
                 records, self._pad, place=place, allocate=outlet.allocate, lengths=lengths
             )
             return collated

@@ -1,5 +1,5 @@
-"""The state of a run as JSON: what was consumed, and of which stream. Another stream's state is
-refused, with the differences."""
+"""The state of a run as JSON: the batches that were consumed, and a fingerprint of the stream. The
+state of another stream raises an error that lists the differences."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ if TYPE_CHECKING:
     from fastfeed.augment.spec import Augment
 
 LOG = logging.getLogger("fastfeed")
-VERSION = 1
-STREAMS = "producers"  # number of streams of a callable; a resumed run makes as many
-KEYS = ("seed", "of", "epoch", "run_first", "streams", "batches", "records", "sizes", "pool")
-WORDS = {IndexedSource: "indexable", SharedSource: "iterable", CallableSource: "callable"}
+STATE_VERSION = 1
+STREAM_COUNT_KEY = "producers"  # the number of streams of a callable, which a resumed run keeps
+STATE_KEYS = ("seed", "of", "epoch", "run_first", "streams", "batches", "records", "sizes", "pool")
+SOURCE_NAMES = {IndexedSource: "indexable", SharedSource: "iterable", CallableSource: "callable"}
 
 
 def fingerprint(given: Any, source: Source, *, options: FeedOptions) -> dict[str, Any]:
-    """Return everything that decides which record has which number."""
+    """Return everything that determines the number of each record."""
     known: dict[str, Any] = {
-        "source": WORDS[type(source)],
+        "source": SOURCE_NAMES[type(source)],
         "records": source.records,
         "world": None if options.shard is None else options.shard[1],
         "remainder": options.remainder,
-        "shuffle": _shuffle(options.shuffle),
+        "shuffle": _shuffle_state(options.shuffle),
     }
     # record by record
     mixed = bool(options.shuffle) and not (source.indexed and options.shuffle is True)
@@ -52,47 +52,50 @@ def fingerprint(given: Any, source: Source, *, options: FeedOptions) -> dict[str
         known |= {
             "class": type(given).__name__,
             "length": len(given),
-            "sampler": _digest(options.sampler),
+            "sampler": _sampler_digest(options.sampler),
         }
     if isinstance(given, Mix):
         known["mix"] = [given.lengths, given.parts]
     if options.augment is not None:
-        known |= _operations(options.augment)
+        known |= _operation_states(options.augment)
     if not source.ordered:
-        known[STREAMS] = options.producers
+        known[STREAM_COUNT_KEY] = options.producers
     return known
 
 
-def saved(
+def state_of(
     position: dict[str, Any], *, seed: int, of: dict[str, Any], streams: int
 ) -> dict[str, Any]:
-    """Return the whole state for a position. `streams`: how many the state before had, 0 without
-    one."""
+    """Return the whole state for a position. `streams` is the number in the state that was
+    restored, or 0."""
     return {
-        "version": VERSION,
+        "version": STATE_VERSION,
         "seed": seed,
-        "of": {**of, STREAMS: streams} if streams else of,
+        "of": {**of, STREAM_COUNT_KEY: streams} if streams else of,
         **position,
     }
 
 
-def restored(state: Any, *, of: dict[str, Any], seed: int | None) -> tuple[ResumePoint, int]:
-    """Return where to begin, and the root seed. Raise OptionError for the state of another stream,
-    or one that is damaged."""
+def resume_from(state: Any, *, of: dict[str, Any], seed: int | None) -> tuple[ResumePoint, int]:
+    """Return the point to resume from, and the root seed. Raise OptionError for the state of
+    another stream, or a damaged one."""
     if not isinstance(state, Mapping) or "version" not in state:
         raise OptionError(f"restore({type(state).__name__}): pass what FeedRunner.state() returned")
-    if state["version"] != VERSION:
+    if state["version"] != STATE_VERSION:
         raise OptionError(
-            f"the state has version {state['version']!r}: this fastfeed reads version {VERSION}"
+            f"the state has version {state['version']!r}: this fastfeed reads version "
+            f"{STATE_VERSION}"
         )
-    missing = [key for key in KEYS if key not in state or (state[key] is None and key != "pool")]
+    missing = [
+        key for key in STATE_KEYS if key not in state or (state[key] is None and key != "pool")
+    ]
     if missing:
         raise OptionError(
             f"the state lacks {', '.join(missing)}: pass all that FeedRunner.state() returned"
         )
     _refuse_other_stream(
-        {**state["of"], "seed": state["seed"], STREAMS: None},
-        {**of, "seed": state["seed"] if seed is None else seed, STREAMS: None},
+        {**state["of"], "seed": state["seed"], STREAM_COUNT_KEY: None},
+        {**of, "seed": state["seed"] if seed is None else seed, STREAM_COUNT_KEY: None},
     )
     try:
         counts = (int(state["batches"]), int(state["records"]))
@@ -104,9 +107,9 @@ def restored(state: Any, *, of: dict[str, Any], seed: int | None) -> tuple[Resum
             sizes={int(stream): int(size) for stream, size in state["sizes"].items()},
             counts=counts,
         )
-        if STREAMS in of:
-            begin = replace(begin, streams=int(state["of"][STREAMS]))
-        if begin.streams <= max(begin.starts, default=0 if STREAMS in of else ONLY_STREAM):
+        if STREAM_COUNT_KEY in of:
+            begin = replace(begin, streams=int(state["of"][STREAM_COUNT_KEY]))
+        if begin.streams <= max(begin.starts, default=0 if STREAM_COUNT_KEY in of else ONLY_STREAM):
             raise ValueError(f"{begin.streams} streams")
         if not (begin.epoch >= begin.run_first >= 0 and min(counts) >= 0):
             raise ValueError(
@@ -120,12 +123,12 @@ def restored(state: Any, *, of: dict[str, Any], seed: int | None) -> tuple[Resum
         ) from error
 
 
-def _refuse_other_stream(had: dict[str, Any], have: dict[str, Any]) -> None:
+def _refuse_other_stream(saved: dict[str, Any], present: dict[str, Any]) -> None:
     """Raise OptionError with the differences of two fingerprints."""
     differences = [
-        f"{name} was {had.get(name)!r} and is {have.get(name)!r}"
-        for name in sorted({*had, *have})
-        if had.get(name) != have.get(name)
+        f"{name} was {saved.get(name)!r} and is {present.get(name)!r}"
+        for name in sorted({*saved, *present})
+        if saved.get(name) != present.get(name)
     ]
     if differences:
         raise OptionError(
@@ -136,7 +139,7 @@ def _refuse_other_stream(had: dict[str, Any], have: dict[str, Any]) -> None:
 
 
 def warn_of_costs(source: Source, resume: ResumePoint, *, producers: int) -> None:
-    """Warn about producers without a stream, and about a source that can be read only from its
+    """Warn about producers without a stream, and about a source that can only be read from its
     beginning."""
     if 0 < resume.streams < producers:
         LOG.warning(
@@ -158,17 +161,20 @@ def warn_of_costs(source: Source, resume: ResumePoint, *, producers: int) -> Non
         )
 
 
-def _operations(augment: Augment) -> dict[str, str]:
-    """Return one entry for each operation, so that a difference names it. The executor is no part
-    of it."""
+def _operation_states(augment: Augment) -> dict[str, str]:
+    """Return one entry for each operation, so that a difference names it; the executor may
+    differ."""
     rest = (augment.images, augment.masks, augment.boxes, augment.labels, augment.draws)
     named = {f"augment[{n}]": repr(op) for n, op in enumerate(augment.operations)}
     return {**named, "augment's images, masks, boxes, labels, draws": repr(rest)}
 
 
-def _digest(sampler: Any) -> str | None:
-    """Return what distinguishes a sampler from others of its class: checksums of the arrays of
-    numbers that it holds, or is. A single number may be a counter, except in fastfeed's own."""
+def _sampler_digest(sampler: Any) -> str | None:
+    """Return text that distinguishes a sampler from others of its class: checksums of the arrays of
+    numbers that it is, or holds.
+
+    Single numbers are left out, because they may be counters, except in the samplers of fastfeed.
+    """
     if sampler is None:
         return None
     plain = isinstance(sampler, (list, tuple, range, np.ndarray))
@@ -180,7 +186,7 @@ def _digest(sampler: Any) -> str | None:
     return f"{type(sampler).__name__} {'-'.join(f'{s:08x}' for s in sums)}".strip()
 
 
-def _shuffle(shuffle: bool | Shuffle | None) -> Any:
+def _shuffle_state(shuffle: bool | Shuffle | None) -> Any:
     if isinstance(shuffle, Shuffle):
         return [shuffle.capacity, shuffle.min_after_dequeue]
     return bool(shuffle)

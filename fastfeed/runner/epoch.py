@@ -14,11 +14,11 @@ class Epoch:
     def __init__(self, runner: Any, feed: Feed) -> None:
         self.number = feed.schedule.epoch
         self.complete = False  # True once its end was reached
-        self._runner = runner  # without another reference it would end the feed
+        self._runner = runner  # the feed would end with the last reference to it
         self._feed = feed
 
     def __iter__(self) -> Iterator[Any]:
-        """Yield batches as plain iteration does; a loop that was left early continues."""
+        """Yield batches as plain iteration does, after those of a loop that was left early."""
         while not self.complete:
             batch = self._feed.take()
             if batch is None:

@@ -1,5 +1,5 @@
-"""The choice of what executes augmentation: options that cannot work are refused, and "auto"
-measures a few batches of the user's own data."""
+"""The choice of the executor of augmentation: checks of its options, and the measurement of
+"auto"."""
 
 from __future__ import annotations
 
@@ -17,10 +17,9 @@ from fastfeed.options import FeedOptions
 from fastfeed.source import IndexedSource, source_from
 
 LOG = logging.getLogger("fastfeed")
-AUTO = "auto"
 BUDGET_S = 2.0  # for all candidates together
-WARMUP_BATCHES = 2  # pools and pipelines are made with the first ones
-MIN_SPEEDUP = 1.05  # a smaller one is not worth another package
+WARMUP_BATCHES = 2  # the first ones create pools and pipelines
+MIN_SPEEDUP = 1.05  # the least that is worth another package
 
 
 @dataclass(frozen=True)
@@ -33,7 +32,7 @@ class ExecutorChoice:
 
 
 def refuse_misfits(options: FeedOptions) -> None:
-    """Raise OptionError for options that DALI cannot be combined with, and for operations that it
+    """Raise OptionError for options that cannot be combined with DALI, and for operations that it
     does not have."""
     if options.augment is None or options.augment_on not in ("dali-cpu", "dali-gpu"):
         return
@@ -49,49 +48,51 @@ def refuse_misfits(options: FeedOptions) -> None:
             raise OptionError(
                 f"{name}= cannot be combined with augment_on={options.augment_on!r}: {instead}"
             )
-    from fastfeed.augment.dali import handed_over
-    from fastfeed.augment.dali_steps import check
+    from fastfeed.augment.dali import dali_program
+    from fastfeed.augment.dali_steps import refuse_unsupported
 
-    check(handed_over(options.augment))
+    refuse_unsupported(dali_program(options.augment))
 
 
 def choose(source: Any, options: FeedOptions, *, seed: int) -> ExecutorChoice:
     """Return the fastest executor for a few batches of `source`: "producers" or DALI, measured
     within BUDGET_S beside the time of their first batches. For a source that can be read only once,
     return "producers"."""
-    choice = _measured(source, options, seed=seed)
+    choice = _measured_choice(source, options, seed=seed)
     LOG.info('augment_on="auto" chose %s: %s', choice.on, choice.why)
     return choice
 
 
-def _measured(source: Any, options: FeedOptions, *, seed: int) -> ExecutorChoice:
-    kind = source_from(source, options)
-    if not isinstance(kind, IndexedSource):
+def _measured_choice(source: Any, options: FeedOptions, *, seed: int) -> ExecutorChoice:
+    opened = source_from(source, options)
+    if not isinstance(opened, IndexedSource):
         return ExecutorChoice(
             "producers", "the source can be read only once, so nothing was measured", {}
         )
     rates: dict[str, float] = {}
-    left_out = []
-    candidates = _candidates()
+    rejected = []
+    candidates = _installed_executors()
     for on in candidates:
         try:
             tried = replace(
                 options, augment_on=on, metrics=None, epochs=1, shuffle=None, sampler=None
             )
             refuse_misfits(tried)
-            rates[on] = _rate(source, tried, seed=seed, budget_s=BUDGET_S / len(candidates))
-        except FeedError as error:  # of this candidate only, or the others raise it too
-            left_out.append(f"{on} is out: {str(error).splitlines()[0]}")
+            rates[on] = _executor_rate(
+                source, tried, seed=seed, budget_s=BUDGET_S / len(candidates)
+            )
+        except FeedError as error:  # of this executor only, or all of them raise it
+            rejected.append(f"{on} is out: {str(error).splitlines()[0]}")
     if not rates:
-        return ExecutorChoice("producers", "; ".join(left_out), rates)
+        return ExecutorChoice("producers", "; ".join(rejected), rates)
     best = max(rates, key=lambda on: rates[on])
     if best != "producers" and rates[best] < MIN_SPEEDUP * rates.get("producers", 0.0):
         best = "producers"
     figures = ", ".join(f"{on} {rate:.0f} images/s" for on, rate in rates.items())
-    return ExecutorChoice(best, "; ".join([figures, *left_out]), rates)
+    return ExecutorChoice(best, "; ".join([figures, *rejected]), rates)
 
 
-def _candidates() -> list[str]:
+def _installed_executors() -> list[str]:
     """Return "producers", and DALI where it is installed; "dali-gpu" only with a GPU."""
     found = ["producers"]
     if (
@@ -99,32 +100,32 @@ def _candidates() -> list[str]:
         and importlib.util.find_spec("nvidia.dali") is not None
     ):
         found.append("dali-cpu")
-        from fastfeed.augment.dali import gpus
+        from fastfeed.augment.dali import gpu_count
 
-        found += ["dali-gpu"] if gpus() else []
+        found += ["dali-gpu"] if gpu_count() else []
     return found
 
 
-def _rate(source: Any, options: FeedOptions, *, seed: int, budget_s: float) -> float:
+def _executor_rate(source: Any, options: FeedOptions, *, seed: int, budget_s: float) -> float:
     """Return images/s of a feed whose consumer does nothing else."""
     feed = Feed(source, options, seed=seed, resume=ResumePoint(per_run=1))
     try:
         feed.start()
-        return _paced(feed.take, budget_s)
+        return _measured_rate(feed.take, budget_s)
     finally:
         feed.stop()
 
 
-def _paced(take: Callable[[], Any], budget_s: float) -> float:
-    begun = time.perf_counter()
-    came: list[tuple[float, int]] = []  # time and records of each batch
-    while not came or came[-1][0] - begun < budget_s:
+def _measured_rate(take: Callable[[], Any], budget_s: float) -> float:
+    start_s = time.perf_counter()
+    arrivals: list[tuple[float, int]] = []  # time and records of each batch
+    while not arrivals or arrivals[-1][0] - start_s < budget_s:
         batch = take()
         if batch is None:
             break
-        came.append((time.perf_counter(), batch.rows))
-    warm = WARMUP_BATCHES if len(came) > WARMUP_BATCHES else 0
-    start = came[warm - 1][0] if warm else begun
-    records = sum(rows for _, rows in came[warm:])
-    elapsed_s = came[-1][0] - start if came else 0.0
+        arrivals.append((time.perf_counter(), batch.rows))
+    warm = WARMUP_BATCHES if len(arrivals) > WARMUP_BATCHES else 0
+    start = arrivals[warm - 1][0] if warm else start_s
+    records = sum(rows for _, rows in arrivals[warm:])
+    elapsed_s = arrivals[-1][0] - start if arrivals else 0.0
     return records / elapsed_s if elapsed_s > 0 else 0.0

@@ -1,4 +1,5 @@
-"""Iterations over a runner, for sinks that are iterated repeatedly: only the newest goes on."""
+"""Iterations over a runner, for sinks that are iterated repeatedly; only the newest one
+continues."""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ class IterationManager:
         self._claim = claim
         self._lock = threading.Lock()
         self._newest: EpochIterator | None = None
-        self._last: EpochIterator | None = None  # that had a batch
+        self._last: EpochIterator | None = None  # to have a feed
         self._spec: BatchSpec | None = None
 
     @property
@@ -41,7 +42,7 @@ class IterationManager:
         with self._lock:
             if self._spec is None:
                 self._claim()
-                feed = self._stream.iterated()
+                feed = self._stream.current_feed()
                 feed.first()
                 self._spec = feed.spec
             return self._spec
@@ -70,21 +71,20 @@ class IterationManager:
     def __iter__(self) -> EpochIterator:
         return EpochIterator(self)
 
-    def take(self, of: EpochIterator) -> Batch | None:
+    def take(self, iterator: EpochIterator) -> Batch | None:
         """Return the next batch of an iteration, or None after its last one."""
-        if not of.begun:
-            of.begun, self._newest = True, of
-        # The holder of the lock may wait long for a batch, and the garbage collector may make it
-        # wait for the thread of an older iterator, which therefore must not block on this lock.
+        if iterator.begin():
+            self._newest = iterator
+        # The thread that holds the lock may wait long for a batch. The garbage collector may make
+        # it wait for the thread of an older iterator, which must not block on this lock for ever.
         while not self._lock.acquire(timeout=LOCK_POLL_S):
-            self._refuse(of)
+            self._refuse(iterator)
         try:
-            self._refuse(of)
+            self._refuse(iterator)
             start = time.thread_time()
-            feed = self._feed_of(of)
+            feed = self._feed_of(iterator)
             batch = feed.take()
-            of.over = batch is None
-            of.taken += not of.over
+            iterator.count(batch)
             # nearly all of it with the interpreter lock: waiting for a batch takes no CPU
             feed.count_cpu(time.thread_time() - start)
             return batch
@@ -102,43 +102,64 @@ class IterationManager:
         """Raise FeedStopped if the runner was stopped."""
         self._stream.refuse_stopped()
 
-    def _refuse(self, of: EpochIterator) -> None:
+    def _refuse(self, iterator: EpochIterator) -> None:
         self.refuse_stopped()
-        if of is not self._newest:
+        if iterator is not self._newest:
             self.superseded()
 
-    def _feed_of(self, of: EpochIterator) -> Feed:
-        """Return the feed of the newest iteration: started with its first batch, and replaced when
-        shared workers were restarted."""
-        if of.feed is None:
-            self._claim()
-            last, self._last = self._last, of
-            left = last is not None and last.taken and not last.over
-            of.feed = (
-                self._stream.next_run() if left and self._stream.sized else self._stream.iterated()
-            )
-            if self._stream.sized:
-                of.feed.schedule.repeat()
-        of.feed = self._stream.feed or of.feed
-        return of.feed
+    def _feed_of(self, iterator: EpochIterator) -> Feed:
+        """Return the feed of the newest iteration, which its first batch starts, and a restart of
+        shared workers replaces."""
+        if iterator.feed is not None:
+            return iterator.read_from(self._stream.feed or iterator.feed)
+        self._claim()
+        before, self._last = self._last, iterator
+        left_early = before is not None and before.left_early
+        sized = self._stream.sized
+        feed = self._stream.next_run() if left_early and sized else self._stream.current_feed()
+        if sized:
+            feed.schedule.repeat()
+        return iterator.read_from(feed)
 
 
 class EpochIterator(Iterator[Any]):
     """The batches of one iteration, which begins with the request for the first one."""
 
-    def __init__(self, passes: IterationManager) -> None:
+    def __init__(self, iterations: IterationManager) -> None:
         self.feed: Feed | None = None
-        self.begun = False
-        self.taken = 0  # batches
-        self.over = False
-        self._passes = passes
-
-    def take(self) -> Batch | None:
-        """Return the next batch without its containers; None at the end and ever after."""
-        return None if self.over else self._passes.take(self)
+        self._iterations = iterations
+        self._begun = False
+        self._batches = 0
+        self._ended = False
 
     def __next__(self) -> Any:
         batch = self.take()
         if batch is None or self.feed is None:
             raise StopIteration
         return self.feed.spec.rebuild(batch)
+
+    def take(self) -> Batch | None:
+        """Return the next batch without its containers; None at the end and ever after."""
+        return None if self._ended else self._iterations.take(self)
+
+    @property
+    def left_early(self) -> bool:
+        """True if some batches were taken, but not all."""
+        return self._batches > 0 and not self._ended
+
+    def begin(self) -> bool:
+        """Mark the iteration as begun; return True if it was not."""
+        first, self._begun = not self._begun, True
+        return first
+
+    def read_from(self, feed: Feed) -> Feed:
+        """Set the feed, and return it."""
+        self.feed = feed
+        return feed
+
+    def count(self, batch: Batch | None) -> None:
+        """Count a batch that was taken; None marks the end."""
+        if batch is None:
+            self._ended = True
+        else:
+            self._batches += 1

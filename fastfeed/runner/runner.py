@@ -1,4 +1,4 @@
-"""FeedRunner: the one object that users hold. It owns a feed and connects it to a sink."""
+"""FeedRunner, the object that users hold. It owns a feed and connects it to a sink."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from fastfeed.core.stats import Snapshot
-from fastfeed.engine.feed import Feed
+from fastfeed.engine.feed import PRODUCERS_JOIN_S, Feed
 from fastfeed.errors import FeedStopped, FeedWarning, OptionError, StateError
 from fastfeed.options import FeedOptions, Shuffle, options_from
 from fastfeed.runner.batch_lease import BatchLease
@@ -28,8 +28,7 @@ if TYPE_CHECKING:
     from fastfeed.sinks.session_queue import SessionQueue
 
 
-MAX_SHARED = 24  # a message to a worker process has no room for the descriptors of more
-STOP_S = 1.8  # stop() promises two seconds
+MAX_FOLLOWERS = 24  # a message to a worker process has no room for more file descriptors
 
 
 class FeedRunner(FrameworkAdapters):
@@ -61,7 +60,7 @@ class FeedRunner(FrameworkAdapters):
         self._sink: SessionQueue | None = None
         self._started = False
         self._stopped = False
-        self._feeds = ""  # the one sink that takes the batches
+        self._sink_name = ""  # of the one sink that takes the batches
         self._iterations: IterationManager | None = None
 
     def __enter__(self) -> FeedRunner:
@@ -107,7 +106,7 @@ class FeedRunner(FrameworkAdapters):
                 self._sink = SessionQueue(
                     feed, shapes=shapes, shuffle=self._session_shuffle(), seed=self._stream.seed
                 )
-                self._stream.of_session = self._sink.snapshot
+                self._stream.measure_session(self._sink.snapshot)
             except BaseException:
                 self.stop()
                 raise
@@ -138,7 +137,7 @@ class FeedRunner(FrameworkAdapters):
         if session is None:
             if self._sink is not None:
                 raise StateError("start() needs the session after get_inputs(): start(sess)")
-            self._stream.iterated()
+            self._stream.current_feed()
         elif self._sink is None:
             raise StateError(
                 "start(session) needs the queue: call get_inputs() while the graph is built, and "
@@ -152,14 +151,14 @@ class FeedRunner(FrameworkAdapters):
     def stop(self) -> None:
         """End every thread and process within two seconds; batches requested afterwards raise
         FeedStopped. May be repeated."""
-        again, self._stopped = self._stopped, True
-        deadline = time.perf_counter() + (0 if again else STOP_S)
+        was_stopped, self._stopped = self._stopped, True
+        deadline = time.perf_counter() + (0 if was_stopped else PRODUCERS_JOIN_S)
         if self._sink is not None:
             self._sink.stop(deadline)
         self._stream.stop_followers()
         ended = self._feed is None or self._feed.stop(max(0.0, deadline - time.perf_counter()))
         self._stream.unwatch()
-        if self._feed is not None and not ended and not again:
+        if self._feed is not None and not ended and not was_stopped:
             warnings.warn(
                 "producers did not end in time; no thread can be interrupted, so they end when "
                 f"their present call returns:\n{self._feed.stacks()}",
@@ -175,7 +174,7 @@ class FeedRunner(FrameworkAdapters):
         FeedTimeout, FeedStopped, OptionError.
         """
         self._claim("a loop")
-        return batches_of(self._stream, self._stream.iterated())
+        return batches_of(self._stream, self._stream.current_feed())
 
     def take(self) -> BatchLease:
         """Return the next batch, for `with runner.take() as batch:`; its memory is reused after the
@@ -184,7 +183,7 @@ class FeedRunner(FrameworkAdapters):
         Raise StopIteration where iteration would end, and otherwise what iteration raises.
         """
         self._claim("a loop")
-        feed = self._stream.iterated()
+        feed = self._stream.current_feed()
         batch = feed.take()
         if batch is None:
             raise StopIteration
@@ -198,7 +197,7 @@ class FeedRunner(FrameworkAdapters):
     @property
     def augments(self) -> ExecutorChoice | None:
         """The executor of augment= and why, once augment_on="auto" has measured; else None."""
-        return self._stream.choice
+        return self._stream.executor_choice
 
     def epochs(self) -> Iterator[Epoch]:
         """Yield one `Epoch` after another, each an iterable of batches: `epochs=` of them, or
@@ -262,9 +261,9 @@ class FeedRunner(FrameworkAdapters):
         runner = FeedRunner(
             source, **{name: getattr(self.options, name) for name in names} | options
         )
-        if self._stream.followers == MAX_SHARED:
+        if self._stream.followers == MAX_FOLLOWERS:
             raise OptionError(
-                f"also(): {MAX_SHARED} runners share these workers already: make a FeedRunner"
+                f"also(): {MAX_FOLLOWERS} runners share these workers already: make a FeedRunner"
             )
         self._stream.share(runner._stream)
         return runner
@@ -284,14 +283,14 @@ class FeedRunner(FrameworkAdapters):
         self.restore(json.loads(state_dict["state"]))
 
     def _each_epoch(self) -> Iterator[Epoch]:
-        feed: Feed | None = self._stream.iterated(each=True)
+        feed: Feed | None = self._stream.current_feed(each=True)
         while feed is not None:
             epoch = Epoch(self, feed)
             yield epoch
             self._refuse_stopped()
             complete, epoch.complete = epoch.complete, True
-            if not complete and not self._stream.kind.again:
-                return  # there is no other epoch: the rest is there for whoever iterates
+            if not complete and not self._stream.source.repeatable:
+                return  # there is no other epoch, and the next loop takes the rest
             counts = feed.counts
             if not complete and feed.take() is not None:
                 feed = self._stream.pass_over(feed, epoch.number, counts=counts)
@@ -304,7 +303,7 @@ class FeedRunner(FrameworkAdapters):
         shuffle = self.options.shuffle
         if isinstance(shuffle, Shuffle):
             return shuffle
-        indexed = shuffle is True and isinstance(self._stream.kind, IndexedSource)
+        indexed = shuffle is True and isinstance(self._stream.source, IndexedSource)
         return (
             None
             if shuffle is False or indexed or (shuffle is None and self.options.padded)
@@ -322,7 +321,7 @@ class FeedRunner(FrameworkAdapters):
 
             def claim() -> None:
                 runner = owner()
-                if runner is not None:  # else it can feed no other sink
+                if runner is not None:
                     runner._claim(sink)
 
             self._iterations = IterationManager(self._stream, claim, sink=sink)
@@ -330,15 +329,16 @@ class FeedRunner(FrameworkAdapters):
 
     def _claim(self, sink: str) -> None:
         self._refuse_second(sink)
-        self._feeds = sink
+        self._sink_name = sink
 
     def _refuse_second(self, sink: str) -> None:
         """Raise StateError for a second sink: each would get only some of the batches."""
         self._refuse_stopped()
-        if self._feeds not in ("", sink):
+        if self._sink_name not in ("", sink):
             raise StateError(
-                f"this runner feeds {self._feeds}, and {sink} would get only some of the batches: "
-                "make another FeedRunner, or runner.also(...) for one that shares the workers"
+                f"this runner feeds {self._sink_name}, and {sink} would get only some of the "
+                "batches: make another FeedRunner, or runner.also(...) for one that shares the "
+                "workers"
             )
 
     def _refuse_stopped(self) -> None:

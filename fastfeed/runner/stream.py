@@ -1,5 +1,5 @@
-"""The feeds of one runner, one after another: where the next one begins, and which workers produce
-its batches."""
+"""The feeds of one runner, one after another: the place where the next one begins, and its
+workers."""
 
 from __future__ import annotations
 
@@ -21,54 +21,45 @@ from fastfeed.engine.feed import Feed
 from fastfeed.engine.shuffle_stage import ShuffleStage
 from fastfeed.errors import FeedStopped, OptionError, StateError
 from fastfeed.live.hub import Watch, observe
-from fastfeed.options import FeedOptions, Shuffle
+from fastfeed.options import AUTO_EXECUTOR, FeedOptions, Shuffle
 from fastfeed.producers.process.shared_workers import SharedWorkers
-from fastfeed.runner.checkpoint import (
-    fingerprint,
-    restored,
-    saved,
-    warn_of_costs,
-)
-from fastfeed.runner.executor_choice import (
-    AUTO,
-    ExecutorChoice,
-    choose,
-    refuse_misfits,
-)
+from fastfeed.runner.checkpoint import fingerprint, resume_from, state_of, warn_of_costs
+from fastfeed.runner.executor_choice import ExecutorChoice, choose, refuse_misfits
 from fastfeed.runner.finalizer import Finalizer, releasing
 from fastfeed.source import IndexedSource, source_from
 
 
 class Stream:
-    """A source with its options. Raise OptionError for what cannot work, before any batch."""
+    """A source with its options, and its feeds. Raise OptionError for options that cannot work."""
 
     def __init__(self, source: Any, options: FeedOptions) -> None:
         self.options = options
-        self.kind = source_from(source, options)
+        self.source = source_from(source, options)
         refuse_misfits(options)
-        if options.lengths and not self.kind.records:
+        if options.lengths and not self.source.records:
             raise OptionError(
                 "lengths=True: must be single records (records=True, batch_size=32), got batches"
             )
         self.seed = new_seed() if options.seed is None else int(options.seed)
         self.feed: Feed | None = None
-        self._source = source
+        self._given = source
         self._stopped = False
-        self._said: set[str] = set()  # warnings that were given
+        self._given_warnings: set[str] = set()
         self.resumed = False  # True if the first run begins in its middle
         self._finalizer: weakref.finalize[Any, Any] | None = None
         self._resume = ResumePoint()  # where the next feed begins
-        # of `also()`: the stream whose workers produce these batches, and those that use this one's
+        # of `also()`: the stream whose workers produce these batches, and those that share them
         self._leader: Stream | None = None
         self._followers: list[weakref.ref[Stream]] = []
-        self.choice: ExecutorChoice | None = None  # of augment_on="auto"
-        # a session's queue measures its consumer in the graph
-        self.of_session: Callable[[], Snapshot] | None = None
+        self.executor_choice: ExecutorChoice | None = None  # of augment_on="auto"
+        self._session_snapshot: Callable[[], Snapshot] | None = None
         self._watch: Watch | None = None  # from the first start on
 
-    def iterated(self, *, each: bool = False) -> Feed:
-        """Return the feed for a loop over whole runs, or over `each` epoch. Raise FeedStopped after
-        the end of an iterator, or of the runner that leads."""
+    def current_feed(self, *, each: bool = False) -> Feed:
+        """Return the feed for a loop over whole runs, or over `each` epoch.
+
+        Raise FeedStopped after the end of an iterator, or of the runner that owns the workers.
+        """
         per_run = self.options.epochs if each else self.options.epochs or 1
         if self._leader is not None and self._leader._stopped:
             raise FeedStopped(
@@ -76,23 +67,23 @@ class Stream:
             )
         # not started yet, or left in the last epoch of its run
         if self._leader is not None and self._leader.feed is None:
-            self._leader.iterated()
+            self._leader.current_feed()
         if self.feed is not None and not self.feed.ended:
             self.feed.schedule.change(per_run, each=each)
             return self.feed
-        if self.feed is not None and not self.kind.again:
+        if self.feed is not None and not self.source.repeatable:
             raise FeedStopped(
                 "the source is an iterator and has ended: pass the function that makes it, to "
                 "iterate again"
             )
-        return self._for_loops(replace(self._resume, per_run=per_run, each=each))
+        return self._loop_feed(replace(self._resume, per_run=per_run, each=each))
 
     def for_session(self) -> Feed:
         """Return the feed for the queue of a session: one run, without end unless epochs= is given.
 
         Raise StateError for a restored state that a session cannot continue.
         """
-        self._choose()
+        self._choose_executor()
         resume = replace(self._resume, per_run=self.options.epochs, once=True)
         if resume.pool is not None:
             raise StateError(
@@ -108,22 +99,22 @@ class Stream:
 
     def pass_over(self, feed: Feed, epoch: int, *, counts: tuple[int, int]) -> Feed | None:
         """Return the feed for the epoch after one that was left early; None after the last."""
-        if self._passed_over(feed, epoch + 1, counts=counts):
+        if self._skip_to(feed, epoch + 1, counts=counts):
             return None if feed.schedule.over else feed
-        return None if self._resume.left == 0 else self.iterated(each=True)
+        return None if self._resume.left == 0 else self.current_feed(each=True)
 
     def next_run(self) -> Feed:
-        """Return the feed for a loop that begins a run; the rest of the present one is skipped."""
-        feed = self.iterated()
+        """Return the feed for a loop that begins a run. The rest of the present run is skipped."""
+        feed = self.current_feed()
         counts = feed.counts
         if feed.take() is not None:
-            self._passed_over(feed, feed.schedule.first + (self.options.epochs or 1), counts=counts)
-        return self.iterated()
+            self._skip_to(feed, feed.schedule.first + (self.options.epochs or 1), counts=counts)
+        return self.current_feed()
 
     @property
     def sized(self) -> bool:
-        """True if the length of an epoch is known; the number of its batches may not be."""
-        return isinstance(self.kind, IndexedSource)
+        """True if the length of an epoch is known, even if the number of its batches is not."""
+        return isinstance(self.source, IndexedSource)
 
     @cached_property
     def run_batches(self) -> int | None:
@@ -142,7 +133,9 @@ class Stream:
         """Records of every epoch; None where epochs differ or records may be left out."""
         skips = self.options.on_error == "skip" or self.options.on_worker_death != "raise"
         return (
-            None if skips or not isinstance(self.kind, IndexedSource) else self.kind.epoch_records
+            None
+            if skips or not isinstance(self.source, IndexedSource)
+            else self.source.epoch_records
         )
 
     def add_lengths(self) -> None:
@@ -150,7 +143,7 @@ class Stream:
         and without pad=, StateError after the start."""
         if self.options.lengths:
             return
-        if not (self.kind.records and self.options.padded):
+        if not (self.source.records and self.options.padded):
             raise OptionError(
                 "ragged=True: must be single records (records=True, batch_size=32) and pad=True, "
                 "which allows their shape to vary"
@@ -160,24 +153,33 @@ class Stream:
         self.options = replace(self.options, lengths=True)
 
     def share(self, other: Stream) -> None:
-        """Let the workers of this stream produce the batches of `other`, too. Raise OptionError for
+        """Let the workers of this stream also produce the batches of `other`. Raise OptionError for
         an iterator, which cannot be iterated again."""
-        if not other.kind.again:
+        if not other.source.repeatable:
             raise OptionError(
                 "also() of an iterator, which can be read only once: pass the function that makes "
                 "it, or an object with len() and [index]"
             )
-        other._leader = self
+        other.follow(self)
         self._followers.append(weakref.ref(other))
+
+    def follow(self, leader: Stream) -> None:
+        """Let the workers of `leader` produce these batches."""
+        self._leader = leader
 
     def stop_followers(self) -> None:
         """End the feeds that share these workers, for good."""
-        # before anything that takes time: a thread that starts a feed now checks it afterwards
+        # set first: a thread that starts a feed meanwhile checks it afterwards
         self._stopped = True
-        for follower in filter(None, (ref() for ref in self._followers)):
+        for follower in self._living_followers():
             if follower.feed is not None:
                 follower.feed.stop(0)
                 follower.unwatch()
+
+    def measure_session(self, snapshot: Callable[[], Snapshot]) -> None:
+        """Take snapshots from `snapshot`: the queue of a session measures its consumer in the
+        graph."""
+        self._session_snapshot = snapshot
 
     def snapshot(self) -> Snapshot:
         """Return the counters of every stage. Raise StateError before anything was started."""
@@ -186,7 +188,7 @@ class Stream:
             raise StateError(
                 "snapshot() before anything was started: call start() or iter(), or begin the loop"
             )
-        return feed.snapshot() if self.of_session is None else self.of_session()
+        return (self._session_snapshot or feed.snapshot)()
 
     def unwatch(self) -> None:
         """End the observation of the feed by the black box, the socket and metrics."""
@@ -205,28 +207,33 @@ class Stream:
         return self._leader is not None
 
     def state(self, position: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Return the state of the consumer, of `position` where a sink knows it better."""
+        """Return the state of the consumer, at `position` if a sink knows it exactly."""
         if position is None:
-            position = self.feed.state() if self.feed is not None else _at(self._resume)
-        return saved(position, seed=self.seed, of=self._fingerprint, streams=self._resume.streams)
+            position = self.feed.state() if self.feed is not None else _position_of(self._resume)
+        return state_of(
+            position, seed=self.seed, of=self._fingerprint, streams=self._resume.streams
+        )
 
     def restore(self, state: dict[str, Any]) -> None:
         """Begin where `state` was saved. Raise StateError after the start, OptionError for the
         state of another stream."""
         if self.feed is not None:
             raise StateError("restore() after the start: call it first, on a new FeedRunner")
-        self._resume, self.seed = restored(state, of=self._fingerprint, seed=self.options.seed)
+        self._resume, self.seed = resume_from(state, of=self._fingerprint, seed=self.options.seed)
         self.resumed = True
-        warn_of_costs(self.kind, self._resume, producers=self.options.producers)
+        warn_of_costs(self.source, self._resume, producers=self.options.producers)
 
-    def _follow(self, workers: SharedWorkers) -> None:
-        """Make a feed for the leader's workers, which are about to be started. After a restart it
-        continues where the feed before it was."""
+    def _start_with(self, workers: SharedWorkers) -> None:
+        """Make a feed for the workers of the leader, before they start. After a restart it
+        continues at the position of the feed before it."""
         if self.feed is not None:
             self.feed.stop(0)
-            self._resume, _ = restored(self.state(), of=self._fingerprint, seed=None)
-            self._let_go()
-        self._for_loops(replace(self._resume, per_run=self.options.epochs or 1, held=True), workers)
+            self._resume, _ = resume_from(self.state(), of=self._fingerprint, seed=None)
+            self._forget_feed()
+        self._loop_feed(replace(self._resume, per_run=self.options.epochs or 1, held=True), workers)
+
+    def _living_followers(self) -> list[Stream]:
+        return [follower for ref in self._followers if (follower := ref()) is not None]
 
     @cached_property
     def batch_rows(self) -> int | None:
@@ -237,28 +244,27 @@ class Stream:
         )
         return size if whole else None
 
-    def _passed_over(self, feed: Feed, epoch: int, *, counts: tuple[int, int]) -> bool:
-        """Skip to `epoch`. Return True if the present feed goes on, after the rest of its epoch;
+    def _skip_to(self, feed: Feed, epoch: int, *, counts: tuple[int, int]) -> bool:
+        """Skip to `epoch`. Return True if the present feed continues, after the rest of its epoch;
         else the next feed begins there."""
-        # shared workers are not restarted for this
+        # shared workers cannot restart for one of their feeds
         if self._leader is not None:
             while feed.take() is not None:
                 pass
             return True
         feed.stop()
-        self._let_go()
+        self._forget_feed()
         self._resume = feed.schedule.from_epoch(epoch, counts)
         return False
 
-    def _choose(self) -> None:
-        """Measure which executor augments, for augment_on="auto"."""
-        if self.options.augment_on == AUTO:
-            choice = choose(self._source, self.options, seed=self.seed)
-            self.options = replace(self.options, augment_on=choice.on)
-            self.choice = choice
+    def _choose_executor(self) -> None:
+        """Measure the executors, if augment_on="auto"."""
+        if self.options.augment_on == AUTO_EXECUTOR:
+            self.executor_choice = choose(self._given, self.options, seed=self.seed)
+            self.options = replace(self.options, augment_on=self.executor_choice.on)
 
-    def _for_loops(self, resume: ResumePoint, workers: SharedWorkers | None = None) -> Feed:
-        self._choose()
+    def _loop_feed(self, resume: ResumePoint, workers: SharedWorkers | None = None) -> Feed:
+        self._choose_executor()
         options, shuffle = self.options, self._record_shuffle()
         if shuffle is not None:
             if options.batch_size is None:
@@ -275,7 +281,7 @@ class Stream:
         cutter: Cutter | None = None
         if options.batch_size is not None:
             cutter = Rebatcher(options.batch_size, options.last_batch, pad=options.pad)
-        elif options.order == "kept":  # else which batch is the last of an epoch is not known
+        elif options.order == "kept":  # otherwise the last batch of an epoch is unknown
             cutter = SizeChecker(resume.sizes)
         return self._new_feed(resume, CutStage(cutter), workers=workers)
 
@@ -288,26 +294,26 @@ class Stream:
     ) -> Feed:
         workers = workers or SharedWorkers()
         feed = Feed(
-            self._source, self.options, seed=self.seed, resume=resume, order=order, workers=workers
+            self._given, self.options, seed=self.seed, resume=resume, order=order, workers=workers
         )
-        feed.warnings.share(self._said)
+        feed.warnings.share(self._given_warnings)
         self.feed = feed
-        # A forgotten runner must leave no threads behind: they hold the feed, never the runner or
-        # this stream.
+        # The threads of a forgotten runner must end: they hold the feed, never the runner or this
+        # stream.
         finalizer = Finalizer(feed)
         self._finalizer = weakref.finalize(self, finalizer.run)
         feed.call_on_failure(releasing(finalizer))
         try:
             if self._watch is None or self._watch.over:
                 self._watch = observe(self, *filter(None, [self.options.metrics_target]))
-            for follower in filter(None, (ref() for ref in self._followers)):
-                follower._follow(workers)
+            for follower in self._living_followers():
+                follower._start_with(workers)
             feed.start()
             self.refuse_stopped()
-        except BaseException:  # nothing was started: the next call raises the same
+        except BaseException:  # the next call raises the same
             self.unwatch()
             feed.stop(0)
-            self._let_go()
+            self._forget_feed()
             raise
         return feed
 
@@ -316,8 +322,8 @@ class Stream:
         if self._stopped:
             raise FeedStopped("this runner was stopped: make a new FeedRunner to go on")
 
-    def _let_go(self) -> None:
-        """Forget the feed, which was stopped: another one may follow."""
+    def _forget_feed(self) -> None:
+        """Forget the feed, which was stopped."""
         self.feed = None
         if self._finalizer is not None:
             self._finalizer.detach()
@@ -325,16 +331,16 @@ class Stream:
     def _record_shuffle(self) -> Shuffle | None:
         shuffle = self.options.shuffle
         if shuffle is True:
-            return None if isinstance(self.kind, IndexedSource) else Shuffle()
+            return None if isinstance(self.source, IndexedSource) else Shuffle()
         return shuffle or None
 
     @cached_property
     def _fingerprint(self) -> dict[str, Any]:
-        return fingerprint(self._source, self.kind, options=self.options)
+        return fingerprint(self._given, self.source, options=self.options)
 
 
 def batches_of(stream: Stream, feed: Feed) -> Iterator[Any]:
-    """Yield the batches of a run. It may hold the only reference to the stream, as in
+    """Yield the batches of a run. The generator may hold the only reference to the stream, as in
     `for batch in FeedRunner(source)`."""
     while True:
         # replaced when shared workers were restarted
@@ -350,7 +356,7 @@ def new_seed() -> int:
     return int(SeedSequence().generate_state(1)[0])
 
 
-def _at(resume: ResumePoint) -> dict[str, Any]:
+def _position_of(resume: ResumePoint) -> dict[str, Any]:
     position = {
         **Position(resume.epoch, resume.starts, counts=resume.counts).state(),
         "run_first": resume.run_first,

@@ -1,5 +1,4 @@
-"""A shuffle pool for a thread that no signal handler interrupts: it copies several batches at a
-time."""
+"""A shuffle pool that copies several batches at a time, for a thread without signal handlers."""
 
 from __future__ import annotations
 
@@ -19,9 +18,9 @@ from fastfeed.shuffle.storage import RecordStorage, Slots
 class BulkPool:
     """A ShufflePool for one epoch without a state, which halves the work for each small batch.
 
-    Up to `at_once` batches are copied out at a time, for which the room of at_once - 1 batches is
-    not drawn from: it holds records that came before they were needed. So what is drawn does not
-    depend on how many batches are drawn at a time, and that number may depend on timing.
+    Up to `at_once` batches are copied at a time. The room of at_once - 1 batches is not drawn from,
+    and holds records that came early. The draws therefore do not depend on the number of batches
+    that are drawn at a time, which may depend on timing.
 
     `choose`, `copy` and `give_back` of different batches may overlap: a second thread may copy
     while the first one goes on with everything else.
@@ -37,62 +36,64 @@ class BulkPool:
         seed: int,
         pad: Pad = None,
     ) -> None:
-        self._slack = (at_once - 1) * batch_size
-        self._capacity = shuffle.capacity - self._slack
-        self._ready = self._goal = first_draw(
+        self._spare_rows = (at_once - 1) * batch_size
+        self._capacity = shuffle.capacity - self._spare_rows
+        self._draw_minimum = self._fill_goal = first_draw(
             Shuffle(self._capacity, shuffle.min_after_dequeue), batch_size
         )
-        self._size, self._at_once, self._last = batch_size, at_once, last_batch
+        self._size = batch_size
+        self._at_once = at_once
+        self._last_batch = last_batch
         self._rng = np.random.default_rng((seed, 0))
-        self._store = RecordStorage(pad)
-        self._moving = threading.Lock()  # a pool that grows moves its records
-        self._free: Slots = np.empty(0, np.intp)  # a stack: [:_count]
-        self._count = 0
-        self._arrived: deque[Slots] = deque()  # in this order, and not drawn from yet
-        # slots that a draw chooses from: [:_drawable] ...
+        self._storage = RecordStorage(pad)
+        self._storage_lock = threading.Lock()  # growth moves the records
+        self._free_slots: Slots = np.empty(0, np.intp)  # a stack: [:_count]
+        self._free_count = 0
+        self._waiting: deque[Slots] = deque()  # records in order of arrival, not drawable yet
+        # the first _drawable_count slots are drawable, except the holes
         self._pool: Slots = np.empty(self._capacity, np.intp)
-        self._drawable = 0
-        # ... except these, which were drawn: the next records take their places
+        self._drawable_count = 0
+        # places of drawn slots, which the next records fill
         self._holes: Slots = self._pool[:0]
-        self._over = False
+        self._input_ended = False
         self.dropped = 0
-        self.held = 0  # records, less than one pushed batch above the capacity
+        self.held = 0  # records: at most one pushed batch above the capacity
         self.finished = False  # end() was called and everything was drawn
 
     def wants(self) -> bool:
         """Return True if another batch is to be pushed, or end() called, before the next draw."""
-        return self.held < self._goal and not self._over
+        return self.held < self._fill_goal and not self._input_ended
 
     @property
     def has_room(self) -> bool:
         """True if another batch may be pushed before the next draw."""
-        return self.held < self._goal + self._slack and not self._over
+        return self.held < self._fill_goal + self._spare_rows and not self._input_ended
 
     def push(self, batch: Batch) -> None:
         """Copy the records in. Raise StateError unless has_room."""
         if not self.has_room:
             raise StateError("push() into a shuffle pool that does not want more: draw first")
-        if batch.rows > self._count:
+        if batch.rows > self._free_count:
             self._grow(batch.rows)
-        self._count -= batch.rows
-        slots = self._free[self._count : self._count + batch.rows].copy()
-        self._store.write(slots, batch.leaves)
-        self._arrived.append(slots)
+        self._free_count -= batch.rows
+        slots = self._free_slots[self._free_count : self._free_count + batch.rows].copy()
+        self._storage.write(slots, batch.leaves)
+        self._waiting.append(slots)
         self.held += batch.rows
 
     def end(self) -> None:
         """Note that there is no more input."""
-        self._over = True
+        self._input_ended = True
 
     def choose(self) -> list[Slots]:
-        """Return the slots of the next batches, for `copy`, until the pool wants() more; none after
-        the last.
+        """Return the slots of the next batches, for `copy`, until the pool wants() more; an empty
+        list after the last.
 
         The last batch may be smaller, or is dropped. Raise StateError if there is too little input.
         """
         chosen: list[Slots] = []
         while len(chosen) < self._at_once and not (chosen and self.wants()):
-            slots = self._chosen()
+            slots = self._choose_one()
             if not len(slots):
                 break
             chosen.append(slots)
@@ -102,8 +103,8 @@ class BulkPool:
         """Return the batches. Padded records are padded to the largest of all of them."""
         if not chosen:
             return []
-        with self._moving:
-            leaves = self._store.take(np.concatenate(chosen)).leaves
+        with self._storage_lock:
+            leaves = self._storage.take(np.concatenate(chosen)).leaves
         found, start = [], 0
         for slots in chosen:
             end = start + len(slots)
@@ -115,73 +116,74 @@ class BulkPool:
     def give_back(self, chosen: list[Slots]) -> None:
         """Free the slots, which were copied."""
         for slots in chosen:
-            self._store.forget(slots)
-            self._free[self._count : self._count + len(slots)] = slots
-            self._count += len(slots)
+            self._storage.forget(slots)
+            self._free_slots[self._free_count : self._free_count + len(slots)] = slots
+            self._free_count += len(slots)
 
-    def _chosen(self) -> Slots:
-        """Return the slots of a batch, which are not drawn again; none if there is no further
-        batch."""
+    def _choose_one(self) -> Slots:
+        """Return the slots of a batch, which are not drawn again; an empty array after the last."""
         self._fill()
-        left = self._drawable
-        if left < self._ready and not self._over:
+        left = self._drawable_count
+        if left < self._draw_minimum and not self._input_ended:
             raise StateError(
-                f"draw() from {left} records where {self._ready} are needed: push while wants()"
+                f"draw() from {left} records where {self._draw_minimum} are needed: push while "
+                "wants()"
             )
         rows = min(self._size, left)
-        if not rows or (rows < self._size and self._last == "drop"):
-            self.dropped, self._drawable, self.held, self.finished = self.dropped + left, 0, 0, True
+        if not rows or (rows < self._size and self._last_batch == "drop"):
+            self.dropped += left
+            self._drawable_count = self.held = 0
+            self.finished = True
             return self._pool[:0]
         self._holes = self._rng.choice(left, rows, replace=False)
         self.held -= rows
-        self._ready = min(self._capacity, self._ready + self._size)
-        self._goal = min(self._capacity, self._goal + self._size)
+        self._draw_minimum = min(self._capacity, self._draw_minimum + self._size)
+        self._fill_goal = min(self._capacity, self._fill_goal + self._size)
         return self._pool[self._holes]
 
     def _fill(self) -> None:
-        """Let the oldest records take the places of those that were drawn, and further ones until
-        there are enough."""
-        holes, end = self._holes, self._drawable
-        # usually: everything is full
-        if end == self._ready and self._arrived and len(self._arrived[0]) == len(holes):
-            self._pool[holes], self._holes = self._arrived.popleft(), self._pool[:0]
+        """Move the oldest records to the places of those that were drawn, and add more until there
+        are enough."""
+        holes, end = self._holes, self._drawable_count
+        # the usual case: everything is full
+        if end == self._draw_minimum and self._waiting and len(self._waiting[0]) == len(holes):
+            self._pool[holes], self._holes = self._waiting.popleft(), self._pool[:0]
             return
-        for slots in self._oldest(self._ready - end + len(holes)):
+        for slots in self._oldest(self._draw_minimum - end + len(holes)):
             here = len(holes[: len(slots)])
             self._pool[holes[:here]] = slots[:here]
             holes, more = holes[here:], slots[here:]
             self._pool[end : end + len(more)] = more
             end += len(more)
-        if len(holes):  # nothing came for them
+        if len(holes):  # no records for them
             whole = np.ones(end, bool)
             whole[holes] = False
             left = self._pool[:end][whole]
             end = len(left)
             self._pool[:end] = left
-        self._drawable, self._holes = end, self._pool[:0]
+        self._drawable_count, self._holes = end, self._pool[:0]
 
     def _oldest(self, count: int) -> list[Slots]:
-        """Return at most `count` of the records that arrived, which are drawn from now on."""
+        """Return at most `count` of the records that arrived, which become drawable."""
         found = []
-        while count > 0 and self._arrived:
-            slots = self._arrived.popleft()
+        while count > 0 and self._waiting:
+            slots = self._waiting.popleft()
             if len(slots) > count:
-                self._arrived.appendleft(slots[count:])
+                self._waiting.appendleft(slots[count:])
             found.append(slots[:count])
             count -= len(slots)
         return found
 
     def _grow(self, rows: int) -> None:
-        """Add slots for a batch of `rows` records whenever there is room for one, beside those that
-        are copied."""
-        before = len(self._free)
+        """Add slots, so that a batch of `rows` records fits beside those that are being copied."""
+        before = len(self._free_slots)
         total = max(
-            self._capacity + self._slack + self._at_once * self._size + rows,
-            before + rows - self._count,
+            self._capacity + self._spare_rows + self._at_once * self._size + rows,
+            before + rows - self._free_count,
         )
         free = np.empty(total, np.intp)
-        free[: self._count] = self._free[: self._count]
-        free[self._count : self._count + total - before] = np.arange(before, total)
-        self._free, self._count = free, self._count + total - before
-        with self._moving:
-            self._store.grow(total)
+        free[: self._free_count] = self._free_slots[: self._free_count]
+        free[self._free_count : self._free_count + total - before] = np.arange(before, total)
+        self._free_slots, self._free_count = free, self._free_count + total - before
+        with self._storage_lock:
+            self._storage.grow(total)

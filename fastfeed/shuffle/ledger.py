@@ -1,5 +1,4 @@
-"""The bookkeeping of a shuffle pool: which records have arrived, which may be drawn, and which are
-drawn."""
+"""The bookkeeping of a shuffle pool: records that have arrived, may be drawn, and are drawn."""
 
 from __future__ import annotations
 
@@ -9,9 +8,12 @@ from typing import Any, NamedTuple
 from fastfeed.shuffle.storage import Slots
 
 
-class Drawn(NamedTuple):
-    """A batch: its slots, which move to the end of the pool, those that take their places, and how
-    many were free."""
+class DrawnBatch(NamedTuple):
+    """A batch that was drawn.
+
+    Its `slots` move to the end of the pool, and `others` take their `places`. `free` is the number
+    of free slots before.
+    """
 
     slots: Slots
     places: Slots
@@ -20,10 +22,13 @@ class Drawn(NamedTuple):
 
 
 class DrawState(NamedTuple):
-    """What a draw changes: how many records of the epoch have become drawable, how many of them are
-    left, how many are needed for a draw and in all (unlike `ready`, `goal` does not start again),
-    and the batch that is drawn: first the chosen places in the pool, then what follows from them;
-    nothing once the batch was delivered."""
+    """The state that a draw changes.
+
+    `moved` records of the epoch have become drawable, and `drawable` of them are left. A draw needs
+    `ready` drawable records. The pool is filled up to `goal` records in all, which does not start
+    again with an epoch. `drawn` is empty, or has the chosen places in the pool, and then a
+    DrawnBatch.
+    """
 
     moved: int
     drawable: int
@@ -33,12 +38,12 @@ class DrawState(NamedTuple):
 
 
 class EpochLedger:
-    """The records of an epoch, by slot, in order of arrival; `begun`: it had at least one."""
+    """The records of an epoch, by slot, in order of arrival. `begun` is True after the first."""
 
-    def __init__(self) -> None:
-        self.rows = 0  # that have arrived
-        self.begun = False
-        self.ended = False
+    def __init__(self, *, begun: bool = False, ended: bool = False) -> None:
+        self.rows = 0  # records that have arrived
+        self.begun = begun
+        self.ended = ended
         # parts, each after the number of records before it
         self._arrived: deque[tuple[int, Slots]] = deque()
 
@@ -48,8 +53,12 @@ class EpochLedger:
         self.rows += len(slots)
         self.begun = True
 
+    def end(self) -> None:
+        """Note that the epoch has no more records."""
+        self.ended = True
+
     def oldest(self, moved: int, count: int) -> list[Slots]:
-        """Return at most `count` of those after the first `moved`, which are not needed again."""
+        """Return at most `count` records after the first `moved`, which are forgotten."""
         arrived, found, end = self._arrived, [], moved + count
         while arrived and arrived[0][0] + len(arrived[0][1]) <= moved:
             arrived.popleft()

@@ -17,20 +17,20 @@ Slots = np.ndarray[Any, np.dtype[np.intp]]
 
 
 class RecordStorage:
-    """The records themselves, slot by slot.
-
-    `dtypes` are those that leaves of bytes had before a pool was saved: as wide as the widest
-    record so far.
-    """
+    """Records in numbered slots."""
 
     def __init__(self, pad: Pad) -> None:
-        self.dtypes: list[str] = []
+        self._dtypes: list[str] = []  # of leaves of bytes, before the pool was saved
         self._pad = pad
         self._rows = 0
-        self._columns: list[_Fixed | _Varying] = []
+        self._columns: list[FixedColumn | VaryingColumn] = []
+
+    def restore_dtypes(self, dtypes: list[str]) -> None:
+        """Set the dtypes of leaves of bytes, which are as wide as the widest record before."""
+        self._dtypes = dtypes
 
     def grow(self, rows: int) -> None:
-        """Grow to `rows` slots in all; their content stays."""
+        """Grow to `rows` slots in all, and keep their content."""
         self._rows = rows
         for column in self._columns:
             column.grow(rows)
@@ -38,7 +38,7 @@ class RecordStorage:
     def write(self, slots: Slots, leaves: Sequence[Array]) -> None:
         """Copy records into slots."""
         if not self._columns:
-            dtypes = self.dtypes or [""] * len(leaves)
+            dtypes = self._dtypes or [""] * len(leaves)
             self._columns = [
                 self._column(leaf, dtype) for leaf, dtype in zip(leaves, dtypes, strict=True)
             ]
@@ -46,7 +46,7 @@ class RecordStorage:
             column.put(slots, leaf)
 
     def take(self, slots: Slots) -> Batch:
-        """Return the records of these slots, copied out in this order."""
+        """Return copies of the records of these slots, in this order."""
         leaves = tuple([column.take(slots) for column in self._columns])
         return Batch(leaves, len(slots), sum(map(nbytes_of, leaves)))
 
@@ -56,65 +56,69 @@ class RecordStorage:
             column.forget(slots)
 
     def bytes_dtypes(self) -> list[str]:
-        """Return for each leaf of bytes its present dtype, for others nothing."""
-        return [column.bytes_dtype for column in self._columns] or self.dtypes
+        """Return the present dtype of each leaf of bytes, and "" for others."""
+        return [column.bytes_dtype for column in self._columns] or self._dtypes
 
-    def _column(self, leaf: Array, dtype: str) -> _Fixed | _Varying:
+    def _column(self, leaf: Array, dtype: str) -> FixedColumn | VaryingColumn:
         padded = self._pad is not None and self._pad is not False
         if padded and leaf.ndim > 1:
-            return _Varying(self._rows, self._pad)
-        return _Fixed((self._rows, *leaf.shape[1:]), np.dtype(dtype) if dtype else leaf.dtype)
+            return VaryingColumn(self._rows, self._pad)
+        return FixedColumn((self._rows, *leaf.shape[1:]), np.dtype(dtype) if dtype else leaf.dtype)
 
 
-class Store(RecordStorage):
-    """Slots that are lent, written and given back; `origins` are stream, item and row of each
+class SlotStorage(RecordStorage):
+    """Slots that are lent, written and given back. `origins` are the stream, item and row of each
     record."""
 
     def __init__(self, pad: Pad) -> None:
         super().__init__(pad)
         self.origins = np.zeros((3, 0), np.int64)
-        self._free: Slots = np.zeros(0, np.intp)  # a stack: [:_count]
-        self._count = 0
+        self._free_slots: Slots = np.zeros(0, np.intp)  # a stack: [:_count]
+        self._free_count = 0
 
     @property
     def free(self) -> int:
         """Number of free slots."""
-        return self._count
+        return self._free_count
 
     @property
     def held(self) -> int:
         """Number of lent slots."""
-        return len(self._free) - self._count
+        return len(self._free_slots) - self._free_count
 
     def reserve(self, rows: int) -> None:
-        """Grow to `rows` slots in all; their content stays."""
-        more = rows - len(self._free)
+        """Grow to `rows` slots in all, and keep their content."""
+        more = rows - len(self._free_slots)
         if more <= 0:
             return
-        fresh = np.arange(len(self._free), rows)[::-1]
-        self._free = np.concatenate(
-            (self._free[: self._count], fresh, np.zeros(rows - self._count - more, np.intp))
+        fresh = np.arange(len(self._free_slots), rows)[::-1]
+        self._free_slots = np.concatenate(
+            (
+                self._free_slots[: self._free_count],
+                fresh,
+                np.zeros(rows - self._free_count - more, np.intp),
+            )
         )
-        self._count += more
+        self._free_count += more
         self.origins = np.concatenate((self.origins, np.zeros((3, more), np.int64)), axis=1)
         self.grow(rows)
 
     def lend(self, rows: int, origins: Iterable[Any]) -> Slots:
-        """Return `rows` free slots for records of these origins; reserve() has made enough."""
-        self._count -= rows
-        slots = self._free[self._count : self._count + rows].copy()
+        """Return `rows` free slots for records of these origins. Call reserve() before."""
+        self._free_count -= rows
+        slots = self._free_slots[self._free_count : self._free_count + rows].copy()
         for column, values in zip(self.origins, origins, strict=True):
             column[slots] = values
         return slots
 
     def give_back(self, slots: Slots, free: int) -> None:
-        """Free these slots, as `free` others were when they were taken. Repeating it changes
-        nothing."""
-        self._free[free : free + len(slots)] = slots
-        self._count = free + len(slots)
+        """Free these slots. `free` slots were free when they were lent, so that a repeated call has
+        no effect."""
+        self._free_slots[free : free + len(slots)] = slots
+        self._free_count = free + len(slots)
 
 
-class _Fixed:
+class FixedColumn:
     """Records of one shape, side by side."""
 
     def __init__(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
@@ -125,7 +129,7 @@ class _Fixed:
         return self._records.dtype.str if self._records.dtype.kind in "SO" else ""
 
     def grow(self, rows: int) -> None:
-        # In place: the kernel moves the pages of a large array, and there is no other view of it.
+        # In place: the kernel moves the pages of a large array. There is no other view of it.
         self._records.resize((rows, *self._records.shape[1:]), refcheck=False)
 
     def put(self, slots: Slots, leaf: Array) -> None:
@@ -149,7 +153,7 @@ class _Fixed:
             self._records[slots] = None
 
 
-class _Varying:
+class VaryingColumn:
     """Records that vary in shape, each in an array of its own."""
 
     bytes_dtype = ""
@@ -167,13 +171,13 @@ class _Varying:
 
     def take(self, slots: Slots) -> Array:
         """Return these records, padded to the largest of them."""
-        taken = [record for slot in slots.tolist() if (record := self._records[slot]) is not None]
-        dtype = np.result_type(*{record.dtype for record in taken})
+        records = [record for slot in slots.tolist() if (record := self._records[slot]) is not None]
+        dtype = np.result_type(*{record.dtype for record in records})
         out = aligned_empty(
-            (len(taken), *map(max, zip(*(r.shape for r in taken), strict=True))), dtype
+            (len(records), *map(max, zip(*(r.shape for r in records), strict=True))), dtype
         )
         out[...] = pad_value(self._pad, dtype)
-        for place, record in zip(out, taken, strict=True):
+        for place, record in zip(out, records, strict=True):
             place[tuple(map(slice, record.shape))] = record
         return out
 
@@ -182,11 +186,11 @@ class _Varying:
             self._records[slot] = None
 
 
-def packed(origins: Array) -> str:
+def pack_origins(origins: Array) -> str:
     """Return origins of records as text."""
     return base64.b64encode(zlib.compress(origins.astype("<i8").tobytes(), 1)).decode()
 
 
-def unpacked(text: str) -> Array:
-    """Return the origins that packed() was given, of shape (3, records)."""
+def unpack_origins(text: str) -> Array:
+    """Return the origins from a text of pack_origins(), of shape (3, records)."""
     return np.frombuffer(zlib.decompress(base64.b64decode(text)), "<i8").reshape(3, -1)

@@ -1,5 +1,5 @@
-"""A runner's state in a file beside the model of Keras, exact although `fit` takes batches ahead of
-the step."""
+"""The state of a runner in a file beside a Keras model, exact although `fit` takes batches
+ahead."""
 
 from __future__ import annotations
 
@@ -25,24 +25,19 @@ if TYPE_CHECKING:
 
 
 class PendingState(NamedTuple):
-    """A batch that was handed out, and the runner's state after it."""
+    """A batch that was delivered, and the state of the runner after it."""
 
     batch: Any
     state: dict[str, Any]
 
 
 class StateCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has no types
-    """Writes what the model was trained on to the file `path`, whenever ModelCheckpoint saves the
-    model.
+    """Writes the state of the runner to the file `path`, whenever ModelCheckpoint saves the model.
 
         feed = StateCallback(runner, "model.json")
         model.fit(
-            feed.batches(),
-            steps_per_epoch=500,
-            epochs=10,
-            initial_epoch=feed.restore(),
-            shuffle=False,
-            callbacks=[keras.callbacks.ModelCheckpoint("model.keras"), feed],
+            feed.batches(), steps_per_epoch=500, epochs=10, initial_epoch=feed.restore(),
+            shuffle=False, callbacks=[keras.callbacks.ModelCheckpoint("model.keras"), feed],
         )
 
     `save_freq` is "epoch" or a number of batches, as for ModelCheckpoint. Batches that fit() took
@@ -61,39 +56,39 @@ class StateCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras ha
         )
         if save_freq != "epoch" and not number:
             raise OptionError(
-                f'save_freq={save_freq!r}: needed "epoch" or a number of batches above 0'
+                f'save_freq={save_freq!r}: must be "epoch" or a number of batches > 0'
             )
         self._runner = runner
         self._path = Path(path)
         self._save_freq = save_freq
-        self._stream: Iterator[Any] | None = None
-        # fit() reads in a thread of TensorFlow, and that of an earlier fit() may still run.
+        self._batch_source: Iterator[Any] | None = None
+        # fit() reads in a thread of TensorFlow; the thread of an earlier fit() may still run
         self._reading = threading.Lock()
-        self._ahead: dict[int, PendingState] = {}  # handed out and not trained on, by number
+        self._pending: dict[int, PendingState] = {}  # delivered and not trained on, by number
         self._read = 0  # batches that came from the runner
         self._trained = 0  # batches that were trained on
-        self._state: dict[str, Any] | None = None  # after the last of them
+        self._state: dict[str, Any] | None = None  # after the last batch that was trained on
         self._epoch = 0
         self._epoch_began = 0  # batches trained on before this epoch
-        self._begun = 0  # the number, in this epoch, of the first batch of this execution
-        # The last number that ModelCheckpoint was given (before the first, Keras up to 3.13 takes
-        # it for 0: an execution of three batches then counts as two) ...
+        self._execution_start = 0  # number in the epoch of the first batch of this execution
+        # The last number that ModelCheckpoint got. Keras up to 3.13 begins with 0, so that a first
+        # execution of three batches counts as two.
         self._last_number: int | None = getattr(
             keras.callbacks.ModelCheckpoint("of.keras"), "_last_batch_seen", None
         )
-        self._unsaved = 0  # ... and the batches since the last save
+        self._unsaved = 0  # batches since the last save
 
     def batches(self) -> Iterator[Any]:
         """Yield the runner's batches for fit(): `epochs=` epochs, or without end, so that fit()
         needs `steps_per_epoch`.
 
-        Another call, for another fit(), continues after the batch that was trained on last. Raise
+        Another call, for another fit(), continues after the last batch that was trained on. Raise
         what iteration raises.
         """
         return self._batches(weakref.ref(self))
 
     def restore(self) -> int:
-        """Restore the runner from the file, if there is one; return the epoch to begin with, for
+        """Restore the runner from the file, if there is one. Return the epoch for
         fit(initial_epoch=...).
 
         An epoch of fit() that was interrupted begins again, with all its steps, on the batches that
@@ -106,7 +101,7 @@ class StateCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras ha
             saved = json.loads(self._path.read_text())
             epoch, state = int(saved["epoch"]), saved["feed"]
         except (ValueError, TypeError, KeyError) as error:
-            raise OptionError(f"{self._path}: needed a file that a StateCallback wrote") from error
+            raise OptionError(f"{self._path}: must be a file that a StateCallback wrote") from error
         self._runner.restore(state)
         return epoch
 
@@ -116,11 +111,11 @@ class StateCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras ha
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
         """Called by Keras, with the number of the first batch of an execution."""
-        self._begun = batch
+        self._execution_start = batch
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        """Called by Keras, with the number of the last batch of an execution, and before 3.11 of
-        the first."""
+        """Called by Keras, with the number of the last batch of an execution (of the first, before
+        3.11)."""
         if self._trained == self._read:
             raise StateError(
                 "fit() has trained on a batch that is not a new one of this callback's: call "
@@ -129,12 +124,12 @@ class StateCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras ha
             )
         last = (
             batch
-            if batch > self._begun
+            if batch > self._execution_start
             else batch + int(getattr(self.model, "steps_per_execution", 1)) - 1
         )
-        # the last execution of several steps may have found fewer batches than it counts
+        # the last execution of several steps may have had fewer batches than it counts
         while self._trained < min(self._epoch_began + last + 1, self._read):
-            self._state = self._ahead.pop(self._trained).state
+            self._state = self._pending.pop(self._trained).state
             self._trained += 1
         before, self._last_number = self._last_number, batch
         self._unsaved += batch + 1 if before is None or batch <= before else batch - before
@@ -148,40 +143,39 @@ class StateCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras ha
             self._save(epoch + 1)
 
     def _batch(self, number: int) -> Any:
-        """Return a batch that was not trained on; None after the last one, or if another fit()
-        continues."""
+        """Return a batch to train on; None after the last one, or if another fit() has begun."""
         with self._reading:
             if number == self._read and not self._read_one():
                 return None
-        ahead = self._ahead.get(number)
+        ahead = self._pending.get(number)
         return None if ahead is None else ahead.batch
 
     def _read_one(self) -> bool:
         """Take the next batch from the runner; return True if there was one."""
         batch = self._next()
         if batch is None and not self._read:
-            batch = self._next()  # the state was that of the end of a run: the next one begins
+            batch = self._next()  # the state was at the end of a run: the next one begins
         if batch is None:
             return False
-        self._ahead[self._read] = PendingState(batch, self._runner.state())
+        self._pending[self._read] = PendingState(batch, self._runner.state())
         self._read += 1
         return True
 
     def _next(self) -> Any:
         """Return the next batch of the runner's present run, or None."""
-        if self._stream is None:
-            self._stream = chain.from_iterable(self._runner.epochs())
+        if self._batch_source is None:
+            self._batch_source = chain.from_iterable(self._runner.epochs())
         try:
-            return next(self._stream)
+            return next(self._batch_source)
         except BaseException as error:
-            # it has ended; the runner knows what comes next: the error again, or another run
-            self._stream = None
+            # the runner decides what comes next: the error again, or another run
+            self._batch_source = None
             if not isinstance(error, StopIteration):
                 raise
             return None
 
     def _save(self, epoch: int) -> None:
-        """Replace the file as a whole: readers find the old content or the new one."""
+        """Replace the file atomically."""
         self._unsaved = 0
         self._path.parent.mkdir(parents=True, exist_ok=True)
         new = self._path.with_name(f"{self._path.name}.new")
@@ -190,9 +184,9 @@ class StateCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras ha
 
     @staticmethod
     def _batches(owner: weakref.ref[StateCallback]) -> Iterator[Any]:
-        """Yield batches after those that were trained on when the first one is requested.
+        """Yield the batches after those that were trained on at the first request.
 
-        It holds no runner: TensorFlow never releases a generator that fit() was given.
+        The generator holds no runner, because TensorFlow never releases it.
         """
         number: int | None = None
         while (feed := owner()) is not None:

@@ -1,4 +1,4 @@
-"""A runner's state inside a checkpoint of TensorFlow, beside the model."""
+"""The state of a runner inside a checkpoint of TensorFlow, beside the model."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 
 class FeedCheckpoint(tf.train.experimental.PythonState):  # type: ignore[misc]  # TensorFlow has no types
-    """A part of `tf.train.Checkpoint(model=model, feed=FeedCheckpoint(runner))`: what the loop has
-    consumed.
+    """The state of the training loop as a part of a checkpoint:
+    `tf.train.Checkpoint(model=model, feed=FeedCheckpoint(runner))`.
 
-    What is saved is the state at the moment of `save()`. Reading the checkpoint restores the
-    runner, so read it before anything is started. Raise StateError afterwards, and OptionError for
+    The state is that at the time of `save()`. Reading the checkpoint restores the runner, so read
+    it before anything is started. Raise StateError afterwards, and OptionError for
     a checkpoint of another stream.
     """
 

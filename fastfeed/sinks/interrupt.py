@@ -1,4 +1,4 @@
-"""Notice Ctrl-C while the main thread is inside a C call that no signal can interrupt."""
+"""Detect Ctrl-C during a C call of the main thread that signals cannot interrupt."""
 
 from __future__ import annotations
 
@@ -8,17 +8,16 @@ import signal
 import threading
 import time
 
-ENDING = (signal.SIGINT, signal.SIGTERM)
+ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class InterruptPipe:
-    """The main thread enters it around a call that may block; other threads learn that a signal
-    came during the call.
+    """Reports signals that arrive during a call of the main thread, to other threads.
 
     Python runs signal handlers only between bytecodes of the main thread, so a call that blocks in
     C delays Ctrl-C indefinitely. The C part of the handler writes to the wakeup file descriptor at
-    once. That descriptor is set only during the call; bytes that come then are passed on to the one
-    that was set before (of asyncio, for example).
+    once. That descriptor is set only during the call, and its bytes are passed on to the one that
+    was set before (of asyncio, for example).
     """
 
     def __init__(self) -> None:
@@ -27,25 +26,25 @@ class InterruptPipe:
         self._fds: tuple[int, int] | None = None
         self._before = -1
         self._inside = False
-        # when a signal that asks for the end came, during the present call
+        # time of the last ending signal during the present call
         self.signalled_s: float | None = None
 
     def open(self) -> None:
-        """Count one more user; the first one creates the pipe."""
+        """Add a user; the first one creates the pipe."""
         with self._lock:
             self._users += 1
             if self._fds is None:
                 self._fds = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
 
     def close(self) -> None:
-        """Count one user less; with the last one the file descriptors are closed, at the latest
-        when the main thread leaves."""
+        """Remove a user. After the last one the file descriptors are closed, at the latest when the
+        main thread leaves."""
         with self._lock:
             self._users -= 1
             self._release()
 
     def enter(self) -> bool:
-        """Begin to listen, if this is the main thread and there is a user; after True `leave` must
+        """Begin to listen, in the main thread and if there is a user. Return True if `leave` must
         follow."""
         fds = self._fds
         if (
@@ -68,17 +67,16 @@ class InterruptPipe:
             self._release()
 
     def poll(self) -> None:
-        """Read what came, without waiting, and note a signal that asks for the end and has a
-        handler in Python."""
+        """Read the signals without waiting, and note an ending one with a handler in Python."""
         with self._lock:
             if self._fds is None:
                 return
             with contextlib.suppress(BlockingIOError):
-                came = os.read(self._fds[0], 512)
+                signals = os.read(self._fds[0], 512)
                 if self._before != -1:
                     with contextlib.suppress(OSError):
-                        os.write(self._before, came)
-                if any(s in came and callable(signal.getsignal(s)) for s in ENDING):
+                        os.write(self._before, signals)
+                if any(s in signals and callable(signal.getsignal(s)) for s in ENDING_SIGNALS):
                     self.signalled_s = time.perf_counter()
 
     def _release(self) -> None:

@@ -23,41 +23,41 @@ if TYPE_CHECKING:
     from fastfeed.runner.iteration import IterationManager
 
 
-def jax_iter(passes: IterationManager, device_or_sharding: Any) -> JaxBatches:
+def jax_iter(iterations: IterationManager, device_or_sharding: Any) -> JaxBatches:
     """Return an iterable of the batches as JAX arrays, on anything that `jax.device_put` takes;
     None is JAX's default device."""
-    return JaxBatches(passes, device_or_sharding)
+    return JaxBatches(iterations, device_or_sharding)
 
 
 class JaxBatches:
-    """The batches as JAX arrays; while a step works on one, the next is put.
+    """The batches as JAX arrays. During a step on one, the next is put on the device.
 
-    Where JAX takes an array without a copy (on the CPU, 64-byte aligned), the JAX array holds the
-    batch's memory as long as it lives. JAX writes to no such memory, even if the array is donated.
+    If JAX takes an array without a copy (on the CPU, 64-byte aligned), the JAX array keeps the
+    memory of the batch. JAX does not write to that memory, even if the array is donated.
     Raise SpecError for leaves that JAX cannot hold, or that a sharding cannot divide.
     """
 
-    def __init__(self, passes: IterationManager, device_or_sharding: Any) -> None:
-        self._passes = passes
-        self._given = device_or_sharding
+    def __init__(self, iterations: IterationManager, device_or_sharding: Any) -> None:
+        self._iterations = iterations
+        self._device_or_sharding = device_or_sharding
         self._target: Any = None  # of each leaf, or of all
         self._spec: BatchSpec | None = None
 
     def __len__(self) -> int:
         """Return the batches of an iteration. Raise TypeError if that is unknown."""
-        return length(self._passes)
+        return length(self._iterations)
 
     def __iter__(self) -> Iterator[Any]:
-        spec = self._passes.spec
+        spec = self._iterations.spec
         if self._spec is None:
-            self._target = _target(spec, self._given)
+            self._target = _target(spec, self._device_or_sharding)
             _warn_of_casts(spec)
             self._spec = spec
-        yield from one_ahead(iter(iter(self._passes).take, None), self._put)
+        yield from one_ahead(iter(iter(self._iterations).take, None), self._put)
 
     def _put(self, batch: Batch) -> Any:
         assert self._spec is not None  # set when the iteration began
-        # leaves, not containers: JAX sorts the keys of dicts, which must be comparable for that
+        # leaves, not containers: JAX sorts the keys of dicts, and not all keys are comparable
         try:
             leaves = [
                 jax.dlpack.from_dlpack(leaf) if on_device(leaf) else leaf for leaf in batch.leaves
@@ -69,7 +69,7 @@ class JaxBatches:
         return rebuild(self._spec.structure, arrays)
 
     def _refuse_undivided(self, batch: Batch, error: ValueError) -> None:
-        """Raise SpecError with the leaf and the way out, which JAX's own text lacks."""
+        """Raise SpecError that names the leaf and a solution, which the error of JAX does not."""
         assert self._spec is not None  # as above
         targets = (
             self._target if isinstance(self._target, list) else [self._target] * len(batch.leaves)
@@ -81,28 +81,28 @@ class JaxBatches:
             except ValueError:
                 raise SpecError(
                     f"{leaf.path} has shape {array.shape} in a batch of {batch.rows} records, "
-                    f"which {target} cannot divide: needed a batch_size= that it can, and "
-                    'last_batch="drop" where only the last batch is smaller'
+                    f"which {target} cannot divide: set a batch_size= that it can, and "
+                    'last_batch="drop" if only the last batch is smaller'
                 ) from error
 
 
-def _target(spec: BatchSpec, given: Any) -> Any:
+def _target(spec: BatchSpec, option: Any) -> Any:
     """Return the device or sharding of each leaf, for `jax.device_put`."""
-    if not isinstance(given, (tuple, list, Mapping)):
-        return given
-    spread_out = flatten_like(spec.structure, given)
+    if not isinstance(option, (tuple, list, Mapping)):
+        return option
+    spread_out = flatten_like(spec.structure, option)
     if spread_out is None or any(
         isinstance(target, (tuple, list, Mapping)) for target in spread_out
     ):
         raise OptionError(
-            f"jax(device_or_sharding={given!r}) does not fit the batch: needed one for all leaves, "
-            f"or {describe(spec.structure)}"
+            f"jax(device_or_sharding={option!r}) does not fit the batch: must be one for all "
+            f"leaves, or {describe(spec.structure)}"
         )
     return spread_out
 
 
 def _warn_of_casts(spec: BatchSpec) -> None:
-    """Warn once about what JAX casts. Raise SpecError for what it cannot hold."""
+    """Warn about leaves that JAX casts. Raise SpecError for dtypes that it does not have."""
     cast = []
     for leaf in spec.leaves:
         try:

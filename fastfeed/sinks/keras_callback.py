@@ -1,4 +1,4 @@
-"""How well `fit` was fed, epoch by epoch, among the metrics of Keras."""
+"""Metrics of Keras that measure the starvation of each epoch of `fit`."""
 
 from __future__ import annotations
 
@@ -18,36 +18,36 @@ if TYPE_CHECKING:
 
 
 class FeedCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has no types
-    """Adds to the logs of each epoch how well it was fed. Put it first: then the callbacks after it
-    see that, too.
+    """Adds measurements of the feed to the logs of each epoch. Put it first, so that the other
+    callbacks see them, too.
 
     With name="feed": `feed_starvation` (0 to 1, the share of the epoch for which it waited for
     input, without the wait for the very first batch), `feed_au` (1 - starvation),
     `feed_queue_depth` (batches that were ready at the end) and `feed_wait_ms` (mean wait for a
-    batch, in ms). Floats; nan if an epoch had too few batches. Validation does not count. If
-    batches are taken ahead of the step (`prefetch=`, and by Keras itself with a PyDataset on
-    TensorFlow), the figures are those of the thread that takes them: an upper bound of what the
-    step can have waited.
+    batch, in ms). They are floats, and nan if an epoch had too few batches. Validation does not
+    count. If batches are taken ahead of the step (`prefetch=`, and by Keras itself with a PyDataset
+    on TensorFlow), the figures are those of the thread that takes them: an upper bound of the wait
+    of the step.
     """
 
     def __init__(self, runner: FeedRunner, *, name: str = "feed") -> None:
         super().__init__()
         self._runner = runner
         self._name = name
-        self._before: Snapshot | None = None
-        self._of: Any = None  # the feed that it measures; released with the epoch
-        self._began_s = 0.0
+        self._snapshot_at_begin: Snapshot | None = None
+        self._feed_at_begin: Any = None  # released with the epoch
+        self._begin_s = 0.0
         self._measured: dict[str, float] | None = None
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         """Called by Keras."""
-        self._before = self._snapshot()
-        self._of = self._feed()
-        self._began_s = time.perf_counter()
+        self._snapshot_at_begin = self._snapshot()
+        self._feed_at_begin = self._feed()
+        self._begin_s = time.perf_counter()
         self._measured = None
 
     def on_test_begin(self, logs: Any = None) -> None:
-        """Called by Keras where an epoch's validation begins."""
+        """Called by Keras at the beginning of a validation."""
         self._measure()
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
@@ -57,13 +57,15 @@ class FeedCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has
             logs.update({f"{self._name}_{key}": value for key, value in measured.items()})
 
     def _measure(self) -> dict[str, float]:
-        """Return the figures of this epoch's training, at its end."""
+        """Return the figures of the training of this epoch, at its end."""
         if self._measured is None:
             now = self._snapshot()
-            anew = self._of is not self._feed()  # its counters began at 0
-            self._of = None
+            new_feed = self._feed_at_begin is not self._feed()  # its counters began at 0
+            self._feed_at_begin = None
             self._measured = _difference(
-                now, None if anew else self._before, clock_s=time.perf_counter() - self._began_s
+                now,
+                None if new_feed else self._snapshot_at_begin,
+                clock_s=time.perf_counter() - self._begin_s,
             )
         return self._measured
 

@@ -1,5 +1,4 @@
-"""The sink for `fit` of Keras 3 on any backend: a PyDataset whose batches come in the runner's
-order."""
+"""The sink for `fit` of Keras 3 on any backend: a PyDataset in the order of the runner."""
 
 from __future__ import annotations
 
@@ -23,51 +22,50 @@ if TYPE_CHECKING:
     from fastfeed.core.batch import BatchSpec
     from fastfeed.runner.iteration import EpochIterator, IterationManager
 
-LOOK_UP_S = 0.1
+DATASET_LOCK_POLL_S = 0.1
 # batches that Keras takes at most to learn the shapes, in an iteration that it then begins again
-LOOKED_AT = 2
+MAX_SHAPE_BATCHES = 2
 
 
-def keras_data(passes: IterationManager) -> KerasData:
+def keras_data(iterations: IterationManager) -> KerasData:
     """Return a `keras.utils.PyDataset` of the iterations, each of which is an epoch of `fit`.
 
     Raise StateError for a Keras that reads PyDatasets in an unknown way.
     """
-    _take_over_iteration()
-    return KerasData(passes) if passes.length is None else SizedKerasData(passes)
+    _patch_adapter()
+    return KerasData(iterations) if iterations.length is None else SizedKerasData(iterations)
 
 
 class KerasData(keras.utils.PyDataset):  # type: ignore[misc]  # Keras has no types
-    """A PyDataset each of whose iterators is an iteration over the runner, in its own order,
-    whatever `shuffle=` says.
+    """A PyDataset. Each of its iterators is an iteration over the runner, in its order, for any
+    `shuffle=`.
 
-    Batches that Keras took only for their shapes, to build the model, are delivered again; they are
-    held until then. Raise what iteration over the runner raises, and SpecError for batches that are
-    not (x,), (x, y), (x, y, weights) or a dict of x.
+    Batches that Keras takes only for their shapes, to build the model, are kept and delivered
+    again. Raise what iteration over the runner raises, and SpecError for batches that are not (x,),
+    (x, y), (x, y, weights) or a dict of x.
     """
 
-    def __init__(self, passes: IterationManager) -> None:
-        # one: the iterator's own thread, and nothing is taken ahead into a queue
+    def __init__(self, iterations: IterationManager) -> None:
+        # one worker: the thread of the iterator, without a queue of batches
         super().__init__(workers=1)
-        self._passes = passes
+        self._iterations = iterations
         self._lock = threading.Lock()
-        self._pass: EpochIterator | None = None
-        self._reader = 0  # the number of the newest iterator
-        self._given = 0  # batches of the iteration that an iterator has for good
-        self._ahead: deque[Any] = deque()  # batches taken and not given
-        # what the newest iterator was given, while that may have been for the shapes only
-        self._held: list[Any] | None = None
-        # the adapter of Keras, one for each fit(), whose iterator that is
-        self._of: weakref.ref[Any] | None = None
-        self._asked = False  # Keras asked for the length since it had a batch
-        self._failed: FeedError | None = None  # alive until it has crossed TensorFlow
+        self._iterator: EpochIterator | None = None
+        self._iterator_number = 0  # of the newest iterator
+        self._delivered = 0  # batches of this iteration that are not delivered again
+        self._pending: deque[Any] = deque()  # batches to deliver before those of the runner
+        # batches of the newest iterator, while Keras may have taken them for their shapes only
+        self._shape_batches: list[Any] | None = None
+        # the adapter of Keras that owns the newest iterator; each fit() has one
+        self._adapter: weakref.ref[Any] | None = None
+        self._length_requested = False  # Keras read the length after its last batch
+        self._error: FeedError | None = None  # kept alive until it has passed TensorFlow
 
     @property
     def num_batches(self) -> int | None:
-        """Batches of an iteration, or None if that is unknown before its end; Keras asks before it
-        begins another one."""
-        self._asked = True
-        return self._passes.length
+        """Batches of an iteration, or None if unknown. Keras reads this before each iteration."""
+        self._length_requested = True
+        return self._iterations.length
 
     def __iter__(self) -> Iterator[Any]:
         return self.read(None)
@@ -76,117 +74,120 @@ class KerasData(keras.utils.PyDataset):  # type: ignore[misc]  # Keras has no ty
         """Return an iteration for an adapter of Keras, or for none."""
         with self._lock:
             if (
-                self._held
+                self._shape_batches
                 and adapter is not None
-                and self._of is not None
-                and self._of() is adapter
+                and self._adapter is not None
+                and self._adapter() is adapter
             ):
-                self._ahead.extendleft(reversed(self._held))
-                self._given = 0
+                self._pending.extendleft(reversed(self._shape_batches))
+                self._delivered = 0
             self._begin()
-            self._of = None if adapter is None else weakref.ref(adapter)
-            reader = self._reader
+            self._adapter = None if adapter is None else weakref.ref(adapter)
+            number = self._iterator_number
         del adapter
-        while (batch := self._next(reader)) is not None:
+        while (batch := self._next(number)) is not None:
             yield batch
 
     def __getitem__(self, index: int) -> Any:
-        """Return a batch of the next iteration, which is held, with all before it, until an
-        iterator takes them."""
+        """Return a batch of the next iteration. It is kept, with all before it, for the next
+        iterator."""
         with self._lock:
-            if self._given:
+            if self._delivered:
                 self._begin()
-            while len(self._ahead) <= index and (batch := self._take()) is not None:
-                self._ahead.append(batch)
-            if not self._ahead or (index >= len(self._ahead) and self._passes.length is not None):
-                raise IndexError(f"batch {index} of a pass of {len(self._ahead)}")
-            # Keras asks for two even where there may be only one
-            return self._ahead[min(index, len(self._ahead) - 1)]
+            while len(self._pending) <= index and (batch := self._take()) is not None:
+                self._pending.append(batch)
+            count, sized = len(self._pending), self._iterations.length is not None
+            if not count or (index >= count and sized):
+                raise IndexError(f"batch {index} of an iteration of {count}")
+            # Keras reads two batches even if there is only one
+            return self._pending[min(index, count - 1)]
 
     def on_epoch_end(self) -> None:
-        """Note, for Keras, that what it has had was trained on, unless it is about to begin and has
-        asked for the length."""
-        if not self._asked:
-            self._held = None
+        """Called by Keras. Forget the batches that it took for their shapes, unless it has read the
+        length and is about to begin."""
+        if not self._length_requested:
+            self._shape_batches = None
 
-    def crossing(self, adapter: Any) -> Iterator[Any]:
-        """Return an iteration for TensorFlow's runtime, which fastfeed's errors cross only with a
+    def read_for_tensorflow(self, adapter: Any) -> Iterator[Any]:
+        """Return an iteration for the runtime of TensorFlow, through which errors pass with a
         mark."""
-        from fastfeed.sinks.tf_errors import crossing
+        from fastfeed.sinks.tf_errors import error_registry
 
-        errors = crossing()
+        registry = error_registry()
         try:
             yield from self.read(adapter)
         except FeedError as error:
-            self._failed = error
-            raise errors.marked(error) from None
+            self._error = error
+            raise registry.mark(error) from None
 
-    def _next(self, reader: int) -> Any:
-        while not self._lock.acquire(timeout=LOOK_UP_S):  # see IterationManager.take
-            self._refuse(reader)
+    def _next(self, number: int) -> Any:
+        while not self._lock.acquire(timeout=DATASET_LOCK_POLL_S):  # see IterationManager.take
+            self._refuse(number)
         try:
-            self._refuse(reader)
-            batch = self._ahead.popleft() if self._ahead else self._take()
+            self._refuse(number)
+            batch = self._pending.popleft() if self._pending else self._take()
             if batch is None:
                 return None
-            self._asked = False
-            self._given += 1
-            if self._held is not None:
-                self._held.append(batch)
-                if len(self._held) > LOOKED_AT:
-                    self._held = None
+            self._length_requested = False
+            self._delivered += 1
+            if self._shape_batches is not None:
+                self._shape_batches.append(batch)
+                if len(self._shape_batches) > MAX_SHAPE_BATCHES:
+                    self._shape_batches = None
             return batch
         finally:
             self._lock.release()
 
-    def _refuse(self, reader: int) -> None:
-        self._passes.refuse_stopped()
-        if reader != self._reader:
-            self._passes.superseded()
+    def _refuse(self, number: int) -> None:
+        self._iterations.refuse_stopped()
+        if number != self._iterator_number:
+            self._iterations.superseded()
 
     def _begin(self) -> None:
-        """Begin an iteration, unless nothing of the present one was given, or its length is
-        unknown."""
-        self._reader += 1
-        if self._given and (self._passes.length is not None or not self._more()):
-            self._pass = None
-            self._ahead.clear()
-        self._given = 0
-        self._held = []
+        """Begin an iteration. Continue the present one if none of its batches was delivered, or if
+        its length is unknown."""
+        self._iterator_number += 1
+        if self._delivered and (self._iterations.length is not None or not self._has_more()):
+            self._iterator = None
+            self._pending.clear()
+        self._delivered = 0
+        self._shape_batches = []
 
-    def _more(self) -> bool:
-        """Return True if there is more of the present iteration."""
-        if not self._ahead and (batch := self._take()) is not None:
-            self._ahead.append(batch)
-        return bool(self._ahead)
+    def _has_more(self) -> bool:
+        """Return True if the present iteration has more batches."""
+        if not self._pending and (batch := self._take()) is not None:
+            self._pending.append(batch)
+        return bool(self._pending)
 
     def _take(self) -> Any:
         """Return the next batch as Keras expects it, or None at the end."""
-        if self._pass is None:
-            _check(self._passes.spec)
-            self._pass = iter(self._passes)
-        batch = self._pass.take()
-        return (
-            None
-            if batch is None
-            else lists_to_tuples(rebuild(self._passes.spec.structure, on_host(batch).leaves))
-        )
+        if self._iterator is None:
+            _check(self._iterations.spec)
+            self._iterator = iter(self._iterations)
+        batch = self._iterator.take()
+        if batch is None:
+            return None
+        return lists_to_tuples(rebuild(self._iterations.spec.structure, on_host(batch).leaves))
 
 
 class SizedKerasData(KerasData):
-    """Such a dataset whose number of batches is known."""
+    """A dataset with a known number of batches."""
 
     def __len__(self) -> int:
-        return self._passes.length or 0
+        return self._iterations.length or 0
 
 
 def _check(spec: BatchSpec) -> None:
     """Raise SpecError for batches that fit() cannot take."""
-    of = spec.structure
-    if of is not None and not issubclass(of.kind, dict) and len(of.children) not in (1, 2, 3):
+    container = spec.structure
+    if (
+        container is not None
+        and not issubclass(container.kind, dict)
+        and len(container.children) not in (1, 2, 3)
+    ):
         raise SpecError(
             "fit() needs batches (x,), (x, y), (x, y, sample_weight) or a dict of x, and these are "
-            f"{describe(of)}: put several inputs into one tuple or dict, ((a, b), y)"
+            f"{describe(container)}: put several inputs into one tuple or dict, ((a, b), y)"
         )
     for leaf in spec.leaves:
         if leaf.dtype.kind not in "biuf":
@@ -196,11 +197,10 @@ def _check(spec: BatchSpec) -> None:
             )
 
 
-def _take_over_iteration() -> None:
-    """Have Keras iterate over these datasets as they are, instead of asking for (shuffled) numbers
-    without end.
+def _patch_adapter() -> None:
+    """Let Keras iterate over these datasets, instead of reading them by (shuffled) index.
 
-    So each iterator is an iteration of its own, and one of unknown length ends.
+    Each iterator is then a separate iteration, and one of unknown length ends.
     """
     try:
         from keras.src.trainers.data_adapters.py_dataset_adapter import PyDatasetAdapter
@@ -211,15 +211,15 @@ def _take_over_iteration() -> None:
         known = False
     if not known:
         raise StateError(
-            f"Keras {keras.__version__} reads a PyDataset in an unknown way (needed: "
+            f"Keras {keras.__version__} reads a PyDataset in an unknown way (must be "
             "3.3 or later): feed fit() with dataset()"
         )
-    if not isinstance(plain, Iteration):
-        PyDatasetAdapter._get_iterator = Iteration(plain)
+    if not isinstance(plain, AdapterPatch):
+        PyDatasetAdapter._get_iterator = AdapterPatch(plain)
 
 
-class Iteration:
-    """Replaces a method of Keras' adapter for a PyDataset."""
+class AdapterPatch:
+    """Replaces `_get_iterator` of the adapter of Keras for a PyDataset."""
 
     def __init__(self, plain: Callable[[Any], Iterator[Any]]) -> None:
         self._plain = plain
@@ -229,16 +229,15 @@ class Iteration:
             return self
         if not isinstance(adapter.py_dataset, KerasData):
             return MethodType(self._plain, adapter)
-        # Keras before 3.6 would have TensorFlow mix, and hold, eight batches
+        # Keras before 3.6 would let TensorFlow shuffle, and keep, eight batches
         adapter.shuffle = False
-        # TensorFlow never releases this function, and fit() holds the adapter
-        loose = weakref.ref(adapter)
-        return lambda: _batches(loose())
+        # TensorFlow never releases this function; fit() keeps the adapter alive
+        weak_adapter = weakref.ref(adapter)
+        return lambda: _batches(weak_adapter())
 
 
 def _batches(adapter: Any) -> Iterator[Any]:
     data = adapter.py_dataset
-    batches = (
-        data.crossing(adapter) if keras.backend.backend() == "tensorflow" else data.read(adapter)
-    )
-    return map(adapter._standardize_batch, batches)
+    on_tensorflow = keras.backend.backend() == "tensorflow"
+    read = data.read_for_tensorflow if on_tensorflow else data.read
+    return map(adapter._standardize_batch, read(adapter))

@@ -1,8 +1,8 @@
-"""A guard around `sess.run`: no Python exception crosses a TensorFlow graph by itself.
+"""A guard around `sess.run`: Python exceptions cannot pass through a TensorFlow graph.
 
-A producer's failure can only close the queue, and TensorFlow then raises OutOfRangeError, as at a
-regular end. The session object that `start` was given therefore gets a `run` of its own, which
-costs a step a few microseconds of Python and turns that error into the real one.
+The failure of a producer can only close the queue, and TensorFlow then raises OutOfRangeError, as
+at a regular end. The `run` of the session object is therefore replaced. The new one raises the
+original error, and costs a step a few microseconds.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ class Guarded(Protocol):
 
     @property
     def wants_attention(self) -> bool:
-        """True if `after_run` has anything to find out."""
+        """True if `after_run` must be called."""
 
     def explain(self, error: Exception) -> BaseException | None:
-        """Return the failure behind an error that TensorFlow raised, or None if it is not
-        fastfeed's."""
+        """Return the failure that caused an error of TensorFlow, or None if it is not of this
+        feed."""
 
     def after_run(self) -> BaseException | None:
-        """Return a failure that this run must raise after all; called after a run while `attention`
-        is set."""
+        """Return a failure that the last run must raise, or None. Called after each run while a
+        feed wants attention."""
 
 
 class SessionGuard:
-    """Replaces `run` of one session, for every feed that fills a queue in it."""
+    """Replaces `run` of one session, for all feeds that fill a queue in it."""
 
     def __init__(self, session: Any) -> None:
         self._run = session.run
-        self.feeds: list[Guarded] = []
+        self._feeds: list[Guarded] = []
         self.interrupts = InterruptPipe()
-        self.attention = False  # a feed must be asked after each run
-        self.inside: dict[int, float] = {}  # thread ident -> when its run began
+        self._attention = False  # `after_run` of the feeds is called after each run
+        self._running: dict[int, float] = {}  # thread ident -> start time of its run
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the session. Raise ProducerError, FeedTimeout or FeedStopped if the feed is the
@@ -50,40 +50,64 @@ class SessionGuard:
     def call(self, function: Any, args: Any, *, kwargs: Any) -> Any:
         """Return `function(*args, **kwargs)`, guarded."""
         ident = threading.get_ident()
-        self.inside[ident] = time.perf_counter()
+        self._running[ident] = time.perf_counter()
         listening = self.interrupts.enter()
         try:
             result = function(*args, **kwargs)
         except (tf.errors.OutOfRangeError, tf.errors.CancelledError) as error:
-            cause = next((c for c in [f.explain(error) for f in self.feeds] if c is not None), None)
+            cause = next(
+                (c for c in [f.explain(error) for f in self._feeds] if c is not None), None
+            )
             if cause is None:
                 raise
         except RuntimeError as error:
             if "REPLACED BY KeyboardInterrupt" not in str(error):
                 raise
-            cause = KeyboardInterrupt()  # it came while TensorFlow's binding made its own error
+            cause = KeyboardInterrupt()  # raised while TensorFlow made its error
         else:
             cause = None
-            if self.attention:
+            if self._attention:
                 cause = next(
-                    (c for c in [f.after_run() for f in self.feeds] if c is not None), None
+                    (c for c in [f.after_run() for f in self._feeds] if c is not None), None
                 )
             if cause is None:
                 return result
         finally:
             if listening:
                 self.interrupts.leave()
-            self.inside.pop(ident, None)
+            self._running.pop(ident, None)
         raise cause
 
+    def add(self, feed: Guarded) -> None:
+        """Add a feed, whose `after_run` is called after the next run."""
+        self._feeds.append(feed)
+        self._attention = True
+
+    def request_attention(self) -> None:
+        """Call `after_run` of the feeds after the next run."""
+        self._attention = True
+
+    def update_attention(self) -> None:
+        """Call `after_run` only as long as a feed wants it."""
+        self._attention = any(feed.wants_attention for feed in self._feeds)
+
+    @property
+    def is_running(self) -> bool:
+        """True if a run is in progress, in any thread."""
+        return bool(self._running)
+
+    def running_since(self, ident: int | None) -> float | None:
+        """Return the start time of the present run of a thread, or None."""
+        return None if ident is None else self._running.get(ident)
+
     def unguarded(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the session's own run."""
+        """Call the original `run` of the session."""
         return self._run(*args, **kwargs)
 
 
 def guard_of(session: Any) -> SessionGuard:
-    """Return the guard of a plain session, installed the first time; a monitored one runs through
-    it as well."""
+    """Return the guard of a plain session, which is installed the first time. Monitored sessions
+    use it as well."""
     guard = session.__dict__.get("run")
     if not isinstance(guard, SessionGuard):
         guard = SessionGuard(session)

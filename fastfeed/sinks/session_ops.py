@@ -24,26 +24,24 @@ NOT_STARTED = (
 
 
 class QueueOps:
-    """The queue of whole batches, and every operation on it: after start() the graph may be final.
+    """The queue of batches, and every operation on it, because start() may finalise the graph.
 
-    Up to `at_once` batches are enqueued in one run, which wakes the thread that fills the queue
-    once for all of them.
+    Up to `at_once` batches are enqueued in one run, which saves wake-ups of the thread that fills
+    the queue.
     """
 
     def __init__(
         self, spec: BatchSpec, *, capacity: int, at_once: int, batch_size: int, last_batch: str
     ) -> None:
-        self.spec, self.batch_size, self.capacity, self.at_once = (
-            spec,
-            batch_size,
-            capacity,
-            at_once,
-        )
+        self.spec = spec
+        self.batch_size = batch_size
+        self.capacity = capacity
+        self.at_once = at_once
         dtypes = [tf_dtype(leaf.dtype, leaf.path) for leaf in spec.leaves]
         with tf.device("/device:CPU:0"), tf.name_scope("fastfeed"):
             self.queue = tf.queue.FIFOQueue(capacity, dtypes, name="queue")
             self.placeholders: list[list[Any]] = []  # of each batch that is enqueued in one run
-            self.enqueue: list[Any] = []  # each with all before it
+            self.enqueue: list[Any] = []  # each includes all before it
             for _ in range(at_once):
                 self._add_enqueue(dtypes)
             self.finish = self.queue.close()
@@ -55,11 +53,11 @@ class QueueOps:
         for output, leaf in zip(outputs, spec.leaves, strict=True):
             output.set_shape((None if last_batch == "keep" else batch_size, *leaf.shape))
         self.inputs = rebuild(spec.structure, outputs)
-        self._named = re.compile(rf"'_\d+_{re.escape(self.queue.name)}'")
+        self._name_pattern = re.compile(rf"'_\d+_{re.escape(self.queue.name)}'")
 
-    def names(self, error: Exception) -> bool:
-        """Return True if an error of TensorFlow is about this queue."""
-        return bool(self._named.search(str(error)))
+    def concerns(self, error: Exception) -> bool:
+        """Return True if an error of TensorFlow names this queue."""
+        return bool(self._name_pattern.search(str(error)))
 
     def _add_enqueue(self, dtypes: list[Any]) -> None:
         self.placeholders.append(
@@ -72,11 +70,11 @@ class QueueOps:
             self.enqueue.append(self.queue.enqueue(self.placeholders[-1]))
 
     def _timed_dequeue(self) -> tuple[Any, Any, list[Any]]:
-        """Return a variable [seconds waited, dequeues], the seconds of this step, and the leaves:
-        no Python takes part.
+        """Return a variable [seconds waited, dequeues], the seconds of this step, and the leaves.
 
-        The variable is in no collection (nothing saves it) and is initialised by start(); checking
-        for that first turns a run before start(), which used to hang, into an error.
+        They are computed without Python. The variable is in no collection, so that it is not saved,
+        and start() initialises it. A run before start() would hang; a check of the variable makes
+        it an error.
         """
         totals = tf.compat.v1.Variable(
             np.zeros(2),

@@ -1,5 +1,5 @@
-"""The running half of the session sink: one thread fills the queue, one watches for everything that
-can end it."""
+"""The threads of the session sink: one fills the queue, one watches for everything that can end
+it."""
 
 from __future__ import annotations
 
@@ -27,12 +27,11 @@ if TYPE_CHECKING:
     from fastfeed.sinks.session_ops import QueueOps
     from fastfeed.sinks.session_shuffle import SessionShuffle
 
-NEVER_MS = 10**12
-TICK_S = 0.1  # how often the watcher checks a coordinator and the session
-# batches after which the feed is told: it remembers all those that it does not know of
-NOTE = 4096
-GRACE_S = 0.25  # after a failure, how long steps may still take what is ready in the queue
-PATIENCE_S = 0.3  # after Ctrl-C, how long the step in progress may take to end by itself
+NO_TIMEOUT_MS = 10**12
+WATCH_INTERVAL_S = 0.1  # between checks of the coordinator and the session
+MAX_UNACKNOWLEDGED = 4096  # batches; the feed remembers those that were not acknowledged
+FAILURE_GRACE_S = 0.25  # for steps to take the ready batches after a failure
+INTERRUPT_GRACE_S = 0.3  # for the present step to end by itself after Ctrl-C
 
 
 class Pump:
@@ -47,111 +46,112 @@ class Pump:
         self._shuffle = shuffle
         self._ops = ops
         self._coord = coord
-        # a runner without another reference lives as long as it feeds a session
+        # keeps a runner without another reference alive while it feeds a session
         self._owner = owner
-        self._over = threading.Event()
+        self._ended = threading.Event()
         self._lock = threading.RLock()  # a signal handler may call stop() inside stop()
-        self._ending: BaseException | None = None
-        # dequeues when the feed was broken off: a later one raises after all
-        self._taken = 0
+        self._failure: BaseException | None = None
+        # dequeues until the failure; a run with a later one raises it
+        self._dequeues_at_failure = 0
         self._cpu_s = 0.0  # of the thread that fills the queue
-        # the values of consumed() at the first dequeue
-        self._warm: tuple[float, float, int, float] | None = None
-        self._last = (0.0, 0)
+        # time, seconds waited, dequeues and CPU seconds at the first dequeue
+        self._first_totals: tuple[float, float, int, float] | None = None
+        self._last_totals = (0.0, 0)
         self._end_s: float | None = None
-        self._count = 0  # batches taken
+        self._batches = 0  # batches of the feed
         self.rows = 0  # records enqueued
-        # Records that went into each batch that a step may have taken and that the feed does not
-        # know of; records that DALI left out are among them.
-        self._had: deque[int] = deque()
-        self._noted = 0  # dequeues that the feed knows of
-        self._filler = threading.Thread(target=self._fill, name="fastfeed-enqueue", daemon=True)
-        self._watcher = threading.Thread(target=self._watch, name="fastfeed-watch", daemon=True)
+        # records of each batch that was not acknowledged, with those that DALI left out
+        self._enqueued_rows: deque[int] = deque()
+        self._acknowledged = 0  # dequeues that were acknowledged
+        self._fill_thread = threading.Thread(
+            target=self._fill, name="fastfeed-enqueue", daemon=True
+        )
+        self._watch_thread = threading.Thread(
+            target=self._watch, name="fastfeed-watch", daemon=True
+        )
 
     def start(self, session: Any) -> None:
         """Put the guard into the session and start both threads."""
-        self._session = _raw(session)
+        self._session = _plain_session(session)
         self._guard: SessionGuard = guard_of(self._session)
         self._run = self._guard.unguarded
         self._run(self._ops.totals.initializer)
         self._feed.defer_acknowledgement(self._starving)
-        self._guard.feeds.append(self)
-        self._guard.attention = True
+        self._guard.add(self)
         self._guard.interrupts.open()
         if self._coord is not None:
-            self._coord.register_thread(self._filler)
-        # before a thread may release it
-        weakref.finalize(self._owner, _at_exit, weakref.ref(self))
-        self._filler.start()
-        self._watcher.start()
+            self._coord.register_thread(self._fill_thread)
+        # before a thread releases the owner
+        weakref.finalize(self._owner, _stop_at_exit, weakref.ref(self))
+        self._fill_thread.start()
+        self._watch_thread.start()
 
     def stop(self, deadline: float) -> None:
         """Break the queue off and wait for its two threads, until `deadline` of
         time.perf_counter."""
         self._break_off(FeedStopped("the runner was stopped: make a new one to go on"), grace_s=0)
-        for thread in (self._filler, self._watcher):
+        for thread in (self._fill_thread, self._watch_thread):
             if thread is not threading.current_thread():
                 thread.join(max(0.01, deadline - time.perf_counter()))
 
     def explain(self, error: Exception) -> BaseException | None:
-        """Return why the queue has ended, if it is this one and the end is not a regular one."""
-        if not self._ops.names(error):
+        """Return the failure that ended the queue, if the error is of this queue."""
+        if not self._ops.concerns(error):
             return None
         self._end_s = self._end_s or time.perf_counter()
-        return self._ending
+        return self._failure
 
     def after_run(self) -> BaseException | None:
-        """Note the first dequeue, where warm-up ends; afterwards, return the failure of a run that
-        waited while the feed broke."""
+        """Note the first dequeue, which ends the warm-up. Return the failure of a run that waited
+        while the feed failed, or None."""
         waited, count = self._totals()
-        if self._warm is None and count:
-            self._warm = (time.perf_counter(), waited, count, self._cpu_s)
-            self._guard.attention = any(f.wants_attention for f in self._guard.feeds)
-        if self._ending is not None and count > self._taken:
-            self._taken = count
-            return self._ending
+        if self._first_totals is None and count:
+            self._first_totals = (time.perf_counter(), waited, count, self._cpu_s)
+            self._guard.update_attention()
+        if self._failure is not None and count > self._dequeues_at_failure:
+            self._dequeues_at_failure = count
+            return self._failure
         return None
 
     @property
     def wants_attention(self) -> bool:
-        """True if `after_run` has anything to find out."""
-        return self._warm is None or self._ending is not None
+        """True if `after_run` must be called."""
+        return self._first_totals is None or self._failure is not None
 
     def consumed(self) -> tuple[float, float, int, float]:
         """Return seconds since the first dequeue, seconds waited in dequeues, their number, and
-        seconds of CPU that filling took."""
+        seconds of CPU for filling."""
         waited, count = self._totals()
-        if self._warm is None:
+        if self._first_totals is None:
             return 0.0, 0.0, 0, 0.0
         now = (self._end_s or time.perf_counter(), waited, count, self._cpu_s)
         elapsed_s, waited_s, dequeues, cpu_s = (
-            n - first for n, first in zip(now, self._warm, strict=True)
+            n - first for n, first in zip(now, self._first_totals, strict=True)
         )
         return elapsed_s, waited_s, int(dequeues), cpu_s
 
     def state(self) -> dict[str, Any]:
-        """Return the feed's state, with what the session has taken until now."""
+        """Return the state of the feed, with the batches that the session has taken."""
         with self._lock:
-            self.note()
+            self.acknowledge_dequeues()
             return self._feed.state()
 
-    def note(self) -> None:
-        """Acknowledge the records that the session has taken out of the queue, which keeps their
-        order."""
+    def acknowledge_dequeues(self) -> None:
+        """Acknowledge the records that the session has dequeued, in order."""
         with self._lock:
-            count = self._totals()[1] - self._noted
-            self._feed.acknowledge(sum(self._had.popleft() for _ in range(count)), count)
-            self._noted += count
+            count = self._totals()[1] - self._acknowledged
+            self._feed.acknowledge(sum(self._enqueued_rows.popleft() for _ in range(count)), count)
+            self._acknowledged += count
 
     @property
     def queued(self) -> int:
         """Batches in the queue; 0 if the session is closed."""
-        return int(self._try(self._ops.size) or 0)
+        return int(self._run_or_none(self._ops.size) or 0)
 
     def _fill(self) -> None:
         try:
             prepared: dict[int, Callable[..., Any]] = {}
-            while batches := self._some():
+            while batches := self._next_batches():
                 count = len(batches)
                 if count not in prepared:
                     prepared[count] = self._enqueue_function(count)
@@ -163,8 +163,8 @@ class Pump:
                 self._cpu_s = time.thread_time() + (
                     0 if self._shuffle is None else self._shuffle.copier_cpu_s
                 )
-                del batches  # from here on only the queue holds their slots
-            # of a run that is resumed at its end there may be little left
+                del batches  # only the queue holds their slots now
+            # a run that is resumed near its end may have few records
             fresh = not self._feed.resumed
             if (
                 fresh
@@ -174,25 +174,25 @@ class Pump:
                 dropped = 0 if self._shuffle is None else self._shuffle.dropped
                 raise never_filled(self.rows + dropped, self._ops.batch_size)
             self._run(self._ops.finish)
-            self._over.set()  # the rest of the queue needs no thread
+            self._ended.set()  # the queue can be emptied without a thread
         except (FeedStopped, tf.errors.CancelledError):
-            pass  # by stop(), or by closing the session
+            pass  # stop(), or the session was closed
         except BaseException as error:
             if not self._session_closed():
-                self._break_off(error, grace_s=GRACE_S)
+                self._break_off(error, grace_s=FAILURE_GRACE_S)
         finally:
             if self._shuffle is not None:
                 self._shuffle.close()
             self._feed.stop(0)
 
-    def _some(self) -> list[Batch]:
-        """Return the next batch, and those drawn together with it; none after the last."""
+    def _next_batches(self) -> list[Batch]:
+        """Return the next batch, and those drawn together with it; an empty list after the last."""
         found: list[Batch] = []
         while (batch := self._take()) is not None:
-            self._had.append(self._feed.rows_of(batch))
-            self._count += 1
-            if self._count % NOTE == 0:
-                self.note()
+            self._enqueued_rows.append(self._feed.rows_of(batch))
+            self._batches += 1
+            if self._batches % MAX_UNACKNOWLEDGED == 0:
+                self.acknowledge_dequeues()
             if self._ops.spec.ragged:
                 check_shapes(batch, self._ops.spec, knob="get_inputs(shapes=...)")
             found.append(batch)
@@ -207,28 +207,26 @@ class Pump:
     def _enqueue_function(self, count: int) -> Callable[..., Any]:
         """Return the enqueue of `count` batches as a function of their leaves.
 
-        For a batch of 32 MNIST records Session.run with a feed_dict takes 187 us (135 of this
-        thread's CPU), the prepared call 26 to 42, and 6 if TensorFlow runs it in this thread
-        instead of waking one of its own. The prepared call has no public name (make_callable with
-        feed_list= is as slow as run); without it, run is used.
+        For a batch of 32 MNIST records Session.run with a feed_dict takes 187 us (135 of them CPU
+        of this thread), the prepared call 26 to 42, and 6 if TensorFlow runs it in this thread. The
+        prepared call has no public name (make_callable with feed_list= is as slow as run); without
+        it, run is used.
         """
-        target, places = (
-            self._ops.enqueue[count - 1],
-            [p for batch in self._ops.placeholders[:count] for p in batch],
-        )
+        target = self._ops.enqueue[count - 1]
+        places = [p for batch in self._ops.placeholders[:count] for p in batch]
         make = getattr(self._session, "_make_callable_from_options", None)
         if make is None:
             return lambda *leaves: self._run(target, dict(zip(places, leaves, strict=True)))
         options = config_pb2.CallableOptions(target=[target.name])
         # waiting for room is not an operation that takes too long
-        options.run_options.timeout_in_ms = NEVER_MS
+        options.run_options.timeout_in_ms = NO_TIMEOUT_MS
         options.run_options.inter_op_thread_pool = -1  # this thread
         options.feed.extend(place.name for place in places)
         prepared: Callable[..., Any] = make(options)
         return prepared
 
     def _watch(self) -> None:
-        while not self._over.wait(TICK_S):
+        while not self._ended.wait(WATCH_INTERVAL_S):
             self._guard.interrupts.poll()
             if self._interrupted():
                 self._break_off(FeedStopped("interrupted while waiting for input"), grace_s=0)
@@ -239,65 +237,68 @@ class Pump:
         self._guard.interrupts.close()
 
     def _interrupted(self) -> bool:
-        """Return True if a signal waits for its handler behind a run that waits for this queue."""
-        since = self._guard.inside.get(threading.main_thread().ident or 0)
-        came = self._guard.interrupts.signalled_s
-        if since is None or came is None or came < since:
+        """Return True if the handler of a signal is delayed by a run that waits for this queue."""
+        run_s = self._guard.running_since(threading.main_thread().ident)
+        signal_s = self._guard.interrupts.signalled_s
+        if run_s is None or signal_s is None or signal_s < run_s:
             return False
-        return time.perf_counter() - came > PATIENCE_S and self._starving()
+        return time.perf_counter() - signal_s > INTERRUPT_GRACE_S and self._starving()
 
     def _break_off(self, error: BaseException, *, grace_s: float) -> None:
-        """End the queue so that a run that would wait fails now, and one that need not still gets
-        its batch."""
+        """End the queue: a run that would wait fails, and one that need not wait gets its batch."""
         with self._lock:
-            if self._ending is not None:
+            if self._failure is not None:
                 return
             deadline = time.perf_counter() + grace_s
-            while time.perf_counter() < deadline and self._enough() and not self._over.wait(0.01):
+            while (
+                time.perf_counter() < deadline
+                and self._is_batch_ready()
+                and not self._ended.wait(0.01)
+            ):
                 pass
-            self._taken = self._totals()[1]
-            self._ending = error
-            self._guard.attention = True
+            self._dequeues_at_failure = self._totals()[1]
+            self._failure = error
+            self._guard.request_attention()
             if self._coord is not None and not isinstance(error, FeedStopped):
                 # before any run can fail
                 self._coord.request_stop(error if isinstance(error, Exception) else None)
-            self._try(self._ops.cancel)
+            self._run_or_none(self._ops.cancel)
             for _ in range(self._ops.capacity):
-                self._try(self._ops.drain)
+                self._run_or_none(self._ops.drain)
         self._feed.stop(0)
         self._owner = None
-        self._over.set()
+        self._ended.set()
 
     def _starving(self) -> bool:
-        """Return True if a run is in progress while the queue is too short for a dequeue."""
-        return bool(self._guard.inside) and not self._enough()
+        """Return True if a run is in progress while the queue is empty."""
+        return self._guard.is_running and not self._is_batch_ready()
 
-    def _enough(self) -> bool:
-        """Return True if a dequeue would get its batch without waiting."""
+    def _is_batch_ready(self) -> bool:
+        """Return True if a dequeue would not wait."""
         return self.queued > 0
 
     def _totals(self) -> tuple[float, int]:
-        totals = self._try(self._ops.totals_value)
+        totals = self._run_or_none(self._ops.totals_value)
         if totals is not None:
-            self._last = (float(totals[0]), int(totals[1]))
-        return self._last
+            self._last_totals = (float(totals[0]), int(totals[1]))
+        return self._last_totals
 
-    def _try(self, fetch: Any) -> Any:
-        """Return the value, or None if the session is closed or the queue has nothing more."""
+    def _run_or_none(self, fetch: Any) -> Any:
+        """Return the value, or None if the session is closed or the queue has ended."""
         with contextlib.suppress(tf.errors.OpError, RuntimeError):
             return self._run(fetch)
         return None
 
     def _session_closed(self) -> bool:
-        return bool(getattr(self._session, "_closed", False))  # no public name says it
+        return bool(getattr(self._session, "_closed", False))  # there is no public name
 
 
 def _plain_bytes(leaf: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Return bytes as an object array: TensorFlow takes strings only so."""
+    """Return bytes as an object array, which TensorFlow requires."""
     return leaf.astype(object) if leaf.dtype.kind == "S" else leaf
 
 
-def _at_exit(pump: weakref.ref[Pump]) -> None:
+def _stop_at_exit(pump: weakref.ref[Pump]) -> None:
     """Stop the pump: daemon threads inside TensorFlow while the interpreter ends can abort the
     process."""
     alive = pump()
@@ -305,8 +306,8 @@ def _at_exit(pump: weakref.ref[Pump]) -> None:
         alive.stop(time.perf_counter() + 1.0)
 
 
-def _raw(session: Any) -> Any:
-    """Return the plain session inside a monitored one: enqueuing must not run the training
-    hooks."""
-    inner = getattr(session, "_tf_sess", None)  # MonitoredSession has no public name for it
+def _plain_session(session: Any) -> Any:
+    """Return the plain session inside a monitored one, whose training hooks must not run for
+    enqueuing."""
+    inner = getattr(session, "_tf_sess", None)  # there is no public name
     return inner() if callable(inner) else session

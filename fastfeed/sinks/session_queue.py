@@ -1,5 +1,5 @@
-"""The sink for sessions of tf.compat.v1: a queue in the graph, and the waiting time of each dequeue
-beside it."""
+"""The sink for sessions of tf.compat.v1: a queue in the graph, which measures the wait of each
+dequeue."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ except ImportError as error:
 from fastfeed.sinks.session_pump import Pump
 from fastfeed.sinks.session_shuffle import SessionShuffle
 
-BATCHES = 4  # in the graph's queue
+QUEUE_BATCHES = 4  # capacity of the queue in the graph
 
 
 class SessionQueue:
@@ -44,7 +44,7 @@ class SessionQueue:
         record_nbytes = spec.record_nbytes if options.packed else first.nbytes // first.rows
         capacity = _capacity(options, nbytes=size * max(1, record_nbytes))
         at_once = 1 if self._shuffle is None else self._shuffle.at_once
-        _say_float64(spec, options)
+        _warn_of_float64(spec, options)
         self._feed = feed
         self._graph = tf.compat.v1.get_default_graph()
         self._ops = QueueOps(
@@ -55,10 +55,10 @@ class SessionQueue:
         self._pump: Pump | None = None
 
     def start(self, session: Any, coord: Any, *, owner: Any) -> None:
-        """Begin to fill the queue; `owner` lives as long as the session is fed."""
+        """Begin to fill the queue. `owner` is kept alive as long as the session is fed."""
         if not (hasattr(session, "run") and hasattr(session, "graph")):
             raise OptionError(
-                f"start({type(session).__name__}): needed a tf.compat.v1 Session or "
+                f"start({type(session).__name__}): must be a tf.compat.v1 Session or "
                 "MonitoredSession"
             )
         if session.graph is not self._graph:
@@ -72,13 +72,12 @@ class SessionQueue:
         self._pump = pump
 
     def stop(self, deadline: float) -> None:
-        """End the queue; a run that waits, and every later one that takes from it, raises
-        FeedStopped."""
+        """End the queue. A run that waits for it, and every later one, raises FeedStopped."""
         if self._pump is not None:
             self._pump.stop(deadline)
 
     def state(self) -> dict[str, Any]:
-        """Return what the session has taken out of the queue. Raise StateError if it shuffles."""
+        """Return the state of the session. Raise StateError if its queue shuffles."""
         if self._shuffle is not None:
             raise StateError(
                 "state() of a session whose queue shuffles: which records it has given is unknown. "
@@ -87,7 +86,7 @@ class SessionQueue:
         return self._feed.state() if self._pump is None else self._pump.state()
 
     def snapshot(self) -> Snapshot:
-        """Return the feed's counters, with what the graph measured about its consumer."""
+        """Return the counters of the feed, with the measurements of the graph for the consumer."""
         now = self._feed.snapshot()
         if self._pump is None:
             return now
@@ -124,12 +123,12 @@ def check_graph() -> None:
 
 
 def _capacity(options: FeedOptions, *, nbytes: int) -> int:
-    """Return the queue's size in batches of `nbytes`: it hides the hand-over of one; the feed
-    itself smooths."""
-    return max(2, min(BATCHES, options.memory_nbytes // 2 // nbytes))
+    """Return the capacity of the queue in batches of `nbytes`. It hides the transfer of one batch;
+    the feed has its own buffer."""
+    return max(2, min(QUEUE_BATCHES, options.memory_nbytes // 2 // nbytes))
 
 
-def _say_float64(spec: BatchSpec, options: FeedOptions) -> None:
+def _warn_of_float64(spec: BatchSpec, options: FeedOptions) -> None:
     paths = [leaf.path for leaf in spec.leaves if leaf.dtype == np.float64]
     if paths and options.dtypes is None:
         warnings.warn(

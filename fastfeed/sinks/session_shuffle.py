@@ -1,8 +1,6 @@
-"""The shuffle of a session: records pass a numpy pool, so that the queue in the graph moves whole
-batches.
+"""The shuffle of a session in a numpy pool, so that the queue in the graph moves whole batches.
 
-A RandomShuffleQueue copies record by record, in and out, each one into memory of its own, while it
-holds its lock.
+A RandomShuffleQueue copies each record twice, into separate memory, while it holds its lock.
 """
 
 from __future__ import annotations
@@ -21,19 +19,19 @@ from fastfeed.shuffle import BulkPool
 from fastfeed.shuffle.storage import Slots
 
 LOG = logging.getLogger("fastfeed")
-# Every call of numpy on more than a few hundred elements releases the interpreter lock to the
-# training loop and waits for it again, so small batches are copied out several at a time.
-AT_ONCE, AT_ONCE_NBYTES = 8, 2**21
-BESIDE_NBYTES = 2**20  # above this size a copy takes longer than handing it to another thread
+# numpy releases the interpreter lock in calls on more than a few hundred elements, and then waits
+# for the training loop to get it again, so small batches are copied several at a time.
+MAX_AT_ONCE, MAX_AT_ONCE_NBYTES = 8, 2**21
+COPY_THREAD_NBYTES = 2**20  # above this size a copy takes longer than a switch of threads
 
 
 class SessionShuffle:
     """The records of a feed, shuffled, in batches of `size`; `first` is the feed's first batch.
 
-    To the pool a run is one epoch: the end of each is mixed with the start of the next, as in a
-    queue. If the source is ahead, several small batches are copied at once, for which up to half of
-    the room between min_after_dequeue and capacity is not drawn from; else each step has its batch
-    as soon as the records are there.
+    The pool mixes the end of each epoch with the start of the next, as a queue does. If the source
+    is ahead, several small batches are copied at once, for which up to half of the room between
+    min_after_dequeue and capacity is not drawn from. Otherwise each step gets its batch as soon as
+    the records are there.
 
     Raise OptionError if the pool does not fit the batch or the memory.
     """
@@ -43,13 +41,15 @@ class SessionShuffle:
         record_nbytes = max(1, first.nbytes // first.rows)
         self._feed = feed
         self._size = size
-        self._drawn: deque[Batch] = deque()  # and not taken
-        self._chosen: list[Slots] = []  # and not drawn
-        self._copied: Future[list[Batch]] | None = None  # of those, if another thread copies
-        self.copier_cpu_s = 0.0  # of that thread
-        # packed records are shuffled, which are small, and DALI decodes them afterwards
+        self._drawn: deque[Batch] = deque()  # copied, and not taken
+        self._chosen: list[Slots] = []  # not copied yet
+        self._copy_task: Future[list[Batch]] | None = (
+            None  # of the chosen batches, if another thread copies
+        )
+        self.copier_cpu_s = 0.0  # of the copying thread
+        # shuffles packed records, which are small, before DALI decodes them
         self._dali = feed.detach_dali()
-        self.at_once = _at_once(
+        self.at_once = _batches_at_once(
             shuffle, size, nbytes=size * record_nbytes, padded=options.padded or options.packed
         )
         self._pool = BulkPool(
@@ -60,8 +60,10 @@ class SessionShuffle:
             seed=seed,
             pad=options.pool_pad,
         )
-        beside = size * record_nbytes >= BESIDE_NBYTES and not (options.padded or options.packed)
-        self._copier = ThreadPoolExecutor(1, "fastfeed-shuffle") if beside else None
+        in_thread = size * record_nbytes >= COPY_THREAD_NBYTES and not (
+            options.padded or options.packed
+        )
+        self._copier = ThreadPoolExecutor(1, "fastfeed-shuffle") if in_thread else None
         nbytes = shuffle.capacity * record_nbytes
         if nbytes > options.memory_nbytes:
             raise OptionError(
@@ -78,7 +80,7 @@ class SessionShuffle:
 
     @property
     def has_drawn(self) -> bool:
-        """True if `augmented_take` has its next batch, and does nothing else."""
+        """True if the next batch of `augmented_take` is ready and needs no DALI."""
         return bool(self._drawn) and self._dali is None
 
     @property
@@ -97,7 +99,7 @@ class SessionShuffle:
     def take(self) -> Batch | None:
         """Return the next batch, or None after the last.
 
-        Large batches are copied out by a thread of their own while the next ones are copied in.
+        A separate thread copies large batches out while the next ones are copied in.
         """
         if not self._drawn:
             if not self._chosen:
@@ -122,8 +124,8 @@ class SessionShuffle:
         return bool(self._drawn) or self._feed.ready
 
     def _choose(self, *, wait: bool) -> None:
-        """Choose what comes next, and begin to copy it; without `wait` only in another thread, and
-        only if the records are there."""
+        """Choose the next batches, and begin to copy them; without `wait` only in another thread,
+        and only if the records are there."""
         if wait:
             self._fill()
         elif self._copier is None or self._pool.wants():
@@ -131,20 +133,20 @@ class SessionShuffle:
         if not self._pool.finished:
             self._chosen = self._pool.choose()
         if self._chosen and self._copier is not None:
-            self._copied = self._copier.submit(self._copy_beside, self._chosen)
+            self._copy_task = self._copier.submit(self._copy_in_thread, self._chosen)
 
     def _draw(self) -> list[Batch]:
-        """Return the batches that were chosen, copied out."""
-        if self._copied is None:
+        """Return copies of the batches that were chosen."""
+        if self._copy_task is None:
             batches = self._pool.copy(self._chosen)
         else:
             self._fill_from_what_is_ready()
-            batches = self._copied.result()
+            batches = self._copy_task.result()
         self._pool.give_back(self._chosen)
-        self._chosen, self._copied = [], None
+        self._chosen, self._copy_task = [], None
         return batches
 
-    def _copy_beside(self, chosen: list[Slots]) -> list[Batch]:
+    def _copy_in_thread(self, chosen: list[Slots]) -> list[Batch]:
         batches = self._pool.copy(chosen)
         self.copier_cpu_s = time.thread_time()
         return batches
@@ -166,8 +168,10 @@ class SessionShuffle:
             self._pool.push(batch)
 
 
-def _at_once(shuffle: Shuffle, size: int, *, nbytes: int, padded: bool) -> int:
-    """Return how many batches of `nbytes` may be copied at once. Each padded batch is padded to its
-    own largest record: one."""
+def _batches_at_once(shuffle: Shuffle, size: int, *, nbytes: int, padded: bool) -> int:
+    """Return how many batches of `nbytes` may be copied at once. It is one for padded batches, each
+    of which is padded to its largest record."""
     room = shuffle.capacity - shuffle.min_after_dequeue
-    return 1 if padded else max(1, min(AT_ONCE, AT_ONCE_NBYTES // nbytes, room // (2 * size)))
+    return (
+        1 if padded else max(1, min(MAX_AT_ONCE, MAX_AT_ONCE_NBYTES // nbytes, room // (2 * size)))
+    )

@@ -1,5 +1,4 @@
-"""The sink for tf.data: a Dataset whose elements are the batches, in the memory in which the
-producers made them."""
+"""The sink for tf.data: a Dataset whose elements are the batches, without a copy."""
 
 from __future__ import annotations
 
@@ -18,18 +17,24 @@ try:
 except ImportError as error:
     raise MissingExtra("TensorFlow", "tensorflow-cpu") from error
 
-from fastfeed.sinks.tf_errors import crossing
-from fastfeed.sinks.tf_types import check_shapes, element_spec, leaf_order, ragged_of, stated
+from fastfeed.sinks.tf_errors import error_registry
+from fastfeed.sinks.tf_types import (
+    check_shapes,
+    element_spec,
+    leaf_order,
+    ragged_of,
+    with_stated_shapes,
+)
 
 if TYPE_CHECKING:
     from fastfeed.core.batch import BatchSpec
     from fastfeed.runner.iteration import EpochIterator, IterationManager
 
-ID = tf.TensorSpec((), tf.int64)
-NEVER = 2**62
+SCALAR_INT64 = tf.TensorSpec((), tf.int64)
+ENDLESS = 2**62
 
 
-def dataset(passes: IterationManager, *, prefetch: int, ragged: bool, shapes: Any) -> Any:
+def dataset(iterations: IterationManager, *, prefetch: int, ragged: bool, shapes: Any) -> Any:
     """Return a `tf.data.Dataset` of the iterations, with `prefetch` batches taken ahead by
     TensorFlow.
 
@@ -41,49 +46,53 @@ def dataset(passes: IterationManager, *, prefetch: int, ragged: bool, shapes: An
         or prefetch < tf.data.AUTOTUNE
     ):
         raise OptionError(
-            f"dataset(prefetch={prefetch!r}): needed a number of batches, or tf.data.AUTOTUNE"
+            f"dataset(prefetch={prefetch!r}): must be a number of batches, or tf.data.AUTOTUNE"
         )
     if ragged:
-        passes.add_lengths()
-    elif passes.lengths:
+        iterations.add_lengths()
+    elif iterations.lengths:
         raise StateError(
             "this runner's dataset is ragged=True already: make another FeedRunner for one that is "
             "not"
         )
-    spec = passes.spec if shapes is None else stated(passes.spec, shapes, ragged=ragged)
-    made = _Handover(passes, spec).dataset()
+    spec = (
+        iterations.spec
+        if shapes is None
+        else with_stated_shapes(iterations.spec, shapes, ragged=ragged)
+    )
+    result = TensorFlowHandover(iterations, spec).dataset()
     if ragged:
-        made = made.map(ragged_of(spec))
-    if passes.length is not None:
-        made = made.apply(tf.data.experimental.assert_cardinality(passes.length))
+        result = result.map(ragged_of(spec))
+    if iterations.length is not None:
+        result = result.apply(tf.data.experimental.assert_cardinality(iterations.length))
     options = tf.data.Options()
-    # An injected prefetch waits all the time, and hides for how much of it the step did.
+    # An injected prefetch would wait all the time, and hide the waits of the step.
     options.experimental_optimization.inject_prefetch = False
-    # TensorFlow's tuner sleeps for up to a minute, and an iterator's destructor, which wakes it a
-    # moment before it sets the flag that ends it, now and then waits for that minute: 4 of 218
-    # under load, none of 1500 without it.
+    # The tuner of TensorFlow sleeps for up to a minute. The destructor of an iterator wakes it a
+    # moment before setting the flag that ends it, and sometimes waits for that minute: 4 of 218
+    # times under load, none of 1500 without the tuner.
     options.autotune.enabled = False
-    if passes.sharded:  # the runner divides the records among the ranks
+    if iterations.sharded:  # the runner divides the records among the ranks
         options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
-    made = made.with_options(options)
-    return made.prefetch(prefetch) if prefetch else made
+    result = result.with_options(options)
+    return result.prefetch(prefetch) if prefetch else result
 
 
-class _Handover:
-    """The Python half: two functions that TensorFlow calls, at the beginning of each iterator and
-    for each element."""
+class TensorFlowHandover:
+    """The functions that TensorFlow calls at the beginning of each iterator and for each
+    element."""
 
-    def __init__(self, passes: IterationManager, spec: BatchSpec) -> None:
-        self._passes = passes
+    def __init__(self, iterations: IterationManager, spec: BatchSpec) -> None:
+        self._iterations = iterations
         self._batch_spec = spec
         self._ragged = spec.ragged
-        self._spec = element_spec(spec, passes.rows)
+        self._spec = element_spec(spec, iterations.rows)
         self._order = leaf_order(spec)
         self._numbers = itertools.count(1)
-        self._newest: tuple[int, EpochIterator] = (0, iter(passes))
-        # by the iterator's number: held until it has crossed
-        self._failed: dict[int, FeedError] = {}
-        self._errors = crossing()
+        self._newest: tuple[int, EpochIterator] = (0, iter(iterations))
+        # by the number of the iterator: kept alive until it has passed TensorFlow
+        self._errors_by_iterator: dict[int, FeedError] = {}
+        self._registry = error_registry()
         self._eager = tf.executing_eagerly()
 
     def dataset(self) -> Any:
@@ -96,25 +105,28 @@ class _Handover:
         """
         spec, flat = self._spec, tf.nest.flatten(self._spec)
         dtypes = [leaf.dtype for leaf in flat]
-        begin, next_leaves = self._loose("begin"), self._loose("following")
+        begin, next_leaves_callback = (
+            self._weak_callback("begin"),
+            self._weak_callback("next_leaves"),
+        )
 
-        def following(index: Any, number: Any) -> Any:
-            leaves = tf.numpy_function(next_leaves, [number], dtypes)
+        def next_leaves(index: Any, number: Any) -> Any:
+            leaves = tf.numpy_function(next_leaves_callback, [number], dtypes)
             for leaf, known in zip(leaves, flat, strict=True):
                 leaf.set_shape(known.shape)
             return leaves
 
         function = tf.function(
-            following, input_signature=[ID, ID], autograph=False
+            next_leaves, input_signature=[SCALAR_INT64, SCALAR_INT64], autograph=False
         ).get_concrete_function()
-        if not self._eager:  # a graph of TensorFlow 1 must be told about it
+        if not self._eager:  # a graph of TensorFlow 1 does not add it by itself
             function.add_to_graph(tf.compat.v1.get_default_graph())
 
-        def opened(index: Any) -> Any:
+        def open_iterator(index: Any) -> Any:
             number = tf.numpy_function(begin, [], tf.int64)
             number.set_shape(())
             variant = tf.raw_ops.MapDataset(
-                input_dataset=tf.data.experimental.to_variant(tf.data.Dataset.range(NEVER)),
+                input_dataset=tf.data.experimental.to_variant(tf.data.Dataset.range(ENDLESS)),
                 other_arguments=[number, *function.captured_inputs],
                 f=function,
                 output_types=dtypes,
@@ -124,42 +136,45 @@ class _Handover:
             )
             return tf.data.experimental.from_variant(variant, spec)
 
-        made = tf.data.Dataset.from_tensors(np.int64(0)).flat_map(opened)
-        # as every dataset made of it holds it, and every iterator its dataset
-        made._fastfeed = self
-        return made
+        result = tf.data.Dataset.from_tensors(np.int64(0)).flat_map(open_iterator)
+        # Keeps this object alive: datasets made of this one refer to it, and iterators to theirs.
+        result._fastfeed = self
+        return result
 
     def begin(self) -> np.int64:
         """Register a new iterator; return its number."""
         number = next(self._numbers)
-        self._newest = (number, iter(self._passes))
-        self._failed = {}
+        self._newest = (number, iter(self._iterations))
+        self._errors_by_iterator = {}
         return np.int64(number)
 
-    def following(self, number: Any) -> list[Any]:
+    def next_leaves(self, number: Any) -> list[Any]:
         """Return the leaves of an iterator's next batch."""
-        newest, mine = self._newest
+        newest, iterator = self._newest
         try:
-            batch = mine.take() if newest == number else self._passes.superseded()
+            batch = iterator.take() if newest == number else self._iterations.superseded()
             if batch is None:
                 raise StopIteration
             if self._ragged:
                 check_shapes(batch, self._batch_spec, knob="dataset(shapes=...)")
-        except FeedError as error:  # a prefetch that asks once more must not replace it
-            raise self._errors.marked(self._failed.setdefault(int(number), error)) from None
+        except FeedError as error:  # a prefetch that asks again gets the same error
+            raise self._registry.mark(
+                self._errors_by_iterator.setdefault(int(number), error)
+            ) from None
         leaves = on_host(batch).leaves
         return [leaves[at] for at in self._order]
 
-    def _loose(self, name: str) -> Callable[..., Any]:
-        """Return a method for TensorFlow, whose default graph keeps every Python function forever:
-        a graph of the user's may keep this object, but that of eager execution must not."""
+    def _weak_callback(self, name: str) -> Callable[..., Any]:
+        """Return a method as a callback of TensorFlow, whose default graph keeps every Python
+        function forever. A graph of the user may keep this object; that of eager execution must
+        not."""
         if not self._eager:
             method: Callable[..., Any] = getattr(self, name)
             return method
-        loose = weakref.WeakMethod(getattr(self, name))
+        weak_method = weakref.WeakMethod(getattr(self, name))
 
         def call(*args: Any) -> Any:
-            method = loose()
+            method = weak_method()
             if method is None:
                 raise RuntimeError(
                     "the Dataset that a FeedRunner made is gone: keep it, or one made of it"

@@ -1,10 +1,9 @@
-"""fastfeed's errors on their way through TensorFlow's runtime, which knows only status codes and
-text.
+"""Errors of fastfeed that pass through the runtime of TensorFlow, which keeps only codes and text.
 
-TensorFlow makes the exception of a failed operation in three places, all of them private: for eager
-operations, for functions, and for sessions. Each gets a way to raise the real failure of the
-operation. Only an operation that has failed passes there, so that no step pays for it. If another
-TensorFlow has them elsewhere, its own exception is raised, with the same text.
+TensorFlow makes the exception of a failed operation in three private places: for eager operations,
+for functions, and for sessions. Each is patched to raise the original error. Only failed operations
+run this code, so steps do not pay for it. In a TensorFlow without these places its own exception is
+raised, with the same text.
 """
 
 from __future__ import annotations
@@ -19,76 +18,73 @@ import tensorflow as tf
 
 from fastfeed.errors import FeedError
 
-MARK = re.compile(r"\[fastfeed error (\d+)\]")
+ERROR_MARK = re.compile(r"\[fastfeed error (\d+)\]")
 
 
-class Crossing:
-    """Remembers errors that are under way."""
+class ErrorRegistry:
+    """Errors that are in transit, by the number in their text."""
 
     def __init__(self) -> None:
         self._errors: weakref.WeakValueDictionary[int, FeedError] = weakref.WeakValueDictionary()
 
-    def marked(self, error: FeedError) -> RuntimeError:
-        """Return what a Python operation raises instead of `error`, which must be held until it has
-        crossed."""
+    def mark(self, error: FeedError) -> RuntimeError:
+        """Return the error for a Python operation to raise instead of `error`. The caller keeps
+        `error` alive until it arrives."""
         self._errors[id(error)] = error
         return RuntimeError(f"[fastfeed error {id(error)}] {type(error).__name__}: {error}")
 
-    def arrived(self, text: str) -> FeedError | None:
-        """Return the error that TensorFlow's text names, if it is one of fastfeed's."""
-        found = MARK.search(text)
-        return self._errors.get(int(found[1])) if found else None
+    def find(self, text: str) -> FeedError | None:
+        """Return the error that a text of TensorFlow names, or None."""
+        match = ERROR_MARK.search(text)
+        return self._errors.get(int(match[1])) if match else None
 
 
-class EagerError:
-    """Replaces the function that makes an exception of an eager operation's status."""
+class EagerErrorFactory:
+    """Replaces the function that makes an exception from the status of an eager operation."""
 
-    def __init__(self, plain: Callable[[Any], BaseException], crossing: Crossing) -> None:
-        self.crossing = crossing
+    def __init__(self, plain: Callable[[Any], BaseException], registry: ErrorRegistry) -> None:
+        self.registry = registry
         self._plain = plain
 
     def __call__(self, status: Any) -> BaseException:
-        return self.crossing.arrived(status.message) or self._plain(status)
+        return self.registry.find(status.message) or self._plain(status)
 
 
-def crossing() -> Crossing:
-    """Return the only one of the process; nothing arrives at it if TensorFlow has no such place."""
+def error_registry() -> ErrorRegistry:
+    """Return the registry of the process; an unconnected one if TensorFlow cannot be patched."""
     try:
         from tensorflow.python.eager import core
 
-        _ = core._status_to_exception
+        plain = core._status_to_exception
     except (ImportError, AttributeError):
-        return Crossing()
-    if not isinstance(core._status_to_exception, EagerError):
-        core._status_to_exception = EagerError(core._status_to_exception, Crossing())
-        found = core._status_to_exception.crossing
-        with contextlib.suppress(ImportError, AttributeError):
-            _patch_functions(found)
-        with contextlib.suppress(ImportError, AttributeError):
-            _patch_sessions(found)
-    made: Crossing = core._status_to_exception.crossing
-    return made
+        return ErrorRegistry()
+    if isinstance(plain, EagerErrorFactory):
+        return plain.registry
+    registry = ErrorRegistry()
+    core._status_to_exception = EagerErrorFactory(plain, registry)
+    with contextlib.suppress(ImportError, AttributeError):
+        _patch_functions(registry)
+    with contextlib.suppress(ImportError, AttributeError):
+        _patch_sessions(registry)
+    return registry
 
 
-def _patch_functions(crossing: Crossing) -> None:
+def _patch_functions(registry: ErrorRegistry) -> None:
     from tensorflow.python.eager.polymorphic_function.atomic_function import InterpolateRuntimeError
 
     plain = InterpolateRuntimeError.__exit__
 
     def leave(self: Any, *raised: Any) -> Any:
-        found = (
-            crossing.arrived(raised[1].message)
-            if isinstance(raised[1], tf.errors.OpError)
-            else None
-        )
-        if found is not None:
-            raise found from None
+        error = raised[1]
+        original = registry.find(error.message) if isinstance(error, tf.errors.OpError) else None
+        if original is not None:
+            raise original from None
         return plain(self, *raised)
 
     InterpolateRuntimeError.__exit__ = leave
 
 
-def _patch_sessions(crossing: Crossing) -> None:
+def _patch_sessions(registry: ErrorRegistry) -> None:
     from tensorflow.python.client.session import BaseSession
 
     plain = BaseSession._do_call
@@ -97,9 +93,9 @@ def _patch_sessions(crossing: Crossing) -> None:
         try:
             return plain(self, fn, *args)
         except tf.errors.OpError as error:
-            found = crossing.arrived(error.message)
-            if found is None:
+            original = registry.find(error.message)
+            if original is None:
                 raise
-        raise found
+        raise original
 
     BaseSession._do_call = do_call

@@ -1,4 +1,4 @@
-"""A batch's structure, dtypes and shapes in TensorFlow's terms."""
+"""The structure, dtypes and shapes of a batch as types of TensorFlow."""
 
 from __future__ import annotations
 
@@ -9,12 +9,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from fastfeed.core.batch import (
-    BYTES,
-    Batch,
-    BatchSpec,
-    with_shapes,
-)
+from fastfeed.core.batch import BYTES, Batch, BatchSpec, with_shapes
 from fastfeed.core.structure import lists_to_tuples, rebuild
 from fastfeed.errors import SpecError
 
@@ -72,7 +67,7 @@ def _ragged(padded: Any, sizes: Any, *, depth: int) -> Any:
     of which `depth` vary."""
     if not depth:
         return padded
-    # as the partitions of every RaggedTensor by default
+    # the default dtype of row partitions
     sizes = tf.cast(sizes, tf.int64)
     rows = tf.ones_like(sizes[:, 0])  # of the next axis, in each record
     lengths = []
@@ -82,7 +77,7 @@ def _ragged(padded: Any, sizes: Any, *, depth: int) -> Any:
     return tf.RaggedTensor.from_tensor(padded, lengths=lengths)
 
 
-def stated(spec: BatchSpec, shapes: Any, *, ragged: bool) -> BatchSpec:
+def with_stated_shapes(spec: BatchSpec, shapes: Any, *, ragged: bool) -> BatchSpec:
     """Return `spec` with the record shapes that the user gives for the batch; with `ragged` it is
     one of (batch, lengths)."""
     if not ragged or spec.structure is None:

@@ -1,5 +1,5 @@
-"""The sink for PyTorch: tensors that share a batch's memory, or copies of them that run beside the
-step on CUDA."""
+"""The sink for PyTorch: tensors that share the memory of a batch, or asynchronous copies to
+CUDA."""
 
 from __future__ import annotations
 
@@ -27,7 +27,9 @@ if TYPE_CHECKING:
 Tensors = list[torch.Tensor]
 
 
-def torch_iter(passes: IterationManager, *, device: Any, pin_memory: bool | None) -> TorchBatches:
+def torch_iter(
+    iterations: IterationManager, *, device: Any, pin_memory: bool | None
+) -> TorchBatches:
     """Return an iterable of the batches as tensors on `device` (None: the CPU).
 
     Raise OptionError for a device that does not exist, and for `pin_memory` without CUDA.
@@ -39,7 +41,7 @@ def torch_iter(passes: IterationManager, *, device: Any, pin_memory: bool | None
             "torch(pin_memory=True): PyTorch sees no CUDA device, so pinned memory has no use: "
             "leave it out"
         )
-    return TorchBatches(passes, where, pin=pin)
+    return TorchBatches(iterations, where, pin=pin)
 
 
 class TorchBatches(IterableDataset[Any]):
@@ -48,14 +50,14 @@ class TorchBatches(IterableDataset[Any]):
     Raise SpecError for leaves that torch cannot hold, and StateError inside a worker of DataLoader.
     """
 
-    def __init__(self, passes: IterationManager, device: torch.device, *, pin: bool) -> None:
-        self._passes = passes
+    def __init__(self, iterations: IterationManager, device: torch.device, *, pin: bool) -> None:
+        self._iterations = iterations
         self._device = device
         self._pin = pin
 
     def __len__(self) -> int:
         """Return the batches of an iteration. Raise TypeError if that is unknown."""
-        return length(self._passes)
+        return length(self._iterations)
 
     def __getstate__(self) -> None:
         raise _for_workers()
@@ -66,30 +68,31 @@ class TorchBatches(IterableDataset[Any]):
         return self._batches()
 
     def _batches(self) -> Iterator[Any]:
-        spec = self._passes.spec
-        shares = [_sharer(leaf) for leaf in spec.leaves]
-        side = SideStream(self._device, pin=self._pin) if self._device.type == "cuda" else None
+        spec = self._iterations.spec
+        sharers = [_sharer(leaf) for leaf in spec.leaves]
+        copier = SideStream(self._device, pin=self._pin) if self._device.type == "cuda" else None
 
         def tensors(batch: Batch) -> Tensors:
-            return [share(leaf) for share, leaf in zip(shares, batch.leaves, strict=True)]
+            return [share(leaf) for share, leaf in zip(sharers, batch.leaves, strict=True)]
 
-        def at_once(batch: Batch) -> Any:
-            made = [_pinned(tensor) if self._pin else tensor for tensor in tensors(batch)]
-            return rebuild(spec.structure, [tensor.to(self._device) for tensor in made])
+        def convert(batch: Batch) -> Any:
+            sources = [_pinned(tensor) if self._pin else tensor for tensor in tensors(batch)]
+            return rebuild(spec.structure, [tensor.to(self._device) for tensor in sources])
 
-        taken = iter(iter(self._passes).take, None)
-        if side is None:  # no variable of this frame holds a batch during the wait for the next one
-            yield from map(at_once, taken)
+        batches = iter(iter(self._iterations).take, None)
+        if copier is None:
+            # no variable of this frame holds a batch during the wait for the next one
+            yield from map(convert, batches)
             return
         try:
-            flights = one_ahead(taken, lambda batch: side.begin(tensors(batch)))
-            yield from (rebuild(spec.structure, arrived) for arrived in map(side.finish, flights))
+            copies = one_ahead(batches, lambda batch: copier.begin(tensors(batch)))
+            yield from (rebuild(spec.structure, moved) for moved in map(copier.finish, copies))
         finally:
-            side.close()
+            copier.close()
 
 
 class DeviceCopy:
-    """Tensors on their way to the device; `event` follows their copies."""
+    """Tensors that are being copied to the device; `event` follows their copies."""
 
     def __init__(self, tensors: Tensors, event: Any) -> None:
         self.tensors = tensors
@@ -97,10 +100,10 @@ class DeviceCopy:
 
 
 class SideStream:
-    """Copies to a CUDA device on a stream of their own. `cuda` stands for `torch.cuda`.
+    """Copies to a CUDA device on a separate stream. `cuda` stands for `torch.cuda`.
 
-    Sources are held until their copy is complete, which is polled and never waited for, except at
-    the end.
+    Sources are kept until their copy is complete. Completion is polled, and only waited for at the
+    end.
     """
 
     def __init__(self, device: torch.device, *, pin: bool, cuda: Any = torch.cuda) -> None:
@@ -108,46 +111,45 @@ class SideStream:
         self._pin = pin
         self._stream = cuda.Stream(device)
         # events, and the sources of the copies before them
-        self._held: deque[tuple[Any, Tensors]] = deque()
+        self._copies: deque[tuple[Any, Tensors]] = deque()
 
     def begin(self, tensors: Tensors) -> DeviceCopy:
         """Begin to copy."""
-        self._let_go()
-        # What is not contiguous would be copied from a temporary tensor without a reference.
+        self._forget_finished()
+        # Other tensors would be copied by way of a temporary one without a reference.
         sources = [_pinned(t) if self._pin else t.contiguous() for t in tensors]
         event = self._cuda.Event()
         try:
             with self._cuda.stream(self._stream):
                 moved = [t.to(self._stream.device, non_blocking=True) for t in sources]
-        # also if the device has no room for the second tensor: the first one is on its way
-        finally:
+        finally:  # the first copy has begun even if the device has no memory for the second
             event.record(self._stream)
-            self._held.append((event, sources))
+            self._copies.append((event, sources))
         return DeviceCopy(moved, event)
 
-    def finish(self, flight: DeviceCopy) -> Tensors:
-        """Return the copies, for the current stream: its later work waits for them."""
+    def finish(self, copy: DeviceCopy) -> Tensors:
+        """Return the copies. Later work of the current stream waits for them."""
         current = self._cuda.current_stream(self._stream.device)
-        current.wait_event(flight.event)
-        for tensor in flight.tensors:
-            # its memory belongs to the side stream, which would reuse it too early
+        current.wait_event(copy.event)
+        for tensor in copy.tensors:
+            # otherwise the side stream, which owns the memory, would reuse it too early
             tensor.record_stream(current)
-        self._let_go()
-        return flight.tensors
+        self._forget_finished()
+        return copy.tensors
 
     def close(self) -> None:
-        """Wait for the copies under way, and for nothing else."""
-        while self._held:
-            self._held[0][0].synchronize()
-            self._held.popleft()
+        """Wait for the copies that are in progress."""
+        while self._copies:
+            self._copies[0][0].synchronize()
+            self._copies.popleft()
 
-    def _let_go(self) -> None:
-        while self._held and self._held[0][0].query():
-            self._held.popleft()
+    def _forget_finished(self) -> None:
+        while self._copies and self._copies[0][0].query():
+            self._copies.popleft()
 
 
 def _pinned(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the tensor in page-locked memory; what DALI has put on a GPU stays there."""
+    """Return the tensor in page-locked memory; a tensor on a GPU is returned as it is."""
     return tensor if getattr(tensor, "is_cuda", False) else tensor.pin_memory()
 
 
@@ -157,7 +159,7 @@ def _device(given: Any) -> torch.device:
     except (RuntimeError, TypeError) as error:
         text = str(error).splitlines()[0]
         raise OptionError(
-            f"torch(device={given!r}) is no device: needed 'cpu' or 'cuda:0', say ({text})"
+            f"torch(device={given!r}) is no device: must be 'cpu' or such as 'cuda:0' ({text})"
         ) from None
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise OptionError(
@@ -194,11 +196,11 @@ def _sharer(leaf: LeafSpec) -> Callable[[Any], torch.Tensor]:
 
 
 def _shared(array: np.ndarray[Any, Any]) -> torch.Tensor:
-    """Return a tensor in the array's memory, on any device; a copy if it is read-only or torch has
-    no such strides."""
+    """Return a tensor in the memory of the array, on any device; a copy if the array is read-only,
+    or has strides that torch does not support."""
     if on_device(array):
-        made: torch.Tensor = torch.utils.dlpack.from_dlpack(array)
-        return made
+        tensor: torch.Tensor = torch.utils.dlpack.from_dlpack(array)
+        return tensor
     if array.flags.writeable:
         try:
             return torch.from_numpy(array)

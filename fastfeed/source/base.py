@@ -35,7 +35,7 @@ class Source(Protocol):
     ordered: bool  # True if tickets count up from 0 over all producers
     indexed: bool  # True if a payload holds indices, which `fetch` turns into items
     records: bool  # True if a payload is a list of single records
-    again: bool  # True if it can be read for another epoch
+    repeatable: bool  # True if it can be read for another epoch
     # what a worker process receives: the function or, if the trainer keeps the order, an ItemReader
     shipped: Any
 

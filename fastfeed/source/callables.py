@@ -23,7 +23,7 @@ class CallableSource:
 
     ordered = False
     indexed = False
-    again = True
+    repeatable = True
 
     def __init__(self, function: Callable[..., Any], options: FeedOptions) -> None:
         self._function = self.shipped = function

@@ -24,7 +24,7 @@ class IndexedSource:
 
     ordered = True
     indexed = True
-    again = True
+    repeatable = True
 
     def __init__(
         self, data: Any, options: FeedOptions, *, start: StreamStart | None = None

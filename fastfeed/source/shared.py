@@ -36,7 +36,7 @@ class SharedSource:
         self._shard = options.shard or (0, 1)
         self._start = start or FROM_THE_START
         self.records = self._chunk > 0
-        self.again = not is_iterator(stream)
+        self.repeatable = not is_iterator(stream)
         self.shipped = ItemReader(False, self.records, size=self._chunk, shard=self._shard)
         self.fetch = self.shipped.fetch
         self.draw_key = self.shipped.draw_key
@@ -49,7 +49,7 @@ class SharedSource:
         self._ended = False
         self._had_items = False  # True if there ever was an item
         refuse_options(options, names=("sampler",), kind="an iterable")
-        if (options.epochs or 1) > 1 and not self.again:
+        if (options.epochs or 1) > 1 and not self.repeatable:
             raise OptionError(
                 f"epochs={options.epochs} needs a source that can be read again, and an iterator "
                 "can be read only once. Pass the function that makes it, or a list of batches with "

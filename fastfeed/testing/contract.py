@@ -11,16 +11,16 @@ from fastfeed.testing import scenes
 from fastfeed.testing.promises import SinkBroken, SinkTraits
 from fastfeed.testing.trial import Open, Trial
 
-PLAIN = SinkTraits()
-NONE: Mapping[str, Any] = MappingProxyType({})
+PLAIN_TRAITS = SinkTraits()
+NO_OPTIONS: Mapping[str, Any] = MappingProxyType({})
 
 
 def check_sink(
     open: Open,
     *,
     to_numpy: Callable[[Any], Any] | None = None,
-    traits: SinkTraits = PLAIN,
-    options: Mapping[str, Any] = NONE,
+    traits: SinkTraits = PLAIN_TRAITS,
+    options: Mapping[str, Any] = NO_OPTIONS,
     processes: Sequence[int] = (0, 1),
     limit_s: float = 30.0,
 ) -> tuple[str, ...]:
@@ -43,7 +43,7 @@ def check_sink(
         )
     trial = Trial(open, to_numpy, traits, limit_s, options)
     for count in processes:
-        trial.processes = count
+        trial.use_processes(count)
         battery = [scenes.iterations, scenes.errors, scenes.paced]
         if not count:
             battery += (

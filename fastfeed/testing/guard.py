@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import psutil
 
-SCENE = "check_sink"  # name of the thread of a scene
+SCENE_THREAD = "check_sink"  # name of the thread of a scene
 CLEANUP_LIMIT_S = 3.0  # time limit for everything that ends by itself
 # Opened once and kept: by the C library and the frameworks (devices, CPU lists) and by Python
 # (shared objects).
@@ -36,7 +36,7 @@ def run_within(limit_s: float, work: Callable[[], None], *, unblock: Callable[[]
         except BaseException as error:  # raised again in the calling thread
             errors.append(error)
 
-    thread = threading.Thread(target=run, name=SCENE, daemon=True)
+    thread = threading.Thread(target=run, name=SCENE_THREAD, daemon=True)
     thread.start()
     try:
         thread.join(limit_s)
@@ -61,7 +61,7 @@ def stacks() -> str:
         (str(names.get(ident, ident)), traceback.format_stack(frame))
         for ident, frame in frames.items()
     ]
-    found.sort(key=lambda one: one[0] != SCENE)
+    found.sort(key=lambda one: one[0] != SCENE_THREAD)
     return "\n".join(f"thread {name}:\n{''.join(stack).rstrip()}" for name, stack in found)
 
 

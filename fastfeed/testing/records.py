@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-BATCH = 4
+BATCH_RECORDS = 4
 PADDING = -1
 
 
@@ -110,7 +110,7 @@ def unreadable(index: int) -> Any:
 
 def numbered(index: int) -> np.ndarray[Any, Any]:
     """Return a batch that is filled with its own number."""
-    return np.full((BATCH, 3), index, np.int32)
+    return np.full((BATCH_RECORDS, 3), index, np.int32)
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from fastfeed.errors import FeedStopped, ProducerError
 from fastfeed.runner.runner import FeedRunner
 from fastfeed.testing import verdict
 from fastfeed.testing.records import (
-    BATCH,
+    BATCH_RECORDS,
     PADDING,
     FailingBatches,
     GatedBatches,
@@ -31,29 +31,30 @@ KEPT_POSITIONS = (3, 40)  # elements of the first iteration that are kept throug
 BREAK_AFTER = 3  # elements
 FEW_RECORDS = 64  # records of the scenes that need no more
 GOOD_BATCHES = 5  # batches before the one that cannot be made
-FAST_BATCHES, SLOW_BATCHES, GATED_COUNT = 6, 8, 40  # batches of the scene with a gate
+FAST_BATCHES, SLOW_BATCHES, GATED_BATCHES = 6, 8, 40  # batches of the scene with a gate
 
 
 def iterations(trial: Trial) -> None:
     """Iterate in full, with an early break, and once more, while some elements are kept."""
     records = NumberedRecords(
-        RECORDS + (0 if not trial.traits.partial_batch else BATCH // 2), tuple(trial.traits.dtypes)
+        RECORDS + (0 if not trial.traits.partial_batch else BATCH_RECORDS // 2),
+        tuple(trial.traits.dtypes),
     )
-    with trial.runner(records, batch_size=BATCH, memory=RING_MEMORY) as runner:
+    with trial.runner(records, batch_size=BATCH_RECORDS, memory=RING_MEMORY) as runner:
         sink = trial.open(runner)
         kept: list[tuple[Any, ReceivedElement]] = []
-        trial.doing = "once"
+        trial.begin("once")
         _judge_whole(trial, _take_all(trial, sink, kept=kept), records=records)
         if trial.traits.again:
-            trial.doing = "early break"
+            trial.begin("early break")
             _judge_early_break(trial, sink, records=records)
-            trial.doing = "second epoch"
+            trial.begin("second epoch")
             again = _ids(_take_all(trial, sink))
             trial.judge("second epoch", verdict.wrong_count(again, range(len(records))))
-        trial.doing = "kept"
+        trial.begin("kept")
         trial.judge("kept", _changed(trial, kept))
         kept.clear()
-        trial.doing = "leases"
+        trial.begin("leases")
         if trial.traits.again:
             _take_first(trial, sink)
         del sink
@@ -62,9 +63,9 @@ def iterations(trial: Trial) -> None:
 
 def shuffled(trial: Trial) -> None:
     """Iterate twice over a shuffled source."""
-    trial.doing = "second epoch"
+    trial.begin("second epoch")
     with trial.runner(
-        NumberedRecords(FEW_RECORDS, ("int64",)), batch_size=BATCH, shuffle=True, seed=0
+        NumberedRecords(FEW_RECORDS, ("int64",)), batch_size=BATCH_RECORDS, shuffle=True, seed=0
     ) as runner:
         sink = trial.open(runner)
         first, second = _ids(_take_all(trial, sink)), _ids(_take_all(trial, sink))
@@ -77,9 +78,9 @@ def shuffled(trial: Trial) -> None:
 
 def epochs(trial: Trial) -> None:
     """Iterate over two epochs."""
-    trial.doing = "epochs"
+    trial.begin("epochs")
     source = NumberedRecords(FEW_RECORDS, ("int64",))
-    with trial.runner(source, batch_size=BATCH, epochs=2) as runner:
+    with trial.runner(source, batch_size=BATCH_RECORDS, epochs=2) as runner:
         ids = _ids(_take_all(trial, trial.open(runner)))
     halves = ids[:FEW_RECORDS], ids[FEW_RECORDS:]
     counts = [verdict.wrong_count(half, range(FEW_RECORDS)) for half in halves]
@@ -88,9 +89,11 @@ def epochs(trial: Trial) -> None:
 
 def unsized(trial: Trial) -> None:
     """Read a source of unknown length to its end, and once more if the sink supports it."""
-    trial.doing = "unknown length"
+    trial.begin("unknown length")
     with trial.runner(
-        UnsizedRecords(NumberedRecords(FEW_RECORDS, ("int64",))), records=True, batch_size=BATCH
+        UnsizedRecords(NumberedRecords(FEW_RECORDS, ("int64",))),
+        records=True,
+        batch_size=BATCH_RECORDS,
     ) as runner:
         sink = trial.open(runner)
         for _ in range(1 + trial.traits.again):
@@ -103,8 +106,8 @@ def unsized(trial: Trial) -> None:
 
 def padded(trial: Trial) -> None:
     """Feed records of several lengths."""
-    trial.doing = "padded"
-    with trial.runner(RaggedRecords(FEW_RECORDS), batch_size=BATCH, pad=PADDING) as runner:
+    trial.begin("padded")
+    with trial.runner(RaggedRecords(FEW_RECORDS), batch_size=BATCH_RECORDS, pad=PADDING) as runner:
         elements = _take_all(trial, trial.open(runner))
     ids = _ids(elements)
     wrong = verdict.wrong_count(ids, range(FEW_RECORDS)) or verdict.wrong_order(ids)
@@ -113,14 +116,14 @@ def padded(trial: Trial) -> None:
 
 def errors(trial: Trial) -> None:
     """Feed a batch that cannot be made."""
-    trial.doing = "errors"
-    forced: tuple[type[BaseException], ...] = (ProducerError, *trial.traits.errors)
+    trial.begin("errors")
+    expected: tuple[type[BaseException], ...] = (ProducerError, *trial.traits.errors)
     with trial.runner(FailingBatches(GOOD_BATCHES), records=False) as runner:
         numbers: list[int] = []
         try:
             for element in trial.open(runner):
                 numbers.append(_number(trial.copy(element)))
-        except forced as error:
+        except expected as error:
             trial.judge(
                 "errors", _wrong_error(error) or verdict.wrong_count(numbers, range(GOOD_BATCHES))
             )
@@ -133,14 +136,14 @@ def errors(trial: Trial) -> None:
 
 def paced(trial: Trial) -> None:
     """Iterate while the consumer waits for batches, then batches for it, then stop the runner."""
-    trial.doing = "fast consumer"
+    trial.begin("fast consumer")
     with tempfile.TemporaryDirectory() as folder:
         gate = ProductionGate(folder, trial.limit_s)
-        trial.unblock = lambda: gate.permit(GATED_COUNT)
+        trial.unblock_with(lambda: gate.permit(GATED_BATCHES))
         try:
             # The scene's own limit expires first: a hang must not look like an error of the source.
             with trial.runner(
-                GatedBatches(GATED_COUNT, folder, 2 * trial.limit_s), records=False
+                GatedBatches(GATED_BATCHES, folder, 2 * trial.limit_s), records=False
             ) as runner:
                 gate.permit(1 + trial.traits.ahead)
                 try:
@@ -148,9 +151,9 @@ def paced(trial: Trial) -> None:
                 finally:
                     # no thread can be interrupted: stop() would wait for the producers that wait
                     # here
-                    gate.permit(GATED_COUNT)
+                    gate.permit(GATED_BATCHES)
         finally:
-            trial.unblock = lambda: None
+            trial.unblock_with(lambda: None)
             gate.close()
 
 
@@ -164,7 +167,7 @@ def _pace(
     trial.judge("fast consumer", wrong)
     if wrong:  # the sink is at the wrong element, and a wait for the lost ones would never end
         return
-    trial.doing = "slow consumer"
+    trial.begin("slow consumer")
     gate.permit(SLOW_BATCHES)
     element = next(iterator)
     before = trial.copy(element)
@@ -186,7 +189,7 @@ def _pace(
     trial.judge("slow consumer", wrong)
     if wrong:
         return
-    trial.doing = "stop"
+    trial.begin("stop")
     gate.wait_arrived(FAST_BATCHES + SLOW_BATCHES + trial.traits.ahead + 1)
     _stop(trial, iterator, gate=gate, runner=runner)
 
@@ -194,28 +197,27 @@ def _pace(
 def _stop(
     trial: Trial, iterator: Iterator[Any], *, gate: ProductionGate, runner: FeedRunner
 ) -> None:
-    forced: tuple[type[BaseException], ...] = (FeedStopped, *trial.traits.errors)
+    expected: tuple[type[BaseException], ...] = (FeedStopped, *trial.traits.errors)
     stopper = threading.Thread(target=runner.stop, name="check_sink stops")
     stopper.start()
     try:
-        for _ in range(GATED_COUNT):  # elements that the sink took ahead may come first
+        for _ in range(GATED_BATCHES):  # elements that the sink took ahead may come first
             next(iterator)
-        trial.judge("stop", f"{GATED_COUNT} more elements came after the stop")
-    except forced:
+        trial.judge("stop", f"{GATED_BATCHES} more elements came after the stop")
+    except expected:
         trial.judge("stop", "")
     except StopIteration:
         trial.judge("stop", "the iteration ended without an error")
     finally:
-        gate.permit(
-            GATED_COUNT
-        )  # no thread can be interrupted: release the producers that still wait
+        # no thread can be interrupted: release the producers that still wait
+        gate.permit(GATED_BATCHES)
         stopper.join(trial.limit_s)
 
 
 def _judge_whole(
     trial: Trial, elements: list[ReceivedElement], *, records: NumberedRecords
 ) -> None:
-    wanted = verdict.expected(range(BATCH), records, traits=trial.traits)
+    wanted = verdict.expected(range(BATCH_RECORDS), records, traits=trial.traits)
     ids = _ids(elements)
     trial.judge("structure", verdict.wrong_structure(elements, wanted.structure))
     trial.judge("dtypes", verdict.wrong_dtypes(elements, wanted))

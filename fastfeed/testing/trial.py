@@ -24,7 +24,7 @@ Open = Callable[[FeedRunner], Iterable[Any]]
 class Trial:
     """State of the battery for one sink; `open` makes the sink of a runner.
 
-    `doing` is the promise that an exception or a hang would break at the moment.
+    `current` is the promise that an exception or a hang would break now.
     """
 
     open: Open
@@ -33,14 +33,26 @@ class Trial:
     limit_s: float
     options: Mapping[str, Any]  # of every runner
     processes: int = 0
-    doing: str = "structure"
-    # `doing` at the time of the hang, because the scene continues once it is unblocked
+    current: str = "structure"
+    # `current` at the time of the hang, because the scene continues once it is unblocked
     hung: str = ""
     checked: dict[str, None] = field(default_factory=dict)  # used as an ordered set
     findings: list[Finding] = field(default_factory=list)
     runners: list[FeedRunner] = field(default_factory=list)  # of the running scene
     unblock: Callable[[], None] = lambda: None  # releases producers that the scene blocks
     error: BaseException | None = None  # an unexpected exception
+
+    def use_processes(self, count: int) -> None:
+        """Use so many worker processes, or producer threads for 0, in the next scenes."""
+        self.processes = count
+
+    def begin(self, promise: str) -> None:
+        """Set the promise that the scene checks now."""
+        self.current = promise
+
+    def unblock_with(self, unblock: Callable[[], None]) -> None:
+        """Set what releases the producers that the scene blocks."""
+        self.unblock = unblock
 
     def play(self, scene: Callable[[Trial], None]) -> bool:
         """Run a scene under the limit; return True if the next one may follow.
@@ -55,12 +67,12 @@ class Trial:
             self.add_finding("no hang", f"while checking {self.hung!r}: {hang}{hint}")
             return False
         except Exception as error:  # the sink raised where no error was due
-            self.add_finding(self.doing, "".join(traceback.format_exception(error)).rstrip())
+            self.add_finding(self.current, "".join(traceback.format_exception(error)).rstrip())
             self.error = error
             return False
         finally:
             self._end()
-        if "nothing left" not in [f.promise for f in self.findings]:  # one wait in vain is enough
+        if "nothing left" not in [f.promise for f in self.findings]:  # once is enough
             until(lambda: resources() <= before, CLEANUP_LIMIT_S)
             self.judge("nothing left", ", ".join(sorted(resources() - before)))
         return True
@@ -103,7 +115,7 @@ class Trial:
         return f"{runner.snapshot().slots.lent} batches are still lent ({runner.snapshot().slots})"
 
     def _give_up(self) -> None:
-        self.hung = self.doing
+        self.hung = self.current
         self.unblock()
         self._end()
 

@@ -8,7 +8,14 @@ from typing import Any
 import numpy as np
 
 from fastfeed.augment.opencv import OpenCV
-from fastfeed.augment.packing import BESIDE, Packed, Packer, collated, record_structure, unpacked
+from fastfeed.augment.packing import (
+    EXTRA_LEAVES,
+    PackedBatch,
+    Packer,
+    collate_packed,
+    record_structure,
+    unpack,
+)
 from fastfeed.augment.spec import Augment
 from fastfeed.core.batch import Batch, infer
 from fastfeed.engine.dali_queue import DaliQueue
@@ -19,18 +26,18 @@ Image = np.ndarray[Any, Any]
 
 def packed_batch(
     spec: Augment, records: Sequence[Any], keys: Sequence[int]
-) -> tuple[Batch, Packed, Any]:
+) -> tuple[Batch, PackedBatch, Any]:
     """A batch as producers make it, what the stage sees of it, and its spec."""
     packer = Packer(spec)
     made = [
         packer.record(record, key, place=f"record {n}")
         for n, (record, key) in enumerate(zip(records, keys, strict=True))
     ]
-    value, varied = collated(made, None, place="the test's batch")
+    value, varied = collate_packed(made, None, place="the test's batch")
     found = infer(value, ragged=True, varied=varied)
     batch = found.check(value, "the test's batch")
-    targets = spec.targets(record_structure(found.structure), len(found.leaves) - BESIDE)
-    return batch, unpacked(batch, targets), found
+    targets = spec.targets(record_structure(found.structure), len(found.leaves) - EXTRA_LEAVES)
+    return batch, unpack(batch, targets), found
 
 
 def by_dali(
@@ -46,7 +53,7 @@ def by_dali(
 def by_opencv(spec: Augment, record: Any, key: int) -> Any:
     """A record as the producers' executor makes it."""
     executor = OpenCV(spec)
-    return executor.whole(executor.made(executor.begun(record, key)))
+    return executor.complete(executor.execute(executor.prepare(record, key)))
 
 
 def apart(one: Image, other: Image) -> tuple[float, float]:

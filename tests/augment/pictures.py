@@ -1,5 +1,4 @@
-"""Pictures for the tests of augmentation: generated or from $FASTFEED_DATA, encoded, rotated,
-broken."""
+"""Pictures for tests: made up or from $FASTFEED_DATA, encoded, turned, broken."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 pytest.importorskip("cv2")
 from fastfeed import augment as A
-from fastfeed.augment.boxes import moved
+from fastfeed.augment.boxes import transform_boxes
 from fastfeed.errors import SpecError
 from tests.augment.dalis import by_opencv
 
@@ -79,7 +79,9 @@ def test_boxes_stay_in_the_image_and_keep_their_rows(
 ) -> None:
     spec = A.Augment(chosen)
     (row,) = spec.plan(key, [(SIDE, SIDE)])
-    made = moved(np.array(rows, np.float32).reshape(-1, 4), spec, row=row, size=(SIDE, SIDE))
+    made = transform_boxes(
+        np.array(rows, np.float32).reshape(-1, 4), spec, row=row, size=(SIDE, SIDE)
+    )
     assert made.shape == (len(rows), 4)
     high, wide = by_opencv(spec, np.zeros((SIDE, SIDE, 3), np.uint8), key).shape[:2]
     assert (made >= 0).all() and (made <= (wide, high, wide, high)).all()
@@ -91,14 +93,14 @@ def test_a_box_that_float32_leaves_no_area_is_zeros() -> None:
     spec = A.Augment([A.Flip(1.0)])
     (row,) = spec.plan(1, [(SIDE, SIDE)])
     box = np.array([[0, 0, 2**-23, 1], [0, 0, 1, 1]], np.float32)
-    made = moved(box, spec, row=row, size=(SIDE, SIDE))
+    made = transform_boxes(box, spec, row=row, size=(SIDE, SIDE))
     np.testing.assert_array_equal(made, [[0, 0, 0, 0], [SIDE - 1, 0, SIDE, 1]])
 
 
 def test_a_rotated_box_is_the_upright_one_around_it() -> None:
     spec = A.Augment([A.Rotate(45.0)])
     (row,) = spec.plan(1, [(100, 100)])
-    box = moved([[40, 40, 60, 60]], spec, row=row, size=(100, 100))
+    box = transform_boxes([[40, 40, 60, 60]], spec, row=row, size=(100, 100))
     half = 10 * np.sqrt(2)
     np.testing.assert_allclose(box, [[50 - half, 50 - half, 50 + half, 50 + half]], rtol=1e-5)
 
@@ -106,7 +108,9 @@ def test_a_rotated_box_is_the_upright_one_around_it() -> None:
 def test_a_box_that_is_lost_keeps_its_row() -> None:
     spec = A.Augment([A.Crop(10, y=0, x=0), A.Flip(1.0)])
     (row,) = spec.plan(1, [(50, 50)])
-    boxes = moved(np.float32([[2, 3, 30, 8], [20, 20, 30, 30]]), spec, row=row, size=(50, 50))
+    boxes = transform_boxes(
+        np.float32([[2, 3, 30, 8], [20, 20, 30, 30]]), spec, row=row, size=(50, 50)
+    )
     np.testing.assert_array_equal(boxes, [[0, 3, 8, 8], [0, 0, 0, 0]])
 
 
@@ -118,9 +122,9 @@ def test_what_is_no_box(boxes: Any) -> None:
     with pytest.raises(
         SpecError, match=r"must be numbers of shape \(n, 4\), each row left, top, right, bottom"
     ):
-        moved(boxes, spec, row=[1, 0], size=(5, 5))
+        transform_boxes(boxes, spec, row=[1, 0], size=(5, 5))
 
 
 def test_no_boxes_are_boxes_too() -> None:
     for none in (np.zeros((0, 4), np.float32), []):
-        assert moved(none, A.Augment([A.Flip()]), row=[1, 0], size=(5, 5)).shape == (0, 4)
+        assert transform_boxes(none, A.Augment([A.Flip()]), row=[1, 0], size=(5, 5)).shape == (0, 4)

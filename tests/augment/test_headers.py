@@ -1,5 +1,4 @@
-"""Headers of files compared with a decoder's findings, and files of every kind that cannot be
-decoded."""
+"""Headers of files, compared with a decoder, and every kind of file that cannot become pixels."""
 
 from __future__ import annotations
 

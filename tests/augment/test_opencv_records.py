@@ -72,7 +72,7 @@ def test_versions_of_opencv_without_red_first_give_the_same(
 ) -> None:
     data = jpeg(smooth(40, 60))
     first = done(DECODE, data)
-    monkeypatch.setattr(opencv, "RGB", None)
+    monkeypatch.setattr(opencv, "READ_RGB", None)
     np.testing.assert_array_equal(done(DECODE, data), first)
 
 
@@ -199,7 +199,7 @@ def test_records_of_another_structure_are_looked_at_again() -> None:
         {"id": 1, "image": noise(4, 4)},
         {"image": noise(4, 4), "id": 1},
     ):
-        made = executor.whole(executor.made(executor.begun(record, 1)))
+        made = executor.complete(executor.execute(executor.prepare(record, 1)))
         assert made["image"].shape == (2, 2, 3) and set(made) == set(record)
 
 
@@ -223,7 +223,7 @@ def test_masks_from_files_keep_their_numbers() -> None:
         (
             png(noise(12, 11, 1)),
             SpecError,
-            "record[1] is (12, 11) and its image (12, 12): needed the same size",
+            "record[1] is (12, 11) and its image (12, 12): must have the same size",
         ),
         (b"", BadImage, "record[1]: the file is empty"),
     ],
@@ -304,12 +304,12 @@ def test_labels_become_smoothed_rows() -> None:
         (
             A.Augment([A.Flip()]),
             np.zeros(9, np.uint8),
-            "shape (9,) and dtype uint8; needed an image of uint8 or uint16",
+            "shape (9,) and dtype uint8; must be an image of uint8 or uint16",
         ),
         (
             A.Augment([A.Flip()]),
             np.zeros((2, 2, 3)),
-            "dtype float64; needed an image of uint8 or uint16",
+            "dtype float64; must be an image of uint8 or uint16",
         ),
         (A.Augment([A.Flip()]), np.zeros((2, 2, 4), np.uint8), "or with 1 or 3 channels behind"),
         (A.Augment([A.Flip()]), np.zeros((0, 2, 3), np.uint8), "shape (0, 2, 3)"),

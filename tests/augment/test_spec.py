@@ -181,7 +181,7 @@ def toned(colour: Any, tone: Any) -> Any:
         (lambda: A.RandomResizedCrop(4, scale=(0, 1)), "RandomResizedCrop(scale)"),
         (
             lambda: A.RandomResizedCrop(4, ratio=(2, 1)),
-            "LogUniform(low=2, high=1): needed 0 < low <= high",
+            "LogUniform(low=2, high=1): must be finite, with 0 < low <= high",
         ),
         (lambda: A.Crop(4, y=2), "Crop(y)=2: must be numbers from 0 to 1"),
         (lambda: A.Crop(4, fill=-1), "Crop(fill=-1): must be a value of the image's dtype"),
@@ -192,8 +192,11 @@ def toned(colour: Any, tone: Any) -> Any:
         ),
         (lambda: A.Affine(shift=0.5), "Affine(shift=0.5): must be two, down and right"),  # type: ignore[arg-type]
         (lambda: A.Affine(scale=A.Uniform(0, 1)), "it can be 0 to 1"),
-        (lambda: A.Hue(A.Uniform(5, 1)), "Uniform(low=5, high=1): needed low <= high, both finite"),
-        (lambda: A.Choice(()), "needed at least one finite number"),
+        (
+            lambda: A.Hue(A.Uniform(5, 1)),
+            "Uniform(low=5, high=1): must be finite, with low <= high",
+        ),
+        (lambda: A.Choice(()), "must be at least one finite number"),
         (
             lambda: A.GaussianBlur(99),
             "GaussianBlur(sigma)=99: must be numbers from 0 to 50, it can be 99 to 99",
@@ -215,7 +218,7 @@ def toned(colour: Any, tone: Any) -> Any:
             "RandomResizedCrop(scale)=0.5: must be two numbers, (least, most)",
         ),
         (lambda: A.Erase(ratio="ab"), "Erase(ratio)='ab': must be two numbers, (least, most)"),
-        (lambda: A.Choice(90), "Choice(values=90): needed several numbers, as in Choice((0, 90))"),
+        (lambda: A.Choice(90), "Choice(values=90): must be several numbers, as in Choice((0, 90))"),
         (lambda: A.Cast("no dtype"), "Cast(dtype='no dtype'): must be one of"),
         (
             lambda: A.Normalize(A.Uniform(0, 1), 1),
@@ -230,7 +233,7 @@ def toned(colour: Any, tone: Any) -> Any:
         ),
         (
             lambda: A.Augment([A.Flip(), A.Decode()]),
-            "Decode comes after Flip: needed Decode, pixel operations, Normalize",
+            "Decode comes after Flip: the order must be Decode, pixel operations, Normalize",
         ),
         (lambda: A.Augment([A.Decode(), A.Decode()]), "Decode comes after Decode"),
         (

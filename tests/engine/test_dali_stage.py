@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fastfeed import augment as A
-from fastfeed.augment.packing import Packed, Packer, SampleKind, collated
+from fastfeed.augment.packing import PackedBatch, Packer, SampleKind, collate_packed
 from fastfeed.core.batch import Batch, infer
 from fastfeed.engine.dali_queue import DaliQueue
 from fastfeed.engine.dali_stage import AHEAD, DaliStage, drive
@@ -33,11 +33,11 @@ class Fake:
     made = 0
 
     def __init__(self, kinds: Sequence[SampleKind], rows: int) -> None:
-        self._waiting: deque[Packed] = deque()
+        self._waiting: deque[PackedBatch] = deque()
         self._dead = False
         type(self).made += 1
 
-    def start(self, packed: Packed) -> None:
+    def start(self, packed: PackedBatch) -> None:
         if self._dead:
             raise RuntimeError("this pipeline is no longer valid")
         self._waiting.append(packed)
@@ -76,7 +76,7 @@ class Source:
         packer = Packer(SPEC)
         records = [(np.full((2, 3, 1), n, np.uint8), n) for n in numbers]
         made = [packer.record(record, 0, place=f"record {record[1]}") for record in records]
-        value, varied = collated(made, None, place="a test")
+        value, varied = collate_packed(made, None, place="a test")
         self.spec = self.spec or infer(value, ragged=True, varied=varied)
         checked: Batch = self.spec.check(value, "a test")
         self.leases.append(weakref.ref(checked.leaves[0]))

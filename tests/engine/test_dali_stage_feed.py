@@ -16,7 +16,7 @@ pytest.importorskip("cv2")
 pytest.importorskip("nvidia.dali", reason="needs fastfeed[dali]")
 from fastfeed import FeedRunner, FeedStopped, OptionError, Shuffle, SpecError
 from fastfeed import augment as A
-from fastfeed.augment.dali import gpus
+from fastfeed.augment.dali import gpu_count
 from fastfeed.augment.headers import read_header
 from fastfeed.engine.dali_queue import DaliQueue
 from fastfeed.errors import BadImage, ProducerFailed
@@ -231,7 +231,7 @@ def test_what_cannot_be_done_is_refused_at_the_start(options: dict[str, Any], te
 
 
 def test_no_gpu_is_one_sentence() -> None:
-    if gpus():
+    if gpu_count():
         pytest.skip("there is one")
     with runner_of(augment_on="dali-gpu") as runner, pytest.raises(OptionError, match="no GPU"):
         taken(runner)
@@ -291,7 +291,7 @@ def test_without_dali_one_sentence_says_what_to_install() -> None:
 @pytest.mark.gpu
 def test_on_a_gpu_the_same_images() -> None:
     torch = pytest.importorskip("torch")
-    if not gpus():
+    if not gpu_count():
         pytest.skip("needs an NVIDIA GPU")
     spec = A.Augment(
         [A.Decode(), A.RandomResizedCrop(32), A.Flip(), A.Normalize(9.0, 2.0), A.Layout("CHW")]

@@ -91,9 +91,9 @@ def had(pool: ShufflePool) -> Batch | None:
     """Records that were drawn and delivered."""
     batch = pool.draw()
     if batch is None:
-        pool.turn()
+        pool.start_next_epoch()
     else:
-        pool.given()
+        pool.confirm()
     return batch
 
 

@@ -37,7 +37,7 @@ def place(state: Any) -> Any:
 
 
 def interrupted(case: Case, mixes: list[tuple[int, int]], cut: list[int]) -> list[Rows]:
-    """Batches of several runners, each of which goes on where the one before it was left."""
+    """Batches of one runner after the other, each of which goes on after the one before."""
     found: list[Rows] = []
     state = None
     for mix, count in zip(mixes, cut, strict=False):

@@ -166,7 +166,7 @@ def test_padded_records_come_whole(ready: list[bool]) -> None:
 
 def test_a_batch_that_never_fits_is_refused() -> None:
     with pytest.raises(
-        OptionError, match="needed capacity >= min_after_dequeue \\+ batch_size = 12"
+        OptionError, match="capacity must be >= min_after_dequeue \\+ batch_size = 12"
     ):
         BulkPool(Shuffle(10, 8), batch_size=4, at_once=1, last_batch="keep", seed=1)
 
@@ -249,6 +249,6 @@ def test_nothing_is_kept_of_objects_that_were_drawn() -> None:
     words[:] = [b"%d" % i for i in range(8)]
     pool.push(Batch((words,), 8, 100))
     taken = [word for batch in drawn(pool) for word in batch.leaves[0]]
-    kept = pool._store._columns[0]._records
+    kept = pool._storage._columns[0]._records
     assert not set(taken) & set(kept.tolist())
     assert len(taken) == 4

@@ -95,11 +95,11 @@ def had_once(pool: ShufflePool, at: list[int], look: Callable[[], None]) -> Batc
         if not hit:
             look()
             if batch is None:
-                pool.turn()
+                pool.start_next_epoch()
                 return None
-            hit, _ = is_interrupted(pool.given, at.pop() if at else -1)
+            hit, _ = is_interrupted(pool.confirm, at.pop() if at else -1)
             # had, if nothing is left but to let go of the records
-            if not hit or not pool._now.drawn:
+            if not hit or not pool._draw_state.drawn:
                 return batch
         look()
 
@@ -179,11 +179,11 @@ def test_every_single_instruction() -> None:
         assert same([had(pool), had(pool)], wanted), f"interrupted at {at}"
     pool = full()
     pool.draw()
-    for at in range(1, instructions(pool.given) + 1):
+    for at in range(1, instructions(pool.confirm) + 1):
         pool = full()
         batch = pool.draw()
-        assert is_interrupted(pool.given, at)[0]
-        is_had = not pool._now.drawn
+        assert is_interrupted(pool.confirm, at)[0]
+        is_had = not pool._draw_state.drawn
         assert same([batch if is_had else had(pool), had(pool)], wanted), f"interrupted at {at}"
 
 

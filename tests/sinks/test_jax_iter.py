@@ -252,8 +252,13 @@ def numbered():
 
 def right(batch, number, target):
     x, y = batch
-    values = (np.asarray(x) == number).all() and y.tolist() == [number] * 4
-    return values and y.dtype == "int64" and x.sharding == halves and y.sharding == target
+    return (
+        (np.asarray(x) == number).all()
+        and y.tolist() == [number] * 4
+        and y.dtype == "int64"
+        and x.sharding == halves
+        and y.sharding == target
+    )
 
 for given in (halves, [halves, whole], (halves, whole)):
     with FeedRunner(numbered, processes=1, memory=200_000) as runner:

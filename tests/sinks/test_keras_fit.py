@@ -17,7 +17,7 @@ from fastfeed import FeedRunner, ProducerError
 keras = pytest.importorskip("keras")
 from keras.src.trainers.epoch_iterator import EpochIterator  # noqa: E402
 
-from fastfeed.sinks.keras_data import LOOKED_AT  # noqa: E402
+from fastfeed.sinks.keras_data import MAX_SHAPE_BATCHES  # noqa: E402
 from tests.helpers.dying import until  # noqa: E402
 from tests.helpers.fits import NO_MORE, loses_none  # noqa: E402
 
@@ -96,7 +96,7 @@ class Order(keras.metrics.Metric):
 
 
 def compiled(model: Any, *metrics: Any) -> Any:
-    """Learns nothing: its loss is the mean square of the differences of records and targets."""
+    """Learns nothing: its loss is the mean square of the difference of records and targets."""
     model.compile(loss="mse", optimizer=keras.optimizers.SGD(0.0), metrics=list(metrics))
     return model
 
@@ -316,7 +316,7 @@ def test_an_interrupted_fit_leaves_nothing_and_another_one_is_whole(error: Any, 
         with pytest.raises(error):
             fit(data, model=model, callbacks=[Each(interrupt)])
         gc.collect()
-        until(lambda: runner.snapshot().slots.lent <= LOOKED_AT, GIVEN_BACK)
+        until(lambda: runner.snapshot().slots.lent <= MAX_SHAPE_BATCHES, GIVEN_BACK)
         if keras.backend.backend() == "jax" and not hasattr(EpochIterator, "reset"):
             model = model_of()  # Keras before 3.7 leaves no variables behind
         assert fit(data, model=model, epochs=2)["once"] == [RECORDS] * 2

@@ -56,7 +56,7 @@ def test_a_look_takes_nothing() -> None:
         for _ in range(2):
             assert [ids(data[2])[0], ids(data[0])[0]] == [2 * BATCH, 0]
             assert [i for batch in data for i in ids(batch)] == list(range(RECORDS))
-        with pytest.raises(IndexError, match="batch 11 of a pass of 11"):
+        with pytest.raises(IndexError, match="batch 11 of an iteration of 11"):
             data[STEPS]
 
 

@@ -94,7 +94,7 @@ def test_an_error_that_cannot_be_printed_is_still_an_error(in_session: bool) -> 
 
 @pytest.fixture
 def alarm() -> Iterator[Any]:
-    """Send this process a signal once the stream is stuck and the main thread is inside a wait."""
+    """Sends this process a signal once the stream is stuck, while the main thread waits."""
     stuck, release = threading.Event(), threading.Event()
 
     def stream() -> Iterator[Any]:

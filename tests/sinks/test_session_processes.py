@@ -174,7 +174,7 @@ def test_a_failure_reaches_a_run_that_waits(shuffle: Any, tmp_path: Path) -> Non
 
 @either_queue
 def test_stop_while_a_run_waits(shuffle: Any, tmp_path: Path) -> None:
-    """The producers are in the user's code, which does not end: their processes are terminated."""
+    """The producers are in the user's code, which does not end: their processes are ended."""
     runner = FeedRunner(gated(Gate(tmp_path).path), processes=2, shuffle=shuffle, epochs=1)
     with session(runner) as (sess, inputs):
         if not shuffle:

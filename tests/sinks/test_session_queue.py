@@ -272,7 +272,7 @@ def test_a_batch_larger_than_the_queue_of_the_others_passes() -> None:
     [
         (
             {"batch_size": 1500},
-            r"1500 records does not fit.*needed capacity >= .* = 2500, .*shuffle=Shuffle\(cap",
+            r"1500 records does not fit.*capacity must be >= .* = 2500, .*shuffle=Shuffle\(cap",
         ),
         ({"shuffle": SMALL, "batch_size": 13}, r"13 records does not fit.*= 21,"),
         (

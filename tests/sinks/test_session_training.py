@@ -190,8 +190,7 @@ warnings.simplefilter("ignore")
 import numpy as np, tensorflow as tf
 from fastfeed import FeedRunner
 
-# a background job of a shell inherits SIGINT ignored
-signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs ignore SIGINT
 tf1 = tf.compat.v1
 
 def stalls():
@@ -199,7 +198,7 @@ def stalls():
     threading.Event().wait()
 
 def inside():
-    # runs in TensorFlow's thread: the main thread is inside sess.run, which runs no Python
+    # in TensorFlow's thread, while the main thread is inside sess.run
     os.kill(os.getpid(), signal.SIGINT)
     return np.array(0, np.int32)
 
@@ -217,11 +216,11 @@ def beside_a_feed_that_was_stopped(sess, inputs):
     other.stop()
 
 unshuffled = {"shuffle": False}
-cases = (
+cases = [
     (after_a_batch, unshuffled),
     (before_any_batch, {}),
     (beside_a_feed_that_was_stopped, unshuffled),
-)
+]
 for case, options in cases:
     with tf.Graph().as_default(), tf1.Session() as sess:
         runner = FeedRunner(stalls, **options)

@@ -66,7 +66,7 @@ def test_a_file_of_something_else_is_refused(text: str, path: Path) -> None:
     path.write_text(text)
     with (
         runner_of() as runner,
-        pytest.raises(OptionError, match="needed a file that a StateCallback wrote"),
+        pytest.raises(OptionError, match="must be a file that a StateCallback wrote"),
     ):
         StateCallback(runner, path).restore()
 

@@ -90,7 +90,7 @@ class TestSpec:
 
     @pytest.mark.parametrize("prefetch", [-2, 1.5, True, "2"])
     def test_a_prefetch_that_is_none(self, runner: FeedRunner, prefetch: Any) -> None:
-        with pytest.raises(OptionError, match="needed a number of batches"):
+        with pytest.raises(OptionError, match="must be a number of batches"):
             runner.dataset(prefetch=prefetch)
 
 

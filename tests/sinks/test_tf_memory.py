@@ -67,7 +67,7 @@ class TestMemory:
             copied = runner.snapshot().consumed.copied
         assert [int(batch.label[0]) for batch in kept] == list(range(400))
         assert 0 < copied < 400
-        assert len([r for r in caplog.records if "is given copies" in r.message]) == 1
+        assert len([r for r in caplog.records if "gets copies" in r.message]) == 1
 
     @pytest.mark.parametrize("offset", [0, 1, 16])
     def test_arrays_at_any_address(self, offset: int) -> None:

@@ -166,18 +166,18 @@ def test_pinned_copies_free_the_slot_at_once_and_are_held_themselves(cuda: Cuda)
         batches = iter(runner.torch())
         side.begin([Tensor(cuda, next(batches))])
         assert runner.snapshot().slots.lent == 0
-        ((_, (pinned,)),) = side._held
+        ((_, (pinned,)),) = side._copies
         assert pinned.at == "pinned"
         batches.close()
     side.close()
-    assert not side._held
+    assert not side._copies
 
 
 def test_a_copy_that_was_begun_is_held_also_where_the_next_one_fails(cuda: Cuda) -> None:
     side = SideStream(torch.device("cuda"), pin=False, cuda=cuda)
     with pytest.raises(MemoryError):
         side.begin([Tensor(cuda, torch.zeros(3)), Tensor(cuda)])
-    assert len(side._held) == 1
+    assert len(side._copies) == 1
     side.close()
     assert cuda.log[-2:] == [("record", "side"), ("synchronize",)]
 
@@ -212,7 +212,7 @@ def test_the_next_batch_is_in_flight_before_this_one_is_waited_for(
     )
     source = [{"x": np.full(2, n)} for n in range(3)]
     with FeedRunner(lambda: iter(source)) as runner:
-        batches = iter(TorchBatches(runner.torch()._passes, torch.device("cuda"), pin=True))
+        batches = iter(TorchBatches(runner.torch()._iterations, torch.device("cuda"), pin=True))
         for batch in batches:
             assert list(batch) == ["x"]
             sides[0].log.append(("step", int(batch["x"][0])))

@@ -216,13 +216,14 @@ def test_a_hang_is_named_by_what_hung() -> None:
     go_on = threading.Event()
 
     def scene(trial: Trial) -> None:
-        trial.doing, trial.unblock = "once", go_on.set
+        trial.begin("once")
+        trial.unblock_with(go_on.set)
         go_on.wait()
-        trial.doing = "errors"
+        trial.begin("errors")
 
     trial = Trial(lambda runner: runner, None, SinkTraits(), 0.05, {})
     assert not trial.play(scene)
-    assert trial.doing == "errors"
+    assert trial.current == "errors"
     assert trial.findings[0].happened.startswith(
         "while checking 'once': the call did not return within 0.05 s"
     )

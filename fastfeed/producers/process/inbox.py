@@ -159,7 +159,7 @@ class InboxSource:
     `source` fetches the items."""
 
     ordered = True
-    again = True
+    repeatable = True
     shipped = None
 
     def __init__(self, source: ItemReader, inbox: Inbox, *, outlet: RingOutlet) -> None:

@@ -285,6 +285,23 @@ def test_class_names_are_unique() -> None:
     assert not {name: found for name, found in places.items() if len(found) > 1}
 
 
+def constants(file: Path) -> Iterator[str]:
+    """The names of the module's constants."""
+    for node in tree_of(file).body:
+        targets = [node.target] if isinstance(node, ast.AnnAssign) else getattr(node, "targets", [])
+        names = [n for t in targets for n in ast.walk(t) if isinstance(n, ast.Name)]
+        yield from (n.id for n in names if n.id.isupper())
+
+
+def test_constants_have_one_meaning_each() -> None:
+    """MODULES is the protocol of a hook, LOG the same logger everywhere."""
+    places: dict[str, list[str]] = {}
+    for file in OURS:
+        for name in set(constants(file)) - {"MODULES", "LOG"}:
+            places.setdefault(name, []).append(name_of(file))
+    assert not {name: found for name, found in places.items() if len(found) > 1}
+
+
 def test_file_names_are_unique() -> None:
     names = [file.name for file in OURS if file.name != "__init__.py"]
     assert sorted(names) == sorted(set(names))

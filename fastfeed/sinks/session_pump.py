@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 NO_TIMEOUT_MS = 10**12
 WATCH_INTERVAL_S = 0.1  # between checks of the coordinator and the session
 MAX_UNACKNOWLEDGED = 4096  # batches; the feed remembers those that were not acknowledged
-FAILURE_GRACE_S = 0.25  # for steps to take the ready batches after a failure
+PUMP_GRACE_S = 0.25  # for steps to take the ready batches after a failure
 INTERRUPT_GRACE_S = 0.3  # for the present step to end by itself after Ctrl-C
 
 
@@ -179,7 +179,7 @@ class Pump:
             pass  # stop(), or the session was closed
         except BaseException as error:
             if not self._session_closed():
-                self._break_off(error, grace_s=FAILURE_GRACE_S)
+                self._break_off(error, grace_s=PUMP_GRACE_S)
         finally:
             if self._shuffle is not None:
                 self._shuffle.close()

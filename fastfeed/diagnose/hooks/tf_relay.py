@@ -13,7 +13,7 @@ import time
 import uuid
 from typing import Any
 
-ENDLESS = 2**62  # elements of a dataset that does not end
+RELAY_ELEMENTS = 2**62  # elements of a dataset that does not end
 TRIALS = 5  # passes of a batch that measure what a pass costs
 
 
@@ -63,7 +63,7 @@ class BatchRelay:
             dequeue, input_signature=signature, autograph=False
         ).get_concrete_function()
         variant = tf.raw_ops.MapDataset(
-            input_dataset=tf.data.experimental.to_variant(tf.data.Dataset.range(ENDLESS)),
+            input_dataset=tf.data.experimental.to_variant(tf.data.Dataset.range(RELAY_ELEMENTS)),
             other_arguments=[self._queue],
             f=function,
             output_types=types,

@@ -49,44 +49,17 @@ FLOORS = (
 )
 # Packages whose __init__ is only their description.
 LABELS = {"fastfeed.diagnose", "fastfeed.producers"}
-FRAMEWORKS = {
-    "tensorflow",
-    "keras",
-    "torch",
-    "jax",
-    "cv2",
-    "matplotlib",
-    "nvidia",
-    "sklearn",
-    "pynvml",
-}
+FRAMEWORKS = set("tensorflow keras torch jax cv2 matplotlib nvidia sklearn pynvml".split())
 # Only these files import a framework.
 FRAMEWORK_FILES = tuple(
     f"sinks/{name}_" for name in ("session", "tf", "checkpoint", "keras", "torch", "jax")
 )
 FRAMEWORK_FILES += ("benchmark/", "probes/gpu", "augment/opencv", "augment/dali")
 # Sorted; at most 15.
-PUBLIC = [
-    *(
-        "FeedError",
-        "FeedOptions",
-        "FeedRunner",
-        "FeedStopped",
-        "FeedTimeout",
-        "FeedWarning",
-        "MissingExtra",
-    ),
-    *(
-        "OptionError",
-        "ProducerError",
-        "Shuffle",
-        "Snapshot",
-        "SpecError",
-        "StateError",
-        "Worker",
-        "watch",
-    ),
-]
+PUBLIC = (
+    "FeedError FeedOptions FeedRunner FeedStopped FeedTimeout FeedWarning MissingExtra OptionError "
+    "ProducerError Shuffle Snapshot SpecError StateError Worker watch"
+).split()
 
 
 def name_of(file: Path) -> str:

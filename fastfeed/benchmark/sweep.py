@@ -37,7 +37,7 @@ BY_FASTFEED, BY_HAND = "fastfeed", "hand-written"
 
 @dataclass(frozen=True)
 class SweepPlan:
-    """What to run: every combination of `processes` and `threads`, records of a batch, the window
+    """Plan of a sweep: every combination of `processes` and `threads`, records of a batch, the window
     of one run, the repeats, and `baseline`: the idiom too, for threads of the trainer."""
 
     threads: tuple[int, ...]

@@ -23,7 +23,7 @@ from fastfeed.source.base import (
 
 
 class SharedSource:
-    """Reads one stream, each item for the producer that asks first."""
+    """Reads one stream; each item goes to the producer that requests it first."""
 
     ordered = True
     indexed = False

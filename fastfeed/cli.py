@@ -302,6 +302,18 @@ def _plots(
     "--trace", default=None, type=FILE_PATH, help="Write a trace to view at ui.perfetto.dev."
 )
 @click.option(
+    "--evidence",
+    default=None,
+    type=FILE_PATH,
+    help="Write all observations to this file, for --replay and bug reports.",
+)
+@click.option(
+    "--replay",
+    default=None,
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Judge the observations in this file of --evidence again, without a SCRIPT.",
+)
+@click.option(
     "--no-experiments",
     is_flag=True,
     help="Do not prefetch batches to measure steps that do not wait.",
@@ -311,7 +323,7 @@ def _plots(
     is_flag=True,
     help="End the script after the diagnosis, instead of letting it continue.",
 )
-@click.argument("script", nargs=-1, required=True, type=click.UNPROCESSED)
+@click.argument("script", nargs=-1, type=click.UNPROCESSED)
 def diagnose(script: tuple[str, ...], **options: Any) -> None:
     """Explain why a training SCRIPT is slow.
 
@@ -323,36 +335,18 @@ def diagnose(script: tuple[str, ...], **options: Any) -> None:
     stderr.
     """
     with _exit_on_errors():
-        sys.exit(_diagnose(script, **options))
+        replay = options.pop("replay")
+        if bool(script) == bool(replay):
+            raise OptionError(
+                "diagnose needs either a SCRIPT, as in fastfeed diagnose -- train.py, or --replay "
+                f"FILE, got {'both' if script else 'neither'}"
+            )
+        from fastfeed.diagnose.run import command
 
-
-def _diagnose(
-    script: tuple[str, ...],
-    *,
-    seconds: float,
-    warmup: float,
-    no_experiments: bool,
-    stop: bool,
-    **files: Path | None,
-) -> int:
-    from fastfeed.diagnose.report.terminal import render
-    from fastfeed.diagnose.run.launch import run
-    from fastfeed.diagnose.run.lifecycle import WatchPlan
-    from fastfeed.diagnose.run.observe import DiagnosisObserver
-
-    if warmup >= seconds:
-        raise OptionError(
-            f"--warmup is part of --seconds: it must be less than {seconds:g}, got {warmup:g}"
-        )
-
-    def say(diagnosis: Any, written: list[Path]) -> None:
-        console = Console(stderr=True)
-        console.print(render(diagnosis))
-        if written:
-            console.print("written: " + ", ".join(map(str, written)), soft_wrap=True)
-
-    plan = WatchPlan(seconds, warmup, experiments=not no_experiments, stop=stop)
-    return run(list(script), plan=plan, observer=DiagnosisObserver(say, **files))
+        if replay:
+            command.replay(replay, **options)
+        else:
+            sys.exit(command.diagnose(script, **options))
 
 
 @main.command()

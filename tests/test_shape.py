@@ -40,7 +40,7 @@ FLOORS = (
     ("runner",),
     ("__init__", "keras"),
     ("testing", "diagnose.evidence"),
-    ("diagnose.diagnosis",),
+    ("diagnose.diagnosis", "diagnose.evidence_file"),
     ("diagnose.hooks", "diagnose.sample", "diagnose.judge"),
     ("diagnose.report",),
     ("diagnose.run",),

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from hypothesis import strategies as st
+
 from fastfeed.diagnose.evidence import (
     DISK,
     FULL,
@@ -16,6 +18,7 @@ from fastfeed.diagnose.evidence import (
     PYTHON,
     RUNNABLE,
     SLEEP,
+    TASK_STATES,
     TRAINER,
     Evidence,
     LoopPart,
@@ -172,3 +175,47 @@ def _more_cases(
         ),
         "pause.periodic": evidence(paused, (trainer(), *producers(1, {FULL: 0.9, SLEEP: 0.1}))),
     }
+
+
+SHARES = st.dictionaries(st.sampled_from(TASK_STATES), st.floats(0.01, 1), min_size=1).map(
+    lambda found: {state: share / sum(found.values()) for state, share in found.items()}
+)
+
+
+@st.composite
+def any_evidence(draw: Any) -> Any:
+    steps = draw(st.integers(0, 120))
+    waits = draw(st.lists(st.floats(0, 500), min_size=steps, max_size=steps))
+    body = draw(st.lists(st.floats(0.01, 500), min_size=steps, max_size=steps))
+    facts = {
+        "waits": draw(st.sampled_from(["exact", "modelled", "none"])),
+        "buffer": draw(st.sampled_from([None, 0, 4])),
+    }
+    loop = loop_of(
+        waits,
+        body,
+        gap_ms=draw(st.floats(0, 50)),
+        free=draw(st.sampled_from([0, 12])) if steps else 0,
+        **facts,
+    )
+    made = producers(draw(st.integers(0, 4)), draw(SHARES), queued_s=draw(st.floats(0, 10)))
+    share = draw(st.floats(0, 1))
+    parts = draw(
+        st.sampled_from(
+            [(), (LoopPart("input", CALL, share, draw(SHARES)), LoopPart("step", CALL, 1 - share))]
+        )
+    )
+    spans = st.tuples(
+        st.sampled_from(["epoch", "evaluation", "experiment"]), st.floats(0, 20), st.floats(0, 2)
+    )
+    marks = [
+        Mark(kind, start, start + length)
+        for kind, start, length in draw(st.lists(spans, max_size=5))
+    ]
+    return evidence(
+        loop,
+        (trainer(draw(SHARES)), *made),
+        parts=parts,
+        marks=marks,
+        gil_late_s=draw(st.floats(0, 0.1)),
+    )

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from fastfeed.diagnose.diagnosis import Diagnosis
 from fastfeed.diagnose.evidence import PRODUCER, DeadProducer, Evidence, LoopPart
+from fastfeed.diagnose.evidence_file import Recording, write_evidence
 from fastfeed.diagnose.hooks.experiments import BURSTS
 from fastfeed.diagnose.hooks.hook_log import HookLog
 from fastfeed.diagnose.judge.signals import CALL_LOOPS
@@ -36,12 +37,12 @@ class DiagnosisObserver:
         self,
         publish: Callable[[Diagnosis, list[Path]], None],
         *,
-        json: Path | None = None,
-        html: Path | None = None,
-        trace: Path | None = None,
+        evidence: Path | None = None,
+        **files: Path | None,
     ) -> None:
         self._publish = publish
-        self._files = {"json": json, "html": html, "trace": trace}
+        self._evidence_path = evidence
+        self._files = files  # by the kind of the report
         self._sampler = Sampler()
         self._log: HookLog | None = None
         self._tracker: IterationTracker | None = None
@@ -74,9 +75,8 @@ class DiagnosisObserver:
         # These import numpy, which must not happen before the script has had a chance to set the
         # thread counts of its libraries.
         from fastfeed.diagnose.judge.judgement import judge
-        from fastfeed.diagnose.report import html, json, trace
+        from fastfeed.diagnose.report.writers import write_reports
 
-        writers = {"json": json.write, "html": html.write, "trace": trace.write}
         evidence = self._evidence(request)
         self._reported = reason != ReportReason.BLOCKED
         if self._reported:
@@ -88,11 +88,13 @@ class DiagnosisObserver:
         died = self._died if ended or request.waiting_now_s >= DEAD_WAIT_S else ()
         diagnosis = judge(evidence, script=request.script, died=died)
         files = {kind: _rank_path(path, request.rank) for kind, path in self._files.items()}
-        for kind, path in files.items():
-            if path is not None:
-                writers[kind](diagnosis, path)
+        written = write_reports(diagnosis, files)
+        recording = _rank_path(self._evidence_path, request.rank)
+        if recording is not None:
+            write_evidence(Recording(evidence, request.script, died), recording)
+            written.append(recording)
         if not request.rank:
-            self._publish(diagnosis, [path for path in files.values() if path is not None])
+            self._publish(diagnosis, written)
         return True
 
     def _contended(self) -> int:

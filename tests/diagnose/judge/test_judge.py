@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from fastfeed.diagnose.diagnosis import CODES, Diagnosis
 from fastfeed.diagnose.evidence import (
@@ -19,14 +18,21 @@ from fastfeed.diagnose.evidence import (
     NATIVE,
     PYTHON,
     SLEEP,
-    TASK_STATES,
     DeadProducer,
     LoopPart,
 )
 from fastfeed.diagnose.judge.judgement import judge
 from fastfeed.probes.places import Place
 from fastfeed.steps.timeline import Leaf, Mark, Step
-from tests.diagnose.evidences import CALL, cases, evidence, loop_of, producers, trainer
+from tests.diagnose.evidences import (
+    CALL,
+    any_evidence,
+    cases,
+    evidence,
+    loop_of,
+    producers,
+    trainer,
+)
 
 CASES = cases()
 
@@ -162,50 +168,6 @@ def test_a_cpu_step_waits_for_no_lock() -> None:
     assert found.verdict == "step.bound"
 
 
-shares = st.dictionaries(st.sampled_from(TASK_STATES), st.floats(0.01, 1), min_size=1).map(
-    lambda found: {state: share / sum(found.values()) for state, share in found.items()}
-)
-
-
-@st.composite
-def seen(draw: Any) -> Any:
-    steps = draw(st.integers(0, 120))
-    waits = draw(st.lists(st.floats(0, 500), min_size=steps, max_size=steps))
-    body = draw(st.lists(st.floats(0.01, 500), min_size=steps, max_size=steps))
-    facts = {
-        "waits": draw(st.sampled_from(["exact", "modelled", "none"])),
-        "buffer": draw(st.sampled_from([None, 0, 4])),
-    }
-    loop = loop_of(
-        waits,
-        body,
-        gap_ms=draw(st.floats(0, 50)),
-        free=draw(st.sampled_from([0, 12])) if steps else 0,
-        **facts,
-    )
-    made = producers(draw(st.integers(0, 4)), draw(shares), queued_s=draw(st.floats(0, 10)))
-    share = draw(st.floats(0, 1))
-    parts = draw(
-        st.sampled_from(
-            [(), (LoopPart("input", CALL, share, draw(shares)), LoopPart("step", CALL, 1 - share))]
-        )
-    )
-    spans = st.tuples(
-        st.sampled_from(["epoch", "evaluation", "experiment"]), st.floats(0, 20), st.floats(0, 2)
-    )
-    marks = [
-        Mark(kind, start, start + length)
-        for kind, start, length in draw(st.lists(spans, max_size=5))
-    ]
-    return evidence(
-        loop,
-        (trainer(draw(shares)), *made),
-        parts=parts,
-        marks=marks,
-        gil_late_s=draw(st.floats(0, 0.1)),
-    )
-
-
 def _finite(found: Diagnosis) -> bool:
     numbers = [found.speedup_if_input_free, *found.speedup_range, found.overhead]
     numbers += [n for one in found.recommendations for n in (one.predicted_speedup, *one.interval)]
@@ -213,7 +175,7 @@ def _finite(found: Diagnosis) -> bool:
 
 
 @settings(max_examples=200)
-@given(seen())
+@given(any_evidence())
 def test_any_evidence_is_judged(given_evidence: Any) -> None:
     found = judge(given_evidence)
     assert (found.verdict is None) == (found.abstained is not None)

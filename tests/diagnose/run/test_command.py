@@ -37,7 +37,8 @@ def run(*words: str) -> subprocess.CompletedProcess[str]:
 def test_a_script_from_end_to_end(tmp_path: Path) -> None:
     script, told, page = tmp_path / "train.py", tmp_path / "told.json", tmp_path / "told.html"
     script.write_text(SCRIPT)
-    files = ["--json", str(told), "--html", str(page)]
+    evidence, again = tmp_path / "evidence.gz", tmp_path / "again.json"
+    files = ["--json", str(told), "--html", str(page), "--evidence", str(evidence)]
     done = run("--seconds", "20", "--warmup", "0.1", *files, "--", str(script), "--seconds", "5")
     assert done.returncode == 7, done.stderr
     assert done.stdout == "own words ['--seconds', '5']\n"
@@ -47,6 +48,10 @@ def test_a_script_from_end_to_end(tmp_path: Path) -> None:
     assert found["starvation"] > 0.5
     assert "steps/s" in done.stderr and "train.py" in done.stderr
     assert page.read_text().startswith("<!")
+    replayed = run("--replay", str(evidence), "--json", str(again))
+    assert replayed.returncode == 0, replayed.stderr
+    assert json.loads(again.read_text()) == found
+    assert "train.py" in replayed.stderr
 
 
 def test_bad_input(tmp_path: Path) -> None:
@@ -54,6 +59,9 @@ def test_bad_input(tmp_path: Path) -> None:
         (("--warmup", "30", "--", "x.py"), "--warmup is part of --seconds"),
         (("--", str(tmp_path / "none.py")), "none.py"),
         ((), "SCRIPT"),
+        (("--replay", __file__, "--", "x.py"), "got both"),
+        (("--replay", __file__), "is no evidence"),
+        (("--replay", str(tmp_path / "none.gz")), "none.gz"),
     ):
         done = run(*words)
         assert done.returncode == 2, done.stderr

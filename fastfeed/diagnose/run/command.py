@@ -1,0 +1,60 @@
+"""Commands of a diagnosis: of a script that runs, and of evidence that was recorded."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from fastfeed.diagnose.diagnosis import Diagnosis
+from fastfeed.diagnose.evidence_file import read_evidence
+from fastfeed.diagnose.report.terminal import render
+from fastfeed.diagnose.run.launch import run
+from fastfeed.diagnose.run.lifecycle import WatchPlan
+from fastfeed.diagnose.run.observe import DiagnosisObserver
+from fastfeed.errors import OptionError
+
+
+def diagnose(
+    script: tuple[str, ...],
+    *,
+    seconds: float,
+    warmup: float,
+    no_experiments: bool,
+    stop: bool,
+    **files: Path | None,
+) -> int:
+    """Diagnose a script while it runs; return its exit code. `files`: reports by their kind.
+
+    Raise OptionError for a bad option, or if there is no such script.
+    """
+    if warmup >= seconds:
+        raise OptionError(
+            f"--warmup is part of --seconds: it must be less than {seconds:g}, got {warmup:g}"
+        )
+    plan = WatchPlan(seconds, warmup, experiments=not no_experiments, stop=stop)
+    return run(list(script), plan=plan, observer=DiagnosisObserver(_show, **files))
+
+
+def replay(
+    path: Path, *, json: Path | None, html: Path | None, trace: Path | None, **options: Any
+) -> None:
+    """Judge recorded evidence again, and write the reports whose path is given.
+
+    The options of a run do not matter. Raise OptionError for another file, OSError as open does.
+    """
+    # these import numpy, which a diagnosis of a script must not do before the script
+    from fastfeed.diagnose.judge.judgement import judge
+    from fastfeed.diagnose.report.writers import write_reports
+
+    found = read_evidence(path)
+    diagnosis = judge(found.evidence, script=found.script, died=found.died)
+    _show(diagnosis, write_reports(diagnosis, {"json": json, "html": html, "trace": trace}))
+
+
+def _show(diagnosis: Diagnosis, written: list[Path]) -> None:
+    console = Console(stderr=True)
+    console.print(render(diagnosis))
+    if written:
+        console.print("written: " + ", ".join(map(str, written)), soft_wrap=True)

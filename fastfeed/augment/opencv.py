@@ -10,10 +10,10 @@ import numpy as np
 from fastfeed.augment.boxes import transform_boxes
 from fastfeed.augment.geometry import Decode
 from fastfeed.augment.headers import Encoded
-from fastfeed.augment.image_leaves import encoded_of, header_of, pixels_of, size_of
+from fastfeed.augment.image_leaves import Image, encoded_of, header_of, pixels_of, size_of
 from fastfeed.augment.labels import mix, one_hot
 from fastfeed.augment.leaf_finder import LeafFinder, RecordLayout
-from fastfeed.augment.opencv_steps import Image, chain
+from fastfeed.augment.opencv_steps import chain
 from fastfeed.augment.opencv_values import FinalValues
 from fastfeed.augment.partial_collate import collate_partly
 from fastfeed.augment.spec import Augment

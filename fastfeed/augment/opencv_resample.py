@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-Image = np.ndarray[Any, Any]
+from fastfeed.augment.image_leaves import Image
+
 FILTER_RADIUS = {"linear": 1, "cubic": 2}  # pixels to each side
 
 

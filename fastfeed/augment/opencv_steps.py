@@ -6,10 +6,11 @@ Grey images have two axes, as in OpenCV; colours are red, green, blue.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 
+from fastfeed.augment.image_leaves import Image
 from fastfeed.augment.opencv_resample import nearest, resample
 from fastfeed.augment.spec import PlacedStep
 from fastfeed.augment.steps import (
@@ -33,7 +34,6 @@ try:
 except ImportError as error:
     raise MissingExtra("OpenCV", "opencv") from error
 
-Image: TypeAlias = np.ndarray[Any, Any]
 Row: TypeAlias = Sequence[float]
 StepFunction: TypeAlias = Callable[[Image, Row], Image]
 

@@ -211,7 +211,7 @@ class Stream:
         if position is None:
             position = self.feed.state() if self.feed is not None else _position_of(self._resume)
         return state_of(
-            position, seed=self.seed, of=self._fingerprint, streams=self._resume.streams
+            position, seed=self.seed, stream=self._fingerprint, streams=self._resume.streams
         )
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -219,7 +219,9 @@ class Stream:
         state of another stream."""
         if self.feed is not None:
             raise StateError("restore() after the start: call it first, on a new FeedRunner")
-        self._resume, self.seed = resume_from(state, of=self._fingerprint, seed=self.options.seed)
+        self._resume, self.seed = resume_from(
+            state, stream=self._fingerprint, seed=self.options.seed
+        )
         self.resumed = True
         warn_of_costs(self.source, self._resume, producers=self.options.producers)
 
@@ -228,7 +230,7 @@ class Stream:
         continues at the position of the feed before it."""
         if self.feed is not None:
             self.feed.stop(0)
-            self._resume, _ = resume_from(self.state(), of=self._fingerprint, seed=None)
+            self._resume, _ = resume_from(self.state(), stream=self._fingerprint, seed=None)
             self._forget_feed()
         self._loop_feed(replace(self._resume, per_run=self.options.epochs or 1, held=True), workers)
 
@@ -357,12 +359,9 @@ def new_seed() -> int:
 
 
 def _position_of(resume: ResumePoint) -> dict[str, Any]:
-    position = {
+    return {
         **Position(resume.epoch, resume.starts, counts=resume.counts).state(),
         "run_first": resume.run_first,
-    }
-    return {
-        **position,
         "sizes": {str(n): size for n, size in resume.sizes.items()},
         "pool": resume.pool,
     }

@@ -30,7 +30,7 @@ def packed_batch(
     """A batch as producers make it, what the stage sees of it, and its spec."""
     packer = Packer(spec)
     made = [
-        packer.record(record, key, place=f"record {n}")
+        packer.prepare(record, key, place=f"record {n}")
         for n, (record, key) in enumerate(zip(records, keys, strict=True))
     ]
     value, varied = collate_packed(made, None, place="the test's batch")

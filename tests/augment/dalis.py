@@ -29,11 +29,11 @@ def packed_batch(
 ) -> tuple[Batch, PackedBatch, Any]:
     """A batch as producers make it, what the stage sees of it, and its spec."""
     packer = Packer(spec)
-    made = [
+    packed_records = [
         packer.prepare(record, key, place=f"record {n}")
         for n, (record, key) in enumerate(zip(records, keys, strict=True))
     ]
-    value, varied = collate_packed(made, None, place="the test's batch")
+    value, varied = collate_packed(packed_records, None, place="the test's batch")
     found = infer(value, ragged=True, varied=varied)
     batch = found.check(value, "the test's batch")
     targets = spec.targets(record_structure(found.structure), len(found.leaves) - EXTRA_LEAVES)

@@ -130,9 +130,9 @@ def test_a_whole_recipe_in_one_batch_of_all_sizes() -> None:
         ]
     )
     files = [jpeg(smooth(30 + 9 * n, 80 - 7 * n, seed=n)) for n in range(8)]
-    (made,) = by_dali(spec, files, range(8))
-    assert made.shape == (8, 3, 32, 32)
-    for key, (file, image) in enumerate(zip(files, made, strict=True)):
+    (result,) = by_dali(spec, files, range(8))
+    assert result.shape == (8, 3, 32, 32)
+    for key, (file, image) in enumerate(zip(files, result, strict=True)):
         most, mean = apart(image, by_opencv(spec, file, key))
         assert most * 50 <= 4
         assert mean * 50 <= 1

@@ -215,10 +215,10 @@ def in_session(
 
 
 @pytest.mark.parametrize(
-    "how", [{"shuffle": False}, {"shuffle": True}, {"shuffle": True, "last_batch": "drop"}], ids=str
+    "shuffling", [{"shuffle": False}, {"shuffle": True}, {"shuffle": True, "last_batch": "drop"}], ids=str
 )
-def test_a_session_goes_on_where_it_was(how: dict[str, Any]) -> None:
-    options = {"batch_size": 3, "epochs": 3, "threads": 2, **how}
+def test_a_session_goes_on_where_it_was(shuffling: dict[str, Any]) -> None:
+    options = {"batch_size": 3, "epochs": 3, "threads": 2, **shuffling}
     whole, _ = in_session(range(20), **options)
     for cut in (1, 6, 7, 8, 13):
         found, state = in_session(range(20), cut, **options)

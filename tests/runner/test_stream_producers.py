@@ -74,8 +74,8 @@ def sources(draw: st.DrawFn) -> tuple[Drawing, dict[str, Any]]:
 
 def runner(source: Any, mix: tuple[int, int], state: Any = None, **options: Any) -> FeedRunner:
     options = {"seed": SEED, "epochs": EPOCHS, "stall_timeout_s": LIMIT_S, **options}
-    made = FeedRunner(source, processes=mix[0], threads=mix[1], **options)
-    return made if state is None else made.restore(json.loads(json.dumps(state)))
+    runner = FeedRunner(source, processes=mix[0], threads=mix[1], **options)
+    return runner if state is None else runner.restore(json.loads(json.dumps(state)))
 
 
 def resumed(source: Any, mixes: list[tuple[int, int]], cut: list[int], **options: Any) -> Rows:

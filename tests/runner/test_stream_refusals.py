@@ -51,8 +51,8 @@ def refused(source: Any, **options: Any) -> str:
     ],
 )
 def test_a_shard_that_does_not_exist(shard: Any, says: str) -> None:
-    said = refused(range(10), shard=shard, remainder="drop")
-    assert says in said and "shard" in said and f"got {shard!r}" in said
+    message = refused(range(10), shard=shard, remainder="drop")
+    assert says in message and "shard" in message and f"got {shard!r}" in message
 
 
 def test_records_that_cannot_be_divided() -> None:
@@ -187,14 +187,14 @@ def test_a_sampler_that_goes_wrong_later(mix: tuple[int, int]) -> None:
 
 def test_a_batch_that_never_fills() -> None:
     for source, options in ((range(10), {}), (range(40), {"shard": (1, 4), "remainder": "drop"})):
-        said = refused(source, batch_size=11, last_batch="drop", **options)
-        assert "can never be filled" in said and "10 records" in said
-        assert ("shard" in said) is bool(options)
+        message = refused(source, batch_size=11, last_batch="drop", **options)
+        assert "can never be filled" in message and "10 records" in message
+        assert ("shard" in message) is bool(options)
     assert "min_after_dequeue + batch_size" in _first_error(
         range(100), batch_size=9, shuffle=Shuffle(10, 2)
     )
-    said = _first_error(range(6), batch_size=7, last_batch="drop", shuffle=Shuffle(20, 2))
-    assert "can never be filled" in said
+    message = _first_error(range(6), batch_size=7, last_batch="drop", shuffle=Shuffle(20, 2))
+    assert "can never be filled" in message
 
 
 def _first_error(source: Any, **options: Any) -> str:

@@ -148,12 +148,12 @@ def test_it_raises_what_a_loop_raises(mix: tuple[int, int]) -> None:
 @in_processes
 def test_a_batch_that_is_left_twice_gives_back_once(mix: tuple[int, int]) -> None:
     with runner_of(nested, mix, repeat_per_producer=True, memory=mix[0] * 24 * 4096) as runner:
-        taken = runner.take()
-        with taken:
+        lease = runner.take()
+        with lease:
             pass
         held = [next(iter(runner)) for _ in range(3)]
         numbers = [values(batch) for batch in held]
-        taken.__exit__(None, None, None)
+        lease.__exit__(None, None, None)
         for _ in range(20):
             next(iter(runner))
         assert [values(batch) for batch in held] == numbers

@@ -75,15 +75,15 @@ def test_bounds(room: dict[str, Any], lengths: list[int], cuts: list[int]) -> No
     shuffle, size = room["shuffle"], room["batch_size"]
     state = Counter[str]()
 
-    def look(pool: ShufflePool, found: list[Batch | None]) -> None:
+    def observe(pool: ShufflePool, found: list[Batch | None]) -> None:
         assert pool.held <= shuffle.capacity + max(cuts) - 1
         if found[-1] is None:
             state["draws"], state["epoch"] = 0, state["epoch"] + 1
             return
         state["draws"] += 1
         ready = min(shuffle.capacity, shuffle.min_after_dequeue + size * state["draws"])
-        taken = size * (state["draws"] - 1)
-        assert max(found[-1].leaves[0]) - 1000 * state["epoch"] < ready + taken
+        earlier = size * (state["draws"] - 1)
+        assert max(found[-1].leaves[0]) - 1000 * state["epoch"] < ready + earlier
         assert found[-1].rows == size or state["draws"] * size >= lengths[state["epoch"]]
 
     def check(pool: ShufflePool) -> None:
@@ -93,13 +93,13 @@ def test_bounds(room: dict[str, Any], lengths: list[int], cuts: list[int]) -> No
         for action in plan(lengths, cuts):
             yield lambda pool, a=action: (check(pool), a(pool))
 
-    drawn(ShufflePool(**room, seed=2), actions(), look=look)
+    drawn(ShufflePool(**room, seed=2), actions(), observe=observe)
 
 
 def test_what_is_drawn_leaves_the_least_number_behind() -> None:
     pool = ShufflePool(Shuffle(50, 20), batch_size=8, seed=0)
     left: list[int] = []
-    drawn(pool, plan([1000], [5]), look=lambda pool, _: left.append(pool.held))
+    drawn(pool, plan([1000], [5]), observe=lambda pool, _: left.append(pool.held))
     before_the_end = left[: (1000 - 50) // 8]
     assert min(before_the_end) == 22 and set(before_the_end[10:]) <= set(range(42, 47)), (
         "at first, and when full"
@@ -157,11 +157,9 @@ def test_how_long_a_record_stays_is_geometric() -> None:
 
 
 def test_the_next_epoch_is_there_when_one_is_drained() -> None:
-    pool, actions, starts = (
-        ShufflePool(Shuffle(40, 20), batch_size=4, seed=1),
-        plan([200, 200, 200], [4]),
-        0,
-    )
+    pool = ShufflePool(Shuffle(40, 20), batch_size=4, seed=1)
+    actions = plan([200, 200, 200], [4])
+    starts = 0
     while not pool.finished:
         while pool.wants():
             next(actions)(pool)
@@ -174,11 +172,9 @@ def test_the_next_epoch_is_there_when_one_is_drained() -> None:
 
 
 def test_the_first_batch_does_not_wait_for_the_whole_capacity() -> None:
-    pool, actions, pushed = (
-        ShufflePool(Shuffle(100, 20), batch_size=4, seed=1),
-        plan([500], [1]),
-        [],
-    )
+    pool = ShufflePool(Shuffle(100, 20), batch_size=4, seed=1)
+    actions = plan([500], [1])
+    pushed: list[int] = []
     for _ in range(30):
         pushed.append(0)
         while pool.wants():

@@ -248,7 +248,7 @@ def test_nothing_is_kept_of_objects_that_were_drawn() -> None:
     words = np.empty(8, object)
     words[:] = [b"%d" % i for i in range(8)]
     pool.push(Batch((words,), 8, 100))
-    taken = [word for batch in drawn(pool) for word in batch.leaves[0]]
+    delivered = [word for batch in drawn(pool) for word in batch.leaves[0]]
     kept = pool._storage._columns[0]._records
-    assert not set(taken) & set(kept.tolist())
-    assert len(taken) == 4
+    assert not set(delivered) & set(kept.tolist())
+    assert len(delivered) == 4

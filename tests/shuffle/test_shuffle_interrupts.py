@@ -87,13 +87,13 @@ def again(pool: ShufflePool, room: dict[str, Any], items: list[Push]) -> Shuffle
     return restored
 
 
-def had_once(pool: ShufflePool, at: list[int], look: Callable[[], None]) -> Batch | None:
+def had_once(pool: ShufflePool, at: list[int], check: Callable[[], None]) -> Batch | None:
     """A batch that is drawn and given, with an exception in each attempt as long as there are some
     left."""
     while True:
         hit, batch = is_interrupted(pool.draw, at.pop() if at else -1)
         if not hit:
-            look()
+            check()
             if batch is None:
                 pool.start_next_epoch()
                 return None
@@ -101,7 +101,7 @@ def had_once(pool: ShufflePool, at: list[int], look: Callable[[], None]) -> Batc
             # had, if nothing is left but to let go of the records
             if not hit or not pool._draw_state.drawn:
                 return batch
-        look()
+        check()
 
 
 @untimed
@@ -124,9 +124,11 @@ def test_every_draw_may_be_interrupted_anywhere(
     room |= {"seed": 7, "pad": -1 if leaves is ragged else None}
     whole = drawn(ShufflePool(**room), plan(lengths, cuts, leaves))
     items = [action for action in plan(lengths, cuts, leaves) if isinstance(action, Push)]
-    pool, actions, found = ShufflePool(**room), plan(lengths, cuts, leaves), []
+    pool = ShufflePool(**room)
+    actions = plan(lengths, cuts, leaves)
+    found: list[Batch | None] = []
 
-    def look() -> None:
+    def check() -> None:
         if resumes:
             copy, rest = again(pool, room, items), list(pushed_later())
             assert same(whole[len(found) :], drawn(copy, iter(rest)))
@@ -142,7 +144,7 @@ def test_every_draw_may_be_interrupted_anywhere(
             done += 1
         if pool.finished:
             break
-        found.append(had_once(pool, at, look))
+        found.append(had_once(pool, at, check))
     assert same(whole, found)
     assert not pool.held
 

@@ -19,8 +19,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def graph() -> Iterator[Any]:
     """The default graph of the test."""
     tf = pytest.importorskip("tensorflow")
-    with tf.Graph().as_default() as made:
-        yield made
+    with tf.Graph().as_default() as graph:
+        yield graph
 
 
 @pytest.fixture(scope="module")

@@ -77,14 +77,14 @@ def test_containers_stay_as_they_are() -> None:
 
 def views(array: Any) -> list[Any]:
     """What shares the memory of a JAX array, or may."""
-    made = [
+    arrays = [
         array,
         np.asarray(array),
         array.reshape(-1),
         jax.numpy.asarray(array),
         jax.jit(lambda same: same)(array),
     ]
-    return [*made, np.from_dlpack(array), jax.device_put(array), array.addressable_data(0)]
+    return [*arrays, np.from_dlpack(array), jax.device_put(array), array.addressable_data(0)]
 
 
 def test_whatever_is_made_of_a_batch_keeps_it_while_thousands_pass() -> None:
@@ -127,16 +127,16 @@ def test_donation_writes_into_nothing_of_ours() -> None:
     with FeedRunner(lambda: iter([own])) as runner:
         (array,) = runner.jax()
     assert array.unsafe_buffer_pointer() == own.ctypes.data, "no copy"
-    made = double(array)
-    assert array.is_deleted() and (np.asarray(made) == 6).all() and (own == 3).all()
+    doubled = double(array)
+    assert array.is_deleted() and (np.asarray(doubled) == 6).all() and (own == 3).all()
     with few_slots() as runner:
         kept = []
         for number, batch in enumerate(runner.jax()):
-            made = double(batch)
+            doubled = double(batch)
             if number % 400 == 0:
-                kept.append((number, made))
+                kept.append((number, doubled))
         assert all((np.asarray(array) == 2 * number).all() for number, array in kept)
-        del batch, made
+        del batch, doubled
         gc.collect()  # JAX 0.12 leaves what was donated in cycles
         until(lambda: runner.snapshot().slots.lent == 0, "the return of every slot")
 
@@ -157,12 +157,12 @@ def test_what_jax_casts_is_said_once() -> None:
             "weight": np.ones(2, np.float32),
         }
 
-    with FeedRunner(labelled) as runner, warnings.catch_warnings(record=True) as said:
+    with FeedRunner(labelled) as runner, warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         batches = runner.jax()
         for _ in range(2):
             (batch,) = batches
-    (warning,) = said
+    (warning,) = caught
     assert warning.category is FeedWarning
     text = str(warning.message)
     assert "batch['image'] from float64 to float32, batch['label'] from int64 to int32, in" in text

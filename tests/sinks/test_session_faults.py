@@ -123,9 +123,9 @@ def test_a_callable_made_by_the_session_is_met_too() -> None:
 
 
 def test_a_batch_that_does_not_fit_the_others() -> None:
-    made = [np.zeros((4, 3), "f4"), np.zeros((4, 2), "f4")]
+    batches = [np.zeros((4, 3), "f4"), np.zeros((4, 2), "f4")]
     with (
-        session(FeedRunner(iter(made), shuffle=False, epochs=1)) as (sess, inputs),
+        session(FeedRunner(iter(batches), shuffle=False, epochs=1)) as (sess, inputs),
         pytest.raises(SpecError, match="batch 1"),
     ):
         drained(sess, inputs)

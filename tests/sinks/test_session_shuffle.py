@@ -33,13 +33,13 @@ class OnDemand:
 
     def __init__(self) -> None:
         self._asked = queue.SimpleQueue[bool]()
-        self.made = 0
+        self.produced = 0
 
     def __call__(self) -> Iterator[Any]:
         for batch in chunks(4000, 4):
             if not self._asked.get(timeout=LONG_S):
                 return
-            self.made += 1
+            self.produced += 1
             yield batch
 
     def let(self, batches: int) -> None:
@@ -68,7 +68,7 @@ def test_a_source_that_is_not_ahead_gives_each_step_its_batch_at_once(ahead: int
         for step in range(WARM + ahead + 1, WARM + 30):
             source.let(1)
             sess.run(inputs)
-            assert source.made == needed(step)
+            assert source.produced == needed(step)
         source.end()
         drained(sess, inputs)
 
@@ -135,11 +135,11 @@ def drawn_large(size: int, *, copier: bool) -> list[int]:
     return found
 
 
-def drained_while(sess: Any, fetches: Any, look: Callable[[], None]) -> Iterator[Any]:
+def drained_while(sess: Any, fetches: Any, check: Callable[[], None]) -> Iterator[Any]:
     try:
         while True:
             got = sess.run(fetches)
-            look()
+            check()
             yield got
     except tf.errors.OutOfRangeError:
         return

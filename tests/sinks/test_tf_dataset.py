@@ -195,11 +195,11 @@ class TestPasses:
             assert labels(train) == list(range(10))  # the rest of the pass before is not made
             assert found + [int(n) for batch in valid for n in batch.label] == list(range(6))
 
-    @pytest.mark.parametrize("taken", [0, 1])
-    def test_a_runner_that_is_stopped_while_a_pass_begins_starts_nothing(self, taken: int) -> None:
+    @pytest.mark.parametrize("count", [0, 1])
+    def test_a_runner_that_is_stopped_while_a_pass_begins_starts_nothing(self, count: int) -> None:
         runner = FeedRunner(Records(10), batch_size=4)
         data = runner.dataset()
-        labels(data.take(taken))
+        labels(data.take(count))
         begun, plain = [], runner._stream._new_feed
 
         def stopped_meanwhile(*given: Any, **options: Any) -> Any:
@@ -207,7 +207,7 @@ class TestPasses:
             return plain(*given, **options)
 
         runner._stream._new_feed = stopped_meanwhile
-        if taken:
+        if count:
             with pytest.raises(FeedStopped):
                 labels(data)
             assert begun

@@ -88,13 +88,13 @@ class TestMemory:
         runner = FeedRunner(Records(10), batch_size=4)
         data = runner.dataset()
         labels(data)
-        seen = weakref.ref(runner._stream)
+        stream = weakref.ref(runner._stream)
         del runner
         gc.collect()
         assert labels(data.map(lambda batch: batch)) == list(range(10))
         del data
         gc.collect()
-        assert seen() is None
+        assert stream() is None
 
 
 def in_shared_memory(tensor: Any) -> bool:
@@ -124,9 +124,9 @@ class TestErrors:
     def test_inside_a_function_with_more_transformations(self) -> None:
         with FeedRunner(failing) as runner:
             data = iter(runner.dataset().map(lambda x: x * 2, num_parallel_calls=2).prefetch(2))
-            taken = tf.function(lambda iterator: next(iterator))
-            taken(data)
-            refuses(lambda: taken(data))
+            following = tf.function(lambda iterator: next(iterator))
+            following(data)
+            refuses(lambda: following(data))
 
     def test_in_fit(self) -> None:
         import keras

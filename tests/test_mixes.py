@@ -288,7 +288,9 @@ def test_leaves_are_cast_in_the_producers(mix: tuple[int, int]) -> None:
             )
             assert {(x.dtype, y.dtype) for x, y in delivered} == {tuple(map(np.dtype, kinds))}
             halves = [
-                (float(x) * 2, int(y)) for xs, ys in delivered for x, y in zip(xs[:, 0], ys, strict=True)
+                (float(x) * 2, int(y))
+                for xs, ys in delivered
+                for x, y in zip(xs[:, 0], ys, strict=True)
             ]
             assert all(half == number for half, number in halves)
             assert len(halves) == 18
@@ -304,4 +306,6 @@ def test_records_of_any_length_are_padded(mix: tuple[int, int]) -> None:
         [[-1] * 5, [0, 1, 2, 3, 4]],
         [[0, 1, 2, 3]],
     ]
-    assert [text for batch in delivered for text in batch["text"]] == [word["text"] for word in words]
+    assert [text for batch in delivered for text in batch["text"]] == [
+        word["text"] for word in words
+    ]

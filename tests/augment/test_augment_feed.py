@@ -1,5 +1,5 @@
-"""Feeds that augment in their producers: the same images on any number of them, and what a bad one
-does."""
+"""Feeds that augment in their producers: the same images for any number of producers, and the
+handling of damaged ones."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ MIXES = [(0, 1), (0, 3), (1, 1), (2, 1), (1, 2)]
 
 
 class Indexed:
-    """(file, its index)."""
+    """An indexable of (file, its index)."""
 
     def __init__(self, files: list[bytes]) -> None:
         self._files = files
@@ -76,14 +76,14 @@ KINDS: dict[str, tuple[Any, dict[str, Any]]] = {
 
 
 def run(source: Any, mix: tuple[int, int], *, epochs: int = 1, **options: Any) -> list[Any]:
-    """Copies of all batches of so many epochs."""
+    """Return copies of all batches of so many epochs."""
     given = {"augment": SPEC, "seed": 5, "stall_timeout_s": LIMIT_S, **options}
     with FeedRunner(source, processes=mix[0], threads=mix[1], **given) as runner:
         return [(x.copy(), y.copy()) for _ in range(epochs) for x, y in runner]
 
 
 def by_label(batches: list[Any]) -> dict[int, bytes]:
-    """Each record's image under its label, where labels are numbers."""
+    """Return the image of each record by its label, which is a number."""
     return {
         int(label): image.tobytes()
         for images, labels in batches

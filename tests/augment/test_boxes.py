@@ -1,4 +1,4 @@
-"""Boxes go where their image goes."""
+"""Boxes move with their image."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ moves = st.lists(
 
 
 def bright_box(image: Any) -> np.ndarray:
-    """The box of what is bright, in pixels: left, top, right, bottom."""
+    """Return the box around the bright pixels: left, top, right, bottom."""
     rows, columns = np.nonzero(image[:, :, 0] > 127)
     if not rows.size:
         return np.zeros(4)

@@ -1,4 +1,4 @@
-"""DALI does what OpenCV does: the same draws, and pixels within the table of differences."""
+"""DALI agrees with OpenCV: the same draws, and pixels within the table of differences."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_decoded_photographs(channels: str) -> None:
 @settings(max_examples=40)
 @given(images(), st.sampled_from(EACH), KEYS)
 def test_on_any_image(image: Image, named: tuple[str, Any], key: int) -> None:
-    """1 x 1, extreme ratios, grey, 16 bits."""
+    """Includes 1 x 1, extreme aspect ratios, grey and 16 bits."""
     name, op = named
     spec, times = A.Augment([op]), SIXTEEN_BIT_FACTOR if image.dtype == np.uint16 else 1.0
     agree(name, by_dali(spec, [image], [key])[0][0], by_opencv(spec, image, key), times=times)

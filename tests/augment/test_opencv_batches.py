@@ -1,4 +1,4 @@
-"""What becomes of records together: values that are made where the batch lies, and mixup."""
+"""Batches of augmented records: values that are written into the memory of the batch, and mixup."""
 
 from __future__ import annotations
 
@@ -30,7 +30,9 @@ def test_mixup_blends_each_record_with_the_next(count: int, key: int, lengths: b
     spec = A.Augment([A.Normalize(0, 1), A.OneHot(6), A.Mixup(0.7)])
     records = [(noise(3, 4, seed=n), n) for n in range(count)]
     executor = OpenCV(spec)
-    pending = [executor.execute(executor.prepare(record, key + n)) for n, record in enumerate(records)]
+    pending = [
+        executor.execute(executor.prepare(record, key + n)) for n, record in enumerate(records)
+    ]
     shares = [one.share for one in pending]
     assert all(0.5 <= share <= 1 for share in shares)
     batch, _ = executor.collate(
@@ -56,7 +58,7 @@ def test_mixup_blends_each_record_with_the_next(count: int, key: int, lengths: b
 def test_a_batch_is_its_records(
     same: list[Any], normal: bool, dtype: Any, order: str, pad: Any
 ) -> None:
-    """Whether their values are pending in the batch or, of varying sizes, before it."""
+    """The values are computed in the batch or, if sizes vary, before it."""
     if pad is None:
         same = [np.roll(same[0], n) for n in range(len(same))]
     operations: list[Any] = [A.Flip(0.5), *([A.Normalize((1, 2, 3), 4.0)] if normal else [])]
@@ -88,7 +90,7 @@ def test_a_batch_is_its_records(
 
 
 class Outlet:
-    """Takes note of what it is told."""
+    """Records the calls of the builder."""
 
     ordered = True
 
@@ -106,8 +108,8 @@ class Outlet:
 
 
 def test_what_is_being_made_is_known_while_it_is_fetched_and_while_it_is_decoded() -> None:
-    """A few records are fetched before the first of them is decoded: a worker that dies is asked
-    which one it was."""
+    """A few records are fetched before the first of them is decoded. The mark names the present
+    record, in case the worker dies."""
     fetched: list[int] = []
     outlet: Any = Outlet()
 

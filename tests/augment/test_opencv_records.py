@@ -1,5 +1,4 @@
-"""What becomes of whole records: decoded, with masks, labels and pairs; and a sentence for whatever
-cannot be."""
+"""Whole records: decoded, with masks, labels and pairs; and a helpful error for every mistake."""
 
 from __future__ import annotations
 
@@ -122,15 +121,15 @@ def test_a_png_named_jpg_is_a_png() -> None:
 
 
 def twelve_bits() -> bytes:
-    """What its header says is true of no pixel."""
+    """Return a file whose header states a depth that its pixels do not have."""
     whole = bytearray(jpeg(smooth(50, 50)))
     whole[whole.index(b"\xff\xc0") + 4] = 12
     return bytes(whole)
 
 
 def cmyk() -> bytes:
-    """A JPEG of four channels: OpenCV writes none, but a gray one's tables do for four times the
-    same plane."""
+    """Return a JPEG of four channels. OpenCV writes none, but the tables of a grey one fit four
+    copies of its plane."""
     whole = jpeg(smooth(8, 8, 1))
     frame, scan = whole.index(b"\xff\xc0"), whole.index(b"\xff\xda")
     length = 8 + 3 * 4

@@ -1,4 +1,5 @@
-"""Every step of OpenCV's beside slow numpy, on any image: 1 x 1, extreme ratios, grey, 16 bits."""
+"""Every step of OpenCV against slow numpy, on any image: 1 x 1, extreme aspect ratios, grey, 16
+bits."""
 
 from __future__ import annotations
 
@@ -53,8 +54,8 @@ operations = st.one_of(
 
 
 def levels(step: Any, image: Image) -> float:
-    """How far a step may be off: rounding; for 16 bits also the digits of a float32, and bits of
-    OpenCV's weights."""
+    """Return the allowed difference of a step: rounding; for 16 bits also the digits of a float32
+    and of the weights of OpenCV."""
     name = type(step).__name__
     if name in ("RandomWindow", "FixedWindow", "Mirror", "Cutout"):
         return 0
@@ -153,7 +154,7 @@ def test_antialiasing_keeps_the_mean_and_plain_sampling_does_not() -> None:
 def test_what_opencv_refuses_names_the_operation(
     shape: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Such as sides that are too long for some of its versions."""
+    """Some versions refuse sides that are too long."""
 
     def refuse(*given: Any, **named: Any) -> Image:
         raise opencv_steps.cv2.error("src.cols < SHRT_MAX")

@@ -1,5 +1,4 @@
-"""A second runner on the same workers: exact passes, and neither feed is disturbed by the other
-one's ends."""
+"""A second runner on the same workers: exact passes, and no influence of one feed on the other."""
 
 from __future__ import annotations
 
@@ -17,7 +16,7 @@ MIXES = [{"threads": 2}, {"processes": 2}, {"processes": 2, "threads": 2}]
 
 
 class Records:
-    """An indexable whose records say which they are and which process has read them."""
+    """An indexable whose records hold their index and the process that read them."""
 
     def __init__(self, length: int) -> None:
         self.length = length

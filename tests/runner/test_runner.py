@@ -1,5 +1,5 @@
-"""FeedRunner in a plain loop: everything exactly once, in order, without a copy, however it is
-produced."""
+"""FeedRunner in a plain loop: every record exactly once, in order and without a copy, for any kind
+of producers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Random draws in the producers: no two items draw the same, and runs repeat, for any number of
+"""Random draws in the producers: every item draws other numbers, and runs repeat, for any number of
 producers."""
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ KINDS = ("indexable", "sequence", "mix", "iterable", "records")
 
 
 def global_draws(index: int) -> np.ndarray:
-    """One record: its index, and what code draws that knows of no worker."""
+    """Return one record: its index, and draws of code that knows no worker."""
     return np.array([index, random.getrandbits(62), np.random.randint(2**62)])
 
 
@@ -42,14 +42,14 @@ def told(index: int, worker: Worker) -> np.ndarray:
 
 
 def rows(source: Any, mix: tuple[int, int], count: int = 1, **options: Any) -> np.ndarray:
-    """The records of so many passes."""
+    """Return the records of so many passes."""
     options = {"seed": 7, "stall_timeout_s": LIMIT_S, **options}
     with FeedRunner(source, processes=mix[0], threads=mix[1], **options) as runner:
         return np.concatenate([batch for _ in range(count) for batch in runner])
 
 
 def repeated(drawn: np.ndarray) -> int:
-    """How many numbers came more than once."""
+    """Return the number of values that came more than once."""
     return drawn.size - np.unique(drawn).size
 
 
@@ -75,8 +75,8 @@ def test_no_two_items_draw_the_same_and_a_run_repeats(kind: str, mix: tuple[int,
 def test_a_record_draws_by_its_index_wherever_it_comes(
     total: int, size: int, threads: int, shuffling: Any, cut: int
 ) -> None:
-    """In another order, from other producers, after an interruption: its draw in an epoch is the
-    same."""
+    """Its draw in an epoch is the same in another order, from other producers, and after an
+    interruption."""
     options: dict[str, Any] = {"any": {"order": "any"}, "pool": {"shuffle": Shuffle(20, 5)}}.get(
         shuffling, {"shuffle": shuffling}
     )
@@ -112,7 +112,7 @@ def test_a_record_that_is_repeated_draws_anew(repeats: str, mix: tuple[int, int]
 
 
 def test_ranks_draw_by_index_too() -> None:
-    """What is delivered on one rank is what is delivered on any other one that has the record."""
+    """Every rank that has a record delivers it with the same draws."""
     whole = {
         row[0]: row[2] for row in rows(range(24), (0, 2), transform=told, batch_size=4).tolist()
     }
@@ -166,7 +166,7 @@ def test_random_and_numpy_draw_the_same_after_an_interruption(cut: int, shuffle:
 
 
 class Drawn:
-    """Records that are drawn where they are read."""
+    """Records that are drawn when they are read."""
 
     def __len__(self) -> int:
         return 20

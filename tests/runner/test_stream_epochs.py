@@ -1,5 +1,5 @@
-"""runner.epochs(), and one pass after another: exact epochs, made by the same producers, and
-nothing left behind."""
+"""runner.epochs(), and consecutive passes: exact epochs from the same producers, and nothing left
+behind."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def of_records(mix: tuple[int, int], total: int = 10, **options: Any) -> FeedRun
 
 
 def columns(batches: Any) -> tuple[list[int], set[int]]:
-    """The ids, and the epochs."""
+    """Return the ids and the epochs."""
     rows = [row for batch in batches for row in batch.tolist()]
     return [row[0] for row in rows], {row[1] for row in rows}
 
@@ -143,7 +143,9 @@ def test_every_pass_has_the_same_workers(mix: tuple[int, int], shuffle: Any) -> 
             for epoch in islice(runner.epochs(), 2)
         ]
     # A worker process that was slow to start may have had no share in the first passes.
-    assert len(set().union(*threads)) <= max(1, mix[0]) * mix[1], "a worker was started between passes"
+    assert len(set().union(*threads)) <= max(1, mix[0]) * mix[1], (
+        "a worker was started between passes"
+    )
 
 
 def test_a_callable_is_called_once_for_each_epoch_by_the_same_threads() -> None:
@@ -174,7 +176,7 @@ def test_the_next_epoch_is_made_while_this_one_is_consumed(mix: tuple[int, int])
 
 
 def test_the_last_of_a_given_number_of_epochs_is_followed_by_none() -> None:
-    """A pass that nobody is sure to want is not made."""
+    """A pass is produced only if it is certainly wanted."""
     with of_records((0, 2), epochs=2) as runner:
         list(runner)
         time.sleep(0.05)
@@ -199,7 +201,7 @@ ENDS: dict[str, Ends] = {
 def test_a_runner_that_is_forgotten_or_stopped_leaves_nothing(
     mix: tuple[int, int], end: str
 ) -> None:
-    """Which the fixture of every test proves."""
+    """The fixture of every test checks this."""
     ENDS[end](of_records(mix))
     gc.collect()
     with of_records(mix, shuffle=Shuffle(12, 4)) as runner:

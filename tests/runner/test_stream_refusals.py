@@ -1,4 +1,4 @@
-"""Bad input to what a stream promises: it is refused by name, before anything is lost."""
+"""Bad input to a stream is refused by name, before any record is lost."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ in_each_mix = pytest.mark.parametrize("mix", MIXES, ids=str)
 
 
 def refused(source: Any, **options: Any) -> str:
-    """The error of a runner that cannot be made."""
+    """Return the error of a runner that cannot be made."""
     with pytest.raises(OptionError) as caught:
         FeedRunner(source, **{"batch_size": 2, **options})
     return str(caught.value)
@@ -92,7 +92,7 @@ def test_a_seed_may_be_any_integer() -> None:
 
 
 class Growing:
-    """Records that become more while they are read."""
+    """An indexable whose length grows while it is read."""
 
     length = 10
 
@@ -134,7 +134,7 @@ def test_a_record_that_is_not_there(mix: tuple[int, int]) -> None:
 
 
 class Given:
-    """A sampler that gives what it was given."""
+    """A sampler that returns the given indices."""
 
     def __init__(self, found: Any) -> None:
         self.found = found
@@ -169,7 +169,7 @@ def test_a_sampler_that_cannot_be_asked_again() -> None:
 
 
 class TurnsBad:
-    """A sampler that goes wrong in its second epoch."""
+    """A sampler that fails in its second epoch."""
 
     def indices(self, seed: int, epoch: int, *, length: int) -> list[int]:
         return [0, 1] if epoch == 0 else [0, -1]
@@ -198,7 +198,7 @@ def test_a_batch_that_never_fills() -> None:
 
 
 def _first_error(source: Any, **options: Any) -> str:
-    """Of a runner that is refused at the latest with the first batch."""
+    """Return the error of a runner that is refused with its first batch at the latest."""
     with (
         pytest.raises(OptionError) as caught,
         FeedRunner(source, stall_timeout_s=LIMIT_S, **options) as runner,
@@ -208,7 +208,7 @@ def _first_error(source: Any, **options: Any) -> str:
 
 
 def state_of(source: Any = range(20), **options: Any) -> dict[str, Any]:
-    """After one batch."""
+    """Return the state after one batch."""
     with FeedRunner(source, **{"batch_size": 4, "seed": 1, **options}) as runner:
         next(iter(runner))
         return json.loads(json.dumps(runner.state()))

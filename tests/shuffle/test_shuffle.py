@@ -1,5 +1,5 @@
-"""The shuffle pool: every record once an epoch, drawn uniformly, the same for every cut of the
-input."""
+"""The shuffle pool: every record once in an epoch, drawn uniformly, the same for any division of
+the input into batches."""
 
 from __future__ import annotations
 
@@ -70,8 +70,8 @@ def test_the_cut_of_the_input_and_its_time_change_nothing(
 
 @given(rooms(), lengths, sizes)
 def test_bounds(room: dict[str, Any], lengths: list[int], cuts: list[int]) -> None:
-    """A draw chooses from records that it may have by then, and leaves enough of them unless the
-    epoch has ended."""
+    """A draw chooses from the records that are drawable by then, and leaves enough of them unless
+    the epoch has ended."""
     shuffle, size = room["shuffle"], room["batch_size"]
     state = Counter[str]()
 
@@ -120,7 +120,7 @@ def test_a_seed_and_an_epoch_give_one_order() -> None:
 
 
 def chi_square(counts: np.ndarray) -> float:
-    """Deviations from equal counts, in standard deviations of what is left to chance."""
+    """Return the deviation from equal counts, in standard deviations of the expected one."""
     freedom = counts.size - 1
     return (
         float((((counts - counts.mean()) ** 2) / counts.mean()).sum() - freedom)
@@ -143,8 +143,8 @@ def test_positions_are_uniform_where_the_pool_holds_an_epoch() -> None:
 
 
 def test_how_long_a_record_stays_is_geometric() -> None:
-    """One in, one out of a pool of 8: each draw takes each record with probability 1/8, however old
-    it is."""
+    """One in, one out of a pool of 8: each draw takes each record with probability 1/8, at any
+    age."""
     many = [
         ids_of(drawn(ShufflePool(Shuffle(8, 7), batch_size=1, seed=s), plan([999], [50])))[0]
         for s in range(12)

@@ -1,5 +1,5 @@
-"""An exception of a signal handler at any instruction of a draw costs nothing: the next draw gives
-the same batch."""
+"""An exception of a signal handler at any instruction of a draw has no effect: the next draw
+returns the same batch."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Interrupt(KeyboardInterrupt):
 
 @contextmanager
 def interrupted(at: int, within: tuple[str, ...] = ROOM) -> Iterator[None]:
-    """Raises before the `at`-th instruction of the code in these files: there, and nowhere else,
+    """Raise before the `at`-th instruction of the code in these files, the only place at which
     handlers run."""
     left = at
 
@@ -78,7 +78,7 @@ def is_interrupted(call: Callable[[], Any], at: int) -> tuple[bool, Any]:
 
 
 def again(pool: ShufflePool, room: dict[str, Any], items: list[Push]) -> ShufflePool:
-    """The pool that is made of its state, when the items were made again."""
+    """Return a pool that is restored from the state, after the items were produced again."""
     restored = ShufflePool.restored(json.loads(json.dumps(pool.state())), **room)
     for item in items:
         for of_next in (False, True):
@@ -88,8 +88,7 @@ def again(pool: ShufflePool, room: dict[str, Any], items: list[Push]) -> Shuffle
 
 
 def had_once(pool: ShufflePool, at: list[int], check: Callable[[], None]) -> Batch | None:
-    """A batch that is drawn and given, with an exception in each attempt as long as there are some
-    left."""
+    """Draw and confirm a batch, with an exception in each attempt as long as some are left."""
     while True:
         hit, batch = is_interrupted(pool.draw, at.pop() if at else -1)
         if not hit:
@@ -150,7 +149,7 @@ def test_every_draw_may_be_interrupted_anywhere(
 
 
 def instructions(call: Callable[[], Any]) -> int:
-    """Return their number."""
+    """Return the number of instructions."""
     left = 10**9
     with interrupted(left) as _:
         trace = sys.gettrace()
@@ -162,7 +161,7 @@ def instructions(call: Callable[[], Any]) -> int:
 
 
 def full() -> ShufflePool:
-    """An epoch drains, of which some was drawn, and the next one has begun."""
+    """Return a pool whose epoch drains, after some draws, while the next one has begun."""
     pool, actions = ShufflePool(Shuffle(40, 20), batch_size=8, seed=1), plan([70, 50], [5], words)
     for _ in range(5):
         while pool.wants():
@@ -208,8 +207,8 @@ def rows_of(runner: FeedRunner, found: list[int], hits: list[int]) -> None:
 @example([6], False)  # before a push: what was received is pushed later
 @example([6], True)
 def test_a_loop_goes_on_after_an_interrupted_draw(hits: list[int], resumes: bool) -> None:
-    """In the same runner or in a new one; where records were on their way into the pool, there is
-    no state."""
+    """The loop continues in the same runner or in a new one. While records are on their way into
+    the pool, there is no state."""
 
     def runner() -> FeedRunner:
         options = {

@@ -1,4 +1,4 @@
-"""A shuffle pool is saved without its records and goes on when they were pool_options again."""
+"""A shuffle pool is saved without its records, and continues once they were produced again."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ from tests.helpers.pools import (
 def test_an_interrupted_pool_goes_on_as_if_it_were_not(
     room: dict[str, Any], lengths: list[int], cuts: list[int], leaves: Any, stop: int
 ) -> None:
-    """After `stop` pushes, ends and draws; the items are pool_options again in another order, with others
-    among them."""
+    """Interrupt after `stop` pushes, ends and draws. The items are produced again in another order,
+    with others among them."""
     pool_options = {"seed": 7, "pad": -1 if leaves is ragged else None}
     whole = drawn(ShufflePool(**room, **pool_options), plan(lengths, cuts, leaves))
     pool = ShufflePool(**room, **pool_options)
@@ -58,7 +58,8 @@ def test_an_interrupted_pool_goes_on_as_if_it_were_not(
 
 
 def half_full() -> ShufflePool:
-    """Four records of item 5 of this epoch and three of item 6 of the next one."""
+    """Return a pool with four records of item 5 of this epoch and three of item 6 of the next
+    one."""
     pool = ShufflePool(Shuffle(20, 4), batch_size=6, seed=1)
     pool.push(batch_of(numbers([0, 1, 2, 3])), item=5, first_row=10)
     pool.end_epoch()

@@ -1,5 +1,5 @@
-"""Results made ahead in a thread, which ends whatever happens; and the one-ahead of the loop's own
-thread."""
+"""Results made ahead in a thread, which always ends; and one batch ahead in the thread of the
+loop."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What fit() was trained on, saved beside the model: exact, although fit() takes batches ahead."""
+"""The state of the batches that fit() was trained on, saved beside the model; exact, although fit()
+takes batches ahead."""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ pytestmark = [pytest.mark.usefixtures("short_collections"), on_tensorflow]
 
 
 class Crash(keras.callbacks.Callback):
-    """Kills the training as a batch begins or ends."""
+    """Ends the training with an error at the begin or end of a batch."""
 
     def __init__(self, batch: int, *, begins: bool = True) -> None:
         super().__init__()
@@ -59,7 +60,7 @@ def interrupted(feed: StateCallback, crash: Crash, **options: Any) -> list[list[
 
 @pytest.fixture
 def path(tmp_path: Path) -> Iterator[Path]:
-    """The file, in a folder that is not there yet; no other file may be left there."""
+    """Return a file in a folder that does not exist yet; check that no other file is left there."""
     path = tmp_path / "run" / "model.json"
     yield path
     assert {file.name for file in path.parent.glob("*")} <= {path.name}
@@ -99,7 +100,7 @@ def test_batches_that_were_trained_on_after_the_last_save_come_again(path: Path)
 
 
 def test_an_interruption_inside_the_callbacks_of_a_batch(path: Path) -> None:
-    """The state was written, the callback after it failed."""
+    """The state was written, and a later callback failed."""
     with runner_of() as runner:
         seen = interrupted(StateCallback(runner, path, save_freq=1), Crash(5, begins=False))
     with runner_of() as runner:
@@ -127,7 +128,7 @@ def test_nothing_is_saved_before_the_first_time(path: Path) -> None:
 
 
 class CountsFromZero(keras.callbacks.ModelCheckpoint):
-    """As Keras up to 3.13 does: the first execution of three batches is two."""
+    """Counts like Keras up to 3.13: a first execution of three batches counts as two."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -139,7 +140,7 @@ class CountsFromZero(keras.callbacks.ModelCheckpoint):
 def test_saves_fall_on_those_of_the_model(
     steps: int, old: bool, path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """ModelCheckpoint counts the batches of all epochs; at most one execution lies between."""
+    """ModelCheckpoint counts the batches of all epochs; both save within the same execution."""
     if old:
         monkeypatch.setattr(keras.callbacks, "ModelCheckpoint", CountsFromZero)
 
@@ -220,7 +221,7 @@ def test_a_training_that_is_stopped_saves_what_it_had(path: Path) -> None:
 
 
 def test_validation_does_not_count(path: Path) -> None:
-    """Its callbacks are others, and its data are not the runner's."""
+    """It has other callbacks, and its data are not those of the runner."""
 
     class Lenient(Diary):
         def test_step(self, data: Any) -> dict[str, Any]:

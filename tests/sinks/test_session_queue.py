@@ -1,5 +1,4 @@
-"""The queue of a session: everything exactly once, in the shapes, dtypes and order that were asked
-for."""
+"""The queue of a session: every record exactly once, in the requested shapes, dtypes and order."""
 
 from __future__ import annotations
 
@@ -80,7 +79,7 @@ def test_records_are_shuffled_and_not_batches() -> None:
 
 
 def test_an_indexable_is_shuffled_by_index() -> None:
-    """And not by record once more: it is the order of a loop."""
+    """The order is that of a loop: records are not shuffled again."""
 
     def runner() -> FeedRunner:
         return FeedRunner(
@@ -106,8 +105,8 @@ def test_the_seed_alone_decides_the_order() -> None:
 
 
 def test_a_batch_comes_as_soon_as_the_smallest_pool_is_there() -> None:
-    """After min_after_dequeue records and those of one batch, though the source has no more for
-    now."""
+    """It comes after min_after_dequeue records and one batch, although the source has no more
+    yet."""
     with (
         Blocked(chunks(12, 4)) as blocked,
         session(FeedRunner(blocked, shuffle=SMALL, epochs=1)) as (sess, inputs),
@@ -149,7 +148,7 @@ def test_any_structure_and_dtype(template: Any, shuffled: bool) -> None:
 
 
 def whole(columns: list[tuple[np.ndarray, ...]]) -> list[np.ndarray]:
-    """Each leaf over all batches, bytes in one form."""
+    """Concatenate each leaf over all batches, with bytes in one form."""
     return [
         np.concatenate([b.astype(object) if b.dtype.kind == "S" else b for b in column])
         for column in columns
@@ -172,7 +171,9 @@ def test_records_of_varying_shape_are_padded(pad: Any, fill: int) -> None:
 
 def test_records_of_varying_shape_are_shuffled() -> None:
     wanted = [np.full((3, 1 + i % 5), i) for i in range(20)]
-    with session(FeedRunner(iter(wanted), batch_size=3, pad=-1, shuffle=SMALL, seed=1, epochs=1)) as (
+    with session(
+        FeedRunner(iter(wanted), batch_size=3, pad=-1, shuffle=SMALL, seed=1, epochs=1)
+    ) as (
         sess,
         inputs,
     ):
@@ -191,7 +192,10 @@ def test_records_of_varying_shape_are_shuffled() -> None:
 @pytest.mark.parametrize("batch_size", [None, 3])
 def test_batches_of_varying_width_are_padded(batch_size: int | None) -> None:
     wanted = [np.full((2, width), width) for width in (1, 4, 2)]
-    with session(FeedRunner(iter(wanted), pad=-1, batch_size=batch_size, epochs=1)) as (sess, inputs):
+    with session(FeedRunner(iter(wanted), pad=-1, batch_size=batch_size, epochs=1)) as (
+        sess,
+        inputs,
+    ):
         batches = drained(sess, inputs)
     if batch_size is None:
         assert [b.tolist() for b in batches] == [m.tolist() for m in wanted]
@@ -309,7 +313,7 @@ def test_several_threads_may_run_steps() -> None:
 
 
 def test_a_runner_that_nobody_holds_feeds_on() -> None:
-    """The idiom keeps only the tensors."""
+    """The usual code keeps only the tensors."""
 
     def build() -> Any:
         runner = FeedRunner(shared_out(400, 4), shuffle=False, epochs=1)
@@ -324,7 +328,7 @@ def test_a_runner_that_nobody_holds_feeds_on() -> None:
 
 
 def test_what_the_source_keeps_is_never_written_to() -> None:
-    """TensorFlow has it without a copy, and writes into memory of its own all the same."""
+    """TensorFlow gets it without a copy, and writes to separate memory."""
     (kept,) = aligned_arrays([((64, 256), np.dtype(np.float32))])
     kept[:] = np.arange(64)[:, None]
     runner = FeedRunner(

@@ -60,7 +60,7 @@ class FeedStopped(FeedError, RuntimeError):
 
 
 class FeedTimeout(FeedError, TimeoutError):
-    """No batch arrived within `stall_timeout_s`; the text shows what every producer is doing."""
+    """No batch arrived within `stall_timeout_s`; the text shows the stack of every producer."""
 
 
 class ProducerError(FeedError):

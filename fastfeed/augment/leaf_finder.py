@@ -1,4 +1,4 @@
-"""The leaves of records: which of them a spec applies to, and their names."""
+"""Leaves of records: those that a spec applies to, and their names."""
 
 from __future__ import annotations
 

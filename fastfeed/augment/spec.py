@@ -192,7 +192,7 @@ class Augment:
             if leaves != 2 or images not in ((0,), (1,)):
                 raise SpecError(
                     "Augment: OneHot and Mixup need the labels, and a record is "
-                    f'{describe(structure)}: set labels=1 or labels="name"'
+                    f'{describe(structure)}: set labels=1 or labels="name" to their place'
                 )
             labels = 1 - images[0]
         return Targets(

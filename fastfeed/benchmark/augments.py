@@ -1,4 +1,4 @@
-"""Where should augmentation run? The same operations on photographs by each executor, against
+"""Comparison of the executors of augmentation: the same operations on photographs by each, against
 producer threads."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How many times as fast, with its uncertainty: arithmetic over the repeats of two sides."""
+"""Ratio of two speeds with its uncertainty: arithmetic over the repeats of two sides."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ def slow_down(sweep: Sweep, setting: Setting) -> float:
 
 
 def advise(sweep: Sweep) -> str:
-    """Return what to change, and what it will gain."""
+    """Return the change that is advised, with its gain."""
     settings = sweep.ours()
     best = max(settings, key=lambda s: s.rate)
     enough = min((s for s in settings if s.rate >= 0.95 * best.rate), key=_cost)

@@ -37,8 +37,11 @@ BY_FASTFEED, BY_HAND = "fastfeed", "hand-written"
 
 @dataclass(frozen=True)
 class SweepPlan:
-    """What to run: every combination of `processes` and `threads`, records of a batch, the window
-    of one run, the repeats, and `baseline`: the idiom too, for threads of the trainer."""
+    """Plan of a sweep: every combination of `processes` and `threads`.
+
+    `seconds` is the window of one run. `baseline`: the idiom is measured, too, for threads of the
+    trainer.
+    """
 
     threads: tuple[int, ...]
     batch_size: int | None

@@ -1,4 +1,4 @@
-"""A training loop as a benchmark drives it: what it is, and what feeds it."""
+"""A training loop as a benchmark drives it: its parts and its feed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a producer does for one batch: a known cost, photographs, or the user's own iterator.
+"""Work of a producer for one batch: a known cost, photographs, or the user's own iterator.
 
 Every source travels to worker processes, so it is a function over plain data. What each process
 needs for itself, such as OpenCV without threads of its own, is made where it is used.

@@ -210,7 +210,7 @@ class Feed:
         return [*self._producers.threads, *self.warnings.threads]
 
     def stacks(self) -> str:
-        """Return what every producer is doing, as stacks."""
+        """Return the stacks of all producers."""
         return self._producers.stacks()
 
     def snapshot(self) -> Snapshot:

@@ -1,4 +1,4 @@
-"""Which thread holds the interpreter lock, from how late the sampler gets it. Pure functions."""
+"""Holder of the interpreter lock, inferred from the delay with which the sampler gets it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How late a thread gets the interpreter lock in a process that trains."""
+"""Delay with which a thread gets the interpreter lock in a process that trains."""
 
 from __future__ import annotations
 

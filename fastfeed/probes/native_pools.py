@@ -1,4 +1,4 @@
-"""How many threads native libraries use, as the libraries that the script has loaded report it."""
+"""Numbers of threads of native libraries, reported by those that the script has loaded."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ _waiting: deque[Any] = deque(maxlen=64)
 
 
 def in_main(call: Callable[[FrameType], None]) -> None:
-    """Have the main thread call `call(frame)` soon; the f_back of `frame` is what it runs then."""
+    """Have the main thread call `call(frame)` soon; `frame.f_back` is the interrupted frame."""
 
     def pending(_: Any) -> int:
         call(sys._getframe())

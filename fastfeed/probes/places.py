@@ -1,4 +1,4 @@
-"""Lines of code as a report names them, and which of them are the user's."""
+"""Lines of code as a report names them, with a distinction of the user's own."""
 
 from __future__ import annotations
 

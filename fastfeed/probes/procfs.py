@@ -120,7 +120,7 @@ class DescriptorReader:
 
 
 class Counters(NamedTuple):
-    """What a thread (or several) has used since it began: seconds, and counts."""
+    """Resources that one or several threads have used since their start: seconds, and counts."""
 
     cpu_s: float = 0.0
     queued_s: float = 0.0

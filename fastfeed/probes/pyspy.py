@@ -93,7 +93,7 @@ def _stack(frames: Sequence[str], places: Places) -> StackSample:
 
 
 class Spy:
-    """Asks a helper process for samples, one window of one process after another."""
+    """Requests samples from a helper process, one window of one process after another."""
 
     def __init__(self, places: Places, *, program: str | None = None) -> None:
         self._places = places
@@ -206,7 +206,7 @@ class Spy:
         self.program = ""
 
     def missing(self, children: Sequence[int]) -> list[str]:
-        """Return what it could not sample, and why."""
+        """Return the processes that it could not sample, each with the reason."""
         if not self.program:
             install = "py-spy is not installed (pip install py-spy)"
             texts = [f"who holds the interpreter lock is estimated: {install}"]

@@ -1,4 +1,4 @@
-"""Threads that Python knows: their kernel numbers and their names."""
+"""Threads of Python: their kernel ids and their names."""
 
 from __future__ import annotations
 

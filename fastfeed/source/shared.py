@@ -22,7 +22,7 @@ from fastfeed.source.base import (
 
 
 class SharedSource(TicketedSource):
-    """Reads one stream, each item for the producer that asks first."""
+    """Reads one stream; each item goes to the producer that requests it first."""
 
     indexed = False
 

@@ -26,10 +26,25 @@ NEVER = float("inf")
 MAX_LEAVES = 64  # maximum number of leaves of a batch
 
 
+class BatchSource(NamedTuple):
+    """Facts about an object that is iterated over, and questions to it."""
+
+    ident: int = 0  # its id()
+    reuses_memory: bool = True  # True if a batch may share memory with earlier ones
+    # returns True if the producers have nothing to do; None if that cannot be determined
+    idle: Callable[[], bool] | None = None
+    # called before each batch that is prefetched
+    get_state: Callable[[], Any] = lambda: None
+    status: Callable[[], str] | None = None  # see Loop
+
+
+UNKNOWN_SOURCE = BatchSource()
+
+
 class PrefetchedBatch(NamedTuple):
     """A batch that was taken before its step, or the error that came in its place.
 
-    `state` is what `StepRecorder.get_state` returned before the batch was prefetched.
+    `state` is what `BatchSource.get_state` returned before the batch was prefetched.
     """
 
     item: Any
@@ -79,7 +94,7 @@ class StepLog:
 
 
 class StepRecorder:
-    """Records one iteration of a loop; its iterator gets each batch through `take`.
+    """Records one iteration of a loop over its batches: the iterator asks `take` for each batch.
 
     A loop is identified by its kind and the user's line that asks first, so that every epoch is
     recorded into the same loop. An iteration that runs inside one step of another loop, or between
@@ -87,20 +102,23 @@ class StepRecorder:
     """
 
     def __init__(
-        self, log: StepLog, kind: str, *, name: str, buffer: int | None, ahead: bool = True
+        self,
+        log: StepLog,
+        kind: str,
+        *,
+        name: str,
+        buffer: int | None,
+        ahead: bool = True,
+        source: BatchSource = UNKNOWN_SOURCE,
     ) -> None:
         self.log = log
-        self.loop = Loop(name, kind, 0, buffer=buffer)  # replaced when the first batch is requested
+        # replaced when the first batch is requested
+        self.loop = Loop(name, kind, 0, buffer=buffer, status=source.status)
         self.allow_ahead = ahead
         self.ahead: deque[PrefetchedBatch] = deque()
         self.on_step_end: Callable[[], None] | None = None  # called before the step ends
-        # returns True if the producers have nothing to do; None if that cannot be determined
-        self.idle: Callable[[], bool] | None = None
-        self.source_id = 0  # id of the object that is iterated over
+        self.source = source
         self.prefetching = False  # True while a batch is prefetched
-        # called before each batch that is prefetched
-        self.get_state: Callable[[], Any] | None = None
-        self.reuses_memory = True  # True if a batch may share memory with earlier ones
         self.count = 0
         self._key: Hashable = None
         self.begin_s = -1.0  # of the current step
@@ -221,7 +239,7 @@ class StepRecorder:
     def _prefetch(self, get: Callable[[], Any]) -> PrefetchedBatch:
         thread = get_ident()
         self.prefetching = True
-        state = None if self.get_state is None else self.get_state()
+        state = self.source.get_state()
         self.log.waiting[thread] = perf_counter()
         try:
             return PrefetchedBatch(get(), None, 0.0, True, state)
@@ -255,7 +273,11 @@ class StepRecorder:
         recorders = log.recorders.setdefault(thread, [])
         for ref in list(recorders):
             other = ref()
-            if other is not None and other._key == self._key and other.source_id != self.source_id:
+            if (
+                other is not None
+                and other._key == self._key
+                and other.source.ident != self.source.ident
+            ):
                 self._key = (self._key, len(recorders))  # two loaders, zipped in one line
             elif other is None or other._key == self._key:
                 _forget(recorders, other)  # an abandoned iterator that still exists

@@ -102,6 +102,10 @@ class Timeline:
         """Return the loop of this key; create it if there is none."""
         return self.loops.setdefault(key, Loop(name, kind, thread))
 
+    def set_trims(self) -> None:
+        """Record that TensorFlow's from_generator is used; see `Loop`."""
+        self.trims = True
+
     def main(self) -> Loop | None:
         """Return the loop that took most of the time, among those with at least two steps."""
         loops = [loop for loop in list(self.loops.values()) if len(loop.steps) > 1]

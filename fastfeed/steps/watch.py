@@ -8,7 +8,7 @@ from threading import get_ident
 from time import perf_counter
 from typing import Any, ClassVar
 
-from fastfeed.steps.recorder import StepLog, StepRecorder, site_of
+from fastfeed.steps.recorder import BatchSource, StepLog, StepRecorder, site_of
 from fastfeed.steps.timeline import Step, Timeline
 
 
@@ -66,8 +66,8 @@ class watch:  # used like a function: for batch in watch(loader)
             name=type(self._loader).__name__,
             ahead=iterator is not self._loader,
             buffer=None,
+            source=BatchSource(id(self._loader)),
         )
-        steps.source_id = id(self._loader)
         return WatchedIterator(iterator, steps)
 
     def __len__(self) -> int:

@@ -1,4 +1,4 @@
-"""Time limits for the calls of a sink, and detection of what it leaves behind."""
+"""Time limits for the calls of a sink, and detection of resources that it leaves behind."""
 
 from __future__ import annotations
 

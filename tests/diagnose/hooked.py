@@ -12,7 +12,7 @@ from fastfeed.steps.timeline import Loop, Timeline
 
 
 class Clock:
-    """Replaces a hook's `time`; it advances only on request."""
+    """Stands in for a hook's `time`: it goes on only when told to."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -41,7 +41,7 @@ class Every:
         self.bursts += 1
 
     def run(self, steps: Any, get: Any) -> None:
-        """Experiments on loops whose hooks make their own bursts."""
+        """Of loops that we do not experiment with ourselves."""
 
 
 @contextlib.contextmanager
@@ -69,5 +69,5 @@ def loops(log: HookLog, kind: str) -> list[Loop]:
 
 
 def kinds(log: HookLog) -> set[str]:
-    """The kinds of the marks."""
+    """Of the marks."""
     return {mark.kind for mark in log.timeline.marks}

@@ -177,7 +177,7 @@ def test_batches_of_no_record_are_skipped_and_counted(threads: int) -> None:
 def test_a_batch_larger_than_the_queue() -> None:
     said = (
         "a batch of 30 records does not fit",
-        "capacity >= min_after_dequeue + batch_size = 40",
+        "capacity must be >= min_after_dequeue + batch_size = 40",
         "shuffle=Shuffle(",
     )
     refused(OptionError, *said, by=in_a_graph(shared_out(60, 30), shuffle=Shuffle(20, 10)))
@@ -318,7 +318,7 @@ class TestAtTheWrongMoment:
     @pytest.mark.parametrize("session", [3, "session", object()])
     def test_what_is_no_session(self, tf: Any, runner: FeedRunner, session: Any) -> None:
         runner.get_inputs()
-        refused(OptionError, "needed a tf.compat.v1 Session", by=lambda: runner.start(session))
+        refused(OptionError, "must be a tf.compat.v1 Session", by=lambda: runner.start(session))
 
     def test_iteration_beside_a_session(self, tf: Any, runner: FeedRunner) -> None:
         runner.get_inputs()

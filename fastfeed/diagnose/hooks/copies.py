@@ -51,9 +51,9 @@ def nbytes_of_spec(spec: Any) -> int:
     total = 0
     for leaf in sys.modules["tensorflow"].nest.flatten(spec):
         shape: Any = getattr(leaf, "shape", None)
-        known = shape is not None and shape.rank is not None
-        sizes = [size or 1 for size in shape.as_list()] if known else []
-        total += math.prod(sizes) * int(getattr(getattr(leaf, "dtype", None), "size", 0))
+        sizes = [] if getattr(shape, "rank", None) is None else shape.as_list()
+        count = math.prod(size or 1 for size in sizes)
+        total += count * int(getattr(getattr(leaf, "dtype", None), "size", 0))
     return total
 
 

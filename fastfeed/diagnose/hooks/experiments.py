@@ -144,7 +144,7 @@ class Experiments:
         prefetched = steps.prefetch(get, free=False)
         if randomness() != before:
             self._refuse(steps.loop, RANDOM_INPUT)
-        elif steps.reuses_memory and prefetched.error is None:
+        elif steps.source.reuses_memory and prefetched.error is None:
             self._copied(steps, prefetched)
 
     def _burst(self, steps: StepRecorder, get: Callable[[], Any]) -> None:
@@ -173,7 +173,7 @@ class Experiments:
             if randomness() != before:
                 self._refuse(steps.loop, RANDOM_INPUT)
                 break
-            if not steps.reuses_memory:
+            if not steps.source.reuses_memory:
                 continue
             copy = self._copied(steps, prefetched)
             if copy is None:
@@ -187,10 +187,11 @@ class Experiments:
 
 
 def _await_idle(steps: StepRecorder, *, until_s: float) -> None:
-    """Wait until the producers have filled their buffer: then the free steps have the machine."""
-    longest_s = UNKNOWN_IDLE_WAIT_S if steps.idle is None else MAX_IDLE_WAIT_S
+    """Wait until the producers have filled their buffer: the free steps then have the machine."""
+    idle = steps.source.idle
+    longest_s = UNKNOWN_IDLE_WAIT_S if idle is None else MAX_IDLE_WAIT_S
     until_s = min(until_s, perf_counter() + longest_s)
-    while perf_counter() < until_s and not (steps.idle is not None and steps.idle()):
+    while perf_counter() < until_s and not (idle is not None and idle()):
         time.sleep(IDLE_POLL_S)
 
 

@@ -1,4 +1,4 @@
-"""Hook of loops over a FeedRunner, its epochs, and its batches as tensors of torch or JAX."""
+"""Hook of loops over a FeedRunner, its epochs, and its batches in torch or JAX."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from functools import partial, wraps
 from typing import Any
 
 from fastfeed.diagnose.hooks.hook_log import HookLog
-from fastfeed.diagnose.hooks.patches import RECORDER, Undo, patch, undo_all
+from fastfeed.diagnose.hooks.patches import RECORDER, Undo, patch, recorder_of, undo_all
 from fastfeed.errors import FeedError
-from fastfeed.steps.recorder import StepRecorder
+from fastfeed.steps.recorder import BatchSource, StepRecorder
 from fastfeed.steps.watch import WatchedIterator
 
 # the class that is iterated over, by its module
@@ -43,9 +43,7 @@ def _wrap_iter(original: Callable[[Any], Any], log: HookLog) -> Callable[[Any], 
     @wraps(original)
     def __iter__(self: Any) -> Any:
         iterator = original(self)
-        steps = self.__dict__.get(RECORDER)
-        if steps is None and log.active:
-            steps = self.__dict__[RECORDER] = _recorder(self, log)
+        steps = recorder_of(self, log, create=_recorder)
         # One recorder for all iterations: batches taken ahead in a loop that was left belong to the
         # next one.
         return iterator if steps is None else WatchedIterator(iterator, steps)
@@ -56,13 +54,9 @@ def _wrap_iter(original: Callable[[Any], Any], log: HookLog) -> Callable[[Any], 
 def _wrap_take(original: Callable[[Any], Any], log: HookLog) -> Callable[[Any], Any]:
     @wraps(original)
     def take(self: Any) -> Any:
-        steps = self.__dict__.get(RECORDER)
-        if steps is None:
-            if not log.active:
-                return original(self)
-            steps = self.__dict__[RECORDER] = _recorder(self, log)
-            steps.allow_ahead = False  # the lease of a batch ends with its block
-        return steps.take(partial(original, self))
+        # the lease of a batch ends with its block
+        steps = recorder_of(self, log, create=partial(_recorder, ahead=False))
+        return original(self) if steps is None else steps.take(partial(original, self))
 
     return take
 
@@ -77,7 +71,7 @@ def _wrap_state(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return state
 
 
-def _recorder(owner: Any, log: HookLog) -> StepRecorder:
+def _recorder(owner: Any, log: HookLog, *, ahead: bool = True) -> StepRecorder:
     """Return the recorder of an object that is iterated over.
 
     Batches of a FeedRunner and its epochs may be taken ahead; the other objects count what they
@@ -88,11 +82,16 @@ def _recorder(owner: Any, log: HookLog) -> StepRecorder:
     if options is None:
         name = f"FeedRunner ({type(owner).__name__})"
         return StepRecorder(log, "runner", name=name, buffer=16, ahead=False)
-    steps = StepRecorder(log, "runner", name="FeedRunner", buffer=max(16, 4 * options.producers))
-    steps.reuses_memory = not options.processes
-    steps.get_state = partial(_state_of, weakref.ref(runner))
-    steps.idle = _ProducerIdleness(weakref.ref(runner))
-    steps.loop.status = partial(_counters, weakref.ref(runner))
+    buffer, ref = max(16, 4 * options.producers), weakref.ref(runner)
+    source = BatchSource(
+        reuses_memory=not options.processes,
+        idle=_ProducerIdleness(ref),
+        get_state=partial(_state_of, ref),
+        status=partial(_counters, ref),
+    )
+    steps = StepRecorder(
+        log, "runner", name="FeedRunner", buffer=buffer, ahead=ahead, source=source
+    )
     runner.__dict__[RECORDER] = steps
     return steps
 

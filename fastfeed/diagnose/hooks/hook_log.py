@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
 from threading import get_ident
 from time import perf_counter
 from typing import Any, Protocol
 
 from fastfeed.diagnose.evidence import DeadProducer
-from fastfeed.steps.recorder import StepLog, StepRecorder
+from fastfeed.steps.recorder import NEVER, StepLog, StepRecorder
 from fastfeed.steps.timeline import Loop, Mark, Step, Timeline
 
 # maximum number of loops that are told apart by objects which a script may create without end
@@ -34,9 +35,8 @@ class BurstSchedule(Protocol):
 class HookLog(StepLog):
     """Timeline of a diagnosis, and the other reports of its hooks.
 
-    Once `active` is False, a hook only calls the original. It calls `begin_wait` and `end_wait`
-    around a call that may wait for input. `missing`: what could not be measured, for the report.
-    `died`: unexpected ends of the script's threads and processes.
+    Once `active` is False, a hook only calls the original. `missing`: what could not be measured,
+    for the report. `died`: unexpected ends of the script's threads and processes.
     """
 
     def __init__(self, timeline: Timeline) -> None:
@@ -67,6 +67,11 @@ class HookLog(StepLog):
         if self.active:
             self.died.append(dead._replace(time_s=perf_counter()))
 
+    def stop(self) -> None:
+        """Let every hook only call the original from now on."""
+        self.active = False
+        self.schedule_burst(NEVER)
+
     def begin_wait(self, now_s: float) -> None:
         """Record that this thread begins a call that may wait for input."""
         self.waiting[get_ident()] = now_s
@@ -74,6 +79,15 @@ class HookLog(StepLog):
     def end_wait(self) -> None:
         """Record that this thread has left a call that may wait for input."""
         self.waiting.pop(get_ident(), None)
+
+    @contextmanager
+    def wait(self, now_s: float) -> Iterator[None]:
+        """Record that this thread is in a call that may wait for input."""
+        self.begin_wait(now_s)
+        try:
+            yield
+        finally:
+            self.end_wait()
 
     def add_mark(self, mark: Mark) -> None:
         """Record an interval beside the steps."""
@@ -89,12 +103,8 @@ class HookLog(StepLog):
         found = loops.get(key)
         return self.add_loop(key, create()) if not found and len(loops) < MAX_LOOPS else found
 
-    def set_trims(self) -> None:
-        """Record that TensorFlow's from_generator is used; see `Loop.trims`."""
-        self.timeline.trims = True
-
     def add_step(self, loop: Loop, step: Step, *, waits: str | None = None) -> None:
-        """Record a step of a loop. `waits`: how its wait was found, if that may have changed."""
+        """Record a step. `waits` says how its wait was found, if that may have changed."""
         loop.add(step, max_steps=self.max_steps, waits=waits)
 
     def burst_is_due(self, loop: Loop | None, *, min_steps: int = 0) -> bool:

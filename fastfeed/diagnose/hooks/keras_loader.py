@@ -21,7 +21,8 @@ def loader_facts(adapter: Any) -> LoaderFacts:
     """Return the facts about a data adapter of Keras."""
     kind = type(adapter).__name__
     if kind == "GeneratorDataAdapter":
-        return LoaderFacts(leaves(_first(adapter)), *_generator(adapter))
+        first = getattr(adapter, "_first_batches", None) or [None]
+        return LoaderFacts(leaves(first[0]), *_generator(adapter))
     if kind == "PyDatasetAdapter":
         specs = leaves_of_spec(adapter._output_signature)
         return LoaderFacts(specs, *_pydataset(adapter.py_dataset))
@@ -40,7 +41,7 @@ def dataset_facts(dataset: Any) -> LoaderFacts:
     """Return the facts about a dataset of tf.data, which may be None."""
     if dataset is None:
         return LoaderFacts()
-    return LoaderFacts(leaves_of_spec(dataset.element_spec), *pipeline(dataset))
+    return LoaderFacts(leaves_of_spec(dataset.element_spec), *_pipeline(dataset))
 
 
 def leaves_of_spec(spec: Any) -> tuple[Leaf, ...]:
@@ -68,9 +69,11 @@ def _walk(value: Any, path: str) -> Iterator[tuple[str, Any]]:
         yield path, value
 
 
-def pipeline(dataset: Any) -> tuple[int | None, str]:
-    """Return how many elements the end of a dataset makes ahead at most, and its transformations,
-    the last one first."""
+def _pipeline(dataset: Any) -> tuple[int | None, str]:
+    """Return the maximum number of elements that a dataset makes ahead, and a note.
+
+    The note names its transformations, the last one first.
+    """
     names = []
     todo = [dataset]
     ahead: int | None = 0
@@ -82,20 +85,11 @@ def pipeline(dataset: Any) -> tuple[int | None, str]:
             ahead = None
         todo.extend(one._inputs())
     if names and names[0] == "Prefetch":
-        size = _constant(dataset._buffer_size)
-        ahead = size if size is not None and size > 0 else None
+        size = dataset._buffer_size
+        ahead = int(size) if hasattr(size, "numpy") and int(size) > 0 else None
     elif ahead == 0 and dataset.options().experimental_optimization.inject_prefetch is not False:
         ahead = None  # a prefetch is added at the end
     return ahead, "tf.data: " + " < ".join(names)
-
-
-def _constant(tensor: Any) -> int | None:
-    return int(tensor) if hasattr(tensor, "numpy") else None
-
-
-def _first(adapter: Any) -> Any:
-    batches = getattr(adapter, "_first_batches", None)
-    return batches[0] if batches else None
 
 
 def _generator(adapter: Any) -> tuple[int | None, str]:

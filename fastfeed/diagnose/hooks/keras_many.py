@@ -9,19 +9,11 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from fastfeed.diagnose.hooks.copies import nbytes_of_spec
 from fastfeed.diagnose.hooks.experiments import MAX_NBYTES
 from fastfeed.diagnose.hooks.hook_log import HookLog
-from fastfeed.diagnose.hooks.keras_steps import (
-    CallRecorder,
-    ObservedFunction,
-    await_gpu,
-    end_of_data,
-    has_gpu,
-    new_relay,
-)
+from fastfeed.diagnose.hooks.keras_steps import ObservedFunction, RelayRecorder, end_of_data
 from fastfeed.diagnose.hooks.tf_relay import BatchRelay
-from fastfeed.diagnose.hooks.wait_estimate import RECENT_STEPS, WaitEstimator
+from fastfeed.diagnose.hooks.wait_estimate import RECENT_STEPS
 from fastfeed.steps.timeline import Mark, Step
 
 WARMUP_CALLS = 2  # first calls, which trace and warm up
@@ -30,18 +22,14 @@ LATER_BURST_CALLS = 3
 MAX_BURST_FILL_S = 2.0  # a burst that spends more time on filling ends with its present call
 
 
-class MultiStepRecorder(CallRecorder):
+class MultiStepRecorder(RelayRecorder):
     """Records the train function of the TensorFlow backend if a call makes several steps."""
 
     def __init__(self, function: ObservedFunction, log: HookLog) -> None:
         super().__init__(function, log)
-        self._estimator = WaitEstimator()
-        self._relay: BatchRelay | None = None
-        self._calls = 0
         self._free_calls = 0  # next calls whose batches are taken beforehand
         self._fill_s = 0.0  # in this burst
         self._no_bursts = log.experiments is None
-        self._has_gpu = has_gpu()
 
     def call(self, original: Any, iterator: Any) -> Any:
         """Call the function."""
@@ -49,10 +37,13 @@ class MultiStepRecorder(CallRecorder):
             return original(iterator)
         self._calls += 1
         self._no_bursts = self._no_bursts or type(iterator).__name__ != "OwnedIterator"
-        relay = self._ready_relay(iterator) if self._is_free() else None
-        if relay is None:
-            return self._estimated(original, iterator)
-        return self._free(original, relay, iterator=iterator)
+        if self._is_free():
+            max_nbytes = MAX_NBYTES // self.function.steps
+            relay = self._ready_relay(iterator, max_nbytes=max_nbytes)
+            if relay is not None:
+                return self._free(original, relay, iterator=iterator)
+            self._no_bursts, self._free_calls = True, 0
+        return self._estimated(original, iterator)
 
     def _is_free(self) -> bool:
         """Return True if this call belongs to a burst, which may begin here."""
@@ -63,18 +54,6 @@ class MultiStepRecorder(CallRecorder):
         elif self._free_calls == 0 and self.log.burst_is_due(self.loop, min_steps=RECENT_STEPS):
             self._free_calls = LATER_BURST_CALLS
         return self._free_calls > 0
-
-    def _ready_relay(self, iterator: Any) -> BatchRelay | None:
-        """Return a relay for an iterator, or None if there cannot be one."""
-        if self._relay is not None and self._relay.can_replace(iterator):
-            return self._relay
-        fits = self.function.steps * nbytes_of_spec(iterator.element_spec) <= MAX_NBYTES
-        relay = new_relay(iterator, self.log) if fits else None
-        if relay is None:
-            self._no_bursts, self._free_calls = True, 0
-        else:
-            self._relay = relay
-        return relay
 
     def _free(self, original: Any, relay: BatchRelay, *, iterator: Any) -> Any:
         """Make a call whose batches are all taken beforehand; fewer if the data end, or fail."""
@@ -89,7 +68,7 @@ class MultiStepRecorder(CallRecorder):
         relay.hand_out(relay.held)
         begin_s = time.perf_counter()
         result = original(relay.iterator)
-        await_gpu(result, has_gpu=self._has_gpu)
+        self._await_gpu(result)
         if error is None:
             end_s = time.perf_counter()
             self._estimator.add(end_s - begin_s)
@@ -101,14 +80,12 @@ class MultiStepRecorder(CallRecorder):
     def _fill(self, relay: BatchRelay, iterator: Any) -> Exception | None:
         """Take the batches of a call; return how the data ended, if they did."""
         start_s, ended = time.perf_counter(), None
-        self.log.begin_wait(start_s)
         try:
-            while relay.held < self.function.steps:
-                relay.take(iterator, copies=True)
+            with self.log.wait(start_s):
+                while relay.held < self.function.steps:
+                    relay.take(iterator, copies=True)
         except Exception as error:
             ended = error
-        finally:
-            self.log.end_wait()
         end_s = time.perf_counter()
         self.log.add_mark(Mark("experiment", start_s, end_s, "takes batches beforehand"))
         self._fill_s += end_s - start_s
@@ -123,10 +100,9 @@ class MultiStepRecorder(CallRecorder):
 
     def _estimated(self, original: Any, iterator: Any) -> Any:
         """Make a call that is not observed inside: time beyond the usual was waiting."""
-        result, begin_s, end_s = self.timed_call(original, iterator, has_gpu=self._has_gpu)
-        if self._calls == 1:
-            self.mark_tracing(begin_s, end_s - begin_s)
-        self._add_steps(Step(begin_s, end_s, self._estimator.wait_s(end_s - begin_s)))
+        result, step = self._timed_call(original, iterator)
+        wait_s = self._estimator.wait_s(step.end_s - step.begin_s)
+        self._add_steps(step._replace(wait_s=wait_s))
         return result
 
     def _add_steps(self, call: Step) -> None:

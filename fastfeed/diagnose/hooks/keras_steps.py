@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import statistics
 import sys
 import threading
@@ -9,11 +10,12 @@ import time
 from collections import deque
 from typing import Any, Protocol
 
+from fastfeed.diagnose.hooks.copies import nbytes_of_spec
 from fastfeed.diagnose.hooks.hook_log import HookLog
 from fastfeed.diagnose.hooks.keras_loader import LoaderFacts, loader_facts
 from fastfeed.diagnose.hooks.patches import calling_frames
 from fastfeed.diagnose.hooks.tf_relay import BatchRelay
-from fastfeed.diagnose.hooks.wait_estimate import RECENT_STEPS, SHORT_STEP_S, WaitEstimator
+from fastfeed.diagnose.hooks.wait_estimate import ALWAYS_OBSERVED_S, RECENT_STEPS, WaitEstimator
 from fastfeed.steps.recorder import site_of
 from fastfeed.steps.timeline import Loop, Mark, Step
 
@@ -96,40 +98,68 @@ class CallRecorder:
         """Record a step. `waits` says how its wait was found, if that may have changed."""
         self.log.add_step(self.get_loop(), step, waits=waits)
 
-    def timed_call(
-        self, original: Any, iterator: Any, *, has_gpu: bool
-    ) -> tuple[Any, float, float]:
-        """Make a call that is not observed inside; return its result, its begin and its end."""
-        begin_s = time.perf_counter()
-        self.log.begin_wait(begin_s)
+
+class RelayRecorder(CallRecorder):
+    """Records a function of TensorFlow that gets an iterator, in whose place it may get a relay."""
+
+    def __init__(self, function: ObservedFunction, log: HookLog) -> None:
+        super().__init__(function, log)
+        self._calls = 0
+        self._estimator = WaitEstimator()
+        self._relay: BatchRelay | None = None
+        # True if a GPU may go on with a step after its call
+        self._has_gpu = bool(sys.modules["tensorflow"].config.list_physical_devices("GPU"))
+
+    def _ready_relay(self, iterator: Any, *, max_nbytes: int | None = None) -> BatchRelay | None:
+        """Return a relay for an iterator, or None if there cannot be one.
+
+        If `max_nbytes` is given, there is none for batches that have more bytes.
+        """
+        if self._relay is not None and self._relay.can_replace(iterator):
+            return self._relay
+        start_s = time.perf_counter()
         try:
+            if max_nbytes is not None and nbytes_of_spec(iterator.element_spec) > max_nbytes:
+                return None
+            self._relay = BatchRelay(iterator)
+        except Exception as error:
+            self.log.failed("the waiting of Keras's steps", error)
+            return None
+        end_s = time.perf_counter()
+        self.log.add_mark(Mark("experiment", start_s, end_s, "prepares to measure"))
+        return self._relay
+
+    def _timed_call(self, original: Any, iterator: Any) -> tuple[Any, Step]:
+        """Make a call that is not observed inside; return its result, and a step without a wait."""
+        begin_s = time.perf_counter()
+        with self.log.wait(begin_s):
             result = original(iterator)
-            await_gpu(result, has_gpu=has_gpu)
-        finally:
-            self.log.end_wait()
-        return result, begin_s, time.perf_counter()
+            self._await_gpu(result)
+        step = Step(begin_s, time.perf_counter(), 0.0)
+        if self._calls == 1:  # it has traced the function
+            self.log.add_mark(Mark("compile", begin_s, step.end_s, self.function.name))
+        return result, step
 
-    def mark_tracing(self, begin_s: float, duration_s: float) -> None:
-        """Record the first call, which traces the function."""
-        self.log.add_mark(Mark("compile", begin_s, begin_s + duration_s, self.function.name))
+    def _await_gpu(self, result: Any) -> None:
+        """Wait for a GPU that works asynchronously: the rest of its work is no wait for input."""
+        for tensor in sys.modules["tensorflow"].nest.flatten(result) if self._has_gpu else ():
+            if "GPU" in getattr(tensor, "device", "") and tensor.shape.num_elements() == 1:
+                tensor.numpy()
+                return
 
 
-class TensorFlowRecorder(CallRecorder):
-    """Records a function that gets an iterator and takes one batch from it.
+class TensorFlowRecorder(RelayRecorder):
+    """Records a function that takes one batch from its iterator.
 
     The batch is taken before the call and relayed, so that its wait can be measured.
     """
 
     def __init__(self, function: ObservedFunction, log: HookLog) -> None:
         super().__init__(function, log)
-        self._relay: BatchRelay | None = None
         self._overhead_s = 0.0
         self._free = 0  # next steps, whose batches are in the relay
-        self._calls = 0
         self._computing: deque[float] = deque(maxlen=RECENT_STEPS)
-        self._estimator = WaitEstimator()
         self._unobservable = False
-        self._has_gpu = has_gpu()
 
     def call(self, original: Any, iterator: Any) -> Any:
         """Call the function."""
@@ -142,9 +172,7 @@ class TensorFlowRecorder(CallRecorder):
         # the batches of an iterator of tf.distribute cannot be relayed
         self._unobservable = self._unobservable or kind != "OwnedIterator"
         self._calls += 1
-        if self._calls == 1:
-            return self._traced(original, iterator)
-        if self._unobservable or not self._is_observed():
+        if self._calls == 1 or self._unobservable or not self._is_observed():
             return self._estimated(original, iterator)
         return self._measured(original, iterator)
 
@@ -152,65 +180,42 @@ class TensorFlowRecorder(CallRecorder):
         if len(self._computing) < RECENT_STEPS:
             return True
         usual_s = statistics.median(self._computing)
-        return usual_s > SHORT_STEP_S or self._calls % OBSERVATION_PERIOD < OBSERVED_CALLS
-
-    def _traced(self, original: Any, iterator: Any) -> Any:
-        """Make the first step, in which the function is traced."""
-        result, begin_s, end_s = self.timed_call(original, iterator, has_gpu=self._has_gpu)
-        self.mark_tracing(begin_s, end_s - begin_s)
-        self._unobservable = self._unobservable or not self.function.takes_one()
-        waits = "hidden" if self._unobservable else "exact"
-        self.add_step(Step(begin_s, end_s, 0.0), waits=waits)
-        return result
+        return usual_s > ALWAYS_OBSERVED_S or self._calls % OBSERVATION_PERIOD < OBSERVED_CALLS
 
     def _estimated(self, original: Any, iterator: Any) -> Any:
         """Make a step that is not observed inside: time beyond the usual was waiting."""
-        result, begin_s, end_s = self.timed_call(original, iterator, has_gpu=self._has_gpu)
-        if self._unobservable:
-            self.add_step(Step(begin_s, end_s, 0.0))
-        else:
-            wait_s = self._estimator.wait_s(end_s - begin_s)
-            self.add_step(Step(begin_s, end_s, wait_s), waits="modelled")
+        result, step = self._timed_call(original, iterator)
+        waits = None
+        if self._calls == 1:
+            self._unobservable = self._unobservable or not self.function.takes_one()
+            waits = "hidden" if self._unobservable else "exact"
+        elif not self._unobservable:
+            step = step._replace(wait_s=self._estimator.wait_s(step.end_s - step.begin_s))
+            waits = "modelled"
+        self.add_step(step, waits=waits)
         return result
 
     def _measured(self, original: Any, iterator: Any) -> Any:
         """Make a step whose batch is relayed."""
+        previous = self._relay
+        relay = self._ready_relay(iterator)
+        if relay is None:
+            self._unobservable = True
+            return self._estimated(original, iterator)
         try:
-            relay = self._ready_relay(iterator)
-            if relay is None:
-                return self._estimated(original, iterator)
-            begin_s = time.perf_counter()
-            wait_s = 0.0
+            if relay is not previous:
+                self._overhead_s = self._overhead_s or relay.overhead_s(iterator)
             if self.log.burst_is_due(self.loop, min_steps=RECENT_STEPS):
                 self._fill(relay, iterator)
-                begin_s = time.perf_counter()
-            else:
-                if not relay.held:
-                    self._take(relay, iterator)
-                wait_s = time.perf_counter() - begin_s - self._overhead_s
+            begin_s = time.perf_counter()
+            if not relay.has_input_of(iterator):
+                with self.log.wait(begin_s):
+                    relay.take(iterator)
         except end_of_data():
             # raises the end again, with everything else that the function does
             return original(iterator)
+        wait_s = time.perf_counter() - begin_s - self._overhead_s
         return self._relayed(original, relay, begin_s=begin_s, wait_s=wait_s)
-
-    def _take(self, relay: BatchRelay, iterator: Any) -> None:
-        self.log.begin_wait(time.perf_counter())
-        try:
-            relay.take(iterator)
-        finally:
-            self.log.end_wait()
-
-    def _ready_relay(self, iterator: Any) -> BatchRelay | None:
-        """Return a relay for an iterator, or None if there cannot be one."""
-        if self._relay is not None and self._relay.can_replace(iterator):
-            return self._relay
-        relay = new_relay(iterator, self.log)
-        if relay is None:
-            self._unobservable = True
-        else:
-            self._relay = relay
-            self._overhead_s = self._overhead_s or relay.overhead_s(iterator)
-        return relay
 
     def _fill(self, relay: BatchRelay, iterator: Any) -> None:
         start_s = time.perf_counter()
@@ -229,7 +234,7 @@ class TensorFlowRecorder(CallRecorder):
         """Make a step with the next batch of the relay, or the error in its place."""
         if not relay.held and relay.error is not None:
             error, iterator = relay.error, relay.source
-            relay.clear_error()
+            relay.forget_error()
             if isinstance(error, end_of_data()):
                 return original(iterator)
             raise error
@@ -238,38 +243,13 @@ class TensorFlowRecorder(CallRecorder):
         relay.hand_out()
         result = original(relay.iterator)
         if self.log.active:
-            await_gpu(result, has_gpu=self._has_gpu)
+            self._await_gpu(result)
             end_s = time.perf_counter()
             wait_s = min(max(wait_s, 0.0), end_s - begin_s)
             self.add_step(Step(begin_s, end_s, wait_s, free))
             self._computing.append(end_s - begin_s - wait_s)
             self._estimator.add(end_s - begin_s - wait_s)
         return result
-
-
-def new_relay(iterator: Any, log: HookLog) -> BatchRelay | None:
-    """Return a relay for an iterator, or None if there cannot be one."""
-    start_s = time.perf_counter()
-    try:
-        relay = BatchRelay(iterator)
-    except Exception as error:
-        log.failed("the waiting of Keras's steps", error)
-        return None
-    log.add_mark(Mark("experiment", start_s, time.perf_counter(), "prepares to measure"))
-    return relay
-
-
-def has_gpu() -> bool:
-    """Return True if a GPU may go on with a step after its call."""
-    return bool(sys.modules["tensorflow"].config.list_physical_devices("GPU"))
-
-
-def await_gpu(result: Any, *, has_gpu: bool) -> None:
-    """Wait for a GPU that works asynchronously: the rest of its work is no wait for input."""
-    for tensor in sys.modules["tensorflow"].nest.flatten(result) if has_gpu else ():
-        if "GPU" in getattr(tensor, "device", "") and tensor.shape.num_elements() == 1:
-            tensor.numpy()
-            return
 
 
 def end_of_data() -> type[Exception]:
@@ -300,9 +280,8 @@ class PythonRecorder(CallRecorder):
         """Call the train function of JAX, which takes its batches from the iterator itself."""
         timed = TimedIterator(iterator, self.log)
         begin_s = time.perf_counter()
-        self.close(begin_s)
-        self.get_loop()
-        result = original(state, timed)
+        call = functools.partial(original, state)
+        result = self.call(call, timed, begin_s=begin_s, wait_s=0.0)
         self._open = (begin_s, timed.wait_s)
         return result
 
@@ -327,9 +306,8 @@ class TimedIterator:
 
     def __next__(self) -> Any:
         start_s = time.perf_counter()
-        self._log.begin_wait(start_s)
         try:
-            return next(self._iterator)
+            with self._log.wait(start_s):
+                return next(self._iterator)
         finally:
-            self._log.end_wait()
             self.wait_s += time.perf_counter() - start_s

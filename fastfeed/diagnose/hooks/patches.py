@@ -11,11 +11,12 @@ from types import FrameType
 from typing import Any
 
 from fastfeed.diagnose.hooks.hook_log import HookLog
+from fastfeed.steps.recorder import StepRecorder
 from fastfeed.steps.timeline import Mark
 
 MIN_MARK_S = 0.001  # shorter calls are no mark
 MAX_NESTED_MARKS = 8  # latest marks that may lie within a new one
-RECORDER = "_fastfeed_steps"  # attribute of an observed object that holds its recorder
+RECORDER = "_fastfeed_steps"  # attribute of an object that is iterated over: its recorder
 Undo = Callable[[], None]
 
 
@@ -43,6 +44,20 @@ def patch(owner: Any, name: str, *, wrap: Callable[[Any], Any]) -> Undo:
     return undo
 
 
+def call_before(owner: Any, name: str, *, action: Callable[..., None]) -> Undo:
+    """Patch a method so that `action` is called with the same arguments before it."""
+
+    def wrap(original: Any) -> Any:
+        @functools.wraps(original)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            action(*args, **kwargs)
+            return original(*args, **kwargs)
+
+        return call
+
+    return patch(owner, name, wrap=wrap)
+
+
 def undo_all(undos: list[Undo]) -> Undo:
     """Return one function that undoes all patches, the latest first."""
 
@@ -51,6 +66,20 @@ def undo_all(undos: list[Undo]) -> Undo:
             undos.pop()()
 
     return undo
+
+
+def recorder_of(
+    owner: Any, log: HookLog, *, create: Callable[[Any, HookLog], StepRecorder]
+) -> StepRecorder | None:
+    """Return the recorder of an object that is iterated over, created if the log is active.
+
+    The object holds it: no object that lives longer may refer to an iterator, whose workers end
+    when the last reference to it goes.
+    """
+    steps: StepRecorder | None = owner.__dict__.get(RECORDER)
+    if steps is None and log.active:
+        steps = owner.__dict__[RECORDER] = create(owner, log)
+    return steps
 
 
 class CallTimer:

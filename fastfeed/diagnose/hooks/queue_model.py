@@ -19,20 +19,26 @@ MAX_DURATIONS = 31  # latest durations of puts, and computing times of steps, th
 
 
 @dataclass(eq=False)
-class PendingPut:
+class PendingFlow:
+    """Elements on their way into a queue or out of it."""
+
+    begin_s: float
+    count: int
+
+    def restart(self, now_s: float) -> None:
+        """Set the time at which the put or take begins."""
+        self.begin_s = now_s
+
+
+@dataclass(eq=False)
+class PendingPut(PendingFlow):
     """Elements on their way into the queue: `count` in all, of which `entered` are in it.
 
     `short` is True if there was no room for all of them.
     """
 
-    begin_s: float
-    count: int
     entered: int
     short: bool
-
-    def restart(self, now_s: float) -> None:
-        """Set the time at which the put begins."""
-        self.begin_s = now_s
 
     def enter(self) -> int:
         """Let the rest of the elements enter, and return their number."""
@@ -41,16 +47,10 @@ class PendingPut:
 
 
 @dataclass(eq=False)
-class PendingTake:
+class PendingTake(PendingFlow):
     """Elements on their way out of the queue; `served` is True if they were there at once."""
 
-    begin_s: float
-    count: int
     served: bool
-
-    def restart(self, now_s: float) -> None:
-        """Set the time at which the take begins."""
-        self.begin_s = now_s
 
 
 class QueueModel:
@@ -137,7 +137,7 @@ class QueueModel:
         return wait_s
 
     def close(self, now_s: float) -> None:
-        """Close the queue: from now on its last elements may be taken, down to none."""
+        """Close the queue: from now on it gives away what it has, down to nothing."""
         with self._changed:
             self._closed_s = now_s
             self._changed.notify_all()

@@ -1,4 +1,4 @@
-"""Hook of loops whose batches come from a queue, a future or a pool of the standard library."""
+"""Hook of loops that take their batches from queues, futures or pools of the standard library."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ METHODS = {
 }
 MAX_AHEAD = 8  # batches that are taken ahead in a burst
 MAX_REFILLS = 3  # of a small queue in a burst
-MAX_AHEAD_FILL_S = 1.5
+MAX_REFILL_S = 1.5  # longest wait for batches in a burst
 SETTLED_S = 0.3  # a queue without a new batch for so long gets no more
 QUEUE_POLL_S = 0.01
 
@@ -119,7 +119,7 @@ class _QueueLoops:
         steps.end_step()
         self._ahead[owner] = steps
         room = buffer_of(owner) or most
-        while len(steps.ahead) < most and time.perf_counter() - start_s < MAX_AHEAD_FILL_S:
+        while len(steps.ahead) < most and time.perf_counter() - start_s < MAX_REFILL_S:
             _await_batches(owner, min(room, most - len(steps.ahead)))
             if not _ready(owner):
                 break
@@ -151,9 +151,7 @@ def _await_batches(owner: Any, count: int) -> None:
     """Wait until `count` batches are ready, no more come, or it takes too long."""
     start_s = last_s = time.perf_counter()
     before = -1
-    while (
-        now_s := time.perf_counter()
-    ) - start_s < MAX_AHEAD_FILL_S and now_s - last_s < SETTLED_S:
+    while (now_s := time.perf_counter()) - start_s < MAX_REFILL_S and now_s - last_s < SETTLED_S:
         ready = _ready(owner)
         if ready >= count:
             break

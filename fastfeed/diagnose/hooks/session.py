@@ -13,7 +13,7 @@ import time
 from typing import Any
 
 from fastfeed.diagnose.hooks.hook_log import HookLog
-from fastfeed.diagnose.hooks.patches import CallTimer, Undo, patch, undo_all
+from fastfeed.diagnose.hooks.patches import CallTimer, Undo, call_before, patch, undo_all
 from fastfeed.diagnose.hooks.session_trace import has_no_options
 from fastfeed.diagnose.hooks.session_watch import SessionTracker
 
@@ -32,22 +32,23 @@ def install(module: Any, log: HookLog) -> Undo:
     tracker = SessionTracker(log)
     base = sys.modules["tensorflow.python.client.session"].BaseSession
     monitored = sys.modules.get("tensorflow.python.training.monitored_session")
-    wrappers = {
-        "run": _wrap_run,
-        "make_callable": _wrap_make_callable,
-        "_make_callable_from_options": _wrap_from_options,
-        "_call_tf_sessionrun": _wrap_graph_run,
-        "close": _wrap_close,
-    }
-    undos: list[Undo] = [tracker.release]
-    for name, wrap in wrappers.items():
-        undos.append(patch(base, name, wrap=functools.partial(wrap, tracker=tracker, log=log)))
+    undos: list[Undo] = [
+        tracker.release_all,
+        call_before(base, "_call_tf_sessionrun", action=tracker.enter_graph),
+        call_before(base, "close", action=tracker.release),
+    ]
+    wrappers = [
+        (base, "run", _wrap_run),
+        (base, "make_callable", _wrap_make_callable),
+        (base, "_make_callable_from_options", _wrap_from_options),
+    ]
     if monitored is not None:
-        wrap = functools.partial(_wrap_hooked_run, tracker=tracker, log=log)
-        undos.append(patch(monitored._HookedSession, "run", wrap=wrap))
+        wrappers.append((monitored._HookedSession, "run", _wrap_hooked_run))
+    for owner, name, wrap in wrappers:
+        undos.append(patch(owner, name, wrap=functools.partial(wrap, tracker=tracker, log=log)))
     timer = CallTimer(log)
-    for name, owner, method in SAVERS:
-        saver = getattr(sys.modules.get(name), owner, None)
+    for module_name, class_name, method in SAVERS:
+        saver = getattr(sys.modules.get(module_name), class_name, None)
         if saver is not None:
             undos.append(timer.method(saver, method, kind="checkpoint"))
     return undo_all(undos)
@@ -123,24 +124,6 @@ def _wrap_callable(
         return _tracked(tracker, (*what, fed), call=lambda: made(*args, **kwargs))
 
     return call
-
-
-def _wrap_graph_run(original: Any, *, tracker: SessionTracker, log: HookLog) -> Any:
-    @functools.wraps(original)
-    def call(*args: Any) -> Any:
-        tracker.enter_graph()
-        return original(*args)
-
-    return call
-
-
-def _wrap_close(original: Any, *, tracker: SessionTracker, log: HookLog) -> Any:
-    @functools.wraps(original)
-    def close(self: Any) -> Any:
-        tracker.release(self)
-        return original(self)
-
-    return close
 
 
 def _wrap_hooked_run(original: Any, *, tracker: SessionTracker, log: HookLog) -> Any:

@@ -1,4 +1,4 @@
-"""Operations on queues in a run of a session, found in the graph once for each set of fetches."""
+"""Operations of a session's run on queues, found in the graph once for each set of fetches."""
 
 from __future__ import annotations
 
@@ -44,15 +44,18 @@ class RunPlan:
     held: Any
 
 
+def is_monitored(fetches: Any) -> bool:
+    """Return True for fetches of a monitored session, which include those of its hooks."""
+    return isinstance(fetches, dict) and "caller" in fetches
+
+
 def fetch_key(fetches: Any) -> Any:
     """Return a cheap key of fetches; in a monitored session only the script's own fetches count."""
-    if isinstance(fetches, dict):
-        if "caller" in fetches:
-            return fetch_key(fetches["caller"])
-        return tuple(fetch_key(one) for one in fetches.values())
-    if isinstance(fetches, (list, tuple)):
-        return tuple([one if isinstance(one, str) else _key_within(one) for one in fetches])
-    return fetches if isinstance(fetches, str) else id(fetches)
+    own = fetches["caller"] if is_monitored(fetches) else fetches
+    if isinstance(own, (dict, list, tuple)):
+        parts = own.values() if isinstance(own, dict) else own
+        return tuple([one if isinstance(one, str) else fetch_key(one) for one in parts])
+    return own if isinstance(own, str) else id(own)
 
 
 def feed_key(feeds: Mapping[Any, Any] | None) -> Any:
@@ -65,7 +68,7 @@ def plan_of(graph: Any, fetches: Any, *, feeds: Iterable[Any] = ()) -> RunPlan:
 
     The operations behind a fed tensor are not needed.
     """
-    own = fetches["caller"] if isinstance(fetches, dict) and "caller" in fetches else fetches
+    own = fetches["caller"] if is_monitored(fetches) else fetches
     leaves = list(_flat(fetches))
     fed = [element for element in (_element(graph, one) for one in feeds) if element is not None]
     takes, puts, closes, waits, iterates = [], [], [], set(), False
@@ -128,10 +131,6 @@ def queue_limits(queue: Any) -> tuple[int | None, int]:
     except ValueError:  # only the shuffling queue has it
         minimum = 0
     return (None if capacity < 0 else capacity), minimum
-
-
-def _key_within(one: Any) -> Any:
-    return fetch_key(one) if isinstance(one, (list, tuple, dict)) else id(one)
 
 
 def _flat(fetches: Any) -> Iterator[Any]:

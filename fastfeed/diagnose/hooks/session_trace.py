@@ -12,9 +12,9 @@ import time
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from fastfeed.diagnose.hooks.wait_estimate import SHORT_STEP_S, WaitEstimator
+from fastfeed.diagnose.hooks.wait_estimate import ALWAYS_OBSERVED_S, WaitEstimator
 
-SHORT_RUNS_PER_TRACE = 8  # of runs shorter than SHORT_STEP_S one in so many is traced
+SHORT_RUNS_PER_TRACE = 8  # of runs shorter than ALWAYS_OBSERVED_S one in so many is traced
 MAX_READING_SHARE = 0.01  # of the time, for reading traces
 MIN_WAIT_S = 0.001  # a shorter wait is not compared with the other operations
 
@@ -42,7 +42,7 @@ class GraphWaits:
             return True
         if now_s < self._next_s:
             return False
-        return self.estimator.usual_s > SHORT_STEP_S or self._runs % SHORT_RUNS_PER_TRACE == 0
+        return self.estimator.usual_s > ALWAYS_OBSERVED_S or self._runs % SHORT_RUNS_PER_TRACE == 0
 
     def wait_s(self, metadata: Any, duration_s: float) -> float:
         """Return the seconds that a run waited; `metadata` is None if it was not traced."""

@@ -22,6 +22,7 @@ from fastfeed.diagnose.hooks.session_plan import (
     fed_leaves,
     feed_key,
     fetch_key,
+    is_monitored,
     plan_of,
     queue_limits,
 )
@@ -44,22 +45,18 @@ class SessionInfo:
         self._models: dict[str, QueueModel] = {}
         self._graph_waits: dict[int, GraphWaits] = {}  # by the id of a loop
         self._last_put_s: dict[int, float] = {}  # by thread: when its last put ended
-        self._lock = threading.Lock()
 
-    def plan(self, key: Any, session: Any, *, fetches: Any, feeds: Any) -> RunPlan:
-        """Return the plan of a run."""
-        plan = self._plans.get(key)
-        if plan is None:
-            plan = self._plans[key] = plan_of(session.graph, fetches, feeds=feeds or ())
-        return plan
+    def plan(self, key: Any, graph: Any, *, fetches: Any, feeds: Any) -> RunPlan:
+        """Return the plan of a run, whose fetches and feeds have this key."""
+        if key not in self._plans:
+            self._plans[key] = plan_of(graph, fetches, feeds=feeds or ())
+        return self._plans[key]
 
     def model(self, queue: Any) -> QueueModel:
         """Return the model of a queue."""
-        with self._lock:
-            if queue.name not in self._models:
-                capacity, minimum = queue_limits(queue)
-                self._models[queue.name] = QueueModel(capacity, minimum)
-            return self._models[queue.name]
+        known = self._models.get(queue.name)
+        # atomic: the first of several threads sets it
+        return known or self._models.setdefault(queue.name, QueueModel(*queue_limits(queue)))
 
     def knows_waits(self, plan: RunPlan) -> bool:
         """Return True if the waits of a run at queues follow from the observations."""
@@ -113,10 +110,8 @@ class SessionRun:
 
     def restart(self, now_s: float) -> None:
         """Set the time at which the puts and takes begin."""
-        for _, take in self.takes:
-            take.restart(now_s)
-        for _, put in self.puts:
-            put.restart(now_s)
+        for _, pending in (*self.takes, *self.puts):
+            pending.restart(now_s)
 
     def hold(self) -> None:
         """Hold the run as long as a burst needs it."""
@@ -181,7 +176,6 @@ class SessionTracker:
         self._thread = _ThreadState()
         self._numbers = itertools.count(1)
         self._infos: weakref.WeakKeyDictionary[Any, SessionInfo] = weakref.WeakKeyDictionary()
-        self._lock = threading.Lock()
 
     def begin(
         self, session: Any, fetches: Any, *, feeds: Mapping[Any, Any] | None
@@ -190,9 +184,9 @@ class SessionTracker:
         try:
             info = self._info(session)
             key = (fetch_key(fetches), feed_key(feeds))
-            plan = info.plan(key, session, fetches=fetches, feeds=feeds)
-            monitored = isinstance(fetches, dict) and "caller" in fetches
-            run = SessionRun(info, plan, self._loop(info, key, plan=plan, feeds=feeds), monitored)
+            plan = info.plan(key, session.graph, fetches=fetches, feeds=feeds)
+            loop = self._loop(info, key, plan=plan, feeds=feeds)
+            run = SessionRun(info, plan, loop, is_monitored(fetches))
             run.hold()
             now_s = time.perf_counter()
             run.begin(now_s, feeds)
@@ -215,7 +209,7 @@ class SessionTracker:
             self._log.failed("the waiting in a session's graph", error)
             return {}
 
-    def enter_graph(self) -> None:
+    def enter_graph(self, *args: Any) -> None:
         """Record that the run of this thread goes on without the interpreter lock.
 
         It may have waited for the lock during its preparations in Python.
@@ -254,21 +248,21 @@ class SessionTracker:
             if hook_s[1] - hook_s[0] > MIN_MARK_S:
                 self._log.add_mark(Mark("callback", *hook_s, "hooks"))
 
-    def release(self, session: Any = None) -> None:
-        """End the burst of a session, or of all sessions."""
-        for info in (
-            [self._infos.get(session)] if session is not None else list(self._infos.values())
-        ):
-            if info is not None:
-                info.bursts.release()
+    def release(self, session: Any) -> None:
+        """End the burst of a session, if there is one."""
+        info = self._infos.get(session)
+        if info is not None:
+            info.bursts.release()
+
+    def release_all(self) -> None:
+        """End the bursts of all sessions."""
+        for session in list(self._infos):
+            self.release(session)
 
     def _info(self, session: Any) -> SessionInfo:
-        info = self._infos.get(session)
-        if info is None:
-            with self._lock:
-                new = SessionInfo(next(self._numbers), self._log)
-                info = self._infos.setdefault(session, new)
-        return info
+        known = self._infos.get(session)
+        # atomic: the first of several threads sets it
+        return known or self._infos.setdefault(session, SessionInfo(next(self._numbers), self._log))
 
     def _loop(self, info: SessionInfo, key: Any, *, plan: RunPlan, feeds: Any) -> Loop | None:
         if (plan.puts or plan.closes) and not plan.takes:

@@ -3,6 +3,7 @@ steps."""
 
 from __future__ import annotations
 
+import itertools
 import weakref
 from typing import Any
 
@@ -50,11 +51,13 @@ def _takes_one(graph: Any) -> bool:
     return not nested and ops == [GET_NEXT_OP]
 
 
-def takes_input(function: Any) -> bool:
+def takes_input(function: Any, log: HookLog) -> bool:
     """Return True if a traced function takes input from a dataset by itself."""
-    for trace in function._list_all_concrete_functions():
-        graph = trace.graph.as_graph_def()
-        nodes = [*graph.node, *(node for one in graph.library.function for node in one.node_def)]
-        if any(node.op.startswith(INPUT_OPS) for node in nodes):
-            return True
-    return False
+    try:
+        graphs = [trace.graph.as_graph_def() for trace in function._list_all_concrete_functions()]
+    except Exception as error:
+        log.failed("what a function takes its input from", error)
+        return False
+    functions = (one.node_def for graph in graphs for one in graph.library.function)
+    nodes = itertools.chain(*(graph.node for graph in graphs), *functions)
+    return any(node.op.startswith(INPUT_OPS) for node in nodes)

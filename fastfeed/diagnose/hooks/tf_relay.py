@@ -102,8 +102,8 @@ class BatchRelay:
         """Hold the error of an iterator behind its batches."""
         self.error, self.source = error, iterator
 
-    def clear_error(self) -> None:
-        """Forget the error, which is being raised."""
+    def forget_error(self) -> None:
+        """Forget the error and its iterator."""
         self.error = self.source = None
 
     def hand_out(self, count: int = 1) -> None:

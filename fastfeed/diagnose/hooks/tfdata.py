@@ -1,4 +1,5 @@
-"""Hook of TensorFlow 2: loops over a dataset, and repeated calls of a tf.function."""
+"""Hook of loops of TensorFlow 2: `for batch in dataset`, and a tf.function that the script calls
+repeatedly."""
 
 from __future__ import annotations
 
@@ -6,13 +7,12 @@ import functools
 import sys
 import threading
 import time
-import weakref
-from collections.abc import Callable
 from types import FrameType
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from fastfeed.diagnose.hooks.hook_log import HookLog
-from fastfeed.diagnose.hooks.keras_loader import pipeline
+from fastfeed.diagnose.hooks.keras_loader import dataset_facts
 from fastfeed.diagnose.hooks.keras_steps import TensorFlowRecorder
 from fastfeed.diagnose.hooks.patches import Undo, calling_frames, patch, undo_all
 from fastfeed.diagnose.hooks.tf_function import ScriptFunction, takes_input
@@ -21,128 +21,131 @@ from fastfeed.steps.recorder import StepRecorder, is_users, site_of
 from fastfeed.steps.timeline import Loop, Step
 
 MODULES = ("tensorflow",)
+HIDDEN_NOTE = (
+    "a function that takes its batches itself: its waits for them are in the time of its steps"
+)
 
 
 def install(module: Any, log: HookLog) -> Undo:
     """Observe eager iterators, those of tf.distribute too, and calls of functions."""
     iterator = sys.modules["tensorflow.python.data.ops.iterator_ops"].OwnedIterator
+    distributed = getattr(
+        sys.modules.get("tensorflow.python.distribute.input_lib"), "DistributedIteratorBase", None
+    )
     dataset = sys.modules["tensorflow.python.data.ops.dataset_ops"].DatasetV2
-    functions = sys.modules["tensorflow.python.eager.polymorphic_function.polymorphic_function"]
-    distribute = sys.modules.get("tensorflow.python.distribute.input_lib")
-    eagerly = sys.modules["tensorflow.python.eager.context"].executing_eagerly
-    recorders: weakref.WeakKeyDictionary[Any, StepRecorder | None] = weakref.WeakKeyDictionary()
-    wrap = functools.partial(_wrap_next, recorders=recorders, eagerly=eagerly, log=log)
-    iterators = [iterator, getattr(distribute, "DistributedIteratorBase", None)]
+    function = sys.modules[
+        "tensorflow.python.eager.polymorphic_function.polymorphic_function"
+    ].Function
+    hooks = _TensorFlowHooks(log)
     undos = [
-        patch(owner, name, wrap=wrap)
-        for owner in iterators
-        if owner is not None
-        for name in ("__next__", "get_next")
+        patch(dataset, "from_generator", wrap=hooks.wrap_from_generator),
+        patch(function, "__call__", wrap=hooks.wrap_call),
     ]
-    undos += [
-        patch(functions.Function, "__call__", wrap=lambda one: _wrap_call(one, eagerly, log=log)),
-        patch(dataset, "from_generator", wrap=lambda one: _wrap_from_generator(one, log)),
-    ]
+    for kind in (iterator, distributed) if distributed is not None else (iterator,):
+        undos += [patch(kind, name, wrap=hooks.wrap_next) for name in ("__next__", "get_next")]
     return undo_all(undos)
 
 
-def _wrap_from_generator(original: Any, log: HookLog) -> Any:
-    """Wrap `Dataset.from_generator`, which Keras calls, too."""
-    create = original.__func__
+class _TensorFlowHooks:
+    """The wrappers of TensorFlow's methods, and the recorders of iterators and functions."""
 
-    @functools.wraps(create)
-    def from_generator(*args: Any, **kwargs: Any) -> Any:
-        log.set_trims()
-        return create(*args, **kwargs)
+    def __init__(self, log: HookLog) -> None:
+        self._log = log
+        # None for an iterator that is observed by other hooks
+        self._iterators: WeakKeyDictionary[Any, StepRecorder | None] = WeakKeyDictionary()
+        self._functions: WeakKeyDictionary[Any, TensorFlowRecorder] = WeakKeyDictionary()
+        self._is_eager = sys.modules["tensorflow.python.eager.context"].executing_eagerly
 
-    return staticmethod(from_generator)
+    def wrap_from_generator(self, original: Any) -> Any:
+        """Wrap `Dataset.from_generator`, which Keras calls, too."""
+
+        @functools.wraps(original.__func__)
+        def from_generator(*args: Any, **kwargs: Any) -> Any:
+            self._log.timeline.set_trims()
+            return original.__func__(*args, **kwargs)
+
+        return staticmethod(from_generator)
+
+    def wrap_next(self, original: Any) -> Any:
+        """Wrap a request to an iterator."""
+
+        @functools.wraps(original)
+        def take(iterator: Any) -> Any:
+            if iterator not in self._iterators:
+                if not self._log.active or not self._is_eager():
+                    return original(iterator)
+                self._iterators[iterator] = self._recorder(iterator)
+            steps = self._iterators[iterator]
+            if steps is None:
+                return original(iterator)
+            return steps.take(functools.partial(_next_batch, original, iterator, steps=steps))
+
+        return take
+
+    def _recorder(self, iterator: Any) -> StepRecorder | None:
+        """Return the recorder of an iterator, or None if Keras's hooks observe it."""
+        try:
+            names = (frame.f_globals.get("__name__", "") for frame in calling_frames())
+            if any(name.startswith("keras.") for name in names):
+                return None
+            facts = dataset_facts(getattr(iterator, "_dataset", None))
+            name = facts.note or "an iterator of tf.data"
+            return StepRecorder(self._log, "tf.data", name=name, buffer=facts.buffer)
+        except Exception as error:
+            self._log.failed("an iterator of tf.data", error)
+            return None
+
+    def wrap_call(self, original: Any) -> Any:
+        """Wrap the call of a function; a call from a line of the script is a step of its loop."""
+
+        @functools.wraps(original)
+        def call(function: Any, *args: Any, **kwargs: Any) -> Any:
+            caller = sys._getframe(1)
+            if not (self._log.active and is_users(caller.f_code.co_filename) and self._is_eager()):
+                return original(function, *args, **kwargs)
+            if args and type(args[0]).__name__ == "OwnedIterator":
+                return self._function(function, args[0]).call(
+                    lambda iterator: original(function, iterator, *args[1:], **kwargs), args[0]
+                )
+            begin_s = time.perf_counter()
+            result = original(function, *args, **kwargs)
+            step = Step(begin_s, time.perf_counter(), 0.0)
+            key = ("call", caller.f_code, caller.f_lineno, threading.get_ident())
+            loop = self._log.find_loop(key, lambda: self._call_loop(function, caller))
+            if loop is not None:
+                self._log.add_step(loop, step)
+            return result
+
+        return call
+
+    def _function(self, function: Any, iterator: Any) -> TensorFlowRecorder:
+        """Return the recorder of a function that gets an iterator."""
+        if function not in self._functions:
+            observed = ScriptFunction(function, iterator, log=self._log)
+            self._functions[function] = TensorFlowRecorder(observed, self._log)
+        return self._functions[function]
+
+    def _call_loop(self, function: Any, caller: FrameType) -> Loop:
+        """Return the loop of the calls of a function that gets no iterator.
+
+        Its input is made between its calls, unless it takes it from a dataset by itself.
+        """
+        hidden = takes_input(function, self._log)
+        return Loop(
+            f"{getattr(function, '_name', '')}()",
+            "call",
+            threading.get_ident(),
+            waits="hidden" if hidden else "none",
+            where=site_of(caller),
+            buffer=None if hidden else 0,
+            note=HIDDEN_NOTE if hidden else "",
+        )
 
 
-def _wrap_next(original: Any, *, recorders: Any, eagerly: Callable[[], bool], log: HookLog) -> Any:
-    new = object()
-
-    @functools.wraps(original)
-    def take(self: Any) -> Any:
-        steps = recorders.get(self, new)
-        if steps is new:
-            if not log.active or not eagerly():
-                return original(self)
-            steps = recorders[self] = _recorder(self, log)
-        if steps is None:
-            return original(self)
-        return steps.take(functools.partial(_element, original, self, steps=steps))
-
-    return take
-
-
-def _element(original: Any, iterator: Any, *, steps: StepRecorder) -> Any:
-    """Return a batch; one that is taken ahead is copied, because its producer may reuse the
-    memory."""
+def _next_batch(original: Any, iterator: Any, *, steps: StepRecorder) -> Any:
+    """Return a batch; copy one that is taken ahead, because its producer may reuse the memory."""
     batch = original(iterator)
     if steps.prefetching:
         nest = sys.modules["tensorflow"].nest
         batch = nest.map_structure(copied_tensor, batch, expand_composites=True)
     return batch
-
-
-def _recorder(iterator: Any, log: HookLog) -> StepRecorder | None:
-    """Return a recorder for an iterator; None for one of Keras, which has a hook of its own."""
-    try:
-        names = (frame.f_globals.get("__name__", "") for frame in calling_frames())
-        if any(name.startswith("keras.") for name in names):
-            return None
-        dataset = getattr(iterator, "_dataset", None)
-        buffer, note = (None, "") if dataset is None else pipeline(dataset)
-        return StepRecorder(log, "tf.data", name=note or "an iterator of tf.data", buffer=buffer)
-    except Exception as error:
-        log.failed("an iterator of tf.data", error)
-        return None
-
-
-def _wrap_call(original: Any, eagerly: Callable[[], bool], *, log: HookLog) -> Any:
-    """Wrap `Function.__call__`: a call from a line of the script is a step of the loop around
-    it."""
-    recorders: weakref.WeakKeyDictionary[Any, TensorFlowRecorder] = weakref.WeakKeyDictionary()
-
-    @functools.wraps(original)
-    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if not log.active:
-            return original(self, *args, **kwargs)
-        caller = sys._getframe(1)
-        if not is_users(caller.f_code.co_filename) or not eagerly():
-            return original(self, *args, **kwargs)
-        if args and type(args[0]).__name__ == "OwnedIterator":
-            steps = recorders.get(self)
-            if steps is None:
-                function = ScriptFunction(self, args[0], log=log)
-                steps = recorders[self] = TensorFlowRecorder(function, log)
-            return steps.call(lambda one: original(self, one, *args[1:], **kwargs), args[0])
-        begin_s = time.perf_counter()
-        result = original(self, *args, **kwargs)
-        step = Step(begin_s, time.perf_counter(), 0.0)
-        key = ("call", caller.f_code, caller.f_lineno, threading.get_ident())
-        loop = log.find_loop(key, lambda: _new_loop(self, caller, log=log))
-        if loop is not None:
-            log.add_step(loop, step)
-        return result
-
-    return call
-
-
-def _new_loop(function: Any, caller: FrameType, *, log: HookLog) -> Loop:
-    """Return the loop of a function whose input is made between its calls, or taken by itself."""
-    hidden = False
-    try:
-        hidden = takes_input(function)
-    except Exception as error:
-        log.failed("what a function takes its input from", error)
-    note = "a function that takes its batches itself: their waits lie inside its steps"
-    return Loop(
-        f"{getattr(function, '_name', '')}()",
-        "call",
-        threading.get_ident(),
-        waits="hidden" if hidden else "none",
-        where=site_of(caller),
-        buffer=None if hidden else 0,
-        note=note if hidden else "",
-    )

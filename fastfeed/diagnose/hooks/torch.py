@@ -7,8 +7,8 @@ import weakref
 from typing import Any
 
 from fastfeed.diagnose.hooks.hook_log import HookLog
-from fastfeed.diagnose.hooks.patches import RECORDER, Undo, patch
-from fastfeed.steps.recorder import StepRecorder
+from fastfeed.diagnose.hooks.patches import Undo, patch, recorder_of
+from fastfeed.steps.recorder import BatchSource, StepRecorder
 
 MODULES = ("torch.utils.data.dataloader",)
 
@@ -22,14 +22,8 @@ def install(module: Any, log: HookLog) -> Undo:
 def _wrap_next(original: Any, log: HookLog) -> Any:
     @functools.wraps(original)
     def __next__(self: Any) -> Any:
-        steps = self.__dict__.get(RECORDER)
-        if steps is None:
-            if not log.active:
-                return original(self)
-            steps = self.__dict__[RECORDER] = _recorder(self, log)
-        # No object that lives longer may hold the iterator: its workers end when the last reference
-        # to it goes.
-        return steps.take(functools.partial(original, self))
+        steps = recorder_of(self, log, create=_recorder)
+        return original(self) if steps is None else steps.take(functools.partial(original, self))
 
     return __next__
 
@@ -41,11 +35,13 @@ def _recorder(iterator: Any, log: HookLog) -> StepRecorder:
     except Exception as error:  # another version, or a custom iterator
         log.failed("what a DataLoader makes ahead", error)
         return StepRecorder(log, "torch", name="DataLoader", buffer=None, ahead=False)
-    steps = StepRecorder(log, "torch", name=f"DataLoader(num_workers={workers})", buffer=buffer)
-    steps.source_id = id(iterator._dataset)
-    steps.idle = functools.partial(_is_idle, weakref.ref(iterator))
-    steps.reuses_memory = not workers  # a worker process delivers new memory
-    return steps
+    source = BatchSource(
+        id(iterator._dataset),
+        reuses_memory=not workers,  # a worker process delivers new memory
+        idle=functools.partial(_is_idle, weakref.ref(iterator)),
+    )
+    name = f"DataLoader(num_workers={workers})"
+    return StepRecorder(log, "torch", name=name, buffer=buffer, source=source)
 
 
 def _is_idle(ref: weakref.ref[Any]) -> bool:

@@ -160,7 +160,7 @@ class Launch:
 
     def close(self) -> None:
         """Undo all patches, for a process that continues."""
-        self.log.active = False
+        self.log.stop()
         self._observing.stop(join_s=SCRIPT_STOP_S)
         self._imports.undo()
         atexit.unregister(self.at_exit)
@@ -231,9 +231,8 @@ class Launch:
         if reason == ReportReason.STEPLESS and not self._report(request):
             return
         self._lifecycle.finish()
-        self.log.due_s = float("inf")
         self._imports.stop()
-        self.log.active = False
+        self.log.stop()
         if reason != ReportReason.STEPLESS:
             self._report(request)
 
@@ -244,7 +243,7 @@ class Launch:
                 return
             if stall.proven:
                 self._lifecycle.finish()
-                self.log.active = False
+                self.log.stop()
                 self._report(self._request(ReportReason.DEAD, stall))
                 prepare_hard_exit()
                 self._exit(1)
@@ -311,5 +310,5 @@ class Launch:
 def _switch_off(launch: Launch | None) -> None:
     """Switch the observation off in a forked child, which is not diagnosed."""
     if launch is not None:
-        launch.log.active = False
+        launch.log.stop()
         atexit.unregister(launch.at_exit)

@@ -175,7 +175,7 @@ def counts_only(loop: LoopNode) -> bool:
 def is_plain_repetition(loop: LoopNode) -> bool:
     """Return True if a loop only repeats the same work.
 
-    It asks for no input, does not read its count and calls no step.
+    It takes no input, does not read its count and calls no step.
     """
     found = statements(loop)
     names = frozenset(name for one in found for name in one.calls)

@@ -169,7 +169,7 @@ def _runs_user_code(log: ThreadLog, context: AttributionContext) -> bool:
 
 
 def task_of(log: ThreadLog, context: AttributionContext) -> Task:
-    """Return the task of a thread that Python knows."""
+    """Return the task of a Python thread."""
     trainer = log.ident == context.loop
     used = log.used()
     cpu = used.cpu_s / log.wall_s

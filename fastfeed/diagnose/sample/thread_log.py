@@ -82,7 +82,7 @@ class ThreadLog:
         return self.last.since(self.first)
 
     def identify(self, ident: int, name: str) -> None:
-        """Set the ident and the name that Python knows the thread by."""
+        """Set the ident and the name of the thread in Python."""
         self.ident, self.name, self.foreign = ident, name, not name
         self.files.keep()
 

@@ -18,9 +18,11 @@ from hypothesis import strategies as st
 from fastfeed.diagnose.hooks.copies import NotCopyable, addresses, copied, nbytes_of
 from fastfeed.diagnose.hooks.experiments import GUARD_STEPS, Experiments, randomness
 from fastfeed.diagnose.hooks.hook_log import HookLog
-from fastfeed.steps.recorder import NEVER, StepRecorder
+from fastfeed.steps.recorder import NEVER, BatchSource, StepRecorder
 from fastfeed.steps.timeline import Step, Timeline
 from fastfeed.steps.watch import WatchedIterator
+
+IDLE = BatchSource(idle=lambda: True)
 
 
 class Bursts(HookLog):
@@ -40,8 +42,7 @@ class Bursts(HookLog):
 
 
 def watched(source: Iterator[Any], log: HookLog, *, buffer: int | None = 4) -> WatchedIterator:
-    steps = StepRecorder(log, "watch", name="source", buffer=buffer)
-    steps.idle = lambda: True
+    steps = StepRecorder(log, "watch", name="source", buffer=buffer, source=IDLE)
     return WatchedIterator(source, steps)
 
 
@@ -111,8 +112,7 @@ def test_an_interrupt_amid_loses_nothing() -> None:
             raise KeyboardInterrupt
         return number
 
-    steps = StepRecorder(log, "watch", name="x", buffer=4)
-    steps.idle = lambda: True
+    steps = StepRecorder(log, "watch", name="x", buffer=4, source=IDLE)
     with pytest.raises(KeyboardInterrupt):
         steps.take(interrupted)
     assert [steps.take(interrupted) for _ in range(4)] == [0, 1, 3, 4], (
@@ -126,8 +126,7 @@ def due(
     """A loop that starves, and whose experiments are due."""
     log = HookLog(Timeline())
     log.experiments = Experiments(log)
-    steps = StepRecorder(log, kind, name="x", buffer=buffer)
-    steps.idle = lambda: True
+    steps = StepRecorder(log, kind, name="x", buffer=buffer, source=IDLE)
     begin_s = perf_counter() - 60.0
     steps.take(lambda: -1)
     steps.loop.steps[:] = [Step(begin_s + i, begin_s + i + 1.0, wait_s) for i in range(60)]

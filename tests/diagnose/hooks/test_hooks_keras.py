@@ -1,4 +1,5 @@
-"""Hooks of Keras on TensorFlow: the waits of its steps, and results that do not change."""
+"""Hooks of Keras on TensorFlow: what a step waits for, and that training is what it would have
+been."""
 
 from __future__ import annotations
 
@@ -101,7 +102,7 @@ def test_training_is_the_same_to_the_last_bit(source: str, monkeypatch: pytest.M
     """Also where batches are taken beforehand, over the ends of epochs."""
     expected = trained(source)
     monkeypatch.setattr(keras_steps, "RECENT_STEPS", 3)
-    monkeypatch.setattr(keras_steps, "SHORT_STEP_S", 0.0)
+    monkeypatch.setattr(keras_steps, "ALWAYS_OBSERVED_S", 0.0)
     with watched("keras", "keras_fit", experiments=Every(4)) as log:
         assert trained(source) == expected
     (loop,) = loops(log, "keras")
@@ -148,7 +149,7 @@ def test_a_step_waits_as_long_as_its_batch_is_made(monkeypatch: pytest.MonkeyPat
 
 
 def test_of_short_steps_only_some_are_looked_into(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The additional time of the other steps counts as waiting."""
+    """What the others take more than those is taken for waiting."""
     clock = Clock()
     for module in (keras_steps, tf_relay):
         monkeypatch.setattr(module, "time", clock)

@@ -1,4 +1,5 @@
-"""Hooks of Keras with several steps in a call: its waits, and results that do not change."""
+"""Hooks of Keras with several steps in a call: what a call waits for, and that training is what it
+would have been."""
 
 from __future__ import annotations
 

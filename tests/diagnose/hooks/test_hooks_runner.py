@@ -26,7 +26,7 @@ class Bursting(HookLog):
     """Takes ahead wherever it may."""
 
     def experiment(self, steps: StepRecorder, take: Any) -> None:
-        steps.idle = lambda: True
+        steps.source = steps.source._replace(idle=lambda: True)
         if self.experiments is not None:
             self.experiments._burst(steps, take)
             self.due_s = 0.0
@@ -96,7 +96,7 @@ def test_idle_producers(log: Bursting) -> None:
     log.experiments = None
     with FeedRunner(lambda: itertools.repeat(RECORDS), threads=1) as feed:
         next(iter(feed))
-        idle = feed.__dict__[RECORDER].idle
+        idle = feed.__dict__[RECORDER].source.idle
         until(idle, "a full buffer")
         assert feed.snapshot().depth >= 8
 

@@ -1,4 +1,4 @@
-"""Hooks of sessions: their observations, and results that do not change."""
+"""Hooks of sessions: what they see, and that nobody feels them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The model of a queue against a simulated one, whose truth is known, on a simulated clock."""
+"""The model of a queue against a simulated one, whose truth is known, on a clock that counts."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ RUN_S = 0.001  # what a put takes that finds room
 
 
 class Simulation:
-    """A queue with its producers and one consumer. A model is told of every put and step, as by a
-    hook."""
+    """A queue with its producers and one consumer; every put and every step is told to a model as a
+    hook would."""
 
     def __init__(
         self, model: QueueModel, *, puts: list[tuple[float, int]], count: int, step_s: float

@@ -1,4 +1,4 @@
-"""Waits inside the graphs of sessions' runs."""
+"""What runs of sessions wait for inside their graphs."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ MS = 1_000_000
     st.sampled_from([0.0, 2.0]),
 )
 def test_a_computing_time_that_varies_adds_up_to_no_wait(off: list[float], wait: float) -> None:
-    excess = WaitEstimator()
+    estimator = WaitEstimator()
     for one in (0.9, 1.0, 1.1):
-        excess.add(one)
-    found = [excess.wait_s(one + wait) for x in off for one in (1.0 + x, 1.0 - x)]
+        estimator.add(one)
+    found = [estimator.wait_s(one + wait) for x in off for one in (1.0 + x, 1.0 - x)]
     assert sum(found) == pytest.approx(len(found) * wait, abs=0.61)
     assert all(0.0 <= one <= wait + 0.31 for one in found)
 
 
 def test_nothing_is_known_before_computing_was_seen() -> None:
-    excess = WaitEstimator()
-    excess.add(1.0)
-    assert (excess.known, excess.wait_s(50.0)) == (False, 0.0)
+    estimator = WaitEstimator()
+    estimator.add(1.0)
+    assert (estimator.known, estimator.wait_s(50.0)) == (False, 0.0)
 
 
 def stats(*nodes: tuple[str, str, int, int]) -> Any:

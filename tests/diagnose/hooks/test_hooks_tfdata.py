@@ -17,7 +17,8 @@ tf = pytest.importorskip("tensorflow")
 
 
 def plain_dataset(generator: Any) -> Any:
-    """Without the prefetch that TensorFlow adds: batches are made when they are requested."""
+    """Without the prefetch that TensorFlow adds by itself, so that batches are made when they are
+    asked for."""
     spec = tf.TensorSpec((2,), tf.float32)
     options = tf.data.Options()
     options.experimental_optimization.inject_prefetch = False

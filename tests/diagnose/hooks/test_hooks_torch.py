@@ -9,6 +9,7 @@ import pytest
 
 from fastfeed.diagnose.hooks import torch as hook
 from fastfeed.diagnose.hooks.hook_log import HookLog
+from fastfeed.diagnose.hooks.patches import RECORDER
 from fastfeed.steps.timeline import Timeline
 
 torch = pytest.importorskip("torch")
@@ -76,9 +77,9 @@ def test_workers(log: HookLog) -> None:
     (loop,) = log.timeline.loops.values()
     assert (loop.buffer, len(loop.steps)) == (4, 12)
     assert [mark.kind for mark in log.timeline.marks] == ["epoch"]
-    steps = loader._iterator.__dict__[hook.RECORDER]
-    assert not steps.reuses_memory
-    assert steps.idle() is True
+    steps = loader._iterator.__dict__[RECORDER]
+    assert not steps.source.reuses_memory
+    assert steps.source.idle() is True
     loader._iterator._shutdown_workers()
 
 

@@ -144,13 +144,10 @@ def _result_array(results: Any, device: str) -> Any:
     return (
         np.asarray(tensor)
         if device == "cpu"
-        else DeviceArray(tensor, tuple(tensor.shape()), dtype=_dtype(tensor))
+        else DeviceArray(
+            tensor, tuple(tensor.shape()), dtype=np.dtype(types.to_numpy_type(tensor.dtype))
+        )
     )
-
-
-def _dtype(tensor: Any) -> np.dtype[Any]:
-    found: np.dtype[Any] = np.dtype(types.to_numpy_type(tensor.dtype))
-    return found
 
 
 def dali_program(augment: Augment) -> list[PlacedStep]:

@@ -28,9 +28,6 @@ if TYPE_CHECKING:
     from fastfeed.sinks.session_queue import SessionQueue
 
 
-MAX_FOLLOWERS = 24  # a message to a worker process has no room for more file descriptors
-
-
 class FeedRunner(FrameworkAdapters):
     """Produce the batches of `source` in parallel and feed them to a training loop.
 
@@ -261,10 +258,6 @@ class FeedRunner(FrameworkAdapters):
         runner = FeedRunner(
             source, **{name: getattr(self.options, name) for name in names} | options
         )
-        if self._stream.followers == MAX_FOLLOWERS:
-            raise OptionError(
-                f"also(): {MAX_FOLLOWERS} runners share these workers already: make a FeedRunner"
-            )
         self._stream.share(runner._stream)
         return runner
 
@@ -288,7 +281,7 @@ class FeedRunner(FrameworkAdapters):
             epoch = Epoch(self, feed)
             yield epoch
             self._refuse_stopped()
-            complete, epoch.complete = epoch.complete, True
+            complete = epoch.finish()
             if not complete and not self._stream.source.repeatable:
                 return  # there is no other epoch, and the next loop takes the rest
             counts = feed.counts

@@ -28,6 +28,8 @@ from fastfeed.runner.executor_choice import ExecutorChoice, choose, refuse_misfi
 from fastfeed.runner.finalizer import Finalizer, releasing
 from fastfeed.source import IndexedSource, source_from
 
+MAX_FOLLOWERS = 24  # a message to a worker process has no room for more file descriptors
+
 
 class Stream:
     """A source with its options, and its feeds. Raise OptionError for options that cannot work."""
@@ -154,7 +156,11 @@ class Stream:
 
     def share(self, other: Stream) -> None:
         """Let the workers of this stream also produce the batches of `other`. Raise OptionError for
-        an iterator, which cannot be iterated again."""
+        an iterator, which cannot be iterated again, and for too many streams."""
+        if len(self._followers) == MAX_FOLLOWERS:
+            raise OptionError(
+                f"also(): {MAX_FOLLOWERS} runners share these workers already: make a FeedRunner"
+            )
         if not other.source.repeatable:
             raise OptionError(
                 "also() of an iterator, which can be read only once: pass the function that makes "
@@ -195,11 +201,6 @@ class Stream:
         watch, self._watch = self._watch, None
         if watch is not None:
             watch.end()
-
-    @property
-    def followers(self) -> int:
-        """Number of other streams that share the workers."""
-        return len(self._followers)
 
     @property
     def shares(self) -> bool:

@@ -23,14 +23,9 @@ if TYPE_CHECKING:
     from fastfeed.runner.iteration import IterationManager
 
 
-def jax_iter(iterations: IterationManager, device_or_sharding: Any) -> JaxBatches:
-    """Return an iterable of the batches as JAX arrays, on anything that `jax.device_put` takes;
-    None is JAX's default device."""
-    return JaxBatches(iterations, device_or_sharding)
-
-
 class JaxBatches:
-    """The batches as JAX arrays. During a step on one, the next is put on the device.
+    """The batches as JAX arrays, on anything that `jax.device_put` takes; None is JAX's default
+    device. During a step on one, the next is put on the device.
 
     If JAX takes an array without a copy (on the CPU, 64-byte aligned), the JAX array keeps the
     memory of the batch. JAX does not write to that memory, even if the array is donated.

@@ -25,12 +25,10 @@ from fastfeed.augment.steps import (
     Warp,
 )
 from fastfeed.augment.values import Cast, Layout, Normalize
-from fastfeed.errors import MissingExtra, OptionError, SpecError
+from fastfeed.errors import OptionError, SpecError, required
 
-try:
+with required("NVIDIA DALI", "dali"):
     from nvidia.dali import fn, types
-except ImportError as error:
-    raise MissingExtra("NVIDIA DALI", "dali") from error
 
 Array = np.ndarray[Any, Any]
 Node = Any  # of a DALI graph

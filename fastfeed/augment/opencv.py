@@ -21,12 +21,10 @@ from fastfeed.augment.steps import Blend, Size
 from fastfeed.augment.values import OneHot
 from fastfeed.core.collate import Allocate, Blank, Pad, collate, lengths_of
 from fastfeed.core.structure import Structure, leaves_of, rebuild
-from fastfeed.errors import BadImage, MissingExtra, SpecError
+from fastfeed.errors import BadImage, SpecError, required
 
-try:
+with required("OpenCV", "opencv"):
     import cv2
-except ImportError as error:
-    raise MissingExtra("OpenCV", "opencv") from error
 
 # libjpeg decodes to red, green, blue at no cost. OpenCV before 4.11 needs a conversion afterwards.
 READ_RGB = getattr(cv2, "IMREAD_COLOR_RGB", None)

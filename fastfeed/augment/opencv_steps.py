@@ -27,12 +27,10 @@ from fastfeed.augment.steps import (
     Warp,
 )
 from fastfeed.augment.tones import IDENTITY_MATRIX
-from fastfeed.errors import MissingExtra, SpecError
+from fastfeed.errors import SpecError, required
 
-try:
+with required("OpenCV", "opencv"):
     import cv2
-except ImportError as error:
-    raise MissingExtra("OpenCV", "opencv") from error
 
 Row: TypeAlias = Sequence[float]
 StepFunction: TypeAlias = Callable[[Image, Row], Image]

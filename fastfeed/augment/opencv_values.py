@@ -11,12 +11,10 @@ from fastfeed.augment.image_leaves import Image
 from fastfeed.augment.spec import Augment
 from fastfeed.augment.values import Layout, Normalize
 from fastfeed.core.collate import Blank
-from fastfeed.errors import MissingExtra, SpecError
+from fastfeed.errors import SpecError, required
 
-try:
+with required("OpenCV", "opencv"):
     import cv2
-except ImportError as error:
-    raise MissingExtra("OpenCV", "opencv") from error
 
 Plane = np.ndarray[Any, np.dtype[np.float32]]
 FLOAT32 = np.dtype(np.float32)

@@ -173,10 +173,14 @@ class Stream:
         """Let the workers of `leader` produce these batches."""
         self._leader = leader
 
+    def begin_stop(self) -> bool:
+        """Let every later request raise FeedStopped. Return True the first time."""
+        # set before the feeds are stopped: a thread that starts one meanwhile checks it afterwards
+        first, self._stopped = not self._stopped, True
+        return first
+
     def stop_followers(self) -> None:
         """End the feeds that share these workers, for good."""
-        # set first: a thread that starts a feed meanwhile checks it afterwards
-        self._stopped = True
         for follower in self._living_followers():
             if follower.feed is not None:
                 follower.feed.stop(0)

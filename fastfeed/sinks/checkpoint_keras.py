@@ -13,12 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fastfeed.core.order import is_integer
-from fastfeed.errors import MissingExtra, OptionError, StateError
+from fastfeed.errors import OptionError, StateError, required
 
-try:
+with required("Keras", "keras"):
     import keras
-except ImportError as error:
-    raise MissingExtra("Keras", "keras") from error
 
 if TYPE_CHECKING:
     from fastfeed.runner.runner import FeedRunner

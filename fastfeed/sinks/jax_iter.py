@@ -11,13 +11,11 @@ import numpy as np
 from fastfeed.augment.device import on_device
 from fastfeed.core.batch import Batch, BatchSpec
 from fastfeed.core.structure import describe, flatten_like, rebuild
-from fastfeed.errors import FeedWarning, MissingExtra, OptionError, SpecError
+from fastfeed.errors import FeedWarning, OptionError, SpecError, required
 from fastfeed.sinks.ahead import length, one_ahead
 
-try:
+with required("JAX", "jax"):
     import jax
-except ImportError as error:
-    raise MissingExtra("JAX", "jax") from error
 
 if TYPE_CHECKING:
     from fastfeed.runner.iteration import IterationManager

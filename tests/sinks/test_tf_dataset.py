@@ -203,7 +203,7 @@ class TestPasses:
         begun, plain = [], runner._stream._new_feed
 
         def stopped_meanwhile(*given: Any, **options: Any) -> Any:
-            begun.append(runner._stream.stop_followers())
+            begun.append(runner._stream.begin_stop())
             return plain(*given, **options)
 
         runner._stream._new_feed = stopped_meanwhile

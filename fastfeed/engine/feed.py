@@ -15,7 +15,7 @@ from fastfeed.engine.cut_stage import CutStage, Cutter
 from fastfeed.engine.epoch_schedule import EpochSchedule, PartialEpoch, ResumePoint
 from fastfeed.engine.failures import never_filled, no_batch, stalled, stopped
 from fastfeed.engine.runtime_warnings import RuntimeWarnings
-from fastfeed.engine.shuffle_stage import ShuffleStage
+from fastfeed.engine.shuffle_stage import ShuffleStage, keep_origins
 from fastfeed.errors import FeedError, FeedStopped, StateError
 from fastfeed.options import FeedOptions
 from fastfeed.producers.epoch_gate import EpochPlan
@@ -147,7 +147,7 @@ class Feed:
                 if not self._augments:
                     self._order.given()
             elif self._starving is None:
-                self.acknowledge(rows)
+                self._position.delivered(rows, 1)
         return batch
 
     def rows_of(self, batch: Batch) -> int:
@@ -174,7 +174,7 @@ class Feed:
         """Return where the consumer is, and the first epoch of the run that it is in."""
         if self._dali is None or not self._order.shuffles:
             return self._order_state(pack_origins)
-        return self._dali.state(self._order_state(_as_they_are), pack_origins)
+        return self._dali.state(self._order_state(keep_origins), pack_origins)
 
     @property
     def spec(self) -> BatchSpec:
@@ -269,12 +269,12 @@ class Feed:
             return None if batch is None else (batch, None)
         assert self._dali is not None
         if self._dali.mark is None and order.holds_epoch:
-            self._dali.mark = self._order_state(_as_they_are)
+            self._dali.mark = self._order_state(keep_origins)
         batch = self._pull()
         if batch is None:
             return None
         order.given()
-        return batch, self._order_state(_as_they_are)
+        return batch, self._order_state(keep_origins)
 
     def _order_state(self, pack: Callable[[Any], Any]) -> dict[str, Any]:
         run: dict[str, Any] = {"run_first": self.schedule.first, "pool": None, "sizes": {}}
@@ -301,7 +301,9 @@ class Feed:
     def _next(self) -> Batch | None:
         order, schedule = self._order, self.schedule
         while True:
-            if not order.ready and (self._ended or schedule.paused):
+            if order.ready:
+                return order.pop()
+            if self._ended or schedule.paused:
                 if self.error is not None:
                     raise self.error
                 schedule.told = schedule.paused
@@ -393,8 +395,3 @@ class Feed:
             self.stop(0)
             self._on_failure()
         raise error
-
-
-def _as_they_are(origins: Any) -> Any:
-    """Keep the origins of a pool's records as arrays until a state is requested."""
-    return origins

@@ -246,3 +246,8 @@ class ShuffleStage(Stage):
                 f"item {made.number} of its epoch has {rows} records, fewer than when the state "
                 "was saved: the source must produce the records of the shuffle pool as they were"
             )
+
+
+def keep_origins(origins: Any) -> Any:
+    """Keep the origins of a pool's records as arrays until a state is requested."""
+    return origins

@@ -81,41 +81,41 @@ def test_it_goes_on_with_the_batch_after_the_last_one(
     crash: int, options: dict[str, Any], path: Path
 ) -> None:
     with runner_of(**options) as runner:
-        seen = interrupted(StateCallback(runner, path, save_freq=1), Crash(crash), epochs=2)
-    assert len(seen) == crash
+        trained = interrupted(StateCallback(runner, path, save_freq=1), Crash(crash), epochs=2)
+    assert len(trained) == crash
     with runner_of(**options) as runner:
         epochs = 1 if crash < EPOCH else 2  # of which one is left
-        seen += fit(
+        trained += fit(
             diary(), StateCallback(runner, path), epochs=epochs, steps_per_epoch=2 * EPOCH - crash
         )
-    assert seen == stream(2 * EPOCH, **options)
+    assert trained == stream(2 * EPOCH, **options)
 
 
 def test_batches_that_were_trained_on_after_the_last_save_come_again(path: Path) -> None:
     with runner_of() as runner:
-        seen = interrupted(StateCallback(runner, path, save_freq=4), Crash(11), epochs=3)
+        trained = interrupted(StateCallback(runner, path, save_freq=4), Crash(11), epochs=3)
     with runner_of() as runner:
-        seen = seen[:8] + fit(diary(), StateCallback(runner, path), epochs=1)
-    assert seen == stream(18)
+        trained = trained[:8] + fit(diary(), StateCallback(runner, path), epochs=1)
+    assert trained == stream(18)
 
 
 def test_an_interruption_inside_the_callbacks_of_a_batch(path: Path) -> None:
     """The state was written, and a later callback failed."""
     with runner_of() as runner:
-        seen = interrupted(StateCallback(runner, path, save_freq=1), Crash(5, begins=False))
+        trained = interrupted(StateCallback(runner, path, save_freq=1), Crash(5, begins=False))
     with runner_of() as runner:
-        seen += fit(diary(), StateCallback(runner, path))
-    assert seen == stream(16)
+        trained += fit(diary(), StateCallback(runner, path))
+    assert trained == stream(16)
 
 
 def test_epochs_are_saved_where_they_end_and_counted(path: Path) -> None:
     with runner_of() as runner:
-        seen = interrupted(StateCallback(runner, path), Crash(2 * EPOCH + 3), epochs=4)
+        trained = interrupted(StateCallback(runner, path), Crash(2 * EPOCH + 3), epochs=4)
     with runner_of() as runner:
         feed = StateCallback(runner, path)
-        seen = seen[: 2 * EPOCH] + fit(diary(), feed, epochs=3)
+        trained = trained[: 2 * EPOCH] + fit(diary(), feed, epochs=3)
     assert json.loads(path.read_text())["epoch"] == 3
-    assert seen == stream(3 * EPOCH)
+    assert trained == stream(3 * EPOCH)
 
 
 def test_nothing_is_saved_before_the_first_time(path: Path) -> None:
@@ -149,17 +149,17 @@ def test_saves_fall_on_those_of_the_model(
             super().__init__()
             self.found: list[tuple[bool, bool]] = []
 
-        def _look(self) -> None:
+        def _collect(self) -> None:
             both = (tmp_path / "model.weights.h5", path)
             self.found.append((both[0].exists(), both[1].exists()))
             for file in both:
                 file.unlink(missing_ok=True)
 
         def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-            self._look()
+            self._collect()
 
         def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-            self._look()
+            self._collect()
 
     for freq in ("epoch", 1, 3, 7, 10, 13):
         model = diary(steps)
@@ -174,20 +174,20 @@ def test_saves_fall_on_those_of_the_model(
                 steps_per_epoch=7,
                 epochs=4,
                 verbose=0,
-                callbacks=[model_saves, feed, look := Written()],
+                callbacks=[model_saves, feed, written := Written()],
             )
-        assert all(weights == state for weights, state in look.found), f"save_freq={freq}"
-        assert any(state for _, state in look.found)
+        assert all(weights == state for weights, state in written.found), f"save_freq={freq}"
+        assert any(state for _, state in written.found)
 
 
 @pytest.mark.filterwarnings(NO_MORE)
 @pytest.mark.parametrize("steps", [2, 3])
 def test_several_steps_in_one_execution(steps: int, path: Path) -> None:
     with runner_of(epochs=1) as runner:
-        seen = fit(diary(steps), StateCallback(runner, path, save_freq=1), steps_per_epoch=steps)
+        trained = fit(diary(steps), StateCallback(runner, path, save_freq=1), steps_per_epoch=steps)
     with runner_of(epochs=1) as runner:
-        seen += fit(diary(steps), StateCallback(runner, path), steps_per_epoch=None, epochs=2)
-    assert seen == stream(EPOCH)
+        trained += fit(diary(steps), StateCallback(runner, path), steps_per_epoch=None, epochs=2)
+    assert trained == stream(EPOCH)
     with runner_of() as runner:
         feed = StateCallback(runner, path)
         feed.restore()
@@ -213,11 +213,11 @@ def test_a_training_that_is_stopped_saves_what_it_had(path: Path) -> None:
             self.model.stop_training = batch == 3
 
     with runner_of() as runner:
-        seen = fit(diary(), StateCallback(runner, path), Enough(), epochs=5)
-    assert len(seen) == 4
+        trained = fit(diary(), StateCallback(runner, path), Enough(), epochs=5)
+    assert len(trained) == 4
     with runner_of() as runner:
-        seen += fit(diary(), StateCallback(runner, path), epochs=2)
-    assert seen == stream(14)
+        trained += fit(diary(), StateCallback(runner, path), epochs=2)
+    assert trained == stream(14)
 
 
 def test_validation_does_not_count(path: Path) -> None:

@@ -1,5 +1,4 @@
-"""A training loop of one's own, with tf.GradientTape, over a tf.data.Dataset that worker processes
-fill.
+"""A custom training loop with tf.GradientTape, over a tf.data.Dataset that worker processes fill.
 
 python examples/custom_loop.py
 """
@@ -17,7 +16,7 @@ BATCHES, SIZE = 60, 64
 
 
 def batches(worker: Worker) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """This producer's share of an epoch: points, and whether they lie inside a circle."""
+    """Yield this producer's share of an epoch: points, and 1 for those inside a circle, else 0."""
     for _ in range(worker.index, BATCHES, worker.count):
         points = worker.rng.uniform(-1, 1, (SIZE, 2)).astype(np.float32)
         yield points, (np.hypot(*points.T) < 0.7).astype(np.float32)

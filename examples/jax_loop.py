@@ -1,9 +1,9 @@
-"""A loop of JAX, fed by two worker processes with digits that they draw.
+"""A training loop of JAX, fed by two worker processes that draw digits.
 
     python examples/jax_loop.py
 
-`runner.jax()` puts the next batch on the device while the step works on this one. The labels are
-int32 from the beginning: JAX would cast int64 to that.
+`runner.jax()` puts the next batch on the device during the step on this one. The labels are int32
+from the beginning, because JAX would cast int64 to that.
 """
 
 import jax
@@ -17,7 +17,7 @@ FONT = ("75557", "26222", "71747", "71717", "55711", "74717", "74757", "71111", 
 
 
 class Digits:
-    """Noisy 8x8 images of digits at any place, drawn anew for each request, and the digits."""
+    """Noisy 8x8 images of digits at random places, drawn anew for each request, and the digits."""
 
     def __len__(self):
         return 20_000

@@ -1,11 +1,10 @@
-"""Train a small CNN with `fit` of Keras 3, fed by worker processes that draw its digits, and see
-how well it was fed.
+"""Train a small CNN with `fit` of Keras 3, fed by worker processes that draw its digits, and print
+the starvation of each epoch.
 
     python examples/keras_fit.py                              # two workers draw as fast as they can
     python examples/keras_fit.py --work-ms 2 --processes 1    # 2 ms of waiting per digit
 
-On TensorFlow `dataset()` shares the workers' memory; `KERAS_BACKEND=torch` or `jax` takes
-`keras()`.
+On TensorFlow `dataset()` shares the workers' memory; `KERAS_BACKEND=torch` or `jax` uses `keras()`.
 """
 
 import argparse
@@ -17,7 +16,8 @@ import numpy as np
 from fastfeed import FeedRunner
 from fastfeed.keras import FeedCallback
 
-TRAIN, TEST, SIDE = 3200, 500, 12
+TRAIN, TEST = 3200, 500  # records
+SIZE = 12  # pixels of a side
 # The seven strokes of a pocket calculator, as slices of a 9 x 5 field, and which of them make each
 # digit.
 STROKES = [
@@ -61,14 +61,14 @@ def main():
 
 
 def drawing(work_s):
-    """A function that the workers are sent: they need nothing of this file, and so not Keras
-    either."""
+    """Return a function that is sent to the workers. It needs nothing of this file, so the workers
+    do not import Keras."""
 
     def draw(number):
-        """Digit `number`: the image (SIDE, SIDE, 1) float32, and what it shows."""
+        """Return the image of record `number`, (SIZE, SIZE, 1) float32, and its digit."""
         rng = np.random.default_rng(number)
-        label, image = number % 10, rng.normal(0, 0.2, (SIDE, SIDE, 1)).astype(np.float32)
-        row, column = rng.integers(0, SIDE - 9), rng.integers(0, SIDE - 5)
+        label, image = number % 10, rng.normal(0, 0.2, (SIZE, SIZE, 1)).astype(np.float32)
+        row, column = rng.integers(0, SIZE - 9), rng.integers(0, SIZE - 5)
         for stroke in DIGITS[label]:
             image[row : row + 9, column : column + 5, 0][STROKES[int(stroke)]] += rng.uniform(
                 0.7, 1.0
@@ -82,7 +82,7 @@ def drawing(work_s):
 def network():
     model = keras.Sequential(
         [
-            keras.Input((SIDE, SIDE, 1)),
+            keras.Input((SIZE, SIZE, 1)),
             keras.layers.Conv2D(32, 5, activation="relu"),
             keras.layers.MaxPooling2D(2),
             keras.layers.Flatten(),

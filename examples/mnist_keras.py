@@ -2,9 +2,9 @@
 numpy arrays.
 
     python examples/mnist_keras.py --sleep 0.05 --threads 1     # 50 ms for each batch
-    python examples/mnist_keras.py --sleep 0.05 --threads 16    # the same work, side by side
+    python examples/mnist_keras.py --sleep 0.05 --threads 16    # the same work in parallel
 
-Every epoch is each record exactly once: the producers share them out, and the runner keeps the
+Every epoch has each record exactly once: each producer yields its share, and the runner keeps the
 epochs apart.
 """
 
@@ -49,8 +49,8 @@ def main():
 
 
 def batches(data, args, worker):
-    """One epoch of this producer's share, in a new order: (images, labels) of up to `--batch-size`
-    records."""
+    """Yield one epoch of this producer's share, in a new order: (images, labels) of up to
+    `--batch-size` records."""
     share = worker.rng.permutation(np.arange(worker.index, len(data.x_train), worker.count))
     for start in range(0, len(share), args.batch_size):
         chosen = share[start : start + args.batch_size]
@@ -59,14 +59,15 @@ def batches(data, args, worker):
 
 
 def steps_of_epochs(records, args):
-    """The step numbers of each epoch, as ranges; the last step of an epoch takes what is left."""
+    """Return the step numbers of each epoch, as ranges; the last step of an epoch has the remaining
+    records."""
     length = math.ceil(records / args.batch_size)
     ends = [min(epoch * length, args.steps) for epoch in range(args.epochs + 1)]
     return [range(start, end) for start, end in pairwise(ends) if start < end]
 
 
 def train(model, feed, bar, writer):
-    """Takes the steps of one epoch; the bar shows running means."""
+    """Run the steps of one epoch; the progress bar shows running means."""
     mean = None
     for number, (images, labels) in zip(bar, feed, strict=False):
         model.reset_metrics()  # some releases of Keras add up over the batches, some do not
@@ -77,7 +78,7 @@ def train(model, feed, bar, writer):
 
 
 def record(writer, step, **values):
-    """Writes `values` for TensorBoard, where that is wanted."""
+    """Write `values` for TensorBoard, if there is a writer."""
     if writer is not None:
         with writer.as_default(step):
             for tag, value in values.items():

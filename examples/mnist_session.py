@@ -1,11 +1,11 @@
 """Train a small CNN on handwritten digits in a TensorFlow 1 session, fed by producer threads.
 
     python examples/mnist_session.py --sleep 0.05 --threads 1     # 50 ms for each batch
-    python examples/mnist_session.py --sleep 0.05 --threads 16    # the same work, side by side
+    python examples/mnist_session.py --sleep 0.05 --threads 16    # the same work in parallel
 
-The producers deliver every record exactly once per epoch, and an epoch is as many steps as its
-records fill. The queue shuffles across the border: of its up to 2000 records, the last of one epoch
-are trained on early in the next one.
+The producers deliver every record exactly once in an epoch, which has as many steps as its records
+fill. The queue shuffles across epochs: of its up to 2000 records, the last of one epoch are trained
+on early in the next one.
 """
 
 import argparse
@@ -61,8 +61,8 @@ def main():
 
 
 def batches(data, args, worker):
-    """One epoch of this producer's share, in a new order: (images, labels) of up to `--batch-size`
-    records."""
+    """Yield one epoch of this producer's share, in a new order: (images, labels) of up to
+    `--batch-size` records."""
     share = worker.rng.permutation(np.arange(worker.index, len(data.x_train), worker.count))
     for start in range(0, len(share), args.batch_size):
         chosen = share[start : start + args.batch_size]
@@ -71,14 +71,14 @@ def batches(data, args, worker):
 
 
 def steps_of_epochs(records, args):
-    """The step numbers of each epoch, as ranges; together they take all records `--epochs` times,
-    in whole batches."""
+    """Return the step numbers of each epoch, as ranges; together they have all records `--epochs`
+    times, in whole batches."""
     ends = [min(epoch * records // args.batch_size, args.steps) for epoch in range(args.epochs + 1)]
     return [range(start, end) for start, end in pairwise(ends) if start < end]
 
 
 def train(sess, step, bar, writer):
-    """Takes the steps of one epoch; the bar shows running means."""
+    """Run the steps of one epoch; the progress bar shows running means."""
     mean = None
     for number in bar:
         _, *now = sess.run((step.train_op, step.loss, step.accuracy))
@@ -88,7 +88,7 @@ def train(sess, step, bar, writer):
 
 
 def measure(sess, correct, feed, size=1000):
-    """The share of all records in `feed` that are classified right."""
+    """Return the share of the records in `feed` that are classified correctly."""
     records = len(next(iter(feed.values())))
     pieces = (
         {key: array[start : start + size] for key, array in feed.items()}
@@ -98,7 +98,7 @@ def measure(sess, correct, feed, size=1000):
 
 
 def record(writer, step, **values):
-    """Writes `values` for TensorBoard, where that is wanted."""
+    """Write `values` for TensorBoard, if there is a writer."""
     if writer is not None:
         pairs = [tf1.Summary.Value(tag=tag, simple_value=value) for tag, value in values.items()]
         writer.add_summary(tf1.Summary(value=pairs), step)

@@ -1,10 +1,9 @@
-"""A sink of your own: batches for a framework that fastfeed does not know, and the battery that
-says whether it works.
+"""A custom sink: batches for a framework that fastfeed does not know, and the tests that check it.
 
     python examples/own_sink.py
 
-The framework here is a device with memory of its own, into which a thread copies two batches ahead
-of the training.
+The framework here is a device with separate memory, to which a thread copies two batches ahead of
+the training.
 """
 
 import mmap
@@ -29,7 +28,7 @@ class DeviceArray:
 
 
 def each(function, batch):
-    """`function` of every array, in the same containers; most frameworks have it as tree.map."""
+    """Apply `function` to every array, in the same containers; tree.map of most frameworks."""
     if isinstance(batch, dict):
         return {key: each(function, part) for key, part in batch.items()}
     if isinstance(batch, (tuple, list)):
@@ -39,7 +38,7 @@ def each(function, batch):
 
 
 def on_device(runner):
-    """The sink: what the training loop iterates over."""
+    """Return the sink, over which the training loop iterates."""
     return runner.prefetch_to_device(lambda batch: each(DeviceArray, batch), depth=2)
 
 

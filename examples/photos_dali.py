@@ -1,12 +1,12 @@
-"""One list of image operations, by OpenCV in the producers or by DALI on the CPU or the GPU:
-measured, not rewritten.
+"""One list of image operations, executed by OpenCV in the producers or by DALI on the CPU or the
+GPU, and measured.
 
     python examples/photos_dali.py
     python examples/photos_dali.py --photos my/photos --on producers dali-cpu dali-gpu
     python examples/photos_dali.py --on auto                # chooses by a measurement
 
-Without --photos a few hundred pictures are drawn. The training is an accelerator that takes 20 ms a
-step.
+Without --photos a few hundred images are drawn. The training is a simulated accelerator with steps
+of 20 ms.
 """
 
 import argparse
@@ -65,7 +65,9 @@ def main():
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--photos", help="a folder of .jpg files (default: drawn pictures)")
-    parser.add_argument("--on", nargs="+", default=["producers", "dali-cpu"], help="who augments")
+    parser.add_argument(
+        "--on", nargs="+", default=["producers", "dali-cpu"], help="executors of the operations"
+    )
     parser.add_argument("--threads", type=int, default=2, help="producer threads (2)")
     parser.add_argument("--steps", type=int, default=100, help="steps with each (100)")
     args = parser.parse_args()

@@ -1,11 +1,10 @@
-"""A training that is killed in the middle of an epoch goes on with the very batch that would have
-come next.
+"""Kill a training in the middle of an epoch; it continues with exactly the next batch.
 
     python examples/resume.py --crash 37                # die at step 37, and resume
     python examples/resume.py --crash 37 --processes 2  # resume with other producers
 
-The model is one number, saved in a file together with the state of the stream, so that neither is
-ahead of the other.
+The model is one number, saved in one file with the state of the stream, so that both are of the
+same step.
 """
 
 import argparse
@@ -36,16 +35,17 @@ def main():
 
 
 class Crash(Exception):
-    """Ends a training; holds the batches that it had."""
+    """Ends a training; holds the batches that it was trained on."""
 
 
 def train(path, crash=None, **producers):
-    """The batches that the training had until its last step, and the model; begins where the file
-    says."""
+    """Return the batches that the model was trained on up to the last step, and the model. Continue
+    from the file, if there is one."""
     saved = (
         json.loads(path.read_text()) if path.exists() else {"step": 0, "model": 0.0, "feed": None}
     )
-    step, model, seen = saved["step"], saved["model"], []
+    step, model = saved["step"], saved["model"]
+    trained = []
     with FeedRunner(
         range(RECORDS), transform=augmented, batch_size=BATCH, shuffle=True, seed=7, **producers
     ) as runner:
@@ -54,23 +54,23 @@ def train(path, crash=None, **producers):
         for epoch in runner.epochs():
             for records, noise in epoch:
                 if step == crash:
-                    raise Crash(seen)
+                    raise Crash(trained)
                 model += float(records @ noise)
                 step += 1
-                seen.append((epoch.number, records.tolist(), noise.tolist()))
+                trained.append((epoch.number, records.tolist(), noise.tolist()))
                 if step % 10 == 0:
                     save(path, step=step, model=model, feed=runner.state())
                 if step == STEPS:
-                    return seen, model
+                    return trained, model
 
 
 def augmented(record, worker):
-    """A record, and what was drawn for it."""
+    """Return a record, and a random number that was drawn for it."""
     return record, worker.rng.normal()
 
 
 def save(path, **values):
-    """A crash while this runs leaves the file as it was."""
+    """Replace the file atomically: after a crash it has its old content."""
     new = path.with_suffix(".new")
     new.write_text(json.dumps(values))
     os.replace(new, path)
@@ -98,7 +98,7 @@ def options():
     )
     args = parser.parse_args()
     if not 0 <= args.crash < STEPS:
-        parser.error(f"--crash {args.crash}: needed a step from 0 to {STEPS - 1}")
+        parser.error(f"--crash {args.crash}: must be a step from 0 to {STEPS - 1}")
     return args
 
 

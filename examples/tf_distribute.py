@@ -1,7 +1,7 @@
 """Data-parallel training: MirroredStrategy on two logical CPUs, each of which gets half of every
 batch.
 
-python examples/tf_distribute.py
+    python examples/tf_distribute.py
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from fastfeed import FeedRunner
 
 
 class Points:
-    """An indexable of points, and whether they lie inside a circle."""
+    """An indexable of points, and 1 for those inside a circle, else 0."""
 
     def __len__(self) -> int:
         return 4096

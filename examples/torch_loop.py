@@ -1,9 +1,9 @@
-"""A loop of PyTorch, fed by two worker processes with digits that they draw.
+"""A training loop of PyTorch, fed by two worker processes that draw digits.
 
     python examples/torch_loop.py
     python examples/torch_loop.py --device cuda    # copies run beside the step
 
-The tensors share the memory in which the workers made the batch: nothing is copied on the CPU.
+The tensors share the memory in which the workers made the batch, without a copy on the CPU.
 """
 
 import argparse
@@ -18,7 +18,7 @@ FONT = ("75557", "26222", "71747", "71717", "55711", "74717", "74757", "71111", 
 
 
 class Digits:
-    """Noisy 8x8 images of digits at any place, drawn anew for each request, and the digits."""
+    """Noisy 8x8 images of digits at random places, drawn anew for each request, and the digits."""
 
     def __len__(self):
         return 20_000

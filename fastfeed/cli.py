@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -136,25 +135,20 @@ def _bench(*, output: Path | None, assert_au: float | None, **options: Any) -> N
 
     if assert_au is not None:
         check_step(options["consumer"])
-
-    console = Console()
     if output is not None:
         output.mkdir(parents=True, exist_ok=True)
     sweep = _sweep(options, Console(stderr=True))
-    for table in tables_of(sweep):
-        console.print(table)
-        console.print()
-    if output is not None:
-        written = [
-            write_json(sweep, output),
-            *_plots(sweep, output, console=console, write=write_plots),
-        ]
-        console.print("written: " + ", ".join(str(path) for path in written), soft_wrap=True)
-    console.print(advise(sweep), style="bold", soft_wrap=True, highlight=False)
+    _print_results(
+        sweep,
+        tables_of(sweep),
+        advice=advise(sweep),
+        output=output,
+        writers=(write_json, write_plots),
+    )
     if assert_au is not None:
-        gate = check_au(sweep, assert_au)
-        click.echo(gate.text)
-        sys.exit(0 if gate.passed else CHECK_FAILED)
+        check = check_au(sweep, assert_au)
+        click.echo(check.text)
+        sys.exit(0 if check.passed else CHECK_FAILED)
 
 
 def _sweep(options: dict[str, Any], console: Console) -> Any:
@@ -191,20 +185,18 @@ def _bench_augment(
         "executors": executors_from(executors),
         "plan": _plan(options),
     }
-    console = Console()
+    if output is not None:
+        output.mkdir(parents=True, exist_ok=True)
     with _progress(Console(stderr=True)) as report:
         consumer = consumer_from(options["consumer"])
         found = compare_executors(options["workload"], consumer, **chosen, progress=report)
-    console.print(table_of(found))
-    console.print()
-    if output is not None:
-        output.mkdir(parents=True, exist_ok=True)
-        written = [
-            write_json(found, output),
-            *_plots(found, output, console=console, write=write_plots),
-        ]
-        console.print("written: " + ", ".join(str(path) for path in written), soft_wrap=True)
-    console.print(advise(found), style="bold", soft_wrap=True, highlight=False)
+    _print_results(
+        found,
+        [table_of(found)],
+        advice=advise(found),
+        output=output,
+        writers=(write_json, write_plots),
+    )
 
 
 def _plan(options: dict[str, Any]) -> Any:
@@ -212,8 +204,8 @@ def _plan(options: dict[str, Any]) -> Any:
 
     threads = parse_counts(options["threads"], "--threads", least=1, such_as="1,4,8")
     processes = parse_counts(options["processes"], "--processes", least=0, such_as="0,1,2")
-    rest = {name: options[name] for name in ("seconds", "steps", "repeats", "baseline")}
-    return SweepPlan(threads, options["batch_size"], processes=processes, **rest)
+    others = {name: options[name] for name in ("seconds", "steps", "repeats", "baseline")}
+    return SweepPlan(threads, options["batch_size"], processes=processes, **others)
 
 
 @contextmanager
@@ -225,8 +217,17 @@ def _progress(console: Console) -> Any:
         TaskProgressColumn(),
         TimeElapsedColumn(),
     )
+    last = ("", -1.0)
     with Progress(*columns, console=console, transient=True) as bar:
-        yield _reporter(bar, bar.add_task("starting", total=1.0))
+        task = bar.add_task("starting", total=1.0)
+
+        def report(text: str, share: float) -> None:
+            nonlocal last
+            if (text, share) != last:
+                last = (text, share)
+                bar.update(task, description=text, completed=share)
+
+        yield report
 
 
 @main.command()
@@ -252,26 +253,23 @@ def compare(before: Path, after: Path, *, fail_if_slower: bool) -> None:
         sys.exit(CHECK_FAILED if fail_if_slower and found.slower else 0)
 
 
-def _reporter(bar: Progress, task: Any) -> Callable[[str, float], None]:
-    last = ("", -1.0)
-
-    def report(text: str, share: float) -> None:
-        nonlocal last
-        if (text, share) != last:
-            last = (text, share)
-            bar.update(task, description=text, completed=share)
-
-    return report
-
-
-def _plots(
-    found: Any, output: Path, *, console: Console, write: Callable[[Any, Path], list[Path]]
-) -> list[Path]:
-    try:
-        return write(found, output)
-    except MissingExtra as error:
-        console.print(f"no plots: {error}", style="yellow")
-        return []
+def _print_results(
+    found: Any, tables: Any, *, advice: str, output: Path | None, writers: tuple[Any, Any]
+) -> None:
+    """Print tables and advice; write JSON and plots to the folder `output`, if there is one."""
+    console = Console()
+    for table in tables:
+        console.print(table)
+        console.print()
+    if output is not None:
+        write_json, write_plots = writers
+        written = [write_json(found, output)]
+        try:
+            written += write_plots(found, output)
+        except MissingExtra as error:
+            console.print(f"no plots: {error}", style="yellow")
+        console.print("written: " + ", ".join(map(str, written)), soft_wrap=True)
+    console.print(advice, style="bold", soft_wrap=True, highlight=False)
 
 
 @main.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})

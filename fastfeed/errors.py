@@ -20,6 +20,8 @@ tf.errors.OutOfRangeError.
 from __future__ import annotations
 
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -158,6 +160,15 @@ class MissingExtra(FeedError, ImportError):
         )
         self.package = package
         self.extra = extra
+
+
+@contextmanager
+def required(package: str, extra: str) -> Iterator[None]:
+    """Raise MissingExtra if an import inside the `with` block fails."""
+    try:
+        yield
+    except ImportError as error:
+        raise MissingExtra(package, extra) from error
 
 
 class FeedWarning(UserWarning):

@@ -93,17 +93,17 @@ def pytest_collection_finish() -> None:
     The destructor of an iterator wakes the tuner a moment before it sets the flag that ends it. Now
     and then the tuner sleeps on for up to a minute, in any test in which the garbage is collected.
     """
-    made = sys.modules.get("tensorflow.python.data.ops.dataset_ops")
-    if made is None:
+    dataset_ops = sys.modules.get("tensorflow.python.data.ops.dataset_ops")
+    if dataset_ops is None:
         return
-    plain = made.DatasetV2._apply_debug_options
+    plain = dataset_ops.DatasetV2._apply_debug_options
 
     def untuned(dataset: Any) -> Any:
-        options = made.options_lib.Options()
+        options = dataset_ops.options_lib.Options()
         options.autotune.enabled = False
         return plain(dataset).with_options(options)
 
-    made.DatasetV2._apply_debug_options = untuned
+    dataset_ops.DatasetV2._apply_debug_options = untuned
 
 
 @pytest.hookimpl(wrapper=True)

@@ -70,13 +70,13 @@ from fastfeed.cli import main
 
 for words in json.loads(sys.argv[1]):
     sys.argv = ["fastfeed", "bench", *words]
-    with contextlib.redirect_stderr(io.StringIO()) as said:
+    with contextlib.redirect_stderr(io.StringIO()) as captured:
         try:
             main()
             code = 0
         except SystemExit as end:
             code = end.code
-    print(json.dumps([code, said.getvalue()]))
+    print(json.dumps([code, captured.getvalue()]))
 """
 
 

@@ -54,7 +54,7 @@ def shared_memory() -> Iterator[None]:
 
 
 @pytest.mark.parametrize(
-    ("made", "said"),
+    ("make", "text"),
     [
         (a_thread, "thread Thread-"),
         (a_child, "process "),
@@ -64,9 +64,9 @@ def shared_memory() -> Iterator[None]:
     ],
 )
 def test_it_is_seen_while_it_is_there(
-    made: Callable[[], AbstractContextManager[None]], said: str
+    make: Callable[[], AbstractContextManager[None]], text: str
 ) -> None:
     before = [kind() for kind in KINDS]
-    with made():
-        assert any(said in thing for thing in left_behind(before, limit_s=0))
+    with make():
+        assert any(text in thing for thing in left_behind(before, limit_s=0))
     assert not left_behind(before)

@@ -117,7 +117,7 @@ class Holding(Exception):
 
 
 @pytest.mark.parametrize(
-    ("make", "said"),
+    ("make", "message"),
     [
         (lambda: KeyError("x"), "KeyError: 'x'"),
         (lambda: KeyboardInterrupt("stop"), "KeyboardInterrupt: stop"),
@@ -128,7 +128,7 @@ class Holding(Exception):
         (lambda: Holding("a lock"), "Holding: a lock"),
     ],
 )
-def test_any_exception_leaves_a_process(make: Callable[[], BaseException], said: str) -> None:
+def test_any_exception_leaves_a_process(make: Callable[[], BaseException], message: str) -> None:
     def transform(item: int) -> Any:
         raise make()
 
@@ -136,7 +136,7 @@ def test_any_exception_leaves_a_process(make: Callable[[], BaseException], said:
     assert batches == []
     assert isinstance(error, ProducerError)
     assert isinstance(error.__cause__, BaseException)
-    assert str(error).startswith("batch 0 raised ") and said in str(error), str(error)
+    assert str(error).startswith("batch 0 raised ") and message in str(error), str(error)
     assert "raise make()" in str(error)
     assert traceback.format_exception(error), "it can be shown"
 
@@ -164,13 +164,13 @@ CHANGES = {
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_batch_that_does_not_fit_names_the_leaf(mix: tuple[int, int], change: str) -> None:
     """The odd batch may be the first of the other worker: the difference is named all the same."""
-    other, said = CHANGES[change]
+    other, message = CHANGES[change]
     batches, error = until_it_fails([(X, Y)] * 5 + [other] + [(X, Y)] * 5, mix, records=False)
     assert isinstance(error, SpecError)
     assert len(batches) <= 5
     assert all(x.dtype == np.float32 and x.shape == (4, 3) and not x.any() for x, _ in batches)
     if mix[0] < 2:
-        assert said in str(error)
+        assert message in str(error)
         assert len(batches) == 5
     else:
         assert "batch 5" in str(error) or "produces different batches: " in str(error)
@@ -179,7 +179,7 @@ def test_a_batch_that_does_not_fit_names_the_leaf(mix: tuple[int, int], change: 
 @pytest.mark.slow
 @in_processes
 @pytest.mark.parametrize(
-    ("odd", "said"),
+    ("odd", "message"),
     [
         (lambda: np.full((4, 3), 7.0), "has dtype float64 instead of float32"),
         (lambda: np.full((4, 900), 7, np.float32), "has records of shape (900,) instead of (3,)"),
@@ -188,7 +188,7 @@ def test_a_batch_that_does_not_fit_names_the_leaf(mix: tuple[int, int], change: 
     ],
 )
 def test_workers_that_differ_are_refused_and_no_batch_of_the_odd_one_passes(
-    mix: tuple[int, int], odd: Callable[[], Any], said: str
+    mix: tuple[int, int], odd: Callable[[], Any], message: str
 ) -> None:
     if mix[0] < 2:
         mix = (2, 3)
@@ -204,7 +204,7 @@ def test_workers_that_differ_are_refused_and_no_batch_of_the_odd_one_passes(
         "the first batch says what all are: both kinds were delivered"
     )
     if "produces different batches" in str(error) and not sevens:
-        assert said in str(error)
+        assert message in str(error)
 
 
 @in_every_mix
@@ -215,13 +215,13 @@ def test_a_finite_callable_under_several_producers_is_refused(mix: tuple[int, in
         return
     _, error = until_it_fails(lambda: chunks(8, 4), mix)
     assert isinstance(error, OptionError)
-    said = (
+    texts = (
         f"each of the {producers(mix)} producers",
         "`worker`",
         "transform=",
         "repeat_per_producer=True",
     )
-    assert not [text for text in said if text not in str(error)]
+    assert not [text for text in texts if text not in str(error)]
 
 
 @pytest.mark.slow

@@ -52,17 +52,17 @@ def numbered(total: int, rows: Callable[[int], int]) -> Callable[[Worker], Itera
 def test_the_last_100_batches_never_change(mix: tuple[int, int]) -> None:
     """Their sizes vary, so that the ring grows meanwhile."""
     held: deque[tuple[int, np.ndarray]] = deque(maxlen=100)
-    seen = []
+    numbers = []
     with runner_of(
         numbered(600, lambda n: 1 + n % 7 * 40), mix, order="any", memory="1MB"
     ) as runner:
         for batch in runner:
-            seen.append(int(batch.flat[0]))
-            held.append((seen[-1], batch if len(seen) % 3 else batch[-1:].T))
-            if len(seen) % 50 == 0:
+            numbers.append(int(batch.flat[0]))
+            held.append((numbers[-1], batch if len(numbers) % 3 else batch[-1:].T))
+            if len(numbers) % 50 == 0:
                 assert all((kept == number).all() for number, kept in held)
         now = runner.snapshot()
-    assert sorted(seen) == list(range(600))
+    assert sorted(numbers) == list(range(600))
     assert bool(now.consumed.copied) is (mix[0] > 0)
     assert now.consumed.copied < 600, "slots that are let go of are used again"
     assert now.slots.lent <= now.slots.all
@@ -165,13 +165,13 @@ def test_a_buffer_is_for_one_batch(mix: tuple[int, int]) -> None:
         hoard = [worker.empty(np.empty(MB)) for _ in range(100)]
         yield hoard[0]
 
-    for source, said in (
+    for source, message in (
         (twice, "yielded twice"),
         (hoarding, "slots are held by the producers' own code"),
     ):
         with (
             runner_of(source, mix, memory="200MB") as runner,
-            pytest.raises(StateError, match=said),
+            pytest.raises(StateError, match=message),
         ):
             list(runner)
 
@@ -214,14 +214,14 @@ def test_memory_for_too_few_slots_says_what_is_needed(mix: tuple[int, int]) -> N
     ):
         list(runner)
     size = -(-MB // PAGE) * PAGE
-    said = (
+    texts = (
         f"{2 * MB // mix[0]} bytes",
         f"slots of {size} bytes",
         f"at least {least}",
         "Raise memory=",
         "processes=",
     )
-    assert not [text for text in said if text not in str(caught.value)], str(caught.value)
+    assert not [text for text in texts if text not in str(caught.value)], str(caught.value)
     needed = f"{size * least * mix[0]}"
     with runner_of(numbered(9, lambda n: MB // 40), mix, memory=int(needed)) as runner:
         assert len(list(runner)) == 9, "with that much it works"

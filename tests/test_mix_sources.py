@@ -172,7 +172,7 @@ def test_a_dict_of_sources() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given_", "said"),
+    ("given_", "message"),
     [
         ({}, r"Mix requires \{source: weight\} or"),
         ([], r"Mix requires \{source: weight\} or"),
@@ -195,8 +195,8 @@ def test_a_dict_of_sources() -> None:
         ),
     ],
 )
-def test_wrong_mixes(given_: Any, said: str) -> None:
-    with pytest.raises(OptionError, match=said):
+def test_wrong_mixes(given_: Any, message: str) -> None:
+    with pytest.raises(OptionError, match=message):
         Mix(given_)
 
 

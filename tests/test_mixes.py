@@ -193,11 +193,11 @@ def test_batches_arrive_in_their_structure(template: Any, mix: tuple[int, int]) 
     """Sizes grow and shrink, and include batches of no record and of one."""
     rows = [1, 3, 0, 90, 2, 400, 1, 0, 5000, 7]
     wanted = [make(template, [i] * n) for i, n in enumerate(rows)]
-    made = batches_of(wanted, mix, records=False, order="any")
-    assert len(made) == len(rows) - 2
-    by_size = {len(batch[3].image): batch for batch in made}
+    delivered = batches_of(wanted, mix, records=False, order="any")
+    assert len(delivered) == len(rows) - 2
+    by_size = {len(batch[3].image): batch for batch in delivered}
     assert len(by_size) == len(set(rows)) - 1
-    assert all(any(same(batch, want) for want in wanted) for batch in made)
+    assert all(any(same(batch, want) for want in wanted) for batch in delivered)
 
 
 @settings(max_examples=5, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -213,8 +213,8 @@ class Here(Named):
 
 @pytest.mark.parametrize("kind", [Named, Here])
 def test_named_tuples_come_back_as_the_same_class(kind: Any) -> None:
-    made = [kind(np.arange(3), {"x": np.zeros(3)})] * 2
-    for source in (lambda: iter(made), iter(made)):
+    batches = [kind(np.arange(3), {"x": np.zeros(3)})] * 2
+    for source in (lambda: iter(batches), iter(batches)):
         assert all(type(batch) is kind for batch in batches_of(source, (1, 1)))
 
 
@@ -239,7 +239,7 @@ class Source:
     def batches(self): return (Item(i).batch(self.step) for i in range(3))
 bias = 5
 def transform(item): return item.batch(bias)
-seen = []
+numbers = []
 for source, options in (
     (Source().batches, {}),
     (lambda: Source().batches(), {}),
@@ -249,8 +249,8 @@ for source, options in (
 ):
     for batch in FeedRunner(source, processes=1, stall_timeout_s=60, **options):
         assert type(batch) is Point, type(batch)
-        seen.append(int(batch.x[0]))
-print(seen)
+        numbers.append(int(batch.x[0]))
+print(numbers)
 """
 
 
@@ -282,13 +282,15 @@ def test_leaves_are_cast_in_the_producers(mix: tuple[int, int]) -> None:
     rows = [(np.full(3, i / 2), i) for i in range(18)]
     for source, options in ((rows, {"batch_size": 2}), (filled, {})):
         for dtypes in ("float32", (ml_dtypes.bfloat16, "int16")):
-            made = batches_of(source, mix, dtypes=dtypes, **options)
+            delivered = batches_of(source, mix, dtypes=dtypes, **options)
             kinds = (
                 (np.float32, np.int64) if dtypes == "float32" else (ml_dtypes.bfloat16, np.int16)
             )
-            assert {(x.dtype, y.dtype) for x, y in made} == {tuple(map(np.dtype, kinds))}
+            assert {(x.dtype, y.dtype) for x, y in delivered} == {tuple(map(np.dtype, kinds))}
             halves = [
-                (float(x) * 2, int(y)) for xs, ys in made for x, y in zip(xs[:, 0], ys, strict=True)
+                (float(x) * 2, int(y))
+                for xs, ys in delivered
+                for x, y in zip(xs[:, 0], ys, strict=True)
             ]
             assert all(half == number for half, number in halves)
             assert len(halves) == 18
@@ -297,11 +299,13 @@ def test_leaves_are_cast_in_the_producers(mix: tuple[int, int]) -> None:
 @in_every_mix
 def test_records_of_any_length_are_padded(mix: tuple[int, int]) -> None:
     words = [{"ids": np.arange(n), "text": b"w" * n + b"\0"} for n in (2, 2, 3, 1, 0, 5, 4)]
-    made = batches_of(words, mix, batch_size=2, pad=-1)
-    assert [batch["ids"].tolist() for batch in made] == [
+    delivered = batches_of(words, mix, batch_size=2, pad=-1)
+    assert [batch["ids"].tolist() for batch in delivered] == [
         [[0, 1], [0, 1]],
         [[0, 1, 2], [0, -1, -1]],
         [[-1] * 5, [0, 1, 2, 3, 4]],
         [[0, 1, 2, 3]],
     ]
-    assert [text for batch in made for text in batch["text"]] == [word["text"] for word in words]
+    assert [text for batch in delivered for text in batch["text"]] == [
+        word["text"] for word in words
+    ]

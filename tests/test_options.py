@@ -60,7 +60,7 @@ def test_values_that_work(given_: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "hint"),
     [
         ("thread", r"did you mean threads=\?"),
         ("batchsize", r"did you mean batch_size=\?"),
@@ -68,8 +68,8 @@ def test_values_that_work(given_: dict[str, Any]) -> None:
         ("zebra", "the options are threads, .*batch_size"),
     ],
 )
-def test_an_unknown_option_names_the_nearest(name: str, said: str) -> None:
-    with pytest.raises(OptionError, match=rf"no option '{name}': {said}"):
+def test_an_unknown_option_names_the_nearest(name: str, hint: str) -> None:
+    with pytest.raises(OptionError, match=rf"no option '{name}': {hint}"):
         FeedRunner(list, **{name: 1})
 
 

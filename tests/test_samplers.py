@@ -65,7 +65,7 @@ def test_the_same_draw_for_the_same_seed_and_epoch(sampler: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("weights", "said"),
+    ("weights", "message"),
     [
         ([1, -1], "must be finite numbers >= 0, got -1 at index 1"),
         ([1, float("nan"), 2], "got nan at index 1"),
@@ -78,8 +78,8 @@ def test_the_same_draw_for_the_same_seed_and_epoch(sampler: Any) -> None:
         (["a"], "must be numbers"),
     ],
 )
-def test_wrong_weights(weights: Any, said: str) -> None:
-    with pytest.raises(OptionError, match=f"weights .*{said}"):
+def test_wrong_weights(weights: Any, message: str) -> None:
+    with pytest.raises(OptionError, match=f"weights .*{message}"):
         Weighted(weights)
 
 

@@ -15,12 +15,10 @@ from fastfeed.augment.packing import PackedBatch, SampleKind
 from fastfeed.augment.spec import Augment, HandOver, PlacedStep
 from fastfeed.augment.steps import Blend, Constant, RandomWindow
 from fastfeed.augment.values import Cast, Layout, Normalize
-from fastfeed.errors import MissingExtra, OptionError, SpecError
+from fastfeed.errors import OptionError, SpecError, required
 
-try:
+with required("NVIDIA DALI", "dali"):
     from nvidia.dali import Pipeline, backend, fn, types
-except ImportError as error:
-    raise MissingExtra("NVIDIA DALI", "dali") from error
 
 from fastfeed.augment.dali_steps import (
     Argument,
@@ -144,13 +142,10 @@ def _result_array(results: Any, device: str) -> Any:
     return (
         np.asarray(tensor)
         if device == "cpu"
-        else DeviceArray(tensor, tuple(tensor.shape()), dtype=_dtype(tensor))
+        else DeviceArray(
+            tensor, tuple(tensor.shape()), dtype=np.dtype(types.to_numpy_type(tensor.dtype))
+        )
     )
-
-
-def _dtype(tensor: Any) -> np.dtype[Any]:
-    found: np.dtype[Any] = np.dtype(types.to_numpy_type(tensor.dtype))
-    return found
 
 
 def dali_program(augment: Augment) -> list[PlacedStep]:

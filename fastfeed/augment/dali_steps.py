@@ -25,12 +25,10 @@ from fastfeed.augment.steps import (
     Warp,
 )
 from fastfeed.augment.values import Cast, Layout, Normalize
-from fastfeed.errors import MissingExtra, OptionError, SpecError
+from fastfeed.errors import OptionError, SpecError, required
 
-try:
+with required("NVIDIA DALI", "dali"):
     from nvidia.dali import fn, types
-except ImportError as error:
-    raise MissingExtra("NVIDIA DALI", "dali") from error
 
 Array = np.ndarray[Any, Any]
 Node = Any  # of a DALI graph
@@ -94,11 +92,11 @@ def add_decoder(source: Node, decode: Decode, *, window: PlacedStep | None, grap
     """Return the pixels of files, turned as EXIF specifies; with a `window` only that part is
     decoded."""
     output = types.RGB if decode.channels == "rgb" else types.GRAY
-    how = {"device": "mixed" if graph.device == "gpu" else "cpu", "output_type": output}
+    options = {"device": "mixed" if graph.device == "gpu" else "cpu", "output_type": output}
     if window is None:
-        return fn.decoders.image(source, **how)
+        return fn.decoders.image(source, **options)
     anchor, shape = _window(window, graph)
-    return fn.decoders.image_slice(source, anchor, shape, axes=(0, 1), **how)
+    return fn.decoders.image_slice(source, anchor, shape, axes=(0, 1), **options)
 
 
 def add_step(node: Node, placed: PlacedStep, *, graph: Graph) -> Node:
@@ -127,23 +125,23 @@ def add_final_steps(node: Node, tail: Sequence[PlacedStep], *, graph: Graph) -> 
     elif order == "CHW":
         node = fn.transpose(node, perm=[2, 0, 1])
     blend = steps.get(Blend)
-    if cast is not None and blend is None:
-        node = fn.cast(node, dtype=DALI_DTYPES[cast.dtype])
     if blend is not None:
         node = _add_mixup(fn.cast(node, dtype=types.FLOAT), blend, graph=graph)
-        if cast is not None and cast.dtype != "float32":
-            node = fn.cast(node, dtype=DALI_DTYPES[cast.dtype])
+    if cast is not None and (blend is None or cast.dtype != "float32"):
+        node = fn.cast(node, dtype=DALI_DTYPES[cast.dtype])
     return node
 
 
 def _add_mixup(node: Node, blend: PlacedStep, *, graph: Graph) -> Node:
     # A record has one share, that of its first image, for all its images and labels.
     share = graph.numbers("share", lambda plan: plan[:, blend.start].astype(np.float32), image=0)
-    rest = graph.numbers("rest", lambda plan: 1 - plan[:, blend.start].astype(np.float32), image=0)
+    remainder = graph.numbers(
+        "rest", lambda plan: 1 - plan[:, blend.start].astype(np.float32), image=0
+    )
     following = graph.numbers(
         "next", lambda plan: np.roll(np.arange(len(plan), dtype=np.int32), -1)
     )
-    return node * share + fn.permute_batch(node, indices=following) * rest
+    return node * share + fn.permute_batch(node, indices=following) * remainder
 
 
 def _per_channel(values: tuple[float, ...], channels: int) -> list[float]:

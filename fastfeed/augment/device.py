@@ -36,8 +36,8 @@ class DeviceArray:
     def __len__(self) -> int:
         return self.shape[0]
 
-    def __dlpack__(self, **how: Any) -> Any:
-        return self._tensor.__dlpack__(**how)
+    def __dlpack__(self, **options: Any) -> Any:
+        return self._tensor.__dlpack__(**options)
 
     def __dlpack_device__(self) -> Any:
         return self._tensor.__dlpack_device__()

@@ -36,24 +36,6 @@ def executor_for(spec: Augment, on: str, *, crowded: bool, threads: bool = False
         from fastfeed.augment.opencv import OpenCV
 
         return OpenCV(spec, crowded=crowded)
-    return PackingExecutor(spec, threads=threads)
+    from fastfeed.augment.packing import Packer
 
-
-class PackingExecutor:
-    """A Packer as an Executor."""
-
-    def __init__(self, spec: Augment, *, threads: bool) -> None:
-        from fastfeed.augment import packing
-
-        self.prepare = packing.Packer(spec, threads=threads).record
-        self._collate = packing.collate_packed
-
-    def execute(self, prepared: Any) -> Any:
-        """Return it unchanged."""
-        return prepared
-
-    def collate(
-        self, results: Sequence[Any], pad: Pad, *, place: str, allocate: Allocate, lengths: bool
-    ) -> Any:
-        """Collate packed records. Their shapes are known only after DALI has augmented them."""
-        return self._collate(results, pad, place=place, allocate=allocate)
+    return Packer(spec, threads=threads)

@@ -81,7 +81,8 @@ def read_header(data: Encoded, *, max_pixels: int) -> ImageHeader:
 
 
 def _jpeg(data: Bytes) -> ImageHeader:
-    at, frame, orientation = 2, None, 1
+    at, orientation = 2, 1
+    frame: int | None = None
     while True:
         marker = data[at + 1]
         if data[at] != 0xFF:

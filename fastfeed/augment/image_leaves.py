@@ -46,17 +46,12 @@ def encoded_of(leaf: Any, name: str) -> Encoded:
         hint = (
             ": leave Decode() out where images are decoded already" if leaf.ndim in (2, 3) else ""
         )
-        raise SpecError(
-            f"Decode: {name} is {kind}; must be a file's bytes, or a uint8 array of them{hint}"
-        )
-    hint = (
-        "; read the file in transform=, as in open(path, 'rb').read()"
-        if hasattr(leaf, "encode")
-        else ""
-    )
+    else:
+        kind = f"a {type(leaf).__name__}"
+        is_path = hasattr(leaf, "encode")
+        hint = "; read the file in transform=, as in open(path, 'rb').read()" if is_path else ""
     raise SpecError(
-        f"Decode: {name} is a {type(leaf).__name__}; must be a file's bytes, or a uint8 array of "
-        f"them{hint}"
+        f"Decode: {name} is {kind}; must be a file's bytes, or a uint8 array of them{hint}"
     )
 
 

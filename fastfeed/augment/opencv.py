@@ -10,10 +10,10 @@ import numpy as np
 from fastfeed.augment.boxes import transform_boxes
 from fastfeed.augment.geometry import Decode
 from fastfeed.augment.headers import Encoded
-from fastfeed.augment.image_leaves import encoded_of, header_of, pixels_of, size_of
+from fastfeed.augment.image_leaves import Image, encoded_of, header_of, pixels_of, size_of
 from fastfeed.augment.labels import mix, one_hot
 from fastfeed.augment.leaf_finder import LeafFinder, RecordLayout
-from fastfeed.augment.opencv_steps import Image, chain
+from fastfeed.augment.opencv_steps import chain
 from fastfeed.augment.opencv_values import FinalValues
 from fastfeed.augment.partial_collate import collate_partly
 from fastfeed.augment.spec import Augment
@@ -21,12 +21,10 @@ from fastfeed.augment.steps import Blend, Size
 from fastfeed.augment.values import OneHot
 from fastfeed.core.collate import Allocate, Blank, Pad, collate, lengths_of
 from fastfeed.core.structure import Structure, leaves_of, rebuild
-from fastfeed.errors import BadImage, MissingExtra, SpecError
+from fastfeed.errors import BadImage, SpecError, required
 
-try:
+with required("OpenCV", "opencv"):
     import cv2
-except ImportError as error:
-    raise MissingExtra("OpenCV", "opencv") from error
 
 # libjpeg decodes to red, green, blue at no cost. OpenCV before 4.11 needs a conversion afterwards.
 READ_RGB = getattr(cv2, "IMREAD_COLOR_RGB", None)

@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-Image = np.ndarray[Any, Any]
+from fastfeed.augment.image_leaves import Image
+
 FILTER_RADIUS = {"linear": 1, "cubic": 2}  # pixels to each side
 
 
@@ -35,9 +36,8 @@ def resample(image: Image, size: tuple[int, int], *, kind: str, antialias: bool)
         turned = _summed(turned, _taps(wide, size[1], kind=kind, antialias=antialias))
         work = turned.reshape(size[1], size[0], -1).swapaxes(0, 1)
     most = np.iinfo(image.dtype).max
-    out = np.rint(work.reshape(*size, *image.shape[2:]))
-    cut: Image = np.clip(out, 0, most, out=out)
-    return cut.astype(image.dtype)
+    out: Image = np.rint(work.reshape(*size, *image.shape[2:]))
+    return np.clip(out, 0, most, out=out).astype(image.dtype)
 
 
 def nearest(image: Image, size: tuple[int, int]) -> Image:
@@ -70,13 +70,9 @@ def _taps(old: int, new: int, *, kind: str, antialias: bool) -> tuple[Any, Any]:
     first = np.ceil(centre - reach).astype(np.intp)
     rows = first[:, None] + np.arange(math.floor(2 * reach) + 1)
     distance = np.abs(rows - centre[:, None]) / stretch
-    weights = _triangle(distance) if kind == "linear" else _cubic(distance)
+    weights = np.maximum(0.0, 1 - distance) if kind == "linear" else _cubic(distance)
     weights /= weights.sum(1, keepdims=True)
     return np.clip(rows, 0, old - 1), weights.astype(np.float32)
-
-
-def _triangle(distance: Any) -> Any:
-    return np.maximum(0.0, 1 - distance)
 
 
 def _cubic(distance: Any) -> Any:
@@ -87,12 +83,11 @@ def _cubic(distance: Any) -> Any:
 
 def _summed(rows: Image, taps_and_weights: tuple[Any, Any]) -> Image:
     taps, weights = taps_and_weights
-    out = rows[taps[:, 0]]
+    out: Image = rows[taps[:, 0]]
     out *= weights[:, :1]
     part = np.empty_like(out)
     for tap in range(1, taps.shape[1]):
         np.take(rows, taps[:, tap], axis=0, out=part, mode="clip")
         part *= weights[:, tap : tap + 1]
         out += part
-    summed: Image = out
-    return summed
+    return out

@@ -6,10 +6,11 @@ Grey images have two axes, as in OpenCV; colours are red, green, blue.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 
+from fastfeed.augment.image_leaves import Image
 from fastfeed.augment.opencv_resample import nearest, resample
 from fastfeed.augment.spec import PlacedStep
 from fastfeed.augment.steps import (
@@ -26,14 +27,11 @@ from fastfeed.augment.steps import (
     Warp,
 )
 from fastfeed.augment.tones import IDENTITY_MATRIX
-from fastfeed.errors import MissingExtra, SpecError
+from fastfeed.errors import SpecError, required
 
-try:
+with required("OpenCV", "opencv"):
     import cv2
-except ImportError as error:
-    raise MissingExtra("OpenCV", "opencv") from error
 
-Image: TypeAlias = np.ndarray[Any, Any]
 Row: TypeAlias = Sequence[float]
 StepFunction: TypeAlias = Callable[[Image, Row], Image]
 

@@ -7,17 +7,15 @@ from typing import Any
 
 import numpy as np
 
+from fastfeed.augment.image_leaves import Image
 from fastfeed.augment.spec import Augment
 from fastfeed.augment.values import Layout, Normalize
 from fastfeed.core.collate import Blank
-from fastfeed.errors import MissingExtra, SpecError
+from fastfeed.errors import SpecError, required
 
-try:
+with required("OpenCV", "opencv"):
     import cv2
-except ImportError as error:
-    raise MissingExtra("OpenCV", "opencv") from error
 
-Image = np.ndarray[Any, Any]
 Plane = np.ndarray[Any, np.dtype[np.float32]]
 FLOAT32 = np.dtype(np.float32)
 
@@ -66,7 +64,7 @@ class FinalValues:
         else:
             values = np.empty(out.shape, FLOAT32)
             self._normalized(image, self._normalize, out=values)
-        out[...] = values if values.dtype == out.dtype else _cast(values, out.dtype)
+        out[...] = values if values.dtype == out.dtype else _converted(values, out.dtype)
 
     def _laid_out(self, image: Image) -> Image:
         if image.ndim == 2:
@@ -108,7 +106,7 @@ def _by_channel(op: Normalize, channels: int) -> tuple[Plane, Plane]:
     return mean.astype(np.float32), (1 / std).astype(np.float32)
 
 
-def _cast(values: Image, dtype: np.dtype[Any]) -> Image:
+def _converted(values: Image, dtype: np.dtype[Any]) -> Image:
     if dtype.kind == "f":
         return values.astype(dtype)
     most = np.iinfo(dtype).max

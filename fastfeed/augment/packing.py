@@ -40,8 +40,8 @@ UINT8, OBJECT = np.dtype(np.uint8), np.dtype(object)
 
 @dataclass(frozen=True, order=True)
 class SampleKind:
-    """What the samples of one image or mask are: pixels (height, width, channels), or files that
-    become such pixels."""
+    """The kind of the samples of one image or mask: pixels (height, width, channels), or files
+    that become such pixels."""
 
     dtype: str
     channels: int
@@ -89,7 +89,8 @@ class PackedBatch:
 
 
 class Packer:
-    """Packs records. OpenCV executes the operations before HandOver, boxes and one-hot labels."""
+    """The Executor that packs records for DALI. OpenCV executes the operations before HandOver,
+    boxes and one-hot labels."""
 
     def __init__(self, spec: Augment, *, threads: bool = False) -> None:
         self._spec = spec
@@ -101,7 +102,7 @@ class Packer:
         self._producer_steps = None if end is None else spec.program[:end]
         self._finder = LeafFinder(spec)
 
-    def record(self, record: Any, key: int, *, place: str) -> PackedRecord:
+    def prepare(self, record: Any, key: int, *, place: str) -> PackedRecord:
         """Return a packed record. The same key gives the same plan. `place` is its name.
 
         Raise BadImage for a file whose header says that it cannot become pixels, SpecError for
@@ -129,6 +130,22 @@ class Packer:
             shape, leaves[leaf] = _as_bytes(image) if self._threads else _as_array(image)
             shapes.append(shape)
         return PackedRecord(structure, leaves, image_leaves, shapes, plan, place)
+
+    def execute(self, prepared: PackedRecord) -> PackedRecord:
+        """Return it unchanged."""
+        return prepared
+
+    def collate(
+        self,
+        results: Sequence[PackedRecord],
+        pad: Pad,
+        *,
+        place: str,
+        allocate: Allocate,
+        lengths: bool,
+    ) -> Any:
+        """Collate packed records. Their shapes are known only after DALI has augmented them."""
+        return collate_packed(results, pad, place=place, allocate=allocate)
 
     def _image(self, leaf: Any, name: str) -> tuple[Any, tuple[int, int]]:
         """Return an image as it is sent, and its size after decoding."""

@@ -15,11 +15,21 @@ from fastfeed.errors import OptionError
 
 
 @dataclass(frozen=True)
-class Uniform:
-    """Any number from `low` to `high`."""
+class Interval:
+    """The numbers from `low` to `high`."""
 
     low: float
     high: float
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """The least and the greatest number."""
+        return self.low, self.high
+
+
+@dataclass(frozen=True)
+class Uniform(Interval):
+    """Any number from `low` to `high`."""
 
     def __post_init__(self) -> None:
         _refuse_unless(
@@ -32,19 +42,11 @@ class Uniform:
         """Draw one number."""
         return self.low + (self.high - self.low) * draws.next()
 
-    @property
-    def bounds(self) -> tuple[float, float]:
-        """The least and the greatest number."""
-        return self.low, self.high
-
 
 @dataclass(frozen=True)
-class LogUniform:
+class LogUniform(Interval):
     """A number from `low` to `high` whose logarithm is uniform: half of something as often as
     twice."""
-
-    low: float
-    high: float
 
     def __post_init__(self) -> None:
         _refuse_unless(
@@ -58,11 +60,6 @@ class LogUniform:
         return math.exp(
             math.log(self.low) + (math.log(self.high) - math.log(self.low)) * draws.next()
         )
-
-    @property
-    def bounds(self) -> tuple[float, float]:
-        """The least and the greatest number."""
-        return self.low, self.high
 
 
 @dataclass(frozen=True)

@@ -49,11 +49,11 @@ class RandomWindow:
         """Draw a window like RandomResizedCrop of torchvision: after ten windows that do not fit,
         return the largest centred window of an allowed ratio."""
         high, wide = size
-        least, span, first, reach = self._draw_ranges
+        min_area, area_range, min_log_ratio, log_ratio_range = self._draw_ranges
         for _ in range(MAX_WINDOW_DRAWS):
             # Uniform and LogUniform are inlined: their calls took half the time
-            area = high * wide * (least + span * draws.next())
-            ratio = math.exp(first + reach * draws.next())
+            area = high * wide * (min_area + area_range * draws.next())
+            ratio = math.exp(min_log_ratio + log_ratio_range * draws.next())
             width, height = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
             if 0 < width <= wide and 0 < height <= high:
                 y, x = (

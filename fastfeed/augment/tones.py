@@ -81,9 +81,10 @@ def _axes() -> list[tuple[float, float, float]]:
     sine of the angle of the hue."""
     to_yiq = np.array(TO_YIQ)
     back = np.linalg.inv(to_yiq)
-    stays, turns, swaps = np.diag([1.0, 0, 0]), np.diag([0, 1.0, 1.0]), np.zeros((3, 3))
-    swaps[1, 2], swaps[2, 1] = -1, 1
+    luma = np.diag([1.0, 0, 0])
+    chroma = np.diag([0, 1.0, 1.0])
+    quarter_turn = np.array([(0, 0, 0), (0, 0, -1.0), (0, 1.0, 0)])
     keep, along, across = (
-        (back @ middle @ to_yiq).ravel().tolist() for middle in (stays, turns, swaps)
+        (back @ middle @ to_yiq).ravel().tolist() for middle in (luma, chroma, quarter_turn)
     )
     return list(zip(keep, along, across, strict=True))

@@ -27,51 +27,35 @@ from fastfeed.errors import OptionError
 
 
 @dataclass(frozen=True)
-class Brightness:
+class FactorOperation:
+    """A change of colours by a factor."""
+
+    factor: Parameter
+    p: float = 1.0
+
+    def __post_init__(self) -> None:
+        name = type(self).__name__
+        check(self.factor, f"{name}(factor)", least=0, most=100)
+        check_chance(f"{name}(p", self.p)
+
+    def tone(self) -> Tone:
+        """Return the part of a Colour step."""
+        return Tone(type(self).__name__.lower(), self.factor, self.p)
+
+
+@dataclass(frozen=True)
+class Brightness(FactorOperation):
     """Every channel times `factor`."""
 
-    factor: Parameter
-    p: float = 1.0
-
-    def __post_init__(self) -> None:
-        check(self.factor, "Brightness(factor)", least=0, most=100)
-        check_chance("Brightness(p", self.p)
-
-    def tone(self) -> Tone:
-        """Return the part of a Colour step."""
-        return Tone("brightness", self.factor, self.p)
-
 
 @dataclass(frozen=True)
-class Contrast:
+class Contrast(FactorOperation):
     """Every channel's distance from the middle of its range (128 for uint8) times `factor`."""
 
-    factor: Parameter
-    p: float = 1.0
-
-    def __post_init__(self) -> None:
-        check(self.factor, "Contrast(factor)", least=0, most=100)
-        check_chance("Contrast(p", self.p)
-
-    def tone(self) -> Tone:
-        """Return the part of a Colour step."""
-        return Tone("contrast", self.factor, self.p)
-
 
 @dataclass(frozen=True)
-class Saturation:
+class Saturation(FactorOperation):
     """Chrominance in YIQ times `factor`: 0 is grey, 1 changes nothing."""
-
-    factor: Parameter
-    p: float = 1.0
-
-    def __post_init__(self) -> None:
-        check(self.factor, "Saturation(factor)", least=0, most=100)
-        check_chance("Saturation(p", self.p)
-
-    def tone(self) -> Tone:
-        """Return the part of a Colour step."""
-        return Tone("saturation", self.factor, self.p)
 
 
 @dataclass(frozen=True)

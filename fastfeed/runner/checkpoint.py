@@ -64,21 +64,21 @@ def fingerprint(given: Any, source: Source, *, options: FeedOptions) -> dict[str
 
 
 def state_of(
-    position: dict[str, Any], *, seed: int, of: dict[str, Any], streams: int
+    position: dict[str, Any], *, seed: int, stream: dict[str, Any], streams: int
 ) -> dict[str, Any]:
-    """Return the whole state for a position. `streams` is the number in the state that was
-    restored, or 0."""
+    """Return the whole state for a position in the stream of this fingerprint. `streams` is the
+    number in the state that was restored, or 0."""
     return {
         "version": STATE_VERSION,
         "seed": seed,
-        "of": {**of, STREAM_COUNT_KEY: streams} if streams else of,
+        "of": {**stream, STREAM_COUNT_KEY: streams} if streams else stream,
         **position,
     }
 
 
-def resume_from(state: Any, *, of: dict[str, Any], seed: int | None) -> tuple[ResumePoint, int]:
+def resume_from(state: Any, *, stream: dict[str, Any], seed: int | None) -> tuple[ResumePoint, int]:
     """Return the point to resume from, and the root seed. Raise OptionError for the state of
-    another stream, or a damaged one."""
+    another `stream` (a fingerprint), or a damaged one."""
     if not isinstance(state, Mapping) or "version" not in state:
         raise OptionError(f"restore({type(state).__name__}): pass what FeedRunner.state() returned")
     if state["version"] != STATE_VERSION:
@@ -95,7 +95,7 @@ def resume_from(state: Any, *, of: dict[str, Any], seed: int | None) -> tuple[Re
         )
     _refuse_other_stream(
         {**state["of"], "seed": state["seed"], STREAM_COUNT_KEY: None},
-        {**of, "seed": state["seed"] if seed is None else seed, STREAM_COUNT_KEY: None},
+        {**stream, "seed": state["seed"] if seed is None else seed, STREAM_COUNT_KEY: None},
     )
     try:
         counts = (int(state["batches"]), int(state["records"]))
@@ -104,12 +104,14 @@ def resume_from(state: Any, *, of: dict[str, Any], seed: int | None) -> tuple[Re
             starts=starts_of(state),
             run_first=int(state["run_first"]),
             pool=state["pool"],
-            sizes={int(stream): int(size) for stream, size in state["sizes"].items()},
+            sizes={int(number): int(size) for number, size in state["sizes"].items()},
             counts=counts,
         )
-        if STREAM_COUNT_KEY in of:
+        if STREAM_COUNT_KEY in stream:
             begin = replace(begin, streams=int(state["of"][STREAM_COUNT_KEY]))
-        if begin.streams <= max(begin.starts, default=0 if STREAM_COUNT_KEY in of else ONLY_STREAM):
+        if begin.streams <= max(
+            begin.starts, default=0 if STREAM_COUNT_KEY in stream else ONLY_STREAM
+        ):
             raise ValueError(f"{begin.streams} streams")
         if not (begin.epoch >= begin.run_first >= 0 and min(counts) >= 0):
             raise ValueError(
@@ -151,11 +153,11 @@ def warn_of_costs(source: Source, resume: ResumePoint, *, producers: int) -> Non
     where = "at the end of" if max(passed, default=0) >= ALL_DONE else f"{sum(passed)} items into"
     takes_start = isinstance(source, CallableSource) and source.takes_worker
     if any(passed) and not isinstance(source, IndexedSource) and not takes_start:
-        how = "let the callable take `worker` and begin at worker.start, or pass an indexable"
+        solution = "let the callable take `worker` and begin at worker.start, or pass an indexable"
         warnings.warn(
             f"the state is {where} the epoch, and the source can be read only from its beginning: "
             "items that were consumed are produced again and skipped, which takes as long as "
-            f"before. To begin at once, {how}",
+            f"before. To begin at once, {solution}",
             FeedWarning,
             stacklevel=3,
         )
@@ -164,9 +166,9 @@ def warn_of_costs(source: Source, resume: ResumePoint, *, producers: int) -> Non
 def _operation_states(augment: Augment) -> dict[str, str]:
     """Return one entry for each operation, so that a difference names it; the executor may
     differ."""
-    rest = (augment.images, augment.masks, augment.boxes, augment.labels, augment.draws)
     named = {f"augment[{n}]": repr(op) for n, op in enumerate(augment.operations)}
-    return {**named, "augment's images, masks, boxes, labels, draws": repr(rest)}
+    others = (augment.images, augment.masks, augment.boxes, augment.labels, augment.draws)
+    return {**named, "augment's images, masks, boxes, labels, draws": repr(others)}
 
 
 def _sampler_digest(sampler: Any) -> str | None:

@@ -17,6 +17,11 @@ class Epoch:
         self._runner = runner  # the feed would end with the last reference to it
         self._feed = feed
 
+    def finish(self) -> bool:
+        """End the epoch, so that it yields no more batches. Return True if it was complete."""
+        before, self.complete = self.complete, True
+        return before
+
     def __iter__(self) -> Iterator[Any]:
         """Yield batches as plain iteration does, after those of a loop that was left early."""
         while not self.complete:

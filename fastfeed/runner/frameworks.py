@@ -59,9 +59,9 @@ class FrameworkAdapters:
 
     def jax(self, device_or_sharding: Any = None) -> Iterable[Any]:
         """Return an iterable of JAX arrays, put on a device or a sharding one batch ahead."""
-        from fastfeed.sinks.jax_iter import jax_iter
+        from fastfeed.sinks.jax_iter import JaxBatches
 
-        return jax_iter(self._iterations_of("JAX"), device_or_sharding)
+        return JaxBatches(self._iterations_of("JAX"), device_or_sharding)
 
     def prefetch_to_device(self, put: Callable[[Any], Any], *, depth: int = 2) -> Iterable[Any]:
         """Return an iterable of `put(batch)`, called `depth` batches ahead in a thread, for any

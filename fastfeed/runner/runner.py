@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from fastfeed.core.stats import Snapshot
 from fastfeed.engine.feed import PRODUCERS_JOIN_S, Feed
-from fastfeed.errors import FeedStopped, FeedWarning, OptionError, StateError
+from fastfeed.errors import FeedWarning, OptionError, StateError
 from fastfeed.options import FeedOptions, Shuffle, options_from
 from fastfeed.runner.batch_lease import BatchLease
 from fastfeed.runner.epoch import Epoch
@@ -26,9 +26,6 @@ from fastfeed.source import IndexedSource
 if TYPE_CHECKING:
     from fastfeed.runner.executor_choice import ExecutorChoice
     from fastfeed.sinks.session_queue import SessionQueue
-
-
-MAX_FOLLOWERS = 24  # a message to a worker process has no room for more file descriptors
 
 
 class FeedRunner(FrameworkAdapters):
@@ -59,7 +56,6 @@ class FeedRunner(FrameworkAdapters):
         self._stream = Stream(source, self.options)
         self._sink: SessionQueue | None = None
         self._started = False
-        self._stopped = False
         self._sink_name = ""  # of the one sink that takes the batches
         self._iterations: IterationManager | None = None
 
@@ -129,7 +125,7 @@ class FeedRunner(FrameworkAdapters):
         and a failure of the feed stops the others. Raise StateError when started twice, without
         get_inputs, or with a session of another graph.
         """
-        self._refuse_stopped()
+        self._stream.refuse_stopped()
         if self._started:
             raise StateError(
                 "start() was called twice: one runner feeds one session; make a second FeedRunner"
@@ -151,14 +147,14 @@ class FeedRunner(FrameworkAdapters):
     def stop(self) -> None:
         """End every thread and process within two seconds; batches requested afterwards raise
         FeedStopped. May be repeated."""
-        was_stopped, self._stopped = self._stopped, True
-        deadline = time.perf_counter() + (0 if was_stopped else PRODUCERS_JOIN_S)
+        first = self._stream.begin_stop()
+        deadline = time.perf_counter() + (PRODUCERS_JOIN_S if first else 0)
         if self._sink is not None:
             self._sink.stop(deadline)
         self._stream.stop_followers()
         ended = self._feed is None or self._feed.stop(max(0.0, deadline - time.perf_counter()))
         self._stream.unwatch()
-        if self._feed is not None and not ended and not was_stopped:
+        if self._feed is not None and not ended and first:
             warnings.warn(
                 "producers did not end in time; no thread can be interrupted, so they end when "
                 f"their present call returns:\n{self._feed.stacks()}",
@@ -225,7 +221,7 @@ class FeedRunner(FrameworkAdapters):
         Batches that were ready and not consumed are produced again. Raise StateError after the
         start, and OptionError for the state of another stream, with the differences.
         """
-        self._refuse_stopped()
+        self._stream.refuse_stopped()
         self._stream.restore(state)
         return self
 
@@ -238,7 +234,7 @@ class FeedRunner(FrameworkAdapters):
         filling their buffer meanwhile. Raise StateError after the start, and OptionError for
         processes=, which belongs to this runner.
         """
-        self._refuse_stopped()
+        self._stream.refuse_stopped()
         if self._feed is not None or self._stream.shares:
             raise StateError(
                 "also() after the start, or of a runner that was made by also(): call it on the "
@@ -261,10 +257,6 @@ class FeedRunner(FrameworkAdapters):
         runner = FeedRunner(
             source, **{name: getattr(self.options, name) for name in names} | options
         )
-        if self._stream.followers == MAX_FOLLOWERS:
-            raise OptionError(
-                f"also(): {MAX_FOLLOWERS} runners share these workers already: make a FeedRunner"
-            )
         self._stream.share(runner._stream)
         return runner
 
@@ -287,8 +279,8 @@ class FeedRunner(FrameworkAdapters):
         while feed is not None:
             epoch = Epoch(self, feed)
             yield epoch
-            self._refuse_stopped()
-            complete, epoch.complete = epoch.complete, True
+            self._stream.refuse_stopped()
+            complete = epoch.finish()
             if not complete and not self._stream.source.repeatable:
                 return  # there is no other epoch, and the next loop takes the rest
             counts = feed.counts
@@ -333,17 +325,13 @@ class FeedRunner(FrameworkAdapters):
 
     def _refuse_second(self, sink: str) -> None:
         """Raise StateError for a second sink: each would get only some of the batches."""
-        self._refuse_stopped()
+        self._stream.refuse_stopped()
         if self._sink_name not in ("", sink):
             raise StateError(
                 f"this runner feeds {self._sink_name}, and {sink} would get only some of the "
                 "batches: make another FeedRunner, or runner.also(...) for one that shares the "
                 "workers"
             )
-
-    def _refuse_stopped(self) -> None:
-        if self._stopped:
-            raise FeedStopped("this runner was stopped: make a new FeedRunner to go on")
 
 
 # editors and help() show the options

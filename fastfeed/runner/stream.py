@@ -28,6 +28,8 @@ from fastfeed.runner.executor_choice import ExecutorChoice, choose, refuse_misfi
 from fastfeed.runner.finalizer import Finalizer, releasing
 from fastfeed.source import IndexedSource, source_from
 
+MAX_FOLLOWERS = 24  # a message to a worker process has no room for more file descriptors
+
 
 class Stream:
     """A source with its options, and its feeds. Raise OptionError for options that cannot work."""
@@ -154,7 +156,11 @@ class Stream:
 
     def share(self, other: Stream) -> None:
         """Let the workers of this stream also produce the batches of `other`. Raise OptionError for
-        an iterator, which cannot be iterated again."""
+        an iterator, which cannot be iterated again, and for too many streams."""
+        if len(self._followers) == MAX_FOLLOWERS:
+            raise OptionError(
+                f"also(): {MAX_FOLLOWERS} runners share these workers already: make a FeedRunner"
+            )
         if not other.source.repeatable:
             raise OptionError(
                 "also() of an iterator, which can be read only once: pass the function that makes "
@@ -167,10 +173,14 @@ class Stream:
         """Let the workers of `leader` produce these batches."""
         self._leader = leader
 
+    def begin_stop(self) -> bool:
+        """Let every later request raise FeedStopped. Return True the first time."""
+        # set before the feeds are stopped: a thread that starts one meanwhile checks it afterwards
+        first, self._stopped = not self._stopped, True
+        return first
+
     def stop_followers(self) -> None:
         """End the feeds that share these workers, for good."""
-        # set first: a thread that starts a feed meanwhile checks it afterwards
-        self._stopped = True
         for follower in self._living_followers():
             if follower.feed is not None:
                 follower.feed.stop(0)
@@ -197,11 +207,6 @@ class Stream:
             watch.end()
 
     @property
-    def followers(self) -> int:
-        """Number of other streams that share the workers."""
-        return len(self._followers)
-
-    @property
     def shares(self) -> bool:
         """True if the workers are those of another stream."""
         return self._leader is not None
@@ -211,7 +216,7 @@ class Stream:
         if position is None:
             position = self.feed.state() if self.feed is not None else _position_of(self._resume)
         return state_of(
-            position, seed=self.seed, of=self._fingerprint, streams=self._resume.streams
+            position, seed=self.seed, stream=self._fingerprint, streams=self._resume.streams
         )
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -219,7 +224,9 @@ class Stream:
         state of another stream."""
         if self.feed is not None:
             raise StateError("restore() after the start: call it first, on a new FeedRunner")
-        self._resume, self.seed = resume_from(state, of=self._fingerprint, seed=self.options.seed)
+        self._resume, self.seed = resume_from(
+            state, stream=self._fingerprint, seed=self.options.seed
+        )
         self.resumed = True
         warn_of_costs(self.source, self._resume, producers=self.options.producers)
 
@@ -228,7 +235,7 @@ class Stream:
         continues at the position of the feed before it."""
         if self.feed is not None:
             self.feed.stop(0)
-            self._resume, _ = resume_from(self.state(), of=self._fingerprint, seed=None)
+            self._resume, _ = resume_from(self.state(), stream=self._fingerprint, seed=None)
             self._forget_feed()
         self._loop_feed(replace(self._resume, per_run=self.options.epochs or 1, held=True), workers)
 
@@ -357,12 +364,9 @@ def new_seed() -> int:
 
 
 def _position_of(resume: ResumePoint) -> dict[str, Any]:
-    position = {
+    return {
         **Position(resume.epoch, resume.starts, counts=resume.counts).state(),
         "run_first": resume.run_first,
-    }
-    return {
-        **position,
         "sizes": {str(n): size for n, size in resume.sizes.items()},
         "pool": resume.pool,
     }

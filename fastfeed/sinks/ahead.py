@@ -9,8 +9,7 @@ from itertools import islice
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
+from fastfeed.core.order import is_integer
 from fastfeed.errors import FeedStopped, OptionError, StateError
 
 if TYPE_CHECKING:
@@ -36,7 +35,7 @@ class Prefetcher:
     ) -> None:
         if not callable(put):
             raise OptionError(f"prefetch_to_device({put!r}): must be a function of one batch")
-        if isinstance(depth, bool) or not isinstance(depth, (int, np.integer)) or depth < 1:
+        if not is_integer(depth) or depth < 1:
             raise OptionError(
                 f"prefetch_to_device(depth={depth!r}): must be an integer >= 1, in batches"
             )

@@ -9,16 +9,14 @@ import threading
 import weakref
 from collections.abc import Iterator
 from itertools import chain
-from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from fastfeed.errors import MissingExtra, OptionError, StateError
+from fastfeed.core.order import is_integer
+from fastfeed.errors import OptionError, StateError, required
 
-try:
+with required("Keras", "keras"):
     import keras
-except ImportError as error:
-    raise MissingExtra("Keras", "keras") from error
 
 if TYPE_CHECKING:
     from fastfeed.runner.runner import FeedRunner
@@ -49,12 +47,7 @@ class StateCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras ha
         self, runner: FeedRunner, path: str | os.PathLike[str], *, save_freq: int | str = "epoch"
     ) -> None:
         super().__init__()
-        number = (
-            isinstance(save_freq, Integral)
-            and not isinstance(save_freq, bool)
-            and int(save_freq) > 0
-        )
-        if save_freq != "epoch" and not number:
+        if save_freq != "epoch" and not (is_integer(save_freq) and int(save_freq) > 0):
             raise OptionError(
                 f'save_freq={save_freq!r}: must be "epoch" or a number of batches > 0'
             )

@@ -5,12 +5,10 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from fastfeed.errors import MissingExtra
+from fastfeed.errors import required
 
-try:
+with required("TensorFlow", "tensorflow-cpu"):
     import tensorflow as tf
-except ImportError as error:
-    raise MissingExtra("TensorFlow", "tensorflow-cpu") from error
 
 if TYPE_CHECKING:
     from fastfeed.runner.runner import FeedRunner

@@ -11,26 +11,19 @@ import numpy as np
 from fastfeed.augment.device import on_device
 from fastfeed.core.batch import Batch, BatchSpec
 from fastfeed.core.structure import describe, flatten_like, rebuild
-from fastfeed.errors import FeedWarning, MissingExtra, OptionError, SpecError
+from fastfeed.errors import FeedWarning, OptionError, SpecError, required
 from fastfeed.sinks.ahead import length, one_ahead
 
-try:
+with required("JAX", "jax"):
     import jax
-except ImportError as error:
-    raise MissingExtra("JAX", "jax") from error
 
 if TYPE_CHECKING:
     from fastfeed.runner.iteration import IterationManager
 
 
-def jax_iter(iterations: IterationManager, device_or_sharding: Any) -> JaxBatches:
-    """Return an iterable of the batches as JAX arrays, on anything that `jax.device_put` takes;
-    None is JAX's default device."""
-    return JaxBatches(iterations, device_or_sharding)
-
-
 class JaxBatches:
-    """The batches as JAX arrays. During a step on one, the next is put on the device.
+    """The batches as JAX arrays, on anything that `jax.device_put` takes; None is JAX's default
+    device. During a step on one, the next is put on the device.
 
     If JAX takes an array without a copy (on the CPU, 64-byte aligned), the JAX array keeps the
     memory of the batch. JAX does not write to that memory, even if the array is donated.

@@ -5,12 +5,10 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from fastfeed.errors import MissingExtra, StateError
+from fastfeed.errors import StateError, required
 
-try:
+with required("Keras", "keras"):
     import keras
-except ImportError as error:
-    raise MissingExtra("Keras", "keras") from error
 
 if TYPE_CHECKING:
     from fastfeed.core.stats import Snapshot

@@ -11,12 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from fastfeed.augment.device import on_host
 from fastfeed.core.structure import describe, lists_to_tuples, rebuild
-from fastfeed.errors import FeedError, MissingExtra, SpecError, StateError
+from fastfeed.errors import FeedError, SpecError, StateError, required
 
-try:
+with required("Keras", "keras"):
     import keras
-except ImportError as error:
-    raise MissingExtra("Keras", "keras") from error
 
 if TYPE_CHECKING:
     from fastfeed.core.batch import BatchSpec

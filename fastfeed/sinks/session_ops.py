@@ -9,12 +9,10 @@ import numpy as np
 
 from fastfeed.core.batch import BatchSpec
 from fastfeed.core.structure import rebuild
-from fastfeed.errors import MissingExtra
+from fastfeed.errors import required
 
-try:
+with required("TensorFlow", "tensorflow-cpu"):
     import tensorflow as tf
-except ImportError as error:
-    raise MissingExtra("TensorFlow", "tensorflow-cpu") from error
 
 from fastfeed.sinks.tf_types import tf_dtype
 

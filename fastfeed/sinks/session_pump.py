@@ -250,11 +250,7 @@ class Pump:
             if self._failure is not None:
                 return
             deadline = time.perf_counter() + grace_s
-            while (
-                time.perf_counter() < deadline
-                and self._is_batch_ready()
-                and not self._ended.wait(0.01)
-            ):
+            while time.perf_counter() < deadline and self.queued and not self._ended.wait(0.01):
                 pass
             self._dequeues_at_failure = self._totals()[1]
             self._failure = error
@@ -271,11 +267,7 @@ class Pump:
 
     def _starving(self) -> bool:
         """Return True if a run is in progress while the queue is empty."""
-        return self._guard.is_running and not self._is_batch_ready()
-
-    def _is_batch_ready(self) -> bool:
-        """Return True if a dequeue would not wait."""
-        return self.queued > 0
+        return self._guard.is_running and not self.queued
 
     def _totals(self) -> tuple[float, int]:
         totals = self._run_or_none(self._ops.totals_value)

@@ -13,14 +13,12 @@ from fastfeed.core.batch import BatchSpec, with_shapes
 from fastfeed.core.collate import Rebatcher
 from fastfeed.core.stats import Snapshot, StageRow
 from fastfeed.engine.feed import Feed
-from fastfeed.errors import FeedWarning, MissingExtra, OptionError, StateError
+from fastfeed.errors import FeedWarning, OptionError, StateError, required
 from fastfeed.options import FeedOptions, Shuffle
 from fastfeed.sinks.session_ops import QueueOps
 
-try:
+with required("TensorFlow", "tensorflow-cpu"):
     import tensorflow as tf
-except ImportError as error:
-    raise MissingExtra("TensorFlow", "tensorflow-cpu") from error
 
 from fastfeed.sinks.session_pump import Pump
 from fastfeed.sinks.session_shuffle import SessionShuffle

@@ -10,12 +10,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fastfeed.augment.device import on_host
-from fastfeed.errors import FeedError, MissingExtra, OptionError, StateError
+from fastfeed.errors import FeedError, OptionError, StateError, required
 
-try:
+with required("TensorFlow", "tensorflow-cpu"):
     import tensorflow as tf
-except ImportError as error:
-    raise MissingExtra("TensorFlow", "tensorflow-cpu") from error
 
 from fastfeed.sinks.tf_errors import error_registry
 from fastfeed.sinks.tf_types import (

@@ -12,14 +12,12 @@ import numpy as np
 from fastfeed.augment.device import on_device
 from fastfeed.core.batch import BYTES, Batch, LeafSpec
 from fastfeed.core.structure import rebuild
-from fastfeed.errors import MissingExtra, OptionError, SpecError, StateError
+from fastfeed.errors import OptionError, SpecError, StateError, required
 from fastfeed.sinks.ahead import length, one_ahead
 
-try:
+with required("PyTorch", "torch"):
     import torch
     from torch.utils.data import IterableDataset, get_worker_info
-except ImportError as error:
-    raise MissingExtra("PyTorch", "torch") from error
 
 if TYPE_CHECKING:
     from fastfeed.runner.iteration import IterationManager

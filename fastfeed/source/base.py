@@ -7,11 +7,14 @@ is one batch or, with records=True, a list of records.
 
 from __future__ import annotations
 
+import threading
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, NamedTuple, Protocol
 
+from fastfeed.core.position import FROM_THE_START, StreamStart
 from fastfeed.core.worker import Worker
 from fastfeed.errors import OptionError
 from fastfeed.options import FeedOptions
@@ -85,6 +88,38 @@ class ItemReader:
         if not self.indexed:
             return (place,)
         return (int(part), place) if self.repeats else (int(part),)
+
+
+class TicketedSource(ABC):
+    """A source of one order of items, which the producers take in turn, under a lock."""
+
+    ordered = True
+
+    def __init__(
+        self, options: FeedOptions, *, start: StreamStart | None, single_records: bool
+    ) -> None:
+        self._chunk = chunk_size(options, default=single_records)
+        self.records = self._chunk > 0
+        self._shard = options.shard or (0, 1)
+        self._start = start or FROM_THE_START
+        self._lock = threading.Lock()
+        self._ticket = 0
+        self._epoch = -1
+        self._ended = False
+
+    def open(self, worker: Worker) -> Iterator[Item]:
+        """Yield the items that this producer gets; the one that reaches the end yields EpochEnd."""
+        while True:
+            with self._lock:
+                item = self._next(worker)
+            if item is None:
+                return
+            yield item
+
+    @abstractmethod
+    def _next(self, worker: Worker) -> Item | None:
+        """Return the next item, or None after the end of the worker's epoch. Called under the
+        lock."""
 
 
 def chunks(iterator: Iterator[Any], size: int) -> Iterator[Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from functools import cached_property
 from typing import Any
@@ -16,42 +15,34 @@ from fastfeed.errors import OptionError
 from fastfeed.mix import Mix
 from fastfeed.options import FeedOptions
 from fastfeed.samplers import Balanced, Weighted
-from fastfeed.source.base import EpochEnd, Item, ItemReader, chunk_size
+from fastfeed.source.base import EpochEnd, Item, ItemReader, TicketedSource
 
 
-class IndexedSource:
+class IndexedSource(TicketedSource):
     """Reads an object with a length and records by index."""
 
-    ordered = True
     indexed = True
     repeatable = True
 
     def __init__(
         self, data: Any, options: FeedOptions, *, start: StreamStart | None = None
     ) -> None:
+        super().__init__(options, start=start, single_records=True)
         self._data = data
         self._length = len(data)
-        self._chunk = chunk_size(options, default=True)
-        self._start = start or FROM_THE_START
-        self.records = self._chunk > 0
         self._sampler = options.sampler
         self._recipe = Recipe(
             options.shuffle is True, options.sampler, options.shard, options.remainder
         )
         repeats = bool(getattr(options.sampler, "repeats", False)) or options.remainder == "pad"
         repeats = repeats or isinstance(data, Mix)
-        shard = options.shard or (0, 1)
         self.shipped = ItemReader(
-            True, self.records, data, size=self._chunk, repeats=repeats, shard=shard
+            True, self.records, data, size=self._chunk, repeats=repeats, shard=self._shard
         )
         self.fetch = self.shipped.fetch
         self.draw_key = self.shipped.draw_key
-        self._lock = threading.Lock()
-        self._ticket = 0
-        self._epoch = -1
         self._order: Order | None = None
         self._numbers: Iterator[int] = iter(())
-        self._ended = False
         if not self._length:
             raise OptionError(
                 "the source is empty: it must have at least one record, its len() is 0"
@@ -66,15 +57,6 @@ class IndexedSource:
         """
         known = type(self._sampler) in (type(None), list, tuple, range, ndarray, Weighted, Balanced)
         return self._order_of(0, 0).length if known and self._chunk else None
-
-    def open(self, worker: Worker) -> Iterator[Item]:
-        """Yield the next batches of indices."""
-        while True:
-            with self._lock:
-                item = self._next(worker)
-            if item is None:
-                return
-            yield item
 
     def _next(self, worker: Worker) -> Item | None:
         if worker.epoch > self._epoch:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Any
 
-from fastfeed.core.position import FROM_THE_START, StreamStart
+from fastfeed.core.position import StreamStart
 from fastfeed.core.worker import Worker
 from fastfeed.errors import OptionError, ProducerFailed
 from fastfeed.options import FeedOptions
@@ -15,38 +14,30 @@ from fastfeed.source.base import (
     EpochEnd,
     Item,
     ItemReader,
-    chunk_size,
+    TicketedSource,
     chunks,
     is_iterator,
     refuse_options,
 )
 
 
-class SharedSource:
+class SharedSource(TicketedSource):
     """Reads one stream; each item goes to the producer that requests it first."""
 
-    ordered = True
     indexed = False
 
     def __init__(
         self, stream: Iterable[Any], options: FeedOptions, *, start: StreamStart | None = None
     ) -> None:
+        super().__init__(options, start=start, single_records=False)
         self._stream = stream
-        self._chunk = chunk_size(options, default=False)
-        self._shard = options.shard or (0, 1)
-        self._start = start or FROM_THE_START
-        self.records = self._chunk > 0
         self.repeatable = not is_iterator(stream)
         self.shipped = ItemReader(False, self.records, size=self._chunk, shard=self._shard)
         self.fetch = self.shipped.fetch
         self.draw_key = self.shipped.draw_key
-        self._lock = threading.Lock()
         self._iterator: Iterator[Any] = iter(())
-        self._ticket = 0
-        self._epoch = -1
         self._first: int | None = None
         self._number = 0
-        self._ended = False
         self._had_items = False  # True if there ever was an item
         refuse_options(options, names=("sampler",), kind="an iterable")
         if (options.epochs or 1) > 1 and not self.repeatable:
@@ -62,16 +53,8 @@ class SharedSource:
                 "left out"
             )
 
-    def open(self, worker: Worker) -> Iterator[Item]:
-        """Yield the items that this producer gets; the one that reaches the end yields EpochEnd."""
-        while True:
-            with self._lock:
-                item = self._read(worker.epoch)
-            if item is None:
-                return
-            yield item
-
-    def _read(self, epoch: int) -> Item | None:
+    def _next(self, worker: Worker) -> Item | None:
+        epoch = worker.epoch
         if epoch < self._epoch or (epoch == self._epoch and self._ended):
             return None
         try:

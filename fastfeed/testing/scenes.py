@@ -271,12 +271,12 @@ def _changed(trial: Trial, kept: list[tuple[Any, ReceivedElement]]) -> str:
 
 
 def _wrong_error(error: BaseException) -> str:
-    said = str(error)
+    text = str(error)
     for needed in (f"batch {GOOD_BATCHES} cannot be read", unreadable.__name__):
-        if needed not in said:
+        if needed not in text:
             return (
                 f"the text of {type(error).__name__} lacks {needed!r} of the original traceback: "
-                f"{said}"
+                f"{text}"
             )
     if isinstance(error, ProducerError) and not isinstance(error.__cause__, SourceError):
         return f"__cause__ is {error.__cause__!r} instead of the source's own SourceError"

@@ -67,7 +67,7 @@ def expected(
     rows = [leaves_of(structure, record) or [] for record in each]
     return ReceivedElement(
         as_tuples(structure, traits),
-        tuple(_cast(_stack(column), traits) for column in zip(*rows, strict=True)),
+        tuple(_converted(_stack(column), traits) for column in zip(*rows, strict=True)),
     )
 
 
@@ -202,7 +202,7 @@ def _stack(column: Sequence[Any]) -> Array:
     return np.stack([np.asarray(value) for value in column])
 
 
-def _cast(leaf: Array, traits: SinkTraits) -> Array:
+def _converted(leaf: Array, traits: SinkTraits) -> Array:
     with np.errstate(all="ignore"):
         return (
             leaf.astype(traits.casts[str(leaf.dtype)]) if str(leaf.dtype) in traits.casts else leaf

@@ -1,4 +1,4 @@
-"""DALI and OpenCV side by side, for single records and batches without a feed."""
+"""Helpers that run DALI and OpenCV on single records and batches, without a feed."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ Image = np.ndarray[Any, Any]
 def packed_batch(
     spec: Augment, records: Sequence[Any], keys: Sequence[int]
 ) -> tuple[Batch, PackedBatch, Any]:
-    """A batch as producers make it, what the stage sees of it, and its spec."""
+    """Return a batch as producers pack it, the view of the stage on it, and its spec."""
     packer = Packer(spec)
-    made = [
-        packer.record(record, key, place=f"record {n}")
+    packed_records = [
+        packer.prepare(record, key, place=f"record {n}")
         for n, (record, key) in enumerate(zip(records, keys, strict=True))
     ]
-    value, varied = collate_packed(made, None, place="the test's batch")
+    value, varied = collate_packed(packed_records, None, place="the test's batch")
     found = infer(value, ragged=True, varied=varied)
     batch = found.check(value, "the test's batch")
     targets = spec.targets(record_structure(found.structure), len(found.leaves) - EXTRA_LEAVES)
@@ -43,7 +43,7 @@ def packed_batch(
 def by_dali(
     spec: Augment, records: Sequence[Any], keys: Sequence[int], **options: Any
 ) -> list[Image]:
-    """Images and masks of a batch, each an array."""
+    """Return the images and masks of a batch, each as an array."""
     _, packed, _ = packed_batch(spec, records, keys)
     return DaliQueue(spec, FeedOptions(augment=spec, augment_on="dali-cpu", **options)).alone(
         packed
@@ -51,13 +51,13 @@ def by_dali(
 
 
 def by_opencv(spec: Augment, record: Any, key: int) -> Any:
-    """A record as the producers' executor makes it."""
+    """Return a record after the executor of the producers."""
     executor = OpenCV(spec)
     return executor.complete(executor.execute(executor.prepare(record, key)))
 
 
 def apart(one: Image, other: Image) -> tuple[float, float]:
-    """By how much two images differ, at most and in the mean."""
+    """Return the largest and the mean difference of two images."""
     assert one.shape == other.shape
     assert one.dtype == other.dtype
     far = np.abs(one.astype(np.float64) - other.astype(np.float64))

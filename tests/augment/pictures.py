@@ -1,4 +1,4 @@
-"""Pictures for tests: made up or from $FASTFEED_DATA, encoded, turned, broken."""
+"""Images for tests: generated or from $FASTFEED_DATA, encoded, turned, damaged."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ Image = np.ndarray[Any, Any]
 def noise(
     height: int, width: int, channels: int = 3, *, dtype: str = "uint8", seed: int = 0
 ) -> Image:
-    """Every pixel by itself; no channel axis with 0 channels."""
+    """Return independent random pixels, without a channel axis for 0 channels."""
     shape = (height, width, channels) if channels else (height, width)
     return np.random.default_rng(seed).integers(0, np.iinfo(dtype).max + 1, shape, dtype)
 
 
 def smooth(height: int, width: int, channels: int = 3, *, seed: int = 0) -> Image:
-    """What an encoder does not change much."""
+    """Return an image that an encoder hardly changes."""
     y, x = np.mgrid[0:height, 0:width] / max(height, width)
     planes = [
         127 + 100 * np.sin(3 * (a * x + b * y) + c)
@@ -38,13 +38,13 @@ def smooth(height: int, width: int, channels: int = 3, *, seed: int = 0) -> Imag
 def images(
     draw: Any, dtypes: tuple[str, ...] = ("uint8", "uint16"), channels: tuple[int, ...] = (0, 1, 3)
 ) -> Image:
-    """1 x 1, extreme ratios, grey and colours."""
+    """Draw images, including 1 x 1, extreme aspect ratios, grey and colours."""
     shape = draw(SIDES), draw(SIDES), draw(st.sampled_from(channels))
     return noise(*shape, dtype=draw(st.sampled_from(dtypes)), seed=draw(st.integers(0, 9)))
 
 
 def jpeg(image: Image, *, quality: int = 95) -> bytes:
-    """`image` has red first, as everywhere in fastfeed."""
+    """Encode an image whose first channel is red, as everywhere in fastfeed."""
     return _encoded(".jpg", image, [cv2.IMWRITE_JPEG_QUALITY, quality])
 
 
@@ -53,7 +53,7 @@ def png(image: Image) -> bytes:
 
 
 def photographs(most: int = 8) -> list[bytes]:
-    """Files of photographs; made ones where there are none."""
+    """Return files of photographs; generated ones if there are none."""
     named = os.environ.get("FASTFEED_DATA")
     files = sorted((Path(named) / "photos").glob("*.jpg"))[:most] if named else []
     return [file.read_bytes() for file in files] or [
@@ -62,7 +62,7 @@ def photographs(most: int = 8) -> list[bytes]:
 
 
 def turned(data: bytes, orientation: int, *, order: str = "<", behind: bool = False) -> bytes:
-    """The file with EXIF that says how it is to be turned; in a PNG, `behind` its pixels."""
+    """Return the file with an EXIF orientation; in a PNG, `behind` its pixels."""
     mark = b"II*\0" if order == "<" else b"MM\0*"
     entry = struct.pack(order + "HHIHH", 0x0112, 3, 1, orientation, 0)
     tiff = mark + struct.pack(order + "IH", 8, 1) + entry + bytes(4)
@@ -73,7 +73,7 @@ def turned(data: bytes, orientation: int, *, order: str = "<", behind: bool = Fa
 
 
 def as_turned(image: Image, orientation: int) -> Image:
-    """What EXIF 2.32 says of each orientation, with numpy."""
+    """Return the image turned by numpy as EXIF 2.32 defines each orientation."""
     if orientation > 4:
         image = image.swapaxes(0, 1)
     across = {2: True, 3: True, 6: True, 7: True}.get(orientation, False)
@@ -82,12 +82,12 @@ def as_turned(image: Image, orientation: int) -> Image:
 
 
 def with_segment(data: bytes, marker: int, payload: bytes) -> bytes:
-    """A JPEG with one more segment at its beginning."""
+    """Return a JPEG with one more segment at its beginning."""
     return data[:2] + struct.pack(">BBH", 0xFF, marker, len(payload) + 2) + payload + data[2:]
 
 
 def chunk(kind: bytes, payload: bytes) -> bytes:
-    """Of a PNG."""
+    """Return a chunk of a PNG."""
     return (
         struct.pack(">I", len(payload))
         + kind
@@ -97,7 +97,7 @@ def chunk(kind: bytes, payload: bytes) -> bytes:
 
 
 def bomb(height: int, width: int) -> bytes:
-    """A PNG whose header promises more than its few bytes hold."""
+    """Return a PNG whose header promises more pixels than its few bytes hold."""
     header = chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0))
     return (
         b"\x89PNG\r\n\x1a\n" + header + chunk(b"IDAT", zlib.compress(b"\0")) + chunk(b"IEND", b"")
@@ -114,5 +114,5 @@ def _encoded(kind: str, image: Image, options: list[int]) -> bytes:
 
 
 def rotten(file: bytes) -> bytes:
-    """A PNG that cannot be decoded, though its header is whole, and so is its end."""
+    """Return a PNG that cannot be decoded, although its header and its end are intact."""
     return file[:45] + bytes(8) + file[53:]

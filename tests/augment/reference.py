@@ -1,4 +1,4 @@
-"""The steps of a program in slow numpy, straight from their definitions; nothing is shared with the
+"""The steps of a program in slow numpy, straight from their definitions. It shares no code with the
 executors."""
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Image = np.ndarray[Any, Any]
 
 
 def done(image: Image, step: ProgramStep, numbers: Sequence[float]) -> Image:
-    """`step` with its numbers, for an image of (height, width, channels)."""
+    """Apply `step`, with its numbers, to an image of (height, width, channels)."""
     most = np.iinfo(image.dtype).max
     if isinstance(step, (RandomWindow, FixedWindow)):
         return window(image, *map(int, numbers), fill=getattr(step, "fill", 0))
@@ -61,7 +61,7 @@ def scaled(image: Image, size: tuple[int, int], step: Scale) -> Image:
 
 
 def warped(image: Image, numbers: Sequence[float], *, fill: float) -> Image:
-    """Bilinear; beyond the image every pixel is `fill`."""
+    """Warp bilinearly; beyond the image every pixel is `fill`."""
     high, wide, channels = image.shape
     matrix = np.array(numbers).reshape(2, 3)
     padded = np.full((high + 2, wide + 2, channels), float(round(fill)))
@@ -117,7 +117,7 @@ def _all(image: Image, axis: int) -> range:
 
 
 def _mirrored(place: int, length: int) -> int:
-    """Without the outermost pixel: 2 1 | 0 1 2 3 | 2 1."""
+    """Mirror without the outermost pixel: 2 1 | 0 1 2 3 | 2 1."""
     if length == 1:
         return 0
     place %= 2 * (length - 1)
@@ -125,7 +125,7 @@ def _mirrored(place: int, length: int) -> int:
 
 
 def _weights(old: int, new: int, step: Scale) -> Image:
-    """(new, old): how much of each pixel there is in each new one."""
+    """Return the share of each old pixel in each new one, of shape (new, old)."""
     ratio = old / new
     wider = max(1.0, ratio) if step.antialias else 1.0
     kernel, reach = _kernel(step.interpolation)

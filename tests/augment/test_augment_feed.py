@@ -1,5 +1,5 @@
-"""Feeds that augment in their producers: the same images on any number of them, and what a bad one
-does."""
+"""Feeds that augment in their producers: the same images for any number of producers, and the
+handling of damaged ones."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ MIXES = [(0, 1), (0, 3), (1, 1), (2, 1), (1, 2)]
 
 
 class Indexed:
-    """(file, its index)."""
+    """An indexable of (file, its index)."""
 
     def __init__(self, files: list[bytes]) -> None:
         self._files = files
@@ -76,17 +76,17 @@ KINDS: dict[str, tuple[Any, dict[str, Any]]] = {
 
 
 def run(source: Any, mix: tuple[int, int], *, epochs: int = 1, **options: Any) -> list[Any]:
-    """Copies of all batches of so many epochs."""
+    """Return copies of all batches of so many epochs."""
     given = {"augment": SPEC, "seed": 5, "stall_timeout_s": LIMIT_S, **options}
     with FeedRunner(source, processes=mix[0], threads=mix[1], **given) as runner:
         return [(x.copy(), y.copy()) for _ in range(epochs) for x, y in runner]
 
 
-def by_label(made: list[Any]) -> dict[int, bytes]:
-    """Each record's image under its label, where labels are numbers."""
+def by_label(batches: list[Any]) -> dict[int, bytes]:
+    """Return the image of each record by its label, which is a number."""
     return {
         int(label): image.tobytes()
-        for images, labels in made
+        for images, labels in batches
         for image, label in zip(images, labels, strict=True)
     }
 
@@ -149,11 +149,11 @@ def test_a_restored_run_goes_on_with_the_same_images(kind: str, before: Any, aft
     whole = run(source, (0, 1), **options)
     with FeedRunner(source, processes=before[0], threads=before[1], **options) as runner:
         iterator = iter(runner)
-        taken = [tuple(leaf.copy() for leaf in next(iterator)) for _ in range(2)]
+        resumed = [tuple(leaf.copy() for leaf in next(iterator)) for _ in range(2)]
         state = json.loads(json.dumps(runner.state()))
     with FeedRunner(source, processes=after[0], threads=after[1], **options) as runner:
-        taken += [(x.copy(), y.copy()) for x, y in runner.restore(state)]
-    assert same(whole, taken)
+        resumed += [(x.copy(), y.copy()) for x, y in runner.restore(state)]
+    assert same(whole, resumed)
 
 
 def test_a_state_of_other_operations_is_refused_with_what_differs() -> None:
@@ -183,8 +183,8 @@ def test_a_transform_comes_first() -> None:
         return FILES[index], index
 
     with FeedRunner(range(COUNT), transform=read, augment=PLAIN, seed=5, batch_size=SIZE) as runner:
-        made = [(x.copy(), y.copy()) for x, y in runner]
-    assert same(made, run(Indexed(FILES), (0, 1), augment=PLAIN, batch_size=SIZE))
+        batches = [(x.copy(), y.copy()) for x, y in runner]
+    assert same(batches, run(Indexed(FILES), (0, 1), augment=PLAIN, batch_size=SIZE))
 
 
 def test_pads_and_lengths_are_of_augmented_records() -> None:
@@ -210,8 +210,8 @@ def test_opencv_starts_no_threads_where_there_are_other_producers(
     before = cv2.getNumThreads()
     cv2.setNumThreads(3)
     try:
-        made = run(FILES, mix, augment=PLAIN, transform=counted, records=True, batch_size=SIZE)
-        assert {int(count) for _, counts in made for count in counts} == {expected}
+        batches = run(FILES, mix, augment=PLAIN, transform=counted, records=True, batch_size=SIZE)
+        assert {int(count) for _, counts in batches for count in counts} == {expected}
         assert cv2.getNumThreads() == (3 if mix != (0, 2) else 1)
     finally:
         cv2.setNumThreads(before)
@@ -241,9 +241,9 @@ def test_a_bad_image_is_left_out_counted_and_told(
         "stall_timeout_s": LIMIT_S,
     }
     with FeedRunner(Indexed(damaged(6, 13)), processes=mix[0], threads=mix[1], **options) as runner:
-        made = [(x.copy(), y.copy()) for x, y in runner]
+        batches = [(x.copy(), y.copy()) for x, y in runner]
     expected = by_label(run(Indexed(FILES), (0, 1), augment=PLAIN, batch_size=SIZE))
-    assert by_label(made) == {
+    assert by_label(batches) == {
         label: image for label, image in expected.items() if label not in (6, 13)
     }
     # After the end: a worker's own figures may come behind its last batch.
@@ -302,11 +302,11 @@ def test_what_the_operations_do_not_fit_is_no_bad_image() -> None:
 def test_batches_of_images_are_rows_of_records() -> None:
     images = noise(7, 5, 30)[..., None].repeat(3, 3)
     spec = A.Augment([A.Resize(4), A.Flip()])
-    (made,) = list(FeedRunner(iter([images]), augment=spec, seed=1))
-    assert made.shape == (7, 4, 4, 3)
+    (batch,) = list(FeedRunner(iter([images]), augment=spec, seed=1))
+    assert batch.shape == (7, 4, 4, 3)
     grey = np.stack([noise(5, 6, 0, seed=n) for n in range(3)])
-    (made,) = list(FeedRunner(iter([grey]), augment=spec, seed=1))
-    assert made.shape == (3, 4, 4, 1)
+    (batch,) = list(FeedRunner(iter([grey]), augment=spec, seed=1))
+    assert batch.shape == (3, 4, 4, 1)
 
 
 @pytest.mark.parametrize(

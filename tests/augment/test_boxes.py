@@ -1,4 +1,4 @@
-"""Boxes go where their image goes."""
+"""Boxes move with their image."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ moves = st.lists(
 )
 
 
-def seen(image: Any) -> np.ndarray:
-    """The box of what is bright, in pixels: left, top, right, bottom."""
+def bright_box(image: Any) -> np.ndarray:
+    """Return the box around the bright pixels: left, top, right, bottom."""
     rows, columns = np.nonzero(image[:, :, 0] > 127)
     if not rows.size:
         return np.zeros(4)
@@ -63,13 +63,13 @@ def test_a_drawn_rectangle_is_followed(
         "mask": image[:, :, 0] // 255,
         "boxes": np.float32([[x, y, x + wide, y + high]]),
     }
-    made = by_opencv(spec, record, key)
-    assert made["boxes"].dtype == np.float32 and made["boxes"].shape == (1, 4)
-    (box,) = made["boxes"]
+    result = by_opencv(spec, record, key)
+    assert result["boxes"].dtype == np.float32 and result["boxes"].shape == (1, 4)
+    (box,) = result["boxes"]
     # A pixel is bright or not where the box ends within it, and Affine may shift by a part of one.
-    for found in (seen(made["image"]), seen(255 * made["mask"])):
+    for found in (bright_box(result["image"]), bright_box(255 * result["mask"])):
         assert np.abs(found - box).max() <= 2 or (box[2:] - box[:2]).min() <= 3
-    assert set(np.unique(made["mask"])) <= {0, 1}, "a mask is never blended"
+    assert set(np.unique(result["mask"])) <= {0, 1}, "a mask is never blended"
 
 
 @settings(max_examples=60)
@@ -79,22 +79,22 @@ def test_boxes_stay_in_the_image_and_keep_their_rows(
 ) -> None:
     spec = A.Augment(chosen)
     (row,) = spec.plan(key, [(SIDE, SIDE)])
-    made = transform_boxes(
+    result = transform_boxes(
         np.array(rows, np.float32).reshape(-1, 4), spec, row=row, size=(SIDE, SIDE)
     )
-    assert made.shape == (len(rows), 4)
+    assert result.shape == (len(rows), 4)
     high, wide = by_opencv(spec, np.zeros((SIDE, SIDE, 3), np.uint8), key).shape[:2]
-    assert (made >= 0).all() and (made <= (wide, high, wide, high)).all()
-    area = (made[:, 2:] - made[:, :2]).min(1, initial=np.inf)
-    assert ((area > 0) | (made == 0).all(1)).all(), "a box has an area, or is all zeros"
+    assert (result >= 0).all() and (result <= (wide, high, wide, high)).all()
+    area = (result[:, 2:] - result[:, :2]).min(1, initial=np.inf)
+    assert ((area > 0) | (result == 0).all(1)).all(), "a box has an area, or is all zeros"
 
 
 def test_a_box_that_float32_leaves_no_area_is_zeros() -> None:
     spec = A.Augment([A.Flip(1.0)])
     (row,) = spec.plan(1, [(SIDE, SIDE)])
     box = np.array([[0, 0, 2**-23, 1], [0, 0, 1, 1]], np.float32)
-    made = transform_boxes(box, spec, row=row, size=(SIDE, SIDE))
-    np.testing.assert_array_equal(made, [[0, 0, 0, 0], [SIDE - 1, 0, SIDE, 1]])
+    result = transform_boxes(box, spec, row=row, size=(SIDE, SIDE))
+    np.testing.assert_array_equal(result, [[0, 0, 0, 0], [SIDE - 1, 0, SIDE, 1]])
 
 
 def test_a_rotated_box_is_the_upright_one_around_it() -> None:

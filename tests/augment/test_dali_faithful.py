@@ -1,4 +1,4 @@
-"""DALI does what OpenCV does: the same draws, and pixels within the table of differences."""
+"""DALI agrees with OpenCV: the same draws, and pixels within the table of differences."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_decoded_photographs(channels: str) -> None:
 @settings(max_examples=40)
 @given(images(), st.sampled_from(EACH), KEYS)
 def test_on_any_image(image: Image, named: tuple[str, Any], key: int) -> None:
-    """1 x 1, extreme ratios, grey, 16 bits."""
+    """Includes 1 x 1, extreme aspect ratios, grey and 16 bits."""
     name, op = named
     spec, times = A.Augment([op]), SIXTEEN_BIT_FACTOR if image.dtype == np.uint16 else 1.0
     agree(name, by_dali(spec, [image], [key])[0][0], by_opencv(spec, image, key), times=times)
@@ -130,9 +130,9 @@ def test_a_whole_recipe_in_one_batch_of_all_sizes() -> None:
         ]
     )
     files = [jpeg(smooth(30 + 9 * n, 80 - 7 * n, seed=n)) for n in range(8)]
-    (made,) = by_dali(spec, files, range(8))
-    assert made.shape == (8, 3, 32, 32)
-    for key, (file, image) in enumerate(zip(files, made, strict=True)):
+    (result,) = by_dali(spec, files, range(8))
+    assert result.shape == (8, 3, 32, 32)
+    for key, (file, image) in enumerate(zip(files, result, strict=True)):
         most, mean = apart(image, by_opencv(spec, file, key))
         assert most * 50 <= 4
         assert mean * 50 <= 1

@@ -1,4 +1,4 @@
-"""What becomes of records together: values that are made where the batch lies, and mixup."""
+"""Batches of augmented records: values that are written into the memory of the batch, and mixup."""
 
 from __future__ import annotations
 
@@ -30,11 +30,13 @@ def test_mixup_blends_each_record_with_the_next(count: int, key: int, lengths: b
     spec = A.Augment([A.Normalize(0, 1), A.OneHot(6), A.Mixup(0.7)])
     records = [(noise(3, 4, seed=n), n) for n in range(count)]
     executor = OpenCV(spec)
-    made = [executor.execute(executor.prepare(record, key + n)) for n, record in enumerate(records)]
-    shares = [one.share for one in made]
+    pending = [
+        executor.execute(executor.prepare(record, key + n)) for n, record in enumerate(records)
+    ]
+    shares = [one.share for one in pending]
     assert all(0.5 <= share <= 1 for share in shares)
     batch, _ = executor.collate(
-        made, None, place="batch 0", allocate=aligned_arrays, lengths=lengths
+        pending, None, place="batch 0", allocate=aligned_arrays, lengths=lengths
     )
     images, labels = batch[0] if lengths else batch
     unmixed = [by_opencv(plain, record, 1) for record in records]
@@ -56,7 +58,7 @@ def test_mixup_blends_each_record_with_the_next(count: int, key: int, lengths: b
 def test_a_batch_is_its_records(
     same: list[Any], normal: bool, dtype: Any, order: str, pad: Any
 ) -> None:
-    """Whether their values are made in the batch or, of varying sizes, before it."""
+    """The values are computed in the batch or, if sizes vary, before it."""
     if pad is None:
         same = [np.roll(same[0], n) for n in range(len(same))]
     operations: list[Any] = [A.Flip(0.5), *([A.Normalize((1, 2, 3), 4.0)] if normal else [])]
@@ -65,7 +67,7 @@ def test_a_batch_is_its_records(
             [*operations, *([A.Cast(dtype)] if dtype else []), A.Layout(order)], images="image"
         )
     )
-    made = [
+    pending = [
         executor.execute(executor.prepare({"id": n, "image": image}, n))
         for n, image in enumerate(same)
     ]
@@ -75,8 +77,8 @@ def test_a_batch_is_its_records(
         asked.extend(blanks)
         return aligned_arrays(blanks)
 
-    batch, varied = executor.collate(made, pad, place="", allocate=allocate, lengths=False)
-    for n, one in enumerate(map(executor.complete, made)):
+    batch, varied = executor.collate(pending, pad, place="", allocate=allocate, lengths=False)
+    for n, one in enumerate(map(executor.complete, pending)):
         assert batch["id"][n] == n
         part = batch["image"][(n, *map(slice, one["image"].shape))]
         np.testing.assert_array_equal(part, one["image"])
@@ -88,7 +90,7 @@ def test_a_batch_is_its_records(
 
 
 class Outlet:
-    """Takes note of what it is told."""
+    """Records the calls of the builder."""
 
     ordered = True
 
@@ -106,8 +108,8 @@ class Outlet:
 
 
 def test_what_is_being_made_is_known_while_it_is_fetched_and_while_it_is_decoded() -> None:
-    """A few records are fetched before the first of them is decoded: a worker that dies is asked
-    which one it was."""
+    """A few records are fetched before the first of them is decoded. The mark names the present
+    record, in case the worker dies."""
     fetched: list[int] = []
     outlet: Any = Outlet()
 
@@ -140,9 +142,9 @@ def test_what_is_being_made_is_known_while_it_is_fetched_and_while_it_is_decoded
 def test_a_small_part_of_a_large_image_does_not_keep_the_rest() -> None:
     def cropped(size: int) -> Any:
         executor = OpenCV(A.Augment([A.Decode(), A.Crop(size)]))
-        made = executor.execute(executor.prepare(png(noise(40, 40)), 1)).leaves[0]
-        np.testing.assert_array_equal(made, by_opencv(A.Augment([A.Crop(size)]), noise(40, 40), 1))
-        return made
+        part = executor.execute(executor.prepare(png(noise(40, 40)), 1)).leaves[0]
+        np.testing.assert_array_equal(part, by_opencv(A.Augment([A.Crop(size)]), noise(40, 40), 1))
+        return part
 
     assert cropped(4).base is None
     assert cropped(39).base is not None, "which would cost more than it saves"
@@ -150,6 +152,6 @@ def test_a_small_part_of_a_large_image_does_not_keep_the_rest() -> None:
 
 def test_mixup_needs_floats_of_both() -> None:
     executor = OpenCV(A.Augment([A.Normalize(0, 1), A.Mixup()]))
-    made = [executor.execute(executor.prepare((noise(2, 2), n), n)) for n in range(2)]
+    pending = [executor.execute(executor.prepare((noise(2, 2), n), n)) for n in range(2)]
     with pytest.raises(SpecError, match=r"the labels are int64: put OneHot\(classes\) before it"):
-        executor.collate(made, None, place="", allocate=aligned_arrays, lengths=False)
+        executor.collate(pending, None, place="", allocate=aligned_arrays, lengths=False)

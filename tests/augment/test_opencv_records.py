@@ -1,5 +1,4 @@
-"""What becomes of whole records: decoded, with masks, labels and pairs; and a sentence for whatever
-cannot be."""
+"""Whole records: decoded, with masks, labels and pairs; and a helpful error for every mistake."""
 
 from __future__ import annotations
 
@@ -122,15 +121,15 @@ def test_a_png_named_jpg_is_a_png() -> None:
 
 
 def twelve_bits() -> bytes:
-    """What its header says is true of no pixel."""
+    """Return a file whose header states a depth that its pixels do not have."""
     whole = bytearray(jpeg(smooth(50, 50)))
     whole[whole.index(b"\xff\xc0") + 4] = 12
     return bytes(whole)
 
 
 def cmyk() -> bytes:
-    """A JPEG of four channels: OpenCV writes none, but a gray one's tables do for four times the
-    same plane."""
+    """Return a JPEG of four channels. OpenCV writes none, but the tables of a grey one fit four
+    copies of its plane."""
     whole = jpeg(smooth(8, 8, 1))
     frame, scan = whole.index(b"\xff\xc0"), whole.index(b"\xff\xda")
     length = 8 + 3 * 4
@@ -186,9 +185,9 @@ def test_pairs_are_drawn_alike_or_each_by_itself(key: int, own: bool) -> None:
 
 def test_a_record_keeps_its_structure_and_its_other_leaves() -> None:
     spec = A.Augment([A.Resize(2)], images=("pair", 1))
-    made = done(spec, {"id": 7, "pair": (b"name", noise(4, 4)), "class": [1.5, 2.5]})
-    assert made["id"] == 7 and made["pair"][0] == b"name" and made["class"] == [1.5, 2.5]
-    assert made["pair"][1].shape == (2, 2, 3)
+    result = done(spec, {"id": 7, "pair": (b"name", noise(4, 4)), "class": [1.5, 2.5]})
+    assert result["id"] == 7 and result["pair"][0] == b"name" and result["class"] == [1.5, 2.5]
+    assert result["pair"][1].shape == (2, 2, 3)
     assert isinstance(done(A.Augment([A.Flip()], images=["left"]), Pair(noise(2, 2), 3)), Pair)
 
 
@@ -199,16 +198,16 @@ def test_records_of_another_structure_are_looked_at_again() -> None:
         {"id": 1, "image": noise(4, 4)},
         {"image": noise(4, 4), "id": 1},
     ):
-        made = executor.complete(executor.execute(executor.prepare(record, 1)))
-        assert made["image"].shape == (2, 2, 3) and set(made) == set(record)
+        result = executor.complete(executor.execute(executor.prepare(record, 1)))
+        assert result["image"].shape == (2, 2, 3) and set(result) == set(record)
 
 
 def test_masks_from_files_keep_their_numbers() -> None:
     spec = A.Augment([A.Decode(), A.Resize(6)], masks=1)
     labels = (np.indices((12, 12)).sum(0) // 4 * 7).astype(np.uint8)
     for mask in (png(labels), labels, labels[:, :, None]):
-        _, made = done(spec, (jpeg(smooth(12, 12)), mask))
-        np.testing.assert_array_equal(made, labels[1::2, 1::2, None])
+        _, result = done(spec, (jpeg(smooth(12, 12)), mask))
+        np.testing.assert_array_equal(result, labels[1::2, 1::2, None])
 
 
 @pytest.mark.parametrize(
@@ -247,7 +246,7 @@ def test_values_are_normalized_cast_and_laid_out(
     operations: list[Any] = [] if scale is None else [A.Normalize(*scale)]
     operations += [] if dtype is None else [A.Cast(dtype)]
     assume(dtype != "float16" or image.max() < 60_000)  # beyond, there are no such numbers
-    made = done(A.Augment([*operations, A.Layout(order)]), image)
+    result = done(A.Augment([*operations, A.Layout(order)]), image)
     want = (
         image.astype(np.float64)
         if scale is None
@@ -256,16 +255,16 @@ def test_values_are_normalized_cast_and_laid_out(
     name = dtype or (image.dtype.name if scale is None else "float32")
     if "int" in name:
         want = np.clip(np.rint(want), 0, np.iinfo(name).max)
-    assert made.dtype == name
+    assert result.dtype == name
     want = want.astype(name).transpose((2, 0, 1) if order == "CHW" else (0, 1, 2))
     exact = {"rtol": 2e-3 if name == "float16" else 1e-5, "atol": 1 if "int" in name else 1e-3}
-    np.testing.assert_allclose(made.astype(float), want.astype(float), **exact)
+    np.testing.assert_allclose(result.astype(float), want.astype(float), **exact)
 
 
 def test_normalize_is_exact_where_the_numbers_are() -> None:
     image = noise(5, 6)
-    made = done(A.Augment([A.Normalize(128, 64)]), image)
-    np.testing.assert_array_equal(made, (image.astype(np.float32) - 128) / 64)
+    result = done(A.Augment([A.Normalize(128, 64)]), image)
+    np.testing.assert_array_equal(result, (image.astype(np.float32) - 128) / 64)
     np.testing.assert_array_equal(
         done(A.Augment([A.Normalize(128, 64)]), noise(5, 2)).shape, (5, 2, 3)
     )

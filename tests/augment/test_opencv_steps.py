@@ -1,4 +1,5 @@
-"""Every step of OpenCV's beside slow numpy, on any image: 1 x 1, extreme ratios, grey, 16 bits."""
+"""Every step of OpenCV against slow numpy, on any image: 1 x 1, extreme aspect ratios, grey, 16
+bits."""
 
 from __future__ import annotations
 
@@ -53,8 +54,8 @@ operations = st.one_of(
 
 
 def levels(step: Any, image: Image) -> float:
-    """How far a step may be off: rounding; for 16 bits also the digits of a float32, and bits of
-    OpenCV's weights."""
+    """Return the allowed difference of a step: rounding; for 16 bits also the digits of a float32
+    and of the weights of OpenCV."""
     name = type(step).__name__
     if name in ("RandomWindow", "FixedWindow", "Mirror", "Cutout"):
         return 0
@@ -95,17 +96,17 @@ def test_the_same_key_gives_the_same_image_and_the_user_s_own_stays(
 @pytest.mark.parametrize("interpolation", ["nearest", "linear", "cubic"])
 def test_rotate_turns_counter_clockwise(turns: int, interpolation: str) -> None:
     image = noise(9, 9)
-    made = by_opencv(A.Augment([A.Rotate(90.0 * turns, interpolation=interpolation)]), image, 1)
-    np.testing.assert_array_equal(made, np.rot90(image, turns))
+    result = by_opencv(A.Augment([A.Rotate(90.0 * turns, interpolation=interpolation)]), image, 1)
+    np.testing.assert_array_equal(result, np.rot90(image, turns))
 
 
 def test_affine_shifts_down_and_right_and_scales_up() -> None:
     image = noise(8, 10)
-    made = by_opencv(A.Augment([A.Affine(shift=(0.25, 0.5), fill=7)]), image, 1)
-    np.testing.assert_array_equal(made[2:, 5:], image[:-2, :-5])
-    assert (made[:2] == 7).all() and (made[:, :5] == 7).all()
-    made = by_opencv(A.Augment([A.Affine(scale=2.0, interpolation="nearest")]), image, 1)
-    np.testing.assert_array_equal(made, image[2:6].repeat(2, 0)[:, 2:8].repeat(2, 1)[:, 1:11])
+    result = by_opencv(A.Augment([A.Affine(shift=(0.25, 0.5), fill=7)]), image, 1)
+    np.testing.assert_array_equal(result[2:, 5:], image[:-2, :-5])
+    assert (result[:2] == 7).all() and (result[:, :5] == 7).all()
+    result = by_opencv(A.Augment([A.Affine(scale=2.0, interpolation="nearest")]), image, 1)
+    np.testing.assert_array_equal(result, image[2:6].repeat(2, 0)[:, 2:8].repeat(2, 1)[:, 1:11])
 
 
 @pytest.mark.parametrize(
@@ -121,23 +122,23 @@ def test_affine_shifts_down_and_right_and_scales_up() -> None:
 )
 def test_tones_have_the_field_s_meaning(operation: Any, row: list[int]) -> None:
     image = np.broadcast_to(np.array([100, 200, 50], np.uint8), (4, 5, 3))
-    made = by_opencv(A.Augment([operation]), np.ascontiguousarray(image), 1)
-    assert np.abs(made.astype(int) - row).max() <= 1
+    result = by_opencv(A.Augment([operation]), np.ascontiguousarray(image), 1)
+    assert np.abs(result.astype(int) - row).max() <= 1
 
 
 @pytest.mark.parametrize("kind", ["saturation", "hue"])
 def test_grey_has_no_colours_to_change(kind: str) -> None:
     image = noise(6, 7, 1)
     operation = A.Saturation(1.7) if kind == "saturation" else A.Hue(80.0)
-    made = by_opencv(A.Augment([operation]), image, 1)
-    assert np.abs(made.astype(int) - image).max() <= 1
+    result = by_opencv(A.Augment([operation]), image, 1)
+    assert np.abs(result.astype(int) - image).max() <= 1
 
 
 def test_a_crop_of_a_smaller_image_is_filled_up() -> None:
     image = noise(3, 4)
-    made = by_opencv(A.Augment([A.Crop(8, y=0, x=1, fill=9)]), image, 1)
-    np.testing.assert_array_equal(made[:3, 4:], image)
-    assert (made[3:] == 9).all() and (made[:, :4] == 9).all()
+    result = by_opencv(A.Augment([A.Crop(8, y=0, x=1, fill=9)]), image, 1)
+    np.testing.assert_array_equal(result[:3, 4:], image)
+    assert (result[3:] == 9).all() and (result[:, :4] == 9).all()
 
 
 def test_antialiasing_keeps_the_mean_and_plain_sampling_does_not() -> None:
@@ -153,7 +154,7 @@ def test_antialiasing_keeps_the_mean_and_plain_sampling_does_not() -> None:
 def test_what_opencv_refuses_names_the_operation(
     shape: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Such as sides that are too long for some of its versions."""
+    """Some versions refuse sides that are too long."""
 
     def refuse(*given: Any, **named: Any) -> Image:
         raise opencv_steps.cv2.error("src.cols < SHRT_MAX")

@@ -1,5 +1,5 @@
-"""The spec: draws that any producer repeats, plans within their image, and a sentence for every
-mistake."""
+"""The spec: draws that any producer repeats, plans within their image, and a helpful error for
+every mistake."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ EVERYTHING = [
 
 
 def test_draws_are_the_same_for_ever() -> None:
-    """A run that is repeated next year, with another version, must draw the same."""
+    """A run that is repeated with a later version must draw the same numbers."""
     assert key_of((1, 2, 3)) == 0xD0734750FDE362B3
     draws = Draws(key_of((1, 2, 3)))
     assert [draws.next() for _ in range(2)] == [0.07166370763826013, 0.8633317146052892]

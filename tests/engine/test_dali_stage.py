@@ -75,7 +75,7 @@ class Source:
     def batch(self, numbers: Sequence[int]) -> Batch:
         packer = Packer(SPEC)
         records = [(np.full((2, 3, 1), n, np.uint8), n) for n in numbers]
-        made = [packer.record(record, 0, place=f"record {record[1]}") for record in records]
+        made = [packer.prepare(record, 0, place=f"record {record[1]}") for record in records]
         value, varied = collate_packed(made, None, place="a test")
         self.spec = self.spec or infer(value, ragged=True, varied=varied)
         checked: Batch = self.spec.check(value, "a test")

@@ -123,7 +123,7 @@ def test_a_training_that_crashed_goes_on_with_the_very_same_stream(
 def test_a_crash_that_never_comes_is_refused(environment: dict[str, str]) -> None:
     done = run(environment, "resume.py", "--crash", "70")
     assert (done.returncode, done.stdout) == (2, "")
-    assert "needed a step from 0 to 69" in done.stderr
+    assert "must be a step from 0 to 69" in done.stderr
 
 
 def test_both_train_the_same_network() -> None:

@@ -98,7 +98,7 @@ def had(pool: ShufflePool) -> Batch | None:
 
 
 def drawn(
-    pool: ShufflePool, actions: Iterator[Action], *, lazy: bool = False, look: Any = None
+    pool: ShufflePool, actions: Iterator[Action], *, lazy: bool = False, observe: Any = None
 ) -> list[Batch | None]:
     """All draws; who is lazy pushes nothing of an epoch before the one before is drained."""
     found, waits = [], False
@@ -111,8 +111,8 @@ def drawn(
             return found
         found.append(had(pool))
         waits = waits and found[-1] is not None
-        if look:
-            look(pool, found)
+        if observe:
+            observe(pool, found)
 
 
 def ids_of(found: list[Batch | None]) -> list[list[int]]:

@@ -1,5 +1,4 @@
-"""A second runner on the same workers: exact passes, and neither feed is disturbed by the other
-one's ends."""
+"""A second runner on the same workers: exact passes, and no influence of one feed on the other."""
 
 from __future__ import annotations
 
@@ -17,7 +16,7 @@ MIXES = [{"threads": 2}, {"processes": 2}, {"processes": 2, "threads": 2}]
 
 
 class Records:
-    """An indexable whose records say which they are and which process has read them."""
+    """An indexable whose records hold their index and the process that read them."""
 
     def __init__(self, length: int) -> None:
         self.length = length
@@ -39,10 +38,10 @@ def test_validation_between_epochs_is_exact_on_the_same_processes(mix: dict[str,
         validation = runner.also(Records(10), batch_size=3)
         pids = set()
         for epoch in runner.epochs():
-            trained, seen = list(epoch), list(validation)
+            trained, validated = list(epoch), list(validation)
             assert sorted(column(trained)) == list(range(40))
-            assert column(seen) == list(range(10))
-            pids |= {*column(trained, 1), *column(seen, 1)}
+            assert column(validated) == list(range(10))
+            pids |= {*column(trained, 1), *column(validated, 1)}
     assert len(pids) <= mix.get("processes", 1)
 
 
@@ -65,11 +64,11 @@ def test_an_epoch_that_is_left_early_does_not_disturb_a_validation_that_is_under
 ) -> None:
     with FeedRunner(Records(40), batch_size=4, epochs=3, **mix) as runner:
         validation = runner.also(Records(10), batch_size=3)
-        seen = []
+        validated = []
         for epoch in runner.epochs():
             next(iter(epoch))
-            seen.append(column([next(iter(validation))]))
-        assert seen == [[0, 1, 2], [3, 4, 5], [6, 7, 8]]
+            validated.append(column([next(iter(validation))]))
+        assert validated == [[0, 1, 2], [3, 4, 5], [6, 7, 8]]
         assert column(validation) == [9]
 
 
@@ -85,12 +84,12 @@ def test_both_feeds_are_resumed(mix: dict[str, Any]) -> None:
         whole = column(runner)
     runner, validation = runners()
     with runner:
-        trained, seen = column(islice(runner, 4)), column(islice(validation, 2))
+        trained, validated = column(islice(runner, 4)), column(islice(validation, 2))
         states = runner.state(), validation.state()
     runner, validation = runners()
     with runner.restore(states[0]), validation.restore(states[1]):
         assert trained + column(runner) == whole
-        assert seen + column(validation) == list(range(10))
+        assert validated + column(validation) == list(range(10))
 
 
 def test_a_failing_validation_leaves_the_training_alone() -> None:
@@ -110,10 +109,10 @@ def test_what_a_killed_worker_had_is_made_again_for_both() -> None:
     with FeedRunner(Records(400), batch_size=4, processes=2, on_worker_death="restart") as runner:
         validation = runner.also(Records(100), batch_size=5)
         batches, checks = iter(runner), iter(validation)
-        first, seen = list(islice(batches, 5)), list(islice(checks, 3))
+        first, validated = list(islice(batches, 5)), list(islice(checks, 3))
         os.kill(int(first[0][0][1]), signal.SIGKILL)
         assert column(first + list(batches)) == list(range(400))
-        assert column(seen + list(checks)) == list(range(100))
+        assert column(validated + list(checks)) == list(range(100))
 
 
 def test_a_record_that_kills_is_set_aside_and_no_other_one_of_either_feed() -> None:
@@ -127,9 +126,9 @@ def test_a_record_that_kills_is_set_aside_and_no_other_one_of_either_feed() -> N
     ) as runner:
         validation = runner.also(Records(100), batch_size=5)
         checks = iter(validation)
-        seen = list(islice(checks, 1))
+        validated = list(islice(checks, 1))
         assert column(runner) == [n for n in range(40) if n != 21]
-        assert column([*seen, *checks]) == list(range(100))
+        assert column([*validated, *checks]) == list(range(100))
         assert len(runner.snapshot().set_aside) == 1
         assert not validation.snapshot().set_aside
 

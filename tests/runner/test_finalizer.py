@@ -1,4 +1,4 @@
-"""What is left of a runner that was forgotten."""
+"""Release of the memory of a forgotten runner."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from tests.helpers.feeds import chunks
 
 
 def test_what_a_stopped_runner_held_goes_with_it() -> None:
-    """Without the garbage collector: slots, and pipelines of DALI's, are hundreds of megabytes."""
+    """The garbage collector is not needed: slots and pipelines of DALI hold hundreds of
+    megabytes."""
     gc.disable()
     try:
         with FeedRunner(chunks(8, 4)) as runner:

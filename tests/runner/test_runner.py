@@ -1,5 +1,5 @@
-"""FeedRunner in a plain loop: everything exactly once, in order, without a copy, however it is
-produced."""
+"""FeedRunner in a plain loop: every record exactly once, in order and without a copy, for any kind
+of producers."""
 
 from __future__ import annotations
 
@@ -154,27 +154,27 @@ def test_records_arrive_as_batches_of_their_structure() -> None:
 @pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize("options", [{}, {"batch_size": 4}])
 def test_arrays_are_not_copied(threads: int, options: dict[str, Any]) -> None:
-    made = list(chunks(20, 4))
-    for source in (iter(made), Readable(lambda: made)):
-        for want, have in zip(made, FeedRunner(source, threads=threads, **options), strict=True):
+    batches = list(chunks(20, 4))
+    for source in (iter(batches), Readable(lambda: batches)):
+        for want, have in zip(batches, FeedRunner(source, threads=threads, **options), strict=True):
             assert all(np.shares_memory(a, b) for a, b in zip(want, have, strict=True))
 
 
 def test_batches_that_are_cut_are_views() -> None:
-    made = np.arange(12)
-    assert all(np.shares_memory(made, batch) for batch in FeedRunner(iter([made]), batch_size=4))
+    array = np.arange(12)
+    assert all(np.shares_memory(array, batch) for batch in FeedRunner(iter([array]), batch_size=4))
 
 
 def test_a_second_loop_is_a_new_pass_with_the_next_epochs() -> None:
-    seen: list[int] = []
+    started: list[int] = []
 
     def stream(worker: Worker) -> Iterator[Any]:
-        seen.append(worker.epoch)
+        started.append(worker.epoch)
         return chunks(4, 4)
 
     runner = FeedRunner(stream, epochs=2)
     assert ids_of(runner) == ids_of(runner) == [0, 1, 2, 3] * 2
-    assert seen[:4] == [0, 1, 2, 3], "and perhaps the next ones, made ahead"
+    assert started[:4] == [0, 1, 2, 3], "and perhaps the next ones, made ahead"
 
 
 def test_an_iterator_has_no_second_pass() -> None:
@@ -213,16 +213,16 @@ def test_plain_iteration_shuffles_the_records_of_any_source(shuffle: Any) -> Non
 
 
 @pytest.mark.parametrize("total", [1, 5, 80])
-@pytest.mark.parametrize("taken", [0, 1, 20])
+@pytest.mark.parametrize("count", [0, 1, 20])
 @pytest.mark.filterwarnings("ignore:the state is .* the epoch:fastfeed.FeedWarning")
-def test_an_iterator_that_is_shuffled_ends_and_goes_on(total: int, taken: int) -> None:
+def test_an_iterator_that_is_shuffled_ends_and_goes_on(total: int, count: int) -> None:
     def runner() -> FeedRunner:
         return FeedRunner(chunks(total, 4), shuffle=Shuffle(20, 5), batch_size=4, seed=1)
 
     whole = ids_of(runner())
     assert sorted(whole) == list(range(total))
     first = runner()
-    batches = list(islice(first, taken))
+    batches = list(islice(first, count))
     rest = runner().restore(first.state())
     first.stop()
     if len(ids_of(batches)) < total:
@@ -231,11 +231,11 @@ def test_an_iterator_that_is_shuffled_ends_and_goes_on(total: int, taken: int) -
 
 @pytest.mark.slow
 def test_a_loop_keeps_the_runner_that_nobody_else_holds() -> None:
-    seen = []
+    received = []
     for batch in FeedRunner(shared_out(40, 4), threads=2):
         gc.collect()
-        seen.append(batch)
-    assert sorted(ids_of(seen)) == list(range(40))
+        received.append(batch)
+    assert sorted(ids_of(received)) == list(range(40))
 
 
 def test_a_forgotten_runner_ends_its_threads() -> None:
@@ -292,17 +292,17 @@ def test_a_producer_that_does_not_end_is_shown() -> None:
 
 
 def test_batches_are_made_ahead_within_the_memory() -> None:
-    made = threading.Semaphore(0)
+    produced = threading.Semaphore(0)
 
     def stream() -> Iterator[np.ndarray]:
         for _ in range(50):
-            made.release()
+            produced.release()
             yield np.zeros(100, np.uint8)
 
     with FeedRunner(stream, memory=350) as runner:
         runner.start()
         for _ in range(4):
-            assert made.acquire(timeout=LONG_S)
+            assert produced.acquire(timeout=LONG_S)
         next(iter(runner))
         snapshot = runner.snapshot()
         assert snapshot.depth_nbytes <= 350

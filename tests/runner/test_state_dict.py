@@ -1,4 +1,4 @@
-"""A runner's state in the forms in which programs of torch keep it."""
+"""The state of a runner in the forms that programs of torch save."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ OPTIONS: list[dict[str, Any]] = [
 
 
 def through_torch(state: Any) -> Any:
-    """With weights_only, as torch.load does by itself: nothing but plain values may be in it."""
+    """Save and load with weights_only, the default of torch.load, which allows only plain
+    values."""
     torch = pytest.importorskip("torch")
     file = io.BytesIO()
     torch.save({"feed": state}, file)
@@ -75,7 +76,7 @@ def test_they_are_the_state_in_one_value() -> None:
 def test_a_distributed_checkpoint_takes_the_runner_itself(
     options: dict[str, Any], tmp_path: Path
 ) -> None:
-    """Of a state_dict it loads only the keys that are there, and a new runner's state has fewer."""
+    """It loads only the keys that a state_dict has already, and a new runner's state has fewer."""
     pytest.importorskip("torch")
     distributed = pytest.importorskip("torch.distributed.checkpoint")
     if not hasattr(distributed, "save"):

@@ -1,4 +1,4 @@
-"""Random draws in the producers: no two items draw the same, and runs repeat, for any number of
+"""Random draws in the producers: every item draws other numbers, and runs repeat, for any number of
 producers."""
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ KINDS = ("indexable", "sequence", "mix", "iterable", "records")
 
 
 def global_draws(index: int) -> np.ndarray:
-    """One record: its index, and what code draws that knows of no worker."""
+    """Return one record: its index, and draws of code that knows no worker."""
     return np.array([index, random.getrandbits(62), np.random.randint(2**62)])
 
 
@@ -42,14 +42,14 @@ def told(index: int, worker: Worker) -> np.ndarray:
 
 
 def rows(source: Any, mix: tuple[int, int], count: int = 1, **options: Any) -> np.ndarray:
-    """The records of so many passes."""
+    """Return the records of so many passes."""
     options = {"seed": 7, "stall_timeout_s": LIMIT_S, **options}
     with FeedRunner(source, processes=mix[0], threads=mix[1], **options) as runner:
         return np.concatenate([batch for _ in range(count) for batch in runner])
 
 
 def repeated(drawn: np.ndarray) -> int:
-    """How many numbers came more than once."""
+    """Return the number of values that came more than once."""
     return drawn.size - np.unique(drawn).size
 
 
@@ -69,16 +69,16 @@ def test_no_two_items_draw_the_same_and_a_run_repeats(kind: str, mix: tuple[int,
     total=st.integers(1, 40),
     size=st.integers(1, 7),
     threads=st.integers(1, 4),
-    how=st.sampled_from([None, True, "any", "pool"]),
+    shuffling=st.sampled_from([None, True, "any", "pool"]),
     cut=st.integers(0, 8),
 )
 def test_a_record_draws_by_its_index_wherever_it_comes(
-    total: int, size: int, threads: int, how: Any, cut: int
+    total: int, size: int, threads: int, shuffling: Any, cut: int
 ) -> None:
-    """In another order, from other producers, after an interruption: its draw in an epoch is the
-    same."""
+    """Its draw in an epoch is the same in another order, from other producers, and after an
+    interruption."""
     options: dict[str, Any] = {"any": {"order": "any"}, "pool": {"shuffle": Shuffle(20, 5)}}.get(
-        how, {"shuffle": how}
+        shuffling, {"shuffle": shuffling}
     )
     case = Case("indexable", total, size, options)
     first = passes(Case("indexable", total, 1, {"epochs": 12}), (0, 1))[0]
@@ -103,16 +103,16 @@ def test_a_record_that_is_repeated_draws_anew(repeats: str, mix: tuple[int, int]
         "pad": {"shard": (3, 4), "remainder": "pad"},
         "own": {"sampler": Own([3, 3, 4, 3, 5, 5])},
     }.get(repeats, {})
-    made = rows(source, mix, 2, transform=told, batch_size=4, **options)
+    found = rows(source, mix, 2, transform=told, batch_size=4, **options)
     assert (
-        made.tolist() == rows(source, (0, 1), 2, transform=told, batch_size=4, **options).tolist()
+        found.tolist() == rows(source, (0, 1), 2, transform=told, batch_size=4, **options).tolist()
     )
-    assert repeats == "pad" or len(np.unique(made[:, 0])) < len(made) / 2 - 1
-    assert repeated(made[:, 2]) == 0
+    assert repeats == "pad" or len(np.unique(found[:, 0])) < len(found) / 2 - 1
+    assert repeated(found[:, 2]) == 0
 
 
 def test_ranks_draw_by_index_too() -> None:
-    """What is delivered on one rank is what is delivered on any other one that has the record."""
+    """Every rank that has a record delivers it with the same draws."""
     whole = {
         row[0]: row[2] for row in rows(range(24), (0, 2), transform=told, batch_size=4).tolist()
     }
@@ -121,24 +121,24 @@ def test_ranks_draw_by_index_too() -> None:
             rows(range(24), (0, 1), transform=told, batch_size=4, shard=(r, world))
             for r in range(world)
         ]
-        made = np.concatenate(parts)
-        assert {row[0]: row[2] for row in made.tolist()} == whole
-        assert repeated(made[:, 2]) == 0
+        found = np.concatenate(parts)
+        assert {row[0]: row[2] for row in found.tolist()} == whole
+        assert repeated(found[:, 2]) == 0
 
 
 @pytest.mark.parametrize(
     "source", [range(40), Readable(lambda: range(40))], ids=["indexable", "records"]
 )
 def test_random_and_numpy_are_seeded_for_each_record_in_worker_processes(source: Any) -> None:
-    def made(processes: int, **options: Any) -> np.ndarray:
+    def drawn_rows(processes: int, **options: Any) -> np.ndarray:
         return rows(
             source, (processes, 1), 2, transform=global_draws, records=True, batch_size=3, **options
         )
 
-    one, two = made(1), made(2)
+    one, two = drawn_rows(1), drawn_rows(2)
     assert one.tolist() == two.tolist(), "the same for any number of processes, and a run repeats"
     assert [repeated(one[:, column]) for column in (1, 2)] == [0, 0]
-    assert not set(made(2, seed=8)[:, 1]) & set(one[:, 1])
+    assert not set(drawn_rows(2, seed=8)[:, 1]) & set(one[:, 1])
 
 
 @pytest.mark.slow
@@ -166,7 +166,7 @@ def test_random_and_numpy_draw_the_same_after_an_interruption(cut: int, shuffle:
 
 
 class Drawn:
-    """Records that are drawn where they are read."""
+    """Records that are drawn when they are read."""
 
     def __len__(self) -> int:
         return 20
@@ -196,9 +196,9 @@ def test_ranks_of_a_callable_draw_their_own() -> None:
     def stream(worker: Worker) -> Iterator[np.ndarray]:
         yield np.array([[worker.index, worker.rng.integers(2**62), random.getrandbits(62)]])
 
-    made = np.concatenate([rows(stream, (1, 2), shard=(rank, 2)) for rank in range(2)])
-    assert sorted(made[:, 0]) == [0, 1, 2, 3]
-    assert repeated(made[:, 1]) == 0
+    found = np.concatenate([rows(stream, (1, 2), shard=(rank, 2)) for rank in range(2)])
+    assert sorted(found[:, 0]) == [0, 1, 2, 3]
+    assert repeated(found[:, 1]) == 0
 
 
 def test_the_trainers_own_generators_are_left_alone() -> None:

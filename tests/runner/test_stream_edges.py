@@ -1,4 +1,4 @@
-"""Streams at their limits: huge and tiny ones, killed workers, sessions, and what users do with a
+"""Streams at their limits: huge and tiny ones, killed workers, sessions, and unusual uses of a
 state."""
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ OPTIONS: dict[str, Any] = {"seed": SEED, "stall_timeout_s": LIMIT_S}
 
 
 class Huge:
-    """More records than anybody can list."""
+    """A source with more records than a list can hold."""
 
     def __len__(self) -> int:
         return HUGE
@@ -45,8 +45,8 @@ class Huge:
 def first_batch(
     source: Any, state: Any = None, **options: Any
 ) -> tuple[list[int], dict[str, Any], float]:
-    """The batch, the state after it, and the seconds until it was there: of as many times as a busy
-    machine needs."""
+    """Return the first batch, the state after it, and the shortest of several times to it, because
+    the machine may be busy."""
     best = float("inf")
     for _ in range(20):
         start = time.perf_counter()
@@ -104,7 +104,7 @@ def test_the_first_batch_of_a_resumed_run_may_be_a_smaller_one(kind: str) -> Non
 
 
 class KilledAt:
-    """A transform whose worker is killed when it first makes these items."""
+    """A transform that kills its worker when it first makes these items."""
 
     def __init__(self, folder: Path, items: set[int]) -> None:
         self.folder, self.items = folder, items
@@ -134,7 +134,7 @@ def test_a_killed_worker_changes_nothing_in_the_stream(shuffle: Any, tmp_path: P
 
 
 def test_a_state_of_other_parts_is_refused() -> None:
-    """Of the same length and class."""
+    """The parts have the same length and class."""
 
     def state_of(source: Any, **options: Any) -> dict[str, Any]:
         with FeedRunner(source, batch_size=3, **options, **OPTIONS) as runner:
@@ -197,7 +197,7 @@ def test_a_state_after_a_failure_is_where_the_consumer_was() -> None:
 def in_session(
     source: Any, count: int | None = None, state: Any = None, **options: Any
 ) -> tuple[list[Any], Any]:
-    """The next `count` batches of a session, and the state after them; None: until its end."""
+    """Return the next `count` batches of a session (None: all), and the state after them."""
     tf = pytest.importorskip("tensorflow").compat.v1
     found: list[Any] = []
     with tf.Graph().as_default(), FeedRunner(source, **OPTIONS, **options) as runner:
@@ -215,10 +215,12 @@ def in_session(
 
 
 @pytest.mark.parametrize(
-    "how", [{"shuffle": False}, {"shuffle": True}, {"shuffle": True, "last_batch": "drop"}], ids=str
+    "shuffling",
+    [{"shuffle": False}, {"shuffle": True}, {"shuffle": True, "last_batch": "drop"}],
+    ids=str,
 )
-def test_a_session_goes_on_where_it_was(how: dict[str, Any]) -> None:
-    options = {"batch_size": 3, "epochs": 3, "threads": 2, **how}
+def test_a_session_goes_on_where_it_was(shuffling: dict[str, Any]) -> None:
+    options = {"batch_size": 3, "epochs": 3, "threads": 2, **shuffling}
     whole, _ = in_session(range(20), **options)
     for cut in (1, 6, 7, 8, 13):
         found, state = in_session(range(20), cut, **options)

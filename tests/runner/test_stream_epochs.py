@@ -1,5 +1,5 @@
-"""runner.epochs(), and one pass after another: exact epochs, made by the same producers, and
-nothing left behind."""
+"""runner.epochs(), and consecutive passes: exact epochs from the same producers, and nothing left
+behind."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def of_records(mix: tuple[int, int], total: int = 10, **options: Any) -> FeedRun
 
 
 def columns(batches: Any) -> tuple[list[int], set[int]]:
-    """The ids, and the epochs."""
+    """Return the ids and the epochs."""
     rows = [row for batch in batches for row in batch.tolist()]
     return [row[0] for row in rows], {row[1] for row in rows}
 
@@ -78,19 +78,19 @@ def test_without_epochs_there_is_no_end(mix: tuple[int, int]) -> None:
 @settings(max_examples=40)
 @given(cases(ORDERED), thread_mixes, st.lists(st.integers(0, 5), min_size=2, max_size=4))
 def test_the_rest_of_an_epoch_that_is_left_is_passed_over(
-    case: Case, mix: Any, taken: list[int]
+    case: Case, mix: Any, counts: list[int]
 ) -> None:
     case.options.pop("order", None)
-    case.options["epochs"] = len(taken)
+    case.options["epochs"] = len(counts)
     found: list[tuple[int, list[Rows]]] = []
     with case.runner(mix) as runner:
-        for epoch, count in zip(runner.epochs(), taken, strict=True):
+        for epoch, count in zip(runner.epochs(), counts, strict=True):
             found.append((epoch.number, [batch.tolist() for batch in islice(epoch, count)]))
-        assert runner.state()["epoch"] >= len(taken) - 1
+        assert runner.state()["epoch"] >= len(counts) - 1
     (whole,) = passes(case, (0, 1))
-    parts = [[rows for rows in whole if rows[0][1] == n] for n in range(len(taken))]
+    parts = [[rows for rows in whole if rows[0][1] == n] for n in range(len(counts))]
     assert found == [
-        (n, part[:count]) for n, (part, count) in enumerate(zip(parts, taken, strict=True))
+        (n, part[:count]) for n, (part, count) in enumerate(zip(parts, counts, strict=True))
     ]
 
 
@@ -130,20 +130,22 @@ def test_an_iterator_has_one_epoch(mix: tuple[int, int]) -> None:
 
 
 @pytest.mark.parametrize("mix", [(0, 3), (2, 1)], ids=str)
-@pytest.mark.parametrize("how", [None, Shuffle(12, 4)], ids=str)
-def test_every_pass_has_the_same_workers(mix: tuple[int, int], how: Any) -> None:
+@pytest.mark.parametrize("shuffle", [None, Shuffle(12, 4)], ids=str)
+def test_every_pass_has_the_same_workers(mix: tuple[int, int], shuffle: Any) -> None:
     def who(item: int) -> np.ndarray:
         time.sleep(0.001)  # so that none is quick enough to do it all
         return np.array([os.getpid(), threading.get_ident()])
 
-    with runner_of(range(60), mix, transform=who, batch_size=2, shuffle=how) as runner:
-        seen = [{tuple(row) for batch in runner for row in batch.tolist()} for _ in range(3)]
-        seen += [
+    with runner_of(range(60), mix, transform=who, batch_size=2, shuffle=shuffle) as runner:
+        threads = [{tuple(row) for batch in runner for row in batch.tolist()} for _ in range(3)]
+        threads += [
             {tuple(row) for batch in epoch for row in batch.tolist()}
             for epoch in islice(runner.epochs(), 2)
         ]
     # A worker process that was slow to start may have had no share in the first passes.
-    assert len(set().union(*seen)) <= max(1, mix[0]) * mix[1], "a worker was started between passes"
+    assert len(set().union(*threads)) <= max(1, mix[0]) * mix[1], (
+        "a worker was started between passes"
+    )
 
 
 def test_a_callable_is_called_once_for_each_epoch_by_the_same_threads() -> None:
@@ -174,7 +176,7 @@ def test_the_next_epoch_is_made_while_this_one_is_consumed(mix: tuple[int, int])
 
 
 def test_the_last_of_a_given_number_of_epochs_is_followed_by_none() -> None:
-    """A pass that nobody is sure to want is not made."""
+    """A pass is produced only if it is certainly wanted."""
     with of_records((0, 2), epochs=2) as runner:
         list(runner)
         time.sleep(0.05)
@@ -195,15 +197,15 @@ ENDS: dict[str, Ends] = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mix", [(0, 2), (2, 1)], ids=str)
-@pytest.mark.parametrize("how", ENDS)
+@pytest.mark.parametrize("end", ENDS)
 def test_a_runner_that_is_forgotten_or_stopped_leaves_nothing(
-    mix: tuple[int, int], how: str
+    mix: tuple[int, int], end: str
 ) -> None:
-    """Which the fixture of every test proves."""
-    ENDS[how](of_records(mix))
+    """The fixture of every test checks this."""
+    ENDS[end](of_records(mix))
     gc.collect()
     with of_records(mix, shuffle=Shuffle(12, 4)) as runner:
-        ENDS[how](runner)
+        ENDS[end](runner)
     with pytest.raises(FeedStopped):
         list(runner)
 

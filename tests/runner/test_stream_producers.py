@@ -1,5 +1,5 @@
-"""A callable's run goes on with other producers than began it: the streams are those that there
-were at first."""
+"""A run of a callable continues with other producers than it began with: the streams remain the
+same."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ pytestmark = pytest.mark.filterwarnings("ignore:the state is .* the epoch")
 
 @dataclass(frozen=True)
 class Drawing:
-    """Each producer's rows: (index, count, epoch, number, draws of worker.rng, of `random` and of
-    numpy). Lengths differ. Who skips begins where it is told to, and draws nothing: its generators
-    begin anew."""
+    """The rows of each producer: (index, count, epoch, number, draws of worker.rng, of `random` and
+    of numpy). Lengths differ. A producer that skips starts at worker.start with new generators, and
+    draws nothing for the skipped rows."""
 
     lengths: tuple[int, ...]
     skips: bool = False
@@ -74,12 +74,12 @@ def sources(draw: st.DrawFn) -> tuple[Drawing, dict[str, Any]]:
 
 def runner(source: Any, mix: tuple[int, int], state: Any = None, **options: Any) -> FeedRunner:
     options = {"seed": SEED, "epochs": EPOCHS, "stall_timeout_s": LIMIT_S, **options}
-    made = FeedRunner(source, processes=mix[0], threads=mix[1], **options)
-    return made if state is None else made.restore(json.loads(json.dumps(state)))
+    runner = FeedRunner(source, processes=mix[0], threads=mix[1], **options)
+    return runner if state is None else runner.restore(json.loads(json.dumps(state)))
 
 
 def resumed(source: Any, mixes: list[tuple[int, int]], cut: list[int], **options: Any) -> Rows:
-    """The rows of a run of one runner after the other: the last one makes the rest."""
+    """Return the rows of a run over several runners in turn; the last one produces the rest."""
     found, state = [], None
     for mix, count in zip(mixes, [*cut, None], strict=True):
         with runner(source, mix, state, **options) as now:
@@ -198,7 +198,7 @@ def test_a_validation_goes_on_with_other_producers_too() -> None:
 
 
 class Killed(Drawing):
-    """A worker process dies once over each of some rows."""
+    """A transform whose worker process dies once at each of some rows."""
 
     def at(
         self, folder: Path, rows: set[tuple[int, int, int]]

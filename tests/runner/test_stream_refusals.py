@@ -1,4 +1,4 @@
-"""Bad input to what a stream promises: it is refused by name, before anything is lost."""
+"""Bad input to a stream is refused by name, before any record is lost."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ in_each_mix = pytest.mark.parametrize("mix", MIXES, ids=str)
 
 
 def refused(source: Any, **options: Any) -> str:
-    """The error of a runner that cannot be made."""
+    """Return the error of a runner that cannot be made."""
     with pytest.raises(OptionError) as caught:
         FeedRunner(source, **{"batch_size": 2, **options})
     return str(caught.value)
@@ -51,8 +51,8 @@ def refused(source: Any, **options: Any) -> str:
     ],
 )
 def test_a_shard_that_does_not_exist(shard: Any, says: str) -> None:
-    said = refused(range(10), shard=shard, remainder="drop")
-    assert says in said and "shard" in said and f"got {shard!r}" in said
+    message = refused(range(10), shard=shard, remainder="drop")
+    assert says in message and "shard" in message and f"got {shard!r}" in message
 
 
 def test_records_that_cannot_be_divided() -> None:
@@ -92,7 +92,7 @@ def test_a_seed_may_be_any_integer() -> None:
 
 
 class Growing:
-    """Records that become more while they are read."""
+    """An indexable whose length grows while it is read."""
 
     length = 10
 
@@ -134,7 +134,7 @@ def test_a_record_that_is_not_there(mix: tuple[int, int]) -> None:
 
 
 class Given:
-    """A sampler that gives what it was given."""
+    """A sampler that returns the given indices."""
 
     def __init__(self, found: Any) -> None:
         self.found = found
@@ -169,7 +169,7 @@ def test_a_sampler_that_cannot_be_asked_again() -> None:
 
 
 class TurnsBad:
-    """A sampler that goes wrong in its second epoch."""
+    """A sampler that fails in its second epoch."""
 
     def indices(self, seed: int, epoch: int, *, length: int) -> list[int]:
         return [0, 1] if epoch == 0 else [0, -1]
@@ -187,18 +187,18 @@ def test_a_sampler_that_goes_wrong_later(mix: tuple[int, int]) -> None:
 
 def test_a_batch_that_never_fills() -> None:
     for source, options in ((range(10), {}), (range(40), {"shard": (1, 4), "remainder": "drop"})):
-        said = refused(source, batch_size=11, last_batch="drop", **options)
-        assert "can never be filled" in said and "10 records" in said
-        assert ("shard" in said) is bool(options)
+        message = refused(source, batch_size=11, last_batch="drop", **options)
+        assert "can never be filled" in message and "10 records" in message
+        assert ("shard" in message) is bool(options)
     assert "min_after_dequeue + batch_size" in _first_error(
         range(100), batch_size=9, shuffle=Shuffle(10, 2)
     )
-    said = _first_error(range(6), batch_size=7, last_batch="drop", shuffle=Shuffle(20, 2))
-    assert "can never be filled" in said
+    message = _first_error(range(6), batch_size=7, last_batch="drop", shuffle=Shuffle(20, 2))
+    assert "can never be filled" in message
 
 
 def _first_error(source: Any, **options: Any) -> str:
-    """Of a runner that is refused at the latest with the first batch."""
+    """Return the error of a runner that is refused with its first batch at the latest."""
     with (
         pytest.raises(OptionError) as caught,
         FeedRunner(source, stall_timeout_s=LIMIT_S, **options) as runner,
@@ -208,7 +208,7 @@ def _first_error(source: Any, **options: Any) -> str:
 
 
 def state_of(source: Any = range(20), **options: Any) -> dict[str, Any]:
-    """After one batch."""
+    """Return the state after one batch."""
     with FeedRunner(source, **{"batch_size": 4, "seed": 1, **options}) as runner:
         next(iter(runner))
         return json.loads(json.dumps(runner.state()))

@@ -1,5 +1,4 @@
-"""shard=(rank, world): together the ranks deliver an epoch, and each of them takes equally many
-steps."""
+"""shard=(rank, world): the ranks deliver an epoch together, in equally many steps."""
 
 from __future__ import annotations
 
@@ -32,8 +31,8 @@ def told(item: int, worker: Worker) -> np.ndarray:
 def ranks(
     source: Any, mixes: list[tuple[int, int]], *, make: bool = False, **options: Any
 ) -> list[list[Rows]]:
-    """What each rank delivers, one list of batches for each of two epochs; `make`: `source` makes
-    one for each rank."""
+    """Return the batches of each rank, one list for each of two epochs. With `make`, `source` is a
+    function that makes one for each rank."""
     found = []
     for rank, mix in enumerate(mixes):
         own = {"seed": SEED, "stall_timeout_s": LIMIT_S, "shard": (rank, len(mixes)), **options}
@@ -45,15 +44,15 @@ def ranks(
 
 
 def counted(parts: list[list[Rows]], epoch: int) -> Counter[int]:
-    """How often each id came in an epoch, on all ranks together."""
+    """Return the count of each id in an epoch, over all ranks."""
     found = Counter(row[0] for part in parts for rows in part[epoch] for row in rows)
     assert {row[1] for part in parts for rows in part[epoch] for row in rows} <= {epoch}
     return found
 
 
 def check_shares(parts: list[list[Rows]], total: int, remainder: str) -> None:
-    """Equal steps and records on all ranks; all records once, but for the remainder, which varies
-    with the epoch."""
+    """Check that all ranks have equal steps and records, and all records come once, except a
+    remainder that varies with the epoch."""
     world = len(parts)
     for epoch in range(EPOCHS):
         assert len({str([len(rows) for rows in part[epoch]]) for part in parts}) == 1, (
@@ -128,7 +127,7 @@ def test_producers_of_all_ranks_share_a_callable(
 @settings(max_examples=30)
 @given(total=st.integers(6, 30), size=st.integers(1, 4), cut=st.integers(0, 8), shuffle=shuffles)
 def test_a_rank_goes_on_with_its_share(total: int, size: int, cut: int, shuffle: Any) -> None:
-    """And the remainder that is left out is another one in each epoch, where there is a shuffle."""
+    """With a shuffle, the remainder that is left out differs in each epoch."""
     for rank in range(3):
         case = Stream(
             "indexable", total, size, {"shard": (rank, 3), "remainder": "drop", "shuffle": shuffle}

@@ -1,5 +1,5 @@
-"""state() and restore(): a new runner, of other producers, continues the very stream, wherever it
-was interrupted."""
+"""state() and restore(): a new runner with other producers continues the same stream after any
+interruption."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ cuts = st.lists(st.integers(0, 12), min_size=1, max_size=3)
 
 
 def place(state: Any) -> Any:
-    """What a state says of where to go on."""
+    """Return the position in a state."""
     return {key: value for key, value in state.items() if key not in ("batches", "records")}
 
 
 def interrupted(case: Case, mixes: list[tuple[int, int]], cut: list[int]) -> list[Rows]:
-    """Batches of one runner after the other, each of which goes on after the one before."""
+    """Return the batches of several runners, each of which continues after the one before."""
     found: list[Rows] = []
     state = None
     for mix, count in zip(mixes, cut, strict=False):
@@ -80,7 +80,7 @@ def test_the_very_stream_goes_on_in_processes(
 
 
 def check_exact_epochs(case: Case, mixes: list[tuple[int, int]], cut: list[int]) -> None:
-    """Wherever it is interrupted: no record is lost, and none comes twice in an epoch."""
+    """Check for any interruption that every record comes exactly once in an epoch."""
     per_epoch = -(-sum(case.wanted(0).values()) // (case.options.get("batch_size") or case.size))
     enough = [*cut, 3 * per_epoch + len(cut)]
     found = interrupted(case, [*mixes, mixes[0]][: len(enough)], enough)
@@ -101,7 +101,7 @@ def whole_epochs(kinds: tuple[str, ...]) -> st.SearchStrategy[Case]:
 
 @st.composite
 def unordered(draw: st.DrawFn) -> Case:
-    """Streams whose order depends on who is quicker."""
+    """Streams whose order depends on timing."""
     case = draw(whole_epochs(tuple(KINDS)))
     return Case(case.kind, case.total, case.size, {**case.options, "order": "any"})
 
@@ -122,7 +122,7 @@ def test_epochs_stay_exact_in_processes(
 
 @st.composite
 def positions(draw: st.DrawFn) -> tuple[int, int, int]:
-    """In epoch e, after b batches of epoch e; and how many epochs make a run."""
+    """Draw an epoch, a number of its batches, and the number of epochs in a run."""
     return draw(st.integers(0, 3)), draw(st.integers(0, 9)), draw(st.integers(1, 3))
 
 
@@ -131,7 +131,7 @@ def positions(draw: st.DrawFn) -> tuple[int, int, int]:
 def test_epochs_go_on_inside_and_between(
     case: Case, at: tuple[int, int, int], mix: Any, then: Any
 ) -> None:
-    """state() inside the loops of runner.epochs()."""
+    """state() is called inside the loops of runner.epochs()."""
     if case.options.get("order") == "any":
         return
     case.options.pop("epochs", None)

@@ -1,5 +1,5 @@
-"""What every stream promises, whoever makes it: each record once an epoch, one order, and the same
-for 1 and N."""
+"""Promises of every stream, for any producers: each record once in an epoch, in one order that is
+the same for 1 and N producers."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ in_processes = settings(max_examples=6, phases=(Phase.explicit, Phase.reuse, Pha
 
 
 def check_exact(case: Case, mix: tuple[int, int]) -> None:
-    """Two passes, and the same epochs one by one."""
+    """Check two passes, and the same epochs one by one."""
     per_pass = case.options.get("epochs", 1)
     copies = max(1, mix[0]) * mix[1] if case.kind == "copying" else 1
     wanted = [

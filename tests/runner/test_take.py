@@ -1,5 +1,5 @@
-"""`with runner.take() as batch`: the memory of a batch is used again where the block ends, but
-never under somebody's eyes."""
+"""`with runner.take() as batch`: the memory of a batch is reused after the block, unless it is
+still referenced."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def runner_of(source: Any, mix: tuple[int, int], **options: Any) -> FeedRunner:
 
 
 def nested(worker: Worker) -> Iterator[Any]:
-    """Each batch holds its number, in arrays in containers in containers."""
+    """Return batches that hold their number, in arrays in nested containers."""
     for number in range(200):
         yield {
             "x": [np.full((4, 3), number)],
@@ -46,7 +46,7 @@ def bare(worker: Worker) -> Iterator[Any]:
 
 
 def values(kept: Any) -> set[float]:
-    """All numbers in whatever was kept."""
+    """Return all numbers in the objects that were kept."""
     if isinstance(kept, dict):
         return set().union(*map(values, kept.values()))
     if isinstance(kept, (list, tuple)):
@@ -77,7 +77,7 @@ BARE: dict[str, Callable[[Any], Any]] = {
 
 @in_processes
 def test_what_is_kept_beyond_the_block_never_changes(mix: tuple[int, int]) -> None:
-    """With few slots, so that each is soon used again; every way of keeping, in one run for each
+    """Use few slots, which are reused soon, and every way of keeping, in one run for each
     source."""
     for source, ways in ((nested, NESTED), (bare, BARE)):
         kept: dict[str, tuple[float, Any]] = {}
@@ -112,7 +112,7 @@ def test_it_delivers_what_a_loop_delivers(mix: tuple[int, int]) -> None:
 @in_processes
 @pytest.mark.parametrize("source", [nested, bare])
 def test_the_slot_is_free_where_the_block_ends(mix: tuple[int, int], source: Any) -> None:
-    """Although the name of the block is still bound."""
+    """The name of the block may still be bound."""
     with runner_of(source, mix, repeat_per_producer=True) as runner:
         for _ in range(3):
             with runner.take() as batch:
@@ -148,12 +148,12 @@ def test_it_raises_what_a_loop_raises(mix: tuple[int, int]) -> None:
 @in_processes
 def test_a_batch_that_is_left_twice_gives_back_once(mix: tuple[int, int]) -> None:
     with runner_of(nested, mix, repeat_per_producer=True, memory=mix[0] * 24 * 4096) as runner:
-        taken = runner.take()
-        with taken:
+        lease = runner.take()
+        with lease:
             pass
         held = [next(iter(runner)) for _ in range(3)]
         numbers = [values(batch) for batch in held]
-        taken.__exit__(None, None, None)
+        lease.__exit__(None, None, None)
         for _ in range(20):
             next(iter(runner))
         assert [values(batch) for batch in held] == numbers

@@ -1,5 +1,5 @@
-"""The shuffle pool: every record once an epoch, drawn uniformly, the same for every cut of the
-input."""
+"""The shuffle pool: every record once in an epoch, drawn uniformly, the same for any division of
+the input into batches."""
 
 from __future__ import annotations
 
@@ -70,20 +70,20 @@ def test_the_cut_of_the_input_and_its_time_change_nothing(
 
 @given(rooms(), lengths, sizes)
 def test_bounds(room: dict[str, Any], lengths: list[int], cuts: list[int]) -> None:
-    """A draw chooses from records that it may have by then, and leaves enough of them unless the
-    epoch has ended."""
+    """A draw chooses from the records that are drawable by then, and leaves enough of them unless
+    the epoch has ended."""
     shuffle, size = room["shuffle"], room["batch_size"]
     state = Counter[str]()
 
-    def look(pool: ShufflePool, found: list[Batch | None]) -> None:
+    def observe(pool: ShufflePool, found: list[Batch | None]) -> None:
         assert pool.held <= shuffle.capacity + max(cuts) - 1
         if found[-1] is None:
             state["draws"], state["epoch"] = 0, state["epoch"] + 1
             return
         state["draws"] += 1
         ready = min(shuffle.capacity, shuffle.min_after_dequeue + size * state["draws"])
-        taken = size * (state["draws"] - 1)
-        assert max(found[-1].leaves[0]) - 1000 * state["epoch"] < ready + taken
+        earlier = size * (state["draws"] - 1)
+        assert max(found[-1].leaves[0]) - 1000 * state["epoch"] < ready + earlier
         assert found[-1].rows == size or state["draws"] * size >= lengths[state["epoch"]]
 
     def check(pool: ShufflePool) -> None:
@@ -93,13 +93,13 @@ def test_bounds(room: dict[str, Any], lengths: list[int], cuts: list[int]) -> No
         for action in plan(lengths, cuts):
             yield lambda pool, a=action: (check(pool), a(pool))
 
-    drawn(ShufflePool(**room, seed=2), actions(), look=look)
+    drawn(ShufflePool(**room, seed=2), actions(), observe=observe)
 
 
 def test_what_is_drawn_leaves_the_least_number_behind() -> None:
     pool = ShufflePool(Shuffle(50, 20), batch_size=8, seed=0)
     left: list[int] = []
-    drawn(pool, plan([1000], [5]), look=lambda pool, _: left.append(pool.held))
+    drawn(pool, plan([1000], [5]), observe=lambda pool, _: left.append(pool.held))
     before_the_end = left[: (1000 - 50) // 8]
     assert min(before_the_end) == 22 and set(before_the_end[10:]) <= set(range(42, 47)), (
         "at first, and when full"
@@ -120,7 +120,7 @@ def test_a_seed_and_an_epoch_give_one_order() -> None:
 
 
 def chi_square(counts: np.ndarray) -> float:
-    """Deviations from equal counts, in standard deviations of what is left to chance."""
+    """Return the deviation from equal counts, in standard deviations of the expected one."""
     freedom = counts.size - 1
     return (
         float((((counts - counts.mean()) ** 2) / counts.mean()).sum() - freedom)
@@ -143,8 +143,8 @@ def test_positions_are_uniform_where_the_pool_holds_an_epoch() -> None:
 
 
 def test_how_long_a_record_stays_is_geometric() -> None:
-    """One in, one out of a pool of 8: each draw takes each record with probability 1/8, however old
-    it is."""
+    """One in, one out of a pool of 8: each draw takes each record with probability 1/8, at any
+    age."""
     many = [
         ids_of(drawn(ShufflePool(Shuffle(8, 7), batch_size=1, seed=s), plan([999], [50])))[0]
         for s in range(12)
@@ -157,11 +157,9 @@ def test_how_long_a_record_stays_is_geometric() -> None:
 
 
 def test_the_next_epoch_is_there_when_one_is_drained() -> None:
-    pool, actions, starts = (
-        ShufflePool(Shuffle(40, 20), batch_size=4, seed=1),
-        plan([200, 200, 200], [4]),
-        0,
-    )
+    pool = ShufflePool(Shuffle(40, 20), batch_size=4, seed=1)
+    actions = plan([200, 200, 200], [4])
+    starts = 0
     while not pool.finished:
         while pool.wants():
             next(actions)(pool)
@@ -174,11 +172,9 @@ def test_the_next_epoch_is_there_when_one_is_drained() -> None:
 
 
 def test_the_first_batch_does_not_wait_for_the_whole_capacity() -> None:
-    pool, actions, pushed = (
-        ShufflePool(Shuffle(100, 20), batch_size=4, seed=1),
-        plan([500], [1]),
-        [],
-    )
+    pool = ShufflePool(Shuffle(100, 20), batch_size=4, seed=1)
+    actions = plan([500], [1])
+    pushed: list[int] = []
     for _ in range(30):
         pushed.append(0)
         while pool.wants():

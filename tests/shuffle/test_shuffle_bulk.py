@@ -1,4 +1,5 @@
-"""Several batches of a shuffle pool at once are the same as one by one, for any ready batches."""
+"""Several batches drawn from a shuffle pool at once equal those drawn one by one, for any timing of
+the input."""
 
 from __future__ import annotations
 
@@ -30,7 +31,8 @@ KINDS = {"numbers": numbers, "words": words, "ragged": ragged}
 
 @st.composite
 def rooms(draw: Any) -> tuple[Shuffle, dict[str, Any]]:
-    """The room that is drawn from, and the options of a pool that has it beside its slack."""
+    """Draw the room of the draws, and the options of a pool that has this room beside its spare
+    rows."""
     size, least, at_once = (
         draw(st.integers(1, 8)),
         draw(st.integers(0, 20)),
@@ -48,8 +50,8 @@ def rooms(draw: Any) -> tuple[Shuffle, dict[str, Any]]:
 
 
 class Source:
-    """Pushes records 0, 1, ... into a pool, in batches of the given sizes in turn, and then says
-    that it was all."""
+    """Pushes records 0, 1, ... into a pool, in batches of the given sizes in turn, and then ends
+    the input."""
 
     def __init__(self, records: int, cuts: list[int], *, kind: str = "numbers") -> None:
         ends = list(
@@ -66,7 +68,7 @@ class Source:
 
 
 def drawn(pool: BulkPool) -> list[Batch]:
-    """The next batches, as whoever copies them out at once draws them."""
+    """Return the next batches, drawn and copied together."""
     chosen = pool.choose()
     batches = pool.copy(chosen)
     pool.give_back(chosen)
@@ -74,8 +76,8 @@ def drawn(pool: BulkPool) -> list[Batch]:
 
 
 def all_of(pool: BulkPool, source: Source, ready: list[bool]) -> list[list[Batch]]:
-    """Every batch, with those that were drawn at once, where more is pushed than must be as long as
-    some is `ready`."""
+    """Return every batch, with the number that were drawn at once. More than the minimum is pushed
+    while some input is `ready`."""
     more, found = cycle([*ready, False]), []
     while True:
         while pool.wants() or (pool.has_room and next(more)):
@@ -128,7 +130,7 @@ def test_a_draw_has_some_of_the_oldest_records_and_each_comes_once(
 
 
 def test_every_record_of_the_room_is_as_likely_in_every_draw() -> None:
-    """Also where places were taken by what came later, and where nothing came for them."""
+    """This includes places that later records have filled, and places that stay empty."""
     draws, pools = Counter[tuple[int, int]](), 2000
     for seed in range(pools):
         pool = BulkPool(Shuffle(6, 1), batch_size=2, at_once=1, last_batch="keep", seed=seed)
@@ -179,7 +181,7 @@ def test_a_draw_from_too_little_is_refused() -> None:
 
 
 def test_what_is_being_copied_is_not_written_over() -> None:
-    """A second thread copies while the first goes on, also where the pool grows meanwhile."""
+    """A second thread copies while the first continues, also while the pool grows."""
     pool, source = (
         BulkPool(Shuffle(40, 8), batch_size=4, at_once=1, last_batch="keep", seed=1),
         Source(400, [4, 9, 30]),
@@ -248,7 +250,7 @@ def test_nothing_is_kept_of_objects_that_were_drawn() -> None:
     words = np.empty(8, object)
     words[:] = [b"%d" % i for i in range(8)]
     pool.push(Batch((words,), 8, 100))
-    taken = [word for batch in drawn(pool) for word in batch.leaves[0]]
+    delivered = [word for batch in drawn(pool) for word in batch.leaves[0]]
     kept = pool._storage._columns[0]._records
-    assert not set(taken) & set(kept.tolist())
-    assert len(taken) == 4
+    assert not set(delivered) & set(kept.tolist())
+    assert len(delivered) == 4

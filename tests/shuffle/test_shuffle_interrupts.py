@@ -1,5 +1,5 @@
-"""An exception of a signal handler at any instruction of a draw costs nothing: the next draw gives
-the same batch."""
+"""An exception of a signal handler at any instruction of a draw has no effect: the next draw
+returns the same batch."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Interrupt(KeyboardInterrupt):
 
 @contextmanager
 def interrupted(at: int, within: tuple[str, ...] = ROOM) -> Iterator[None]:
-    """Raises before the `at`-th instruction of the code in these files: there, and nowhere else,
+    """Raise before the `at`-th instruction of the code in these files, the only place at which
     handlers run."""
     left = at
 
@@ -78,7 +78,7 @@ def is_interrupted(call: Callable[[], Any], at: int) -> tuple[bool, Any]:
 
 
 def again(pool: ShufflePool, room: dict[str, Any], items: list[Push]) -> ShufflePool:
-    """The pool that is made of its state, when the items were made again."""
+    """Return a pool that is restored from the state, after the items were produced again."""
     restored = ShufflePool.restored(json.loads(json.dumps(pool.state())), **room)
     for item in items:
         for of_next in (False, True):
@@ -87,13 +87,12 @@ def again(pool: ShufflePool, room: dict[str, Any], items: list[Push]) -> Shuffle
     return restored
 
 
-def had_once(pool: ShufflePool, at: list[int], look: Callable[[], None]) -> Batch | None:
-    """A batch that is drawn and given, with an exception in each attempt as long as there are some
-    left."""
+def had_once(pool: ShufflePool, at: list[int], check: Callable[[], None]) -> Batch | None:
+    """Draw and confirm a batch, with an exception in each attempt as long as some are left."""
     while True:
         hit, batch = is_interrupted(pool.draw, at.pop() if at else -1)
         if not hit:
-            look()
+            check()
             if batch is None:
                 pool.start_next_epoch()
                 return None
@@ -101,7 +100,7 @@ def had_once(pool: ShufflePool, at: list[int], look: Callable[[], None]) -> Batc
             # had, if nothing is left but to let go of the records
             if not hit or not pool._draw_state.drawn:
                 return batch
-        look()
+        check()
 
 
 @untimed
@@ -124,9 +123,11 @@ def test_every_draw_may_be_interrupted_anywhere(
     room |= {"seed": 7, "pad": -1 if leaves is ragged else None}
     whole = drawn(ShufflePool(**room), plan(lengths, cuts, leaves))
     items = [action for action in plan(lengths, cuts, leaves) if isinstance(action, Push)]
-    pool, actions, found = ShufflePool(**room), plan(lengths, cuts, leaves), []
+    pool = ShufflePool(**room)
+    actions = plan(lengths, cuts, leaves)
+    found: list[Batch | None] = []
 
-    def look() -> None:
+    def check() -> None:
         if resumes:
             copy, rest = again(pool, room, items), list(pushed_later())
             assert same(whole[len(found) :], drawn(copy, iter(rest)))
@@ -142,13 +143,13 @@ def test_every_draw_may_be_interrupted_anywhere(
             done += 1
         if pool.finished:
             break
-        found.append(had_once(pool, at, look))
+        found.append(had_once(pool, at, check))
     assert same(whole, found)
     assert not pool.held
 
 
 def instructions(call: Callable[[], Any]) -> int:
-    """Return their number."""
+    """Return the number of instructions."""
     left = 10**9
     with interrupted(left) as _:
         trace = sys.gettrace()
@@ -160,7 +161,7 @@ def instructions(call: Callable[[], Any]) -> int:
 
 
 def full() -> ShufflePool:
-    """An epoch drains, of which some was drawn, and the next one has begun."""
+    """Return a pool whose epoch drains, after some draws, while the next one has begun."""
     pool, actions = ShufflePool(Shuffle(40, 20), batch_size=8, seed=1), plan([70, 50], [5], words)
     for _ in range(5):
         while pool.wants():
@@ -206,8 +207,8 @@ def rows_of(runner: FeedRunner, found: list[int], hits: list[int]) -> None:
 @example([6], False)  # before a push: what was received is pushed later
 @example([6], True)
 def test_a_loop_goes_on_after_an_interrupted_draw(hits: list[int], resumes: bool) -> None:
-    """In the same runner or in a new one; where records were on their way into the pool, there is
-    no state."""
+    """The loop continues in the same runner or in a new one. While records are on their way into
+    the pool, there is no state."""
 
     def runner() -> FeedRunner:
         options = {

@@ -1,4 +1,4 @@
-"""A shuffle pool is saved without its records and goes on when they were made again."""
+"""A shuffle pool is saved without its records, and continues once they were produced again."""
 
 from __future__ import annotations
 
@@ -32,18 +32,20 @@ from tests.helpers.pools import (
 def test_an_interrupted_pool_goes_on_as_if_it_were_not(
     room: dict[str, Any], lengths: list[int], cuts: list[int], leaves: Any, stop: int
 ) -> None:
-    """After `stop` pushes, ends and draws; the items are made again in another order, with others
-    among them."""
-    made = {"seed": 7, "pad": -1 if leaves is ragged else None}
-    whole = drawn(ShufflePool(**room, **made), plan(lengths, cuts, leaves))
-    pool, actions, found = ShufflePool(**room, **made), plan(lengths, cuts, leaves), []
+    """Interrupt after `stop` pushes, ends and draws. The items are produced again in another order,
+    with others among them."""
+    pool_options = {"seed": 7, "pad": -1 if leaves is ragged else None}
+    whole = drawn(ShufflePool(**room, **pool_options), plan(lengths, cuts, leaves))
+    pool = ShufflePool(**room, **pool_options)
+    actions = plan(lengths, cuts, leaves)
+    found = []
     for _ in range(stop):
         if pool.wants():
             next(actions)(pool)
         elif not pool.finished:
             found.append(had(pool))
     state = json.loads(json.dumps(pool.state()))
-    again = ShufflePool.restored(state, **room, **made)
+    again = ShufflePool.restored(state, **room, **pool_options)
     assert again.state() == state, "saved before a record is there"
     for item in [action for action in plan(lengths, cuts, leaves) if isinstance(action, Push)][
         ::-1
@@ -56,7 +58,8 @@ def test_an_interrupted_pool_goes_on_as_if_it_were_not(
 
 
 def half_full() -> ShufflePool:
-    """Four records of item 5 of this epoch and three of item 6 of the next one."""
+    """Return a pool with four records of item 5 of this epoch and three of item 6 of the next
+    one."""
     pool = ShufflePool(Shuffle(20, 4), batch_size=6, seed=1)
     pool.push(batch_of(numbers([0, 1, 2, 3])), item=5, first_row=10)
     pool.end_epoch()

@@ -1,4 +1,4 @@
-"""A graph for each test, and less time to hang in than elsewhere."""
+"""A graph for each test, and a shorter time limit than elsewhere."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture
 def graph() -> Iterator[Any]:
-    """The default graph of the test."""
+    """Yield the default graph of the test."""
     tf = pytest.importorskip("tensorflow")
-    with tf.Graph().as_default() as made:
-        yield made
+    with tf.Graph().as_default() as graph:
+        yield graph
 
 
 @pytest.fixture(scope="module")
 def short_collections() -> Iterator[None]:
-    """Of all that TensorFlow has, they take seconds, in which a producer that stop() waits for
-    cannot end."""
+    """Freeze the objects of TensorFlow. A collection of all of them takes seconds, during which a
+    producer cannot end."""
     gc.collect()
     gc.freeze()
     yield

@@ -1,5 +1,5 @@
-"""Results made ahead in a thread, which ends whatever happens; and the one-ahead of the loop's own
-thread."""
+"""Results made ahead in a thread, which always ends; and one batch ahead in the thread of the
+loop."""
 
 from __future__ import annotations
 
@@ -140,11 +140,11 @@ def test_a_loop_left_while_the_thread_waits_for_a_batch() -> None:
 
 
 def test_stop_ends_the_thread_that_waits_for_room_and_the_loop() -> None:
-    made: list[Any] = []
+    put: list[Any] = []
     runner = FeedRunner(endless)
-    results = iter(runner.prefetch_to_device(made.append, depth=2))
+    results = iter(runner.prefetch_to_device(put.append, depth=2))
     next(results)
-    until(lambda: len(made) == 3, "results that lie ready")
+    until(lambda: len(put) == 3, "results that lie ready")
     runner.stop()
     until(lambda: threads() == 0, "the end of the thread")
     with pytest.raises(FeedStopped):

@@ -1,4 +1,5 @@
-"""What fit() was trained on, saved beside the model: exact, although fit() takes batches ahead."""
+"""The state of the batches that fit() was trained on, saved beside the model; exact, although fit()
+takes batches ahead."""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ pytestmark = [pytest.mark.usefixtures("short_collections"), on_tensorflow]
 
 
 class Crash(keras.callbacks.Callback):
-    """Kills the training as a batch begins or ends."""
+    """Ends the training with an error at the begin or end of a batch."""
 
     def __init__(self, batch: int, *, begins: bool = True) -> None:
         super().__init__()
@@ -59,7 +60,7 @@ def interrupted(feed: StateCallback, crash: Crash, **options: Any) -> list[list[
 
 @pytest.fixture
 def path(tmp_path: Path) -> Iterator[Path]:
-    """The file, in a folder that is not there yet; no other file may be left there."""
+    """Return a file in a folder that does not exist yet; check that no other file is left there."""
     path = tmp_path / "run" / "model.json"
     yield path
     assert {file.name for file in path.parent.glob("*")} <= {path.name}
@@ -80,41 +81,41 @@ def test_it_goes_on_with_the_batch_after_the_last_one(
     crash: int, options: dict[str, Any], path: Path
 ) -> None:
     with runner_of(**options) as runner:
-        seen = interrupted(StateCallback(runner, path, save_freq=1), Crash(crash), epochs=2)
-    assert len(seen) == crash
+        trained = interrupted(StateCallback(runner, path, save_freq=1), Crash(crash), epochs=2)
+    assert len(trained) == crash
     with runner_of(**options) as runner:
         epochs = 1 if crash < EPOCH else 2  # of which one is left
-        seen += fit(
+        trained += fit(
             diary(), StateCallback(runner, path), epochs=epochs, steps_per_epoch=2 * EPOCH - crash
         )
-    assert seen == stream(2 * EPOCH, **options)
+    assert trained == stream(2 * EPOCH, **options)
 
 
 def test_batches_that_were_trained_on_after_the_last_save_come_again(path: Path) -> None:
     with runner_of() as runner:
-        seen = interrupted(StateCallback(runner, path, save_freq=4), Crash(11), epochs=3)
+        trained = interrupted(StateCallback(runner, path, save_freq=4), Crash(11), epochs=3)
     with runner_of() as runner:
-        seen = seen[:8] + fit(diary(), StateCallback(runner, path), epochs=1)
-    assert seen == stream(18)
+        trained = trained[:8] + fit(diary(), StateCallback(runner, path), epochs=1)
+    assert trained == stream(18)
 
 
 def test_an_interruption_inside_the_callbacks_of_a_batch(path: Path) -> None:
-    """The state was written, the callback after it failed."""
+    """The state was written, and a later callback failed."""
     with runner_of() as runner:
-        seen = interrupted(StateCallback(runner, path, save_freq=1), Crash(5, begins=False))
+        trained = interrupted(StateCallback(runner, path, save_freq=1), Crash(5, begins=False))
     with runner_of() as runner:
-        seen += fit(diary(), StateCallback(runner, path))
-    assert seen == stream(16)
+        trained += fit(diary(), StateCallback(runner, path))
+    assert trained == stream(16)
 
 
 def test_epochs_are_saved_where_they_end_and_counted(path: Path) -> None:
     with runner_of() as runner:
-        seen = interrupted(StateCallback(runner, path), Crash(2 * EPOCH + 3), epochs=4)
+        trained = interrupted(StateCallback(runner, path), Crash(2 * EPOCH + 3), epochs=4)
     with runner_of() as runner:
         feed = StateCallback(runner, path)
-        seen = seen[: 2 * EPOCH] + fit(diary(), feed, epochs=3)
+        trained = trained[: 2 * EPOCH] + fit(diary(), feed, epochs=3)
     assert json.loads(path.read_text())["epoch"] == 3
-    assert seen == stream(3 * EPOCH)
+    assert trained == stream(3 * EPOCH)
 
 
 def test_nothing_is_saved_before_the_first_time(path: Path) -> None:
@@ -127,7 +128,7 @@ def test_nothing_is_saved_before_the_first_time(path: Path) -> None:
 
 
 class CountsFromZero(keras.callbacks.ModelCheckpoint):
-    """As Keras up to 3.13 does: the first execution of three batches is two."""
+    """Counts like Keras up to 3.13: a first execution of three batches counts as two."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -139,7 +140,7 @@ class CountsFromZero(keras.callbacks.ModelCheckpoint):
 def test_saves_fall_on_those_of_the_model(
     steps: int, old: bool, path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """ModelCheckpoint counts the batches of all epochs; at most one execution lies between."""
+    """ModelCheckpoint counts the batches of all epochs; both save within the same execution."""
     if old:
         monkeypatch.setattr(keras.callbacks, "ModelCheckpoint", CountsFromZero)
 
@@ -148,17 +149,17 @@ def test_saves_fall_on_those_of_the_model(
             super().__init__()
             self.found: list[tuple[bool, bool]] = []
 
-        def _look(self) -> None:
+        def _collect(self) -> None:
             both = (tmp_path / "model.weights.h5", path)
             self.found.append((both[0].exists(), both[1].exists()))
             for file in both:
                 file.unlink(missing_ok=True)
 
         def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-            self._look()
+            self._collect()
 
         def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-            self._look()
+            self._collect()
 
     for freq in ("epoch", 1, 3, 7, 10, 13):
         model = diary(steps)
@@ -173,20 +174,20 @@ def test_saves_fall_on_those_of_the_model(
                 steps_per_epoch=7,
                 epochs=4,
                 verbose=0,
-                callbacks=[model_saves, feed, look := Written()],
+                callbacks=[model_saves, feed, written := Written()],
             )
-        assert all(weights == state for weights, state in look.found), f"save_freq={freq}"
-        assert any(state for _, state in look.found)
+        assert all(weights == state for weights, state in written.found), f"save_freq={freq}"
+        assert any(state for _, state in written.found)
 
 
 @pytest.mark.filterwarnings(NO_MORE)
 @pytest.mark.parametrize("steps", [2, 3])
 def test_several_steps_in_one_execution(steps: int, path: Path) -> None:
     with runner_of(epochs=1) as runner:
-        seen = fit(diary(steps), StateCallback(runner, path, save_freq=1), steps_per_epoch=steps)
+        trained = fit(diary(steps), StateCallback(runner, path, save_freq=1), steps_per_epoch=steps)
     with runner_of(epochs=1) as runner:
-        seen += fit(diary(steps), StateCallback(runner, path), steps_per_epoch=None, epochs=2)
-    assert seen == stream(EPOCH)
+        trained += fit(diary(steps), StateCallback(runner, path), steps_per_epoch=None, epochs=2)
+    assert trained == stream(EPOCH)
     with runner_of() as runner:
         feed = StateCallback(runner, path)
         feed.restore()
@@ -212,15 +213,15 @@ def test_a_training_that_is_stopped_saves_what_it_had(path: Path) -> None:
             self.model.stop_training = batch == 3
 
     with runner_of() as runner:
-        seen = fit(diary(), StateCallback(runner, path), Enough(), epochs=5)
-    assert len(seen) == 4
+        trained = fit(diary(), StateCallback(runner, path), Enough(), epochs=5)
+    assert len(trained) == 4
     with runner_of() as runner:
-        seen += fit(diary(), StateCallback(runner, path), epochs=2)
-    assert seen == stream(14)
+        trained += fit(diary(), StateCallback(runner, path), epochs=2)
+    assert trained == stream(14)
 
 
 def test_validation_does_not_count(path: Path) -> None:
-    """Its callbacks are others, and its data are not the runner's."""
+    """It has other callbacks, and its data are not those of the runner."""
 
     class Lenient(Diary):
         def test_step(self, data: Any) -> dict[str, Any]:

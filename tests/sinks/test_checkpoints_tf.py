@@ -1,4 +1,4 @@
-"""A checkpoint of TensorFlow that holds the model and what it was trained on."""
+"""A checkpoint of TensorFlow with the model and the state of its feed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.helpers.graphs import session  # noqa: E402
 
 
 def runner_of(**options: Any) -> FeedRunner:
-    """Ten batches an epoch."""
+    """Return a runner with ten batches in an epoch."""
     return FeedRunner(range(40), transform=np.atleast_1d, **{"batch_size": 4, "seed": 3, **options})
 
 
@@ -37,7 +37,7 @@ def checkpoint(runner: FeedRunner) -> Any:
 
 
 def trained(saver: Any, runner: FeedRunner, count: int) -> list[int]:
-    """The next batches, of which the weight is the number of records."""
+    """Train on the next batches; the weight is the number of records."""
     found = list(islice(runner, count))
     saver.weight.assign_add(sum(map(len, found)))
     return ids(found)
@@ -109,7 +109,7 @@ def test_a_checkpoint_of_another_stream_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_session_saves_what_it_has_taken(graph: Any, tmp_path: Path) -> None:
-    """Every save in a graph writes the state of that moment, and the queue's content does not
+    """Every save in a graph writes the present state, and the content of the queue does not
     count."""
     with session(runner := runner_of(shuffle=False)) as (sess, inputs), sess.as_default():
         saver = tf.train.Checkpoint(feed=FeedCheckpoint(runner))

@@ -1,5 +1,4 @@
-"""Batches as JAX arrays: what they share, what they keep whatever JAX does with them, and what JAX
-would cast."""
+"""Batches as JAX arrays: shared memory, its lifetime, and casts by JAX."""
 
 from __future__ import annotations
 
@@ -36,7 +35,8 @@ class Pair(NamedTuple):
 
 
 def numbers(count: int, shape: tuple[int, ...]) -> Callable[[], Iterator[np.ndarray]]:
-    """A source that workers get by value: to import it from here they would import JAX first."""
+    """Return a source that is pickled by value: an import of this file would import JAX in the
+    workers."""
 
     def numbered() -> Iterator[np.ndarray]:
         for number in range(count):
@@ -49,7 +49,7 @@ numbered = numbers(PASSING, SHAPE)
 
 
 def few_slots(source: Callable[[], Any] = numbered) -> FeedRunner:
-    """Many more slots would be wanted; these come round again at once."""
+    """Return options with few slots, which are reused soon."""
     return FeedRunner(source, processes=1, memory=12 * 8192)
 
 
@@ -76,15 +76,15 @@ def test_containers_stay_as_they_are() -> None:
 
 
 def views(array: Any) -> list[Any]:
-    """What shares the memory of a JAX array, or may."""
-    made = [
+    """Return everything that shares, or may share, the memory of a JAX array."""
+    arrays = [
         array,
         np.asarray(array),
         array.reshape(-1),
         jax.numpy.asarray(array),
         jax.jit(lambda same: same)(array),
     ]
-    return [*made, np.from_dlpack(array), jax.device_put(array), array.addressable_data(0)]
+    return [*arrays, np.from_dlpack(array), jax.device_put(array), array.addressable_data(0)]
 
 
 def test_whatever_is_made_of_a_batch_keeps_it_while_thousands_pass() -> None:
@@ -108,8 +108,7 @@ def test_whatever_is_made_of_a_batch_keeps_it_while_thousands_pass() -> None:
 
 
 def test_a_step_that_is_still_computed_keeps_its_batch() -> None:
-    """The loop is ahead of the device: nobody but JAX holds these batches any more when they are
-    read."""
+    """The loop is ahead of the device: when these batches are read, only JAX refers to them."""
     step = jax.jit(lambda total, batch: (total @ total) * 0 + batch.sum() + total[0, 0])
     total = jax.numpy.zeros((200, 200))
     with few_slots() as runner:
@@ -119,24 +118,23 @@ def test_a_step_that_is_still_computed_keeps_its_batch() -> None:
 
 
 def test_donation_writes_into_nothing_of_ours() -> None:
-    """Not into the memory that the batch was in, and what it was donated for is in memory of its
-    own."""
+    """The result of a donation is in separate memory, never in that of the batch."""
     (own,) = aligned_arrays([(SHAPE, np.dtype(np.float32))])
     own[:] = 3
     double = jax.jit(lambda batch: batch * 2, donate_argnums=0)
     with FeedRunner(lambda: iter([own])) as runner:
         (array,) = runner.jax()
     assert array.unsafe_buffer_pointer() == own.ctypes.data, "no copy"
-    made = double(array)
-    assert array.is_deleted() and (np.asarray(made) == 6).all() and (own == 3).all()
+    doubled = double(array)
+    assert array.is_deleted() and (np.asarray(doubled) == 6).all() and (own == 3).all()
     with few_slots() as runner:
         kept = []
         for number, batch in enumerate(runner.jax()):
-            made = double(batch)
+            doubled = double(batch)
             if number % 400 == 0:
-                kept.append((number, made))
+                kept.append((number, doubled))
         assert all((np.asarray(array) == 2 * number).all() for number, array in kept)
-        del batch, made
+        del batch, doubled
         gc.collect()  # JAX 0.12 leaves what was donated in cycles
         until(lambda: runner.snapshot().slots.lent == 0, "the return of every slot")
 
@@ -157,12 +155,12 @@ def test_what_jax_casts_is_said_once() -> None:
             "weight": np.ones(2, np.float32),
         }
 
-    with FeedRunner(labelled) as runner, warnings.catch_warnings(record=True) as said:
+    with FeedRunner(labelled) as runner, warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         batches = runner.jax()
         for _ in range(2):
             (batch,) = batches
-    (warning,) = said
+    (warning,) = caught
     assert warning.category is FeedWarning
     text = str(warning.message)
     assert "batch['image'] from float64 to float32, batch['label'] from int64 to int32, in" in text
@@ -281,7 +279,7 @@ for size, last in ((4, "keep"), (4, "drop"), (3, "keep")):
 
 
 def test_two_devices_share_a_batch() -> None:
-    """With 64 bits as well: both must be said to JAX before it begins."""
+    """Also with 64 bits. Both options must be set before JAX starts."""
     script = Script(ON_TWO_DEVICES)
     try:
         ended = script.ended()

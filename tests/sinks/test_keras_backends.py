@@ -1,5 +1,4 @@
-"""What holds for Keras on TensorFlow holds on PyTorch and JAX: the same tests, in a process of
-their own."""
+"""The tests of Keras on TensorFlow, run on PyTorch and JAX in separate processes."""
 
 from __future__ import annotations
 

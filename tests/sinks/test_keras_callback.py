@@ -1,4 +1,4 @@
-"""What FeedCallback tells of each epoch; test_keras_backends.py runs this file on the other
+"""The figures of FeedCallback for each epoch. test_keras_backends.py runs this file on the other
 backends, too."""
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ KEYS = {"feed_starvation", "feed_au", "feed_queue_depth", "feed_wait_ms"}
 
 
 class Told:
-    """A runner whose counters, and a clock, say what a test says."""
+    """A runner with the counters, and a clock with the times, that a test sets."""
 
     def __init__(self) -> None:
         self.now: Snapshot | None = None
@@ -104,7 +104,7 @@ def test_an_epoch_that_has_nothing_to_tell(started: bool, told: Told) -> None:
 
 
 def test_more_waiting_than_time_is_all_of_it(told: Told) -> None:
-    """A taker ahead of the step waits beside it."""
+    """A thread that takes batches ahead of the step waits in parallel with it."""
     callback = FeedCallback(told)
     callback.on_epoch_begin(0)
     told.at(101, elapsed_s=1, batches=10, waited_s=5)

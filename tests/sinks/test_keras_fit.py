@@ -32,7 +32,8 @@ GIVEN_BACK = "the return of the slots, of which a backend may let go in a thread
 
 
 def _by_value() -> Callable[[int], tuple[np.ndarray, np.ndarray]]:
-    """No function of this file, which a worker would import, and Keras with it."""
+    """Return a function that is pickled by value: an import of this file would import Keras in the
+    workers."""
 
     def record(index: int) -> tuple[np.ndarray, np.ndarray]:
         return np.full(1, index, np.float32), np.full(1, index, np.float32)
@@ -50,14 +51,15 @@ def runner_of(records: int = RECORDS, transform: Any = record, **options: Any) -
 
 
 def batches() -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """As many records, of which nobody knows how many there are."""
+    """Return as many records as a stream of unknown length."""
     for start in range(0, RECORDS, BATCH):
         ids = np.arange(start, min(start + BATCH, RECORDS), dtype=np.float32)[:, None]
         yield ids, ids
 
 
 class Seen(keras.metrics.Metric):
-    """How many records came exactly once, how many otherwise, and the sum of all."""
+    """Metric: the number of records that came exactly once, the number of others, and the sum of
+    all."""
 
     def __init__(self) -> None:
         super().__init__(name="seen")
@@ -79,8 +81,8 @@ class Seen(keras.metrics.Metric):
 
 
 class Order(keras.metrics.Metric):
-    """Of increasing numbers the highest that there can be: each batch's first one times the batch's
-    number."""
+    """Metric: the sum of the first record of each batch times the number of the batch, which is
+    highest in ascending order."""
 
     def __init__(self) -> None:
         super().__init__(name="order")
@@ -96,7 +98,8 @@ class Order(keras.metrics.Metric):
 
 
 def compiled(model: Any, *metrics: Any) -> Any:
-    """Learns nothing: its loss is the mean square of the difference of records and targets."""
+    """Return a model that learns nothing: its loss is the mean squared difference of records and
+    targets."""
     model.compile(loss="mse", optimizer=keras.optimizers.SGD(0.0), metrics=list(metrics))
     return model
 
@@ -117,7 +120,7 @@ def fit(data: Any, *, model: Any = None, **options: Any) -> dict[str, list[float
 
 
 class Each(keras.callbacks.Callback):
-    """Calls a function where each batch and each epoch has ended."""
+    """Calls a function at the end of each batch and each epoch."""
 
     def __init__(self, batch: Callable[[int], Any] = id, epoch: Callable[[int], Any] = id) -> None:
         super().__init__()
@@ -159,7 +162,8 @@ def test_epochs_and_validations_are_exact_on_the_same_workers(
 
 @loses_none
 def test_what_keras_only_looks_at_comes_again() -> None:
-    """On TensorFlow it takes two batches for their shapes, on the others one to build the model."""
+    """Keras takes two batches for their shapes on TensorFlow, and one to build the model on other
+    backends."""
     with runner_of(shuffle=True) as runner:
         first = float(next(iter(runner))[0].sum())
     with runner_of(shuffle=True) as runner:
@@ -241,7 +245,7 @@ def test_steps_where_nobody_knows_the_length() -> None:
 @pytest.mark.filterwarnings(NO_MORE)
 @pytest.mark.parametrize("known", [True, False])
 def test_weights_of_classes(known: bool) -> None:
-    """The target of odd records is wrong, and their class weighs nothing."""
+    """The target of odd records is wrong, and the weight of their class is 0."""
 
     def odd(index: int) -> tuple[np.ndarray, np.ndarray]:
         return np.zeros(1, np.float32), np.full(1, index % 2, np.float32)

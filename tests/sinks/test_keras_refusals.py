@@ -1,4 +1,4 @@
-"""What a PyDataset of ours is by itself, and what it does not accept."""
+"""A PyDataset of a runner by itself, and the input that it refuses."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Every way in which a session's feed can end other than well: the run that waits hears of it, and
-nothing hangs."""
+"""Every abnormal end of the feed of a session: the waiting run raises the error, and nothing
+hangs."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ either_queue = pytest.mark.parametrize("shuffle", [False, SMALL])
 
 
 def failing(blocked: Blocked) -> Callable[[], Iterator[Any]]:
-    """A stream that gives what `blocked` gives and raises when it is let go."""
+    """Return a source that yields the items of `blocked`, and raises when it is released."""
 
     def stream() -> Iterator[Any]:
         yield from blocked()
@@ -86,7 +86,7 @@ def test_while_a_run_waits(shuffle: Any) -> None:
 @either_queue
 @pytest.mark.parametrize("threads", [1, 3])
 def test_after_many_batches(shuffle: Any, threads: int) -> None:
-    """Never the regular end: whoever trains to OutOfRangeError must not take the failure for it."""
+    """The error is never OutOfRangeError, which a training loop takes for the regular end."""
     source = broken_after(10)
     options = {"threads": threads, "shuffle": shuffle, "repeat_per_producer": True}
     with (
@@ -123,9 +123,9 @@ def test_a_callable_made_by_the_session_is_met_too() -> None:
 
 
 def test_a_batch_that_does_not_fit_the_others() -> None:
-    made = [np.zeros((4, 3), "f4"), np.zeros((4, 2), "f4")]
+    batches = [np.zeros((4, 3), "f4"), np.zeros((4, 2), "f4")]
     with (
-        session(FeedRunner(iter(made), shuffle=False, epochs=1)) as (sess, inputs),
+        session(FeedRunner(iter(batches), shuffle=False, epochs=1)) as (sess, inputs),
         pytest.raises(SpecError, match="batch 1"),
     ):
         drained(sess, inputs)
@@ -141,7 +141,7 @@ def test_a_stall_is_an_error_that_shows_the_producer() -> None:
 
 
 def test_a_session_that_does_not_ask_does_not_stall() -> None:
-    """A long evaluation between two steps: the queue is full, and nobody waits."""
+    """During a long evaluation between two steps the queue is full, and no run waits."""
     pulled, go_on = threading.Semaphore(0), threading.Event()
 
     def stream() -> Iterator[Any]:
@@ -179,8 +179,8 @@ def test_stop_while_a_run_waits(shuffle: Any) -> None:
 @either_queue
 @pytest.mark.parametrize("steps", [0, 3])
 def test_stop_while_the_queue_is_full(shuffle: Any, steps: int) -> None:
-    """Asked for as much as the queue, the buffer (by `memory`: two each) and both hands hold, and
-    one that is left in a pool of two: so all wait for room."""
+    """The source is asked for all that fits into the queue, the buffer (two by `memory`), a pool of
+    two and both threads, so that all of them wait for room."""
     pulled = threading.Semaphore(0)
 
     def endless() -> Iterator[Any]:
@@ -203,7 +203,7 @@ def test_stop_while_the_queue_is_full(shuffle: Any, steps: int) -> None:
 
 @either_queue
 def test_the_session_is_closed_first(shuffle: Any) -> None:
-    """No stop() at all: that every thread ends is proved by the fixture of every test."""
+    """There is no stop(): the fixture of every test checks that all threads end."""
     runner = FeedRunner(shared_out(10**6, 4), shuffle=shuffle, epochs=1)
     inputs = runner.get_inputs()
     with tf1.Session() as sess:
@@ -281,8 +281,8 @@ def test_after_a_session_of_another_graph_the_right_one_may_follow() -> None:
 
 
 def test_other_runs_of_the_session_are_not_touched() -> None:
-    """A failure of the feed belongs to the runs that take from it, and their own errors stay their
-    own."""
+    """A failure of the feed is raised by runs that take from it; other runs raise their own
+    errors."""
     with (
         Blocked(chunks(4, 4)) as blocked,
         session(FeedRunner(failing(blocked), shuffle=False, epochs=1)) as (sess, inputs),

@@ -1,4 +1,4 @@
-"""Ends and records that are rare, and were once wrong: each of these lost data, crashed or hung."""
+"""Rare ends and records, each of which once lost data, crashed or hung."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_an_error_that_cannot_be_printed_is_still_an_error(in_session: bool) -> 
 
 @pytest.fixture
 def alarm() -> Iterator[Any]:
-    """Sends this process a signal once the stream is stuck, while the main thread waits."""
+    """Send this process a signal once the stream is stuck, while the main thread waits."""
     stuck, release = threading.Event(), threading.Event()
 
     def stream() -> Iterator[Any]:

@@ -41,7 +41,7 @@ either_queue = pytest.mark.parametrize("shuffle", [False, SMALL])
 
 
 class Gate:
-    """The FIFO, and a thread that opens it: that waits until somebody reads."""
+    """A FIFO, and a thread that opens it, which blocks until there is a reader."""
 
     def __init__(self, folder: Path) -> None:
         self.path = str(folder / "gate")
@@ -68,7 +68,7 @@ def test_every_record_once(kind: str, shuffle: Any) -> None:
 
 
 def test_it_trains_and_the_slots_come_back() -> None:
-    """More batches than slots, in a graph whose step uses them; x is a third of y."""
+    """There are more batches than slots, in a graph whose step uses them; x is a third of y."""
 
     def stream(worker: Worker) -> Iterator[Any]:
         for _ in range(60):
@@ -95,7 +95,7 @@ def test_it_trains_and_the_slots_come_back() -> None:
 
 
 def test_a_batch_that_a_step_works_on_keeps_its_slot() -> None:
-    """Nothing is copied on its way into the graph, and a slot waits for whoever has it there."""
+    """Batches enter the graph without a copy, and a slot is reused after the last tensor on it."""
 
     def numbered() -> Iterator[Any]:
         for number in range(200):
@@ -135,7 +135,7 @@ def test_a_batch_that_a_step_works_on_keeps_its_slot() -> None:
 
 @pytest.mark.parametrize("dtypes", ["float32", tf.float32, (tf.float32, tf.int32)])
 def test_no_worker_imports_tensorflow(dtypes: Any) -> None:
-    """Neither by the way, nor for the sake of a dtype among the options."""
+    """A dtype of TensorFlow among the options is converted before it is sent."""
 
     def stream(worker: Worker) -> Iterator[Any]:
         heavy = {name.partition(".")[0] for name in sys.modules} & {
@@ -174,7 +174,7 @@ def test_a_failure_reaches_a_run_that_waits(shuffle: Any, tmp_path: Path) -> Non
 
 @either_queue
 def test_stop_while_a_run_waits(shuffle: Any, tmp_path: Path) -> None:
-    """The producers are in the user's code, which does not end: their processes are ended."""
+    """The producers are in the user's code, which does not return: their processes are killed."""
     runner = FeedRunner(gated(Gate(tmp_path).path), processes=2, shuffle=shuffle, epochs=1)
     with session(runner) as (sess, inputs):
         if not shuffle:

@@ -1,5 +1,4 @@
-"""The queue of a session: everything exactly once, in the shapes, dtypes and order that were asked
-for."""
+"""The queue of a session: every record exactly once, in the requested shapes, dtypes and order."""
 
 from __future__ import annotations
 
@@ -80,7 +79,7 @@ def test_records_are_shuffled_and_not_batches() -> None:
 
 
 def test_an_indexable_is_shuffled_by_index() -> None:
-    """And not by record once more: it is the order of a loop."""
+    """The order is that of a loop: records are not shuffled again."""
 
     def runner() -> FeedRunner:
         return FeedRunner(
@@ -106,8 +105,8 @@ def test_the_seed_alone_decides_the_order() -> None:
 
 
 def test_a_batch_comes_as_soon_as_the_smallest_pool_is_there() -> None:
-    """After min_after_dequeue records and those of one batch, though the source has no more for
-    now."""
+    """It comes after min_after_dequeue records and one batch, although the source has no more
+    yet."""
     with (
         Blocked(chunks(12, 4)) as blocked,
         session(FeedRunner(blocked, shuffle=SMALL, epochs=1)) as (sess, inputs),
@@ -130,17 +129,17 @@ def test_static_shapes(last_batch: str, rows: int | None) -> None:
 @settings(max_examples=30, phases=[Phase.explicit, Phase.generate])  # to shrink takes minutes
 @given(templates, st.booleans())
 def test_any_structure_and_dtype(template: Any, shuffled: bool) -> None:
-    made = [make(template, range(i, i + 3)) for i in (0, 3)]
+    wanted = [make(template, range(i, i + 3)) for i in (0, 3)]
     with warnings.catch_warnings(), tf.Graph().as_default():
         warnings.simplefilter("ignore", FeedWarning)
-        runner = FeedRunner(iter(made), shuffle=SMALL if shuffled else False, epochs=1)
+        runner = FeedRunner(iter(wanted), shuffle=SMALL if shuffled else False, epochs=1)
         with session(runner) as (sess, inputs):
             parts = drained(sess, inputs)
-    structure = structure_of(made[0])
+    structure = structure_of(wanted[0])
     assert structure_of(parts[0]) == structure
     columns = [
         list(zip(*(leaves_of(structure, b) or [] for b in batches), strict=True))
-        for batches in (parts, made)
+        for batches in (parts, wanted)
     ]
     for have, want in zip(*map(whole, columns), strict=True):
         assert (have.shape, have.dtype.kind) == (want.shape, want.dtype.kind)
@@ -149,7 +148,7 @@ def test_any_structure_and_dtype(template: Any, shuffled: bool) -> None:
 
 
 def whole(columns: list[tuple[np.ndarray, ...]]) -> list[np.ndarray]:
-    """Each leaf over all batches, bytes in one form."""
+    """Concatenate each leaf over all batches, with bytes in one form."""
     return [
         np.concatenate([b.astype(object) if b.dtype.kind == "S" else b for b in column])
         for column in columns
@@ -171,8 +170,10 @@ def test_records_of_varying_shape_are_padded(pad: Any, fill: int) -> None:
 
 
 def test_records_of_varying_shape_are_shuffled() -> None:
-    made = [np.full((3, 1 + i % 5), i) for i in range(20)]
-    with session(FeedRunner(iter(made), batch_size=3, pad=-1, shuffle=SMALL, seed=1, epochs=1)) as (
+    wanted = [np.full((3, 1 + i % 5), i) for i in range(20)]
+    with session(
+        FeedRunner(iter(wanted), batch_size=3, pad=-1, shuffle=SMALL, seed=1, epochs=1)
+    ) as (
         sess,
         inputs,
     ):
@@ -190,30 +191,33 @@ def test_records_of_varying_shape_are_shuffled() -> None:
 
 @pytest.mark.parametrize("batch_size", [None, 3])
 def test_batches_of_varying_width_are_padded(batch_size: int | None) -> None:
-    made = [np.full((2, width), width) for width in (1, 4, 2)]
-    with session(FeedRunner(iter(made), pad=-1, batch_size=batch_size, epochs=1)) as (sess, inputs):
+    wanted = [np.full((2, width), width) for width in (1, 4, 2)]
+    with session(FeedRunner(iter(wanted), pad=-1, batch_size=batch_size, epochs=1)) as (
+        sess,
+        inputs,
+    ):
         batches = drained(sess, inputs)
     if batch_size is None:
-        assert [b.tolist() for b in batches] == [m.tolist() for m in made]
+        assert [b.tolist() for b in batches] == [m.tolist() for m in wanted]
     else:
         assert batches[0].tolist() == [[1, -1, -1, -1], [1, -1, -1, -1], [4] * 4]
         assert batches[1].tolist() == [[4] * 4, [2, 2, -1, -1], [2, 2, -1, -1]]
 
 
 def test_which_dimensions_vary_can_be_said() -> None:
-    made = [np.zeros((2, 5, 3)), np.zeros((2, 5, 4))]
+    wanted = [np.zeros((2, 5, 3)), np.zeros((2, 5, 4))]
     options = {"pad": True, "dtypes": "float32"}
-    with session(FeedRunner(iter(made), **options), shapes=(5, None)) as (sess, inputs):
+    with session(FeedRunner(iter(wanted), **options), shapes=(5, None)) as (sess, inputs):
         assert inputs.shape.as_list() == [None, 5, None]
         assert [b.shape for b in drained(sess, inputs)] == [(2, 5, 3), (2, 5, 4)]
 
 
 def test_a_dimension_that_the_graph_does_not_know_to_vary() -> None:
-    made = [np.zeros((2, 5, 3), "f4"), np.zeros((2, 5, 4), "f4")]
-    said = r"\(5, 4\).*get_inputs\(shapes=\.\.\.\)"
+    wanted = [np.zeros((2, 5, 3), "f4"), np.zeros((2, 5, 4), "f4")]
+    message = r"\(5, 4\).*get_inputs\(shapes=\.\.\.\)"
     with (
-        session(FeedRunner(iter(made), pad=True, epochs=1)) as (sess, inputs),
-        pytest.raises(SpecError, match=said),
+        session(FeedRunner(iter(wanted), pad=True, epochs=1)) as (sess, inputs),
+        pytest.raises(SpecError, match=message),
     ):
         drained(sess, inputs)
 
@@ -240,11 +244,11 @@ def test_float64_is_said_once_where_the_caller_sees_it() -> None:
     runner = FeedRunner(iter([(np.ones((2, 3)), np.arange(2.0), np.arange(2))] * 3), epochs=1)
     with pytest.warns(
         FeedWarning, match=r"batch\[0\], batch\[1\] is float64.*dtypes='float32'"
-    ) as said:
+    ) as caught:
         inputs = runner.get_inputs()
     runner.get_inputs()
-    assert len(said) == 1
-    assert said[0].filename == __file__
+    assert len(caught) == 1
+    assert caught[0].filename == __file__
     with tf1.Session() as sess, runner.start(sess):
         assert len(drained(sess, inputs)) == 3
 
@@ -262,13 +266,13 @@ def test_asking_twice_gives_the_same_tensors() -> None:
 
 
 def test_a_batch_larger_than_the_queue_of_the_others_passes() -> None:
-    made = [np.arange(2), np.arange(5000)]
-    with session(FeedRunner(iter(made), shuffle=False, epochs=1)) as (sess, inputs):
+    wanted = [np.arange(2), np.arange(5000)]
+    with session(FeedRunner(iter(wanted), shuffle=False, epochs=1)) as (sess, inputs):
         assert sum(len(b) for b in drained(sess, inputs)) == 5002
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         (
             {"batch_size": 1500},
@@ -281,8 +285,8 @@ def test_a_batch_larger_than_the_queue_of_the_others_passes() -> None:
         ),
     ],
 )
-def test_a_queue_that_cannot_work(options: dict[str, Any], said: str) -> None:
-    with pytest.raises(OptionError, match=said):
+def test_a_queue_that_cannot_work(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(OptionError, match=message):
         FeedRunner(shared_out(10**5, 4), **options).get_inputs()
 
 
@@ -309,7 +313,7 @@ def test_several_threads_may_run_steps() -> None:
 
 
 def test_a_runner_that_nobody_holds_feeds_on() -> None:
-    """The idiom keeps only the tensors."""
+    """The usual code keeps only the tensors."""
 
     def build() -> Any:
         runner = FeedRunner(shared_out(400, 4), shuffle=False, epochs=1)
@@ -324,7 +328,7 @@ def test_a_runner_that_nobody_holds_feeds_on() -> None:
 
 
 def test_what_the_source_keeps_is_never_written_to() -> None:
-    """TensorFlow has it without a copy, and writes into memory of its own all the same."""
+    """TensorFlow gets it without a copy, and writes to separate memory."""
     (kept,) = aligned_arrays([((64, 256), np.dtype(np.float32))])
     kept[:] = np.arange(64)[:, None]
     runner = FeedRunner(

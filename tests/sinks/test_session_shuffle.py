@@ -1,5 +1,5 @@
-"""A session's shuffle: in batches of its own, as soon as their records are there, and the same
-whenever they come."""
+"""The shuffle of a session: batches as soon as their records are there, and the same for any
+timing."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ pytestmark = pytest.mark.usefixtures("graph")
 
 
 class OnDemand:
-    """A stream of batches of 4, each made when it was asked for."""
+    """A stream of batches of 4, each produced at its request."""
 
     def __init__(self) -> None:
         self._asked = queue.SimpleQueue[bool]()
-        self.made = 0
+        self.produced = 0
 
     def __call__(self) -> Iterator[Any]:
         for batch in chunks(4000, 4):
             if not self._asked.get(timeout=LONG_S):
                 return
-            self.made += 1
+            self.produced += 1
             yield batch
 
     def let(self, batches: int) -> None:
@@ -52,13 +52,13 @@ class OnDemand:
 
 
 def needed(step: int) -> int:
-    """Batches of the source that there must be for a step, the first of which is 1."""
+    """Return the number of source batches that a step needs; the first step is 1."""
     return -(-(min(34, 4 + 4 * step) + 4 * (step - 1)) // 4)
 
 
 @pytest.mark.parametrize("ahead", [0, 3])
 def test_a_source_that_is_not_ahead_gives_each_step_its_batch_at_once(ahead: int) -> None:
-    """Also one that was ahead before."""
+    """This includes a source that was ahead before."""
     source = OnDemand()
     source.let(needed(WARM) + ahead)
     runner = FeedRunner(source, shuffle=ROOM, epochs=1, stall_timeout_s=LONG_S / 4)
@@ -68,7 +68,7 @@ def test_a_source_that_is_not_ahead_gives_each_step_its_batch_at_once(ahead: int
         for step in range(WARM + ahead + 1, WARM + 30):
             source.let(1)
             sess.run(inputs)
-            assert source.made == needed(step)
+            assert source.produced == needed(step)
         source.end()
         drained(sess, inputs)
 
@@ -107,15 +107,15 @@ def test_what_was_drawn_together_is_enqueued_in_one_run(monkeypatch: pytest.Monk
 
 
 def large(records: int, size: int) -> Iterator[Any]:
-    """Batches of which four records are a megabyte."""
+    """Return batches of which four records are a megabyte."""
     for start in range(0, records, size):
         ids = np.arange(start, min(start + size, records))
         yield ids, np.broadcast_to(ids[:, None].astype(np.float32), (len(ids), 2**16)).copy()
 
 
 def drawn_large(size: int, *, copier: bool) -> list[int]:
-    """The order of large records, each of which must be whole, with and without a thread for the
-    copies."""
+    """Return the order of large records, each of which must be intact, with and without a copying
+    thread."""
     runner = FeedRunner(
         lambda: large(50, size),
         shuffle=Shuffle(16, 4),
@@ -135,18 +135,18 @@ def drawn_large(size: int, *, copier: bool) -> list[int]:
     return found
 
 
-def drained_while(sess: Any, fetches: Any, look: Callable[[], None]) -> Iterator[Any]:
+def drained_while(sess: Any, fetches: Any, check: Callable[[], None]) -> Iterator[Any]:
     try:
         while True:
             got = sess.run(fetches)
-            look()
+            check()
             yield got
     except tf.errors.OutOfRangeError:
         return
 
 
 def test_large_records_come_once_and_in_the_order_of_the_seed() -> None:
-    """Copied out by a thread of their own, beside which the next ones come in."""
+    """A separate thread copies them out while the next ones are copied in."""
     found = drawn_large(4, copier=True)
     assert sorted(found) == list(range(50)) != found
     assert found == drawn_large(7, copier=True)

@@ -1,4 +1,4 @@
-"""Inside other people's training loops: monitored sessions, coordinators, two feeds in one session,
+"""Training loops of other libraries: monitored sessions, coordinators, two feeds in one session,
 Ctrl-C."""
 
 from __future__ import annotations
@@ -35,12 +35,13 @@ pytestmark = pytest.mark.usefixtures("graph")
 
 @pytest.fixture
 def step(graph: Any) -> Any:
-    """What a monitored session needs in its graph."""
+    """Return the operations that a monitored session requires in its graph."""
     return tf1.train.get_or_create_global_step()
 
 
 def monitored(runner: FeedRunner, **options: Any) -> tuple[list[Any], BaseException | None]:
-    """What a monitored loop gets from a feed until it should stop, and the error that leaves it."""
+    """Return the batches that a monitored loop gets until it should stop, and the error that ends
+    it."""
     inputs, got = runner.get_inputs(), []
     try:
         with tf1.train.MonitoredTrainingSession(**options) as sess, runner:
@@ -236,8 +237,7 @@ for case, options in cases:
 
 @pytest.mark.slow
 def test_ctrl_c_while_a_run_waits() -> None:
-    """In a process of its own, whose main thread waits in TensorFlow for a batch that never comes,
-    three times."""
+    """Run three processes whose main thread waits in TensorFlow for a batch that never comes."""
     done = subprocess.run(
         [sys.executable, "-c", CTRL_C], capture_output=True, text=True, timeout=160, cwd=ROOT
     )

@@ -1,5 +1,5 @@
-"""A tensor that shares a slot's memory keeps the slot: it never changes, and when it is gone the
-slot goes back."""
+"""A tensor that shares the memory of a slot keeps the slot: it never changes, and its end frees the
+slot."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def numbered() -> Iterator[np.ndarray]:
 
 
 def few_slots() -> FeedRunner:
-    """Many more slots would be wanted; these come round again at once."""
+    """Return options with few slots, which are reused soon."""
     return FeedRunner(numbered, processes=1, memory=8 * 36864, epochs=1)
 
 

@@ -1,4 +1,4 @@
-"""What a StateCallback does not accept."""
+"""Input that StateCallback refuses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""runner.dataset(): what a tf.data.Dataset of our batches promises."""
+"""The promises of runner.dataset() as a tf.data.Dataset."""
 
 from __future__ import annotations
 
@@ -195,19 +195,19 @@ class TestPasses:
             assert labels(train) == list(range(10))  # the rest of the pass before is not made
             assert found + [int(n) for batch in valid for n in batch.label] == list(range(6))
 
-    @pytest.mark.parametrize("taken", [0, 1])
-    def test_a_runner_that_is_stopped_while_a_pass_begins_starts_nothing(self, taken: int) -> None:
+    @pytest.mark.parametrize("count", [0, 1])
+    def test_a_runner_that_is_stopped_while_a_pass_begins_starts_nothing(self, count: int) -> None:
         runner = FeedRunner(Records(10), batch_size=4)
         data = runner.dataset()
-        labels(data.take(taken))
+        labels(data.take(count))
         begun, plain = [], runner._stream._new_feed
 
         def stopped_meanwhile(*given: Any, **options: Any) -> Any:
-            begun.append(runner._stream.stop_followers())
+            begun.append(runner._stream.begin_stop())
             return plain(*given, **options)
 
         runner._stream._new_feed = stopped_meanwhile
-        if taken:
+        if count:
             with pytest.raises(FeedStopped):
                 labels(data)
             assert begun
@@ -215,7 +215,7 @@ class TestPasses:
 
 
 class TestLengthsThatNobodyKnows:
-    """No cardinality, and no batch dimension, that an epoch may contradict."""
+    """The dataset states no cardinality and no batch dimension that an epoch may contradict."""
 
     @pytest.mark.parametrize(
         "options",
@@ -243,7 +243,7 @@ class TestLengthsThatNobodyKnows:
 
 
 class Varying:
-    """Another number of indices each time."""
+    """A sampler with a different number of indices in each epoch."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -266,8 +266,7 @@ class TestTransformations:
         assert sorted(int(n) for batch in data for n in batch) == list(range(0, 20, 2))
 
     def test_an_iterators_end_waits_for_no_tuner(self, runner: FeedRunner) -> None:
-        """It would sleep on for up to a minute, now and then: where nobody asks for it, there is
-        none."""
+        """The tuner sometimes sleeps on for up to a minute; the dataset disables it."""
         dataset = runner.dataset()
         assert dataset.options().autotune.enabled is False
         assert len(list(dataset.map(lambda *batch: batch, num_parallel_calls=tf.data.AUTOTUNE))) > 0

@@ -88,17 +88,17 @@ class TestMemory:
         runner = FeedRunner(Records(10), batch_size=4)
         data = runner.dataset()
         labels(data)
-        seen = weakref.ref(runner._stream)
+        stream = weakref.ref(runner._stream)
         del runner
         gc.collect()
         assert labels(data.map(lambda batch: batch)) == list(range(10))
         del data
         gc.collect()
-        assert seen() is None
+        assert stream() is None
 
 
 def in_shared_memory(tensor: Any) -> bool:
-    """Whether the tensor's own memory is a worker's ring."""
+    """Return True if the memory of a tensor is the ring of a worker."""
     capsule = tf.experimental.dlpack.to_dlpack(tensor)  # shares it, where numpy() may copy
     exported = type(
         "Exported",
@@ -124,9 +124,9 @@ class TestErrors:
     def test_inside_a_function_with_more_transformations(self) -> None:
         with FeedRunner(failing) as runner:
             data = iter(runner.dataset().map(lambda x: x * 2, num_parallel_calls=2).prefetch(2))
-            taken = tf.function(lambda iterator: next(iterator))
-            taken(data)
-            refuses(lambda: taken(data))
+            following = tf.function(lambda iterator: next(iterator))
+            following(data)
+            refuses(lambda: following(data))
 
     def test_in_fit(self) -> None:
         import keras
@@ -162,7 +162,7 @@ class TestErrors:
 
 
 def refuses(call: Any) -> None:
-    """Raises the producer's error, with its cause and its traceback."""
+    """Check that the producer's error is raised, with its cause and its traceback."""
     with pytest.raises(ProducerError, match="KeyError.*\n.*\n*.*In the producer") as caught:
         call()
     assert isinstance(caught.value.__cause__, KeyError)
@@ -220,8 +220,7 @@ class TestRagged:
             FeedRunner(lambda: iter([np.zeros((2, 2))]), pad=True, lengths=True)
 
     def test_dimensions_that_the_first_batch_does_not_show(self) -> None:
-        """The second record is wider than all of the first batch, in an axis that did not vary
-        there."""
+        """The second record is wider than the first batch, in an axis that did not vary there."""
         records = [np.zeros((n + 1, 4), np.uint8) for n in range(3)] + [np.ones((2, 5), np.uint8)]
         with FeedRunner(records, batch_size=2, pad=True) as runner:
             data = iter(runner.dataset())

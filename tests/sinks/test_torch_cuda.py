@@ -1,5 +1,5 @@
-"""Copies to CUDA on a stream of their own: what is held for how long, on a stand-in for torch.cuda,
-and on a GPU."""
+"""Copies to CUDA on a separate stream: lifetimes of memory, with a stand-in for torch.cuda and on a
+GPU."""
 
 from __future__ import annotations
 
@@ -45,7 +45,8 @@ class Stream:
 
 
 class Cuda:
-    """What the sink uses of torch.cuda; nothing is done with a copy before its event is `done`."""
+    """A stand-in for the used part of torch.cuda; a copy must not be used before its event is
+    `done`."""
 
     def __init__(self) -> None:
         self.log: list[Any] = []
@@ -70,7 +71,7 @@ class Cuda:
 
 
 class Tensor:
-    """One on the host, or (`at`) a copy on the device."""
+    """A tensor on the host, or (`at`) a copy on the device."""
 
     def __init__(self, cuda: Cuda, memory: Any = None, *, at: str = "host") -> None:
         self.cuda = cuda
@@ -121,7 +122,8 @@ def test_a_copy_runs_on_the_side_and_the_current_stream_waits_for_its_event_alon
 
 
 def numbers(count: int, shape: tuple[int, ...]) -> Callable[[], Iterator[np.ndarray]]:
-    """A source that workers get by value: to import it from here they would import torch first."""
+    """Return a source that is pickled by value: an import of this file would import torch in the
+    workers."""
 
     def numbered() -> Iterator[np.ndarray]:
         for number in range(count):
@@ -183,7 +185,7 @@ def test_a_copy_that_was_begun_is_held_also_where_the_next_one_fails(cuda: Cuda)
 
 
 class Side:
-    """In place of SideStream."""
+    """A stand-in for SideStream."""
 
     def __init__(self, device: Any, *, pin: bool) -> None:
         self.log: list[Any] = [(device.type, pin)]

@@ -1,4 +1,4 @@
-"""Batches as tensors: what they share, what they keep, and what torch cannot hold."""
+"""Batches as tensors: shared memory, its lifetime, and unsupported dtypes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ class Pair(NamedTuple):
 
 
 def numbers(count: int, shape: tuple[int, ...]) -> Callable[[], Iterator[np.ndarray]]:
-    """A source that workers get by value: to import it from here they would import torch first."""
+    """Return a source that is pickled by value: an import of this file would import torch in the
+    workers."""
 
     def numbered() -> Iterator[np.ndarray]:
         for number in range(count):
@@ -44,12 +45,12 @@ numbered = numbers(200, SHAPE)
 
 
 def few_slots() -> FeedRunner:
-    """Many more slots would be wanted; these come round again at once."""
+    """Return options with few slots, which are reused soon."""
     return FeedRunner(numbered, processes=1, memory=8 * 36864)
 
 
 def only(array: Any) -> Any:
-    """The one batch that is made of `array`, as a tensor."""
+    """Return the only batch of a runner over `array`, as a tensor."""
     with FeedRunner(lambda: iter([array])) as runner:
         (tensor,) = runner.torch()
     return tensor
@@ -207,7 +208,7 @@ def test_the_data_loader_reads_it_without_workers() -> None:
 
 
 def test_workers_of_the_data_loader_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A stand-in for a worker: a DataLoader whose worker has failed takes torch 5 s to end."""
+    """A stand-in replaces the worker: a DataLoader with a failed worker takes 5 s to end."""
     with FeedRunner(numbered) as runner:
         batches = runner.torch()
         with pytest.raises(StateError, match=r"num_workers=0.*processes="):

@@ -260,7 +260,7 @@ def test_a_length_that_changes_between_epochs() -> None:
 
 
 @pytest.mark.parametrize(
-    ("length", "options", "said"),
+    ("length", "options", "message"),
     [
         (0, {"batch_size": 2}, "the source is empty: it must have at least one record"),
         (
@@ -271,8 +271,8 @@ def test_a_length_that_changes_between_epochs() -> None:
         (3, {}, "needs batch_size="),
     ],
 )
-def test_an_indexable_that_cannot_work(length: int, options: dict[str, Any], said: str) -> None:
-    with pytest.raises(OptionError, match=said):
+def test_an_indexable_that_cannot_work(length: int, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(OptionError, match=message):
         source_from(Rows(length), FeedOptions(**options))
 
 

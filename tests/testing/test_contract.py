@@ -58,12 +58,12 @@ class Blocks:
     def __iter__(self) -> Iterator[Any]:
         while True:
             try:
-                taken = self._runner.take()
+                lease = self._runner.take()
             except StopIteration:
                 return
-            with taken as batch:
+            with lease as batch:
                 yield batch
-            del batch, taken  # otherwise they would be held during the wait for the next one
+            del batch, lease  # otherwise they would be held during the wait for the next one
 
 
 def test_blocks() -> None:

@@ -32,9 +32,9 @@ def short_collections() -> Iterator[None]:
     gc.unfreeze()
 
 
-def broken_by(sink: Any, **how: Any) -> SinkBroken:
+def broken_by(sink: Any, **options: Any) -> SinkBroken:
     with pytest.raises(SinkBroken) as caught:
-        check_sink(sink, **{"traits": GOES_ON, "processes": (0,), **how})
+        check_sink(sink, **{"traits": GOES_ON, "processes": (0,), **options})
     assert isinstance(caught.value, AssertionError)
     assert set(caught.value.broken) <= set(PROMISES)
     return caught.value
@@ -150,13 +150,13 @@ def test_what_only_some_sources_show(sink: Any, promise: str, told: str) -> None
 
 
 def test_options_reach_every_runner() -> None:
-    made: list[Any] = []
+    seeds: list[Any] = []
     check_sink(
-        lambda runner: made.append(runner.options.seed) or runner,
+        lambda runner: seeds.append(runner.options.seed) or runner,
         traits=GOES_ON,
         options={"seed": 5},
     )
-    assert set(made) == {0, 5}, "the shuffled one has a seed of its own"
+    assert set(seeds) == {0, 5}, "the shuffled one has a seed of its own"
 
 
 def test_a_batch_that_one_pass_leaves_to_the_next() -> None:

@@ -14,7 +14,7 @@ LIBRARIES = (sysconfig.get_path("stdlib"), "<frozen", "<string>")
 WAIT_STATES = {
     ("buffer.py", "_wait_for_room"): ROOM,
     ("epoch_gate.py", "admit"): IDLE,
-    ("shared.py", "open"): INPUT,
+    ("base.py", "open"): INPUT,
 }
 MAX_WAIT_FRAMES = 60
 

@@ -1,4 +1,4 @@
-"""The processes that descend from the script, and what each of them is."""
+"""Descendants of the script's process: their commands, names, ends and silence."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import os
 import re
 import signal
 import sys
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from fastfeed.probes import procfs
 
-# they serve other processes, and make no data
+# Processes that serve other processes and produce no data.
 HELPER_MODULES = ("multiprocessing.resource_tracker", "loky.backend.resource_tracker")
 FORKSERVER = re.compile(
     r"multiprocessing\.forkserver|fastfeed[./]producers[./]process[./]forkserver"
@@ -19,30 +19,33 @@ PYTHON_COMMAND = re.compile(r"python[\d.]*$|/python")
 SIGNALED = 0x7F
 
 
-class Kin(NamedTuple):
-    """A process that descends from the script's; `born`: when, in ticks, because pids are
-    reused."""
+class Descendant(NamedTuple):
+    """A process that descends from the script's.
+
+    Pids are reused: pid and start, in clock ticks, identify a process.
+    """
 
     pid: int
     parent: int
     command: str
     python: bool
-    born: int
+    start_ticks: int
 
 
-def descendants(pid: int) -> list[Kin]:
+def descendants(pid: int) -> list[Descendant]:
     """Return all descendants, except those that serve only multiprocessing itself."""
-    found: list[Kin] = []
+    found: list[Descendant] = []
     below = [(child, pid, "") for child in _children(pid)]
     while below:
         child, parent, above = below.pop()
         command = procfs.text_of(f"/proc/{child}/cmdline").replace("\0", " ").strip()
         below += [(one, child, command) for one in _children(child)]
-        # children of a fork server have its own command line
-        server = FORKSERVER.search(command) is not None and not FORKSERVER.search(above)
-        # a process that has ended, and waits for its parent, has no command line any more
-        if command and not server and not any(name in command for name in HELPER_MODULES):
-            found.append(Kin(child, parent, command, _is_python(child), _born(child)))
+        # Children of a fork server have its command line.
+        is_server = FORKSERVER.search(command) is not None and not FORKSERVER.search(above)
+        # A zombie has no command line.
+        if command and not is_server and not any(name in command for name in HELPER_MODULES):
+            start = procfs.start_ticks(child)
+            found.append(Descendant(child, parent, command, _is_python(child), start))
     return found
 
 
@@ -58,11 +61,6 @@ def _children(pid: int) -> list[int]:
     ]
 
 
-def _born(pid: int) -> int:
-    fields = procfs.text_of(f"/proc/{pid}/stat").rpartition(")")[2].split()
-    return int(fields[19]) if len(fields) > 19 else 0
-
-
 def _is_python(pid: int) -> bool:
     try:
         return PYTHON_COMMAND.search(os.path.basename(os.readlink(f"/proc/{pid}/exe"))) is not None
@@ -70,15 +68,18 @@ def _is_python(pid: int) -> bool:
         return False
 
 
-class Silence:
-    """A process that may never have sent anything: it has written nothing and has neither a socket
-    nor shared memory since it was observed first, so that no batch can have come from it."""
+class SilentProcess:
+    """A process that may have sent no data since it was observed first.
+
+    It has written nothing and has neither a socket nor shared memory: no batch can come from it.
+    """
 
     def __init__(self, pid: int) -> None:
-        self._pid, self._written = pid, _written(pid)
+        self._pid = pid
+        self._written = _written(pid)
 
-    def holds(self) -> bool:
-        """Return True if that still holds."""
+    def is_silent(self) -> bool:
+        """Return True if the process still has sent nothing."""
         if not self._written or _written(self._pid) != self._written:
             return False
         return not _sockets(self._pid) and "rw-s" not in procfs.text_of(f"/proc/{self._pid}/maps")
@@ -101,18 +102,20 @@ def _sockets(pid: int) -> bool:
 
 
 def exit_of(stat: bytes, pid: int) -> str:
-    """Return how a process ended, from a zombie's stat or from multiprocessing; "gone" if
-    unknown."""
+    """Return the end of a process in words, or "gone" if unknown.
+
+    It is known from a zombie's stat or from multiprocessing.
+    """
     fields = stat.rpartition(b")")[2].split()
     if len(fields) > 49 and fields[0] == b"Z":
-        return spoken(int(fields[49]))
+        return describe_status(int(fields[49]))
     code = _returncode(pid)
     if code is None:
         return "gone"
     return f"exit code {code}" if code >= 0 else _signal(-code)
 
 
-def spoken(status: int) -> str:
+def describe_status(status: int) -> str:
     """Return a wait status in words: "exit code 1", "SIGKILL"."""
     number = status & SIGNALED
     return _signal(number) if number else f"exit code {status >> 8}"
@@ -126,21 +129,22 @@ def _signal(number: int) -> str:
 
 
 def _returncode(pid: int) -> int | None:
-    """Return the exit code that multiprocessing has seen; nothing is awaited or reaped here."""
+    """Return the exit code that multiprocessing knows, without reaping the process."""
+    codes = (getattr(process._popen, "returncode", None) for process in _multiprocessing_of(pid))
+    return next((int(code) for code in codes if code is not None), None)
+
+
+def _multiprocessing_of(pid: int) -> list[Any]:
+    """Return the process objects of multiprocessing with this pid."""
     module = sys.modules.get("multiprocessing.process")
-    for process in list(getattr(module, "_dangling", ())):
-        popen = getattr(process, "_popen", None)
-        code = getattr(popen, "returncode", None)
-        if getattr(popen, "pid", None) == pid and code is not None:
-            return int(code)
-    return None
+    known = list(getattr(module, "_dangling", ()))
+    return [p for p in known if getattr(getattr(p, "_popen", None), "pid", None) == pid]
 
 
-def name_of(kin: Kin) -> str:
+def name_of(process: Descendant) -> str:
     """Return a process's name for a report: multiprocessing's, else that of its program."""
-    module = sys.modules.get("multiprocessing.process")
-    for process in list(getattr(module, "_dangling", ())):
-        if getattr(getattr(process, "_popen", None), "pid", None) == kin.pid:
-            return str(process.name)
-    words = kin.command.split()
-    return os.path.basename(words[0]) if words else f"process {kin.pid}"
+    known = _multiprocessing_of(process.pid)
+    if known:
+        return str(known[0].name)
+    words = process.command.split()
+    return os.path.basename(words[0]) if words else f"process {process.pid}"

@@ -1,4 +1,4 @@
-"""GPUs through NVIDIA's management library, NVML: where nvidia-ml-py is installed and finds one."""
+"""Use of GPUs, from NVIDIA's management library NVML through nvidia-ml-py."""
 
 from __future__ import annotations
 
@@ -18,8 +18,10 @@ METER_EVERY_S = 0.2  # NVML averages utilisation over about this time
 
 @dataclass(frozen=True)
 class GpuUsage:
-    """A GPU over some time: shares (0 to 1) of time busy and of memory, bytes/s over the bus from
-    and to the host."""
+    """A GPU over some time.
+
+    Shares (0 to 1) of busy time and of memory in use; bytes/s received from and sent to the host.
+    """
 
     name: str
     busy: float
@@ -30,8 +32,11 @@ class GpuUsage:
 
 @dataclass(frozen=True)
 class GpuReading:
-    """A GPU now: the share (0 to 1) of time in which a kernel ran, None where it is not known, and
-    its memory in bytes; `own_nbytes` is what one process uses of it."""
+    """A GPU at one moment.
+
+    `busy` is the share (0 to 1) of time in which a kernel ran, or None if unknown. Memory is in
+    bytes; `own_nbytes` is the memory that one process uses.
+    """
 
     number: int
     name: str
@@ -42,7 +47,7 @@ class GpuReading:
 
 
 def nvml() -> Any:
-    """Return the bindings of NVML; raise MissingExtra without nvidia-ml-py."""
+    """Return the bindings of NVML. Raise MissingExtra without nvidia-ml-py."""
     try:
         return importlib.import_module("pynvml")
     except ImportError as error:
@@ -50,8 +55,8 @@ def nvml() -> Any:
 
 
 def _devices(library: Any) -> list[Any]:
-    """Return a handle of each GPU; none where there is no driver, no GPU or no permission."""
-    with contextlib.suppress(Exception):  # NVML has an error of its own for each of these
+    """Return a handle of each GPU; none without a driver, a GPU or permission."""
+    with contextlib.suppress(Exception):  # NVML has a different error for each of these
         library.nvmlInit()
         count = library.nvmlDeviceGetCount()
         return [library.nvmlDeviceGetHandleByIndex(i) for i in range(count)]
@@ -63,8 +68,8 @@ def _name(library: Any, device: Any) -> str:
     return name.decode() if isinstance(name, bytes) else str(name)
 
 
-class Gpus:
-    """Samples of every GPU; of none where there is no library or no device."""
+class GpuSampler:
+    """Mean use of every GPU, from repeated samples; of none without a library or a device."""
 
     def __init__(self, library: Any = None) -> None:
         self._devices: list[Any] = []
@@ -84,25 +89,26 @@ class Gpus:
         self._sums = [[0.0] * 4 for _ in self._devices]
         self._samples = 0
 
-    def look(self) -> None:
-        """Take a sample of each."""
+    def sample(self) -> None:
+        """Sample every GPU."""
         self._samples += 1
         for device, sums in zip(self._devices, self._sums, strict=True):
             for i, value in enumerate(self._values(device)):
                 sums[i] += value
 
     def _values(self, device: Any) -> tuple[float, float, float, float]:
-        """Return shares of time busy and of memory used, bytes/s received and sent over the bus."""
+        """Return the figures of a GpuUsage."""
         library: Any = self._library
         received, sent = library.NVML_PCIE_UTIL_RX_BYTES, library.NVML_PCIE_UTIL_TX_BYTES
-        busy = _known(lambda: library.nvmlDeviceGetUtilizationRates(device).gpu / 100)
-        memory = _known(lambda: _share(library.nvmlDeviceGetMemoryInfo(device)))
-        rx = _known(lambda: library.nvmlDeviceGetPcieThroughput(device, received) * KIB)
-        tx = _known(lambda: library.nvmlDeviceGetPcieThroughput(device, sent) * KIB)
-        return busy, memory, rx, tx
+        return (
+            _value_or_0(lambda: library.nvmlDeviceGetUtilizationRates(device).gpu / 100),
+            _value_or_0(lambda: _memory_share(library.nvmlDeviceGetMemoryInfo(device))),
+            _value_or_0(lambda: library.nvmlDeviceGetPcieThroughput(device, received) * KIB),
+            _value_or_0(lambda: library.nvmlDeviceGetPcieThroughput(device, sent) * KIB),
+        )
 
-    def gpus(self) -> tuple[GpuUsage, ...]:
-        """Return the means since the beginning."""
+    def means(self) -> tuple[GpuUsage, ...]:
+        """Return the means since `begin`."""
         samples = self._samples or 1
         return tuple(
             GpuUsage(_name(self._library, device), *(s / samples for s in sums))
@@ -112,24 +118,23 @@ class Gpus:
     def stop(self) -> None:
         """Close the library."""
         if self._devices:
-            _known(self._library.nvmlShutdown)
+            _value_or_0(self._library.nvmlShutdown)
             self._devices, self._sums = [], []
 
 
-def _known(question: Callable[[], Any]) -> float:
-    """Return an answer of NVML; 0 where the device has none."""
-    try:
-        return float(question())
-    except Exception:  # NVML has an error of its own for each thing that a device cannot do
-        return 0.0
+def _value_or_0(query: Callable[[], Any]) -> float:
+    """Return a value of NVML, or 0 if the device does not support it."""
+    with contextlib.suppress(Exception):  # NVML has many errors for unsupported queries
+        return float(query())
+    return 0.0
 
 
-def _share(memory: Any) -> float:
+def _memory_share(memory: Any) -> float:
     return float(memory.used / memory.total)
 
 
 class GpuMeter:
-    """Samples of the first GPU, at most five a second; without one every figure is None."""
+    """Samples of the first GPU, at most five a second. Without a GPU every figure is None."""
 
     def __init__(self, library: Any = None) -> None:
         self.name: str | None = None
@@ -143,7 +148,7 @@ class GpuMeter:
                 self._device, self.name = device, _name(self._library, device)
 
     def sample(self, now_s: float) -> None:
-        """Read the GPU, unless it was read just now."""
+        """Read the GPU, unless the last sample is recent."""
         if self.name is None or now_s < self._next_s:
             return
         self._next_s = now_s + METER_EVERY_S
@@ -152,23 +157,24 @@ class GpuMeter:
 
     @property
     def utilisation(self) -> float | None:
-        """Mean share (0 to 1) of time in which a kernel ran."""
+        """The mean share (0 to 1) of time in which a kernel ran."""
         return sum(self._busy) / len(self._busy) if self._busy else None
 
 
 def readings(pid: int) -> list[GpuReading]:
-    """Return every GPU now; none where there is no driver. Raise MissingExtra without nvidia-ml-py.
+    """Return the present state of every GPU; none without a driver.
 
-    A process in another PID namespace is not recognised as its own.
+    The memory of process `pid` is unknown if it is in another PID namespace. Raise MissingExtra
+    without nvidia-ml-py.
     """
     library = nvml()
-    found = _devices(library)
+    devices = _devices(library)
     try:
-        return [_reading(library, n, device=device, pid=pid) for n, device in enumerate(found)]
+        return [_reading(library, n, device=device, pid=pid) for n, device in enumerate(devices)]
     except library.NVMLError:
         return []
     finally:
-        if found:
+        if devices:
             library.nvmlShutdown()
 
 
@@ -177,7 +183,7 @@ def _reading(library: Any, n: int, *, device: Any, pid: int) -> GpuReading:
     try:
         busy: float | None = library.nvmlDeviceGetUtilizationRates(device).gpu / 100
         running = library.nvmlDeviceGetComputeRunningProcesses(device)
-    except library.NVMLError:  # with MIG there is no utilisation
+    except library.NVMLError:  # MIG does not report utilisation
         busy, running = None, []
     own = sum(p.usedGpuMemory or 0 for p in running if p.pid == pid)
     name = _name(library, device)

@@ -15,8 +15,8 @@ from fastfeed.probes.pending_calls import in_main
 
 MAX_COST = 0.02  # share of the time
 # where tracing costs more: iterations, and seconds, that are traced; then a second without
-TRACED_TURNS, TRACE_WINDOW_S = 3, 0.1
-MAX_TURN_EVENTS = 400_000  # calls and lines in one iteration that are too many to trace
+TRACED_ITERATIONS, TRACE_WINDOW_S = 3, 0.1
+MAX_ITERATION_EVENTS = 400_000  # calls and lines in one iteration that are too many to trace
 # times that a line begins in one iteration: it belongs to an inner loop, and is no longer traced
 MAX_LINE_REPEATS = 50
 TOOLS = (4, 3)  # of sys.monitoring: ids that no kind of tool is meant to have
@@ -36,10 +36,10 @@ SUSPENDS = (
 # Traced bytecode takes this many times as long: 2.6 times with Python 3.11, 1.5 to 3 with 3.10,
 # beside other work.
 TRACED_FACTOR = 1.0 if sys.version_info >= (3, 12) else 2.5
-TOO_MANY = "one turn of the loop calls too many functions, or has too many lines"
-TAKEN = "a debugger or a coverage tool is at work"
+TOO_MANY_EVENTS = "one turn of the loop calls too many functions, or has too many lines"
+TRACER_IN_USE = "a debugger or a coverage tool is at work"
 # called with a line that begins, and when; line 0: the function is over
-Seen = Callable[[int, float], None]
+LineCallback = Callable[[int, float], None]
 
 
 def _nothing(*_: Any) -> None:
@@ -55,7 +55,9 @@ class TraceLineTracer:
     after some iterations, until `wake` is called.
     """
 
-    def __init__(self, code: CodeType, seen: Seen, *, head: int, costly: bool = False) -> None:
+    def __init__(
+        self, code: CodeType, seen: LineCallback, *, head: int, costly: bool = False
+    ) -> None:
         self.given_up = ""
         self.rests = self.woke = False
         self._code, self._seen, self._head, self._costly = code, seen, head, costly
@@ -125,7 +127,7 @@ class TraceLineTracer:
         if self._over or threading.current_thread() is not threading.main_thread():
             return
         if sys.gettrace() not in (None, self.called):
-            self.given_up = TAKEN
+            self.given_up = TRACER_IN_USE
             return
         self.woke, self.rests, self._turns = self.rests, False, 0
         self._woke_s = self._looked_s = perf_counter()
@@ -153,8 +155,8 @@ class TraceLineTracer:
                 now - self._looked_s
             )
             self._looked_s, self._cost_s = now, self.cost_s
-            if self._calls - self._before > MAX_TURN_EVENTS:
-                self.given_up = TOO_MANY
+            if self._calls - self._before > MAX_ITERATION_EVENTS:
+                self.given_up = TOO_MANY_EVENTS
                 self._over = True
                 sys.settrace(None)
 
@@ -170,7 +172,11 @@ class TraceLineTracer:
         if line == self._head:
             self._before = self._calls
             self._turns += 1
-            if self._costly and self._turns > TRACED_TURNS and now - self._woke_s > TRACE_WINDOW_S:
+            if (
+                self._costly
+                and self._turns > TRACED_ITERATIONS
+                and now - self._woke_s > TRACE_WINDOW_S
+            ):
                 self.rests = True
                 sys.settrace(None)
         return self._line
@@ -182,7 +188,7 @@ class MonitoringLineTracer:
     rests = woke = False
     cost_s = 0.0
 
-    def __init__(self, code: CodeType, seen: Seen, *, head: int) -> None:
+    def __init__(self, code: CodeType, seen: LineCallback, *, head: int) -> None:
         self.given_up = ""
         self._code, self._seen, self._head = code, seen, head
         self._api: Any = getattr(sys, "monitoring", None)
@@ -194,7 +200,7 @@ class MonitoringLineTracer:
         """Begin with the loop's next line."""
         free = [tool for tool in TOOLS if self._api.get_tool(tool) is None]
         if not free:
-            self.given_up = TAKEN
+            self.given_up = TRACER_IN_USE
             return
         self._tool = free[0]
         self._api.use_tool_id(self._tool, "fastfeed")

@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
-import contextlib
 import statistics
 import threading
 import time
+
+from fastfeed.probes import procfs
 
 NAP_S = 0.005
 NAPS = 100
 
 
 class LockProbe:
-    """A thread that sleeps and measures how late it gets the interpreter lock back, as a training
-    step would."""
+    """A thread that measures its delay in getting the interpreter lock back after a sleep.
+
+    A training step has the same delay.
+    """
 
     def __init__(self) -> None:
-        self.late_s: float | None = None  # the median, once it is known
+        self.late_s: float | None = None  # the median delay, at the end
         self._over = False
         self.thread = threading.Thread(target=self._run, name="fastfeed-lock-probe", daemon=True)
 
     def stop(self) -> None:
-        """End the thread within a nap."""
+        """End the thread within NAP_S."""
         self._over = True
 
     def _run(self) -> None:
@@ -36,11 +39,6 @@ class LockProbe:
 
 
 def run_delay_s() -> float:
-    """Return seconds for which this thread was ready and had no core; 0 if the system does not
-    tell."""
-    with (
-        contextlib.suppress(OSError, ValueError, IndexError),
-        open("/proc/thread-self/schedstat") as file,
-    ):
-        return int(file.read().split()[1]) / 1e9
-    return 0.0
+    """Return the seconds for which this thread waited for a core, or 0 if unknown."""
+    words = procfs.text_of("/proc/thread-self/schedstat").split()
+    return int(words[1]) / 1e9 if len(words) > 1 else 0.0

@@ -1,4 +1,4 @@
-"""The machine over a time: who used its cores, disks, network and memory."""
+"""Use of the machine's cores, disks, network and memory over a time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fastfeed.probes import procfs
 from fastfeed.probes.gpu import GpuUsage
 
 MIN_OTHER_CORES = 0.05  # of a core
-SATURATED = 0.8  # share of the cores from which on none counts as free
+SATURATED = 0.8  # share of the cores from which no core counts as free
 MAX_LISTED = 5
 PARTITIONS = ("loop", "ram", "dm-", "md", "zram")
 
@@ -52,7 +52,7 @@ class Totals(NamedTuple):
 
 
 def totals() -> Totals:
-    """Return the counters of now."""
+    """Return the present counters."""
     cpu = psutil.cpu_times()
     busy_s = (
         cpu.user + cpu.system + cpu.nice + getattr(cpu, "irq", 0.0) + getattr(cpu, "softirq", 0.0)
@@ -94,8 +94,7 @@ def noisy(
     own: Collection[int],
     wall_s: float,
 ) -> tuple[tuple[str, float], ...]:
-    """Return the processes beside `own` that used most of the cores, with the cores that they
-    used."""
+    """Return the other processes that used most, with the cores that they used."""
     used = {
         pid: cpu_s - before.get(pid, ("", 0.0))[1]
         for pid, (_, cpu_s) in after.items()
@@ -108,8 +107,7 @@ def noisy(
 
 
 def cores() -> int:
-    """Return the cores that this process may use: its affinity, or its control group's quota if
-    that is less."""
+    """Return the cores that this process may use, by its affinity and its control group's quota."""
     count = len(os.sched_getaffinity(0))
     words = procfs.text_of("/sys/fs/cgroup/cpu.max").split()
     if len(words) == 2 and words[0].isdigit():
@@ -136,9 +134,11 @@ class MachineLog:
         gpus: tuple[GpuUsage, ...],
         names: Mapping[int, str],
     ) -> Machine:
-        """Return the use since the beginning. `used`: (CPU, queue) seconds of each of the script's
-        threads; `own`: processes of the script and the diagnosis; `names`: of other processes, as
-        the script calls them."""
+        """Return the use since the beginning.
+
+        `used`: CPU and queue seconds of each of the script's threads. `own`: processes of the
+        script and the diagnosis. `names`: names that the script gives to other processes.
+        """
         last = totals()
         wall_s = max(last.now_s - self._first.now_s, 1e-9)
         per_s = [(b - a) / wall_s for a, b in zip(self._first, last, strict=True)]

@@ -1,4 +1,4 @@
-"""Numbers of threads of native libraries, reported by those that the script has loaded."""
+"""Thread counts of the native libraries that the script has loaded, as they report them."""
 
 from __future__ import annotations
 
@@ -8,32 +8,27 @@ from typing import Any
 
 
 def pools_of(modules: Mapping[str, ModuleType | Any]) -> dict[str, int]:
-    """Return threads by library; one that does not report them is left out, and nothing is
-    imported."""
+    """Return the number of threads by library, without importing any.
+
+    A library that does not report it is left out.
+    """
     found: dict[str, int] = {}
-    for name, module, ask in (
+    for name, module, function in (
         ("OpenCV", "cv2", "getNumThreads"),
         ("torch", "torch", "get_num_threads"),
     ):
-        count = _asked(getattr(modules.get(module), ask, None))
+        count = int(_call(modules.get(module), function, default=0))
         if count:
             found[name] = count
-    info = getattr(modules.get("threadpoolctl"), "threadpool_info", None)
-    for one in _list(info):
-        name = str(one.get("internal_api", "native"))
-        found[name] = max(found.get(name, 0), int(one.get("num_threads", 0)))
+    for pool in _call(modules.get("threadpoolctl"), "threadpool_info", default=()):
+        name = str(pool.get("internal_api", "native"))
+        found[name] = max(found.get(name, 0), int(pool.get("num_threads", 0)))
     return found
 
 
-def _asked(question: Any) -> int:
+def _call(module: Any, function: str, *, default: Any) -> Any:
+    """Return the result of a function of a module, or the default if it cannot be called."""
     try:
-        return int(question()) if question is not None else 0
+        return getattr(module, function)()
     except Exception:  # the script's own library, of any version, may raise anything
-        return 0
-
-
-def _list(question: Any) -> list[Mapping[str, Any]]:
-    try:
-        return list(question()) if question is not None else []
-    except Exception:  # as above
-        return []
+        return default

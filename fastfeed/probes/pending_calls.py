@@ -1,4 +1,4 @@
-"""Calls that the main thread makes between two instructions, on behalf of another thread."""
+"""Calls in the main thread, between two of its instructions, on request of another thread."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from types import FrameType
 from typing import Any
 
 _CALL = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
-# they must live until they were called; the interpreter queues 32
+# The callbacks must live until they are called. The interpreter queues at most 32.
 _waiting: deque[Any] = deque(maxlen=64)
 
 
 def in_main(call: Callable[[FrameType], None]) -> None:
-    """Have the main thread call `call(frame)` soon; `frame.f_back` is the interrupted frame."""
+    """Call `call(frame)` in the main thread soon; `frame.f_back` is the interrupted frame."""
 
     def pending(_: Any) -> int:
         call(sys._getframe())
         return 0
 
-    made = _CALL(pending)
-    if ctypes.pythonapi.Py_AddPendingCall(made, None) == 0:
-        _waiting.append(made)
+    callback = _CALL(pending)
+    if ctypes.pythonapi.Py_AddPendingCall(callback, None) == 0:
+        _waiting.append(callback)

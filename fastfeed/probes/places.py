@@ -1,4 +1,4 @@
-"""Lines of code as a report names them, with a distinction of the user's own."""
+"""Lines of code as reports name them; lines of the user are distinguished from libraries."""
 
 from __future__ import annotations
 
@@ -20,8 +20,11 @@ OWN_FOLDER = str(Path(__file__).parents[1]) + os.sep
 
 
 class Place(NamedTuple):
-    """A line of code: `decode` at data.py:41; `users`: it is the user's (not of the library or of
-    site-packages)."""
+    """A line of code, such as `decode` at data.py:41.
+
+    `users` is True for code of the user, which is neither in the standard library nor in
+    site-packages.
+    """
 
     function: str
     file: str
@@ -33,7 +36,7 @@ class Place(NamedTuple):
 
 
 class Places:
-    """Turns frames' spots into places, and caches them."""
+    """The places of spots in the code of frames, in a cache."""
 
     def __init__(self) -> None:
         names = ("stdlib", "platstdlib")
@@ -55,14 +58,14 @@ class Places:
         return found
 
     def named(self, function: str, filename: str, *, line: int) -> Place:
-        """Return the place of these names, with the file's full name."""
+        """Return the place of a line in a function of a file, which has its full name."""
         short, users = self.file(filename)
         return Place(
             function, short, line, users and not (filename == "<string>" and function in GENERATED)
         )
 
     def file(self, filename: str) -> tuple[str, bool]:
-        """Return a file's name in reports, and True if it is the user's."""
+        """Return the name of a file in reports, and True if it belongs to the user."""
         found = self._files.get(filename)
         if found is None:
             found = self._files[filename] = self._short(filename), self._is_users(filename)
@@ -92,7 +95,7 @@ class Places:
 
 
 def line_of(spot: Spot) -> int:
-    """Return the line of a spot; that of the function if an instruction has none."""
+    """Return the line of a spot, or the line of its function if the instruction has none."""
     code, offset = spot
     line = code.co_firstlineno
     for start, end, number in code.co_lines():
@@ -102,8 +105,11 @@ def line_of(spot: Spot) -> int:
 
 
 def without_start(stack: Iterable[Place]) -> tuple[Place, ...]:
-    """Return a stack, the outermost place first, without the frames that only start threads,
-    processes and scripts, and without the parent's frames in a forked child."""
+    """Return a stack, the outermost place first, without the frames of its start.
+
+    Frames that only start threads, processes and scripts are left out, and so are the frames of the
+    parent in a forked child.
+    """
     places = tuple(stack)
     starts = [
         i

@@ -15,7 +15,7 @@ BUFFER_NBYTES = 4096
 RUNNING = "running"
 COUNTER_FILES = ("stat", "schedstat")
 KEPT_FILES = (*COUNTER_FILES, "syscall")
-# system calls that a thread waits in, by number
+# System calls in which a thread waits, by number.
 CALLS_BY_MACHINE = {
     "x86_64": {
         **{
@@ -94,9 +94,11 @@ NEVER_DISK = frozenset(("futex", "sleep", "poll", "select", "recv", "accept", "p
 
 
 class DescriptorReader:
-    """Reads a descriptor from its start without releasing the interpreter lock: every release costs
-    up to a switch interval beside a thread that holds it, and the values would no longer be of one
-    moment."""
+    """Reads a descriptor from its start without releasing the interpreter lock.
+
+    Every release costs up to a switch interval beside a thread that holds the lock, and the values
+    would no longer be of one moment.
+    """
 
     def __init__(self) -> None:
         self._pread = ctypes.PyDLL(None).pread
@@ -106,15 +108,14 @@ class DescriptorReader:
         self._address = ctypes.addressof(self._buffer)
 
     def read(self, fd: int) -> bytes:
-        """Return the first 4 KiB; b"" if there is nothing, or no more."""
+        """Return the first 4 KiB, or b"" if the file is empty or cannot be read."""
         if fd < 0:
             return b""
         count = self._pread(fd, self._address, BUFFER_NBYTES, 0)
         return ctypes.string_at(self._address, count) if count > 0 else b""
 
     def queued_s(self, fd: int) -> float:
-        """Return the seconds for which a thread was ready to run, and had no core, from its
-        schedstat; 0 without one."""
+        """Return the seconds for which a thread waited for a core, from its schedstat, else 0."""
         words = self.read(fd).split()
         return int(words[1]) / 1e9 if len(words) > 1 else 0.0
 
@@ -146,9 +147,9 @@ class Counters(NamedTuple):
 
 
 class ThreadFiles:
-    """The files of one thread, of this process or of another; what cannot be read reads as empty.
+    """The files of one thread of any process; an unreadable file reads as empty.
 
-    They are opened for each reading until `keep`, which keeps them open as long as the script has
+    They are opened for each reading, until `keep` keeps them open, as long as the script has
     enough descriptors.
     """
 
@@ -157,7 +158,7 @@ class ThreadFiles:
         self._open: dict[str, int] = {}
 
     def keep(self, names: Sequence[str] = KEPT_FILES) -> None:
-        """Keep these files open: they are read often."""
+        """Keep these files open, because they are read often."""
         for name in names:
             if name not in self._open:
                 self._open[name] = _opened(f"{self.folder}/{name}")
@@ -188,11 +189,9 @@ def _opened(path: str) -> int:
 
 
 def readable(pid: int, tid: int) -> tuple[bool, bool]:
-    """Return True for each of (schedstat, syscall) of a thread that can be read; opening alone
-    proves nothing."""
-    return tuple(
-        bool(text_of(f"/proc/{pid}/task/{tid}/{name}")) for name in ("schedstat", "syscall")
-    )  # type: ignore[return-value]
+    """Return for schedstat and syscall of a thread if it can be read; opening proves nothing."""
+    folder = f"/proc/{pid}/task/{tid}"
+    return bool(text_of(f"{folder}/schedstat")), bool(text_of(f"{folder}/syscall"))
 
 
 def threads_of(pid: int | str) -> set[int]:
@@ -210,42 +209,56 @@ def text_of(path: str) -> str:
     return ""
 
 
+def stat_fields(pid: int) -> list[str]:
+    """Return the fields of a process's stat from its state on; none if the process is gone."""
+    return text_of(f"/proc/{pid}/stat").rpartition(")")[2].split()
+
+
+def start_ticks(pid: int) -> int:
+    """Return the start of a process in clock ticks since boot, or 0 if unknown."""
+    fields = stat_fields(pid)
+    return int(fields[19]) if len(fields) > 19 else 0
+
+
 def times(stat: bytes, schedstat: bytes) -> Counters:
-    """Return CPU and queue time from schedstat in nanoseconds, else CPU from stat in ticks; system
-    time and faults from stat."""
+    """Return the CPU, queue and system time of a thread, and its page faults.
+
+    CPU and queue time are from schedstat, in nanoseconds; without it, CPU time is from stat, in
+    ticks.
+    """
     fields = stat.rpartition(b")")[2].split()
+    faults = user = system = 0
+    if len(fields) > 12:
+        faults, user, system = int(fields[7]), int(fields[11]), int(fields[12])
     waits = schedstat.split()
-    system_s = int(fields[12]) / TICKS_S if len(fields) > 12 else 0.0
-    user_s = int(fields[11]) / TICKS_S if len(fields) > 12 else 0.0
-    cpu_s, queued_s = (
-        (int(waits[0]) / 1e9, int(waits[1]) / 1e9) if len(waits) > 1 else (user_s + system_s, 0.0)
-    )
-    return Counters(cpu_s, queued_s, system_s, int(fields[7]) if len(fields) > 12 else 0)
+    cpu_s, queued_s = (user + system) / TICKS_S, 0.0
+    if len(waits) > 1:
+        cpu_s, queued_s = int(waits[0]) / 1e9, int(waits[1]) / 1e9
+    return Counters(cpu_s, queued_s, system / TICKS_S, faults)
 
 
 def state_char(stat: bytes) -> str:
-    """Return R, S, D, Z...; "" if unknown."""
+    """Return the letter of a thread's state (R, S, D, Z...), or "" if unknown."""
     return stat.rpartition(b")")[2][1:2].decode()
 
 
-def seldom(folder: str) -> tuple[int, int, int]:
-    """Return what changes little or costs more to read: bytes read from devices, involuntary
-    switches, voluntary ones."""
-    found = {"read_bytes": 0, "nonvoluntary_ctxt_switches": 0, "voluntary_ctxt_switches": 0}
-    for line in (text_of(f"{folder}/io") + text_of(f"{folder}/status")).splitlines():
-        name, _, value = line.partition(":")
-        if name in found:
-            found[name] = int(value)
-    return (
-        found["read_bytes"],
-        found["nonvoluntary_ctxt_switches"],
-        found["voluntary_ctxt_switches"],
-    )
+def slow_counters(folder: str) -> tuple[int, int, int]:
+    """Return bytes read from devices, involuntary switches, and voluntary ones.
+
+    They change little, or cost more to read than the other counters.
+    """
+    lines = (text_of(f"{folder}/io") + text_of(f"{folder}/status")).splitlines()
+    values = {name: value for name, _, value in (line.partition(":") for line in lines)}
+    read_nbytes = int(values.get("read_bytes", 0))
+    switches = int(values.get("nonvoluntary_ctxt_switches", 0))
+    return read_nbytes, switches, int(values.get("voluntary_ctxt_switches", 0))
 
 
 def call_of(syscall: bytes) -> tuple[str, int]:
-    """Return what a thread waits in, and the first argument (often a descriptor): ("running", 0) on
-    a core or about to be, ("", 0) if unknown."""
+    """Return the system call in which a thread waits, and its first argument, often a descriptor.
+
+    Return ("running", 0) for a thread that has a core or waits for one, ("", 0) if unknown.
+    """
     words = syscall.split()
     if not words:
         return "", 0

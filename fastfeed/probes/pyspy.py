@@ -1,5 +1,4 @@
-"""Stacks from outside, by py-spy: of child processes, and of the holder of this process's
-interpreter lock."""
+"""Stacks of child processes, and of the holders of interpreter locks, sampled by py-spy."""
 
 from __future__ import annotations
 
@@ -11,17 +10,17 @@ import shutil
 import subprocess
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from fastfeed.probes.places import Place, Places, without_start
 from fastfeed.probes.thread_names import kernel_number
 
-SAMPLES_PER_S = 50  # samples a second: starting costs as much as 100 of them
+SAMPLES_PER_S = 50  # a start costs as much as 100 samples
 RECORD_S = 1  # whole seconds
-MAX_CORE_SHARE = 0.004  # of a core
-MAX_SAMPLED_CHILDREN = 4  # that are sampled
+MAX_CORE_SHARE = 0.004
+MAX_SAMPLED_CHILDREN = 4
 DUMP_S = 5.0
 PYTHON_FRAME = re.compile(r"^(?P<function>.*) \((?P<file>.*):(?P<line>\d+)\)$")
 THREAD_LINE = re.compile(r"^thread \((0x[0-9A-Fa-f]+|\d+)\)", re.MULTILINE)
@@ -37,7 +36,7 @@ class StackSample(NamedTuple):
 
 
 class StackSamples:
-    """Samples of one process: `seen[tid]` counts stacks of a thread, `looks` counts samples."""
+    """Samples of one process: `looks` counts them, and `seen[tid]` counts stacks of a thread."""
 
     def __init__(self) -> None:
         self.looks = 0
@@ -46,40 +45,32 @@ class StackSamples:
         self._unread: list[tuple[str, Places, dict[str, int]]] = []
 
     def add(self, raw: str, places: Places, *, looks: int, pid: int) -> None:
-        """Add py-spy's folded stacks of a process; they are parsed on demand, not while the script
-        trains."""
+        """Add folded stacks of a process from py-spy.
+
+        They are parsed on demand, because the script is training now.
+        """
         self.looks += looks
-        self._unread.append(
-            (
-                raw,
-                places,
-                {tid: kernel_number(pid, int(tid, 0)) for tid in set(THREAD_LINE.findall(raw))},
-            )
-        )
+        tids = {tid: kernel_number(pid, int(tid, 0)) for tid in set(THREAD_LINE.findall(raw))}
+        self._unread.append((raw, places, tids))
 
     @property
     def seen(self) -> dict[int, Counter[StackSample]]:
         """The stacks of each thread."""
         while self._unread:
             raw, places, tids = self._unread.pop()
-            self._read(raw, places, tids=tids)
+            for line in raw.splitlines():
+                text, _, count = line.rpartition(" ")
+                thread, *frames = text.split(";")
+                known = THREAD_LINE.match(thread)
+                if known and count.isdigit():
+                    self._seen[tids[known[1]]][_stack(frames, places)] += int(count)
         return self._seen
-
-    def _read(self, raw: str, places: Places, *, tids: Mapping[str, int]) -> None:
-        for line in raw.splitlines():
-            text, _, count = line.rpartition(" ")
-            thread, *frames = text.split(";")
-            known = THREAD_LINE.match(thread)
-            if known and count.isdigit():
-                self._seen[tids[known[1]]][_stack(frames, places)] += int(count)
 
     def shares(self) -> dict[int, float]:
         """Return by thread the share of the samples that contain it."""
-        return (
-            {tid: sum(counts.values()) / self.looks for tid, counts in self.seen.items()}
-            if self.looks
-            else {}
-        )
+        if not self.looks:
+            return {}
+        return {tid: sum(counts.values()) / self.looks for tid, counts in self.seen.items()}
 
 
 def _stack(frames: Sequence[str], places: Places) -> StackSample:
@@ -92,22 +83,21 @@ def _stack(frames: Sequence[str], places: Places) -> StackSample:
     return StackSample(without_start(found), last)
 
 
-class Spy:
+class PySpy:
     """Requests samples from a helper process, one window of one process after another."""
 
     def __init__(self, places: Places, *, program: str | None = None) -> None:
         self._places = places
         self.program = find() if program is None else program
-        # by pid: stacks of the lock's holders
+        # By pid: stacks of the lock's holders, and of all threads.
         self.holders: dict[int, StackSamples] = defaultdict(StackSamples)
         self.all: dict[int, StackSamples] = defaultdict(StackSamples)
         self.cpu_s = 0.0
-        self.helper_pid = 0
-        self._turn = 0
-        self._chosen: list[int] = []
-        self._epoch = self._asked_in = 0  # answers to questions before begin() are dropped
+        self._requests = 0
+        self._sampled: list[int] = []
+        self._epoch = self._request_epoch = 0  # begin() drops the answers to earlier requests
         self._busy = False
-        self._rest = b""
+        self._unparsed = b""
         self._to = self._from = -1
         if self.program:
             self._start()
@@ -129,7 +119,6 @@ class Spy:
             os.set_blocking(self._from, False)
         except (OSError, subprocess.SubprocessError):
             self.stop()
-            self.program = ""
         finally:
             os.close(inner)
             os.close(outer)
@@ -139,34 +128,29 @@ class Spy:
         self.holders.clear()
         self.all.clear()
         self._epoch += 1
-        self._turn = 0
+        self._requests = 0
         self.cpu_s = 0.0
 
-    def look(self, children: Sequence[int]) -> None:
-        """Take an answer, if one has come, and ask the next question; never wait."""
+    def poll(self, children: Sequence[int]) -> None:
+        """Take an answer, if there is one, and send the next request, without a wait."""
         if not self.program:
             return
-        self._take()
+        self._receive()
         if not self._busy and self._epoch:
-            self._ask(children)
+            self._request(children)
 
-    def _ask(self, children: Sequence[int]) -> None:
-        """Ask for stacks and lock holders of a few children, which stand for the others."""
-        chosen = [pid for pid in self._chosen if pid in children]
-        self._chosen = (
-            chosen
-            + [pid for pid in children if pid not in chosen][: MAX_SAMPLED_CHILDREN - len(chosen)]
-        )
-        turns = [(pid, gil) for pid in self._chosen for gil in (False, True)] + [
-            (os.getpid(), True)
-        ]
-        known = [
-            turn for turn in turns if not (self.all[turn[0]].error or self.holders[turn[0]].error)
-        ]
-        if not known:
+    def _request(self, children: Sequence[int]) -> None:
+        """Request stacks and lock holders of a few children, which represent the others."""
+        kept = [pid for pid in self._sampled if pid in children]
+        new = [pid for pid in children if pid not in kept]
+        self._sampled = kept + new[: MAX_SAMPLED_CHILDREN - len(kept)]
+        targets = [(pid, gil) for pid in self._sampled for gil in (False, True)]
+        targets.append((os.getpid(), True))
+        readable = [target for target in targets if not self._error(target[0])]
+        if not readable:
             return
-        pid, gil = known[self._turn % len(known)]
-        self._turn += 1
+        pid, gil = readable[self._requests % len(readable)]
+        self._requests += 1
         request = {
             "program": self.program,
             "pid": pid,
@@ -176,29 +160,31 @@ class Spy:
         }
         try:
             os.write(self._to, json.dumps(request).encode() + b"\n")
-            self._busy, self._asked_in = True, self._epoch
+            self._busy, self._request_epoch = True, self._epoch
         except OSError:
             self.program = ""
 
-    def _take(self) -> None:
+    def _receive(self) -> None:
         with contextlib.suppress(BlockingIOError, OSError):
-            self._rest += os.read(self._from, 1 << 20)
-        line, found, rest = self._rest.partition(b"\n")
-        if not found:
+            self._unparsed += os.read(self._from, 1 << 20)
+        line, newline, rest = self._unparsed.partition(b"\n")
+        if not newline:
             return
-        self._rest, self._busy = rest, False
-        told = json.loads(line)
-        self.cpu_s += told["cpu_s"]
-        if self._asked_in == self._epoch:
-            stacks = (self.holders if told["gil"] else self.all)[told["pid"]]
-            stacks.error = told["error"]
-            if not told["error"]:
-                stacks.add(
-                    told["raw"], self._places, looks=RECORD_S * SAMPLES_PER_S, pid=told["pid"]
-                )
+        self._unparsed, self._busy = rest, False
+        answer = json.loads(line)
+        self.cpu_s += answer["cpu_s"]
+        if self._request_epoch == self._epoch:
+            pid = answer["pid"]
+            stacks = (self.holders if answer["gil"] else self.all)[pid]
+            stacks.error = answer["error"]
+            if not stacks.error:
+                stacks.add(answer["raw"], self._places, looks=RECORD_S * SAMPLES_PER_S, pid=pid)
+
+    def _error(self, pid: int) -> str:
+        return self.all[pid].error or self.holders[pid].error
 
     def stop(self) -> None:
-        """Let the helper end."""
+        """End the helper, by closing its input."""
         for fd in (self._to, self._from):
             if fd >= 0:
                 os.close(fd)
@@ -206,33 +192,31 @@ class Spy:
         self.program = ""
 
     def missing(self, children: Sequence[int]) -> list[str]:
-        """Return the processes that it could not sample, each with the reason."""
+        """Return the processes that could not be sampled, each with the reason."""
         if not self.program:
             install = "py-spy is not installed (pip install py-spy)"
             texts = [f"who holds the interpreter lock is estimated: {install}"]
-            return texts + ([f"stacks of child processes: {install}"] if children else [])
-        errors = {
-            pid: self.all[pid].error or self.holders[pid].error for pid in (os.getpid(), *children)
-        }
+            return texts + [f"stacks of child processes: {install}"] * bool(children)
+        errors = {pid: self._error(pid) for pid in (os.getpid(), *children)}
         denied = [f"{pid} ({reason(error)})" for pid, error in errors.items() if error]
         texts = [f"py-spy could not read process {', '.join(denied)}"] if denied else []
         left = [pid for pid in children if not self.all[pid].looks and not errors[pid]]
-        return texts + (
-            [f"stacks of {len(left)} of {len(children)} child processes: no time for them"]
-            if left
-            else []
-        )
+        if left:
+            texts.append(f"stacks of {len(left)} of {len(children)} child processes: no time left")
+        return texts
 
 
 def find() -> str:
-    """Return the py-spy of this environment, or the first on the path; "" if there is none."""
+    """Return the path of py-spy in this environment, else on PATH, or ""."""
     beside = Path(sys.executable).with_name("py-spy")
     return str(beside) if beside.exists() else shutil.which("py-spy") or ""
 
 
 def dump(pid: int) -> list[str]:
-    """Return the stack of the first thread of a process, a line for each frame, the innermost
-    first; [] if py-spy fails."""
+    """Return the stack of the first thread of a process, or [] if py-spy fails.
+
+    Each frame is a line, the innermost first.
+    """
     program = find()
     if not program:
         return []
@@ -249,7 +233,7 @@ def dump(pid: int) -> list[str]:
 
 
 def reason(error: str) -> str:
-    """Return why py-spy failed, and what to change if permission is missing."""
+    """Return the reason of an error of py-spy, and what to change if a permission is missing."""
     if not PERMISSION.search(error):
         lines = [line.strip() for line in error.splitlines() if line.strip()]
         return lines[-1][:120] if lines else "no answer"

@@ -1,9 +1,8 @@
-"""Runs py-spy for a sampler, as a process that is no child of the script: a script counts and
-awaits its own children.
+"""Runs py-spy for a sampler, in a process that is not a child of the script.
 
-It reads one request a line from its standard input and answers each with a line: JSON, with the
-keys of `answer`. It uses no more of a core than it is told, ends when its input does or the script
-is gone, and imports nothing of fastfeed.
+A script may count and await its own children. The helper reads requests from its standard input
+and writes answers, each a line of JSON with the keys of `answer`. It limits its share of a core,
+ends at the end of its input or of the script, and imports nothing of fastfeed.
 """
 
 import contextlib
@@ -16,31 +15,25 @@ import sys
 import time
 
 PAUSE_S = 10.0
-MAX_BURST_CPU_S = 0.1  # CPU seconds
-NO_STACKS = "No stack counts"  # py-spy's message if no thread held the lock
+MAX_BURST_CPU_S = 0.1
+NO_STACKS = "No stack counts"  # message of py-spy if no thread held the lock
 
 
 def answer(request: dict) -> dict:  # type: ignore[type-arg]
-    """Return samples of `request["pid"]`: folded stacks, or the error; and the CPU seconds that it
-    took."""
+    """Return folded stacks of process `request["pid"]`, or the error, and the CPU seconds used."""
     command = [
         request["program"],
         "record",
-        "--pid",
-        str(request["pid"]),
-        "--rate",
-        str(request["rate"]),
-    ]
-    command += [
-        "--duration",
-        str(request["seconds"]),
-        "--format",
-        "raw",
+        f"--pid={request['pid']}",
+        f"--rate={request['rate']}",
+        f"--duration={request['seconds']}",
+        "--format=raw",
         "--nonblocking",
         "--threads",
         "--full-filenames",
+        "--output=/dev/stdout",
+        "--gil" if request["gil"] else "--idle",
     ]
-    command += ["--output", "/dev/stdout", "--gil" if request["gil"] else "--idle"]
     before = used_s()
     try:
         raw, error = run(command)
@@ -56,8 +49,10 @@ def answer(request: dict) -> dict:  # type: ignore[type-arg]
 
 
 def run(command: list[str]) -> tuple[str, str]:
-    """Return what a command writes, and its error; it is killed when the answer is not needed any
-    more."""
+    """Return the output of a command, and its error.
+
+    The command is killed if the script no longer needs the answer.
+    """
     process = subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     )
@@ -78,20 +73,20 @@ def run(command: list[str]) -> tuple[str, str]:
 
 
 def poll_is_over(wait_s: float = 0.0) -> bool:
-    """Return True if the other end is closed within that time."""
+    """Return True if the other end of the standard input is closed within that time."""
     poll = select.poll()
     poll.register(0, 0)
     return bool(poll.poll(wait_s * 1000))
 
 
 def used_s() -> float:
-    """Return the CPU seconds of this process and of those that it has run."""
+    """Return the CPU seconds of this process and of the commands that it has run."""
     kinds = map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     return sum(usage.ru_utime + usage.ru_stime for usage in kinds)
 
 
 def main(script: int, share: float) -> None:
-    """Answer until the script `script` (a process) has gone; `share`: of a core, at most."""
+    """Answer until process `script` ends, with at most `share` of a core."""
     rest, begun_s = b"", time.monotonic()
     while os.path.exists(f"/proc/{script}"):
         if not select.select([0], [], [], 1.0)[0]:
@@ -102,13 +97,13 @@ def main(script: int, share: float) -> None:
         *lines, rest = (rest + got).split(b"\n")
         for line in lines:
             os.write(1, json.dumps(answer(json.loads(line))).encode() + b"\n")
-            # the first samples follow each other directly: there is no share yet
+            # The first samples follow each other directly.
             rest_s = (used_s() - MAX_BURST_CPU_S) / share - (time.monotonic() - begun_s)
             poll_is_over(min(max(rest_s, 0.0), PAUSE_S))
 
 
 if __name__ == "__main__":
-    # a grandchild of the script, which does not wait for it
+    # The child of this process is no child of the script.
     if os.fork() == 0:
         os.setsid()
         with contextlib.suppress(BrokenPipeError, KeyboardInterrupt):

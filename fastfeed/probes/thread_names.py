@@ -8,11 +8,12 @@ import os
 import threading
 from functools import cache
 
-MOST_TIDS = 2**22  # kernel numbers are below that
-SCAN = 2048  # bytes of the C library's thread descriptor; the number is at 720 in glibc for x86-64
+MAX_TID = 2**22  # of Linux
+# Bytes of the C library's thread descriptor. glibc for x86-64 has the kernel's number at 720.
+DESCRIPTOR_NBYTES = 2048
 
 
-class Names:
+class ThreadNames:
     """Finds threads by `threading.get_ident()`."""
 
     def tid(self, ident: int) -> int:
@@ -20,11 +21,11 @@ class Names:
         thread = threading._active.get(ident)  # type: ignore[attr-defined]
         if thread is not None and thread.native_id:
             return int(thread.native_id)
-        # from the thread's descriptor in memory, which exists as long as the thread has frames
+        # The thread's descriptor exists in memory as long as the thread has frames.
         return ctypes.c_int.from_address(ident + _offset()).value if _offset() >= 0 else 0
 
     def name(self, ident: int) -> str:
-        """Return the script's name of a thread; "" for one that Python did not start."""
+        """Return the name of a thread, or "" if Python did not start it."""
         thread = threading._active.get(ident)  # type: ignore[attr-defined]
         return (
             "" if thread is None or isinstance(thread, threading._DummyThread) else str(thread.name)
@@ -32,9 +33,12 @@ class Names:
 
 
 def kernel_number(pid: int, ident: int) -> int:
-    """Return the kernel's number of a thread of that process, which py-spy calls `ident`: before
-    Python 3.11 that is the C library's. `ident` itself if no more is known."""
-    if ident < MOST_TIDS or _offset() < 0:
+    """Return the kernel's number of a thread of a process that py-spy calls `ident`.
+
+    Before Python 3.11, `ident` is the number of the C library. Return `ident` itself if the number
+    is unknown.
+    """
+    if ident < MAX_TID or _offset() < 0:
         return ident
     with contextlib.suppress(OSError), open(f"/proc/{pid}/mem", "rb", buffering=0) as memory:
         memory.seek(ident + _offset())
@@ -45,14 +49,16 @@ def kernel_number(pid: int, ident: int) -> int:
 
 @cache
 def _offset() -> int:
-    """Return where the C library keeps the number, as this thread's own descriptor shows; -1 if
-    unknown."""
+    """Return the offset of the kernel's number in a thread descriptor of the C library, else -1.
+
+    This thread's own descriptor shows it.
+    """
     own, number = threading.get_ident(), threading.get_native_id()
     if os.uname().machine not in ("x86_64", "aarch64"):
         return -1
-    # glibc's descriptor begins at the ident; musl's does too, and is shorter, so that no more is
-    # read than needed
-    for offset in range(0, SCAN, 4):
+    # The descriptor begins at the ident. The one of musl is shorter than that of glibc: read only
+    # as much as needed.
+    for offset in range(0, DESCRIPTOR_NBYTES, 4):
         if ctypes.c_int.from_address(own + offset).value == number:
             return offset
     return -1

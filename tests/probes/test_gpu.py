@@ -55,12 +55,12 @@ class Library(SimpleNamespace):
 
 
 def test_means_over_some_time() -> None:
-    gpus = gpu.Gpus(Library(40, 60))
-    gpus.look()
-    gpus.look()
-    assert gpus.gpus() == (gpu.GpuUsage("H200", 0.5, 0.75, 10 * gpu.KIB, 0.0),)
+    gpus = gpu.GpuSampler(Library(40, 60))
+    gpus.sample()
+    gpus.sample()
+    assert gpus.means() == (gpu.GpuUsage("H200", 0.5, 0.75, 10 * gpu.KIB, 0.0),)
     gpus.stop()
-    assert gpus.gpus() == ()
+    assert gpus.means() == ()
 
 
 def test_a_meter_reads_five_times_a_second() -> None:
@@ -86,6 +86,6 @@ def test_without_the_library_there_is_nothing(monkeypatch: pytest.MonkeyPatch) -
     meter = gpu.GpuMeter()
     meter.sample(0.0)
     assert meter.utilisation is None and meter.nbytes is None and meter.name is None
-    assert gpu.Gpus().gpus() == ()
+    assert gpu.GpuSampler().means() == ()
     with pytest.raises(MissingExtra, match="nvidia-ml-py"):
         gpu.readings(1)

@@ -130,11 +130,11 @@ def test_where_looking_costs_much_turns_are_seen_now_and_then(
     found.start()
     train(500)
     seen = len(loop.steps)
-    assert eyes.TRACED_TURNS <= seen < 100
+    assert eyes.TRACED_ITERATIONS <= seen < 100
     assert sys.gettrace() is None and not found.given_up
     found.wake()
     train(500)
-    assert seen + eyes.TRACED_TURNS - 1 <= len(loop.steps) < 2 * 100
+    assert seen + eyes.TRACED_ITERATIONS - 1 <= len(loop.steps) < 2 * 100
     (rest,) = [mark for mark in timeline.marks if mark.kind == UNOBSERVED]
     assert (rest.start_s, rest.end_s) == (loop.steps[seen - 1].end_s, loop.steps[seen].begin_s)
     assert not [mark for mark in timeline.marks if mark.kind == "epoch"]
@@ -145,7 +145,7 @@ def test_where_looking_costs_much_turns_are_seen_now_and_then(
 @traces
 def test_a_turn_that_nobody_can_look_at(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(eyes, "CALLS_PER_CHECK", 30)
-    monkeypatch.setattr(eyes, "MAX_TURN_EVENTS", 100)
+    monkeypatch.setattr(eyes, "MAX_ITERATION_EVENTS", 100)
 
     def many(count: int) -> None:
         for number in range(count):  # the loop

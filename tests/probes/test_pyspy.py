@@ -45,7 +45,7 @@ from fastfeed.probes import (
 from fastfeed.probes.places import Place, Places
 from fastfeed.probes.procfs import Counters, DescriptorReader
 from fastfeed.probes.pyspy import (
-    Spy,
+    PySpy,
     StackSample,
     StackSamples,
     reason,
@@ -87,10 +87,10 @@ def test_why_it_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_is_missing() -> None:
-    without = Spy(Places(), program="")
+    without = PySpy(Places(), program="")
     assert len(without.missing([])) == 1
     assert "pip install py-spy" in without.missing([7])[1]
-    denied = Spy(Places(), program="")
+    denied = PySpy(Places(), program="")
     denied.program = "py-spy"
     denied.all[7].error = DENIED
     denied.all[8].looks = 25
@@ -200,7 +200,7 @@ def test_who_takes_a_core_and_tells_nobody_anything_makes_no_batches(
 
             until(busy, "some time on a core")
             assert log.is_unrelated == burns
-            (made,) = children.tasks(Spy(Places(), program=""), Places())
+            (made,) = children.tasks(PySpy(Places(), program=""), Places())
             assert (made.role == ev.FOREIGN) == burns
         finally:
             child.kill()
@@ -209,7 +209,7 @@ def test_who_takes_a_core_and_tells_nobody_anything_makes_no_batches(
 def test_a_thread_that_hands_over_is_not_the_one_that_makes() -> None:
     """A DataLoader's worker with little to do: what serves its tensors to the trainer takes more of
     a core."""
-    kin = family.Kin(12, 1, "python train.py", True, 0)
+    kin = family.Descendant(12, 1, "python train.py", True, 0)
     log = ChildLog(kin)
     log.counters = {12: Counters(cpu_s=0.1), 13: Counters(cpu_s=0.3)}
     stacks = StackSamples()

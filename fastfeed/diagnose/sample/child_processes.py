@@ -13,7 +13,7 @@ from fastfeed.diagnose.sample import callee, states
 from fastfeed.probes import family, procfs
 from fastfeed.probes.places import Place, Places
 from fastfeed.probes.procfs import Counters, DescriptorReader, ThreadFiles
-from fastfeed.probes.pyspy import Spy, StackSample, StackSamples
+from fastfeed.probes.pyspy import PySpy, StackSample, StackSamples
 
 # Cores, and CPU seconds, of a process that produces no data: more than it needs to start.
 UNRELATED_CORES, UNRELATED_CPU_S = 0.2, 0.3
@@ -25,7 +25,7 @@ StateCounts = Counter[str]
 class ChildLog:
     """History of one child process while it is observed."""
 
-    def __init__(self, process: family.Kin) -> None:
+    def __init__(self, process: family.Descendant) -> None:
         self.identify(process)
         self.files: dict[int, ThreadFiles] = {}
         self.counters: dict[int, Counters] = {}
@@ -33,10 +33,10 @@ class ChildLog:
         self.waits: dict[int, StateCounts] = {}
         self.wall_s = 0.0
         self.exit = ""
-        self._silence = family.Silence(process.pid)
+        self._silence = family.SilentProcess(process.pid)
         self._targets: dict[int, str] = {}
 
-    def identify(self, process: family.Kin) -> None:
+    def identify(self, process: family.Descendant) -> None:
         """Set what the process runs, which a call of exec changes."""
         self.process = process
         self.name = family.name_of(process)
@@ -46,7 +46,7 @@ class ChildLog:
         self.first = dict(self.counters)
         self.waits = {tid: Counter() for tid in self.files}
         self.wall_s = 0.0
-        self._silence = family.Silence(self.process.pid)
+        self._silence = family.SilentProcess(self.process.pid)
 
     def refresh(self, reader: DescriptorReader, passed_s: float, *, fully: bool = True) -> None:
         """Find the threads of the process and read their counters.
@@ -71,7 +71,7 @@ class ChildLog:
                 return self.record_end(stat)
             now = procfs.times(stat, files.read("schedstat", reader))
             slow = (
-                procfs.seldom(files.folder)
+                procfs.slow_counters(files.folder)
                 if fully or not self.wall_s
                 else self.counters.get(tid, Counters())[4:]
             )
@@ -131,7 +131,7 @@ class ChildLog:
         return (
             not self.exit
             and used_s > max(UNRELATED_CPU_S, UNRELATED_CORES * self.wall_s)
-            and self._silence.holds()
+            and self._silence.is_silent()
         )
 
 
@@ -160,7 +160,7 @@ class Children:
         """Find new processes and read the counters of all; see ChildLog.refresh."""
         for process in family.descendants(os.getpid()):
             known = self.logs.get(process.pid)
-            if known is None or known.process.born != process.born:
+            if known is None or known.process.start_ticks != process.start_ticks:
                 self.logs[process.pid] = ChildLog(process)
             elif known.process != process:  # it was forked and has called exec since
                 known.identify(process)
@@ -187,7 +187,7 @@ class Children:
         """Return the pids of the processes that py-spy can sample."""
         return [pid for pid, log in self.logs.items() if log.process.python and not log.exit]
 
-    def tasks(self, spy: Spy, places: Places) -> list[Task]:
+    def tasks(self, spy: PySpy, places: Places) -> list[Task]:
         """Return one task for each process.
 
         Processes whose interpreter lock was not sampled are assumed to hold it as the others do.
@@ -210,7 +210,7 @@ def reaped_s() -> float:
     return used.ru_utime + used.ru_stime
 
 
-def _lock_share_of_cpu(logs: Iterable[ChildLog], spy: Spy) -> float:
+def _lock_share_of_cpu(logs: Iterable[ChildLog], spy: PySpy) -> float:
     """Return the share of CPU time in which sampled processes hold their interpreter locks.
 
     It is 1.0 if none was sampled.
@@ -223,7 +223,7 @@ def _lock_share_of_cpu(logs: Iterable[ChildLog], spy: Spy) -> float:
     return min(held / cpu, 1.0) if cpu else 1.0
 
 
-def process_task(log: ChildLog, spy: Spy, *, places: Places, lock_share: float = 1.0) -> Task:
+def process_task(log: ChildLog, spy: PySpy, *, places: Places, lock_share: float = 1.0) -> Task:
     """Return the task of one process.
 
     `lock_share`: the share of its user CPU time in which it is assumed to hold its interpreter lock

@@ -23,12 +23,12 @@ from fastfeed.diagnose.sample.repeats import sampled_loop
 from fastfeed.diagnose.sample.tasks import AttributionContext, settle_roles, thread_tasks
 from fastfeed.diagnose.sample.thread_log import Threads
 from fastfeed.probes import lock, procfs
-from fastfeed.probes.gpu import Gpus
+from fastfeed.probes.gpu import GpuSampler
 from fastfeed.probes.machine_log import SATURATED, Machine, MachineLog, cores
 from fastfeed.probes.places import Places
 from fastfeed.probes.procfs import DescriptorReader
-from fastfeed.probes.pyspy import Spy, StackSamples
-from fastfeed.probes.thread_names import Names
+from fastfeed.probes.pyspy import PySpy, StackSamples
+from fastfeed.probes.thread_names import ThreadNames
 from fastfeed.steps.timeline import Loop, Step, Timeline
 
 INTERVAL_S, MAX_INTERVAL_S = 0.02, 0.25  # between two samples
@@ -62,14 +62,14 @@ class Sampler:
     def __init__(self, loop: int | None = None, *, program: str | None = None) -> None:
         self.loop = loop or threading.main_thread().ident or 0
         self._reader = DescriptorReader()
-        self._names = Names()
+        self._names = ThreadNames()
         self._places = Places()
         self._threads = Threads(self._reader, self._names)
         self._children = Children(self._reader)
         self._machine = MachineLog()
-        self._gpus = Gpus()
+        self._gpus = GpuSampler()
         self._program = program
-        self._spy = Spy(self._places, program="")
+        self._spy = PySpy(self._places, program="")
         self._mutex = threading.Lock()
         self._stopping = threading.Event()
         self._ended = threading.Event()
@@ -103,7 +103,7 @@ class Sampler:
 
     def start(self) -> None:
         """Start sampling."""
-        self._spy = Spy(self._places, program=self._program)
+        self._spy = PySpy(self._places, program=self._program)
         _thread.start_new_thread(self._run, ())
 
     def stop(self) -> None:
@@ -184,7 +184,7 @@ class Sampler:
             used += [log.total()[:2] for log in ours]
             own = {os.getpid(), *(log.process.pid for log in ours)}
             names = {pid: log.name for pid, log in self._children.logs.items()}
-            return self._machine.machine(used, own=own, gpus=self._gpus.gpus(), names=names)
+            return self._machine.machine(used, own=own, gpus=self._gpus.means(), names=names)
 
     def lock_delays(self) -> tuple[float | None, float | None]:
         """Return the median and the 90 % quantile of the seconds until the sampler gets the GIL."""
@@ -356,8 +356,8 @@ class Sampler:
         if now_s - self._searched_s > self._pause_s:
             begun_s = time.thread_time()
             self._refresh(fully=False)
-            self._gpus.look()
+            self._gpus.sample()
             self._searching_s += time.thread_time() - begun_s  # _pause_s paces the searches
             self._pause_s = max(TASK_SEARCH_S, (time.thread_time() - begun_s) / SEARCH_SHARE)
         if len(self._delays) % SPY_EVERY == 0:
-            self._spy.look(self._children.python_pids())
+            self._spy.poll(self._children.python_pids())

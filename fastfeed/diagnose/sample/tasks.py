@@ -124,7 +124,9 @@ class AttributionContext:
         """
         outside = self.holders.shares()
         if self.holders.looks < MIN_SPY_SAMPLES or not sum(outside.values()):
-            return lock.held(log.credit, self.late, samples=self.samples, blind=self.blind, cpu=cpu)
+            return lock.held_share(
+                log.credit, self.late, samples=self.samples, blind=self.blind, cpu=cpu
+            )
         # py-spy knows the holder, and how often the lock is held even if it is held too briefly to
         # make the sampler late. It falls behind when cores are scarce; the sampler's delay does
         # not.

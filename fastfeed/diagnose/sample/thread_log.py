@@ -13,7 +13,7 @@ from typing import NamedTuple
 from fastfeed.probes import lock, procfs
 from fastfeed.probes.places import Spot
 from fastfeed.probes.procfs import Counters, DescriptorReader, ThreadFiles
-from fastfeed.probes.thread_names import Names
+from fastfeed.probes.thread_names import ThreadNames
 
 TRACE_LENGTH = 50_000  # samples of the loop's thread that are kept in order
 MAX_STACK_FRAMES = 200  # of one stack
@@ -127,7 +127,7 @@ class ThreadLog:
         self._cpu_s = now.cpu_s
 
     def _count_slow(self) -> None:
-        found = procfs.seldom(self.files.folder)
+        found = procfs.slow_counters(self.files.folder)
         if any(found):
             self.last = Counters(*self.last[:4], *found)
 
@@ -153,7 +153,7 @@ class ObservedThread(NamedTuple):
 class Threads:
     """All threads of this process except those of the diagnosis."""
 
-    def __init__(self, reader: DescriptorReader, names: Names) -> None:
+    def __init__(self, reader: DescriptorReader, names: ThreadNames) -> None:
         self._reader = reader
         self._names = names
         self.loop = 0  # ident of the loop's thread
@@ -237,10 +237,10 @@ class Threads:
     ) -> list[ObservedThread]:
         """Find the thread that held the interpreter lock."""
         wanting = [
-            lock.Wanting(one.log.cpu_since(self._reader), one.wants_lock) for one in observed
+            lock.LockCandidate(one.log.cpu_since(self._reader), one.wants_lock) for one in observed
         ]
         marked = []
-        for one, share in zip(observed, lock.holders(wanting, late_s), strict=True):
+        for one, share in zip(observed, lock.holder_likelihoods(wanting, late_s), strict=True):
             one.log.add_credit(share * times)
             marked.append(one._replace(sample=one.sample._replace(holder=share > 0.5)))
         return marked

@@ -156,20 +156,24 @@ def test_samples_divide_only_the_time_off_the_core() -> None:
 
 def test_who_held_the_lock_wants_it_back() -> None:
     python, native, waits = (
-        lock.Wanting(0.02, True),
-        lock.Wanting(0.02, False),
-        lock.Wanting(0.0, True),
+        lock.LockCandidate(0.02, True),
+        lock.LockCandidate(0.02, False),
+        lock.LockCandidate(0.0, True),
     )
-    assert lock.holders([python, native, waits], 0.005) == pytest.approx([10 / 11, 1 / 11, 0.0])
+    assert lock.holder_likelihoods([python, native, waits], 0.005) == pytest.approx(
+        [10 / 11, 1 / 11, 0.0]
+    )
     # One that only wanted it for a moment, beside one that is still on its way to wait.
-    assert lock.holders([lock.Wanting(0.0001, True), native], 0.005)[1] > 0.9
+    assert lock.holder_likelihoods([lock.LockCandidate(0.0001, True), native], 0.005)[1] > 0.9
     # No thread wants it: the holder released it by itself, after at least that time on a core.
-    assert lock.holders([native, lock.Wanting(0.001, False)], 0.005) == [1.0, 0.0]
-    assert lock.holders([], 0.005) == []
-    assert lock.held(30.0, 40, samples=100, blind=0, cpu=0.25) == 0.25
-    assert lock.held(30.0, 40, samples=100, blind=0, cpu=0.9) == 0.3
-    assert lock.held(30.0, 40, samples=100, blind=50, cpu=0.9) == 0.6
-    assert lock.held(30.0, 40, samples=100, blind=95, cpu=0.9) == 0.3, "too few samples that tell"
+    assert lock.holder_likelihoods([native, lock.LockCandidate(0.001, False)], 0.005) == [1.0, 0.0]
+    assert lock.holder_likelihoods([], 0.005) == []
+    assert lock.held_share(30.0, 40, samples=100, blind=0, cpu=0.25) == 0.25
+    assert lock.held_share(30.0, 40, samples=100, blind=0, cpu=0.9) == 0.3
+    assert lock.held_share(30.0, 40, samples=100, blind=50, cpu=0.9) == 0.6
+    assert lock.held_share(30.0, 40, samples=100, blind=95, cpu=0.9) == 0.3, (
+        "too few samples that tell"
+    )
     assert lock.quantile([3.0, 1.0, 2.0], 0.5) == 2.0
     assert lock.quantile([], 0.5) is None
 

@@ -31,7 +31,7 @@ HELD = 5  # batches that the consumer keeps, as a training loop does
 
 @dataclass(frozen=True)
 class Plan:
-    """What is killed, how often, and over what."""
+    """A chaos run: the workers to kill, how often, and over which feed."""
 
     kills: int
     processes: int = 2
@@ -45,7 +45,7 @@ class Plan:
 
 @dataclass
 class Outcome:
-    """What was seen."""
+    """The observations of a chaos run."""
 
     plan: Plan
     kills: int = 0
@@ -111,7 +111,7 @@ class Killer:
             self.over.set()
 
     def _slots_of_a_worker(self) -> int:
-        """Of one whose ring is open; where shapes vary no two rings need be alike."""
+        """Return the slots of a worker whose ring is open; rings differ where shapes vary."""
         deadline = time.monotonic() + LONG_S
         while (
             slots := self._runner.snapshot().slots.all
@@ -160,7 +160,10 @@ def below(pid: int) -> Iterator[int]:
 
 
 def run(plan: Plan, *, source: Any = None) -> Outcome:
-    """One chaos: until so many workers were killed. `source`: instead of batches that are right."""
+    """Run a feed until the plan's number of workers was killed.
+
+    `source` replaces the source of correct batches.
+    """
     outcome = Outcome(plan)
     options = {"records": False} if source is None else {}
     runner = FeedRunner(

@@ -82,7 +82,7 @@ class Ledger:
     _next: Counter[int] = field(default_factory=Counter)
 
     def take(self, batch: dict[str, Any]) -> None:
-        """One batch."""
+        """Return the next batch."""
         ids, data, check = batch["ids"], batch["data"], batch["check"]
         self.batches += 1
         self.nbytes += data.nbytes + ids.nbytes + check.nbytes
@@ -105,7 +105,7 @@ class Ledger:
 
 @dataclass(frozen=True)
 class Footprint:
-    """What this process and its descendants hold. PSS counts shared pages once."""
+    """Memory and handles of this process and its descendants. PSS counts shared pages once."""
 
     pss_mb: float
     descriptors: int
@@ -145,7 +145,7 @@ TOLERATED = {"pss_mb": 16.0, "descriptors": 8, "maps": 24, "threads": 0, "proces
 
 
 def grown(growth: dict[str, float]) -> dict[str, float]:
-    """What has grown by more than is tolerated."""
+    """Return the resources that grew by more than the tolerance."""
     return {name: value for name, value in growth.items() if value > TOLERATED[name]}
 
 

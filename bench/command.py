@@ -1,4 +1,4 @@
-"""What the three scripts have in common: options, the run, and where its results go."""
+"""Options, execution and output files that the benchmark scripts share."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def parsed(parser: argparse.ArgumentParser) -> argparse.Namespace:
 
 
 def chosen(names: Iterable[str], given: argparse.Namespace) -> list[str]:
-    """Those peers of a table that were asked for and are installed."""
+    """Return the peers of a table that were selected and are installed."""
     return [name for name in names if name in given.peers and PEERS[name].installed]
 
 

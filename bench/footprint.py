@@ -1,4 +1,4 @@
-"""How long a peer takes to its first batch, and what its workers need of memory."""
+"""Time of a peer to its first batch, and memory of its workers."""
 
 from __future__ import annotations
 

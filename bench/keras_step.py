@@ -28,8 +28,10 @@ def times(cell: dict[str, Any]) -> list[float]:
 
 
 def _cached(work: Work, name: str) -> Iterator[Batch]:
-    """One batch for ever. After a wait the cores have slowed down and their caches are cold: that
-    is no one's fault."""
+    """Repeat one batch.
+
+    After a wait the cores run slower and their caches are cold; no library is to blame for that.
+    """
     batch = work.batch(0)
     for _ in repeat(None):
         if name == CACHED_WAITING:

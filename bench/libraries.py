@@ -88,17 +88,18 @@ def _spdl(work: Work, workers: int, *, pooled: bool) -> Iterator[Iterator[Batch]
 
 @peer("spdl", module="spdl.pipeline", packages=("spdl_core",))
 def spdl_pool(work: Work, workers: int) -> Iterator[Iterator[Batch]]:
-    """One iterate_in_subprocess(buffer_size=3) a worker, taken from in turn, each with a
-    SharedMemorySegmentPool of 5 segments (buffer_size + 2, as documented); arrays below 4 KB go
-    through its queue.
+    """SPDL: one iterate_in_subprocess(buffer_size=3) per worker, read in turn.
+
+    Each has a SharedMemorySegmentPool of 5 segments (buffer_size + 2, as documented); arrays below
+    4 KB go through its queue.
     """
     yield from _spdl(work, workers, pooled=True)
 
 
 @peer("spdl, queue", module="spdl.pipeline", packages=("spdl_core",))
 def spdl_queue(work: Work, workers: int) -> Iterator[Iterator[Batch]]:
-    """One iterate_in_subprocess(buffer_size=3) a worker, taken from in turn: its default, without
-    an arena."""
+    """SPDL: one iterate_in_subprocess(buffer_size=3) per worker, read in turn, without an arena,
+    which is its default."""
     yield from _spdl(work, workers, pooled=False)
 
 
@@ -236,8 +237,10 @@ class _DaliSource:
 
 @peer("ray", module="ray", packages=("ray",))
 def ray_actors(work: Work, workers: int) -> Iterator[Iterator[Batch]]:
-    """One streaming generator task a worker, num_returns="streaming", at most 3 batches ahead,
-    taken from in turn; arrays are read-only views of the object store.
+    """Ray: one streaming generator task per worker, read in turn.
+
+    num_returns="streaming", at most 3 batches ahead; arrays are read-only views of the object
+    store.
     """
     os.environ.setdefault("RAY_DEDUP_LOGS", "0")
     import ray

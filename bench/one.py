@@ -1,7 +1,8 @@
-"""One measurement in a process of its own, started by bench/rounds.py: python -m bench.one
-'{"measure": "rate", ...}'
+"""Runs one measurement in its own process, started by bench/rounds.py.
 
-Kept light: workers that are spawned import it again. The result is the last line on stdout.
+    python -m bench.one '{"measure": "rate", ...}'
+
+It imports little, because spawned workers import it again. The result is the last line on stdout.
 """
 
 from __future__ import annotations

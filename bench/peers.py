@@ -1,5 +1,4 @@
-"""Who is measured: fastfeed, and what one would write by hand. The other libraries are in
-bench/libraries.py.
+"""The measured peers: fastfeed and hand-written loaders. Other libraries are in bench/libraries.py.
 
 A peer turns work (see bench/workloads.py) and a number of workers into a stream of batches, tuples
 of numpy arrays. Its docstring states its settings.
@@ -147,10 +146,12 @@ def queued(work: Work, workers: int) -> Iterator[Iterator[Batch]]:
 
 @peer("bare ring", ordered=False)
 def ring(work: Work, workers: int) -> Iterator[Iterator[Batch]]:
-    """The least one can do: forked workers, 2 * workers + 2 slots of shared memory, two pipes that
-    carry the slots' numbers; filled in place, and a slot is free again as soon as the next batch is
-    asked for. Nothing is noticed of a worker's death, an error or the end, and whoever keeps a
-    batch gets it overwritten. Not a library: a yardstick.
+    """A minimal shared ring, as a lower bound of the cost; not a library.
+
+    Forked workers, 2 * workers + 2 slots of shared memory, and two pipes that carry the numbers of
+    slots. Workers fill slots in place, and a request for the next batch frees the slot of the last
+    one. It detects neither a worker's death nor an error nor the end, and it overwrites batches
+    that a consumer keeps.
     """
     context, slots = mp.get_context("fork"), [_slot(work) for _ in range(2 * workers + 2)]
     (free_out, free_in), (ready_out, ready_in) = os.pipe(), os.pipe()
@@ -196,5 +197,5 @@ def _running(processes: list[Any]) -> Iterator[None]:
 
 @peer("bare loop")
 def bare_loop(work: Work, workers: int) -> Iterator[Iterator[Batch]]:
-    """No library and no worker: the batches are made where they are used."""
+    """Neither a library nor a worker: the training loop produces its batches itself."""
     yield map(work.batch, itertools.count())

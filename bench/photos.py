@@ -64,7 +64,7 @@ def main() -> None:
 
 
 def _beside(rows: list[Row]) -> list[Row]:
-    """Of each DALI in fastfeed: the share of DALI alone, in the same round."""
+    """Add to each DALI in fastfeed its share of the rate of DALI alone, in the same round."""
     found = []
     for row in rows:
         rival = {"fastfeed, dali-cpu": ALONE[0], "fastfeed, dali-gpu": ALONE[1]}.get(row.peer)

@@ -63,7 +63,7 @@ def markdown(name: str, rows: list[dict[str, Any]]) -> str:
 
 
 def plot(document: dict[str, Any], folder: Path) -> Path:
-    """One panel a table: a bar is the median, its line goes from the lowest to the highest run."""
+    """Draw one panel per table: bars are medians, their lines span lowest to highest run."""
     import matplotlib
 
     matplotlib.use("Agg")

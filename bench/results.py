@@ -23,8 +23,11 @@ RESULT_MARK = "RESULT "  # before the JSON on the last line of a measurement
 
 @dataclass
 class Row:
-    """One peer in one table: `values` in `unit`, one a run; `failed`: why others have none; `also`:
-    on the median."""
+    """A peer in a table.
+
+    `values` has one figure in `unit` for each run. `failed` is the reason if there are none. `also`
+    is a text that follows the median.
+    """
 
     table: str
     peer: str

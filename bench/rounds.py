@@ -36,8 +36,10 @@ QUIET = {
 
 @dataclass
 class Cell:
-    """One row's measurement: `spec` is what bench/one.py gets; its value times `scale` is in the
-    row's unit."""
+    """The measurement of one row.
+
+    `spec` is the input of bench/one.py; its value times `scale` is in the row's unit.
+    """
 
     row: Row
     spec: dict[str, Any]

@@ -1,5 +1,4 @@
-"""How the rate grows with the workers, for work that waits, that is Python bytecode, and that
-decodes photographs.
+"""Rate by number of workers, for work that waits, runs bytecode or decodes photographs.
 
     python -m bench.scaling [--quick] [--photos DIR] [--output build/scaling]
 
@@ -103,8 +102,8 @@ def steps(run: dict[str, float], given: argparse.Namespace) -> list[Cell]:
 
 
 def finish(rows: list[Row]) -> list[Row]:
-    """Beside each figure: the share of workers x the bare loop's rate, or the step's time over its
-    time alone."""
+    """Add the share of workers x the bare loop's rate to a rate, and the ratio to the time alone to
+    a step's time."""
     bare = {row.table: row.median for row in rows if row.peer == BARE and row.values}
     alone = next(
         (row.median for row in rows if row.table == STEP and row.peer == CACHED_WAITING), None

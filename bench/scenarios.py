@@ -1,11 +1,13 @@
-"""Is the diagnosis right? Every labelled training of tests/scenarios/ is measured (slow, fixed by
-hand, its input at hand), then diagnosed, and the answers are held against the truth.
+"""Accuracy of the diagnosis on labelled training scripts.
+
+Every script of tests/scenarios/ is measured (slow, fixed by hand, with its input at hand), then
+diagnosed, and the answers are compared with the truth.
 
     python -m bench.scenarios [NAME ...] [--seconds 6] [--repeats 1]
                               [--truth-from FILE] [--truth-only]
                               [--output build/scenarios]
 
-Nothing runs beside anything else: timings are the matter. The table is Markdown, the figures are in
+Scripts run one at a time, because timings decide. The table is Markdown, the figures are in
 scenarios.json.
 """
 

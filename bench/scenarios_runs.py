@@ -95,15 +95,14 @@ def _middle(runs: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def plain(name: str, variant: str, *, seconds: float) -> dict[str, Any]:
-    """What a run says of itself."""
+    """Run a script and return the figures that it prints."""
     script = [str(FOLDER / f"{name}.py"), "--variant", variant, "--seconds", f"{seconds:g}"]
     code, out, errors = _run([sys.executable, *script], limit_s=seconds + START_S)
     return last_line(out, f"{name} {variant}: exit {code}: {_last_words(errors)}")
 
 
 def diagnose(name: str, *, seconds: float) -> dict[str, Any]:
-    """The answer of `fastfeed diagnose` on the slow variant, which ends with it: what it says, not
-    all that it saw."""
+    """Run `fastfeed diagnose` on the slow variant, and return the main fields of its answer."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "diagnosis.json"
         code, _, errors = _diagnose(name, path, "--stop", seconds=seconds)
@@ -114,8 +113,10 @@ def diagnose(name: str, *, seconds: float) -> dict[str, Any]:
 
 
 def slowed(name: str, *, seconds: float, pairs: int) -> float:
-    """By which share the slow variant is slower under diagnosis: the median of pairs of runs, one
-    after the other."""
+    """Return the share by which diagnosis slows the slow variant.
+
+    It is the median of pairs of runs, one after the other.
+    """
     shares = []
     for _ in range(pairs):
         alone = plain(name, "slow", seconds=seconds + BESIDE_S)["steps_per_second"]
@@ -172,8 +173,7 @@ def _run(command: list[str], *, limit_s: float) -> tuple[int, str, str]:
 
 
 def _disk() -> str:
-    """Where scripts put their files: on a real disk, which a folder for temporary files need not
-    be."""
+    """Return a folder on a real disk for files of scripts; temporary folders may be in memory."""
     folder = ROOT / "build"
     folder.mkdir(exist_ok=True)
     return str(folder)

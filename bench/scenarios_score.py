@@ -15,7 +15,7 @@ Row = dict[str, Any]
 
 
 def holds(label: Label, truth: dict[str, Any]) -> list[str]:
-    """What the measured figures have against the label; empty where it holds."""
+    """Return the contradictions between measured figures and the label; empty if it holds."""
     if label.dies:
         return []
     free, fixed = truth["speedup_if_input_free"], truth["speedup_if_fixed"]
@@ -32,8 +32,10 @@ def holds(label: Label, truth: dict[str, Any]) -> list[str]:
 
 
 def score(label: Label, truth: dict[str, Any], said: dict[str, Any]) -> dict[str, Any]:
-    """How far the answer is off: starvation in points, the speed-ups in per cent; None where there
-    is nothing to hold it against."""
+    """Return the errors of an answer: starvation in points, speed-ups in per cent.
+
+    An error is None if there is no true value.
+    """
     verdict = said.get("verdict")
     recommended = _recommended(label, said)
     return {
@@ -139,7 +141,7 @@ def errors(rows: Sequence[Row]) -> str:
 
 
 def summary(rows: Sequence[Row]) -> str:
-    """How many are right, and the size of the errors: the median and the largest."""
+    """Return the number of correct answers, and the median and the largest error."""
     scores = [row["score"] for row in rows]
     right = sum(found["right"] for found in scores)
     bound = [found for row, found in zip(rows, scores, strict=True) if row["code"] == "step.bound"]
@@ -175,7 +177,7 @@ def summary(rows: Sequence[Row]) -> str:
 
 
 def _repeated(truth: dict[str, Any], variant: str) -> float | None:
-    """By how many per cent the rounds of a speed-up are apart; None where there was one only."""
+    """Return the spread of a speed-up over its rounds in per cent, or None after a single round."""
     pairs = [(truth.get(kind) or {}).get("all", []) for kind in (variant, "slow")]
     ratios = [one / slow for one, slow in zip(*pairs, strict=False)]
     return 100 * (max(ratios) / min(ratios) - 1) if len(ratios) > 1 else None

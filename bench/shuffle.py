@@ -57,7 +57,7 @@ def cells_for(given: argparse.Namespace) -> list[Cell]:
 
 
 def finish(rows: list[Row]) -> list[Row]:
-    """Beside each rate: the time of a batch."""
+    """Add the time of a batch to each rate."""
     return [
         replace(row, also=f"{1e6 * ROWS / row.median:.1f} µs a batch" if row.values else "")
         for row in rows

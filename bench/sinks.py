@@ -1,11 +1,11 @@
-"""What handing batches to a framework costs, and what is lost on the way.
+"""Cost of handing batches to a framework, and losses on the way.
 
     python -m bench.sinks [--quick] [--only Keras] [--output build/sinks]
 
-"Handing over": worker processes hand out slots without filling them, so that all that is timed is
-the way of a batch of any size into the training process ("fastfeed", the plain loop) and on into
-TensorFlow. "from_generator" reads a generator of arrays that lie ready: at addresses that
-TensorFlow takes without a copy ("aligned"), and as numpy made them. "over a counter":
+"Handing over": worker processes hand out slots without filling them, so that the figure is the way
+of a batch of any size into the training process ("fastfeed", the plain loop) and on into
+TensorFlow. "from_generator" reads a generator of ready arrays: at addresses that TensorFlow takes
+without a copy ("aligned"), and as numpy allocates them. "over a counter":
 Dataset.counter().map(...) with a Python function that takes the same arrays.
 
 "From two processes": every batch is written by its worker. "Python": a batch costs 5 ms of Python.
@@ -274,8 +274,7 @@ WAYS: dict[str, Any] = {
 
 
 def finish(rows: list[Row]) -> list[Row]:
-    """Beside the way in: what it costs above the plain loop; beside fit(): the share of the cached
-    step."""
+    """Add the cost above the plain loop to transports, and the share of a cached step to fit()."""
     rows = [one for row in rows for one in (_spread_out(row) if not row.peer else [row])]
     loop = {row.table: row.median for row in rows if row.peer == OURS}
     cached = next((row.median for row in rows if row.peer == "a cached batch"), None)

@@ -33,9 +33,11 @@ def loops(
     warm_s: float = 0.3,
     seconds: float = 1.0,
 ) -> dict[str, dict[str, float]]:
-    """Of each loop the median of its rounds in GB/s with the least and the most, and the median
-    `share` of the plain loop's rate in the same round. All in this process, in turn, another one
-    first in each round."""
+    """Measure loops in turn in this process; each round starts with another one.
+
+    Return for each loop the median, the least and the most GB/s of its rounds, and the median
+    `share` of the plain loop's rate in the same round.
+    """
     work = Ready(shape)
     rates: dict[str, list[float]] = {name: [] for name in LOOPS}
     with ExitStack() as stack:

@@ -1,9 +1,9 @@
-"""A session of tf.compat.v1 beside the plain loop: where its queue is the limit, and what the way
-past it gives.
+"""A session of tf.compat.v1 beside the plain loop: the limit of its queue, and the gain of the way
+around it.
 
-Two worker processes copy batches that lie ready; nobody reads what arrives, so all that is measured
-is the way. Of one workload everything is open in one process at the same time, and asked in turn:
-who is not asked waits for room.
+Two worker processes copy ready batches, and no step reads the data, so that only the transport is
+measured. All peers of a workload are open in one process at the same time and are read in turn; the
+others wait for room.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Step = Callable[[], Any]
 
 @dataclass
 class Way:
-    """One step of a loop, and the thread that fills the queue, if there is one."""
+    """A step of a loop, and the thread that fills its queue, if it has one."""
 
     step: Step
     filler: threading.Thread | None = None

@@ -23,7 +23,7 @@ FULL_S = 5.0
 
 
 def soak(runner: FeedRunner, seconds: float) -> tuple[Ledger, list[Footprint]]:
-    """What was seen, and what there was at each twentieth of the time."""
+    """Run for that long; return the ledger, and the footprint at each twentieth of the time."""
     ledger, seen = Ledger(), []
     held: deque[dict[str, Any]] = deque(maxlen=HELD)
     began = time.perf_counter()
@@ -49,8 +49,8 @@ def soak(runner: FeedRunner, seconds: float) -> tuple[Ledger, list[Footprint]]:
 
 
 def _account(runner: FeedRunner, ledger: Ledger) -> None:
-    """When nobody takes any more, the producers fill what they can get: what is lent still is what
-    was lost."""
+    """Count the slots that remain lent after the consumer stopped and the producers filled the
+    rest; these are lost."""
     deadline = time.monotonic() + FULL_S
     slots = runner.snapshot().slots
     while not _settled(slots):

@@ -1,4 +1,4 @@
-"""What a feed costs before the first batch, in memory, and after its trainer was killed.
+"""Cost of a feed before its first batch, in memory, and after its trainer was killed.
 
 python -m bench.startup [--quick] [--tensorflow] [--output build/startup]
 """
@@ -130,7 +130,7 @@ def killed(name: str, *, waits: tuple[int, ...]) -> list[dict[str, Any]]:
 
 
 def _new_in(folder: int, before: set[str]) -> dict[str, float]:
-    """The files in an open folder that were not there before, and what they take."""
+    """Return the new files of an open folder, and their bytes."""
     new = set(os.listdir(folder)) - before
     return {
         "shm_files": len(new),

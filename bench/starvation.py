@@ -1,9 +1,9 @@
-"""Is the starvation figure right? Producers and steps of known fixed times, in a plain loop and in
-a session.
+"""Accuracy of the starvation figure, in a plain loop and in a session.
 
-The exact value follows from the clock: 1 - (time in steps) / (wall time), the time in steps being
-measured around the step itself. A session's own run, with its batch ready, is part of the step and
-no waiting for input; what it costs is measured with a producer that is never late.
+Producers and steps take known fixed times. The exact value follows from the clock: 1 - (time in
+steps) / (wall time), the time in steps being measured around the step itself. The run of a session
+whose batch is ready is part of the step, not a wait for input; its cost is measured with a producer
+that is never late.
 
     python bench/starvation.py
 """

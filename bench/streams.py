@@ -1,13 +1,12 @@
-"""What order and epochs cost: the gap where an epoch ends, order beside none under stragglers, and
-a late resume.
+"""Cost of order and epochs: the gap between epochs, order with stragglers, and a late resume.
 
     python -m bench.streams [--quick] [--output build/streams]
 
 The gap is the time between the last batch of an epoch and the first of the next one, over the
-median time between two batches: 1 is none at all. The step of the consumer sleeps; the producers
-sleep, too: cores are no matter. Stragglers: an item takes a lognormal time around 2 ms, and one in
-200 takes 50 times as long. A resume is the time from `restore()`, of a state that stands at batch
-10^6, to the first batch; beside it, that of a run that begins.
+median time between two batches: 1 is no gap. Consumer and producers sleep, so that cores do not
+matter. Stragglers: an item takes a lognormal time around 2 ms, and one in 200 takes 50 times as
+long. A resume is the time from `restore()`, with a state at batch 10^6, to the first batch; beside
+it stands a fresh run.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ class Slow:
 
 
 class Straggling(Slow):
-    """One item in 200 takes 50 times as long as the others do in the middle."""
+    """A source in which one item in 200 takes 50 times as long as the median item."""
 
     def __getitem__(self, index: int) -> np.ndarray:
         rng = np.random.default_rng(index)
@@ -60,7 +59,7 @@ class Straggling(Slow):
 
 
 class Endless:
-    """As many records as the state needs."""
+    """A source with as many records as the state needs."""
 
     def __init__(self, length: int) -> None:
         self.length = length
@@ -200,7 +199,7 @@ def cells_for(given: argparse.Namespace) -> list[Cell]:
 
 
 def finish(rows: list[Row]) -> list[Row]:
-    """Beside each gap the time between batches, beside each resume that of a fresh start."""
+    """Add the time between batches to each gap, and the time of a fresh start to each resume."""
     return [replace(row, also=_also(row)) for row in rows]
 
 

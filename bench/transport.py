@@ -1,11 +1,11 @@
-"""What it costs to bring a batch from a worker process to the training loop.
+"""Cost of bringing a batch from a worker process to the training loop.
 
     python -m bench.transport [--quick] [--output build/transport]
 
 Small batches show the cost of handing over, large ones the cost of the copies. "ready": the data
-lie there and are copied out; "one pass": they are made by one pass over prepared data, by fastfeed
-and the bare ring where they will be read, by the others in a fresh array, as their interfaces want
-it. Each figure stands beside a memcpy of that size.
+exist and are copied out; "one pass": one pass over prepared data produces them, in fastfeed and the
+bare ring in their final place, in the others in a fresh array, as their interfaces require. Each
+figure stands beside a memcpy of that size.
 """
 
 from __future__ import annotations
@@ -69,8 +69,7 @@ def cells_for(given: argparse.Namespace) -> list[Cell]:
 
 
 def finish(rows: list[Row]) -> list[Row]:
-    """Beside each rate: the time of a small batch, or the share of what one memcpy made in the same
-    round."""
+    """Add the time of a small batch, or the share of a memcpy's rate in the same round."""
     copies = {row.table: row.values for row in rows if row.peer == MEMCPY}
     return [replace(row, also=_also(row, copies.get(row.table))) for row in rows]
 

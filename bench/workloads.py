@@ -57,7 +57,7 @@ class Work:
         raise NotImplementedError
 
     def stream(self, first: int, step: int) -> Iterator[Batch]:
-        """One worker's share: batches first, first + step, ..."""
+        """Yield one worker's share: batches first, first + step, ..."""
         index = first
         while True:
             yield self.batch(index)
@@ -156,8 +156,10 @@ class Photos(Work):
         out[1][:] = picks
 
     def record(self, pick: int, rng: np.random.Generator, out: np.ndarray) -> None:
-        """One photograph into `out`: a part of 8 to 100 % of its area, 3:4 to 4:3, as in ImageNet
-        training."""
+        """Decode one photograph into `out`, cropped as in ImageNet training.
+
+        The crop covers 8 to 100 % of the area, with an aspect ratio from 3:4 to 4:3.
+        """
         import cv2
 
         image = cv2.imread(self._files[pick], cv2.IMREAD_COLOR)
@@ -194,7 +196,7 @@ def burn(rounds: int) -> int:
 
 
 def rounds_for(seconds: float) -> int:
-    """How many rounds of `burn` take that long on this machine: from the fastest of many, warm."""
+    """Return the rounds of `burn` that take `seconds` here, from the fastest of many warm runs."""
 
     def once() -> float:
         start = time.perf_counter()

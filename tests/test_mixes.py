@@ -271,7 +271,7 @@ def test_what_lives_in_the_main_module_works_and_it_is_not_run_again(tmp_path: P
 @pytest.mark.slow
 @in_every_mix
 def test_leaves_are_cast_in_the_producers(mix: tuple[int, int]) -> None:
-    """One leaf of a batch may be cast into other memory while another stays in place."""
+    """A leaf of a batch may be cast into other memory while another stays in place."""
 
     def filled(worker: Worker) -> Iterator[Any]:
         for i in range(worker.index, 9, worker.count):

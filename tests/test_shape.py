@@ -215,7 +215,7 @@ def prints(file: Path) -> Iterator[str]:
 
 
 def told_asserts(file: Path) -> Iterator[str]:
-    """An assert with a message is meant for somebody: that must be an error of its own."""
+    """An assert with a message addresses a user, who needs an error class."""
     asserts = [
         n for n in ast.walk(tree_of(file)) if isinstance(n, ast.Assert) and n.msg is not None
     ]
@@ -332,7 +332,7 @@ def test_public_names() -> None:
 
 
 def imported(program: str, names: set[str]) -> set[str]:
-    """Which of these modules a fresh interpreter has after that program."""
+    """Return the modules of these that a fresh interpreter has imported after the program."""
     code = f"import sys\n{program}\nprint(*{names!r} & set(sys.modules), sep='\\n')"
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT

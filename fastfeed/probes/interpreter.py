@@ -59,7 +59,8 @@ class TraceLineTracer:
         self, code: CodeType, seen: LineCallback, *, head: int, costly: bool = False
     ) -> None:
         self.given_up = ""
-        self.rests = self.woke = False
+        self.rests = False
+        self.wakes = 0  # how often tracing continued after a rest
         self._code, self._seen, self._head, self._costly = code, seen, head, costly
         self.cost_s = self._cost_s = 0.0  # of tracing, without what it slows down
         self._main = threading.main_thread().ident
@@ -129,7 +130,8 @@ class TraceLineTracer:
         if sys.gettrace() not in (None, self.called):
             self.given_up = TRACER_IN_USE
             return
-        self.woke, self.rests, self._turns = self.rests, False, 0
+        self.wakes += self.rests
+        self.rests, self._turns = False, 0
         self._woke_s = self._looked_s = perf_counter()
         sys.settrace(self.called)
         at: FrameType | None = frame
@@ -185,7 +187,8 @@ class TraceLineTracer:
 class MonitoringLineTracer:
     """The same by sys.monitoring, which costs time only in the lines of the loop."""
 
-    rests = woke = False
+    rests = False
+    wakes = 0
     cost_s = 0.0
 
     def __init__(self, code: CodeType, seen: LineCallback, *, head: int) -> None:

@@ -1,4 +1,4 @@
-"""Whole records: decoded, with masks, labels and pairs; and a helpful error for every mistake."""
+"""Whole records, with masks, labels and pairs, and a helpful error for every mistake."""
 
 from __future__ import annotations
 

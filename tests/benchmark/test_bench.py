@@ -1,4 +1,4 @@
-"""The harness: what it accepts and what it measures."""
+"""The harness: its input and its measurements."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which digits are loaded, in which order of places, and what is said when they cannot be."""
+"""Loading of MNIST: the order of places, and the errors without a usable file."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fastfeed.errors import MissingExtra, OptionError
 
 @pytest.fixture(autouse=True)
 def bare_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """No MNIST anywhere."""
+    """A machine without MNIST."""
     monkeypatch.delenv("FASTFEED_DATA", raising=False)
     monkeypatch.setenv("KERAS_HOME", str(tmp_path / "no_keras"))
 

@@ -1,4 +1,4 @@
-"""What the benchmark says: the tables, the picture and the advice, from invented figures."""
+"""Output of the benchmark: tables, picture and advice, from invented figures."""
 
 from __future__ import annotations
 

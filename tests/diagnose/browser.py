@@ -36,7 +36,8 @@ FLAGS = (
 
 
 class Browser:
-    """One window; `script` runs in the page, `command` is of the Chrome DevTools Protocol."""
+    """A browser window. `script` runs in the page, `command` belongs to the Chrome DevTools
+    Protocol."""
 
     def __init__(self, port: int, session: str) -> None:
         self._base = f"http://127.0.0.1:{port}/session/{session}"
@@ -74,7 +75,7 @@ class Browser:
 
 
 def call(address: str, /, *, method: str = "POST", **body: Any) -> Any:
-    """One command of WebDriver; no proxy, for it is this machine."""
+    """Send a command of WebDriver, without a proxy."""
     data = json.dumps(body).encode() if method == "POST" else None
     request = urllib.request.Request(
         address, data=data, method=method, headers={"Content-Type": "application/json"}

@@ -96,8 +96,7 @@ def _epochs(loop: Loop, every: int) -> list[Mark]:
 
 
 def cases() -> dict[str, Evidence]:
-    """One clear case of each code, and a few more under names of their own ("step.bound/busy
-    producers")."""
+    """Return a clear case of each code, and a few more with names ("step.bound/busy producers")."""
     asleep, python = {SLEEP: 1.0}, {PYTHON: 0.95, LOCK_PYTHON: 0.05}
     starved = [40.0] * 200
     fed = [0.02] * 300

@@ -12,7 +12,7 @@ from fastfeed.steps.timeline import Loop, Timeline
 
 
 class Clock:
-    """Stands in for a hook's `time`: it goes on only when told to."""
+    """Stands in for a hook's `time`, which the test moves."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -41,7 +41,7 @@ class Every:
         self.bursts += 1
 
     def run(self, steps: Any, get: Any) -> None:
-        """Of loops that we do not experiment with ourselves."""
+        """Run loops without experiments of the hooks."""
 
 
 @contextlib.contextmanager
@@ -69,5 +69,5 @@ def loops(log: HookLog, kind: str) -> list[Loop]:
 
 
 def kinds(log: HookLog) -> set[str]:
-    """Of the marks."""
+    """Return the kinds of the marks."""
     return {mark.kind for mark in log.timeline.marks}

@@ -1,5 +1,4 @@
-"""The stage by itself, with pipelines that do nearly nothing, fail on request, and show what they
-hold."""
+"""The stage alone, with small pipelines that can fail and that show their resources."""
 
 from __future__ import annotations
 

@@ -106,8 +106,7 @@ def test_a_dataset() -> None:
 
 
 def test_a_dataset_in_a_graph_of_tensorflow_1() -> None:
-    """What a session without get_inputs has instead of a DALIDataset: ends, and a pass for each
-    initialization."""
+    """A session without get_inputs has ends, and an iteration for each initialization."""
     tf = pytest.importorskip("tensorflow")
     with tf.Graph().as_default(), runner_of() as runner:
         data = runner.dataset()
@@ -188,7 +187,7 @@ def test_jax() -> None:
 
 
 class Held:
-    """As DALI's TensorGPU, on the host."""
+    """A host array with the interface of DALI's TensorGPU."""
 
     def __init__(self, array: np.ndarray[Any, Any]) -> None:
         self._array = array

@@ -118,8 +118,7 @@ def test_an_empty_source_says_so_each_time() -> None:
 
 
 def test_a_failure_ends_the_other_producers() -> None:
-    """One fails, one waits in the user's code, one waits for room: the consumer hears of it all the
-    same."""
+    """One fails, one waits in user code, one waits for room: the consumer gets the failure."""
     with Blocked() as blocked:
 
         def stream(worker: Any) -> Iterator[Any]:

@@ -1,4 +1,4 @@
-"""Each example runs to its end as a program of its own, with the expected output."""
+"""Runs every example as a program and compares its output."""
 
 from __future__ import annotations
 

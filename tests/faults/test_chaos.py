@@ -48,7 +48,7 @@ def batch_of(index: int) -> dict[str, Any]:
 
 
 def test_the_ledger_sees_a_torn_batch() -> None:
-    """One bit of one byte, at any position."""
+    """One bit of one byte differs, at any position."""
     for name in ("data", "ids", "check"):
         ledger, batch = Ledger(), batch_of(0)
         batch[name][-1] ^= 1

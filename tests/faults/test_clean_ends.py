@@ -56,8 +56,7 @@ def test_an_exception_in_the_training_loop(script: Start, use: str) -> None:
     ],
 )
 def test_the_end_of_the_interpreter(script: Start, end: str) -> None:
-    """With a runner that is alive, forgotten, stopped twice, or stopped by another thread while in
-    use."""
+    """The runner is alive, forgotten, stopped twice, or stopped by another thread while in use."""
     running = script(
         f"""
         def ended(stream):

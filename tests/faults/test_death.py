@@ -169,7 +169,7 @@ def test_every_call_meets_the_same_death() -> None:
 
 
 def test_while_the_ring_grows(tmp_path: Path) -> None:
-    """Each batch is larger than any before and needs new memory: none is torn, none is lost."""
+    """Each batch is larger than any before and needs new memory: no batch is torn or lost."""
 
     def growing(index: int) -> Any:
         if index in (3, 9, 15):

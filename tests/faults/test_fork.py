@@ -57,7 +57,7 @@ def test_a_child_can_do_no_harm(script: Start, child: str) -> None:
 
 
 def test_a_child_cannot_take(script: Start) -> None:
-    """It would take the parent's batches, and it has no worker of its own."""
+    """A child would take the parent's batches, and it has no worker."""
     child = """
         try:
             next(reader)

@@ -110,7 +110,7 @@ def test_a_callable_goes_on_where_it_was(mix: tuple[int, int]) -> None:
 
 
 def test_over_epochs_the_shares_stay_whole() -> None:
-    """Each epoch is complete before the next one begins, whichever worker produced it."""
+    """Each epoch is complete before the next one begins, with any assignment to workers."""
     with restarting(Records(), (2, 3), batch_size=8, epochs=2, seed=1, shuffle=True) as runner:
         ids = read_while_killing(runner, at=(100, 450, 550, 900))
     assert sorted(ids[:TOTAL]) == sorted(ids[TOTAL:]) == list(range(TOTAL))
@@ -239,8 +239,7 @@ def test_workers_that_die_before_they_deliver_anything() -> None:
 
 
 def test_a_callable_that_always_dies_at_the_same_place() -> None:
-    """No part of its stream can be left out: after some tries the feed ends, behind all earlier
-    batches."""
+    """Its stream must stay whole: after some tries the feed ends, behind all earlier batches."""
 
     def stream() -> Iterator[Any]:
         yield from (np.full(4, i) for i in range(10))

@@ -73,7 +73,8 @@ def told(item: Any, worker: Worker) -> np.ndarray:
 
 
 def draws(worker: Worker) -> Iterator[np.ndarray]:
-    """One record: the producer, its process, and a draw from each generator that users may use."""
+    """Return a record: the producer, its process, and a draw from each generator that users may
+    use."""
     numbers = worker.rng.integers(2**62), np.random.randint(2**62), random.getrandbits(62)
     yield np.array([[worker.index, os.getpid(), *numbers]])
 
@@ -118,7 +119,7 @@ def first_waits(path: str, rows: Callable[[int], int]) -> Callable[[int], np.nda
 
 
 def gated(path: str, error: Exception | None = None) -> Callable[[Worker], Iterator[Any]]:
-    """One batch of the first producer; all others wait for the FIFO at `path`, and fail or end."""
+    """Yield a batch of the first producer; the others wait for the FIFO at `path`, then end."""
 
     def stream(worker: Worker) -> Iterator[Any]:
         if worker.index == 0:

@@ -25,7 +25,7 @@ Rows = list[list[int]]
 
 
 def record(index: int, worker: Worker) -> np.ndarray:
-    """One record."""
+    """Return a record."""
     return np.array([index, worker.epoch, worker.rng.integers(2**62)])
 
 

@@ -1,4 +1,4 @@
-"""One line of JSON for clients of this user, as long as the process has runners."""
+"""The status socket: a line of JSON for clients of this user while the process has runners."""
 
 from __future__ import annotations
 

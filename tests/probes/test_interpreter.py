@@ -1,4 +1,4 @@
-"""Whom the interpreter tells of the lines of a loop, and whom not."""
+"""Tracing of loop lines: the code that is traced, and the code that is not."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_a_debugger_is_left_alone() -> None:
 
 
 def slow(number: int) -> bool:
-    """Whether it is traced."""
+    """Return True if the interpreter traces this code."""
     return sys.gettrace() is not None
 
 
@@ -80,7 +80,7 @@ def test_what_a_loop_calls_is_as_quick_as_ever(
 
 @traces
 def test_calls_that_are_over_at_once_are_traced(monkeypatch: pytest.MonkeyPatch) -> None:
-    """To leave them alone would take longer."""
+    """An exception for short calls would cost more than tracing them."""
     monkeypatch.setattr(eyes, "SHORT_CALL_S", 1e9)
     monkeypatch.setattr(eyes, "MAX_COST", float("inf"))
     traced: list[bool] = []

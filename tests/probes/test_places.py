@@ -1,4 +1,4 @@
-"""What a spot in a thread's code calls, what work that is, and whose file it is in."""
+"""Places of spots in a thread's code: the call, the kind of work, and the owner of the file."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fastfeed.probes.places import Places, Spot, without_start
 
 
 class Probe:
-    """Tells the spot of whoever calls it."""
+    """Return the spot of its caller."""
 
     def __init__(self) -> None:
         self.spot: Spot | None = None

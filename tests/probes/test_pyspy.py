@@ -100,7 +100,7 @@ def test_what_is_missing() -> None:
 
 
 def test_the_helper_tells_of_failures() -> None:
-    """It runs what it is asked to, and what cannot be run is an answer, too."""
+    """The helper runs the given command, and reports a command that cannot run."""
     request = {"program": "/nowhere/py-spy", "pid": 1, "rate": 25, "seconds": 1, "gil": True}
     told = spy_helper.answer(request)
     assert (told["raw"], told["gil"]) == ("", True)
@@ -108,7 +108,7 @@ def test_the_helper_tells_of_failures() -> None:
 
 
 def test_py_spy_is_not_asked_before_it_is_wanted() -> None:
-    """What it takes while a script starts it would not have for what is watched."""
+    """A request during the script's start would take time from the observed program."""
     with Sampler(program="/nowhere/py-spy") as sampler:
         sampler.begin(asking=False)
         until(lambda: sampler.samples >= 3 * SPY_EVERY, "samples")
@@ -182,7 +182,7 @@ def test_who_ended_before_the_beginning_and_is_awaited_after_it() -> None:
 def test_who_takes_a_core_and_tells_nobody_anything_makes_no_batches(
     line: str, burns: bool
 ) -> None:
-    """Whoever has started it: its seconds are those of others."""
+    """Its CPU seconds count as those of other processes, whichever process started it."""
     begins = f"import sys\nprint(flush=True)\nwhile True: {line}"
     command = [sys.executable, "-S", "-c", begins]
     children = Children(DescriptorReader())
@@ -323,7 +323,7 @@ def test_other_processes() -> None:
 
 
 def test_the_kernel_s_number_of_a_thread_that_only_the_c_library_knows() -> None:
-    """As py-spy shows threads before Python 3.11."""
+    """py-spy shows such threads before Python 3.11."""
     found: list[tuple[int, int]] = []
 
     def tell() -> None:

@@ -70,7 +70,7 @@ def together(functions: list[Callable[[], Any]]) -> list[Any]:
 
 
 class InOrder(RuleBasedStateMachine):
-    """One consumer and any order of tickets: the longest run of tickets without a gap leaves."""
+    """A consumer and tickets in any order: the longest run of tickets without a gap leaves."""
 
     @initialize(order=st.permutations(range(12)))
     def begin(self, order: list[int]) -> None:

@@ -123,5 +123,5 @@ def test_slots_fit_into_the_budget(share: MemoryShare, nbytes: int, taken: int) 
 
 @given(shares)
 def test_the_least_is_one_for_each_producer_and_two(share: MemoryShare) -> None:
-    """One filled by each producer, one ready, one lent: so none of them waits for itself."""
+    """A slot to fill for each producer, one ready and one lent: no producer waits for itself."""
     assert share.min_slots == share.threads + 2

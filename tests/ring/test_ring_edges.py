@@ -169,8 +169,8 @@ def test_memory_outlives_everything_but_its_last_view() -> None:
 
 
 def test_numbers_of_slots_do_not_run_out() -> None:
-    """Each growth takes new numbers: from the smallest slot to the largest that fits, with 200
-    producers in a process."""
+    """Slots grow from the smallest to the largest size with 200 producers; each growth takes new
+    numbers."""
     share, nbytes, used = MemoryShare(budget=2**36, wanted=4 * 200 + 201, threads=200), PAGE, 0
     while share.fits(nbytes):
         used += share.slots(nbytes)
@@ -200,7 +200,7 @@ def test_a_buffer_that_is_yielded_twice_is_refused() -> None:
 
 
 def test_a_leaf_without_elements_does_not_reach_into_the_next_slot() -> None:
-    """It lies at the very end of its slot, where the next one begins."""
+    """The leaf lies at the end of its slot, where the next one begins."""
     template = Leaf("i1", (PAGE,)), Leaf("i8", (0,))
     with ring() as made:
         spec, like = checked(template, [1])

@@ -24,7 +24,7 @@ def in_slots(leaves: Any) -> bool:
 
 
 class RingMachine(RuleBasedStateMachine):
-    """One producer and one consumer. The model knows the values and the owner of every batch."""
+    """A producer, a consumer, and a model with the values and the owner of every batch."""
 
     @initialize(template=templates, wanted=st.integers(3, 8))
     def begin(self, template: Any, wanted: int) -> None:

@@ -76,7 +76,7 @@ def test_they_are_the_state_in_one_value() -> None:
 def test_a_distributed_checkpoint_takes_the_runner_itself(
     options: dict[str, Any], tmp_path: Path
 ) -> None:
-    """It loads only the keys that a state_dict has already, and a new runner's state has fewer."""
+    """A checkpoint loads only existing keys, and the state of a new runner has fewer."""
     pytest.importorskip("torch")
     distributed = pytest.importorskip("torch.distributed.checkpoint")
     if not hasattr(distributed, "save"):

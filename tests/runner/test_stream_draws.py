@@ -33,7 +33,7 @@ KINDS = ("indexable", "sequence", "mix", "iterable", "records")
 
 
 def global_draws(index: int) -> np.ndarray:
-    """Return one record: its index, and draws of code that knows no worker."""
+    """Return a record: its index, and draws of code without access to its worker."""
     return np.array([index, random.getrandbits(62), np.random.randint(2**62)])
 
 

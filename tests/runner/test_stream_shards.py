@@ -127,7 +127,7 @@ def test_producers_of_all_ranks_share_a_callable(
 @settings(max_examples=30)
 @given(total=st.integers(6, 30), size=st.integers(1, 4), cut=st.integers(0, 8), shuffle=shuffles)
 def test_a_rank_goes_on_with_its_share(total: int, size: int, cut: int, shuffle: Any) -> None:
-    """With a shuffle, the remainder that is left out differs in each epoch."""
+    """The remainder that a shuffle leaves out differs in each epoch."""
     for rank in range(3):
         case = Stream(
             "indexable", total, size, {"shard": (rank, 3), "remainder": "drop", "shuffle": shuffle}

@@ -41,7 +41,7 @@ class Clock:
         self._asked = time.perf_counter()
 
     def got(self) -> None:
-        """It is there."""
+        """Record the arrival of the batch."""
         self.waits = True
         if self.start:
             self.waited_s += time.perf_counter() - self._asked
@@ -86,7 +86,7 @@ class Clock:
             self.start = self.now
 
     def report(self) -> None:
-        """One line."""
+        """Print the figures as a line of JSON."""
         seconds = self.now - self.start
         found = {
             "variant": self.args.variant,

@@ -143,8 +143,7 @@ def test_positions_are_uniform_where_the_pool_holds_an_epoch() -> None:
 
 
 def test_how_long_a_record_stays_is_geometric() -> None:
-    """One in, one out of a pool of 8: each draw takes each record with probability 1/8, at any
-    age."""
+    """In a pool of 8 each draw takes each record with probability 1/8, at any age."""
     many = [
         ids_of(drawn(ShufflePool(Shuffle(8, 7), batch_size=1, seed=s), plan([999], [50])))[0]
         for s in range(12)

@@ -221,7 +221,7 @@ def test_a_training_that_is_stopped_saves_what_it_had(path: Path) -> None:
 
 
 def test_validation_does_not_count(path: Path) -> None:
-    """It has other callbacks, and its data are not those of the runner."""
+    """Validation has other callbacks and other data than the runner."""
 
     class Lenient(Diary):
         def test_step(self, data: Any) -> dict[str, Any]:

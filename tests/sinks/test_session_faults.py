@@ -179,8 +179,10 @@ def test_stop_while_a_run_waits(shuffle: Any) -> None:
 @either_queue
 @pytest.mark.parametrize("steps", [0, 3])
 def test_stop_while_the_queue_is_full(shuffle: Any, steps: int) -> None:
-    """The source is asked for all that fits into the queue, the buffer (two by `memory`), a pool of
-    two and both threads, so that all of them wait for room."""
+    """The source produces all batches for which there is room, until all wait for room.
+
+    The queue, the buffer (two by `memory`), a pool of two and both threads have room.
+    """
     pulled = threading.Semaphore(0)
 
     def endless() -> Iterator[Any]:
@@ -203,7 +205,7 @@ def test_stop_while_the_queue_is_full(shuffle: Any, steps: int) -> None:
 
 @either_queue
 def test_the_session_is_closed_first(shuffle: Any) -> None:
-    """There is no stop(): the fixture of every test checks that all threads end."""
+    """The test calls no stop(): the fixture of every test checks that all threads end."""
     runner = FeedRunner(shared_out(10**6, 4), shuffle=shuffle, epochs=1)
     inputs = runner.get_inputs()
     with tf1.Session() as sess:

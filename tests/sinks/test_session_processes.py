@@ -68,7 +68,7 @@ def test_every_record_once(kind: str, shuffle: Any) -> None:
 
 
 def test_it_trains_and_the_slots_come_back() -> None:
-    """There are more batches than slots, in a graph whose step uses them; x is a third of y."""
+    """The graph's step uses more batches than there are slots; x is a third of y."""
 
     def stream(worker: Worker) -> Iterator[Any]:
         for _ in range(60):

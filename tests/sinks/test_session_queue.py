@@ -105,8 +105,7 @@ def test_the_seed_alone_decides_the_order() -> None:
 
 
 def test_a_batch_comes_as_soon_as_the_smallest_pool_is_there() -> None:
-    """It comes after min_after_dequeue records and one batch, although the source has no more
-    yet."""
+    """It comes after min_after_dequeue records and one batch, before the source has more."""
     with (
         Blocked(chunks(12, 4)) as blocked,
         session(FeedRunner(blocked, shuffle=SMALL, epochs=1)) as (sess, inputs),

@@ -47,7 +47,7 @@ class OnDemand:
             self._asked.put(True)
 
     def end(self) -> None:
-        """There is no more than what was asked for."""
+        """End the source after the requested batches."""
         self._asked.put(False)
 
 

@@ -212,7 +212,7 @@ def test_a_hang_ends_the_battery_with_the_stacks_of_all_threads() -> None:
 
 
 def test_a_hang_is_named_by_what_hung() -> None:
-    """It is not named by what came when it was unblocked."""
+    """The error names the hung call, not the exception that followed when it was unblocked."""
     go_on = threading.Event()
 
     def scene(trial: Trial) -> None:

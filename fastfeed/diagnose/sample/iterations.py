@@ -49,6 +49,7 @@ class IterationTracker:
             self._tracer = TraceLineTracer(lines.code, self.begin_line, head=head, costly=costly)
         self._begin_s = -1.0  # of the current iteration; -1: none
         self._wait_s = self._overhead_s = self._cost_s = 0.0
+        self._wakes = 0  # of the tracer, when it was last asked
         self._last = 0.0, 0  # when the current line began, and its number
         self._left_s = self._unobserved_s = -1.0
         self._started_s = 0.0
@@ -82,8 +83,8 @@ class IterationTracker:
 
     def begin_line(self, line: int, now: float) -> None:
         """Account for the last line; `line` begins now (0: the function has returned)."""
-        if self._tracer.woke:
-            self._tracer.woke = False
+        if self._tracer.wakes != self._wakes:
+            self._wakes = self._tracer.wakes
             self._unobserved_s = max(self._unobserved_s, self._last[0])
             self._begin_s = self._left_s = -1.0
             self._last = now, 0

@@ -60,7 +60,7 @@ def test_only_calls_of_the_same_thread_and_time_count() -> None:
 
 @pytest.mark.parametrize("in_gap", [0.0, 0.5, 1.0])
 def test_an_epoch_begins_with_the_gap_before_it(in_gap: float) -> None:
-    """Wherever in the gap its mark lies."""
+    """The mark may lie anywhere in the gap."""
     steps, marks, now = [], [], 0.0
     for epoch in range(6):
         marks.append(Mark("epoch", now - (1 - in_gap) * 0.5, now, str(epoch)))

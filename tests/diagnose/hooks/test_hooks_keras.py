@@ -1,5 +1,4 @@
-"""Hooks of Keras on TensorFlow: what a step waits for, and that training is what it would have
-been."""
+"""Hooks of Keras on TensorFlow: waits of a step, and unchanged training."""
 
 from __future__ import annotations
 
@@ -149,7 +148,7 @@ def test_a_step_waits_as_long_as_its_batch_is_made(monkeypatch: pytest.MonkeyPat
 
 
 def test_of_short_steps_only_some_are_looked_into(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the others take more than those is taken for waiting."""
+    """Additional time of the other steps counts as waiting."""
     clock = Clock()
     for module in (keras_steps, tf_relay):
         monkeypatch.setattr(module, "time", clock)

@@ -1,5 +1,4 @@
-"""Hooks of Keras with several steps in a call: what a call waits for, and that training is what it
-would have been."""
+"""Hooks of Keras with several steps in a call: waits of a call, and unchanged training."""
 
 from __future__ import annotations
 

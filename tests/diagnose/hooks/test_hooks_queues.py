@@ -19,7 +19,7 @@ from fastfeed.steps.timeline import Loop, Timeline
 
 
 class Always:
-    """Experiments, as often as somebody asks."""
+    """Experiments as often as a caller requests."""
 
     def __init__(self, bursts: list[bool]) -> None:
         self.bursts = bursts
@@ -126,7 +126,7 @@ def test_what_was_taken_ahead_is_had_first_by_whoever_asks(log: HookLog) -> None
 @settings(max_examples=60)
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=6), st.lists(st.booleans(), max_size=12))
 def test_experiments_change_nothing(puts: list[int], bursts: list[bool]) -> None:
-    """Batches come some at a time; each is had once and in its order, the sentinel too."""
+    """Several batches come at a time; each arrives once and in order, and so does the sentinel."""
     log = HookLog(Timeline())
     log.experiments = Always(bursts)  # type: ignore[assignment]
     with pytest.MonkeyPatch.context() as monkeypatch:

@@ -1,4 +1,4 @@
-"""Hooks of sessions: what they see, and that nobody feels them."""
+"""Hooks of sessions: their observations, and no effect on the script."""
 
 from __future__ import annotations
 

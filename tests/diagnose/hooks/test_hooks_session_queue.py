@@ -14,8 +14,7 @@ RUN_S = 0.001  # what a put takes that finds room
 
 
 class Simulation:
-    """A queue with its producers and one consumer; every put and every step is told to a model as a
-    hook would."""
+    """A queue with producers and a consumer; a model receives every put and step as from a hook."""
 
     def __init__(
         self, model: QueueModel, *, puts: list[tuple[float, int]], count: int, step_s: float

@@ -1,4 +1,4 @@
-"""What runs of sessions wait for inside their graphs."""
+"""Waits inside the graphs of session runs."""
 
 from __future__ import annotations
 

@@ -17,8 +17,7 @@ tf = pytest.importorskip("tensorflow")
 
 
 def plain_dataset(generator: Any) -> Any:
-    """Without the prefetch that TensorFlow adds by itself, so that batches are made when they are
-    asked for."""
+    """A dataset without the prefetch that TensorFlow adds, so that it produces on demand."""
     spec = tf.TensorSpec((2,), tf.float32)
     options = tf.data.Options()
     options.experimental_optimization.inject_prefetch = False
@@ -117,7 +116,7 @@ def test_a_function_called_from_a_loop_is_its_step(clock: Clock) -> None:
 def test_a_function_that_takes_its_batch_itself(
     clock: Clock, batches: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One that takes several is left alone."""
+    """A function that takes several batches is left unchanged."""
     for module in (keras_steps, tf_relay):
         monkeypatch.setattr(module, "time", clock)
 

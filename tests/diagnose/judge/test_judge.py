@@ -1,5 +1,4 @@
-"""From evidence to a verdict: the right cause first, gains from the model, and no verdict where a
-signal is missing."""
+"""From evidence to a verdict: the first cause, modelled gains, and no verdict without a signal."""
 
 from __future__ import annotations
 

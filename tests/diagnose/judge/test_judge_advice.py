@@ -151,7 +151,7 @@ def test_python_in_the_graph_of_a_session_needs_threads_of_its_pool(called: bool
 def test_a_step_beside_from_generator_touches_all_its_memory_again(
     trims: bool, cpu_s: float, factor: float
 ) -> None:
-    """As observed: 3,700 page faults a step, half of the time of native threads; and a step that
+    """Observed: 3,700 page faults per step and half of the time of native threads; and a step that
     mostly sleeps."""
     loop = loop_of([30.0] * 200, 20.0, free=12, free_ms=20.0, kind="keras", trims=trims)
     native = task(
@@ -237,7 +237,7 @@ def test_one_worker_is_called_one() -> None:
 
 
 def test_as_many_producers_as_there_are_is_no_change() -> None:
-    """One thread whose work would fill its time anyway."""
+    """One thread would do work that fills its time anyway."""
     copies = producers(1, {NATIVE: 1.0}, copying=0.9, cpu_s=10.0)
     found = judge(
         evidence(loop_of([40.0] * 200), (trainer(), *copies), machine=replace(MACHINE, cores=1))
@@ -260,8 +260,7 @@ def test_batches_cost_less_where_nobody_fights_for_the_lock(count: int, fought: 
 def test_native_code_takes_longer_where_all_cores_work(
     state: str, own_cpu: float, times: float
 ) -> None:
-    """It was seen with one of two cores idle, and a change fills both: they share caches and
-    memory."""
+    """A change fills both cores, which share caches and memory; observed with one of two idle."""
     parts = (LoopPart("input", CALL, 0.8, {state: 1.0}, inner=LIBRARY), LoopPart("step", CALL, 0.2))
     loop, own = loop_of([40.0] * 200, 10.0, buffer=0), trainer({state: 0.8, SLEEP: 0.2}, cpu_s=8.0)
     found = judge(evidence(loop, (own,), parts=parts, machine=replace(MACHINE, own_cpu=own_cpu)))
@@ -295,8 +294,10 @@ def test_first_touches_of_memory_by_who_hardly_works(asleep: float, verdict: str
 
 @pytest.mark.parametrize("step", [SLEEP, NATIVE])
 def test_a_step_that_shares_the_cores_gains_less_from_cheaper_batches(step: str) -> None:
-    """Of 10 s on two cores the producers use 16 s, or 12 s beside a step that computes for 8 s:
-    half of theirs can be saved."""
+    """Half of the producers' work can be saved.
+
+    Of 10 s on two cores they use 16 s, or 12 s beside a step that computes for 8 s.
+    """
     made_s, step_s = (16.0, 0.0) if step == SLEEP else (12.0, 8.0)
     own = trainer({step: 0.8, LOCK: 0.2}, cpu_s=step_s)
     makers = producers(

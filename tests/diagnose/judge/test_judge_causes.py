@@ -89,7 +89,7 @@ def test_that_a_disk_has_more_to_give_is_not_sure_and_comes_behind_reading_less(
 def test_what_the_loop_does_to_a_batch_that_it_has_got(
     function: str, copying: float, code: str
 ) -> None:
-    """It was needed before the step could run: it is input, although no wait was seen."""
+    """The step needs it before it can run: it is input, although the loop does not wait."""
     inner = Place(function, "train.py", 30, users=True)
     parts = (
         LoopPart("input", CALL, 0.8, {NATIVE: 1.0}, copying=copying, inner=inner),
@@ -158,7 +158,7 @@ def test_no_change_of_the_input_gains_more_than_an_input_that_costs_nothing() ->
 
 @pytest.mark.parametrize(("others", "code"), [(1.9, "external.noise"), (0.1, "input.ipc")])
 def test_batches_that_lie_ready_and_are_read_slowly(others: float, code: str) -> None:
-    """By a thread that gets no core, which is the others' doing; else there is much to read."""
+    """The reader gets no core because of other threads, or there is much to read."""
     machine = replace(MACHINE, other_cpu=others, own_cpu=0.1, runnable=0.3)
     parts = (LoopPart("input", CALL, 0.1, {RUNNABLE: 1.0}, inner=LINE), LoopPart("step", CALL, 0.9))
     made = producers(2, {FULL: 0.97, PYTHON: 0.03}, pid=200)
@@ -211,8 +211,7 @@ def test_steps_that_get_no_core_are_no_pauses(
 def test_a_step_that_waits_for_those_before_it_is_no_pause(
     kind: str, native_cpu_s: float, verdict: str
 ) -> None:
-    """As of a jitted step whose loss is printed every fifty steps: 0.5 ms to enqueue it, and 200 ms
-    for the print."""
+    """A jitted step takes 0.5 ms to enqueue, and the print of its loss every fifty steps 200 ms."""
     parts = (LoopPart("step", CALL, 0.35), LoopPart(kind, LINE, 0.6), LoopPart("input", CALL, 0.05))
     loop = loop_of([0.0] * 1600, ([0.5] * 49 + [200.0]) * 32, kind="sampled")
     native = task(FRAMEWORK, {NATIVE: 0.8}, tid=300, cpu_s=native_cpu_s, stacks={})
@@ -221,7 +220,7 @@ def test_a_step_that_waits_for_those_before_it_is_no_pause(
 
 
 def test_little_starvation_is_a_cause_all_the_same() -> None:
-    """From 5 % on, as the bound is."""
+    """A cause counts from 5 % on, which is the bound."""
     found = judge(evidence(loop_of([4.0] * 200, 50.0), (trainer(), *producers(2, {SLEEP: 1.0}))))
     assert found.verdict == "input.latency"
 
@@ -325,7 +324,7 @@ def test_a_part_of_the_loop_that_is_mostly_bytecode_is_no_model(python: float, c
 def test_steps_that_never_wait_may_lose_the_cores_to_their_producers(
     own_cpu: float, free_ms: float, copying: float, verdict: str
 ) -> None:
-    """With idle producers a step takes less; where cores are free, that has another reason."""
+    """A step takes less beside idle producers; with free cores there is another reason."""
     loop = loop_of([0.02] * 300, 18.0, free=8, free_ms=free_ms)
     made = producers(1, {NATIVE: 0.7, RUNNABLE: 0.3}, copying=copying, cpu_s=4.0)
     found = judge(

@@ -65,8 +65,7 @@ def test_a_call_of_keras_and_a_sleep_are_one_step() -> None:
 
 
 def test_callbacks_of_keras_that_sleep_and_that_compute() -> None:
-    """Of 20 ms one callback sleeps for 5 ms, as a simulated accelerator, and one computes
-    statistics for 12 ms."""
+    """A callback sleeps 5 of 20 ms as a simulated accelerator, another computes for 12 ms."""
     loop = loop_of([0.0] * 200, 3.0, gap_ms=17.0, kind="keras", buffer=None)
     marks = [Mark("callback", step.end_s, step.end_s + 0.012, "Monitor") for step in loop.steps]
     marks += [
@@ -154,7 +153,7 @@ def test_a_step_of_many_calls_and_one_that_sleeps(asleep: float, verdict: str) -
 
 @pytest.mark.parametrize(("share", "verdict"), [(0.35, "step.host"), (0.15, "step.bound")])
 def test_a_diary_that_takes_a_good_part_of_the_time(share: float, verdict: str) -> None:
-    """Beside a step that has most of it, and needs no change."""
+    """The step beside it takes most of the time and needs no change."""
     notes = Place("<module>", "train.py", 14, users=True)
     parts = (
         LoopPart("step", CALL, 1 - share),

@@ -35,7 +35,7 @@ def watched(marks: list[Mark], made: float = 0.5) -> Evidence:
 
 
 def test_what_looking_slows_is_as_much_as_samples_say() -> None:
-    """If iterations are traced rarely, everything else is the same as without tracing."""
+    """Iterations that are rarely traced leave everything else as without tracing."""
     seldom = [Mark(UNOBSERVED, 3.0, 3.0)]
     assert judge(watched([])).figures.starvation == pytest.approx(0.6)  # type: ignore[union-attr]
     found = judge(watched(seldom)).figures
@@ -85,7 +85,7 @@ def test_turns_that_nobody_saw_are_no_pause() -> None:
 def test_who_reads_a_loss_waits_for_all_steps_before_it(
     reading: dict[str, float], cpu_s: float, verdict: str
 ) -> None:
-    """As JAX dispatches them: `if i % 20 == 0: print(float(loss))`, beside the step."""
+    """JAX dispatches steps ahead of `if i % 20 == 0: print(float(loss))`."""
     loop = loop_of([0.02] * 200, [*[0.5] * 19, 800.0] * 10, kind="sampled")
     parts = (LoopPart("host", READS, 0.98, reading), LoopPart("step", CALL, 0.02))
     pools = task(FRAMEWORK, {NATIVE: 0.9}, tid=9, cpu_s=cpu_s)

@@ -215,8 +215,7 @@ def test_a_feed_that_is_blocked(tmp_path: Path) -> None:
     ("how", "says"), [("ended", "has ended, without an error"), ("blocked", "produce (")], ids=str
 )
 def test_processes_from_which_nothing_comes(tmp_path: Path, how: str, says: str) -> None:
-    """One has nothing left to produce and did not say so, one waits for an item that never comes:
-    neither has failed."""
+    """One has ended without a report, one waits for an item; neither has failed."""
     code, out, err, said = observed(
         script(tmp_path, SILENT), how, plan=WatchPlan(dead_s=1.0, warmup_s=0.2)
     )
@@ -242,7 +241,7 @@ def test_a_blocked_feed_that_somebody_ends(tmp_path: Path) -> None:
 
 
 def test_an_observer_that_fails(tmp_path: Path, capfd: Any, monkeypatch: Any) -> None:
-    """It runs in this process, and leaves nothing behind."""
+    """The observer runs in this process, and leaves nothing behind."""
     monkeypatch.setattr("sys.argv", ["fastfeed"])
     monkeypatch.setattr("sys.path", list(__import__("sys").path))
     monkeypatch.setitem(

@@ -30,7 +30,7 @@ def test_exit_codes_in_words(code: int, text: str) -> None:
 
 
 class Popen:
-    """As in multiprocessing: the process ends at the second poll."""
+    """A process as in multiprocessing, which ends at the second poll."""
 
     def __init__(self, pid: int, code: int) -> None:
         self.pid, self.returncode, self._codes = pid, None, [None, code, code]

@@ -99,8 +99,7 @@ def test_threads_with_nothing_else_to_do_are_the_frameworks() -> None:
 
 
 def test_a_call_that_waits_and_takes_its_step() -> None:
-    """As a session's run does that dequeues: its lines say nothing, but the waits of its steps
-    do."""
+    """A session's run dequeues its batch: its lines do not show the waits, its steps do."""
     took = [Step(float(n), n + 10.0, 5.0) for n in range(0, SAMPLES, 10)]
     log = thread(makes=range(2, SAMPLES, 10), chip=range(7, SAMPLES, 10))
     (task,) = thread_tasks(drop_callbacks([log], waits(0, (), took=took), context=CONTEXT), CONTEXT)

@@ -55,7 +55,7 @@ def foreign(tid: int, moments: Iterable[int]) -> ThreadLog:
 def test_threads_that_come_and_go_are_idle_while_they_are_not_seen(
     second: range, idle: float, producers: int
 ) -> None:
-    """As many producers as work at once; a producer without work waits for room."""
+    """The number of producers is the number that works at once; an idle producer waits for room."""
     (task,) = thread_tasks([foreign(1, range(50)), foreign(2, second)], attribution())
     assert (task.role, task.producers) == (ev.PRODUCER, producers)
     assert task.share(ev.FULL) == pytest.approx(idle, abs=0.01)

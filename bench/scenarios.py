@@ -4,7 +4,7 @@ Every script of tests/scenarios/ is measured (slow, fixed by hand, with its inpu
 diagnosed, and the answers are compared with the truth.
 
     python -m bench.scenarios [NAME ...] [--seconds 6] [--repeats 1]
-                              [--truth-from FILE] [--truth-only]
+                              [--truth-from FILE] [--truth-only] [--evidence FOLDER]
                               [--output build/scenarios]
 
 Scripts run one at a time, because timings decide. The table is Markdown, the figures are in
@@ -46,7 +46,7 @@ def _row(name: str, given: argparse.Namespace, *, known: dict[str, Any] | None) 
 
     def said() -> None:
         if not given.truth_only:
-            row["said"] = diagnose(name, seconds=given.diagnose_seconds)
+            row["said"] = diagnose(name, seconds=given.diagnose_seconds, evidence=given.evidence)
 
     try:
         if known:
@@ -100,6 +100,9 @@ def _parsed() -> argparse.Namespace:
         "--truth-from", type=Path, help="take the truths of this scenarios.json where it has them"
     )
     parser.add_argument("--truth-only", action="store_true", help="no diagnosis")
+    parser.add_argument(
+        "--evidence", type=Path, metavar="FOLDER", help="keep the evidence of every diagnosis"
+    )
     parser.add_argument(
         "--output", type=Path, default=Path("build/scenarios"), help="folder of scenarios.json"
     )

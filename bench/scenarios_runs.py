@@ -45,16 +45,17 @@ SAID = (
 
 
 class Failed(Exception):
-    """A run that gave no figures; the text says why in one line."""
+    """A run without figures; the text says why in one line."""
 
 
 def truth_of(
     name: str, *, seconds: float, repeats: int, midway: Callable[[], None] = lambda: None
 ) -> dict[str, Any]:
-    """The medians of every variant, from rounds that are interleaved; and, of the slow one, the
-    starvation and what an input that is always at hand would gain. A variant that has no end is
-    left out. `midway` is called once, between the rounds: a machine whose speed drifts drifts
-    before it and behind it."""
+    """Return the medians of every variant that ends, from interleaved rounds.
+
+    For the slow variant the starvation and speed-ups are added. `midway` is called once, between
+    the rounds, so that a drift of the machine's speed affects both.
+    """
     found: dict[str, list[dict[str, Any]]] = {}
     for turn in range(repeats):
         for variant in LABELS[name].variants:
@@ -65,14 +66,13 @@ def truth_of(
 
 
 def summary(found: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
-    """The truth in figures from the runs of each variant; ratios are medians of those within a
-    round."""
+    """Return the truth from the runs of each variant; ratios are medians of those in a round."""
     truth: dict[str, Any] = {variant: _middle(runs) for variant, runs in found.items()}
     if "slow" not in truth:
         return truth
     free, fixed = (_ratio(truth[kind]["all"], truth["slow"]["all"]) for kind in ("free", "fixed"))
-    # A loop that sees its waits says so itself, or does in a variant that makes them visible; else
-    # what the step alone does not explain is waiting.
+    # A loop that sees its waits measures them, or does so in a variant that makes them visible.
+    # Otherwise waiting is the time that the step alone does not explain.
     seen = truth.get("seen", truth["slow"])["starvation"]
     truth["starvation"] = max(0.0, 1 - 1 / free) if seen is None else seen
     truth["starvation_by"] = "the step alone" if seen is None else "the loop's own clock"
@@ -101,11 +101,18 @@ def plain(name: str, variant: str, *, seconds: float) -> dict[str, Any]:
     return last_line(out, f"{name} {variant}: exit {code}: {_last_words(errors)}")
 
 
-def diagnose(name: str, *, seconds: float) -> dict[str, Any]:
-    """Run `fastfeed diagnose` on the slow variant, and return the main fields of its answer."""
+def diagnose(name: str, *, seconds: float, evidence: Path | None = None) -> dict[str, Any]:
+    """Run `fastfeed diagnose` on the slow variant, and return the main fields of its answer.
+
+    Its evidence is written to NAME.json.gz in the folder `evidence`.
+    """
+    options = ["--stop"]
+    if evidence is not None:
+        evidence.mkdir(parents=True, exist_ok=True)
+        options += ["--evidence", str(evidence.resolve() / f"{name}.json.gz")]
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "diagnosis.json"
-        code, _, errors = _diagnose(name, path, "--stop", seconds=seconds)
+        code, _, errors = _diagnose(name, path, *options, seconds=seconds)
         if not path.exists():
             raise Failed(f"{name}: no diagnosis: exit {code}: {_last_words(errors)}")
         said: dict[str, Any] = json.loads(path.read_text())
@@ -152,8 +159,10 @@ def _diagnose(name: str, path: Path, *options: str, seconds: float) -> tuple[int
 
 
 def _run(command: list[str], *, limit_s: float) -> tuple[int, str, str]:
-    """Exit code, output and errors; the whole session is ended at the limit, and what is left of it
-    at the end."""
+    """Run a command in its own session; return its exit code, output and errors.
+
+    The whole session is killed at the limit, and the rest of it at the end.
+    """
     environment = {"TF_CPP_MIN_LOG_LEVEL": "3", **os.environ, "PYTHONPATH": str(ROOT)}
     with (
         tempfile.TemporaryDirectory(dir=_disk()) as folder,
@@ -191,7 +200,7 @@ def _text(file: Any) -> str:
 
 
 def last_line(out: str, failure: str) -> dict[str, Any]:
-    """The line of figures; Failed with `failure` where there is none."""
+    """Return the figures of the last line with some; raise Failed with `failure` without any."""
     found = _own_figures(out)
     if found is None:
         raise Failed(failure)

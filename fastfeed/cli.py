@@ -306,6 +306,11 @@ def _print_results(
     help="Write all observations to this file, for --replay and bug reports.",
 )
 @click.option(
+    "--anonymous",
+    is_flag=True,
+    help="Leave paths, arguments and names of your own out of the file of --evidence.",
+)
+@click.option(
     "--replay",
     default=None,
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
@@ -338,6 +343,10 @@ def diagnose(script: tuple[str, ...], **options: Any) -> None:
             raise OptionError(
                 "diagnose needs either a SCRIPT, as in fastfeed diagnose -- train.py, or --replay "
                 f"FILE, got {'both' if script else 'neither'}"
+            )
+        if options["anonymous"] and options["evidence"] is None:
+            raise OptionError(
+                "--anonymous is about the file of --evidence: give --evidence FILE, too"
             )
         from fastfeed.diagnose.run import command
 

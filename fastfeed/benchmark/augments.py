@@ -19,7 +19,7 @@ from fastfeed.benchmark.measure import StepCost, Window, measure_loop, measure_s
 from fastfeed.benchmark.sweep import PROFILE_S, Meter, Progress, SweepPlan
 from fastfeed.benchmark.training_loop import Consumer, runner_for
 from fastfeed.errors import OptionError
-from fastfeed.model.prediction import Producers
+from fastfeed.model.workload import Producers
 from fastfeed.options import EXECUTORS
 
 SUFFIXES = (".jpg", ".jpeg", ".png")

@@ -16,7 +16,7 @@ from fastfeed.benchmark.augments import Cell, ExecutorComparison
 from fastfeed.benchmark.plot import MEASURED
 from fastfeed.benchmark.report import STYLE, machine, plain, versions
 from fastfeed.errors import MissingExtra
-from fastfeed.model.prediction import INPUT_BOUND
+from fastfeed.model.workload import INPUT_BOUND
 
 AUGMENT_SCHEMA, AUGMENT_KIND = 1, "augment"
 

@@ -17,7 +17,7 @@ from fastfeed.benchmark.training_loop import (
 )
 from fastfeed.benchmark.workloads import seconds_from
 from fastfeed.errors import OptionError
-from fastfeed.model.prediction import Producers
+from fastfeed.model.workload import Producers
 
 CONSUMER_KINDS = "mnist, mnist-keras, resnet50, sim:20ms or none"
 

@@ -59,24 +59,30 @@ class Window:
 
 @dataclass(frozen=True)
 class StepCost:
-    """One step on a cached batch: mean seconds with the spread (10th, 90th percentile), and CPU
-    seconds."""
+    """One step on a cached batch: mean seconds with the spread (10th, 90th percentile), and core
+    seconds, of the process and of the loop's thread. `times` are the seconds of every step."""
 
     step_s: float
     low_s: float
     high_s: float
     cpu_s: float = 0.0
+    thread_cpu_s: float = 0.0
+    times: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)
 class ProducerCost:
     """One batch of one producer alone: seconds of wall time, on a core, and with the interpreter
-    lock held; and the mean seconds for which another thread waited for that lock meanwhile."""
+    lock held; and the mean seconds for which another thread waited for that lock meanwhile.
+
+    `times` are the wall and the core seconds of every batch.
+    """
 
     batch_s: float
     cpu_s: float
     gil_s: float
     gil_wait_s: float
+    times: tuple[tuple[float, float], ...] = ()
 
 
 def measure_loop(
@@ -119,7 +125,7 @@ def measure_step(
         for _ in range(10):
             step()
         times: list[float] = []
-        cpu = time.process_time()
+        cpu, thread_cpu = time.process_time(), time.thread_time()
         end = time.perf_counter() + seconds
         while len(times) < 20 or time.perf_counter() < end:
             start = time.perf_counter()
@@ -127,10 +133,13 @@ def measure_step(
             times.append(time.perf_counter() - start)
             tick()
         cpu_s = (time.process_time() - cpu) / len(times)
+        thread_cpu_s = (time.thread_time() - thread_cpu) / len(times)
     low, middle, high = np.percentile(times, (10, 50, 90))
     # back to back, steps/s follows from the mean; the percentiles are its spread
     step_s = float(np.mean(times)) if middle > 1e-6 else 0.0
-    return StepCost(step_s, float(low), float(high), cpu_s if step_s else 0.0)
+    if not step_s:
+        return StepCost(0.0, float(low), float(high))
+    return StepCost(step_s, float(low), float(high), cpu_s, thread_cpu_s, tuple(times))
 
 
 def measure_producer(
@@ -144,27 +153,26 @@ def measure_producer(
         raise OptionError(
             "the workload's iterator ended before its first batch: needed an endless or a long one"
         )
-    batches, cpu = 1, time.thread_time()
+    clocks = [(time.perf_counter(), time.thread_time())]
     with _gil_probe() as lags:
-        start = now = time.perf_counter()
-        while now < start + seconds and next(stream, None) is not None:
-            now = time.perf_counter()
-            batches += 1
+        end = clocks[0][0] + seconds
+        while clocks[-1][0] < end and next(stream, None) is not None:
+            clocks.append((time.perf_counter(), time.thread_time()))
             tick()
-    count = max(1, batches - 1)
-    wall_s = max(now - start, 1e-9)
     close = getattr(stream, "close", None)
     if close is not None:
         close()
-    cpu_s = time.thread_time() - cpu
+    times = np.maximum(np.diff(clocks, axis=0), 0.0)
+    count = max(1, len(times))
+    wall_s, cpu_s = max(float(times[:, 0].sum()), 1e-9), float(times[:, 1].sum())
     late = np.array(lags)[np.array(lags) > LAG_S] if lags else np.zeros(0)
     held = len(late) / max(1, len(lags))
     # A lock that is held now and then cannot slow the trainer more than the CPU time that the
     # producer takes.
     gil_s = min(held * wall_s, cpu_s) / count
-    return batch, ProducerCost(
-        wall_s / count, cpu_s / count, gil_s, float(late.sum()) / max(1, len(lags))
-    )
+    gil_wait_s = float(late.sum()) / max(1, len(lags))
+    rows = tuple((float(wall), float(cpu)) for wall, cpu in times)
+    return batch, ProducerCost(wall_s / count, cpu_s / count, gil_s, gil_wait_s, rows)
 
 
 def _warm_up(loop: TrainingLoop, tick: Callable[[], None]) -> None:

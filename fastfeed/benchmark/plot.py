@@ -8,17 +8,17 @@ from itertools import cycle
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from fastfeed.benchmark.profile import fed_by
 from fastfeed.benchmark.summary import advise
 from fastfeed.benchmark.sweep import BY_FASTFEED, Setting, Sweep
 from fastfeed.errors import MissingExtra
-from fastfeed.model.prediction import (
-    INPUT_BOUND,
-    Prediction,
-    Producers,
-    predict,
-)
+from fastfeed.model.prediction import Prediction, predict
+from fastfeed.model.workload import INPUT_BOUND, Producers
 
 MEASURED = ("#1b6ca8", "#2a8c4a", "#8a4fa3", "#c2571a", "#12908e", "#7a6a20")
+CURVE_POINTS = 10  # predicted counts beside the measured ones
 PREDICTED, CEILING, IDIOM = "#e08e0b", "#444444", "#a23b3b"
 
 
@@ -61,9 +61,11 @@ class _Curve:
 
     def predicted(self, sweep: Sweep) -> tuple[list[int], list[Prediction]]:
         """Return every count from the first to the last, and its prediction."""
-        every = list(range(self.counts[0], self.counts[-1] + 1))
+        counts = np.geomspace(max(1, self.counts[0]), self.counts[-1], CURVE_POINTS).round()
+        every = sorted({*self.counts, *counts.astype(int).tolist()})
         one: Producers = self.settings[0].producers
-        return every, [predict(sweep.profile, replace(one, **{self.along: n})) for n in every]
+        settings = [replace(one, **{self.along: n}) for n in every]
+        return every, [predict(fed_by(sweep.profile, one), one) for one in settings]
 
 
 def _along(sweep: Sweep) -> str:

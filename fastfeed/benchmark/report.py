@@ -7,7 +7,7 @@ import math
 import os
 import platform
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -16,11 +16,13 @@ import psutil
 from rich import box
 from rich.table import Table
 
+from fastfeed.benchmark.measure import ProducerCost, StepCost
 from fastfeed.benchmark.summary import advise, slow_down
 from fastfeed.benchmark.sweep import BY_FASTFEED, Setting, Sweep
+from fastfeed.model.workload import BATCH_PARTS, STEP_PARTS
 from fastfeed.probes.gpu import GpuMeter
 
-BENCH_SCHEMA = 2
+BENCH_SCHEMA = 3
 STYLE: Any = {
     "box": box.SIMPLE_HEAD,
     "header_style": "bold",
@@ -107,9 +109,9 @@ def json_of(sweep: Sweep) -> dict[str, Any]:
             "consumer": sweep.consumer,
             "plan": asdict(sweep.plan),
             "ceiling_steps_per_second": sweep.ceiling,
-            "step": asdict(sweep.step),
-            "producer": asdict(sweep.producer),
-            "profile": asdict(sweep.profile),
+            "step": _without_times(sweep.step),
+            "producer": _without_times(sweep.producer),
+            "profile": _profile(sweep),
             "settings": [_setting(sweep, s) for s in sweep.settings],
             "advice": advise(sweep),
             "machine": machine(),
@@ -117,6 +119,26 @@ def json_of(sweep: Sweep) -> dict[str, Any]:
         }
     )
     return found
+
+
+def _without_times(cost: StepCost | ProducerCost) -> dict[str, Any]:
+    found = asdict(cost)
+    del found["times"]
+    return found
+
+
+def _profile(sweep: Sweep) -> dict[str, Any]:
+    """Return the input of the prediction, with the mean seconds of each part."""
+    workload = sweep.profile
+    scalars = {f.name: getattr(workload, f.name) for f in fields(workload)}
+    for name, parts in (("batches", BATCH_PARTS), ("steps", STEP_PARTS)):
+        means = scalars[name].mean(axis=0).tolist()
+        scalars[name] = dict(zip(parts, means, strict=True), count=len(getattr(workload, name)))
+    live = [
+        {**asdict(p.producers), "steps_per_second": p.rate, "starvation": p.starvation}
+        for p in sweep.live
+    ]
+    return {**scalars, "live": live}
 
 
 def write_json(sweep: Sweep, folder: Path) -> Path:

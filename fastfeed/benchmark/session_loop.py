@@ -15,7 +15,7 @@ from fastfeed.benchmark.training_loop import Options, TrainingLoop, images_and_l
 from fastfeed.benchmark.workloads import open_stream
 from fastfeed.core.structure import leaves_of, structure_of
 from fastfeed.errors import MissingExtra
-from fastfeed.model.prediction import Producers
+from fastfeed.model.workload import Producers
 
 try:
     import tensorflow as tf

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
+from fastfeed.benchmark.profile import fed_by
 from fastfeed.benchmark.sweep import Setting, Sweep
-from fastfeed.model.prediction import (
-    INPUT_BOUND,
-    LOCK_LIMIT,
-    STEP_BESIDE_FEED,
-    Producers,
-    Profile,
-    predict,
-)
+from fastfeed.model.bounds import LIMIT_LOCK
+from fastfeed.model.prediction import predict
+from fastfeed.model.simulate import simulate
+from fastfeed.model.workload import INPUT_BOUND, STEP_PARTS, Producers, Workload
 
 CANDIDATES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
 MIN_SLOW_DOWN = 1.5  # a step this many times slower than alone is reported
@@ -95,18 +90,19 @@ def _option(sweep: Sweep) -> str:
 def _next_step(sweep: Sweep, enough: Setting) -> str:
     """Return what more producers would gain, by the model."""
     profile = _as_measured(sweep, enough)
-    more = {producers: predict(profile, producers) for producers in _more_than(enough.producers)}
+    more = {p: simulate(fed_by(profile, p), p) for p in _more_than(enough.producers)}
     best = max((p.rate for p in more.values()), default=0.0)
     kind = "producers" if enough.producers.processes else "threads"
     if best < 1.05 * enough.rate:
         limit = list(more.values())[-1].limit if more else "the step"
         hint = (
             f"; try {_option(sweep)}"
-            if limit == LOCK_LIMIT and not any(sweep.plan.processes)
+            if limit == LIMIT_LOCK and not any(sweep.plan.processes)
             else ""
         )
         return f"more {kind} gain nothing, the limit is: {limit}{hint}."
-    producers, found = next((n, p) for n, p in more.items() if p.rate >= 0.95 * best)
+    producers = next(n for n, p in more.items() if p.rate >= 0.95 * best)
+    found = predict(fed_by(profile, producers), producers)
     return (
         f"{producers} are predicted to make {found.low:.0f} to {found.high:.0f} steps/s "
         f"({found.rate / enough.rate:.1f} times as many), and then the limit is: {found.limit}."
@@ -121,8 +117,8 @@ def _more_than(now: Producers) -> list[Producers]:
     return sorted(threads + processes, key=lambda producers: producers.count)
 
 
-def _as_measured(sweep: Sweep, setting: Setting) -> Profile:
+def _as_measured(sweep: Sweep, setting: Setting) -> Workload:
     """Return the profile with the fastest step that was measured: a ceiling below the reached rate
     would promise nothing."""
-    beside = STEP_BESIDE_FEED if sweep.profile.live else 1.0
-    return replace(sweep.profile, step_s=min(sweep.step.step_s, setting.middle("step_s") / beside))
+    factor = min(1.0, setting.middle("step_s") / sweep.step.step_s)
+    return sweep.profile.scaled(step=dict.fromkeys(STEP_PARTS, factor))

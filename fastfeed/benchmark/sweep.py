@@ -18,17 +18,12 @@ from fastfeed.benchmark.measure import (
     measure_producer,
     measure_step,
 )
+from fastfeed.benchmark.profile import fed_by, profile_of
 from fastfeed.benchmark.training_loop import Consumer
-from fastfeed.benchmark.workloads import Workload
+from fastfeed.benchmark.workloads import NamedSource
 from fastfeed.errors import OptionError
-from fastfeed.model.prediction import (
-    LivePoint,
-    Prediction,
-    Producers,
-    Profile,
-    predict,
-    utilisation,
-)
+from fastfeed.model.prediction import LivePoint, Prediction, predict
+from fastfeed.model.workload import Producers, Workload, utilisation
 
 PROFILE_S = 1.5
 LIVE_THREADS = (1, 4)
@@ -116,8 +111,9 @@ class Sweep:
     plan: SweepPlan
     step: StepCost
     producer: ProducerCost
-    profile: Profile
+    profile: Workload
     settings: tuple[Setting, ...]
+    live: tuple[LivePoint, ...] = ()
 
     @property
     def ceiling(self) -> float:
@@ -144,7 +140,7 @@ Progress = Callable[[str, float], None]
 
 
 def run_sweep(
-    workload: Workload, consumer: Consumer, *, plan: SweepPlan, progress: Progress
+    workload: NamedSource, consumer: Consumer, *, plan: SweepPlan, progress: Progress
 ) -> Sweep:
     """Measure everything in the plan. Raise what the workload or the consumer raises."""
     if plan.baseline:
@@ -156,7 +152,8 @@ def run_sweep(
     with meter.part("the step on a cached batch") as tick:
         step = measure_step(consumer, batch, seconds=PROFILE_S, tick=tick)
     run = _Run(workload, consumer, plan, meter)
-    profile = _profile(producer, step, live=[run.short(producers) for producers in live])
+    points = [run.short(producers) for producers in live]
+    profile = profile_of(producer, step, cores=len(os.sched_getaffinity(0)), live=points)
     windows: dict[tuple[Producers, str], list[Window]] = {key: [] for key in plan.runs}
     for repeat in range(plan.repeats):
         for (producers, kind), found in windows.items():
@@ -174,13 +171,12 @@ def run_sweep(
             kind,
             producers,
             tuple(found),
-            predict(profile, producers) if kind == BY_FASTFEED else None,
+            predict(fed_by(profile, producers), producers) if kind == BY_FASTFEED else None,
         )
         for (producers, kind), found in windows.items()
     )
-    return Sweep(
-        workload.name, workload.data, consumer.name, plan, step, producer, profile, settings
-    )
+    names = workload.name, workload.data, consumer.name
+    return Sweep(*names, plan, step, producer, profile, settings, tuple(points))
 
 
 def _check_baseline(plan: SweepPlan, consumer: Consumer) -> None:
@@ -194,28 +190,20 @@ def _check_baseline(plan: SweepPlan, consumer: Consumer) -> None:
         )
 
 
-def _profile(producer: ProducerCost, step: StepCost, *, live: Sequence[LivePoint]) -> Profile:
-    """Return the profile: of the producer alone if the step needs no core; else with the short runs
-    of the real loop."""
-    costs = (producer.batch_s, producer.cpu_s, producer.gil_s, producer.gil_wait_s)
-    return Profile(*costs, step.step_s, len(os.sched_getaffinity(0)), tuple(live), step.cpu_s)
-
-
 @dataclass(frozen=True)
 class _Run:
     """Runs of the real loop, each a part of the whole."""
 
-    workload: Workload
+    workload: NamedSource
     consumer: Any
     plan: SweepPlan
     meter: Meter
 
     def short(self, producers: Producers) -> LivePoint:
-        """Return a live point for the model."""
+        """Return the result of a short run, for the model."""
         brief = replace(self, plan=replace(self.plan, seconds=PROFILE_S, steps=None))
         found = brief.window(producers, BY_FASTFEED, text=f"a short run with {producers}")
-        cpu_s = found.cpu_cores / found.rate
-        return LivePoint(producers.threads, found.rate, cpu_s, found.step_s, producers.processes)
+        return LivePoint(producers, found.rate, found.starvation)
 
     def window(self, producers: Producers, kind: str, *, text: str) -> Window:
         """Return one window of fastfeed, or of the idiom."""

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from fastfeed import FeedRunner
 from fastfeed.errors import OptionError
-from fastfeed.model.prediction import Producers
+from fastfeed.model.workload import Producers
 
 FOR_EVER = 10**9  # epochs
 Options = Mapping[str, Any] | None  # of FeedRunner, beside those that a benchmark varies

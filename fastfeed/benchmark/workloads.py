@@ -28,7 +28,7 @@ PICTURE = np.random.default_rng(0).random((256, 256), np.float32)  # something t
 
 
 @dataclass(frozen=True)
-class Workload:
+class NamedSource:
     """A named source for FeedRunner, and a sentence about its data."""
 
     name: str
@@ -36,7 +36,7 @@ class Workload:
     data: str
 
 
-def workload_from(text: str, *, batch_size: int, data: str | None = None) -> Workload:
+def workload_from(text: str, *, batch_size: int, data: str | None = None) -> NamedSource:
     """Return the workload that `text` names. Raise OptionError with the possible names."""
     kind, colon, rest = text.partition(":")
     if not colon or not rest:
@@ -49,7 +49,7 @@ def workload_from(text: str, *, batch_size: int, data: str | None = None) -> Wor
             _opencv()  # refused here if it is missing, not in a producer
         cost = {"sleep": time.sleep, "python": _burn_python, "opencv": _burn_opencv}[kind]
         return _digits(text, partial(cost, cost_s), batch_size=batch_size, data=data)
-    return Workload(text, _users_own(kind, rest, text=text), "the batches of your own iterator")
+    return NamedSource(text, _users_own(kind, rest, text=text), "the batches of your own iterator")
 
 
 def open_stream(
@@ -67,7 +67,9 @@ def seconds_from(text: str, option: str) -> float:
     return float(match[1]) * {"us": 1e-6, "ms": 1e-3, "s": 1.0}[match[2]]
 
 
-def _digits(name: str, cost: Callable[[], None], *, batch_size: int, data: str | None) -> Workload:
+def _digits(
+    name: str, cost: Callable[[], None], *, batch_size: int, data: str | None
+) -> NamedSource:
     found = digits.load(data)
     images, labels = found.x_train, found.y_train  # the test set need not travel
 
@@ -78,7 +80,7 @@ def _digits(name: str, cost: Callable[[], None], *, batch_size: int, data: str |
             cost()
             yield images[rows], labels[rows]
 
-    return Workload(name, batches, found.origin)
+    return NamedSource(name, batches, found.origin)
 
 
 def _burn_python(seconds: float) -> None:
@@ -109,7 +111,7 @@ def _opencv() -> Any:
     return cv2
 
 
-def _photos(folder: Path, batch_size: int, *, name: str) -> Workload:
+def _photos(folder: Path, batch_size: int, *, name: str) -> NamedSource:
     files = sorted(p for p in folder.glob("**/*") if p.suffix.lower() in (".jpg", ".jpeg", ".png"))
     if not files:
         raise OptionError(
@@ -128,7 +130,7 @@ def _photos(folder: Path, batch_size: int, *, name: str) -> Workload:
             ]
             yield np.stack(images), np.array([labels[path.stem] for path in chosen])
 
-    return Workload(name, batches, f"{len(files)} photographs of {folder}")
+    return NamedSource(name, batches, f"{len(files)} photographs of {folder}")
 
 
 def _augment(cv2: Any, image: Any, *, path: Path, rng: np.random.Generator) -> Any:

@@ -24,6 +24,7 @@ CODES = {
     "feed.dead": "producers died or are blocked; no batches come",
 }
 DIAGNOSIS_SCHEMA = 1
+MAX_RATE_ERROR, MAX_STARVATION_ERROR = 0.1, 0.05  # of a simulation that reproduces a feed
 MIN_STEPS = 20  # steps after the warm-up that a verdict needs
 
 
@@ -83,6 +84,21 @@ class Ceiling:
 
 
 @dataclass(frozen=True)
+class Reproduction:
+    """The simulated feed beside the observed one: steps/s too many, as a share of those observed,
+    and starvation too much."""
+
+    rate_error: float
+    starvation_error: float
+
+    @property
+    def rough(self) -> bool:
+        """True if the simulation differs so much that its gains are rough."""
+        wrong_rate = abs(self.rate_error) > MAX_RATE_ERROR
+        return wrong_rate or abs(self.starvation_error) > MAX_STARVATION_ERROR
+
+
+@dataclass(frozen=True)
 class Diagnosis:
     """The answer. `verdict` is a code of CODES, or None if `abstained` says what is missing."""
 
@@ -99,3 +115,12 @@ class Diagnosis:
     script: str = ""
     overhead: float = 0.0  # share of the step that observing took
     died: tuple[str, ...] = ()  # tracebacks or last stacks of dead or blocked producers
+    reproduction: Reproduction | None = None
+
+    @property
+    def lost_to_input(self) -> float:
+        """Share (0 to 1) of the speed that the loop would have without any cost of its input.
+
+        It contains the waits, and what producers take from steps that do not wait.
+        """
+        return 1 - 1 / max(1.0, self.speedup_if_input_free)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from fastfeed.model.prediction import INPUT_BOUND
+from fastfeed.model.workload import INPUT_BOUND
 
 STRONGLY_INPUT_BOUND = 0.2  # of starvation
 SPARK_LEVELS = "▁▂▃▄▅▆▇█"

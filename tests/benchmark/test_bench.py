@@ -22,7 +22,7 @@ from fastfeed.benchmark.report import json_of
 from fastfeed.benchmark.sweep import SweepPlan, parse_counts, run_sweep
 from fastfeed.benchmark.training_loop import images_and_labels, runner_for
 from fastfeed.benchmark.workloads import seconds_from, workload_from
-from fastfeed.model.prediction import Producers
+from fastfeed.model.workload import Producers
 
 WORKER = Worker(0, 1, 0, 0)
 
@@ -239,7 +239,7 @@ def test_a_sweep_measures_every_setting_and_a_finite_iterator_starts_again(tmp_p
     assert [(s.producers.threads, len(s.windows)) for s in sweep.settings] == [(1, 2), (2, 2)]
     assert all(w.steps == 60 and 0 <= w.starvation <= 1 for s in sweep.settings for w in s.windows)
     found = json.loads(json.dumps(json_of(sweep), allow_nan=False))
-    assert found["schema"] == 2 and found["settings"][1]["threads"] == 2
+    assert found["schema"] == 3 and found["settings"][1]["threads"] == 2
     assert {p.name for p in write_plots(sweep, tmp_path)} == {"bench.png", "bench.svg"}
     assert (tmp_path / "bench.png").read_bytes().startswith(b"\x89PNG")
 
@@ -251,7 +251,7 @@ def test_the_session_is_measured_beside_the_hand_written_idiom() -> None:
     sweep = run_sweep(workload, consumer_from("mnist"), plan=plan, progress=quiet)
     assert [s.kind for s in sweep.settings] == ["fastfeed", "hand-written"]
     assert all(s.windows[0].steps == 30 for s in sweep.settings)
-    assert len(sweep.profile.live) == 2 and sweep.ceiling < 1e6
+    assert len(sweep.live) == 2 and sweep.ceiling < 1e6
 
 
 def test_the_idiom_exists_for_sessions_only() -> None:

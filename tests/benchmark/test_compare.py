@@ -27,7 +27,7 @@ from fastfeed.benchmark.ratios import (
     students_t,
 )
 from fastfeed.cli import main
-from fastfeed.model.prediction import Producers
+from fastfeed.model.workload import Producers
 from tests.benchmark.test_report import WAITS, sweep_of
 
 rates = st.lists(st.floats(0.1, 1e5), min_size=2, max_size=6).map(tuple)
@@ -118,7 +118,7 @@ def bench_json(
     ]
     machine = {"processor": "x", "cores": 2, "gpu": None, "kernel": "6"}
     found = {
-        "schema": 2,
+        "schema": 3,
         "workload": "w",
         "data": "d",
         "consumer": "sim:20ms",
@@ -197,9 +197,9 @@ def test_diagnoses_are_compared_by_the_ranges_that_they_hold(tmp_path: Path) -> 
         ("{", "no JSON"),
         ("[1]", "neither"),
         ('{"settings": 1}', "neither"),
-        ('{"schema": 1, "settings": [], "workload": "w"}', "schema 1 .* compares schema 2"),
-        ('{"schema": 2, "settings": [], "workload": "w"}', "no setting is in both"),
-        ('{"schema": 2, "settings": [{"kind": "x"}], "workload": "w"}', "lacks"),
+        ('{"schema": 1, "settings": [], "workload": "w"}', "schema 1 .* compares schema 3"),
+        ('{"schema": 3, "settings": [], "workload": "w"}', "no setting is in both"),
+        ('{"schema": 3, "settings": [{"kind": "x"}], "workload": "w"}', "lacks"),
         ('{"schema": 9, "verdict": null, "causes": []}', "schema 9"),
         ('{"schema": 1, "verdict": null, "causes": []}', "of one kind"),
     ],

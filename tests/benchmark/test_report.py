@@ -9,10 +9,12 @@ from rich.console import Console
 
 from fastfeed.benchmark.measure import ProducerCost, StepCost, Window
 from fastfeed.benchmark.plot import write_plots
+from fastfeed.benchmark.profile import fed_by, profile_of
 from fastfeed.benchmark.report import tables_of
 from fastfeed.benchmark.summary import advise
 from fastfeed.benchmark.sweep import Setting, Sweep, SweepPlan
-from fastfeed.model.prediction import Producers, Profile, predict
+from fastfeed.model.prediction import predict
+from fastfeed.model.workload import Producers
 
 Rates = dict[int | Producers, float]
 WAITS = ProducerCost(0.05, 0.0, 0.0, 0.0)
@@ -21,9 +23,8 @@ PYTHON = ProducerCost(0.01, 0.01, 0.0097, 0.0)
 
 def sweep_of(*, rates: Rates, step_s: float, producer: ProducerCost, wait: float) -> Sweep:
     """A sweep with these steps/s; a number alone counts threads in the trainer."""
-    profile = Profile(
-        producer.batch_s, producer.cpu_s, producer.gil_s, producer.gil_wait_s, step_s, 2
-    )
+    step = StepCost(step_s, step_s, step_s)
+    profile = profile_of(producer, step, cores=2)
     found = {n if isinstance(n, Producers) else Producers(n): rate for n, rate in rates.items()}
     threads, processes = (
         tuple(dict.fromkeys(getattr(p, name) for p in found)) for name in ("threads", "processes")
@@ -32,10 +33,9 @@ def sweep_of(*, rates: Rates, step_s: float, producer: ProducerCost, wait: float
     settings = []
     for producers, rate in found.items():
         window = Window(int(rate), 1.0, wait, 0.0, 0.0, 1.0, 10**8, 10**8, 0.1, None, None)
-        settings.append(Setting("fastfeed", producers, (window,), predict(profile, producers)))
-    return Sweep(
-        "w", "d", "c", plan, StepCost(step_s, step_s, step_s), producer, profile, tuple(settings)
-    )
+        predicted = predict(fed_by(profile, producers), producers)
+        settings.append(Setting("fastfeed", producers, (window,), predicted))
+    return Sweep("w", "d", "c", plan, step, producer, profile, tuple(settings))
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,15 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 
-from fastfeed.diagnose.diagnosis import CODES, Cause, Ceiling, Diagnosis, Figures, Recommendation
+from fastfeed.diagnose.diagnosis import (
+    CODES,
+    Cause,
+    Ceiling,
+    Diagnosis,
+    Figures,
+    Recommendation,
+    Reproduction,
+)
 from fastfeed.diagnose.evidence import PRODUCER, TRAINER, Evidence, LoopPart, Task
 from fastfeed.probes.gpu import GpuUsage
 from fastfeed.probes.machine_log import Machine
@@ -237,6 +245,7 @@ def diagnosis(code: str) -> Diagnosis:
         script="train.py",
         overhead=0.008,
         died=(TRACE,) if code == "feed.dead" else (),
+        reproduction=Reproduction(0.02, -0.01),
     )
 
 

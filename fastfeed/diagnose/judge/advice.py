@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from fastfeed.diagnose.diagnosis import Cause, Recommendation
 from fastfeed.diagnose.judge.changes import BY_CODE, nothing
 from fastfeed.diagnose.judge.facts import Facts
-from fastfeed.diagnose.judge.gains import MIN_GAIN
 
 COUNT_KNOBS = ("threads", "processes")  # the number of producers, which is one decision
 
@@ -18,15 +15,7 @@ def advice_of(causes: tuple[Cause, ...], facts: Facts) -> tuple[Recommendation, 
     for cause in causes:
         counted = any(knob in found for knob in COUNT_KNOBS)
         changes = BY_CODE.get(cause.code, nothing)(cause, facts)
-        if cause.code.startswith("input."):
-            limit = facts.max_speedup
-            changes = [_limited(one, limit) for one in changes if limit >= MIN_GAIN]
         for one in changes:
             if not (counted and one.knob in COUNT_KNOBS):
                 found.setdefault(one.knob, one)
     return tuple(sorted(found.values(), key=lambda one: -one.predicted_speedup))
-
-
-def _limited(one: Recommendation, limit: float) -> Recommendation:
-    low, high = (min(end, limit) for end in one.interval)
-    return replace(one, predicted_speedup=min(one.predicted_speedup, limit), interval=(low, high))

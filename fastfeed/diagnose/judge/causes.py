@@ -24,7 +24,7 @@ from fastfeed.diagnose.judge.ceiling import MIN_FREE_STEPS, free_steps
 from fastfeed.diagnose.judge.figures import StepTable
 from fastfeed.diagnose.judge.overhead import between_steps, host_share, in_host_lines
 from fastfeed.diagnose.judge.producer_profile import ProducerProfile
-from fastfeed.model.prediction import INPUT_BOUND
+from fastfeed.model.workload import INPUT_BOUND
 from fastfeed.probes.machine_log import SATURATED
 
 HEAVY_TAIL = 0.8  # share of the waiting in a tenth of the steps

@@ -10,7 +10,7 @@ from fastfeed.diagnose.diagnosis import Ceiling
 from fastfeed.diagnose.evidence import FRAMEWORK, NATIVE, TRAINER, Evidence
 from fastfeed.diagnose.judge import signals
 from fastfeed.diagnose.judge.figures import StepTable, blocks
-from fastfeed.model.prediction import INPUT_BOUND
+from fastfeed.model.workload import INPUT_BOUND
 
 # Steps of an experiment. The first of each burst does not count: it still feels the wait before it.
 MIN_FREE_STEPS = 4
@@ -72,27 +72,6 @@ def _with_this_memory(evidence: Evidence, table: StepTable, *, contention: float
     medians = [float(np.median(part.inside)) for part in blocks(table)]
     how = "the time of the steps without their waits"
     return Ceiling(middle, min(medians), max(medians), experiment=False, how=how)
-
-
-def speedup_of(
-    table: StepTable, ceiling: Ceiling, *, contention: float = 0.0
-) -> tuple[float, tuple[float, float]]:
-    """Return the speed-up of the loop without any wait for input, and its range.
-
-    The loop's own Python and the pauses stay. The excess of slow steps over the median stays, too,
-    unless they lose it to producers. `contention` is that of `ceiling_of`.
-    """
-    steps = max(1, len(table.period))
-    other_s = float((table.host + table.pause).sum()) / steps
-    excess_s = 0.0
-    if contention < INPUT_BOUND:
-        excess_s = float(table.inside.mean() - np.median(table.inside))
-    period_s = table.seconds / steps
-
-    def speedup(step_s: float) -> float:
-        return max(1.0, period_s / max(1e-9, other_s + max(0.0, step_s + excess_s)))
-
-    return speedup(ceiling.step_s), (speedup(ceiling.high_s), speedup(ceiling.low_s))
 
 
 def free_steps(evidence: Evidence, *, converted_s: float) -> list[float]:

@@ -8,32 +8,19 @@ from dataclasses import replace
 from fastfeed.diagnose.diagnosis import Cause, Recommendation
 from fastfeed.diagnose.evidence import DISK, PRODUCER
 from fastfeed.diagnose.judge import loop_changes, signals
-from fastfeed.diagnose.judge.facts import Facts, profile_of
-from fastfeed.diagnose.judge.gains import (
-    SURE_SPREAD,
-    UNSURE_SPREAD,
-    recommend,
-    speedup_if_cheaper,
-    speedup_without,
-)
+from fastfeed.diagnose.judge.facts import Facts
+from fastfeed.diagnose.judge.observed_feed import FeedModel
 from fastfeed.diagnose.judge.producer_count import more_producers
-from fastfeed.model.prediction import INPUT_BOUND
+from fastfeed.model.workload import INPUT_BOUND, Producers
 
-# The cost of work among r runnable threads per core is r to this power: 6 of them cost 3 times the
-# work, 7 of them 2.8 to 3.4 times, as measured.
-SPIN_EXPONENT = 0.6
-# Weight of that cost: the gain of four such loops was 0.3, 1, 1 and 1.1 times all that the step
-# allows.
-SPIN_WEIGHT = 0.25
 ASSUMED_PICKLING = 0.3  # share of the producers' work, at least, that shared memory saves
 
 
 def _disk(cause: Cause, facts: Facts) -> list[Recommendation]:
     producers = facts.producers
-    fraction = producers.share(DISK) if producers is not None else 0.0
-    read = signals.read_nbytes(facts.evidence, facts.rate)
+    read = signals.read_nbytes(facts.evidence, facts.figures.steps_per_second)
     used = signals.batch_nbytes(facts.evidence)
-    found = [_with_this_disk(one, facts) for one in more_producers(cause, facts)]
+    found = more_producers(cause, facts)
     if used and read > signals.WASTEFUL_RATIO * used and producers is not None:
         change = (
             f"read only what is used: {read / 1e6:.3g} MB are read for a batch of "
@@ -42,30 +29,18 @@ def _disk(cause: Cause, facts: Facts) -> list[Recommendation]:
         # The reading function also handles the bytes that are not used: into the page cache, out of
         # it, copied.
         wasted = 1 - used / read
-        function = max(fraction, producers.function_share)
-        least = speedup_if_cheaper(facts, fraction * wasted)
-        speedup = speedup_if_cheaper(facts, function * wasted)
-        spread = (max(UNSURE_SPREAD[0], 1 - least / speedup), UNSURE_SPREAD[1])
+        function = max(producers.share(DISK), producers.function_share)
         # Of equal changes the one that asks the disk for less comes first.
-        knob = ("cache", "what is used")
-        found.insert(0, recommend(change, knob, speedup=speedup, spread=spread))
+        one = facts.recommend(
+            change,
+            ("cache", "what is used"),
+            lambda feed: feed.batch(1 - function * wasted),
+            lambda feed: feed.batch(disk=1 - wasted),
+        )
+        found.insert(0, one)
     change = "keep the data in memory, or in fewer and larger files that are read in order"
-    speedup = speedup_if_cheaper(facts, fraction)
-    found.append(recommend(change, ("cache", "memory"), speedup=speedup, spread=UNSURE_SPREAD))
-    return found
-
-
-def _with_this_disk(one: Recommendation, facts: Facts) -> Recommendation:
-    """Return the change with a wider interval: a disk may have no more to give.
-
-    Its lower end follows from a disk that is busy only while a producer waits for it.
-    """
-    producers = facts.producers
-    busy = 0.0
-    if producers is not None:
-        busy = producers.count * producers.active * producers.share(DISK)
-    low, high = one.interval
-    return replace(one, interval=(min(low, 1 / min(1.0, max(1e-3, busy))), high))
+    one = facts.recommend(change, ("cache", "memory"), lambda feed: feed.batch(disk=0.0))
+    return [*found, one]
 
 
 def _cpu(cause: Cause, facts: Facts) -> list[Recommendation]:
@@ -73,19 +48,15 @@ def _cpu(cause: Cause, facts: Facts) -> list[Recommendation]:
     more = more_producers(cause, facts)
     if more or signals.in_memory(facts.evidence):
         return more
-    profile = profile_of(facts)
-    batch_s, step_s = profile.cpu_s, profile.step_cpu_s  # they share the cores
-    shared = (batch_s + step_s) / max(1e-9, 0.5 * batch_s + step_s)
     change = (
         "halve the cost of a batch (smaller images, cheaper operations, cached results), or use "
         "more cores"
     )
-    speedup = min(speedup_if_cheaper(facts, 0.5), shared)
-    return [recommend(change, ("work", "half"), speedup=speedup, spread=UNSURE_SPREAD)]
+    return [facts.recommend(change, ("work", "half"), lambda feed: feed.batch(0.5))]
 
 
 def _copy(cause: Cause, facts: Facts) -> list[Recommendation]:
-    loop, removed = facts.evidence.loop, speedup_without(cause.share)
+    loop = facts.evidence.loop
     retouched = signals.retouched_share(facts.evidence, waits=False)
     if facts.table.starvation < INPUT_BOUND and retouched:
         change = (
@@ -93,7 +64,7 @@ def _copy(cause: Cause, facts: Facts) -> list[Recommendation]:
             "FeedRunner(...).dataset()"
         )
         knob = ("dataset", "runner.dataset()")
-        return [recommend(change, knob, speedup=removed, spread=UNSURE_SPREAD)]
+        return [facts.recommend(change, knob, FeedModel.reloaded)]
     if loop is not None and "float64" in {leaf.dtype for leaf in loop.leaves}:
         knob = ("dtypes", "float32")
         change = (
@@ -106,30 +77,24 @@ def _copy(cause: Cause, facts: Facts) -> list[Recommendation]:
             "make arrays of the final dtype once, in memory that is reused (out=); send uint8 and "
             "cast on the device"
         )
-    if facts.table.share(facts.table.converted) >= signals.MIN_SHARE:
-        return [recommend(change, knob, speedup=removed, spread=UNSURE_SPREAD)]
-    fraction = facts.producers.copies if facts.producers is not None else 0.0
-    cheaper = speedup_if_cheaper(facts, fraction)
-    copies = recommend(change, knob, speedup=cheaper, spread=UNSURE_SPREAD)
-    return [copies, *more_producers(cause, facts)]
+    copies = facts.producers.copies if facts.producers is not None else 0.0
+    one = facts.recommend(change, knob, lambda feed: feed.batch(1 - copies, handover=0.0))
+    converted = facts.table.share(facts.table.converted) >= signals.MIN_SHARE
+    return [one] if converted else [one, *more_producers(cause, facts)]
 
 
 def _ipc(cause: Cause, facts: Facts) -> list[Recommendation]:
     producers, evidence = facts.producers, facts.evidence
-    count, pickling, handover = evidence.machine.cores, ASSUMED_PICKLING, 0.0
+    count, pickling = evidence.machine.cores, ASSUMED_PICKLING
     if producers is not None:
         count = producers.count
         pickling = max(ASSUMED_PICKLING, signals.pickling_share(evidence, producers))
-        handover = signals.handover_share(evidence, producers)
-    speedup = speedup_if_cheaper(facts, pickling)
-    if handover >= signals.HANDOVER_SHARE:  # the producers have time to spare
-        speedup = min(speedup_without(cause.share), facts.max_rate / facts.rate)
     change = (
         "pass batches through shared memory instead of pickling them: "
         f"FeedRunner(..., processes={count})"
     )
     knob = ("transport", "shared memory")
-    return [recommend(change, knob, speedup=speedup, spread=UNSURE_SPREAD)]
+    return [facts.recommend(change, knob, lambda feed: feed.batch(1 - pickling, handover=0.0))]
 
 
 def _oversubscribed(cause: Cause, facts: Facts) -> list[Recommendation]:
@@ -141,26 +106,24 @@ def _oversubscribed(cause: Cause, facts: Facts) -> list[Recommendation]:
     machine, producers, pools = facts.evidence.machine, facts.producers, list(facts.evidence.pools)
     if not pools and any(task.threads > 2 for task in facts.evidence.tasks_of(PRODUCER)):
         pools = ["native libraries"]
-    most, speedup, spread = facts.max_rate / facts.rate, 1.05, UNSURE_SPREAD
-    if pools:
-        # Pools that wait for each other in many small parts lose far more than their number says,
-        # usually all that the step leaves them.
-        least = min(most, max(1.0, machine.runnable / machine.cores) ** SPIN_EXPONENT)
-        speedup = least**SPIN_WEIGHT * most ** (1 - SPIN_WEIGHT)
-        low = 1 - (1 - UNSURE_SPREAD[0]) * least / speedup
-        spread = (low, max(UNSURE_SPREAD[1], most / speedup - 1))
     found = []
     for name in pools:
         knob = ("cv2.setNumThreads", "0") if name == "OpenCV" else ("OMP_NUM_THREADS", "1")
         change = f"use one thread for {name} in each producer: {'='.join(knob)}"
-        found.append(recommend(change, knob, speedup=speedup, spread=spread))
+        found.append(facts.recommend(change, knob, lambda feed: feed.with_(pool=1.0)))
     if producers is None or producers.kind not in ("threads", "processes"):
         return found
     if producers.count > machine.cores:
         change = f"lower {producers.kind} to {machine.cores}: there are more producers than cores"
         knob = (producers.kind, str(machine.cores))
-        found.append(recommend(change, knob, speedup=speedup, spread=spread))
+        found.append(facts.recommend(change, knob, _one_for_each_core))
     return found
+
+
+def _one_for_each_core(feed: FeedModel) -> FeedModel:
+    cores = feed.workload.cores
+    fewer = Producers(1, cores) if feed.producers.processes else Producers(cores)
+    return replace(feed, producers=fewer)
 
 
 def _straggler(cause: Cause, facts: Facts) -> list[Recommendation]:
@@ -173,8 +136,7 @@ def _straggler(cause: Cause, facts: Facts) -> list[Recommendation]:
             "deliver ready batches first (options.deterministic = False), or make more batches "
             "ahead (prefetch)"
         )
-    speedup = speedup_without(cause.share)
-    return [recommend(change, ("order", "any"), speedup=speedup, spread=SURE_SPREAD)]
+    return [facts.recommend(change, ("order", "any"), lambda feed: feed.with_(ordered=False))]
 
 
 def _epoch_gap(cause: Cause, facts: Facts) -> list[Recommendation]:
@@ -182,8 +144,8 @@ def _epoch_gap(cause: Cause, facts: Facts) -> list[Recommendation]:
         "keep the workers between epochs (persistent_workers=True; a FeedRunner makes the next "
         "epoch ahead)"
     )
-    speedup = speedup_without(cause.share)
-    return [recommend(change, ("epochs", "warm workers"), speedup=speedup, spread=SURE_SPREAD)]
+    knob = ("epochs", "warm workers")
+    return [facts.recommend(change, knob, lambda feed: feed.with_(epoch_batches=0))]
 
 
 def nothing(cause: Cause, facts: Facts) -> list[Recommendation]:

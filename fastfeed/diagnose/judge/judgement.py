@@ -16,7 +16,7 @@ from fastfeed.diagnose.evidence import DeadProducer, Evidence
 from fastfeed.diagnose.judge import signals
 from fastfeed.diagnose.judge.advice import advice_of
 from fastfeed.diagnose.judge.causes import causes_of, contention_of, time_loss_of
-from fastfeed.diagnose.judge.ceiling import ceiling_of, speedup_of
+from fastfeed.diagnose.judge.ceiling import ceiling_of
 from fastfeed.diagnose.judge.facts import Facts
 from fastfeed.diagnose.judge.figures import (
     StepTable,
@@ -24,8 +24,10 @@ from fastfeed.diagnose.judge.figures import (
     step_table_of,
     without_unnamed_pauses,
 )
+from fastfeed.diagnose.judge.observed_costs import Observed, feed_of
+from fastfeed.diagnose.judge.observed_feed import ObservedFeed, without_input
 from fastfeed.diagnose.judge.producer_profile import producer_profile_of
-from fastfeed.model.prediction import INPUT_BOUND
+from fastfeed.model.workload import INPUT_BOUND
 from fastfeed.steps.timeline import OBSERVING
 
 # Starvation below this is doubtful if it was derived from the duration of steps while other
@@ -39,7 +41,7 @@ def judge(evidence: Evidence, *, script: str = "", died: Sequence[DeadProducer] 
     `died`: producers that have ended or are blocked.
     """
     table, producers = step_table_of(evidence), producer_profile_of(evidence)
-    figures, ceiling, counted = figures_of(evidence, table), None, table
+    figures, ceiling, feed, counted = figures_of(evidence, table), None, None, table
     speedup, interval = 1.0, (1.0, 1.0)
     if figures is not None:
         loss = time_loss_of(evidence, table, producers=producers)
@@ -48,12 +50,16 @@ def judge(evidence: Evidence, *, script: str = "", died: Sequence[DeadProducer] 
             counted = without_unnamed_pauses(table)
         ceiling = ceiling_of(evidence, table, contention=contention)
         if ceiling is not None:
-            speedup, interval = speedup_of(counted, ceiling, contention=contention)
+            observed = Observed(
+                evidence, counted, ceiling, producers, contention, tail=loss.tail > 0
+            )
+            feed = ObservedFeed(feed_of(observed), figures)
+            speedup, interval = feed.gain(without_input)
     causes = (_dead(evidence, died),) if died else causes_of(evidence, table, producers=producers)
     abstained = None if died else _reason_to_abstain(evidence, table, causes=causes)
     advice: tuple[Recommendation, ...] = ()
-    if figures is not None and ceiling is not None and not abstained and not died:
-        facts = Facts(evidence, counted, figures, ceiling, producers, interval[1])
+    if figures is not None and feed is not None and not abstained and not died:
+        facts = Facts(evidence, counted, figures, producers, feed)
         advice = advice_of(causes, facts)
     headline = _headline(causes, figures=figures, speedup=speedup, abstained=abstained)
     return Diagnosis(
@@ -70,6 +76,7 @@ def judge(evidence: Evidence, *, script: str = "", died: Sequence[DeadProducer] 
         script=script,
         overhead=_overhead(evidence, figures),
         died=tuple(dead.text for dead in died),
+        reproduction=feed.reproduction if feed is not None else None,
     )
 
 

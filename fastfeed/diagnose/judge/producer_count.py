@@ -5,24 +5,22 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from fastfeed.diagnose.diagnosis import Cause, Recommendation
-from fastfeed.diagnose.evidence import LOCK
+from fastfeed.diagnose.evidence import DISK, LOCK
 from fastfeed.diagnose.judge import signals
-from fastfeed.diagnose.judge.facts import Facts, profile_of
-from fastfeed.diagnose.judge.gains import MIN_GAIN, UNSURE_SPREAD, recommend, speedup_without
+from fastfeed.diagnose.judge.facts import MIN_GAIN, Facts
+from fastfeed.diagnose.judge.observed_feed import Change, FeedModel
 from fastfeed.diagnose.judge.producer_profile import ProducerProfile
-from fastfeed.model.prediction import SPREAD_ALONE, Prediction, Producers, Profile, predict
+from fastfeed.model.workload import BATCH_PARTS, Outcome, Producers, rows_of
 from fastfeed.probes.machine_log import SATURATED
 
 TRIED_COUNTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 NEAR_BEST = 0.95  # share of the best rate: more producers are not worth it
-# CPU time of a batch if threads compete for the interpreter lock: 1.07 to 1.27 times were measured.
-CONTENTION_COST = 1.15
 # Wait of a step for a ready batch of a DataLoader's worker: 1.4 to 3.7 ms were measured.
 LOADER_HANDOVER_S = 2.5e-3
 
 
 @dataclass(frozen=True)
-class _Change:
+class _Kind:
     """A kind of producers to recommend, and its relation to those that exist."""
 
     producers: ProducerProfile
@@ -40,9 +38,19 @@ class _Change:
         """True if no producer works ahead of the step without the change."""
         return self.producers.kind == "trainer" or self.held
 
-    def of(self, count: int) -> Producers:
-        """Return that many producers of this kind."""
-        return Producers(1, count) if self.processes else Producers(count)
+    def of(self, count: int) -> Change:
+        """Return the change to that many producers of this kind."""
+        producers = Producers(1, count) if self.processes else Producers(count)
+        taken_s = LOADER_HANDOVER_S * self.loader
+
+        def change(feed: FeedModel) -> FeedModel:
+            workload = feed.workload
+            batches = workload.batches + rows_of(BATCH_PARTS, handover=taken_s)
+            depth = workload.depth if self.same else max(workload.depth, 2 * count)
+            found = replace(feed, producers=producers).with_(batches=batches, depth=depth)
+            return found if self.same and self.producers.count > 1 else found.reloaded()
+
+        return change
 
 
 def more_producers(cause: Cause, facts: Facts) -> list[Recommendation]:
@@ -51,14 +59,13 @@ def more_producers(cause: Cause, facts: Facts) -> list[Recommendation]:
     waited = facts.table.share(facts.table.wait)
     if cause.code == "input.serial" and prepared >= max(signals.MIN_SHARE, waited):
         change = "prepare batches in the producers, ahead of the step, not on the training thread"
-        speedup = min(speedup_without(prepared), facts.max_rate / facts.rate)
         knob = ("threads", str(facts.evidence.threads))
-        return [recommend(change, knob, speedup=speedup, spread=UNSURE_SPREAD)]
-    change_of = _change(cause, facts)
-    return _best_count(facts, change_of) if change_of is not None else []
+        return [facts.recommend(change, knob, lambda feed: feed.batch(handover=0.0))]
+    kind = _kind(cause, facts)
+    return _best_count(facts, kind) if kind is not None else []
 
 
-def _change(cause: Cause, facts: Facts) -> _Change | None:
+def _kind(cause: Cause, facts: Facts) -> _Kind | None:
     """Return the kind of producers that helps; None if no number of producers does."""
     producers, machine = facts.producers, facts.evidence.machine
     if producers is None or not producers.known:
@@ -70,48 +77,34 @@ def _change(cause: Cause, facts: Facts) -> _Change | None:
     held = cause.code == "input.gil" or (cause.code == "input.serial" and python)
     loader = producers.kind == "trainer" and signals.from_data_loader(facts.evidence)
     processes = held or loader or producers.kind == "processes"
-    return _Change(producers, processes=processes, held=held, loader=loader)
+    return _Kind(producers, processes=processes, held=held, loader=loader)
 
 
-def _best_count(facts: Facts, change: _Change) -> list[Recommendation]:
+def _best_count(facts: Facts, kind: _Kind) -> list[Recommendation]:
     """Return the smallest number near the best rate, if it gains something."""
-    producers, rate = change.producers, facts.rate
-    profile = _profile(facts, change)
+    producers, now = kind.producers, facts.feed.now
     most = TRIED_COUNTS[-1]
-    if change.processes:
-        most = profile.cores if change.held else 4 * profile.cores
-    predicted = {n: predict(profile, change.of(n)) for n in TRIED_COUNTS if n <= most}
-    if change.same and signals.noisy(facts.evidence):
-        # The model gives all cores to the script. Its rate for the present number of producers
-        # shows what other processes take, which more producers do not gain.
-        rate = max(rate, predict(profile, change.of(producers.count)).rate)
-    best = max(one.rate for one in predicted.values())
-    count = next(n for n, one in predicted.items() if one.rate >= NEAR_BEST * best)
-    speedup = predicted[count].rate / rate
-    if predicted[count].rate < MIN_GAIN * rate or (change.same and count <= producers.count):
+    if kind.processes:
+        most = now.workload.cores if kind.held else 4 * now.workload.cores
+    outcomes = {n: kind.of(n)(now).run() for n in TRIED_COUNTS if n <= most}
+    best = max(one.rate for one in outcomes.values())
+    count = next(n for n, one in outcomes.items() if one.rate >= NEAR_BEST * best)
+    same = kind.same and count <= producers.count
+    if outcomes[count].rate < MIN_GAIN * facts.feed.rate or same:
         return []
-    knob, text = _described(facts, change, count=count)
-    why = _reason(change, _limits(predicted, count, rate=rate))
-    return [recommend(text, (knob, str(count)), speedup=speedup, spread=SPREAD_ALONE, why=why)]
+    knob, text = _described(facts, kind, count=count)
+    why = _reason(kind, _limits(outcomes, count, rate=facts.feed.rate))
+    change = kind.of(count)
+    # A disk may have no more to give.
+    disks = max(1.0, producers.count * producers.active * producers.share(DISK))
+    least = [lambda feed: change(feed).with_(disks=disks)] * bool(producers.share(DISK))
+    return [facts.recommend(text, (knob, str(count)), change, *least, why=why)]
 
 
-def _profile(facts: Facts, change: _Change) -> Profile:
-    """Return the cost of a batch and a step with the recommended kind of producers."""
-    several = change.producers.count > 1
-    profile = profile_of(facts, kept=change.same and several)
-    if change.held and change.producers.kind == "threads" and several:
-        parts = (profile.batch_s, profile.cpu_s, profile.gil_s)
-        batch_s, cpu_s, gil_s = (part / CONTENTION_COST for part in parts)
-        profile = replace(profile, batch_s=batch_s, cpu_s=cpu_s, gil_s=gil_s)
-    if change.loader:
-        profile = replace(profile, step_s=profile.step_s + LOADER_HANDOVER_S)
-    return profile
-
-
-def _reason(change: _Change, limits: str) -> str:
+def _reason(kind: _Kind, limits: str) -> str:
     """Return why that number, and why processes if threads cannot help."""
-    producers = change.producers
-    if change.held and producers.kind != "processes":
+    producers = kind.producers
+    if kind.held and producers.kind != "processes":
         limits = (
             f"threads cannot help: {producers.python:.0%} of the work holds the interpreter lock "
             f"or waits for it; {limits}"
@@ -121,35 +114,35 @@ def _reason(change: _Change, limits: str) -> str:
     return limits
 
 
-def _limits(predicted: dict[int, Prediction], count: int, *, rate: float) -> str:
+def _limits(outcomes: dict[int, Outcome], count: int, *, rate: float) -> str:
     """Return the gain of fewer producers, and the limit with that number."""
-    limit = f"with {count} the limit is {predicted[count].limit}, and more gain nothing"
-    fewer = [n for n in predicted if n < count and predicted[n].rate >= MIN_GAIN * rate]
+    limit = f"with {count} the limit is {outcomes[count].limit}, and more gain nothing"
+    fewer = [n for n in outcomes if n < count and outcomes[n].rate >= MIN_GAIN * rate]
     if not fewer:
         return limit
     give = "gives" if fewer[-1] == 1 else "give"
-    return f"{fewer[-1]} {give} {predicted[fewer[-1]].rate / rate:.1f}x, {limit}"
+    return f"{fewer[-1]} {give} {outcomes[fewer[-1]].rate / rate:.1f}x, {limit}"
 
 
-def _described(facts: Facts, change: _Change, *, count: int) -> tuple[str, str]:
+def _described(facts: Facts, kind: _Kind, *, count: int) -> tuple[str, str]:
     """Return the knob for that number of producers, and the change in words."""
-    producers, evidence = change.producers, facts.evidence
-    knob = "processes" if change.processes else "threads"
+    producers, evidence = kind.producers, facts.evidence
+    knob = "processes" if kind.processes else "threads"
     if producers.kind == "native":
         parallel = "let tf.data work in parallel: num_parallel_calls=tf.data.AUTOTUNE, and prefetch"
         return "num_parallel_calls", parallel
     mapped = producers.in_framework or signals.mapped_by_tf_data(evidence)
-    if producers.kind == "threads" and not change.processes and mapped:
+    if producers.kind == "threads" and not kind.processes and mapped:
         pool = _pool(facts, "options.threading.private_threadpool_size", count=count)
         return "num_parallel_calls", f"num_parallel_calls {producers.count} -> {count}{pool}"
-    if not change.ahead or producers.kind == "processes":
+    if not kind.ahead or producers.kind == "processes":
         pool = ""
-        if signals.produced_in_graph(evidence) and not change.processes:
+        if signals.produced_in_graph(evidence) and not kind.processes:
             pool = _pool(facts, "ConfigProto.inter_op_parallelism_threads", count=count)
         return knob, f"{knob} {producers.count} -> {count}{pool}"
-    noun = "worker process" if change.processes else "thread"
-    plural = ("es" if change.processes else "s") if count > 1 else ""
-    ahead = "" if change.processes else ", ahead of the step"
+    noun = "worker process" if kind.processes else "thread"
+    plural = ("es" if kind.processes else "s") if count > 1 else ""
+    ahead = "" if kind.processes else ", ahead of the step"
     workers = f" (num_workers={count})" if signals.from_data_loader(evidence) else ""
     return knob, f"make the batches in {count} {noun}{plural}{ahead}{workers}"
 

@@ -23,8 +23,9 @@ from fastfeed.diagnose.evidence import (
     LoopPart,
     Task,
 )
+from fastfeed.diagnose.function_names import PREPARE_NAMES, REPORT_NAMES
 from fastfeed.diagnose.judge.producer_profile import PAGE_FAULT_S, ProducerProfile
-from fastfeed.model.prediction import INPUT_BOUND
+from fastfeed.model.workload import INPUT_BOUND
 from fastfeed.probes.lock import CONTENDED_S, LATE_S
 from fastfeed.probes.machine_log import SATURATED
 from fastfeed.probes.places import Place
@@ -53,14 +54,6 @@ WIDE_DTYPES = ("float64", "object")  # dtypes that no accelerator uses
 MIN_WIDE_SHARE = 0.1  # share of the fed numbers that have such a dtype
 TIMED_LOOPS = ("queue", "torch", "runner", "watch")  # kinds whose call for a batch is timed
 CALL_LOOPS = ("session", "call")  # kinds that are known by the calls of their steps
-PREPARE_NAMES = re.compile(
-    r"(^|[._])(load|read|parse|prepare|preprocess|augment|collate|transforms?|normali[sz]e|crop|"
-    r"resize|pad|tokeni[sz]e|to_tensors?|to_arrays?|unpack|cast|convert)(_|\d|$)"
-)
-REPORT_NAMES = re.compile(
-    r"log|metric|callback|report|checkpoint|save|eval|valid|summar|print|write|send|push|publish|"
-    r"plot"
-)
 SEND_FUNCTIONS = ("_send", "_send_bytes", "_feed", "put")
 SEND_FILES = re.compile(r"(^|/)multiprocess(ing)?/(connection|queues|pool)\.py$")
 WASTEFUL_RATIO = 4.0  # bytes read / bytes of a batch from which much is read in vain

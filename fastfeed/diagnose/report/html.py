@@ -48,7 +48,8 @@ def page(diagnosis: Diagnosis) -> str:
     told.filters |= {
         form.__name__: form for form in (words.percents, words.factor, words.factors, words.rate)
     }
-    told.filters |= {"known": words.known, "lines": _lines, "coded": _coded}
+    told.filters |= {"known": words.known, "roughness": words.roughness}
+    told.filters |= {"lines": _lines, "coded": _coded}
     return told.get_template("page.html.jinja").render(
         d=diagnosis,
         seen=seen,

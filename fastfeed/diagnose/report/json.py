@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fastfeed import __version__
-from fastfeed.diagnose.diagnosis import DIAGNOSIS_SCHEMA, Diagnosis, Figures
+from fastfeed.diagnose.diagnosis import DIAGNOSIS_SCHEMA, Diagnosis, Figures, Reproduction
 from fastfeed.diagnose.evidence import PRODUCER, TASK_STATES, Evidence, Task
 from fastfeed.diagnose.report.bins import binned
 from fastfeed.diagnose.report.files import write_whole
@@ -68,10 +68,12 @@ def json_of(diagnosis: Diagnosis) -> Json:
                 {"code": c.code, "share": c.share, "evidence": c.evidence} for c in diagnosis.causes
             ],
             "starvation": figures and figures.starvation,
+            "lost_to_input": diagnosis.lost_to_input,
             "steps_per_second": figures and figures.steps_per_second,
             "step_seconds": figures and figures.step_s,
             "speedup_if_input_free": diagnosis.speedup_if_input_free,
             "speedup_range": diagnosis.speedup_range,
+            "reproduction": _reproduction(diagnosis.reproduction),
             "recommendations": [vars(r) for r in diagnosis.recommendations],
             "abstained": diagnosis.abstained,
             "died": diagnosis.died,
@@ -105,6 +107,10 @@ def plain(value: Any) -> Any:
     if value is None or isinstance(value, (bool, int)):
         return value
     return float(value) if math.isfinite(value) else None
+
+
+def _reproduction(found: Reproduction | None) -> Json | None:
+    return None if found is None else {**vars(found), "rough": found.rough}
 
 
 def _figures(figures: Figures) -> Json:

@@ -45,7 +45,7 @@ def render(diagnosis: Diagnosis) -> RenderableType:
     blocks = [
         _head(diagnosis),
         _died(diagnosis.died),
-        _time(diagnosis.figures),
+        _time(diagnosis),
         _causes(diagnosis),
         _advice(diagnosis),
         _foot(diagnosis),
@@ -120,7 +120,8 @@ def _last_lines(text: str) -> RenderableType:
     return Padding(Text("\n".join(left + lines[-LAST_LINES:])), (0, 0, 0, 2))
 
 
-def _time(figures: Figures | None) -> RenderableType | None:
+def _time(diagnosis: Diagnosis) -> RenderableType | None:
+    figures = diagnosis.figures
     if figures is None:
         return None
     parts = words.split(figures)
@@ -134,7 +135,7 @@ def _time(figures: Figures | None) -> RenderableType | None:
     lines: list[RenderableType] = [title]
     if parts:
         lines += [_Bar(parts), _legend(parts)]
-    return Group(*lines, _numbers(figures))
+    return Group(*lines, _numbers(diagnosis, figures))
 
 
 def _legend(parts: Iterable[words.StepSegment]) -> RenderableType:
@@ -149,11 +150,12 @@ def _legend(parts: Iterable[words.StepSegment]) -> RenderableType:
     return table
 
 
-def _numbers(figures: Figures) -> Text:
+def _numbers(diagnosis: Diagnosis, figures: Figures) -> Text:
     """Return the figures, each on one line: without room, the next one goes below."""
     starved = percents(figures.starvation_range)
     shown = [
         f"starvation {percent(figures.starvation)}" + (f" ({starved})" if starved else ""),
+        f"lost to input {percent(diagnosis.lost_to_input)}",
         f"AU {percent(figures.utilisation)}",
         f"wait p50 {duration(figures.wait_p50_s)}, p99 {duration(figures.wait_p99_s)}",
     ]
@@ -215,6 +217,8 @@ def _foot(diagnosis: Diagnosis) -> RenderableType:
         if ceiling is not None:
             free += f", a step of {duration(ceiling.step_s)}, {clean(ceiling.how)}"
         lines.append(free)
+    if rough := words.roughness(diagnosis.reproduction):
+        lines.append(rough)
     if seen.loop is not None and seen.loop.note:
         lines.append(f"Note: {clean(seen.loop.note)}")
     if seen.missing:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from fastfeed.diagnose.diagnosis import Diagnosis, Figures
+from fastfeed.diagnose.diagnosis import Diagnosis, Figures, Reproduction
 
 NO_VALUE = "–"
 # The parts of a step's time in the order of a bar: their names, and their fill without colours.
@@ -47,6 +47,16 @@ class StepSegment(NamedTuple):
     label: str
     share: float
     seconds: float
+
+
+def roughness(found: Reproduction | None) -> str:
+    """Return why the predicted gains are rough; "" if the model reproduces the observed feed."""
+    if found is None or not found.rough:
+        return ""
+    return (
+        f"The gains are rough: the model of this feed makes {found.rate_error:+.0%} steps/s, and "
+        f"its starvation is {100 * found.starvation_error:+.0f} points off."
+    )
 
 
 def split(figures: Figures) -> list[StepSegment]:

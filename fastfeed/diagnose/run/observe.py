@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+from fastfeed.diagnose.anonymous import anonymised
 from fastfeed.diagnose.diagnosis import Diagnosis
 from fastfeed.diagnose.evidence import PRODUCER, DeadProducer, Evidence, LoopPart
 from fastfeed.diagnose.evidence_file import Recording, write_evidence
@@ -38,10 +39,12 @@ class DiagnosisObserver:
         publish: Callable[[Diagnosis, list[Path]], None],
         *,
         evidence: Path | None = None,
+        anonymous: bool = False,
         **files: Path | None,
     ) -> None:
         self._publish = publish
         self._evidence_path = evidence
+        self._anonymous = anonymous
         self._files = files  # by the kind of the report
         self._sampler = Sampler()
         self._log: HookLog | None = None
@@ -89,10 +92,11 @@ class DiagnosisObserver:
         diagnosis = judge(evidence, script=request.script, died=died)
         files = {kind: _rank_path(path, request.rank) for kind, path in self._files.items()}
         written = write_reports(diagnosis, files)
-        recording = _rank_path(self._evidence_path, request.rank)
-        if recording is not None:
-            write_evidence(Recording(evidence, request.script, died), recording)
-            written.append(recording)
+        path = _rank_path(self._evidence_path, request.rank)
+        if path is not None:
+            recording = Recording(evidence, request.script, died)
+            write_evidence(anonymised(recording) if self._anonymous else recording, path)
+            written.append(path)
         if not request.rank:
             self._publish(diagnosis, written)
         return True

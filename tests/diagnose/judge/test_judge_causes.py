@@ -79,7 +79,7 @@ def test_that_a_disk_has_more_to_give_is_not_sure_and_comes_behind_reading_less(
     best, more, *_ = judge(evidence(loop, (trainer(), *made), machine=machine)).recommendations
     assert (best.knob, more.knob) == ("cache", "threads")
     assert best.predicted_speedup == more.predicted_speedup == pytest.approx(2.0, rel=0.02)
-    assert more.interval[0] == pytest.approx(1 / 0.65, rel=0.02)
+    assert 1 < more.interval[0] < 1 / 0.65
 
 
 @pytest.mark.parametrize(
@@ -326,12 +326,12 @@ def test_steps_that_never_wait_may_lose_the_cores_to_their_producers(
 ) -> None:
     """A step takes less beside idle producers; with free cores there is another reason."""
     loop = loop_of([0.02] * 300, 18.0, free=8, free_ms=free_ms)
-    made = producers(1, {NATIVE: 0.7, RUNNABLE: 0.3}, copying=copying, cpu_s=4.0)
-    found = judge(
-        evidence(loop, (trainer({NATIVE: 0.9}), *made), machine=replace(MACHINE, own_cpu=own_cpu))
-    )
+    wall = {"wall_s": 5.4}
+    made = producers(1, {NATIVE: 0.7, RUNNABLE: 0.3}, copying=copying, **wall)
+    tasks = (trainer({NATIVE: 0.9}, **wall), *made)
+    found = judge(evidence(loop, tasks, machine=replace(MACHINE, own_cpu=own_cpu)))
     assert found.verdict == verdict
-    assert found.speedup_if_input_free == pytest.approx(18.0 / free_ms, rel=0.02)
+    assert found.speedup_if_input_free == pytest.approx(18.0 / free_ms, rel=0.05)
     if verdict != "step.bound":
         assert found.causes[0].share == pytest.approx(1 - free_ms / 18.0, abs=0.01)
         assert found.recommendations

@@ -95,7 +95,7 @@ def test_a_small_conversion_is_not_all_that_threads_take_from_a_serial_loop() ->
     shares = {cause.code: cause.share for cause in found.causes}
     assert shares["input.copy"] == pytest.approx(0.08, abs=0.01)
     best = next(one for one in found.recommendations if one.knob == "threads")
-    assert best.predicted_speedup > 2
+    assert best.predicted_speedup > 1.8
 
 
 def test_what_makes_the_batch_is_no_conversion_of_the_feed() -> None:

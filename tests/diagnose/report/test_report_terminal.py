@@ -10,7 +10,7 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from fastfeed.diagnose.diagnosis import CODES, Diagnosis
+from fastfeed.diagnose.diagnosis import CODES, Diagnosis, Reproduction
 from fastfeed.diagnose.report import terminal
 from fastfeed.diagnose.report.words import clean, split
 from tests.diagnose.diagnoses import EXAMPLES, NAN, diagnosis, odd, unknown
@@ -79,7 +79,16 @@ def test_the_numbers_of_one() -> None:
         "If input cost nothing: 3.4x (3.2x to 3.7x), a step of 14.8 ms, measured with 24 cached "
         "batches" in text
     )
-    assert "starvation 71 % (68 to 74 %) AU 28 % wait p50 42.4 ms, p99 67.8 ms" in text
+    assert "starvation 71 % (68 to 74 %) lost to input 71 % AU 28 %" in text
+    assert "wait p50 42.4 ms, p99 67.8 ms" in text
+    assert "rough" not in text
+
+
+def test_a_feed_that_the_model_does_not_reproduce() -> None:
+    rough = replace(diagnosis("input.serial"), reproduction=Reproduction(-0.12, 0.07))
+    assert "The gains are rough: the model of this feed makes -12% steps/s" in words_of(
+        shown(rough)
+    )
 
 
 def test_the_bar_is_as_long_as_the_shares() -> None:

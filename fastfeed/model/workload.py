@@ -1,0 +1,164 @@
+"""What a batch and a step cost, and who makes the batches: the input of the simulation.
+
+Costs are empirical distributions, one row for each observed batch or step, so that parts of one
+batch that are long together stay together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from fastfeed.errors import OptionError
+
+Floats = np.ndarray[Any, np.dtype[np.float64]]
+# Columns of the costs, in seconds.
+BATCH_PARTS = ("wait", "disk", "lock", "native", "handover")
+STEP_PARTS = ("accelerator", "native", "lock", "host", "pause")
+SWITCH_S = 0.005  # sys.getswitchinterval(): a thread keeps the interpreter lock for that long
+# Native code on all cores takes that much longer than on one, because they share caches and memory.
+# Measured with cv2.resize and convolutions on 2 cores.
+CONTENTION = 0.15
+INPUT_BOUND = 0.05  # starvation from which a feed counts as input-bound
+
+
+@dataclass(frozen=True)
+class Producers:
+    """The producers of a feed: `threads` in each of `processes` worker processes.
+
+    With 0 processes the threads run in the trainer. With 0 threads the training thread makes its
+    batches itself.
+    """
+
+    threads: int
+    processes: int = 0
+
+    @property
+    def count(self) -> int:
+        """The total number of producers."""
+        return self.threads * max(1, self.processes)
+
+    def __str__(self) -> str:
+        threads = f"{self.threads} thread{'s' if self.threads != 1 else ''}"
+        if not self.processes:
+            return threads
+        return f"{self.processes} process{'es' if self.processes > 1 else ''} x {threads}"
+
+
+@dataclass(frozen=True)
+class Workload:
+    """The costs of a feed and its training, in seconds and counts.
+
+    `batches` has a row for each batch: time off the cores, reading from a disk, with the
+    interpreter lock, on a core without it, and taken from the training thread by the hand-over.
+    `steps` has a row for each step: on an accelerator, in native code on the cores, with the lock
+    inside the step, with the lock beside it, and in pauses. Native seconds are core seconds.
+
+    `depth` batches are made ahead; producers that found no room go on when the share `refill` of
+    them is left. If `ordered`, batches leave in the order of their items, and behind a slow one
+    `early` more are made. Native code runs in `pool` threads for a batch, in `step_threads` for a
+    step. A step asks `turns` times for the interpreter lock, which takes up to `turn_s` for each
+    thread of the process that wants it, too. `disks` reads run at once. Other processes want
+    `other_cpu` cores. Epochs have `epoch_batches` batches (0: one endless epoch); producers begin
+    one when the training asks for it, and take `epoch_start_s` longer for their first batch.
+    `contention`: see CONTENTION.
+
+    Raise OptionError for parts that cannot be, with their name.
+    """
+
+    batches: Floats
+    steps: Floats
+    cores: int = 1
+    depth: int = 8
+    refill: float = 1.0
+    ordered: bool = False
+    early: int = 0
+    pool: float = 1.0
+    step_threads: float = 1.0
+    turns: float = 1.0
+    turn_s: float = SWITCH_S
+    disks: float = float("inf")
+    other_cpu: float = 0.0
+    epoch_batches: int = 0
+    epoch_start_s: float = 0.0
+    contention: float = CONTENTION
+
+    def __post_init__(self) -> None:
+        for name, parts in (("batches", BATCH_PARTS), ("steps", STEP_PARTS)):
+            rows = getattr(self, name)
+            if rows.ndim != 2 or rows.shape[1] != len(parts) or not len(rows):
+                raise OptionError(
+                    f"{name} of a workload must be rows of {', '.join(parts)}, got an array of "
+                    f"shape {rows.shape}"
+                )
+            wrong = [part for part, column in zip(parts, rows.T, strict=True) if _wrong(column)]
+            if wrong:
+                raise OptionError(f"{name}: {', '.join(wrong)} must be finite seconds >= 0")
+        for name in ("cores", "pool", "step_threads", "disks"):
+            if not getattr(self, name) >= 1:
+                raise OptionError(f"{name} of a workload must be >= 1, got {getattr(self, name)}")
+        for name in ("depth", "turns", "turn_s", "other_cpu", "epoch_start_s", "contention"):
+            if not getattr(self, name) >= 0:
+                raise OptionError(f"{name} of a workload must be >= 0, got {getattr(self, name)}")
+
+    def batch(self, part: str) -> Floats:
+        """Return the column of a part of the batches."""
+        found: Floats = self.batches[:, BATCH_PARTS.index(part)]
+        return found
+
+    def step(self, part: str) -> Floats:
+        """Return the column of a part of the steps."""
+        found: Floats = self.steps[:, STEP_PARTS.index(part)]
+        return found
+
+    def scaled(
+        self, *, batch: Mapping[str, float] = {}, step: Mapping[str, float] = {}
+    ) -> Workload:
+        """Return the workload with these parts times these factors."""
+        batches, steps = (
+            rows * [factors.get(part, 1.0) for part in parts]
+            for rows, parts, factors in (
+                (self.batches, BATCH_PARTS, batch),
+                (self.steps, STEP_PARTS, step),
+            )
+        )
+        return replace(self, batches=batches, steps=steps)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The result of a simulation.
+
+    Steps/s, starvation (0 to 1), percentiles (50 and 99) of a step's wait in seconds, the share of
+    time for which each resource was busy, and the limit in words.
+    """
+
+    rate: float
+    starvation: float
+    wait_p50_s: float
+    wait_p99_s: float
+    limit: str
+    busy: Mapping[str, float] = field(default_factory=dict)
+
+
+def rows_of(parts: tuple[str, ...], **columns: Any) -> Floats:
+    """Return rows with these columns, numbers or arrays, and zeros in the others."""
+    wide = np.broadcast_arrays(*(columns.get(part, 0.0) for part in parts))
+    return np.stack([np.atleast_1d(column).astype(np.float64) for column in wide], axis=1)
+
+
+def _wrong(column: Floats) -> bool:
+    return not bool(np.all(np.isfinite(column) & (column >= 0)))
+
+
+def starvation_of(rate: float, step_s: float) -> float:
+    """Return the share of the time that is not used by steps of `step_s` s at `rate` per s."""
+    return min(1.0, max(0.0, 1 - rate * step_s))
+
+
+def utilisation(steps: int, step_s: float, *, wall_s: float) -> float:
+    """Return AU as MLPerf Storage defines it: compute time / total time."""
+    return min(1.0, steps * step_s / wall_s) if wall_s > 0 else float("nan")

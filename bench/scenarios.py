@@ -6,6 +6,7 @@ diagnosed, and the answers are compared with the truth.
     python -m bench.scenarios [NAME ...] [--seconds 6] [--repeats 1]
                               [--truth-from FILE] [--truth-only] [--evidence FOLDER]
                               [--output build/scenarios]
+    python -m bench.scenarios --replay tests/scenarios/evidence
 
 Scripts run one at a time, because timings decide. The table is Markdown, the figures are in
 scenarios.json.
@@ -22,6 +23,9 @@ from typing import Any
 from bench.results import machine
 from bench.scenarios_runs import Failed, diagnose, slowed, truth_of
 from bench.scenarios_score import holds, markdown, score
+from fastfeed.diagnose.evidence_file import read_evidence
+from fastfeed.diagnose.judge.judgement import judge
+from fastfeed.diagnose.report.json import json_of
 from tests.scenarios.labels import LABELS
 
 SCHEMA, KIND = 1, "scenarios"
@@ -29,6 +33,9 @@ SCHEMA, KIND = 1, "scenarios"
 
 def main() -> None:
     given = _parsed()
+    if given.replay:
+        print(markdown(replayed(given.replay)))
+        return
     names = given.names or list(LABELS)
     before = read(given.truth_from)["rows"] if given.truth_from else []
     truths = {row["name"]: row["truth"] for row in before}
@@ -38,6 +45,17 @@ def main() -> None:
         write(rows, given.output)
         print(_line(rows[-1]), file=sys.stderr, flush=True)
     print(markdown(rows))
+
+
+def replayed(folder: Path) -> list[dict[str, Any]]:
+    """Judge the evidence in a folder again, and compare it with the truths beside it."""
+    rows: list[dict[str, Any]] = read(folder / "scenarios.json")["rows"]
+    for row in rows:
+        path = folder / f"{row['name']}.json.gz"
+        found = read_evidence(path)
+        row["said"] = json_of(judge(found.evidence, script=found.script, died=found.died))
+        row["score"] = score(LABELS[row["name"]], row["truth"], row["said"])
+    return rows
 
 
 def _row(name: str, given: argparse.Namespace, *, known: dict[str, Any] | None) -> dict[str, Any]:
@@ -102,6 +120,9 @@ def _parsed() -> argparse.Namespace:
     parser.add_argument("--truth-only", action="store_true", help="no diagnosis")
     parser.add_argument(
         "--evidence", type=Path, metavar="FOLDER", help="keep the evidence of every diagnosis"
+    )
+    parser.add_argument(
+        "--replay", type=Path, metavar="FOLDER", help="judge the evidence of this folder again"
     )
     parser.add_argument(
         "--output", type=Path, default=Path("build/scenarios"), help="folder of scenarios.json"

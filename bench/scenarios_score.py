@@ -10,6 +10,7 @@ from tests.scenarios.labels import LABELS, Label
 
 # a change that is said to help gains that much; one that cannot, no more than this
 GAINS, SAME = 1.1, 1.05
+MAX_SPREAD = 0.1  # of a script's own rounds, from which its figures are no measure of the diagnosis
 ABSTAINED, FAILED = "abstained", "no answer"
 Row = dict[str, Any]
 
@@ -38,6 +39,7 @@ def score(label: Label, truth: dict[str, Any], said: dict[str, Any]) -> dict[str
     """
     verdict = said.get("verdict")
     recommended = _recommended(label, said)
+    interval, gain = (recommended or {}).get("interval"), truth.get("speedup_if_fixed")
     return {
         "verdict": verdict,
         "right": verdict is not None and verdict in (label.code, *label.also),
@@ -47,10 +49,15 @@ def score(label: Label, truth: dict[str, Any], said: dict[str, Any]) -> dict[str
         "speedup_percent": _percent(
             truth.get("speedup_if_input_free"), said.get("speedup_if_input_free")
         ),
-        "gain_percent": _percent(
-            truth.get("speedup_if_fixed"), (recommended or {}).get("predicted_speedup")
-        ),
+        "gain_percent": _percent(gain, (recommended or {}).get("predicted_speedup")),
+        "gain_inside": interval and gain and interval[0] <= gain <= interval[1],
     }
+
+
+def steady(truth: dict[str, Any]) -> bool:
+    """Return True if the rounds of every variant agree."""
+    rates = [truth[kind]["all"] for kind in ("slow", "fixed", "free") if kind in truth]
+    return all(max(found) <= (1 + MAX_SPREAD) * min(found) for found in rates)
 
 
 def _recommended(label: Label, said: dict[str, Any]) -> dict[str, Any] | None:
@@ -150,19 +157,26 @@ def summary(rows: Sequence[Row]) -> str:
         f"{sum(found['verdict'] is None for found in scores)}; step.bound called something else: "
         f"{sum(found['confident_wrong'] for found in bound)} of {len(bound)}"
     ]
+    steady_scores = [row["score"] for row in rows if steady(row.get("truth") or {})]
+    lines.append(
+        f"- scripts whose own rounds agree within {MAX_SPREAD:.0%}: {len(steady_scores)}; of these:"
+    )
     for name, text, most in (
         ("starvation_points", "starvation, points", 5.0),
         ("speedup_percent", "speed-up if input were free, %", 15.0),
         ("gain_percent", "gain of the change, %", 20.0),
         ("slowed", "slowed by the diagnosis (share)", 0.02),
     ):
-        sizes = [abs(found[name]) for found in scores if found.get(name) is not None]
+        counted = scores if name == "slowed" else steady_scores
+        sizes = [abs(found[name]) for found in counted if found.get(name) is not None]
         if sizes:
             within = f"within {most:g}: {sum(size <= most for size in sizes)} of {len(sizes)}"
             lines.append(
                 f"- {text}: median {statistics.median(sizes):.3g}, largest {max(sizes):.3g}, "
                 f"{within}"
             )
+    inside = [found["gain_inside"] for found in steady_scores if found["gain_inside"] is not None]
+    lines.append(f"- gain of the change inside its interval: {sum(inside)} of {len(inside)}")
     for variant, text, most in (("free", "without input", 15.0), ("fixed", "of the change", 20.0)):
         found = [
             one for row in rows if (one := _repeated(row.get("truth") or {}, variant)) is not None

@@ -4,8 +4,8 @@ Producers and the training thread are tasks. Each goes through the parts of its 
 after the other. All tasks on a resource share it equally (processor sharing), as threads share
 cores, and as threads of one process share their interpreter lock.
 
-General engines (SimPy, Ciw) need ten times as long for an event as this loop, because their
-processes are generators and their queues serve whole customers.
+General engines (SimPy, Ciw) serve whole customers in turn. To share a resource with them, each task
+on it must be interrupted and scheduled again whenever their number changes.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 from heapq import heappop, heappush
 from itertools import chain
 
@@ -57,10 +58,13 @@ def simulate(
 ) -> Outcome:
     """Return the speed and the waits of a training with these producers.
 
-    `steps` are simulated; the first ones, `warmup` or as many as fill the buffer, do not count.
+    `steps` are simulated; the first ones, `warmup` or as many as fill the buffer, do not count. If
+    there are more rows than steps, every n-th row is used.
     """
     if warmup is None:
         warmup = min(steps // 4, producers.count + workload.depth)
+    batches, rows = (r[:: max(1, len(r) // steps)] for r in (workload.batches, workload.steps))
+    workload = replace(workload, batches=batches, steps=rows)
     feed = _Feed(workload, producers, rng=random.Random(seed))
     ends, waits = [0.0], []
     for end_s, wait_s in feed.run():
@@ -185,12 +189,13 @@ class _Feed:
         in_trainer = not producers.processes
         locks = 1 if in_trainer else producers.processes * (producers.threads > 1)
         self._resources = [_Resource() for _ in range(ON_LOCK + locks)]
-        self._batches = _batch_parts(workload, shared=locks > 0 and producers.count > 0)
         shared = in_trainer and producers.count > 0
+        self._batches = _batch_parts(workload, locked=locks > 0 and producers.count > 0)
+        self._handovers = _handover_parts(workload, shared=shared)
         self._turn: tuple[Part, ...] = ((IN_TURN, 1.0, 0.0),) if shared else ()
         self._steps = _step_parts(workload, shared=shared)
         self._buffer = _Buffer(workload)
-        self._first = rng.randrange(len(self._batches)), rng.randrange(len(self._steps))
+        self._first = rng.randrange(len(workload.batches) * len(workload.steps))
         self._numbers = [0] * producers.count  # of each producer's batch
         self._epochs = [0] * producers.count  # of each producer's batch
         self._parts: list[Iterator[Part]] = [iter(())] * (producers.count + 1)
@@ -218,18 +223,16 @@ class _Feed:
 
     def _ask(self, step: int) -> None:
         """Let the training ask for its next batch."""
-        rows = self._steps
-        self._parts[self._trainer] = iter(rows[(self._first[1] + step) % len(rows)])
+        self._parts[self._trainer] = iter(self._row(self._steps, step))
         self._asked_s = self._now
         if self._trainer == 0:  # it makes its batches itself
-            made, handed = self._batch(step)
-            self._take((*made, *handed))
+            self._take((*self._row(self._batches, step), *self._row(self._handovers, step)))
             return
         self._buffer.asked = True
         self._settle()
 
-    def _batch(self, number: int) -> tuple[tuple[Part, ...], tuple[Part, ...]]:
-        return self._batches[(self._first[0] + number) % len(self._batches)]
+    def _row(self, rows: list[tuple[Part, ...]], number: int) -> tuple[Part, ...]:
+        return rows[(self._first + number) % len(rows)]
 
     def _take(self, handover: tuple[Part, ...]) -> None:
         if self._now > self._asked_s:  # it slept, and wants the lock back
@@ -249,11 +252,11 @@ class _Feed:
             number, epoch = item
             self._begin(self._idle.pop(), number, epoch=epoch)
         if taken:
-            self._take(self._batch(next_one)[1])
+            self._take(self._row(self._handovers, next_one))
 
     def _begin(self, producer: int, number: int, *, epoch: int) -> None:
         self._numbers[producer] = number
-        parts = self._batch(number)[0]
+        parts = self._row(self._batches, number)
         if epoch != self._epochs[producer]:
             self._epochs[producer] = epoch
             parts = ((OFF_CORE, self._workload.epoch_start_s, 0.0), *parts)
@@ -296,14 +299,14 @@ class _Feed:
     def _end_of_part(self) -> int:
         """Go on to the next end of a part; return its task."""
         self._set_speeds()
-        least, ending = math.inf, self._resources[OFF_CORE]
-        for resource in self._resources:
-            if resource.tasks:
-                left_s = (resource.tasks[0][0] - resource.done) / resource.speed
-                if left_s < least:
-                    least, ending = left_s, resource
+        busy = [resource for resource in self._resources if resource.tasks]
+        least, ending = math.inf, busy[0]
+        for resource in busy:
+            left_s = (resource.tasks[0][0] - resource.done) / resource.speed
+            if left_s < least:
+                least, ending = left_s, resource
         self._now += least
-        for resource in self._resources:
+        for resource in busy:
             resource.done += least * resource.speed
         ending.done, task = heappop(ending.tasks)
         if self._threads_on[task]:
@@ -314,37 +317,42 @@ class _Feed:
     def _set_speeds(self) -> None:
         """Share the cores, the locks and the disk."""
         workload, (_, disk, native, python, turn, *locks) = self._workload, self._resources
-        held = sum(1 for lock in locks if lock.tasks)
-        runnable = self._runnable + held
-        share = min(1.0, workload.cores / runnable) if runnable else 1.0
+        held = [lock for lock in locks if lock.tasks]
+        runnable = self._runnable + len(held)
+        share = workload.cores / runnable if runnable > workload.cores else 1.0
         native.speed, python.speed = share / slowness(workload, runnable), share
-        for lock in locks:
-            lock.speed = share / max(1, len(lock.tasks))
+        for lock in held:
+            lock.speed = share / len(lock.tasks)
         if turn.tasks and not locks[0].tasks:  # nobody else wants the lock any more
             turn.tasks = [(turn.done, self._trainer)]
-        disk.speed = min(1.0, workload.disks / max(1, len(disk.tasks)))
+        if disk.tasks:
+            disk.speed = min(1.0, workload.disks / len(disk.tasks))
 
 
-def _batch_parts(
-    workload: Workload, *, shared: bool
-) -> list[tuple[tuple[Part, ...], tuple[Part, ...]]]:
-    """Return for each batch what its producer does, and what the training thread does to get it."""
+def _batch_parts(workload: Workload, *, locked: bool) -> list[tuple[Part, ...]]:
+    """Return for each batch what its producer does; `locked`: its threads share locks."""
     pool = width(workload, workload.pool)
     found = []
-    for wait_s, disk_s, lock_s, native_s, handover_s in workload.batches.tolist():
-        if shared and lock_s > WAKE_S:
+    for wait_s, disk_s, lock_s, native_s, _ in workload.batches.tolist():
+        if locked and lock_s > WAKE_S:
             kept = [part for part in (wait_s, disk_s, native_s) if part < WAKE_S]
             lock_s += sum(kept)
             wait_s, disk_s, native_s = (x * (x >= WAKE_S) for x in (wait_s, disk_s, native_s))
-        python: Part = (ON_LOCK, lock_s, 0.0) if shared else (IN_PYTHON, lock_s, 1.0)
-        made = [
-            (OFF_CORE, wait_s, 0.0),
-            (ON_DISK, disk_s, 0.0),
-            python,
-            (IN_NATIVE, native_s / pool, pool),
-        ]
-        found.append((_long_enough(made), _long_enough([(IN_PYTHON, handover_s, 1.0)])))
+        off: list[Part] = [(OFF_CORE, wait_s, 0.0), (ON_DISK, disk_s, 0.0)]
+        native = (IN_NATIVE, native_s / pool, pool)
+        found.append(_long_enough([*off, _python(lock_s, shared=locked), native]))
     return found
+
+
+def _python(seconds: float, *, shared: bool) -> Part:
+    """Return bytecode, with a lock that others want, too, if it is shared."""
+    return (ON_LOCK, seconds, 0.0) if shared else (IN_PYTHON, seconds, 1.0)
+
+
+def _handover_parts(workload: Workload, *, shared: bool) -> list[tuple[Part, ...]]:
+    """Return for each batch what the training thread does to get it."""
+    column = workload.batch("handover").tolist()
+    return [_long_enough([_python(seconds, shared=shared)]) for seconds in column]
 
 
 def _step_parts(workload: Workload, *, shared: bool) -> list[tuple[Part, ...]]:
@@ -354,9 +362,7 @@ def _step_parts(workload: Workload, *, shared: bool) -> list[tuple[Part, ...]]:
     alone = slowness(workload, threads) * threads
     found = []
     for accelerator_s, native_s, lock_s, host_s, pause_s in workload.steps.tolist():
-        python: Part = (
-            (ON_LOCK, lock_s + host_s, 0.0) if shared else (IN_PYTHON, lock_s + host_s, 1.0)
-        )
+        python = _python(lock_s + host_s, shared=shared)
         parts = [python, (IN_NATIVE, native_s / alone, threads), (OFF_CORE, accelerator_s, 0.0)]
         turn = [(IN_TURN, workload.turns, 0.0)] if shared and workload.turns else []
         found.append(_long_enough([*parts, *turn, (OFF_CORE, pause_s, 0.0)]))

@@ -19,7 +19,7 @@ from fastfeed.diagnose.diagnosis import CODES
 from tests.scenarios.labels import LABELS, Label
 
 FOLDER = Path(__file__).parent
-HELPERS = {"clock", "labels", "neighbour", "test_scenarios"}
+HELPERS = {"clock", "labels", "neighbour", "test_evidence", "test_scenarios"}
 # their workers import the script again, or must be forked before anything else is done
 ALONE = ("spectra_processes", "scans_processes", "knots_processes", "videos_loader")
 # Many scripts in one process, each as if it were the only one. A daemon thread of one must not
@@ -215,6 +215,7 @@ def test_an_answer_is_scored_in_points_and_per_cent() -> None:
         {"knob": knob, "predicted_speedup": gain}
         for knob, gain in (("processes", 9), ("threads", 2.2))
     )
+    right["interval"] = (1.9, 2.4)
     said = {
         "verdict": "input.serial",
         "starvation": 0.54,
@@ -227,6 +228,7 @@ def test_an_answer_is_scored_in_points_and_per_cent() -> None:
         found[f"{n}_{u}"]
         for n, u in (("starvation", "points"), ("speedup", "percent"), ("gain", "percent"))
     ] == (pytest.approx([4, -10, 10]))
+    assert found["gain_inside"]
     nothing = scenarios_score.score(LATENCY, {}, {"verdict": None, "recommendations": []})
     assert (nothing["right"], nothing["confident_wrong"], nothing["knob"]) == (False, False, False)
     assert nothing["starvation_points"] is nothing["gain_percent"] is None

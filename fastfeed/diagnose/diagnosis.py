@@ -86,16 +86,22 @@ class Ceiling:
 @dataclass(frozen=True)
 class Reproduction:
     """The simulated feed beside the observed one: steps/s too many, as a share of those observed,
-    and starvation too much."""
+    and starvation too much.
+
+    `overcounted`: resources that were busy for more than all of the time, as counters and samples
+    say; their costs were reduced.
+    """
 
     rate_error: float
     starvation_error: float
+    overcounted: tuple[str, ...] = ()
 
     @property
     def rough(self) -> bool:
         """True if the simulation differs so much that its gains are rough."""
         wrong_rate = abs(self.rate_error) > MAX_RATE_ERROR
-        return wrong_rate or abs(self.starvation_error) > MAX_STARVATION_ERROR
+        wrong = wrong_rate or abs(self.starvation_error) > MAX_STARVATION_ERROR
+        return wrong or bool(self.overcounted)
 
 
 @dataclass(frozen=True)

@@ -6,11 +6,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from fastfeed.diagnose.diagnosis import Ceiling
+from fastfeed.diagnose.diagnosis import MAX_RATE_ERROR, Ceiling
 from fastfeed.diagnose.evidence import (
     DISK,
     FRAMEWORK,
     LOCK_PYTHON,
+    PRODUCER,
     PYTHON,
     RUNNABLE,
     TRAINER,
@@ -58,8 +59,10 @@ class Observed:
 
     @property
     def counted(self) -> float:
-        """Share of the observed time in steps that count; the rest are experiments."""
-        return self.table.seconds / max(1e-9, self.evidence.seconds)
+        """Share of the sampled time in steps that count; the rest are experiments."""
+        trainer = self.evidence.trainer
+        sampled_s = trainer.wall_s if trainer is not None else self.evidence.seconds
+        return self.table.seconds / max(1e-9, sampled_s)
 
     @property
     def retouched(self) -> float:
@@ -189,9 +192,11 @@ def _alone(feed: FeedModel, observed: Observed) -> FeedModel:
     evidence, producers = observed.evidence, observed.producers
     machine, workload = evidence.machine, feed.workload
     native = 1 / slowness(workload, machine.own_cpu)
-    if producers is not None and evidence.pools and signals.oversubscribed(evidence, producers):
+    threads = [task.threads - 1 for task in evidence.tasks_of(PRODUCER)]
+    pool = max([1, *evidence.pools.values(), *threads])
+    if producers is not None and pool > 1 and signals.oversubscribed(evidence, producers):
         native /= crowding(machine.runnable / workload.cores)
-        feed = feed.with_(pool=float(max(1, *evidence.pools.values())))
+        feed = feed.with_(pool=float(pool))
     return feed.batch(native=native)
 
 
@@ -210,4 +215,6 @@ def _reconciled(feed: FeedModel, rate: float) -> FeedModel:
         use = rate * demands(feed.workload, feed.producers)[resource]
         if use > 1:
             feed = feed.batch(**dict.fromkeys(parts, 1 / use))
+        if use > 1 + MAX_RATE_ERROR:
+            feed = replace(feed, overcounted=(*feed.overcounted, resource))
     return feed

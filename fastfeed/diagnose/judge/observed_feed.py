@@ -19,12 +19,13 @@ class FeedModel:
     """A workload and its producers, as observed or as changed.
 
     `retouched` is the share of a step in which it touches memory again that its loader made it
-    return; another loader saves it.
+    return; another loader saves it. `overcounted`: see `Reproduction`.
     """
 
     workload: Workload
     producers: Producers
     retouched: float = 0.0
+    overcounted: tuple[str, ...] = ()
 
     def run(self, seed: int | None = None) -> Outcome:
         """Simulate it; with a seed, simulate what might as well have been observed."""
@@ -68,7 +69,8 @@ class ObservedFeed:
         self.now = replace(observed, workload=workload)
         outcome = self.now.run()
         self.rate = outcome.rate
-        self.reproduction = Reproduction(outcome.rate / rate - 1, outcome.starvation - starvation)
+        errors = outcome.rate / rate - 1, outcome.starvation - starvation
+        self.reproduction = Reproduction(*errors, observed.overcounted)
         self._rates = [self.now.run(seed).rate for seed in range(RESAMPLES)]
 
     def gain(self, *changes: Change) -> tuple[float, tuple[float, float]]:

@@ -53,10 +53,14 @@ def roughness(found: Reproduction | None) -> str:
     """Return why the predicted gains are rough; "" if the model reproduces the observed feed."""
     if found is None or not found.rough:
         return ""
-    return (
+    text = (
         f"The gains are rough: the model of this feed makes {found.rate_error:+.0%} steps/s, and "
         f"its starvation is {100 * found.starvation_error:+.0f} points off."
     )
+    if found.overcounted:
+        busy = " and ".join(found.overcounted)
+        text += f" Counters say that {busy} had more work than there was time."
+    return text
 
 
 def split(figures: Figures) -> list[StepSegment]:

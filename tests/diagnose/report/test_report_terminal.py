@@ -85,10 +85,10 @@ def test_the_numbers_of_one() -> None:
 
 
 def test_a_feed_that_the_model_does_not_reproduce() -> None:
-    rough = replace(diagnosis("input.serial"), reproduction=Reproduction(-0.12, 0.07))
-    assert "The gains are rough: the model of this feed makes -12% steps/s" in words_of(
-        shown(rough)
-    )
+    found = Reproduction(-0.12, 0.07, ("the cores",))
+    text = words_of(shown(replace(diagnosis("input.serial"), reproduction=found)))
+    assert "The gains are rough: the model of this feed makes -12% steps/s" in text
+    assert "Counters say that the cores had more work than there was time." in text
 
 
 def test_the_bar_is_as_long_as_the_shares() -> None:

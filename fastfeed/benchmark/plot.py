@@ -10,12 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from fastfeed.benchmark.profile import fed_by
 from fastfeed.benchmark.summary import advise
 from fastfeed.benchmark.sweep import BY_FASTFEED, Setting, Sweep
 from fastfeed.errors import MissingExtra
 from fastfeed.model.prediction import Prediction, predict
-from fastfeed.model.workload import INPUT_BOUND, Producers
+from fastfeed.model.workload import INPUT_BOUND, Producers, fed_by
 
 MEASURED = ("#1b6ca8", "#2a8c4a", "#8a4fa3", "#c2571a", "#12908e", "#7a6a20")
 CURVE_POINTS = 10  # predicted counts beside the measured ones

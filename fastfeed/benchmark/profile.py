@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 
@@ -13,13 +12,10 @@ from fastfeed.model.workload import (
     BATCH_PARTS,
     STEP_PARTS,
     SWITCH_S,
-    Producers,
     Workload,
+    fed_by,
     rows_of,
 )
-
-# The buffer of FeedRunner; see producers/threads.py and producers/buffer.py.
-MIN_DEPTH, BATCHES_PER_PRODUCER, REFILL = 16, 4, 0.5
 
 
 def profile_of(
@@ -45,14 +41,8 @@ def profile_of(
         batches,
         steps,
         cores,
-        refill=REFILL,
         step_threads=threads,
         turns=float(step.step_s > 0),
         turn_s=min(SWITCH_S, late_s),
     )
     return calibrated(workload, [(fed_by(workload, one.producers), one) for one in live])
-
-
-def fed_by(workload: Workload, producers: Producers) -> Workload:
-    """Return the workload with the buffer that FeedRunner has for these producers."""
-    return replace(workload, depth=max(MIN_DEPTH, BATCHES_PER_PRODUCER * producers.count))

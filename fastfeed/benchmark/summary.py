@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from fastfeed.benchmark.profile import fed_by
 from fastfeed.benchmark.sweep import Setting, Sweep
 from fastfeed.model.bounds import LIMIT_LOCK
 from fastfeed.model.prediction import predict
 from fastfeed.model.simulate import simulate
-from fastfeed.model.workload import INPUT_BOUND, STEP_PARTS, Producers, Workload
+from fastfeed.model.workload import INPUT_BOUND, STEP_PARTS, Producers, Workload, fed_by
 
 CANDIDATES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
 MIN_SLOW_DOWN = 1.5  # a step this many times slower than alone is reported

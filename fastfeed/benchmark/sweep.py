@@ -18,12 +18,12 @@ from fastfeed.benchmark.measure import (
     measure_producer,
     measure_step,
 )
-from fastfeed.benchmark.profile import fed_by, profile_of
+from fastfeed.benchmark.profile import profile_of
 from fastfeed.benchmark.training_loop import Consumer
 from fastfeed.benchmark.workloads import NamedSource
 from fastfeed.errors import OptionError
 from fastfeed.model.prediction import LivePoint, Prediction, predict
-from fastfeed.model.workload import Producers, Workload, utilisation
+from fastfeed.model.workload import Producers, Workload, fed_by, utilisation
 
 PROFILE_S = 1.5
 LIVE_THREADS = (1, 4)

@@ -74,8 +74,12 @@ def simulate(
             break
     counted = np.array(waits[warmup:])
     seconds = max(ends[-1] - ends[warmup], TINY_S)
-    rate, starvation = len(counted) / seconds, min(1.0, float(counted.sum()) / seconds)
+    starvation = min(1.0, float(counted.sum()) / seconds)
     needed = demands(workload, producers)
+    # A short run may take more batches than are made in it, which no long run can.
+    rate = len(counted) / seconds
+    if warmup:
+        rate = min(rate, 1 / max(TINY_S, *needed.values()))
     busy = {name: min(1.0, rate * one) for name, one in needed.items()}
     p50, p99 = np.percentile(counted, (50, 99))
     limit = _limit(workload, busy, starvation=starvation)
@@ -203,6 +207,8 @@ class _Feed:
         self._runnable = workload.other_cpu  # threads on the cores that hold no lock
         self._idle = list(range(producers.count))
         self._asked_s = self._wait_s = 0.0
+        # at least the time in which every producer makes one batch
+        self._cycle_s = producers.count * max(demands(workload, producers).values())
 
     def run(self) -> Iterator[tuple[float, float]]:
         """Yield the end and the wait of each step, in seconds."""
@@ -257,9 +263,11 @@ class _Feed:
     def _begin(self, producer: int, number: int, *, epoch: int) -> None:
         self._numbers[producer] = number
         parts = self._row(self._batches, number)
-        if epoch != self._epochs[producer]:
-            self._epochs[producer] = epoch
+        if number <= self._trainer:  # producers that begin together do not stay together
+            parts = ((OFF_CORE, self._rng.random() * self._cycle_s, 0.0), *parts)
+        elif epoch != self._epochs[producer]:
             parts = ((OFF_CORE, self._workload.epoch_start_s, 0.0), *parts)
+        self._epochs[producer] = epoch
         self._parts[producer] = iter(parts)
         self._enter(producer)
 

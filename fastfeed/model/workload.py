@@ -22,6 +22,8 @@ SWITCH_S = 0.005  # sys.getswitchinterval(): a thread keeps the interpreter lock
 # Native code on all cores takes that much longer than on one, because they share caches and memory.
 # Measured with cv2.resize and convolutions on 2 cores.
 CONTENTION = 0.15
+# The buffer of FeedRunner; see producers/threads.py and producers/buffer.py.
+MIN_DEPTH, BATCHES_PER_PRODUCER, REFILL = 16, 4, 0.5
 INPUT_BOUND = 0.05  # starvation from which a feed counts as input-bound
 
 
@@ -142,6 +144,12 @@ class Outcome:
     wait_p99_s: float
     limit: str
     busy: Mapping[str, float] = field(default_factory=dict)
+
+
+def fed_by(workload: Workload, producers: Producers) -> Workload:
+    """Return the workload with the buffer that a FeedRunner has for these producers."""
+    depth = max(MIN_DEPTH, BATCHES_PER_PRODUCER * producers.count)
+    return replace(workload, depth=depth, refill=REFILL)
 
 
 def rows_of(parts: tuple[str, ...], **columns: Any) -> Floats:

@@ -9,12 +9,12 @@ from rich.console import Console
 
 from fastfeed.benchmark.measure import ProducerCost, StepCost, Window
 from fastfeed.benchmark.plot import write_plots
-from fastfeed.benchmark.profile import fed_by, profile_of
+from fastfeed.benchmark.profile import profile_of
 from fastfeed.benchmark.report import tables_of
 from fastfeed.benchmark.summary import advise
 from fastfeed.benchmark.sweep import Setting, Sweep, SweepPlan
 from fastfeed.model.prediction import predict
-from fastfeed.model.workload import Producers
+from fastfeed.model.workload import Producers, fed_by
 
 Rates = dict[int | Producers, float]
 WAITS = ProducerCost(0.05, 0.0, 0.0, 0.0)

@@ -18,8 +18,6 @@ MIN_FREE_STEPS = 4
 # back to back, 15 to 17 in a starved loop. An estimate lies between.
 COLD_STEP = 0.85
 COLDEST_STEP = 0.7
-MIN_STEP_SHARE = 0.1  # share of a step that belongs to the step itself
-ESTIMATE_RANGE = 0.7  # ends of an estimate: times this, and divided by this
 MIN_COMPUTING_CORES = 0.05  # cores in use from which a step neither sleeps nor uses a GPU
 
 
@@ -54,15 +52,6 @@ def _with_this_memory(evidence: Evidence, table: StepTable, *, contention: float
         how = f"measured: {len(free)} steps of the running job had their batches at hand"
         return Ceiling(middle, low, high, experiment=True, how=how)
     middle = float(np.median(table.inside))
-    if contention >= INPUT_BOUND:
-        lost = contention / max(contention, table.share(table.inside))
-        pure = middle * max(MIN_STEP_SHARE, 1 - lost)
-        low, high = ESTIMATE_RANGE * pure, min(middle, pure / ESTIMATE_RANGE)
-        how = (
-            "estimated: the steps without the time that they lose to producers, which hold the "
-            "interpreter lock or use the cores"
-        )
-        return Ceiling(pure, low, high, experiment=False, how=how)
     if table.waited >= INPUT_BOUND and _computes(evidence) and _idles(evidence):
         how = (
             "estimated from the steps without their waits, because a step that computes is slower "

@@ -53,7 +53,7 @@ def judge(evidence: Evidence, *, script: str = "", died: Sequence[DeadProducer] 
             observed = Observed(
                 evidence, counted, ceiling, producers, contention, tail=loss.tail > 0
             )
-            feed = ObservedFeed(feed_of(observed), figures)
+            feed = ObservedFeed(feed_of(observed), figures, pure=ceiling.experiment)
             speedup, interval = feed.gain(without_input)
     causes = (_dead(evidence, died),) if died else causes_of(evidence, table, producers=producers)
     abstained = None if died else _reason_to_abstain(evidence, table, causes=causes)

@@ -173,7 +173,12 @@ def _batches(observed: Observed) -> Floats:
         taken_s = handover_s(evidence.loop.steps, evidence.marks)
     if producers.kind == "processes":
         taken_s = max(taken_s, signals.handover_share(evidence, producers) * waited_s)
-    costs = {"wait": off_s - disk_s, "disk": disk_s, "lock": lock_s, "native": cpu_s - lock_s}
+    costs = {
+        "wait": max(0.0, off_s - disk_s),
+        "disk": disk_s,
+        "lock": lock_s,
+        "native": max(0.0, cpu_s - lock_s),
+    }
     scaled = {part: seconds * shape for part, seconds in costs.items()}
     return rows_of(BATCH_PARTS, **scaled, handover=float(table.converted.mean()) + taken_s)
 

@@ -12,6 +12,7 @@ from fastfeed.model.simulate import simulate
 from fastfeed.model.workload import BATCH_PARTS, STEP_PARTS, Outcome, Producers, Workload
 
 STEPS = 300  # of a simulation
+HALVINGS = 6  # of an interval, to find the step alone
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,7 @@ class FeedModel:
 
     def batch(self, every: float = 1.0, **parts: float) -> FeedModel:
         """Return it with `every` part of a batch, or some, times a factor."""
-        factors = {part: parts.get(part, every) for part in BATCH_PARTS}
+        factors = {part: max(0.0, parts.get(part, every)) for part in BATCH_PARTS}
         return replace(self, workload=self.workload.scaled(batch=factors))
 
     def step(self, every: float = 1.0, **parts: float) -> FeedModel:
@@ -59,12 +60,31 @@ def without_input(feed: FeedModel) -> FeedModel:
     return feed.reloaded().batch(0.0).with_(epoch_batches=0)
 
 
+def _without_contention(observed: FeedModel, point: LivePoint) -> FeedModel:
+    """Return the feed with steps as short as they must be alone to be so fast beside producers.
+
+    Observed steps contain what they lose to producers, which the simulation adds again. If the
+    simulation waits for input for longer than observed, its batches are too slow, not its steps.
+    """
+    found = observed.run()
+    low, high = 0.0, 1.0
+    for _ in range(HALVINGS if found.rate < point.rate else 0):
+        middle = (low + high) / 2
+        faster = observed.step(middle).run()
+        enough = faster.rate >= point.rate or faster.starvation > point.starvation
+        low, high = (middle, high) if enough else (low, middle)
+    return observed.step(high)
+
+
 class ObservedFeed:
     """The feed as it is, and the gains of its changes."""
 
-    def __init__(self, observed: FeedModel, figures: Figures) -> None:
+    def __init__(self, observed: FeedModel, figures: Figures, *, pure: bool) -> None:
+        """`pure`: the steps were measured without their producers."""
         rate, starvation = figures.steps_per_second, figures.starvation
         point = LivePoint(observed.producers, rate, starvation)
+        if not pure:
+            observed = _without_contention(observed, point)
         workload = calibrated(observed.workload, [(observed.workload, point)])
         self.now = replace(observed, workload=workload)
         outcome = self.now.run()

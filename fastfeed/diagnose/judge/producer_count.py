@@ -10,7 +10,7 @@ from fastfeed.diagnose.judge import signals
 from fastfeed.diagnose.judge.facts import MIN_GAIN, Facts
 from fastfeed.diagnose.judge.observed_feed import Change, FeedModel
 from fastfeed.diagnose.judge.producer_profile import ProducerProfile
-from fastfeed.model.workload import BATCH_PARTS, Outcome, Producers, rows_of
+from fastfeed.model.workload import BATCH_PARTS, Outcome, Producers, fed_by, rows_of
 from fastfeed.probes.machine_log import SATURATED
 
 TRIED_COUNTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
@@ -44,10 +44,9 @@ class _Kind:
         taken_s = LOADER_HANDOVER_S * self.loader
 
         def change(feed: FeedModel) -> FeedModel:
-            workload = feed.workload
+            workload = feed.workload if self.same else fed_by(feed.workload, producers)
             batches = workload.batches + rows_of(BATCH_PARTS, handover=taken_s)
-            depth = workload.depth if self.same else max(workload.depth, 2 * count)
-            found = replace(feed, producers=producers).with_(batches=batches, depth=depth)
+            found = FeedModel(replace(workload, batches=batches), producers, feed.retouched)
             return found if self.same and self.producers.count > 1 else found.reloaded()
 
         return change

@@ -305,16 +305,15 @@ def test_a_step_that_shares_the_cores_gains_less_from_cheaper_batches(step: str)
     found = judge(evidence(loop_of([waits_ms] * 200, step_ms), (own, *makers), machine=machine))
     assert found.verdict == "input.cpu"
     best = next(one for one in found.recommendations if one.knob == "work")
-    assert best.predicted_speedup == pytest.approx(2.0 if step == SLEEP else 1.25, rel=0.1)
+    assert best.predicted_speedup == pytest.approx(2.0 if step == SLEEP else 1.3, rel=0.1)
 
 
 def test_pools_that_fight_for_the_cores_lose_more_than_their_number_says() -> None:
-    """Two runnable threads a core, and a step that could be five times as fast: it lies between."""
+    """Two runnable threads for each core: their work takes 2^0.6 times as long."""
     spins = producers(2, {NATIVE: 0.5, RUNNABLE: 0.5}, cpu_s=10.0, pid=200)
     machine = replace(MACHINE, own_cpu=2.0, runnable=4.0)
     found = judge(
         evidence(loop_of([40.0] * 200), (trainer(), *spins), machine=machine, pools={"torch": 2})
     )
     (best,) = found.recommendations
-    assert best.predicted_speedup == pytest.approx((2**0.6) ** 0.25 * 5**0.75, rel=0.02)
-    assert best.interval == pytest.approx((0.85 * 2**0.6, 5.0), rel=0.02)
+    assert best.predicted_speedup == pytest.approx(2**0.6, rel=0.02)

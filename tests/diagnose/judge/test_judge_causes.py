@@ -78,7 +78,8 @@ def test_that_a_disk_has_more_to_give_is_not_sure_and_comes_behind_reading_less(
     machine = replace(MACHINE, disk_read_nbytes_s=2e8, own_cpu=0.4)
     best, more, *_ = judge(evidence(loop, (trainer(), *made), machine=machine)).recommendations
     assert (best.knob, more.knob) == ("cache", "threads")
-    assert best.predicted_speedup == more.predicted_speedup == pytest.approx(2.0, rel=0.02)
+    assert best.predicted_speedup == pytest.approx(2.0, rel=0.02)
+    assert more.predicted_speedup == pytest.approx(2.0, rel=0.05)
     assert 1 < more.interval[0] < 1 / 0.65
 
 

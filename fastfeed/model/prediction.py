@@ -15,9 +15,9 @@ from fastfeed.model.workload import Outcome, Producers, Workload
 # Error of the model itself, beside that of what was measured: nine tenths of the cells of
 # docs/fastfeed-bench.md lie within it.
 MODEL_ERROR = 0.1
-RESAMPLES, RESAMPLED_STEPS = 6, 300
+RESAMPLES, RESAMPLED_STEPS = 4, 300
 MAX_CONTENTION, MAX_TURNS = 2.0, 12.0  # of a fit
-FIT_HALVINGS, FIT_ROUNDS = 6, 2
+FIT_CUTS, FIT_ROUNDS = 5, 2
 MAX_ERROR = 1e-3  # squared, of a workload that explains its live runs as it is
 
 
@@ -89,11 +89,16 @@ def _error(workload: Workload, point: LivePoint) -> float:
 
 def _least(function: Callable[[float], float], most: float) -> float:
     """Return where the function is least between 0 and `most`, by golden section."""
-    low, high, ratio = 0.0, most, (math.sqrt(5) - 1) / 2
-    for _ in range(FIT_HALVINGS):
-        one, other = high - ratio * (high - low), low + ratio * (high - low)
-        if function(one) <= function(other):
-            high = other
+    ratio = (math.sqrt(5) - 1) / 2
+    low, high, one, other = 0.0, most, (1 - ratio) * most, ratio * most
+    at_one, at_other = function(one), function(other)
+    for _ in range(FIT_CUTS):
+        if at_one <= at_other:
+            high, other, at_other = other, one, at_one
+            one = high - ratio * (high - low)
+            at_one = function(one)
         else:
-            low = one
-    return (low + high) / 2
+            low, one, at_one = one, other, at_other
+            other = low + ratio * (high - low)
+            at_other = function(other)
+    return one if at_one <= at_other else other

@@ -59,13 +59,12 @@ def simulate(
     """Return the speed and the waits of a training with these producers.
 
     `steps` are simulated; the first ones, `warmup` or as many as fill the buffer, do not count. If
-    there are more rows than steps, every n-th row is used.
+    more rows were observed, as many are drawn from all over the time.
     """
     if warmup is None:
         warmup = min(steps // 4, producers.count + workload.depth)
-    batches, rows = (r[:: max(1, len(r) // steps)] for r in (workload.batches, workload.steps))
-    workload = replace(workload, batches=batches, steps=rows)
-    feed = _Feed(workload, producers, rng=random.Random(seed))
+    rng = random.Random(seed)
+    feed = _Feed(_thinned(workload, steps, rng=rng), producers, rng=rng)
     ends, waits = [0.0], []
     for end_s, wait_s in feed.run():
         ends.append(end_s)
@@ -84,6 +83,15 @@ def simulate(
     p50, p99 = np.percentile(counted, (50, 99))
     limit = _limit(workload, busy, starvation=starvation)
     return Outcome(rate, starvation, float(p50), float(p99), limit, busy)
+
+
+def _thinned(workload: Workload, steps: int, *, rng: random.Random) -> Workload:
+    """Return the workload with at most so many rows, in their order."""
+    found = []
+    for rows in (workload.batches, workload.steps):
+        few = min(steps, len(rows))
+        found.append(rows[sorted(rng.sample(range(len(rows)), few))] if few < len(rows) else rows)
+    return replace(workload, batches=found[0], steps=found[1])
 
 
 def _limit(workload: Workload, busy: dict[str, float], *, starvation: float) -> str:

@@ -76,11 +76,13 @@ def feed_of(observed: Observed) -> FeedModel:
     if producers is not None and producers.kind == "native" and table.starvation < INPUT_BOUND:
         producers = None  # what the framework's threads compute is the step
         observed = replace(observed, producers=None)
-    count = 0 if producers is None or producers.kind == "trainer" else producers.count
+    count = 0 if producers is None or producers.kind == "trainer" else _alive(observed)
     processes = producers is not None and producers.kind == "processes"
     in_turn = evidence.loop is not None and evidence.loop.kind == "torch"
     depth = _depth(evidence, count, in_turn=in_turn)
-    epochs = int((table.boundary > 0).sum())
+    starts = [mark.start_s for mark in evidence.marks if mark.kind == "epoch"]
+    epochs = sum(table.begin[0] < start_s <= table.begin[-1] for start_s in starts)
+    gaps_s = float(table.boundary.sum())
     steps, threads = _steps(observed)
     batches = _batches(observed)
     workload = Workload(
@@ -90,12 +92,24 @@ def feed_of(observed: Observed) -> FeedModel:
         depth=depth,
         ordered=observed.tail or in_turn,
         step_threads=threads,
-        epoch_batches=len(table.period) // (epochs + 1) if epochs else 0,
-        epoch_start_s=float(table.boundary.sum()) / max(1, epochs),
+        epoch_batches=len(table.period) // (epochs + 1) if gaps_s else 0,
+        epoch_start_s=gaps_s / max(1, epochs),
     )
     made_by = Producers(1, count) if processes else Producers(count)
-    feed = _alone(FeedModel(workload, made_by, observed.retouched), observed)
-    return _reconciled(feed, len(table.period) / table.seconds)
+    feed = FeedModel(workload, made_by, observed.retouched, tail=observed.tail)
+    feed = _alone(feed, observed)
+    # Nothing is made between epochs.
+    return _reconciled(feed, len(table.period) / max(1e-9, table.seconds - gaps_s))
+
+
+def _alive(observed: Observed) -> int:
+    """Return the number of producers at a time: a loader may start new ones for each epoch."""
+    evidence, producers = observed.evidence, observed.producers
+    tasks = evidence.tasks_of(PRODUCER)
+    if producers is None or not tasks or evidence.trainer is None:
+        return producers.count if producers is not None else 0
+    lived_s = sum(task.producers * task.wall_s for task in tasks)
+    return max(1, min(producers.count, round(lived_s / max(1e-9, evidence.trainer.wall_s))))
 
 
 def _depth(evidence: Evidence, count: int, *, in_turn: bool) -> int:
@@ -156,7 +170,7 @@ def _batches(observed: Observed) -> Floats:
     if producers.kind == "trainer":
         batch_s, shape = waited_s, table.wait / max(1e-9, waited_s)
     else:
-        batch_s = producers.count * producers.active * alone * table.seconds / steps
+        batch_s = _alive(observed) * producers.active * alone * table.seconds / steps
     cpu_s = producers.cpu_s * observed.counted / steps if producers.cpu_s else batch_s * working
     # The CPU time of threads is counted, all else is sampled; a process may have pools of its own.
     # Of the framework's threads only the CPU time is known: several may seem to work as one.

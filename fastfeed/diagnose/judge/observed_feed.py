@@ -6,13 +6,17 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
 from fastfeed.diagnose.diagnosis import Figures, Reproduction
 from fastfeed.model.prediction import MODEL_ERROR, RESAMPLES, LivePoint, calibrated, resampled
 from fastfeed.model.simulate import simulate
-from fastfeed.model.workload import BATCH_PARTS, STEP_PARTS, Outcome, Producers, Workload
+from fastfeed.model.workload import BATCH_PARTS, STEP_PARTS, Outcome, Producers, Workload, rows_of
 
-STEPS = 300  # of a simulation
-HALVINGS = 6  # of an interval, to find the step alone
+FEW_STEPS, MANY_STEPS = 300, 1000  # of a simulation
+HALVINGS = 7  # of an interval, to find a factor
+MAX_STALL = 4.0  # a stall of producers is longer than the wait that it causes, by at most that much
+MATCHED = 0.01  # points of starvation that are no difference
 
 
 @dataclass(frozen=True)
@@ -20,18 +24,23 @@ class FeedModel:
     """A workload and its producers, as observed or as changed.
 
     `retouched` is the share of a step in which it touches memory again that its loader made it
-    return; another loader saves it. `overcounted`: see `Reproduction`.
+    return; another loader saves it. `overcounted`: see `Reproduction`. `tail`: a few batches are
+    slow.
     """
 
     workload: Workload
     producers: Producers
     retouched: float = 0.0
     overcounted: tuple[str, ...] = ()
+    tail: bool = False
 
     def run(self, seed: int | None = None) -> Outcome:
         """Simulate it; with a seed, simulate what might as well have been observed."""
         workload = self.workload if seed is None else resampled(self.workload, seed=seed)
-        return simulate(workload, self.producers, steps=STEPS, seed=seed or 0)
+        # A pause or a slow batch may come once in a thousand steps, other costs are much alike.
+        rare = self.tail or bool(workload.step("pause").any())
+        steps = min(MANY_STEPS, len(workload.steps)) if rare else 0
+        return simulate(workload, self.producers, steps=max(FEW_STEPS, steps), seed=seed or 0)
 
     def batch(self, every: float = 1.0, **parts: float) -> FeedModel:
         """Return it with `every` part of a batch, or some, times a factor."""
@@ -47,6 +56,20 @@ class FeedModel:
         """Return it with another loader."""
         return replace(self.step(1 - self.retouched), retouched=0.0)
 
+    @property
+    def stalls(self) -> bool:
+        """True if the starts of epochs, or slow batches, stall the step."""
+        return self.workload.epoch_start_s > 0 or self.tail
+
+    def stalled(self, factor: float) -> FeedModel:
+        """Return it with stalls times a factor."""
+        workload = self.workload
+        waits = workload.batch("wait")
+        usual = np.minimum(waits, np.median(waits)) if self.tail else waits
+        late = rows_of(BATCH_PARTS, wait=(factor - 1) * (waits - usual))
+        batches = workload.batches + late
+        return self.with_(batches=batches, epoch_start_s=factor * workload.epoch_start_s)
+
     def with_(self, **fields: Any) -> FeedModel:
         """Return it with other fields of its workload."""
         return replace(self, workload=replace(self.workload, **fields))
@@ -60,20 +83,19 @@ def without_input(feed: FeedModel) -> FeedModel:
     return feed.reloaded().batch(0.0).with_(epoch_batches=0)
 
 
-def _without_contention(observed: FeedModel, point: LivePoint) -> FeedModel:
-    """Return the feed with steps as short as they must be alone to be so fast beside producers.
+def _matched(change: Callable[[float], FeedModel], point: LivePoint, *, most: float) -> FeedModel:
+    """Return the feed for the factor, from 0 to `most`, at which it is as fast as observed.
 
-    Observed steps contain what they lose to producers, which the simulation adds again. If the
-    simulation waits for input for longer than observed, its batches are too slow, not its steps.
+    It is slower for larger factors. If it waits for input for longer than observed, that is not due
+    to the factor.
     """
-    found = observed.run()
-    low, high = 0.0, 1.0
-    for _ in range(HALVINGS if found.rate < point.rate else 0):
+    low, high = 0.0, most
+    for _ in range(HALVINGS):
         middle = (low + high) / 2
-        faster = observed.step(middle).run()
-        enough = faster.rate >= point.rate or faster.starvation > point.starvation
-        low, high = (middle, high) if enough else (low, middle)
-    return observed.step(high)
+        found = change(middle).run()
+        larger = found.rate >= point.rate or found.starvation > point.starvation + MATCHED
+        low, high = (middle, high) if larger else (low, middle)
+    return change((low + high) / 2)
 
 
 class ObservedFeed:
@@ -83,8 +105,11 @@ class ObservedFeed:
         """`pure`: the steps were measured without their producers."""
         rate, starvation = figures.steps_per_second, figures.starvation
         point = LivePoint(observed.producers, rate, starvation)
-        if not pure:
-            observed = _without_contention(observed, point)
+        # Observed steps contain what they lose to producers, which the simulation adds again.
+        if not pure and observed.run().rate < rate:
+            observed = _matched(observed.step, point, most=1.0)
+        if observed.stalls:
+            observed = _matched(observed.stalled, replace(point, starvation=1.0), most=MAX_STALL)
         workload = calibrated(observed.workload, [(observed.workload, point)])
         self.now = replace(observed, workload=workload)
         outcome = self.now.run()
@@ -99,10 +124,10 @@ class ObservedFeed:
         Further changes say how little and how much the first one may be.
         """
         first, *others = [change(self.now) for change in changes]
-        speedup = first.run().rate / self.rate
+        speedup = float(first.run().rate / self.rate)
         found = [first.run(seed).rate / rate for seed, rate in enumerate(self._rates)]
         found += [speedup, *(other.run().rate / self.rate for other in others)]
         wrong = self.reproduction
         error = max(MODEL_ERROR, abs(wrong.rate_error), abs(wrong.starvation_error))
-        low, high = min(found) * (1 - error), max(found) * (1 + error)
+        low, high = float(min(found)) * (1 - error), float(max(found)) * (1 + error)
         return max(1.0, speedup), (max(1.0, low), max(1.0, high))

@@ -292,11 +292,13 @@ class _Feed:
             elif number == ON_LOCK and task != self._trainer:
                 number += task // self._threads * self._many_locks
             resource = self._resources[number]
-            if threads:
-                self._threads_on[task] = threads
-                self._runnable += threads
-                if threads > 1 and task != self._trainer:
-                    work_s *= crowding(self._runnable / self._workload.cores)
+            if threads > 1:
+                crowd = crowding((self._runnable + threads) / self._workload.cores)
+                work_s *= crowd
+                if task == self._trainer:  # it sleeps until its slowest part is done, and spins not
+                    threads = max(1.0, threads / crowd)
+            self._threads_on[task] = threads
+            self._runnable += threads
             heappush(resource.tasks, (resource.done + work_s, task))
             return True
         return False
@@ -304,13 +306,16 @@ class _Feed:
     def _turn_s(self) -> float:
         """Return the seconds until the training thread gets the interpreter lock.
 
-        Every `turn_s` one of the threads that want the lock gets it, by chance.
+        Every `turn_s` one of the threads that want the lock gets it, by chance. Those that have
+        finished want it no more.
         """
-        rivals = len(self._resources[ON_LOCK].tasks)
+        lock = self._resources[ON_LOCK]
+        rivals = len(lock.tasks)
         if rivals < 2:
             return rivals * self._workload.turn_s
         turns = math.log(1 - self._rng.random()) // math.log(1 - 1 / rivals)
-        return (1 + turns) * self._workload.turn_s
+        left_s = sum(end - lock.done for end, _ in lock.tasks)
+        return min((1 + turns) * self._workload.turn_s, left_s)
 
     def _end_of_part(self) -> int:
         """Go on to the next end of a part; return its task."""

@@ -70,7 +70,7 @@ def test_a_step_pays_a_switch_interval_for_each_rival() -> None:
         rate(workload(*costs, cores=2, depth=max(16, 4 * n), refill=0.5), Producers(n))
         for n in (1, 2, 4, 8, 16)
     ]
-    assert found == pytest.approx([85, 72, 68, 64, 61], rel=0.08)
+    assert found == pytest.approx([85, 72, 68, 64, 61], rel=0.1)
 
 
 def test_producers_and_step_share_the_cores() -> None:

@@ -41,9 +41,9 @@ LIMITING = 0.9  # share of the time from which a resource is the limit
 TINY_S = 1e-9  # shorter parts are left out
 
 Part = tuple[int, float, float]  # resource, seconds of work in one thread, threads
-# IN_NATIVE and IN_PYTHON are on a core, where only native code suffers from other work. ON_LOCK is
-# the first of the locks, whose holders are on a core, too.
-OFF_CORE, ON_DISK, IN_NATIVE, IN_PYTHON, IN_TURN, ON_LOCK = range(6)
+# IN_NATIVE, IN_POOL and IN_PYTHON are on a core, where only native code suffers from other work.
+# ON_LOCK is the first of the locks, whose holders are on a core, too.
+OFF_CORE, ON_DISK, IN_NATIVE, IN_POOL, IN_PYTHON, IN_TURN, ON_LOCK = range(7)
 MARK = -1  # the end of a wait, which needs no resource
 TAKEN_PART: Part = (MARK, 0.0, 0.0)
 
@@ -292,11 +292,6 @@ class _Feed:
             elif number == ON_LOCK and task != self._trainer:
                 number += task // self._threads * self._many_locks
             resource = self._resources[number]
-            if threads > 1:
-                crowd = crowding((self._runnable + threads) / self._workload.cores)
-                work_s *= crowd
-                if task == self._trainer:  # it sleeps until its slowest part is done, and spins not
-                    threads = max(1.0, threads / crowd)
             self._threads_on[task] = threads
             self._runnable += threads
             heappush(resource.tasks, (resource.done + work_s, task))
@@ -337,11 +332,17 @@ class _Feed:
 
     def _set_speeds(self) -> None:
         """Share the cores, the locks and the disk."""
-        workload, (_, disk, native, python, turn, *locks) = self._workload, self._resources
+        workload, (_, disk, native, pools, python, turn, *locks) = self._workload, self._resources
         held = [lock for lock in locks if lock.tasks]
-        runnable = self._runnable + len(held)
+        runnable, crowd = self._runnable + len(held), 1.0
+        if pools.tasks:
+            crowd = crowding(runnable / workload.cores)
+            # a step's pool sleeps until its slowest part is done, a batch's spins
+            waiting = self._threads_on[self._trainer] * (1 - 1 / crowd)
+            runnable -= min(waiting, max(0.0, self._threads_on[self._trainer] - 1))
         share = workload.cores / runnable if runnable > workload.cores else 1.0
         native.speed, python.speed = share / slowness(workload, runnable), share
+        pools.speed = native.speed / crowd
         for lock in held:
             lock.speed = share / len(lock.tasks)
         if turn.tasks and not locks[0].tasks:  # nobody else wants the lock any more
@@ -360,7 +361,7 @@ def _batch_parts(workload: Workload, *, locked: bool) -> list[tuple[Part, ...]]:
             lock_s += sum(kept)
             wait_s, disk_s, native_s = (x * (x >= WAKE_S) for x in (wait_s, disk_s, native_s))
         off: list[Part] = [(OFF_CORE, wait_s, 0.0), (ON_DISK, disk_s, 0.0)]
-        native = (IN_NATIVE, native_s / pool, pool)
+        native = _native(native_s / pool, threads=pool)
         found.append(_long_enough([*off, _python(lock_s, shared=locked), native]))
     return found
 
@@ -368,6 +369,11 @@ def _batch_parts(workload: Workload, *, locked: bool) -> list[tuple[Part, ...]]:
 def _python(seconds: float, *, shared: bool) -> Part:
     """Return bytecode, with a lock that others want, too, if it is shared."""
     return (ON_LOCK, seconds, 0.0) if shared else (IN_PYTHON, seconds, 1.0)
+
+
+def _native(seconds: float, *, threads: float) -> Part:
+    """Return native code of one thread, or of each thread of a pool."""
+    return (IN_POOL if threads > 1 else IN_NATIVE, seconds, threads)
 
 
 def _handover_parts(workload: Workload, *, shared: bool) -> list[tuple[Part, ...]]:
@@ -384,7 +390,8 @@ def _step_parts(workload: Workload, *, shared: bool) -> list[tuple[Part, ...]]:
     found = []
     for accelerator_s, native_s, lock_s, host_s, pause_s in workload.steps.tolist():
         python = _python(lock_s + host_s, shared=shared)
-        parts = [python, (IN_NATIVE, native_s / alone, threads), (OFF_CORE, accelerator_s, 0.0)]
+        native = _native(native_s / alone, threads=threads)
+        parts = [python, native, (OFF_CORE, accelerator_s, 0.0)]
         turn = [(IN_TURN, workload.turns, 0.0)] if shared and workload.turns else []
         found.append(_long_enough([*parts, *turn, (OFF_CORE, pause_s, 0.0)]))
     return found

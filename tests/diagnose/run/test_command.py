@@ -3,6 +3,7 @@ them."""
 
 from __future__ import annotations
 
+import gzip
 import json
 import subprocess
 import sys
@@ -52,6 +53,11 @@ def test_a_script_from_end_to_end(tmp_path: Path) -> None:
     assert replayed.returncode == 0, replayed.stderr
     assert json.loads(again.read_text()) == found
     assert "train.py" in replayed.stderr
+    other = tmp_path / "other.gz"
+    hidden = run("--replay", str(evidence), "--anonymous", "--evidence", str(other))
+    assert hidden.returncode == 0, hidden.stderr
+    assert "train.py" not in gzip.decompress(other.read_bytes()).decode()
+    assert "train.py" not in hidden.stderr and "file1.py" in hidden.stderr
 
 
 def test_bad_input(tmp_path: Path) -> None:
@@ -61,6 +67,7 @@ def test_bad_input(tmp_path: Path) -> None:
         ((), "SCRIPT"),
         (("--replay", __file__, "--", "x.py"), "got both"),
         (("--replay", __file__), "is no evidence"),
+        (("--anonymous", "--", "x.py"), "give --evidence FILE"),
         (("--replay", str(tmp_path / "none.gz")), "none.gz"),
     ):
         done = run(*words)

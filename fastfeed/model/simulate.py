@@ -32,8 +32,8 @@ from fastfeed.model.bounds import (
 )
 from fastfeed.model.workload import INPUT_BOUND, Outcome, Producers, Workload
 
-# Pools of native threads wait for their slowest part: among r runnable threads for each core their
-# work takes r to this power as long again. Measured: 3 times with 6, 2.8 to 3.4 times with 7.
+# A pool of native threads waits for its slowest thread: with r runnable threads for each core, its
+# work takes r to this power times as long. Measured: 3 times with 6, 2.8 to 3.4 times with 7.
 POOL_EXPONENT = 0.6
 # A thread that releases the interpreter lock for less time gets it back before another one wakes.
 # Measured: a thread wakes 0.1 to 0.2 ms after it was signalled.
@@ -202,7 +202,7 @@ class _Feed:
     def _begin(self, producer: int, number: int, *, epoch: int) -> None:
         self._numbers[producer] = number
         parts = self._row(self._batches, number)
-        if number <= self._trainer:  # producers that begin together do not stay together
+        if number < self._trainer:  # producers that begin together do not stay together
             parts = ((OFF_CORE, self._rng.random() * self._cycle_s, 0.0), *parts)
         elif epoch != self._epochs[producer]:
             parts = ((OFF_CORE, self._workload.epoch_start_s, 0.0), *parts)

@@ -162,11 +162,6 @@ def _wrong(column: Floats) -> bool:
     return not bool(np.all(np.isfinite(column) & (column >= 0)))
 
 
-def starvation_of(rate: float, step_s: float) -> float:
-    """Return the share of the time that is not used by steps of `step_s` s at `rate` per s."""
-    return min(1.0, max(0.0, 1 - rate * step_s))
-
-
 def utilisation(steps: int, step_s: float, *, wall_s: float) -> float:
     """Return AU as MLPerf Storage defines it: compute time / total time."""
     return min(1.0, steps * step_s / wall_s) if wall_s > 0 else float("nan")

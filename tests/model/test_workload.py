@@ -5,8 +5,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from fastfeed.errors import OptionError
 from fastfeed.model.workload import (
@@ -15,7 +13,6 @@ from fastfeed.model.workload import (
     Producers,
     Workload,
     rows_of,
-    starvation_of,
     utilisation,
 )
 from tests.model.feeds import workload
@@ -62,11 +59,6 @@ def test_names_of_producers() -> None:
     assert str(Producers(1)) == "1 thread"
     assert str(Producers(4, 1)) == "1 process x 4 threads"
     assert str(Producers(1, 2)) == "2 processes x 1 thread"
-
-
-@given(rate=st.floats(0, 1e4), step_s=st.floats(0, 10))
-def test_starvation_is_a_share(rate: float, step_s: float) -> None:
-    assert 0 <= starvation_of(rate, step_s) <= 1
 
 
 def test_utilisation_is_compute_time_by_total_time() -> None:

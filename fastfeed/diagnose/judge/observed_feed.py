@@ -67,7 +67,7 @@ class FeedModel:
         waits = workload.batch("wait")
         usual = np.minimum(waits, np.median(waits)) if self.tail else waits
         late = rows_of(BATCH_PARTS, wait=(factor - 1) * (waits - usual))
-        batches = workload.batches + late
+        batches = np.maximum(workload.batches + late, 0.0)
         return self.with_(batches=batches, epoch_start_s=factor * workload.epoch_start_s)
 
     def with_(self, **fields: Any) -> FeedModel:

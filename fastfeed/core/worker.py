@@ -113,6 +113,11 @@ def _blank(leaf: Any, path: str) -> Blank:
     return shape, dtype
 
 
+def batches_ahead(producers: int) -> int:
+    """Return the number of batches that so many producers make ahead, if memory allows it."""
+    return max(16, 4 * producers)
+
+
 def has_parameter(function: Callable[..., Any], name: str) -> bool:
     """Return True if the callable has a parameter `name`."""
     try:

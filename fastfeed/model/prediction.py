@@ -5,20 +5,20 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from typing import Any
 
 import numpy as np
 
 from fastfeed.model.simulate import simulate
-from fastfeed.model.workload import Outcome, Producers, Workload
+from fastfeed.model.workload import SWITCH_S, Outcome, Producers, Workload
 
 # Error of the model itself, beside that of what was measured: nine tenths of the cells of
 # docs/fastfeed-bench.md lie within it.
 MODEL_ERROR = 0.1
-RESAMPLES, RESAMPLED_STEPS = 4, 300
-MAX_CONTENTION, MAX_TURNS = 2.0, 12.0  # of a fit
-FIT_CUTS, FIT_ROUNDS = 5, 2
-MAX_ERROR = 1e-3  # squared, of a workload that explains its live runs as it is
+RESAMPLES, FEW_STEPS = 4, 300
+MAX_FITTED = 4.0  # contention, or factor of a cost
+FIT_CUTS = 10
+EXPLAINED = MODEL_ERROR**2 / 10  # misfit of live runs that need no fit
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ def predict(workload: Workload, producers: Producers) -> Prediction:
     """
     found = simulate(workload, producers)
     rates = [
-        simulate(resampled(workload, seed=seed), producers, steps=RESAMPLED_STEPS, seed=seed).rate
+        simulate(resampled(workload, seed=seed), producers, steps=FEW_STEPS, seed=seed).rate
         for seed in range(RESAMPLES)
     ]
     low = min(found.rate, *rates) * (1 - MODEL_ERROR)
@@ -66,39 +66,39 @@ def resampled(workload: Workload, *, seed: int) -> Workload:
 
 
 def calibrated(workload: Workload, live: Sequence[tuple[Workload, LivePoint]]) -> Workload:
-    """Return the workload with the contention and turns at the lock that explain live runs best.
+    """Return the workload with the contention, or the turns at the lock, that explain live runs.
 
     Each live run comes with the workload of its setting.
     """
 
-    def error(contention: float, turns: float) -> float:
-        runs = [(replace(w, contention=contention, turns=turns), point) for w, point in live]
-        return math.fsum(_error(run, point) for run, point in runs)
+    def total(**fields: Any) -> float:
+        runs = [(replace(one, **fields), point) for one, point in live]
+        return sum(misfit(simulate(one, p.producers, steps=FEW_STEPS), p) for one, p in runs)
 
-    contention, turns = workload.contention, workload.turns
-    for _ in range(FIT_ROUNDS if error(contention, turns) > MAX_ERROR else 0):
-        contention = _least(partial(error, turns=turns), MAX_CONTENTION)
-        turns = _least(partial(error, contention), MAX_TURNS)
-    return replace(workload, contention=contention, turns=turns)
+    if total() <= EXPLAINED:
+        return workload
+    # Steps have no time for more turns.
+    turns = max(1 / point.rate for _, point in live) / (workload.turn_s or SWITCH_S)
+    fits: list[dict[str, Any]] = [
+        {"contention": least(lambda value: total(contention=value), MAX_FITTED)},
+        {"turns": least(lambda value: total(turns=value), turns)},
+    ]
+    return replace(workload, **min(fits, key=lambda fields: total(**fields)))
 
 
-def _error(workload: Workload, point: LivePoint) -> float:
-    found: Outcome = simulate(workload, point.producers, steps=RESAMPLED_STEPS)
-    return math.log(found.rate / point.rate) ** 2 + (found.starvation - point.starvation) ** 2
+def misfit(outcome: Outcome, point: LivePoint) -> float:
+    """Return the squared error of a simulated rate, by its logarithm, and of its starvation."""
+    lost = outcome.starvation - point.starvation
+    return math.log(outcome.rate / point.rate) ** 2 + lost**2
 
 
-def _least(function: Callable[[float], float], most: float) -> float:
-    """Return where the function is least between 0 and `most`, by golden section."""
-    ratio = (math.sqrt(5) - 1) / 2
-    low, high, one, other = 0.0, most, (1 - ratio) * most, ratio * most
-    at_one, at_other = function(one), function(other)
+def least(function: Callable[[float], float], most: float) -> float:
+    """Return where the function is least between 0 and `most`."""
+    low, high = 0.0, most
     for _ in range(FIT_CUTS):
-        if at_one <= at_other:
-            high, other, at_other = other, one, at_one
-            one = high - ratio * (high - low)
-            at_one = function(one)
+        third = (high - low) / 3
+        if function(low + third) <= function(high - third):
+            high -= third
         else:
-            low, one, at_one = one, other, at_other
-            other = low + ratio * (high - low)
-            at_other = function(other)
-    return one if at_one <= at_other else other
+            low += third
+    return (low + high) / 2

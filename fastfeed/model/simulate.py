@@ -38,7 +38,6 @@ POOL_EXPONENT = 0.6
 # A thread that releases the interpreter lock for less time gets it back before another one wakes.
 # Measured: a thread wakes 0.1 to 0.2 ms after it was signalled.
 WAKE_S = 2e-4
-LIMITING = 0.9  # share of the time from which a resource is the limit
 TINY_S = 1e-9  # shorter parts are left out
 
 Part = tuple[int, float, float]  # resource, seconds of work in one thread, threads
@@ -97,10 +96,10 @@ def _thinned(workload: Workload, steps: int, *, rng: random.Random) -> Workload:
 
 def _limit(workload: Workload, busy: dict[str, float], *, starvation: float) -> str:
     """Return the limit in words: the step, a full resource, or what makes the buffer run empty."""
-    if starvation < INPUT_BOUND and busy[LIMIT_STEP] >= LIMITING:
+    if starvation < INPUT_BOUND and busy[LIMIT_STEP] >= 1 - INPUT_BOUND:
         return LIMIT_STEP
     name = max((LIMIT_LOCK, LIMIT_CORES, LIMIT_DISK, LIMIT_PRODUCERS), key=lambda one: busy[one])
-    if busy[name] >= LIMITING or starvation < INPUT_BOUND:
+    if busy[name] >= 1 - INPUT_BOUND or starvation < INPUT_BOUND:
         return name
     if workload.epoch_batches and workload.epoch_start_s:
         return "the start of epochs"
@@ -318,13 +317,17 @@ def _step_parts(workload: Workload, *, shared: bool) -> list[tuple[Part, ...]]:
     threads = width(workload, workload.step_threads)
     # the cost of a step alone contains what its own threads cost each other
     alone = slowness(workload, threads) * threads
+    turns = workload.turns if shared else 0.0
+    pieces = max(1, math.ceil(turns))  # each ends with a turn at the lock
     found = []
     for accelerator_s, native_s, lock_s, host_s, pause_s in workload.steps.tolist():
-        python = _python(lock_s + host_s, shared=shared)
-        native = _native(native_s / alone, threads=threads)
-        parts = [python, native, (OFF_CORE, accelerator_s, 0.0)]
-        turn = [(IN_TURN, workload.turns, 0.0)] if shared and workload.turns else []
-        found.append(_long_enough([*parts, *turn, (OFF_CORE, pause_s, 0.0)]))
+        piece = [
+            _python((lock_s + host_s) / pieces, shared=shared),
+            _native(native_s / alone / pieces, threads=threads),
+            (OFF_CORE, accelerator_s / pieces, 0.0),
+            (IN_TURN, turns / pieces, 0.0),
+        ]
+        found.append(_long_enough([*piece * pieces, (OFF_CORE, pause_s, 0.0)]))
     return found
 
 

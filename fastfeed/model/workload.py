@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from fastfeed.core.worker import batches_ahead
 from fastfeed.errors import OptionError
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
@@ -22,8 +23,7 @@ SWITCH_S = 0.005  # sys.getswitchinterval(): a thread keeps the interpreter lock
 # Native code on all cores takes that much longer than on one, because they share caches and memory.
 # Measured with cv2.resize and convolutions on 2 cores.
 CONTENTION = 0.15
-# The buffer of FeedRunner; see producers/threads.py and producers/buffer.py.
-MIN_DEPTH, BATCHES_PER_PRODUCER, REFILL = 16, 4, 0.5
+REFILL = 0.5  # share of a FeedRunner's buffer; see producers/buffer.py
 INPUT_BOUND = 0.05  # starvation from which a feed counts as input-bound
 
 
@@ -148,8 +148,7 @@ class Outcome:
 
 def fed_by(workload: Workload, producers: Producers) -> Workload:
     """Return the workload with the buffer that a FeedRunner has for these producers."""
-    depth = max(MIN_DEPTH, BATCHES_PER_PRODUCER * producers.count)
-    return replace(workload, depth=depth, refill=REFILL)
+    return replace(workload, depth=batches_ahead(producers.count), refill=REFILL)
 
 
 def rows_of(parts: tuple[str, ...], **columns: Any) -> Floats:

@@ -23,7 +23,7 @@ from fastfeed.core.stats import (
     copy,
 )
 from fastfeed.core.status import FINISHED, STARTING, THREAD, ProducerStatus, WorkerStatus
-from fastfeed.core.worker import Worker
+from fastfeed.core.worker import Worker, batches_ahead
 from fastfeed.options import FeedOptions
 from fastfeed.producers.activity import activity_of
 from fastfeed.producers.buffer import BoundedBuffer
@@ -49,7 +49,7 @@ class ThreadProducers:
             ReorderBuffer[ProducedBatch](
                 options.threads, ordered=ordered, error_limit=options.error_limit
             ),
-            max_batches=max(16, 4 * options.threads),
+            max_batches=batches_ahead(options.threads),
             max_nbytes=options.memory_nbytes,
         )
         self._producers = [

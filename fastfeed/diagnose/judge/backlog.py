@@ -14,7 +14,6 @@ import numpy as np
 from fastfeed.steps.timeline import Mark, Step
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
-MIN_BACKLOG_STEPS = 4  # steps from which their waits show the cost of a handover
 # Probability of that many usual steps in a row without a wait. Above it they cannot be
 # distinguished from a backlog.
 MAX_CHANCE = 0.05
@@ -46,16 +45,6 @@ def backlog_steps(steps: Sequence[Step], marks: Sequence[Mark]) -> set[int]:
     waitless = float((waits[usual] <= half).mean())  # share of usual steps without a wait
     counts = ((window, _change_point(half - waits[window])) for window in windows)
     return {i for window, count in counts if waitless**count <= MAX_CHANCE for i in window[:count]}
-
-
-def handover_s(steps: Sequence[Step], marks: Sequence[Mark]) -> float:
-    """Return the seconds that it costs to take a ready batch; 0.0 if the backlog is too short.
-
-    Between processes the cost is considerable: torch passes each tensor by a descriptor, with a
-    handshake.
-    """
-    waits = [steps[i].wait_s for i in backlog_steps(steps, marks)]
-    return float(np.median(waits)) if len(waits) >= MIN_BACKLOG_STEPS else 0.0
 
 
 def before_pace_change(

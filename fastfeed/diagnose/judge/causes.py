@@ -106,7 +106,10 @@ def _of_the_step(
     These are other processes on the cores, and producers that hold the lock or use the cores.
     """
     found = []
-    slowed = max(loss.queued, loss.slowdown)
+    threads = producers if producers is not None and producers.kind == "threads" else None
+    held = threads is not None and threads.python >= threads.native
+    lock = max(loss.lock, loss.slowdown) if held else loss.lock
+    slowed = loss.queued if held else max(loss.queued, loss.slowdown)
     if loss.queued >= signals.MIN_SHARE and signals.noisy(evidence):
         found.append(Cause("external.noise", loss.queued, sentences.noise(evidence)))
     elif slowed >= signals.MIN_SHARE and producers is not None and producers.kind != "trainer":
@@ -121,8 +124,8 @@ def _of_the_step(
         found.append(Cause(code, loss.converted, sentences.converted(evidence, loss.converted)))
     if loss.retouched >= signals.MIN_RETOUCHED:
         found.append(Cause("input.copy", loss.retouched, sentences.retouched(evidence)))
-    if loss.lock >= signals.MIN_SHARE and producers is not None and producers.kind == "threads":
-        found.append(Cause("input.gil", loss.lock, sentences.lock(evidence, producers)))
+    if lock >= signals.MIN_SHARE and threads is not None:
+        found.append(Cause("input.gil", lock, sentences.lock(evidence, threads)))
     return found
 
 
@@ -217,22 +220,17 @@ def contention_of(
 
 
 def _slowdown(evidence: Evidence, table: StepTable, *, producers: ProducerProfile | None) -> float:
-    """Return the share of the time that steps without waits lose to producers on busy cores.
+    """Return the share of the time that steps without waits lose to producers beside them.
 
-    They share the cores, the caches and the memory.
+    They share the cores, the caches and the memory. The slowest free steps must be faster, too.
     """
-    machine = evidence.machine
-    if (
-        producers is None
-        or producers.kind == "trainer"
-        or machine.own_cpu < SATURATED * machine.cores
-    ):
+    if producers is None or producers.kind == "trainer" or signals.noisy(evidence):
         return 0.0
     free = free_steps(evidence, converted_s=float(np.median(table.converted)))
-    if len(free) < MIN_FREE_STEPS or signals.noisy(evidence):
+    usual_s = float(np.median(table.inside))
+    if len(free) < MIN_FREE_STEPS or np.quantile(free, 0.75) >= usual_s:
         return 0.0
-    lost_s = float(np.median(table.inside)) - float(np.median(free))
-    return max(0.0, lost_s * len(table.period) / table.seconds)
+    return (usual_s - float(np.median(free))) * len(table.period) / table.seconds
 
 
 def _tail(table: StepTable, producers: ProducerProfile | None) -> float:

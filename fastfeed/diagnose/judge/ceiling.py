@@ -7,18 +7,13 @@ from dataclasses import replace
 import numpy as np
 
 from fastfeed.diagnose.diagnosis import Ceiling
-from fastfeed.diagnose.evidence import FRAMEWORK, NATIVE, TRAINER, Evidence
+from fastfeed.diagnose.evidence import Evidence
 from fastfeed.diagnose.judge import signals
 from fastfeed.diagnose.judge.figures import StepTable, blocks
 from fastfeed.model.workload import INPUT_BOUND
 
 # Steps of an experiment. The first of each burst does not count: it still feels the wait before it.
 MIN_FREE_STEPS = 4
-# A step that computes on the cores is slower after a wait, because its caches are cold: 11.5 ms
-# back to back, 15 to 17 in a starved loop. An estimate lies between.
-COLD_STEP = 0.85
-COLDEST_STEP = 0.7
-MIN_COMPUTING_CORES = 0.05  # cores in use from which a step neither sleeps nor uses a GPU
 
 
 def ceiling_of(evidence: Evidence, table: StepTable, *, contention: float = 0.0) -> Ceiling | None:
@@ -52,12 +47,6 @@ def _with_this_memory(evidence: Evidence, table: StepTable, *, contention: float
         how = f"measured: {len(free)} steps of the running job had their batches at hand"
         return Ceiling(middle, low, high, experiment=True, how=how)
     middle = float(np.median(table.inside))
-    if table.waited >= INPUT_BOUND and _computes(evidence) and _idles(evidence):
-        how = (
-            "estimated from the steps without their waits, because a step that computes is slower "
-            "after a wait"
-        )
-        return Ceiling(COLD_STEP * middle, COLDEST_STEP * middle, middle, experiment=False, how=how)
     medians = [float(np.median(part.inside)) for part in blocks(table)]
     how = "the time of the steps without their waits"
     return Ceiling(middle, min(medians), max(medians), experiment=False, how=how)
@@ -76,17 +65,3 @@ def free_steps(evidence: Evidence, *, converted_s: float) -> list[float]:
         inside_s = step.end_s - step.begin_s + simulated * max(0.0, following.begin_s - step.end_s)
         found.append(max(0.0, inside_s - step.wait_s * contains_wait - converted_s))
     return found
-
-
-def _idles(evidence: Evidence) -> bool:
-    """Return True if the loop's thread leaves its core while it waits: its caches are cold then."""
-    made = [part for part in evidence.parts_of("input") if part.busy]
-    works = sum(part.share_in(*signals.WORKING_STATES) for part in made)
-    return works < 0.5 * sum(part.share for part in made) or not made
-
-
-def _computes(evidence: Evidence) -> bool:
-    """Return True if a step works on the cores, not on an accelerator, and does not sleep."""
-    native_s = sum(task.cpu_s for task in evidence.tasks_of(FRAMEWORK))
-    native_s += sum(task.share(NATIVE) * task.wall_s for task in evidence.tasks_of(TRAINER))
-    return evidence.seconds > 0 and native_s / evidence.seconds > MIN_COMPUTING_CORES

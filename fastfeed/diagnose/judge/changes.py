@@ -13,8 +13,6 @@ from fastfeed.diagnose.judge.observed_feed import FeedModel
 from fastfeed.diagnose.judge.producer_count import more_producers
 from fastfeed.model.workload import INPUT_BOUND, Producers
 
-ASSUMED_PICKLING = 0.3  # share of the producers' work, at least, that shared memory saves
-
 
 def _disk(cause: Cause, facts: Facts) -> list[Recommendation]:
     producers = facts.producers
@@ -85,10 +83,9 @@ def _copy(cause: Cause, facts: Facts) -> list[Recommendation]:
 
 def _ipc(cause: Cause, facts: Facts) -> list[Recommendation]:
     producers, evidence = facts.producers, facts.evidence
-    count, pickling = evidence.machine.cores, ASSUMED_PICKLING
+    count, pickling = evidence.machine.cores, 0.0
     if producers is not None:
-        count = producers.count
-        pickling = max(ASSUMED_PICKLING, signals.pickling_share(evidence, producers))
+        count, pickling = producers.count, signals.pickling_share(evidence, producers)
     change = (
         "pass batches through shared memory instead of pickling them: "
         f"FeedRunner(..., processes={count})"

@@ -18,7 +18,6 @@ from fastfeed.diagnose.evidence import (
     Evidence,
 )
 from fastfeed.diagnose.judge import signals
-from fastfeed.diagnose.judge.backlog import handover_s
 from fastfeed.diagnose.judge.figures import StepTable
 from fastfeed.diagnose.judge.observed_feed import FeedModel
 from fastfeed.diagnose.judge.producer_profile import ProducerProfile
@@ -76,7 +75,7 @@ def feed_of(observed: Observed) -> FeedModel:
     if producers is not None and producers.kind == "native" and table.starvation < INPUT_BOUND:
         producers = None  # what the framework's threads compute is the step
         observed = replace(observed, producers=None)
-    count = 0 if producers is None or producers.kind == "trainer" else _alive(observed)
+    count = producers.count if producers is not None and producers.kind != "trainer" else 0
     processes = producers is not None and producers.kind == "processes"
     in_turn = evidence.loop is not None and evidence.loop.kind == "torch"
     depth = _depth(evidence, count, in_turn=in_turn)
@@ -100,16 +99,6 @@ def feed_of(observed: Observed) -> FeedModel:
     feed = _alone(feed, observed)
     # Nothing is made between epochs.
     return _reconciled(feed, len(table.period) / max(1e-9, table.seconds - gaps_s))
-
-
-def _alive(observed: Observed) -> int:
-    """Return the number of producers at a time: a loader may start new ones for each epoch."""
-    evidence, producers = observed.evidence, observed.producers
-    tasks = evidence.tasks_of(PRODUCER)
-    if producers is None or not tasks or evidence.trainer is None:
-        return producers.count if producers is not None else 0
-    lived_s = sum(task.producers * task.wall_s for task in tasks)
-    return max(1, min(producers.count, round(lived_s / max(1e-9, evidence.trainer.wall_s))))
 
 
 def _depth(evidence: Evidence, count: int, *, in_turn: bool) -> int:
@@ -161,7 +150,6 @@ def _batches(observed: Observed) -> Floats:
     """Return rows of batches: what each costs its producer, and the training thread."""
     evidence, table, producers = observed.evidence, observed.table, observed.producers
     steps, waited_s = len(table.period), float(table.wait.mean())
-    taken_s = 0.0
     if producers is None:
         return rows_of(BATCH_PARTS, wait=table.wait, handover=float(table.converted.mean()))
     working = producers.python + producers.native
@@ -170,7 +158,7 @@ def _batches(observed: Observed) -> Floats:
     if producers.kind == "trainer":
         batch_s, shape = waited_s, table.wait / max(1e-9, waited_s)
     else:
-        batch_s = _alive(observed) * producers.active * alone * table.seconds / steps
+        batch_s = producers.count * producers.active * alone * table.seconds / steps
     cpu_s = producers.cpu_s * observed.counted / steps if producers.cpu_s else batch_s * working
     # The CPU time of threads is counted, all else is sampled; a process may have pools of its own.
     # Of the framework's threads only the CPU time is known: several may seem to work as one.
@@ -183,10 +171,7 @@ def _batches(observed: Observed) -> Floats:
         off_s, lock_s = 0.0, cpu_s
     off = producers.waiting + producers.share(DISK)
     disk_s = off_s * producers.share(DISK) / off if off else 0.0
-    if producers.kind in ("threads", "processes") and evidence.loop is not None:
-        taken_s = handover_s(evidence.loop.steps, evidence.marks)
-    if producers.kind == "processes":
-        taken_s = max(taken_s, signals.handover_share(evidence, producers) * waited_s)
+    taken_s = signals.handover_share(evidence, producers) * waited_s
     costs = {
         "wait": max(0.0, off_s - disk_s),
         "disk": disk_s,

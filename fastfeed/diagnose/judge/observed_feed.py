@@ -9,14 +9,19 @@ from typing import Any
 import numpy as np
 
 from fastfeed.diagnose.diagnosis import Figures, Reproduction
-from fastfeed.model.prediction import MODEL_ERROR, RESAMPLES, LivePoint, calibrated, resampled
+from fastfeed.model.prediction import (
+    FEW_STEPS,
+    MAX_FITTED,
+    MODEL_ERROR,
+    RESAMPLES,
+    LivePoint,
+    calibrated,
+    least,
+    misfit,
+    resampled,
+)
 from fastfeed.model.simulate import simulate
 from fastfeed.model.workload import BATCH_PARTS, STEP_PARTS, Outcome, Producers, Workload, rows_of
-
-FEW_STEPS, MANY_STEPS = 300, 1000  # of a simulation
-HALVINGS = 7  # of an interval, to find a factor
-MAX_STALL = 4.0  # a stall of producers is longer than the wait that it causes, by at most that much
-MATCHED = 0.01  # points of starvation that are no difference
 
 
 @dataclass(frozen=True)
@@ -39,7 +44,7 @@ class FeedModel:
         workload = self.workload if seed is None else resampled(self.workload, seed=seed)
         # A pause or a slow batch may come once in a thousand steps, other costs are much alike.
         rare = self.tail or bool(workload.step("pause").any())
-        steps = min(MANY_STEPS, len(workload.steps)) if rare else 0
+        steps = len(workload.steps) if rare else 0
         return simulate(workload, self.producers, steps=max(FEW_STEPS, steps), seed=seed or 0)
 
     def batch(self, every: float = 1.0, **parts: float) -> FeedModel:
@@ -83,21 +88,6 @@ def without_input(feed: FeedModel) -> FeedModel:
     return feed.reloaded().batch(0.0).with_(epoch_batches=0)
 
 
-def _matched(change: Callable[[float], FeedModel], point: LivePoint, *, most: float) -> FeedModel:
-    """Return the feed for the factor, from 0 to `most`, at which it is as fast as observed.
-
-    It is slower for larger factors. If it waits for input for longer than observed, that is not due
-    to the factor.
-    """
-    low, high = 0.0, most
-    for _ in range(HALVINGS):
-        middle = (low + high) / 2
-        found = change(middle).run()
-        larger = found.rate >= point.rate or found.starvation > point.starvation + MATCHED
-        low, high = (middle, high) if larger else (low, middle)
-    return change((low + high) / 2)
-
-
 class ObservedFeed:
     """The feed as it is, and the gains of its changes."""
 
@@ -105,11 +95,15 @@ class ObservedFeed:
         """`pure`: the steps were measured without their producers."""
         rate, starvation = figures.steps_per_second, figures.starvation
         point = LivePoint(observed.producers, rate, starvation)
+
+        def fitted(change: Callable[[float], FeedModel], most: float) -> FeedModel:
+            return change(least(lambda factor: misfit(change(factor).run(), point), most))
+
         # Observed steps contain what they lose to producers, which the simulation adds again.
         if not pure and observed.run().rate < rate:
-            observed = _matched(observed.step, point, most=1.0)
+            observed = fitted(observed.step, 1.0)
         if observed.stalls:
-            observed = _matched(observed.stalled, replace(point, starvation=1.0), most=MAX_STALL)
+            observed = fitted(observed.stalled, MAX_FITTED)
         workload = calibrated(observed.workload, [(observed.workload, point)])
         self.now = replace(observed, workload=workload)
         outcome = self.now.run()

@@ -105,7 +105,7 @@ class DiagnosisObserver:
         late_s, _ = self._sampler.lock_delays()
         if late_s is not None and late_s > CONTENDED_S:
             return BURSTS
-        return int(self._sampler.cores_saturated)
+        return int(self._sampler.producers_compete)
 
     def _search_loop(self) -> None:
         """Search for a loop in the samples, and track its iterations, until a hook sees one."""

@@ -24,7 +24,7 @@ from fastfeed.diagnose.sample.tasks import AttributionContext, settle_roles, thr
 from fastfeed.diagnose.sample.thread_log import Threads
 from fastfeed.probes import lock, procfs
 from fastfeed.probes.gpu import GpuSampler
-from fastfeed.probes.machine_log import SATURATED, Machine, MachineLog, cores
+from fastfeed.probes.machine_log import Machine, MachineLog
 from fastfeed.probes.places import Places
 from fastfeed.probes.procfs import DescriptorReader
 from fastfeed.probes.pyspy import PySpy, StackSamples
@@ -192,20 +192,19 @@ class Sampler:
             return lock.quantile(self._delays, 0.5), lock.quantile(self._delays, 0.9)
 
     @property
-    def cores_saturated(self) -> bool:
-        """True if the script takes nearly all cores, and its producers a noticeable part."""
+    def producers_compete(self) -> bool:
+        """True if producers use the cores, caches and memory beside the loop."""
         self.refresh()
         with self._mutex:
             logs = [log for log in self._threads.logs.values() if log.wall_s]
-            own = {log.tid: log.used().cpu_s / log.wall_s for log in logs}
-            producers = sum(own[log.tid] for log in logs if log.ident and log.ident != self.loop)
+            threads = [log for log in logs if log.ident and log.ident != self.loop]
+            producers = sum(log.used().cpu_s / log.wall_s for log in threads)
             children = sum(
                 log.total().cpu_s / log.wall_s
                 for log in self._children.logs.values()
                 if log.wall_s and not log.is_unrelated
             )
-            script = sum(own.values()) + children
-            return producers + children >= COMPETING_CORES and script >= SATURATED * cores()
+            return producers + children >= COMPETING_CORES
 
     def parts(
         self, where: str | None = None, *, since_s: float = 0.0, role: LineRole = LineRole.FETCH

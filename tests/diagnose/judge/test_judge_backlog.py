@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fastfeed.diagnose.evidence import FULL, PYTHON
-from fastfeed.diagnose.judge.backlog import backlog_steps, handover_s
+from fastfeed.diagnose.judge.backlog import backlog_steps
 from fastfeed.diagnose.judge.judgement import judge
 from fastfeed.steps.timeline import Mark, Step
 from tests.diagnose.evidences import SLEEP, evidence, loop_of, producers, trainer
@@ -64,18 +64,6 @@ def test_where_an_experiment_changed_the_pace_only_what_was_before_it_is_the_scr
     if rate is not None:
         assert found.steps_per_second == pytest.approx(rate, rel=0.02)
         assert found.starvation == pytest.approx(0.75, abs=0.01)
-
-
-@pytest.mark.parametrize("ready_ms", [0.02, 6.0])
-def test_more_producers_cannot_gain_what_handing_over_takes(ready_ms: float) -> None:
-    steps, mark = burst([ready_ms] * 8 + [30.0] * 30, free=8)
-    assert handover_s(steps, [mark]) == pytest.approx(ready_ms / 1e3)
-    loop = loop_of([1.0])
-    loop.steps[:] = steps
-    workers = producers(2, {SLEEP: 1.0}, pid=200)
-    (best,) = judge(evidence(loop, (trainer(), *workers), marks=[mark])).recommendations
-    assert best.knob == "processes"
-    assert best.predicted_speedup == pytest.approx(40 / (10 + ready_ms), rel=0.05)
 
 
 def test_where_few_steps_wait_nobody_can_tell() -> None:

@@ -274,20 +274,19 @@ def test_a_call_belongs_to_its_stack(moves_on: bool, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize(
-    ("pool_s", "made_s", "full"), [(8.5, 4.0, True), (8.5, 0.5, False), (1.0, 4.0, False)]
+    ("pool_s", "made_s", "compete"), [(8.5, 4.0, True), (8.5, 0.5, False), (1.0, 4.0, True)]
 )
-def test_whether_producers_and_the_rest_take_the_cores(
-    pool_s: float, made_s: float, full: bool, monkeypatch: pytest.MonkeyPatch
+def test_whether_producers_take_time_on_the_cores(
+    pool_s: float, made_s: float, compete: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ten seconds of a native pool, of a producer and of the loop's thread."""
-    monkeypatch.setattr("fastfeed.diagnose.sample.sampler.cores", lambda: 2)
     sampler = Sampler(loop=1, program=NO_PYSPY)
     # which would find the threads of these tests
     monkeypatch.setattr(sampler, "refresh", lambda: None)
     for ident, cpu_s in ((0, pool_s), (1, 5.0), (2, made_s)):
         log = sampler._threads.logs[-ident] = ThreadLog(-ident, f"thread {ident}")
         log.ident, log.wall_s, log.last, log.gone = ident, 10.0, procfs.Counters(cpu_s=cpu_s), True
-    assert sampler.cores_saturated is full
+    assert sampler.producers_compete is compete
 
 
 def test_what_a_thread_has_spent_before_it_ended(sampler: Sampler) -> None:

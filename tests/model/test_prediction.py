@@ -55,3 +55,13 @@ def test_a_workload_that_explains_its_live_runs_stays() -> None:
     feed = workload({"wait": 0.05}, SIM)
     assert calibrated(feed, [live(feed, Producers(2))]) == feed
     assert calibrated(feed, []) == feed
+
+
+def test_a_step_that_asks_often_for_the_lock_is_slower_beside_a_producer_that_keeps_up() -> None:
+    """Twelve short kernels in a step, bytecode beside them: nothing waits, a fifth is lost."""
+    feed = workload({"lock": 0.018}, {"accelerator": 0.038}, cores=2)
+    alone = simulate(feed, Producers(1))
+    assert alone.rate == pytest.approx(1 / 0.038, rel=0.02)
+    found = calibrated(feed, [(feed, LivePoint(Producers(1), 21.5, 0.0))])
+    assert simulate(found, Producers(1)).rate == pytest.approx(21.5, rel=0.05)
+    assert simulate(found, Producers(1, 1)).rate == pytest.approx(alone.rate, rel=0.02)

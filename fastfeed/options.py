@@ -36,6 +36,12 @@ OPTION_CHOICES = {
     "lengths": (True, False),
     "repeat_per_producer": (True, False),
 }
+FUNCTIONS = {
+    "transform": "one item",
+    "filter": "one item",
+    "collate": "a list of records",
+    "batch_transform": "one batch",
+}
 METRICS_KINDS = ("tensorboard", "prometheus")
 BYTE_UNITS = {
     "": 1,
@@ -103,6 +109,12 @@ class FeedOptions:
     records: bool | None = None
     # applied to one item in the producers: this is what parallelizes one stream
     transform: Callable[[Any], Any] | None = None
+    # False leaves the item out, before transform; the batch is filled up with later records
+    filter: Callable[[Any], Any] | None = None
+    # makes a batch of a list of records, instead of stacking them
+    collate: Callable[[list[Any]], Any] | None = None
+    # applied to each batch in the producers, before it is checked and cut
+    batch_transform: Callable[[Any], Any] | None = None
     # image operations, after transform; drawn by seed and index, and therefore repeatable
     augment: Augment | None = None
     # "producers": OpenCV, after transform; "dali-cpu" or "dali-gpu": in the trainer; "auto"
@@ -152,8 +164,7 @@ class FeedOptions:
             raise OptionError(
                 f"shuffle must be None, True, False or Shuffle(capacity=...), got {self.shuffle!r}"
             )
-        if self.transform is not None and not callable(self.transform):
-            raise OptionError(f"transform must be a function of one item, got {self.transform!r}")
+        _check_functions(self)
         if self.pad is not None and not isinstance(self.pad, (bool, int, float)):
             raise OptionError(
                 f"pad must be None, False, True (zeros) or a number, got {self.pad!r}"
@@ -274,6 +285,30 @@ def _numpy_dtypes(given: Any) -> Any:
     if isinstance(given, (tuple, list)):
         return [_numpy_dtypes(value) for value in given]
     return getattr(given, "as_numpy_dtype", given)
+
+
+def _check_functions(options: FeedOptions) -> None:
+    """Refuse what is no function, and functions that do not fit the other options."""
+    for name, argument in FUNCTIONS.items():
+        if getattr(options, name) is not None and not callable(getattr(options, name)):
+            raise OptionError(
+                f"{name} must be a function of {argument}, got {getattr(options, name)!r}"
+            )
+    if options.collate is not None and (options.lengths or options.augment is not None):
+        raise OptionError(
+            "collate= replaces the collation that lengths= and augment= bring: leave one of them "
+            "out"
+        )
+    if options.batch_transform is not None and options.packed:
+        raise OptionError(
+            f"augment_on={options.augment_on!r} works on the images of a batch after "
+            'batch_transform=: leave one of them out, or set augment_on="producers"'
+        )
+    if options.filter is not None and options.shard is not None:
+        raise OptionError(
+            "filter= with shard=: the ranks would get different numbers of records. Choose the "
+            "records before they are divided: sampler=indices"
+        )
 
 
 def _check_augment(augment: Any, on: str) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from fastfeed.core.batch import Batch, BatchSpec, infer
-from fastfeed.core.collate import Blank, collate, lengths_of
+from fastfeed.core.collate import Blank, aligned_arrays, collate, lengths_of
 from fastfeed.core.stats import StageRow
 from fastfeed.core.structure import (
     describe,
@@ -41,6 +41,7 @@ PLAIN_TYPES = (
 # caches: each fetch and each draw behind it would cost several times as much, 4 % of the time of
 # small photographs.
 FETCH_GROUP = 8
+FILTERED = object()  # stands for an item that filter= leaves out
 Reseed = Callable[[tuple[int, ...]], None]  # seeds the generators that all code of a process shares
 
 
@@ -89,10 +90,12 @@ class BatchBuilder:
         self, source: Source, options: FeedOptions, *, reseed: Reseed | None = None
     ) -> None:
         self._source = source
-        self._transform: Callable[..., Any] | None = options.transform
-        self._takes_worker = options.transform is not None and has_parameter(
-            options.transform, "worker"
+        self._filter, self._own_collate = options.filter, options.collate
+        self._transform = _UserFunction(options.transform) if options.transform else None
+        self._batch_transform = (
+            _UserFunction(options.batch_transform) if options.batch_transform else None
         )
+        self._takes_worker = self._transform is not None and self._transform.takes_worker
         self._reseed = reseed
         self._rank = (options.shard or (0, 1))[0]
         plain = not source.indexed or isinstance(getattr(source, "data", None), PLAIN_TYPES)
@@ -157,12 +160,16 @@ class BatchBuilder:
             )
             name = f"item {payload}" if self._source.indexed else place
             value = self._item(payload, name, worker=own)
+            if value is FILTERED:
+                return None
             if self._executor is not None:
                 key = self._draw_key(worker, payload, number=at[1], position=None)
                 records = self._augment_rows(value, name, key=key, outlet=outlet, at=at)
                 if not records:
                     return None
                 value, varied = self._collate(records, place, outlet=outlet, lengths=False)
+        if self._batch_transform is not None:
+            value, varied = self._transformed(value, place, worker=worker, number=at[1]), None
         spec = self.spec or self._infer(value, varied, place=place)
         try:
             batch = spec.check(value, place)
@@ -190,6 +197,8 @@ class BatchBuilder:
                     number = part if self._source.indexed else position
                     name = f"record {number} of {place}"
                     item = self._item(part, name, worker=own)
+                    if item is FILTERED:
+                        continue
                     if executor is not None:
                         key = self._key_of(
                             self._draw_key(worker, part, number=at[1], position=position)
@@ -244,9 +253,13 @@ class BatchBuilder:
                 records, self._pad, place=place, allocate=outlet.allocate, lengths=lengths
             )
             return collated
+        if self._own_collate is not None:
+            return _called(place, self._own_collate, records), None
         if lengths:
             records = [(record, lengths_of(record)) for record in records]
-        return collate(records, self._pad, place=place, allocate=outlet.allocate)
+        # What a batch_transform returns has memory of its own.
+        allocate = outlet.allocate if self._batch_transform is None else aligned_arrays
+        return collate(records, self._pad, place=place, allocate=allocate)
 
     def _skip(self, error: ProducerFailed, outlet: Outlet, *, ticket: int) -> None:
         """Go on without a record, or raise the error unless on_error="skip"."""
@@ -281,19 +294,24 @@ class BatchBuilder:
         return worker.for_item(key) if self._takes_worker else worker
 
     def _item(self, part: Any, place: str, *, worker: Worker) -> Any:
-        try:
-            item = self._source.fetch(part)
-            if self._transform is None:
-                return item
-            return (
-                self._transform(item, worker=worker)
-                if self._takes_worker
-                else self._transform(item)
-            )
-        except Stopped:
-            raise
-        except BaseException as error:  # everything that ends this producer must reach the consumer
-            raise ProducerFailed(place, error) from error
+        return _called(place, self._read, part, worker)
+
+    def _read(self, part: Any, worker: Worker) -> Any:
+        """Return the item, or FILTERED."""
+        item = self._source.fetch(part)
+        if self._filter is not None and not self._filter(item):
+            return FILTERED
+        return item if self._transform is None else self._transform(item, worker)
+
+    def _transformed(self, batch: Any, place: str, *, worker: Worker, number: int) -> Any:
+        """Return what batch_transform makes of a batch. In a source of one order its draws depend
+        on the number of the batch; no record has a key of that length."""
+        if self._source.draw_key(0, number=number, position=0) is not None:
+            key = (self._rank, number, 0)
+            if self._reseed is not None:
+                self._reseed((worker.seed, worker.epoch, *key))
+            worker = worker.for_item(key)
+        return _called(place, self._batch_transform, batch, worker)
 
     def _infer(self, value: Any, varied: Any, *, place: str) -> BatchSpec:
         with self._lock:
@@ -307,6 +325,27 @@ class BatchBuilder:
                     return spec
                 self.spec = spec
             return self.spec
+
+
+class _UserFunction:
+    """A function of the user's, which is passed the worker if it takes one."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = function
+        self.takes_worker = has_parameter(function, "worker")
+
+    def __call__(self, value: Any, worker: Worker) -> Any:
+        return self._function(value, worker=worker) if self.takes_worker else self._function(value)
+
+
+def _called(place: str, function: Any, *given: Any) -> Any:
+    """Call code of the user's; name the place of its error."""
+    try:
+        return function(*given)
+    except Stopped:
+        raise
+    except BaseException as error:  # everything that ends this producer must reach the consumer
+        raise ProducerFailed(place, error) from error
 
 
 def _call_for(name: str, do: Callable[..., Any], *given: Any, **named: Any) -> Any:

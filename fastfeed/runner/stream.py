@@ -134,6 +134,7 @@ class Stream:
     def _epoch_records(self) -> int | None:
         """Records of every epoch; None where epochs differ or records may be left out."""
         skips = self.options.on_error == "skip" or self.options.on_worker_death != "raise"
+        skips = skips or self.options.filter is not None
         return (
             None
             if skips or not isinstance(self.source, IndexedSource)

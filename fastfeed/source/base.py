@@ -135,6 +135,11 @@ def chunk_size(options: FeedOptions, *, default: bool) -> int:
     Raise OptionError for single records without `batch_size`.
     """
     if not (default if options.records is None else options.records):
+        if options.collate is not None:
+            raise OptionError(
+                "collate= makes a batch of single records, and this source yields batches: set "
+                "records=True and batch_size=, or use batch_transform="
+            )
         return 0
     if options.batch_size is None:
         way = (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
@@ -78,6 +79,31 @@ class Shuffle:
 
 
 @dataclass(frozen=True)
+class Cache:
+    """What the producers made of a record, kept for the next epochs: in memory ("ram") or in a
+    folder, which the next run reads.
+
+    `memory` bounds its size, such as "8GB"; the default is a quarter of the free memory, or nine
+    tenths of the free disk. Records that find no room are made again. `random`: keep the draws of
+    the first epoch. Raise OptionError for values that cannot be.
+    """
+
+    place: str | os.PathLike[str]
+    memory: int | str | None = None
+    random: bool = False
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.place, (str, os.PathLike)) or not str(self.place):
+            raise OptionError(f'cache must be "ram" or a folder, got {self.place!r}')
+        _ = self.nbytes
+
+    @property
+    def nbytes(self) -> int | None:
+        """The bound in bytes, or None for the default."""
+        return None if self.memory is None else parse_bytes(self.memory)
+
+
+@dataclass(frozen=True)
 class MetricsTarget:
     """The destination of published metrics.
 
@@ -115,6 +141,8 @@ class FeedOptions:
     collate: Callable[[list[Any]], Any] | None = None
     # applied to each batch in the producers, before it is checked and cut
     batch_transform: Callable[[Any], Any] | None = None
+    # "ram", a folder or a Cache: later epochs read what transform made of a record in the first
+    cache: str | os.PathLike[str] | Cache | None = None
     # image operations, after transform; drawn by seed and index, and therefore repeatable
     augment: Augment | None = None
     # "producers": OpenCV, after transform; "dali-cpu" or "dali-gpu": in the trainer; "auto"
@@ -181,6 +209,8 @@ class FeedOptions:
                 f"stall_timeout_s must be a number of seconds > 0, got {self.stall_timeout_s!r}; "
                 "float('inf') waits without a limit"
             )
+        if self.cache is not None and not isinstance(self.cache, Cache):
+            object.__setattr__(self, "cache", Cache(self.cache))
         # checks which of these options fit together
         recipe = Recipe(self.shuffle is True, self.sampler, self.shard, self.remainder)
         object.__setattr__(self, "shard", recipe.shard)

@@ -9,7 +9,7 @@ def no_batch() -> SpecError:
     """Return the error of a source without any batch."""
     return SpecError(
         "the source ended before its first batch (batches of zero records are skipped): it must "
-        "have at least one record. Is the iterator used up, or the path empty, or does filter= leave "
+        "have at least one record. Is the iterator used up, the path empty, or does filter= leave "
         "nothing?"
     )
 

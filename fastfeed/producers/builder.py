@@ -22,11 +22,11 @@ from fastfeed.core.structure import (
     structure_of,
 )
 from fastfeed.core.worker import Worker, has_parameter
-from fastfeed.errors import BadImage, ProducerFailed, SpecError
+from fastfeed.errors import BadImage, OptionError, ProducerFailed, SpecError
 from fastfeed.options import FeedOptions
 from fastfeed.producers.reorder import ProducedBatch
 from fastfeed.ring.writer import Stopped
-from fastfeed.source import Source
+from fastfeed.source import FILTERED, Source
 
 if TYPE_CHECKING:
     from fastfeed.augment.executor import Executor
@@ -41,7 +41,6 @@ PLAIN_TYPES = (
 # caches: each fetch and each draw behind it would cost several times as much, 4 % of the time of
 # small photographs.
 FETCH_GROUP = 8
-FILTERED = object()  # stands for an item that filter= leaves out
 Reseed = Callable[[tuple[int, ...]], None]  # seeds the generators that all code of a process shares
 
 
@@ -116,6 +115,8 @@ class BatchBuilder:
             self._executor = executor_for(
                 options.augment, options.augment_on, crowded=crowded, threads=threads
             )
+        alone = (options.transform, options.filter, options.collate, options.augment)
+        self._gathers = not any(alone) and not options.lengths and not options.padded
         self._dtypes = None if options.packed else options.dtypes
         self._pad = options.pad if options.padded else None
         self._ragged = options.padded or options.packed
@@ -147,10 +148,12 @@ class BatchBuilder:
         its number in the epoch."""
         varied = None
         if self._source.records:
-            records = self._build_records(payload, place, outlet=outlet, worker=worker, at=at)
-            if not records:
-                return None
-            value, varied = self._collate(records, place, outlet=outlet, lengths=self._lengths)
+            value = self._source.gather(payload) if self._gathers else None
+            if value is None:
+                records = self._build_records(payload, place, outlet=outlet, worker=worker, at=at)
+                if not records:
+                    return None
+                value, varied = self._collate(records, place, outlet=outlet, lengths=self._lengths)
         else:
             outlet.mark(*at, record=-1)
             own = (
@@ -342,7 +345,7 @@ def _called(place: str, function: Any, *given: Any) -> Any:
     """Call code of the user's; name the place of its error."""
     try:
         return function(*given)
-    except Stopped:
+    except (Stopped, OptionError):  # what a cache refuses
         raise
     except BaseException as error:  # everything that ends this producer must reach the consumer
         raise ProducerFailed(place, error) from error

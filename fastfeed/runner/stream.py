@@ -26,7 +26,7 @@ from fastfeed.producers.process.shared_workers import SharedWorkers
 from fastfeed.runner.checkpoint import fingerprint, resume_from, state_of, warn_of_costs
 from fastfeed.runner.executor_choice import ExecutorChoice, choose, refuse_misfits
 from fastfeed.runner.finalizer import Finalizer, releasing
-from fastfeed.source import IndexedSource, source_from
+from fastfeed.source import IndexedSource, cached, refuse_cache, source_from, uncached
 
 MAX_FOLLOWERS = 24  # a message to a worker process has no room for more file descriptors
 
@@ -38,6 +38,7 @@ class Stream:
         self.options = options
         self.source = source_from(source, options)
         refuse_misfits(options)
+        refuse_cache(source, self.source, options=options)
         if options.lengths and not self.source.records:
             raise OptionError(
                 "lengths=True: must be single records (records=True, batch_size=32), got batches"
@@ -265,10 +266,15 @@ class Stream:
         self._resume = feed.schedule.from_epoch(epoch, counts)
         return False
 
+    @cached_property
+    def _data(self) -> Any:
+        """The source of the feeds, with its cache."""
+        return cached(self._given, self.options, seed=self.seed)
+
     def _choose_executor(self) -> None:
         """Measure the executors, if augment_on="auto"."""
         if self.options.augment_on == AUTO_EXECUTOR:
-            self.executor_choice = choose(self._given, self.options, seed=self.seed)
+            self.executor_choice = choose(self._data, uncached(self.options), seed=self.seed)
             self.options = replace(self.options, augment_on=self.executor_choice.on)
 
     def _loop_feed(self, resume: ResumePoint, workers: SharedWorkers | None = None) -> Feed:
@@ -301,8 +307,9 @@ class Stream:
         workers: SharedWorkers | None = None,
     ) -> Feed:
         workers = workers or SharedWorkers()
+        options = uncached(self.options)
         feed = Feed(
-            self._given, self.options, seed=self.seed, resume=resume, order=order, workers=workers
+            self._data, options, seed=self.seed, resume=resume, order=order, workers=workers
         )
         feed.warnings.share(self._given_warnings)
         self.feed = feed

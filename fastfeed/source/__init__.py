@@ -11,12 +11,14 @@ from typing import Any
 from fastfeed.core.position import StreamStart
 from fastfeed.errors import OptionError
 from fastfeed.options import FeedOptions
-from fastfeed.source.base import EpochEnd, Item, ItemReader, Source, is_iterator
+from fastfeed.source.base import FILTERED, EpochEnd, Item, ItemReader, Source, is_iterator
+from fastfeed.source.cached import cached, refuse_cache, uncached
 from fastfeed.source.callables import CallableSource
 from fastfeed.source.indexed import IndexedSource
 from fastfeed.source.shared import SharedSource
 
 __all__ = [
+    "FILTERED",
     "CallableSource",
     "EpochEnd",
     "IndexedSource",
@@ -24,8 +26,11 @@ __all__ = [
     "ItemReader",
     "SharedSource",
     "Source",
+    "cached",
     "is_iterator",
+    "refuse_cache",
     "source_from",
+    "uncached",
 ]
 
 _NEEDED = (

@@ -19,6 +19,8 @@ from fastfeed.core.worker import Worker
 from fastfeed.errors import OptionError
 from fastfeed.options import FeedOptions
 
+FILTERED: Any = object()  # in place of an item that filter= leaves out
+
 
 class Item(NamedTuple):
     """One payload and its position."""
@@ -51,6 +53,9 @@ class Source(Protocol):
         This is the slow half of reading; call it outside any lock.
         """
 
+    def gather(self, parts: Any) -> Any:
+        """Return the items of a payload as one batch, or None where they come one by one."""
+
     def draw_key(self, part: Any, *, number: int, position: int) -> tuple[int, ...] | None:
         """Return what random draws for a part of an item depend on, beside seed and epoch.
 
@@ -77,6 +82,11 @@ class ItemReader:
     def fetch(self, part: Any) -> Any:
         """Return the record or batch at index `part`, or `part` itself."""
         return self.data[part] if self.indexed else part
+
+    def gather(self, parts: Any) -> Any:
+        """Return the records at these indices as one batch, or None where they come one by one."""
+        whole = getattr(self.data, "gather", None)
+        return None if whole is None or not self.records else whole(parts)
 
     def draw_key(self, part: Any, *, number: int, position: int) -> tuple[int, ...] | None:
         """Return the record's index, or its place in the epoch if it has no index.

@@ -86,6 +86,9 @@ class CallableSource:
         """Return the item itself."""
         return part
 
+    def gather(self, parts: Any) -> None:
+        """Return None: records come one by one."""
+
     def draw_key(self, part: Any, *, number: int, position: int) -> None:
         """Return None: the draws depend on the producer."""
 

@@ -1,0 +1,210 @@
+"""The file of a cache: one row for each record, in columns for the arrays of a record.
+
+    header (JSON) | a state for each record | a checksum for each record | columns
+
+The rows are mapped by every process, and written only once. The state of a row is written after the
+row. Without a folder the file is memory without a name, which ends with the last process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import json
+import math
+import os
+import shutil
+import zlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fastfeed.core.collate import ALIGN
+from fastfeed.core.machine import free_memory_nbytes
+from fastfeed.errors import OptionError
+
+Array = np.ndarray[Any, Any]
+VERSION = 1
+HEADER_NBYTES = 1 << 14
+FILE_NAME = "records.fastfeed"
+ABSENT, PRESENT, FILTERED_OUT = range(3)  # states of a record
+MEMORY_SHARE, DISK_SHARE = 0.25, 0.9  # of what is free, for a cache without a bound
+OWN_FILES = "/proc/"  # descriptors, of memory without a name
+
+
+class CacheFile:
+    """Rows of records of one shape; `path` is reopened in every process.
+
+    `nbytes` bounds its size: records behind it have no row. Raise OptionError for a file that
+    cannot be written, or was made for other records.
+    """
+
+    def __init__(self, path: str, length: int, *, nbytes: int) -> None:
+        self.path, self.length, self._nbytes = path, length, nbytes
+        self.columns: list[Array] = []
+        self.full = False  # no space for the columns
+        self.capacity = 0  # rows; none before `learn`
+        try:
+            self._map()
+        except OSError as error:
+            raise OptionError(
+                f"cache={path!r} cannot be written ({error.strerror}): choose another folder, or "
+                'cache="ram"'
+            ) from error
+        # Rows of earlier runs are checked when they are first read.
+        self._keeps = not path.startswith(OWN_FILES)
+        self._unchecked = (self.states == PRESENT) & self._keeps
+
+    def _map(self) -> None:
+        self._rows_at = HEADER_NBYTES + -(-5 * self.length // ALIGN) * ALIGN
+        with open(self.path, "r+b") as file, _locked(file):
+            if os.fstat(file.fileno()).st_size < self._rows_at:
+                os.posix_fallocate(file.fileno(), 0, self._rows_at)
+        self._head = np.memmap(self.path, np.uint8, "r+", shape=(self._rows_at,))
+        states = self._head[HEADER_NBYTES : HEADER_NBYTES + self.length]
+        self.states: Array = states.view(np.ndarray)
+        sums = -(-(HEADER_NBYTES + self.length) // 4) * 4
+        self._sums: Array = self._head[sums : sums + 4 * self.length].view(np.uint32)
+
+    def learn(self, leaves: Sequence[Array], text: str) -> None:
+        """Lay the columns out for records like this one, which `text` describes.
+
+        Raise OptionError if the file was made for others.
+        """
+        given: dict[str, Any] = {
+            "fastfeed cache": VERSION,
+            "records": self.length,
+            "record": text,
+            "leaves": [[array.dtype.str, list(array.shape)] for array in leaves],
+        }
+        row_nbytes = sum(array.nbytes for array in leaves)
+        with open(self.path, "r+b") as file, _locked(file):
+            held = file.read(HEADER_NBYTES).rstrip(b"\0")
+            if not held:
+                room = max(0, self._nbytes - self._rows_at - ALIGN * len(leaves))
+                given["rows"] = min(self.length, room // max(1, row_nbytes))
+                if not self._reserve(file.fileno(), given["rows"], leaves=leaves):
+                    return
+                file.seek(0)
+                file.write(json.dumps(given).encode())
+                file.flush()
+            else:
+                given["rows"] = self._agreed(held, given)
+        self.capacity = given["rows"]
+        self._lay_out(leaves)
+
+    def _agreed(self, held: bytes, given: dict[str, Any]) -> int:
+        """Return the rows of a file that has a header; raise OptionError if it is for others."""
+        found: dict[str, Any] = {}
+        with contextlib.suppress(ValueError):
+            found = json.loads(held)
+        differing = [name for name in given if found.get(name) != given[name]]
+        if differing:
+            name = differing[0]
+            raise OptionError(
+                f"cache={self.path!r} was made for others: its {name} is {found.get(name)!r}, and "
+                f"here it is {given[name]!r}. Delete it, or choose another folder"
+            )
+        return int(found["rows"])
+
+    def _reserve(self, file: int, rows: int, *, leaves: Sequence[Array]) -> bool:
+        """Reserve disk space for all rows; return False if there is not enough."""
+        end = self._rows_at + sum(_column_nbytes(array, rows) for array in leaves)
+        try:
+            if self._keeps:
+                os.posix_fallocate(file, 0, end)
+            else:
+                os.ftruncate(file, end)
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+                raise
+            os.ftruncate(file, self._rows_at)
+            self.full, self.capacity = True, 0
+            return False
+        return True
+
+    def _lay_out(self, leaves: Sequence[Array]) -> None:
+        if not self.capacity:
+            return
+        at = self._rows_at
+        for array in leaves:
+            shape = (self.capacity, *array.shape)
+            column = np.memmap(self.path, array.dtype, "r+", at, shape) if array.nbytes else None
+            self.columns.append(
+                np.empty(shape, array.dtype) if column is None else column.view(np.ndarray)
+            )
+            at += _column_nbytes(array, self.capacity)
+
+    def put(self, index: int, leaves: Sequence[Array]) -> None:
+        """Write a record, if it has a row."""
+        if index >= self.capacity or not self.columns:
+            return
+        for column, array in zip(self.columns, leaves, strict=True):
+            column[index] = array
+        if self._keeps:
+            self._sums[index] = self._checksum(index)
+            self._unchecked[index] = False
+        self.states[index] = PRESENT
+
+    def is_damaged(self, index: int) -> bool:
+        """Return True if a row from an earlier run is not what was written."""
+        if not self._unchecked[index]:
+            return False
+        damaged = bool(self._sums[index] != self._checksum(index))
+        self._unchecked[index] = damaged
+        return damaged
+
+    def _checksum(self, index: int) -> int:
+        total = 0
+        for column in self.columns:
+            total = zlib.crc32(column[index].tobytes(), total)
+        return total
+
+    def all_checked(self, indices: Sequence[int]) -> bool:
+        """Return True if all of these records have rows that may be read at once."""
+        return bool(
+            self.columns
+            and max(indices) < self.capacity
+            and (self.states.take(indices) == PRESENT).all()
+            and not self._unchecked.take(indices).any()
+        )
+
+
+def new_cache_file(place: str | os.PathLike[str], *, nbytes: int | None) -> tuple[str, int, int]:
+    """Return the path, a descriptor to close at the end (-1 for none) and the greatest size of a
+    cache in memory ("ram") or in a folder.
+
+    Raise OptionError if the folder cannot be made.
+    """
+    if place == "ram":
+        file = os.memfd_create("fastfeed-cache", os.MFD_CLOEXEC)
+        path = f"/proc/{os.getpid()}/fd/{file}"
+        return path, file, nbytes or int(MEMORY_SHARE * free_memory_nbytes())
+    folder = Path(place).expanduser()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / FILE_NAME).touch()
+    except OSError as error:
+        raise OptionError(
+            f"cache={str(folder)!r} cannot be written ({error.strerror}): choose another folder, "
+            'or cache="ram"'
+        ) from error
+    free = shutil.disk_usage(folder).free
+    return str(folder / FILE_NAME), -1, nbytes or int(DISK_SHARE * free)
+
+
+def _column_nbytes(array: Array, rows: int) -> int:
+    return -(-math.prod((rows, array.nbytes)) // ALIGN) * ALIGN
+
+
+@contextlib.contextmanager
+def _locked(file: Any) -> Iterator[None]:
+    """Keep other processes and threads out, until the file is closed at the latest."""
+    fcntl.flock(file, fcntl.LOCK_EX)
+    try:
+        yield
+    finally:
+        fcntl.flock(file, fcntl.LOCK_UN)

@@ -1,0 +1,219 @@
+"""Records that keep what the producers made of them in the first epoch."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from fastfeed.core.structure import Structure, describe, leaves_of, rebuild, structure_of
+from fastfeed.core.worker import Worker, has_parameter
+from fastfeed.errors import OptionError
+from fastfeed.mix import Mix
+from fastfeed.options import Cache, FeedOptions
+from fastfeed.source.base import FILTERED, Source
+from fastfeed.source.cache_file import ABSENT, FILTERED_OUT, CacheFile, new_cache_file
+from fastfeed.source.indexed import IndexedSource
+
+LOG = logging.getLogger("fastfeed")
+Array = np.ndarray[Any, Any]
+
+
+class CachedRecords:
+    """An indexable of made records: `make` of a record by index, which is called once.
+
+    Every process checks the first record that it makes against the cache, and that making it again
+    gives the same: a cache of random records would repeat their draws. Raise OptionError otherwise.
+    """
+
+    def __init__(self, data: Any, cache: Cache, *, make: Callable[[int], Any]) -> None:
+        self._maker, self._cache, self._length = make, cache, len(data)
+        path, file, nbytes = new_cache_file(cache.place, nbytes=cache.nbytes)
+        if file >= 0:
+            self.close = weakref.finalize(self, os.close, file)
+        self._open(path, nbytes)
+
+    def _open(self, path: str, nbytes: int) -> None:
+        self._file = CacheFile(path, self._length, nbytes=nbytes)
+        self._nbytes = nbytes
+        self._structure: Structure = None
+        self._known = False
+        self._lock = threading.Lock()
+        self.remade = 0  # damaged records of an earlier run
+
+    def __reduce__(self) -> Any:
+        return _reopened, (self._maker, self._cache, self._length, self._file.path, self._nbytes)
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __getitem__(self, index: int) -> Any:
+        if not self._known:
+            return self._first(index)
+        file, state = self._file, ABSENT
+        if index < file.capacity and file.columns:
+            state = file.states[index]
+        if state == FILTERED_OUT:
+            return FILTERED
+        if state and file.is_damaged(index):
+            self.remade += 1
+            LOG.warning(
+                "record %d of the cache %s was damaged, and is made again", index, file.path
+            )
+            state = ABSENT
+        if state:
+            return rebuild(self._structure, [column[index] for column in file.columns])
+        return self._made(index)
+
+    def gather(self, indices: Sequence[int]) -> Any:
+        """Return the records as one batch, or None if some of them are still to be made."""
+        if not self._known or not self._file.all_checked(indices):
+            return None
+        return rebuild(
+            self._structure, [column.take(indices, axis=0) for column in self._file.columns]
+        )
+
+    def _made(self, index: int) -> Any:
+        record = self._maker(index)
+        if record is FILTERED:
+            self._file.states[index] = FILTERED_OUT
+            return record
+        self._file.put(index, self._arrays(record, index))
+        return record
+
+    def _first(self, index: int) -> Any:
+        """Make a record of a process that does not know yet what a row is."""
+        record = self._maker(index)
+        if record is FILTERED:
+            return record
+        leaves = self._arrays(record, index)
+        with self._lock:
+            if not self._known:
+                self._learn(record, index, leaves=leaves)
+        self._file.put(index, leaves)
+        return record
+
+    def _learn(self, record: Any, index: int, *, leaves: list[Array]) -> None:
+        """Learn from a record what a row is; refuse what the cache must not hold."""
+        place, file = self._cache.place, self._file
+        exact = not self._cache.random
+        if exact and not _same(leaves, self._arrays(self._maker(index), index)):
+            raise OptionError(
+                f"cache={place!r}: transform= makes another record each time, and the cache would "
+                "repeat the first. Put random operations into augment= or batch_transform=, or ask "
+                "for it: cache=Cache(..., random=True)"
+            )
+        self._structure = structure_of(record)
+        file.learn(leaves, describe(self._structure))
+        if file.full:
+            LOG.warning("no space for the cache %s: each epoch makes all records again", file.path)
+        held = index < file.capacity and file.states[index] and not file.is_damaged(index)
+        if exact and held and not _same(leaves, [column[index] for column in file.columns]):
+            raise OptionError(
+                f"cache={place!r} holds other records: record {index} differs. It was made from "
+                "another data set, or by another transform=. Delete it, or choose another folder"
+            )
+        self._known = True
+
+    def _arrays(self, record: Any, index: int) -> list[Array]:
+        leaves = leaves_of(structure_of(record) if not self._known else self._structure, record)
+        arrays = [np.asarray(leaf) for leaf in leaves or ()]
+        wrong = [array for array in arrays if array.dtype.kind not in "biufcS"]
+        columns = self._file.columns
+        other = bool(columns) and [(a.shape, a.dtype) for a in arrays] != [
+            (column.shape[1:], column.dtype) for column in columns
+        ]
+        if not arrays or wrong or other:
+            given = ", ".join(f"{array.dtype} {array.shape}" for array in arrays)
+            raise OptionError(
+                f"cache= requires records of numbers with one shape and dtype, and record {index} "
+                f"is {describe(structure_of(record))} of {given}: make one shape in transform=, or "
+                "leave out cache="
+            )
+        return arrays
+
+
+def refuse_cache(given: Any, source: Source, *, options: FeedOptions) -> None:
+    """Raise OptionError for a cache of what has no index, or is drawn anew in each epoch."""
+    cache = options.cache
+    if not isinstance(cache, Cache):
+        return
+    if not (isinstance(source, IndexedSource) and source.records) or isinstance(given, Mix):
+        raise OptionError(
+            f"cache={cache.place!r} requires single records by index (len() and [index], "
+            f"records=True), got {type(given).__name__}"
+        )
+    transform = options.transform
+    if transform is not None and has_parameter(transform, "worker") and not cache.random:
+        raise OptionError(
+            f"cache={cache.place!r}: transform= takes `worker`, as random functions do, and a "
+            "cache would repeat its draws in each epoch. Put random operations into augment= or "
+            "batch_transform=, or ask for it: cache=Cache(..., random=True)"
+        )
+
+
+def cached(given: Any, options: FeedOptions, *, seed: int) -> Any:
+    """Return the source, with its cache if the options have one."""
+    if not isinstance(options.cache, Cache):
+        return given
+    maker = RecordMaker(given, filter=options.filter, transform=options.transform, seed=seed)
+    return CachedRecords(given, options.cache, make=maker)
+
+
+def uncached(options: FeedOptions) -> FeedOptions:
+    """Return the options that are left to a feed that reads from a cache."""
+    if options.cache is None:
+        return options
+    return replace(options, filter=None, transform=None, cache=None)
+
+
+def _reopened(
+    make: Callable[[int], Any], cache: Cache, length: int, path: str, nbytes: int
+) -> CachedRecords:
+    """Return the same cache in another process."""
+    found = CachedRecords.__new__(CachedRecords)
+    found._maker, found._cache, found._length = make, cache, length
+    found._open(path, nbytes)
+    return found
+
+
+class RecordMaker:
+    """What the producers make of a record by index: read, filtered and transformed.
+
+    Its draws depend on the seed and the index.
+    """
+
+    def __init__(
+        self,
+        data: Any,
+        *,
+        filter: Callable[[Any], Any] | None,
+        transform: Callable[..., Any] | None,
+        seed: int,
+    ) -> None:
+        self._data, self._filter, self._transform, self._seed = data, filter, transform, seed
+        self._draws = transform is not None and has_parameter(transform, "worker")
+
+    def __call__(self, index: int) -> Any:
+        """Return the record, or FILTERED."""
+        item = self._data[index]
+        if self._filter is not None and not self._filter(item):
+            return FILTERED
+        if self._transform is None:
+            return item
+        if self._draws:
+            return self._transform(item, worker=Worker(0, 1, self._seed, 0).for_item((index,)))
+        return self._transform(item)
+
+
+def _same(one: Sequence[Array], other: Sequence[Array]) -> bool:
+    return len(one) == len(other) and all(
+        a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
+        for a, b in zip(one, other, strict=True)
+    )

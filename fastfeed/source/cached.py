@@ -47,8 +47,13 @@ class CachedRecords:
         self._lock = threading.Lock()
         self.remade = 0  # damaged records of an earlier run
 
-    def __reduce__(self) -> Any:
-        return _reopened, (self._maker, self._cache, self._length, self._file.path, self._nbytes)
+    def __getstate__(self) -> tuple[Any, ...]:
+        return self._maker, self._cache, self._length, self._file.path, self._nbytes
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        """Open the same cache in another process."""
+        self._maker, self._cache, self._length, path, nbytes = state
+        self._open(path, nbytes)
 
     def __len__(self) -> int:
         return self._length
@@ -171,16 +176,6 @@ def uncached(options: FeedOptions) -> FeedOptions:
     if options.cache is None:
         return options
     return replace(options, filter=None, transform=None, cache=None)
-
-
-def _reopened(
-    make: Callable[[int], Any], cache: Cache, length: int, path: str, nbytes: int
-) -> CachedRecords:
-    """Return the same cache in another process."""
-    found = CachedRecords.__new__(CachedRecords)
-    found._maker, found._cache, found._length = make, cache, length
-    found._open(path, nbytes)
-    return found
 
 
 class RecordMaker:

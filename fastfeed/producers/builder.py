@@ -148,7 +148,9 @@ class BatchBuilder:
         its number in the epoch."""
         varied = None
         if self._source.records:
-            value = self._source.gather(payload) if self._gathers else None
+            # What a batch_transform returns has memory of its own.
+            allocate = outlet.allocate if self._batch_transform is None else aligned_arrays
+            value = self._source.gather(payload, allocate) if self._gathers else None
             if value is None:
                 records = self._build_records(payload, place, outlet=outlet, worker=worker, at=at)
                 if not records:

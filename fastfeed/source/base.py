@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, NamedTuple, Protocol
 
+from fastfeed.core.collate import Allocate
 from fastfeed.core.position import FROM_THE_START, StreamStart
 from fastfeed.core.worker import Worker
 from fastfeed.errors import OptionError
@@ -53,8 +54,9 @@ class Source(Protocol):
         This is the slow half of reading; call it outside any lock.
         """
 
-    def gather(self, parts: Any) -> Any:
-        """Return the items of a payload as one batch, or None where they come one by one."""
+    def gather(self, parts: Any, allocate: Allocate) -> Any:
+        """Return the items of a payload as one batch in memory from `allocate`, or None where they
+        come one by one."""
 
     def draw_key(self, part: Any, *, number: int, position: int) -> tuple[int, ...] | None:
         """Return what random draws for a part of an item depend on, beside seed and epoch.
@@ -83,10 +85,11 @@ class ItemReader:
         """Return the record or batch at index `part`, or `part` itself."""
         return self.data[part] if self.indexed else part
 
-    def gather(self, parts: Any) -> Any:
-        """Return the records at these indices as one batch, or None where they come one by one."""
+    def gather(self, parts: Any, allocate: Allocate) -> Any:
+        """Return the records at these indices as one batch in memory from `allocate`, or None
+        where they come one by one."""
         whole = getattr(self.data, "gather", None)
-        return None if whole is None or not self.records else whole(parts)
+        return None if whole is None or not self.records else whole(parts, allocate)
 
     def draw_key(self, part: Any, *, number: int, position: int) -> tuple[int, ...] | None:
         """Return the record's index, or its place in the epoch if it has no index.

@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from fastfeed.core.collate import ALIGN
+from fastfeed.core.collate import ALIGN, Allocate
 from fastfeed.core.machine import free_memory_nbytes
 from fastfeed.errors import OptionError
 
@@ -30,7 +30,9 @@ Array = np.ndarray[Any, Any]
 VERSION = 1
 HEADER_NBYTES = 1 << 14
 FILE_NAME = "records.fastfeed"
-ABSENT, PRESENT, FILTERED_OUT = range(3)  # states of a record
+# States of a record; a positive one is the number of the run that wrote or checked it last.
+ABSENT, FILTERED_OUT = 0, -1
+STATE_NBYTES, CHECKSUM_NBYTES = 4, 4
 MEMORY_SHARE, DISK_SHARE = 0.25, 0.9  # of what is free, for a cache without a bound
 OWN_FILES = "/proc/"  # descriptors, of memory without a name
 
@@ -42,7 +44,7 @@ class CacheFile:
     cannot be written, or was made for other records.
     """
 
-    def __init__(self, path: str, length: int, *, nbytes: int) -> None:
+    def __init__(self, path: str, length: int, *, nbytes: int, run: int = 0) -> None:
         self.path, self.length, self._nbytes = path, length, nbytes
         self.columns: list[Array] = []
         self.full = False  # no space for the columns
@@ -54,20 +56,27 @@ class CacheFile:
                 f"cache={path!r} cannot be written ({error.strerror}): choose another folder, or "
                 'cache="ram"'
             ) from error
-        # Rows of earlier runs are checked when they are first read.
         self._keeps = not path.startswith(OWN_FILES)
-        self._unchecked = (self.states == PRESENT) & self._keeps
+        self.run = run or self._new_run()
 
     def _map(self) -> None:
-        self._rows_at = HEADER_NBYTES + -(-5 * self.length // ALIGN) * ALIGN
+        table_nbytes = (STATE_NBYTES + CHECKSUM_NBYTES) * self.length
+        self._rows_at = HEADER_NBYTES + -(-table_nbytes // ALIGN) * ALIGN
         with open(self.path, "r+b") as file, _locked(file):
             if os.fstat(file.fileno()).st_size < self._rows_at:
                 os.posix_fallocate(file.fileno(), 0, self._rows_at)
-        self._head = np.memmap(self.path, np.uint8, "r+", shape=(self._rows_at,))
-        states = self._head[HEADER_NBYTES : HEADER_NBYTES + self.length]
-        self.states: Array = states.view(np.ndarray)
-        sums = -(-(HEADER_NBYTES + self.length) // 4) * 4
-        self._sums: Array = self._head[sums : sums + 4 * self.length].view(np.uint32)
+        head = np.memmap(self.path, np.uint8, "r+", shape=(self._rows_at,))
+        table: Array = head[HEADER_NBYTES : HEADER_NBYTES + table_nbytes].view(np.ndarray)
+        self.states = table[: STATE_NBYTES * self.length].view(np.int32)
+        self._sums = table[STATE_NBYTES * self.length :].view(np.uint32)
+        self._runs: Array = head[HEADER_NBYTES - ALIGN :][:ALIGN].view(np.ndarray).view(np.int32)
+
+    def _new_run(self) -> int:
+        """Return a number that no run before had. Rows of other runs are checked when they are
+        first read."""
+        with open(self.path, "r+b") as file, _locked(file):
+            self._runs[0] += 1
+            return int(self._runs[0])
 
     def learn(self, leaves: Sequence[Array], text: str) -> None:
         """Lay the columns out for records like this one, which `text` describes.
@@ -82,7 +91,7 @@ class CacheFile:
         }
         row_nbytes = sum(array.nbytes for array in leaves)
         with open(self.path, "r+b") as file, _locked(file):
-            held = file.read(HEADER_NBYTES).rstrip(b"\0")
+            held = file.read(HEADER_NBYTES - ALIGN).rstrip(b"\0")
             if not held:
                 room = max(0, self._nbytes - self._rows_at - ALIGN * len(leaves))
                 given["rows"] = min(self.length, room // max(1, row_nbytes))
@@ -129,14 +138,17 @@ class CacheFile:
     def _lay_out(self, leaves: Sequence[Array]) -> None:
         if not self.capacity:
             return
+        columns: list[Array] = []
         at = self._rows_at
         for array in leaves:
             shape = (self.capacity, *array.shape)
-            column = np.memmap(self.path, array.dtype, "r+", at, shape) if array.nbytes else None
-            self.columns.append(
-                np.empty(shape, array.dtype) if column is None else column.view(np.ndarray)
-            )
+            if array.nbytes:
+                mapped = np.memmap(self.path, array.dtype, "r+", at, shape)
+                columns.append(mapped.view(np.ndarray))
+            else:  # which cannot be mapped
+                columns.append(np.empty(shape, array.dtype))
             at += _column_nbytes(array, self.capacity)
+        self.columns = columns
 
     def put(self, index: int, leaves: Sequence[Array]) -> None:
         """Write a record, if it has a row."""
@@ -146,15 +158,14 @@ class CacheFile:
             column[index] = array
         if self._keeps:
             self._sums[index] = self._checksum(index)
-            self._unchecked[index] = False
-        self.states[index] = PRESENT
+        self.states[index] = self.run
 
     def is_damaged(self, index: int) -> bool:
         """Return True if a row from an earlier run is not what was written."""
-        if not self._unchecked[index]:
+        if self.states[index] == self.run:
             return False
         damaged = bool(self._sums[index] != self._checksum(index))
-        self._unchecked[index] = damaged
+        self.states[index] = ABSENT if damaged else self.run
         return damaged
 
     def _checksum(self, index: int) -> int:
@@ -163,14 +174,19 @@ class CacheFile:
             total = zlib.crc32(column[index].tobytes(), total)
         return total
 
-    def all_checked(self, indices: Sequence[int]) -> bool:
-        """Return True if all of these records have rows that may be read at once."""
-        return bool(
-            self.columns
-            and max(indices) < self.capacity
-            and (self.states.take(indices) == PRESENT).all()
-            and not self._unchecked.take(indices).any()
-        )
+    def gather(self, indices: Sequence[int], allocate: Allocate) -> list[Array] | None:
+        """Return the columns of these records in memory from `allocate`, or None unless all of them
+        were written or checked in this run."""
+        if not self.columns or max(indices) >= self.capacity:
+            return None
+        if not (self.states.take(indices) == self.run).all():
+            return None
+        blanks = [((len(indices), *column.shape[1:]), column.dtype) for column in self.columns]
+        found = list(allocate(blanks))
+        for column, out in zip(self.columns, found, strict=True):
+            # With the default mode numpy copies twice.
+            np.take(column, indices, axis=0, out=out, mode="clip")
+        return found
 
 
 def new_cache_file(place: str | os.PathLike[str], *, nbytes: int | None) -> tuple[str, int, int]:

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from fastfeed.core.collate import Allocate
 from fastfeed.core.structure import Structure, describe, leaves_of, rebuild, structure_of
 from fastfeed.core.worker import Worker, has_parameter
 from fastfeed.errors import OptionError
@@ -39,8 +40,8 @@ class CachedRecords:
             self.close = weakref.finalize(self, os.close, file)
         self._open(path, nbytes)
 
-    def _open(self, path: str, nbytes: int) -> None:
-        self._file = CacheFile(path, self._length, nbytes=nbytes)
+    def _open(self, path: str, nbytes: int, *, run: int = 0) -> None:
+        self._file = CacheFile(path, self._length, nbytes=nbytes, run=run)
         self._nbytes = nbytes
         self._structure: Structure = None
         self._known = False
@@ -48,12 +49,19 @@ class CachedRecords:
         self.remade = 0  # damaged records of an earlier run
 
     def __getstate__(self) -> tuple[Any, ...]:
-        return self._maker, self._cache, self._length, self._file.path, self._nbytes
+        return (
+            self._maker,
+            self._cache,
+            self._length,
+            self._file.path,
+            self._nbytes,
+            self._file.run,
+        )
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
         """Open the same cache in another process."""
-        self._maker, self._cache, self._length, path, nbytes = state
-        self._open(path, nbytes)
+        self._maker, self._cache, self._length, path, nbytes, run = state
+        self._open(path, nbytes, run=run)
 
     def __len__(self) -> int:
         return self._length
@@ -76,13 +84,10 @@ class CachedRecords:
             return rebuild(self._structure, [column[index] for column in file.columns])
         return self._made(index)
 
-    def gather(self, indices: Sequence[int]) -> Any:
+    def gather(self, indices: Sequence[int], allocate: Allocate) -> Any:
         """Return the records as one batch, or None if some of them are still to be made."""
-        if not self._known or not self._file.all_checked(indices):
-            return None
-        return rebuild(
-            self._structure, [column.take(indices, axis=0) for column in self._file.columns]
-        )
+        columns = self._file.gather(indices, allocate) if self._known else None
+        return None if columns is None else rebuild(self._structure, columns)
 
     def _made(self, index: int) -> Any:
         record = self._maker(index)

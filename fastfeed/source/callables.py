@@ -86,7 +86,7 @@ class CallableSource:
         """Return the item itself."""
         return part
 
-    def gather(self, parts: Any) -> None:
+    def gather(self, parts: Any, allocate: Any) -> None:
         """Return None: records come one by one."""
 
     def draw_key(self, part: Any, *, number: int, position: int) -> None:

@@ -102,7 +102,7 @@ def test_a_filter_is_remembered(tmp_path: Path) -> None:
 def test_records_without_a_row_are_made_again(
     length: int, batch_size: int, fitting: int, shuffled: bool
 ) -> None:
-    nbytes = cache_file.HEADER_NBYTES + 5 * length + 64 * 4 + 14 * fitting
+    nbytes = cache_file.HEADER_NBYTES + 8 * length + 64 * 4 + 14 * fitting
     options: dict[str, Any] = {
         "batch_size": batch_size,
         "epochs": 2,
@@ -166,7 +166,7 @@ def test_a_full_disk_costs_only_the_cache(
     reserve = os.posix_fallocate
 
     def full(file: int, start: int, nbytes: int) -> None:
-        if nbytes > cache_file.HEADER_NBYTES + 5 * LENGTH + 64:
+        if nbytes > cache_file.HEADER_NBYTES + 8 * LENGTH + 64:
             raise OSError(errno.ENOSPC, "No space left on device")
         reserve(file, start, nbytes)
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from fastfeed.core.machine import free_memory_nbytes
 from fastfeed.core.order import Recipe, is_integer
+from fastfeed.core.unix import ON_LINUX
 from fastfeed.errors import OptionError
 
 if TYPE_CHECKING:
@@ -186,6 +187,13 @@ class FeedOptions:
         for name, (minimum, hint) in INTEGER_OPTIONS.items():
             if getattr(self, name) is not None or name not in OPTIONAL_INTEGER_OPTIONS:
                 _integer(name, getattr(self, name), minimum=minimum, hint=hint)
+        if self.processes and not ON_LINUX:
+            raise OptionError(
+                f"processes={self.processes} requires Linux: this system has no memory without a "
+                "name to share (memfd) and no descriptors of processes (pidfd). Use threads="
+            )
+        if self.metrics is not None and not ON_LINUX:
+            raise OptionError(f"metrics={self.metrics!r} requires Linux: use runner.snapshot()")
         for name, choices in OPTION_CHOICES.items():
             _one_of(name, getattr(self, name), choices=choices)
         if not (self.shuffle is None or isinstance(self.shuffle, (bool, Shuffle))):

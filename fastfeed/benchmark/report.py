@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import platform
 import sys
 from dataclasses import asdict, fields
@@ -19,6 +18,7 @@ from rich.table import Table
 from fastfeed.benchmark.measure import ProducerCost, StepCost
 from fastfeed.benchmark.summary import advise, slow_down
 from fastfeed.benchmark.sweep import BY_FASTFEED, Setting, Sweep
+from fastfeed.core.unix import usable_cores
 from fastfeed.model.workload import BATCH_PARTS, STEP_PARTS
 from fastfeed.probes.gpu import GpuMeter
 
@@ -170,7 +170,7 @@ def machine() -> dict[str, Any]:
         "system": platform.system(),
         "kernel": platform.release(),
         "processor": _processor(),
-        "cores": len(os.sched_getaffinity(0)),
+        "cores": usable_cores(),
         "memory_nbytes": psutil.virtual_memory().total,
         "gpu": GpuMeter().name,
     }

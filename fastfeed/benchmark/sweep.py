@@ -3,7 +3,6 @@ turn, repeatedly."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -21,6 +20,7 @@ from fastfeed.benchmark.measure import (
 from fastfeed.benchmark.profile import profile_of
 from fastfeed.benchmark.training_loop import Consumer
 from fastfeed.benchmark.workloads import NamedSource
+from fastfeed.core.unix import usable_cores
 from fastfeed.errors import OptionError
 from fastfeed.model.prediction import LivePoint, Prediction, predict
 from fastfeed.model.workload import Producers, Workload, fed_by, utilisation
@@ -153,7 +153,7 @@ def run_sweep(
         step = measure_step(consumer, batch, seconds=PROFILE_S, tick=tick)
     run = _Run(workload, consumer, plan, meter)
     points = [run.short(producers) for producers in live]
-    profile = profile_of(producer, step, cores=len(os.sched_getaffinity(0)), live=points)
+    profile = profile_of(producer, step, cores=usable_cores(), live=points)
     windows: dict[tuple[Producers, str], list[Window]] = {key: [] for key in plan.runs}
     for repeat in range(plan.repeats):
         for (producers, kind), found in windows.items():

@@ -19,7 +19,6 @@ from fastfeed.engine.shuffle_stage import ShuffleStage, keep_origins
 from fastfeed.errors import FeedError, FeedStopped, StateError
 from fastfeed.options import FeedOptions
 from fastfeed.producers.epoch_gate import EpochPlan
-from fastfeed.producers.process.processes import ProcessProducers
 from fastfeed.producers.process.shared_workers import SharedWorkers
 from fastfeed.producers.reorder import END_OF_EPOCH, ProducedBatch, Timeout
 from fastfeed.producers.threads import ThreadProducers
@@ -28,6 +27,7 @@ from fastfeed.source import source_from
 
 if TYPE_CHECKING:
     from fastfeed.engine.dali_stage import DaliStage
+    from fastfeed.producers.process.processes import ProcessProducers
 
 PRODUCERS_JOIN_S = 1.8  # a producer that has ended its work is gone long before
 
@@ -65,6 +65,9 @@ class Feed:
         leads = workers.claim()
         self._producers: ProcessProducers | ThreadProducers
         if options.processes:
+            # a fifth of the time that `import fastfeed` would take, and only Linux has all of it
+            from fastfeed.producers.process.processes import ProcessProducers
+
             self._producers = ProcessProducers(
                 source, options, plan=plan, workers=workers, leads=leads
             )

@@ -8,7 +8,6 @@ releases the GIL during a write to a slow disk.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import socket
 import stat
@@ -17,6 +16,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from fastfeed.core.unix import fcntl
 from fastfeed.live import record_layout as layout
 from fastfeed.live.folders import first_usable, state_folders
 from fastfeed.live.record_layout import (

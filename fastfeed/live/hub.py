@@ -14,6 +14,7 @@ import sys
 import threading
 import weakref
 
+from fastfeed.core.unix import ON_LINUX
 from fastfeed.live.metrics import create_exporter
 from fastfeed.live.runner_status import WatchedStream
 from fastfeed.live.service import Service
@@ -104,7 +105,8 @@ class Hub:
             # The feed has already registered the exit function of weakref.finalize. So this one
             # runs first, before any runner is finalized.
             atexit.register(self._at_exit)
-            os.register_at_fork(after_in_child=self._forked)
+            if hasattr(os, "register_at_fork"):
+                os.register_at_fork(after_in_child=self._forked)
 
     def _at_exit(self) -> None:
         """Record the error that ends the interpreter, and end the thread.
@@ -133,12 +135,12 @@ class Hub:
 def blackbox_path() -> str | None:
     """Return the requested path of the black box, "" for the default one, None if disabled."""
     given = os.environ.get("FASTFEED_BLACKBOX", "")
-    return None if given.lower() in DISABLED else "" if given == "1" else given
+    return None if given.lower() in DISABLED or not ON_LINUX else "" if given == "1" else given
 
 
 def has_socket() -> bool:
     """Return True unless the socket is disabled."""
-    return os.environ.get("FASTFEED_SOCKET", "").lower() not in DISABLED
+    return ON_LINUX and os.environ.get("FASTFEED_SOCKET", "").lower() not in DISABLED
 
 
 # By pid: a forked copy of the process has a socket of its own.

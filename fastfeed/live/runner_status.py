@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import weakref
 from typing import NamedTuple, Protocol
 
 from fastfeed.core.stats import Snapshot
 from fastfeed.core.status import ProducerStatus, WorkerStatus
+from fastfeed.core.unix import PAGE_NBYTES
 from fastfeed.engine.feed import Feed
 from fastfeed.errors import StateError
 from fastfeed.live.record_layout import ProducerRow
 from fastfeed.options import FeedOptions
-
-PAGE_NBYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 class WatchedStream(Protocol):

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import psutil
 
 from fastfeed.core.machine import free_memory_nbytes
+from fastfeed.core.unix import PAGE_NBYTES, TICKS_S, usable_cores
 from fastfeed.probes import procfs
 from fastfeed.probes.gpu import GpuUsage
 
@@ -68,7 +69,7 @@ def totals() -> Totals:
         for line in procfs.text_of("/proc/vmstat").splitlines()
         if line.startswith("pswp")
     )
-    swapped = sum(map(int, pages.values())) * os.sysconf("SC_PAGE_SIZE")
+    swapped = sum(map(int, pages.values())) * PAGE_NBYTES
     return Totals(
         time.perf_counter(), busy_s, getattr(cpu, "steal", 0.0), read, write, moved, swapped
     )
@@ -83,7 +84,7 @@ def processes() -> dict[int, tuple[str, float]]:
             fields = stat.rpartition(")")[2].split()
             if len(fields) > 12:
                 title = stat[stat.find("(") + 1 : stat.rfind(")")]
-                found[int(name)] = title, (int(fields[11]) + int(fields[12])) / procfs.TICKS_S
+                found[int(name)] = title, (int(fields[11]) + int(fields[12])) / TICKS_S
     return found
 
 
@@ -108,7 +109,7 @@ def noisy(
 
 def cores() -> int:
     """Return the cores that this process may use, by its affinity and its control group's quota."""
-    count = len(os.sched_getaffinity(0))
+    count = usable_cores()
     words = procfs.text_of("/sys/fs/cgroup/cpu.max").split()
     if len(words) == 2 and words[0].isdigit():
         return max(1, min(count, -(-int(words[0]) // int(words[1]))))

@@ -6,11 +6,11 @@ import contextlib
 import ctypes
 import os
 import platform
-import resource
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-TICKS_S = os.sysconf("SC_CLK_TCK")
+from fastfeed.core.unix import TICKS_S, resource
+
 BUFFER_NBYTES = 4096
 RUNNING = "running"
 COUNTER_FILES = ("stat", "schedstat")

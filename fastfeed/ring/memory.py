@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import fcntl
 import mmap
 import os
 import socket
@@ -14,6 +13,7 @@ from array import array
 from typing import Any
 
 from fastfeed.core.collate import ALIGN
+from fastfeed.core.unix import fcntl
 
 PAGE = mmap.PAGESIZE
 MADV_POPULATE_READ, MADV_POPULATE_WRITE = 22, 23  # Linux 5.14; Python has no names for them

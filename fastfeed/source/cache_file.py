@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import json
 import math
 import os
 import shutil
+import tempfile
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ import numpy as np
 
 from fastfeed.core.collate import ALIGN, Allocate
 from fastfeed.core.machine import free_memory_nbytes
+from fastfeed.core.unix import lock, reserve
 from fastfeed.errors import OptionError
 
 Array = np.ndarray[Any, Any]
@@ -62,9 +64,10 @@ class CacheFile:
     def _map(self) -> None:
         table_nbytes = (STATE_NBYTES + CHECKSUM_NBYTES) * self.length
         self._rows_at = HEADER_NBYTES + -(-table_nbytes // ALIGN) * ALIGN
-        with open(self.path, "r+b") as file, _locked(file):
+        with open(self.path, "r+b") as file:
+            lock(file)
             if os.fstat(file.fileno()).st_size < self._rows_at:
-                os.posix_fallocate(file.fileno(), 0, self._rows_at)
+                reserve(file.fileno(), self._rows_at)
         head = np.memmap(self.path, np.uint8, "r+", shape=(self._rows_at,))
         table: Array = head[HEADER_NBYTES : HEADER_NBYTES + table_nbytes].view(np.ndarray)
         self.states = table[: STATE_NBYTES * self.length].view(np.int32)
@@ -74,7 +77,8 @@ class CacheFile:
     def _new_run(self) -> int:
         """Return a number that no run before had. Rows of other runs are checked when they are
         first read."""
-        with open(self.path, "r+b") as file, _locked(file):
+        with open(self.path, "r+b") as file:
+            lock(file)
             self._runs[0] += 1
             return int(self._runs[0])
 
@@ -90,7 +94,8 @@ class CacheFile:
             "leaves": [[array.dtype.str, list(array.shape)] for array in leaves],
         }
         row_nbytes = sum(array.nbytes for array in leaves)
-        with open(self.path, "r+b") as file, _locked(file):
+        with open(self.path, "r+b") as file:
+            lock(file)
             held = file.read(HEADER_NBYTES - ALIGN).rstrip(b"\0")
             if not held:
                 room = max(0, self._nbytes - self._rows_at - ALIGN * len(leaves))
@@ -124,7 +129,7 @@ class CacheFile:
         end = self._rows_at + sum(_column_nbytes(array, rows) for array in leaves)
         try:
             if self._keeps:
-                os.posix_fallocate(file, 0, end)
+                reserve(file, end)
             else:
                 os.ftruncate(file, end)
         except OSError as error:
@@ -189,16 +194,22 @@ class CacheFile:
         return found
 
 
-def new_cache_file(place: str | os.PathLike[str], *, nbytes: int | None) -> tuple[str, int, int]:
-    """Return the path, a descriptor to close at the end (-1 for none) and the greatest size of a
-    cache in memory ("ram") or in a folder.
+def new_cache_file(
+    place: str | os.PathLike[str], *, nbytes: int | None
+) -> tuple[str, Callable[[], None], int]:
+    """Return the path, a function to call at the end, and the greatest size of a cache in memory
+    ("ram") or in a folder.
 
     Raise OptionError if the folder cannot be made.
     """
     if place == "ram":
-        file = os.memfd_create("fastfeed-cache", os.MFD_CLOEXEC)
-        path = f"/proc/{os.getpid()}/fd/{file}"
-        return path, file, nbytes or int(MEMORY_SHARE * free_memory_nbytes())
+        size = nbytes or int(MEMORY_SHARE * free_memory_nbytes())
+        if hasattr(os, "memfd_create"):
+            file = os.memfd_create("fastfeed-cache", os.MFD_CLOEXEC)
+            return f"/proc/{os.getpid()}/fd/{file}", partial(os.close, file), size
+        temporary = tempfile.mkdtemp(prefix="fastfeed-cache-")
+        remove = partial(shutil.rmtree, temporary, ignore_errors=True)
+        return new_cache_file(temporary, nbytes=size)[0], remove, size
     folder = Path(place).expanduser()
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -209,18 +220,12 @@ def new_cache_file(place: str | os.PathLike[str], *, nbytes: int | None) -> tupl
             'or cache="ram"'
         ) from error
     free = shutil.disk_usage(folder).free
-    return str(folder / FILE_NAME), -1, nbytes or int(DISK_SHARE * free)
+    return str(folder / FILE_NAME), _nothing, nbytes or int(DISK_SHARE * free)
 
 
 def _column_nbytes(array: Array, rows: int) -> int:
     return -(-math.prod((rows, array.nbytes)) // ALIGN) * ALIGN
 
 
-@contextlib.contextmanager
-def _locked(file: Any) -> Iterator[None]:
-    """Keep other processes and threads out, until the file is closed at the latest."""
-    fcntl.flock(file, fcntl.LOCK_EX)
-    try:
-        yield
-    finally:
-        fcntl.flock(file, fcntl.LOCK_UN)
+def _nothing() -> None:
+    """Leave the file of a folder to the next run."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import threading
 import weakref
 from collections.abc import Callable, Sequence
@@ -35,9 +34,8 @@ class CachedRecords:
 
     def __init__(self, data: Any, cache: Cache, *, make: Callable[[int], Any]) -> None:
         self._maker, self._cache, self._length = make, cache, len(data)
-        path, file, nbytes = new_cache_file(cache.place, nbytes=cache.nbytes)
-        if file >= 0:
-            self.close = weakref.finalize(self, os.close, file)
+        path, close, nbytes = new_cache_file(cache.place, nbytes=cache.nbytes)
+        self.close = weakref.finalize(self, close)
         self._open(path, nbytes)
 
     def _open(self, path: str, nbytes: int, *, run: int = 0) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import fcntl
 import gc
 import json
 import os
@@ -24,6 +23,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from fastfeed.core.unix import fcntl
 from fastfeed.errors import OptionError
 from fastfeed.ring.memory import Descriptor, receive
 

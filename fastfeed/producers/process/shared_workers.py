@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Protocol
 
-from fastfeed.producers.process.handle import WorkerHandle
-from fastfeed.producers.process.supervisor import Supervisor
-from fastfeed.producers.process.worker_process import WorkerProcess
+if TYPE_CHECKING:
+    from fastfeed.producers.process.handle import WorkerHandle
+    from fastfeed.producers.process.supervisor import Supervisor
+    from fastfeed.producers.process.worker_process import WorkerProcess
 
 
 class Member(Protocol):
@@ -65,6 +66,8 @@ class SharedWorkers:
     def supervisor(self) -> Supervisor:
         """Starts the processes and learns of their end."""
         if self._supervisor is None:
+            from fastfeed.producers.process.supervisor import Supervisor
+
             self._supervisor = Supervisor(
                 exited=self._exited, failed=self._failed, tick=self._tick, over=self._over
             )
@@ -77,12 +80,8 @@ class SharedWorkers:
 
     def start(self) -> None:
         """Start the processes. Raise what `prepare` raises."""
-        self.supervisor.start(
-            [
-                WorkerProcess(handles)
-                for handles in zip(*(m.prepare() for m in self._members), strict=True)
-            ]
-        )
+        handles = zip(*(m.prepare() for m in self._members), strict=True)
+        self.supervisor.start(_processes(handles))
 
     def stop(self) -> None:
         """Stop the other members and end the processes: the feed that leads was stopped."""
@@ -105,7 +104,7 @@ class SharedWorkers:
             for n, handle in enumerate(handles)
         ]
         # each in a process of its own now: the next death shows whose record it was
-        return [WorkerProcess([successor]) for successor in successors if successor is not None]
+        return _processes([successor] for successor in successors if successor is not None)
 
     def _failed(self, error: Exception) -> None:
         for member in self._members:
@@ -118,3 +117,10 @@ class SharedWorkers:
     def _over(self) -> None:
         for member in self._members:
             member.close()
+
+
+def _processes(handles: Iterable[Sequence[WorkerHandle]]) -> list[WorkerProcess]:
+    """Return a process for each group of handles. Only Linux has what it needs."""
+    from fastfeed.producers.process.worker_process import WorkerProcess
+
+    return [WorkerProcess(group) for group in handles]

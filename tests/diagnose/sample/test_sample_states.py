@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fastfeed.core.unix import TICKS_S
 from fastfeed.diagnose import evidence as ev
 from fastfeed.diagnose.sample import states
 from fastfeed.diagnose.sample.states import ThreadView
@@ -184,10 +185,10 @@ def test_numbers_of_the_kernel() -> None:
     assert (found.cpu_s, found.queued_s, found.system_s, found.faults) == (
         5.0,
         2.0,
-        50 / procfs.TICKS_S,
+        50 / TICKS_S,
         77,
     )
-    assert procfs.times(stat, b"").cpu_s == 300 / procfs.TICKS_S
+    assert procfs.times(stat, b"").cpu_s == 300 / TICKS_S
     assert procfs.state_char(stat) == "D"
     assert procfs.call_of(b"running\n") == (procfs.RUNNING, 0)
     assert procfs.call_of(b"") == ("", 0)

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from numbers import Integral
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from fastfeed.core.machine import free_memory_nbytes
 from fastfeed.core.order import Recipe, is_integer
@@ -91,55 +91,85 @@ class MetricsTarget:
         )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class FeedOptions:
-    """The keywords of FeedRunner; the comment of each field gives its trade-off."""
+    """The keywords of FeedRunner.
 
-    # more threads hide waits (sleep, network, disk, native code); they do not speed up pure Python
+    Producers:
+
+    threads: producer threads, or threads of each worker process. More threads hide waits (sleep,
+        network, disk, native code); they do not speed up pure Python.
+    processes: worker processes with `threads` producers each, for Python code. A worker costs about
+        0.2 s to start and 30 MB; 0 uses threads in this process.
+    transform: function of one item of the source, which runs in the producers. It parallelizes a
+        source that is one stream.
+    augment: image operations (`fastfeed.Augment`) after `transform`. Draws depend on the seed and
+        the record's index, and are therefore repeatable.
+    augment_on: "producers" uses OpenCV; "dali-cpu" and "dali-gpu" use DALI in the trainer; "auto"
+        measures all that are installed and takes the fastest.
+    repeat_per_producer: True allows each producer its own full copy of a finite callable.
+
+    Batches:
+
+    records: True if the source yields single records, False if it yields batches; None: records
+        only from an object with len() and [index].
+    batch_size: records of a delivered batch; None keeps batches as produced, without the cost of
+        re-batching.
+    last_batch: "drop" omits the last, smaller batch of an epoch, so the batch dimension is static
+        in a session; "keep" delivers it.
+    dtypes: a dtype for all floating leaves, or dtypes in the structure of the batch. Producers cast
+        once, instead of every step.
+    pad: fill value for records of varying shape (True: zeros); None refuses such records.
+    lengths: with `pad`, batches become (batch, lengths): the shape of each record, for masks.
+
+    Order:
+
+    shuffle: True or `Shuffle(...)` shuffles records, False keeps the order; None shuffles only in a
+        session, as the hand-written idiom does.
+    epochs: passes over a finite source in a run; None: one in a loop, no end in a session.
+    seed: root of every random draw, >= 0; None draws one.
+    shard: (rank, world): the share of this rank, with as many records as every other rank's.
+    remainder: "drop" or "pad": treatment of records that cannot be divided among the ranks.
+    sampler: the indices of an epoch in order: an iterable, or indices(seed, epoch, length).
+    order: "kept" delivers in the order of the source; "any" delivers what is ready first, so that a
+        slow batch delays no other.
+
+    Limits and failures:
+
+    memory: bound on the bytes of batches in flight, as a number or "2GB"; None: a quarter of the
+        free memory.
+    on_error: "skip" continues without the record or batch that raised, and counts it.
+    error_limit: largest number of skipped errors; the next one ends the feed.
+    on_worker_death: "restart" replaces a killed worker process and repeats its unfinished batches.
+    stall_timeout_s: longest wait for one batch in seconds. A longer one raises FeedTimeout with the
+        stack of every producer.
+    metrics: "tensorboard:DIR" or "prometheus:127.0.0.1:9123" publishes metrics there.
+    """
+
     threads: int = 1
-    # worker processes with `threads` producers each: for Python code, at 0.2 s and 30 MB a worker
     processes: int = 0
-    # True: the source yields single records; None: only an indexable does
     records: bool | None = None
-    # applied to one item in the producers: this is what parallelizes one stream
     transform: Callable[[Any], Any] | None = None
-    # image operations, after transform; drawn by seed and index, and therefore repeatable
     augment: Augment | None = None
-    # "producers": OpenCV, after transform; "dali-cpu" or "dali-gpu": in the trainer; "auto"
-    # measures
     augment_on: str = "producers"
-    # records per delivered batch; None keeps batches as produced, without the cost of re-batching
     batch_size: int | None = None
-    # "drop" gives a static batch dimension in a session, but loses the last records
-    last_batch: str = "keep"
-    # None: only a session shuffles, as the hand-written idiom does
+    last_batch: Literal["keep", "drop"] = "keep"
     shuffle: bool | Shuffle | None = None
-    dtypes: Any = None  # cast once, in the producers, instead of in every step
-    # fill value for records of varying shape, True: zeros; None refuses such records
+    dtypes: Any = None
     pad: bool | int | float | None = None
-    # with pad, batches become (batch, lengths): the shape of each record, for masks
     lengths: bool = False
-    # epochs over a finite source; None: one for each iteration, endless in a session
     epochs: int | None = None
-    seed: int | None = None  # root of every random draw; None draws one
-    # (rank, world): this rank's share, with as many records as every other rank's
+    seed: int | None = None
     shard: tuple[int, int] | None = None
-    # "drop" or "pad": what happens to records that cannot be divided among the ranks
-    remainder: str | None = None
-    # the indices of an epoch and their order: indices(seed, epoch, length), or an iterable
+    remainder: Literal["drop", "pad"] | None = None
     sampler: Any = None
-    order: str = "kept"  # "any" delivers what is ready first: a slow batch delays no other
-    # bound on the bytes of batches in flight; None: a quarter of the free memory
+    order: Literal["kept", "any"] = "kept"
     memory: int | str | None = None
-    # "skip" continues without the record (or batch) that raised, and counts it
-    on_error: str = "raise"
-    error_limit: int = 100  # maximum number of skipped errors; the next one ends the feed
-    # "restart" replaces a killed worker process and makes its unfinished batches again
-    on_worker_death: str = "raise"
-    # a longer wait for one batch is an error that shows every producer's stack
+    on_error: Literal["raise", "skip"] = "raise"
+    error_limit: int = 100
+    on_worker_death: Literal["raise", "restart"] = "raise"
     stall_timeout_s: float = 60.0
-    repeat_per_producer: bool = False  # allow each producer its own full copy of a finite callable
-    # publish metrics: "tensorboard:DIR" or "prometheus:127.0.0.1:9123"
+    repeat_per_producer: bool = False
     metrics: str | None = None
 
     def __post_init__(self) -> None:

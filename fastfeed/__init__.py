@@ -10,25 +10,33 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from fastfeed.errors import (
+    BadImage,
     FeedError,
     FeedStopped,
     FeedTimeout,
     FeedWarning,
     MissingExtra,
     OptionError,
+    ProducerDied,
     ProducerError,
+    ProducerFailed,
     SpecError,
     StateError,
 )
 
 if TYPE_CHECKING:
+    from fastfeed.augment.spec import Augment
     from fastfeed.core.stats import Snapshot
     from fastfeed.core.worker import Worker
-    from fastfeed.options import FeedOptions, Shuffle
+    from fastfeed.mix import Mix
+    from fastfeed.options import Cache, FeedOptions, Shuffle
     from fastfeed.runner.runner import FeedRunner
     from fastfeed.steps.watch import watch
 
 __all__ = [
+    "Augment",
+    "BadImage",
+    "Cache",
     "FeedError",
     "FeedOptions",
     "FeedRunner",
@@ -36,8 +44,11 @@ __all__ = [
     "FeedTimeout",
     "FeedWarning",
     "MissingExtra",
+    "Mix",
     "OptionError",
+    "ProducerDied",
     "ProducerError",
+    "ProducerFailed",
     "Shuffle",
     "Snapshot",
     "SpecError",
@@ -48,8 +59,11 @@ __all__ = [
 __version__ = "0.1.0"
 
 _MODULES = {
+    "Augment": "augment.spec",
+    "Cache": "options",
     "FeedOptions": "options",
     "FeedRunner": "runner.runner",
+    "Mix": "mix",
     "Shuffle": "options",
     "Snapshot": "core.stats",
     "Worker": "core.worker",

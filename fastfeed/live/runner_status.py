@@ -9,7 +9,6 @@ from fastfeed.core.stats import Snapshot
 from fastfeed.core.status import ProducerStatus, WorkerStatus
 from fastfeed.core.unix import PAGE_NBYTES
 from fastfeed.engine.feed import Feed
-from fastfeed.errors import StateError
 from fastfeed.live.record_layout import ProducerRow
 from fastfeed.options import FeedOptions
 
@@ -21,7 +20,7 @@ class WatchedStream(Protocol):
     feed: Feed | None
 
     def snapshot(self) -> Snapshot:
-        """Return the present counters. Raise StateError before the start."""
+        """Return the present counters."""
 
 
 class RunnerStatus(NamedTuple):
@@ -44,10 +43,7 @@ def status_of(stream: WatchedStream, runner: int) -> RunnerStatus | None:
     feed = stream.feed
     if feed is None:
         return None
-    try:
-        snapshot = stream.snapshot()
-    except StateError:  # the feed was released meanwhile
-        return None
+    snapshot = stream.snapshot()
     status = feed.status()
     rss = {w.number: rss_of(w.pid) for w in status.workers if w.pid and not w.ended}
     rows = [

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 import time
 import warnings
 import weakref
 from collections.abc import Iterator, Mapping
-from dataclasses import fields
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -17,9 +15,11 @@ from fastfeed.engine.feed import PRODUCERS_JOIN_S, Feed
 from fastfeed.errors import FeedWarning, OptionError, StateError
 from fastfeed.options import FeedOptions, Shuffle, options_from
 from fastfeed.runner.batch_lease import BatchLease
+from fastfeed.runner.description import html_of, text_of
 from fastfeed.runner.epoch import Epoch
 from fastfeed.runner.frameworks import FrameworkAdapters
 from fastfeed.runner.iteration import IterationManager
+from fastfeed.runner.signature import documented, with_options
 from fastfeed.runner.stream import Stream, batches_of
 from fastfeed.source import IndexedSource
 
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from fastfeed.sinks.session_queue import SessionQueue
 
 
+@documented(FeedOptions)
 class FeedRunner(FrameworkAdapters):
     """Produce the batches of `source` in parallel and feed them to a training loop.
 
@@ -38,7 +39,7 @@ class FeedRunner(FrameworkAdapters):
     - an iterable or iterator: one stream; `transform=` is what runs in parallel;
     - an indexable (`len()` and `[index]`) of records, collated to `batch_size`.
 
-    The keywords are the fields of `FeedOptions`. Iterate over the runner for numpy arrays,
+    Iterate over the runner for numpy arrays,
 
         for batch in runner: ...
 
@@ -51,6 +52,7 @@ class FeedRunner(FrameworkAdapters):
     for options and sources that cannot work.
     """
 
+    @with_options(FeedOptions)
     def __init__(self, source: Any, **options: Any) -> None:
         self.options = options_from(options)
         self._stream = Stream(source, self.options)
@@ -187,8 +189,27 @@ class FeedRunner(FrameworkAdapters):
 
     def snapshot(self) -> Snapshot:
         """Return the counters of every stage; `snapshot().starvation` is the share (0 to 1) of wall
-        time for which the loop waited for input. Raise StateError before the start."""
+        time for which the loop waited for input. Before the start all counters are 0."""
         return self._stream.snapshot()
+
+    def __len__(self) -> int:
+        """Return the number of batches of a run. Raise TypeError if it is not known before."""
+        batches = self._stream.run_batches
+        if batches is None:
+            raise TypeError(
+                "the number of batches is known only for a source with len() and [index] of "
+                'records, a sampler of fixed length, and on_error="raise"'
+            )
+        return batches
+
+    def __bool__(self) -> bool:
+        return True
+
+    def __repr__(self) -> str:
+        return text_of(self._stream)
+
+    def _repr_html_(self) -> str:
+        return html_of(self._stream)
 
     @property
     def augments(self) -> ExecutorChoice | None:
@@ -225,6 +246,7 @@ class FeedRunner(FrameworkAdapters):
         self._stream.restore(state)
         return self
 
+    @with_options(FeedOptions)
     def also(self, source: Any, **options: Any) -> FeedRunner:
         """Return a second runner for `source`, for example for validation, that shares the workers
         of this one.
@@ -332,18 +354,3 @@ class FeedRunner(FrameworkAdapters):
                 "batches: make another FeedRunner, or runner.also(...) for one that shares the "
                 "workers"
             )
-
-
-# editors and help() show the options
-FeedRunner.__init__.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
-    [
-        inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD),
-        inspect.Parameter("source", inspect.Parameter.POSITIONAL_OR_KEYWORD),
-        *(
-            inspect.Parameter(
-                f.name, inspect.Parameter.KEYWORD_ONLY, default=f.default, annotation=f.type
-            )
-            for f in fields(FeedOptions)
-        ),
-    ]
-)

@@ -14,7 +14,7 @@ from numpy.random import SeedSequence
 
 from fastfeed.core.collate import Rebatcher, SizeChecker
 from fastfeed.core.position import Position
-from fastfeed.core.stats import Snapshot
+from fastfeed.core.stats import Snapshot, StageRow
 from fastfeed.engine.cut_stage import CutStage, Cutter
 from fastfeed.engine.epoch_schedule import ResumePoint
 from fastfeed.engine.feed import Feed
@@ -194,13 +194,26 @@ class Stream:
         self._session_snapshot = snapshot
 
     def snapshot(self) -> Snapshot:
-        """Return the counters of every stage. Raise StateError before anything was started."""
+        """Return the counters of every stage; all are 0 before anything was started."""
         feed = self.feed
         if feed is None:
-            raise StateError(
-                "snapshot() before anything was started: call start() or iter(), or begin the loop"
-            )
+            rows = tuple(StageRow() for _ in range(self.options.producers))
+            return Snapshot(0.0, StageRow(), StageRow(), 0, 0, rows)
         return (self._session_snapshot or feed.snapshot)()
+
+    @property
+    def source_name(self) -> str:
+        """The type of the source, or the name of a callable."""
+        return str(getattr(self._given, "__qualname__", type(self._given).__qualname__))
+
+    @property
+    def activity(self) -> str:
+        """ "not started", "running", "ended" or "stopped"."""
+        if self._stopped:
+            return "stopped"
+        if self.feed is None:
+            return "not started"
+        return "ended" if self.feed.ended else "running"
 
     def unwatch(self) -> None:
         """End the observation of the feed by the black box, the socket and metrics."""

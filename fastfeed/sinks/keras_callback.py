@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from fastfeed.errors import StateError, required
+from fastfeed.errors import required
 
 with required("Keras", "keras"):
     import keras
@@ -39,7 +39,7 @@ class FeedCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         """Called by Keras."""
-        self._snapshot_at_begin = self._snapshot()
+        self._snapshot_at_begin = self._runner.snapshot()
         self._feed_at_begin = self._feed()
         self._begin_s = time.perf_counter()
         self._measured = None
@@ -57,7 +57,7 @@ class FeedCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has
     def _measure(self) -> dict[str, float]:
         """Return the figures of the training of this epoch, at its end."""
         if self._measured is None:
-            now = self._snapshot()
+            now = self._runner.snapshot()
             new_feed = self._feed_at_begin is not self._feed()  # its counters began at 0
             self._feed_at_begin = None
             self._measured = _difference(
@@ -70,19 +70,9 @@ class FeedCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has
     def _feed(self) -> Any:
         return getattr(getattr(self._runner, "_stream", None), "feed", None)
 
-    def _snapshot(self) -> Snapshot | None:
-        try:
-            return self._runner.snapshot()
-        except StateError:  # nothing was started
-            return None
 
-
-def _difference(
-    now: Snapshot | None, before: Snapshot | None, *, clock_s: float
-) -> dict[str, float]:
+def _difference(now: Snapshot, before: Snapshot | None, *, clock_s: float) -> dict[str, float]:
     """Return the figures of one epoch, which took `clock_s`."""
-    if now is None:
-        return dict.fromkeys(("starvation", "au", "queue_depth", "wait_ms"), float("nan"))
     if before is not None and before.consumed.batches > now.consumed.batches:
         before = None
     batches, waited_s, elapsed_s = now.consumed.batches, now.consumed.wait_in_s, now.elapsed_s

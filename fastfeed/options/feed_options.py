@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import difflib
 import os
-import re
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
-from numbers import Integral
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from fastfeed.core.machine import free_memory_nbytes
 from fastfeed.core.order import Recipe, is_integer
 from fastfeed.core.unix import ON_LINUX
 from fastfeed.errors import OptionError
+from fastfeed.options.option_values import Cache, MetricsTarget, Shuffle, parse_bytes, parse_metrics
 
 if TYPE_CHECKING:
     from fastfeed.augment.spec import Augment
@@ -44,143 +43,97 @@ FUNCTIONS = {
     "collate": "a list of records",
     "batch_transform": "one batch",
 }
-METRICS_KINDS = ("tensorboard", "prometheus")
-BYTE_UNITS = {
-    "": 1,
-    "B": 1,
-    "KB": 10**3,
-    "MB": 10**6,
-    "GB": 10**9,
-    "KIB": 2**10,
-    "MIB": 2**20,
-    "GIB": 2**30,
-}
 
 
-@dataclass(frozen=True)
-class Shuffle:
-    """Record-level shuffle as in RandomShuffleQueue: each draw is uniform over a pool of records.
-
-    `capacity` is the largest size of the pool and `min_after_dequeue` the smallest that is drawn
-    from, both in records. Larger values shuffle better, cost memory (capacity x record bytes) and
-    delay the first batch. Raise OptionError unless 0 <= min_after_dequeue < capacity.
-    """
-
-    capacity: int = 2000
-    min_after_dequeue: int = 1000
-
-    def __post_init__(self) -> None:
-        if not all(isinstance(n, Integral) for n in (self.capacity, self.min_after_dequeue)):
-            raise OptionError(f"capacity and min_after_dequeue must be integers, got {self!r}")
-        if self.min_after_dequeue < 0 or self.capacity <= self.min_after_dequeue:
-            raise OptionError(
-                "Shuffle requires 0 <= min_after_dequeue < capacity, got "
-                f"capacity={self.capacity}, min_after_dequeue={self.min_after_dequeue}"
-            )
-
-
-@dataclass(frozen=True)
-class Cache:
-    """What the producers made of a record, kept for the next epochs: in memory ("ram") or in a
-    folder, which the next run reads.
-
-    `memory` bounds its size, such as "8GB"; the default is a quarter of the free memory, or nine
-    tenths of the free disk. Records that find no room are made again. `random`: keep the draws of
-    the first epoch. Raise OptionError for values that cannot be.
-    """
-
-    place: str | os.PathLike[str]
-    memory: int | str | None = None
-    random: bool = False
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.place, (str, os.PathLike)) or not str(self.place):
-            raise OptionError(f'cache must be "ram" or a folder, got {self.place!r}')
-        _ = self.nbytes
-
-    @property
-    def nbytes(self) -> int | None:
-        """The bound in bytes, or None for the default."""
-        return None if self.memory is None else parse_bytes(self.memory)
-
-
-@dataclass(frozen=True)
-class MetricsTarget:
-    """The destination of published metrics.
-
-    `place` is a folder for TensorBoard, and the host to listen on for Prometheus.
-    """
-
-    kind: str
-    place: str
-    port: int = 0
-
-    def __str__(self) -> str:
-        host = f"[{self.place}]" if ":" in self.place else self.place
-        return (
-            f"tensorboard:{self.place}"
-            if self.kind == "tensorboard"
-            else f"prometheus:{host}:{self.port}"
-        )
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class FeedOptions:
-    """The keywords of FeedRunner; the comment of each field gives its trade-off."""
+    """The keywords of FeedRunner.
 
-    # more threads hide waits (sleep, network, disk, native code); they do not speed up pure Python
+    Producers:
+
+    threads: producer threads, or threads of each worker process. More threads hide waits (sleep,
+        network, disk, native code); they do not speed up pure Python.
+    processes: worker processes with `threads` producers each, for Python code. A worker costs
+        about 0.2 s to start and 30 MB; 0 uses threads in this process.
+    transform: function of one item of the source, which runs in the producers. It parallelizes a
+        source that is one stream.
+    filter: function of one item, before `transform`. An item for which it returns False is left
+        out, and the batch is filled with later ones.
+    collate: function that makes a batch from a list of records, instead of stacking them.
+    batch_transform: function of one batch, which runs in the producers.
+    cache: "ram", a folder or a `Cache`: later epochs read what the producers made of a record in
+        the first one.
+    augment: image operations (`fastfeed.Augment`) after `transform`. Draws depend on the seed and
+        the record's index, and are therefore repeatable.
+    augment_on: "producers" uses OpenCV; "dali-cpu" and "dali-gpu" use DALI in the trainer; "auto"
+        measures all that are installed and takes the fastest.
+    repeat_per_producer: True allows each producer its own full copy of a finite callable.
+
+    Batches:
+
+    records: True if the source yields single records, False if it yields batches; None: records
+        only from an object with len() and [index].
+    batch_size: records of a delivered batch; None keeps batches as produced, without the cost of
+        re-batching.
+    last_batch: "drop" omits the last, smaller batch of an epoch, so the batch dimension is static
+        in a session; "keep" delivers it.
+    dtypes: a dtype for all floating leaves, or dtypes in the structure of the batch. Producers cast
+        once, instead of every step.
+    pad: fill value for records of varying shape (True: zeros); None refuses such records.
+    lengths: with `pad`, batches become (batch, lengths): the shape of each record, for masks.
+
+    Order:
+
+    shuffle: True or `Shuffle(...)` shuffles records, False keeps the order; None shuffles only in a
+        session, as the hand-written idiom does.
+    epochs: passes over a finite source in a run; None: one in a loop, no end in a session.
+    seed: root of every random draw, >= 0; None draws one.
+    shard: (rank, world): the share of this rank, with as many records as every other rank's.
+    remainder: "drop" or "pad": treatment of records that cannot be divided among the ranks.
+    sampler: the indices of an epoch in order: an iterable, or indices(seed, epoch, length).
+    order: "kept" delivers in the order of the source; "any" delivers what is ready first, so that a
+        slow batch delays no other.
+
+    Limits and failures:
+
+    memory: bound on the bytes of batches in flight, as a number or "2GB"; None: a quarter of the
+        free memory.
+    on_error: "skip" continues without the record or batch that raised, and counts it.
+    error_limit: largest number of skipped errors; the next one ends the feed.
+    on_worker_death: "restart" replaces a killed worker process and repeats its unfinished batches.
+    stall_timeout_s: longest wait for one batch in seconds. A longer one raises FeedTimeout with the
+        stack of every producer.
+    metrics: "tensorboard:DIR" or "prometheus:127.0.0.1:9123" publishes metrics there.
+    """
+
     threads: int = 1
-    # worker processes with `threads` producers each: for Python code, at 0.2 s and 30 MB a worker
     processes: int = 0
-    # True: the source yields single records; None: only an indexable does
     records: bool | None = None
-    # applied to one item in the producers: this is what parallelizes one stream
     transform: Callable[[Any], Any] | None = None
-    # False leaves the item out, before transform; the batch is filled up with later records
     filter: Callable[[Any], Any] | None = None
-    # makes a batch of a list of records, instead of stacking them
     collate: Callable[[list[Any]], Any] | None = None
-    # applied to each batch in the producers, before it is checked and cut
     batch_transform: Callable[[Any], Any] | None = None
-    # "ram", a folder or a Cache: later epochs read what transform made of a record in the first
     cache: str | os.PathLike[str] | Cache | None = None
-    # image operations, after transform; drawn by seed and index, and therefore repeatable
     augment: Augment | None = None
-    # "producers": OpenCV, after transform; "dali-cpu" or "dali-gpu": in the trainer; "auto"
-    # measures
     augment_on: str = "producers"
-    # records per delivered batch; None keeps batches as produced, without the cost of re-batching
     batch_size: int | None = None
-    # "drop" gives a static batch dimension in a session, but loses the last records
-    last_batch: str = "keep"
-    # None: only a session shuffles, as the hand-written idiom does
+    last_batch: Literal["keep", "drop"] = "keep"
     shuffle: bool | Shuffle | None = None
-    dtypes: Any = None  # cast once, in the producers, instead of in every step
-    # fill value for records of varying shape, True: zeros; None refuses such records
+    dtypes: Any = None
     pad: bool | int | float | None = None
-    # with pad, batches become (batch, lengths): the shape of each record, for masks
     lengths: bool = False
-    # epochs over a finite source; None: one for each iteration, endless in a session
     epochs: int | None = None
-    seed: int | None = None  # root of every random draw; None draws one
-    # (rank, world): this rank's share, with as many records as every other rank's
+    seed: int | None = None
     shard: tuple[int, int] | None = None
-    # "drop" or "pad": what happens to records that cannot be divided among the ranks
-    remainder: str | None = None
-    # the indices of an epoch and their order: indices(seed, epoch, length), or an iterable
+    remainder: Literal["drop", "pad"] | None = None
     sampler: Any = None
-    order: str = "kept"  # "any" delivers what is ready first: a slow batch delays no other
-    # bound on the bytes of batches in flight; None: a quarter of the free memory
+    order: Literal["kept", "any"] = "kept"
     memory: int | str | None = None
-    # "skip" continues without the record (or batch) that raised, and counts it
-    on_error: str = "raise"
-    error_limit: int = 100  # maximum number of skipped errors; the next one ends the feed
-    # "restart" replaces a killed worker process and makes its unfinished batches again
-    on_worker_death: str = "raise"
-    # a longer wait for one batch is an error that shows every producer's stack
+    on_error: Literal["raise", "skip"] = "raise"
+    error_limit: int = 100
+    on_worker_death: Literal["raise", "restart"] = "raise"
     stall_timeout_s: float = 60.0
-    repeat_per_producer: bool = False  # allow each producer its own full copy of a finite callable
-    # publish metrics: "tensorboard:DIR" or "prometheus:127.0.0.1:9123"
+    repeat_per_producer: bool = False
     metrics: str | None = None
 
     def __post_init__(self) -> None:
@@ -273,48 +226,6 @@ def options_from(given: dict[str, Any]) -> FeedOptions:
             hint = f"did you mean {near[0]}=?" if near else f"the options are {', '.join(known)}"
             raise OptionError(f"FeedRunner has no option {name!r}: {hint}")
     return FeedOptions(**given)
-
-
-def parse_bytes(value: int | str) -> int:
-    """Return the bytes in 2000000, "2GB" or "512 MiB"; raise OptionError for anything else."""
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kKmMgG]?[iI]?[bB]?)\s*", str(value))
-    known = match is not None and not isinstance(value, bool) and match[2].upper() in BYTE_UNITS
-    nbytes = (
-        int(float(match[1]) * BYTE_UNITS[match[2].upper()]) if match is not None and known else 0
-    )
-    if not nbytes:
-        raise OptionError(f'memory must be a number of bytes > 0, such as "2GB", got {value!r}')
-    return nbytes
-
-
-def parse_metrics(value: str) -> MetricsTarget:
-    """Parse "tensorboard:DIR", "prometheus:9123" (this machine only) or "prometheus:HOST:PORT".
-
-    Raise OptionError for anything else.
-    """
-    such_as = (
-        'metrics must be "tensorboard:DIR" or "prometheus:HOST:PORT", such as '
-        f'"prometheus:127.0.0.1:9123", got {value!r}'
-    )
-    if not isinstance(value, str):
-        raise OptionError(such_as)
-    kind, _, place = value.partition(":")
-    if kind not in METRICS_KINDS:
-        near = difflib.get_close_matches(kind, METRICS_KINDS, 1, 0.6)
-        raise OptionError(such_as + (f"; did you mean {near[0]}:?" if near else ""))
-    if kind == "tensorboard":
-        if not place or "://" in place or "\0" in place:
-            raise OptionError(
-                f"metrics must name a local folder, as in tensorboard:runs, got {value!r}"
-            )
-        return MetricsTarget(kind, place)
-    found = re.fullmatch(r"(?:(\[[0-9a-fA-F:.]+\]|[^:\[\]\s]+):)?(\d{1,5})", place)
-    if found is None or int(found[2]) > 65535:
-        raise OptionError(
-            f"{such_as}: it needs an IPv4 address, host name or [IPv6 address], and a port of 0 "
-            "(any free port) to 65535"
-        )
-    return MetricsTarget(kind, (found[1] or "127.0.0.1").strip("[]"), int(found[2]))
 
 
 def _numpy_dtypes(given: Any) -> Any:

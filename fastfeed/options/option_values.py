@@ -1,0 +1,132 @@
+"""Values of options: pools, caches, byte counts and destinations of metrics."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+from dataclasses import dataclass
+from numbers import Integral
+
+from fastfeed.errors import OptionError
+
+METRICS_KINDS = ("tensorboard", "prometheus")
+BYTE_UNITS = {
+    "": 1,
+    "B": 1,
+    "KB": 10**3,
+    "MB": 10**6,
+    "GB": 10**9,
+    "KIB": 2**10,
+    "MIB": 2**20,
+    "GIB": 2**30,
+}
+
+
+@dataclass(frozen=True)
+class Shuffle:
+    """Record-level shuffle as in RandomShuffleQueue: each draw is uniform over a pool of records.
+
+    `capacity` is the largest size of the pool and `min_after_dequeue` the smallest that is drawn
+    from, both in records. Larger values shuffle better, cost memory (capacity x record bytes) and
+    delay the first batch. Raise OptionError unless 0 <= min_after_dequeue < capacity.
+    """
+
+    capacity: int = 2000
+    min_after_dequeue: int = 1000
+
+    def __post_init__(self) -> None:
+        if not all(isinstance(n, Integral) for n in (self.capacity, self.min_after_dequeue)):
+            raise OptionError(f"capacity and min_after_dequeue must be integers, got {self!r}")
+        if self.min_after_dequeue < 0 or self.capacity <= self.min_after_dequeue:
+            raise OptionError(
+                "Shuffle requires 0 <= min_after_dequeue < capacity, got "
+                f"capacity={self.capacity}, min_after_dequeue={self.min_after_dequeue}"
+            )
+
+
+@dataclass(frozen=True)
+class Cache:
+    """What the producers made of a record, kept for the next epochs: in memory ("ram") or in a
+    folder, which the next run reads.
+
+    `memory` bounds its size, such as "8GB"; the default is a quarter of the free memory, or nine
+    tenths of the free disk. Records that find no room are made again. `random`: keep the draws of
+    the first epoch. Raise OptionError for values that cannot be.
+    """
+
+    place: str | os.PathLike[str]
+    memory: int | str | None = None
+    random: bool = False
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.place, (str, os.PathLike)) or not str(self.place):
+            raise OptionError(f'cache must be "ram" or a folder, got {self.place!r}')
+        _ = self.nbytes
+
+    @property
+    def nbytes(self) -> int | None:
+        """The bound in bytes, or None for the default."""
+        return None if self.memory is None else parse_bytes(self.memory)
+
+
+@dataclass(frozen=True)
+class MetricsTarget:
+    """The destination of published metrics.
+
+    `place` is a folder for TensorBoard, and the host to listen on for Prometheus.
+    """
+
+    kind: str
+    place: str
+    port: int = 0
+
+    def __str__(self) -> str:
+        host = f"[{self.place}]" if ":" in self.place else self.place
+        return (
+            f"tensorboard:{self.place}"
+            if self.kind == "tensorboard"
+            else f"prometheus:{host}:{self.port}"
+        )
+
+
+def parse_bytes(value: int | str) -> int:
+    """Return the bytes in 2000000, "2GB" or "512 MiB"; raise OptionError for anything else."""
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kKmMgG]?[iI]?[bB]?)\s*", str(value))
+    known = match is not None and not isinstance(value, bool) and match[2].upper() in BYTE_UNITS
+    nbytes = (
+        int(float(match[1]) * BYTE_UNITS[match[2].upper()]) if match is not None and known else 0
+    )
+    if not nbytes:
+        raise OptionError(f'memory must be a number of bytes > 0, such as "2GB", got {value!r}')
+    return nbytes
+
+
+def parse_metrics(value: str) -> MetricsTarget:
+    """Parse "tensorboard:DIR", "prometheus:9123" (this machine only) or "prometheus:HOST:PORT".
+
+    Raise OptionError for anything else.
+    """
+    such_as = (
+        'metrics must be "tensorboard:DIR" or "prometheus:HOST:PORT", such as '
+        f'"prometheus:127.0.0.1:9123", got {value!r}'
+    )
+    if not isinstance(value, str):
+        raise OptionError(such_as)
+    kind, _, place = value.partition(":")
+    if kind not in METRICS_KINDS:
+        near = difflib.get_close_matches(kind, METRICS_KINDS, 1, 0.6)
+        raise OptionError(such_as + (f"; did you mean {near[0]}:?" if near else ""))
+    if kind == "tensorboard":
+        if not place or "://" in place or "\0" in place:
+            raise OptionError(
+                f"metrics must name a local folder, as in tensorboard:runs, got {value!r}"
+            )
+        return MetricsTarget(kind, place)
+    found = re.fullmatch(r"(?:(\[[0-9a-fA-F:.]+\]|[^:\[\]\s]+):)?(\d{1,5})", place)
+    if found is None or int(found[2]) > 65535:
+        raise OptionError(
+            f"{such_as}: it needs an IPv4 address, host name or [IPv6 address], and a port of 0 "
+            "(any free port) to 65535"
+        )
+    return MetricsTarget(kind, (found[1] or "127.0.0.1").strip("[]"), int(found[2]))

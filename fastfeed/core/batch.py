@@ -6,7 +6,7 @@ A spec is inferred from the first batch; every later batch is checked against it
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -24,8 +24,10 @@ from fastfeed.core.structure import (
 from fastfeed.errors import OptionError, SpecError
 
 Shape = tuple[int | None, ...]
-# Stands for bytes of any length: arrays of dtype S, and object arrays that hold only bytes.
+# Stands for bytes of any length: arrays of dtype S, and object arrays that hold only bytes. Text
+# travels as its UTF-8 bytes.
 BYTES = np.dtype("S")
+TEXT = np.dtype("U")
 
 
 class Lease(Protocol):
@@ -61,6 +63,16 @@ class LeafSpec:
     cast: bool
 
     @property
+    def text(self) -> bool:
+        """True if the source yields `str`, which is delivered as `str` where the sink has it."""
+        return self.produced == TEXT
+
+    @property
+    def name(self) -> str:
+        """The dtype in words."""
+        return _name(self.produced if self.text else self.dtype)
+
+    @property
     def record_nbytes(self) -> int:
         """Bytes of one record; a varying dimension counts as 1, bytes count as a pointer."""
         return int(np.prod([d or 1 for d in self.shape])) * (
@@ -79,6 +91,10 @@ class BatchSpec:
     leaves: tuple[LeafSpec, ...]
     rows: int
     ragged: bool = False
+    _has_text: bool = field(init=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_has_text", any(leaf.text for leaf in self.leaves))
 
     @property
     def record_nbytes(self) -> int:
@@ -121,7 +137,10 @@ class BatchSpec:
 
     def rebuild(self, batch: Batch) -> Any:
         """Return the arrays of `batch` in the containers that the producer used."""
-        return rebuild(self.structure, batch.leaves)
+        if not self._has_text:
+            return rebuild(self.structure, batch.leaves)
+        pairs = zip(batch.leaves, self.leaves, strict=True)
+        return rebuild(self.structure, [decoded(a) if leaf.text else a for a, leaf in pairs])
 
     def _fit(self, value: Any, leaf: LeafSpec, *, place: str) -> np.ndarray[Any, Any]:
         array = value if type(value) is np.ndarray else as_array(value, leaf.path, place=place)
@@ -148,7 +167,7 @@ def infer(
     rule.
 
     Raise SpecError if a leaf has no leading dimension, if leading dimensions differ, or if a dtype
-    is not a number, bool or bytes. Raise OptionError if `dtypes` does not fit the structure.
+    is not a number, bool, bytes or text. Raise OptionError if `dtypes` does not fit the structure.
     """
     structure = structure_of(batch)
     paths = paths_of(structure)
@@ -160,13 +179,12 @@ def infer(
         as_array(v, p, place=place)
         for v, p in zip(leaves_of(structure, batch) or [], paths, strict=True)
     ]
-    produced = [BYTES if a.dtype.kind in "SO" else a.dtype.newbyteorder("=") for a in arrays]
+    produced = [_produced(a) for a in arrays]
     wanted = _wanted_dtypes(dtypes, structure, produced=produced)
     shapes = _record_shapes(arrays, varied) if ragged else [a.shape[1:] for a in arrays]
     given = [want is not None for want in wanted]
-    dtypes_out = [
-        have if want is None else want for want, have in zip(wanted, produced, strict=True)
-    ]
+    held = [BYTES if have == TEXT else have for have in produced]
+    dtypes_out = [have if want is None else want for want, have in zip(wanted, held, strict=True)]
     leaves = tuple(map(LeafSpec, paths, dtypes_out, shapes, produced, given))
     return BatchSpec(structure, leaves, rows_of(arrays, leaves, place=place), ragged)
 
@@ -222,7 +240,7 @@ def _wrap_shapes(shapes: Any) -> Any:
 
 
 def as_array(value: Any, path: str, *, place: str) -> np.ndarray[Any, Any]:
-    """Return a leaf as an array of numbers, bools or bytes with a leading dimension.
+    """Return a leaf as an array of numbers, bools, bytes or text with a leading dimension.
 
     Raise SpecError, which names the actual type, if that is not possible.
     """
@@ -251,20 +269,19 @@ def check_dtype(array: np.ndarray[Any, Any], where: str) -> np.ndarray[Any, Any]
     kind = array.dtype.kind
     if kind in "biufcS" or (kind == "V" and array.dtype.type.__module__.startswith("ml_dtypes")):
         return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
-    if kind == "O" and all(type(v) is bytes for v in array.flat):
-        return array
     if kind == "U":
-        raise SpecError(
-            f"{where} holds text ({array.dtype}): expected numbers or bytes; use s.encode()"
-        )
+        return array
     if kind == "O":
-        inside = type(next((v for v in array.flat if type(v) is not bytes), None)).__name__
+        kinds = {str if issubclass(t, str) else t for t in set(map(type, array.flat))}
+        if kinds <= {bytes} or kinds == {str}:
+            return array
+        inside = " and ".join(sorted(t.__name__ for t in kinds - {bytes})) or "bytes"
         raise SpecError(
-            f"{where} is an object array that holds {inside}: expected numbers, bools or bytes. "
-            "For records of varying shape, yield single records with records=True, batch_size=32, "
-            "pad=True"
+            f"{where} is an object array that holds {inside}: expected numbers, bools, bytes or "
+            "text. For records of varying shape, yield single records with records=True, "
+            "batch_size=32, pad=True"
         )
-    raise SpecError(f"{where} has dtype {array.dtype}: expected numbers, bools or bytes")
+    raise SpecError(f"{where} has dtype {array.dtype}: expected numbers, bools, bytes or text")
 
 
 def rows_of(
@@ -329,14 +346,32 @@ def _dtype(value: Any) -> np.dtype[Any]:
         ) from None
 
 
+def _produced(array: np.ndarray[Any, Any]) -> np.dtype[Any]:
+    if array.dtype.kind == "U" or (array.size and isinstance(array.flat[0], str)):
+        return TEXT
+    return BYTES if array.dtype.kind in "SO" else array.dtype.newbyteorder("=")
+
+
+def encoded(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Return text as an object array of its UTF-8 bytes."""
+    out = np.empty(array.shape, object)
+    out.flat[:] = [text.encode() for text in array.flat]
+    return out
+
+
+def decoded(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Return UTF-8 bytes as an array of text."""
+    return np.array([data.decode() for data in array.flat], str).reshape(array.shape)
+
+
 def _convert(array: np.ndarray[Any, Any], leaf: LeafSpec, *, place: str) -> np.ndarray[Any, Any]:
     """Cast as `dtypes` requests, or as byte order and the two forms of bytes require.
 
     Raise SpecError for every other difference between the dtypes.
     """
     array = check_dtype(array, f"{leaf.path} of {place}")
-    if leaf.dtype == BYTES and array.dtype.kind in "SO":
-        return array
+    if leaf.dtype == BYTES and array.dtype.kind in "SOU" and _produced(array) == leaf.produced:
+        return encoded(array) if leaf.text else array
     if array.dtype == leaf.dtype:
         return array
     if not array.size and leaf.dtype != BYTES:  # an empty list has no meaningful dtype
@@ -346,7 +381,7 @@ def _convert(array: np.ndarray[Any, Any], leaf: LeafSpec, *, place: str) -> np.n
     )
     if (
         leaf.cast
-        and array.dtype.kind not in "SO"
+        and array.dtype.kind not in "SOU"
         and (near or np.can_cast(array.dtype, leaf.dtype, "same_kind"))
     ):
         return array.astype(leaf.dtype)
@@ -368,7 +403,7 @@ def _refuse_shape(array: np.ndarray[Any, Any], leaf: LeafSpec, *, place: str) ->
 
 
 def _name(dtype: np.dtype[Any]) -> str:
-    return "bytes" if dtype == BYTES else str(dtype)
+    return {BYTES: "bytes", TEXT: "text"}.get(dtype) or str(dtype)
 
 
 def nbytes_of(array: np.ndarray[Any, Any]) -> int:

@@ -215,11 +215,13 @@ class _Column(NamedTuple):
 
 
 def _column(values: Sequence[Any], pad: Pad, *, where: str) -> _Column:
-    if type(values[0]) is bytes:
-        if any(type(v) is not bytes for v in values):
-            other = type(values[-1]).__name__
+    if isinstance(values[0], (bytes, str)) and type(values[0]) is not np.bytes_:
+        kind = str if isinstance(values[0], str) else bytes
+        other = next((v for v in values if not isinstance(v, kind)), None)
+        if other is not None:
             raise SpecError(
-                f"{where} is bytes in one record and {other} in another: yield one type"
+                f"{where} is {kind.__name__} in one record and {type(other).__name__} in another: "
+                "yield one type"
             )
         return _Column(values, None)
     arrays = [_record_array(v, where) for v in values]
@@ -232,7 +234,7 @@ def _column(values: Sequence[Any], pad: Pad, *, where: str) -> _Column:
             f"{where} has dtype {first.dtype} in one record and {other} in another: yield one dtype"
         )
     shapes = {a.shape for a in arrays}
-    if len(shapes) == 1 and first.dtype.kind not in "SO":
+    if len(shapes) == 1 and first.dtype.kind not in "SOU":
         return _Column(arrays, first.shape)
     if len({len(s) for s in shapes}) > 1:
         raise SpecError(
@@ -250,7 +252,7 @@ def _column(values: Sequence[Any], pad: Pad, *, where: str) -> _Column:
 def _stack(column: _Column, pad: Pad) -> tuple[np.ndarray[Any, Any], tuple[bool, ...]]:
     values = column.values
     # As objects: numpy's own S dtype would cut the zero bytes at the end of a record.
-    if type(values[0]) is bytes:
+    if isinstance(values[0], (bytes, str)):
         out = np.empty(len(values), object)
         out[:] = values
         return out, ()
@@ -278,7 +280,8 @@ def _record_array(value: Any, where: str) -> np.ndarray[Any, Any]:
         raise SpecError(f"{where} is a ragged list, not an array ({error})") from None
     if type(value) is np.bytes_ or array.dtype.kind in "biufc":
         return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
-    return check_dtype(array, where)
+    # As objects: the width of numpy's text differs from record to record.
+    return check_dtype(array.astype(object) if array.dtype.kind == "U" else array, where)
 
 
 def aligned_empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
@@ -311,6 +314,8 @@ def pad_value(pad: Pad, dtype: np.dtype[Any]) -> Any:
     """
     if dtype.kind in "SO":
         return b""
+    if dtype.kind == "U":
+        return ""
     if pad is None or isinstance(pad, bool):
         return 0
     value = np.array(pad)

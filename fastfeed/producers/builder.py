@@ -26,7 +26,7 @@ from fastfeed.errors import BadImage, OptionError, ProducerFailed, SpecError
 from fastfeed.options import FeedOptions
 from fastfeed.producers.reorder import ProducedBatch
 from fastfeed.ring.writer import Stopped
-from fastfeed.source import FILTERED, Source
+from fastfeed.source import FILTERED, Arrays, Source
 
 if TYPE_CHECKING:
     from fastfeed.augment.executor import Executor
@@ -36,6 +36,7 @@ PLAIN_TYPES = (
     list,
     tuple,
     range,
+    Arrays,
 )  # reading these runs no code that draws random numbers
 # Records that are fetched in a row before the first of them is decoded. A decoder evicts the
 # caches: each fetch and each draw behind it would cost several times as much, 4 % of the time of
@@ -164,7 +165,7 @@ class BatchBuilder:
                 else worker
             )
             name = f"item {payload}" if self._source.indexed else place
-            value = self._item(payload, name, worker=own)
+            value = _called(name, self._read, self._source.fetch, payload, own)
             if value is FILTERED:
                 return None
             if self._executor is not None:
@@ -189,6 +190,7 @@ class BatchBuilder:
     ) -> list[Any]:
         records: list[Any] = []
         parts, executor = enumerate(payload), self._executor
+        ready = self._fetch_all(payload, worker, number=at[1])
         while group := list(islice(parts, FETCH_GROUP)):
             fetched = []
             for position, part in group:
@@ -201,7 +203,9 @@ class BatchBuilder:
                 try:
                     number = part if self._source.indexed else position
                     name = f"record {number} of {place}"
-                    item = self._item(part, name, worker=own)
+                    fetch = self._source.fetch if ready is None else ready.__getitem__
+                    key = part if ready is None else position
+                    item = _called(name, self._read, fetch, key, own)
                     if item is FILTERED:
                         continue
                     if executor is not None:
@@ -298,12 +302,15 @@ class BatchBuilder:
             self._reseed((worker.seed, worker.epoch, *key))
         return worker.for_item(key) if self._takes_worker else worker
 
-    def _item(self, part: Any, place: str, *, worker: Worker) -> Any:
-        return _called(place, self._read, part, worker)
+    def _fetch_all(self, payload: Any, worker: Worker, *, number: int) -> Any:
+        """Return all items of a payload, or None where they come one by one."""
+        if self._reseed is not None and self._seeds_items:
+            self._seeded_worker(worker, payload[0], number=number, position=0)
+        return self._source.fetch_all(payload)
 
-    def _read(self, part: Any, worker: Worker) -> Any:
+    def _read(self, fetch: Callable[[Any], Any], part: Any, worker: Worker) -> Any:
         """Return the item, or FILTERED."""
-        item = self._source.fetch(part)
+        item = fetch(part)
         if self._filter is not None and not self._filter(item):
             return FILTERED
         return item if self._transform is None else self._transform(item, worker)

@@ -26,7 +26,7 @@ from fastfeed.producers.process.shared_workers import SharedWorkers
 from fastfeed.runner.checkpoint import fingerprint, resume_from, state_of, warn_of_costs
 from fastfeed.runner.executor_choice import ExecutorChoice, choose, refuse_misfits
 from fastfeed.runner.finalizer import Finalizer, releasing
-from fastfeed.source import IndexedSource, cached, refuse_cache, source_from, uncached
+from fastfeed.source import IndexedSource, arrays_from, cached, refuse_cache, source_from, uncached
 
 MAX_FOLLOWERS = 24  # a message to a worker process has no room for more file descriptors
 
@@ -36,6 +36,7 @@ class Stream:
 
     def __init__(self, source: Any, options: FeedOptions) -> None:
         self.options = options
+        source = arrays_from(source, options)
         self.source = source_from(source, options)
         refuse_misfits(options)
         refuse_cache(source, self.source, options=options)

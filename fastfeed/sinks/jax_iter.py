@@ -102,9 +102,9 @@ def _warn_of_casts(spec: BatchSpec) -> None:
             held = jax.device_put(np.empty(0, leaf.dtype)).dtype
         except TypeError:
             raise SpecError(
-                f"{leaf.path} holds {'bytes' if leaf.dtype.kind == 'S' else leaf.dtype}, which JAX "
-                "does not have: cast numbers in the producers with dtypes=, and turn bytes into "
-                "numbers in the source"
+                f"{leaf.path} holds {leaf.name}, which JAX does not have: cast numbers in the "
+                "producers with dtypes=, and turn bytes into numbers there, as in "
+                "np.frombuffer(text.encode(), np.uint8)"
             ) from None
         if held != leaf.dtype:
             cast.append(f"{leaf.path} from {leaf.dtype} to {held}")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fastfeed.augment.device import on_device
-from fastfeed.core.batch import BYTES, Batch, LeafSpec
+from fastfeed.core.batch import BYTES, Batch, LeafSpec, decoded
 from fastfeed.core.structure import rebuild
 from fastfeed.errors import OptionError, SpecError, StateError, required
 from fastfeed.sinks.ahead import length, one_ahead
@@ -22,7 +22,7 @@ with required("PyTorch", "torch"):
 if TYPE_CHECKING:
     from fastfeed.runner.iteration import IterationManager
 
-Tensors = list[torch.Tensor]
+Tensors = list[Any]  # tensors, and lists of bytes or text
 
 
 def torch_iter(
@@ -75,7 +75,7 @@ class TorchBatches(IterableDataset[Any]):
 
         def convert(batch: Batch) -> Any:
             sources = [_pinned(tensor) if self._pin else tensor for tensor in tensors(batch)]
-            return rebuild(spec.structure, [tensor.to(self._device) for tensor in sources])
+            return rebuild(spec.structure, [_moved(tensor, self._device) for tensor in sources])
 
         batches = iter(iter(self._iterations).take, None)
         if copier is None:
@@ -115,11 +115,11 @@ class SideStream:
         """Begin to copy."""
         self._forget_finished()
         # Other tensors would be copied by way of a temporary one without a reference.
-        sources = [_pinned(t) if self._pin else t.contiguous() for t in tensors]
+        sources = [_pinned(t) if self._pin else _contiguous(t) for t in tensors]
         event = self._cuda.Event()
         try:
             with self._cuda.stream(self._stream):
-                moved = [t.to(self._stream.device, non_blocking=True) for t in sources]
+                moved = [_moved(t, self._stream.device, non_blocking=True) for t in sources]
         finally:  # the first copy has begun even if the device has no memory for the second
             event.record(self._stream)
             self._copies.append((event, sources))
@@ -131,7 +131,8 @@ class SideStream:
         current.wait_event(copy.event)
         for tensor in copy.tensors:
             # otherwise the side stream, which owns the memory, would reuse it too early
-            tensor.record_stream(current)
+            if not isinstance(tensor, list):
+                tensor.record_stream(current)
         self._forget_finished()
         return copy.tensors
 
@@ -146,9 +147,18 @@ class SideStream:
             self._copies.popleft()
 
 
-def _pinned(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the tensor in page-locked memory; a tensor on a GPU is returned as it is."""
-    return tensor if getattr(tensor, "is_cuda", False) else tensor.pin_memory()
+def _pinned(tensor: Any) -> Any:
+    """Return the tensor in page-locked memory; a list, or a tensor on a GPU, as it is."""
+    as_it_is = isinstance(tensor, list) or getattr(tensor, "is_cuda", False)
+    return tensor if as_it_is else tensor.pin_memory()
+
+
+def _contiguous(tensor: Any) -> Any:
+    return tensor if isinstance(tensor, list) else tensor.contiguous()
+
+
+def _moved(tensor: Any, device: torch.device, *, non_blocking: bool = False) -> Any:
+    return tensor if isinstance(tensor, list) else tensor.to(device, non_blocking=non_blocking)
 
 
 def _device(given: Any) -> torch.device:
@@ -174,9 +184,11 @@ def _for_workers() -> StateError:
     )
 
 
-def _sharer(leaf: LeafSpec) -> Callable[[Any], torch.Tensor]:
-    """Return the function that makes a tensor of an array of this leaf. Raise SpecError if torch
-    has no such dtype."""
+def _sharer(leaf: LeafSpec) -> Callable[[Any], Any]:
+    """Return the function that makes a tensor of an array of this leaf, or a list of bytes or text.
+    Raise SpecError if torch has no such dtype."""
+    if leaf.dtype == BYTES:
+        return _texts if leaf.text else _bytes
     name = leaf.dtype.name
     # of ml_dtypes, which torch does not know
     if name.startswith(("bfloat16", "float8")) and hasattr(torch, name):
@@ -185,12 +197,19 @@ def _sharer(leaf: LeafSpec) -> Callable[[Any], torch.Tensor]:
     try:
         torch.from_numpy(np.empty(0, leaf.dtype))
     except TypeError:
-        kind = "bytes" if leaf.dtype == BYTES else name
         raise SpecError(
-            f"{leaf.path} holds {kind}, which torch does not have: cast numbers in the producers "
-            "with dtypes=, and turn bytes into numbers in the source"
+            f"{leaf.path} holds {name}, which torch does not have: cast numbers in the producers "
+            "with dtypes="
         ) from None
     return _shared
+
+
+def _bytes(array: np.ndarray[Any, Any]) -> Any:
+    return array.tolist()
+
+
+def _texts(array: np.ndarray[Any, Any]) -> Any:
+    return decoded(array).tolist()
 
 
 def _shared(array: np.ndarray[Any, Any]) -> torch.Tensor:

@@ -11,6 +11,7 @@ from typing import Any
 from fastfeed.core.position import StreamStart
 from fastfeed.errors import OptionError
 from fastfeed.options import FeedOptions
+from fastfeed.source.arrays import Arrays, arrays_from
 from fastfeed.source.base import FILTERED, EpochEnd, Item, ItemReader, Source, is_iterator
 from fastfeed.source.cached import cached, refuse_cache, uncached
 from fastfeed.source.callables import CallableSource
@@ -19,6 +20,7 @@ from fastfeed.source.shared import SharedSource
 
 __all__ = [
     "FILTERED",
+    "Arrays",
     "CallableSource",
     "EpochEnd",
     "IndexedSource",
@@ -26,6 +28,7 @@ __all__ = [
     "ItemReader",
     "SharedSource",
     "Source",
+    "arrays_from",
     "cached",
     "is_iterator",
     "refuse_cache",
@@ -35,7 +38,7 @@ __all__ = [
 
 _NEEDED = (
     "the source must be a callable that returns an iterator of batches, an iterable or iterator, "
-    "or an object with len() and [index]"
+    "an object with len() and [index], or arrays of one length in a tuple or dict"
 )
 
 
@@ -45,8 +48,9 @@ def source_from(given: Any, options: FeedOptions, *, start: StreamStart | None =
     `start` is where the only stream of an ordered source begins in its first epoch. Raise
     OptionError for any other object.
     """
+    given = arrays_from(given, options)
     if isinstance(given, (str, bytes, Mapping)):
-        raise OptionError(f"{_NEEDED}, got {type(given).__name__}")
+        raise OptionError(f"{_NEEDED}, got {_described(given)}")
     if callable(given):
         return CallableSource(given, options)
     if hasattr(given, "__len__") and hasattr(given, "__getitem__"):
@@ -54,3 +58,11 @@ def source_from(given: Any, options: FeedOptions, *, start: StreamStart | None =
     if isinstance(given, Iterable) or hasattr(given, "__getitem__"):
         return SharedSource(given, options, start=start)
     raise OptionError(f"{_NEEDED}, got {type(given).__name__}")
+
+
+def _described(given: Any) -> str:
+    if not isinstance(given, Mapping) or not given:
+        return type(given).__name__
+    inner = ", ".join(f"{key!r}: {type(value).__name__}" for key, value in given.items())
+    one = next(iter(given))
+    return f"{type(given).__name__} with {inner}. If each is a source, pass one: source[{one!r}]"

@@ -7,6 +7,7 @@ is one batch or, with records=True, a list of records.
 
 from __future__ import annotations
 
+import logging
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
@@ -20,6 +21,7 @@ from fastfeed.core.worker import Worker
 from fastfeed.errors import OptionError
 from fastfeed.options import FeedOptions
 
+LOG = logging.getLogger("fastfeed")
 FILTERED: Any = object()  # in place of an item that filter= leaves out
 
 
@@ -54,6 +56,9 @@ class Source(Protocol):
         This is the slow half of reading; call it outside any lock.
         """
 
+    def fetch_all(self, parts: Any) -> Any:
+        """Return the items of a payload as a list, or None where they come one by one."""
+
     def gather(self, parts: Any, allocate: Allocate) -> Any:
         """Return the items of a payload as one batch in memory from `allocate`, or None where they
         come one by one."""
@@ -84,6 +89,20 @@ class ItemReader:
     def fetch(self, part: Any) -> Any:
         """Return the record or batch at index `part`, or `part` itself."""
         return self.data[part] if self.indexed else part
+
+    def fetch_all(self, parts: Any) -> Any:
+        """Return the records at these indices as a list, from a source with `__getitems__` (as in
+        torch); None where they come one by one, and where that call fails: the record that fails
+        is then found."""
+        whole = getattr(self.data, "__getitems__", None) if self.indexed and self.records else None
+        if whole is None:
+            return None
+        try:
+            records = list(whole(list(parts)))
+        except Exception:
+            LOG.debug("__getitems__ failed, records are read one by one", exc_info=True)
+            return None
+        return records if len(records) == len(parts) else None
 
     def gather(self, parts: Any, allocate: Allocate) -> Any:
         """Return the records at these indices as one batch in memory from `allocate`, or None

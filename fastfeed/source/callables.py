@@ -86,6 +86,9 @@ class CallableSource:
         """Return the item itself."""
         return part
 
+    def fetch_all(self, parts: Any) -> None:
+        """Return None: records come one by one."""
+
     def gather(self, parts: Any, allocate: Any) -> None:
         """Return None: records come one by one."""
 

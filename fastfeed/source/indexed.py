@@ -41,6 +41,7 @@ class IndexedSource(TicketedSource):
         )
         self.fetch = self.shipped.fetch
         self.draw_key = self.shipped.draw_key
+        self.fetch_all = self.shipped.fetch_all
         self.gather = self.shipped.gather
         self._order: Order | None = None
         self._numbers: Iterator[int] = iter(())

@@ -35,6 +35,7 @@ class SharedSource(TicketedSource):
         self.shipped = ItemReader(False, self.records, size=self._chunk, shard=self._shard)
         self.fetch = self.shipped.fetch
         self.draw_key = self.shipped.draw_key
+        self.fetch_all = self.shipped.fetch_all
         self.gather = self.shipped.gather
         self._iterator: Iterator[Any] = iter(())
         self._first: int | None = None

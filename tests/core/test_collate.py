@@ -188,7 +188,7 @@ def test_only_axes_that_varied_are_said_to() -> None:
         ),
         ([(A, 3), (A, b"x")], None, r"record\[1\] of batch 5"),
         ([[[1, 2], [3]]], None, "record of batch 5 is a ragged list"),
-        (["text"], None, "record .*batch 5.*holds text"),
+        (["text", b"bytes"], None, "record of batch 5 is str in one record and bytes in another"),
         ([None], None, "record .*batch 5.*NoneType"),
     ],
 )

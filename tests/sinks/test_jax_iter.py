@@ -179,6 +179,7 @@ def test_what_jax_casts_is_said_once() -> None:
         (np.zeros(2, np.longdouble), "float128"),
         (np.array([b"a", b"bc"]), "bytes"),
         (np.array([b"a", b"bc"], object), "bytes"),
+        (np.array(["a", "bc"]), "text"),
     ],
 )
 def test_what_jax_does_not_have_is_refused_by_name(array: np.ndarray, kind: str) -> None:

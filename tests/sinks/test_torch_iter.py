@@ -172,13 +172,17 @@ def test_arrays_of_every_layout(array: np.ndarray) -> None:
     [
         (np.zeros(2, np.longdouble), "float128"),
         (np.zeros(2, np.clongdouble), "complex256"),
-        (np.array([b"a", b"bc"]), "bytes"),
-        (np.array([b"a", b"bc"], object), "bytes"),
     ],
 )
 def test_what_torch_does_not_have_is_refused_by_name(array: np.ndarray, kind: str) -> None:
     with pytest.raises(SpecError, match=rf"batch\['odd'\] holds {kind}.*dtypes="):
         only({"x": np.zeros(2), "odd": array})
+
+
+@pytest.mark.parametrize("texts", [[b"a", b"bc"], ["a", "\u00e4\u4e2d"]])
+@pytest.mark.parametrize("kind", [None, object])
+def test_bytes_and_text_are_lists(texts: list[Any], kind: Any) -> None:
+    assert only({"x": np.zeros(2), "odd": np.array(texts, kind)})["odd"] == texts
 
 
 def test_small_integers_of_ml_dtypes_are_refused_by_name() -> None:

@@ -167,6 +167,7 @@ class InboxSource:
         self.records = source.records
         self.fetch = source.fetch
         self.draw_key = source.draw_key
+        self.fetch_all = source.fetch_all
         self.gather = source.gather
         self._inbox = inbox
         self._outlet = outlet

@@ -11,6 +11,14 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from fastfeed.core.dtypes import (
+    BYTES,
+    TEXT,
+    check_dtype,
+    decoded,
+    encoded,
+    produced_dtype,
+)
 from fastfeed.core.structure import (
     SCALARS,
     Structure,
@@ -24,10 +32,6 @@ from fastfeed.core.structure import (
 from fastfeed.errors import OptionError, SpecError
 
 Shape = tuple[int | None, ...]
-# Stands for bytes of any length: arrays of dtype S, and object arrays that hold only bytes. Text
-# travels as its UTF-8 bytes.
-BYTES = np.dtype("S")
-TEXT = np.dtype("U")
 
 
 class Lease(Protocol):
@@ -179,7 +183,7 @@ def infer(
         as_array(v, p, place=place)
         for v, p in zip(leaves_of(structure, batch) or [], paths, strict=True)
     ]
-    produced = [_produced(a) for a in arrays]
+    produced = [produced_dtype(a) for a in arrays]
     wanted = _wanted_dtypes(dtypes, structure, produced=produced)
     shapes = _record_shapes(arrays, varied) if ragged else [a.shape[1:] for a in arrays]
     given = [want is not None for want in wanted]
@@ -264,26 +268,6 @@ def as_array(value: Any, path: str, *, place: str) -> np.ndarray[Any, Any]:
     return check_dtype(array, f"{path} of {place}")
 
 
-def check_dtype(array: np.ndarray[Any, Any], where: str) -> np.ndarray[Any, Any]:
-    """Return `array` in native byte order; raise SpecError if its dtype cannot be fed."""
-    kind = array.dtype.kind
-    if kind in "biufcS" or (kind == "V" and array.dtype.type.__module__.startswith("ml_dtypes")):
-        return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
-    if kind == "U":
-        return array
-    if kind == "O":
-        kinds = {str if issubclass(t, str) else t for t in set(map(type, array.flat))}
-        if kinds <= {bytes} or kinds == {str}:
-            return array
-        inside = " and ".join(sorted(t.__name__ for t in kinds - {bytes})) or "bytes"
-        raise SpecError(
-            f"{where} is an object array that holds {inside}: expected numbers, bools, bytes or "
-            "text. For records of varying shape, yield single records with records=True, "
-            "batch_size=32, pad=True"
-        )
-    raise SpecError(f"{where} has dtype {array.dtype}: expected numbers, bools, bytes or text")
-
-
 def rows_of(
     arrays: Sequence[np.ndarray[Any, Any]], leaves: Sequence[LeafSpec], *, place: str
 ) -> int:
@@ -346,31 +330,13 @@ def _dtype(value: Any) -> np.dtype[Any]:
         ) from None
 
 
-def _produced(array: np.ndarray[Any, Any]) -> np.dtype[Any]:
-    if array.dtype.kind == "U" or (array.size and isinstance(array.flat[0], str)):
-        return TEXT
-    return BYTES if array.dtype.kind in "SO" else array.dtype.newbyteorder("=")
-
-
-def encoded(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Return text as an object array of its UTF-8 bytes."""
-    out = np.empty(array.shape, object)
-    out.flat[:] = [text.encode() for text in array.flat]
-    return out
-
-
-def decoded(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Return UTF-8 bytes as an array of text."""
-    return np.array([data.decode() for data in array.flat], str).reshape(array.shape)
-
-
 def _convert(array: np.ndarray[Any, Any], leaf: LeafSpec, *, place: str) -> np.ndarray[Any, Any]:
     """Cast as `dtypes` requests, or as byte order and the two forms of bytes require.
 
     Raise SpecError for every other difference between the dtypes.
     """
     array = check_dtype(array, f"{leaf.path} of {place}")
-    if leaf.dtype == BYTES and array.dtype.kind in "SOU" and _produced(array) == leaf.produced:
+    if leaf.dtype == BYTES and array.dtype.kind in "SOU" and produced_dtype(array) == leaf.produced:
         return encoded(array) if leaf.text else array
     if array.dtype == leaf.dtype:
         return array

@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fastfeed.core.batch import Batch, check_dtype
+from fastfeed.core.batch import Batch
+from fastfeed.core.dtypes import check_dtype
 from fastfeed.core.structure import (
     describe,
     leaves_of,

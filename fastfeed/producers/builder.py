@@ -165,7 +165,7 @@ class BatchBuilder:
                 else worker
             )
             name = f"item {payload}" if self._source.indexed else place
-            value = _called(name, self._read, self._source.fetch, payload, own)
+            value = _called(name, self._read, self._source.fetch, payload, worker=own)
             if value is FILTERED:
                 return None
             if self._executor is not None:
@@ -205,7 +205,7 @@ class BatchBuilder:
                     name = f"record {number} of {place}"
                     fetch = self._source.fetch if ready is None else ready.__getitem__
                     key = part if ready is None else position
-                    item = _called(name, self._read, fetch, key, own)
+                    item = _called(name, self._read, fetch, key, worker=own)
                     if item is FILTERED:
                         continue
                     if executor is not None:
@@ -308,7 +308,7 @@ class BatchBuilder:
             self._seeded_worker(worker, payload[0], number=number, position=0)
         return self._source.fetch_all(payload)
 
-    def _read(self, fetch: Callable[[Any], Any], part: Any, worker: Worker) -> Any:
+    def _read(self, fetch: Callable[[Any], Any], part: Any, *, worker: Worker) -> Any:
         """Return the item, or FILTERED."""
         item = fetch(part)
         if self._filter is not None and not self._filter(item):
@@ -350,10 +350,10 @@ class _UserFunction:
         return self._function(value, worker=worker) if self.takes_worker else self._function(value)
 
 
-def _called(place: str, function: Any, *given: Any) -> Any:
+def _called(place: str, function: Any, *given: Any, **named: Any) -> Any:
     """Call code of the user's; name the place of its error."""
     try:
-        return function(*given)
+        return function(*given, **named)
     except (Stopped, OptionError):  # what a cache refuses
         raise
     except BaseException as error:  # everything that ends this producer must reach the consumer

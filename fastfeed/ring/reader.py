@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 
 from fastfeed.core.batch import (
-    BYTES,
     Batch,
     BatchSpec,
     nbytes_of,

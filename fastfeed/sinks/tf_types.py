@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from fastfeed.core.batch import BYTES, Batch, BatchSpec, with_shapes
+from fastfeed.core.batch import Batch, BatchSpec, with_shapes
+from fastfeed.core.dtypes import BYTES
 from fastfeed.core.structure import lists_to_tuples, rebuild
 from fastfeed.errors import SpecError
 

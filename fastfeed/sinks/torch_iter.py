@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fastfeed.augment.device import on_device
-from fastfeed.core.batch import BYTES, Batch, LeafSpec, decoded
+from fastfeed.core.batch import Batch, LeafSpec
+from fastfeed.core.dtypes import BYTES, decoded
 from fastfeed.core.structure import rebuild
 from fastfeed.errors import OptionError, SpecError, StateError, required
 from fastfeed.sinks.ahead import length, one_ahead

@@ -61,8 +61,7 @@ def source_from(given: Any, options: FeedOptions, *, start: StreamStart | None =
 
 
 def _described(given: Any) -> str:
-    if not isinstance(given, Mapping) or not given:
-        return type(given).__name__
-    inner = ", ".join(f"{key!r}: {type(value).__name__}" for key, value in given.items())
-    one = next(iter(given))
-    return f"{type(given).__name__} with {inner}. If each is a source, pass one: source[{one!r}]"
+    name = type(given).__name__
+    if not isinstance(given, Mapping) or not all(hasattr(v, "__getitem__") for v in given.values()):
+        return name
+    return f"{name}: if each value is a source, pass one: source[{next(iter(given), None)!r}]"

@@ -16,14 +16,14 @@ class HdfDataset:
     """A dataset of h5py. It is pickled as the name of its file and its name there."""
 
     def __init__(self, dataset: Any) -> None:
-        self._dataset = dataset
+        self._stored = dataset
         self.shape, self.dtype = dataset.shape, dataset.dtype
 
     def __getitem__(self, index: Any) -> Any:
-        return self._dataset[index]
+        return self._stored[index]
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _opened_again, (self._dataset.file.filename, self._dataset.name)
+        return _opened_again, (self._stored.file.filename, self._stored.name)
 
 
 def _opened_again(path: str, name: str) -> HdfDataset:

@@ -79,7 +79,7 @@ def test_each_kind_is_recognised(given: Any, kind: type) -> None:
     assert type(source_from(given, FeedOptions(batch_size=2))) is kind
 
 
-@pytest.mark.parametrize("given", [3, None, "text", b"bytes", {"x": np.zeros(3)}, object()])
+@pytest.mark.parametrize("given", [3, None, "text", b"bytes", {"x": 3}, object()])
 def test_what_is_no_source(given: Any) -> None:
     with pytest.raises(
         OptionError, match=f"the source must be a callable .*, got {type(given).__name__}$"

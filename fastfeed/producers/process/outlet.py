@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from fastfeed.core.batch import BYTES, Batch, BatchSpec
+from fastfeed.core.batch import Batch, BatchSpec
 from fastfeed.core.collate import Blank, aligned_arrays
+from fastfeed.core.dtypes import BYTES
 from fastfeed.core.stats import StageRow
 from fastfeed.producers.failure import encode_error
 from fastfeed.producers.reorder import ProducedBatch

@@ -213,10 +213,12 @@ def test_a_finite_callable_under_several_producers_is_refused(mix: tuple[int, in
         with runner_of(lambda: chunks(8, 4), mix) as runner:
             assert len(list(runner)) == 2
         return
-    _, error = until_it_fails(lambda: chunks(8, 4), mix)
+    batches, error = until_it_fails(lambda: chunks(1600, 10), mix)
     assert isinstance(error, OptionError)
+    ids = [record for batch in batches for record in batch[0].tolist()]
+    assert len(ids) == len(set(ids)), "a record was delivered twice"
     texts = (
-        f"each of the {producers(mix)} producers",
+        "the data would be delivered several times",
         "`worker`",
         "transform=",
         "repeat_per_producer=True",

@@ -19,6 +19,7 @@ from fastfeed.core.batch import (
     nbytes_of,
 )
 from fastfeed.core.collate import aligned_arrays
+from fastfeed.core.dtypes import BYTES
 from fastfeed.core.stats import SlotCounts
 from fastfeed.ring.layout import decode, offsets
 from fastfeed.ring.memory import CLOSED, Descriptor, UntrackedSegment

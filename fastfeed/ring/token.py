@@ -10,7 +10,7 @@ FORMAT = struct.Struct("<BxHIqqIIIxxxx")
 READ_TOKENS = 512
 SLOT = struct.Struct("<I")  # the number of a returned slot
 
-BATCH, HOLE, EPOCH, END, FAILURE, SKIP = range(6)
+BATCH, HOLE, EPOCH, END, FAILURE, SKIP, STREAM = range(7)
 
 # Message of a producer (a thread of a worker process) to the trainer: (kind, thread, slot, key,
 # item, rows, room, worker). BATCH: `slot` holds `rows` records, laid out for `room` records (0: the
@@ -18,5 +18,5 @@ BATCH, HOLE, EPOCH, END, FAILURE, SKIP = range(6)
 # epoch. END: the producer has ended. FAILURE, SKIP: an error is among the news. `key` is the
 # ticket, or the epoch's position where there are no tickets and for errors. `item` counts the items
 # of the stream's epoch. Where producers have streams of their own, `thread` of a BATCH or HOLE is
-# the stream.
+# the stream. STREAM: stream `thread` has begun, and the digest of its first item is `key`.
 Token = tuple[int, int, int, int, int, int, int, int]

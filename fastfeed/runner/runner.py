@@ -138,8 +138,8 @@ class FeedRunner(FrameworkAdapters):
             self._stream.current_feed()
         elif self._sink is None:
             raise StateError(
-                "start(session) needs the queue: call get_inputs() while the graph is built, and "
-                "use it"
+                "start(session) needs the queue that get_inputs() makes: "
+                "`x, y = runner.get_inputs()` while the graph is built, then `runner.start(sess)`"
             )
         else:
             self._sink.start(session, coord, owner=self)

@@ -23,6 +23,7 @@ from fastfeed.errors import FeedStopped, OptionError, StateError
 from fastfeed.live.hub import Watch, observe
 from fastfeed.options import AUTO_EXECUTOR, FeedOptions, Shuffle
 from fastfeed.producers.process.shared_workers import SharedWorkers
+from fastfeed.runner.advice import warn_of_idle_producers
 from fastfeed.runner.checkpoint import fingerprint, resume_from, state_of, warn_of_costs
 from fastfeed.runner.executor_choice import ExecutorChoice, choose, refuse_misfits
 from fastfeed.runner.finalizer import Finalizer, releasing
@@ -325,6 +326,9 @@ class Stream:
         feed = Feed(
             self._data, options, seed=self.seed, resume=resume, order=order, workers=workers
         )
+        if "idle" not in self._given_warnings:
+            self._given_warnings.add("idle")
+            warn_of_idle_producers(self.source, self.options)
         feed.warnings.share(self._given_warnings)
         self.feed = feed
         # The threads of a forgotten runner must end: they hold the feed, never the runner or this

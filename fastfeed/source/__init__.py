@@ -17,6 +17,7 @@ from fastfeed.source.cached import cached, refuse_cache, uncached
 from fastfeed.source.callables import CallableSource
 from fastfeed.source.indexed import IndexedSource
 from fastfeed.source.shared import SharedSource
+from fastfeed.source.stream_comparison import StreamComparison
 
 __all__ = [
     "FILTERED",
@@ -28,6 +29,7 @@ __all__ = [
     "ItemReader",
     "SharedSource",
     "Source",
+    "StreamComparison",
     "arrays_from",
     "cached",
     "is_iterator",

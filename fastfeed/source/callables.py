@@ -14,6 +14,13 @@ from fastfeed.core.worker import Worker, takes_worker
 from fastfeed.errors import OptionError
 from fastfeed.options import FeedOptions
 from fastfeed.source.base import Item, chunk_size, chunks, refuse_options
+from fastfeed.source.stream_comparison import (
+    WAYS_OUT,
+    StreamComparison,
+    beginning_of,
+    digest_of,
+    is_endless,
+)
 
 LOG = logging.getLogger("fastfeed")
 
@@ -32,6 +39,8 @@ class CallableSource:
         self.records = self._chunk > 0
         self._may_end = self.takes_worker or options.repeat_per_producer
         self._shard = options.shard or (0, 1)
+        # what happens to the digest of a stream's first item; a worker process sends it
+        self.compare: Callable[[int, int], None] = StreamComparison().add
         self._lock = threading.Lock()
         self._owners: dict[int, tuple[Any, int]] = {}
         self._had_items: set[int] = set()
@@ -46,8 +55,8 @@ class CallableSource:
     def open(self, worker: Worker) -> Iterator[Item]:
         """Call the function and yield the items of its stream.
 
-        Raise OptionError for an unusable stream, and for one that ends although each producer has a
-        copy.
+        Raise OptionError for an unusable stream, and for one that begins like another producer's or
+        ends: each producer has a copy.
         """
         rank, world = self._shard
         # The worker that the function sees counts the source's own items, and the producers of all
@@ -64,7 +73,8 @@ class CallableSource:
         empty = True
         skip: int | None = None  # known after the first item: a generator's body runs only then
         try:
-            for number, payload in enumerate(chunks(iterator, self._chunk)):
+            items = self._compared(chunks(iterator, self._chunk), stream, worker=worker)
+            for number, payload in enumerate(items):
                 if skip is None:
                     skip = 0 if exposed.start_was_read else worker.passed
                     if skip:
@@ -95,6 +105,17 @@ class CallableSource:
     def draw_key(self, part: Any, *, number: int, position: int) -> None:
         """Return None: the draws depend on the producer."""
 
+    def _compared(self, items: Iterator[Any], stream: Any, *, worker: Worker) -> Iterator[Any]:
+        """Yield the items, after a comparison of the first ones with those of other producers."""
+        seen = worker.count == 1 or worker.index in self._had_items  # in an earlier epoch
+        if not (self._may_end or seen or is_endless(stream)):
+            first = beginning_of(items)
+            digest = digest_of(first)
+            if digest is not None:
+                self.compare(worker.index, digest)
+            yield from first
+        yield from items
+
     def _end(self, worker: Worker, empty: bool) -> None:
         if empty and worker.index in self._had_items:
             raise OptionError(
@@ -106,10 +127,7 @@ class CallableSource:
         if not self._may_end and worker.count > 1 and not empty:
             raise OptionError(
                 f"the callable's stream ended, and each of the {worker.count} producers reads a "
-                "stream of its own: the data would be delivered several times. Choose one of "
-                "three: give the callable an argument `worker` and yield the share worker.index of "
-                "worker.count; pass an iterable and do the slow part in transform=; or set "
-                "repeat_per_producer=True if each producer may deliver a full copy"
+                f"stream of its own: {WAYS_OUT}"
             )
 
     def _claim(self, stream: Any, worker: Worker) -> None:
@@ -120,8 +138,8 @@ class CallableSource:
         if isinstance(stream, (tuple, Mapping, np.ndarray)) or not isinstance(stream, Iterable):
             raise OptionError(
                 "the callable must return an iterator of batches, it returned "
-                f"{type(stream).__name__}. Write it with `yield`, or pass iter(function, None) if "
-                "each call makes one batch"
+                f"{type(stream).__name__}. Write it with `yield`: `while True: yield make_batch()` "
+                "if each call makes one batch"
             )
         if not hasattr(stream, "__next__"):
             return

@@ -230,10 +230,8 @@ def test_a_generator_itself_may_be_shared() -> None:
 
 @either_sink
 def test_a_finite_callable_under_several_threads(used: Any) -> None:
-    """In a graph the stream is long: the first batch comes before it ends."""
     said = (
-        "stream ended",
-        "each of the 3 producers",
+        "the data would be delivered several times",
         "`worker`",
         "transform=",
         "repeat_per_producer=True",
@@ -309,7 +307,10 @@ class TestAtTheWrongMoment:
 
     def test_start_before_get_inputs(self, tf: Any, runner: FeedRunner) -> None:
         with tf.compat.v1.Session() as sess:
-            refused(StateError, "needs the queue: call get_inputs()", by=lambda: runner.start(sess))
+            said = (
+                "`x, y = runner.get_inputs()` while the graph is built, then `runner.start(sess)`"
+            )
+            refused(StateError, said, by=lambda: runner.start(sess))
 
     def test_get_inputs_and_no_session(self, tf: Any, runner: FeedRunner) -> None:
         runner.get_inputs()

@@ -72,7 +72,8 @@ class WorkerHandle:
         self.failed = False
         self.exited = False
         self.spec_checked = False  # True once its spec was compared with the first worker's
-        self.mismatched = False  # True if its batches differ from the first worker's
+        # True if its batches differ from the first worker's, or are copies
+        self.mismatched = False
         self._returned, give_back = map(Descriptor, os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK))
         self._news, self._worker_news = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.work, self._worker_work = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -161,7 +162,8 @@ class WorkerHandle:
         difference = (
             spec.difference(self.spec) if spec is not None and self.spec is not None else ""
         )
-        self.spec_checked, self.mismatched, self.spec = True, bool(difference), spec
+        self.spec_checked, self.spec = True, spec
+        self.mismatched = self.mismatched or bool(difference)
         return difference
 
     def error(self, kind: bytes) -> tuple[FeedError, int | None]:

@@ -26,7 +26,7 @@ from fastfeed.ring.layout import MemoryShare
 from fastfeed.ring.memory import Segment
 from fastfeed.ring.status_page import StatusPage
 from fastfeed.ring.writer import RingChannels, RingWriter
-from fastfeed.source import Source, source_from
+from fastfeed.source import CallableSource, Source, source_from
 
 STACKS_SIGNAL = signal.SIGRTMAX - 3  # no library is known to use it
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
@@ -148,6 +148,8 @@ def _producers(
 ) -> list[Producer]:
     given, options = unpack(shipment, task.nbytes)
     source = given if task.dispatched else source_from(given, options)
+    if isinstance(source, CallableSource):
+        source.compare = outlets[0].begin_stream
     # All threads of a process share its generators: they are seeded for each item only if there is
     # one thread.
     builder = BatchBuilder(source, options, reseed=_reseed if exclusive else None)

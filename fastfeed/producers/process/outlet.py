@@ -16,7 +16,7 @@ from fastfeed.producers.failure import encode_error
 from fastfeed.producers.reorder import ProducedBatch
 from fastfeed.ring.layout import encode, packed_nbytes
 from fastfeed.ring.slot_block import SlotPlan
-from fastfeed.ring.token import BATCH, END, EPOCH, FAILURE, HOLE, SKIP
+from fastfeed.ring.token import BATCH, END, EPOCH, FAILURE, HOLE, SKIP, STREAM
 from fastfeed.ring.writer import NO_NEED, RingWriter
 
 Array = np.ndarray[Any, Any]
@@ -70,6 +70,10 @@ class RingOutlet:
         if blanks is not self._blanks:
             self._blanks, self._plan = blanks, SlotPlan.of(blanks)
         return self._writer.lend_arrays(self._lend(self._plan.nbytes), self._plan)
+
+    def begin_stream(self, stream: int, digest: int) -> None:
+        """Send the digest of a stream's first item, before its first batch."""
+        self._writer.send((STREAM, stream, 0, digest, 0, 0, 0, self._writer.number))
 
     def mark(self, key: int, item: int, *, record: int) -> None:
         """Publish what is in progress, so that it can be named if this process dies."""

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from fastfeed.core.batch import BatchSpec
 from fastfeed.core.stats import SlotCounts, StageRow
 from fastfeed.core.status import ProducerStatus, WorkerStatus
-from fastfeed.errors import FeedError, ProducerError, SpecError
+from fastfeed.errors import FeedError, OptionError, ProducerError, SpecError
 from fastfeed.options import FeedOptions
 from fastfeed.producers.epoch_gate import EpochGate, EpochPlan
 from fastfeed.producers.process.dispatch import Dispatcher, read
@@ -21,8 +21,8 @@ from fastfeed.producers.process.token_receiver import StopEvent, TokenReceiver
 from fastfeed.producers.process.workers import WorkerGroup
 from fastfeed.producers.reorder import ProducedBatch, ReorderBuffer, Timeout
 from fastfeed.producers.threads import stack_of
-from fastfeed.ring.token import BATCH, END, EPOCH, FAILURE, HOLE, SKIP, Token
-from fastfeed.source import Source
+from fastfeed.ring.token import BATCH, END, EPOCH, FAILURE, HOLE, SKIP, STREAM, Token
+from fastfeed.source import Source, StreamComparison
 
 Ready = tuple[WorkerHandle, Token]  # a token, and the worker that sent it
 
@@ -56,6 +56,7 @@ class ProcessProducers:
         self.spec: BatchSpec | None = None
         self._receiver = TokenReceiver()
         self._stop = StopEvent()
+        self._comparison = StreamComparison()
         self._shipment: Shipment | None = None
         self._leads = leads
         self._shared = workers
@@ -253,14 +254,8 @@ class ProcessProducers:
         if handle is None:
             return
         if kind in (BATCH, HOLE):
-            if kind == BATCH and not (handle.spec_checked and slot in handle.reader.mapped):
-                if not handle.await_memory(slot):
-                    return
-                self._check_spec(handle)
-                ready = self._group.adapt_to(max(1, handle.reader.slot_nbytes))
-                if self._dispatcher is not None:
-                    self._dispatcher.limit(ready)
-            if not handle.mismatched:
+            known = kind == HOLE or (handle.spec_checked and slot in handle.reader.mapped)
+            if (known or self._await_memory(handle, slot)) and not handle.mismatched:
                 self._insert(token, handle)
         elif kind == EPOCH and self._dispatcher is None:
             handle.end_epoch(thread, key)
@@ -273,6 +268,26 @@ class ProcessProducers:
             self._reorder.fail(*handle.error(b"E"), epoch=key)
         elif kind == SKIP:
             self._reorder.skip(*handle.error(b"K"), epoch=key)
+        elif kind == STREAM:
+            self._compare(handle, thread, digest=key)
+
+    def _await_memory(self, handle: WorkerHandle, slot: int) -> bool:
+        """Map the memory of a slot that is new, and check the spec of its batch. Return False if
+        the worker is gone."""
+        if not handle.await_memory(slot):
+            return False
+        self._check_spec(handle)
+        ready = self._group.adapt_to(max(1, handle.reader.slot_nbytes))
+        if self._dispatcher is not None:
+            self._dispatcher.limit(ready)
+        return True
+
+    def _compare(self, handle: WorkerHandle, stream: int, *, digest: int) -> None:
+        try:
+            self._comparison.add(stream, digest)
+        except OptionError as error:
+            handle.mismatched = True
+            self._reorder.fail(error, None)
 
     def _insert(self, token: Token, handle: WorkerHandle) -> None:
         _, stream, _, key, item, _, _, number = token

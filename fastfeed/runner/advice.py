@@ -1,0 +1,26 @@
+"""Warnings about options that gain nothing, before the first batch."""
+
+from __future__ import annotations
+
+import warnings
+
+from fastfeed.errors import FeedWarning
+from fastfeed.options import FeedOptions
+from fastfeed.source import SharedSource, Source
+
+
+def warn_of_idle_producers(source: Source, options: FeedOptions) -> None:
+    """Warn about several producers for one iterator that no function of the user's follows."""
+    work = (options.transform, options.augment, options.batch_transform, options.collate)
+    if not isinstance(source, SharedSource) or options.producers == 1 or any(work):
+        return
+    knobs = f"threads={options.threads}" + (
+        f", processes={options.processes}" if options.processes else ""
+    )
+    warnings.warn(
+        f"{knobs} gain nothing here: the source is one iterator, which one producer at a time "
+        "reads. Do the slow part in transform=, which runs in all producers, or pass a function "
+        "that takes `worker` and yields the share worker.index of worker.count",
+        FeedWarning,
+        stacklevel=5,
+    )

@@ -2,13 +2,28 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
 import psutil
 
+from fastfeed.core.unix import resource
+
 ROOT = Path("/sys/fs/cgroup")
 MIN_FREE_NBYTES = 2**20
+WORKER_NBYTES, WORKER_FILES = 30_000_000, 5  # of a worker process, without the user's modules
+TRAINER_FILES = 64  # of the trainer, beside its workers
+# Ranks of one machine, as told by torchrun, Open MPI, Intel MPI, MPICH, MVAPICH, Horovod and Slurm.
+LOCAL_RANKS = (
+    "LOCAL_WORLD_SIZE",
+    "OMPI_COMM_WORLD_LOCAL_SIZE",
+    "MPI_LOCALNRANKS",
+    "PMI_LOCAL_SIZE",
+    "MV2_COMM_WORLD_LOCAL_SIZE",
+    "HOROVOD_LOCAL_SIZE",
+    "SLURM_NTASKS_PER_NODE",
+)
 UNLIMITED = 2**60  # control groups of version 1 write a huge number if there is no limit
 
 
@@ -24,6 +39,30 @@ def free_memory_nbytes(root: Path = ROOT, own: str | None = None) -> int:
         if limit is not None and used is not None and limit < UNLIMITED:
             free = min(free, limit - used)
     return max(free, MIN_FREE_NBYTES)
+
+
+def local_ranks() -> int:
+    """Return the number of ranks of a job on this machine, 1 if no launcher tells it."""
+    told = (os.environ.get(name, "") for name in LOCAL_RANKS)
+    return next((int(text) for text in told if text.isdigit() and int(text) > 0), 1)
+
+
+def workers_that_fit() -> tuple[int, str]:
+    """Return how many worker processes this machine can hold, and what limits them."""
+    limits = [(free_memory_nbytes() // WORKER_NBYTES, "the free memory, at 30 MB each")]
+    if resource is not None:
+        files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if files != resource.RLIM_INFINITY:
+            limits.append(
+                ((files - TRAINER_FILES) // WORKER_FILES, f"`ulimit -n`, which is {files}")
+            )
+        tasks, _ = resource.getrlimit(resource.RLIMIT_NPROC)
+        if tasks != resource.RLIM_INFINITY:
+            limits.append((tasks, f"`ulimit -u`, which is {tasks}"))
+    tasks = _number(ROOT, "pids.max", "pids/pids.max")
+    if tasks is not None:
+        limits.append((tasks, f"pids.max of the control group, which is {tasks}"))
+    return min((max(1, count), why) for count, why in limits)
 
 
 def oom_kills(root: Path = ROOT, own: str | None = None) -> int | None:

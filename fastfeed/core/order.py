@@ -67,6 +67,12 @@ class Recipe:
             object.__setattr__(self, "shard", check_shard(self.shard))
         if self.remainder not in (None, "drop", "pad"):
             raise OptionError(f'remainder must be None, "drop" or "pad", got {self.remainder!r}')
+        if self.remainder is not None and self.shard is None:
+            raise OptionError(
+                f"remainder={self.remainder!r} is about records that cannot be divided among the "
+                "ranks of shard=(rank, world): set shard=, or leave it out. The last batch of an "
+                "epoch is the business of last_batch="
+            )
         if self.sampler is not None and self.shuffled:
             raise OptionError("a sampler has its own order: leave out either shuffle= or sampler=")
         if hasattr(self.sampler, "__next__"):

@@ -8,11 +8,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from fastfeed.core.machine import free_memory_nbytes
+from fastfeed.core.machine import free_memory_nbytes, local_ranks
 from fastfeed.core.order import Recipe, is_integer
 from fastfeed.core.unix import ON_LINUX
 from fastfeed.errors import OptionError
 from fastfeed.options.option_values import Cache, MetricsTarget, Shuffle, parse_bytes, parse_metrics
+from fastfeed.options.other_loaders import OTHER_LOADERS, pool_hint
 
 if TYPE_CHECKING:
     from fastfeed.augment.spec import Augment
@@ -25,9 +26,10 @@ INTEGER_OPTIONS = {
     "processes": (0, "0 uses producer threads in this process"),
     "batch_size": (1, "leave it out for the default"),
     "epochs": (1, "leave it out for the default"),
+    "prefetch": (1, "leave it out to bound batches by memory= only"),
     "error_limit": (0, 'use on_error="raise" to allow no error'),
 }
-OPTIONAL_INTEGER_OPTIONS = ("batch_size", "epochs")
+OPTIONAL_INTEGER_OPTIONS = ("batch_size", "epochs", "prefetch")
 OPTION_CHOICES = {
     "last_batch": ("keep", "drop"),
     "order": ("kept", "any"),
@@ -96,8 +98,10 @@ class FeedOptions:
 
     Limits and failures:
 
+    prefetch: bound on the batches that are ready ahead of the training, by number; those in the
+        making come on top. None: a few for each producer, more of small ones.
     memory: bound on the bytes of batches in flight, as a number or "2GB"; None: a quarter of the
-        free memory.
+        free memory, divided by the ranks on this machine if a launcher tells them.
     on_error: "skip" continues without the record or batch that raised, and counts it.
     error_limit: largest number of skipped errors; the next one ends the feed.
     on_worker_death: "restart" replaces a killed worker process and repeats its unfinished batches.
@@ -128,6 +132,7 @@ class FeedOptions:
     remainder: Literal["drop", "pad"] | None = None
     sampler: Any = None
     order: Literal["kept", "any"] = "kept"
+    prefetch: int | None = None
     memory: int | str | None = None
     on_error: Literal["raise", "skip"] = "raise"
     error_limit: int = 100
@@ -151,7 +156,8 @@ class FeedOptions:
             _one_of(name, getattr(self, name), choices=choices)
         if not (self.shuffle is None or isinstance(self.shuffle, (bool, Shuffle))):
             raise OptionError(
-                f"shuffle must be None, True, False or Shuffle(capacity=...), got {self.shuffle!r}"
+                f"shuffle must be None, True, False or Shuffle(...), got {self.shuffle!r}"
+                + pool_hint(self.shuffle)
             )
         _check_functions(self)
         if self.pad is not None and not isinstance(self.pad, (bool, int, float)):
@@ -182,7 +188,9 @@ class FeedOptions:
     @property
     def memory_nbytes(self) -> int:
         """The bound on batches in flight, in bytes."""
-        return parse_bytes(self.memory) if self.memory is not None else free_memory_nbytes() // 4
+        if self.memory is not None:
+            return parse_bytes(self.memory)
+        return free_memory_nbytes() // 4 // local_ranks()
 
     @property
     def metrics_target(self) -> MetricsTarget | None:
@@ -217,14 +225,15 @@ class FeedOptions:
 def options_from(given: dict[str, Any]) -> FeedOptions:
     """Return FeedOptions from keywords.
 
-    Raise OptionError for an unknown keyword, with the closest known one.
+    Raise OptionError for an unknown keyword, with ours for that of another loader, or the closest
+    one.
     """
     known = [f.name for f in fields(FeedOptions)]
     for name in given:
         if name not in known:
             near = difflib.get_close_matches(name, known, 1, 0.7)
             hint = f"did you mean {near[0]}=?" if near else f"the options are {', '.join(known)}"
-            raise OptionError(f"FeedRunner has no option {name!r}: {hint}")
+            raise OptionError(f"FeedRunner has no option {name!r}: {OTHER_LOADERS.get(name, hint)}")
     return FeedOptions(**given)
 
 

@@ -17,18 +17,24 @@ class BoundedBuffer:
     """Buffer into which producers `put` and from which one consumer `take`s.
 
     Ordered: batches leave by ticket. At most `max_batches` of them are ready to leave; those that
-    came early wait for a straggler and are limited in bytes, so that one slow batch does not stop
-    the others. Unordered: batches leave as they come, but not before the previous epoch is
-    complete. In both cases the batch that the consumer waits for is always accepted, however full
-    the buffer is, so the bounds cannot deadlock.
+    came early wait for a straggler and are limited in bytes, and in number with the others by
+    `max_depth`, so that one slow batch does not stop the others. Unordered: batches leave as they
+    come, but not before the previous epoch is complete. In both cases the batch that the consumer
+    waits for is always accepted, however full the buffer is, so the bounds cannot deadlock.
     """
 
     def __init__(
-        self, reorder: ReorderBuffer[ProducedBatch], *, max_batches: int, max_nbytes: int
+        self,
+        reorder: ReorderBuffer[ProducedBatch],
+        *,
+        max_batches: int,
+        max_nbytes: int,
+        max_depth: int = MAX_EARLY,
     ) -> None:
         self.ordered = reorder.ordered
         self._max_batches = max_batches
         self._max_nbytes = max_nbytes
+        self._max_depth = max_depth
         self._lock = threading.Lock()
         self._filled = threading.Condition(self._lock)
         self._room = threading.Condition(self._lock)
@@ -148,7 +154,7 @@ class BoundedBuffer:
         reorder = self._reorder
         if not self.depth or (key == reorder.next_key and not reorder.ready):
             return False
-        if self.ordered and len(reorder.early) < MAX_EARLY:
+        if self.ordered and self.depth < self._max_depth:
             crowded = len(reorder.ready) >= self._max_batches
         else:
             crowded = self.depth >= self._max_batches

@@ -26,7 +26,7 @@ from fastfeed.core.status import FINISHED, STARTING, THREAD, ProducerStatus, Wor
 from fastfeed.core.worker import Worker, batches_ahead
 from fastfeed.options import FeedOptions
 from fastfeed.producers.activity import activity_of
-from fastfeed.producers.buffer import BoundedBuffer
+from fastfeed.producers.buffer import MAX_EARLY, BoundedBuffer
 from fastfeed.producers.builder import BatchBuilder
 from fastfeed.producers.epoch_gate import EpochGate, EpochPlan
 from fastfeed.producers.loop import Producer, run_with_low_priority
@@ -49,8 +49,9 @@ class ThreadProducers:
             ReorderBuffer[ProducedBatch](
                 options.threads, ordered=ordered, error_limit=options.error_limit
             ),
-            max_batches=batches_ahead(options.threads),
+            max_batches=options.prefetch or batches_ahead(options.threads),
             max_nbytes=options.memory_nbytes,
+            max_depth=options.prefetch or MAX_EARLY,
         )
         self._producers = [
             Producer(

@@ -24,11 +24,12 @@ LENGTH = struct.Struct("<q")  # precedes a pickled description
 @dataclass(frozen=True)
 class MemoryShare:
     """Memory of one worker process: `budget` bytes for its slots. It should get `wanted` slots for
-    its `threads` producers if they fit."""
+    its `threads` producers if they fit, and more of small ones unless `capped`."""
 
     budget: int
     wanted: int
     threads: int
+    capped: bool = False
 
     @property
     def min_slots(self) -> int:
@@ -50,7 +51,8 @@ class MemoryShare:
                 f"at least {self.min_slots}, that is {slot_nbytes * self.min_slots} bytes for each "
                 "process. Raise memory=, use fewer processes= or threads=, or smaller batches"
             )
-        wanted = max(self.wanted, min(MAX_SMALL_SLOTS, SMALL_NBYTES // slot_nbytes))
+        small = 0 if self.capped else min(MAX_SMALL_SLOTS, SMALL_NBYTES // slot_nbytes)
+        wanted = max(self.wanted, small)
         return max(self.min_slots, min(wanted, (self.budget - taken) // slot_nbytes))
 
 

@@ -23,10 +23,10 @@ from fastfeed.errors import FeedStopped, OptionError, StateError
 from fastfeed.live.hub import Watch, observe
 from fastfeed.options import AUTO_EXECUTOR, FeedOptions, Shuffle
 from fastfeed.producers.process.shared_workers import SharedWorkers
-from fastfeed.runner.advice import warn_of_idle_producers
 from fastfeed.runner.checkpoint import fingerprint, resume_from, state_of, warn_of_costs
 from fastfeed.runner.executor_choice import ExecutorChoice, choose, refuse_misfits
 from fastfeed.runner.finalizer import Finalizer, releasing
+from fastfeed.runner.unfit_options import refuse_too_many, warn_of_idle_producers
 from fastfeed.source import IndexedSource, arrays_from, cached, refuse_cache, source_from, uncached
 
 MAX_FOLLOWERS = 24  # a message to a worker process has no room for more file descriptors
@@ -36,6 +36,7 @@ class Stream:
     """A source with its options, and its feeds. Raise OptionError for options that cannot work."""
 
     def __init__(self, source: Any, options: FeedOptions) -> None:
+        refuse_too_many(options)
         self.options = options
         source = arrays_from(source, options)
         self.source = source_from(source, options)

@@ -58,6 +58,7 @@ class Dispatcher:
         *,
         lock: threading.Lock,
         wake: Callable[[], None],
+        prefetch: int | None = None,
     ) -> None:
         self._items = items
         self._reorder = reorder
@@ -76,7 +77,8 @@ class Dispatcher:
         self._complete = False
         self._stopping = False
         self._error: BaseException | None = None
-        self.ready_limit = 2**30  # limit of batches that are ready or in flight
+        self.ready_limit = prefetch or 2**30  # limit of batches that are ready or in flight
+        self._strict = prefetch is not None  # batches that wait for a straggler's count, too
         self.held = False  # True if a request was put off because of that limit
         self.reading = False  # True while the thread is in the user's code
         self._wakeup = Descriptor(os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC))
@@ -264,7 +266,7 @@ class Dispatcher:
         """Return how many items a worker may get: enough that the consumer does not wait, and no
         more. Ready batches occupy memory as much as those that wait for a straggler's batch."""
         with self._lock:
-            ready = len(self._reorder.ready)
+            ready = len(self._reorder.ready) + (len(self._reorder.early) if self._strict else 0)
             in_flight = sum(map(len, self._assigned.values()))
             minimum = 0 if self._assigned.get(worker) or ready >= self.ready_limit else 1
             allowance = max(self.ready_limit - ready - in_flight, minimum)

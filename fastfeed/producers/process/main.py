@@ -53,6 +53,7 @@ class WorkerTask:
     allowed: int
     budget: int
     wanted: int
+    capped: bool
     nbytes: int
 
     def producer(self, thread: int) -> int:
@@ -117,7 +118,7 @@ def _outlets(
             socket.socket(fileno=channels["news"]),
             channels["stop"],
         ),
-        share=MemoryShare(task.budget, task.wanted, task.threads),
+        share=MemoryShare(task.budget, task.wanted, task.threads, capped=task.capped),
         number=task.number,
     )
     work = socket.socket(fileno=channels["work"])

@@ -65,7 +65,11 @@ class ProcessProducers:
         if source.ordered:
             items = read(source, plan, gate=self._gate)
             self._dispatcher = Dispatcher(
-                items, self._reorder, lock=self._lock, wake=self._receiver.wake
+                items,
+                self._reorder,
+                lock=self._lock,
+                wake=self._receiver.wake,
+                prefetch=options.prefetch,
             )
 
     def start(self) -> None:

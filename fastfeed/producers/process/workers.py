@@ -86,10 +86,11 @@ class WorkerGroup:
             rank=(options.shard or (0, 1))[0],
             allowed=self._allowed,
             budget=options.memory_nbytes // processes,
-            wanted=self.ready_limit() // processes
+            wanted=max(1, self.ready_limit() // processes)
             + threads
             + 1
             + (REORDER_SLOTS if self._reorders else 0),
+            capped=options.prefetch is not None and not self._dispatched,
             nbytes=channels.shipment.nbytes,
         )
         self._added += 1
@@ -111,7 +112,9 @@ class WorkerGroup:
 
     def ready_limit(self, slot_nbytes: int = SMALL_NBYTES) -> int:
         """Return how many batches may wait for the consumer: more of small ones, which then cost
-        fewer wake-ups."""
+        fewer wake-ups. With prefetch=, as many as it says."""
+        if self._options.prefetch is not None:
+            return self._options.prefetch
         small = self._options.processes * min(MAX_SMALL_SLOTS, SMALL_NBYTES // slot_nbytes)
         return max(MIN_IN_FLIGHT, 4 * self._options.producers, small)
 

@@ -1,10 +1,11 @@
-"""Warnings about options that gain nothing, before the first batch."""
+"""Options that gain nothing, or that this machine cannot hold: told before the first batch."""
 
 from __future__ import annotations
 
 import warnings
 
-from fastfeed.errors import FeedWarning
+from fastfeed.core.machine import workers_that_fit
+from fastfeed.errors import FeedWarning, OptionError
 from fastfeed.options import FeedOptions
 from fastfeed.source import SharedSource, Source
 
@@ -24,3 +25,15 @@ def warn_of_idle_producers(source: Source, options: FeedOptions) -> None:
         FeedWarning,
         stacklevel=5,
     )
+
+
+def refuse_too_many(options: FeedOptions) -> None:
+    """Raise OptionError for more worker processes than this machine can hold."""
+    if options.processes <= 1:
+        return
+    most, limit = workers_that_fit()
+    if options.processes > most:
+        raise OptionError(
+            f"processes={options.processes} do not fit: {most} do, because of {limit}. More than "
+            "the cores seldom gain; threads= inside each hide waits"
+        )

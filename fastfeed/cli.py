@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,13 +9,13 @@ from typing import Any
 
 import click
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
 from fastfeed import __version__
-from fastfeed.errors import FeedError, MissingExtra, OptionError
+from fastfeed.errors import FeedError, OptionError
 
 BAD_INPUT = 2  # exit code of every error that the user can correct; click uses the same
 CHECK_FAILED = 1  # exit code of a requested check that does not pass
+BY_USER = (click.core.ParameterSource.COMMANDLINE, click.core.ParameterSource.ENVIRONMENT)
 FILE_PATH = click.Path(dir_okay=False, path_type=Path)
 
 
@@ -27,6 +26,7 @@ def main() -> None:
 
 
 @main.command()
+@click.version_option(__version__, prog_name="fastfeed-bench")
 @click.option(
     "--threads",
     default="1,4,8",
@@ -116,118 +116,12 @@ def bench(**options: Any) -> None:
     Each number of producer threads and worker processes is measured, and the results are compared
     with a prediction.
     """
-    # before TensorFlow is imported, which would log about itself
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    augmented = options.pop("augment")
-    executors = options.pop("augment_on")
+    context = click.get_current_context()
+    given = {name for name in options if context.get_parameter_source(name) in BY_USER}
     with _exit_on_errors():
-        if augmented is None:
-            _bench(**options)
-        else:
-            _bench_augment(augmented, executors, **options)
+        from fastfeed.benchmark.bench_command import measure
 
-
-def _bench(*, output: Path | None, assert_au: float | None, **options: Any) -> None:
-    from fastfeed.benchmark.build_gate import check_au, check_step
-    from fastfeed.benchmark.plot import write_plots
-    from fastfeed.benchmark.report import tables_of, write_json
-    from fastfeed.benchmark.summary import advise
-
-    if assert_au is not None:
-        check_step(options["consumer"])
-    if output is not None:
-        output.mkdir(parents=True, exist_ok=True)
-    sweep = _sweep(options, Console(stderr=True))
-    _print_results(
-        sweep,
-        tables_of(sweep),
-        advice=advise(sweep),
-        output=output,
-        writers=(write_json, write_plots),
-    )
-    if assert_au is not None:
-        check = check_au(sweep, assert_au)
-        click.echo(check.text)
-        sys.exit(0 if check.passed else CHECK_FAILED)
-
-
-def _sweep(options: dict[str, Any], console: Console) -> Any:
-    from fastfeed.benchmark.consumers import consumer_from
-    from fastfeed.benchmark.sweep import run_sweep
-    from fastfeed.benchmark.workloads import workload_from
-
-    plan = _plan(options)  # import frameworks last: report mistakes at once
-    workload = workload_from(
-        options["workload"], batch_size=options["batch_size"], data=options["data"]
-    )
-    consumer = consumer_from(options["consumer"])
-    with _progress(console) as report:
-        return run_sweep(workload, consumer, plan=plan, progress=report)
-
-
-def _bench_augment(
-    text: str, executors: str, *, output: Path | None, assert_au: float | None, **options: Any
-) -> None:
-    from fastfeed.benchmark.augments import compare_executors, executors_from, spec_from
-    from fastfeed.benchmark.augments_report import advise, table_of, write_json, write_plots
-    from fastfeed.benchmark.consumers import consumer_from
-
-    for name, given in (
-        ("--assert-au", assert_au is not None),
-        ("--baseline", options["baseline"]),
-    ):
-        if given:
-            raise OptionError(
-                f"{name} cannot be combined with --augment, which compares several executors"
-            )
-    chosen = {
-        "spec": spec_from(text),
-        "executors": executors_from(executors),
-        "plan": _plan(options),
-    }
-    if output is not None:
-        output.mkdir(parents=True, exist_ok=True)
-    with _progress(Console(stderr=True)) as report:
-        consumer = consumer_from(options["consumer"])
-        found = compare_executors(options["workload"], consumer, **chosen, progress=report)
-    _print_results(
-        found,
-        [table_of(found)],
-        advice=advise(found),
-        output=output,
-        writers=(write_json, write_plots),
-    )
-
-
-def _plan(options: dict[str, Any]) -> Any:
-    from fastfeed.benchmark.sweep import SweepPlan, parse_counts
-
-    threads = parse_counts(options["threads"], "--threads", least=1, such_as="1,4,8")
-    processes = parse_counts(options["processes"], "--processes", least=0, such_as="0,1,2")
-    others = {name: options[name] for name in ("seconds", "steps", "repeats", "baseline")}
-    return SweepPlan(threads, options["batch_size"], processes=processes, **others)
-
-
-@contextmanager
-def _progress(console: Console) -> Any:
-    """Show a progress bar; yields a function of a text and the finished share (0 to 1)."""
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TaskProgressColumn(),
-        TimeElapsedColumn(),
-    )
-    last = ("", -1.0)
-    with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task("starting", total=1.0)
-
-        def report(text: str, share: float) -> None:
-            nonlocal last
-            if (text, share) != last:
-                last = (text, share)
-                bar.update(task, description=text, completed=share)
-
-        yield report
+        sys.exit(0 if measure(options, given) else CHECK_FAILED)
 
 
 @main.command()
@@ -251,25 +145,6 @@ def compare(before: Path, after: Path, *, fail_if_slower: bool) -> None:
         for line in lines_of(found):
             click.echo(line)
         sys.exit(CHECK_FAILED if fail_if_slower and found.slower else 0)
-
-
-def _print_results(
-    found: Any, tables: Any, *, advice: str, output: Path | None, writers: tuple[Any, Any]
-) -> None:
-    """Print tables and advice; write JSON and plots to the folder `output`, if there is one."""
-    console = Console()
-    for table in tables:
-        console.print(table)
-        console.print()
-    if output is not None:
-        write_json, write_plots = writers
-        written = [write_json(found, output)]
-        try:
-            written += write_plots(found, output)
-        except MissingExtra as error:
-            console.print(f"no plots: {error}", style="yellow")
-        console.print("written: " + ", ".join(map(str, written)), soft_wrap=True)
-    console.print(advice, style="bold", soft_wrap=True, highlight=False)
 
 
 @main.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
@@ -388,6 +263,19 @@ def postmortem(file: Path | None) -> None:
         from fastfeed.live.postmortem_view import render
 
         Console().print(render(read(file)))
+
+
+@main.command()
+@click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
+def doctor(*, as_json: bool) -> None:
+    """Show what this machine offers, what is missing, and the command that brings it."""
+    from fastfeed.live.doctor import examine, json_of, table_of
+
+    found = examine()
+    if as_json:
+        click.echo(json_of(found))
+    else:
+        Console().print(table_of(found))
 
 
 @contextmanager

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from fastfeed import __version__
 
 QUICK = ["--consumer", "sim:1ms", "--workload", "sleep:2ms", "--steps", "20", "--repeats", "1"]
 
@@ -62,7 +65,85 @@ BAD_INPUT = (
     (["--baseline", "--consumer", "none"], "--consumer mnist"),
     (["--baseline", "--processes", "1,2"], "with 0 among"),
     (["--nonsense"], "--nonsense"),
+    (["--workload", "train.py"], "fastfeed diagnose -- train.py"),
+    (["--workload", "sleep:0.05"], "write 50ms, 0.05s"),
+    (["--augment-on", "producers"], "--augment-on alone would be ignored"),
+    (["--steps", "5", "--seconds", "1"], "--seconds beside --steps would be ignored"),
+    (["--data", "x", "--workload", "string:capwords"], "--data names the MNIST of"),
+    (["--augment", "standard", "--baseline"], "--baseline beside --augment would be ignored"),
 )
+
+
+def test_a_workload_without_a_unit_is_milliseconds_and_the_table_explains_itself() -> None:
+    words = "bench --threads 1 --workload sleep:2 --consumer sim:1 --steps 20 --repeats 1"
+    done = run(*words.split())
+    assert done.returncode == 0, done.stderr
+    for text in (
+        "sleep:2ms into sim:1",
+        "AU: accelerator utilisation",
+        "(the ceiling)",
+        "slow-down",
+    ):
+        assert text in done.stdout
+
+
+# What an installation of the core alone has not.
+WITHOUT_EXTRAS = """
+import sys
+
+class Missing:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in "tensorflow keras torch jax sklearn matplotlib".split():
+            raise ModuleNotFoundError(name)
+
+sys.meta_path.insert(0, Missing())
+from fastfeed.cli import main
+main()
+"""
+
+
+@pytest.mark.parametrize("workload", ["sleep:1ms", "python:1ms"])
+@pytest.mark.parametrize("consumer", ["sim:1ms", "none"])
+def test_a_build_service_needs_the_core_alone(workload: str, consumer: str, tmp_path: Path) -> None:
+    words = f"--threads 1,2 --steps 5 --repeats 1 --workload {workload} --consumer {consumer}"
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_EXTRAS, "bench", *words.split(), "--output", str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=200,
+        env={**os.environ, "FASTFEED_DATA": str(tmp_path)},
+    )
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "bench.json").exists() and "no plots" in done.stdout
+
+
+def test_the_bench_has_a_command_of_its_own_with_a_version() -> None:
+    code = "from fastfeed.cli import bench; bench()"
+    done = subprocess.run(
+        [sys.executable, "-c", code, "--version"], capture_output=True, text=True, timeout=100
+    )
+    assert done.stdout == f"fastfeed-bench, version {__version__}\n"
+
+
+def test_the_doctor_names_what_is_missing_and_how_to_get_it() -> None:
+    done = run("doctor")
+    assert done.returncode == 0, done.stderr
+    for name in ("Python", "kernel", "cores", "memory", "worker processes", "NVML", "TensorFlow"):
+        assert name in done.stdout
+    found = {one["name"]: one for one in json.loads(run("doctor", "--json").stdout)}
+    assert found["fastfeed"]["found"] == __version__
+    for one in found.values():
+        assert one["fit"] or one["remedy"]
+
+
+@pytest.mark.slow
+def test_nothing_of_the_start_of_tensorflow_is_shown() -> None:
+    pytest.importorskip("tensorflow")
+    done = run("bench", "--threads", "1", "--consumer", "mnist", *QUICK[2:])
+    assert done.returncode == 0, done.stderr
+    assert "oneDNN" not in done.stderr and "absl" not in done.stderr
+
+
 # All in one interpreter, because its start takes most of the time of a refusal.
 IN_TURN = """
 import contextlib, io, json, sys

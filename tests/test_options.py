@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import warnings
+from collections.abc import Iterator
 from dataclasses import FrozenInstanceError, fields
 from inspect import signature
 from typing import Any
@@ -12,9 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fastfeed import FeedOptions, FeedRunner, OptionError, Shuffle
-from fastfeed.core.machine import free_memory_nbytes
-from fastfeed.options import BYTE_UNITS, options_from, parse_bytes
+from fastfeed import FeedOptions, FeedRunner, FeedWarning, OptionError, Shuffle
+from fastfeed.core.machine import free_memory_nbytes, workers_that_fit
+from fastfeed.options import BYTE_UNITS, feed_options, options_from, parse_bytes
 
 
 @pytest.mark.parametrize(
@@ -71,6 +73,81 @@ def test_values_that_work(given_: dict[str, Any]) -> None:
 def test_an_unknown_option_names_the_nearest(name: str, hint: str) -> None:
     with pytest.raises(OptionError, match=rf"no option '{name}': {hint}"):
         FeedRunner(list, **{name: 1})
+
+
+@pytest.mark.parametrize(
+    ("word", "answer"),
+    [
+        ("num_workers", "processes="),
+        ("prefetch_factor", "prefetch="),
+        ("drop_last", 'last_batch="drop"'),
+        ("drop_remainder", 'last_batch="drop"'),
+        ("collate_fn", "collate="),
+        ("pin_memory", "pin_memory=True"),
+        ("persistent_workers", "leave it out"),
+        ("worker_init_fn", "worker.index"),
+        ("timeout", "stall_timeout_s="),
+        ("buffer_size", "Shuffle(capacity="),
+        ("workers", "threads="),
+        ("use_multiprocessing", "processes="),
+        ("max_queue_size", "prefetch="),
+        ("num_parallel_calls", "transform="),
+    ],
+)
+def test_the_words_of_other_loaders_are_answered_with_ours(word: str, answer: str) -> None:
+    with pytest.raises(OptionError, match=re.escape(answer)) as caught:
+        FeedRunner(list, **{word: 1})
+    options = {field.name for field in fields(FeedOptions)}
+    told = set(re.findall(r"\b([a-z_]+)=", str(caught.value)))
+    assert told <= options | set(signature(Shuffle).parameters) | {"device", "pin_memory"}
+
+
+def test_a_size_of_a_shuffle_buffer_names_the_pool() -> None:
+    with pytest.raises(OptionError, match=r"Shuffle\(capacity=1000, min_after_dequeue=500\)"):
+        FeedOptions(shuffle=1000)  # type: ignore[arg-type]
+
+
+def test_a_remainder_belongs_to_a_shard() -> None:
+    with pytest.raises(
+        OptionError, match=r"remainder='drop' .* set shard=, or leave it out.*last_batch"
+    ):
+        FeedOptions(remainder="drop")
+
+
+def test_the_ranks_of_a_machine_share_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(feed_options, "free_memory_nbytes", lambda: 16_000)
+    assert FeedOptions().memory_nbytes == 4000
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "8")
+    assert FeedOptions().memory_nbytes == 500
+    assert FeedOptions(memory=100).memory_nbytes == 100
+
+
+def test_processes_that_do_not_fit_are_refused_at_once() -> None:
+    most, limit = workers_that_fit()
+    assert most >= 1 and limit
+    with pytest.raises(OptionError, match=r"processes=1000000 do not fit: \d+ do, because of"):
+        FeedRunner(range(10), batch_size=2, processes=1_000_000)
+
+
+@pytest.mark.parametrize("options", [{"threads": 3}, {"processes": 2}])
+def test_producers_that_share_one_iterator_are_told_to_be_idle(options: dict[str, Any]) -> None:
+    def batches() -> Iterator[np.ndarray]:
+        for _ in range(3):
+            yield np.zeros(2)
+
+    with (
+        FeedRunner(batches(), **options) as runner,
+        pytest.warns(FeedWarning, match=r"gain nothing here.*transform=.*`worker`"),
+    ):
+        list(runner)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for source, more in (
+            (batches(), {"transform": np.negative}),
+            ([np.zeros(2)] * 3, {"records": False}),
+        ):
+            with FeedRunner(source, **options, **more) as runner:
+                assert len(list(runner)) == 3
 
 
 def test_options_are_frozen() -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
+from fastfeed.benchmark.quiet import import_quietly
 from fastfeed.benchmark.training_loop import (
     Consumer,
     Options,
@@ -26,9 +27,12 @@ def consumer_from(text: str) -> Consumer:
     """Return the consumer that `text` names. Raise OptionError with the possible names."""
     kind, _, rest = text.partition(":")
     if text == "mnist":
+        import_quietly("tensorflow")
         from fastfeed.benchmark.session_loop import SessionConsumer
 
         return SessionConsumer()
+    if text in ("mnist-keras", "resnet50"):
+        import_quietly("keras")
     if text == "mnist-keras":
         return PlainConsumer(text, _keras_step, burns_cpu=True)
     if text == "resnet50":
@@ -39,6 +43,11 @@ def consumer_from(text: str) -> Consumer:
         seconds = seconds_from(rest, text)
         return PlainConsumer(text, lambda batch: lambda _: time.sleep(seconds))
     raise OptionError(f"--consumer {text!r}: must be {CONSUMER_KINDS}")
+
+
+def takes_any_batch(text: str) -> bool:
+    """Return True for a consumer that does not look at the batches."""
+    return text.partition(":")[0] in ("sim", "none")
 
 
 class PlainConsumer:

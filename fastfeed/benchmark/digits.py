@@ -1,14 +1,22 @@
-"""Handwritten digits for examples and benchmarks, without a download.
+"""Handwritten digits for examples and benchmarks.
 
-MNIST from a path that the user names, from `$FASTFEED_DATA` or from Keras's cache; else
-scikit-learn's small digits, enlarged to the same 28 x 28 pixels. `Digits.origin` says which.
+MNIST from a path that the user names, from `$FASTFEED_DATA`, from Keras's cache or, where the
+network allows it, fetched into that cache by Keras's own loader; else scikit-learn's small digits,
+enlarged to the same 28 x 28 pixels. `Digits.origin` says which.
 """
 
 from __future__ import annotations
 
+import importlib.util
+import logging
 import os
+import socket
+import subprocess
+import sys
+import threading
 import zipfile
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +31,11 @@ DIGIT_SIDE = 28
 ARRAY_NAMES = ("x_train", "y_train", "x_test", "y_test")
 # of scikit-learn's 1797 digits, the last ones: by other writers than the first ones
 TEST_RECORDS = 297
+MADE_UP_RECORDS = 2000
+FETCH = "from keras.datasets import mnist; mnist.load_data()"
+FETCH_ADDRESS = ("storage.googleapis.com", 443)  # of all data sets of Keras
+FETCH_S, REACH_S = 10.0, 2.0  # limits: of the whole, and of the answer of the host
+LOG = logging.getLogger("fastfeed")
 READ_ERRORS = (OSError, ValueError, EOFError, zipfile.BadZipFile)
 
 
@@ -48,8 +61,57 @@ def load(path: str | Path | None = None) -> Digits:
     if path is not None:
         return _read(_named(Path(path).expanduser()))
     places = _usual_places()
-    found = next((place for place in places if place.is_file()), None)
+    found = next((place for place in places if place.is_file()), None) or _fetched(places[-1])
     return _enlarged(places) if found is None else _read(found)
+
+
+def made_up() -> Digits:
+    """Return noise in the shape of MNIST, for consumers that do not look at it."""
+    rng = np.random.default_rng(0)
+    images = rng.integers(0, 256, (MADE_UP_RECORDS, DIGIT_SIDE, DIGIT_SIDE), np.uint8)
+    labels = rng.integers(0, 10, MADE_UP_RECORDS)
+    origin = f"made-up images of {DIGIT_SIDE} x {DIGIT_SIDE} pixels: the consumer ignores them."
+    return Digits(images, labels, images[:0], labels[:0], origin)
+
+
+def _fetched(file: Path) -> Path | None:
+    """Return Keras's file of MNIST after Keras has fetched it; None if it cannot within
+    FETCH_S."""
+    if importlib.util.find_spec("keras") is None or not _reachable():
+        return None
+    LOG.warning("fetching MNIST with Keras's loader, for at most %g s", FETCH_S)
+    # jax starts in half of the time
+    backend = {"KERAS_BACKEND": "jax"} if importlib.util.find_spec("jax") is not None else {}
+    quiet: Any = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    loader = subprocess.Popen([sys.executable, "-c", FETCH], env={**os.environ, **backend}, **quiet)
+    try:
+        loader.wait(FETCH_S - REACH_S)
+    except subprocess.TimeoutExpired:
+        loader.kill()
+        loader.wait()
+    except BaseException:
+        loader.kill()
+        loader.wait()
+        raise
+    finally:
+        if loader.returncode:  # what it left behind is not whole
+            file.unlink(missing_ok=True)
+    return file if file.is_file() else None
+
+
+def _reachable() -> bool:
+    """Return True if the host of Keras's files answers. A name server that is silent must not keep
+    the user waiting, and its look-up cannot be interrupted."""
+    answers: list[bool] = []
+
+    def connect() -> None:
+        with suppress(OSError), socket.create_connection(FETCH_ADDRESS, REACH_S):
+            answers.append(True)
+
+    thread = threading.Thread(target=connect, name="fastfeed-reach", daemon=True)
+    thread.start()
+    thread.join(REACH_S)
+    return bool(answers)
 
 
 def _named(path: Path) -> Path:

@@ -70,7 +70,8 @@ def _results(sweep: Sweep) -> Table:
 
 
 def _costs(sweep: Sweep) -> Table:
-    table = Table(caption=f"{_ceiling(sweep)}\n{sweep.data}", caption_justify="left", **STYLE)
+    caption = "\n".join((*_legend(sweep), _ceiling(sweep), sweep.data))
+    table = Table(caption=caption, caption_justify="left", **STYLE)
     headers = (
         "AU",
         "wait ms\np50",
@@ -196,9 +197,21 @@ def versions() -> dict[str, str]:
     return found
 
 
+def _legend(sweep: Sweep) -> list[str]:
+    """Return what the columns mean that their headers do not explain."""
+    if not sweep.step.step_s:
+        return []
+    return [
+        "AU: accelerator utilisation, the share of the time in which the step is busy",
+        "step slow-down: time of a step beside the producers / alone (the ceiling)",
+    ]
+
+
 def _ceiling(sweep: Sweep) -> str:
     bare = f"one bare producer loop makes {1 / sweep.producer.batch_s:.1f}/s"
-    return f"{bare}, the step alone {sweep.ceiling:.1f}/s" if sweep.step.step_s else bare
+    if not sweep.step.step_s:
+        return bare
+    return f"{bare}, the step alone {sweep.ceiling:.1f}/s (the ceiling)"
 
 
 def _gpu(setting: Setting) -> str:

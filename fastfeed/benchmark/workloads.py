@@ -36,19 +36,36 @@ class NamedSource:
     data: str
 
 
-def workload_from(text: str, *, batch_size: int, data: str | None = None) -> NamedSource:
-    """Return the workload that `text` names. Raise OptionError with the possible names."""
+def workload_from(
+    text: str, *, batch_size: int, data: str | None = None, real: bool = True
+) -> NamedSource:
+    """Return the workload that `text` names. Raise OptionError with the possible names.
+
+    Without `real`, and without `data`, images are made up: no package is needed to read them.
+    """
     kind, colon, rest = text.partition(":")
+    if text.endswith(".py"):
+        raise OptionError(
+            f"--workload {text!r} is a script: `fastfeed diagnose -- {text}` measures a whole "
+            f"training. To measure its iterator alone, name it: --workload {Path(text).stem}:NAME"
+        )
     if not colon or not rest:
         raise OptionError(f"--workload {text!r}: must be {WORKLOAD_KINDS}")
+    if data is not None and kind not in COSTS:
+        raise OptionError(
+            f"--data names the MNIST of {', '.join(COSTS)} workloads, and {text!r} has data of its "
+            "own: leave it out"
+        )
     if kind == "photos":
         return _photos(Path(rest).expanduser(), batch_size, name=text)
-    if kind in ("sleep", "python", "opencv"):
+    if kind in COSTS:
         cost_s = seconds_from(rest, text)
         if kind == "opencv":
             _opencv()  # refused here if it is missing, not in a producer
-        cost = {"sleep": time.sleep, "python": _burn_python, "opencv": _burn_opencv}[kind]
-        return _digits(text, partial(cost, cost_s), batch_size=batch_size, data=data)
+        found = digits.load(data) if real or data is not None else digits.made_up()
+        # named with its unit
+        name = f"{text}ms" if rest.isdigit() else text
+        return _digits(name, partial(COSTS[kind], cost_s), batch_size=batch_size, found=found)
     return NamedSource(text, _users_own(kind, rest, text=text), "the batches of your own iterator")
 
 
@@ -60,17 +77,18 @@ def open_stream(
 
 
 def seconds_from(text: str, option: str) -> float:
-    """Return seconds from 50ms, 0.05s or 300us."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)(us|ms|s)", text)
+    """Return seconds from 50ms, 0.05s or 300us. A whole number without a unit is milliseconds."""
+    if text.isdigit():
+        return int(text) * 1e-3
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(us|ms|s)", text)
     if match is None:
         raise OptionError(f"{option!r}: {text!r} is no time; write 50ms, 0.05s or 300us")
     return float(match[1]) * {"us": 1e-6, "ms": 1e-3, "s": 1.0}[match[2]]
 
 
 def _digits(
-    name: str, cost: Callable[[], None], *, batch_size: int, data: str | None
+    name: str, cost: Callable[[], None], *, batch_size: int, found: digits.Digits
 ) -> NamedSource:
-    found = digits.load(data)
     images, labels = found.x_train, found.y_train  # the test set need not travel
 
     def batches(worker: Worker) -> Iterator[Any]:
@@ -98,6 +116,13 @@ def _burn_opencv(seconds: float) -> None:
     cv2, end = _opencv(), time.thread_time() + seconds
     while time.thread_time() < end:
         cv2.GaussianBlur(PICTURE, (15, 15), 3.0)
+
+
+COSTS: dict[str, Callable[[float], None]] = {
+    "sleep": time.sleep,
+    "python": _burn_python,
+    "opencv": _burn_opencv,
+}
 
 
 @cache

@@ -68,6 +68,19 @@ def _name(library: Any, device: Any) -> str:
     return name.decode() if isinstance(name, bytes) else str(name)
 
 
+def gpu_names() -> tuple[list[str], str]:
+    """Return the names of the GPUs, and why there is none."""
+    try:
+        library = nvml()
+    except MissingExtra as error:
+        return [], str(error)
+    devices = _devices(library)
+    names = [_name(library, device) for device in devices]
+    if devices:
+        _value_or_0(library.nvmlShutdown)
+    return names, ""
+
+
 class GpuSampler:
     """Mean use of every GPU, from repeated samples; of none without a library or a device."""
 

@@ -232,6 +232,15 @@ def dump(pid: int) -> list[str]:
     return [line for line in lines if line.strip()]
 
 
+def ptrace_limit() -> str:
+    """Return why the stacks of other processes cannot be read; empty if they can."""
+    with contextlib.suppress(OSError):
+        scope = Path(PTRACE).read_text().strip()
+        if scope != "0" and os.geteuid() != 0:
+            return f"kernel.yama.ptrace_scope is {scope}"
+    return ""
+
+
 def reason(error: str) -> str:
     """Return the reason of an error of py-spy, and what to change if a permission is missing."""
     if not PERMISSION.search(error):

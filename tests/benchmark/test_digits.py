@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,8 @@ from fastfeed.errors import MissingExtra, OptionError
 
 @pytest.fixture(autouse=True)
 def bare_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A machine without MNIST."""
+    """A machine without MNIST, and without a network."""
+    monkeypatch.setattr(digits, "FETCH_ADDRESS", ("nowhere.invalid", 443))
     monkeypatch.delenv("FASTFEED_DATA", raising=False)
     monkeypatch.setenv("KERAS_HOME", str(tmp_path / "no_keras"))
 
@@ -158,3 +160,35 @@ def test_without_scikit_learn_the_pip_line_is_given(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(builtins, "__import__", refuse)
     with pytest.raises(MissingExtra, match=r"scikit-learn.*fastfeed\[examples\]"):
         digits.load()
+
+
+def test_keras_fetches_mnist_where_its_host_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = tmp_path / "no_keras/datasets/mnist.npz"
+    made = save(tmp_path / "made.npz", **arrays(fill=5))
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        monkeypatch.setattr(digits, "FETCH_ADDRESS", server.getsockname())
+        copy = f"import os, shutil; os.makedirs({str(file.parent)!r}); shutil.copy({str(made)!r}, "
+        monkeypatch.setattr(digits, "FETCH", f"{copy}{str(file)!r})")
+        assert (digits.load().x_train == 5).all()
+        assert "fetching MNIST with Keras's loader, for at most 10 s" in caplog.text
+
+
+def test_what_a_failed_fetch_left_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("sklearn")
+    file = tmp_path / "no_keras/datasets/mnist.npz"
+    file.parent.mkdir(parents=True)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        monkeypatch.setattr(digits, "FETCH_ADDRESS", server.getsockname())
+        monkeypatch.setattr(digits, "FETCH", f"open({str(file)!r}, 'w').write('x'); 1 / 0")
+        assert "small digits" in digits.load().origin
+    assert not file.exists()
+
+
+def test_made_up_digits_have_the_shape_of_mnist() -> None:
+    made = digits.made_up()
+    assert made.x_train.shape[1:] == (28, 28) and made.x_train.dtype == np.uint8
+    assert made.y_train.dtype == np.int64 and set(made.y_train.tolist()) == set(range(10))

@@ -29,11 +29,11 @@ endif
 
 help:  ## show this list (default)
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' Makefile
-	@echo "options:    TF=tensorflow, PYTHON=python3.12, TORCH=, ARGS='arguments for fastfeed-bench or pytest'"
+	@echo "options:    TF=tensorflow, PYTHON=python3.12, TORCH=, ARGS='arguments for fastfeed bench or pytest'"
 
 bench: ARGS ?= --threads 1,4,8 --output build/bench
 bench: $(STAMP)  ## measure feeding with 1, 4 and 8 threads; results in build/bench
-	.venv/bin/fastfeed-bench $(ARGS)
+	.venv/bin/fastfeed bench $(ARGS)
 
 test: $(STAMP)  ## run the quick tests: every room and every promise, at most 5 minutes on 2 cores
 	.venv/bin/python -m pytest --numprocesses 2 --dist worksteal -m "not slow" $(ARGS)

@@ -101,7 +101,7 @@ def _costs(sweep: Sweep) -> Table:
 
 def json_of(sweep: Sweep) -> dict[str, Any]:
     """Return all measurements, with the machine and the versions; the schema is in
-    docs/fastfeed-bench.md."""
+    docs/bench.md."""
     found: dict[str, Any] = plain(
         {
             "schema": BENCH_SCHEMA,

@@ -1,4 +1,4 @@
-"""fastfeed-bench --augment: the same operations by each executor."""
+"""fastfeed bench --augment: the same operations by each executor."""
 
 from __future__ import annotations
 

@@ -156,6 +156,8 @@ class FeedRunner(FrameworkAdapters):
         self._stream.stop_followers()
         ended = self._feed is None or self._feed.stop(max(0.0, deadline - time.perf_counter()))
         self._stream.unwatch()
+        if ended:
+            self._stream.release_cache()
         if self._feed is not None and not ended and first:
             warnings.warn(
                 "producers did not end in time; no thread can be interrupted, so they end when "

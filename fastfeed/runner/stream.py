@@ -26,8 +26,17 @@ from fastfeed.producers.process.shared_workers import SharedWorkers
 from fastfeed.runner.checkpoint import fingerprint, resume_from, state_of, warn_of_costs
 from fastfeed.runner.executor_choice import ExecutorChoice, choose, refuse_misfits
 from fastfeed.runner.finalizer import Finalizer, releasing
+from fastfeed.runner.run_size import batch_rows, run_batches
 from fastfeed.runner.unfit_options import refuse_too_many, warn_of_idle_producers
-from fastfeed.source import IndexedSource, arrays_from, cached, refuse_cache, source_from, uncached
+from fastfeed.source import (
+    CachedRecords,
+    IndexedSource,
+    arrays_from,
+    cached,
+    refuse_cache,
+    source_from,
+    uncached,
+)
 
 MAX_FOLLOWERS = 24  # a message to a worker process has no room for more file descriptors
 
@@ -125,25 +134,12 @@ class Stream:
     @cached_property
     def run_batches(self) -> int | None:
         """Batches of every run that a loop takes from its beginning; None if unknown."""
-        records, size = self._epoch_records, self.options.batch_size or 1
-        if records is None:
-            return None
-        return (
-            (records + (size - 1 if self.options.last_batch == "keep" else 0))
-            // size
-            * (self.options.epochs or 1)
-        )
+        return run_batches(self.source, self.options)
 
     @cached_property
-    def _epoch_records(self) -> int | None:
-        """Records of every epoch; None where epochs differ or records may be left out."""
-        skips = self.options.on_error == "skip" or self.options.on_worker_death != "raise"
-        skips = skips or self.options.filter is not None
-        return (
-            None
-            if skips or not isinstance(self.source, IndexedSource)
-            else self.source.epoch_records
-        )
+    def batch_rows(self) -> int | None:
+        """Records of every batch that a loop takes; None where batches differ."""
+        return batch_rows(self.source, self.options)
 
     def add_lengths(self) -> None:
         """Deliver (batch, lengths), as lengths=True does. Raise OptionError for a source of batches
@@ -190,6 +186,12 @@ class Stream:
             if follower.feed is not None:
                 follower.feed.stop(0)
                 follower.unwatch()
+
+    def release_cache(self) -> None:
+        """Give the memory of a cache back: the feeds were stopped for good."""
+        data = self.__dict__.get("_data")
+        if isinstance(data, CachedRecords):
+            data.release()
 
     def measure_session(self, snapshot: Callable[[], Snapshot]) -> None:
         """Take snapshots from `snapshot`: the queue of a session measures its consumer in the
@@ -259,15 +261,6 @@ class Stream:
 
     def _living_followers(self) -> list[Stream]:
         return [follower for ref in self._followers if (follower := ref()) is not None]
-
-    @cached_property
-    def batch_rows(self) -> int | None:
-        """Records of every batch that a loop takes; None where batches differ."""
-        size, records = self.options.batch_size, self._epoch_records
-        whole = self.options.last_batch == "drop" or (
-            records is not None and size is not None and not records % size
-        )
-        return size if whole else None
 
     def _skip_to(self, feed: Feed, epoch: int, *, counts: tuple[int, int]) -> bool:
         """Skip to `epoch`. Return True if the present feed continues, after the rest of its epoch;

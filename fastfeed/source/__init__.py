@@ -13,7 +13,7 @@ from fastfeed.errors import OptionError
 from fastfeed.options import FeedOptions
 from fastfeed.source.arrays import Arrays, arrays_from
 from fastfeed.source.base import FILTERED, EpochEnd, Item, ItemReader, Source, is_iterator
-from fastfeed.source.cached import cached, refuse_cache, uncached
+from fastfeed.source.cached import CachedRecords, cached, refuse_cache, uncached
 from fastfeed.source.callables import CallableSource
 from fastfeed.source.indexed import IndexedSource
 from fastfeed.source.shared import SharedSource
@@ -22,6 +22,7 @@ from fastfeed.source.stream_comparison import StreamComparison
 __all__ = [
     "FILTERED",
     "Arrays",
+    "CachedRecords",
     "CallableSource",
     "EpochEnd",
     "IndexedSource",

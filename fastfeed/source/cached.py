@@ -46,6 +46,11 @@ class CachedRecords:
         self._lock = threading.Lock()
         self.remade = 0  # damaged records of an earlier run
 
+    def release(self) -> None:
+        """Give the memory, or the map of the file, back; no record is read any more."""
+        self._file.columns = []
+        self.close()
+
     def __getstate__(self) -> tuple[Any, ...]:
         return (
             self._maker,

@@ -52,13 +52,11 @@ class IndexedSource(TicketedSource):
         self._refuse_unfillable(options)
 
     @cached_property
-    def epoch_records(self) -> int | None:
-        """The records of an epoch if all epochs have as many, else None.
-
-        It is None for a source of batches, and for a sampler whose length may vary.
-        """
+    def epoch_items(self) -> int | None:
+        """The records or batches of an epoch if all epochs have as many, else None: the length of a
+        sampler may vary."""
         known = type(self._sampler) in (type(None), list, tuple, range, ndarray, Weighted, Balanced)
-        return self._order_of(0, 0).length if known and self._chunk else None
+        return self._order_of(0, 0).length if known else None
 
     def _next(self, worker: Worker) -> Item | None:
         if worker.epoch > self._epoch:

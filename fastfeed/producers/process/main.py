@@ -53,8 +53,8 @@ class WorkerTask:
     allowed: int
     budget: int
     wanted: int
-    capped: bool
     nbytes: int
+    capped: bool = False
 
     def producer(self, thread: int) -> int:
         """Return the number of a producer among all of the feed's."""

@@ -50,12 +50,12 @@ FLOORS = (
 # Packages whose __init__ is only their description.
 LABELS = {"fastfeed.diagnose", "fastfeed.producers"}
 FRAMEWORKS = {"tensorflow", "keras", "torch", "jax", "cv2", "matplotlib", "nvidia", "sklearn"}
-FRAMEWORKS |= {"pynvml"}
+FRAMEWORKS |= {"pynvml", "h5py"}
 # Only these files import a framework.
 FRAMEWORK_FILES = tuple(
     f"sinks/{name}_" for name in ("session", "tf", "checkpoint", "keras", "torch", "jax")
 )
-FRAMEWORK_FILES += ("benchmark/", "probes/gpu", "augment/opencv", "augment/dali")
+FRAMEWORK_FILES += ("benchmark/", "probes/gpu", "augment/opencv", "augment/dali", "source/hdf5")
 # Sorted; at most 21, because `except` needs all 12 errors: 9 names for what users build.
 PUBLIC = """
 Augment BadImage Cache FeedError FeedOptions FeedRunner FeedStopped FeedTimeout FeedWarning

@@ -67,6 +67,7 @@ class Snapshot:
     delivered batch, so that warm-up does not count. `depth` and `depth_nbytes` count the batches
     that are produced and not yet taken. With worker processes, `slots` counts the slots by state,
     and `set_aside` names the items that were given up because they killed their worker repeatedly.
+    `remade` counts the damaged records of a cache that were made again.
     """
 
     elapsed_s: float
@@ -77,6 +78,7 @@ class Snapshot:
     producers: tuple[StageRow, ...]
     slots: SlotCounts = NO_SLOTS
     set_aside: tuple[str, ...] = ()
+    remade: int = 0
 
     @property
     def starvation(self) -> float:
@@ -106,6 +108,7 @@ class Snapshot:
             tuple(_minus(now, then) for now, then in producers),
             self.slots,
             self.set_aside,
+            self.remade - earlier.remade,
         )
 
 

@@ -204,7 +204,9 @@ class Stream:
         if feed is None:
             rows = tuple(StageRow() for _ in range(self.options.producers))
             return Snapshot(0.0, StageRow(), StageRow(), 0, 0, rows)
-        return (self._session_snapshot or feed.snapshot)()
+        found = (self._session_snapshot or feed.snapshot)()
+        data = self._data
+        return replace(found, remade=data.remade) if isinstance(data, CachedRecords) else found
 
     @property
     def source_name(self) -> str:

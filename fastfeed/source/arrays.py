@@ -33,6 +33,10 @@ class Arrays:
         self._length = _common_length(self.columns, paths)
         for column, path in zip(self.columns, paths, strict=True):
             _refuse_objects(column, path, padded=options.padded)
+        # shape and dtype of one record
+        self._rows = [
+            (tuple(column.shape[1:]), column.dtype.newbyteorder("=")) for column in self.columns
+        ]
         # Text and records of varying shape are collated one by one.
         self._regular = all(column.dtype.kind in "biufc" for column in self.columns)
 
@@ -47,13 +51,11 @@ class Arrays:
         records that are no numbers."""
         if not self._regular:
             return None
-        blanks = [
-            ((len(indices), *column.shape[1:]), column.dtype.newbyteorder("="))
-            for column in self.columns
-        ]
-        found = list(allocate(blanks))
+        count = len(indices)
+        found = list(allocate([((count, *shape), dtype) for shape, dtype in self._rows]))
+        rows = np.array(indices)
         for column, out in zip(self.columns, found, strict=True):
-            _gather(column, indices, out=out)
+            _gather(column, rows, out=out)
         return rebuild(self._structure, found)
 
 
@@ -144,16 +146,16 @@ def _refuse_objects(column: Any, path: str, *, padded: bool) -> None:
     )
 
 
-def _gather(column: Any, indices: Sequence[int], *, out: Array) -> None:
-    first, count = indices[0], len(indices)
-    if indices[-1] - first == count - 1 and list(indices) == list(range(first, first + count)):
+def _gather(column: Any, rows: Array, *, out: Array) -> None:
+    first, count = int(rows[0]), len(rows)
+    if rows[-1] - first == count - 1 and (rows[1:] - rows[:-1] == 1).all():
         out[...] = column[first : first + count]
-    elif isinstance(column, np.ndarray) and column.dtype == out.dtype:
-        # With the default mode numpy copies twice.
-        np.take(column, indices, axis=0, out=out, mode="clip")
-    elif isinstance(column, np.ndarray):
-        out[...] = column[indices]
-    else:
+    elif not isinstance(column, np.ndarray):
         # In rising order: neighbours lie in one chunk of the file.
-        for place in np.argsort(indices, kind="stable").tolist():
-            out[place] = column[indices[place]]
+        for place in np.argsort(rows, kind="stable").tolist():
+            out[place] = column[int(rows[place])]
+    elif column.dtype == out.dtype:
+        # With the default mode numpy copies twice.
+        column.take(rows, 0, out, "clip")
+    else:
+        out[...] = column[rows]

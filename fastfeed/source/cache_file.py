@@ -82,6 +82,11 @@ class CacheFile:
             self._runs[0] += 1
             return int(self._runs[0])
 
+    @property
+    def damaged(self) -> int:
+        """Damaged records that were found since the file was made, by any process."""
+        return int(self._runs[1])
+
     def learn(self, leaves: Sequence[Array], text: str) -> None:
         """Lay the columns out for records like this one, which `text` describes.
 
@@ -171,6 +176,7 @@ class CacheFile:
             return False
         damaged = bool(self._sums[index] != self._checksum(index))
         self.states[index] = ABSENT if damaged else self.run
+        self._runs[1] += damaged
         return damaged
 
     def _checksum(self, index: int) -> int:

@@ -44,7 +44,12 @@ class CachedRecords:
         self._structure: Structure = None
         self._known = False
         self._lock = threading.Lock()
-        self.remade = 0  # damaged records of an earlier run
+        self._damaged_before = self._file.damaged
+
+    @property
+    def remade(self) -> int:
+        """Damaged records of an earlier run that were made again in this one, by any process."""
+        return self._file.damaged - self._damaged_before
 
     def release(self) -> None:
         """Give the memory, or the map of the file, back; no record is read any more."""
@@ -78,7 +83,6 @@ class CachedRecords:
         if state == FILTERED_OUT:
             return FILTERED
         if state and file.is_damaged(index):
-            self.remade += 1
             LOG.warning(
                 "record %d of the cache %s was damaged, and is made again", index, file.path
             )

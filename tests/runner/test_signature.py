@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 import sys
 from dataclasses import fields
@@ -31,7 +30,7 @@ e = FeedRunner([1]).also([1], batchsize=2)
 """
 CHECKERS = {
     "mypy": [sys.executable, "-m", "mypy", "--strict", "--cache-dir", ".cache"],
-    "pyright": ["pyright", "--pythonpath", sys.executable],
+    "pyright": [sys.executable, "-m", "pyright", "--pythonpath", sys.executable],
 }
 
 
@@ -55,10 +54,7 @@ def checked(checker: str, program: str, folder: Path) -> tuple[int, set[int]]:
 @pytest.mark.slow
 @pytest.mark.parametrize("checker", CHECKERS)
 def test_type_checkers_know_the_options(checker: str, tmp_path: Path) -> None:
-    if checker == "mypy":
-        pytest.importorskip("mypy")
-    elif shutil.which(checker) is None:
-        pytest.skip(f"{checker} is not installed")
+    pytest.importorskip(checker)
     for name, program, wrong in (("use", USE, set()), ("misuse", MISUSE, {4, 5, 6, 7, 8})):
         folder = tmp_path / name
         folder.mkdir()

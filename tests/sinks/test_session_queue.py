@@ -168,6 +168,20 @@ def test_records_of_varying_shape_are_padded(pad: Any, fill: int) -> None:
     assert [t for _, text in batches for t in text] == [b"w" * i for i in range(7)]
 
 
+@pytest.mark.parametrize("shuffle", [None, False])
+@pytest.mark.parametrize("processes", [0, 1])
+def test_file_names_travel_beside_the_images(shuffle: Any, processes: int) -> None:
+    names = np.array([f"{n}/\u00e4.png" for n in range(40)])
+    source = np.arange(40), names
+    options: Any = {"batch_size": 4, "epochs": 1, "shuffle": shuffle, "processes": processes}
+    with session(FeedRunner(source, **options)) as (sess, (numbers, text)):
+        assert text.dtype == tf.string
+        batches = drained(sess, (numbers, text))
+    pairs = [pair for batch in batches for pair in zip(*batch, strict=True)]
+    assert sorted(n for n, _ in pairs) == list(range(40))
+    assert all(text == names[n].encode() for n, text in pairs)
+
+
 def test_records_of_varying_shape_are_shuffled() -> None:
     wanted = [np.full((3, 1 + i % 5), i) for i in range(20)]
     with session(

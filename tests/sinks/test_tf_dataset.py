@@ -47,6 +47,12 @@ class TestSpec:
         ]
         assert [bool(n) for b in batches for n in b["a"].label[0]] == [False, True] * 3
 
+    def test_text_is_a_tensor_of_strings(self) -> None:
+        names = np.array(["a", "\u00e4\u4e2d", ""])
+        with FeedRunner({"x": np.arange(3), "name": names}, batch_size=3) as runner:
+            (batch,) = runner.dataset()
+        assert [name.decode() for name in batch["name"].numpy()] == names.tolist()
+
     @pytest.mark.parametrize(
         ("length", "options", "rows"),
         [

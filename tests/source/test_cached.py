@@ -120,7 +120,10 @@ def test_the_bound_holds(tmp_path: Path) -> None:
     assert bound - 64 * 3 < size <= bound
 
 
-def test_a_damaged_record_is_made_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("processes", [0, 2])
+def test_a_damaged_record_is_made_again_and_counted(
+    processes: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     source = Noted(tmp_path / "reads")
     rows(source, cache=tmp_path)
     file = tmp_path / cache_file.FILE_NAME
@@ -129,9 +132,13 @@ def test_a_damaged_record_is_made_again(tmp_path: Path, caplog: pytest.LogCaptur
     content[at] ^= 255
     file.write_bytes(content)
     before = len(source.reads)
-    assert rows(source, cache=tmp_path) == list(range(LENGTH))
+    options: Any = {"batch_size": 8, "transform": made, "cache": tmp_path}
+    with FeedRunner(source, **options, processes=processes) as runner:
+        found = np.concatenate([batch["image"][:, 0, 0] for batch in runner])
+        assert found.tolist() == list(range(LENGTH))
+        assert runner.snapshot().remade == 1
     assert source.reads[before:].count(21) == 1
-    assert "record 21 of the cache" in caplog.text
+    assert processes or "record 21 of the cache" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -59,7 +59,8 @@ class ForkServer:
             )
         self.socket, theirs = _socketpair()
         call = f"serve({theirs.fileno()}, {os.getpid()})"
-        code = f"import sys; sys.path[:] = {sys.path!r}; from {__name__} import serve; {call}"
+        same = f"sys.argv, sys.path[:] = {sys.argv!r}, {sys.path!r}"
+        code = f"import sys; {same}; from {__name__} import serve; {call}"
         with theirs:
             self._process = subprocess.Popen(
                 [sys.executable, "-c", code],

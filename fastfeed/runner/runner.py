@@ -37,7 +37,8 @@ class FeedRunner(FrameworkAdapters):
     - a callable that returns an iterator of batches: each producer calls it for a stream of its
       own. If it takes an argument `worker` (a `Worker`), it yields that producer's share;
     - an iterable or iterator: one stream; `transform=` is what runs in parallel;
-    - an indexable (`len()` and `[index]`) of records, collated to `batch_size`.
+    - an indexable (`len()` and `[index]`) of records, collated to `batch_size`;
+    - arrays of one length in a tuple, dict or structured array: their rows are the records.
 
     Iterate over the runner for numpy arrays,
 

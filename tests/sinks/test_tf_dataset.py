@@ -226,7 +226,6 @@ class TestLengthsThatNobodyKnows:
     @pytest.mark.parametrize(
         "options",
         [
-            {"records": False, "batch_size": None},  # items without records are left out
             {"sampler": lambda: None},
             {"on_worker_death": "restart"},
         ],
@@ -235,8 +234,16 @@ class TestLengthsThatNobodyKnows:
         if "sampler" in options:
             options = {"sampler": Varying()}
         with FeedRunner(Records(12), **{"batch_size": 4, **options}) as runner:
-            stream = runner._stream
-            assert stream.run_batches is None and stream.batch_rows is None
+            data = runner.dataset()
+            assert data.cardinality() == tf.data.UNKNOWN_CARDINALITY
+            assert all(spec.shape[0] is None for spec in tf.nest.flatten(data.element_spec))
+
+    def test_ready_batches_of_which_one_is_empty(self) -> None:
+        batches = [np.zeros(count) for count in (2, 0, 2)]
+        with FeedRunner(batches, records=False) as runner:
+            data = runner.dataset()
+            assert data.cardinality() == tf.data.UNKNOWN_CARDINALITY
+            assert [len(batch) for batch in data] == [2, 2]
 
     def test_a_sampler_that_varies(self) -> None:
         with FeedRunner(Records(12), batch_size=4, sampler=Varying()) as runner:

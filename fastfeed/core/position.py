@@ -111,6 +111,12 @@ class Position:
             self._log[at] = stream, item, have - gone
             rows -= gone
 
+    def commit(self) -> None:
+        """Do nothing: no other rank needs to know."""
+
+    def close(self) -> None:
+        """Do nothing: there is no job to leave."""
+
     def state(self) -> dict[str, Any]:
         """Return the position as JSON.
 

@@ -9,9 +9,6 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
-# imported here and not at the first use: a Ctrl-C is lost while numpy loads it
-from numpy.random import SeedSequence
-
 from fastfeed.core.collate import Rebatcher, SizeChecker
 from fastfeed.core.position import Position
 from fastfeed.core.stats import Snapshot, StageRow
@@ -23,7 +20,7 @@ from fastfeed.errors import FeedStopped, OptionError, StateError
 from fastfeed.live.hub import Watch, observe
 from fastfeed.options import AUTO_EXECUTOR, FeedOptions, Shuffle
 from fastfeed.producers.process.shared_workers import SharedWorkers
-from fastfeed.runner.checkpoint import fingerprint, resume_from, state_of, warn_of_costs
+from fastfeed.runner.checkpoint import fingerprint, resume_from, seed_of, state_of, warn_of_costs
 from fastfeed.runner.executor_choice import ExecutorChoice, choose, refuse_misfits
 from fastfeed.runner.finalizer import Finalizer, releasing
 from fastfeed.runner.run_size import batch_rows, run_batches
@@ -55,7 +52,7 @@ class Stream:
             raise OptionError(
                 "lengths=True: must be single records (records=True, batch_size=32), got batches"
             )
-        self.seed = new_seed() if options.seed is None else int(options.seed)
+        self.seed = seed_of(options)
         self.feed: Feed | None = None
         self._given = source
         self._stopped = False
@@ -304,7 +301,9 @@ class Stream:
                 replace(resume, starts=stage.again(resume.starts)), stage, workers=workers
             )
         cutter: Cutter | None = None
-        if options.batch_size is not None:
+        if options.stealing:  # a batch that another rank may have to repeat is an item
+            pass
+        elif options.batch_size is not None:
             cutter = Rebatcher(options.batch_size, options.last_batch, pad=options.pad)
         elif options.order == "kept":  # otherwise the last batch of an epoch is unknown
             cutter = SizeChecker(resume.sizes)
@@ -380,15 +379,11 @@ def batches_of(stream: Stream, feed: Feed) -> Iterator[Any]:
         yield feed.spec.rebuild(batch)
 
 
-def new_seed() -> int:
-    """Return a root seed for a run without seed=."""
-    return int(SeedSequence().generate_state(1)[0])
-
-
 def _position_of(resume: ResumePoint) -> dict[str, Any]:
     return {
         **Position(resume.epoch, resume.starts, counts=resume.counts).state(),
         "run_first": resume.run_first,
         "sizes": {str(n): size for n, size in resume.sizes.items()},
         "pool": resume.pool,
+        **({} if resume.claims is None else {"claims": resume.claims}),
     }

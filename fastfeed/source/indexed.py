@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cached_property
 from typing import Any
 
@@ -16,6 +16,8 @@ from fastfeed.mix import Mix
 from fastfeed.options import FeedOptions
 from fastfeed.samplers import Balanced, Weighted
 from fastfeed.source.base import EpochEnd, Item, ItemReader, TicketedSource
+
+Claim = Callable[[int], "int | None"]
 
 
 class IndexedSource(TicketedSource):
@@ -32,7 +34,7 @@ class IndexedSource(TicketedSource):
         self._length = len(data)
         self._sampler = options.sampler
         self._recipe = Recipe(
-            options.shuffle is True, options.sampler, options.shard, options.remainder
+            options.shuffle is True, options.sampler, options.own_shard, options.remainder
         )
         repeats = bool(getattr(options.sampler, "repeats", False)) or options.remainder == "pad"
         repeats = repeats or isinstance(data, Mix)
@@ -45,6 +47,8 @@ class IndexedSource(TicketedSource):
         self.gather = self.shipped.gather
         self._order: Order | None = None
         self._numbers: Iterator[int] = iter(())
+        self._claim: Claim | None = None
+        self._batches = 0  # of an epoch, where they are claimed
         if not self._length:
             raise OptionError(
                 "the source is empty: it must have at least one record, its len() is 0"
@@ -58,19 +62,52 @@ class IndexedSource(TicketedSource):
         known = type(self._sampler) in (type(None), list, tuple, range, ndarray, Weighted, Balanced)
         return self._order_of(0, 0).length if known else None
 
+    def job(self, options: FeedOptions) -> dict[str, Any]:
+        """Return what the ranks of a job must agree on, to share out the items of each epoch. Raise
+        OptionError if epochs may differ in length."""
+        items, size = self.epoch_items, max(1, self._chunk)
+        if items is None:
+            raise OptionError(
+                f"sampler {type(self._sampler).__name__} may give epochs of different lengths, "
+                "which ranks cannot share out: pass a list of indices, or shard=(rank, world)"
+            )
+        self._batches = items // size if options.last_batch == "drop" else -(-items // size)
+        shuffled, sampler = self._recipe.shuffled, type(self._sampler).__name__
+        names = {"batches": self._batches, "records": items, "batch_size": options.batch_size}
+        return {**names, "shuffle": shuffled, "sampler": sampler}
+
+    def claim_from(self, claim: Claim) -> None:
+        """Let `claim` number the items, instead of all of them in turn: for an epoch it returns
+        epoch * items of an epoch + the item's number in it, or None at the end."""
+        self._claim = claim
+
     def _next(self, worker: Worker) -> Item | None:
         if worker.epoch > self._epoch:
             self._begin(worker)
         if self._ended or worker.epoch < self._epoch or self._order is None:
             return None
-        number, size = next(self._numbers), max(1, self._chunk)
-        indices: Any = self._order.indices(number * size, (number + 1) * size)
+        indices: Any
+        number, indices = self._following(worker, self._order)
         if not indices:
             indices, self._ended = EpochEnd, True
         elif not self._chunk:
             indices = indices[0]
         self._ticket += 1
         return Item(self._ticket - 1, indices, number)
+
+    def _following(self, worker: Worker, order: Order) -> tuple[int, list[int]]:
+        """Return the number of the next item, and its indices: none after the last one."""
+        size = max(1, self._chunk)
+        if self._claim is None:
+            number = place = next(self._numbers)
+        else:
+            claimed = self._claim(worker.epoch)
+            if claimed is None:
+                return 0, []
+            number, (epoch, place) = claimed, divmod(claimed, self._batches)
+            if epoch != worker.epoch:  # of a rank that has left
+                order = self._order_of(worker.seed, epoch)
+        return number, order.indices(place * size, (place + 1) * size)
 
     def _begin(self, worker: Worker) -> None:
         start = self._start if self._epoch < 0 else FROM_THE_START
@@ -94,7 +131,8 @@ class IndexedSource(TicketedSource):
         """Raise OptionError for an impossible order, or a first batch that can never be filled."""
         length = self._order_of(0, 0).length
         if self._chunk and options.last_batch == "drop" and self._chunk > length:
-            whole = "source" if options.shard is None else f"shard {options.shard} of the source"
+            shard = options.own_shard
+            whole = "source" if shard is None else f"shard {shard} of the source"
             raise OptionError(
                 f"batch_size={self._chunk} can never be filled: the {whole} has {length} records "
                 'and last_batch="drop"; lower batch_size or say last_batch="keep"'

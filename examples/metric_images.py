@@ -2,6 +2,7 @@
 digits; and how an image is taken: as in the shop, as in the street, or varied for the training.
 """
 
+import math
 import os
 import zipfile
 from collections import Counter
@@ -30,6 +31,28 @@ class Look:
     zoom: tuple[float, float] = (1.0, 1.0)
     shift: float = 0.0
     light: float = 0.0
+
+    def of(self, image, turn, rng, *, side):
+        """Return the largest square in the middle of an image as (side, side, channels), with
+        random draws; `turn` is one of the TURNS."""
+        angle, zoom, x, y, light = rng.uniform(-1, 1, 5).tolist()
+        image = shrunken(image, side)
+        height, width = image.shape[:2]
+        low, high = self.zoom
+        scale = (low + (high - low) * (zoom + 1) / 2) * side / min(height, width)
+        angle = math.radians(self.turn * angle + 90 * (turn % 4))
+        cos, sin, mirror = scale * math.cos(angle), scale * math.sin(angle), -1 if turn > 3 else 1
+        # about the centres of both, with the pixel at (0, 0) as in OpenCV
+        right, down = (width - 1) / 2, (height - 1) / 2
+        x, y = ((side - 1) / 2 + side * self.shift * part for part in (x, y))
+        rows = (
+            (mirror * cos, -sin, x - mirror * cos * right + sin * down),
+            (mirror * sin, cos, y - mirror * sin * right - cos * down),
+        )
+        image = cv2.warpAffine(image, np.array(rows), (side, side), borderMode=cv2.BORDER_REPLICATE)
+        if self.light:
+            image = cv2.convertScaleAbs(image, alpha=1 - self.light * (light + 1) / 2)
+        return image.reshape(side, side, -1)
 
 
 SHOP = Look()  # the whole image, upright, in even light
@@ -69,23 +92,7 @@ class Images:
     def render(self, record, worker):
         """Return one record as the look wants it. The draws belong to the record, so a run can be
         repeated with any number of producers."""
-        image, turn = record
-        angle, zoom, x, y, light = worker.rng.uniform(-1, 1, 5)
-        low, high = self.look.zoom
-        image = shrunken(image, self.side)
-        matrix = placed(
-            image.shape[:2],
-            self.side,
-            angle=np.deg2rad(self.look.turn * angle),
-            zoom=low + (high - low) * (zoom + 1) / 2,
-            shift=(self.look.shift * x, self.look.shift * y),
-            turn=turn,
-        )
-        square = (self.side, self.side)
-        image = cv2.warpAffine(image, matrix, square, borderMode=cv2.BORDER_REPLICATE)
-        if self.look.light:
-            image = cv2.convertScaleAbs(image, alpha=1 - self.look.light * (light + 1) / 2)
-        return image.reshape(self.side, self.side, self.channels)
+        return self.look.of(*record, worker.rng, side=self.side)
 
     def seen(self, look, turned=False):
         """Return the same images with another look."""
@@ -98,28 +105,14 @@ class Images:
 
 
 def shrunken(image, side):
-    """Return an image whose shorter side is little more than `side`: the average of pixels, which
-    a rotation by interpolation would leave out."""
-    factor = 1.25 * side / min(image.shape[:2])
-    return (
-        image
-        if factor >= 1
-        else cv2.resize(image, None, fx=factor, fy=factor, interpolation=cv2.INTER_AREA)
-    )
-
-
-def placed(shape, side, *, angle, zoom, shift, turn):
-    """Return the matrix (2, 3) that moves the largest square in the middle of an image to
-    (side, side), about its centre."""
-    height, width = shape
-    scale = zoom * side / min(height, width)
-    matrix = scale * np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
-    for _ in range(turn % 4):
-        matrix = matrix @ [[0, -1], [1, 0]]
-    if turn >= 4:
-        matrix = matrix @ [[-1, 0], [0, 1]]
-    centre = (side - 1) / 2 + side * np.array(shift)
-    return np.column_stack([matrix, centre - matrix @ [(width - 1) / 2, (height - 1) / 2]])
+    """Return an image that is smaller by a whole factor and still larger than `side`: the means of
+    squares of pixels, most of which the interpolation of a rotation would leave out."""
+    factor = int(min(image.shape[:2]) / (1.25 * side))
+    if factor < 2:
+        return image
+    height, width = (length // factor for length in image.shape[:2])
+    whole = image[: height * factor, : width * factor]
+    return cv2.resize(whole, (width, height), interpolation=cv2.INTER_AREA)
 
 
 def decoded(file, channels):

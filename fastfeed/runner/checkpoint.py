@@ -21,7 +21,7 @@ from fastfeed.engine.epoch_schedule import ResumePoint
 from fastfeed.errors import FeedWarning, OptionError, message_of
 from fastfeed.mix import Mix
 from fastfeed.options import FeedOptions, Shuffle
-from fastfeed.samplers import Balanced, Weighted
+from fastfeed.samplers import FIXED_SAMPLERS
 from fastfeed.source import CallableSource, IndexedSource, SharedSource, Source
 
 if TYPE_CHECKING:
@@ -197,7 +197,7 @@ def _sampler_digest(sampler: Any) -> str | None:
         return None
     plain = isinstance(sampler, (list, tuple, range, np.ndarray))
     held = [sampler] if plain else getattr(sampler, "__dict__", {}).values()
-    own = (int,) if isinstance(sampler, (Weighted, Balanced)) else ()
+    own = (int,) if isinstance(sampler, FIXED_SAMPLERS) else ()
     kinds = (list, tuple, range, np.ndarray, *own)
     numbers = [np.asarray(h) for h in held if isinstance(h, kinds)]
     sums = [zlib.crc32(n.tobytes()) for n in numbers if n.dtype.kind in "biuf"]

@@ -316,16 +316,13 @@ class FeedRunner(FrameworkAdapters):
 
     def _session_shuffle(self) -> Shuffle | None:
         """Return the shuffle of a session's queue. An indexable that is shuffled by index needs no
-        second one; padding keeps the order."""
+        second one; padding, and a sampler of groups, keep the order."""
         shuffle = self.options.shuffle
         if isinstance(shuffle, Shuffle):
             return shuffle
         indexed = shuffle is True and isinstance(self._stream.source, IndexedSource)
-        return (
-            None
-            if shuffle is False or indexed or (shuffle is None and self.options.padded)
-            else Shuffle()
-        )
+        kept = self.options.padded or getattr(self.options.sampler, "group_size", 1) > 1
+        return None if shuffle is False or indexed or (shuffle is None and kept) else Shuffle()
 
     @property
     def _feed(self) -> Feed | None:

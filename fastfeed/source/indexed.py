@@ -14,7 +14,7 @@ from fastfeed.core.worker import Worker
 from fastfeed.errors import OptionError
 from fastfeed.mix import Mix
 from fastfeed.options import FeedOptions
-from fastfeed.samplers import Balanced, Weighted
+from fastfeed.samplers import FIXED_SAMPLERS
 from fastfeed.source.base import EpochEnd, Item, ItemReader, TicketedSource
 
 Claim = Callable[[int], "int | None"]
@@ -54,12 +54,14 @@ class IndexedSource(TicketedSource):
                 "the source is empty: it must have at least one record, its len() is 0"
             )
         self._refuse_unfillable(options)
+        if self._recipe.group_size > 1:
+            _refuse_broken_groups(options, size=self._recipe.group_size)
 
     @cached_property
     def epoch_items(self) -> int | None:
         """The records or batches of an epoch if all epochs have as many, else None: the length of a
         sampler may vary."""
-        known = type(self._sampler) in (type(None), list, tuple, range, ndarray, Weighted, Balanced)
+        known = type(self._sampler) in (type(None), list, tuple, range, ndarray, *FIXED_SAMPLERS)
         return self._order_of(0, 0).length if known else None
 
     def job(self, options: FeedOptions) -> dict[str, Any]:
@@ -136,4 +138,25 @@ class IndexedSource(TicketedSource):
             raise OptionError(
                 f"batch_size={self._chunk} can never be filled: the {whole} has {length} records "
                 'and last_batch="drop"; lower batch_size or say last_batch="keep"'
+            )
+
+
+def _refuse_broken_groups(options: FeedOptions, *, size: int) -> None:
+    """Raise OptionError for options that would separate the records of a sampler's groups."""
+    name = type(options.sampler).__name__
+    if options.batch_size != size or options.records is False:
+        raise OptionError(
+            f"the sampler {name} makes batches of {size} records, and the runner has batch_size="
+            f"{options.batch_size}: must be the same; ranks of shard= have as many each"
+        )
+    for option, separates in (
+        ("filter=", options.filter is not None),
+        ('on_error="skip"', options.on_error == "skip"),
+        (f"shuffle={options.shuffle!r}", bool(options.shuffle)),
+    ):
+        if separates:
+            raise OptionError(
+                f"{option} would separate records that {name} keeps together, such as the two of a "
+                f"pair: leave it out. Leave unreadable or unwanted records out of the source and "
+                "the sampler's labels instead"
             )

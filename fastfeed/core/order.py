@@ -8,7 +8,7 @@ middle of an epoch.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from numbers import Integral
@@ -95,12 +95,19 @@ class Recipe:
 
 
 def order_of(
-    length: int, *, seed: int, epoch: int, recipe: Recipe, base: Order | None = None
+    length: int,
+    *,
+    seed: int,
+    epoch: int,
+    recipe: Recipe,
+    base: Order | None = None,
+    rest: Sequence[Sequence[int]] | None = None,
 ) -> Order:
     """Return the order of one epoch over `length` records, or over those of `base`.
 
-    `base` is an order already, such as that of a mix. Raise OptionError if a sampler yields wrong
-    indices, or if the records cannot be divided among the ranks.
+    `base` is an order already, such as that of a mix. `rest` are ranges of positions; all others
+    are left out. Raise OptionError if a sampler yields wrong indices, or if the records cannot be
+    divided among the ranks.
     """
     if base is not None and recipe.sampler is not None:
         raise OptionError(
@@ -120,6 +127,9 @@ def order_of(
         whole = BlockOrder(
             length, Permutation(length, seed, epoch).at if recipe.shuffled else _identity
         )
+    if rest is not None:
+        places = np.concatenate([np.arange(*part) for part in rest])
+        whole = BlockOrder(len(places), partial(_chosen, whole=whole, places=places))
     return whole if recipe.shard is None else _sharded(whole, recipe.shard, recipe=recipe)
 
 
@@ -250,9 +260,8 @@ def _sharded(whole: Order, shard: tuple[int, int], *, recipe: Recipe) -> Order:
             f'over; set remainder="drop" to leave {over} out of each epoch, or remainder="pad" to '
             f"deliver {world - over} more from its beginning a second time"
         )
-    if recipe.remainder == "pad":
-        each += over > 0
-    elif not each:
+    each = rank_length(count, world, padded=recipe.remainder == "pad")
+    if not each:
         raise OptionError(
             f"shard={shard}: {count} {things} for {world} ranks are 0 for each of them with "
             f'remainder="drop"; use fewer ranks, or remainder="pad" to deliver {things} more than '
@@ -262,11 +271,27 @@ def _sharded(whole: Order, shard: tuple[int, int], *, recipe: Recipe) -> Order:
 
 
 def _strided(positions: Indices, whole: Order, *, shard: tuple[int, int], group: int) -> Indices:
+    return whole.at(places_of_rank(positions, shard, group=group, length=whole.length))
+
+
+def rank_length(count: int, world: int, *, padded: bool) -> int:
+    """Return how many of `count` records or groups each rank gets."""
+    return -(-count // world) if padded else count // world
+
+
+def places_of_rank(
+    positions: Indices, shard: tuple[int, int], *, group: int, length: int
+) -> Indices:
+    """Return where the positions in a rank's order are in the order of all ranks, of `length`."""
     rank, world = shard
     if group == 1:
-        return whole.at((positions * world + rank) % whole.length)
+        return (positions * world + rank) % length
     number, place = np.divmod(positions, group)
-    return whole.at(((number * world + rank) * group + place) % whole.length)
+    return ((number * world + rank) * group + place) % length
+
+
+def _chosen(positions: Indices, whole: Order, *, places: Indices) -> Indices:
+    return whole.at(places[positions])
 
 
 def _sampled(sampler: Any, draw: tuple[int, int], *, length: int) -> Indices:

@@ -6,7 +6,7 @@ import json
 import time
 import warnings
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -238,9 +238,12 @@ class FeedRunner(FrameworkAdapters):
         """
         return self._stream.state(None if self._sink is None else self._sink.state())
 
-    def restore(self, state: dict[str, Any]) -> FeedRunner:
+    def restore(self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> FeedRunner:
         """Continue where `state` was saved, with any number of threads and processes; before
         anything is started. Return the runner.
+
+        A list of the states of all ranks of shard=(rank, world) continues with any number of ranks,
+        if order="any": the rest of the epoch is divided anew.
 
         Batches that were ready and not consumed are produced again. Raise StateError after the
         start, and OptionError for the state of another stream, with the differences.

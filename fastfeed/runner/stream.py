@@ -4,7 +4,7 @@ workers."""
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -23,6 +23,7 @@ from fastfeed.producers.process.shared_workers import SharedWorkers
 from fastfeed.runner.checkpoint import fingerprint, resume_from, seed_of, state_of, warn_of_costs
 from fastfeed.runner.executor_choice import ExecutorChoice, choose, refuse_misfits
 from fastfeed.runner.finalizer import Finalizer, releasing
+from fastfeed.runner.rank_states import merged_state
 from fastfeed.runner.run_size import batch_rows, run_batches
 from fastfeed.runner.unfit_options import refuse_too_many, warn_of_idle_producers
 from fastfeed.source import (
@@ -238,11 +239,13 @@ class Stream:
             position, seed=self.seed, stream=self._fingerprint, streams=self._resume.streams
         )
 
-    def restore(self, state: dict[str, Any]) -> None:
-        """Begin where `state` was saved. Raise StateError after the start, OptionError for the
-        state of another stream."""
+    def restore(self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
+        """Begin where `state` was saved, or the states of all ranks. Raise StateError after the
+        start, OptionError for the state of another stream."""
         if self.feed is not None:
             raise StateError("restore() after the start: call it first, on a new FeedRunner")
+        if isinstance(state, (list, tuple)):
+            state = merged_state(state, self.source, options=self.options, stream=self._fingerprint)
         self._resume, self.seed = resume_from(
             state, stream=self._fingerprint, seed=self.options.seed
         )

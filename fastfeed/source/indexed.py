@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -62,7 +63,7 @@ class IndexedSource(TicketedSource):
         """The records or batches of an epoch if all epochs have as many, else None: the length of a
         sampler may vary."""
         known = type(self._sampler) in (type(None), list, tuple, range, ndarray, *FIXED_SAMPLERS)
-        return self._order_of(0, 0).length if known else None
+        return self.order_in(0, 0).length if known else None
 
     def job(self, options: FeedOptions) -> dict[str, Any]:
         """Return what the ranks of a job must agree on, to share out the items of each epoch. Raise
@@ -108,7 +109,7 @@ class IndexedSource(TicketedSource):
                 return 0, []
             number, (epoch, place) = claimed, divmod(claimed, self._batches)
             if epoch != worker.epoch:  # of a rank that has left
-                order = self._order_of(worker.seed, epoch)
+                order = self.order_in(epoch, worker.seed)
         return number, order.indices(place * size, (place + 1) * size)
 
     def _begin(self, worker: Worker) -> None:
@@ -118,20 +119,36 @@ class IndexedSource(TicketedSource):
                 f"the source's length changed from {self._length} to {len(self._data)} between "
                 "epochs: it must stay the same"
             )
-        self._order = self._order_of(worker.seed, worker.epoch)
+        self._order = self.order_in(worker.epoch, worker.seed, rest=start.rest)
         self._numbers = start.numbers()
         self._epoch = worker.epoch
         self._ended = False
 
-    def _order_of(self, seed: int, epoch: int) -> Order:
-        base = None
+    @property
+    def group_size(self) -> int:
+        """The number of consecutive records that no division among ranks separates."""
+        return int(self._recipe.group_size)
+
+    def order_in(
+        self,
+        epoch: int,
+        seed: int,
+        *,
+        rest: Sequence[Sequence[int]] | None = None,
+        divided: bool = True,
+    ) -> Order:
+        """Return the order of an epoch, or of the `rest` of it; unless `divided`, for all ranks
+        together. Raise OptionError if it cannot be divided among the ranks."""
+        base, recipe = None, self._recipe
         if isinstance(self._data, Mix):
-            base = self._data.order(seed, epoch, shuffled=self._recipe.shuffled)
-        return order_of(self._length, seed=seed, epoch=epoch, recipe=self._recipe, base=base)
+            base = self._data.order(seed, epoch, shuffled=recipe.shuffled)
+        if not divided:
+            recipe = replace(recipe, shard=None, remainder=None)
+        return order_of(self._length, seed=seed, epoch=epoch, recipe=recipe, base=base, rest=rest)
 
     def _refuse_unfillable(self, options: FeedOptions) -> None:
         """Raise OptionError for an impossible order, or a first batch that can never be filled."""
-        length = self._order_of(0, 0).length
+        length = self.order_in(0, 0).length
         if self._chunk and options.last_batch == "drop" and self._chunk > length:
             shard = options.own_shard
             whole = "source" if shard is None else f"shard {shard} of the source"

@@ -78,7 +78,10 @@ def open_stream(
 
 
 def seconds_from(text: str, option: str) -> float:
-    """Return seconds from 50ms, 0.05s, 300us, 54min or 2h. A whole number without a unit is milliseconds."""
+    """Return seconds from 50ms, 0.05s, 300us, 54min or 2h.
+
+    A whole number without a unit is milliseconds.
+    """
     if text.isdigit():
         return int(text) * 1e-3
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(us|ms|s|min|h)", text)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from fastfeed.core.unix import usable_cores
 from fastfeed.errors import OptionError
-from fastfeed.plan.figures import MEASURED, Figure, Figures
+from fastfeed.plan.plan_figures import PROFILED, Figure, PlanFigures
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,8 @@ DEFAULTS = {
     "parameter_bytes": Figure(4, "assumed: float32"),
     "optimizer": Figure("momentum", "assumed: one slot for each parameter"),
     "efficiency": Figure(
-        EFFICIENCY, "ResNet-50 on a P100: 219 images/s (TensorFlow, 2017) x 22.8 GFLOP / 10.6 TFLOP/s"
+        EFFICIENCY,
+        "ResNet-50 on a P100: 219 images/s (TensorFlow, 2017) x 22.8 GFLOP / 10.6 TFLOP/s",
     ),
     "exchange": Figure("allreduce", "assumed: synchronous, over a ring"),
     "checkpoint_every": Figure(1000, "assumed"),
@@ -49,7 +50,7 @@ DEFAULTS = {
 }
 
 
-def assume(figures: Figures) -> Figures:
+def assume(figures: PlanFigures) -> PlanFigures:
     """Return the figures with those of the named accelerator, and the defaults for the others.
 
     Raise OptionError for an unknown accelerator, or for contradictions.
@@ -72,8 +73,12 @@ def assume(figures: Figures) -> Figures:
     if "source" in figures and not any(part in figures for part in ("lock", "native", "wait")):
         found["native"] = Figure(1.0, "assumed: all of source= is native code")
     if "cores" not in figures:
-        found["cores"] = Figure(usable_cores(), f"{MEASURED}: this machine")
-    for one, other in (("per_machine", "machines"), ("element_bytes", "sample"), ("parameter_bytes", "weights")):
+        found["cores"] = Figure(usable_cores(), f"{PROFILED}: this machine")
+    for one, other in (
+        ("per_machine", "machines"),
+        ("element_bytes", "sample"),
+        ("parameter_bytes", "weights"),
+    ):
         if other in figures:
             del found[one]
     return figures.filled(found)

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from fastfeed.errors import OptionError
 from fastfeed.plan.balance import balanced_batch
-from fastfeed.plan.figures import Figures
 from fastfeed.plan.hardware import OPTIMIZER_SLOTS
+from fastfeed.plan.plan_figures import PlanFigures
 
 RING = "ring all-reduce: 2 (N - 1) / N x weights (Patarasuk and Yuan 2009)"
 SERVERS = "parameter servers: 2 x weights for each worker (Li et al. 2014)"
@@ -17,6 +17,7 @@ HOUR_S = 3600.0
 # Convolution outputs by multiply-adds of ResNet-50: 11.1 M by 4.1 G (Radosavovic et al. 2020); each
 # is kept before and after its normalization, as float32. A training step has 6 FLOPs for each.
 ACTIVATION_NBYTES = 11.1e6 / 4.1e9 / 6 * 2 * 4
+ESTIMATE = "flops x 3.6 bytes / 1000, as ResNet-50 (Radosavovic et al. 2020)"
 EFFICIENT = 0.9  # speed-up by accelerators at which an interconnect is enough
 
 
@@ -40,7 +41,7 @@ class Pace:
     starvation: float
 
 
-def exchanged_nbytes(figures: Figures) -> float:
+def exchanged_nbytes(figures: PlanFigures) -> float:
     """Return the bytes that one worker sends and receives in a step, 0 if it is alone."""
     count = figures["accelerators"]
     if count < 2 or "weights" not in figures:
@@ -50,7 +51,7 @@ def exchanged_nbytes(figures: Figures) -> float:
     return float(2 * (count - 1) / count * figures["weights"])
 
 
-def exchange_seconds(figures: Figures) -> float:
+def exchange_seconds(figures: PlanFigures) -> float:
     """Return the seconds of the exchange of a step, without overlap with the step; 0 if unknown.
 
     The busier of a worker and a parameter server counts.
@@ -63,7 +64,7 @@ def exchange_seconds(figures: Figures) -> float:
     return float(busiest / figures["interconnect"])
 
 
-def exchange(figures: Figures, step_s: float | None) -> Iterator[Need]:
+def exchange(figures: PlanFigures, step_s: float | None) -> Iterator[Need]:
     """Yield the bytes exchanged between workers, and what the interconnect makes of them."""
     nbytes, count = exchanged_nbytes(figures), figures["accelerators"]
     if not nbytes:
@@ -81,7 +82,9 @@ def exchange(figures: Figures, step_s: float | None) -> Iterator[Need]:
         slow = gain < count / 2
         yield Need("exchange", "time of a step", seconds, "s", "bytes / interconnect, no overlap")
         warning = "the interconnect is the limit: more than half of a step is exchange" * slow
-        yield Need("exchange", f"speed-up on {count:.0f}", gain, "x", "N step / (step + exchange)", warning)
+        yield Need(
+            "exchange", f"speed-up on {count:.0f}", gain, "x", "N step / (step + exchange)", warning
+        )
     enough = nbytes / (step_s * (1 / EFFICIENT - 1))
     yield Need("exchange", "interconnect for 90 %", enough, "B/s", "bytes / (step x (1 / 0.9 - 1))")
     if "speedup" in figures:
@@ -95,7 +98,7 @@ def exchange(figures: Figures, step_s: float | None) -> Iterator[Need]:
         yield Need("exchange", "measured: bandwidth", nbytes / lost_s, "B/s", "bytes / lost time")
 
 
-def bandwidth(figures: Figures, pace: Pace) -> Iterator[Need]:
+def bandwidth(figures: PlanFigures, pace: Pace) -> Iterator[Need]:
     """Yield the bytes that must flow each second."""
     rate = pace.samples_per_s
     if "sample" in figures:
@@ -110,7 +113,7 @@ def bandwidth(figures: Figures, pace: Pace) -> Iterator[Need]:
         yield Need("bandwidth", what, read, "B/s", "samples/s x stored bytes, no cache", warning)
 
 
-def duration(figures: Figures, pace: Pace) -> Iterator[Need]:
+def duration(figures: PlanFigures, pace: Pace) -> Iterator[Need]:
     """Yield the time of an epoch and of the run, and what they cost."""
     rate = pace.samples_per_s * figures["accelerators"]
     yield Need("time", "samples/s", rate, "", "of all accelerators")
@@ -127,18 +130,20 @@ def duration(figures: Figures, pace: Pace) -> Iterator[Need]:
     hourly = figures["price"] * figures["accelerators"]
     yield Need("money", "an hour", hourly, "$", "price x accelerators")
     yield Need("money", "starvation, an hour", hourly * pace.starvation, "$", "x starvation")
+    cost = 0.0
     for name, seconds, _ in spans:
         cost = hourly * seconds / HOUR_S
         yield Need("money", name, cost, "$", "price x accelerators x hours")
-        yield Need("money", f"starvation, {name}", cost * pace.starvation, "$", "x starvation")
+    if "steps" in figures:
+        yield Need("money", "starvation, the run", cost * pace.starvation, "$", "x starvation")
 
 
-def state_nbytes(figures: Figures) -> float:
+def state_nbytes(figures: PlanFigures) -> float:
     """Return the bytes of weights and optimizer."""
     return float(figures["weights"] * (1 + OPTIMIZER_SLOTS[figures["optimizer"]]))
 
 
-def activation_nbytes(figures: Figures) -> float | None:
+def activation_nbytes(figures: PlanFigures) -> float | None:
     """Return the bytes that a step keeps of a sample, given or estimated from its FLOPs."""
     given = figures.get("activations")
     if given is None and "flops" in figures:
@@ -146,7 +151,7 @@ def activation_nbytes(figures: Figures) -> float | None:
     return None if given is None else float(given)
 
 
-def accelerator_memory(figures: Figures) -> Iterator[Need]:
+def accelerator_memory(figures: PlanFigures) -> Iterator[Need]:
     """Yield the memory of an accelerator at the batch size."""
     if "weights" not in figures:
         return
@@ -156,7 +161,7 @@ def accelerator_memory(figures: Figures) -> Iterator[Need]:
     yield Need("device", "parameters + optimizer", state + figures["weights"], "B", why)
     kept = activation_nbytes(figures)
     if kept is not None and "batch" in figures:
-        guess = "given" if "activations" in figures else "as ResNet-50: 3.6 B a FLOP / 1000"
+        guess = "activations" if "activations" in figures else ESTIMATE
         held = kept * figures["batch"]
         yield Need("device", "activations", held, "B", f"batch x {guess}")
         total += held + figures["batch"] * figures.get_or("sample", 0.0)
@@ -167,7 +172,7 @@ def accelerator_memory(figures: Figures) -> Iterator[Need]:
     yield Need("device", "in all", total, "B", "+ the batch itself", warning)
 
 
-def storage(figures: Figures) -> Iterator[Need]:
+def storage(figures: PlanFigures) -> Iterator[Need]:
     """Yield the disk for the data set and the checkpoints, and the download."""
     total = 0.0
     if "dataset" in figures:
@@ -192,13 +197,13 @@ def storage(figures: Figures) -> Iterator[Need]:
         yield Need("storage", "in all", total, "B", "on one machine", warning)
 
 
-def cache_nbytes(figures: Figures) -> float:
+def cache_nbytes(figures: PlanFigures) -> float:
     """Return the bytes of the samples that the trainers of one machine cache."""
     share = min(1.0, figures["per_machine"] / figures["accelerators"])
     return float(figures["samples"] * figures["sample"] * share)
 
 
-def balance(figures: Figures, producers: int) -> Iterator[Need]:
+def balance(figures: PlanFigures, producers: int) -> Iterator[Need]:
     """Yield the batch size that balances input and step, if the step is known at two sizes."""
     if not figures.have("source", "step") or len(figures["step"]) < 2:
         return
@@ -208,7 +213,7 @@ def balance(figures: Figures, producers: int) -> Iterator[Need]:
         most = max(1, int(room // (kept + figures.get_or("sample", 0.0))))
     found = balanced_batch(figures["source"], figures["step"], producers=producers, most=most)
     if found.limit == "input":
-        why = f"fixed + a batch = source batch / {producers}; {found.samples_per_second:.3g} samples/s"
+        why = f"fixed + a x batch = source x batch / {producers}: {found.samples_per_second:.3g}/s"
     else:
         why = "the input is faster at any batch: 5 % of the step is its fixed part"
     yield Need("input", "balanced batch", found.batch, "samples", why)

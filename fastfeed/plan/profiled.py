@@ -18,8 +18,8 @@ from fastfeed.model.prediction import LivePoint
 from fastfeed.model.workload import INPUT_BOUND, Producers, Workload
 from fastfeed.options import Shuffle
 from fastfeed.plan.balance import CostLine, cost_line
-from fastfeed.plan.figures import MEASURED, Figure
 from fastfeed.plan.footprint import FeedSize, MemoryCost, ring_nbytes
+from fastfeed.plan.plan_figures import PROFILED, Figure
 from fastfeed.producers.process.ship import pack
 
 LIVE_PROCESSES = (1, 8)
@@ -82,7 +82,7 @@ def profile_source(source: NamedSource, consumer: Consumer, *, progress: Progres
         "captured": size.captured,
         "cores": usable_cores(),
     }
-    figures = {name: Figure(value, MEASURED) for name, value in found.items() if value}
+    figures = {name: Figure(value, PROFILED) for name, value in found.items() if value}
     return SourceProfile(workload, size, MemoryCost(trainer, *lines), figures)
 
 

@@ -20,8 +20,8 @@ from fastfeed.model.workload import (
     rows_of,
 )
 from fastfeed.plan.balance import cost_line
-from fastfeed.plan.figures import Figures
 from fastfeed.plan.footprint import FeedSize, Footprint, MemoryCost, footprint
+from fastfeed.plan.plan_figures import PlanFigures
 
 SHOWN = (1, 2, 4, 8)
 
@@ -35,13 +35,13 @@ class PlannedSetting:
     memory: Footprint
 
 
-def seconds_of_step(figures: Figures) -> float | None:
+def seconds_of_step(figures: PlanFigures) -> float | None:
     """Return the seconds of a step on one accelerator, or None if neither they nor the FLOPs are
     known."""
     batch = figures.get("batch")
     if "step" in figures:
         points = figures["step"]
-        if len(points) == 1 and batch in (None, points[0][0]) or not points[0][0]:
+        if not points[0][0] or (len(points) == 1 and batch in (None, points[0][0])):
             return float(points[0][1])
         return cost_line(points).at(batch) if batch is not None else None
     if batch is not None and figures.have("flops", "peak", "efficiency"):
@@ -49,7 +49,7 @@ def seconds_of_step(figures: Figures) -> float | None:
     return None
 
 
-def workload_of(figures: Figures) -> Workload | None:
+def workload_of(figures: PlanFigures) -> Workload | None:
     """Return the workload of one trainer, or None without `source`, `batch` or a step.
 
     With `storage`, reading a batch takes the trainer's share of it.
@@ -73,7 +73,14 @@ def workload_of(figures: Figures) -> Workload | None:
     )
 
 
-def cores_of_trainer(figures: Figures) -> int:
+def producers_given(figures: PlanFigures) -> Producers | None:
+    """Return the producers that the user has, or None."""
+    if "threads" not in figures and "processes" not in figures:
+        return None
+    return Producers(int(figures.get_or("threads", 1)), int(figures.get_or("processes", 0)))
+
+
+def cores_of_trainer(figures: PlanFigures) -> int:
     """Return the cores of a machine for each of its accelerators."""
     return max(1, int(figures["cores"] // figures["per_machine"]))
 
@@ -85,7 +92,7 @@ def with_exchange(workload: Workload, seconds: float) -> Workload:
     return replace(workload, steps=steps)
 
 
-def settings_of(workload: Workload, size: FeedSize, cost: MemoryCost) -> list[PlannedSetting]:
+def settings_of(workload: Workload, *, size: FeedSize, cost: MemoryCost) -> list[PlannedSetting]:
     """Return 1 to 8 threads, and as many processes, with their speed and memory."""
     every = [*(Producers(n) for n in SHOWN), *(Producers(1, n) for n in SHOWN)]
     return [setting_of(workload, producers, size=size, cost=cost) for producers in every]
@@ -97,9 +104,7 @@ def setting_of(
     """Return the prediction for these producers."""
     found = predict(fed_by(workload, producers), producers)
     starved = found.starvation >= INPUT_BOUND
-    return PlannedSetting(
-        producers, found, footprint(size, producers, cost=cost, starved=starved)
-    )
+    return PlannedSetting(producers, found, footprint(size, producers, cost=cost, starved=starved))
 
 
 def fewest(workload: Workload) -> Producers:

@@ -20,7 +20,7 @@ def count(text: str, name: str) -> float:
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?(?:e\d+)?)\s*([kmgbtp]?)\s*", words)
     if match is None:
         raise OptionError(f"{name}={text!r}: must be a number, such as 1024, 25.6M or 14 million")
-    return _positive(float(match[1]) * PREFIXES[match[2]], text, name)
+    return _positive(float(match[1]) * PREFIXES[match[2]], text, name=name)
 
 
 def nbytes(text: str, name: str) -> float:
@@ -30,7 +30,7 @@ def nbytes(text: str, name: str) -> float:
 
 def seconds(text: str, name: str) -> float:
     """Return the seconds in 8ms, 0.3s, 54min or 1h; a whole number is milliseconds."""
-    return _positive(seconds_from(text, name), text, name)
+    return _positive(seconds_from(text, name), text, name=name)
 
 
 def share(text: str, name: str) -> float:
@@ -48,7 +48,7 @@ def rate(text: str, name: str) -> float:
     if match is None:
         raise OptionError(f"{name}={text!r}: must be a rate, such as 10Gbit/s or 500MB/s")
     value = float(match[1]) * PREFIXES[match[2].lower()]
-    return _positive(value if match[3] == "B/s" else value / 8, text, name)
+    return _positive(value if match[3] == "B/s" else value / 8, text, name=name)
 
 
 def money(text: str, name: str) -> float:
@@ -121,7 +121,7 @@ def _prefixed(value: float, unit: str) -> str:
     return f"{value:.3g} {DECIMALS[power]}{unit}"
 
 
-def _positive(value: float, text: str, name: str) -> float:
+def _positive(value: float, text: str, *, name: str) -> float:
     if not 0 < value < float("inf"):
         raise OptionError(f"{name}={text!r}: must be a finite number > 0, or left out")
     return value

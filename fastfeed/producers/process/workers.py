@@ -94,9 +94,7 @@ class WorkerGroup:
         passed = self._plan.passed
         missing = options.producers - len(passed)
         skip = skip or tuple((0, items) for items in (*passed, *(0,) * missing))
-        share = share_of_worker(
-            options, dispatched=self._dispatched, reorders=self._reorders
-        )
+        share = share_of_worker(options, dispatched=self._dispatched, reorders=self._reorders)
         task = WorkerTask(
             number=self._added,
             index=index,

@@ -11,7 +11,7 @@ from typing import Any
 from fastfeed.errors import OptionError
 from fastfeed.plan import units
 
-GIVEN, MEASURED = "given", "measured"
+GIVEN, PROFILED = "given", "measured"
 TOLERANCE = 0.05  # of figures that people round
 
 
@@ -35,6 +35,8 @@ KNOWN: dict[str, tuple[Callable[[str, str], Any], str]] = {
     "lock": (units.share, "its share with the interpreter lock (Python bytecode), such as 20%"),
     "native": (units.share, "its share in native code (OpenCV, numpy)"),
     "wait": (units.share, "its share of waiting (network, disk)"),
+    "threads": (units.count, "producers that a trainer has, to see what they cost"),
+    "processes": (units.count, "its worker processes, each with `threads`"),
     "batch": (units.count, "samples of a step on one accelerator"),
     "minibatch": (units.count, "samples of a step on all accelerators"),
     "step": (units.steps, "time of a step: 8ms, or at several batches 32:164ms,64:292ms"),
@@ -85,7 +87,7 @@ SHARES = ("lock", "native", "wait")
 
 
 @dataclass(frozen=True)
-class Figures:
+class PlanFigures:
     """The known figures of a plan, by the names of KNOWN."""
 
     known: Mapping[str, Figure]
@@ -108,7 +110,7 @@ class Figures:
         """Return True if all of these are known."""
         return all(name in self.known for name in names)
 
-    def filled(self, others: Mapping[str, Figure]) -> Figures:
+    def filled(self, others: Mapping[str, Figure]) -> PlanFigures:
         """Return these figures, with others where they have none, and with what follows.
 
         Raise OptionError for figures that contradict each other, with their names.
@@ -117,10 +119,10 @@ class Figures:
         while _derive(found):
             pass
         _check(found)
-        return Figures(found)
+        return PlanFigures(found)
 
 
-def figures_from(words: Iterable[str]) -> Figures:
+def figures_from(words: Iterable[str]) -> PlanFigures:
     """Return the figures in words such as "samples=1.28M".
 
     Raise OptionError for unknown names, for values without sense, and for figures that contradict
@@ -137,7 +139,7 @@ def figures_from(words: Iterable[str]) -> Figures:
         if name in found:
             raise OptionError(f"{name} is given twice: leave one out")
         found[name] = Figure(KNOWN[name][0](text.strip(), name), GIVEN)
-    return Figures({}).filled(found)
+    return PlanFigures({}).filled(found)
 
 
 def _derive(found: dict[str, Figure]) -> bool:
@@ -174,7 +176,10 @@ def _check(found: Mapping[str, Figure]) -> None:
                 f"{_said(found, *product)} contradict each other: {' x '.join(left)} must be "
                 f"{' x '.join(right)}, and is {off:.3g} times that; leave one of them out"
             )
-    for name, others in (("element_bytes", "sample and image"), ("parameter_bytes", "weights and parameters")):
+    for name, others in (
+        ("element_bytes", "sample and image"),
+        ("parameter_bytes", "weights and parameters"),
+    ):
         width = found[name].value if name in found else WIDTHS[0]
         if not any(abs(width / known - 1) <= TOLERANCE for known in WIDTHS):
             raise OptionError(
@@ -185,15 +190,15 @@ def _check(found: Mapping[str, Figure]) -> None:
     total = sum(found[name].value for name in shares)
     if total > 1 + TOLERANCE or (len(shares) == len(SHARES) and total < 1 - TOLERANCE):
         raise OptionError(
-            f"{_said(found, *shares)} contradict each other: they are shares of one time and add up "
-            f"to {total:.0%}, must be 100%"
+            f"{_said(found, *shares)} contradict each other: these shares of one time add up to "
+            f"{total:.0%}, must be 100%"
         )
-    if "minibatch" in found and "samples" in found:
-        if found["minibatch"].value > found["samples"].value:
-            raise OptionError(
-                f"{_said(found, 'minibatch', 'samples')} contradict each other: a step takes more "
-                "samples than there are; lower batch or accelerators, or raise samples"
-            )
+    few = "minibatch" in found and "samples" in found
+    if few and found["minibatch"].value > found["samples"].value:
+        raise OptionError(
+            f"{_said(found, 'minibatch', 'samples')} contradict each other: a step takes more "
+            "samples than there are; lower batch or accelerators, or raise samples"
+        )
 
 
 def _said(found: Mapping[str, Figure], *names: str) -> str:

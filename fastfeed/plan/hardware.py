@@ -46,8 +46,20 @@ DEFAULTS = {
     "exchange": Figure("allreduce", "assumed: synchronous, over a ring"),
     "checkpoint_every": Figure(1000, "assumed"),
     "cache": Figure("no", "the default of FeedRunner"),
-    "trainer": Figure(600e6, "TensorFlow 2.21 on a CPU after the first step: 0.58 GB"),
+    "trainer": Figure(500e6, "TensorFlow 2.21 on a CPU after the first steps"),
 }
+# Assumptions that matter only with one of these figures, and those that follow from another one.
+ONLY_WITH = {
+    "efficiency": ("flops",),
+    "peak": ("flops",),
+    "element_bytes": ("image",),
+    "parameter_bytes": ("parameters", "weights"),
+    "optimizer": ("parameters", "weights"),
+    "checkpoint_every": ("parameters", "weights"),
+    "exchange": ("accelerators", "machines"),
+    "trainer": ("source",),
+}
+INSTEAD = {"per_machine": "machines", "element_bytes": "sample", "parameter_bytes": "weights"}
 
 
 def assume(figures: PlanFigures) -> PlanFigures:
@@ -74,11 +86,8 @@ def assume(figures: PlanFigures) -> PlanFigures:
         found["native"] = Figure(1.0, "assumed: all of source= is native code")
     if "cores" not in figures:
         found["cores"] = Figure(usable_cores(), f"{PROFILED}: this machine")
-    for one, other in (
-        ("per_machine", "machines"),
-        ("element_bytes", "sample"),
-        ("parameter_bytes", "weights"),
-    ):
-        if other in figures:
-            del found[one]
+    unused = [name for name, others in ONLY_WITH.items() if not any(o in figures for o in others)]
+    replaced = [name for name, other in INSTEAD.items() if other in figures]
+    for name in {*unused, *replaced}:
+        found.pop(name, None)
     return figures.filled(found)

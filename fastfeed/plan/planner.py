@@ -141,7 +141,8 @@ def _input(figures: PlanFigures, workload: Workload, *, chosen: PlannedSetting) 
     cores = cores_needed(workload) * trainers
     yield Need("input", "cores", cores, "", "to keep all steps busy: core seconds / step")
     machines, there = math.ceil(cores / figures["cores"]), figures.get_or("machines", 1.0)
-    few = f"{there:.0f} with {figures['cores']:g} cores are too few" * (machines > there)
+    few = f"{there:.0f} with {figures['cores']:g} cores cannot keep the steps at their own speed"
+    few *= machines > there
     yield Need("input", "machines", max(machines, there), "", "for cores and accelerators", few)
     yield from needs.balance(figures, chosen.producers.count)
 
@@ -150,7 +151,7 @@ def _ram(figures: PlanFigures, chosen: PlannedSetting) -> Iterator[Need]:
     """Yield the parts of the memory of a machine."""
     trainers, memory = figures["per_machine"], chosen.memory
     parts = (
-        ("trainer", memory.trainer, "framework, data and step"),
+        ("trainer", memory.trainer, "framework, data and step, without the code of libraries"),
         ("ring", memory.ring, "batches made ahead (ring/layout.py, core/worker.py)"),
         ("shuffle pool", memory.pool, "records x sample"),
         ("captured data", memory.captured, "of the source, once for all workers"),

@@ -52,22 +52,23 @@ def profile_source(source: NamedSource, consumer: Consumer, *, progress: Progres
         if half is not None:
             cost = measure_step(consumer, half, seconds=PROFILE_S, tick=tick)
             points.insert(0, (float(rows // 2), cost.step_s))
-    trainer = float(tree.memory_nbytes())
+    trainer = float(tree.own_nbytes())
     pool = Shuffle().capacity * nbytes / rows if consumer.name == SESSION else 0.0
     size = FeedSize(nbytes, pool, _captured(source))
     seen: list[LivePoint] = []
     memory: dict[bool, list[tuple[float, float]]] = {False: [], True: []}
     for producers in live:
-        before = tree.memory_nbytes()
+        before = tree.own_nbytes()
         with (
             meter.part(f"a short run with {producers}") as tick,
             consumer.loop(source.source, producers=producers, batch_size=rows) as loop,
         ):
             window = measure_loop(loop, seconds=PROFILE_S, tick=tick)
+            after = tree.own_nbytes()
         seen.append(LivePoint(producers, window.rate, window.starvation))
         known = ring_nbytes(nbytes, producers, starved=window.starvation >= INPUT_BOUND) + pool
         known += size.captured * (producers.processes > 0)
-        grown = max(0.0, window.memory_nbytes - before - known)
+        grown = max(0.0, after - before - known)
         memory[producers.processes > 0].append((float(producers.count), trainer + grown))
     lines = [_line(memory[kind], trainer) for kind in (False, True)]
     workload = profile_of(

@@ -1,0 +1,161 @@
+"""What `fastfeed plan` predicts beside what then runs: steps/s and memory.
+
+    python -m bench.planning [--repeats 3] [--output build/planning]
+
+Every round plans from a fresh profile, and then runs each setting in a process of its own. Rounds
+are added to those that the folder already has.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from bench.results import RESULT_MARK, machine
+from bench.rounds import QUIET, ROOT
+from fastfeed.benchmark import tree
+from fastfeed.benchmark.consumers import consumer_from
+from fastfeed.benchmark.measure import measure_loop
+from fastfeed.benchmark.workloads import workload_from
+from fastfeed.model.workload import Producers
+from fastfeed.plan.speed import SHOWN
+
+KIND, SCHEMA = "planning", 1
+WORKLOADS = (("opencv:10ms", 32), ("sleep:80ms", 256))
+TRAIN = "mnist"
+SECONDS, TIMEOUT_S = 2.5, 120
+GOALS = {"rate": 0.15, "memory": 0.10}
+MB = 1e6
+
+
+def run_cell(workload: str, batch: int, producers: Producers) -> dict[str, float]:
+    """Steps/s, starvation and the memory of the whole tree of one setting, in this process."""
+    source, consumer = workload_from(workload, batch_size=batch), consumer_from(TRAIN)
+    with consumer.loop(source.source, producers=producers, batch_size=batch) as loop:
+        window = measure_loop(loop, seconds=SECONDS, tick=lambda: None)
+        return {
+            "rate": window.rate,
+            "starvation": window.starvation,
+            "memory": float(tree.own_nbytes()),
+            "pss": float(window.memory_nbytes),
+        }
+
+
+def in_process(*words: str) -> str:
+    """The output of a fresh interpreter."""
+    environment = QUIET | os.environ | {"PYTHONPATH": str(ROOT)}
+    return subprocess.run(
+        [sys.executable, *words],
+        env=environment,
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+    ).stdout
+
+
+def planned(workload: str, batch: int) -> dict[Producers, dict[str, float]]:
+    """The predictions of the command, by the producers."""
+    with TemporaryDirectory() as folder:
+        words = f"plan --workload {workload} --train {TRAIN} --batch-size {batch} --output {folder}"
+        in_process("-c", "from fastfeed.cli import main; main()", *words.split())
+        found = json.loads((Path(folder) / "plan.json").read_text())
+    trainer = found["figures"]["trainer"]["value"]
+    return {
+        Producers(one["threads"], one["processes"]): {
+            "rate": one["steps_per_second"]["predicted"],
+            "memory": one["memory_nbytes"]["total"],
+            "trainer": trainer,
+        }
+        for one in found["settings"]
+    }
+
+
+def one_round(turn: int) -> list[dict[str, Any]]:
+    """Every setting once: its prediction and its run."""
+    rows = []
+    for workload, batch in WORKLOADS:
+        predicted = planned(workload, batch)
+        every = list(predicted)
+        shift = turn * len(every) // 3
+        for producers in every[shift:] + every[:shift]:
+            spec = json.dumps([workload, batch, producers.threads, producers.processes])
+            lines = in_process("-m", "bench.planning", "--cell", spec).splitlines()
+            result = next(line for line in lines if line.startswith(RESULT_MARK))
+            rows.append(
+                {
+                    "workload": workload,
+                    "threads": producers.threads,
+                    "processes": producers.processes,
+                    "planned": predicted[producers],
+                    "measured": json.loads(result.removeprefix(RESULT_MARK)),
+                }
+            )
+            print(rows[-1], file=sys.stderr, flush=True)
+    return rows
+
+
+def table(rows: list[dict[str, Any]]) -> list[str]:
+    """The medians of all rounds, as Markdown: steps/s and MB, with the spread of the runs."""
+    lines = [
+        "| workload | producers | steps/s planned | measured | error | MB planned | measured | error "
+        "| MB of the feed planned | measured |",
+        "|---|---|--:|--:|--:|--:|--:|--:|--:|--:|",
+    ]
+    groups: dict[tuple[str, int, int], list[dict[str, Any]]] = {}
+    for row in rows:
+        groups.setdefault((row["workload"], row["processes"], row["threads"]), []).append(row)
+    for workload, _ in WORKLOADS:
+        for producers in (*(Producers(n) for n in SHOWN), *(Producers(1, n) for n in SHOWN)):
+            runs = groups.get((workload, producers.processes, producers.threads), [])
+            if runs:
+                lines.append(f"| {workload} | {producers} | {_cells(runs)} |")
+    return lines
+
+
+def _cells(runs: list[dict[str, Any]]) -> str:
+    cells = []
+    for name, scale, form in (("rate", 1.0, ".1f"), ("memory", MB, ".0f")):
+        plans = [run["planned"][name] / scale for run in runs]
+        found = [run["measured"][name] / scale for run in runs]
+        error = median(plans) / median(found) - 1
+        missed = "**" if abs(error) > GOALS[name] else ""
+        spread = f"{median(found):{form}} ({min(found):{form}} to {max(found):{form}})"
+        cells += [f"{median(plans):{form}}", spread, f"{missed}{error:+.0%}{missed}"]
+    for kind in ("planned", "measured"):
+        grown = median((run[kind]["memory"] - run["planned"]["trainer"]) / MB for run in runs)
+        cells.append(f"{grown:.0f}")
+    return " | ".join(cells)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--output", type=Path, default=ROOT / "build" / KIND)
+    parser.add_argument("--cell", help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.cell:
+        workload, batch, threads, processes = json.loads(given.cell)
+        print(RESULT_MARK + json.dumps(run_cell(workload, batch, Producers(threads, processes))))
+        return
+    path = given.output / f"{KIND}.json"
+    given.output.mkdir(parents=True, exist_ok=True)
+    document = {"schema": SCHEMA, "kind": KIND, "machine": machine(), "rounds": []}
+    if path.exists():
+        document = json.loads(path.read_text())
+    for _ in range(given.repeats):
+        document["rounds"].append(one_round(len(document["rounds"])))
+        path.write_text(json.dumps(document, indent=1) + "\n")
+    print("\n".join(table([row for rows in document["rounds"] for row in rows])))
+
+
+if __name__ == "__main__":
+    main()

@@ -35,10 +35,10 @@ class Need:
 
 @dataclass(frozen=True)
 class Pace:
-    """The speed of one accelerator: samples/s and starvation (0 to 1)."""
+    """The speed of one accelerator: samples/s and starvation (0 to 1), None if unknown."""
 
     samples_per_s: float
-    starvation: float
+    starvation: float | None = None
 
 
 def exchanged_nbytes(figures: PlanFigures) -> float:
@@ -129,13 +129,31 @@ def duration(figures: PlanFigures, pace: Pace) -> Iterator[Need]:
         return
     hourly = figures["price"] * figures["accelerators"]
     yield Need("money", "an hour", hourly, "$", "price x accelerators")
-    yield Need("money", "starvation, an hour", hourly * pace.starvation, "$", "x starvation")
-    cost = 0.0
+    lost, cost = pace.starvation, 0.0
+    if lost is not None:
+        yield Need("money", "starvation, an hour", hourly * lost, "$", "x starvation")
     for name, seconds, _ in spans:
         cost = hourly * seconds / HOUR_S
         yield Need("money", name, cost, "$", "price x accelerators x hours")
-    if "steps" in figures:
-        yield Need("money", "starvation, the run", cost * pace.starvation, "$", "x starvation")
+    if lost is not None and "steps" in figures:
+        yield Need("money", "starvation, the run", cost * lost, "$", "x starvation")
+
+
+def measured(figures: PlanFigures) -> Iterator[Need]:
+    """Yield what a measured time of the run implies."""
+    if not figures.have("took", "steps", "minibatch"):
+        return
+    took_s, samples = figures["took"], figures["steps"] * figures["minibatch"]
+    yield Need("measured", "samples/s", samples / took_s, "", "steps x minibatch / took")
+    if "flops" in figures:
+        reached = samples * figures["flops"] / took_s
+        yield Need("measured", "FLOP/s", reached, "FLOP/s", "x flops")
+        if "peak" in figures:
+            share = reached / figures["peak"] / figures["accelerators"]
+            yield Need("measured", "of the peak", share, "%", "FLOP/s / (peak x accelerators)")
+    if "price" in figures:
+        cost = figures["price"] * figures["accelerators"] * took_s / HOUR_S
+        yield Need("measured", "the run", cost, "$", "price x accelerators x hours")
 
 
 def state_nbytes(figures: PlanFigures) -> float:

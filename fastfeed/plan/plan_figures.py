@@ -48,6 +48,7 @@ KNOWN: dict[str, tuple[Callable[[str, str], Any], str]] = {
     "activations": (units.nbytes, "bytes that the step keeps of a sample until it goes back"),
     "epochs": (units.count, "passes over the data set"),
     "steps": (units.count, "steps of the run"),
+    "took": (units.seconds, "measured time of a run, to see what it implies"),
     "accelerator": (units.text, "its kind: P100, V100, A100, H100, T4 or TPUv2"),
     "accelerators": (units.count, "their number"),
     "accelerator_memory": (units.nbytes, "memory of one, such as 16GB"),

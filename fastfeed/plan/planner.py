@@ -91,12 +91,13 @@ def make_plan(given: PlanFigures, profile: SourceProfile | None = None) -> Plan:
         chosen = setting_of(workload, producers, size=size, cost=cost)
         pace = Pace(chosen.prediction.rate * figures["batch"], chosen.prediction.starvation)
     elif step_s is not None and "batch" in figures:
-        pace = Pace(figures["batch"] / (step_s + needs.exchange_seconds(figures)), 0.0)
+        pace = Pace(figures["batch"] / (step_s + needs.exchange_seconds(figures)))
     found = [
         *(_input(figures, workload, chosen=chosen) if workload and chosen else ()),
         *(_ram(figures, chosen) if chosen else ()),
         *(needs.bandwidth(figures, pace) if pace else ()),
         *(needs.duration(figures, pace) if pace else ()),
+        *needs.measured(figures),
         *needs.exchange(figures, step_s),
         *needs.accelerator_memory(figures),
         *needs.storage(figures),

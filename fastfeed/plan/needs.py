@@ -175,7 +175,7 @@ def accelerator_memory(figures: PlanFigures) -> Iterator[Need]:
         return
     state, total = state_nbytes(figures), state_nbytes(figures) + figures["weights"]
     yield Need("device", "weights", figures["weights"], "B", "parameters x bytes of one")
-    why = f"weights, gradients, {OPTIMIZER_SLOTS[figures['optimizer']]} slots of the optimizer"
+    why = f"weights, gradients, slots of the optimizer: {OPTIMIZER_SLOTS[figures['optimizer']]}"
     yield Need("device", "parameters + optimizer", state + figures["weights"], "B", why)
     kept = activation_nbytes(figures)
     if kept is not None and "batch" in figures:
@@ -229,7 +229,9 @@ def balance(figures: PlanFigures, producers: int) -> Iterator[Need]:
     if kept and figures.have("accelerator_memory", "weights"):
         room = figures["accelerator_memory"] - state_nbytes(figures) - figures["weights"]
         most = max(1, int(room // (kept + figures.get_or("sample", 0.0))))
-    found = balanced_batch(figures["source"], figures["step"], producers=producers, most=most)
+    lost_s = exchange_seconds(figures)
+    steps = [(batch, seconds + lost_s) for batch, seconds in figures["step"]]
+    found = balanced_batch(figures["source"], steps, producers=producers, most=most)
     if found.limit == "input":
         why = f"fixed + a x batch = source x batch / {producers}: {found.samples_per_second:.3g}/s"
     else:

@@ -18,6 +18,7 @@ from fastfeed.plan.speed import PlannedSetting, seconds_of_step
 
 STACK = ("trainer", "captured", "pool", "ring", "workers")
 STACK_COLOURS = ("#b8c4ce", "#7a6a20", "#8a4fa3", "#1b6ca8", "#c2571a")
+LINE_STYLES = ("o-", "s--")  # one line may lie on the other
 
 
 def plan_plots(plan: Plan, folder: Path) -> list[Path]:
@@ -51,15 +52,15 @@ def _kinds(plan: Plan) -> list[tuple[str, list[PlannedSetting]]]:
 
 def _rates(axes: Any, plan: Plan) -> None:
     axes.set_title("steps/s, predicted")
-    for (name, settings), colour in zip(_kinds(plan), MEASURED, strict=False):
+    for (name, settings), colour, line in zip(_kinds(plan), MEASURED, LINE_STYLES, strict=False):
         counts = [one.producers.count for one in settings]
         found = [one.prediction for one in settings]
         axes.fill_between(
             counts, [p.low for p in found], [p.high for p in found], color=colour, alpha=0.15
         )
-        axes.plot(counts, [p.rate for p in found], "o-", color=colour, label=name)
+        axes.plot(counts, [p.rate for p in found], line, color=colour, label=name)
     if plan.ceiling is not None and np.isfinite(plan.ceiling):
-        axes.axhline(plan.ceiling, color=CEILING, linestyle=":", label="the step alone")
+        axes.axhline(plan.ceiling, color=CEILING, linestyle=":", label="without waiting for input")
     axes.set_xticks(counts, [str(n) for n in counts])
     axes.set_xlabel("producers")
     axes.legend(fontsize="small", loc="lower right")

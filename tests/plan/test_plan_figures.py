@@ -11,10 +11,11 @@ from fastfeed.plan.plan_figures import KNOWN, PRODUCTS, figures_from
 
 
 def test_figures_follow_from_others():
-    figures = figures_from(
+    words = (
         "samples=1.28M batch=32 accelerators=1024 epochs=90 image=224x224x3 element_bytes=1 "
-        "dataset=128GB weights=102.4MB parameters=25.6M".split()
+        "dataset=128GB weights=102.4MB parameters=25.6M"
     )
+    figures = figures_from(words.split())
     assert figures["minibatch"] == 32768
     assert figures["steps"] == pytest.approx(90 * 1.28e6 / 32768)
     assert figures["sample"] == 224 * 224 * 3

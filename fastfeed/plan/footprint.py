@@ -52,35 +52,40 @@ class MemoryCost:
 
 @dataclass(frozen=True)
 class FeedSize:
-    """Bytes of a batch, of the shuffle pool and of the arrays that the source holds."""
+    """Bytes of a batch, of the shuffle pool, of the arrays that the source holds, and of `memory=`,
+    which bounds the batches ahead (None: the default on this machine)."""
 
     batch: float
     pool: float = 0.0
     captured: float = 0.0
+    memory: int | None = None
 
 
-def ring_nbytes(batch_nbytes: float, producers: Producers, *, starved: bool = False) -> float:
+def ring_nbytes(size: FeedSize, producers: Producers, *, starved: bool = False) -> float:
     """Return the bytes of all batches between producers and training.
 
     Threads: those that wait, unless the step is starved, and one in each producer's hands
-    (core/worker.py). Processes: the slots of all rings (ring/layout.py), which stay allocated.
+    (core/worker.py). Processes: the slots of all rings (ring/layout.py), which stay allocated; the
+    fewest usable ones where `memory` has no room for them.
     """
-    options = FeedOptions(threads=producers.threads, processes=producers.processes)
-    if not producers.processes:
-        ahead = 1 if starved else batches_ahead(producers.count)
-        return min(ahead * batch_nbytes, options.memory_nbytes) + producers.count * batch_nbytes
-    slot = slot_nbytes(int(batch_nbytes))
-    return float(producers.processes * share_of_worker(options).slots(slot) * slot)
+    threads, processes = producers.threads, producers.processes
+    options = FeedOptions(threads=threads, processes=processes, memory=size.memory)
+    if not processes:
+        ahead = 1 if starved else batches_ahead(threads)
+        return min(ahead * size.batch, options.memory_nbytes) + threads * size.batch
+    slot, share = slot_nbytes(int(size.batch)), share_of_worker(options)
+    slots = share.slots(slot) if share.fits(slot) else share.min_slots
+    return float(processes * slots * slot)
 
 
 def footprint(
     size: FeedSize, producers: Producers, *, cost: MemoryCost, starved: bool = False
 ) -> Footprint:
-    """Return the memory with these producers. Raise OptionError if the batches do not fit."""
+    """Return the memory with these producers."""
     line = cost.processes if producers.processes else cost.threads
     return Footprint(
         cost.trainer,
-        ring_nbytes(size.batch, producers, starved=starved),
+        ring_nbytes(size, producers, starved=starved),
         size.pool,
         size.captured if producers.processes else 0.0,
         line.at(producers.processes or producers.count) - cost.trainer,

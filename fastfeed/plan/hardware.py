@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import psutil
+
 from fastfeed.core.unix import usable_cores
 from fastfeed.errors import OptionError
 from fastfeed.plan.plan_figures import PROFILED, Figure, PlanFigures
@@ -84,6 +86,8 @@ def assume(figures: PlanFigures) -> PlanFigures:
         found["exchange"] = Figure("servers", "from servers")
     if "source" in figures and not any(part in figures for part in ("lock", "native", "wait")):
         found["native"] = Figure(1.0, "assumed: all of source= is native code")
+    if "cores" not in figures and "ram" not in figures:
+        found["ram"] = Figure(psutil.virtual_memory().total, f"{PROFILED}: this machine")
     if "cores" not in figures:
         found["cores"] = Figure(usable_cores(), f"{PROFILED}: this machine")
     unused = [name for name, others in ONLY_WITH.items() if not any(o in figures for o in others)]

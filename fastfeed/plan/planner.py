@@ -28,6 +28,7 @@ from fastfeed.plan.speed import (
     workload_of,
 )
 
+QUARTER = 4  # memory= is a quarter of the free memory, for each trainer of the machine
 # What cannot be said without these figures.
 MISSING = (
     (("source", "batch", "step"), "producers, cores, starvation and the memory of the feed"),
@@ -126,7 +127,10 @@ def _memory(figures: PlanFigures, profile: SourceProfile | None) -> tuple[FeedSi
         return profile.size, profile.cost
     sample = figures.get_or("sample", 0.0)
     pool = figures.get_or("pool", 0.0) * sample
-    size = FeedSize(figures["batch"] * sample, pool, figures.get_or("captured", 0.0))
+    bound = None
+    if "ram" in figures:
+        bound = int(figures["ram"] / QUARTER / figures["per_machine"])
+    size = FeedSize(figures["batch"] * sample, pool, figures.get_or("captured", 0.0), bound)
     return size, MemoryCost.assumed(figures["trainer"])
 
 

@@ -47,6 +47,8 @@ def profile_source(source: NamedSource, consumer: Consumer, *, progress: Progres
     rows, nbytes, half = _batch(batch)
     with meter.part("the step on a cached batch") as tick:
         step = measure_step(consumer, batch, seconds=PROFILE_S, tick=tick)
+    if not step.step_s:
+        raise OptionError("--train none has no step to keep busy: take --train sim:20ms, or mnist")
     points = [(float(rows), step.step_s)]
     with meter.part("the step on half a batch") as tick:
         if half is not None:
@@ -66,7 +68,7 @@ def profile_source(source: NamedSource, consumer: Consumer, *, progress: Progres
             window = measure_loop(loop, seconds=PROFILE_S, tick=tick)
             after = tree.own_nbytes()
         seen.append(LivePoint(producers, window.rate, window.starvation))
-        known = ring_nbytes(nbytes, producers, starved=window.starvation >= INPUT_BOUND) + pool
+        known = ring_nbytes(size, producers, starved=window.starvation >= INPUT_BOUND) + pool
         known += size.captured * (producers.processes > 0)
         grown = max(0.0, after - before - known)
         memory[producers.processes > 0].append((float(producers.count), trainer + grown))

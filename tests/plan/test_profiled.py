@@ -46,3 +46,9 @@ def test_batches_that_are_no_arrays_are_refused():
         profile_source(
             NamedSource("texts", texts, ""), consumer_from("none"), progress=lambda *_: None
         )
+
+
+def test_a_plan_needs_a_step(brief):
+    source = workload_from("sleep:1ms", batch_size=8, real=False)
+    with pytest.raises(OptionError, match="--train none has no step"):
+        profile_source(source, consumer_from("none"), progress=lambda *_: None)

@@ -9,21 +9,20 @@ from pathlib import Path
 from rich.table import Table
 
 from fastfeed.benchmark.report import STYLE, plain
-from fastfeed.plan.plan_figures import Figure
+from fastfeed.plan import units
+from fastfeed.plan.plan_figures import KNOWN, Figure
 from fastfeed.plan.planner import Plan
 from fastfeed.plan.speed import PlannedSetting
 from fastfeed.plan.units import said
 
 PLAN_SCHEMA = 1
-UNITS = {
-    "B": "sample stored dataset weights activations accelerator_memory ram disk trainer captured",
-    "B/s": "network storage interconnect",
-    "FLOP/s": "peak",
-    "%": "lock native wait efficiency",
-    "s": "source",
-    "$": "price",
+UNITS: dict[object, str] = {
+    units.nbytes: "B",
+    units.rate: "B/s",
+    units.share: "%",
+    units.seconds: "s",
+    units.money: "$",
 }
-UNIT_OF = {name: unit for unit, names in UNITS.items() for name in names.split()}
 
 
 def plan_tables(plan: Plan) -> list[Table]:
@@ -107,5 +106,5 @@ def _value(name: str, figure: Figure) -> str:
     if name == "step":
         return ", ".join(f"{size:g}: {said(s, 's')}" if size else said(s, "s") for size, s in value)
     if isinstance(value, (int, float)):
-        return said(float(value), UNIT_OF.get(name, ""))
+        return said(float(value), UNITS.get(KNOWN[name][0], ""))
     return "x".join(map(str, value)) if isinstance(value, tuple) else str(value)

@@ -101,7 +101,7 @@ def said(value: float, unit: str) -> str:
         return f"${value:,.2f}"
     if unit == "%":
         return f"{value:.1%}"
-    if unit in ("B", "B/s", "FLOP/s", "bit/s"):
+    if unit in ("B", "B/s", "FLOP/s") or value >= 1e6:
         return _prefixed(value, unit)
     number = f"{value:.3g}" if 0 < value < 1000 else f"{value:,.0f}"
     return f"{number} {unit}".strip()
@@ -118,7 +118,7 @@ def _prefixed(value: float, unit: str) -> str:
     power = 0
     while abs(value) >= 999.5 and power < len(DECIMALS) - 1:
         value, power = value / 1000, power + 1
-    return f"{value:.3g} {DECIMALS[power]}{unit}"
+    return f"{value:.3g} {DECIMALS[power]}{unit}".strip()
 
 
 def _positive(value: float, text: str, *, name: str) -> float:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import psutil
 
-from fastfeed.core.unix import ON_LINUX
+from fastfeed.core.unix import ON_LINUX, usable_cores
 
 OWN_PAGES = re.compile(r"^Pss_(?:Anon|Shmem): +(\d+) kB$", re.MULTILINE)  # proc(5), smaps
 
@@ -21,6 +21,16 @@ def cpu_s() -> float:
     """
     # user and system, its own and of its ended children
     return sum(_over(lambda p: float(sum(p.cpu_times()[:4]))))
+
+
+def others_cpu_s() -> float:
+    """Return CPU seconds that other programs have taken until now, or the host of this machine; 0
+    where this process has only some of its cores."""
+    if usable_cores() != psutil.cpu_count():
+        return 0.0
+    times = psutil.cpu_times()
+    idle = sum(getattr(times, name, 0.0) for name in ("idle", "iowait", "guest", "guest_nice"))
+    return float(sum(times)) - idle - cpu_s()
 
 
 def memory_nbytes() -> int:

@@ -28,6 +28,7 @@ from fastfeed.plan.speed import (
     workload_of,
 )
 
+MAX_OTHERS = 0.2  # cores of other programs in a profile; with 0.7 it was 30 % too slow
 QUARTER = 4  # memory= is a quarter of the free memory, for each trainer of the machine
 # What cannot be said without these figures.
 MISSING = (
@@ -94,6 +95,7 @@ def make_plan(given: PlanFigures, profile: SourceProfile | None = None) -> Plan:
     elif step_s is not None and "batch" in figures:
         pace = Pace(figures["batch"] / (step_s + needs.exchange_seconds(figures)))
     found = [
+        *(_disturbed(profile) if profile else ()),
         *(_input(figures, workload, chosen=chosen) if workload and chosen else ()),
         *(_ram(figures, chosen) if chosen else ()),
         *(needs.bandwidth(figures, pace) if pace else ()),
@@ -150,6 +152,13 @@ def _input(figures: PlanFigures, workload: Workload, *, chosen: PlannedSetting) 
     few *= machines > there
     yield Need("input", "machines", max(machines, there), "", "for cores and accelerators", few)
     yield from needs.balance(figures, chosen.producers.count)
+
+
+def _disturbed(profile: SourceProfile) -> Iterator[Need]:
+    """Yield the cores that other programs took during the profile."""
+    busy = profile.others > MAX_OTHERS
+    warning = "the profile is too slow by what they took: stop them and plan again" * busy
+    yield Need("input", "other programs", profile.others, "cores", "took in the profile", warning)
 
 
 def _ram(figures: PlanFigures, chosen: PlannedSetting) -> Iterator[Need]:

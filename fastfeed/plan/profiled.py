@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,51 +29,37 @@ SESSION = "mnist"  # the consumer whose queue shuffles
 
 @dataclass(frozen=True)
 class SourceProfile:
-    """The workload of one trainer with the source and the step, its memory, and its figures."""
+    """The workload of one trainer with the source and the step, its memory, and its figures;
+    `others`: the cores that other programs took meanwhile."""
 
     workload: Workload
     size: FeedSize
     cost: MemoryCost
     figures: dict[str, Figure]
+    others: float = 0.0
 
 
 def profile_source(source: NamedSource, consumer: Consumer, *, progress: Progress) -> SourceProfile:
     """Measure one producer, the step at two batch sizes, and short runs with few and many threads
     and processes. Raise what the source or the consumer raises."""
-    live = [Producers(n) for n in LIVE_THREADS]
-    live += [Producers(1, n) for n in LIVE_PROCESSES] if ON_LINUX else []
-    meter = Meter(progress, 3 + len(live))
+    meter = Meter(progress, 3 + len(_live_settings()))
+    start_s, before_s = time.perf_counter(), tree.others_cpu_s()
     with meter.part("one producer alone") as tick:
         batch, producer = measure_producer(source.source, seconds=PROFILE_S, tick=tick)
     rows, nbytes, half = _batch(batch)
     with meter.part("the step on a cached batch") as tick:
         step = measure_step(consumer, batch, seconds=PROFILE_S, tick=tick)
+    trainer = float(tree.own_nbytes())
     if not step.step_s:
         raise OptionError("--train none has no step to keep busy: take --train sim:20ms, or mnist")
     points = [(float(rows), step.step_s)]
     with meter.part("the step on half a batch") as tick:
         if half is not None:
-            cost = measure_step(consumer, half, seconds=PROFILE_S, tick=tick)
-            points.insert(0, (float(rows // 2), cost.step_s))
-    trainer = float(tree.own_nbytes())
+            halved = measure_step(consumer, half, seconds=PROFILE_S, tick=tick)
+            points.insert(0, (float(rows // 2), halved.step_s))
     pool = Shuffle().capacity * nbytes / rows if consumer.name == SESSION else 0.0
     size = FeedSize(nbytes, pool, _captured(source))
-    seen: list[LivePoint] = []
-    memory: dict[bool, list[tuple[float, float]]] = {False: [], True: []}
-    for producers in live:
-        before = tree.own_nbytes()
-        with (
-            meter.part(f"a short run with {producers}") as tick,
-            consumer.loop(source.source, producers=producers, batch_size=rows) as loop,
-        ):
-            window = measure_loop(loop, seconds=PROFILE_S, tick=tick)
-            after = tree.own_nbytes()
-        seen.append(LivePoint(producers, window.rate, window.starvation))
-        known = ring_nbytes(size, producers, starved=window.starvation >= INPUT_BOUND) + pool
-        known += size.captured * (producers.processes > 0)
-        grown = max(0.0, after - before - known)
-        memory[producers.processes > 0].append((float(producers.count), trainer + grown))
-    lines = [_line(memory[kind], trainer) for kind in (False, True)]
+    seen, cost = _live(source, consumer, size=size, trainer=trainer, meter=meter)
     workload = profile_of(
         producer, step, cores=usable_cores(), live=seen if consumer.burns_cpu else ()
     )
@@ -86,7 +73,36 @@ def profile_source(source: NamedSource, consumer: Consumer, *, progress: Progres
         "cores": usable_cores(),
     }
     figures = {name: Figure(value, PROFILED) for name, value in found.items() if value}
-    return SourceProfile(workload, size, MemoryCost(trainer, *lines), figures)
+    others = (tree.others_cpu_s() - before_s) / (time.perf_counter() - start_s)
+    return SourceProfile(workload, size, cost, figures, max(0.0, others))
+
+
+def _live_settings() -> list[Producers]:
+    processes = [Producers(1, n) for n in LIVE_PROCESSES] if ON_LINUX else []
+    return [*map(Producers, LIVE_THREADS), *processes]
+
+
+def _live(
+    source: NamedSource, consumer: Consumer, *, size: FeedSize, trainer: float, meter: Meter
+) -> tuple[list[LivePoint], MemoryCost]:
+    """Return short runs of the real loop, and the memory that no formula of a feed explains."""
+    seen: list[LivePoint] = []
+    memory: dict[bool, list[tuple[float, float]]] = {False: [], True: []}
+    for producers in _live_settings():
+        before = tree.own_nbytes()
+        with (
+            meter.part(f"a short run with {producers}") as tick,
+            consumer.loop(source.source, producers=producers, batch_size=None) as loop,
+        ):
+            window = measure_loop(loop, seconds=PROFILE_S, tick=tick)
+            after = tree.own_nbytes()
+        seen.append(LivePoint(producers, window.rate, window.starvation))
+        known = ring_nbytes(size, producers, starved=window.starvation >= INPUT_BOUND) + size.pool
+        known += size.captured * (producers.processes > 0)
+        grown = max(0.0, after - before - known)
+        memory[producers.processes > 0].append((float(producers.count), trainer + grown))
+    lines = [_line(memory[kind], trainer) for kind in (False, True)]
+    return seen, MemoryCost(trainer, *lines)
 
 
 def _batch(batch: Any) -> tuple[int, float, Any]:

@@ -5,8 +5,12 @@ from __future__ import annotations
 import pytest
 
 from fastfeed.errors import OptionError
+from fastfeed.plan.footprint import FeedSize, MemoryCost
+from fastfeed.plan.hardware import assume
 from fastfeed.plan.plan_figures import figures_from
 from fastfeed.plan.planner import make_plan
+from fastfeed.plan.profiled import SourceProfile
+from fastfeed.plan.speed import workload_of
 
 RESNET = "parameters=25.6M step=32:164ms,64:292ms"  # TensorFlow's benchmarks, May 2017, on a P100
 PAIRS = "flops=45.6G steps=1000"  # two images of 22.8 GFLOP each
@@ -72,3 +76,15 @@ def test_the_users_own_producers_are_kept():
     plan = make_plan(figures_from(words.split()))
     assert str(plan.chosen.producers) == "2 processes x 1 thread"
     assert [str(one.producers) for one in plan.settings][:2] == ["1 thread", "2 threads"]
+
+
+def test_other_programs_during_the_profile_are_said():
+    words = "batch=10 source=2ms wait=100% step=10ms cores=2"
+    figures = assume(figures_from(words.split()))
+    workload = workload_of(figures)
+    for others, said in ((0.05, False), (0.7, True)):
+        profile = SourceProfile(
+            workload, FeedSize(1e4), MemoryCost.assumed(1e8), dict(figures.known), others
+        )
+        plan = make_plan(figures_from([]), profile)
+        assert any("other programs" in warning for warning in plan.warnings) is said

@@ -84,7 +84,8 @@ def assume(figures: PlanFigures) -> PlanFigures:
             found["price"] = Figure(kind.price, kind.source)
     if "servers" in figures:
         found["exchange"] = Figure("servers", "from servers")
-    if "source" in figures and not any(part in figures for part in ("lock", "native", "wait")):
+    given = "source" in figures and figures.known["source"].source != PROFILED
+    if given and not any(part in figures for part in ("lock", "native", "wait")):
         found["native"] = Figure(1.0, "assumed: all of source= is native code")
     if "cores" not in figures and "ram" not in figures:
         found["ram"] = Figure(psutil.virtual_memory().total, f"{PROFILED}: this machine")

@@ -6,7 +6,7 @@ import pytest
 
 from fastfeed.errors import OptionError
 from fastfeed.plan.hardware import ACCELERATORS, DEFAULTS, OPTIMIZER_SLOTS, assume
-from fastfeed.plan.plan_figures import KNOWN, figures_from
+from fastfeed.plan.plan_figures import KNOWN, PROFILED, Figure, figures_from
 
 
 def test_a_given_figure_wins_over_that_of_the_accelerator():
@@ -34,3 +34,9 @@ def test_assumptions_that_matter_to_nothing_are_left_out():
 @pytest.mark.parametrize("name", OPTIMIZER_SLOTS)
 def test_the_optimizers_can_be_given(name):
     assert figures_from([f"optimizer={name}"])["optimizer"] == name
+
+
+def test_what_a_given_source_does_is_assumed_and_a_measured_one_is_known():
+    assert assume(figures_from(["source=2ms"]))["native"] == 1
+    measured = figures_from([]).filled({"source": Figure(0.002, PROFILED)})
+    assert "native" not in assume(measured)

@@ -125,6 +125,45 @@ def bench(**options: Any) -> None:
 
 
 @main.command()
+@click.argument("figures", nargs=-1, metavar="[FIGURE=VALUE]...")
+@click.option(
+    "--workload", default=None, help="Source to profile, in the words of `fastfeed bench`."
+)
+@click.option(
+    "--train",
+    default="mnist",
+    show_default=True,
+    help="Step to profile with it: a --consumer of `fastfeed bench`.",
+)
+@click.option(
+    "--batch-size",
+    default=32,
+    show_default=True,
+    type=click.IntRange(1),
+    help="Records per batch of --workload.",
+)
+@click.option("--data", default=None, help="For MNIST: the file mnist.npz, or its folder.")
+@click.option(
+    "--output",
+    default=None,
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Folder to write plan.json and plan.png to.",
+)
+def plan(figures: tuple[str, ...], **options: Any) -> None:
+    """Plan a training: producers, memory, bandwidth, time and money.
+
+    From figures such as samples=1.28M image=224x224x3 batch=64 step=300ms, from a short profile of
+    --workload and --train, or both. Without arguments, list the figures.
+    """
+    context = click.get_current_context()
+    given = {name for name in options if context.get_parameter_source(name) in BY_USER}
+    with _exit_on_errors():
+        from fastfeed.plan.plan_command import plan as make
+
+        make(figures, options, given=given)
+
+
+@main.command()
 @click.argument("before", type=FILE_PATH)
 @click.argument("after", type=FILE_PATH)
 @click.option(

@@ -45,6 +45,7 @@ FLOORS = (
     ("diagnose.report",),
     ("diagnose.run",),
     ("benchmark",),
+    ("plan",),
     ("cli", "__main__"),
 )
 # Packages whose __init__ is only their description.
@@ -56,6 +57,7 @@ FRAMEWORK_FILES = tuple(
     f"sinks/{name}_" for name in ("session", "tf", "checkpoint", "keras", "torch", "jax")
 )
 FRAMEWORK_FILES += ("benchmark/", "probes/gpu", "augment/opencv", "augment/dali", "source/hdf5")
+FRAMEWORK_FILES += ("plan/plan_plot",)
 # Sorted; at most 21, because `except` needs all 12 errors: 9 names for what users build.
 PUBLIC = """
 Augment BadImage Cache FeedError FeedOptions FeedRunner FeedStopped FeedTimeout FeedWarning

@@ -63,8 +63,8 @@ def _measure_sweep(options: dict[str, Any]) -> bool:
         check_step(options["consumer"])
     sweep = _sweep(options)
     console = Console()
-    _show(console, tables_of(sweep))
-    _write(console, sweep, output=output, writers=(write_json, write_plots))
+    show(console, tables_of(sweep))
+    write_results(console, sweep, output=output, writers=(write_json, write_plots))
     console.print(advise(sweep), style="bold", soft_wrap=True, highlight=False)
     if least_au is None:
         return True
@@ -86,7 +86,7 @@ def _sweep(options: dict[str, Any]) -> Sweep:
         real=not takes_any_batch(options["consumer"]),
     )
     consumer = consumer_from(options["consumer"])
-    with _progress() as report:
+    with progress_bar() as report:
         return run_sweep(workload, consumer, plan=plan, progress=report)
 
 
@@ -97,13 +97,13 @@ def _measure_executors(augment: str, executors: str, *, options: dict[str, Any])
 
     spec, chosen, plan = spec_from(augment), executors_from(executors), _plan(options)
     consumer = consumer_from(options["consumer"])
-    with _progress() as report:
+    with progress_bar() as report:
         found = compare_executors(
             options["workload"], consumer, spec=spec, executors=chosen, plan=plan, progress=report
         )
     console = Console()
-    _show(console, [table_of(found)])
-    _write(console, found, output=options["output"], writers=(write_json, write_plots))
+    show(console, [table_of(found)])
+    write_results(console, found, output=options["output"], writers=(write_json, write_plots))
     console.print(advise(found), style="bold", soft_wrap=True, highlight=False)
 
 
@@ -115,7 +115,7 @@ def _plan(options: dict[str, Any]) -> SweepPlan:
 
 
 @contextmanager
-def _progress() -> Iterator[Callable[[str, float], None]]:
+def progress_bar() -> Iterator[Callable[[str, float], None]]:
     """Show a progress bar; yields a function of a text and the finished share (0 to 1)."""
     columns = (
         TextColumn("{task.description}"),
@@ -136,13 +136,14 @@ def _progress() -> Iterator[Callable[[str, float], None]]:
         yield report
 
 
-def _show(console: Console, tables: list[Any]) -> None:
+def show(console: Console, tables: list[Any]) -> None:
+    """Print tables, with an empty line after each."""
     for table in tables:
         console.print(table)
         console.print()
 
 
-def _write(console: Console, found: Any, *, output: Path | None, writers: Writers) -> None:
+def write_results(console: Console, found: Any, *, output: Path | None, writers: Writers) -> None:
     """Write JSON and plots to the folder `output`, if there is one, and name the files."""
     if output is None:
         return

@@ -23,6 +23,7 @@ from fastfeed.core.worker import Worker, takes_worker
 from fastfeed.errors import MissingExtra, OptionError
 
 WORKLOAD_KINDS = "sleep:50ms, python:10ms, opencv:10ms, photos:DIR or package.module:callable"
+SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0}
 PHOTO_SIDE = 224
 PICTURE = np.random.default_rng(0).random((256, 256), np.float32)  # something to blur
 
@@ -77,13 +78,16 @@ def open_stream(
 
 
 def seconds_from(text: str, option: str) -> float:
-    """Return seconds from 50ms, 0.05s or 300us. A whole number without a unit is milliseconds."""
+    """Return seconds from 50ms, 0.05s, 300us, 54min or 2h.
+
+    A whole number without a unit is milliseconds.
+    """
     if text.isdigit():
         return int(text) * 1e-3
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(us|ms|s)", text)
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(us|ms|s|min|h)", text)
     if match is None:
         raise OptionError(f"{option!r}: {text!r} is no time; write 50ms, 0.05s or 300us")
-    return float(match[1]) * {"us": 1e-6, "ms": 1e-3, "s": 1.0}[match[2]]
+    return float(match[1]) * SECONDS[match[2]]
 
 
 def _digits(

@@ -17,9 +17,11 @@ BYTE_UNITS = {
     "KB": 10**3,
     "MB": 10**6,
     "GB": 10**9,
+    "TB": 10**12,
     "KIB": 2**10,
     "MIB": 2**20,
     "GIB": 2**30,
+    "TIB": 2**40,
 }
 
 
@@ -90,15 +92,16 @@ class MetricsTarget:
         )
 
 
-def parse_bytes(value: int | str) -> int:
-    """Return the bytes in 2000000, "2GB" or "512 MiB"; raise OptionError for anything else."""
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kKmMgG]?[iI]?[bB]?)\s*", str(value))
+def parse_bytes(value: int | str, name: str = "memory") -> int:
+    """Return the bytes in 2000000, "2GB" or "512 MiB"; raise OptionError for anything else, with
+    the name of what is given."""
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kKmMgGtT]?[iI]?[bB]?)\s*", str(value))
     known = match is not None and not isinstance(value, bool) and match[2].upper() in BYTE_UNITS
     nbytes = (
         int(float(match[1]) * BYTE_UNITS[match[2].upper()]) if match is not None and known else 0
     )
     if not nbytes:
-        raise OptionError(f'memory must be a number of bytes > 0, such as "2GB", got {value!r}')
+        raise OptionError(f'{name} must be a number of bytes > 0, such as "2GB", got {value!r}')
     return nbytes
 
 

@@ -22,7 +22,7 @@ from fastfeed.producers.process.inbox import ALLOWED
 from fastfeed.producers.process.main import WorkerTask
 from fastfeed.producers.process.worker_status import producers_of
 from fastfeed.producers.reorder import LOG, ProducedBatch, ReorderBuffer
-from fastfeed.ring.layout import MAX_SMALL_SLOTS, SMALL_NBYTES
+from fastfeed.ring.layout import MAX_SMALL_SLOTS, SMALL_NBYTES, MemoryShare
 from fastfeed.ring.reader import SlotRef
 from fastfeed.ring.status_page import NO_ITEM
 from fastfeed.source import Source
@@ -41,6 +41,29 @@ class CurrentItem(NamedTuple):
     key: int
     item: int
     record: int
+
+
+def ready_limit(options: FeedOptions, slot_nbytes: int = SMALL_NBYTES) -> int:
+    """Return how many batches of worker processes may wait for the consumer: more of small ones,
+    which then cost fewer wake-ups. With prefetch=, as many as it says."""
+    if options.prefetch is not None:
+        return options.prefetch
+    small = options.processes * min(MAX_SMALL_SLOTS, SMALL_NBYTES // slot_nbytes)
+    return max(MIN_IN_FLIGHT, 4 * options.producers, small)
+
+
+def share_of_worker(
+    options: FeedOptions, *, dispatched: bool = False, reorders: bool = False
+) -> MemoryShare:
+    """Return the memory of one worker's ring. `dispatched`: the trainer hands out the items;
+    `reorders`: batches wait for a straggler's."""
+    ready = max(1, ready_limit(options) // options.processes)
+    return MemoryShare(
+        budget=options.memory_nbytes // options.processes,
+        wanted=ready + options.threads + 1 + (REORDER_SLOTS if reorders else 0),
+        threads=options.threads,
+        capped=options.prefetch is not None and not dispatched,
+    )
 
 
 class WorkerGroup:
@@ -68,16 +91,16 @@ class WorkerGroup:
     ) -> WorkerHandle:
         """Create the `index`-th worker, or its successor, which skips what was delivered."""
         options = self._options
-        processes, threads = options.processes, options.threads
         passed = self._plan.passed
         missing = options.producers - len(passed)
         skip = skip or tuple((0, items) for items in (*passed, *(0,) * missing))
+        share = share_of_worker(options, dispatched=self._dispatched, reorders=self._reorders)
         task = WorkerTask(
             number=self._added,
             index=index,
             count=len(passed) or options.producers,
             producers=options.producers,
-            threads=threads,
+            threads=options.threads,
             seed=self._plan.seed,
             first_epoch=self._plan.epochs.start,
             epochs=len(self._plan.epochs),
@@ -85,12 +108,9 @@ class WorkerGroup:
             dispatched=self._dispatched,
             rank=(options.own_shard or (0, 1))[0],
             allowed=self._allowed,
-            budget=options.memory_nbytes // processes,
-            wanted=max(1, self.ready_limit() // processes)
-            + threads
-            + 1
-            + (REORDER_SLOTS if self._reorders else 0),
-            capped=options.prefetch is not None and not self._dispatched,
+            budget=share.budget,
+            wanted=share.wanted,
+            capped=share.capped,
             nbytes=channels.shipment.nbytes,
         )
         self._added += 1
@@ -110,17 +130,9 @@ class WorkerGroup:
                 with contextlib.suppress(OSError):  # it has ended
                     handle.work.send(ALLOWED.pack(self._allowed))
 
-    def ready_limit(self, slot_nbytes: int = SMALL_NBYTES) -> int:
-        """Return how many batches may wait for the consumer: more of small ones, which then cost
-        fewer wake-ups. With prefetch=, as many as it says."""
-        if self._options.prefetch is not None:
-            return self._options.prefetch
-        small = self._options.processes * min(MAX_SMALL_SLOTS, SMALL_NBYTES // slot_nbytes)
-        return max(MIN_IN_FLIGHT, 4 * self._options.producers, small)
-
     def adapt_to(self, slot_nbytes: int) -> int:
         """Return how many batches may wait for the consumer, given the size of a slot."""
-        ready = self.ready_limit(slot_nbytes)
+        ready = ready_limit(self._options, slot_nbytes)
         self.min_release = max(1, min(ready, self.audit().all) // 16)
         return ready
 

@@ -1,0 +1,54 @@
+"""`fastfeed plan` as a user runs it: tables, files, errors."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from fastfeed.cli import main
+
+WORDS = (
+    "plan samples=1.28M stored=110KB image=224x224x3 batch=64 source=8ms step=32:164ms,64:292ms "
+    "parameters=25.6M accelerators=8 per_machine=4 cores=32 interconnect=10Gbit/s epochs=90"
+)
+
+
+def run(words: str):
+    return CliRunner().invoke(main, words.split(), env={"COLUMNS": "100"})
+
+
+def test_the_tables_and_the_files(tmp_path):
+    done = run(f"{WORDS} --output {tmp_path}")
+    assert done.exit_code == 0, done.output
+    assert max(map(len, done.output.splitlines()[:-1])) <= 100
+    for text in ("2 threads", "balanced batch", "ring all-reduce", "assumed: float32", "price="):
+        assert text in done.output
+    found = json.loads((tmp_path / "plan.json").read_text())
+    assert found["schema"] == 1 and len(found["settings"]) == 8
+    assert found["figures"]["batch"] == {"value": 64.0, "source": "given"}
+    assert all(need["why"] for need in found["needs"])
+    assert (tmp_path / "plan.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_plan_without_producers_draws_nothing(tmp_path):
+    done = run(f"plan dataset=300GB disk=100GB --output {tmp_path}")
+    assert done.exit_code == 0, done.output
+    assert "warning: storage, in all: does not fit on disk" in done.output
+    assert [path.name for path in tmp_path.iterdir()] == ["plan.json"]
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        ("plan", "nothing to plan from"),
+        ("plan weights=10MB parameters=25.6M", "contradict each other"),
+        ("plan bacth=3", "did you mean batch"),
+        ("plan samples=3 --train sim:1ms", "--train alone would be ignored"),
+        ("plan --workload sleep:often", "50ms"),
+    ],
+)
+def test_bad_input(words, text):
+    done = run(words)
+    assert done.exit_code == 2 and text in done.output

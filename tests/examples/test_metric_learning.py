@@ -96,8 +96,12 @@ def test_a_folder_with_damaged_files_and_lonely_images(tmp_path: Path) -> None:
 
 
 def test_what_can_be_read_is_kept(
-    images: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    images: Any,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(images.tqdm, "monitor_interval", 0)  # its thread would stay
     write_classes(tmp_path, classes=5)
     (tmp_path / "item04" / "text.jpg").write_text("an image, honestly")
     for number in (1, 2, 3):
@@ -152,3 +156,11 @@ def test_the_batch_balances_input_and_step(
     finally:
         sys.path.remove(str(EXAMPLES))
     assert balanced_batch(source_s, steps, most=most) == batch
+
+
+def test_the_code_of_the_guide_runs() -> None:
+    text = (ROOT / "docs" / "metric-learning.md").read_text()
+    (block,) = re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    names: dict[str, Any] = {}
+    exec(compile(block, "docs/metric-learning.md", "exec"), names)
+    assert len(names["anchors"]) == len(names["positives"]) == 32

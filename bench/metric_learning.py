@@ -148,8 +148,8 @@ LOADERS: dict[str, Callable[..., Batches]] = {
 
 def rate(step: Callable[[Any], object], batches: Batches, *, seconds: float) -> float:
     """Return the pairs/s of a loop."""
-    for _ in range(WARM_UP):
-        step(next(batches))
+    for batch in itertools.islice(batches, WARM_UP):
+        step(batch)
     began, pairs = time.perf_counter(), 0
     while time.perf_counter() - began < seconds:
         step(next(batches))
@@ -163,7 +163,7 @@ def one_run(name: str, seconds: float, *, workers: int) -> dict[str, float]:
     found: dict[str, float] = {}
     with ExitStack() as stack:
         batches = LOADERS[name](train, stack, workers=workers)
-        first = next(batches).copy()
+        ready = itertools.repeat(next(batches).copy())
         found["source"] = rate(lambda _: None, batches, seconds=seconds)
         from metric_learning import build, keras, step_of
 
@@ -173,10 +173,12 @@ def one_run(name: str, seconds: float, *, workers: int) -> dict[str, float]:
             "cnn": lambda images: trained(images).numpy(),
         }
         for kind, step in steps.items():
+            # before and after, while the producers sleep at full queues
+            alone = [rate(step, ready, seconds=seconds / 2)]
             found[kind] = rate(step, batches, seconds=seconds)
-    # after the producers have ended, which otherwise fill their queues
-    ready = itertools.repeat(first)
-    return found | {f"{kind} alone": rate(s, ready, seconds=seconds) for kind, s in steps.items()}
+            alone.append(rate(step, ready, seconds=seconds / 2))
+            found[f"{kind} alone"] = statistics.mean(alone)
+    return found
 
 
 def main() -> None:

@@ -133,21 +133,17 @@ def load(path, *, side, colour, held_out):
     the digits. Unreadable images are named and left out before pairs are drawn: a pair cannot do
     without one of its two. So are classes that have a single image.
     """
-    path = Path(path or os.environ.get("FASTFEED_DATA") or "").expanduser()
-    zips = [path / name for name in OMNIGLOT if (path / name).is_file()]
-    drawings = bool(zips) or path == Path()
+    folder = Path(path or os.environ.get("FASTFEED_DATA") or ".").expanduser()
+    zips = [folder / name for name in OMNIGLOT if (folder / name).is_file()]
+    drawings = bool(zips) or path is None
     channels = 1 if drawings and not colour else 3
     if zips:
         found, origin = omniglot(zips), f"Omniglot, {len(zips)} of its small sets"
-    elif path != Path():
-        found = {
-            str(f.relative_to(path)): str(f)
-            for f in sorted(path.rglob("*"))
-            if f.suffix.lower() in SUFFIXES
-        }
-        origin = f"{path}"
-    else:
+    elif drawings:
         found, origin = digits(), "scikit-learn's digits"
+    else:
+        files = [file for file in sorted(folder.rglob("*")) if file.suffix.lower() in SUFFIXES]
+        found, origin = {str(f.relative_to(folder)): str(f) for f in files}, str(folder)
     found = paired(readable(found, channels))
     names = [name.rpartition("/")[0] for name in found]
     groups = held_out or last_groups(set(names))

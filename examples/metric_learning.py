@@ -26,7 +26,7 @@ from fastfeed import FeedRunner
 from fastfeed.samplers import Pairs
 
 DIMENSIONS = 256
-L2 = 0.001  # of the embeddings
+L2 = 0.03  # of the embeddings
 NEAREST = 7  # neighbours in the picture
 TESTED = 64  # pairs of a test batch
 EFFICIENT = 0.8  # the share of a step that grows with the batch, from which on more gain little
@@ -64,7 +64,9 @@ def build(name, images):
             found = keras.layers.BatchNormalization(momentum=0.9)(found)
             found = keras.layers.MaxPooling2D(2)(keras.layers.ReLU()(found))
         found = keras.layers.Flatten()(found)
-    return keras.Model(inputs, keras.layers.Dense(DIMENSIONS)(found))
+    # short at first: the products of long random embeddings are large errors
+    start = keras.initializers.VarianceScaling(0.02)
+    return keras.Model(inputs, keras.layers.Dense(DIMENSIONS, kernel_initializer=start)(found))
 
 
 def npair_loss(embedded):
@@ -285,7 +287,7 @@ def options():
     parser.add_argument("--model", choices=["cnn", "resnet50"], default="cnn")
     parser.add_argument("--size", type=int, default=32, help="pixels of a side (32)")
     parser.add_argument("--batch", type=int, help="pairs of a batch (as measured)")
-    parser.add_argument("--pairs", type=int, default=100_000, help="pairs to train on (100000)")
+    parser.add_argument("--pairs", type=int, default=150_000, help="pairs to train on (150000)")
     parser.add_argument("--rate", type=float, default=1e-3, help="learning rate of Adam (0.001)")
     parser.add_argument("--processes", type=int, default=1, help="worker processes (1)")
     parser.add_argument("--seed", type=int, default=0)

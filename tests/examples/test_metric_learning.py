@@ -116,6 +116,8 @@ def test_what_can_be_read_is_kept(
     for bad in (["item00"], [f"item{n:02}" for n in range(4)]):
         with pytest.raises(SystemExit, match="two classes are needed in each part"):
             images.load(tmp_path, **{**found, "held_out": bad})
+    with pytest.raises(SystemExit, match="nowhere: 0 images of 0 classes"):
+        images.load(tmp_path / "nowhere", **found)
 
 
 @given(st.integers(0, 7))

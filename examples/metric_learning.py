@@ -40,8 +40,8 @@ def main():
     )
     print(said)
     keras.utils.set_random_seed(args.seed)
-    model, classes = build(args.model, train), len(set(train.labels.tolist()))
-    batch = min(args.batch or measured_batch(train, args), classes)
+    batch = args.batch or measured_batch(train, args)
+    model = build(args.model, train)
     history = learn(model, train, test, batch=batch, args=args)
     found = neighbours(model, test, args)
     draw(history, found, args.output)
@@ -116,8 +116,9 @@ def measured_batch(images, args):
     ) as runner:
         batches = iter(runner)
         next(batches)  # the workers have started
-        began = time.perf_counter()
-        made = sum(len(found) // 2 for found in islice(batches, 2 + 4000 // large))
+        began, made = time.perf_counter(), 0
+        while made < 2 * large or time.perf_counter() - began < 1:
+            made += len(next(batches)) // 2
         source_s = (time.perf_counter() - began) / made
     model = build(args.model, images)
     step = step_of(model, keras.optimizers.Adam())
@@ -176,11 +177,12 @@ def learn(model, train, test, *, batch, args):
                 bar.set_postfix(loss=f"{history[-1][1]:.3f}", top1=f"{top1:.3f}")
                 losses.clear()
         fed = runner.snapshot()
+        trained_s = fed.elapsed_s - testing_s
         top1, top5 = np.mean([top_in_batches(model, validation) for _ in range(3)], axis=0)
     print(
         f"trained on {steps * batch} pairs in batches of {batch}: "
-        f"{steps * batch / (fed.elapsed_s - testing_s):.0f} pairs/s, waited for input "
-        f"{fed.starvation:.1%} of the time"
+        f"{steps * batch / trained_s:.0f} pairs/s, waited for input "
+        f"{fed.starvation * fed.elapsed_s / trained_s:.1%} of the time"
     )
     print(f"classes never seen, batches of {tested} pairs: top-1 {top1:.3f}, top-5 {top5:.3f}")
     return history

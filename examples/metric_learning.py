@@ -97,10 +97,15 @@ def step_of(model, optimizer):
     return step
 
 
+def numbers(images):
+    """Return the source: the numbers of the images, which the producers render by whole batches."""
+    return np.arange(len(images))
+
+
 def feed(images, pairs, args, **given):
     """Return the options of a runner over batches of `pairs` pairs."""
     return {
-        "transform": images.render,
+        "batch_transform": images.render,
         "batch_size": 2 * pairs,
         "sampler": Pairs(images.labels, 2 * pairs),
         "seed": args.seed,
@@ -111,9 +116,8 @@ def feed(images, pairs, args, **given):
 def measured_batch(images, args):
     """Return the batch that balances input and step, both measured alone on this machine."""
     small, large = (min(size, len(set(images.labels.tolist()))) for size in (SMALL, LARGE))
-    with FeedRunner(
-        images, **feed(images, large, args, processes=args.processes, epochs=10**6)
-    ) as runner:
+    options = feed(images, large, args, processes=args.processes, epochs=10**6)
+    with FeedRunner(numbers(images), **options) as runner:
         batches = iter(runner)
         next(batches)  # the workers have started
         began, made = time.perf_counter(), 0
@@ -164,8 +168,8 @@ def learn(model, train, test, *, batch, args):
     step, history, losses, testing_s = step_of(model, keras.optimizers.Adam(rate)), [], [], 0.0
     tested = min(TESTED, len(set(test.names)))
     options = feed(train, batch, args, processes=args.processes, epochs=10**6)
-    runner = FeedRunner(train, **options)
-    with runner, runner.also(test, **feed(test, tested, args)) as validation:
+    runner = FeedRunner(numbers(train), **options)
+    with runner, runner.also(numbers(test), **feed(test, tested, args)) as validation:
         bar = tqdm(islice(runner, steps), "training", steps, unit=" steps")
         for number, images in enumerate(bar, start=1):
             losses.append(step(images))
@@ -239,7 +243,8 @@ def neighbours(model, test, args):
 
 def embedded(model, images, args):
     """Return the pixels of all images in order, and their embeddings."""
-    with FeedRunner(images, transform=images.render, batch_size=256, seed=args.seed) as runner:
+    options = {"batch_transform": images.render, "batch_size": 256, "seed": args.seed}
+    with FeedRunner(numbers(images), **options) as runner:
         parts = [(batch.copy(), embed(model, batch)) for batch in runner]
     return [np.concatenate(part) for part in zip(*parts, strict=True)]
 

@@ -103,6 +103,10 @@ class Images:
             ]
         )
 
+    def plain(self, number):
+        """Return one image as in the shop."""
+        return SHOP.of(*self[int(number)], [0] * 5, side=self.side)
+
     def seen(self, look, turned=False):
         """Return the same images with another look."""
         return replace(self, look=look, turned=turned)

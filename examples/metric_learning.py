@@ -28,6 +28,7 @@ from fastfeed.samplers import Pairs
 DIMENSIONS = 256
 L2 = 0.03  # of the embeddings
 NEAREST = 7  # neighbours in the picture
+SHOWN = 8  # queries in the picture
 TESTED = 64  # pairs of a test batch
 EFFICIENT = 0.8  # the share of a step that grows with the batch, from which on more gain little
 SMALL, LARGE = 16, 64  # batches whose steps are measured
@@ -212,41 +213,42 @@ def neighbours(model, test, args):
     """Search the first half of each class for the others, taken in the shop and in the street, and
     print how often one of the same class is among the nearest.
 
-    Return the pictures and classes of queries in the street and of the images nearest to them.
+    Return some queries in the street, each with the images nearest to it, and if they are right.
     """
     place = np.zeros(len(test), int)
     for name in set(test.names):
         own = np.flatnonzero(np.equal(test.names, name))
         place[own] = np.arange(len(own)) < len(own) / 2
     gallery, queries = (test.chosen(np.flatnonzero(place == part)) for part in (1, 0))
-    pixels, known = embedded(model, gallery.seen(SHOP), args)
+    chosen = np.random.default_rng(args.seed).permutation(len(queries))[:SHOWN].tolist()
+    known, _ = embedded(model, gallery.seen(SHOP), args)
     for look, where in ((SHOP, "shop to shop"), (STREET, "street to shop")):
-        asked, found = embedded(model, queries.seen(look), args)
-        nearest = np.concatenate(
-            [
-                np.argsort(-part @ known.T)[:, :NEAREST]
-                for part in np.array_split(found, len(found) // 1000 + 1)
-            ]
-        )
+        found, pixels = embedded(model, queries.seen(look), args, kept=chosen)
+        parts = np.array_split(found, len(found) // 1000 + 1)
+        nearest = np.concatenate([np.argsort(-part @ known.T)[:, :NEAREST] for part in parts])
         right = np.array(gallery.names)[nearest] == np.array(queries.names)[:, None]
         rates = [right[:, :count].any(axis=1).mean() for count in (1, 5)]
         print(
             f"{where}: {len(found)} queries in {len(known)} images, recall@1 {rates[0]:.3f}, "
             f"recall@5 {rates[1]:.3f}"
         )
-    chosen = np.random.default_rng(args.seed).choice(len(asked), min(8, len(asked)), replace=False)
     return [
-        (asked[n], [(pixels[m], ok) for m, ok in zip(nearest[n], right[n], strict=True)])
+        (pixels[n], [(gallery.plain(m), right[n, k]) for k, m in enumerate(nearest[n])])
         for n in chosen
     ]
 
 
-def embedded(model, images, args):
-    """Return the pixels of all images in order, and their embeddings."""
+def embedded(model, images, args, *, kept=()):
+    """Return the embeddings of all images in order, and the pixels of those to be `kept`."""
     options = {"batch_transform": images.render, "batch_size": 256, "seed": args.seed}
+    found, pixels = [], {}
     with FeedRunner(numbers(images), **options) as runner:
-        parts = [(batch.copy(), embed(model, batch)) for batch in runner]
-    return [np.concatenate(part) for part in zip(*parts, strict=True)]
+        for batch in runner:
+            first = sum(map(len, found))
+            inside = [n for n in kept if first <= n < first + len(batch)]
+            pixels |= {n: batch[n - first].copy() for n in inside}
+            found.append(embed(model, batch))
+    return np.concatenate(found), pixels
 
 
 def draw(history, found, folder):
@@ -261,9 +263,7 @@ def draw(history, found, folder):
         for axis, (image, right) in zip(row, [(query, None), *nearest], strict=True):
             axis.imshow(image, cmap="gray", vmin=0, vmax=255)
             axis.set(xticks=[], yticks=[])
-            colour = {None: "black", True: "tab:green", False: "tab:red"}[
-                None if right is None else bool(right)
-            ]
+            colour = "black" if right is None else "tab:green" if right else "tab:red"
             for side in axis.spines.values():
                 side.set(color=colour, linewidth=1 if right is None else 4)
     axes[0, 0].set_title("street", fontsize=9)

@@ -266,8 +266,7 @@ def draw(history, found, folder):
             colour = "black" if right is None else "tab:green" if right else "tab:red"
             for side in axis.spines.values():
                 side.set(color=colour, linewidth=1 if right is None else 4)
-    axes[0, 0].set_title("street", fontsize=9)
-    axes[0, 1].set_title("nearest in the shop: green if right", fontsize=9, loc="left")
+    figure.suptitle("left: in the street; then the nearest in the shop, green if right", fontsize=9)
     figure.savefig(folder / "neighbours.png", dpi=80)
     figure = Figure((6, 3.5), layout="constrained")
     pairs, losses, top1 = zip(*history, strict=True)

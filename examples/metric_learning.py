@@ -293,7 +293,7 @@ def options():
     parser.add_argument("--model", choices=["cnn", "resnet50"], default="cnn")
     parser.add_argument("--size", type=int, default=32, help="pixels of a side (32)")
     parser.add_argument("--batch", type=int, help="pairs of a batch (as measured)")
-    parser.add_argument("--pairs", type=int, default=150_000, help="pairs to train on (150000)")
+    parser.add_argument("--pairs", type=int, default=100_000, help="pairs to train on (100000)")
     parser.add_argument("--rate", type=float, default=1e-3, help="learning rate of Adam (0.001)")
     parser.add_argument("--processes", type=int, default=1, help="worker processes (1)")
     parser.add_argument("--seed", type=int, default=0)

@@ -32,10 +32,10 @@ class Look:
     shift: float = 0.0
     light: float = 0.0
 
-    def of(self, image, turn, rng, *, side):
-        """Return the largest square in the middle of an image as (side, side, channels), with
-        random draws; `turn` is one of the TURNS."""
-        angle, zoom, x, y, light = rng.uniform(-1, 1, 5).tolist()
+    def of(self, image, turn, draws, *, side):
+        """Return the largest square in the middle of an image as (side, side, channels). `turn` is
+        one of the TURNS, `draws` are five numbers from -1 to 1."""
+        angle, zoom, x, y, light = draws
         image = shrunken(image, side)
         height, width = image.shape[:2]
         low, high = self.zoom
@@ -84,15 +84,28 @@ class Images:
         classes = np.unique(self.names, return_inverse=True)[1]
         return (classes[:, None] * TURNS + np.arange(TURNS)).ravel() if self.turned else classes
 
-    def __getitem__(self, index):
+    def __getitem__(self, number):
         """Return the pixels of an image, and how it is to be turned."""
-        number, turn = divmod(index, TURNS) if self.turned else (index, 0)
+        number, turn = divmod(number, TURNS) if self.turned else (number, 0)
         return decoded(self.files[number], self.channels), turn
 
-    def render(self, record, worker):
-        """Return one record as the look wants it. The draws belong to the record, so a run can be
-        repeated with any number of producers."""
-        return self.look.of(*record, worker.rng, side=self.side)
+    def render(self, numbers, worker):
+        """Return a batch (n, side, side, channels) of the images with these numbers.
+
+        It is a `batch_transform`: one generator for a whole batch costs a fraction of one for each
+        record. It belongs to the batch, so a run can be repeated with any number of producers.
+        """
+        draws = worker.rng.uniform(-1, 1, (len(numbers), 5)).tolist()
+        return np.stack(
+            [
+                self.look.of(*self[number], own, side=self.side)
+                for number, own in zip(numbers.tolist(), draws, strict=True)
+            ]
+        )
+
+    def plain(self, number):
+        """Return one image as in the shop."""
+        return SHOP.of(*self[int(number)], [0] * 5, side=self.side)
 
     def seen(self, look, turned=False):
         """Return the same images with another look."""
@@ -122,7 +135,8 @@ def decoded(file, channels):
     flag = cv2.IMREAD_GRAYSCALE if channels == 1 else cv2.IMREAD_COLOR_RGB
     image = cv2.imdecode(np.frombuffer(content, np.uint8), flag) if content else None
     if image is None:
-        raise ValueError("no image, or a damaged one")
+        name = "" if isinstance(file, bytes) else f" in {file}"
+        raise ValueError(f"no image, or a damaged one{name}")
     return image
 
 
@@ -133,21 +147,17 @@ def load(path, *, side, colour, held_out):
     the digits. Unreadable images are named and left out before pairs are drawn: a pair cannot do
     without one of its two. So are classes that have a single image.
     """
-    path = Path(path or os.environ.get("FASTFEED_DATA") or "").expanduser()
-    zips = [path / name for name in OMNIGLOT if (path / name).is_file()]
-    drawings = bool(zips) or path == Path()
+    folder = Path(path or os.environ.get("FASTFEED_DATA") or ".").expanduser()
+    zips = [folder / name for name in OMNIGLOT if (folder / name).is_file()]
+    drawings = bool(zips) or path is None
     channels = 1 if drawings and not colour else 3
     if zips:
         found, origin = omniglot(zips), f"Omniglot, {len(zips)} of its small sets"
-    elif path != Path():
-        found = {
-            str(f.relative_to(path)): str(f)
-            for f in sorted(path.rglob("*"))
-            if f.suffix.lower() in SUFFIXES
-        }
-        origin = f"{path}"
-    else:
+    elif drawings:
         found, origin = digits(), "scikit-learn's digits"
+    else:
+        files = [file for file in sorted(folder.rglob("*")) if file.suffix.lower() in SUFFIXES]
+        found, origin = {str(f.relative_to(folder)): str(f) for f in files}, str(folder)
     found = paired(readable(found, channels))
     names = [name.rpartition("/")[0] for name in found]
     groups = held_out or last_groups(set(names))
@@ -188,19 +198,18 @@ def digits():
 def readable(found, channels):
     """Return the images that can be decoded, and name the others."""
 
-    def error_of(file):
+    def opens(file):
         try:
             decoded(file, channels)
-        except (OSError, ValueError) as error:
-            return error
-        return None
+        except (OSError, ValueError):
+            return False
+        return True
 
     with ThreadPoolExecutor() as pool:
-        checks = pool.map(error_of, found.values())
-        errors = list(tqdm(checks, "checking", len(found), unit=" images", leave=False))
-    bad = [f"{name} ({error})" for name, error in zip(found, errors, strict=True) if error]
-    report("unreadable images", bad)
-    return {n: file for (n, file), error in zip(found.items(), errors, strict=True) if not error}
+        checks = pool.map(opens, found.values())
+        good = list(tqdm(checks, "checking", len(found), unit=" images", leave=False))
+    report("unreadable images", [name for name, fine in zip(found, good, strict=True) if not fine])
+    return {name: found[name] for name, fine in zip(found, good, strict=True) if fine}
 
 
 def paired(found):

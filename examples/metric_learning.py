@@ -26,8 +26,9 @@ from fastfeed import FeedRunner
 from fastfeed.samplers import Pairs
 
 DIMENSIONS = 256
-L2 = 0.001  # of the embeddings
+L2 = 0.03  # of the embeddings
 NEAREST = 7  # neighbours in the picture
+SHOWN = 8  # queries in the picture
 TESTED = 64  # pairs of a test batch
 EFFICIENT = 0.8  # the share of a step that grows with the batch, from which on more gain little
 SMALL, LARGE = 16, 64  # batches whose steps are measured
@@ -40,8 +41,8 @@ def main():
     )
     print(said)
     keras.utils.set_random_seed(args.seed)
-    model, classes = build(args.model, train), len(set(train.labels.tolist()))
-    batch = min(args.batch or measured_batch(train, args), classes)
+    batch = args.batch or measured_batch(train, args)
+    model = build(args.model, train)
     history = learn(model, train, test, batch=batch, args=args)
     found = neighbours(model, test, args)
     draw(history, found, args.output)
@@ -64,7 +65,9 @@ def build(name, images):
             found = keras.layers.BatchNormalization(momentum=0.9)(found)
             found = keras.layers.MaxPooling2D(2)(keras.layers.ReLU()(found))
         found = keras.layers.Flatten()(found)
-    return keras.Model(inputs, keras.layers.Dense(DIMENSIONS)(found))
+    # short at first: the products of long random embeddings are large errors
+    start = keras.initializers.VarianceScaling(0.02)
+    return keras.Model(inputs, keras.layers.Dense(DIMENSIONS, kernel_initializer=start)(found))
 
 
 def npair_loss(embedded):
@@ -95,10 +98,15 @@ def step_of(model, optimizer):
     return step
 
 
+def numbers(images):
+    """Return the source: the numbers of the images, which the producers render by whole batches."""
+    return np.arange(len(images))
+
+
 def feed(images, pairs, args, **given):
     """Return the options of a runner over batches of `pairs` pairs."""
     return {
-        "transform": images.render,
+        "batch_transform": images.render,
         "batch_size": 2 * pairs,
         "sampler": Pairs(images.labels, 2 * pairs),
         "seed": args.seed,
@@ -109,13 +117,13 @@ def feed(images, pairs, args, **given):
 def measured_batch(images, args):
     """Return the batch that balances input and step, both measured alone on this machine."""
     small, large = (min(size, len(set(images.labels.tolist()))) for size in (SMALL, LARGE))
-    with FeedRunner(
-        images, **feed(images, large, args, processes=args.processes, epochs=10**6)
-    ) as runner:
+    options = feed(images, large, args, processes=args.processes, epochs=10**6)
+    with FeedRunner(numbers(images), **options) as runner:
         batches = iter(runner)
         next(batches)  # the workers have started
-        began = time.perf_counter()
-        made = sum(len(found) // 2 for found in islice(batches, 2 + 4000 // large))
+        began, made = time.perf_counter(), 0
+        while made < 2 * large or time.perf_counter() - began < 1:
+            made += len(next(batches)) // 2
         source_s = (time.perf_counter() - began) / made
     model = build(args.model, images)
     step = step_of(model, keras.optimizers.Adam())
@@ -161,8 +169,8 @@ def learn(model, train, test, *, batch, args):
     step, history, losses, testing_s = step_of(model, keras.optimizers.Adam(rate)), [], [], 0.0
     tested = min(TESTED, len(set(test.names)))
     options = feed(train, batch, args, processes=args.processes, epochs=10**6)
-    runner = FeedRunner(train, **options)
-    with runner, runner.also(test, **feed(test, tested, args)) as validation:
+    runner = FeedRunner(numbers(train), **options)
+    with runner, runner.also(numbers(test), **feed(test, tested, args)) as validation:
         bar = tqdm(islice(runner, steps), "training", steps, unit=" steps")
         for number, images in enumerate(bar, start=1):
             losses.append(step(images))
@@ -174,11 +182,12 @@ def learn(model, train, test, *, batch, args):
                 bar.set_postfix(loss=f"{history[-1][1]:.3f}", top1=f"{top1:.3f}")
                 losses.clear()
         fed = runner.snapshot()
+        trained_s = fed.elapsed_s - testing_s
         top1, top5 = np.mean([top_in_batches(model, validation) for _ in range(3)], axis=0)
     print(
         f"trained on {steps * batch} pairs in batches of {batch}: "
-        f"{steps * batch / (fed.elapsed_s - testing_s):.0f} pairs/s, waited for input "
-        f"{fed.starvation:.1%} of the time"
+        f"{steps * batch / trained_s:.0f} pairs/s, waited for input "
+        f"{fed.starvation * fed.elapsed_s / trained_s:.1%} of the time"
     )
     print(f"classes never seen, batches of {tested} pairs: top-1 {top1:.3f}, top-5 {top5:.3f}")
     return history
@@ -204,40 +213,42 @@ def neighbours(model, test, args):
     """Search the first half of each class for the others, taken in the shop and in the street, and
     print how often one of the same class is among the nearest.
 
-    Return the pictures and classes of queries in the street and of the images nearest to them.
+    Return some queries in the street, each with the images nearest to it, and if they are right.
     """
     place = np.zeros(len(test), int)
     for name in set(test.names):
         own = np.flatnonzero(np.equal(test.names, name))
         place[own] = np.arange(len(own)) < len(own) / 2
     gallery, queries = (test.chosen(np.flatnonzero(place == part)) for part in (1, 0))
-    pixels, known = embedded(model, gallery.seen(SHOP), args)
+    chosen = np.random.default_rng(args.seed).permutation(len(queries))[:SHOWN].tolist()
+    known, _ = embedded(model, gallery.seen(SHOP), args)
     for look, where in ((SHOP, "shop to shop"), (STREET, "street to shop")):
-        asked, found = embedded(model, queries.seen(look), args)
-        nearest = np.concatenate(
-            [
-                np.argsort(-part @ known.T)[:, :NEAREST]
-                for part in np.array_split(found, len(found) // 1000 + 1)
-            ]
-        )
+        found, pixels = embedded(model, queries.seen(look), args, kept=chosen)
+        parts = np.array_split(found, len(found) // 1000 + 1)
+        nearest = np.concatenate([np.argsort(-part @ known.T)[:, :NEAREST] for part in parts])
         right = np.array(gallery.names)[nearest] == np.array(queries.names)[:, None]
         rates = [right[:, :count].any(axis=1).mean() for count in (1, 5)]
         print(
             f"{where}: {len(found)} queries in {len(known)} images, recall@1 {rates[0]:.3f}, "
             f"recall@5 {rates[1]:.3f}"
         )
-    chosen = np.random.default_rng(args.seed).choice(len(asked), min(8, len(asked)), replace=False)
     return [
-        (asked[n], [(pixels[m], ok) for m, ok in zip(nearest[n], right[n], strict=True)])
+        (pixels[n], [(gallery.plain(m), right[n, k]) for k, m in enumerate(nearest[n])])
         for n in chosen
     ]
 
 
-def embedded(model, images, args):
-    """Return the pixels of all images in order, and their embeddings."""
-    with FeedRunner(images, transform=images.render, batch_size=256, seed=args.seed) as runner:
-        parts = [(batch.copy(), embed(model, batch)) for batch in runner]
-    return [np.concatenate(part) for part in zip(*parts, strict=True)]
+def embedded(model, images, args, *, kept=()):
+    """Return the embeddings of all images in order, and the pixels of those to be `kept`."""
+    options = {"batch_transform": images.render, "batch_size": 256, "seed": args.seed}
+    found, pixels = [], {}
+    with FeedRunner(numbers(images), **options) as runner:
+        for batch in runner:
+            first = sum(map(len, found))
+            inside = [n for n in kept if first <= n < first + len(batch)]
+            pixels |= {n: batch[n - first].copy() for n in inside}
+            found.append(embed(model, batch))
+    return np.concatenate(found), pixels
 
 
 def draw(history, found, folder):
@@ -252,13 +263,10 @@ def draw(history, found, folder):
         for axis, (image, right) in zip(row, [(query, None), *nearest], strict=True):
             axis.imshow(image, cmap="gray", vmin=0, vmax=255)
             axis.set(xticks=[], yticks=[])
-            colour = {None: "black", True: "tab:green", False: "tab:red"}[
-                None if right is None else bool(right)
-            ]
+            colour = "black" if right is None else "tab:green" if right else "tab:red"
             for side in axis.spines.values():
                 side.set(color=colour, linewidth=1 if right is None else 4)
-    axes[0, 0].set_title("street", fontsize=9)
-    axes[0, 1].set_title("nearest in the shop: green if right", fontsize=9, loc="left")
+    figure.suptitle("left: in the street; then the nearest in the shop, green if right", fontsize=9)
     figure.savefig(folder / "neighbours.png", dpi=80)
     figure = Figure((6, 3.5), layout="constrained")
     pairs, losses, top1 = zip(*history, strict=True)

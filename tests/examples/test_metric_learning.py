@@ -87,7 +87,7 @@ def test_a_folder_with_damaged_files_and_lonely_images(tmp_path: Path) -> None:
     (data / "lonely" / "0.png").write_bytes((data / "item00" / "0.png").read_bytes())
     done = run("--data", str(data), "--batch", "4", folder=tmp_path)
     assert done.returncode == 0, done.stderr
-    first = "left out: 2 unreadable images: item01/damaged.jpg (no image, or a damaged one), item02"
+    first = "left out: 2 unreadable images: item01/damaged.jpg, item02/empty.png\n"
     assert first in done.stdout
     assert "left out: 1 classes of one image: lonely" in done.stdout
     assert "32 images of 8 classes to train on; held out: item08" in done.stdout
@@ -96,8 +96,12 @@ def test_a_folder_with_damaged_files_and_lonely_images(tmp_path: Path) -> None:
 
 
 def test_what_can_be_read_is_kept(
-    images: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    images: Any,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(images.tqdm, "monitor_interval", 0)  # its thread would stay
     write_classes(tmp_path, classes=5)
     (tmp_path / "item04" / "text.jpg").write_text("an image, honestly")
     for number in (1, 2, 3):
@@ -107,18 +111,20 @@ def test_what_can_be_read_is_kept(
     assert (len(train), len(test)) == (8, 8)
     assert "8 images of 2 classes to train on; held out: item00, item01" in said
     printed = capsys.readouterr().out
-    assert "4 unreadable images: item03/1.png (no image, or a damaged one), " in printed
+    assert "4 unreadable images: item03/1.png, " in printed
     assert "1 classes of one image: item03" in printed
     for bad in (["item00"], [f"item{n:02}" for n in range(4)]):
         with pytest.raises(SystemExit, match="two classes are needed in each part"):
             images.load(tmp_path, **{**found, "held_out": bad})
+    with pytest.raises(SystemExit, match="nowhere: 0 images of 0 classes"):
+        images.load(tmp_path / "nowhere", **found)
 
 
 @given(st.integers(0, 7))
 def test_a_turned_drawing_is_the_drawing_turned(images: Any, turn: int) -> None:
     drawing = np.zeros((20, 20), np.uint8)
     drawing[2:9, 3] = drawing[2, 3:15] = 200
-    found = images.SHOP.of(drawing, turn, np.random.default_rng(0), side=20)[..., 0]
+    found = images.SHOP.of(drawing, turn, [0.5] * 5, side=20)[..., 0]
     mirrored = drawing[:, ::-1] if turn > 3 else drawing
     assert np.array_equal(found, np.rot90(mirrored, -(turn % 4)))
 
@@ -152,3 +158,11 @@ def test_the_batch_balances_input_and_step(
     finally:
         sys.path.remove(str(EXAMPLES))
     assert balanced_batch(source_s, steps, most=most) == batch
+
+
+def test_the_code_of_the_guide_runs() -> None:
+    text = (ROOT / "docs" / "metric-learning.md").read_text()
+    (block,) = re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    names: dict[str, Any] = {}
+    exec(compile(block, "docs/metric-learning.md", "exec"), names)
+    assert len(names["anchors"]) == len(names["positives"]) == 32

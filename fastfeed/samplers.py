@@ -1,4 +1,5 @@
-"""Samplers that draw with repetition: in proportion to weights, or all classes equally often."""
+"""Samplers that draw with repetition: in proportion to weights, all classes equally often, or pairs
+of one class."""
 
 from __future__ import annotations
 
@@ -44,14 +45,8 @@ class Balanced:
     repeats = True
 
     def __init__(self, labels: Any, count: int | None = None) -> None:
-        given = _one_dimensional("labels", labels)
-        try:
-            _, self._classes = np.unique(given, return_inverse=True)
-        except TypeError as error:
-            raise OptionError(
-                f"labels must be of one type, all integers or all text: {error}"
-            ) from None
-        self._count = _count(count, default=len(given))
+        _, self._classes = _classes_of(labels)
+        self._count = _count(count, default=len(self._classes))
 
     def indices(self, seed: int, epoch: int, *, length: int) -> Indices:
         """Return the draws of one epoch, a function of (seed, epoch).
@@ -67,6 +62,131 @@ class Balanced:
             [_repeated_permutations(rng, own, length=rounds) for own in members], axis=1
         )
         return rng.permuted(streams, axis=1).reshape(-1)[: self._count]
+
+
+class Pairs:
+    """Draws pairs of two different records of one class; all classes of a batch differ.
+
+    The order is anchor, positive, anchor, positive: `batch[0::2]` are the anchors, `batch[1::2]`
+    their positives. Every class comes equally often in an epoch, and so do the records of a class,
+    within 1. `batch_size` is that of the runner, in records: two for each pair. An epoch has
+    `count` records; None means as many whole batches as the labels would fill once. Raise
+    OptionError for a class of one record, and for more pairs in a batch than classes.
+    """
+
+    repeats = True
+
+    def __init__(self, labels: Any, batch_size: int, *, count: int | None = None) -> None:
+        names, self._classes = _classes_of(labels)
+        if not is_integer(batch_size) or int(batch_size) < 2 or int(batch_size) % 2:
+            raise OptionError(
+                "batch_size of Pairs (records of a batch, two for each pair) must be an even "
+                f"integer >= 2, got {batch_size!r}"
+            )
+        # a rank of shard= takes whole batches
+        self.group_size = int(batch_size)
+        _refuse_single_records(names, self._classes)
+        if self.group_size > 2 * len(names):
+            raise OptionError(
+                f"batch_size={batch_size} is {self.group_size // 2} pairs of different classes, "
+                f"but the labels have {len(names)} classes: lower batch_size to {2 * len(names)} "
+                "or less"
+            )
+        whole = len(self._classes) // self.group_size * self.group_size
+        self._count = _count(count, default=whole)
+        if self._count % self.group_size:
+            raise OptionError(
+                f"count (records of an epoch) of Pairs must be a multiple of batch_size="
+                f"{self.group_size}, got {count!r}"
+            )
+
+    def indices(self, seed: int, epoch: int, *, length: int) -> Indices:
+        """Return the draws of one epoch, a function of (seed, epoch).
+
+        Raise OptionError if the source has another length.
+        """
+        _same_length("Pairs", "labels", there=len(self._classes), length=length)
+        rng = np.random.default_rng((seed, epoch))
+        classes = int(self._classes.max()) + 1
+        drawn = _distinct_classes(rng, classes, size=self.group_size // 2, count=self._count // 2)
+        wanted = np.bincount(drawn, minlength=classes)
+        found = np.empty((len(drawn), 2), np.int64)
+        found[np.argsort(drawn, kind="stable")] = _pairs(rng, self._classes, wanted=wanted)
+        return found.reshape(-1)
+
+
+# Their epochs all have the same length, and their numbers are settings, not counters.
+FIXED_SAMPLERS = (Weighted, Balanced, Pairs)
+
+
+def _distinct_classes(rng: np.random.Generator, classes: int, *, size: int, count: int) -> Indices:
+    """Return `count` classes, all equally often within 1, of which every `size` in a row from a
+    multiple of `size` differ.
+
+    Each round has all classes in random order. Where a batch spans two rounds, its classes from the
+    first one are moved back in the second.
+    """
+    rounds = rng.permuted(np.tile(np.arange(classes), (-(-count // classes), 1)), axis=1)
+    for number in range(1, len(rounds)):
+        begun = number * classes % size
+        if begun:
+            mine, taken = rounds[number], np.zeros(classes, bool)
+            taken[rounds[number - 1, classes - begun :]] = True
+            first = np.zeros(classes, bool)
+            first[np.flatnonzero(~taken[mine])[: size - begun]] = True
+            rounds[number] = np.concatenate([mine[first], mine[~first]])
+    drawn: Indices = rounds.reshape(-1)[:count]
+    return drawn
+
+
+def _pairs(rng: np.random.Generator, labels: Indices, *, wanted: Indices) -> Indices:
+    """Return `wanted[c]` pairs of different records of each class c in turn, of shape (n, 2).
+
+    The pairs of a class cut its repeated permutations. Those of an odd number of records meet in
+    the middle of a pair, whose records must differ.
+    """
+    sizes = np.bincount(labels)
+    members, starts = np.argsort(labels, kind="stable"), np.cumsum(sizes) - sizes
+    # each run is one permutation of one class
+    runs = np.repeat(np.arange(len(sizes)), -(-2 * wanted // sizes))
+    ends = np.cumsum(sizes[runs])
+    run = np.repeat(np.arange(len(runs)), sizes[runs])
+    place = np.arange(len(run)) - (ends - sizes[runs])[run]
+    drawn = members[starts[runs][run] + place][np.lexsort((rng.random(len(run)), run))]
+    number = np.arange(len(runs)) - np.searchsorted(runs, runs)
+    odd = np.flatnonzero((sizes[runs] % 2 == 1) & (number % 2 == 1))
+    same = ends[odd - 1][drawn[ends[odd - 1] - 1] == drawn[ends[odd - 1]]]
+    drawn[same], drawn[same + 1] = drawn[same + 1], drawn[same]
+    first = ends[np.searchsorted(runs, runs)] - sizes[runs]
+    used = np.arange(len(run)) - first[run] < 2 * wanted[runs][run]
+    found: Indices = drawn[used].reshape(-1, 2)
+    return found
+
+
+def _refuse_single_records(names: npt.NDArray[Any], classes: Indices) -> None:
+    """Raise OptionError for a class that has no second record."""
+    single = np.flatnonzero(np.bincount(classes) == 1)
+    if len(single):
+        named = ", ".join(repr(name) for name in names[single[:5]].tolist())
+        more = ", ..." if len(single) > 5 else ""
+        record = int(np.flatnonzero(classes == single[0])[0])
+        raise OptionError(
+            f"a pair needs two records of its class, and {len(single)} of {len(names)} classes "
+            f"have one: {named}{more} (the first is record {record}); leave these classes out of "
+            "the source and its labels, or add records to them"
+        )
+
+
+def _classes_of(labels: Any) -> tuple[npt.NDArray[Any], Indices]:
+    """Return the sorted names of the classes, and the number of each record's class."""
+    given = _one_dimensional("labels", labels)
+    try:
+        names, classes = np.unique(given, return_inverse=True)
+    except TypeError as error:
+        raise OptionError(
+            f"labels must be of one type, all integers or all text: {error}"
+        ) from None
+    return names, classes
 
 
 def _repeated_permutations(rng: np.random.Generator, members: Indices, *, length: int) -> Indices:

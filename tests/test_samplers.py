@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fastfeed import OptionError
+from fastfeed import FeedRunner, OptionError, Shuffle
 from fastfeed.core.order import Recipe, order_of
-from fastfeed.samplers import Balanced, Weighted
+from fastfeed.samplers import Balanced, Pairs, Weighted
 
 
 @settings(max_examples=30)
@@ -52,8 +52,166 @@ def test_a_record_comes_again_only_after_all_of_its_class() -> None:
     assert {int(i) for i in found[0::2] < 3} == {0, 1}, "the order in a round is random"
 
 
+@st.composite
+def pair_cases(draw: st.DrawFn) -> tuple[list[int], int, int]:
+    """Labels of classes of two records or more, a batch size, and the batches of an epoch."""
+    sizes = draw(st.lists(st.integers(2, 7), min_size=1, max_size=8))
+    labels = draw(st.permutations([c for c, size in enumerate(sizes) for _ in range(size)]))
+    return labels, 2 * draw(st.integers(1, len(sizes))), draw(st.integers(1, 20))
+
+
+def check_batches(labels: Any, batches: np.ndarray) -> None:
+    """Check (batches, pairs, 2) indices: two records of one class, and classes that differ."""
+    assert (batches[..., 0] != batches[..., 1]).all()
+    classes = np.asarray(labels)[batches]
+    assert (classes[..., 0] == classes[..., 1]).all()
+    assert all(len(set(batch)) == len(batch) for batch in classes[..., 0].tolist())
+
+
+@settings(max_examples=150)
+@given(pair_cases(), st.integers(0, 3))
+def test_pairs(case: tuple[list[int], int, int], epoch: int) -> None:
+    labels, size, batches = case
+    found = Pairs(labels, size, count=size * batches).indices(1, epoch, length=len(labels))
+    check_batches(labels, found.reshape(batches, size // 2, 2))
+    by_class = np.bincount(np.array(labels)[found]) // 2
+    assert len(by_class) == max(labels) + 1 or by_class.max() <= 1
+    by_class.resize(max(labels) + 1)
+    assert by_class.max() - by_class.min() <= 1
+    by_record = np.bincount(found, minlength=len(labels))
+    for c in range(max(labels) + 1):
+        mine = by_record[np.array(labels) == c]
+        assert mine.max() - mine.min() <= 1
+
+
+@settings(max_examples=60)
+@given(pair_cases(), st.integers(1, 5), st.sampled_from(["drop", "pad"]))
+def test_ranks_take_whole_batches_of_pairs(
+    case: tuple[list[int], int, int], world: int, remainder: str
+) -> None:
+    labels, size, batches = case
+    sampler = Pairs(labels, size, count=size * max(batches, world))
+    whole = sampler.indices(0, 2, length=len(labels)).reshape(-1, size)
+    ranks = []
+    for rank in range(world):
+        recipe = Recipe(sampler=sampler, shard=(rank, world), remainder=remainder)
+        order = order_of(len(labels), seed=0, epoch=2, recipe=recipe)
+        ranks.append(np.reshape(order.indices(0, order.length), (-1, size)))
+        check_batches(labels, ranks[-1].reshape(-1, size // 2, 2))
+    each = len(whole) // world if remainder == "drop" else -(-len(whole) // world)
+    dealt = np.stack(ranks, axis=1).reshape(-1, size)
+    assert (dealt == np.concatenate([whole, whole])[: each * world]).all()
+
+
+def test_pairs_vary_between_epochs_and_use_all_records() -> None:
+    labels = np.repeat(np.arange(10), 20)
+    sampler = Pairs(labels, 20)
+    epochs = [sampler.indices(0, epoch, length=200) for epoch in range(3)]
+    assert all((np.bincount(found) == 1).all() for found in epochs), "200 draws of 200 records"
+    pairs = [{frozenset(p) for p in found.reshape(-1, 2).tolist()} for found in epochs]
+    assert len(pairs[0] & pairs[1] & pairs[2]) < 5
+    orders = {tuple(labels[found[::2]][:10].tolist()) for found in epochs}
+    assert len(orders) == 3, "the order of the classes varies, too"
+
+
+def test_a_large_number_of_small_classes() -> None:
+    labels = np.arange(200_000) // 2
+    found = Pairs(labels, 2048).indices(0, 0, length=len(labels)).reshape(-1, 1024, 2)
+    assert len(found) == 97
+    check_batches(labels, found[::48])
+
+
+@pytest.mark.parametrize("producers", [{"threads": 1}, {"threads": 3}, {"processes": 2}])
+def test_a_runner_makes_batches_of_pairs_and_resumes(producers: dict[str, int]) -> None:
+    labels = np.arange(60) % 12
+    options: dict[str, Any] = {
+        "batch_size": 16,
+        "sampler": Pairs(labels, 16, count=96),
+        "seed": 4,
+        "epochs": 2,
+        "shard": (1, 2),
+        **producers,
+    }
+    with FeedRunner(np.arange(60), **options) as runner:
+        assert len(runner) == 6
+        whole = [batch.copy() for batch in runner]
+    assert len(whole) == 6
+    check_batches(labels, np.stack(whole).reshape(6, 8, 2))
+    with FeedRunner(np.arange(60), **options) as runner:
+        feed = iter(runner)
+        for _ in range(4):
+            next(feed)
+        state = runner.state()
+    with FeedRunner(np.arange(60), **options) as runner:
+        runner.restore(state)
+        assert np.array_equal(np.stack(list(runner)), np.stack(whole[4:]))
+    changed = {**options, "sampler": Pairs(labels, 16, count=64)}
+    with (
+        FeedRunner(np.arange(60), **changed) as runner,
+        pytest.raises(OptionError, match="sampler"),
+    ):
+        runner.restore(state)
+
+
 @pytest.mark.parametrize(
-    "sampler", [Weighted(np.arange(50)), Balanced(np.arange(50) % 3), Balanced(list("ab") * 25)]
+    ("labels", "batch_size", "said"),
+    [
+        ("aabcc", 2, "needs two records .* 1 of 3 classes have one: 'b' .*record 2"),
+        (range(7), 2, r"7 of 7 classes have one: 0, 1, 2, 3, 4, \.\.\. .*record 0"),
+        ("aabb", 6, "is 3 pairs of different classes, but the labels have 2 classes: .* to 4 or"),
+        ("aabb", 3, "must be an even integer >= 2, got 3"),
+        ("aabb", 0, "must be an even integer >= 2, got 0"),
+        ("aabb", True, "must be an even integer >= 2, got True"),
+        ("", 2, "labels must be one-dimensional"),
+    ],
+)
+def test_labels_that_give_no_pairs(labels: Any, batch_size: Any, said: str) -> None:
+    with pytest.raises(OptionError, match=said):
+        Pairs(list(labels), batch_size)
+
+
+@pytest.mark.parametrize(("count", "said"), [(6, "multiple of batch_size=4, got 6"), (0, ">= 1")])
+def test_an_epoch_that_is_no_whole_number_of_batches(count: int, said: str) -> None:
+    with pytest.raises(OptionError, match=said):
+        Pairs([0, 0, 1, 1], 4, count=count)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"batch_size": 2}, "makes batches of 4 records, .* batch_size=2"),
+        ({"batch_size": 4, "filter": bool}, "filter= would separate"),
+        ({"batch_size": 4, "on_error": "skip"}, 'on_error="skip" would separate'),
+        ({"batch_size": 4, "shuffle": Shuffle(10, 5)}, "shuffle=.* would separate"),
+        ({"batch_size": 4, "shard": (0, 3)}, "2 groups of 4 records are 0 for each of 3 ranks"),
+    ],
+)
+def test_options_that_would_separate_pairs(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(OptionError, match=said):
+        FeedRunner(range(8), sampler=Pairs([0, 1] * 4, 4), **options)
+
+
+def test_a_session_does_not_shuffle_pairs() -> None:
+    tf = pytest.importorskip("tensorflow")
+    labels = np.arange(200) % 20
+    sampler = Pairs(labels, 8)
+    with tf.Graph().as_default(), FeedRunner(labels, batch_size=8, sampler=sampler) as runner:
+        tensor = runner.get_inputs()
+        with tf.compat.v1.Session() as session:
+            runner.start(session)
+            for _ in range(5):
+                batch = session.run(tensor).reshape(4, 2)
+                assert (batch[:, 0] == batch[:, 1]).all()
+
+
+@pytest.mark.parametrize(
+    "sampler",
+    [
+        Weighted(np.arange(50)),
+        Balanced(np.arange(50) % 3),
+        Balanced(list("ab") * 25),
+        Pairs(np.arange(50) % 5, 10),
+    ],
 )
 def test_the_same_draw_for_the_same_seed_and_epoch(sampler: Any) -> None:
     draws = {at: tuple(sampler.indices(*at, length=50)) for at in [(0, 0), (0, 1), (1, 0)]}
@@ -96,7 +254,7 @@ def test_wrong_counts(sampler: Any, count: Any) -> None:
         sampler([1, 2], count)
 
 
-@pytest.mark.parametrize("sampler", [Weighted([1, 2]), Balanced([1, 2])])
+@pytest.mark.parametrize("sampler", [Weighted([1, 2]), Balanced([1, 2]), Pairs([1, 1], 2)])
 def test_another_length(sampler: Any) -> None:
     with pytest.raises(
         OptionError,

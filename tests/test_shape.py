@@ -29,7 +29,7 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 FLOORS = (
     ("errors",),
     ("core",),
-    ("model", "steps", "probes", "samplers", "augment"),
+    ("model", "steps", "probes", "samplers", "augment", "ranks"),
     ("mix",),
     ("options",),
     ("source", "ring", "shuffle"),

@@ -8,7 +8,7 @@ middle of an epoch.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from numbers import Integral
@@ -52,12 +52,14 @@ class Recipe:
     `shard` is (rank, world): of an order that all ranks share, a rank takes the positions rank,
     rank + world and so on, and all ranks take equally many. `remainder` says what happens to
     records that cannot be divided evenly: "drop" leaves out the last ones of the epoch's order,
-    "pad" continues with its first ones, which are then delivered twice. Raise OptionError for a
+    "pad" continues with its first ones, which are then delivered twice. With a sampler that has a
+    `group_size`, all this is said of groups of consecutive records. Raise OptionError for a
     contradictory combination.
     """
 
     shuffled: bool = False
-    # has indices(seed, epoch, length), or is an iterable of indices that is iterated in each epoch
+    # has indices(seed, epoch, length), or is an iterable of indices that is iterated in each epoch.
+    # With `group_size`, so many consecutive indices stay together: a rank takes whole groups.
     sampler: Any = None
     shard: tuple[int, int] | None = None
     remainder: str | None = None
@@ -80,15 +82,32 @@ class Recipe:
                 "sampler must be iterable again in every epoch, got the iterator "
                 f"{_name(self.sampler)}; pass a list, or the object that makes the iterator"
             )
+        if not is_integer(self.group_size) or self.group_size < 1:
+            raise OptionError(
+                f"group_size of the sampler {_name(self.sampler)} (consecutive indices that stay "
+                f"together) must be an integer >= 1, got {self.group_size!r}"
+            )
+
+    @property
+    def group_size(self) -> Any:
+        """The number of consecutive positions that no division among ranks separates."""
+        return getattr(self.sampler, "group_size", 1)
 
 
 def order_of(
-    length: int, *, seed: int, epoch: int, recipe: Recipe, base: Order | None = None
+    length: int,
+    *,
+    seed: int,
+    epoch: int,
+    recipe: Recipe,
+    base: Order | None = None,
+    rest: Sequence[Sequence[int]] | None = None,
 ) -> Order:
     """Return the order of one epoch over `length` records, or over those of `base`.
 
-    `base` is an order already, such as that of a mix. Raise OptionError if a sampler yields wrong
-    indices, or if the records cannot be divided among the ranks.
+    `base` is an order already, such as that of a mix. `rest` are ranges of positions; all others
+    are left out. Raise OptionError if a sampler yields wrong indices, or if the records cannot be
+    divided among the ranks.
     """
     if base is not None and recipe.sampler is not None:
         raise OptionError(
@@ -98,14 +117,20 @@ def order_of(
         whole: Order = base
     elif recipe.sampler is not None:
         drawn = _sampled(recipe.sampler, (seed, epoch), length=length)
+        if len(drawn) % recipe.group_size:
+            raise OptionError(
+                f"sampler {_name(recipe.sampler)} gave {len(drawn)} indices, which are no whole "
+                f"number of groups of group_size={recipe.group_size}"
+            )
         whole = BlockOrder(len(drawn), drawn.__getitem__)
     else:
         whole = BlockOrder(
             length, Permutation(length, seed, epoch).at if recipe.shuffled else _identity
         )
-    return (
-        whole if recipe.shard is None else _sharded(whole, recipe.shard, remainder=recipe.remainder)
-    )
+    if rest is not None:
+        places = np.concatenate([np.arange(*part) for part in rest])
+        whole = BlockOrder(len(places), partial(_chosen, whole=whole, places=places))
+    return whole if recipe.shard is None else _sharded(whole, recipe.shard, recipe=recipe)
 
 
 def check_shard(shard: Any) -> tuple[int, int]:
@@ -223,30 +248,50 @@ def _identity(positions: Indices) -> Indices:
     return positions
 
 
-def _sharded(whole: Order, shard: tuple[int, int], *, remainder: str | None) -> Order:
+def _sharded(whole: Order, shard: tuple[int, int], *, recipe: Recipe) -> Order:
     """Return the order of one rank; all ranks have the same length."""
-    (_, world), count = shard, whole.length
+    (_, world), group = shard, int(recipe.group_size)
+    count = whole.length // group
+    things = "records" if group == 1 else f"groups of {group} records"
     each, over = divmod(count, world)
-    if over and remainder is None:
+    if over and recipe.remainder is None:
         raise OptionError(
-            f"shard={shard}: {count} records are {each} for each of {world} ranks and {over} over; "
-            f'set remainder="drop" to leave {over} out of each epoch, or remainder="pad" to '
+            f"shard={shard}: {count} {things} are {each} for each of {world} ranks and {over} "
+            f'over; set remainder="drop" to leave {over} out of each epoch, or remainder="pad" to '
             f"deliver {world - over} more from its beginning a second time"
         )
-    if remainder == "pad":
-        each += over > 0
-    elif not each:
+    each = rank_length(count, world, padded=recipe.remainder == "pad")
+    if not each:
         raise OptionError(
-            f"shard={shard}: {count} records for {world} ranks are 0 for each of them with "
-            'remainder="drop"; use fewer ranks, or remainder="pad" to deliver records more than '
+            f"shard={shard}: {count} {things} for {world} ranks are 0 for each of them with "
+            f'remainder="drop"; use fewer ranks, or remainder="pad" to deliver {things} more than '
             "once"
         )
-    return BlockOrder(each, partial(_strided, whole=whole, shard=shard))
+    return BlockOrder(each * group, partial(_strided, whole=whole, shard=shard, group=group))
 
 
-def _strided(positions: Indices, whole: Order, *, shard: tuple[int, int]) -> Indices:
+def _strided(positions: Indices, whole: Order, *, shard: tuple[int, int], group: int) -> Indices:
+    return whole.at(places_of_rank(positions, shard, group=group, length=whole.length))
+
+
+def rank_length(count: int, world: int, *, padded: bool) -> int:
+    """Return how many of `count` records or groups each rank gets."""
+    return -(-count // world) if padded else count // world
+
+
+def places_of_rank(
+    positions: Indices, shard: tuple[int, int], *, group: int, length: int
+) -> Indices:
+    """Return where the positions in a rank's order are in the order of all ranks, of `length`."""
     rank, world = shard
-    return whole.at((positions * world + rank) % whole.length)
+    if group == 1:
+        return (positions * world + rank) % length
+    number, place = np.divmod(positions, group)
+    return ((number * world + rank) * group + place) % length
+
+
+def _chosen(positions: Indices, whole: Order, *, places: Indices) -> Indices:
+    return whole.at(places[positions])
 
 
 def _sampled(sampler: Any, draw: tuple[int, int], *, length: int) -> Indices:

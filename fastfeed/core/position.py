@@ -8,7 +8,7 @@ callable.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
@@ -24,13 +24,15 @@ class StreamStart:
 
     These are all items from `next` on, except those in `done`. `part` gives the number of records
     of an item that were delivered already. `again` lists earlier items that must be produced once
-    more, first.
+    more, first. `rest` are ranges of positions in the epoch's order, of which alone the items are
+    made; None: all positions.
     """
 
     next: int = 0
     done: frozenset[int] = frozenset()
     part: dict[int, int] = field(default_factory=dict)
     again: tuple[int, ...] = ()
+    rest: Sequence[Sequence[int]] | None = None
 
     def numbers(self) -> Iterator[int]:
         """Yield the items to produce, without end."""
@@ -71,6 +73,7 @@ class Position:
             for stream, s in (starts or {}).items()
             for item, rows in s.part.items()
         }
+        self._rests = {n: s.rest for n, s in (starts or {}).items() if s.rest is not None}
         # (stream, item, records); the end of an epoch has item -1
         self._log: deque[tuple[int, int, int]] = deque()
         self._head_rows = 0  # records of the log's first entry that were delivered
@@ -111,6 +114,12 @@ class Position:
             self._log[at] = stream, item, have - gone
             rows -= gone
 
+    def commit(self) -> None:
+        """Do nothing: no other rank needs to know."""
+
+    def close(self) -> None:
+        """Do nothing: there is no job to leave."""
+
     def state(self) -> dict[str, Any]:
         """Return the position as JSON.
 
@@ -127,6 +136,8 @@ class Position:
             following, done = self._starts.get(stream, (0, set()))
             part = {str(item): rows for (s, item), rows in sorted(parts.items()) if s == stream}
             streams[str(stream)] = {"next": following, "done": sorted(done), "part": part}
+            if stream in self._rests:
+                streams[str(stream)]["rest"] = self._rests[stream]
         return {
             "epoch": self.epoch,
             "batches": self.batches,
@@ -149,6 +160,7 @@ class Position:
             if item < 0:
                 self.epoch += 1
                 self._starts.clear()
+                self._rests.clear()
                 self._part.clear()
             else:
                 self._mark_delivered(stream, item)
@@ -173,6 +185,7 @@ def starts_of(state: Mapping[str, Any]) -> dict[int, StreamStart]:
             int(s["next"]),
             frozenset(map(int, s["done"])),
             {int(item): int(rows) for item, rows in s["part"].items()},
+            rest=s.get("rest"),
         )
         for stream, s in state["streams"].items()
     }

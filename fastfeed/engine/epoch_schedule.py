@@ -29,6 +29,8 @@ class ResumePoint:
     sizes: dict[int, int] = field(default_factory=dict)
     counts: tuple[int, int] = (0, 0)  # batches and records delivered before
     streams: int = 0  # of a callable, in all; 0: one for each producer
+    # of a job whose ranks share out the batches: what is left of its epochs
+    claims: dict[str, Any] | None = None
 
     @property
     def left(self) -> int | None:

@@ -9,8 +9,8 @@ def no_batch() -> SpecError:
     """Return the error of a source without any batch."""
     return SpecError(
         "the source ended before its first batch (batches of zero records are skipped): it must "
-        "have at least one record. Is the iterator used up, the path empty, or does filter= leave "
-        "nothing?"
+        "have at least one record. Is the iterator used up, the path empty, does filter= leave "
+        "nothing, or have other ranks taken all?"
     )
 
 

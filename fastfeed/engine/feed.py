@@ -8,12 +8,13 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from fastfeed.core.batch import Batch, BatchSpec
-from fastfeed.core.position import FROM_THE_START, ONLY_STREAM, Position
+from fastfeed.core.position import FROM_THE_START, ONLY_STREAM
 from fastfeed.core.stats import Consumption, Snapshot, total
 from fastfeed.core.status import FEED_ENDED, FEED_FAILED, FEED_STOPPED, FeedStatus, state_of
 from fastfeed.engine.cut_stage import CutStage, Cutter
 from fastfeed.engine.epoch_schedule import EpochSchedule, PartialEpoch, ResumePoint
 from fastfeed.engine.failures import never_filled, no_batch, stalled, stopped
+from fastfeed.engine.feed_parts import position_in, producers_for
 from fastfeed.engine.runtime_warnings import RuntimeWarnings
 from fastfeed.engine.shuffle_stage import ShuffleStage, keep_origins
 from fastfeed.errors import FeedError, FeedStopped, StateError
@@ -21,13 +22,11 @@ from fastfeed.options import FeedOptions
 from fastfeed.producers.epoch_gate import EpochPlan
 from fastfeed.producers.process.shared_workers import SharedWorkers
 from fastfeed.producers.reorder import END_OF_EPOCH, ProducedBatch, Timeout
-from fastfeed.producers.threads import ThreadProducers
 from fastfeed.shuffle.storage import pack_origins
 from fastfeed.source import source_from
 
 if TYPE_CHECKING:
     from fastfeed.engine.dali_stage import DaliStage
-    from fastfeed.producers.process.processes import ProcessProducers
 
 PRODUCERS_JOIN_S = 1.8  # a producer that has ended its work is gone long before
 
@@ -63,19 +62,10 @@ class Feed:
         plan = EpochPlan(seed, schedule.epochs, schedule.allowed, passed)
         workers = workers or SharedWorkers()
         leads = workers.claim()
-        self._producers: ProcessProducers | ThreadProducers
-        if options.processes:
-            # a fifth of the time that `import fastfeed` would take, and only Linux has all of it
-            from fastfeed.producers.process.processes import ProcessProducers
-
-            self._producers = ProcessProducers(
-                source, options, plan=plan, workers=workers, leads=leads
-            )
-        else:
-            self._producers = ThreadProducers(source, options, plan=plan, leads=leads)
+        self._producers = producers_for(source, options, plan=plan, workers=workers, leads=leads)
         self.warnings = RuntimeWarnings(options, self._producers.rows, shares=not leads)
         self._rest = PartialEpoch(starts, ordered=source.ordered)
-        self._position = Position(resume.epoch, starts, counts=resume.counts)
+        self._position = position_in(source, options, seed=seed, resume=resume)
         self._order = order or CutStage()
         self._order.bind(self._position, streams)
         self._held: ProducedBatch | None = None  # received, and not in the shuffle's pool yet
@@ -133,6 +123,7 @@ class Feed:
         """Note that the training has consumed `batches` more batches, of `rows` records of the
         source."""
         self._position.delivered(rows, batches)
+        self._position.commit()
 
     def take(self) -> Batch | None:
         """Return the next batch, or None after the last of a run; the time inside counts as waiting
@@ -166,6 +157,7 @@ class Feed:
         """End every producer and wait `join_s` for them; return True if all have ended. From any
         thread, at any time."""
         self.warnings.stop()
+        self._position.close()
         self._producers.stop()
         return self._producers.join(join_s)
 
@@ -286,6 +278,8 @@ class Feed:
     def _pull(self) -> Batch | None:
         """Return the next batch of the order stage; None where a run or an epoch is over."""
         self._grant()
+        if self._starving is None:
+            self._position.commit()
         batch = self._next()
         if batch is not None and self._dali is not None:
             self._dali.expect(self._produced_spec)
@@ -383,7 +377,7 @@ class Feed:
     def _refuse_nothing(self, *, at_last: bool = False) -> None:
         """Fail where an epoch has ended without a batch: an endless run would never find out."""
         had = self._consumption.first_s >= 0 or (self._dali is not None and self._dali.depth)
-        if had or self._order.ready or self.schedule.resume.starts:
+        if had or self._order.ready or self.schedule.resume.starts or self.options.stealing:
             return
         if self._producers.spec is None:
             self._fail(no_batch())

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from fastfeed.core.machine import free_memory_nbytes, local_ranks
 from fastfeed.core.order import Recipe, is_integer
+from fastfeed.core.shard_address import ShardAddress
 from fastfeed.core.unix import ON_LINUX
 from fastfeed.errors import OptionError
 from fastfeed.options.option_values import Cache, MetricsTarget, Shuffle, parse_bytes, parse_metrics
@@ -90,7 +91,8 @@ class FeedOptions:
         session, as the hand-written idiom does.
     epochs: passes over a finite source in a run; None: one in a loop, no end in a session.
     seed: root of every random draw, >= 0; None draws one.
-    shard: (rank, world): the share of this rank, with as many records as every other rank's.
+    shard: (rank, world): the share of this rank, with as many records as every other rank's; or the
+        `address` of a ShardServer, which gives each rank as many batches as it can take.
     remainder: "drop" or "pad": treatment of records that cannot be divided among the ranks.
     sampler: the indices of an epoch in order: an iterable, or indices(seed, epoch, length).
     order: "kept" delivers in the order of the source; "any" delivers what is ready first, so that a
@@ -128,7 +130,7 @@ class FeedOptions:
     lengths: bool = False
     epochs: int | None = None
     seed: int | None = None
-    shard: tuple[int, int] | None = None
+    shard: tuple[int, int] | str | None = None
     remainder: Literal["drop", "pad"] | None = None
     sampler: Any = None
     order: Literal["kept", "any"] = "kept"
@@ -170,20 +172,40 @@ class FeedOptions:
             )
         if self.seed is not None and not (is_integer(self.seed) and int(self.seed) >= 0):
             raise OptionError(f"seed must be an integer >= 0 or None, got {self.seed!r}")
-        limit = self.stall_timeout_s
-        if isinstance(limit, bool) or not isinstance(limit, (int, float)) or not limit > 0:
-            raise OptionError(
-                f"stall_timeout_s must be a number of seconds > 0, got {self.stall_timeout_s!r}; "
-                "float('inf') waits without a limit"
-            )
+        _check_limit(self.stall_timeout_s)
         if self.cache is not None and not isinstance(self.cache, Cache):
             object.__setattr__(self, "cache", Cache(self.cache))
         # checks which of these options fit together
-        recipe = Recipe(self.shuffle is True, self.sampler, self.shard, self.remainder)
-        object.__setattr__(self, "shard", recipe.shard)
+        if self.stealing:
+            self._check_stealing()
+        recipe = Recipe(self.shuffle is True, self.sampler, self.own_shard, self.remainder)
+        object.__setattr__(self, "shard", recipe.shard or self.shard)
         _check_augment(self.augment, self.augment_on)
         _ = self.metrics_target
         _ = self.memory_nbytes
+
+    def _check_stealing(self) -> None:
+        """Raise OptionError for what does not go with batches that ranks share out."""
+        ShardAddress.parse(str(self.shard))
+        if isinstance(self.shuffle, Shuffle):
+            raise OptionError(
+                f"shuffle={self.shuffle!r} draws records from batches that other ranks may get: "
+                "use shuffle=True, which shuffles all records of an epoch"
+            )
+        if self.shuffle is None:
+            object.__setattr__(self, "shuffle", False)
+        if self.prefetch is None:  # what a slow rank has ahead, others wait for at the end
+            object.__setattr__(self, "prefetch", 2 * self.producers)
+
+    @property
+    def stealing(self) -> bool:
+        """True if the ranks of a job share out the batches as they go."""
+        return isinstance(self.shard, str)
+
+    @property
+    def own_shard(self) -> tuple[int, int] | None:
+        """The (rank, world) of a share that is fixed beforehand, or None."""
+        return None if isinstance(self.shard, str) else self.shard
 
     @property
     def memory_nbytes(self) -> int:
@@ -262,10 +284,18 @@ def _check_functions(options: FeedOptions) -> None:
             f"augment_on={options.augment_on!r} works on the images of a batch after "
             'batch_transform=: leave one of them out, or set augment_on="producers"'
         )
-    if options.filter is not None and options.shard is not None:
+    if options.filter is not None and options.own_shard is not None:
         raise OptionError(
             "filter= with shard=: the ranks would get different numbers of records. Choose the "
             "records before they are divided: sampler=indices"
+        )
+
+
+def _check_limit(limit: Any) -> None:
+    if isinstance(limit, bool) or not isinstance(limit, (int, float)) or not limit > 0:
+        raise OptionError(
+            f"stall_timeout_s must be a number of seconds > 0, got {limit!r}; float('inf') waits "
+            "without a limit"
         )
 
 

@@ -97,7 +97,7 @@ class BatchBuilder:
         )
         self._takes_worker = self._transform is not None and self._transform.takes_worker
         self._reseed = reseed
-        self._rank = (options.shard or (0, 1))[0]
+        self._rank = (options.own_shard or (0, 1))[0]
         plain = not source.indexed or isinstance(getattr(source, "data", None), PLAIN_TYPES)
         # Single items run code of the user's. Seeding for each item takes 10 us.
         self._seeds_items = self._takes_worker or (

@@ -12,12 +12,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+# imported here and not at the first use: a Ctrl-C is lost while numpy loads it
+from numpy.random import SeedSequence
+
 from fastfeed.core.position import ALL_DONE, ONLY_STREAM, starts_of
+from fastfeed.core.shard_address import ShardAddress
 from fastfeed.engine.epoch_schedule import ResumePoint
 from fastfeed.errors import FeedWarning, OptionError, message_of
 from fastfeed.mix import Mix
 from fastfeed.options import FeedOptions, Shuffle
-from fastfeed.samplers import Balanced, Weighted
+from fastfeed.samplers import FIXED_SAMPLERS
 from fastfeed.source import CallableSource, IndexedSource, SharedSource, Source
 
 if TYPE_CHECKING:
@@ -30,12 +34,21 @@ STATE_KEYS = ("seed", "of", "epoch", "run_first", "streams", "batches", "records
 SOURCE_NAMES = {IndexedSource: "indexable", SharedSource: "iterable", CallableSource: "callable"}
 
 
+def seed_of(options: FeedOptions) -> int:
+    """Return the root seed: all ranks of a job that share out its batches have the same one."""
+    if options.seed is not None:
+        return int(options.seed)
+    if options.stealing:
+        return ShardAddress.parse(str(options.shard)).seed
+    return int(SeedSequence().generate_state(1)[0])
+
+
 def fingerprint(given: Any, source: Source, *, options: FeedOptions) -> dict[str, Any]:
     """Return everything that determines the number of each record."""
     known: dict[str, Any] = {
         "source": SOURCE_NAMES[type(source)],
         "records": source.records,
-        "world": None if options.shard is None else options.shard[1],
+        "world": "stealing" if options.stealing else options.own_shard and options.own_shard[1],
         "remainder": options.remainder,
         "shuffle": _shuffle_state(options.shuffle),
     }
@@ -45,9 +58,9 @@ def fingerprint(given: Any, source: Source, *, options: FeedOptions) -> dict[str
         known["batch_size"] = options.batch_size
     if mixed:
         known["last_batch"] = options.last_batch
-    if options.shard is not None and not (source.ordered and options.order == "kept"):
+    if options.own_shard is not None and not (source.ordered and options.order == "kept"):
         # where the order is kept, every rank is at the same position in its own shard
-        known["rank"] = options.shard[0]
+        known["rank"] = options.own_shard[0]
     if isinstance(source, IndexedSource):
         known |= {
             "class": type(given).__name__,
@@ -106,7 +119,10 @@ def resume_from(state: Any, *, stream: dict[str, Any], seed: int | None) -> tupl
             pool=state["pool"],
             sizes={int(number): int(size) for number, size in state["sizes"].items()},
             counts=counts,
+            claims=state.get("claims"),
         )
+        if begin.claims is not None:  # the job may be in an earlier epoch than the rank
+            begin = replace(begin, run_first=min(begin.run_first, begin.epoch))
         if STREAM_COUNT_KEY in stream:
             begin = replace(begin, streams=int(state["of"][STREAM_COUNT_KEY]))
         if begin.streams <= max(
@@ -181,7 +197,7 @@ def _sampler_digest(sampler: Any) -> str | None:
         return None
     plain = isinstance(sampler, (list, tuple, range, np.ndarray))
     held = [sampler] if plain else getattr(sampler, "__dict__", {}).values()
-    own = (int,) if isinstance(sampler, (Weighted, Balanced)) else ()
+    own = (int,) if isinstance(sampler, FIXED_SAMPLERS) else ()
     kinds = (list, tuple, range, np.ndarray, *own)
     numbers = [np.asarray(h) for h in held if isinstance(h, kinds)]
     sums = [zlib.crc32(n.tobytes()) for n in numbers if n.dtype.kind in "biuf"]

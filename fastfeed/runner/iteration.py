@@ -55,10 +55,13 @@ class IterationManager:
 
     @property
     def length(self) -> int | None:
-        """Batches of every iteration, or None where that is unknown: a ready batch without records
-        is left out."""
-        stream = self._stream
-        return None if stream.resumed or not stream.source.records else stream.run_batches
+        """Batches of every iteration, or None where that is unknown."""
+        return None if self._stream.resumed else self._stream.run_batches
+
+    @property
+    def exact(self) -> bool:
+        """True if `length` is certain: of ready batches, one without records is left out."""
+        return self._stream.source.records
 
     @property
     def rows(self) -> int | None:

@@ -29,6 +29,7 @@ def _epoch_items(source: Source, options: FeedOptions) -> int | None:
     epochs differ, records may be left out, or batches are cut anew."""
     skips = options.on_error == "skip" or options.on_worker_death != "raise"
     recut = not source.records and options.batch_size is not None
-    if skips or recut or options.filter is not None or not isinstance(source, IndexedSource):
+    skips = skips or options.filter is not None or options.stealing
+    if skips or recut or not isinstance(source, IndexedSource):
         return None
     return source.epoch_items

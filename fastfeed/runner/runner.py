@@ -6,7 +6,7 @@ import json
 import time
 import warnings
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -238,9 +238,12 @@ class FeedRunner(FrameworkAdapters):
         """
         return self._stream.state(None if self._sink is None else self._sink.state())
 
-    def restore(self, state: dict[str, Any]) -> FeedRunner:
+    def restore(self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> FeedRunner:
         """Continue where `state` was saved, with any number of threads and processes; before
         anything is started. Return the runner.
+
+        A list of the states of all ranks of shard=(rank, world) continues with any number of ranks,
+        if order="any": the rest of the epoch is divided anew.
 
         Batches that were ready and not consumed are produced again. Raise StateError after the
         start, and OptionError for the state of another stream, with the differences.
@@ -316,16 +319,13 @@ class FeedRunner(FrameworkAdapters):
 
     def _session_shuffle(self) -> Shuffle | None:
         """Return the shuffle of a session's queue. An indexable that is shuffled by index needs no
-        second one; padding keeps the order."""
+        second one; padding, and a sampler of groups, keep the order."""
         shuffle = self.options.shuffle
         if isinstance(shuffle, Shuffle):
             return shuffle
         indexed = shuffle is True and isinstance(self._stream.source, IndexedSource)
-        return (
-            None
-            if shuffle is False or indexed or (shuffle is None and self.options.padded)
-            else Shuffle()
-        )
+        kept = self.options.padded or getattr(self.options.sampler, "group_size", 1) > 1
+        return None if shuffle is False or indexed or (shuffle is None and kept) else Shuffle()
 
     @property
     def _feed(self) -> Feed | None:

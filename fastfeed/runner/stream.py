@@ -4,13 +4,10 @@ workers."""
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
-
-# imported here and not at the first use: a Ctrl-C is lost while numpy loads it
-from numpy.random import SeedSequence
 
 from fastfeed.core.collate import Rebatcher, SizeChecker
 from fastfeed.core.position import Position
@@ -23,9 +20,10 @@ from fastfeed.errors import FeedStopped, OptionError, StateError
 from fastfeed.live.hub import Watch, observe
 from fastfeed.options import AUTO_EXECUTOR, FeedOptions, Shuffle
 from fastfeed.producers.process.shared_workers import SharedWorkers
-from fastfeed.runner.checkpoint import fingerprint, resume_from, state_of, warn_of_costs
+from fastfeed.runner.checkpoint import fingerprint, resume_from, seed_of, state_of, warn_of_costs
 from fastfeed.runner.executor_choice import ExecutorChoice, choose, refuse_misfits
 from fastfeed.runner.finalizer import Finalizer, releasing
+from fastfeed.runner.rank_states import merged_state
 from fastfeed.runner.run_size import batch_rows, run_batches
 from fastfeed.runner.unfit_options import refuse_too_many, warn_of_idle_producers
 from fastfeed.source import (
@@ -55,7 +53,7 @@ class Stream:
             raise OptionError(
                 "lengths=True: must be single records (records=True, batch_size=32), got batches"
             )
-        self.seed = new_seed() if options.seed is None else int(options.seed)
+        self.seed = seed_of(options)
         self.feed: Feed | None = None
         self._given = source
         self._stopped = False
@@ -241,11 +239,13 @@ class Stream:
             position, seed=self.seed, stream=self._fingerprint, streams=self._resume.streams
         )
 
-    def restore(self, state: dict[str, Any]) -> None:
-        """Begin where `state` was saved. Raise StateError after the start, OptionError for the
-        state of another stream."""
+    def restore(self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
+        """Begin where `state` was saved, or the states of all ranks. Raise StateError after the
+        start, OptionError for the state of another stream."""
         if self.feed is not None:
             raise StateError("restore() after the start: call it first, on a new FeedRunner")
+        if isinstance(state, (list, tuple)):
+            state = merged_state(state, self.source, options=self.options, stream=self._fingerprint)
         self._resume, self.seed = resume_from(
             state, stream=self._fingerprint, seed=self.options.seed
         )
@@ -304,7 +304,9 @@ class Stream:
                 replace(resume, starts=stage.again(resume.starts)), stage, workers=workers
             )
         cutter: Cutter | None = None
-        if options.batch_size is not None:
+        if options.stealing:  # a batch that another rank may have to repeat is an item
+            pass
+        elif options.batch_size is not None:
             cutter = Rebatcher(options.batch_size, options.last_batch, pad=options.pad)
         elif options.order == "kept":  # otherwise the last batch of an epoch is unknown
             cutter = SizeChecker(resume.sizes)
@@ -380,15 +382,11 @@ def batches_of(stream: Stream, feed: Feed) -> Iterator[Any]:
         yield feed.spec.rebuild(batch)
 
 
-def new_seed() -> int:
-    """Return a root seed for a run without seed=."""
-    return int(SeedSequence().generate_state(1)[0])
-
-
 def _position_of(resume: ResumePoint) -> dict[str, Any]:
     return {
         **Position(resume.epoch, resume.starts, counts=resume.counts).state(),
         "run_first": resume.run_first,
         "sizes": {str(n): size for n, size in resume.sizes.items()},
         "pool": resume.pool,
+        **({} if resume.claims is None else {"claims": resume.claims}),
     }

@@ -61,7 +61,7 @@ def dataset(iterations: IterationManager, *, prefetch: int, ragged: bool, shapes
     result = TensorFlowHandover(iterations, spec).dataset()
     if ragged:
         result = result.map(ragged_of(spec))
-    if iterations.length is not None:
+    if iterations.length is not None and iterations.exact:
         result = result.apply(tf.data.experimental.assert_cardinality(iterations.length))
     options = tf.data.Options()
     # An injected prefetch would wait all the time, and hide the waits of the step.

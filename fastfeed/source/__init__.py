@@ -52,6 +52,11 @@ def source_from(given: Any, options: FeedOptions, *, start: StreamStart | None =
     OptionError for any other object.
     """
     given = arrays_from(given, options)
+    if options.stealing and (callable(given) or not hasattr(given, "__len__")):
+        raise OptionError(
+            f"shard={options.shard!r} requires an indexable source (len() and [index]), whose "
+            f"batches have numbers that ranks can share out, got {type(given).__name__}"
+        )
     if isinstance(given, (str, bytes, Mapping)):
         raise OptionError(f"{_NEEDED}, got {_described(given)}")
     if callable(given):

@@ -38,7 +38,7 @@ class CallableSource:
         self._chunk = chunk_size(options, default=False)
         self.records = self._chunk > 0
         self._may_end = self.takes_worker or options.repeat_per_producer
-        self._shard = options.shard or (0, 1)
+        self._shard = options.own_shard or (0, 1)
         # what happens to the digest of a stream's first item; a worker process sends it
         self.compare: Callable[[int, int], None] = StreamComparison().add
         self._lock = threading.Lock()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -14,8 +15,10 @@ from fastfeed.core.worker import Worker
 from fastfeed.errors import OptionError
 from fastfeed.mix import Mix
 from fastfeed.options import FeedOptions
-from fastfeed.samplers import Balanced, Weighted
+from fastfeed.samplers import FIXED_SAMPLERS
 from fastfeed.source.base import EpochEnd, Item, ItemReader, TicketedSource
+
+Claim = Callable[[int], "int | None"]
 
 
 class IndexedSource(TicketedSource):
@@ -32,7 +35,7 @@ class IndexedSource(TicketedSource):
         self._length = len(data)
         self._sampler = options.sampler
         self._recipe = Recipe(
-            options.shuffle is True, options.sampler, options.shard, options.remainder
+            options.shuffle is True, options.sampler, options.own_shard, options.remainder
         )
         repeats = bool(getattr(options.sampler, "repeats", False)) or options.remainder == "pad"
         repeats = repeats or isinstance(data, Mix)
@@ -45,32 +48,69 @@ class IndexedSource(TicketedSource):
         self.gather = self.shipped.gather
         self._order: Order | None = None
         self._numbers: Iterator[int] = iter(())
+        self._claim: Claim | None = None
+        self._batches = 0  # of an epoch, where they are claimed
         if not self._length:
             raise OptionError(
                 "the source is empty: it must have at least one record, its len() is 0"
             )
         self._refuse_unfillable(options)
+        if self._recipe.group_size > 1:
+            _refuse_broken_groups(options, size=self._recipe.group_size)
 
     @cached_property
     def epoch_items(self) -> int | None:
         """The records or batches of an epoch if all epochs have as many, else None: the length of a
         sampler may vary."""
-        known = type(self._sampler) in (type(None), list, tuple, range, ndarray, Weighted, Balanced)
-        return self._order_of(0, 0).length if known else None
+        known = type(self._sampler) in (type(None), list, tuple, range, ndarray, *FIXED_SAMPLERS)
+        return self.order_in(0, 0).length if known else None
+
+    def job(self, options: FeedOptions) -> dict[str, Any]:
+        """Return what the ranks of a job must agree on, to share out the items of each epoch. Raise
+        OptionError if epochs may differ in length."""
+        items, size = self.epoch_items, max(1, self._chunk)
+        if items is None:
+            raise OptionError(
+                f"sampler {type(self._sampler).__name__} may give epochs of different lengths, "
+                "which ranks cannot share out: pass a list of indices, or shard=(rank, world)"
+            )
+        self._batches = items // size if options.last_batch == "drop" else -(-items // size)
+        shuffled, sampler = self._recipe.shuffled, type(self._sampler).__name__
+        names = {"batches": self._batches, "records": items, "batch_size": options.batch_size}
+        return {**names, "shuffle": shuffled, "sampler": sampler}
+
+    def claim_from(self, claim: Claim) -> None:
+        """Let `claim` number the items, instead of all of them in turn: for an epoch it returns
+        epoch * items of an epoch + the item's number in it, or None at the end."""
+        self._claim = claim
 
     def _next(self, worker: Worker) -> Item | None:
         if worker.epoch > self._epoch:
             self._begin(worker)
         if self._ended or worker.epoch < self._epoch or self._order is None:
             return None
-        number, size = next(self._numbers), max(1, self._chunk)
-        indices: Any = self._order.indices(number * size, (number + 1) * size)
+        indices: Any
+        number, indices = self._following(worker, self._order)
         if not indices:
             indices, self._ended = EpochEnd, True
         elif not self._chunk:
             indices = indices[0]
         self._ticket += 1
         return Item(self._ticket - 1, indices, number)
+
+    def _following(self, worker: Worker, order: Order) -> tuple[int, list[int]]:
+        """Return the number of the next item, and its indices: none after the last one."""
+        size = max(1, self._chunk)
+        if self._claim is None:
+            number = place = next(self._numbers)
+        else:
+            claimed = self._claim(worker.epoch)
+            if claimed is None:
+                return 0, []
+            number, (epoch, place) = claimed, divmod(claimed, self._batches)
+            if epoch != worker.epoch:  # of a rank that has left
+                order = self.order_in(epoch, worker.seed)
+        return number, order.indices(place * size, (place + 1) * size)
 
     def _begin(self, worker: Worker) -> None:
         start = self._start if self._epoch < 0 else FROM_THE_START
@@ -79,23 +119,61 @@ class IndexedSource(TicketedSource):
                 f"the source's length changed from {self._length} to {len(self._data)} between "
                 "epochs: it must stay the same"
             )
-        self._order = self._order_of(worker.seed, worker.epoch)
+        self._order = self.order_in(worker.epoch, worker.seed, rest=start.rest)
         self._numbers = start.numbers()
         self._epoch = worker.epoch
         self._ended = False
 
-    def _order_of(self, seed: int, epoch: int) -> Order:
-        base = None
+    @property
+    def group_size(self) -> int:
+        """The number of consecutive records that no division among ranks separates."""
+        return int(self._recipe.group_size)
+
+    def order_in(
+        self,
+        epoch: int,
+        seed: int,
+        *,
+        rest: Sequence[Sequence[int]] | None = None,
+        divided: bool = True,
+    ) -> Order:
+        """Return the order of an epoch, or of the `rest` of it; unless `divided`, for all ranks
+        together. Raise OptionError if it cannot be divided among the ranks."""
+        base, recipe = None, self._recipe
         if isinstance(self._data, Mix):
-            base = self._data.order(seed, epoch, shuffled=self._recipe.shuffled)
-        return order_of(self._length, seed=seed, epoch=epoch, recipe=self._recipe, base=base)
+            base = self._data.order(seed, epoch, shuffled=recipe.shuffled)
+        if not divided:
+            recipe = replace(recipe, shard=None, remainder=None)
+        return order_of(self._length, seed=seed, epoch=epoch, recipe=recipe, base=base, rest=rest)
 
     def _refuse_unfillable(self, options: FeedOptions) -> None:
         """Raise OptionError for an impossible order, or a first batch that can never be filled."""
-        length = self._order_of(0, 0).length
+        length = self.order_in(0, 0).length
         if self._chunk and options.last_batch == "drop" and self._chunk > length:
-            whole = "source" if options.shard is None else f"shard {options.shard} of the source"
+            shard = options.own_shard
+            whole = "source" if shard is None else f"shard {shard} of the source"
             raise OptionError(
                 f"batch_size={self._chunk} can never be filled: the {whole} has {length} records "
                 'and last_batch="drop"; lower batch_size or say last_batch="keep"'
+            )
+
+
+def _refuse_broken_groups(options: FeedOptions, *, size: int) -> None:
+    """Raise OptionError for options that would separate the records of a sampler's groups."""
+    name = type(options.sampler).__name__
+    if options.batch_size != size or options.records is False:
+        raise OptionError(
+            f"the sampler {name} makes batches of {size} records, and the runner has batch_size="
+            f"{options.batch_size}: must be the same; ranks of shard= have as many each"
+        )
+    for option, separates in (
+        ("filter=", options.filter is not None),
+        ('on_error="skip"', options.on_error == "skip"),
+        (f"shuffle={options.shuffle!r}", bool(options.shuffle)),
+    ):
+        if separates:
+            raise OptionError(
+                f"{option} would separate records that {name} keeps together, such as the two of a "
+                f"pair: leave it out. Leave unreadable or unwanted records out of the source and "
+                "the sampler's labels instead"
             )

@@ -293,3 +293,31 @@ def test_samplers_that_cannot_be() -> None:
         OptionError, match="a sampler has its own order: leave out either shuffle= or sampler="
     ):
         Recipe(sampler=[1, 2], shuffled=True)
+
+
+class Grouped:
+    """A sampler whose indices stay together by three."""
+
+    group_size: Any = 3
+
+    def indices(self, seed: int, epoch: int, length: int) -> range:
+        return range(length)
+
+
+def test_ranks_take_whole_groups_in_turn() -> None:
+    found = [whole(12, Recipe(sampler=Grouped(), shard=(rank, 2))) for rank in range(2)]
+    assert found == [[0, 1, 2, 6, 7, 8], [3, 4, 5, 9, 10, 11]]
+    recipe = Recipe(sampler=Grouped(), shard=(1, 2), remainder="pad")
+    assert whole(9, recipe) == [3, 4, 5, 0, 1, 2]
+    with pytest.raises(OptionError, match="10 indices, which are no whole number of groups of"):
+        whole(10, Recipe(sampler=Grouped()))
+    with pytest.raises(OptionError, match="3 groups of 3 records are 1 for each of 2 ranks and 1"):
+        whole(9, Recipe(sampler=Grouped(), shard=(0, 2)))
+
+
+@pytest.mark.parametrize("size", [0, 1.5, True, None])
+def test_what_is_no_size_of_a_group(size: Any) -> None:
+    sampler = Grouped()
+    sampler.group_size = size
+    with pytest.raises(OptionError, match="group_size .* must be an integer >= 1, got"):
+        Recipe(sampler=sampler)

@@ -7,8 +7,9 @@ One unnamed segment of memory holds everything, each array at a multiple of 64:
 
 The head is the pickle of (what, position of the value's pickle, places of the arrays).
 
-Functions and classes of `__main__` or of a notebook are pickled by value, so a worker never imports
-the main module. An np.memmap is opened again by its file name.
+Functions and classes of `__main__` (`__mp_main__` in a process of multiprocessing) or of a notebook
+are pickled by value, so a worker never imports the main module. An np.memmap is opened again by its
+file name.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from __future__ import annotations
 import mmap
 import os
 import pickle
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -121,6 +123,8 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no type inf
         self.pieces: list[bytes] = []
         self.arrays: list[Array] = []
         self._files: dict[int, _MappedFile] = {}
+        if (main := sys.modules.get("__mp_main__")) is not None:
+            cloudpickle.register_pickle_by_value(main)
         # Not a method: the cycle would keep the user's arrays until the next collection.
         super().__init__(
             SimpleNamespace(write=self.pieces.append), PROTOCOL, partial(_in_band, self.arrays)

@@ -230,7 +230,7 @@ def _with_article(kind: type) -> str:
     builtins or __main__."""
     name = (
         _name(kind)
-        if kind.__module__ in ("builtins", "__main__")
+        if kind.__module__ in ("builtins", "__main__", "__mp_main__")
         else f"{kind.__module__}.{_name(kind)}"
     )
     return f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"

@@ -83,7 +83,7 @@ class WorkerGroup:
             epochs=len(self._plan.epochs),
             skip=skip,
             dispatched=self._dispatched,
-            rank=(options.shard or (0, 1))[0],
+            rank=(options.own_shard or (0, 1))[0],
             allowed=self._allowed,
             budget=options.memory_nbytes // processes,
             wanted=max(1, self.ready_limit() // processes)

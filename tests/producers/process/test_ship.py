@@ -217,3 +217,42 @@ def test_closing_twice_closes_nobody_elses_file() -> None:
     shipment.close()
     assert os.fstat(other) and other == fd
     os.close(other)
+
+
+def test_a_class_of_the_main_module_of_a_multiprocessing_child(tmp_path: Path) -> None:
+    """Such as a rank that torch.multiprocessing.spawn starts."""
+    (tmp_path / "ranks.py").write_text(
+        """
+import multiprocessing
+from fastfeed import FeedRunner
+
+class Record:
+    def __init__(self, index): self.index = index
+
+class Records:
+    def __len__(self): return 4
+    def __getitem__(self, index): return index
+
+def rank():
+    with FeedRunner(Records(), batch_size=2, processes=1) as runner:
+        print([batch.tolist() for batch in runner], flush=True)
+    with FeedRunner(map(Record, range(2)), processes=1, records=True, batch_size=2,
+                    transform=lambda record: record.index) as runner:
+        print([batch.tolist() for batch in runner], flush=True)
+
+if __name__ == "__main__":
+    child = multiprocessing.get_context("spawn").Process(target=rank)
+    child.start()
+    child.join()
+"""
+    )
+    found = subprocess.run(
+        [sys.executable, "ranks.py"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert found.stdout.split("\n") == ["[[0, 1], [2, 3]]", "[[0, 1]]", ""], found.stderr

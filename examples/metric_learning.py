@@ -1,0 +1,300 @@
+"""Learn which images show the same item: pairs of images, N-pair loss, embeddings of 256 numbers.
+
+    python examples/metric_learning.py                   # Omniglot in $FASTFEED_DATA, or digits
+    python examples/metric_learning.py --data my/photos  # a folder of class folders
+    python examples/metric_learning.py --batch 1024      # pairs; by default measured
+    python examples/metric_learning.py --data my/photos --model resnet50 --size 224
+
+`Pairs` draws two images of each class, and all classes of a batch differ. What is learned is tested
+on classes that the training never saw. The pictures are in build/metric.
+"""
+
+import argparse
+import math
+import resource
+import time
+from itertools import islice
+from pathlib import Path
+
+import keras
+import numpy as np
+import tensorflow as tf
+from metric_images import SHOP, STREET, load
+from tqdm import tqdm
+
+from fastfeed import FeedRunner
+from fastfeed.samplers import Pairs
+
+DIMENSIONS = 256
+L2 = 0.001  # of the embeddings
+NEAREST = 7  # neighbours in the picture
+TESTED = 64  # pairs of a test batch
+EFFICIENT = 0.8  # the share of a step that grows with the batch, from which on more gain little
+SMALL, LARGE = 16, 64  # batches whose steps are measured
+
+
+def main():
+    args = options()
+    train, test, said = load(
+        args.data, side=args.size, colour=args.model == "resnet50", held_out=args.held_out
+    )
+    print(said)
+    keras.utils.set_random_seed(args.seed)
+    model, classes = build(args.model, train), len(set(train.labels.tolist()))
+    batch = min(args.batch or measured_batch(train, args), classes)
+    history = learn(model, train, test, batch=batch, args=args)
+    found = neighbours(model, test, args)
+    draw(history, found, args.output)
+    peak_gb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
+    print(f"memory of the training process: {peak_gb:.1f} GB at most")
+
+
+def build(name, images):
+    """Return a network from (n, side, side, channels) uint8 to embeddings (n, 256)."""
+    shape = (images.side, images.side, images.channels)
+    inputs = keras.Input(shape, dtype="uint8")
+    found = keras.layers.Rescaling(1 / 127.5, offset=-1)(inputs)
+    if name == "resnet50":
+        found = keras.applications.ResNet50(
+            include_top=False, weights=None, input_shape=shape, pooling="avg"
+        )(found)
+    else:
+        for filters in (32, 64, 128, 128):
+            found = keras.layers.Conv2D(filters, 3, padding="same", use_bias=False)(found)
+            found = keras.layers.BatchNormalization(momentum=0.9)(found)
+            found = keras.layers.MaxPooling2D(2)(keras.layers.ReLU()(found))
+        found = keras.layers.Flatten()(found)
+    return keras.Model(inputs, keras.layers.Dense(DIMENSIONS)(found))
+
+
+def npair_loss(embedded):
+    """Return the N-pair loss of embeddings in the order anchor, positive, anchor, positive.
+
+    Each anchor is classified among the positives of all classes of the batch (Sohn, Improved deep
+    metric learning with multi-class N-pair loss objective, NIPS 2016). Its L2 term keeps the
+    lengths of the embeddings in bounds.
+    """
+    anchors, positives = embedded[0::2], embedded[1::2]
+    logits = tf.matmul(anchors, positives, transpose_b=True)
+    right = tf.range(tf.shape(logits)[0])
+    losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=right, logits=logits)
+    return tf.reduce_mean(losses) + L2 * tf.reduce_mean(tf.reduce_sum(embedded**2, axis=1))
+
+
+def step_of(model, optimizer):
+    """Return a function that trains on one batch and returns its loss."""
+
+    @tf.function(reduce_retracing=True)
+    def step(images):
+        with tf.GradientTape() as tape:
+            loss = npair_loss(model(images, training=True))
+        variables = model.trainable_variables
+        optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables, strict=True))
+        return loss
+
+    return step
+
+
+def feed(images, pairs, args, **given):
+    """Return the options of a runner over batches of `pairs` pairs."""
+    return {
+        "transform": images.render,
+        "batch_size": 2 * pairs,
+        "sampler": Pairs(images.labels, 2 * pairs),
+        "seed": args.seed,
+        **given,
+    }
+
+
+def measured_batch(images, args):
+    """Return the batch that balances input and step, both measured alone on this machine."""
+    small, large = (min(size, len(set(images.labels.tolist()))) for size in (SMALL, LARGE))
+    with FeedRunner(
+        images, **feed(images, large, args, processes=args.processes, epochs=10**6)
+    ) as runner:
+        batches = iter(runner)
+        next(batches)  # the workers have started
+        began = time.perf_counter()
+        made = sum(len(found) // 2 for found in islice(batches, 2 + 4000 // large))
+        source_s = (time.perf_counter() - began) / made
+    model = build(args.model, images)
+    step = step_of(model, keras.optimizers.Adam())
+    shape = (images.side, images.side, images.channels)
+    steps = [(b, step_time(step, np.zeros((2 * b, *shape), np.uint8))) for b in {small, large}]
+    batch = balanced_batch(source_s, sorted(steps), most=len(set(images.labels.tolist())))
+    times = ", ".join(f"{seconds * 1e3:.0f} ms for {pairs}" for pairs, seconds in sorted(steps))
+    print(f"source alone: {1 / source_s:.0f} pairs/s; a step takes {times}: batches of {batch}")
+    return batch
+
+
+def step_time(step, images):
+    """Return the shortest of five steps in seconds, after the one that traces."""
+    times = []
+    for _ in range(6):
+        began = time.perf_counter()
+        step(images).numpy()
+        times.append(time.perf_counter() - began)
+    return min(times[1:])
+
+
+def balanced_batch(source_s, steps, *, most):
+    """Return the pairs of a batch that balances input and step.
+
+    `source_s` is what the source needs for a pair, `steps` two (pairs, seconds of the step). A step
+    of n pairs takes fixed_s + n * pair_s. A larger batch spreads the fixed part over more pairs,
+    until the input is the limit: fixed_s + n * pair_s = n * source_s. Where the step is always the
+    limit, until the fixed part is a fifth of it. The answer is a power of two, or `most`.
+    """
+    (few, few_s), (many, many_s) = steps[0], steps[-1]
+    pair_s = max(many_s - few_s, 0) / max(many - few, 1)
+    fixed_s = max(few_s - few * pair_s, 0)
+    balanced = fixed_s / (source_s - pair_s) if source_s > pair_s else math.inf
+    efficient = EFFICIENT / (1 - EFFICIENT) * fixed_s / pair_s if pair_s else math.inf
+    needed = max(min(balanced, efficient), SMALL)
+    return most if needed >= most else min(most, 2 ** math.ceil(math.log2(needed)))
+
+
+def learn(model, train, test, *, batch, args):
+    """Train, and return [(pairs seen, mean loss since the last one, top-1), ...]."""
+    steps = max(args.pairs // batch, 1)
+    rate = keras.optimizers.schedules.CosineDecay(args.rate, steps)
+    step, history, losses, testing_s = step_of(model, keras.optimizers.Adam(rate)), [], [], 0.0
+    tested = min(TESTED, len(set(test.names)))
+    options = feed(train, batch, args, processes=args.processes, epochs=10**6)
+    runner = FeedRunner(train, **options)
+    with runner, runner.also(test, **feed(test, tested, args)) as validation:
+        bar = tqdm(islice(runner, steps), "training", steps, unit=" steps")
+        for number, images in enumerate(bar, start=1):
+            losses.append(step(images))
+            if number % max(steps // 12, 1) == 0 or number == steps:
+                began = time.perf_counter()
+                top1, _ = top_in_batches(model, validation)
+                testing_s += time.perf_counter() - began
+                history.append((number * batch, float(np.mean(losses)), top1))
+                bar.set_postfix(loss=f"{history[-1][1]:.3f}", top1=f"{top1:.3f}")
+                losses.clear()
+        fed = runner.snapshot()
+        top1, top5 = np.mean([top_in_batches(model, validation) for _ in range(3)], axis=0)
+    print(
+        f"trained on {steps * batch} pairs in batches of {batch}: "
+        f"{steps * batch / (fed.elapsed_s - testing_s):.0f} pairs/s, waited for input "
+        f"{fed.starvation:.1%} of the time"
+    )
+    print(f"classes never seen, batches of {tested} pairs: top-1 {top1:.3f}, top-5 {top5:.3f}")
+    return history
+
+
+def embed(model, images):
+    """Return embeddings of length 1: their product is the cosine of their angle."""
+    return tf.math.l2_normalize(model(images, training=False), axis=1).numpy()
+
+
+def top_in_batches(model, batches):
+    """Return how often an anchor's own positive is the nearest of its batch, and among the five
+    nearest."""
+    ranks = []
+    for images in batches:
+        found = embed(model, images)
+        products = found[0::2] @ found[1::2].T
+        ranks.extend((products > np.diag(products)[:, None]).sum(axis=1))
+    return np.mean(np.array(ranks) < 1), np.mean(np.array(ranks) < 5)
+
+
+def neighbours(model, test, args):
+    """Search the first half of each class for the others, taken in the shop and in the street, and
+    print how often one of the same class is among the nearest.
+
+    Return the pictures and classes of queries in the street and of the images nearest to them.
+    """
+    place = np.zeros(len(test), int)
+    for name in set(test.names):
+        own = np.flatnonzero(np.equal(test.names, name))
+        place[own] = np.arange(len(own)) < len(own) / 2
+    gallery, queries = (test.chosen(np.flatnonzero(place == part)) for part in (1, 0))
+    pixels, known = embedded(model, gallery.seen(SHOP), args)
+    for look, where in ((SHOP, "shop to shop"), (STREET, "street to shop")):
+        asked, found = embedded(model, queries.seen(look), args)
+        nearest = np.concatenate(
+            [
+                np.argsort(-part @ known.T)[:, :NEAREST]
+                for part in np.array_split(found, len(found) // 1000 + 1)
+            ]
+        )
+        right = np.array(gallery.names)[nearest] == np.array(queries.names)[:, None]
+        rates = [right[:, :count].any(axis=1).mean() for count in (1, 5)]
+        print(
+            f"{where}: {len(found)} queries in {len(known)} images, recall@1 {rates[0]:.3f}, "
+            f"recall@5 {rates[1]:.3f}"
+        )
+    chosen = np.random.default_rng(args.seed).choice(len(asked), min(8, len(asked)), replace=False)
+    return [
+        (asked[n], [(pixels[m], ok) for m, ok in zip(nearest[n], right[n], strict=True)])
+        for n in chosen
+    ]
+
+
+def embedded(model, images, args):
+    """Return the pixels of all images in order, and their embeddings."""
+    with FeedRunner(images, transform=images.render, batch_size=256, seed=args.seed) as runner:
+        parts = [(batch.copy(), embed(model, batch)) for batch in runner]
+    return [np.concatenate(part) for part in zip(*parts, strict=True)]
+
+
+def draw(history, found, folder):
+    """Save the queries with their neighbours, right ones in green, and the course of training."""
+    from matplotlib.figure import Figure
+
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    figure = Figure((8, len(found)), layout="constrained")
+    axes = figure.subplots(len(found), NEAREST + 1, squeeze=False)
+    for row, (query, nearest) in zip(axes, found, strict=True):
+        for axis, (image, right) in zip(row, [(query, None), *nearest], strict=True):
+            axis.imshow(image, cmap="gray", vmin=0, vmax=255)
+            axis.set(xticks=[], yticks=[])
+            colour = {None: "black", True: "tab:green", False: "tab:red"}[
+                None if right is None else bool(right)
+            ]
+            for side in axis.spines.values():
+                side.set(color=colour, linewidth=1 if right is None else 4)
+    axes[0, 0].set_title("street", fontsize=9)
+    axes[0, 1].set_title("nearest in the shop: green if right", fontsize=9, loc="left")
+    figure.savefig(folder / "neighbours.png", dpi=80)
+    figure = Figure((6, 3.5), layout="constrained")
+    pairs, losses, top1 = zip(*history, strict=True)
+    left = figure.subplots()
+    left.plot(pairs, losses, "o-", color="tab:blue")
+    left.set(xlabel="pairs", ylabel="loss")
+    left.yaxis.label.set_color("tab:blue")
+    right = left.twinx()
+    right.plot(pairs, top1, "s-", color="tab:green")
+    right.set(ylabel="top-1 on held-out classes", ylim=(0, 1))
+    right.yaxis.label.set_color("tab:green")
+    figure.savefig(folder / "training.png", dpi=80)
+    print(f"pictures: {folder / 'neighbours.png'}, {folder / 'training.png'}")
+
+
+def options():
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--data", help="folder of class folders, or with Omniglot's small zips")
+    parser.add_argument(
+        "--held-out", nargs="+", help="groups or classes to test on (the last ones)"
+    )
+    parser.add_argument("--model", choices=["cnn", "resnet50"], default="cnn")
+    parser.add_argument("--size", type=int, default=32, help="pixels of a side (32)")
+    parser.add_argument("--batch", type=int, help="pairs of a batch (as measured)")
+    parser.add_argument("--pairs", type=int, default=100_000, help="pairs to train on (100000)")
+    parser.add_argument("--rate", type=float, default=1e-3, help="learning rate of Adam (0.001)")
+    parser.add_argument("--processes", type=int, default=1, help="worker processes (1)")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--output", default="build/metric", help="folder of the pictures")
+    parser.add_argument("--quick", action="store_true", help="few pairs, to see that it runs")
+    args = parser.parse_args()
+    args.pairs = min(args.pairs, 2000) if args.quick else args.pairs
+    return args
+
+
+if __name__ == "__main__":
+    main()

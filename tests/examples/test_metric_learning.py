@@ -1,0 +1,154 @@
+"""examples/metric_learning.py on digits, on a folder with damaged files, and with bad data."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+cv2 = pytest.importorskip("cv2")
+ROOT = Path(__file__).parents[2]
+EXAMPLES = ROOT / "examples"
+
+
+@pytest.fixture(scope="module")
+def images() -> Any:
+    """The module of the example's data."""
+    spec = importlib.util.spec_from_file_location("metric_images", EXAMPLES / "metric_images.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["metric_images"] = module
+    spec.loader.exec_module(module)
+    yield module
+    del sys.modules["metric_images"]
+
+
+def write_classes(folder: Path, *, classes: int = 12) -> None:
+    """Write images of bright squares, whose place and colour tell the class."""
+    rng = np.random.default_rng(0)
+    for number in range(classes):
+        own = folder / f"item{number:02}"
+        own.mkdir(parents=True)
+        for photo in range(4):
+            pixels = rng.integers(0, 60, (40, 48, 3), np.uint8)
+            x, y = 8 + 10 * (number % 3), 4 + 10 * (number // 3 % 3)
+            pixels[y : y + 8, x : x + 8, number % 3] = 250
+            assert cv2.imwrite(str(own / f"{photo}.png"), pixels)
+
+
+def run(*options: str, folder: Path, timeout: float = 200) -> subprocess.CompletedProcess[str]:
+    kept = {key: value for key, value in os.environ.items() if key != "FASTFEED_DATA"}
+    return subprocess.run(
+        [sys.executable, str(EXAMPLES / "metric_learning.py"), *options, "--quick"],
+        env={**kept, "PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "2"},
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        cwd=folder,
+    )
+
+
+@pytest.mark.slow
+def test_digits_that_were_never_seen_are_found(tmp_path: Path) -> None:
+    for module in ("tensorflow", "sklearn", "matplotlib"):
+        pytest.importorskip(module)
+    done = run(folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "held out: 6, 7, 8, 9 (714 images of 4 classes)" in done.stdout
+    assert re.search(r"source alone: \d+ pairs/s; a step takes .*: batches of \d+", done.stdout)
+    found = re.search(r"batches of 4 pairs: top-1 (\d\.\d+), top-5 1\.000", done.stdout)
+    assert found is not None, done.stdout
+    assert float(found[1]) > 0.6, "guessing gives 0.25"
+    for where in ("shop to shop", "street to shop"):
+        rates = re.search(rf"{where}: \d+ queries .* recall@1 (\S+), recall@5 (\S+)", done.stdout)
+        assert rates is not None
+        assert float(rates[1]) > 0.6
+    for name in ("neighbours.png", "training.png"):
+        assert (tmp_path / "build" / "metric" / name).stat().st_size > 2000
+
+
+@pytest.mark.slow
+def test_a_folder_with_damaged_files_and_lonely_images(tmp_path: Path) -> None:
+    for module in ("tensorflow", "matplotlib"):
+        pytest.importorskip(module)
+    write_classes(data := tmp_path / "photos")
+    (data / "item01" / "damaged.jpg").write_bytes(b"\xff\xd8\xff\xe0 no more")
+    (data / "item02" / "empty.png").write_bytes(b"")
+    (data / "lonely").mkdir()
+    (data / "lonely" / "0.png").write_bytes((data / "item00" / "0.png").read_bytes())
+    done = run("--data", str(data), "--batch", "4", folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    first = "left out: 2 unreadable images: item01/damaged.jpg (no image, or a damaged one), item02"
+    assert first in done.stdout
+    assert "left out: 1 classes of one image: lonely" in done.stdout
+    assert "32 images of 8 classes to train on; held out: item08" in done.stdout
+    assert "trained on 2000 pairs in batches of 4" in done.stdout
+    assert re.search(r"memory of the training process: \d+\.\d GB", done.stdout)
+
+
+def test_what_can_be_read_is_kept(
+    images: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_classes(tmp_path, classes=5)
+    (tmp_path / "item04" / "text.jpg").write_text("an image, honestly")
+    for number in (1, 2, 3):
+        (tmp_path / "item03" / f"{number}.png").write_bytes(b"")
+    found = {"side": 16, "colour": False, "held_out": ["item00", "item01"]}
+    train, test, said = images.load(tmp_path, **found)
+    assert (len(train), len(test)) == (8, 8)
+    assert "8 images of 2 classes to train on; held out: item00, item01" in said
+    printed = capsys.readouterr().out
+    assert "4 unreadable images: item03/1.png (no image, or a damaged one), " in printed
+    assert "1 classes of one image: item03" in printed
+    for bad in (["item00"], [f"item{n:02}" for n in range(4)]):
+        with pytest.raises(SystemExit, match="two classes are needed in each part"):
+            images.load(tmp_path, **{**found, "held_out": bad})
+
+
+@given(st.integers(0, 7))
+def test_a_turned_drawing_is_the_drawing_turned(images: Any, turn: int) -> None:
+    drawing = np.zeros((20, 20), np.uint8)
+    drawing[2:9, 3] = drawing[2, 3:15] = 200
+    found = images.SHOP.of(drawing, turn, np.random.default_rng(0), side=20)[..., 0]
+    mirrored = drawing[:, ::-1] if turn > 3 else drawing
+    assert np.array_equal(found, np.rot90(mirrored, -(turn % 4)))
+
+
+def test_whole_groups_are_held_out(images: Any) -> None:
+    letters = {f"{alphabet}/{letter}" for alphabet in "abcd" for letter in range(60)}
+    assert images.last_groups(letters) == ["c", "d"], "64 classes, and not 60"
+    assert images.last_groups({str(digit) for digit in range(10)}) == ["6", "7", "8", "9"]
+
+
+@pytest.mark.parametrize(
+    ("source_s", "steps", "most", "batch"),
+    [
+        # 10 ms and 0.1 ms for each pair; the source needs 0.2 ms: 10 / (0.2 - 0.1) = 100
+        (0.2e-3, [(16, 11.6e-3), (64, 16.4e-3)], 1000, 128),
+        # the source is always faster: 4 * 10 / 0.1 = 400 for a step of which 80 % grow
+        (0.05e-3, [(16, 11.6e-3), (64, 16.4e-3)], 1000, 512),
+        (0.05e-3, [(16, 11.6e-3), (64, 16.4e-3)], 300, 300),
+        (0.05e-3, [(16, 16e-3), (64, 64e-3)], 1000, 16),  # nothing is fixed
+        (1e-6, [(16, 10e-3), (64, 10e-3)], 157, 157),  # all is fixed, and the source is faster
+        (1e-3, [(6, 6e-3)], 6, 6),  # fewer classes than in the smaller batch
+    ],
+)
+def test_the_batch_balances_input_and_step(
+    source_s: float, steps: list[tuple[int, float]], most: int, batch: int
+) -> None:
+    pytest.importorskip("tensorflow")
+    sys.path.insert(0, str(EXAMPLES))
+    try:
+        from metric_learning import balanced_batch
+    finally:
+        sys.path.remove(str(EXAMPLES))
+    assert balanced_batch(source_s, steps, most=most) == batch

@@ -1,0 +1,142 @@
+"""The states of all ranks go on with any number of ranks: nothing of the epoch is lost or comes
+twice."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from typing import Any
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from fastfeed import FeedRunner, OptionError
+from fastfeed.samplers import Pairs
+
+LENGTH = 24
+WORLDS = st.sampled_from([1, 2, 3, 4])
+
+
+def job(world: int, state: Any = None, **options: Any) -> list[FeedRunner]:
+    """Return the runners of all ranks."""
+    given = {"batch_size": 2, "order": "any", "seed": 3, "epochs": 2, "remainder": "drop"}
+    runners = []
+    for rank in range(world):
+        own = {**given, "shard": (rank, world), **options}
+        source = own.pop("source", range(LENGTH))
+        runners.append(FeedRunner(source, **own))
+        if state is not None:
+            runners[-1].restore(state)
+    return runners
+
+
+def consume(runners: list[FeedRunner], steps: int) -> tuple[list[int], list[Any]]:
+    """Return the records of so many steps of each rank, and the states after them."""
+    found, states = [], []
+    for runner in runners:
+        with runner:
+            batches = iter(runner)
+            found += [int(n) for _ in range(steps) for n in next(batches)]
+            states.append(json.loads(json.dumps(runner.state())))
+    return found, states
+
+
+def rest(runners: list[FeedRunner]) -> list[int]:
+    found: list[int] = []
+    for runner in runners:
+        with runner:
+            found += [int(n) for batch in runner for n in batch]
+    return found
+
+
+@given(
+    worlds=st.tuples(WORLDS, WORLDS, WORLDS),
+    steps=st.tuples(st.integers(0, 3), st.integers(0, 1)),
+    size=st.sampled_from([1, 2]),
+    shuffle=st.booleans(),
+)
+def test_all_that_is_left_comes_once(worlds: Any, steps: Any, size: int, shuffle: bool) -> None:
+    options = {"batch_size": size, "shuffle": shuffle, "epochs": 1}
+    first, states = consume(job(worlds[0], **options), steps[0])
+    assume(len(first) < LENGTH)  # else the next run begins
+    second, states = consume(job(worlds[1], states, **options), steps[1])
+    assume(len(first + second) < LENGTH)
+    third = rest(job(worlds[2], states, remainder="pad", **options))
+    found = Counter(first + second + third)
+    assert set(found) == set(range(LENGTH))
+    assert sum(found.values()) - LENGTH < worlds[2]  # what remainder="pad" repeats
+    assert not {n for n in first + second if found[n] > 1} - set(third)
+    assert max(Counter(first + second).values(), default=1) == 1
+
+
+def test_the_next_epoch_is_whole() -> None:
+    first, states = consume(job(2), 3)
+    found = Counter(first + rest(job(3, states)))
+    assert found == Counter(dict.fromkeys(range(LENGTH), 2))
+
+
+def test_pairs_stay_together() -> None:
+    labels = [n // 4 for n in range(LENGTH)]
+    options = {"source": range(LENGTH), "sampler": Pairs(labels, 4), "batch_size": 4}
+    _, states = consume(job(2, **options), 1)
+    for runner in job(4, states, **options):
+        with runner:
+            for batch in runner:
+                classes = [labels[n] for n in batch]
+                assert classes[0::2] == classes[1::2]
+                assert len(set(classes)) == 2
+
+
+def test_ranks_at_the_end_of_an_epoch() -> None:
+    runners = job(2)
+    with runners[0] as one, runners[1] as two:
+        loops = [iter(one), iter(two)]
+        found = [int(n) for loop in loops for _ in range(6) for n in next(loop)]
+        states = [one.state(), two.state()]
+    found += rest(job(3, states))
+    assert Counter(found) == Counter(dict.fromkeys(range(LENGTH), 2))
+
+
+class TestRefusals:
+    def test_an_order_that_is_promised(self) -> None:
+        runners = job(2, order="kept")
+        _, states = consume(runners, 1)
+        with pytest.raises(OptionError, match='order="any": the rest of the epoch is divided'):
+            job(3, states, order="kept")
+        with pytest.raises(OptionError, match="world was 2 and is 3"):
+            job(3, states[0], order="kept")
+
+    def test_a_rank_that_is_missing(self) -> None:
+        _, states = consume(job(3), 1)
+        with pytest.raises(OptionError, match=r"got those of ranks \[0, 2\] of world 3"):
+            job(2, [states[0], states[2]])
+        with pytest.raises(OptionError, match="damaged"):
+            job(2, [])
+
+    def test_states_of_different_times(self) -> None:
+        runners = job(2)
+        _, early = consume(runners[:1], 1)
+        _, late = consume(runners[1:], 9)
+        with pytest.raises(OptionError, match="one rank is in epoch 0, another one in epoch 1"):
+            job(3, early + late)
+
+    def test_another_stream(self) -> None:
+        _, states = consume(job(2), 1)
+        with pytest.raises(OptionError, match="batch_size was 2 and is 4"):
+            job(3, states, batch_size=4)
+        _, others = consume(job(2, seed=4), 1)
+        with pytest.raises(OptionError, match="differ in more than the rank"):
+            job(3, [states[0], others[1]])
+
+    def test_a_rest_that_cannot_be_divided(self) -> None:
+        _, states = consume(job(2), 1)
+        with pytest.raises(OptionError, match='set remainder="drop"'):
+            job(3, states, remainder=None)
+        assert len(states) == 2
+
+    @pytest.mark.parametrize("damage", [{"epoch": "x"}, {"of": {}}, {"streams": {"-1": {}}}])
+    def test_a_damaged_state(self, damage: Any) -> None:
+        _, states = consume(job(2), 1)
+        with pytest.raises(OptionError, match="damaged"):
+            job(3, [states[0], {**states[1], **damage}])

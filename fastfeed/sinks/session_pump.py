@@ -103,8 +103,10 @@ class Pump:
 
     def after_run(self) -> BaseException | None:
         """Note the first dequeue, which ends the warm-up. Return the failure of a run that waited
-        while the feed failed, or None."""
+        while the feed failed, or None. Other ranks of the job hear what the run has consumed."""
         waited, count = self._totals()
+        if self._feed.options.stealing:
+            self.acknowledge_dequeues()
         if self._first_totals is None and count:
             self._first_totals = (time.perf_counter(), waited, count, self._cpu_s)
             self._guard.update_attention()
@@ -116,7 +118,8 @@ class Pump:
     @property
     def wants_attention(self) -> bool:
         """True if `after_run` must be called."""
-        return self._first_totals is None or self._failure is not None
+        started = self._first_totals is not None
+        return not started or self._failure is not None or self._feed.options.stealing
 
     def consumed(self) -> tuple[float, float, int, float]:
         """Return seconds since the first dequeue, seconds waited in dequeues, their number, and
@@ -174,6 +177,10 @@ class Pump:
                 dropped = 0 if self._shuffle is None else self._shuffle.dropped
                 raise never_filled(self.rows + dropped, self._ops.batch_size)
             self._run(self._ops.finish)
+            while self._feed.options.stealing and self._enqueued_rows:
+                # other ranks would get what is in the queue
+                if self._ended.wait(WATCH_INTERVAL_S):
+                    break
             self._ended.set()  # the queue can be emptied without a thread
         except (FeedStopped, tf.errors.CancelledError):
             pass  # stop(), or the session was closed

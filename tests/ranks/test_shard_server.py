@@ -105,17 +105,26 @@ class TestOneEpochAfterTheOther:
             found += list(batches)
         assert seen(found) == Counter(dict.fromkeys(range(20), 2))
 
-    def test_a_session(self, server: ShardServer) -> None:
+    @pytest.mark.parametrize("ranks", [1, 2])
+    def test_sessions(self, server: ShardServer, ranks: int) -> None:
         tf = pytest.importorskip("tensorflow")
-        found = []
-        with tf.Graph().as_default(), rank(server, epochs=2, dtypes=None) as runner:
-            batch = runner.get_inputs()
-            with tf.compat.v1.Session() as session:
-                runner.start(session)
-                with pytest.raises(tf.errors.OutOfRangeError):
-                    while True:
-                        found.append(session.run(batch))
-        assert seen(found) == Counter(dict.fromkeys(range(20), 2))
+        found: list[list[Any]] = [[] for _ in range(ranks)]
+
+        def run(number: int) -> None:
+            with tf.Graph().as_default(), rank(server, epochs=2) as runner:
+                batch = runner.get_inputs()
+                with tf.compat.v1.Session() as session:
+                    runner.start(session)
+                    with pytest.raises(tf.errors.OutOfRangeError):
+                        while True:
+                            found[number].append(session.run(batch))
+
+        threads = [threading.Thread(target=run, args=(n,)) for n in range(ranks)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert seen(*found) == Counter(dict.fromkeys(range(20), 2))
 
 
 class TestDeath:

@@ -144,7 +144,7 @@ def worker(index: int, meeting: Meeting, args: argparse.Namespace) -> None:
                 pretend_work(index, args)
                 feed = dict(zip([*fed, trained], [*values, batch], strict=True))
                 staleness.append(int(session.run(update, feed) - before - 1))
-                if index == args.die and len(staleness) == 10:
+                if index == args.die and len(staleness) == 5:
                     os.kill(os.getpid(), signal.SIGKILL)
         meeting.results.send((index, time.perf_counter() - start, staleness))
 
@@ -255,7 +255,7 @@ def options() -> argparse.Namespace:
     add("--workers", default=2, help="workers (2)", **number)
     add("--sweep", help="numbers of workers to compare, such as 1,2,4")
     add("--slow", type=float, default=1.0, help="worker 1 takes so many times as long (1)")
-    add("--die", metavar="WORKER", type=int, help="this worker is killed at its 10th step")
+    add("--die", metavar="WORKER", type=int, help="this worker is killed at its 5th step")
     add("--work-ms", type=float, default=20.0, help="pretend computation of a step (20)")
     add("--epochs", default=2, help="passes over the data (2)", **number)
     add("--batch-size", default=64, help="records of a step (64)", **number)

@@ -26,6 +26,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -66,7 +67,7 @@ def shared_model(records: int, cluster: dict[str, list[str]], seed: int, index: 
     strategy = tf1.distribute.experimental.ParameterServerStrategy(resolver)
     with strategy.scope():  # puts every variable on a parameter server
         layers = []
-        for number, (rows, columns) in enumerate(zip(SIZES, SIZES[1:], strict=False)):
+        for number, (rows, columns) in enumerate(pairwise(SIZES)):
             first = tf1.glorot_uniform_initializer(seed + number)
             weights = tf1.get_variable(f"w{number}", (rows, columns), initializer=first)
             bias = tf1.get_variable(f"b{number}", columns, initializer=tf1.zeros_initializer())

@@ -46,6 +46,9 @@ class Model(NamedTuple):
     version: Any  # updates so far
     applied: Any  # how often each record was
 
+    def variables(self) -> list[Any]:
+        return [variable for layer in self.layers for variable in layer]
+
     def __call__(self, images: Any) -> Any:
         import tensorflow as tf
 
@@ -119,20 +122,8 @@ def worker(index: int, meeting: Meeting, args: argparse.Namespace) -> None:
         with tf.device(filters[1]):
             x, y, numbers = runner.get_inputs()
         model = shared_model(len(labels), meeting.cluster, args.seed, index)
-        with tf.control_dependencies([x]), tf.control_dependencies([read := model.version + 0]):
-            losses = tf.nn.sparse_softmax_cross_entropy_with_logits(y, model(x))
-        variables = [v for layer in model.layers for v in layer]
-        gradients = tf.gradients(tf.reduce_mean(losses), variables)
-        fed = [tf1.placeholder(tf.float32, v.shape) for v in variables]
-        trained = tf1.placeholder(tf.int64, (None,))
-        optimizer = tf1.train.GradientDescentOptimizer(args.learning_rate)
-        with tf.control_dependencies(
-            [
-                optimizer.apply_gradients(zip(fed, variables, strict=True)),
-                tf1.scatter_add(model.applied, trained, tf.ones_like(trained, tf.int32)),
-            ]
-        ):
-            update = tf1.assign_add(model.version, 1)
+        read, gradients = reading(model, x, y)
+        update, places = updating(model, args.learning_rate)
         meeting.ready.wait(args.limit_s)
         staleness, start = [], time.perf_counter()
         with (
@@ -141,13 +132,40 @@ def worker(index: int, meeting: Meeting, args: argparse.Namespace) -> None:
         ):
             runner.start(session)
             while True:
-                values, before, batch = session.run((gradients, read, numbers))
+                before, values, batch = session.run((read, gradients, numbers))
                 pretend_work(index, args)
-                feed = dict(zip([*fed, trained], [*values, batch], strict=True))
-                staleness.append(int(session.run(update, feed) - before - 1))
+                after = session.run(update, dict(zip(places, [*values, batch], strict=True)))
+                staleness.append(int(after - before - 1))
                 if index == args.die and len(staleness) == 5:
                     os.kill(os.getpid(), signal.SIGKILL)
         meeting.results.send((index, time.perf_counter() - start, staleness))
+
+
+def reading(model: Model, images: Any, labels: Any) -> tuple[Any, list[Any]]:
+    """Return the version of the parameters that are read, and their gradients at a batch."""
+    import tensorflow as tf
+
+    # in this order: a batch, the version, the parameters
+    with tf.control_dependencies([images]), tf.control_dependencies([read := model.version + 0]):
+        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, model(images))
+    return read, tf.gradients(tf.reduce_mean(losses), model.variables())
+
+
+def updating(model: Model, rate: float) -> tuple[Any, list[Any]]:
+    """Return the version after an update, and the placeholders of it: the gradients, and the
+    numbers of the records."""
+    import tensorflow as tf
+
+    tf1, variables = tf.compat.v1, model.variables()
+    places = [tf1.placeholder(tf.float32, v.shape) for v in variables]
+    trained = tf1.placeholder(tf.int64, (None,))
+    optimizer = tf1.train.GradientDescentOptimizer(rate)
+    applied = [
+        optimizer.apply_gradients(zip(places, variables, strict=True)),
+        tf1.scatter_add(model.applied, trained, tf.ones_like(trained, tf.int32)),
+    ]
+    with tf.control_dependencies(applied):
+        return tf1.assign_add(model.version, 1), [*places, trained]
 
 
 def pretend_work(index: int, args: argparse.Namespace) -> None:

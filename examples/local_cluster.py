@@ -107,7 +107,7 @@ class LocalCluster:
         failed = {n: c for n, c in codes.items() if c and not (survivors and c < 0)}
         if failed or left:
             raise RankDied(self._report(failed, list(left)))
-        return codes
+        return dict(sorted(codes.items()))
 
     def _report(self, failed: dict[str, int], left: list[str]) -> str:
         # who was killed is the cause, who ended with an error has noticed
@@ -129,6 +129,8 @@ def _run(function: Callable[..., Any], args: tuple[Any, ...]) -> None:
     # Linux ends it with the one that started it; a thread of ours would wait for the interpreter
     # lock, which TensorFlow holds while it looks for the other ranks
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != multiprocessing.parent_process().pid:  # it had ended before
+        os._exit(1)
     function(*args)
     sys.stdout.flush()
     sys.stderr.flush()

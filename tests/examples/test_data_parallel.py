@@ -135,10 +135,8 @@ class TestAsynchronous:
         options = ("--quick", "--workers", "2", "--die", "1")
         code, out, errors = run(environment, "async_parallel.py", *options)
         assert code == 0, errors
-        applied = dict(
-            (int(times), int(count))
-            for count, times in re.findall(r"(\d+) records (\d) times", out)
-        )
+        counts = re.findall(r"(\d+) records (\d) times", out)
+        applied = {int(times): int(count) for count, times in counts}
         assert sum(applied.values()) == 1280
         assert min(applied) >= 2, "none is lost; the last steps of the dead worker may come again"
 

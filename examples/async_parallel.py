@@ -98,8 +98,8 @@ class Meeting(NamedTuple):
 
 
 def worker(index: int, meeting: Meeting, args: argparse.Namespace) -> None:
-    """Train until no batch of any epoch is left, and send (index, seconds, staleness of each
-    step)."""
+    """Train until no batch of any epoch is left, and send (index, seconds, how many steps had
+    which staleness)."""
     os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"
     import tensorflow as tf
 
@@ -125,7 +125,7 @@ def worker(index: int, meeting: Meeting, args: argparse.Namespace) -> None:
         read, gradients = reading(model, x, y)
         update, places = updating(model, args.learning_rate)
         meeting.ready.wait(args.limit_s)
-        staleness, start = [], time.perf_counter()
+        staleness, start = Counter(), time.perf_counter()
         with (
             tf1.Session(server.target, config=config) as session,
             suppress(tf.errors.OutOfRangeError),
@@ -135,8 +135,8 @@ def worker(index: int, meeting: Meeting, args: argparse.Namespace) -> None:
                 before, values, batch = session.run((read, gradients, numbers))
                 pretend_work(index, args)
                 after = session.run(update, dict(zip(places, [*values, batch], strict=True)))
-                staleness.append(int(after - before - 1))
-                if index == args.die and len(staleness) == 5:
+                staleness[int(after - before - 1)] += 1
+                if index == args.die and staleness.total() == 5:
                     os.kill(os.getpid(), signal.SIGKILL)
         meeting.results.send((index, time.perf_counter() - start, staleness))
 
@@ -197,8 +197,8 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
             "accuracy": reached,
             "applied": Counter(applied.tolist()),
             "seconds": max(seconds for _, seconds, _ in sent),
-            "staleness": {index: steps for index, _, steps in sent},
-            "rates": {index: len(steps) / seconds for index, seconds, steps in sent},
+            "staleness": sorted(sum((steps for *_, steps in sent), Counter()).elements()),
+            "rates": {index: steps.total() / seconds for index, seconds, steps in sent},
             "given_again": shards.report().given_again,
         }
 
@@ -226,7 +226,7 @@ def chief(cluster: dict[str, list[str]], args: argparse.Namespace) -> Iterator[t
 
 
 def show(found: dict[str, Any], args: argparse.Namespace) -> None:
-    steps = np.concatenate(list(found["staleness"].values()))
+    steps = found["staleness"]
     middle, high, most = np.percentile(steps, (50, 95, 100))
     per_second = len(steps) / found["seconds"]
     print(
@@ -256,7 +256,7 @@ def plot(sweep: list[dict[str, Any]], path: str) -> None:
     )
     left.set(xlabel="workers", ylabel="steps/s", title="What is gained", ylim=0, xticks=counts)
     left.legend()
-    steps = [np.concatenate(list(found["staleness"].values())) for found in sweep]
+    steps = [found["staleness"] for found in sweep]
     right.boxplot(steps, tick_labels=counts, whis=(5, 95), showfliers=False)
     right.set(
         xlabel="workers",

@@ -38,8 +38,8 @@ def free_addresses(count: int) -> list[str]:
 def meet(addresses: list[str], rank: int, limit_s: float) -> None:
     """Return when every rank listens; raise TimeoutError with those that do not in time.
 
-    Frameworks wait much longer for a rank that never comes (TensorFlow an hour), and cannot be
-    interrupted meanwhile. This rank listens at its address until the framework does.
+    Frameworks wait much longer for a rank that never comes (TensorFlow over ten minutes), and
+    cannot be interrupted meanwhile. This rank listens at its address until the framework does.
     """
     deadline = time.monotonic() + limit_s
     missing = [n for n in range(len(addresses)) if n != rank]

@@ -81,6 +81,12 @@ def streams(cell: dict[str, Any]) -> dict[str, float]:
     return getattr(streams, cell["measure"])(cell)
 
 
+def data_parallel(cell: dict[str, Any]) -> dict[str, float]:
+    from bench import data_parallel
+
+    return getattr(data_parallel, cell["measure"])(cell)
+
+
 def sinks(cell: dict[str, Any]) -> dict[str, float]:
     from bench.sinks import sinks as measure
 
@@ -107,6 +113,7 @@ def forever(cell: dict[str, Any]) -> dict[str, float]:
 
 MEASURES = {f.__name__: f for f in (rate, memcpy, step, shuffled, sinks, start, forever)}
 MEASURES |= dict.fromkeys(("gap", "tail", "resume"), streams)
+MEASURES |= dict.fromkeys(("once", "cost", "slow"), data_parallel)
 
 
 def main() -> None:

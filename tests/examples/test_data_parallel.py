@@ -1,0 +1,154 @@
+"""The examples of data parallelism, as programs that start processes of their own."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = ROOT / "examples"
+LIMIT_S = 150
+TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2")
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> dict[str, str]:
+    """A machine without MNIST; the small digits suffice."""
+    kept = {key: value for key, value in os.environ.items() if key != "FASTFEED_DATA"}
+    return {**kept, "KERAS_HOME": str(tmp_path / "keras"), "PYTHONPATH": str(ROOT)}
+
+
+def run(environment: dict[str, str], *command: str) -> tuple[int, str, str]:
+    """Run an example. Return its exit code, stdout and stderr; whatever it started ends in time."""
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    before = [] if command[0] != "torch_ddp.py" else TORCHRUN
+    program = [sys.executable, *before, str(EXAMPLES / command[0]), *command[1:]]
+    process = subprocess.Popen(program, env=environment, start_new_session=True, **pipes)
+    try:
+        out, errors = process.communicate(timeout=LIMIT_S)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        out, errors = process.communicate()
+        pytest.fail(f"no end within {LIMIT_S} s: {out}{errors}")
+    return process.returncode, out, errors
+
+
+def accuracies(out: str, steps: int, ranks: str) -> list[float]:
+    """Return the test accuracy of each epoch, all of which have as many steps."""
+    line = rf"^epoch \d+: {steps} steps on each of 2 {ranks}, \d+ records/s, test accuracy (\d\S+)$"
+    return [float(accuracy) for accuracy in re.findall(line, out, re.MULTILINE)]
+
+
+class TestSynchronous:
+    @pytest.mark.parametrize("optimizer", ["momentum", "rmsprop-to-momentum", "lamb"])
+    def test_two_ranks_learn_in_equal_steps(
+        self, optimizer: str, environment: dict[str, str]
+    ) -> None:
+        pytest.importorskip("tensorflow")
+        options = ("--quick", "--batch-size", "32", "--optimizer", optimizer)
+        code, out, errors = run(environment, "data_parallel.py", *options)
+        assert code == 0, errors
+        assert len(found := accuracies(out, 20, "ranks")) == 2
+        assert found[-1] > 0.6, "guessing gives 0.1"
+
+    def test_a_killed_rank_ends_the_other_with_a_clear_error(
+        self, environment: dict[str, str]
+    ) -> None:
+        pytest.importorskip("tensorflow")
+        code, _, errors = run(environment, "data_parallel.py", "--quick", "--die", "1")
+        assert code == 1
+        assert "rank 0: another rank died or cannot be reached (" in errors
+        assert "training ended: rank 1 was killed by SIGKILL; rank 0 ended with code 1" in errors
+
+    def test_ranks_that_never_come_are_named(self, environment: dict[str, str]) -> None:
+        pytest.importorskip("tensorflow")
+        options = ("--quick", "--workers", "3", "--start", "2", "--connect-s", "1")
+        code, _, errors = run(environment, "data_parallel.py", *options)
+        assert code == 1
+        absent = (
+            r"rank 0: one of 3 ranks, and no answer within 1 s from (rank 1 at \S+, )?rank 2 at"
+        )
+        assert re.search(absent, errors)
+        assert "Start all ranks, with the same list of addresses" in errors
+
+    def test_fewer_records_than_ranks_are_refused(self, environment: dict[str, str]) -> None:
+        pytest.importorskip("tensorflow")
+        options = ("--quick", "--records", "1")
+        code, _, errors = run(environment, "data_parallel.py", *options)
+        assert code == 1
+        assert "rank 0: shard=(0, 2): 1 records for 2 ranks are 0 for each of them" in errors
+
+    def test_jax(self, environment: dict[str, str]) -> None:
+        pytest.importorskip("jax")
+        code, out, errors = run(environment, "jax_processes.py", "--quick")
+        assert code == 0, errors
+        first, second = accuracies(out, 10, "processes")
+        assert second > max(first, 0.5)
+
+    def test_jax_without_one_of_its_processes(self, environment: dict[str, str]) -> None:
+        pytest.importorskip("jax")
+        code, _, errors = run(environment, "jax_processes.py", "--quick", "--die", "1")
+        assert code == 1
+        assert "training ended: process 1 was killed by SIGKILL" in errors
+
+
+class TestTorch:
+    def test_a_killed_training_resumes_as_if_nothing_had_happened(
+        self, environment: dict[str, str], tmp_path: Path
+    ) -> None:
+        pytest.importorskip("torch")
+        quick = ("torch_ddp.py", "--quick", "--save")
+        code, out, errors = run(environment, *quick, str(tmp_path / "whole"))
+        assert code == 0, errors
+        whole = accuracies(out, 10, "ranks")
+        assert len(whole) == 3 and whole[-1] > 0.6
+        code, out, errors = run(environment, *quick, str(tmp_path / "part"), "--die", "1")
+        assert code == 1 and "Signal 9 (SIGKILL)" in errors
+        assert accuracies(out, 10, "ranks") == whole[:1]
+        code, out, errors = run(environment, *quick, str(tmp_path / "part"), "--resume")
+        assert code == 0, errors
+        assert accuracies(out, 10, "ranks") == whole[1:]
+        code, _, errors = run(environment, *quick, str(tmp_path / "none"), "--resume")
+        assert code == 1 and "does not exist: resume with as many ranks as have saved" in errors
+
+
+class TestAsynchronous:
+    @pytest.mark.parametrize("options", [(), ("--slow", "4")], ids=["alike", "one slow"])
+    def test_every_record_is_applied_once_an_epoch(
+        self, options: tuple[str, ...], environment: dict[str, str]
+    ) -> None:
+        pytest.importorskip("tensorflow")
+        code, out, errors = run(environment, "async_parallel.py", "--quick", *options)
+        assert code == 0, errors
+        assert "applied in 2 epochs: 1280 records 2 times\n" in out
+        assert re.search(r"staleness \d+ \(median\), \d+ \(95 %\), \d+ \(most\)", out)
+
+    def test_the_batches_of_a_dead_worker_go_to_another(self, environment: dict[str, str]) -> None:
+        pytest.importorskip("tensorflow")
+        options = ("--quick", "--workers", "2", "--die", "1")
+        code, out, errors = run(environment, "async_parallel.py", *options)
+        assert code == 0, errors
+        counts = re.findall(r"(\d+) records (\d) times", out)
+        applied = {int(times): int(count) for count, times in counts}
+        assert sum(applied.values()) == 1280
+        assert min(applied) >= 2, "none is lost; the last steps of the dead worker may come again"
+
+
+def test_the_perceptron_tells_where_the_time_went(environment: dict[str, str]) -> None:
+    pytest.importorskip("tensorflow")
+    code, out, errors = run(environment, "mnist_mlp.py", "--quick")
+    assert code == 0, errors
+    assert "379,600 FLOP a sample, 1,280 samples an epoch" in out
+    parts = re.findall(
+        r"steps (\d+)%, waited for input (\d+)%, .* steps (\d+)%$", out, re.MULTILINE
+    )
+    assert len(parts) == 3
+    assert all(98 <= sum(map(int, part)) <= 102 for part in parts)
+    assert float(re.search(r"test accuracy (\S+)", out)[1]) > 0.6

@@ -13,6 +13,7 @@ from typing import Any
 import psutil
 import pytest
 from hypothesis import settings
+from tqdm import tqdm
 
 # A busy machine must not fail a test. CI runs the same examples each time; elsewhere each run
 # explores further.
@@ -22,6 +23,7 @@ settings.register_profile(
 )
 settings.load_profile("ci" if os.environ.get("CI") else "suite")
 LIMIT_S = 30.0  # of a failure: what ends by itself does so at once
+tqdm.monitor_interval = 0  # of a thread that the first bar starts, for as long as the process lives
 # tests/live enables these defaults of every runner: elsewhere they would fill this user's own
 # folders.
 for switch in ("FASTFEED_BLACKBOX", "FASTFEED_SOCKET"):

@@ -32,7 +32,7 @@ FLOORS = (
     ("model", "steps", "probes", "samplers", "augment", "ranks"),
     ("mix",),
     ("options",),
-    ("source", "ring", "shuffle"),
+    ("source", "ring"),
     ("producers",),
     ("producers.process",),
     ("engine",),

@@ -1,2 +1,2 @@
 """The engine: producers, stages and epochs as one feed. Imports everything below it: core, options,
-augment, shuffle, source, ring and producers; never a sink or the runner."""
+augment, source, ring and producers; never a sink or the runner."""

@@ -16,13 +16,13 @@ from fastfeed.engine.epoch_schedule import EpochSchedule, PartialEpoch, ResumePo
 from fastfeed.engine.failures import never_filled, no_batch, stalled, stopped
 from fastfeed.engine.feed_parts import position_in, producers_for
 from fastfeed.engine.runtime_warnings import RuntimeWarnings
+from fastfeed.engine.shuffle.storage import pack_origins
 from fastfeed.engine.shuffle_stage import ShuffleStage, keep_origins
 from fastfeed.errors import FeedError, FeedStopped, StateError
 from fastfeed.options import FeedOptions
 from fastfeed.producers.epoch_gate import EpochPlan
 from fastfeed.producers.process.shared_workers import SharedWorkers
 from fastfeed.producers.reorder import END_OF_EPOCH, ProducedBatch, Timeout
-from fastfeed.shuffle.storage import pack_origins
 from fastfeed.source import source_from
 
 if TYPE_CHECKING:

@@ -10,12 +10,12 @@ from typing import Any
 
 from fastfeed.core.batch import Batch
 from fastfeed.core.position import ALL_DONE, FROM_THE_START, Position, StreamStart
+from fastfeed.engine.shuffle import ShufflePool
+from fastfeed.engine.shuffle.storage import pack_origins
 from fastfeed.engine.stage import Stage
 from fastfeed.errors import OptionError, StateError
 from fastfeed.options import FeedOptions, Shuffle
 from fastfeed.producers.reorder import ProducedBatch
-from fastfeed.shuffle import ShufflePool
-from fastfeed.shuffle.storage import pack_origins
 
 LOG = logging.getLogger("fastfeed")
 Key = tuple[int, int]  # stream and item

@@ -13,10 +13,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 from fastfeed.core.batch import Batch
 from fastfeed.engine.feed import Feed
+from fastfeed.engine.shuffle import BulkPool
+from fastfeed.engine.shuffle.storage import Slots
 from fastfeed.errors import FeedError, OptionError
 from fastfeed.options import Shuffle
-from fastfeed.shuffle import BulkPool
-from fastfeed.shuffle.storage import Slots
 
 LOG = logging.getLogger("fastfeed")
 # numpy releases the interpreter lock in calls on more than a few hundred elements, and then waits

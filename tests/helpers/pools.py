@@ -11,8 +11,8 @@ import numpy as np
 from hypothesis import strategies as st
 
 from fastfeed.core.batch import Batch, nbytes_of
+from fastfeed.engine.shuffle import ShufflePool
 from fastfeed.options import Shuffle
-from fastfeed.shuffle import ShufflePool
 
 Action = Callable[[ShufflePool], None]
 Leaves = Callable[[list[int]], tuple[np.ndarray, ...]]

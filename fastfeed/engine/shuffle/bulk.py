@@ -9,10 +9,10 @@ import numpy as np
 
 from fastfeed.core.batch import Batch, nbytes_of
 from fastfeed.core.collate import Pad
+from fastfeed.engine.shuffle.shuffle_pool import first_draw
+from fastfeed.engine.shuffle.storage import RecordStorage, Slots
 from fastfeed.errors import StateError
 from fastfeed.options import Shuffle
-from fastfeed.shuffle.shuffle_pool import first_draw
-from fastfeed.shuffle.storage import RecordStorage, Slots
 
 
 class BulkPool:

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fastfeed.engine.shuffle import Origin, ShufflePool
 from fastfeed.errors import OptionError, StateError
 from fastfeed.options import Shuffle
-from fastfeed.shuffle import Origin, ShufflePool
 from tests.helpers.pools import (
     Push,
     batch_of,

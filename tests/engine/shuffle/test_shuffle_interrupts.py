@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from fastfeed import FeedRunner, Shuffle, StateError
 from fastfeed.core.batch import Batch
-from fastfeed.shuffle import ShufflePool
+from fastfeed.engine.shuffle import ShufflePool
 from tests.helpers.pools import (
     Action,
     Push,
@@ -193,7 +193,7 @@ def rows_of(runner: FeedRunner, found: list[int], hits: list[int]) -> None:
     batches = iter(runner)
     while True:
         try:
-            with interrupted(hits.pop() if hits else -1, within=("fastfeed/shuffle",)):
+            with interrupted(hits.pop() if hits else -1, within=("fastfeed/engine/shuffle",)):
                 batch = next(batches, None)
         except Interrupt:
             return

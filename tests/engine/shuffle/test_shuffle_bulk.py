@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from fastfeed import OptionError, Shuffle, StateError
 from fastfeed.core.batch import Batch, nbytes_of
 from fastfeed.core.collate import ALIGN
-from fastfeed.shuffle import BulkPool
+from fastfeed.engine.shuffle import BulkPool
 from tests.helpers.pools import (
     batch_of,
     lasts,

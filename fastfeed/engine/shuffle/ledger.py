@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Any, NamedTuple
 
-from fastfeed.shuffle.storage import Slots
+from fastfeed.engine.shuffle.storage import Slots
 
 
 class DrawnBatch(NamedTuple):

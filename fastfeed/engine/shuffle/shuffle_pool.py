@@ -30,10 +30,10 @@ import numpy as np
 
 from fastfeed.core.batch import Batch
 from fastfeed.core.collate import Pad
+from fastfeed.engine.shuffle.ledger import DrawnBatch, DrawState, EpochLedger
+from fastfeed.engine.shuffle.storage import Array, Slots, SlotStorage, pack_origins, unpack_origins
 from fastfeed.errors import OptionError, StateError
 from fastfeed.options import Shuffle
-from fastfeed.shuffle.ledger import DrawnBatch, DrawState, EpochLedger
-from fastfeed.shuffle.storage import Array, Slots, SlotStorage, pack_origins, unpack_origins
 
 
 def first_draw(shuffle: Shuffle, batch_size: int) -> int:

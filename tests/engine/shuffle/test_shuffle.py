@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from fastfeed.core.batch import Batch
 from fastfeed.core.collate import ALIGN
+from fastfeed.engine.shuffle import ShufflePool
 from fastfeed.errors import OptionError, StateError
 from fastfeed.options import Shuffle
-from fastfeed.shuffle import ShufflePool
 from tests.helpers.pools import (
     Action,
     batch_of,

@@ -10,7 +10,6 @@ on classes that the training never saw. The pictures are in build/metric.
 """
 
 import argparse
-import math
 import resource
 import time
 from itertools import islice
@@ -23,6 +22,7 @@ from metric_images import SHOP, STREET, load
 from tqdm import tqdm
 
 from fastfeed import FeedRunner
+from fastfeed.plan.balance import balanced_batch
 from fastfeed.samplers import Pairs
 
 DIMENSIONS = 256
@@ -30,8 +30,8 @@ L2 = 0.03  # of the embeddings
 NEAREST = 7  # neighbours in the picture
 SHOWN = 8  # queries in the picture
 TESTED = 64  # pairs of a test batch
-EFFICIENT = 0.8  # the share of a step that grows with the batch, from which on more gain little
-SMALL, LARGE = 16, 64  # batches whose steps are measured
+SMALLEST = 16  # pairs of a batch: fewer give an anchor little to be told from
+LARGE = 64  # pairs of a step that is measured, beside one of a quarter
 
 
 def main():
@@ -116,7 +116,9 @@ def feed(images, pairs, args, **given):
 
 def measured_batch(images, args):
     """Return the batch that balances input and step, both measured alone on this machine."""
-    small, large = (min(size, len(set(images.labels.tolist()))) for size in (SMALL, LARGE))
+    classes = len(set(images.labels.tolist()))
+    large = min(LARGE, classes)
+    small = max(large // 4, 1)
     options = feed(images, large, args, processes=args.processes, epochs=10**6)
     with FeedRunner(numbers(images), **options) as runner:
         batches = iter(runner)
@@ -128,10 +130,14 @@ def measured_batch(images, args):
     model = build(args.model, images)
     step = step_of(model, keras.optimizers.Adam())
     shape = (images.side, images.side, images.channels)
-    steps = [(b, step_time(step, np.zeros((2 * b, *shape), np.uint8))) for b in {small, large}]
-    batch = balanced_batch(source_s, sorted(steps), most=len(set(images.labels.tolist())))
-    times = ", ".join(f"{seconds * 1e3:.0f} ms for {pairs}" for pairs, seconds in sorted(steps))
-    print(f"source alone: {1 / source_s:.0f} pairs/s; a step takes {times}: batches of {batch}")
+    steps = [(b, step_time(step, np.zeros((2 * b, *shape), np.uint8))) for b in (small, large)]
+    found = balanced_batch(source_s, steps, most=classes)
+    batch = max(found.batch, min(SMALLEST, classes))
+    times = ", ".join(f"{seconds * 1e3:.0f} ms for {pairs}" for pairs, seconds in steps)
+    print(
+        f"source alone: {1 / source_s:.0f} pairs/s; a step takes {times}: batches of {batch}, "
+        f"at most {found.samples_per_second:.0f} pairs/s, by the {found.limit}"
+    )
     return batch
 
 
@@ -143,23 +149,6 @@ def step_time(step, images):
         step(images).numpy()
         times.append(time.perf_counter() - began)
     return min(times[1:])
-
-
-def balanced_batch(source_s, steps, *, most):
-    """Return the pairs of a batch that balances input and step.
-
-    `source_s` is what the source needs for a pair, `steps` two (pairs, seconds of the step). A step
-    of n pairs takes fixed_s + n * pair_s. A larger batch spreads the fixed part over more pairs,
-    until the input is the limit: fixed_s + n * pair_s = n * source_s. Where the step is always the
-    limit, until the fixed part is a fifth of it. The answer is a power of two, or `most`.
-    """
-    (few, few_s), (many, many_s) = steps[0], steps[-1]
-    pair_s = max(many_s - few_s, 0) / max(many - few, 1)
-    fixed_s = max(few_s - few * pair_s, 0)
-    balanced = fixed_s / (source_s - pair_s) if source_s > pair_s else math.inf
-    efficient = EFFICIENT / (1 - EFFICIENT) * fixed_s / pair_s if pair_s else math.inf
-    needed = max(min(balanced, efficient), SMALL)
-    return most if needed >= most else min(most, 2 ** math.ceil(math.log2(needed)))
 
 
 def learn(model, train, test, *, batch, args):

@@ -96,12 +96,8 @@ def test_a_folder_with_damaged_files_and_lonely_images(tmp_path: Path) -> None:
 
 
 def test_what_can_be_read_is_kept(
-    images: Any,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    images: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(images.tqdm, "monitor_interval", 0)  # its thread would stay
     write_classes(tmp_path, classes=5)
     (tmp_path / "item04" / "text.jpg").write_text("an image, honestly")
     for number in (1, 2, 3):
@@ -133,31 +129,6 @@ def test_whole_groups_are_held_out(images: Any) -> None:
     letters = {f"{alphabet}/{letter}" for alphabet in "abcd" for letter in range(60)}
     assert images.last_groups(letters) == ["c", "d"], "64 classes, and not 60"
     assert images.last_groups({str(digit) for digit in range(10)}) == ["6", "7", "8", "9"]
-
-
-@pytest.mark.parametrize(
-    ("source_s", "steps", "most", "batch"),
-    [
-        # 10 ms and 0.1 ms for each pair; the source needs 0.2 ms: 10 / (0.2 - 0.1) = 100
-        (0.2e-3, [(16, 11.6e-3), (64, 16.4e-3)], 1000, 128),
-        # the source is always faster: 4 * 10 / 0.1 = 400 for a step of which 80 % grow
-        (0.05e-3, [(16, 11.6e-3), (64, 16.4e-3)], 1000, 512),
-        (0.05e-3, [(16, 11.6e-3), (64, 16.4e-3)], 300, 300),
-        (0.05e-3, [(16, 16e-3), (64, 64e-3)], 1000, 16),  # nothing is fixed
-        (1e-6, [(16, 10e-3), (64, 10e-3)], 157, 157),  # all is fixed, and the source is faster
-        (1e-3, [(6, 6e-3)], 6, 6),  # fewer classes than in the smaller batch
-    ],
-)
-def test_the_batch_balances_input_and_step(
-    source_s: float, steps: list[tuple[int, float]], most: int, batch: int
-) -> None:
-    pytest.importorskip("tensorflow")
-    sys.path.insert(0, str(EXAMPLES))
-    try:
-        from metric_learning import balanced_batch
-    finally:
-        sys.path.remove(str(EXAMPLES))
-    assert balanced_batch(source_s, steps, most=most) == batch
 
 
 def test_the_code_of_the_guide_runs() -> None:

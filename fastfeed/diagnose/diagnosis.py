@@ -52,6 +52,24 @@ class Recommendation:
 
 
 @dataclass(frozen=True)
+class Account:
+    """A part of the watched time of the loop's thread, with two standard errors; shares 0 to 1."""
+
+    name: str
+    share: float
+    error: float
+
+
+@dataclass(frozen=True)
+class Doubt:
+    """How sure a verdict is: the share of the judgements, of the whole watch and of its halves,
+    that agree with it; and the verdicts that they lead to, this one first, if they differ."""
+
+    sure: float
+    between: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class Figures:
     """The loop in numbers, without warm-up; shares 0 to 1, seconds of a step. nan if unknown."""
 
@@ -122,6 +140,8 @@ class Diagnosis:
     overhead: float = 0.0  # share of the step that observing took
     died: tuple[str, ...] = ()  # tracebacks or last stacks of dead or blocked producers
     reproduction: Reproduction | None = None
+    doubt: Doubt | None = None
+    accounts: tuple[Account, ...] = ()  # of the time of the loop's thread
 
     @property
     def lost_to_input(self) -> float:

@@ -46,7 +46,7 @@ def ledger_of(evidence: Evidence) -> Ledger:
     )
     body, gap = body - in_body, gap - in_gap
     first = _first_of_epochs(begin, epochs=[m for m in evidence.marks if m.kind == "epoch"])
-    starting = np.minimum(gap, _covered(end, following, marks=_kind(evidence, "start")))
+    starting = np.minimum(gap, _covered(end, following, marks=_starts(evidence, following)))
     gap, excess = gap - starting, np.maximum(wait - np.median(wait), 0.0) * first
     wait = wait - excess
     body_out, gap_out = _outliers(body), _outliers(gap)
@@ -95,6 +95,15 @@ def _measured(evidence: Evidence) -> list[tuple[Step, Step]]:
     ]
     counted = before_pace_change(observed, steps, marks=evidence.marks)
     return [(steps[i], steps[i + 1]) for i in counted]
+
+
+def _starts(evidence: Evidence, following: Floats) -> list[Mark]:
+    """Return the marks of loaders that start for the loop: the last one before a step.
+
+    Others start for an evaluation.
+    """
+    marks = _kind(evidence, "start")
+    return list({int(np.searchsorted(following, mark.start_s)): mark for mark in marks}.values())
 
 
 def _times(evidence: Evidence, pairs: list[tuple[Step, Step]]) -> tuple[Floats, ...]:

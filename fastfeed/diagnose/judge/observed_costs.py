@@ -184,8 +184,10 @@ def _steps(observed: Observed) -> tuple[Floats, float]:
     python_s, cpu_s, queued_s = _work_of_step(observed)
     lock_s = min(mean_s, max(0.0, python_s - host_s))
     native_s = max(0.0, cpu_s - lock_s - host_s)
-    # The simulation adds what a step loses to other processes: it is left out here.
-    ready_s = native_s + queued_s * _foreign_share(evidence.machine)
+    # The simulation adds what a step loses to other processes, which get as much as it does: it is
+    # left out here.
+    foreign_s = queued_s * _foreign_share(evidence.machine)
+    ready_s = native_s + min(foreign_s, native_s * evidence.machine.other_cpu)
     threads = max(1.0, min(ready_s / max(1e-9, mean_s - lock_s), evidence.machine.cores))
     scale = min(1.0, threads * (mean_s - lock_s) / max(1e-9, ready_s))
     off_s = mean_s - lock_s - scale * ready_s / threads
@@ -219,9 +221,7 @@ def _work_of_step(observed: Observed) -> tuple[float, float, float]:
     cpu_s = sum(task.cpu_s for task in tasks)
     if producers is not None and kind == "trainer":
         cpu_s -= producers.cpu_s
-    # The loop's thread also waits for a core when it has waited for a batch.
-    inside = 1 - observed.ledger.starvation
-    queued_s = sum(t.queued_s * (inside if t.role == TRAINER else 1.0) for t in tasks)
+    queued_s = sum(task.queued_s for task in tasks)
     python = trainer.share(PYTHON) if trainer is not None else 0.0
     python -= sum(part.share_in(PYTHON) for part in evidence.parts_of("input"))
     each = observed.counted / steps

@@ -39,7 +39,7 @@ from fastfeed.model.workload import (
     Workload,
     rows_of,
 )
-from fastfeed.probes.machine_log import MIN_OTHER_CORES, Machine
+from fastfeed.probes.machine_log import Machine
 
 CROWDED_PER_CORE = 1.5  # runnable threads for each core from which pools lose time to each other
 # Steps of an experiment. The first of each burst does not count: it still feels the wait before it.
@@ -144,6 +144,7 @@ def feed_of(observed: Observed) -> FeedModel:
         depth=depth,
         ordered=observed.tail or in_turn,
         step_threads=threads,
+        step_spins="torch" in evidence.pools,
         other_cpu=evidence.machine.other_cpu + evidence.machine.steal,
         epoch_batches=len(ledger) // (epochs + 1) if gaps_s else 0,
         epoch_start_s=gaps_s / max(1, epochs),
@@ -201,12 +202,13 @@ def _steps(observed: Observed) -> tuple[Floats, float]:
 
 
 def _foreign_share(machine: Machine) -> float:
-    """Return the share of the script's waits for a core that other processes cause.
+    """Return the share of the script's waits for a core that other processes cause; none if there
+    are cores for both.
 
     Without them it would wait with all threads that are more than there are cores.
     """
     waiting = machine.runnable - machine.own_cpu
-    if waiting <= 0 or machine.other_cpu < MIN_OTHER_CORES * machine.cores:
+    if waiting <= 0 or machine.runnable + machine.other_cpu <= machine.cores:
         return 0.0
     return 1 - min(1.0, max(0.0, machine.runnable - machine.cores) / waiting)
 

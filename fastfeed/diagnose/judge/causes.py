@@ -212,7 +212,7 @@ def causes_of(case: Case, shares: list[tuple[str, float]]) -> tuple[Cause, ...]:
 
 
 def advice_of(case: Case, shares: list[tuple[str, float]]) -> tuple[Recommendation, ...]:
-    """Return the changes that remove the causes, the greatest gain first.
+    """Return the changes that remove the causes and gain something, the greatest gain first.
 
     The number of producers is one decision.
     """
@@ -220,6 +220,6 @@ def advice_of(case: Case, shares: list[tuple[str, float]]) -> tuple[Recommendati
     for code, share in shares:
         for one in BY_CODE[code].advise(case, share) if code in BY_CODE else ():
             counts = changes.COUNT_KNOBS if one.knob in changes.COUNT_KNOBS else (one.knob,)
-            if not any(knob in found for knob in counts):
+            if one.predicted_speedup >= changes.MIN_GAIN and not any(k in found for k in counts):
                 found[one.knob] = one
     return tuple(sorted(found.values(), key=lambda one: -one.predicted_speedup))

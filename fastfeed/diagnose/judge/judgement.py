@@ -18,8 +18,8 @@ from fastfeed.diagnose.diagnosis import (
 from fastfeed.diagnose.evidence import FRAMEWORK, NATIVE, PYTHON, DeadProducer, Evidence
 from fastfeed.diagnose.judge import signals
 from fastfeed.diagnose.judge.case import Case
-from fastfeed.diagnose.judge.causes import HOST, STEP, advice_of, causes_of, losses_of, ranked
 from fastfeed.diagnose.judge.changes import MIN_GAIN
+from fastfeed.diagnose.judge.causes import HOST, STEP, advice_of, causes_of, losses_of, ranked
 from fastfeed.diagnose.judge.entries import ledger_of, observing_s
 from fastfeed.diagnose.judge.host import between_steps
 from fastfeed.diagnose.judge.knobs import free_input
@@ -61,9 +61,8 @@ def judge(evidence: Evidence, *, script: str = "", died: Sequence[DeadProducer] 
         speedup, (low, high) = whole.feed.gain(free_input)
         speedup, interval = max(1.0, speedup), (max(1.0, low), max(1.0, high))
         if not abstained and not died:
-            advice = tuple(
-                one for one in advice_of(whole, shares) if one.predicted_speedup >= MIN_GAIN
-            )
+            advice = advice_of(whole, shares)
+    safe = tuple(one for one in advice if one.interval[0] >= 1)
     headline = _headline(causes, whole, speedup=speedup, abstained=abstained)
     return Diagnosis(
         verdict=causes[0].code if causes and not abstained else None,
@@ -73,7 +72,9 @@ def judge(evidence: Evidence, *, script: str = "", died: Sequence[DeadProducer] 
         ceiling=Observed(evidence, ledger, producers).ceiling if whole is not None else None,
         speedup_if_input_free=speedup,
         speedup_range=interval,
-        recommendations=advice,
+        recommendations=safe,
+        may_cost=tuple(one for one in advice if one not in safe),
+        no_change=_no_change(whole, speedup) if whole is not None and not (safe or died) else "",
         abstained=abstained,
         evidence=evidence,
         script=script,
@@ -200,6 +201,17 @@ def _headline(
     if figures.starvation >= INPUT_BOUND:
         text += f"; without any wait for input the loop would be {speedup:.1f} times as fast"
     return f"{text}."
+
+
+def _no_change(case: Case, speedup: float) -> str:
+    """Return why no change is recommended."""
+    limit = case.feed.now.run().limit
+    if speedup < MIN_GAIN:
+        return f"No change of the input gains anything: with free input the loop is as fast ({limit})"
+    return (
+        f"No change is sure to gain anything: free input would give {speedup:.2f}x, but the limit is "
+        f"{limit}, and making batches elsewhere takes from it what it gives"
+    )
 
 
 def _accounts(evidence: Evidence, ledger: Ledger) -> tuple[Account, ...]:

@@ -15,6 +15,8 @@ from fastfeed.steps.timeline import OBSERVING, UNOBSERVED, Mark, Step
 
 PAUSE_KINDS = ("evaluation", "checkpoint", "callback", "pause")
 FASTFEED_KINDS = ("experiment", OBSERVING, UNOBSERVED)
+Pause = tuple[float, float, str]  # start, seconds, name
+NEAR_S = 1e-3  # pauses nearer to each other have no step between them
 BETWEEN_EPOCHS = "work between epochs"
 MAX_INPUT_SHARE = 0.95  # share of the time: with more input the rest says nothing
 OUTLIER_RATIO = 5.0  # a step of this multiple of the median, and
@@ -64,8 +66,21 @@ def ledger_of(evidence: Evidence) -> Ledger:
     pause = in_body + in_gap + body_out + gap_out
     wait, start, pause, body, host = _within(period, wait, excess + starting, pause, body, host)
     converted = _converted(evidence, body, period=period, waited=float((wait + start).sum()))
-    known = tuple(sorted(one for one in named if one[1] > 0))
-    return Ledger(begin, period, wait, start, converted, body - converted, host, pause, known)
+    return Ledger(
+        begin, period, wait, start, converted, body - converted, host, pause, _joined(named)
+    )
+
+
+def _joined(pauses: Sequence[Pause]) -> tuple[Pause, ...]:
+    """Return the pauses in order; those that follow each other without a step are one."""
+    found: list[Pause] = []
+    for start_s, length_s, name in sorted(one for one in pauses if one[1] > 0):
+        if found and start_s - sum(found[-1][:2]) < NEAR_S:
+            first_s, before_s, names = found.pop()
+            name = ", ".join(dict.fromkeys(filter(None, (names, name))))
+            start_s, length_s = first_s, before_s + length_s
+        found.append((start_s, length_s, name))
+    return tuple(found)
 
 
 def observing_s(evidence: Evidence, ledger: Ledger) -> float:

@@ -74,7 +74,8 @@ def more_producers(case: Case, share: float) -> list[Recommendation]:
     # A disk may have no more to give.
     disks = max(1.0, producers.count * producers.active * producers.share(DISK))
     least = [lambda feed: tried[count](feed).with_(disks=disks)] * bool(producers.share(DISK))
-    return [case.recommend(text, (knob, str(count)), tried[count], *least, why=why)]
+    changed = [tried[count], *least]
+    return [case.recommend(text, (knob, str(count)), *changed, why=why, adds_work=True)]
 
 
 def _by_loader(case: Case) -> bool:
@@ -210,9 +211,8 @@ def oversubscribed(case: Case, share: float) -> list[Recommendation]:
         name = "num_workers" if _by_loader(case) else producers.kind
         change = f"lower {name} to {count}: there are more producers than cores"
         fewer = Producers(1, count) if producers.kind == "processes" else Producers(count)
-        found.append(
-            case.recommend(change, (name, str(count)), knobs.made_by(fewer, same=True))
-        )
+        one = knobs.made_by(fewer, same=True)
+        found.append(case.recommend(change, (name, str(count)), one, adds_work=True))
     return found
 
 

@@ -146,6 +146,12 @@ def _reason_to_abstain(
             "no training step was observed; a verdict needs a loop over batches that is known (a "
             "session, Keras, tf.data, a DataLoader, a FeedRunner) or marked with fastfeed.watch"
         )
+    if len(ledger) < MIN_STEPS and loop.waits == "hidden":
+        return (
+            f"{loop.name} was observed for {len(ledger)} calls, and their waits for input, if there "
+            "are any, are hidden in them; take the batches outside of the call, or mark the input "
+            "with fastfeed.watch"
+        )
     if len(ledger) < MIN_STEPS:
         return (
             f"too few steps: a verdict needs {MIN_STEPS} after warm-up, there were {len(ledger)}; "

@@ -16,20 +16,22 @@ from fastfeed.model.workload import INPUT_BOUND
 # Share of the time from which a loss that is no lack of input outranks the step.
 MIN_OUTRANKING = 0.1
 STEP, HOST = "step.bound", "step.host"
+WAITS, TAIL = "input.latency", "input.straggler"
 
 
 class CauseRow(NamedTuple):
     """A cause.
 
     `seen`: the signals that it needs are there. `without`: the counterfactual, the feed without the
-    cause, whose gain is its share. `say`: its evidence in sentences. `advise`: what removes it.
+    cause, whose gain is its share. `say`: its evidence in sentences. `advise`: what
+    removes it, with True if it is the first cause.
     """
 
     code: str
     seen: Callable[[Case], bool]
     without: Callable[[Case], Change]
     say: Callable[[Case, float], tuple[str, ...]]
-    advise: Callable[[Case, float], list[Recommendation]]
+    advise: Callable[[Case, bool], list[Recommendation]]
 
 
 def _always(change: Change) -> Callable[[Case], Change]:
@@ -86,7 +88,7 @@ ROWS = (
         changes.noise,
     ),
     CauseRow(
-        "input.straggler",
+        TAIL,
         lambda case: case.feed.now.tail,
         _always(knobs.even_batches),
         sentences.straggling,
@@ -128,9 +130,9 @@ ROWS = (
         changes.more_producers,
     ),
     CauseRow(
-        "input.latency",
+        WAITS,
         lambda case: case.made_by.waiting > 0,
-        _always(knobs.no_usual_waits),
+        _always(knobs.no_waits),
         sentences.latency,
         changes.more_producers,
     ),
@@ -169,10 +171,13 @@ BY_CODE = {row.code: row for row in ROWS}
 def losses_of(case: Case) -> dict[str, float]:
     """Return the share of the time that each cause takes: what the loop gains without it.
 
-    None takes more than all input does, if it is one of the input.
+    None takes more than all input does, if it is one of the input. Of waits counts what no waits
+    gain beyond even ones.
     """
     most = case.feed.lost(knobs.free_input)
     found = {row.code: case.feed.lost(row.without(case)) for row in ROWS if row.seen(case)}
+    if WAITS in found:
+        found[WAITS] = max(0.0, found[WAITS] - found.get(TAIL, 0.0))
     return {
         code: min(share, most) if code.startswith("input.") else share
         for code, share in found.items()
@@ -217,8 +222,8 @@ def advice_of(case: Case, shares: list[tuple[str, float]]) -> tuple[Recommendati
     The number of producers is one decision.
     """
     found: dict[str, Recommendation] = {}
-    for code, share in shares:
-        for one in BY_CODE[code].advise(case, share) if code in BY_CODE else ():
+    for code, _ in shares:
+        for one in BY_CODE[code].advise(case, code == shares[0][0]) if code in BY_CODE else ():
             counts = changes.COUNT_KNOBS if one.knob in changes.COUNT_KNOBS else (one.knob,)
             if one.predicted_speedup >= changes.MIN_GAIN and not any(k in found for k in counts):
                 found[one.knob] = one

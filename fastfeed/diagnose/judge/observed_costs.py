@@ -41,6 +41,7 @@ from fastfeed.model.workload import (
 )
 from fastfeed.probes.machine_log import Machine
 
+WASTEFUL_RATIO = 4.0  # bytes read / bytes of a batch from which much is read in vain
 CROWDED_PER_CORE = 1.5  # runnable threads for each core from which pools lose time to each other
 # Steps of an experiment. The first of each burst does not count: it still feels the wait before it.
 MIN_FREE_STEPS = 4
@@ -70,20 +71,32 @@ class Observed:
 
     @property
     def fought(self) -> bool:
-        """True if the loop's thread waits for the interpreter lock, or for a core that its own
-        producers use: slow steps and pauses without a name are what they lose by it."""
-        trainer, machine = self.evidence.trainer, self.evidence.machine
-        if trainer is None or self.beside is None:
+        """True if the loop's thread waits for the interpreter lock, or for a core that producers or
+        other processes use: slow steps and pauses without a name are what they lose by it."""
+        trainer, foreign = self.evidence.trainer, foreign_share(self.evidence.machine)
+        if trainer is None:
             return False
-        own = machine.own_cpu / max(1e-9, machine.own_cpu + machine.other_cpu)
-        queued = own * trainer.queued_s / max(1e-9, trainer.wall_s)
-        held = trainer.share(LOCK_PYTHON) if signals.lock_contended(self.evidence) else 0.0
-        return max(held, queued) >= INPUT_BOUND
+        queued = trainer.queued_s / max(1e-9, trainer.wall_s)
+        if self.beside is None:
+            queued *= foreign
+        contended = self.beside is not None and signals.lock_contended(self.evidence)
+        return max(queued, contended * trainer.share(LOCK_PYTHON)) >= INPUT_BOUND
 
     @property
     def retouched(self) -> float:
         """Share of a step in which it touches memory again that from_generator had it return."""
         return signals.retouched_share(self.evidence, waits=self.ledger.waited >= INPUT_BOUND)
+
+    @property
+    def wasted(self) -> float:
+        """Share of the producers' work for bytes that are read from disks and not used."""
+        producers, used = self.producers, signals.batch_nbytes(self.evidence)
+        rate = len(self.ledger) / self.ledger.seconds
+        read = self.evidence.machine.disk_read_nbytes_s / rate
+        if not used or read <= WASTEFUL_RATIO * used or producers is None:
+            return 0.0
+        # The reading function also handles these bytes: into the page cache, out of it, copied.
+        return max(producers.share(DISK), producers.function_share) * (1 - used / read)
 
     @property
     def tail(self) -> bool:
@@ -160,8 +173,9 @@ def feed_of(observed: Observed) -> FeedModel:
     if observed.producers is not None:
         pickling = min(1.0, signals.pickling_share(evidence, observed.producers))
         copying = min(1 - pickling, observed.producers.copies)
-        reading = copying * observed.producers.reading
-        feed = replace(feed, pickling=pickling, copying=copying - reading, reading=reading)
+        reading = max(copying * observed.producers.reading, observed.wasted * (1 - pickling))
+        copying = min(copying * (1 - observed.producers.reading), 1 - pickling - reading)
+        feed = replace(feed, pickling=pickling, copying=copying, reading=reading)
     # Nothing is made between epochs.
     return _reconciled(_alone(feed, observed), len(ledger) / max(1e-9, ledger.seconds - gaps_s))
 
@@ -187,7 +201,7 @@ def _steps(observed: Observed) -> tuple[Floats, float]:
     native_s = max(0.0, cpu_s - lock_s - host_s)
     # The simulation adds what a step loses to other processes, which get as much as it does: it is
     # left out here.
-    foreign_s = queued_s * _foreign_share(evidence.machine)
+    foreign_s = queued_s * foreign_share(evidence.machine)
     ready_s = native_s + min(foreign_s, native_s * evidence.machine.other_cpu)
     threads = max(1.0, min(ready_s / max(1e-9, mean_s - lock_s), evidence.machine.cores))
     scale = min(1.0, threads * (mean_s - lock_s) / max(1e-9, ready_s))
@@ -201,7 +215,7 @@ def _steps(observed: Observed) -> tuple[Floats, float]:
     return rows_of(STEP_PARTS, **costs, host=held * ledger.host, pause=ledger.pause), threads
 
 
-def _foreign_share(machine: Machine) -> float:
+def foreign_share(machine: Machine) -> float:
     """Return the share of the script's waits for a core that other processes cause; none if there
     are cores for both.
 

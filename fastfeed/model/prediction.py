@@ -18,6 +18,7 @@ MODEL_ERROR = 0.1
 RESAMPLES, FEW_STEPS = 4, 300
 MAX_FITTED = 4.0  # contention, or factor of a cost
 FIT_CUTS = 12
+NOISE_CORES = 0.25  # that other processes got: less explains nothing
 EXPLAINED = MODEL_ERROR**2 / 10  # misfit of live runs that need no fit
 
 
@@ -87,7 +88,7 @@ def calibrated(
         {"contention": least(lambda value: total(contention=value), MAX_FITTED)},
         {"turns": least(lambda value: total(turns=value), turns)},
     ]
-    if workload.other_cpu > 0:
+    if workload.other_cpu >= NOISE_CORES:
         most = MAX_FITTED * workload.cores
         fits.append({"other_cpu": least(lambda value: total(other_cpu=value), most)})
     return min(fits, key=lambda fields: total(**fields))

@@ -10,11 +10,15 @@ from fastfeed.diagnose.diagnosis import Cause, Recommendation
 from fastfeed.diagnose.evidence import DISK
 from fastfeed.diagnose.judge import changes, knobs, sentences
 from fastfeed.diagnose.judge.case import Case
+from fastfeed.diagnose.judge.host import between_steps
 from fastfeed.diagnose.judge.observed_feed import Change, FeedModel
 from fastfeed.model.workload import INPUT_BOUND
 
 # Share of the time from which a loss that is no lack of input outranks the step.
 MIN_OUTRANKING = 0.1
+# Share of the time from which what was measured beside the step, or instead of it, outranks what is
+# inferred of its composition.
+CERTAIN_LOSS = 0.25
 STEP, HOST = "step.bound", "step.host"
 WAITS, TAIL = "input.latency", "input.straggler"
 
@@ -184,22 +188,23 @@ def losses_of(case: Case) -> dict[str, float]:
     }
 
 
-def ranked(losses: dict[str, float], *, starved: float) -> list[tuple[str, float]]:
+def ranked(losses: dict[str, float], case: Case) -> list[tuple[str, float]]:
     """Return the causes that count with their shares, the verdict first.
 
     The step has what no cause takes. A loss outranks it from 5 % if it is input, from 10 % if it is
-    not; the loop's own Python if it takes more than the rest of the step. How much of a step is
-    Python is inferred, so that a lack of input that was measured comes before it.
+    not. The loop's own Python does from 25 % beside the step, or if it takes more than the rest of
+    the step. How much of a step is Python is inferred: a great lack of input comes before it.
     """
     found = [(code, share) for code, share in losses.items() if share >= INPUT_BOUND]
-    lacks = starved >= INPUT_BOUND and any(code.startswith("input.") for code, _ in found)
-    found.sort(key=lambda pair: (lacks and pair[0] == HOST, -round(pair[1], 3)))
+    starves = case.ledger.starvation >= CERTAIN_LOSS
+    found.sort(key=lambda pair: (starves and pair[0] == HOST, -round(pair[1], 3)))
     others = [pair for pair in found if pair[0] != HOST]
-    whole = max((share for _, share in others), default=0.0)
-    host = losses.get(HOST, 0.0)
-    left = max(0.0, 1.0 - whole - host)
-    outranked = host > left or any(
-        share >= MIN_OUTRANKING or code.startswith("input.") for code, share in others
+    host, beside = losses.get(HOST, 0.0), between_steps(case.evidence, case.ledger)
+    left = max(0.0, 1.0 - host - max((share for _, share in others), default=0.0))
+    outranked = (
+        host > left
+        or min(host, beside) >= CERTAIN_LOSS
+        or any(share >= MIN_OUTRANKING or code.startswith("input.") for code, share in others)
     )
     return found if outranked else [(STEP, left), *found]
 

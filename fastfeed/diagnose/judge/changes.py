@@ -12,7 +12,6 @@ from fastfeed.diagnose.judge.case import Case
 from fastfeed.diagnose.judge.observed_costs import Observed
 from fastfeed.diagnose.judge.observed_feed import Change
 from fastfeed.model.workload import Outcome, Producers
-from fastfeed.steps.timeline import ARRAYS_NOTE
 
 # The number of producers, by the names that it has.
 COUNT_KNOBS = ("threads", "processes", "num_workers", "num_parallel_calls")
@@ -40,7 +39,7 @@ def more_producers(case: Case, first: bool) -> list[Recommendation]:
     """Return the smallest number of threads, or of processes if bytecode holds the lock, near the
     best rate, if it gains something."""
     producers, now = case.made_by, case.feed.now
-    if not producers.known or (producers.kind == "native" and (case.full or _in_memory(case))):
+    if not producers.known or (producers.kind == "native" and (case.full or signals.in_memory(case.evidence))):
         return []
     held = case.held and producers.python >= max(producers.native, producers.waiting)
     processes = producers.kind == "processes" or held or _by_loader(case)
@@ -75,11 +74,6 @@ def more_producers(case: Case, first: bool) -> list[Recommendation]:
     least = [lambda feed: tried[count](feed).with_(disks=disks)] * bool(producers.share(DISK))
     changed = [tried[count], *least]
     return [case.recommend(text, (knob, str(count)), *changed, why=why, adds_work=True)]
-
-
-def _in_memory(case: Case) -> bool:
-    """Return True if all batches are slices of arrays in memory, which need no producer."""
-    return case.evidence.loop is not None and case.evidence.loop.note.startswith(ARRAYS_NOTE)
 
 
 def _by_loader(case: Case) -> bool:
@@ -154,7 +148,7 @@ def disk(case: Case, first: bool) -> list[Recommendation]:
 def cores(case: Case, first: bool) -> list[Recommendation]:
     """Return more producers as long as there are cores; then only less work helps."""
     more = more_producers(case, first)
-    if not first or _in_memory(case) or any(o.predicted_speedup >= MIN_GAIN for o in more):
+    if not first or signals.in_memory(case.evidence) or any(o.predicted_speedup >= MIN_GAIN for o in more):
         return more
     change = (
         "halve the cost of a batch (smaller images, cheaper operations, cached results), or use "

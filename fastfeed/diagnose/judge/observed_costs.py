@@ -114,26 +114,34 @@ class Observed:
         middle = float(np.median(self.ledger.inside))
         medians = [float(np.median(part.inside)) for part in self.ledger.blocks()]
         low, high, how = min(medians), max(medians), "the time of the steps without their waits"
-        if len(free) >= MIN_FREE_STEPS:
-            low, high = float(np.quantile(free, 0.25)), float(np.quantile(free, 0.75))
+        measured = len(free) >= MIN_FREE_STEPS
+        if measured:
+            # what lies beside the call of a step may suffer from producers as well
+            each = middle / max(1e-9, float(np.median(self.ledger.inside + self.ledger.host)))
+            low, middle, high = (each * float(np.quantile(free, one)) for one in (0.25, 0.5, 0.75))
             # A producer that holds the lock goes on for a while after the others have stopped.
             waits = self.fought or self.ledger.waited >= INPUT_BOUND
-            fought = signals.lock_contended(self.evidence) and waits
-            middle = low if fought else float(np.median(free))
+            middle = low if signals.lock_contended(self.evidence) and waits else middle
             how = f"measured: {len(free)} steps of the running job had their batches at hand"
         if left < 1:
             how += ", without memory that from_generator makes it return and touch again"
-        measured = len(free) >= MIN_FREE_STEPS
         return Ceiling(left * middle, left * low, high, experiment=measured, how=how)
 
     def _free_steps(self) -> list[float]:
-        """Return the seconds of the steps of experiments, without their waits and conversions."""
+        """Return the seconds from step to step in experiments, without waits and conversions."""
         loop = self.evidence.loop
         steps = list(loop.steps) if loop is not None else []
         waits = loop is not None and loop.waits != "none"
-        converted_s = float(np.median(self.ledger.converted))
-        pairs = [b for a, b in zip(steps, steps[1:], strict=False) if a.free and b.free]
-        return [max(0.0, b.end_s - b.begin_s - b.wait_s * waits - converted_s) for b in pairs]
+        less_s = float(np.median(self.ledger.converted)) + self._beside_s
+        rows = zip(steps, steps[1:], steps[2:], strict=False)
+        pairs = [(b, c) for a, b, c in rows if a.free and b.free]
+        return [max(0.0, c.begin_s - b.begin_s - b.wait_s * waits - less_s) for b, c in pairs]
+
+    @property
+    def _beside_s(self) -> float:
+        """Seconds of input that is made between two calls of a step, as in a usual step."""
+        none = self.evidence.loop is not None and self.evidence.loop.waits == "none"
+        return float(np.median(self.ledger.wait)) * none
 
 
 def feed_of(observed: Observed) -> FeedModel:
@@ -190,12 +198,13 @@ def _steps(observed: Observed) -> tuple[Floats, float]:
     """Return rows of steps with their input at hand, and the threads that compute one."""
     evidence, ledger = observed.evidence, observed.ledger
     median_s = float(np.median(ledger.inside))
+    host = ledger.host
     pure = observed.ceiling.step_s / max(1e-9, median_s * (1 - observed.retouched))
     # Slow steps stay slow with any input, unless they lose their time to producers.
     lost = observed.fought or pure < 1 - INPUT_BOUND
     inside = np.full(len(ledger), median_s) if lost else ledger.inside
-    inside = inside * min(1.0, pure)
-    mean_s, host_s = max(1e-9, float(inside.mean())), float(ledger.host.mean())
+    inside, host = inside * min(1.0, pure), host * min(1.0, pure)
+    mean_s, host_s = max(1e-9, float(inside.mean())), float(host.mean())
     python_s, cpu_s, queued_s = _work_of_step(observed)
     lock_s = min(mean_s, max(0.0, python_s - host_s))
     native_s = max(0.0, cpu_s - lock_s - host_s)
@@ -211,8 +220,8 @@ def _steps(observed: Observed) -> tuple[Floats, float]:
     lines = evidence.parts_of("host")
     share = sum(part.share for part in lines)
     held = sum(part.share_in(PYTHON) for part in lines) / share if share else 1.0
-    costs = {"accelerator": accelerator + (1 - held) * ledger.host, "native": native, "lock": lock}
-    return rows_of(STEP_PARTS, **costs, host=held * ledger.host, pause=ledger.pause), threads
+    costs = {"accelerator": accelerator + (1 - held) * host, "native": native, "lock": lock}
+    return rows_of(STEP_PARTS, **costs, host=held * host, pause=ledger.pause), threads
 
 
 def foreign_share(machine: Machine) -> float:

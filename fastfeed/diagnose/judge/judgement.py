@@ -45,7 +45,7 @@ def judge(evidence: Evidence, *, script: str = "", died: Sequence[DeadProducer] 
     shares: list[tuple[str, float]] = []
     doubt = None
     if whole is not None:
-        halves = [_case_of(evidence, one, producers, whole) for one in ledger.blocks(2)]
+        halves = [_case_of(evidence, one, producers, whole) for one in whole.ledger.blocks(2)]
         enough = len(ledger) >= 2 * MIN_STEPS
         judged = [whole, *(case for case in halves if case is not None and enough)]
         shares, doubt = _agreed(judged)
@@ -96,8 +96,12 @@ def _case_of(
     if figures is None:
         return None
     observed = Observed(evidence, ledger, producers)
-    if observed.fought:
-        observed = Observed(evidence, ledger.without_unnamed_pauses(), producers)
+    if observed.fought and whole is None:
+        observed = Observed(
+            evidence,
+            ledger.without_unnamed_pauses(regular=signals.lock_contended(evidence)),
+            producers,
+        )
     like = whole.feed if whole is not None else None
     feed = ObservedFeed(feed_of(observed), figures, pure=observed.ceiling.experiment, like=like)
     return Case(evidence, observed.ledger, figures, producers, feed)

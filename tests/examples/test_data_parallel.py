@@ -120,19 +120,25 @@ class TestTorch:
 
 
 class TestAsynchronous:
+    @pytest.mark.parametrize("framework", ["tensorflow", "torch", "jax"])
     @pytest.mark.parametrize("options", [(), ("--slow", "4")], ids=["alike", "one slow"])
     def test_every_record_is_applied_once_an_epoch(
-        self, options: tuple[str, ...], environment: dict[str, str]
+        self, framework: str, options: tuple[str, ...], environment: dict[str, str]
     ) -> None:
-        pytest.importorskip("tensorflow")
-        code, out, errors = run(environment, "async_parallel.py", "--quick", *options)
+        pytest.importorskip(framework)
+        quick = ("async_parallel.py", "--quick", "--framework", framework)
+        code, out, errors = run(environment, *quick, *options)
         assert code == 0, errors
         assert "applied in 2 epochs: 1280 records 2 times\n" in out
         assert re.search(r"staleness \d+ \(median\), \d+ \(95 %\), \d+ \(most\)", out)
+        assert float(re.search(r"test accuracy (\S+)", out)[1]) > 0.6, "guessing gives 0.1"
 
-    def test_the_batches_of_a_dead_worker_go_to_another(self, environment: dict[str, str]) -> None:
-        pytest.importorskip("tensorflow")
-        options = ("--quick", "--workers", "2", "--die", "1")
+    @pytest.mark.parametrize("framework", ["tensorflow", "torch", "jax"])
+    def test_the_batches_of_a_dead_worker_go_to_another(
+        self, framework: str, environment: dict[str, str]
+    ) -> None:
+        pytest.importorskip(framework)
+        options = ("--quick", "--framework", framework, "--workers", "2", "--die", "1")
         code, out, errors = run(environment, "async_parallel.py", *options)
         assert code == 0, errors
         counts = re.findall(r"(\d+) records (\d) times", out)

@@ -31,6 +31,7 @@ NEAREST = 7  # neighbours in the picture
 SHOWN = 8  # queries in the picture
 TESTED = 64  # pairs of a test batch
 SMALLEST = 16  # pairs of a batch: fewer give an anchor little to be told from
+STEPS = 1000  # of a training at least: with a third of them it learns less from as many pairs
 LARGE = 64  # pairs of a step that is measured, beside one of a quarter
 
 
@@ -115,7 +116,8 @@ def feed(images, pairs, args, **given):
 
 
 def measured_batch(images, args):
-    """Return the batch that balances input and step, both measured alone on this machine."""
+    """Return the batch that balances input and step, both measured alone on this machine, or the
+    largest one that leaves enough steps."""
     classes = len(set(images.labels.tolist()))
     large = min(LARGE, classes)
     small = max(large // 4, 1)
@@ -131,7 +133,8 @@ def measured_batch(images, args):
     step = step_of(model, keras.optimizers.Adam())
     shape = (images.side, images.side, images.channels)
     steps = [(b, step_time(step, np.zeros((2 * b, *shape), np.uint8))) for b in (small, large)]
-    found = balanced_batch(source_s, steps, most=classes)
+    most = max(min(args.pairs // STEPS, classes), min(SMALLEST, classes))
+    found = balanced_batch(source_s, steps, most=most)
     batch = max(found.batch, min(SMALLEST, classes))
     times = ", ".join(f"{seconds * 1e3:.0f} ms for {pairs}" for pairs, seconds in steps)
     print(

@@ -15,6 +15,19 @@ ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
 LIMIT_S = 150
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2")
+DIFFERENT_WORLDS = """
+import multiprocessing
+import data_parallel
+from local_cluster import LocalCluster, free_addresses
+
+if __name__ == "__main__":
+    args, addresses = data_parallel.options(), free_addresses(3)
+    _, results = multiprocessing.get_context("spawn").Pipe(duplex=False)
+    with LocalCluster(limit_s=120) as cluster:
+        for rank, known in enumerate((addresses[:2], addresses, addresses)):
+            cluster.start(f"rank {rank}", data_parallel.rank, rank, known, args, results)
+        cluster.wait()
+"""
 pytestmark = pytest.mark.slow
 
 
@@ -77,6 +90,18 @@ class TestSynchronous:
         )
         assert re.search(absent, errors)
         assert "Start all ranks, with the same list of addresses" in errors
+
+    def test_ranks_with_different_worlds_end_with_both_sizes(
+        self, environment: dict[str, str], tmp_path: Path
+    ) -> None:
+        pytest.importorskip("tensorflow")
+        file = tmp_path / "program.py"
+        file.write_text(DIFFERENT_WORLDS)
+        environment["PYTHONPATH"] += f":{EXAMPLES}"
+        code, _, errors = run(environment, str(file), "--quick", "--connect-s", "10")
+        assert code == 1
+        assert re.search("group with size ?3, but that group has size 2|Unexpected task", errors)
+        assert "rank 0: another rank died or cannot be reached (" in errors
 
     def test_fewer_records_than_ranks_are_refused(self, environment: dict[str, str]) -> None:
         pytest.importorskip("tensorflow")

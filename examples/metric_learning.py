@@ -33,6 +33,7 @@ TESTED = 64  # pairs of a test batch
 SMALLEST = 16  # pairs of a batch: fewer give an anchor little to be told from
 STEPS = 1000  # of a training at least: with a third of them it learns less from as many pairs
 LARGE = 64  # pairs of a step that is measured, beside one of a quarter
+STEPS_TIMED = 12
 
 
 def main():
@@ -132,7 +133,7 @@ def measured_batch(images, args):
     model = build(args.model, images)
     step = step_of(model, keras.optimizers.Adam())
     shape = (images.side, images.side, images.channels)
-    steps = [(b, step_time(step, np.zeros((2 * b, *shape), np.uint8))) for b in (small, large)]
+    steps = step_times(step, [np.zeros((2 * pairs, *shape), np.uint8) for pairs in (small, large)])
     most = max(min(args.pairs // STEPS, classes), min(SMALLEST, classes))
     found = balanced_batch(source_s, steps, most=most)
     batch = max(found.batch, min(SMALLEST, classes))
@@ -144,14 +145,17 @@ def measured_batch(images, args):
     return batch
 
 
-def step_time(step, images):
-    """Return the shortest of five steps in seconds, after the one that traces."""
-    times = []
-    for _ in range(6):
-        began = time.perf_counter()
-        step(images).numpy()
-        times.append(time.perf_counter() - began)
-    return min(times[1:])
+def step_times(step, batches):
+    """Return (pairs, seconds) for each batch: the shortest of several steps, the batches in turn,
+    after those that trace."""
+    times = np.empty((1 + STEPS_TIMED, len(batches)))
+    for row in times:
+        for place, images in enumerate(batches):
+            began = time.perf_counter()
+            step(images).numpy()
+            row[place] = time.perf_counter() - began
+    pairs = [len(images) // 2 for images in batches]
+    return list(zip(pairs, times[1:].min(axis=0).tolist(), strict=True))
 
 
 def learn(model, train, test, *, batch, args):

@@ -31,7 +31,7 @@ NEAREST = 7  # neighbours in the picture
 SHOWN = 8  # queries in the picture
 TESTED = 64  # pairs of a test batch
 SMALLEST = 16  # pairs of a batch: fewer give an anchor little to be told from
-STEPS = 1000  # of a training at least: with a third of them it learns less from as many pairs
+STEPS = 1000  # of a training at least: a third of them learned less from as many pairs
 LARGE = 64  # pairs of a step that is measured, beside one of a quarter
 STEPS_TIMED = 12
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dis
 import hashlib
 import itertools
+import operator
 import pickle
 import threading
 from collections.abc import Callable, Iterator
@@ -66,8 +67,8 @@ def is_endless(stream: Any) -> bool:
 
 
 def is_finite(stream: Any) -> bool:
-    """Return True for a list of items, and for its iterator."""
-    return isinstance(stream, FINITE_TYPES)
+    """Return True for a list that has items, and for its iterator."""
+    return isinstance(stream, FINITE_TYPES) and operator.length_hint(stream) > 0
 
 
 def compared(items: Iterator[Any], compare: Callable[[int], None]) -> Iterator[Any]:

@@ -28,7 +28,7 @@ DIGEST_NBYTES = 8
 COMPARED_RECORDS = 4
 # Items that are held back until they are compared, and the last one that is compared.
 HELD_ITEMS, COMPARED_ITEMS = 16, 64
-FINITE_TYPES = (list, type(iter([])), type(iter(())))
+FINITE_TYPES: tuple[type, ...] = (list, type(iter([])), type(iter(())))
 ENDLESS_TYPES = (itertools.count, itertools.cycle, itertools.repeat, type(iter(int, 1)))
 
 WAYS_OUT = (

@@ -9,14 +9,24 @@ from dataclasses import replace
 
 from fastfeed.diagnose.diagnosis import (
     CODES,
+    Account,
     Cause,
     Ceiling,
     Diagnosis,
+    Doubt,
     Figures,
     Recommendation,
     Reproduction,
 )
-from fastfeed.diagnose.evidence import PRODUCER, TRAINER, Evidence, LoopPart, Task
+from fastfeed.diagnose.evidence import (
+    PRODUCER,
+    TRAINER,
+    ChildRate,
+    Evidence,
+    LoopPart,
+    MarkHint,
+    Task,
+)
 from fastfeed.probes.gpu import GpuUsage
 from fastfeed.probes.machine_log import Machine
 from fastfeed.probes.places import Place
@@ -267,6 +277,38 @@ def abstained() -> Diagnosis:
     )
 
 
+def doubtful() -> Diagnosis:
+    """The halves of the watch lead to different verdicts, and one change may cost."""
+    one = diagnosis("input.latency")
+    slower = Recommendation("Make batches in a process", "num_workers", "1", 1.04, (0.92, 1.1))
+    advice = replace(one.recommendations[0], where="train.py:8", code="FeedRunner(..., threads=4)")
+    return replace(
+        one,
+        recommendations=(advice,),
+        may_cost=(slower,),
+        doubt=Doubt(2 / 3, ("input.latency", "input.cpu")),
+        accounts=(
+            Account("input", 0.74, 0.03),
+            Account("step elsewhere", 0.2, 0.01),
+            Account("unseen", 0.06, 0.0),
+        ),
+    )
+
+
+def no_gain() -> Diagnosis:
+    """No change is recommended."""
+    why = "No change of the input gains anything: with free input the loop is as fast (the step)"
+    return replace(diagnosis("step.bound"), recommendations=(), no_change=why)
+
+
+def whole_epochs() -> Diagnosis:
+    """Two child processes train, each call of which is an epoch."""
+    one = abstained()
+    rates = tuple(ChildRate(f"Process-{i} (process {4100 + i})", 8, 0.4) for i in (1, 2))
+    hint = MarkHint(STEP, 0.97, False)
+    return replace(one, evidence=replace(one.evidence, children=rates, hint=hint))
+
+
 def no_steps() -> Diagnosis:
     """Evidence without observations."""
     seen = Evidence(None, (), (), Machine(2), START_S, START_S + 20.0, missing=("steps",))
@@ -362,3 +404,4 @@ def _of(code: str) -> Callable[[], Diagnosis]:
 
 EXAMPLES: dict[str, Callable[[], Diagnosis]] = {code: _of(code) for code in CODES}
 EXAMPLES |= {f.__name__: f for f in (abstained, no_steps, unknown, long, odd)}
+EXAMPLES |= {f.__name__: f for f in (doubtful, no_gain, whole_epochs)}

@@ -49,7 +49,7 @@ def _sentences(seen: Evidence) -> Iterator[str]:
         yield from _places(trainer)
         threads = [task for task in seen.tasks if task.pid == trainer.pid != task.tid]
         if threads:
-            yield f"Its {len(threads)} other threads: {_cores(threads):.1f} cores."
+            yield f"Its other threads ({len(threads)}): {_cores(threads):.1f} cores."
     yield (
         f"Cores: {machine.own_cpu:.1f} of {machine.cores} by the script and its processes, "
         f"{machine.other_cpu:.1f} by others."
@@ -63,7 +63,7 @@ def _sentences(seen: Evidence) -> Iterator[str]:
         where = f", {percent(top[1])} in {top[0]}" if top else ""
         yield f"{task.name}: {_cores([task]):.1f} cores{where}."
     if seen.hint is not None:
-        yield _hint(seen.hint)
+        yield _hint(seen.hint, whole=seen.loop is not None and seen.loop.waits == "hidden")
 
 
 def _cores(tasks: list[Task]) -> float:
@@ -77,7 +77,7 @@ def _calls(seen: Evidence) -> str:
     lengths = sorted(step.end_s - step.begin_s for step in steps)
     span = f" ({duration(lengths[0])} to {duration(lengths[-1])})" if len(lengths) > 1 else ""
     each = duration(median(lengths))
-    return f"{len(lengths)} calls or iterations of {seen.loop.name}, {each} each{span}."
+    return f"Calls or iterations of {seen.loop.name}: {len(lengths)}, {each} each{span}."
 
 
 def _states(seen: Evidence, task: Task) -> str:
@@ -105,14 +105,18 @@ def _places(task: Task) -> Iterator[str]:
             yield f"{percent(count / total)} of its time: {own_place}{below}."
 
 
-def _hint(hint: MarkHint) -> str:
-    if hint.loops:
+def _hint(hint: MarkHint, *, whole: bool) -> str:
+    """Return which line to mark. `whole`: what the loop repeats is a call with many steps."""
+    fewer = "do fewer steps a call, in a loop, with `with watch.step():` around the call."
+    line, share = f"{hint.place.file}:{hint.place.line}", percent(hint.share)
+    if not hint.loops:
         return (
-            f"Mark its steps: the loop at {hint.place.file}:{hint.place.line} was running for "
-            f"{percent(hint.share)} of the time. Write `for batch in watch(...)` there, or "
-            "`with watch.step():` around what it repeats."
+            f"No loop of the script's own was running: {hint.place} took {share} of the time. Let "
+            f"it {fewer}"
         )
+    if whole:
+        return f"The loop at {line} has a call that takes its batches itself. Let it {fewer}"
     return (
-        f"No loop of the script's own was running: {hint.place} took {percent(hint.share)} of the "
-        "time. Let it do fewer steps a call, in a loop, with `with watch.step():` around the call."
+        f"Mark its steps: the loop at {line} was running for {share} of the time. Write `for batch "
+        "in watch(...)` there, or `with watch.step():` around what it repeats."
     )

@@ -112,7 +112,7 @@ def test_the_bar_is_as_long_as_the_shares() -> None:
 def test_no_verdict() -> None:
     text = words_of(shown(EXAMPLES["abstained"]()))
     assert text.startswith(
-        "No verdict: the script ended after 12 steps, and 20 are needed. What the process did "
+        "No verdict: the script ended after 12 steps, and 20 are needed. What the process did • "
     )
     assert "Where a step's time goes" in text
     assert "input." not in text

@@ -16,9 +16,9 @@ from markupsafe import Markup, escape
 from fastfeed import __version__
 from fastfeed.diagnose.diagnosis import CODES, DIAGNOSIS_SCHEMA, Diagnosis
 from fastfeed.diagnose.report import charts, words
-from fastfeed.diagnose.report.activity import activity, training_children
 from fastfeed.diagnose.report.files import write_whole
 from fastfeed.diagnose.report.json import stages
+from fastfeed.diagnose.report.process_activity import activity, training_children
 
 MAX_TASK_ROWS = 60  # rows of a table; the JSON file has more
 FLAMES = 8

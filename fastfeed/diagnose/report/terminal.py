@@ -14,7 +14,7 @@ from rich.text import Text
 
 from fastfeed.diagnose.diagnosis import CODES, Diagnosis, Figures, Recommendation
 from fastfeed.diagnose.report import words
-from fastfeed.diagnose.report.activity import activity, training_children
+from fastfeed.diagnose.report.process_activity import activity, training_children
 from fastfeed.diagnose.report.words import (
     clean,
     clean_lines,
@@ -177,7 +177,7 @@ def _numbers(diagnosis: Diagnosis, figures: Figures) -> Text:
 
 
 def _causes(diagnosis: Diagnosis) -> RenderableType | None:
-    if not diagnosis.causes:
+    if diagnosis.verdict is None or not diagnosis.causes:
         return None
     lines: list[RenderableType] = [Text("Causes, by their share of the time", style="bold")]
     for cause in diagnosis.causes:

@@ -253,6 +253,7 @@ class Launch:
                 self._lifecycle.finish()
                 self.log.stop()
                 self._report(self._request(ReportReason.DEAD, stall))
+                self._children.stop()
                 prepare_hard_exit()
                 self._exit(1)
             elif self._reported_stall is None:

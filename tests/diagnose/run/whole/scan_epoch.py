@@ -30,4 +30,5 @@ def main(epochs=10_000):
         print(epoch, float(losses.mean()), flush=True)
 
 
+print("start", flush=True)
 main()

@@ -24,7 +24,9 @@ TENTH = 0.1  # what is left of a cost if it comes a tenth as often
 # A call of a small compiled step: 0.3 to 0.8 ms were measured with TensorFlow.
 COMPILED_CALL_S = 5e-4
 # What a for loop iterates over, also inside enumerate(), tqdm() and the like.
-LOOP_SOURCE = re.compile(r"^for\b.*\bin (?:(?:enumerate|iter|tqdm|tqdm\.tqdm)\()*(?P<name>[A-Za-z_][\w.]*)\s*[,):]")
+LOOP_SOURCE = re.compile(
+    r"^for\b.*\bin (?:(?:enumerate|iter|tqdm|tqdm\.tqdm)\()*(?P<name>[A-Za-z_][\w.]*)\s*[,):]"
+)
 # A generator is a FlatMap, and no map of the user's.
 MAP_STAGES = re.compile(r"^tf\.data: (?!.*FlatMap).*\b(Map|ParallelMap|MapAndBatch)\b")
 

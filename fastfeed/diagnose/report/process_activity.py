@@ -15,7 +15,7 @@ from fastfeed.probes.places import Place
 MAX_PLACES = 3  # of a thread
 MAX_SHOWN_CHILDREN = 8
 MIN_SHOWN = 0.03  # share of a thread's time
-MIN_WORKING_CORES = 0.5  # of a framework's threads, for each core's time that a thread waits
+MIN_READY_SHARE = 0.5  # of a wait: native threads work meanwhile, or are ready to
 
 
 def activity(diagnosis: Diagnosis) -> tuple[str, ...]:
@@ -83,7 +83,8 @@ def _calls(seen: Evidence) -> str:
 def _states(seen: Evidence, task: Task) -> str:
     """Return what a thread does; one that waits for native threads which work waits for no lock."""
     words = dict(STATE_WORDS)
-    if _cores(seen.tasks_of(FRAMEWORK)) >= MIN_WORKING_CORES * task.share(LOCK):
+    ready_s = sum(one.cpu_s + one.queued_s for one in seen.tasks_of(FRAMEWORK))
+    if ready_s >= MIN_READY_SHARE * task.share(LOCK) * task.wall_s:
         words[LOCK] = "waits for the framework's threads"
     shown = sorted(task.busy.items(), key=lambda item: -item[1])
     return ", ".join(f"{words[state]} {percent(s)}" for state, s in shown if s >= MIN_SHOWN) or (

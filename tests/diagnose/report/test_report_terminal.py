@@ -146,6 +146,16 @@ def test_doubt_and_changes_that_may_cost() -> None:
     assert "No change of the input gains anything" in words_of(shown(no_gain()))
 
 
+def test_waits_that_are_hidden_in_steps() -> None:
+    """Without a verdict the figures would read as if there were no waits."""
+    one = abstained()
+    assert one.evidence.loop is not None
+    loop = replace(one.evidence.loop, waits="hidden")
+    text = words_of(shown(replace(one, evidence=replace(one.evidence, loop=loop))))
+    assert "starvation" not in text and "Where a step's time goes" not in text
+    assert "Watched: " in text
+
+
 def test_children_that_train() -> None:
     text = words_of(shown(whole_epochs()))
     assert "2 child processes train, 0.80 steps/s together: Process-1 (process 4101) 0.40," in text

@@ -111,13 +111,16 @@ class RingOutlet:
 
     def fail(self, error: BaseException, ticket: int | None) -> None:
         """Send the error that ends this producer."""
-        self._writer.send_news(b"E", encode_error(error, ticket))
-        self._send(FAILURE, key=self.position)
+        self.report(FAILURE, encode_error(error, ticket), key=self.position)
 
     def skip(self, error: BaseException, ticket: int | None) -> None:
         """Send an error that costs one record only."""
-        self._writer.send_news(b"K", encode_error(error, ticket))
-        self._send(SKIP, key=self.position)
+        self.report(SKIP, encode_error(error, ticket), key=self.position)
+
+    def report(self, kind: int, error: bytes, *, key: int) -> None:
+        """Send an encoded error of the kind FAILURE or SKIP, in the epoch at position `key`."""
+        self._writer.send_news(b"E" if kind == FAILURE else b"K", error)
+        self._send(kind, key=key)
 
     def _fill(self, batch: Batch) -> tuple[int, int]:
         """Put the batch into a slot. Return the slot and the number of records that it is laid out

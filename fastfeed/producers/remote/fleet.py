@@ -1,0 +1,154 @@
+"""The remote workers of a feed: a thread that starts actors, forwards items to them, and handles
+their end."""
+
+from __future__ import annotations
+
+import logging
+import os
+import select
+import signal
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+
+from fastfeed.options import FeedOptions
+from fastfeed.producers.process.handle import WorkerHandle
+from fastfeed.producers.remote.cluster import RayCluster
+from fastfeed.producers.remote.placement import describe_nodes, place
+from fastfeed.producers.remote.remote_process import RemoteProcess, Shipper
+from fastfeed.ring.memory import CLOSED, Descriptor, notify
+
+LOG = logging.getLogger("fastfeed")
+FLEET_POLL_MS = 200
+# A producer that has no place for so long is reported, with what is free.
+UNPLACED_S = 10.0
+
+
+class RemoteFleet:
+    """Launcher of remote workers, with the callbacks of a Supervisor."""
+
+    def __init__(
+        self,
+        options: FeedOptions,
+        *,
+        exited: Callable[[Sequence[WorkerHandle], int], Iterable[Sequence[WorkerHandle]]],
+        failed: Callable[[Exception], None],
+        tick: Callable[[], None],
+        over: Callable[[], None],
+    ) -> None:
+        self._options = options
+        self._exited = exited
+        self._failed = failed
+        self._tick = tick
+        self._over = over
+        self._wakeup = Descriptor(os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC))
+        self._alive: list[RemoteProcess] = []
+        self._ended: deque[RemoteProcess] = deque()  # put in by the threads of relays
+        self._stopping = False
+        self._cluster: RayCluster | None = None
+        self._shipper: Shipper | None = None
+        self._reported = False
+        self.thread = threading.Thread(target=self._run, name="fastfeed-fleet", daemon=True)
+
+    def start(self, groups: Sequence[Sequence[WorkerHandle]]) -> None:
+        """Connect to the cluster and start an actor for each group of handles. Raise OptionError
+        if there is no cluster, or no node that is large enough."""
+        assert self._options.remote is not None
+        cluster = self._cluster = RayCluster(self._options.remote)
+        cluster.refuse_too_small(self._options.cpus_per_producer)
+        self._shipper = Shipper(cluster)
+        self._launch(groups)
+        self.thread.start()
+
+    def stop(self) -> None:
+        """Kill the actors. They hold nothing that is worth a grace time."""
+        self._stopping = True
+        self._notify()
+
+    def join(self, timeout_s: float) -> bool:
+        """Wait for the thread. Return True if every worker has ended within the limit."""
+        if self.thread.ident is not None and self.thread is not threading.current_thread():
+            self.thread.join(timeout_s)
+        return not self.thread.is_alive()
+
+    def release(self) -> None:
+        """Close the wake-up descriptor: the thread has ended, or was never started."""
+        self._wakeup = CLOSED
+
+    def _launch(self, groups: Iterable[Sequence[WorkerHandle]]) -> None:
+        assert self._cluster is not None and self._shipper is not None
+        handles = [list(group) for group in groups]
+        cpus = self._options.cpus_per_producer
+        nodes = place(self._cluster.nodes(), len(handles), cpus=cpus) if handles else []
+        for group, node in zip(handles, nodes, strict=True):
+            process = RemoteProcess(group, self._cluster, ended=self._note_end)
+            self._alive.append(process)
+            process.spawn(self._shipper, node=node, cpus=cpus)
+
+    def _note_end(self, process: RemoteProcess) -> None:
+        self._ended.append(process)
+        self._notify()
+
+    def _notify(self) -> None:
+        notify(self._wakeup)
+
+    def _run(self) -> None:
+        try:
+            while self._alive and not self._stopping:
+                self._serve()
+        except Exception as error:
+            self._failed(error)
+        finally:
+            for process in self._alive:
+                process.end()
+                process.close()
+            self._shipper = None
+            self._over()
+
+    def _serve(self) -> None:
+        self._listen()
+        while self._ended and not self._stopping:
+            process = self._ended.popleft()
+            self._alive.remove(process)
+            process.look()
+            process.end()
+            # before its start it is rather the cluster's fault than an accident
+            status = int(bool(process.lost)) and (signal.SIGKILL if process.started else 1 << 8)
+            self._launch(self._exited(process.handles, status))
+        for process in self._alive:
+            process.look()
+        self._report_unplaced()
+        self._tick()
+
+    def _listen(self) -> None:
+        """Forward items until something else happens, for a while at most."""
+        poll = select.poll()
+        poll.register(self._wakeup.fd, select.POLLIN)
+        couriers = {c.socket.fileno(): c for p in self._alive for c in p.couriers}
+        for fd in couriers:
+            poll.register(fd, select.POLLIN)
+        until = time.perf_counter() + FLEET_POLL_MS / 1000
+        while (left_s := until - time.perf_counter()) > 0:
+            for fd, _ in poll.poll(left_s * 1000):
+                if fd == self._wakeup.fd:
+                    os.eventfd_read(fd)
+                    return
+                if not couriers[fd].forward():
+                    poll.unregister(fd)
+
+    def _report_unplaced(self) -> None:
+        """Say once which producers wait for a place, with what is free."""
+        since_s = time.perf_counter() - UNPLACED_S
+        unplaced = sum(not p.started and p.created_s < since_s for p in self._alive)
+        if self._reported or not unplaced or self._cluster is None:
+            return
+        self._reported = True
+        LOG.warning(
+            "%d of %d remote producers wait for a node: each needs %g CPUs, and %s. Lower "
+            "producers= or cpus_per_producer=, or add nodes",
+            unplaced,
+            len(self._alive),
+            self._options.cpus_per_producer,
+            describe_nodes(self._cluster.nodes()),
+        )

@@ -9,7 +9,7 @@ import threading
 import time
 import traceback
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -29,36 +29,82 @@ from fastfeed.producers.remote.remote_inbox import RemoteInbox, RemotePermit
 from fastfeed.producers.remote.remote_outlet import RemoteOutlet
 
 STACK_FRAMES = 4
+LEASE_CHECK_S = 0.5
+TaskKey = tuple[str, int]  # of a trainer, and of a task among its own
+
+
+class RemoteJob(NamedTuple):
+    """A task of a trainer, its packed source, and what the trainer sends for it. `exclusive`: no
+    other producer shares the process."""
+
+    task: WorkerTask
+    version: str
+    shipment: np.ndarray[Any, Any]
+    control: RemoteInbox | RemotePermit
+    exclusive: bool
 
 
 class RemoteWorker:
-    """A worker on another node: one producer for each task, which the trainer runs as a stream.
+    """A worker on another node, with one producer for each task that a trainer attaches.
 
-    `version` is the trainer's fastfeed, and `shipments` hold the packed source of each task.
+    With `lease_s` it belongs to several trainers: one that is silent for so long is dropped, and
+    the process ends when none is left. Otherwise it ends with its only trainer.
     """
 
-    def __init__(
-        self, messages: Sequence[dict[str, Any]], version: str, *shipments: np.ndarray[Any, Any]
-    ) -> None:
+    def __init__(self, lease_s: float | None = None) -> None:
         keep_freed_memory()
-        self._tasks = [WorkerTask(**message) for message in messages]
-        self._version = version
-        self._shipments = shipments
-        self._controls: list[RemoteInbox | RemotePermit] = [
-            RemoteInbox() if task.dispatched else RemotePermit(task.allowed) for task in self._tasks
-        ]
-        self._groups: dict[int, Iterator[MessageGroup]] = {}
-        self._threads: dict[int, int] = {}
-        first = self._tasks[0]
-        reseed((first.seed, first.first_epoch, first.rank, first.index, first.number))
+        self._lease_s = lease_s
+        self._jobs: dict[TaskKey, RemoteJob] = {}
+        self._attached = threading.Condition()
+        self._groups: dict[TaskKey, Iterator[MessageGroup]] = {}
+        self._threads: dict[TaskKey, int] = {}
+        self._heard_s: dict[str, float] = {}  # by trainer
+        if lease_s is not None:
+            threading.Thread(target=self._watch, args=(lease_s,), daemon=True).start()
 
-    def run(self, number: int) -> Iterator[MessageGroup]:
-        """Yield the messages of the producer of task `number`, until its shares are done."""
-        task, control = self._tasks[number], self._controls[number]
-        self._threads[number] = threading.get_ident()
-        outlet = RemoteOutlet(ordered=task.dispatched, place=self._place(), admit=control.admit)
-        steps = self._steps(number, outlet)
-        for _ in steps:
+    def attach(
+        self, trainer: str, tasks: Sequence[dict[str, Any]], version: str, *shipments: Any
+    ) -> tuple[int, str]:
+        """Take the tasks of a trainer, whose fastfeed is `version`, with the packed source of each.
+        Return the process id and the address of the node."""
+        alone = len(tasks) == 1 and self._lease_s is None
+        with self._attached:
+            for number, (message, shipment) in enumerate(zip(tasks, shipments, strict=True)):
+                task = WorkerTask(**message)
+                control = RemoteInbox() if task.dispatched else RemotePermit(task.allowed)
+                self._jobs[trainer, number] = RemoteJob(task, version, shipment, control, alone)
+                if not number:
+                    key = (task.seed, task.first_epoch, task.rank, task.index, task.number)
+                    reseed(key)
+            self._heard_s[trainer] = time.monotonic()
+            self._attached.notify_all()
+        return os.getpid(), self._address()
+
+    def renew(self, trainer: str) -> None:
+        """Note that a trainer is alive."""
+        self._heard_s[trainer] = time.monotonic()
+
+    def detach(self, trainer: str) -> None:
+        """End the producers of a trainer, each before its next item."""
+        self._heard_s.pop(trainer, None)
+        for key in [key for key in list(self._jobs) if key[0] == trainer]:
+            self._jobs.pop(key).control.stop()
+            self._threads.pop(key, None)
+            self._groups.pop(key, None)
+
+    def run(self, trainer: str, number: int) -> Iterator[MessageGroup]:
+        """Yield the messages of a task's producer, until its shares are done."""
+        key = trainer, number
+        with self._attached:
+            while key not in self._jobs:
+                self._attached.wait()
+        job = self._jobs[key]
+        self._threads[key] = threading.get_ident()
+        control = job.control
+        outlet = RemoteOutlet(ordered=job.task.dispatched, place=self._place(), admit=control.admit)
+        for _ in self._steps(job, outlet):
+            if control.stopped:
+                return
             if outlet.due(idle=control.empty):
                 start = time.perf_counter()
                 yield outlet.take()
@@ -66,47 +112,62 @@ class RemoteWorker:
                 outlet.row.wait_out_s += time.perf_counter() - start
         yield outlet.take()
 
-    def more(self, number: int) -> MessageGroup | None:
+    def more(self, trainer: str, number: int) -> MessageGroup | None:
         """Return the next group of `run`, or None after the last. For a trainer that cannot read
         streams, as a client of Ray."""
-        if number not in self._groups:
-            self._groups[number] = self.run(number)
-        return next(self._groups[number], None)
+        key = trainer, number
+        if key not in self._groups:
+            self._groups[key] = self.run(trainer, number)
+        return next(self._groups[key], None)
 
-    def deliver(self, number: int, content: Any) -> None:
-        """Take items for task `number`: a list, or its pickle; None after the last."""
-        inbox = self._controls[number]
-        assert isinstance(inbox, RemoteInbox)
+    def deliver(self, trainer: str, number: int, content: Any) -> None:
+        """Take items for a task: a list, or its pickle; None after the last."""
+        job = self._jobs.get((trainer, number))
+        if job is None:  # it was detached
+            return
+        assert isinstance(job.control, RemoteInbox)
         if content is None:
-            inbox.end()
+            job.control.end()
         else:
-            inbox.put(pickle.loads(content) if isinstance(content, bytes) else content)
+            job.control.put(pickle.loads(content) if isinstance(content, bytes) else content)
 
-    def allow(self, number: int, epochs: int) -> None:
-        """Let `epochs` epochs in all of task `number` begin."""
-        permit = self._controls[number]
-        assert isinstance(permit, RemotePermit)
-        permit.allow(epochs)
+    def allow(self, trainer: str, number: int, epochs: int) -> None:
+        """Let `epochs` epochs in all of a task begin."""
+        job = self._jobs.get((trainer, number))
+        if job is not None:
+            assert isinstance(job.control, RemotePermit)
+            job.control.allow(epochs)
 
-    def hello(self) -> tuple[int, str]:
-        """Return the process id and the address of the node: the actor is there."""
-        import ray
+    def hello(self) -> None:
+        """Answer: the actor is alive."""
 
-        return os.getpid(), str(ray.util.get_node_ip_address())
-
-    def stacks(self) -> str:
-        """Return where the producers are, as text."""
+    def stacks(self, trainer: str) -> str:
+        """Return where the producers of a trainer are, as text."""
         frames = sys._current_frames()
         lines = [
             line
-            for ident in list(self._threads.values())
+            for key, ident in list(self._threads.items())
+            if key[0] == trainer
             for line in traceback.format_stack(frames.get(ident))[-STACK_FRAMES:]
         ]
         return "".join(lines).rstrip()
 
-    def _steps(self, number: int, outlet: RemoteOutlet) -> Iterator[None]:
+    def _watch(self, lease_s: float) -> None:
+        """Drop trainers that are silent, and end the process when there was none for a while."""
+        last_s = time.monotonic()
+        while True:
+            time.sleep(LEASE_CHECK_S)
+            now = time.monotonic()
+            for trainer, heard_s in list(self._heard_s.items()):
+                if now - heard_s > lease_s:
+                    self.detach(trainer)
+            last_s = now if self._heard_s else last_s
+            if now - last_s > lease_s:
+                os._exit(0)
+
+    def _steps(self, job: RemoteJob, outlet: RemoteOutlet) -> Iterator[None]:
         try:
-            producer = self._producer(number, outlet)
+            producer = self._producer(job, outlet)
         except BaseException as error:  # unpickling runs code of the user's classes
             failure = error if isinstance(error, FeedError) else OptionError(setup_failure(error))
             outlet.fail(failure, None)
@@ -114,23 +175,22 @@ class RemoteWorker:
             return
         yield from producer.steps()
 
-    def _producer(self, number: int, outlet: RemoteOutlet) -> Producer:
-        task, version = self._tasks[number], fastfeed.__version__
-        if version != self._version:
+    def _producer(self, job: RemoteJob, outlet: RemoteOutlet) -> Producer:
+        version = fastfeed.__version__
+        if version != job.version:
             raise OptionError(
-                f"fastfeed {self._version} here, and {version} on the node of a remote "
-                "producer: install the same version on every node"
+                f"fastfeed {job.version} here, and {version} on the node of a remote producer: "
+                "install the same version on every node"
             )
-        shipped = unpack_from(memoryview(self._shipments[number].data).cast("B"))
+        shipped = unpack_from(memoryview(job.shipment.data).cast("B"))
         (producer,) = producers_of(
-            task,
-            shipped,
-            control=self._controls[number],
-            outlets=[outlet],
-            exclusive=len(self._tasks) == 1,
+            job.task, shipped, control=job.control, outlets=[outlet], exclusive=job.exclusive
         )
         return producer
 
+    def _address(self) -> str:
+        ray = sys.modules.get("ray")
+        return "here" if ray is None else str(ray.util.get_node_ip_address())
+
     def _place(self) -> str:
-        pid, address = self.hello()
-        return f"on node {address}, process {pid}"
+        return f"on node {self._address()}, process {os.getpid()}"

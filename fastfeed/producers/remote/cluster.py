@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import logging
+import re
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from operator import itemgetter
 from typing import Any
 
 from fastfeed.errors import OptionError, required
-from fastfeed.options.option_values import parse_address
+from fastfeed.options import FeedOptions
+from fastfeed.options.option_values import OWN_CLUSTERS, parse_address
 from fastfeed.producers.remote.placement import RayNode, describe_nodes
+from fastfeed.producers.remote.ray_actor import ActorPlace, RayActor
 
 LOG = logging.getLogger("fastfeed")
 CONNECT_S = 10.0  # an address that does not answer for so long is refused
 CLIENT_PREFIX = "ray://"
+# a namespace that the user has not given
+ANONYMOUS = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 class RayCluster:
@@ -53,6 +58,28 @@ class RayCluster:
                 f"cpus_per_producer={cpus:g}: no node of the cluster has so many; "
                 f"{describe_nodes(nodes)}. Lower cpus_per_producer=, or add a larger node"
             )
+
+    def put(self, value: Any) -> Any:
+        """Put a value into the object store. Return the reference."""
+        return self.ray.put(value)
+
+    def start_actor(
+        self, tasks: Sequence[dict[str, Any]], *, given: Sequence[Any], place: ActorPlace
+    ) -> RayActor:
+        """Create an actor for `tasks`; return at once."""
+        return RayActor(self.ray, tasks, given=given, place=place)
+
+    def job_of(self, options: FeedOptions) -> str:
+        """Return the name of the job whose trainers share their producers, or "".
+
+        They are ranks of one `shard=`, in one namespace of Ray that the user has given.
+        """
+        if options.shard is None or self._remote == OWN_CLUSTERS[0]:
+            return ""
+        namespace = str(self.ray.get_runtime_context().namespace)
+        if ANONYMOUS.fullmatch(namespace):
+            return ""
+        return f"{namespace}-{options.remote_producers}x{options.cpus_per_producer:g}"
 
     def _connect(self) -> None:
         start = time.perf_counter()

@@ -11,13 +11,19 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
+import numpy as np
+
+import fastfeed
 from fastfeed.options import FeedOptions
 from fastfeed.producers.process.handle import WorkerHandle
+from fastfeed.producers.process.ship import Shipment
 from fastfeed.producers.remote.cluster import RayCluster
 from fastfeed.producers.remote.placement import describe_nodes, place
-from fastfeed.producers.remote.remote_process import RemoteProcess, Shipper
-from fastfeed.ring.memory import CLOSED, Descriptor, notify
+from fastfeed.producers.remote.ray_actor import ActorPlace
+from fastfeed.producers.remote.remote_process import RemoteProcess
+from fastfeed.ring.memory import CLOSED, Descriptor, Segment, notify
 
 LOG = logging.getLogger("fastfeed")
 FLEET_POLL_MS = 200
@@ -47,7 +53,7 @@ class RemoteFleet:
         self._ended: deque[RemoteProcess] = deque()  # put in by the threads of relays
         self._stopping = False
         self._cluster: RayCluster | None = None
-        self._shipper: Shipper | None = None
+        self._sources: dict[int, tuple[Shipment, Any]] = {}
         self._reported = False
         self.thread = threading.Thread(target=self._run, name="fastfeed-fleet", daemon=True)
 
@@ -55,9 +61,8 @@ class RemoteFleet:
         """Connect to the cluster and start an actor for each group of handles. Raise OptionError
         if there is no cluster, or no node that is large enough."""
         assert self._options.remote is not None
-        cluster = self._cluster = RayCluster(self._options.remote)
-        cluster.refuse_too_small(self._options.cpus_per_producer)
-        self._shipper = Shipper(cluster)
+        self._cluster = RayCluster(self._options.remote)
+        self._cluster.refuse_too_small(self._options.cpus_per_producer)
         self._launch(groups)
         self.thread.start()
 
@@ -77,14 +82,27 @@ class RemoteFleet:
         self._wakeup = CLOSED
 
     def _launch(self, groups: Iterable[Sequence[WorkerHandle]]) -> None:
-        assert self._cluster is not None and self._shipper is not None
-        handles = [list(group) for group in groups]
-        cpus = self._options.cpus_per_producer
-        nodes = place(self._cluster.nodes(), len(handles), cpus=cpus) if handles else []
-        for group, node in zip(handles, nodes, strict=True):
-            process = RemoteProcess(group, self._cluster, ended=self._note_end)
-            self._alive.append(process)
-            process.spawn(self._shipper, node=node, cpus=cpus)
+        assert self._cluster is not None
+        waiting = list(groups)
+        cpus, job = self._options.cpus_per_producer, self._cluster.job_of(self._options)
+        nodes = place(self._cluster.nodes(), len(waiting), cpus=cpus) if waiting else []
+        for handles, node in zip(waiting, nodes, strict=True):
+            shipments = [self._put(handle.channels.shipment) for handle in handles]
+            actor = self._cluster.start_actor(
+                [handle.task.message() for handle in handles],
+                given=(fastfeed.__version__, *shipments),
+                place=ActorPlace(cpus, node, job and f"{job}-{handles[0].task.index}"),
+            )
+            self._alive.append(RemoteProcess(handles, actor, ended=self._note_end))
+
+    def _put(self, shipment: Shipment) -> Any:
+        """Return the reference to a packed source, which is put into the object store once."""
+        assert self._cluster is not None
+        if id(shipment) not in self._sources:
+            memory = Segment(shipment.fd, shipment.nbytes, writable=False).map
+            ref = self._cluster.put(np.frombuffer(memory, np.uint8))
+            self._sources[id(shipment)] = shipment, ref
+        return self._sources[id(shipment)][1]
 
     def _note_end(self, process: RemoteProcess) -> None:
         self._ended.append(process)
@@ -103,7 +121,7 @@ class RemoteFleet:
             for process in self._alive:
                 process.end()
                 process.close()
-            self._shipper = None
+            self._sources.clear()
             self._over()
 
     def _serve(self) -> None:

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from fastfeed.ring.writer import Stopped
 from fastfeed.source import Item
 
 
@@ -14,6 +15,7 @@ class RemoteInbox:
     """Items that the producer of an actor processes next."""
 
     def __init__(self) -> None:
+        self.stopped = False
         self._items: list[tuple[int, int, Any, int]] = []  # a heap: the lowest ticket comes first
         self._ended = False
         self._changed = threading.Condition()
@@ -31,6 +33,12 @@ class RemoteInbox:
             self._ended = True
             self._changed.notify()
 
+    def stop(self) -> None:
+        """Have every call raise Stopped: the trainer is gone."""
+        with self._changed:
+            self.stopped = True
+            self._changed.notify()
+
     @property
     def empty(self) -> bool:
         """True if the producer would wait."""
@@ -38,10 +46,12 @@ class RemoteInbox:
 
     def take(self, epoch: int, begin: Callable[[int], None]) -> Item | None:
         """Return the item with the lowest ticket, after calling `begin` with it, or None if this
-        epoch has no more."""
+        epoch has no more. Raise Stopped."""
         with self._changed:
-            while not self._items and not self._ended:
+            while not (self._items or self._ended or self.stopped):
                 self._changed.wait()
+            if self.stopped:
+                raise Stopped
             if not self._items or self._items[0][1] > epoch:
                 return None
             ticket, _, payload, number = heapq.heappop(self._items)
@@ -62,6 +72,7 @@ class RemotePermit:
     empty = False  # a callable's next item is not known to be slow
 
     def __init__(self, allowed: int) -> None:
+        self.stopped = False
         self._allowed = allowed
         self._changed = threading.Condition()
 
@@ -71,9 +82,17 @@ class RemotePermit:
             self._allowed = max(self._allowed, epochs)
             self._changed.notify()
 
-    def admit(self, position: int) -> bool:
-        """Wait until the epoch at `position` may begin."""
+    def stop(self) -> None:
+        """Have `admit` raise Stopped: the trainer is gone."""
         with self._changed:
-            while position >= self._allowed:
+            self.stopped = True
+            self._changed.notify()
+
+    def admit(self, position: int) -> bool:
+        """Wait until the epoch at `position` may begin. Raise Stopped."""
+        with self._changed:
+            while position >= self._allowed and not self.stopped:
                 self._changed.wait()
+        if self.stopped:
+            raise Stopped
         return True

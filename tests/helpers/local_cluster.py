@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+import fastfeed
 from fastfeed.producers.remote.actor import RemoteWorker
 from fastfeed.producers.remote.placement import RayNode
 
@@ -23,7 +24,9 @@ class LocalActor:
         self, tasks: Sequence[dict[str, Any]], given: Sequence[Any], is_lost: Callable[[], bool]
     ) -> None:
         self._worker = RemoteWorker()
-        self._worker.attach(TRAINER, pickle.loads(pickle.dumps(tasks)), *given)
+        self._worker.attach(
+            TRAINER, pickle.loads(pickle.dumps(tasks)), *given, version=fastfeed.__version__
+        )
         self._is_lost = is_lost
         self._dead = False
 
@@ -31,10 +34,10 @@ class LocalActor:
         return os.getpid(), "node here"
 
     def deliver(self, number: int, content: Any) -> None:
-        self._worker.deliver(TRAINER, number, pickle.loads(pickle.dumps(content)))
+        self._worker.deliver(TRAINER, number, content=pickle.loads(pickle.dumps(content)))
 
     def allow(self, number: int, epochs: int) -> None:
-        self._worker.allow(TRAINER, number, epochs)
+        self._worker.allow(TRAINER, number, epochs=epochs)
 
     def groups(self, number: int) -> Iterator[Any]:
         for group in self._worker.run(TRAINER, number):

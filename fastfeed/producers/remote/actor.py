@@ -63,7 +63,7 @@ class RemoteWorker:
             threading.Thread(target=self._watch, args=(lease_s,), daemon=True).start()
 
     def attach(
-        self, trainer: str, tasks: Sequence[dict[str, Any]], version: str, *shipments: Any
+        self, trainer: str, tasks: Sequence[dict[str, Any]], *shipments: Any, version: str
     ) -> tuple[int, str]:
         """Take the tasks of a trainer, whose fastfeed is `version`, with the packed source of each.
         Return the process id and the address of the node."""
@@ -120,7 +120,7 @@ class RemoteWorker:
             self._groups[key] = self.run(trainer, number)
         return next(self._groups[key], None)
 
-    def deliver(self, trainer: str, number: int, content: Any) -> None:
+    def deliver(self, trainer: str, number: int, *, content: Any) -> None:
         """Take items for a task: a list, or its pickle; None after the last."""
         job = self._jobs.get((trainer, number))
         if job is None:  # it was detached
@@ -131,7 +131,7 @@ class RemoteWorker:
         else:
             job.control.put(pickle.loads(content) if isinstance(content, bytes) else content)
 
-    def allow(self, trainer: str, number: int, epochs: int) -> None:
+    def allow(self, trainer: str, number: int, *, epochs: int) -> None:
         """Let `epochs` epochs in all of a task begin."""
         job = self._jobs.get((trainer, number))
         if job is not None:

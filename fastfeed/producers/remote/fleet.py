@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 
-import fastfeed
 from fastfeed.options import FeedOptions
 from fastfeed.producers.process.handle import WorkerHandle
 from fastfeed.producers.process.ship import Shipment
@@ -90,7 +89,7 @@ class RemoteFleet:
             shipments = [self._put(handle.channels.shipment) for handle in handles]
             actor = self._cluster.start_actor(
                 [handle.task.message() for handle in handles],
-                given=(fastfeed.__version__, *shipments),
+                given=shipments,
                 place=ActorPlace(cpus, node, job and f"{job}-{handles[0].task.index}"),
             )
             self._alive.append(RemoteProcess(handles, actor, ended=self._note_end))

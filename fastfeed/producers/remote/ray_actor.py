@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
+import fastfeed
 from fastfeed.producers.remote.actor import RemoteWorker
 from fastfeed.producers.remote.messages import MessageGroup
 
@@ -34,7 +35,7 @@ class ActorPlace(NamedTuple):
 
 class RayActor:
     """An actor for the `tasks` of this trainer, which Ray starts as soon as there is room. `given`
-    are the further arguments of RemoteWorker.attach."""
+    are references to the packed source of each."""
 
     def __init__(
         self, ray: Any, tasks: Sequence[Any], *, given: Sequence[Any], place: ActorPlace
@@ -46,7 +47,7 @@ class RayActor:
         self._trainer = uuid.uuid4().hex
         self._renewed_s = time.monotonic()
         self._actor = self._create(place, max(1, len(tasks)))
-        self._attached = self._call("attach", tasks, *given)
+        self._attached = self._call("attach", tasks, *given, version=fastfeed.__version__)
 
     def whereabouts(self) -> tuple[int, str] | None:
         """Return the process id and the address of the node, or None before the start."""
@@ -62,11 +63,11 @@ class RayActor:
 
     def deliver(self, number: int, content: Any) -> None:
         """Send items for a task; return at once."""
-        self._call("deliver", number, content)
+        self._call("deliver", number, content=content)
 
     def allow(self, number: int, epochs: int) -> None:
         """Let `epochs` epochs in all of a task begin; return at once."""
-        self._call("allow", number, epochs)
+        self._call("allow", number, epochs=epochs)
 
     def groups(self, number: int) -> Iterator[MessageGroup]:
         """Yield what the producer of a task sends. Raise what Ray raises when the actor is
@@ -120,9 +121,9 @@ class RayActor:
             self._renewed_s = now
             self._call("renew")
 
-    def _call(self, method: str, *given: Any) -> Any:
+    def _call(self, method: str, *given: Any, **named: Any) -> Any:
         call = getattr(self._actor, method).options(concurrency_group=CONTROL)
-        return call.remote(*(() if method == "hello" else (self._trainer,)), *given)
+        return call.remote(*(() if method == "hello" else (self._trainer,)), *given, **named)
 
     def _streamed(self, number: int) -> Iterator[Any]:
         run = self._actor.run.options(

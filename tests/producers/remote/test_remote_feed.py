@@ -18,6 +18,7 @@ from fastfeed import FeedRunner
 from fastfeed.core.worker import Worker
 from fastfeed.errors import FeedError, OptionError, ProducerDied, ProducerFailed
 from fastfeed.producers.remote import fleet
+from fastfeed.producers.remote.actor import RemoteWorker
 from tests.helpers.local_cluster import LocalCluster
 
 Cluster = Callable[..., LocalCluster]
@@ -249,14 +250,12 @@ def test_memory_that_holds_no_batch_is_refused() -> None:
 
 
 def test_nodes_with_another_version_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = LocalCluster()
-    start = found.start_actor
-    monkeypatch.setattr(fleet, "RayCluster", lambda remote: found)
+    attach = RemoteWorker.attach
 
-    def older(tasks: Any, *, given: Any, **more: Any) -> Any:
-        return start(tasks, given=("0.0.1", *given[1:]), **more)
+    def older(self: Any, *given: Any, version: str) -> Any:
+        return attach(self, *given, version="0.0.1")
 
-    monkeypatch.setattr(found, "start_actor", older)
+    monkeypatch.setattr(RemoteWorker, "attach", older)
     with remote(RECORDS, batch_size=2) as runner, pytest.raises(OptionError) as caught:
         list(runner)
     assert "0.0.1" in str(caught.value) and fastfeed.__version__ in str(caught.value)

@@ -10,10 +10,23 @@ from typing import Any
 import numpy as np
 
 import fastfeed
+from fastfeed.core.collate import aligned_arrays
 from fastfeed.producers.remote.actor import RemoteWorker
 from fastfeed.producers.remote.placement import RayNode
 
 TRAINER = "this process"
+
+
+def _carried(group: Any) -> Any:
+    """Return a copy whose large arrays lie as in an object store, at multiples of 64."""
+    buffers: list[pickle.PickleBuffer] = []
+    data = pickle.dumps(group, protocol=5, buffer_callback=buffers.append)
+    stored = []
+    for raw in map(pickle.PickleBuffer.raw, buffers):
+        (memory,) = aligned_arrays([((raw.nbytes,), np.dtype(np.uint8))])
+        memory[...] = np.frombuffer(raw, np.uint8)
+        stored.append(memoryview(memory).toreadonly())
+    return pickle.loads(data, buffers=stored)
 
 
 class LocalActor:
@@ -44,7 +57,7 @@ class LocalActor:
             self._dead = self._dead or self._is_lost()
             if self._dead:
                 break
-            yield pickle.loads(pickle.dumps(group))
+            yield _carried(group)
         if self._dead:
             raise ConnectionError("The actor is dead because a test has killed it.")
 
@@ -68,6 +81,9 @@ class LocalCluster:
 
     def nodes(self) -> list[RayNode]:
         return [RayNode("here", "127.0.0.1", 8.0, 8.0)]
+
+    def store_nbytes(self) -> int:
+        return 10**7
 
     def refuse_too_small(self, cpus: float) -> None:
         """Accept any number: nothing is reserved."""

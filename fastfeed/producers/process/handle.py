@@ -22,6 +22,7 @@ from fastfeed.core.batch import BatchSpec
 from fastfeed.core.position import ONLY_STREAM
 from fastfeed.errors import FeedError, ProducerError
 from fastfeed.producers.failure import decode_error
+from fastfeed.producers.process.borrowed import FIRST_BORROWED, BorrowedBatches
 from fastfeed.producers.process.main import STACKS_SIGNAL, WorkerTask
 from fastfeed.producers.process.ship import Shipment
 from fastfeed.producers.reorder import ProducedBatch
@@ -72,6 +73,7 @@ class WorkerHandle:
         self.ended: set[int] = set()  # threads that have no more items
         self.failed = False
         self.exited = False
+        self.borrowed = BorrowedBatches()  # of a remote worker
         self.place = ""  # the node of a remote worker
         self.lost = ""  # how a remote worker was lost
         self.spec_checked = False  # True once its spec was compared with the first worker's
@@ -150,6 +152,7 @@ class WorkerHandle:
         self.channels, self.pidfd = CLOSED_CHANNELS, None
         self._stacks = self.stacks_file = CLOSED
         self.reader.close()
+        self.borrowed.clear()
 
     def close_worker_ends(self) -> None:
         """Close the worker's ends, which are the worker's alone now."""
@@ -163,7 +166,9 @@ class WorkerHandle:
         trainer has sent the item to the worker."""
         kind, stream, slot, key, item, rows, room, _ = token
         batch, copied = None, False
-        if kind != HOLE and self.spec is not None:
+        if kind != HOLE and slot >= FIRST_BORROWED:
+            batch = self.borrowed.take(slot)
+        elif kind != HOLE and self.spec is not None:
             batch, copied = self.reader.lend(slot, self.spec, rows=rows, room=room)
         if dispatched:
             return ProducedBatch(batch, ONLY_STREAM, f"batch {key}", item), copied
@@ -172,10 +177,14 @@ class WorkerHandle:
     def await_memory(self, slot: int) -> bool:
         """Receive news until the slot can be opened. Return False if the worker died before it had
         sent them."""
-        while self.spec is None or slot not in self.reader.mapped:
+        while self.spec is None or not self.has_memory(slot):
             if not self._receive_news():
                 return False
         return True
+
+    def has_memory(self, slot: int) -> bool:
+        """Return True if the batch in a slot can be opened."""
+        return slot >= FIRST_BORROWED or slot in self.reader.mapped
 
     def adopt_spec(self, spec: BatchSpec | None) -> str:
         """Adopt the spec of all workers. Return how this worker's spec differs, or ""."""

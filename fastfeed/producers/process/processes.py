@@ -258,7 +258,7 @@ class ProcessProducers:
         if handle is None:
             return
         if kind in (BATCH, HOLE):
-            known = kind == HOLE or (handle.spec_checked and slot in handle.reader.mapped)
+            known = kind == HOLE or (handle.spec_checked and handle.has_memory(slot))
             if (known or self._await_memory(handle, slot)) and not handle.mismatched:
                 self._insert(token, handle)
         elif kind == EPOCH and self._dispatcher is None:

@@ -260,11 +260,12 @@ class WorkerGroup:
 
     def depth(self) -> tuple[int, int]:
         """Return the number of ready batches, and the bytes of their slots."""
-        ready = [
-            (handle.reader.audit().ready, handle.reader.slot_nbytes)
-            for handle in list(self.handles.values())
-        ]
-        return sum(n for n, _ in ready), sum(n * nbytes for n, nbytes in ready)
+        count = total = 0
+        for handle in list(self.handles.values()):
+            ready, (borrowed, nbytes) = handle.reader.audit().ready, handle.borrowed.depth
+            count += ready + borrowed
+            total += ready * handle.reader.slot_nbytes + nbytes
+        return count, total
 
     def stacks(self) -> str:
         """Describe what every worker is doing, and which state the slots are in."""

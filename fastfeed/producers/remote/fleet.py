@@ -26,6 +26,8 @@ from fastfeed.ring.memory import CLOSED, Descriptor, Segment, notify
 
 LOG = logging.getLogger("fastfeed")
 FLEET_POLL_MS = 200
+# Share of the object store for batches that the training holds; the rest is for those on the way.
+STORE_SHARE = 0.5
 # A producer that has no place for so long is reported, with what is free.
 UNPLACED_S = 10.0
 
@@ -51,6 +53,7 @@ class RemoteFleet:
         self._alive: list[RemoteProcess] = []
         self._ended: deque[RemoteProcess] = deque()  # put in by the threads of relays
         self._stopping = False
+        self._lendable = 0
         self._cluster: RayCluster | None = None
         self._sources: dict[int, tuple[Shipment, Any]] = {}
         self._reported = False
@@ -62,6 +65,8 @@ class RemoteFleet:
         assert self._options.remote is not None
         self._cluster = RayCluster(self._options.remote)
         self._cluster.refuse_too_small(self._options.cpus_per_producer)
+        store = min(self._options.memory_nbytes, int(STORE_SHARE * self._cluster.store_nbytes()))
+        self._lendable = store // self._options.workers
         self._launch(groups)
         self.thread.start()
 
@@ -92,7 +97,10 @@ class RemoteFleet:
                 given=shipments,
                 place=ActorPlace(cpus, node, job and f"{job}-{handles[0].task.index}"),
             )
-            self._alive.append(RemoteProcess(handles, actor, ended=self._note_end))
+            process = RemoteProcess(
+                handles, actor, ended=self._note_end, lendable=self._lendable // len(handles)
+            )
+            self._alive.append(process)
 
     def _put(self, shipment: Shipment) -> Any:
         """Return the reference to a packed source, which is put into the object store once."""

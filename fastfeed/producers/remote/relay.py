@@ -18,6 +18,7 @@ import cloudpickle
 import numpy as np
 
 from fastfeed.core.batch import Batch, BatchSpec, nbytes_of
+from fastfeed.core.collate import ALIGN
 from fastfeed.errors import FeedError, ProducerFailed
 from fastfeed.producers.process.handle import WorkerHandle
 from fastfeed.producers.process.main import DESCRIPTORS
@@ -44,7 +45,8 @@ DEATH_CAUSE = re.compile(r"The actor (?:is dead|died) because.*?(?=\. Some commo
 
 class Relay:
     """Puts what `groups` yields into the ring of `handle`, and then calls `ended` with the reason
-    for a loss, or "" at the end of the stream."""
+    for a loss, or "" at the end of the stream. Large batches stay in the object store, up to
+    `lendable` bytes at a time."""
 
     def __init__(
         self,
@@ -53,6 +55,7 @@ class Relay:
         *,
         courier: ItemCourier,
         ended: Callable[[str], None],
+        lendable: int = 0,
     ) -> None:
         task = handle.task
         self._groups = groups
@@ -66,6 +69,8 @@ class Relay:
         self._poll = select.poll()
         self._poll.register(fds["tokens"], select.POLLOUT)
         self._poll.register(fds["stop"], select.POLLIN)
+        self._handle = handle
+        self._lendable = lendable
         page = StatusPage(Segment(fds["page"], StatusPage.nbytes(1)), 1)
         self._stop = fds["stop"]
         writer = RingWriter(
@@ -134,7 +139,12 @@ class Relay:
         outlet = self._outlet
         if kind in (BATCH, HOLE):
             batch = self._opened(message, block) if kind == BATCH else None
-            outlet.put(ProducedBatch(batch, stream, ""), key, item=item, spec=self._spec)
+            produced = ProducedBatch(batch, stream, "", item)
+            if message.form == DIRECT and batch is not None and self._borrows(batch):
+                number = self._handle.borrowed.add(batch.leaves, rows=batch.rows)
+                outlet.put_borrowed(number, produced, key=key, spec=self._spec)
+            else:
+                outlet.put(produced, key, item=item, spec=self._spec)
         elif kind == SPEC:
             self._spec = cloudpickle.loads(message.body)
         elif kind == EPOCH:
@@ -145,6 +155,15 @@ class Relay:
             outlet.report(kind, message.body, key=key)
         elif kind == STREAM:
             outlet.begin_stream(stream, key)
+
+    def _borrows(self, batch: Batch) -> bool:
+        """Return True if a batch can stay where it is: it lies as in a slot, and the object store
+        has room for it."""
+        lies_well = all(
+            leaf.flags.c_contiguous and leaf.nbytes and not leaf.ctypes.data % ALIGN
+            for leaf in batch.leaves
+        )
+        return lies_well and self._handle.borrowed.has_room(batch.nbytes, self._lendable)
 
     def _opened(self, message: RemoteMessage, block: Array) -> Batch:
         """Return the batch of a message as views of the group."""

@@ -40,7 +40,7 @@ class WorkerActor(Protocol):
 
 class RemoteProcess:
     """An actor and its handles, which start and end together. `ended` is called once, in a thread
-    of a relay, when no stream of it is left."""
+    of a relay, when no stream of it is left. Each relay lends `lendable` bytes of the store."""
 
     def __init__(
         self,
@@ -48,6 +48,7 @@ class RemoteProcess:
         actor: WorkerActor,
         *,
         ended: Callable[[RemoteProcess], None],
+        lendable: int = 0,
     ) -> None:
         self.handles = handles
         self.lost = ""  # the reason, if it did not end by itself
@@ -68,7 +69,9 @@ class RemoteProcess:
                 )
                 self.couriers.append(courier)
                 groups = actor.groups(number)
-                self._relays.append(Relay(handle, groups, courier=courier, ended=self._note_end))
+                self._relays.append(
+                    Relay(handle, groups, courier=courier, ended=self._note_end, lendable=lendable)
+                )
         finally:
             for handle in handles:
                 handle.close_worker_ends()

@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from bench import chaos
 from bench.chaos import Killer, Outcome, Plan, run
 from bench.checked import RECORDS, Ledger, Stamped, checksum
-
 from fastfeed import FeedRunner, Worker
 from tests.helpers.dying import LONG_S
 

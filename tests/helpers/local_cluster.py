@@ -38,13 +38,20 @@ class LocalActor:
     ) -> None:
         self._worker = RemoteWorker()
         self._worker.attach(
-            TRAINER, pickle.loads(pickle.dumps(tasks)), *given, version=fastfeed.__version__
+            TRAINER,
+            pickle.loads(pickle.dumps(tasks)),
+            *given,
+            version=fastfeed.__version__,
+            paths=(),
         )
         self._is_lost = is_lost
         self._dead = False
 
     def whereabouts(self) -> tuple[int, str]:
         return os.getpid(), "node here"
+
+    def renew(self) -> None:
+        """Do nothing: it serves nobody else."""
 
     def deliver(self, number: int, content: Any) -> None:
         self._worker.deliver(TRAINER, number, content=pickle.loads(pickle.dumps(content)))

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from bench import scenarios
 from bench.scenarios_score import steady
-
 from tests.scenarios.labels import LABELS
 
 FOLDER = Path(__file__).parent / "evidence"

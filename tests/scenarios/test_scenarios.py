@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from bench import scenarios, scenarios_score
 from bench.scenarios_runs import Failed, last_line, summary
-
 from fastfeed.diagnose.diagnosis import CODES
 from tests.scenarios.labels import LABELS, Label
 

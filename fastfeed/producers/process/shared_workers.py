@@ -62,6 +62,13 @@ class WorkerLauncher(Protocol):
         """Close all descriptors: every worker has ended."""
 
 
+class RemoteLauncher(WorkerLauncher, Protocol):
+    """Starts workers on other machines."""
+
+    def connect(self) -> None:
+        """Connect to them. Raise OptionError if that cannot be."""
+
+
 class SharedWorkers:
     """The workers of a runner, shared by its feed, which leads, and those of `also()`.
 
@@ -73,7 +80,7 @@ class SharedWorkers:
         self._led = False
         self._members: list[Member] = []
         self._supervisor: WorkerLauncher | None = None
-        self._fleet: WorkerLauncher | None = None
+        self._fleet: RemoteLauncher | None = None
         self._serving = 0  # launchers that may start other workers
 
     def claim(self) -> bool:
@@ -85,7 +92,7 @@ class SharedWorkers:
         """Have the workers produce the batches of `member`, too."""
         self._members.append(member)
 
-    def employ(self, launcher: Callable[..., WorkerLauncher]) -> None:
+    def employ(self, launcher: Callable[..., RemoteLauncher]) -> None:
         """Start remote workers with the launcher that is returned for the callbacks of a
         Supervisor."""
         self._fleet = launcher(**self._callbacks())
@@ -102,6 +109,8 @@ class SharedWorkers:
 
     def start(self) -> None:
         """Start the workers. Raise what `prepare` and the launchers raise."""
+        if self._fleet is not None:
+            self._fleet.connect()
         groups = list(zip(*(m.prepare() for m in self._members), strict=True))
         local = [group for group in groups if not group[0].task.remote]
         if local:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import fastfeed
-from fastfeed.errors import FeedError, OptionError
+from fastfeed.errors import FeedError, OptionError, StateError
 from fastfeed.producers.loop import Producer
 from fastfeed.producers.process.main import (
     WorkerTask,
@@ -63,10 +63,17 @@ class RemoteWorker:
             threading.Thread(target=self._watch, args=(lease_s,), daemon=True).start()
 
     def attach(
-        self, trainer: str, tasks: Sequence[dict[str, Any]], *shipments: Any, version: str
+        self,
+        trainer: str,
+        tasks: Sequence[dict[str, Any]],
+        *shipments: Any,
+        version: str,
+        paths: Sequence[str],
     ) -> tuple[int, str]:
         """Take the tasks of a trainer, whose fastfeed is `version`, with the packed source of each.
-        Return the process id and the address of the node."""
+        Modules are imported from its `paths`, too, which exist here on the same machine or a shared
+        disk. Return the process id and the address of the node."""
+        sys.path.extend(path for path in paths if path not in sys.path and os.path.isdir(path))
         alone = len(tasks) == 1 and self._lease_s is None
         with self._attached:
             for number, (message, shipment) in enumerate(zip(tasks, shipments, strict=True)):
@@ -104,12 +111,14 @@ class RemoteWorker:
         outlet = RemoteOutlet(ordered=job.task.dispatched, place=self._place(), admit=control.admit)
         for _ in self._steps(job, outlet):
             if control.stopped:
-                return
+                break
             if outlet.due(idle=control.empty):
                 start = time.perf_counter()
                 yield outlet.take()
                 # Ray copies the group, and waits until the trainer has taken earlier ones.
                 outlet.row.wait_out_s += time.perf_counter() - start
+        if control.stopped:
+            raise StateError("a remote producer has not heard of this trainer for too long")
         yield outlet.take()
 
     def more(self, trainer: str, number: int) -> MessageGroup | None:

@@ -59,14 +59,17 @@ class RemoteFleet:
         self._reported = False
         self.thread = threading.Thread(target=self._run, name="fastfeed-fleet", daemon=True)
 
-    def start(self, groups: Sequence[Sequence[WorkerHandle]]) -> None:
-        """Connect to the cluster and start an actor for each group of handles. Raise OptionError
-        if there is no cluster, or no node that is large enough."""
+    def connect(self) -> None:
+        """Connect to the cluster. Raise OptionError if there is none, or no node that is large
+        enough."""
         assert self._options.remote is not None
         self._cluster = RayCluster(self._options.remote)
         self._cluster.refuse_too_small(self._options.cpus_per_producer)
         store = min(self._options.memory_nbytes, int(STORE_SHARE * self._cluster.store_nbytes()))
         self._lendable = store // self._options.workers
+
+    def start(self, groups: Sequence[Sequence[WorkerHandle]]) -> None:
+        """Start an actor for each group of handles."""
         self._launch(groups)
         self.thread.start()
 

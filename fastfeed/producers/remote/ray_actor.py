@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 import time
 import uuid
 from collections import deque
@@ -47,11 +48,12 @@ class RayActor:
         self._trainer = uuid.uuid4().hex
         self._renewed_s = time.monotonic()
         self._actor = self._create(place, max(1, len(tasks)))
-        self._attached = self._call("attach", tasks, *given, version=fastfeed.__version__)
+        self._attached = self._call(
+            "attach", tasks, *given, version=fastfeed.__version__, paths=sys.path
+        )
 
     def whereabouts(self) -> tuple[int, str] | None:
         """Return the process id and the address of the node, or None before the start."""
-        self._renew()
         if not self._ray.wait([self._attached], timeout=0)[0]:
             return None
         try:
@@ -115,7 +117,8 @@ class RayActor:
             **options,
         ).remote(LEASE_S)
 
-    def _renew(self) -> None:
+    def renew(self) -> None:
+        """Tell an actor that others use, too, that this trainer is alive; return at once."""
         now = time.monotonic()
         if self._shared and now - self._renewed_s > RENEW_S:
             self._renewed_s = now

@@ -22,6 +22,9 @@ class WorkerActor(Protocol):
     def whereabouts(self) -> tuple[int, str] | None:
         """Return the process id and the node, or None before the start."""
 
+    def renew(self) -> None:
+        """Tell the actor from time to time that this trainer is alive; return at once."""
+
     def deliver(self, number: int, content: Any) -> None:
         """Send items for a task; return at once."""
 
@@ -79,7 +82,8 @@ class RemoteProcess:
             relay.thread.start()
 
     def look(self) -> None:
-        """Note that the actor has started, if it has."""
+        """Note that the actor has started, if it has, and that the trainer is alive."""
+        self._actor.renew()
         found = None if self.started else self._actor.whereabouts()
         if found is not None:
             self.started = True

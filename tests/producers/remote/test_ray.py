@@ -144,16 +144,24 @@ for number, _ in enumerate(runner):
 """
 
 
+def is_alive(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
 def run(code: str, *given: str, **more: Any) -> subprocess.Popen[str]:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), **more.pop("env", {})}
     command = [sys.executable, "-c", code, *given]
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment, **more)
 
 
 @pytest.mark.parametrize("address", ["auto", "127.0.0.1:1", "ray://127.0.0.1:1"])
-def test_an_address_without_a_cluster_is_refused_at_once(address: str) -> None:
+def test_an_address_without_a_cluster_is_refused_at_once(address: str, tmp_path: Path) -> None:
     pytest.importorskip("ray")
-    process = run(SILENT, address)
+    # the folder in which Ray finds the clusters of this machine
+    process = run(SILENT, address, env={"RAY_TMPDIR": str(tmp_path)})
     out, _ = process.communicate(timeout=LIMIT_S)
     assert "no cluster answers" in out and address in out
 
@@ -168,7 +176,7 @@ def test_actors_end_with_a_trainer_that_is_killed() -> None:
     assert len(workers) == 2 and set(workers) < set(family)
     trainer.kill()
     trainer.communicate()
-    wait_until(lambda: not any(map(psutil.pid_exists, family)))
+    wait_until(lambda: not any(map(is_alive, family)))
 
 
 def test_large_batches_stay_in_the_object_store_and_may_be_written_to(ray: Any) -> None:

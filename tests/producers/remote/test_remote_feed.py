@@ -252,8 +252,8 @@ def test_memory_that_holds_no_batch_is_refused() -> None:
 def test_nodes_with_another_version_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     attach = RemoteWorker.attach
 
-    def older(self: Any, *given: Any, version: str) -> Any:
-        return attach(self, *given, version="0.0.1")
+    def older(self: Any, *given: Any, version: str, paths: Any) -> Any:
+        return attach(self, *given, version="0.0.1", paths=paths)
 
     monkeypatch.setattr(RemoteWorker, "attach", older)
     with remote(RECORDS, batch_size=2) as runner, pytest.raises(OptionError) as caught:

@@ -129,6 +129,8 @@ class RemoteFleet:
             self._failed(error)
         finally:
             for process in self._alive:
+                process.kill()
+            for process in self._alive:
                 process.end()
                 process.close()
             self._sources.clear()

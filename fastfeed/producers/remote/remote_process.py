@@ -90,9 +90,13 @@ class RemoteProcess:
             for handle in self.handles:
                 handle.start_remotely(*found, stacks=self._actor.stacks)
 
+    def kill(self) -> None:
+        """Kill the actor, which ends its streams."""
+        self._actor.kill()
+
     def end(self) -> None:
         """Kill the actor, and wait for its relays."""
-        self._actor.kill()
+        self.kill()
         deadline = time.perf_counter() + JOIN_RELAY_S
         for relay in self._relays:
             relay.thread.join(max(0.0, deadline - time.perf_counter()))

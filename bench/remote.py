@@ -12,6 +12,7 @@ beside real runs with 1 to 8 producers. All peers of a part take turns in one pr
 from __future__ import annotations
 
 import argparse
+import gc
 import hashlib
 import json
 import statistics
@@ -116,7 +117,11 @@ def by_ray_data(nbytes: int, seconds: float) -> float:
         batch_size=rows * max(1, min(1000, 10**6 // nbytes)),
     )
     batches = iter(dataset.iter_batches(batch_size=rows, batch_format="numpy"))
-    return rate_of(batches, seconds)
+    try:
+        return rate_of(batches, seconds)
+    finally:  # its tasks go on as long as it exists
+        del batches, dataset
+        gc.collect()
 
 
 def by_tf_service(nbytes: int, seconds: float) -> float:
@@ -283,8 +288,8 @@ def trainers(given: Any) -> Results:
         return [float(process.communicate()[0].split()[-1]) for process in processes]
 
     for _ in range(given.rounds):
-        found["alone"] += finish(start(0, 0.01))
-        beside, slow = finish(start(0, 0.01), start(1, 0.04))
+        found["alone"] += finish(start(0, 0.005))
+        beside, slow = finish(start(0, 0.005), start(1, 0.02))
         found["beside"].append(beside)
         found["slow"].append(slow)
         print(found, flush=True)

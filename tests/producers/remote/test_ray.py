@@ -194,3 +194,40 @@ def test_large_batches_stay_in_the_object_store_and_may_be_written_to(ray: Any) 
                 kept.append((seen[-1], batch))
     assert sorted(seen) == list(range(40))
     assert all((batch == number + 1).all() for number, batch in kept)
+
+
+LOSING = """
+import time
+import numpy as np
+from ray.cluster_utils import Cluster
+from fastfeed import FeedRunner
+store = {"object_store_memory": 10**8}
+cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, **store})
+cluster.connect()
+nodes = [cluster.add_node(num_cpus=1, **store) for _ in range(3)]
+cluster.wait_for_nodes()
+class Records:
+    def __len__(self):
+        return 600
+    def __getitem__(self, index):
+        time.sleep(0.01)
+        return np.full(20_000, index)
+options = {"remote": "auto", "producers": 2, "on_worker_death": "restart"}
+got = []
+with FeedRunner(Records(), batch_size=2, **options) as runner:
+    for number, batch in enumerate(runner):
+        got += batch[:, 7].tolist()
+        if number in (50, 150):
+            cluster.remove_node(nodes.pop(0), allow_graceful=False)
+            nodes.append(cluster.add_node(num_cpus=1, **store))
+print(got == list(range(600)))
+cluster.shutdown()
+"""
+
+
+@pytest.mark.slow
+def test_nodes_may_be_lost() -> None:
+    pytest.importorskip("ray")
+    process = run(LOSING)
+    out, _ = process.communicate(timeout=150)
+    assert out.split()[-1] == "True"

@@ -116,7 +116,7 @@ class RemoteWorker:
                 start = time.perf_counter()
                 yield outlet.take()
                 # Ray copies the group, and waits until the trainer has taken earlier ones.
-                outlet.row.wait_out_s += time.perf_counter() - start
+                outlet.resume(time.perf_counter() - start)
         if control.stopped:
             raise StateError("a remote producer has not heard of this trainer for too long")
         yield outlet.take()

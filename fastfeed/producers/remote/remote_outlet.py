@@ -53,6 +53,7 @@ class RemoteOutlet:
         self._block = np.empty(0, np.uint8)
         self._used = 0
         self._since_s = 0.0
+        self._added_s = time.perf_counter()
         self._full = False
         self._spec: BatchSpec | None = None
         self._regular = True
@@ -122,6 +123,11 @@ class RemoteOutlet:
         self._messages, self._used, self._full = [], 0, False
         return group
 
+    def resume(self, waited_s: float) -> None:
+        """Go on after a group has left, for whose departure the producer has waited."""
+        self.row.wait_out_s += waited_s
+        self._added_s = time.perf_counter()
+
     def _content(self, batch: Batch) -> tuple[int, Any]:
         if not self._regular:
             self._full = True
@@ -150,6 +156,10 @@ class RemoteOutlet:
         self._add(RemoteMessage(kind, 0, self.position, 0, body=encode_error(error, ticket)))
 
     def _add(self, message: RemoteMessage) -> None:
+        now = time.perf_counter()
         if not self._messages:
-            self._since_s = time.perf_counter()
+            self._since_s = now
+        # the next message of a slow producer is not worth a wait
+        self._full = self._full or now - self._added_s > GROUP_S
+        self._added_s = now
         self._messages.append(message)

@@ -93,5 +93,5 @@ def test_remote_producers_instead_of_machines_with_accelerators():
     plan = plan_of(words)
     assert value(plan, "input", "remote producers") == 7  # 64 ms of work for each 10 ms
     assert value(plan, "input", "remote link") == pytest.approx(64 * 150e3 / 0.01)
-    enough = plan_of(words + " machines=8 per_machine=1 accelerators=8")
+    enough = plan_of(words.replace("cores=2", "cores=8"))
     assert not any(need.name == "remote producers" for need in enough.needs)

@@ -146,7 +146,7 @@ class RayActor:
     def _waited(self, stream: Any) -> bool:
         """Wait for the stream. Return False once this trainer has left."""
         while not self._over:
-            if self._ray.wait([stream], timeout=LOOK_S)[0]:
+            if self._ray.wait([stream], timeout=LOOK_S, fetch_local=False)[0]:
                 return True
         return False
 

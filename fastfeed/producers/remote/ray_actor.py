@@ -47,7 +47,6 @@ class RayActor:
         self._shared = bool(place.name)
         self._trainer = uuid.uuid4().hex
         self._renewed_s = time.monotonic()
-        self._over = False
         self._actor = self._create(place, max(1, len(tasks)))
         self._attached = self._call(
             "attach", tasks, *given, version=fastfeed.__version__, paths=sys.path
@@ -93,7 +92,6 @@ class RayActor:
 
     def kill(self) -> None:
         """End the actor, which may have ended before, or leave it to the trainers that share it."""
-        self._over = True
         with contextlib.suppress(Exception):
             if self._shared:
                 self._call("detach")
@@ -134,21 +132,9 @@ class RayActor:
         run = self._actor.run.options(
             num_returns="streaming", _generator_backpressure_num_objects=STORED_GROUPS
         )
-        stream = run.remote(self._trainer, number)
-        # the end of an actor ends a wait; one that goes on for others does not
-        while not self._shared or self._waited(stream):
-            ref = next(stream, None)
-            if ref is None:
-                return
+        for ref in run.remote(self._trainer, number):  # it has no `close`, as `yield from` wants
             yield ref
             del ref
-
-    def _waited(self, stream: Any) -> bool:
-        """Wait for the stream. Return False once this trainer has left."""
-        while not self._over:
-            if self._ray.wait([stream], timeout=LOOK_S, fetch_local=False)[0]:
-                return True
-        return False
 
     def _called(self, number: int) -> Iterator[Any]:
         """Yield references to one group after another. A client of Ray has no streams."""

@@ -58,6 +58,7 @@ class RemoteWorker:
         self._attached = threading.Condition()
         self._groups: dict[TaskKey, Iterator[MessageGroup]] = {}
         self._threads: dict[TaskKey, int] = {}
+        self._early: dict[TaskKey, list[Any]] = {}  # came before its task
         self._heard_s: dict[str, float] = {}  # by trainer
         if lease_s is not None:
             threading.Thread(target=self._watch, args=(lease_s,), daemon=True).start()
@@ -85,6 +86,9 @@ class RemoteWorker:
                     reseed(key)
             self._heard_s[trainer] = time.monotonic()
             self._attached.notify_all()
+        for number in range(len(tasks)):
+            for content in self._early.pop((trainer, number), ()):
+                self.deliver(trainer, number, content=content)
         return os.getpid(), self._address()
 
     def renew(self, trainer: str) -> None:
@@ -130,13 +134,15 @@ class RemoteWorker:
         return next(self._groups[key], None)
 
     def deliver(self, trainer: str, number: int, *, content: Any) -> None:
-        """Take items for a task: a list, or its pickle; None after the last."""
+        """Take items for a task: a list, or its pickle; after the last one, how many there were.
+        Calls for several tasks may overtake each other, and `attach`."""
         job = self._jobs.get((trainer, number))
-        if job is None:  # it was detached
+        if job is None:
+            self._early.setdefault((trainer, number), []).append(content)
             return
         assert isinstance(job.control, RemoteInbox)
-        if content is None:
-            job.control.end()
+        if isinstance(content, int):
+            job.control.end(content)
         else:
             job.control.put(pickle.loads(content) if isinstance(content, bytes) else content)
 

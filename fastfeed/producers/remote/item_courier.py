@@ -40,6 +40,7 @@ class ItemCourier:
         self._allow = allow
         self._lock = threading.Lock()
         self._outstanding = 0  # items at the actor, or on the way to it or back
+        self._sent = 0
         self._requested = False
         self._ended = not handle.task.dispatched
         self._rate = 0.0  # items per second
@@ -64,7 +65,7 @@ class ItemCourier:
         kind, nbytes = REPLY.unpack_from(data)
         if kind == b"E":
             self._ended = True
-            self._deliver(None)
+            self._deliver(self._sent)
             return True
         content: Any = data[REPLY.size :]
         count = 0
@@ -77,6 +78,7 @@ class ItemCourier:
         with self._lock:
             self._requested = False
             self._outstanding += count or nbytes
+        self._sent += count or nbytes
         self._deliver(content)
         return True
 

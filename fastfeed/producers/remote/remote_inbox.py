@@ -17,7 +17,8 @@ class RemoteInbox:
     def __init__(self) -> None:
         self.stopped = False
         self._items: list[tuple[int, int, Any, int]] = []  # a heap: the lowest ticket comes first
-        self._ended = False
+        self._received = 0
+        self._total: int | None = None  # once it is known
         self._changed = threading.Condition()
 
     def put(self, items: Sequence[tuple[int, int, Any, int]]) -> None:
@@ -25,13 +26,18 @@ class RemoteInbox:
         with self._changed:
             for item in items:
                 heapq.heappush(self._items, tuple(item))
+            self._received += len(items)
             self._changed.notify()
 
-    def end(self) -> None:
-        """Note that no other item will come."""
+    def end(self, total: int) -> None:
+        """Note that there are no more than `total` items, some of which may still come."""
         with self._changed:
-            self._ended = True
+            self._total = total
             self._changed.notify()
+
+    @property
+    def _ended(self) -> bool:
+        return self._total is not None and self._received >= self._total
 
     def stop(self) -> None:
         """Have every call raise Stopped: the trainer is gone."""

@@ -79,7 +79,7 @@ def test_large_items_are_forwarded_unpacked(link: Link) -> None:
 
 def test_the_end_is_forwarded(link: Link) -> None:
     link.end.send(REPLY.pack(b"E", 0))
-    assert link.courier.forward() and link.delivered == [None]
+    assert link.courier.forward() and link.delivered == [0]
     link.courier.returned(1)
     assert not link.requested()
 

@@ -190,7 +190,8 @@ class WorkerGroup:
             handle.task.index, handle.pid, status, out_of_memory, named, handle.lost
         )
         blamed = []
-        if dispatcher is not None:  # items of a callable cannot be left out
+        began = bool(handle.pid) or not handle.task.remote
+        if dispatcher is not None and began:  # items of a callable cannot be left out
             records = [(item.key, item.record) for item in current]
             blamed = self._failures.count_death(records, accidental=death.accidental, beside=beside)
         fruitful = handle.delivered > 0 or bool(blamed)

@@ -30,6 +30,7 @@ FLEET_POLL_MS = 200
 STORE_SHARE = 0.5
 # A producer that has no place for so long is reported, with what is free.
 UNPLACED_S = 10.0
+SHUN_S = 30.0  # a node that has lost a producer gets none for so long, where others have room
 
 
 class RemoteFleet:
@@ -54,6 +55,7 @@ class RemoteFleet:
         self._ended: deque[RemoteProcess] = deque()  # put in by the threads of relays
         self._stopping = False
         self._lendable = 0
+        self._lost_at_s: dict[str | None, float] = {}  # by node
         self._cluster: RayCluster | None = None
         self._sources: dict[int, tuple[Shipment, Any]] = {}
         self._reported = False
@@ -92,7 +94,11 @@ class RemoteFleet:
         assert self._cluster is not None
         waiting = list(groups)
         cpus, job = self._options.cpus_per_producer, self._cluster.job_of(self._options)
-        nodes = place(self._cluster.nodes(), len(waiting), cpus=cpus) if waiting else []
+        # the cluster lists a dead node for a while
+        since_s = time.perf_counter() - SHUN_S
+        shunned = {node for node, lost_s in self._lost_at_s.items() if lost_s > since_s}
+        known = [n for n in self._cluster.nodes() if n.node_id not in shunned] if waiting else []
+        nodes = place(known, len(waiting), cpus=cpus)
         for handles, node in zip(waiting, nodes, strict=True):
             shipments = [self._put(handle.channels.shipment) for handle in handles]
             actor = self._cluster.start_actor(
@@ -103,6 +109,7 @@ class RemoteFleet:
             process = RemoteProcess(
                 handles, actor, ended=self._note_end, lendable=self._lendable // len(handles)
             )
+            process.node = node
             self._alive.append(process)
 
     def _put(self, shipment: Shipment) -> Any:
@@ -145,6 +152,8 @@ class RemoteFleet:
             process.end()
             # before its start it is rather the cluster's fault than an accident
             status = int(bool(process.lost)) and (signal.SIGKILL if process.started else 1 << 8)
+            if process.lost:
+                self._lost_at_s[process.node] = time.perf_counter()
             self._launch(self._exited(process.handles, status))
         for process in self._alive:
             process.look()

@@ -56,6 +56,7 @@ class RemoteProcess:
         self.handles = handles
         self.lost = ""  # the reason, if it did not end by itself
         self.started = False
+        self.node: str | None = None  # that was chosen for it
         self.created_s = time.perf_counter()
         self.couriers: list[ItemCourier] = []
         self._actor = actor

@@ -3,7 +3,7 @@
     python -m bench.simulate [--output build/simulate]
 
 Each accelerator has a trainer, its own producers and its own link. All trainers wait for the last
-one at every step. Costs of a batch are those that `bench.remote` measured on one machine; what
+one at every step. Costs of a batch are assumptions that `bench.remote` measures; what
 grows with the job (stragglers, lost nodes, shared storage) is drawn. One trainer is compared
 with `fastfeed.model`, which is held against real runs.
 """

@@ -14,10 +14,10 @@ import fastfeed
 from fastfeed.producers.remote.actor import RemoteWorker
 from fastfeed.producers.remote.messages import MessageGroup
 
-# Groups of one producer in the object store. Twice as many brought 1 % more bytes per second.
+# Groups of one producer in the object store: one travels while the next one is made.
 STORED_GROUPS = 2
 LOOK_S = 1.0  # an object that does not come for so long may have died with its node
-ANSWER_S = 0.5  # of a healthy actor, which answers within milliseconds
+ACTOR_ANSWER_S = 0.5  # of a healthy actor, which answers within milliseconds
 CONTROL = "control"
 NAMESPACE = "fastfeed"
 # A trainer that is silent for so long loses its share of an actor that several trainers use.
@@ -86,7 +86,7 @@ class RayActor:
     def stacks(self) -> str:
         """Return where its producers are, as text."""
         try:
-            return str(self._ray.get(self._call("stacks"), timeout=ANSWER_S))
+            return str(self._ray.get(self._call("stacks"), timeout=ACTOR_ANSWER_S))
         except Exception:  # whatever has happened to it
             return "  no answer"
 

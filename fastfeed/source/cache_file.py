@@ -60,6 +60,8 @@ class CacheFile:
                 'cache="ram"'
             ) from error
         self._keeps = not path.startswith(OWN_FILES)
+        self._gathered = 0  # records since all states were looked at
+        self._complete = False  # True: every record was written or checked in this run
         self.run = run or self._new_run()
 
     def _map(self) -> None:
@@ -191,16 +193,31 @@ class CacheFile:
         """Return the columns of these records in memory from `allocate`, or None unless all of them
         were written or checked in this run."""
         rows = np.array(indices)  # once: each use of a list would convert it
-        if not self.columns or rows.max() >= self.capacity:
-            return None
-        if not (self.states.take(rows) == self.run).all():
-            return None
+        if not self._complete:
+            if not self.columns or rows.max() >= self.capacity:
+                return None
+            if not (self.states.take(rows) == self.run).all():
+                return None
+            self._look_for_end(len(rows))
         blanks = [((len(rows), *shape), dtype) for shape, dtype in self._rows]
         found = list(allocate(blanks))
         for column, out in zip(self.columns, found, strict=True):
             # With the default mode numpy copies twice.
             column.take(rows, 0, out, "clip")
         return found
+
+    def release(self) -> None:
+        """Give all maps of the file back, but keep the number of damaged records."""
+        self._complete, self.columns = False, []
+        self.states = self._sums = np.zeros(0, np.uint32)
+        self._runs = self._runs.copy()
+
+    def _look_for_end(self, count: int) -> None:
+        """After as many records as there are, look whether all of them are there for good."""
+        self._gathered += count
+        if self._gathered >= self.length:
+            self._gathered = 0
+            self._complete = self.capacity == self.length and bool((self.states == self.run).all())
 
 
 def new_cache_file(

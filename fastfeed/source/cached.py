@@ -54,7 +54,7 @@ class CachedRecords:
 
     def release(self) -> None:
         """Give the memory, or the map of the file, back; no record is read any more."""
-        self._file.columns = []
+        self._file.release()
         self.close()
 
     def __getstate__(self) -> tuple[Any, ...]:

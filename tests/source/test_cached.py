@@ -259,3 +259,19 @@ def test_sources_without_records_by_index(source: Any, options: dict[str, Any]) 
 def test_what_is_no_cache(cache: Any) -> None:
     with pytest.raises(OptionError, match='must be "ram" or a folder'):
         FeedRunner(range(4), batch_size=2, cache=cache)
+
+
+def test_no_map_of_the_file_outlives_the_runner(tmp_path: Path) -> None:
+    folder = tmp_path / "cache"
+    with FeedRunner(range(LENGTH), batch_size=8, epochs=2, cache=folder) as runner:
+        list(runner)
+        assert str(folder) in Path("/proc/self/maps").read_text()
+    assert str(folder) not in Path("/proc/self/maps").read_text()
+    assert runner.snapshot().remade == 0
+
+
+def test_a_complete_cache_is_not_looked_at_again_for_each_batch(tmp_path: Path) -> None:
+    data = np.arange(LENGTH)
+    with FeedRunner((data, data), batch_size=8, epochs=4, cache=tmp_path, shuffle=True) as runner:
+        found = [x for x, _ in runner]
+    assert sorted(np.concatenate(found).tolist()) == sorted(data.tolist() * 4)

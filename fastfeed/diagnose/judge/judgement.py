@@ -82,7 +82,9 @@ def judge(evidence: Evidence, *, script: str = "", died: Sequence[DeadProducer] 
         speedup_range=interval,
         recommendations=safe,
         may_cost=tuple(one for one in advice if one not in safe),
-        no_change=_no_change(whole, speedup) if whole is not None and not (safe or died) else "",
+        no_change=_no_change(whole, speedup)
+        if whole is not None and not (safe or died or abstained)
+        else "",
         abstained=abstained,
         evidence=evidence,
         script=script,

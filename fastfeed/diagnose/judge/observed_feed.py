@@ -23,6 +23,8 @@ from fastfeed.model.prediction import (
 from fastfeed.model.simulate import simulate
 from fastfeed.model.workload import BATCH_PARTS, STEP_PARTS, Outcome, Producers, Workload, rows_of
 
+MANY_STEPS = 1000  # simulated steps of a feed with rare events
+
 
 @dataclass(frozen=True)
 class FeedModel:
@@ -49,9 +51,9 @@ class FeedModel:
     def run(self, seed: int | None = None) -> Outcome:
         """Simulate it; with a seed, simulate what might as well have been observed."""
         workload = self.workload if seed is None else resampled(self.workload, seed=seed)
-        # A pause or a slow batch may come once in a thousand steps, other costs are much alike.
+        # A pause or a slow batch may come once in hundreds of steps, other costs are much alike.
         rare = self.tail or bool(workload.step("pause").any())
-        steps = len(workload.steps) if rare else 0
+        steps = min(len(workload.steps), MANY_STEPS) if rare else 0
         return simulate(workload, self.producers, steps=max(FEW_STEPS, steps), seed=seed or 0)
 
     def batch(self, every: float = 1.0, **parts: float) -> FeedModel:

@@ -110,7 +110,8 @@ def _measure_executors(augment: str, executors: str, *, options: dict[str, Any])
 def _plan(options: dict[str, Any]) -> SweepPlan:
     threads = parse_counts(options["threads"], "--threads", least=1, such_as="1,4,8")
     processes = parse_counts(options["processes"], "--processes", least=0, such_as="0,1,2")
-    others = {name: options[name] for name in ("seconds", "steps", "repeats", "baseline")}
+    names = ("seconds", "steps", "repeats", "baseline", "remote")
+    others = {name: options[name] for name in names}
     return SweepPlan(threads, options["batch_size"], processes=processes, **others)
 
 

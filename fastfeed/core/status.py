@@ -14,8 +14,9 @@ STATES = (
     "waits for the next pass",
     "finished",
     "dead",
+    "waits for other ranks",
 )
-STARTING, MAKING, ROOM, INPUT, IDLE, FINISHED, DEAD = range(len(STATES))
+STARTING, MAKING, ROOM, INPUT, IDLE, FINISHED, DEAD, RANKS = range(len(STATES))
 FEED_STATES = ("runs", "has ended", "failed", "was stopped", "waits for the next pass")
 FEED_RUNS, FEED_ENDED, FEED_FAILED, FEED_STOPPED, FEED_PAUSED = range(len(FEED_STATES))
 THREAD, PROCESS, REMOTE = range(3)

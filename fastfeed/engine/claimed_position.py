@@ -28,13 +28,29 @@ class ClaimedPosition(Position):
         address = ShardAddress.parse(str(options.shard))
         self._claims = JobClaims(address, job, state=resume.claims)
         self._consumed: list[int] = []  # and not reported
-        self._settling = threading.Lock()  # `close` may come from any thread
+        self._arrived = 0  # batches
+        # a sink may acknowledge in one thread and take in another; `close` comes from any
+        self._settling = threading.RLock()
         source.claim_from(self._claims.next)
 
     @property
     def waits_for_others(self) -> bool:
-        """True while only other ranks of the job hold batches."""
-        return self._claims.waits_for_others
+        """True while only other ranks of the job hold batches: the server says so, and no producer
+        of this rank works on one."""
+        return self._claims.waits and self._arrived >= self._claims.claimed
+
+    def arrived(self, stream: int, item: int, *, rows: int) -> None:
+        """Note a batch. Report one without records, which no delivery follows: two ranks that hold
+        such batches would wait for each other."""
+        super().arrived(stream, item, rows=rows)
+        self._arrived += 1
+        if not rows:
+            self.commit()
+
+    def delivered(self, rows: int, batches: int = 1) -> None:
+        """Note that `rows` records were delivered, in so many batches."""
+        with self._settling:
+            super().delivered(rows, batches)
 
     def commit(self) -> None:
         """Report all that was delivered."""
@@ -48,7 +64,9 @@ class ClaimedPosition(Position):
     def state(self) -> dict[str, Any]:
         """Return the position of the whole job: ranks that are in a step repeat it."""
         claims = self._claims.state(self._settled())
-        return {**super().state(), "epoch": claims["epoch"], "streams": {}, "claims": claims}
+        with self._settling:
+            position = super().state()
+        return {**position, "epoch": claims["epoch"], "streams": {}, "claims": claims}
 
     def _settled(self) -> list[int]:
         with self._settling:

@@ -319,7 +319,7 @@ class Feed:
                 return self._producers.take(self.options.stall_timeout_s)
             except Timeout:
                 if self._position.waits_for_others:
-                    continue  # a rank that is slow ends no other
+                    continue  # for batches that are given to this rank if the others die
                 if self._starving is None or self._starving():
                     self._fail(stalled(self.options.stall_timeout_s, self.stacks()))
             except BaseException as error:

@@ -16,6 +16,7 @@ STATE_COLOURS = {
     "waits for room": "blue",
     "waits for input": "yellow",
     "waits for the next pass": "bright_black",
+    "waits for other ranks": "bright_black",
     "starting": "bright_black",
     "finished": "bright_black",
     "dead": "bold red",

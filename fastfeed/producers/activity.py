@@ -6,7 +6,7 @@ import sysconfig
 from pathlib import Path
 from types import FrameType
 
-from fastfeed.core.status import IDLE, INPUT, MAKING, ROOM
+from fastfeed.core.status import IDLE, INPUT, MAKING, RANKS, ROOM
 
 OWN = str(Path(__file__).parents[1])
 LIBRARIES = (sysconfig.get_path("stdlib"), "<frozen", "<string>")
@@ -15,6 +15,7 @@ WAIT_STATES = {
     ("buffer.py", "_wait_for_room"): ROOM,
     ("epoch_gate.py", "admit"): IDLE,
     ("base.py", "open"): INPUT,
+    ("job_claims.py", "_after_others"): RANKS,
 }
 MAX_WAIT_FRAMES = 60
 

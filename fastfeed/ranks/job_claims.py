@@ -13,9 +13,9 @@ from typing import Any
 
 from fastfeed.core.shard_address import ShardAddress
 from fastfeed.errors import FeedTimeout, OptionError
-from fastfeed.ranks.job_messages import decode, encode, tune
+from fastfeed.ranks.job_messages import WAIT, decode, encode, tune
 
-CONNECT_TIMEOUT_S = 10.0  # a server may start after its ranks
+SERVER_TIMEOUT_S = 10.0  # a server may start after its ranks; then it answers at once
 CONNECT_RETRY_S = 0.1
 
 
@@ -23,7 +23,7 @@ class JobClaims:
     """Connection of one rank to its server.
 
     `job` is what all ranks must agree on; `state` is where an earlier job ended, or None. Raise
-    FeedTimeout if there is no server, OptionError if it refuses this rank.
+    FeedTimeout if there is no server within `timeout_s`, OptionError if it refuses this rank.
     """
 
     def __init__(
@@ -32,13 +32,15 @@ class JobClaims:
         job: Mapping[str, Any],
         *,
         state: Mapping[str, Any] | None = None,
-        timeout_s: float = CONNECT_TIMEOUT_S,
+        timeout_s: float = SERVER_TIMEOUT_S,
     ) -> None:
         self._address = address
         self._where = f"{address.host}:{address.port}"
         self._sending = threading.Lock()
-        self._closed = self._asks = False
-        self._held = 0  # batches that were claimed and not reported yet
+        self._timeout_s = timeout_s
+        self._closed = False
+        self.claimed = 0  # batches
+        self.waits = False  # the server has answered that only other ranks hold batches
         self._socket = self._connected(timeout_s)
         self._lines = self._socket.makefile("rb")
         name = f"{platform.node()} {os.getpid()}"
@@ -54,46 +56,43 @@ class JobClaims:
             self.close()
             raise OptionError(f"shard={self._where}: {answer['error']}")
         self.rank = int(answer["rank"])
-        self._socket.settimeout(None)  # a claim may wait for other ranks
 
     def next(self, epoch: int) -> int | None:
         """Return the serial number of the next batch, or None at the end of the epoch, and once
-        this was closed. Raise ConnectionError if the server has gone."""
-        self._asks = True
+        this was closed. Wait while other ranks hold the last batches, as long as the server says
+        so. Raise ConnectionError if it has gone, FeedTimeout if it does not answer."""
         try:
             answer = self._ask({"claim": epoch})
+            if answer == WAIT:
+                answer = self._after_others()
         except (OSError, ValueError) as error:
             if self._closed:
                 return None
+            if isinstance(error, TimeoutError):
+                raise FeedTimeout(
+                    f"the ShardServer at {self._where} has not answered for {self._timeout_s:g} s: "
+                    "is the process that runs it stopped, or busy in code that keeps the GIL?"
+                ) from error
             raise ConnectionError(
                 f"the ShardServer at {self._where} has gone, and nobody knows any more which "
                 "batches are left: keep the process that runs it alive until every rank has ended"
             ) from error
-        finally:
-            self._asks = False
         item: int | None = answer["item"]
-        self._held += item is not None
+        self.claimed += item is not None
         return item
-
-    @property
-    def waits_for_others(self) -> bool:
-        """True while only other ranks hold batches, which are given to this one if they die."""
-        return self._asks and self._held <= 0
 
     def report(self, serials: Sequence[int]) -> None:
         """Report batches as consumed. Without a server, do nothing: the next claim fails."""
         if serials:
-            self._held -= len(serials)
             with suppress(OSError):
                 self._send(self._socket, {"done": serials})
 
     def state(self, serials: Sequence[int]) -> dict[str, Any]:
         """Report batches as consumed, and return the state of the job. Raise FeedTimeout if the
         server has gone."""
-        self._held -= len(serials)
         question = {"token": self._address.token, "state_of": self.rank, "done": serials}
         # a claim may wait for its answer on the other connection
-        with self._connected(CONNECT_TIMEOUT_S) as connection:
+        with self._connected(SERVER_TIMEOUT_S) as connection:
             try:
                 self._send(connection, question)
                 with connection.makefile("rb") as lines:
@@ -135,6 +134,16 @@ class JobClaims:
     def _ask(self, message: Mapping[str, Any]) -> dict[str, Any]:
         self._send(self._socket, message)
         return decode(self._lines.readline())
+
+    def _after_others(self) -> dict[str, Any]:
+        """Return the answer that comes once other ranks have consumed the last batches, or died."""
+        self.waits = True
+        try:
+            while (answer := decode(self._lines.readline())) == WAIT:
+                pass
+        finally:
+            self.waits = False
+        return answer
 
     def _send(self, connection: socket.socket, message: Mapping[str, Any]) -> None:
         with self._sending:

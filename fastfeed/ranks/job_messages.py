@@ -7,8 +7,10 @@ import socket
 from typing import Any
 
 MAX_LINE_NBYTES = 2**24  # of a state
-# A host that loses its power or its network closes no connection.
-KEEPALIVE = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 4}  # seconds, seconds, times
+# A host that loses its power or its network closes no connection: seconds, seconds, times, ms. The
+# last one is for messages under way, for which the others do not count.
+KEEPALIVE = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 4, "TCP_USER_TIMEOUT": 30_000}
+WAIT = {"wait": True}  # a claim has no answer yet: other ranks hold the last batches
 
 
 def encode(message: dict[str, Any]) -> bytes:

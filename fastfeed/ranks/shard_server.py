@@ -14,10 +14,11 @@ from typing import Any
 from fastfeed.core.shard_address import ShardAddress
 from fastfeed.errors import StateError
 from fastfeed.ranks.claim_ledger import ClaimAnswer, ClaimLedger
-from fastfeed.ranks.job_messages import MAX_LINE_NBYTES, decode, encode, tune
+from fastfeed.ranks.job_messages import MAX_LINE_NBYTES, WAIT, decode, encode, tune
 
 HELLO_TIMEOUT_S = 10.0
 JOIN_TIMEOUT_S = 5.0
+HEARTBEAT_S = 2.5  # well below the limit after which a rank gives up a silent server
 
 
 @dataclass
@@ -89,6 +90,7 @@ class ShardServer:
         port = self._server.sockets[0].getsockname()[1]
         self.address = str(ShardAddress(host, port, self._token))
         self._closed = False
+        self._loop.call_soon(self._beat)
         self._thread = threading.Thread(target=self._run, name="fastfeed-shards", daemon=True)
         self._thread.start()
 
@@ -126,6 +128,14 @@ class ShardServer:
             self._loop.run_until_complete(self._end())
         finally:
             self._loop.close()
+
+    def _beat(self) -> None:
+        """Show the ranks that wait for others that this server is alive."""
+        with self._lock:
+            for rank in self._job.ranks:
+                if rank.waits_in is not None:
+                    rank.send(WAIT)
+        self._loop.call_later(HEARTBEAT_S, self._beat)
 
     async def _end(self) -> None:
         self._server.close()
@@ -210,6 +220,8 @@ class ShardServer:
         elif "claim" in message:
             rank.waits_in = int(message["claim"])
             self._wake()
+            if rank.waits_in is not None:
+                rank.send(WAIT)
         elif "bye" in message:
             rank.report.state = "left"
 

@@ -23,6 +23,7 @@ from bench.public.prepare import Unprepared, prepare
 from bench.public.recipe import DEVELOPMENT, TEST, Recipe, halves
 from bench.public.recipes import COMMITS, RECIPES
 from bench.public.runs import RunFailed, diagnose, rate
+from bench.public.score import answers, table
 from bench.public.truths import truth
 
 KIND, SCHEMA = "public", 1
@@ -39,6 +40,9 @@ def main() -> None:
     ]
     if given.list:
         print(_listed(chosen, half))
+        return
+    if given.report:
+        print(report(chosen, given.output))
         return
     if given.commands:
         for recipe in chosen:
@@ -73,7 +77,9 @@ def _round(recipe: Recipe, given: argparse.Namespace) -> Row:
     timing = {"warmup": given.warmup, "seconds": given.seconds}
     found: Row = {"steps_per_second": {}, "pauses": {}}
     for variant in recipe.variants:
-        ready = prepare(recipe, variant, checkouts=given.checkouts, output=given.work, timing=timing)
+        ready = prepare(
+            recipe, variant, checkouts=given.checkouts, output=given.work, timing=timing
+        )
         one = rate(ready, seconds=given.seconds, warmup=given.warmup)
         found["steps_per_second"][variant] = one["steps_per_second"]
         found["pauses"][variant] = one["pauses"]
@@ -104,7 +110,16 @@ def _command(recipe: Recipe, given: argparse.Namespace) -> str:
     ready = prepare(recipe, "now", checkouts=given.checkouts, output=given.work / "by_hand")
     settings = " ".join(f"{key}='{value}'" for key, value in ready.environment.items() if value)
     script = " ".join(f"'{word}'" if " " in word or "(" in word else word for word in ready.script)
-    return f"- {recipe.name}: `cd '{ready.folder}' && env {settings} python -m fastfeed.cli diagnose -- {script}`"
+    run = f"env {settings} python -m fastfeed.cli diagnose -- {script}"
+    return f"- {recipe.name}: `cd '{ready.folder}' && {run}`"
+
+
+def report(chosen: list[Recipe], folder: Path) -> str:
+    """Return the tables of truths and answers; scripts without figures come last."""
+    rows = read(folder)
+    found = [(recipe, rows[recipe.name]) for recipe in chosen if recipe.name in rows]
+    failed = [f"- {recipe.name}: {row['failed']}" for recipe, row in found if row["failed"]]
+    return "\n\n".join([table(found), answers(found), *(["Failed:", *failed] if failed else [])])
 
 
 def _listed(chosen: list[Recipe], half: dict[str, str]) -> str:
@@ -154,6 +169,7 @@ def _parsed() -> argparse.Namespace:
     parser.add_argument("--diagnose-seconds", type=float, default=12.0)
     parser.add_argument("--budget", type=float, default=1e9, help="start no script after that, s")
     parser.add_argument("--list", action="store_true", help="print the scripts and their halves")
+    parser.add_argument("--report", action="store_true", help="print tables of what was measured")
     parser.add_argument("--commands", action="store_true", help="prepare copies, print commands")
     given = parser.parse_args()
     given.output = given.output.resolve()

@@ -35,8 +35,7 @@ class Recipe:
     `args` and `rows` (records of the training set) give epochs of seconds on two cores. `count`:
     `torch`, `session` or `keras`, whose steps are seen in the framework, or the pattern of the
     line that ends a step. `free`: the input of the training is a ready batch. `quiet`: nothing
-    but training. `changes`: a knob turned by hand, by its name. `host`: the step in a variant
-    that does the same work in fewer calls, which shows the cost of the calls.
+    but training. `changes`: a knob turned by hand, by its name.
     """
 
     name: str
@@ -54,6 +53,8 @@ class Recipe:
     data: tuple[str, ...] = ()
     needs: tuple[str, ...] = ()  # folders of the checkout beside the script's own
     environment: Mapping[str, str] = field(default_factory=dict)
+    input_codes: tuple[str, ...] = ("input.serial",)  # right if a ready batch gains most
+    pause_codes: tuple[str, ...] = ("pause.periodic",)  # right if leaving out the rest gains most
 
     @property
     def variants(self) -> dict[str, Variant]:

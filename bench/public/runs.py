@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import signal
@@ -30,7 +31,9 @@ class RunFailed(Exception):
 def rate(prepared: Prepared, *, seconds: float, warmup: float) -> dict[str, Any]:
     """Return the steps/s that a prepared script counts after its warm-up."""
     out = prepared.folder
-    code, errors, _ = execute([sys.executable, *prepared.script], prepared, seconds + warmup + START_S)
+    code, errors, _ = execute(
+        [sys.executable, *prepared.script], prepared, seconds + warmup + START_S
+    )
     root = Path(json.loads(Path(prepared.environment["PUBLIC_SETTINGS"]).read_text())["out"])
     tallies = sorted(root.parent.glob(f"{root.name}.*[0-9]"))
     found = [json.loads(path.read_text())["times"] for path in tallies]
@@ -46,7 +49,7 @@ def steady_rate(times: Sequence[float]) -> tuple[float, int]:
 
     A window that cuts off a part of an epoch would count too many or too few pauses.
     """
-    gaps = [b - a for a, b in zip(times, times[1:], strict=False)]
+    gaps = [b - a for a, b in itertools.pairwise(times)]
     long = max(LONG_GAP * statistics.median(gaps), LEAST_GAP_S)
     ends = [i + 1 for i, gap in enumerate(gaps) if gap > long]
     first, last = (ends[0], ends[-1]) if len(ends) > 2 else (0, len(times) - 1)
@@ -68,9 +71,7 @@ def diagnose(prepared: Prepared, *, seconds: float, evidence: Path) -> dict[str,
         return {"took_s": took, **json.loads(path.read_text())}
 
 
-def execute(
-    command: Sequence[str], prepared: Prepared, limit_s: float
-) -> tuple[int, str, float]:
+def execute(command: Sequence[str], prepared: Prepared, limit_s: float) -> tuple[int, str, float]:
     """Run a command in its own session; return exit code, its last words and seconds.
 
     The whole session is killed at the limit, and the rest of it at the end.

@@ -14,7 +14,9 @@ class DataSet:
     """Images in [0, 1] and labels; `next_batch` shuffles once an epoch."""
 
     def __init__(self, images: Any, labels: Any, one_hot: bool, reshape: bool) -> None:
-        self._images = images.reshape(len(images), -1 if reshape else 28, *([] if reshape else [28, 1]))
+        self._images = images.reshape(
+            len(images), -1 if reshape else 28, *([] if reshape else [28, 1])
+        )
         self._images = np.multiply(self._images.astype(np.float32), 1 / 255)
         self._labels = np.eye(10)[labels] if one_hot else labels
         self._at = self._epochs = 0
@@ -49,10 +51,18 @@ class DataSet:
 
 
 def read_data_sets(
-    train_dir: str = "", fake_data: bool = False, one_hot: bool = False, reshape: bool = True, **_: Any
+    train_dir: str = "",
+    fake_data: bool = False,
+    one_hot: bool = False,
+    reshape: bool = True,
+    **_: Any,
 ) -> Any:
     """Return the sets train, validation and test in the proportions of the real one."""
     (x, y), (x_test, y_test) = made.images("mnist", public_hooks.SETTINGS)
     held = len(x) // 12
-    parts = {"train": (x[held:], y[held:]), "validation": (x[:held], y[:held]), "test": (x_test, y_test)}
+    parts = {
+        "train": (x[held:], y[held:]),
+        "validation": (x[:held], y[:held]),
+        "test": (x_test, y_test),
+    }
     return SimpleNamespace(**{k: DataSet(*v, one_hot, reshape) for k, v in parts.items()})

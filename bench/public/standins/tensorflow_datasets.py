@@ -42,7 +42,9 @@ def builder(name: str, **_: Any) -> _Builder:
     return _Builder(name)
 
 
-def load(name: str, split: Any = None, batch_size: Any = None, with_info: bool = False, **_: Any) -> Any:
+def load(
+    name: str, split: Any = None, batch_size: Any = None, with_info: bool = False, **_: Any
+) -> Any:
     made_by = _Builder(name)
     found: Any
     if split is None:

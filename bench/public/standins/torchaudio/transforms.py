@@ -10,7 +10,9 @@ from torch import nn
 
 
 class MelSpectrogram(nn.Module):
-    def __init__(self, sample_rate: int = 16000, n_fft: int = 400, hop_length: int = 200, n_mels: int = 128) -> None:
+    def __init__(
+        self, sample_rate: int = 16000, n_fft: int = 400, hop_length: int = 200, n_mels: int = 128
+    ) -> None:
         super().__init__()
         self.n_fft, self.hop = n_fft, hop_length
         self.register_buffer("window", torch.hann_window(n_fft))
@@ -47,4 +49,6 @@ class Resample(nn.Module):
         count, length = wave.shape
         padded = nn.functional.pad(wave, (self.width, self.width + self.old))
         found = nn.functional.conv1d(padded[:, None], self.kernel, stride=self.old)
-        return found.transpose(1, 2).reshape(count, -1)[:, : math.ceil(self.new * length / self.old)]
+        return found.transpose(1, 2).reshape(count, -1)[
+            :, : math.ceil(self.new * length / self.old)
+        ]

@@ -119,7 +119,9 @@ class RandomHorizontalFlip:
 
 
 class RandomResizedCrop:
-    def __init__(self, size: int, scale: Any = (0.08, 1.0), ratio: Any = (3 / 4, 4 / 3), **_: Any) -> None:
+    def __init__(
+        self, size: int, scale: Any = (0.08, 1.0), ratio: Any = (3 / 4, 4 / 3), **_: Any
+    ) -> None:
         self.size, self.scale, self.ratio = size, scale, ratio
 
     def __call__(self, image: Any) -> Any:

@@ -8,7 +8,9 @@ import torch
 from PIL import Image
 
 
-def make_grid(images: Any, nrow: int = 8, padding: int = 2, normalize: bool = False, **_: Any) -> Any:
+def make_grid(
+    images: Any, nrow: int = 8, padding: int = 2, normalize: bool = False, **_: Any
+) -> Any:
     images = torch.stack(list(images)) if isinstance(images, (list, tuple)) else images
     images = images.expand(-1, 3, -1, -1) if images.shape[1] == 1 else images
     if normalize:
@@ -25,6 +27,8 @@ def make_grid(images: Any, nrow: int = 8, padding: int = 2, normalize: bool = Fa
 
 
 def save_image(images: Any, path: Any, nrow: int = 8, normalize: bool = False, **_: Any) -> None:
-    grid = make_grid(images.detach() if torch.is_tensor(images) else images, nrow, normalize=normalize)
+    grid = make_grid(
+        images.detach() if torch.is_tensor(images) else images, nrow, normalize=normalize
+    )
     pixels = grid.mul(255).add_(0.5).clamp_(0, 255).permute(1, 2, 0).to("cpu", torch.uint8).numpy()
     Image.fromarray(pixels).save(path)

@@ -12,6 +12,7 @@ from bench.public.recipes_torch import TORCH
 RECIPES: tuple[Recipe, ...] = (*TORCH, *TF1, *KERAS, *TF2, *JAX, *MORE)
 NONE = "none stated"
 COMMITS = {
+    "MorvanZhou/pytorch-A3C": ("5ab27abee2c3ac3ca921ac393bfcbda4e0a91745", "MIT"),
     "MorvanZhou/PyTorch-Tutorial": ("dbe154a9e56635e51c6b0c2ccea8ae36cfb585a7", "MIT"),
     "MorvanZhou/Tensorflow-Tutorial": ("42dc32de532d146725aeef965d87871142a542d6", "MIT"),
     "aymericdamien/TensorFlow-Examples": ("6dcbe14649163814e72a22a999f20c5e247ce988", "MIT"),
@@ -38,6 +39,7 @@ COMMITS = {
     "lucidrains/x-transformers": ("9252ed7838021ee61e6c5be0930b3a9a88efdf06", "MIT"),
     "musikalkemist/pytorchforaudio": ("38d1950d82a4a309a5e4259d2638f907ccac55af", "MIT"),
     "nlintz/TensorFlow-Tutorials": ("d6bdab7df46492446c48537fcf37e20ba44e8168", NONE),
+    "pyro-ppl/numpyro": ("0b935d488056ae1775b4ab05cbe2812f51f21a4f", "Apache-2.0"),
     "pytorch/examples": ("77f55b912142e11fcfdf5b530231fb9c52f181e8", "BSD-3-Clause"),
     "shenweichen/DeepCTR-Torch": ("f6854257b1fc29caab655ce72c6b5528b7432574", "Apache-2.0"),
     "spro/char-rnn.pytorch": ("282bcb6b15ab3929d6a588b455cfc0f19f32add4", "MIT"),

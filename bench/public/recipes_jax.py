@@ -65,6 +65,28 @@ JAX = (
             )
         ),
     ),
+    Recipe(
+        "numpyro_vae_epochs",
+        "jax",
+        "image",
+        "pyro-ppl/numpyro",
+        "examples/vae.py",
+        "--num-epochs 1000000",
+        rows=3200,
+        needs=("numpyro",),
+        data=("idx:../numpyro/examples/.data",),
+        environment={"PYTHON_ROOT": ".."},
+        count=r"_, svi_state = epoch_train\(.*\)",
+        quiet=Variant(
+            (
+                Edit(
+                    r"test_loss = eval_test\(.*\)",
+                    "test_loss = 0; __import__('jax').block_until_ready(svi_state)",
+                ),
+                without(r"reconstruct_img\(i"),
+            )
+        ),
+    ),
     _flax(
         "flax_mnist",
         "image",

@@ -8,10 +8,11 @@ READY = Variant(switches=("torch.ready",))
 WORKERS = {f"num_workers={n}": Variant(switches=(f"torch.workers={n}",)) for n in (1, 2)}
 SCRATCH = "eriklindernoren/ML-From-Scratch"
 FIT = "../deep_learning/neural_network.py"
+STEPS_IN_ENVIRONMENT = ("input.serial", "step.host")
 NANO = (
     "config/train_shakespeare_char.py --device=cpu --compile=False --eval_iters=5 "
-    "--log_interval=10 --block_size=64 --batch_size=12 --n_layer=4 --n_head=4 --n_embd=128 --max_iters=100000000 "
-    "--dropout=0.0 --eval_interval=50"
+    "--log_interval=10 --block_size=64 --batch_size=12 --n_layer=4 --n_head=4 --n_embd=128 "
+    "--max_iters=100000000 --dropout=0.0 --eval_interval=50"
 )
 
 MORE = (
@@ -93,5 +94,42 @@ MORE = (
             Edit(r"EPOCHS = 10", "EPOCHS = 10**6"),
             Edit(r"BATCH_SIZE = 128", "BATCH_SIZE = 16"),
         ),
+    ),
+    Recipe(
+        "torch_a3c",
+        "torch",
+        "rl",
+        "MorvanZhou/pytorch-A3C",
+        "discrete_A3C.py",
+        edits=(
+            Edit(r"MAX_EP = 3000", "MAX_EP = 10**8"),
+            Edit(r"state\['step'\] = 0", "state['step'] = torch.tensor(0.0)", "shared_adam.py"),
+        ),
+        free=Variant(
+            (
+                Edit(
+                    r"self\.env\.step\(a\)",
+                    "__import__('tally').replay(self.env.step, a)",
+                ),
+            )
+        ),
+        input_codes=STEPS_IN_ENVIRONMENT,
+    ),
+    Recipe(
+        "x_transformer_copy",
+        "torch",
+        "text",
+        "lucidrains/x-transformers",
+        "train_copy.py",
+        needs=("x_transformers",),
+        free=Variant(
+            (
+                Edit(
+                    r"src, tgt, src_mask = next\(cycle\(\)\)",
+                    "src, tgt, src_mask = __import__('tally').once(lambda c=cycle: next(c()))",
+                ),
+            )
+        ),
+        quiet=Variant((Edit(r"if i != 0 and i % GENERATE_EVERY == 0", "if False"),)),
     ),
 )

@@ -73,7 +73,7 @@ TF1 = (
             (
                 Edit(
                     r"X, Y = iterator\.get_next\(\)",
-                    "X, Y = [tf.constant(a[:128]) for a in (mnist.train.images, mnist.train.labels)]",
+                    "X, Y = map(tf.constant, mnist.train.next_batch(128))",
                 ),
             )
         ),

@@ -48,6 +48,10 @@ def main() -> None:
         for recipe in chosen:
             print(_command(recipe, given))
         return
+    if given.prepare:
+        for recipe in chosen:
+            _prepared(recipe, given)
+        return
     begin = time.monotonic()
     for turn in range(given.rounds):
         for recipe in chosen:
@@ -71,6 +75,14 @@ def _measure(recipe: Recipe, turn: int, half: str, given: argparse.Namespace) ->
     if given.diagnose and not row["failed"] and len(row.setdefault("said", [])) <= turn:
         row["said"].append(_said(recipe, len(row["said"]), given))
         _note(recipe.name, row, given.output)
+
+
+def _prepared(recipe: Recipe, given: argparse.Namespace) -> None:
+    """Make the data of a script, so that no measurement waits for them."""
+    try:
+        prepare(recipe, "now", checkouts=given.checkouts, output=given.work)
+    except Unprepared as error:
+        print(error, file=sys.stderr)
 
 
 def _round(recipe: Recipe, given: argparse.Namespace) -> Row:
@@ -103,7 +115,8 @@ def _note(name: str, row: Row, folder: Path) -> None:
     figures = ", ".join(f"{variant} {value:.4g}" for variant, value in rates.items())
     said = row["said"][-1] if row.get("said") else {}
     words = said.get("verdict") or said.get("failed") or ""
-    print(f"{name:22} {figures} {words} {row['failed']}", file=sys.stderr, flush=True)
+    now = time.strftime("%H:%M:%S")
+    print(f"{now} {name:22} {figures} {words} {row['failed']}", flush=True)
 
 
 def _command(recipe: Recipe, given: argparse.Namespace) -> str:
@@ -169,6 +182,7 @@ def _parsed() -> argparse.Namespace:
     parser.add_argument("--diagnose-seconds", type=float, default=12.0)
     parser.add_argument("--budget", type=float, default=1e9, help="start no script after that, s")
     parser.add_argument("--list", action="store_true", help="print the scripts and their halves")
+    parser.add_argument("--prepare", action="store_true", help="make all data, run nothing")
     parser.add_argument("--report", action="store_true", help="print tables of what was measured")
     parser.add_argument("--commands", action="store_true", help="prepare copies, print commands")
     given = parser.parse_args()

@@ -57,8 +57,8 @@ def prepare(
     _apply(recipe, edits, home, script.name)
     data = output / recipe.name / "data"
     data.mkdir(parents=True, exist_ok=True)
-    for kind in recipe.data:
-        write(kind, home, recipe.rows)
+    if recipe.data:
+        _link_data(recipe, home, output / recipe.name / "files")
     settings = _settings(recipe, chosen, folder, data, timing)
     words = (recipe.args if chosen.args is None else chosen.args).split()
     return Prepared(home, (script.name, *words), _environment(recipe, settings))
@@ -70,6 +70,22 @@ def _copy(source: Path, home: Path, folder: Path, recipe: Recipe) -> Path:
     for part in (below, *map(Path, recipe.needs)):
         shutil.copytree(source / part, folder / part, dirs_exist_ok=True, ignore=SKIPPED)
     return folder / below
+
+
+def _link_data(recipe: Recipe, home: Path, made: Path) -> None:
+    """Write a script's data once, and link them into every copy."""
+    inner = made / "a" / "b" / "c"  # a script may look for its data above its own folder
+    if not (made / "complete").exists():
+        inner.mkdir(parents=True, exist_ok=True)
+        for kind in recipe.data:
+            write(kind, inner, recipe.rows)
+        (made / "complete").touch()
+    for path in made.rglob("*"):
+        if path.is_file() and path.name != "complete":
+            target = Path(os.path.normpath(home / os.path.relpath(path, inner)))
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.unlink(missing_ok=True)
+            os.link(path, target)
 
 
 def _apply(recipe: Recipe, edits: list[Edit], home: Path, script: str) -> None:

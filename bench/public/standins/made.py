@@ -19,6 +19,16 @@ def rows_of(kind: str, settings: dict[str, Any]) -> int:
 
 def images(kind: str, settings: dict[str, Any]) -> Any:
     """Return ((x, y), (x, y)) as uint8: dark images with bright strokes, and labels 0 to 9."""
+    path = os.path.join(settings["data"], f"{kind}-{rows_of(kind, settings)}.npz")
+    if not os.path.exists(path):
+        (x, y), (x_test, y_test) = _images(kind, settings)
+        np.savez(path + ".part.npz", x=x, y=y, x_test=x_test, y_test=y_test)
+        os.replace(path + ".part.npz", path)
+    with np.load(path) as found:
+        return (found["x"], found["y"]), (found["x_test"], found["y_test"])
+
+
+def _images(kind: str, settings: dict[str, Any]) -> Any:
     rng = np.random.default_rng(1)
     shape, train = SHAPES[kind], rows_of(kind, settings)
     sets = []
@@ -74,7 +84,7 @@ def _cifar(folder: str, settings: dict[str, Any]) -> None:
     import pickle
 
     os.makedirs(folder, exist_ok=True)
-    (x, y), (x_test, y_test) = images("cifar", {"rows": 50000})
+    (x, y), (x_test, y_test) = images("cifar", {**settings, "rows": 50000})
     flat = x.transpose(0, 3, 1, 2).reshape(len(x), -1)
     for i in range(5):
         part = slice(10000 * i, 10000 * (i + 1))

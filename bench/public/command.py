@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.public.prepare import Unprepared, prepare
-from bench.public.recipe import DEVELOPMENT, TEST, Recipe, halves
+from bench.public.recipe import DEVELOPMENT, TEST, Recipe, Variant, halves
 from bench.public.recipes import COMMITS, RECIPES
 from bench.public.runs import RunFailed, diagnose, rate
 from bench.public.score import answers, table
@@ -88,7 +88,11 @@ def _prepared(recipe: Recipe, given: argparse.Namespace) -> None:
 def _round(recipe: Recipe, given: argparse.Namespace) -> Row:
     timing = {"warmup": given.warmup, "seconds": given.seconds}
     found: Row = {"steps_per_second": {}, "pauses": {}}
-    for variant in recipe.variants:
+    for variant, change in recipe.variants.items():
+        if variant != "now" and change == Variant():  # there is no input to make ready
+            for kind in found:
+                found[kind][variant] = found[kind]["now"]
+            continue
         ready = prepare(
             recipe, variant, checkouts=given.checkouts, output=given.work, timing=timing
         )

@@ -61,7 +61,9 @@ def prepare(
         _link_data(recipe, home, output / recipe.name / "files")
     settings = _settings(recipe, chosen, folder, data, timing)
     words = (recipe.args if chosen.args is None else chosen.args).split()
-    return Prepared(home, (script.name, *words), _environment(recipe, settings))
+    return Prepared(
+        home, (script.name, *words), {**_environment(recipe, settings), **chosen.environment}
+    )
 
 
 def _copy(source: Path, home: Path, folder: Path, recipe: Recipe) -> Path:

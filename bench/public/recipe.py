@@ -7,6 +7,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 TICK = "__import__('tally').tick()"
+# What is right if a ready batch gains most, by how the input is made: between two steps (the
+# default); by worker processes or threads of tf.data, on the processors that the step needs too;
+# from arrays in memory, in a thread of the framework or on the way into its session; by an
+# environment that the loop itself steps through.
+SERIAL = ("input.serial",)
+BESIDE = ("input.cpu", "input.oversubscribed", "input.ipc")
+IN_MEMORY = ("input.serial", "input.cpu", "input.copy")
+ENVIRONMENT = ("input.serial", "step.host")
 DEVELOPMENT, TEST = "development", "test"
 
 
@@ -26,6 +34,8 @@ class Variant:
     edits: tuple[Edit, ...] = ()
     switches: tuple[str, ...] = ()
     args: str | None = None  # in place of the recipe's
+    environment: Mapping[str, str] = field(default_factory=dict)
+    codes: tuple[str, ...] = ()  # also right if this change gains
 
 
 @dataclass(frozen=True)
@@ -53,7 +63,7 @@ class Recipe:
     data: tuple[str, ...] = ()
     needs: tuple[str, ...] = ()  # folders of the checkout beside the script's own
     environment: Mapping[str, str] = field(default_factory=dict)
-    input_codes: tuple[str, ...] = ("input.serial",)  # right if a ready batch gains most
+    input_codes: tuple[str, ...] = SERIAL  # right if a ready batch gains most
     pause_codes: tuple[str, ...] = ("pause.periodic",)  # right if leaving out the rest gains most
 
     @property

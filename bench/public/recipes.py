@@ -46,5 +46,4 @@ COMMITS = {
     "tkipf/pygcn": ("1600b5b748b3976413d1e307540ccc62605b4d6d", "MIT"),
     "vwxyzjn/cleanrl": ("fe8d8a03c41a7ef5b523e2e354bd01c363e786bb", "MIT"),
     "yunjey/pytorch-tutorial": ("0500d3df5a2a8080ccfccbc00aca0eacc21818db", "MIT"),
-    "znxlwm/pytorch-MNIST-CelebA-GAN-DCGAN": ("c88438c7807326492757623bf9117ee2eb5de8bf", NONE),
 }

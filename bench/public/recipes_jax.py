@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bench.public.recipe import Edit, Recipe, Variant, after, without
+from bench.public.recipe import BESIDE, ENVIRONMENT, Edit, Recipe, Variant, after, without
 from bench.public.recipes_torch import REPLAY_BATCH
 
 EPOCHS = Edit(r"num_epochs = \d+", "num_epochs = 10**6")
@@ -93,6 +93,7 @@ JAX = (
         "mnist/main.py",
         "--workdir made --config configs/default.py --config.num_epochs=100000",
         rows=9000,
+        input_codes=BESIDE,
         count=after(r"train_step\(model, optimizer, metrics, batch, rngs\)", file="train.py"),
         free=Variant(
             (
@@ -113,6 +114,7 @@ JAX = (
         "vae/main.py",
         "--workdir made --config configs/default.py --config.num_epochs=100000",
         rows=3000,
+        input_codes=BESIDE,
         count=after(r"state = train_step\(.*\)", file="train.py"),
         free=Variant(
             (
@@ -156,6 +158,7 @@ JAX = (
         "image",
         "mnist.py",
         "",
+        input_codes=BESIDE,
         count=r"state = update\(.*\)",
         edits=(Edit(r"range\(3001\)", "range(10**9)"),),
         free=Variant(
@@ -173,6 +176,7 @@ JAX = (
         "text",
         "rnn/train.py",
         "--training_steps 100000000",
+        input_codes=BESIDE,
         count=r"state = update\(.*\)",
         free=Variant(
             (
@@ -213,6 +217,7 @@ JAX = (
         needs=("cleanrl_utils",),
         environment={"PYTHON_ROOT": ".."},
         free=REPLAY_BATCH,
+        input_codes=ENVIRONMENT,
         count=Edit(
             r"(?m)^( +)(# perform a gradient-descent step)", r"\1__import__('tally').tick()\n\1\2"
         ),

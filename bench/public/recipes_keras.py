@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bench.public.recipe import Edit, Recipe, Variant, without
+from bench.public.recipe import BESIDE, IN_MEMORY, SERIAL, Edit, Recipe, Variant, without
 
 READY = Variant(switches=("keras.ready",))
 QUIET = Variant(switches=("keras.quiet",))
@@ -15,7 +15,14 @@ ENDLESS = Edit(r"for epoch in range\((\d+|num_epochs)\)", "for epoch in range(10
 def _keras(
     name: str, kind: str, repository: str, path: str, *edits: Edit, **given: object
 ) -> Recipe:
-    found = {"free": READY, "quiet": QUIET, "changes": MANY, "count": "keras", **given}
+    found = {
+        "free": READY,
+        "quiet": QUIET,
+        "changes": MANY,
+        "count": "keras",
+        "input_codes": IN_MEMORY,
+        **given,
+    }
     return Recipe(name, "keras", kind, repository, path, edits=(LONGER, *edits), **found)  # type: ignore
 
 
@@ -61,6 +68,7 @@ KERAS = (
             "from keras.layers import",
         ),
         Edit(r"from keras\.utils\.generic_utils import", "from keras.utils import"),
+        input_codes=SERIAL,
         rows=6000,
         changes={},
         quiet=None,
@@ -104,6 +112,7 @@ KERAS = (
         "image",
         "vision/image_classification_from_scratch.py",
         data=("cats:PetImages",),
+        input_codes=BESIDE,
         rows=640,
     ),
     _new(
@@ -114,6 +123,7 @@ KERAS = (
         Edit(r"fpath = keras\.utils\.get_file\([^)]*\)", "fpath = 'made.tar'"),
         Edit(r"(?m)^os\.system\(.*$", ""),
         data=("folders:aclImdb",),
+        input_codes=BESIDE,
         rows=3200,
     ),
 )
@@ -132,6 +142,7 @@ TF2 = (
         "image",
         "05-FashionMNIST/mnist_fit.py",
         LONGER,
+        input_codes=BESIDE,
         count="keras",
         free=READY,
         quiet=QUIET,
@@ -154,6 +165,7 @@ TF2 = (
         "08-ResNet/main.py",
         LONGER,
         rows=2400,
+        input_codes=IN_MEMORY,
         count="keras",
         free=READY,
         quiet=QUIET,

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from bench.public.recipe import Edit, Recipe, Variant, after
+from bench.public.recipe import ENVIRONMENT, Edit, Recipe, Variant, after
 
 READY = Variant(switches=("torch.ready",))
 WORKERS = {f"num_workers={n}": Variant(switches=(f"torch.workers={n}",)) for n in (1, 2)}
 SCRATCH = "eriklindernoren/ML-From-Scratch"
 FIT = "../deep_learning/neural_network.py"
-STEPS_IN_ENVIRONMENT = ("input.serial", "step.host")
 NANO = (
     "config/train_shakespeare_char.py --device=cpu --compile=False --eval_iters=5 "
     "--log_interval=10 --block_size=64 --batch_size=12 --n_layer=4 --n_head=4 --n_embd=128 "
@@ -113,7 +112,7 @@ MORE = (
                 ),
             )
         ),
-        input_codes=STEPS_IN_ENVIRONMENT,
+        input_codes=ENVIRONMENT,
     ),
     Recipe(
         "x_transformer_copy",

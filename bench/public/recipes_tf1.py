@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bench.public.recipe import Edit, Recipe, Variant
+from bench.public.recipe import BESIDE, Edit, Recipe, Variant
 
 COMPAT = Edit(
     r"(?m)^import tensorflow as tf", "import tensorflow.compat.v1 as tf; tf.disable_v2_behavior()"
@@ -13,12 +13,13 @@ LONGER = Edit(
 )
 LEGACY = {"TF_USE_LEGACY_KERAS": "1"}
 MNIST_READY = Variant(switches=("mnist.ready",))
+FED = ("input.serial", "input.copy")  # through feed_dict
 QUIET = Variant(switches=("session.quiet",))
 NETWORKS = "tensorflow_v1/examples/3_NeuralNetworks"
 
 
 def _tf1(name: str, kind: str, repository: str, path: str, *edits: Edit, **given: object) -> Recipe:
-    found = {"free": MNIST_READY, "environment": LEGACY, **given}
+    found = {"free": MNIST_READY, "environment": LEGACY, "input_codes": FED, **given}
     return Recipe(
         name, "tf1", kind, repository, path, count="session", edits=(COMPAT, *edits), **found
     )  # type: ignore
@@ -68,6 +69,7 @@ TF1 = (
         "image",
         "tensorflow_v1/examples/5_DataManagement/tensorflow_dataset_api.py",
         LONGER,
+        input_codes=BESIDE,
         quiet=QUIET,
         free=Variant(
             (

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-from bench.public.recipe import Edit, Recipe, Variant, without
+from bench.public.recipe import BESIDE, ENVIRONMENT, Edit, Recipe, Variant, without
 
 READY = Variant(switches=("torch.ready",))
 WORKERS = {f"num_workers={n}": Variant(switches=(f"torch.workers={n}",)) for n in (1, 2)}
-FEWER = {f"num_workers={n}": Variant(switches=(f"torch.workers={n}",)) for n in (0, 2)}
+FEWER = {
+    f"num_workers={n}": Variant(switches=(f"torch.workers={n}",), codes=("input.oversubscribed",))
+    for n in (0, 1)
+}
+ONE_THREAD = {
+    "OMP_NUM_THREADS=1": Variant(
+        environment={"OMP_NUM_THREADS": "1"}, codes=("input.oversubscribed",)
+    )
+}
 LONG = Edit(r"(?m)^(num_epochs|EPOCH) = \d+", r"\1 = 100000")
 EPOCHS = "--epochs 100000"
 ENDLESS = r"for epoch in range\(\d+\)"
@@ -90,7 +98,7 @@ TORCH = (
         EPOCHS,
         rows=12000,
         free=READY,
-        changes=WORKERS,
+        changes=ONE_THREAD,
     ),
     _examples(
         "torch_language_model",
@@ -115,7 +123,14 @@ TORCH = (
             )
         ),
     ),
-    _examples("torch_reinforce", "rl", "reinforcement_learning/reinforce.py", "", free=REPLAY),
+    _examples(
+        "torch_reinforce",
+        "rl",
+        "reinforcement_learning/reinforce.py",
+        "",
+        free=REPLAY,
+        input_codes=ENVIRONMENT,
+    ),
     _examples(
         "torch_imagenet",
         "image",
@@ -123,6 +138,7 @@ TORCH = (
         "--dummy -a resnet18 -b 4 -j 2",
         free=READY,
         changes=FEWER,
+        input_codes=BESIDE,
     ),
     _yunjey("yunjey_cnn", "image", "02-intermediate/convolutional_neural_network"),
     _yunjey("yunjey_logistic", "image", "01-basics/logistic_regression"),
@@ -149,6 +165,7 @@ TORCH = (
         free=READY,
         quiet=Variant((Edit(r"step % (500|200) == 0", "step < 0"),)),
         changes=FEWER,
+        input_codes=BESIDE,
     ),
     Recipe(
         "mingpt_adder",
@@ -161,6 +178,7 @@ TORCH = (
         free=READY,
         quiet=Variant((Edit(r"trainer\.iter_num % (500|10) == 0", "trainer.iter_num < 0"),)),
         changes=FEWER,
+        input_codes=BESIDE,
         environment={"PYTHON_ROOT": "../.."},
     ),
     Recipe(
@@ -178,6 +196,7 @@ TORCH = (
         ),
         quiet=Variant((without(r"test\(epoch\)"),)),
         changes=FEWER,
+        input_codes=BESIDE,
     ),
     Recipe(
         "pygcn",
@@ -247,6 +266,7 @@ TORCH = (
         needs=("cleanrl_utils",),
         environment={"PYTHON_ROOT": ".."},
         free=REPLAY_BATCH,
+        input_codes=ENVIRONMENT,
     ),
     Recipe(
         "cleanrl_ppo",
@@ -257,6 +277,7 @@ TORCH = (
         "--total-timesteps 50000000",
         needs=("cleanrl_utils",),
         environment={"PYTHON_ROOT": ".."},
+        input_codes=ENVIRONMENT,
         free=Variant(
             (
                 Edit(

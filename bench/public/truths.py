@@ -50,7 +50,10 @@ def expected(recipe: Recipe, measured: dict[str, Any]) -> tuple[str, ...]:
     for value, codes in found[1:]:
         if (value >= SAME and _overlap(free, quiet)) or SAME in (value, found[0][0]):
             right += codes
-    return tuple(right)
+    for name, change in recipe.changes.items():
+        if change.codes and ranges.get(name, [0.0, 0.0])[1] >= SAME:
+            right += change.codes
+    return tuple(dict.fromkeys(right))
 
 
 def input_helps(measured: dict[str, Any]) -> bool:

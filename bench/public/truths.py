@@ -18,10 +18,10 @@ def truth(rounds: list[dict[str, float]]) -> dict[str, Any]:
     """Return medians of steps/s and of the gains within a round, from rounds of all variants."""
     found: dict[str, Any] = {"steps_per_second": {}, "gain": {}, "range": {}}
     for name in rounds[0]:
-        rates = [one[name] for one in rounds]
+        rates = [one[name] for one in rounds if name in one]
         found["steps_per_second"][name] = statistics.median(rates)
         if name != "now":
-            gains = [one[name] / one["now"] for one in rounds]
+            gains = [one[name] / one["now"] for one in rounds if name in one]
             found["gain"][name] = statistics.median(gains)
             found["range"][name] = [min(gains), max(gains)]
     now = [one["now"] for one in rounds]

@@ -17,10 +17,12 @@ from pathlib import Path
 from typing import Any
 
 from bench.public.prepare import Prepared
+from bench.scenarios_runs import SAID
 
 START_S = 30.0  # imports and compilations
 GRACE_S = 30.0  # a report is due that long after the time it was given
 LONG_GAP, LEAST_GAP_S = 8.0, 0.02  # a pause: both times the median step and this long
+KEPT = (*SAID, "lost_to_input", "loop")
 FASTFEED = (sys.executable, "-c", "from fastfeed.cli import main; main()")
 
 
@@ -68,7 +70,8 @@ def diagnose(prepared: Prepared, *, seconds: float, evidence: Path) -> dict[str,
         )
         if not path.exists():
             raise RunFailed(f"no diagnosis within {took:.0f} s: exit {code}: {errors}")
-        return {"took_s": took, **json.loads(path.read_text())}
+        said = json.loads(path.read_text())
+        return {"took_s": took, **{key: said[key] for key in KEPT if key in said}}
 
 
 def execute(command: Sequence[str], prepared: Prepared, limit_s: float) -> tuple[int, str, float]:

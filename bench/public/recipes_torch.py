@@ -118,7 +118,7 @@ TORCH = (
         ),
         quiet=Variant(
             (
-                Edit(r"val_loss = evaluate\(val_data\)", "val_loss = 1e9 - epoch"),
+                Edit(r"val_loss = evaluate\(val_data\)", "val_loss = 1 / epoch"),
                 without(r"torch\.save\(model, f\)"),
             )
         ),

@@ -38,12 +38,17 @@ def rate(prepared: Prepared, *, seconds: float, warmup: float) -> dict[str, Any]
     )
     root = Path(json.loads(Path(prepared.environment["PUBLIC_SETTINGS"]).read_text())["out"])
     tallies = sorted(root.parent.glob(f"{root.name}.*[0-9]"))
-    found = [json.loads(path.read_text())["times"] for path in tallies]
+    read = [json.loads(path.read_text()) for path in tallies]
+    found = [one["times"] for one in read]
     found = [times for times in found if len(times) > 1 and times[-1] - times[0] > seconds / 2]
     if not found:
         raise RunFailed(f"{out}: exit {code}: {errors}")
     rates = [steady_rate(times) for times in found]
-    return {"steps_per_second": sum(one for one, _ in rates), "pauses": max(n for _, n in rates)}
+    return {
+        "steps_per_second": sum(one for one, _ in rates),
+        "pauses": max(n for _, n in rates),
+        "foreign": max(one["foreign"] or 0.0 for one in read),
+    }
 
 
 def steady_rate(times: Sequence[float]) -> tuple[float, int]:

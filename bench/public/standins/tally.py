@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from typing import Any
 
 FIRST = 3  # steps that trace and compile
+TICKS = os.sysconf("SC_CLK_TCK")
+_began: list[tuple[float, float, float]] = []
 _times: list[float] = []
 _settings: dict[str, Any] = {}
 _ready: dict[Any, Any] = {}
@@ -29,9 +31,37 @@ def tick(*_: Any, **__: Any) -> None:
         return
     now = time.perf_counter()
     _times.append(now)
+    if not _began and len(_times) > FIRST and now - _times[FIRST] > _settings["warmup"] / 2:
+        _began.append((now, *_cpu()))
     if len(_times) > FIRST and now - _times[FIRST] > _settings["warmup"] + _settings["seconds"]:
         _write()
         os._exit(0)
+
+
+def _cpu() -> tuple[float, float]:
+    """Return CPU seconds of the machine, with those that a host took away, and of this session."""
+    with open("/proc/stat") as file:
+        spent = [int(one) for one in file.readline().split()[1:9]]
+    session, own = os.getsid(0), 0
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            try:
+                with open(f"/proc/{name}/stat") as file:
+                    fields = file.read().rpartition(") ")[2].split()
+            except OSError:  # it has ended
+                continue
+            if int(fields[3]) == session:
+                own += sum(int(one) for one in fields[11:15])
+    return (sum(spent) - spent[3] - spent[4]) / TICKS, own / TICKS
+
+
+def _foreign() -> float | None:
+    """Return the cores that other processes took since the warm-up."""
+    if not _began:
+        return None
+    then, all_then, own_then = _began[0]
+    all_now, own_now = _cpu()
+    return (all_now - all_then - own_now + own_then) / (time.perf_counter() - then)
 
 
 def ready(batches: Iterator[Any]) -> Any:
@@ -69,9 +99,10 @@ def replay(made: Any, *given: Any) -> Any:
 def _write() -> None:
     if len(_times) <= FIRST:
         return
+    foreign = _foreign()
     kept = [t for t in _times if t - _times[FIRST] >= _settings["warmup"]]
     path = f"{_settings['out']}.{os.getpid()}"
     with open(path + ".part", "w") as file:
-        json.dump({"before": len(_times) - len(kept), "times": kept}, file)
+        json.dump({"before": len(_times) - len(kept), "times": kept, "foreign": foreign}, file)
     os.replace(path + ".part", path)
     _times.clear()

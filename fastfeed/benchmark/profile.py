@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -45,4 +46,5 @@ def profile_of(
         turns=float(step.step_s > 0),
         turn_s=min(SWITCH_S, late_s),
     )
-    return calibrated(workload, [(fed_by(workload, one.producers), one) for one in live])
+    runs = [(fed_by(workload, one.producers), one) for one in live]
+    return replace(workload, **calibrated(workload, runs))

@@ -41,7 +41,10 @@ class Cause:
 @dataclass(frozen=True)
 class Recommendation:
     """A change, such as "make batches in 4 threads", the `knob` ("threads") and its `value`, and
-    the predicted speed-up of the whole loop with its interval."""
+    the predicted speed-up of the whole loop with its interval.
+
+    `where`: the line of the user's to change, and `code`: what to write there, if known.
+    """
 
     change: str
     knob: str
@@ -49,6 +52,26 @@ class Recommendation:
     predicted_speedup: float
     interval: tuple[float, float]
     why: str = ""
+    where: str = ""
+    code: str = ""
+
+
+@dataclass(frozen=True)
+class Account:
+    """A part of the watched time of the loop's thread, with two standard errors; shares 0 to 1."""
+
+    name: str
+    share: float
+    error: float
+
+
+@dataclass(frozen=True)
+class Doubt:
+    """How sure a verdict is: the share of the judgements, of the whole watch and of its halves,
+    that agree with it; and the verdicts that they lead to, this one first, if they differ."""
+
+    sure: float
+    between: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -122,6 +145,10 @@ class Diagnosis:
     overhead: float = 0.0  # share of the step that observing took
     died: tuple[str, ...] = ()  # tracebacks or last stacks of dead or blocked producers
     reproduction: Reproduction | None = None
+    may_cost: tuple[Recommendation, ...] = ()  # changes that may as well make the loop slower
+    no_change: str = ""  # why no change is recommended, if none is
+    doubt: Doubt | None = None
+    accounts: tuple[Account, ...] = ()  # of the time of the loop's thread
 
     @property
     def lost_to_input(self) -> float:

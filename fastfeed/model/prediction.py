@@ -17,7 +17,7 @@ from fastfeed.model.workload import SWITCH_S, Outcome, Producers, Workload
 MODEL_ERROR = 0.1
 RESAMPLES, FEW_STEPS = 4, 300
 MAX_FITTED = 4.0  # contention, or factor of a cost
-FIT_CUTS = 10
+FIT_CUTS = 12
 EXPLAINED = MODEL_ERROR**2 / 10  # misfit of live runs that need no fit
 
 
@@ -65,8 +65,11 @@ def resampled(workload: Workload, *, seed: int) -> Workload:
     return replace(workload, batches=batches, steps=steps)
 
 
-def calibrated(workload: Workload, live: Sequence[tuple[Workload, LivePoint]]) -> Workload:
-    """Return the workload with the contention, or the turns at the lock, that explain live runs.
+def calibrated(
+    workload: Workload, live: Sequence[tuple[Workload, LivePoint]]
+) -> dict[str, float]:
+    """Return the contention, or the turns at the lock, that explain live runs, as fields of the
+    workload; {} if they need no fit.
 
     Each live run comes with the workload of its setting.
     """
@@ -76,14 +79,14 @@ def calibrated(workload: Workload, live: Sequence[tuple[Workload, LivePoint]]) -
         return sum(misfit(simulate(one, p.producers, steps=FEW_STEPS), p) for one, p in runs)
 
     if total() <= EXPLAINED:
-        return workload
+        return {}
     # Steps have no time for more turns.
     turns = max(1 / point.rate for _, point in live) / (workload.turn_s or SWITCH_S)
-    fits: list[dict[str, Any]] = [
+    fits = [
         {"contention": least(lambda value: total(contention=value), MAX_FITTED)},
         {"turns": least(lambda value: total(turns=value), turns)},
     ]
-    return replace(workload, **min(fits, key=lambda fields: total(**fields)))
+    return min(fits, key=lambda fields: total(**fields))
 
 
 def misfit(outcome: Outcome, point: LivePoint) -> float:
@@ -93,12 +96,19 @@ def misfit(outcome: Outcome, point: LivePoint) -> float:
 
 
 def least(function: Callable[[float], float], most: float) -> float:
-    """Return where the function is least between 0 and `most`."""
+    """Return where the function is least between 0 and `most`, by its golden section (Kiefer,
+    1953)."""
+    ratio = (math.sqrt(5) - 1) / 2
     low, high = 0.0, most
+    left, right = high - ratio * most, low + ratio * most
+    at_left, at_right = function(left), function(right)
     for _ in range(FIT_CUTS):
-        third = (high - low) / 3
-        if function(low + third) <= function(high - third):
-            high -= third
+        if at_left <= at_right:
+            high, right, at_right = right, left, at_left
+            left = high - ratio * (high - low)
+            at_left = function(left)
         else:
-            low += third
+            low, left, at_left = left, right, at_right
+            right = low + ratio * (high - low)
+            at_right = function(right)
     return (low + high) / 2

@@ -267,9 +267,10 @@ class _Feed:
         runnable, crowd = self._runnable + len(held), 1.0
         if pools.tasks:
             crowd = crowding(runnable / workload.cores)
-            # a step's pool sleeps until its slowest part is done, a batch's spins
-            waiting = self._threads_on[self._trainer] * (1 - 1 / crowd)
-            runnable -= min(waiting, max(0.0, self._threads_on[self._trainer] - 1))
+            # threads of a pool sleep or spin until the slowest one is done
+            if not workload.step_spins:
+                waiting = self._threads_on[self._trainer] * (1 - 1 / crowd)
+                runnable -= min(waiting, max(0.0, self._threads_on[self._trainer] - 1))
         share = workload.cores / runnable if runnable > workload.cores else 1.0
         native.speed, python.speed = share / slowness(workload, runnable), share
         pools.speed = native.speed / crowd

@@ -62,7 +62,7 @@ class Workload:
     `depth` batches are made ahead; producers that found no room go on when the share `refill` of
     them is left. If `ordered`, batches leave in the order of their items, and behind a slow one
     `early` more are made. Native code runs in `pool` threads for a batch, in `step_threads` for a
-    step. A step asks `turns` times for the interpreter lock, which takes up to `turn_s` for each
+    step; those of a step may spin while they wait for each other, as OpenMP's do (`step_spins`). A step asks `turns` times for the interpreter lock, which takes up to `turn_s` for each
     thread of the process that wants it, too. `disks` reads run at once. Other processes want
     `other_cpu` cores. Epochs have `epoch_batches` batches (0: one endless epoch); producers begin
     one when the training asks for it, and take `epoch_start_s` longer for their first batch.
@@ -80,6 +80,7 @@ class Workload:
     early: int = 0
     pool: float = 1.0
     step_threads: float = 1.0
+    step_spins: bool = False
     turns: float = 1.0
     turn_s: float = SWITCH_S
     disks: float = float("inf")

@@ -33,9 +33,9 @@ class Step(NamedTuple):
 class Mark(NamedTuple):
     """An interval beside the steps of a loop.
 
-    Kinds: "epoch" (begins at start_s), "evaluation", "checkpoint", "callback", "compile",
-    "experiment" (time that fastfeed took), "batch" (made by the producer `label`), "dead",
-    OBSERVING or UNOBSERVED.
+    Kinds: "epoch" (begins at start_s), "start" (a loader starts its workers), "evaluation",
+    "checkpoint", "callback", "compile", "experiment" (time that fastfeed took), "batch" (made by the
+    producer `label`), "dead", OBSERVING or UNOBSERVED.
     """
 
     kind: str

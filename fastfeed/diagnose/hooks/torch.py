@@ -7,16 +7,20 @@ import weakref
 from typing import Any
 
 from fastfeed.diagnose.hooks.hook_log import HookLog
-from fastfeed.diagnose.hooks.patches import Undo, patch, recorder_of
+from fastfeed.diagnose.hooks.patches import CallTimer, Undo, patch, recorder_of, undo_all
 from fastfeed.steps.recorder import BatchSource, StepRecorder
 
 MODULES = ("torch.utils.data.dataloader",)
 
 
 def install(module: Any, log: HookLog) -> Undo:
-    """Patch `__next__` of the loader's iterators, whose type does not change."""
+    """Patch `__next__` of the loader's iterators, whose type does not change, and time the start of
+    their workers."""
     kind = module._BaseDataLoaderIter
-    return patch(kind, "__next__", wrap=lambda original: _wrap_next(original, log))
+    undo_next = patch(kind, "__next__", wrap=lambda original: _wrap_next(original, log))
+    timer = CallTimer(log)
+    undo_start = timer.method(module.DataLoader, "__iter__", kind="start", label="DataLoader")
+    return undo_all([undo_next, undo_start])
 
 
 def _wrap_next(original: Any, log: HookLog) -> Any:

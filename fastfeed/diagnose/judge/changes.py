@@ -1,25 +1,139 @@
-"""Changes that remove each cause: knob, value, and predicted gain."""
+"""Changes that remove each cause, in the words of the loop that there is."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
+import re
 
-from fastfeed.diagnose.diagnosis import Cause, Recommendation
-from fastfeed.diagnose.evidence import DISK, PRODUCER
-from fastfeed.diagnose.judge import loop_changes, signals
-from fastfeed.diagnose.judge.facts import Facts
-from fastfeed.diagnose.judge.observed_feed import FeedModel
-from fastfeed.diagnose.judge.producer_count import more_producers
-from fastfeed.model.workload import INPUT_BOUND, Producers
+from fastfeed.diagnose.diagnosis import Recommendation
+from fastfeed.diagnose.evidence import CALLED_BACK, DISK, LOCK, PRODUCER
+from fastfeed.diagnose.judge import host as host_work
+from fastfeed.diagnose.judge import knobs, signals
+from fastfeed.diagnose.judge.case import Case
+from fastfeed.diagnose.judge.observed_feed import Change
+from fastfeed.model.workload import Outcome, Producers
+from fastfeed.steps.timeline import ARRAYS_NOTE
+
+# The number of producers, by the names that it has.
+COUNT_KNOBS = ("threads", "processes", "num_workers", "num_parallel_calls")
+TRIED_COUNTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
+NEAR_BEST = 0.95  # share of the best rate: more producers are not worth it
+MIN_GAIN = 1.03  # a smaller speed-up is no gain
+WASTEFUL_RATIO = 4.0  # bytes read / bytes of a batch from which much is read in vain
+OWN_LOCK_SHARE = 0.3  # share of their time that producers wait for a lock of their own
+TENTH = 0.1  # what is left of a cost if it comes a tenth as often
+# A call of a small compiled step: 0.3 to 0.8 ms were measured with TensorFlow.
+COMPILED_CALL_S = 5e-4
+# A generator is a FlatMap, and no map of the user's.
+MAP_STAGES = re.compile(r"^tf\.data: (?!.*FlatMap).*\b(Map|ParallelMap|MapAndBatch)\b")
 
 
-def _disk(cause: Cause, facts: Facts) -> list[Recommendation]:
-    producers = facts.producers
-    read = signals.read_nbytes(facts.evidence, facts.figures.steps_per_second)
-    used = signals.batch_nbytes(facts.evidence)
-    found = more_producers(cause, facts)
-    if used and read > signals.WASTEFUL_RATIO * used and producers is not None:
+def serial(case: Case, share: float) -> list[Recommendation]:
+    """Return batches that are made, or prepared, ahead of the step."""
+    if case.made_by.kind == "trainer" and case.producers is not None:
+        return more_producers(case, share)
+    change = "prepare batches in the producers, ahead of the step, not on the training thread"
+    knob = ("threads", str(case.evidence.threads))
+    return [case.recommend(change, knob, knobs.no_conversion)]
+
+
+def more_producers(case: Case, share: float) -> list[Recommendation]:
+    """Return the smallest number of threads, or of processes if bytecode holds the lock, near the
+    best rate, if it gains something."""
+    producers, now = case.made_by, case.feed.now
+    in_memory = case.evidence.loop is not None and case.evidence.loop.note.startswith(ARRAYS_NOTE)
+    if not producers.known or (producers.kind == "native" and (case.full or in_memory)):
+        return []
+    held = case.held and producers.python >= max(producers.native, producers.waiting)
+    processes = producers.kind == "processes" or held or _by_loader(case)
+    same = producers.kind == ("processes" if processes else "threads")
+    taken_s = knobs.LOADER_HANDOVER_S if producers.kind == "trainer" and _by_loader(case) else 0.0
+    most = TRIED_COUNTS[-1]
+    if processes:
+        most = (1 if held else 4) * now.workload.cores
+    tried: dict[int, Change] = {
+        count: knobs.made_by(
+            Producers(1, count) if processes else Producers(count), same=same, handover_s=taken_s
+        )
+        for count in TRIED_COUNTS
+        if count <= most
+    }
+    outcomes = {count: change(now).run() for count, change in tried.items()}
+    best = max(one.rate for one in outcomes.values())
+    count = next(n for n, one in outcomes.items() if one.rate >= NEAR_BEST * best)
+    if same and count <= producers.count:
+        return []
+    knob, text = _in_words(case, count, processes=processes)
+    why = _limits(outcomes, count, rate=case.feed.rate)
+    if held and producers.kind != "processes":
+        why = (
+            f"threads cannot help: {producers.python:.0%} of the work holds the interpreter lock "
+            f"or waits for it; {why}"
+        )
+    if producers.share(LOCK) >= OWN_LOCK_SHARE:
+        why += "; this holds only if the producers stop waiting for a lock of their own"
+    # A disk may have no more to give.
+    disks = max(1.0, producers.count * producers.active * producers.share(DISK))
+    least = [lambda feed: tried[count](feed).with_(disks=disks)] * bool(producers.share(DISK))
+    return [case.recommend(text, (knob, str(count)), tried[count], *least, why=why)]
+
+
+def _by_loader(case: Case) -> bool:
+    """Return True if a DataLoader delivers the batches: its workers are processes."""
+    return case.loop_kind == "torch"
+
+
+def _limits(outcomes: dict[int, Outcome], count: int, *, rate: float) -> str:
+    """Return the gain of fewer producers, and the limit with that number."""
+    limit = f"with {count} the limit is {outcomes[count].limit}, and more gain nothing"
+    fewer = [n for n in outcomes if n < count and outcomes[n].rate >= MIN_GAIN * rate]
+    if not fewer:
+        return limit
+    give = "gives" if fewer[-1] == 1 else "give"
+    return f"{fewer[-1]} {give} {outcomes[fewer[-1]].rate / rate:.1f}x, {limit}"
+
+
+def _in_words(case: Case, count: int, *, processes: bool) -> tuple[str, str]:
+    """Return the loop's own knob for that number of producers, and the change in words."""
+    producers, evidence = case.made_by, case.evidence
+    knob = "processes" if processes else "threads"
+    loop = evidence.loop
+    mapped = loop is not None and any(map(MAP_STAGES.search, (loop.name, loop.note)))
+    if producers.kind == "native":
+        parallel = "let tf.data work in parallel: num_parallel_calls=tf.data.AUTOTUNE, and prefetch"
+        return "num_parallel_calls", parallel
+    if not processes and producers.kind == "threads" and (producers.in_framework or mapped):
+        pool = _pool(case, "options.threading.private_threadpool_size", count=count)
+        return "num_parallel_calls", f"num_parallel_calls {producers.count} -> {count}{pool}"
+    if _by_loader(case):
+        before = 0 if producers.kind == "trainer" else producers.count
+        return "num_workers", f"make the batches ahead of the step: num_workers {before} -> {count}"
+    if producers.kind == knob:
+        in_graph = case.loop_kind == "session" and any(
+            task.name == CALLED_BACK for task in evidence.tasks_of(PRODUCER)
+        )
+        option = "ConfigProto.inter_op_parallelism_threads"
+        pool = _pool(case, option, count=count) if in_graph and not processes else ""
+        return knob, f"{knob} {producers.count} -> {count}{pool}"
+    noun = "worker process" if processes else "thread"
+    plural = ("es" if processes else "s") if count > 1 else ""
+    return knob, f"make the batches in {count} {noun}{plural}, ahead of the step"
+
+
+def _pool(case: Case, option: str, *, count: int) -> str:
+    """Return the size of a thread pool that the change needs, if any.
+
+    Python that blocks occupies a thread of a pool that has one thread for each core, however many
+    calls are requested.
+    """
+    return f" and {option}={count}" if count > case.evidence.machine.cores else ""
+
+
+def disk(case: Case, share: float) -> list[Recommendation]:
+    """Return less to read, more parallel reads, and data in memory."""
+    producers, found = case.made_by, more_producers(case, share)
+    read = case.evidence.machine.disk_read_nbytes_s / case.figures.steps_per_second
+    used = signals.batch_nbytes(case.evidence)
+    if used and read > WASTEFUL_RATIO * used:
         change = (
             f"read only what is used: {read / 1e6:.3g} MB are read for a batch of "
             f"{used / 1e6:.2g} MB"
@@ -28,41 +142,34 @@ def _disk(cause: Cause, facts: Facts) -> list[Recommendation]:
         # it, copied.
         wasted = 1 - used / read
         function = max(producers.share(DISK), producers.function_share)
+        less = [knobs.batch_cost(1 - function * wasted), lambda feed: feed.batch(disk=1 - wasted)]
         # Of equal changes the one that asks the disk for less comes first.
-        one = facts.recommend(
-            change,
-            ("cache", "what is used"),
-            lambda feed: feed.batch(1 - function * wasted),
-            lambda feed: feed.batch(disk=1 - wasted),
-        )
-        found.insert(0, one)
+        found.insert(0, case.recommend(change, ("cache", "what is used"), *less))
     change = "keep the data in memory, or in fewer and larger files that are read in order"
-    one = facts.recommend(change, ("cache", "memory"), lambda feed: feed.batch(disk=0.0))
-    return [*found, one]
+    return [*found, case.recommend(change, ("cache", "memory"), knobs.no_disk)]
 
 
-def _cpu(cause: Cause, facts: Facts) -> list[Recommendation]:
+def cores(case: Case, share: float) -> list[Recommendation]:
     """Return more producers as long as there are cores; then only less work helps."""
-    more = more_producers(cause, facts)
-    if more or signals.in_memory(facts.evidence):
+    more = more_producers(case, share)
+    if any(one.predicted_speedup >= MIN_GAIN for one in more):
         return more
     change = (
         "halve the cost of a batch (smaller images, cheaper operations, cached results), or use "
         "more cores"
     )
-    return [facts.recommend(change, ("work", "half"), lambda feed: feed.batch(0.5))]
+    return [case.recommend(change, ("work", "half"), knobs.batch_cost(0.5))]
 
 
-def _copy(cause: Cause, facts: Facts) -> list[Recommendation]:
-    loop = facts.evidence.loop
-    retouched = signals.retouched_share(facts.evidence, waits=False)
-    if facts.table.starvation < INPUT_BOUND and retouched:
+def copies(case: Case, share: float) -> list[Recommendation]:
+    """Return batches of the final dtype, in memory that is reused."""
+    now, loop = case.feed.now, case.evidence.loop
+    if now.retouched and case.made_by.copies < signals.COPYING_SHARE and not case.converts:
         change = (
             "feed it without from_generator, which makes the process return its memory: "
             "FeedRunner(...).dataset()"
         )
-        knob = ("dataset", "runner.dataset()")
-        return [facts.recommend(change, knob, FeedModel.reloaded)]
+        return [case.recommend(change, ("dataset", "runner.dataset()"), knobs.new_loader)]
     if loop is not None and "float64" in {leaf.dtype for leaf in loop.leaves}:
         knob = ("dtypes", "float32")
         change = (
@@ -75,93 +182,118 @@ def _copy(cause: Cause, facts: Facts) -> list[Recommendation]:
             "make arrays of the final dtype once, in memory that is reused (out=); send uint8 and "
             "cast on the device"
         )
-    copies = facts.producers.copies if facts.producers is not None else 0.0
-    one = facts.recommend(change, knob, lambda feed: feed.batch(1 - copies, handover=0.0))
-    converted = facts.table.share(facts.table.converted) >= signals.MIN_SHARE
-    return [one] if converted else [one, *more_producers(cause, facts)]
+    one = case.recommend(
+        change, knob, lambda feed: knobs.no_conversion(feed.batch(1 - feed.copying))
+    )
+    return [one] if case.converts else [one, *more_producers(case, share)]
 
 
-def _ipc(cause: Cause, facts: Facts) -> list[Recommendation]:
-    producers, evidence = facts.producers, facts.evidence
-    count, pickling = evidence.machine.cores, 0.0
-    if producers is not None:
-        count, pickling = producers.count, signals.pickling_share(evidence, producers)
+def ipc(case: Case, share: float) -> list[Recommendation]:
+    """Return shared memory instead of pickling."""
     change = (
         "pass batches through shared memory instead of pickling them: "
-        f"FeedRunner(..., processes={count})"
+        f"FeedRunner(..., processes={case.made_by.count})"
     )
-    knob = ("transport", "shared memory")
-    return [facts.recommend(change, knob, lambda feed: feed.batch(1 - pickling, handover=0.0))]
+    return [case.recommend(change, ("transport", "shared memory"), knobs.no_pickling)]
 
 
-def _oversubscribed(cause: Cause, facts: Facts) -> list[Recommendation]:
-    """Return fewer threads of native pools in each producer, and fewer producers.
-
-    Pools in many producers keep each other from the cores. More producers than cores alone cost
-    little.
-    """
-    machine, producers, pools = facts.evidence.machine, facts.producers, list(facts.evidence.pools)
-    if not pools and any(task.threads > 2 for task in facts.evidence.tasks_of(PRODUCER)):
-        pools = ["native libraries"]
+def oversubscribed(case: Case, share: float) -> list[Recommendation]:
+    """Return fewer threads of native pools in each producer, and fewer producers."""
+    producers, pools = case.made_by, list(case.evidence.pools) or ["native libraries"]
     found = []
     for name in pools:
         knob = ("cv2.setNumThreads", "0") if name == "OpenCV" else ("OMP_NUM_THREADS", "1")
         change = f"use one thread for {name} in each producer: {'='.join(knob)}"
-        found.append(facts.recommend(change, knob, lambda feed: feed.with_(pool=1.0)))
-    if producers is None or producers.kind not in ("threads", "processes"):
-        return found
-    if producers.count > machine.cores:
-        change = f"lower {producers.kind} to {machine.cores}: there are more producers than cores"
-        knob = (producers.kind, str(machine.cores))
-        found.append(facts.recommend(change, knob, _one_for_each_core))
+        found.append(case.recommend(change, knob, knobs.single_threaded_pools))
+    count = case.evidence.machine.cores
+    if producers.kind in ("threads", "processes") and producers.count > count:
+        name = "num_workers" if _by_loader(case) else producers.kind
+        change = f"lower {name} to {count}: there are more producers than cores"
+        fewer = Producers(1, count) if producers.kind == "processes" else Producers(count)
+        found.append(
+            case.recommend(change, (name, str(count)), knobs.made_by(fewer, same=True))
+        )
     return found
 
 
-def _one_for_each_core(feed: FeedModel) -> FeedModel:
-    cores = feed.workload.cores
-    fewer = Producers(1, cores) if feed.producers.processes else Producers(cores)
-    return replace(feed, producers=fewer)
-
-
-def _straggler(cause: Cause, facts: Facts) -> list[Recommendation]:
+def straggler(case: Case, share: float) -> list[Recommendation]:
+    """Return ready batches first."""
     change = (
         "deliver ready batches first (order='any'), or make more batches ahead (memory=, a larger "
         "prefetch)"
     )
-    if facts.producers is not None and facts.producers.in_framework:
+    if case.made_by.in_framework:
         change = (
             "deliver ready batches first (options.deterministic = False), or make more batches "
             "ahead (prefetch)"
         )
-    return [facts.recommend(change, ("order", "any"), lambda feed: feed.with_(ordered=False))]
+    return [case.recommend(change, ("order", "any"), knobs.any_order)]
 
 
-def _epoch_gap(cause: Cause, facts: Facts) -> list[Recommendation]:
+def epoch_gap(case: Case, share: float) -> list[Recommendation]:
+    """Return workers that live on between epochs."""
     change = (
         "keep the workers between epochs (persistent_workers=True; a FeedRunner makes the next "
         "epoch ahead)"
     )
-    knob = ("epochs", "warm workers")
-    return [facts.recommend(change, knob, lambda feed: feed.with_(epoch_batches=0))]
+    return [case.recommend(change, ("epochs", "warm workers"), knobs.warm_epochs)]
 
 
-def nothing(cause: Cause, facts: Facts) -> list[Recommendation]:
-    """Return no change: the code has none."""
-    return []
+def pause(case: Case, share: float) -> list[Recommendation]:
+    """Return rarer pauses."""
+    names = ", ".join(sorted({name for _, _, name in case.ledger.pauses if name}))
+    change = f"do it less often, or beside the training: {names or 'the work between steps'}"
+    return [case.recommend(change, ("every", "10x the steps"), knobs.pauses(TENTH))]
 
 
-BY_CODE: dict[str, Callable[[Cause, Facts], list[Recommendation]]] = {
-    "input.serial": more_producers,
-    "input.latency": more_producers,
-    "input.gil": more_producers,
-    "input.cpu": _cpu,
-    "input.disk": _disk,
-    "input.copy": _copy,
-    "input.ipc": _ipc,
-    "input.oversubscribed": _oversubscribed,
-    "input.straggler": _straggler,
-    "input.epoch_gap": _epoch_gap,
-    "pause.periodic": loop_changes.pause,
-    "external.noise": loop_changes.noise,
-    "step.host": loop_changes.host,
-}
+def noise(case: Case, share: float) -> list[Recommendation]:
+    """Return a machine without the other processes."""
+    names = ", ".join(name for name, _ in case.evidence.machine.noisy[:3]) or "other processes"
+    change = f"stop what takes the cores from the training: {names}"
+    return [case.recommend(change, ("cores", "free"), knobs.no_others)]
+
+
+def host(case: Case, share: float) -> list[Recommendation]:
+    """Return less work between the steps, or fewer calls.
+
+    A step of many small calls can become one call, which costs COMPILED_CALL_S.
+    """
+    lines = [part for part in case.evidence.parts_of("host") if host_work.is_bytecode(part)]
+    between = min(case.host, host_work.between_steps(case.evidence, case.ledger))
+    if between < 0.5 * case.host:
+        return [_fewer_calls(case)]
+    trainer = case.evidence.trainer
+    top = trainer.top() if trainer is not None else None
+    where = str(top[0]) if top is not None and top[0].users else "callbacks, metrics, logs"
+    if lines:
+        where = str(max(lines, key=lambda part: part.share).place)
+    change = f"do the work between the steps every 10 steps, or beside the training: {where}"
+    left = case.without((1 - TENTH) * between)
+    return [case.recommend(change, ("every", "10 steps"), left)]
+
+
+def _fewer_calls(case: Case) -> Recommendation:
+    kind, share = case.loop_kind, case.host
+    # It is unknown how much of a call is the same for any number of steps.
+    saved = (1 - TENTH) * share
+    larger = case.without(saved), case.without(saved / 2)
+    if kind == "keras":
+        change = "run 10 steps in a call (steps_per_execution=10), or use larger batches"
+        return case.recommend(change, ("steps_per_execution", "10"), *larger)
+    extra, cost = host_work.extra_calls(case.evidence, case.ledger)
+    if kind == "session" and extra >= 1:
+        change = f"make one run of the {extra + 1:.0f} of a step: run([train_op, loss, ...])"
+        return case.recommend(change, ("fetches", "in one run"), case.without(cost))
+    period_s = case.ledger.seconds / max(1, len(case.ledger))
+    saved = share * host_work.in_framework_calls(case.evidence) - COMPILED_CALL_S / period_s
+    if kind == "session" or saved < 1 - 1 / MIN_GAIN:
+        change = (
+            "use batches 10 times as large: a call costs the same for small and for large ones "
+            "(the gain is in records per second)"
+        )
+        return case.recommend(change, ("batch_size", "10x"), *larger)
+    change = (
+        "make the whole step one call (tf.function, jax.jit, torch.compile), or use larger batches"
+    )
+    least = case.without(saved / 2)
+    return case.recommend(change, ("compile", "the step"), case.without(saved), least)

@@ -3,36 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from fastfeed.diagnose.diagnosis import (
     CODES,
     MIN_STEPS,
+    Account,
     Cause,
     Diagnosis,
+    Doubt,
     Figures,
     Recommendation,
 )
-from fastfeed.diagnose.evidence import DeadProducer, Evidence
+from fastfeed.diagnose.evidence import FRAMEWORK, NATIVE, PYTHON, DeadProducer, Evidence
 from fastfeed.diagnose.judge import signals
-from fastfeed.diagnose.judge.advice import advice_of
-from fastfeed.diagnose.judge.causes import causes_of, contention_of, time_loss_of
-from fastfeed.diagnose.judge.ceiling import ceiling_of
-from fastfeed.diagnose.judge.facts import Facts
-from fastfeed.diagnose.judge.figures import (
-    StepTable,
-    figures_of,
-    step_table_of,
-    without_unnamed_pauses,
-)
+from fastfeed.diagnose.judge.case import Case
+from fastfeed.diagnose.judge.changes import MIN_GAIN
+from fastfeed.diagnose.judge.causes import HOST, STEP, advice_of, causes_of, losses_of, ranked
+from fastfeed.diagnose.judge.entries import ledger_of, observing_s
+from fastfeed.diagnose.judge.host import between_steps
+from fastfeed.diagnose.judge.knobs import free_input
+from fastfeed.diagnose.judge.ledger import Ledger, accounts_of, figures_of
 from fastfeed.diagnose.judge.observed_costs import Observed, feed_of
-from fastfeed.diagnose.judge.observed_feed import ObservedFeed, without_input
-from fastfeed.diagnose.judge.producer_profile import producer_profile_of
+from fastfeed.diagnose.judge.observed_feed import ObservedFeed
+from fastfeed.diagnose.judge.producer_profile import ProducerProfile, producer_profile_of
 from fastfeed.model.workload import INPUT_BOUND
 from fastfeed.steps.timeline import OBSERVING
 
 # Starvation below this is doubtful if it was derived from the duration of steps while other
 # processes, which prolong them as well, used the cores.
 DOUBTFUL_STARVATION = 0.2
+NOISY_SHARE = 0.25  # share of the cores that other processes use
 
 
 def judge(evidence: Evidence, *, script: str = "", died: Sequence[DeadProducer] = ()) -> Diagnosis:
@@ -40,44 +41,89 @@ def judge(evidence: Evidence, *, script: str = "", died: Sequence[DeadProducer] 
 
     `died`: producers that have ended or are blocked.
     """
-    table, producers = step_table_of(evidence), producer_profile_of(evidence)
-    figures, ceiling, feed, counted = figures_of(evidence, table), None, None, table
-    speedup, interval = 1.0, (1.0, 1.0)
-    if figures is not None:
-        loss = time_loss_of(evidence, table, producers=producers)
-        contention = loss.lock + contention_of(evidence, loss, producers=producers)
-        if loss.lock >= signals.MIN_SHARE:
-            counted = without_unnamed_pauses(table)
-        ceiling = ceiling_of(evidence, table, contention=contention)
-        if ceiling is not None:
-            observed = Observed(
-                evidence, counted, ceiling, producers, contention, tail=loss.tail > 0
-            )
-            feed = ObservedFeed(feed_of(observed), figures, pure=ceiling.experiment)
-            speedup, interval = feed.gain(without_input)
-    causes = (_dead(evidence, died),) if died else causes_of(evidence, table, producers=producers)
-    abstained = None if died else _reason_to_abstain(evidence, table, causes=causes)
+    ledger, producers = ledger_of(evidence), producer_profile_of(evidence)
+    whole = _case_of(evidence, ledger, producers)
+    shares: list[tuple[str, float]] = []
+    doubt = None
+    if whole is not None:
+        halves = [_case_of(evidence, one, producers, whole) for one in ledger.blocks(2)]
+        enough = len(ledger) >= 2 * MIN_STEPS
+        judged = [whole, *(case for case in halves if case is not None and enough)]
+        losses = [losses_of(case) for case in judged]
+        shares, doubt = _agreed(losses, [case.ledger.starvation for case in judged])
+    causes = causes_of(whole, shares) if whole is not None else ()
+    if died:
+        causes, doubt = (_dead(evidence, died),), None
+    abstained = None if died else _reason_to_abstain(evidence, ledger, causes=causes)
     advice: tuple[Recommendation, ...] = ()
-    if figures is not None and feed is not None and not abstained and not died:
-        facts = Facts(evidence, counted, figures, producers, feed)
-        advice = advice_of(causes, facts)
-    headline = _headline(causes, figures=figures, speedup=speedup, abstained=abstained)
+    speedup, interval = 1.0, (1.0, 1.0)
+    if whole is not None:
+        speedup, (low, high) = whole.feed.gain(free_input)
+        speedup, interval = max(1.0, speedup), (max(1.0, low), max(1.0, high))
+        if not abstained and not died:
+            advice = advice_of(whole, shares)
+    safe = tuple(one for one in advice if one.interval[0] >= 1)
+    headline = _headline(causes, whole, speedup=speedup, abstained=abstained)
     return Diagnosis(
         verdict=causes[0].code if causes and not abstained else None,
         headline=headline,
         causes=causes,
-        figures=figures,
-        ceiling=ceiling,
+        figures=whole.figures if whole is not None else None,
+        ceiling=Observed(evidence, ledger, producers).ceiling if whole is not None else None,
         speedup_if_input_free=speedup,
         speedup_range=interval,
-        recommendations=advice,
+        recommendations=safe,
+        may_cost=tuple(one for one in advice if one not in safe),
+        no_change=_no_change(whole, speedup) if whole is not None and not (safe or died) else "",
         abstained=abstained,
         evidence=evidence,
         script=script,
-        overhead=_overhead(evidence, figures),
+        overhead=_overhead(evidence) if whole is not None else 0.0,
         died=tuple(dead.text for dead in died),
-        reproduction=feed.reproduction if feed is not None else None,
+        reproduction=whole.feed.reproduction if whole is not None else None,
+        doubt=None if abstained else doubt,
+        accounts=_accounts(evidence, ledger) if whole is not None else (),
     )
+
+
+def _case_of(
+    evidence: Evidence,
+    ledger: Ledger,
+    producers: ProducerProfile | None,
+    whole: Case | None = None,
+) -> Case | None:
+    """Return the case of these steps, which may be a part of a `whole`; None without any."""
+    loop = evidence.loop
+    figures = figures_of(ledger, modelled=loop is not None and loop.waits != "exact")
+    if figures is None:
+        return None
+    observed = Observed(evidence, ledger, producers)
+    if observed.fought:
+        observed = Observed(evidence, ledger.without_unnamed_pauses(), producers)
+    like = whole.feed if whole is not None else None
+    feed = ObservedFeed(feed_of(observed), figures, pure=observed.ceiling.experiment, like=like)
+    return Case(evidence, observed.ledger, figures, producers, feed)
+
+
+def _agreed(
+    losses: Sequence[dict[str, float]], starved: Sequence[float]
+) -> tuple[list[tuple[str, float]], Doubt | None]:
+    """Return the causes with their shares, and how sure the verdict is.
+
+    The losses are those of the whole watch and of its halves. If these lead to different verdicts,
+    the causes are ranked by the mean of their shares.
+    """
+    ranks = [ranked(one, starved=share) for one, share in zip(losses, starved, strict=True)]
+    verdicts = [rank[0][0] if rank else STEP for rank in ranks]
+    others = [code for code in verdicts if code != verdicts[0]]
+    if not others:
+        return ranks[0], Doubt(1.0, ()) if len(losses) > 1 else None
+    codes = dict.fromkeys(code for one in losses for code in one)
+    mean = {code: sum(one.get(code, 0.0) for one in losses) / len(losses) for code in codes}
+    shares = ranked(mean, starved=sum(starved) / len(starved))
+    sure = verdicts.count(shares[0][0]) / len(verdicts)
+    between = tuple(dict.fromkeys([shares[0][0], *verdicts]))
+    return shares, Doubt(sure, between)
 
 
 def _dead(evidence: Evidence, died: Sequence[DeadProducer]) -> Cause:
@@ -91,63 +137,64 @@ def _dead(evidence: Evidence, died: Sequence[DeadProducer]) -> Cause:
 
 
 def _reason_to_abstain(
-    evidence: Evidence, table: StepTable, *, causes: Sequence[Cause]
+    evidence: Evidence, ledger: Ledger, *, causes: Sequence[Cause]
 ) -> str | None:
     """Return why there is no verdict; None if there is one."""
-    loop, steps = evidence.loop, len(table.period)
+    loop = evidence.loop
     if loop is None:
         return (
             "no training step was observed; a verdict needs a loop over batches that is known (a "
             "session, Keras, tf.data, a DataLoader, a FeedRunner) or marked with fastfeed.watch"
         )
-    if steps < MIN_STEPS:
+    if len(ledger) < MIN_STEPS:
         return (
-            f"too few steps: a verdict needs {MIN_STEPS} after warm-up, there were {steps}; raise "
-            "--seconds or lower --warmup"
+            f"too few steps: a verdict needs {MIN_STEPS} after warm-up, there were {len(ledger)}; "
+            "raise --seconds or lower --warmup"
         )
-    code = causes[0].code if causes else ""
-    if loop.waits == "hidden" and code == "step.bound":
+    code, machine = causes[0].code if causes else "", evidence.machine
+    if loop.waits == "hidden" and code == STEP:
         return (
             f"the waits for input of {loop.name} lie inside its steps, where they cannot be "
             "measured; take the batches outside of the call, or mark the input with fastfeed.watch"
         )
-    derived = loop.waits == "modelled" and code.startswith("input.")
-    if derived and table.starvation < DOUBTFUL_STARVATION and signals.noisy(evidence):
-        machine = evidence.machine
+    noisy = machine.other_cpu + machine.steal >= NOISY_SHARE * machine.cores
+    derived = loop.waits == "modelled" and code.startswith("input.") and noisy
+    if derived and ledger.starvation < DOUBTFUL_STARVATION:
         return (
-            f"the starvation of {loop.name}, {table.starvation:.0%} of the time, was derived from "
+            f"the starvation of {loop.name}, {ledger.starvation:.0%} of the time, was derived from "
             f"the duration of its steps, which other processes on {machine.other_cpu:.1f} of "
             f"{machine.cores} cores prolong as well; diagnose it on a quiet machine"
         )
-    host = table.share(table.host)
+    missing = "; ".join(evidence.missing)
+    host = ledger.share(ledger.host)
     if loop.waits == "none" and not evidence.parts and host >= signals.MIN_SHARE:
-        missing = "; ".join(evidence.missing) or "no samples of the loop"
         return (
             f"{host:.0%} of the time lies between the steps, and it is unknown what happens there "
-            f"({missing}); mark the input with fastfeed.watch"
+            f"({missing or 'no samples of the loop'}); mark the input with fastfeed.watch"
         )
     explained = any(cause.code.startswith(("input", "external")) for cause in causes)
-    if table.starvation >= INPUT_BOUND and not explained:
-        missing = "; ".join(evidence.missing) or "no thread or process that makes batches was found"
+    if ledger.starvation >= INPUT_BOUND and not explained:
+        missing = missing or "no thread or process that makes batches was found"
         return (
-            f"the step waits for input for {table.starvation:.0%} of the time, but what makes the "
+            f"the step waits for input for {ledger.starvation:.0%} of the time, but what makes the "
             f"input was not observed: {missing}"
         )
     return None
 
 
 def _headline(
-    causes: Sequence[Cause], *, figures: Figures | None, speedup: float, abstained: str | None
+    causes: Sequence[Cause], case: Case | None, *, speedup: float, abstained: str | None
 ) -> str:
     if abstained or not causes:
         return f"No verdict: {abstained}"
     first = causes[0]
-    if figures is None:
-        return f"{first.code}: {CODES[first.code]}"
     if first.code == "feed.dead":
         return f"The feed is dead: {first.evidence[0]}"
+    figures: Figures | None = case.figures if case is not None else None
+    if figures is None:
+        return f"{first.code}: {CODES[first.code]}"
     rate = f"{figures.steps_per_second:.3g} steps/s"
-    if first.code.startswith("step."):
+    if first.code in (STEP, HOST):
         keeps_up = f"the input keeps up (starvation {figures.starvation:.0%})"
         return f"{rate}: {keeps_up}; {CODES[first.code]}."
     text = f"{rate}, {first.share:.0%} of the time is lost: {CODES[first.code]}"
@@ -156,16 +203,50 @@ def _headline(
     return f"{text}."
 
 
-def _overhead(evidence: Evidence, figures: Figures | None) -> float:
+def _no_change(case: Case, speedup: float) -> str:
+    """Return why no change is recommended."""
+    limit = case.feed.now.run().limit
+    if speedup < MIN_GAIN:
+        return f"No change of the input gains anything: with free input the loop is as fast ({limit})"
+    return (
+        f"No change is sure to gain anything: free input would give {speedup:.2f}x, but the limit is "
+        f"{limit}, and making batches elsewhere takes from it what it gives"
+    )
+
+
+def _accounts(evidence: Evidence, ledger: Ledger) -> tuple[Account, ...]:
+    """Return the accounts of the loop's thread."""
+    trainer, machine = evidence.trainer, evidence.machine
+    span_s = float(ledger.begin[-1] + ledger.period[-1]) - evidence.start_s
+    python = native = foreign = 0.0
+    if trainer is not None:
+        inputs = evidence.parts_of("input")
+        python = max(0.0, trainer.share(PYTHON) - sum(p.share_in(PYTHON) for p in inputs))
+        python = max(0.0, python - between_steps(evidence, ledger))
+        native = sum(task.cpu_s for task in evidence.tasks_of(FRAMEWORK)) / evidence.seconds
+        native += trainer.share(NATIVE)
+        others = machine.other_cpu / max(1e-9, machine.other_cpu + machine.own_cpu)
+        foreign = others * trainer.queued_s / max(1e-9, trainer.wall_s)
+    inside = ledger.share(ledger.inside)
+    return accounts_of(
+        ledger,
+        python=min(1.0, python / inside) if inside else 0.0,
+        foreign=foreign,
+        watched_s=span_s,
+        observing_s=observing_s(evidence, ledger),
+    )
+
+
+def _overhead(evidence: Evidence) -> float:
     """Return the cost of the diagnosis as a share of the observed time.
 
     It consists of CPU seconds, and of the time that observing took from the loop's thread.
     """
-    if figures is None or evidence.seconds <= 0:
+    if evidence.seconds <= 0:
         return 0.0
-    observing_s = sum(
+    observing = sum(
         mark.end_s - mark.start_s
         for mark in evidence.marks
         if mark.kind == OBSERVING and mark.start_s >= evidence.start_s
     )
-    return (evidence.overhead_s + observing_s) / evidence.seconds
+    return (evidence.overhead_s + observing) / evidence.seconds

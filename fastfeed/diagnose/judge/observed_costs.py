@@ -18,7 +18,7 @@ from fastfeed.diagnose.evidence import (
     Evidence,
 )
 from fastfeed.diagnose.judge import signals
-from fastfeed.diagnose.judge.figures import StepTable
+from fastfeed.diagnose.judge.ledger import Ledger
 from fastfeed.diagnose.judge.observed_feed import FeedModel
 from fastfeed.diagnose.judge.producer_profile import ProducerProfile
 from fastfeed.model.bounds import (
@@ -39,126 +39,215 @@ from fastfeed.model.workload import (
     Workload,
     rows_of,
 )
+from fastfeed.probes.machine_log import Machine
+
+CROWDED_PER_CORE = 1.5  # runnable threads for each core from which pools lose time to each other
+# Steps of an experiment. The first of each burst does not count: it still feels the wait before it.
+MIN_FREE_STEPS = 4
+HEAVY_TAIL = 0.8  # share of the waiting in a tenth of the steps
 
 
 @dataclass(frozen=True)
 class Observed:
-    """What is known of a feed.
-
-    `contention`: see `ceiling_of`. `tail`: a few slow batches stall the step, because batches leave
-    in order.
-    """
+    """What is known of a feed: evidence, the ledger of its steps, and its producers."""
 
     evidence: Evidence
-    table: StepTable
-    ceiling: Ceiling
+    ledger: Ledger
     producers: ProducerProfile | None
-    contention: float = 0.0
-    tail: bool = False
 
     @property
     def counted(self) -> float:
         """Share of the sampled time in steps that count; the rest are experiments."""
         trainer = self.evidence.trainer
         sampled_s = trainer.wall_s if trainer is not None else self.evidence.seconds
-        return self.table.seconds / max(1e-9, sampled_s)
+        return self.ledger.seconds / max(1e-9, sampled_s)
+
+    @property
+    def beside(self) -> ProducerProfile | None:
+        """The producers that work beside the training thread; None without any."""
+        found = self.producers
+        return None if found is None or found.kind == "trainer" else found
+
+    @property
+    def fought(self) -> bool:
+        """True if the loop's thread waits for the interpreter lock, or for a core that its own
+        producers use: slow steps and pauses without a name are what they lose by it."""
+        trainer, machine = self.evidence.trainer, self.evidence.machine
+        if trainer is None or self.beside is None:
+            return False
+        own = machine.own_cpu / max(1e-9, machine.own_cpu + machine.other_cpu)
+        queued = own * trainer.queued_s / max(1e-9, trainer.wall_s)
+        held = trainer.share(LOCK_PYTHON) if signals.lock_contended(self.evidence) else 0.0
+        return max(held, queued) >= INPUT_BOUND
 
     @property
     def retouched(self) -> float:
         """Share of a step in which it touches memory again that from_generator had it return."""
-        return signals.retouched_share(self.evidence, waits=self.table.waited >= INPUT_BOUND)
+        return signals.retouched_share(self.evidence, waits=self.ledger.waited >= INPUT_BOUND)
+
+    @property
+    def tail(self) -> bool:
+        """True if few steps have nearly all waits, although batches are made ahead."""
+        wait = self.ledger.wait
+        if self.beside is None or not float(wait.sum()):
+            return False
+        most = np.sort(wait)[::-1][: max(1, len(wait) // 10)]
+        return float(most.sum()) >= HEAVY_TAIL * float(wait.sum())
+
+    @property
+    def ceiling(self) -> Ceiling:
+        """Seconds of a step with its input at hand."""
+        free, left = self._free_steps(), 1 - self.retouched
+        middle = float(np.median(self.ledger.inside))
+        medians = [float(np.median(part.inside)) for part in self.ledger.blocks()]
+        low, high, how = min(medians), max(medians), "the time of the steps without their waits"
+        if len(free) >= MIN_FREE_STEPS:
+            low, high = float(np.quantile(free, 0.25)), float(np.quantile(free, 0.75))
+            # A producer that holds the lock goes on for a while after the others have stopped.
+            waits = self.fought or self.ledger.waited >= INPUT_BOUND
+            fought = signals.lock_contended(self.evidence) and waits
+            middle = low if fought else float(np.median(free))
+            how = f"measured: {len(free)} steps of the running job had their batches at hand"
+        if left < 1:
+            how += ", without memory that from_generator makes it return and touch again"
+        measured = len(free) >= MIN_FREE_STEPS
+        return Ceiling(left * middle, left * low, high, experiment=measured, how=how)
+
+    def _free_steps(self) -> list[float]:
+        """Return the seconds of the steps of experiments, without their waits and conversions."""
+        loop = self.evidence.loop
+        steps = list(loop.steps) if loop is not None else []
+        waits = loop is not None and loop.waits != "none"
+        converted_s = float(np.median(self.ledger.converted))
+        pairs = [b for a, b in zip(steps, steps[1:], strict=False) if a.free and b.free]
+        return [max(0.0, b.end_s - b.begin_s - b.wait_s * waits - converted_s) for b in pairs]
 
 
 def feed_of(observed: Observed) -> FeedModel:
     """Return the feed with costs and producers as observed."""
-    evidence, table, producers = observed.evidence, observed.table, observed.producers
-    if producers is not None and producers.kind == "native" and table.starvation < INPUT_BOUND:
-        producers = None  # what the framework's threads compute is the step
-        observed = replace(observed, producers=None)
-    count = producers.count if producers is not None and producers.kind != "trainer" else 0
-    processes = producers is not None and producers.kind == "processes"
+    evidence, ledger, producers = observed.evidence, observed.ledger, observed.beside
+    if producers is not None and producers.kind == "native" and ledger.starvation < INPUT_BOUND:
+        # what the framework's threads compute is the step
+        observed, producers = replace(observed, producers=None), None
+    count = producers.count if producers is not None else 0
     in_turn = evidence.loop is not None and evidence.loop.kind == "torch"
     depth = _depth(evidence, count, in_turn=in_turn)
     starts = [mark.start_s for mark in evidence.marks if mark.kind == "epoch"]
-    epochs = sum(table.begin[0] < start_s <= table.begin[-1] for start_s in starts)
-    gaps_s = float(table.boundary.sum())
+    epochs = sum(ledger.begin[0] < start_s <= ledger.begin[-1] for start_s in starts)
+    gaps_s = float(ledger.start.sum())
     steps, threads = _steps(observed)
     batches = _batches(observed)
     workload = Workload(
-        _with_tail(batches, table, depth=depth) if observed.tail else batches,
+        _with_tail(batches, ledger, depth=depth) if observed.tail else batches,
         steps,
         max(1, evidence.machine.cores),
         depth=depth,
         ordered=observed.tail or in_turn,
         step_threads=threads,
-        epoch_batches=len(table.period) // (epochs + 1) if gaps_s else 0,
+        step_spins="torch" in evidence.pools,
+        other_cpu=evidence.machine.other_cpu + evidence.machine.steal,
+        epoch_batches=len(ledger) // (epochs + 1) if gaps_s else 0,
         epoch_start_s=gaps_s / max(1, epochs),
     )
-    made_by = Producers(1, count) if processes else Producers(count)
-    feed = FeedModel(workload, made_by, observed.retouched, tail=observed.tail)
-    feed = _alone(feed, observed)
+    processes = producers is not None and producers.kind == "processes"
+    feed = FeedModel(
+        workload,
+        Producers(1, count) if processes else Producers(count),
+        converted_s=float(ledger.converted.mean()),
+        retouched=observed.retouched,
+        tail=observed.tail,
+    )
+    if observed.producers is not None:
+        pickling = min(1.0, signals.pickling_share(evidence, observed.producers))
+        copying = min(1 - pickling, observed.producers.copies)
+        reading = copying * observed.producers.reading
+        feed = replace(feed, pickling=pickling, copying=copying - reading, reading=reading)
     # Nothing is made between epochs.
-    return _reconciled(feed, len(table.period) / max(1e-9, table.seconds - gaps_s))
+    return _reconciled(_alone(feed, observed), len(ledger) / max(1e-9, ledger.seconds - gaps_s))
 
 
 def _depth(evidence: Evidence, count: int, *, in_turn: bool) -> int:
     """Return the batches that are made ahead, beside those in the producers' hands."""
     buffer = evidence.loop.buffer if evidence.loop is not None else None
-    if buffer is None:
-        return 2 * count
-    return max(0, buffer - count * in_turn)
+    return 2 * count if buffer is None else max(0, buffer - count * in_turn)
 
 
 def _steps(observed: Observed) -> tuple[Floats, float]:
     """Return rows of steps with their input at hand, and the threads that compute one."""
-    evidence, table = observed.evidence, observed.table
-    # Slow steps stay slow with any input, unless they lose their time to producers.
-    median_s = float(np.median(table.inside))
-    lost = observed.contention >= INPUT_BOUND
-    inside = np.full(len(table.inside), median_s) if lost else table.inside
+    evidence, ledger = observed.evidence, observed.ledger
+    median_s = float(np.median(ledger.inside))
     pure = observed.ceiling.step_s / max(1e-9, median_s * (1 - observed.retouched))
+    # Slow steps stay slow with any input, unless they lose their time to producers.
+    lost = observed.fought or pure < 1 - INPUT_BOUND
+    inside = np.full(len(ledger), median_s) if lost else ledger.inside
     inside = inside * min(1.0, pure)
-    mean_s, host_s = max(1e-9, float(inside.mean())), float(table.host.mean())
-    python_s, cpu_s = _work_of_step(observed)
+    mean_s, host_s = max(1e-9, float(inside.mean())), float(ledger.host.mean())
+    python_s, cpu_s, queued_s = _work_of_step(observed)
     lock_s = min(mean_s, max(0.0, python_s - host_s))
     native_s = max(0.0, cpu_s - lock_s - host_s)
-    threads = max(1.0, min(native_s / max(1e-9, mean_s - lock_s), evidence.machine.cores))
-    native_s = min(native_s, threads * (mean_s - lock_s))
-    shares = np.array([mean_s - lock_s - native_s / threads, native_s, lock_s]) / mean_s
+    # The simulation adds what a step loses to other processes, which get as much as it does: it is
+    # left out here.
+    foreign_s = queued_s * _foreign_share(evidence.machine)
+    ready_s = native_s + min(foreign_s, native_s * evidence.machine.other_cpu)
+    threads = max(1.0, min(ready_s / max(1e-9, mean_s - lock_s), evidence.machine.cores))
+    scale = min(1.0, threads * (mean_s - lock_s) / max(1e-9, ready_s))
+    off_s = mean_s - lock_s - scale * ready_s / threads
+    shares = np.array([off_s, scale * native_s, lock_s]) / mean_s
     accelerator, native, lock = np.outer(np.maximum(shares, 0.0), inside)
     lines = evidence.parts_of("host")
     share = sum(part.share for part in lines)
     held = sum(part.share_in(PYTHON) for part in lines) / share if share else 1.0
-    costs = {"accelerator": accelerator + (1 - held) * table.host, "native": native, "lock": lock}
-    return rows_of(STEP_PARTS, **costs, host=held * table.host, pause=table.pause), threads
+    costs = {"accelerator": accelerator + (1 - held) * ledger.host, "native": native, "lock": lock}
+    return rows_of(STEP_PARTS, **costs, host=held * ledger.host, pause=ledger.pause), threads
 
 
-def _work_of_step(observed: Observed) -> tuple[float, float]:
-    """Return seconds of bytecode and of CPU for a step, without batches made on its thread."""
-    evidence, producers, steps = observed.evidence, observed.producers, len(observed.table.period)
+def _foreign_share(machine: Machine) -> float:
+    """Return the share of the script's waits for a core that other processes cause; none if there
+    are cores for both.
+
+    Without them it would wait with all threads that are more than there are cores.
+    """
+    waiting = machine.runnable - machine.own_cpu
+    if waiting <= 0 or machine.runnable + machine.other_cpu <= machine.cores:
+        return 0.0
+    return 1 - min(1.0, max(0.0, machine.runnable - machine.cores) / waiting)
+
+
+def _work_of_step(observed: Observed) -> tuple[float, float, float]:
+    """Return seconds of bytecode, of CPU, and without a core for a step, without batches made on
+    its thread."""
+    evidence, producers, steps = observed.evidence, observed.producers, len(observed.ledger)
     trainer, kind = evidence.trainer, producers.kind if producers is not None else ""
     roles = (TRAINER,) if kind == "native" else (TRAINER, FRAMEWORK)
-    cpu_s = sum(task.cpu_s for task in evidence.tasks if task.role in roles)
+    tasks = [task for task in evidence.tasks if task.role in roles]
+    cpu_s = sum(task.cpu_s for task in tasks)
     if producers is not None and kind == "trainer":
         cpu_s -= producers.cpu_s
+    queued_s = sum(task.queued_s for task in tasks)
     python = trainer.share(PYTHON) if trainer is not None else 0.0
     python -= sum(part.share_in(PYTHON) for part in evidence.parts_of("input"))
-    return python * observed.table.seconds / steps, max(0.0, cpu_s) * observed.counted / steps
+    each = observed.counted / steps
+    return (
+        python * observed.ledger.seconds / steps,
+        max(0.0, cpu_s) * each,
+        max(0.0, queued_s) * each,
+    )
 
 
 def _batches(observed: Observed) -> Floats:
     """Return rows of batches: what each costs its producer, and the training thread."""
-    evidence, table, producers = observed.evidence, observed.table, observed.producers
-    steps, waited_s = len(table.period), float(table.wait.mean())
-    if producers is None:
-        return rows_of(BATCH_PARTS, wait=table.wait, handover=float(table.converted.mean()))
+    evidence, ledger, producers = observed.evidence, observed.ledger, observed.producers
+    steps, waited_s = len(ledger), float(ledger.wait.mean())
+    converted_s = float(ledger.converted.mean())
+    if producers is None or not producers.known:
+        return rows_of(BATCH_PARTS, wait=ledger.wait, handover=converted_s)
     working = producers.python + producers.native
     alone = max(1e-9, 1 - producers.share(LOCK_PYTHON, RUNNABLE))
     shape = np.ones(1)
     if producers.kind == "trainer":
-        batch_s, shape = waited_s, table.wait / max(1e-9, waited_s)
+        batch_s, shape = waited_s, ledger.wait / max(1e-9, waited_s)
     else:
-        batch_s = producers.count * producers.active * alone * table.seconds / steps
+        batch_s = producers.count * producers.active * alone * ledger.seconds / steps
     cpu_s = producers.cpu_s * observed.counted / steps if producers.cpu_s else batch_s * working
     # The CPU time of threads is counted, all else is sampled; a process may have pools of its own.
     # Of the framework's threads only the CPU time is known: several may seem to work as one.
@@ -171,21 +260,21 @@ def _batches(observed: Observed) -> Floats:
         off_s, lock_s = 0.0, cpu_s
     off = producers.waiting + producers.share(DISK)
     disk_s = off_s * producers.share(DISK) / off if off else 0.0
-    taken_s = signals.handover_share(evidence, producers) * waited_s
     costs = {
         "wait": max(0.0, off_s - disk_s),
         "disk": disk_s,
         "lock": lock_s,
         "native": max(0.0, cpu_s - lock_s),
     }
+    taken_s = signals.handover_share(evidence, producers) * waited_s
     scaled = {part: seconds * shape for part, seconds in costs.items()}
-    return rows_of(BATCH_PARTS, **scaled, handover=float(table.converted.mean()) + taken_s)
+    return rows_of(BATCH_PARTS, **scaled, handover=converted_s + taken_s)
 
 
-def _with_tail(batches: Floats, table: StepTable, *, depth: int) -> Floats:
+def _with_tail(batches: Floats, ledger: Ledger, *, depth: int) -> Floats:
     """Return batches of which a few are slow: the step uses up the buffer, and then waits."""
-    usual_s, step_s = float(np.median(table.wait)), float(np.median(table.inside))
-    late_s = np.where(table.wait > 2 * usual_s, table.wait + depth * step_s, 0.0)
+    usual_s, step_s = float(np.median(ledger.wait)), float(np.median(ledger.inside))
+    late_s = np.where(ledger.wait > 2 * usual_s, ledger.wait + depth * step_s, 0.0)
     slow = rows_of(BATCH_PARTS, wait=late_s)
     found: Floats = np.maximum(batches - slow.mean(axis=0), 0.0) + slow
     return found
@@ -193,14 +282,15 @@ def _with_tail(batches: Floats, table: StepTable, *, depth: int) -> Floats:
 
 def _alone(feed: FeedModel, observed: Observed) -> FeedModel:
     """Return the feed with what batches cost alone: they were measured beside other work."""
-    evidence, producers = observed.evidence, observed.producers
-    machine, workload = evidence.machine, feed.workload
-    native = 1 / slowness(workload, machine.own_cpu)
+    evidence, machine = observed.evidence, observed.evidence.machine
+    native = 1 / slowness(feed.workload, machine.own_cpu)
     threads = [task.threads - 1 for task in evidence.tasks_of(PRODUCER)]
     pool = max([1, *evidence.pools.values(), *threads])
-    if producers is not None and pool > 1 and signals.oversubscribed(evidence, producers):
-        native /= crowding(machine.runnable / workload.cores)
-        feed = feed.with_(pool=float(pool))
+    slower = crowding(machine.runnable / feed.workload.cores)
+    crowded = machine.runnable >= CROWDED_PER_CORE * machine.cores
+    if observed.beside is not None and pool > 1 and crowded:
+        native /= slower
+        feed = replace(feed.with_(pool=float(pool)), crowded=1 - 1 / slower)
     return feed.batch(native=native)
 
 

@@ -25,6 +25,7 @@ from fastfeed.diagnose.evidence import (
     LoopPart,
     Task,
 )
+from fastfeed.core.unix import PAGE_NBYTES
 from fastfeed.probes.places import Place
 
 # The thread of the loop itself, threads, worker processes, or threads of the framework.
@@ -56,6 +57,7 @@ class ProducerProfile:
     copying: float = 0.0
     pickling: float = 0.0
     faulting: float = 0.0  # share of their CPU seconds in first accesses of pages
+    reading: float = 0.0  # share of these pages that hold what is read from disks
     place: Place | None = None  # the line with most of their time
     place_share: float = 0.0
     in_framework: bool = False  # several calls at once, in threads of tf.data
@@ -123,6 +125,7 @@ def _of_trainer(evidence: Evidence, inputs: list[LoopPart]) -> ProducerProfile:
         copying=sum(p.copying * w for p, w in zip(inputs, weights, strict=True)),
         pickling=sum(p.pickling * w for p, w in zip(inputs, weights, strict=True)),
         faulting=_faulting([trainer] if trainer is not None else []),
+        reading=_reading([trainer] if trainer is not None else []),
         place=top.inner or top.place,
         place_share=top.share / total,
     )
@@ -149,6 +152,7 @@ def _of_tasks(tasks: list[Task], *, trainer_pid: int | None) -> ProducerProfile:
         copying=sum(t.copying * w for t, w in zip(tasks, weights, strict=True)) / total,
         pickling=sum(t.pickling * w for t, w in zip(tasks, weights, strict=True)) / total,
         faulting=_faulting(tasks),
+        reading=_reading(tasks),
         place=place,
         place_share=place_share,
         function_share=_within(tasks, place) if place is not None else 0.0,
@@ -213,3 +217,9 @@ def _faulting(tasks: list[Task]) -> float:
     if cpu_s <= 0 or system_s < MIN_KERNEL_SHARE * cpu_s or faults_s <= MIN_FAULT_SHARE * cpu_s:
         return 0.0
     return min(1.0, system_s / cpu_s)
+
+
+def _reading(tasks: list[Task]) -> float:
+    """Return the share of the first accesses of pages that what is read from disks explains."""
+    faults, read = sum(task.faults for task in tasks), sum(task.read_nbytes for task in tasks)
+    return min(1.0, read / PAGE_NBYTES / faults) if faults else 0.0

@@ -12,10 +12,9 @@ from fastfeed.diagnose.evidence import (
     RUNNABLE,
     SLEEP,
     SOCKET,
-    Evidence,
 )
 from fastfeed.diagnose.judge import signals
-from fastfeed.diagnose.judge.figures import StepTable
+from fastfeed.diagnose.judge.case import Case
 from fastfeed.diagnose.judge.producer_profile import ProducerProfile
 
 WAIT_WORDS = {
@@ -26,203 +25,197 @@ WAIT_WORDS = {
     OTHER: "for other reasons",
 }
 MIN_LINE_SHARE = 0.02  # share of the time: shorter lines are not named
-MIN_STEAL = 0.05  # cores that the hypervisor keeps: less is not mentioned
+Texts = tuple[str, ...]
 
 
-def nonempty(*texts: str) -> tuple[str, ...]:
-    """Return the texts that say something."""
+def _nonempty(*texts: str) -> Texts:
     return tuple(text for text in texts if text)
 
 
-def named(producers: ProducerProfile) -> str:
+def _named(producers: ProducerProfile) -> str:
     """Return the producers as a noun: "4 producer threads"."""
     if producers.kind == "trainer":
         return "the training thread"
     if producers.kind == "native":
         return "the framework's own threads"
-    one = "producer thread" if producers.kind == "threads" else "worker process"
-    many = "producer threads" if producers.kind == "threads" else "worker processes"
+    one, many = ("producer thread", "producer threads")
+    if producers.kind == "processes":
+        one, many = ("worker process", "worker processes")
     return f"1 {one}" if producers.count == 1 else f"{producers.count} {many}"
 
 
-def hottest_line(producers: ProducerProfile) -> str:
+def _hottest_line(producers: ProducerProfile) -> str:
     """Return the line in which the producers spend most of their time; "" if it is unknown."""
     if producers.place is None:
         return ""
     return f"{producers.place}: {producers.place_share:.0%} of producer time"
 
 
-def serial(producers: ProducerProfile, share: float) -> tuple[str, ...]:
-    """Return the evidence of batches that are made on the training thread."""
+def serial(case: Case, share: float) -> Texts:
+    """Return the evidence of batches that the training thread makes or prepares."""
+    producers = case.made_by
     where = f" ({producers.place})" if producers.place else ""
+    if producers.kind != "trainer" or case.producers is None:
+        inputs = case.evidence.parts_of("input")
+        where = f" ({max(inputs, key=lambda part: part.share).place})" if inputs else ""
+        share = case.ledger.share(case.ledger.converted)
+        return (
+            f"the training thread prepares its batches before the step, for {share:.0%} of the "
+            f"time{where}",
+        )
     return (
-        f"batches are made on the training thread{where}: nothing else runs for {share:.0%} of the "
-        "time",
+        f"batches are made on the training thread{where}: nothing else runs for "
+        f"{case.ledger.starvation:.0%} of the time",
     )
 
 
-def latency(evidence: Evidence, producers: ProducerProfile) -> tuple[str, ...]:
+def latency(case: Case, share: float) -> Texts:
     """Return the evidence of producers that wait off the cores."""
-    parts = sorted(
-        ((producers.share(state), text) for state, text in WAIT_WORDS.items()), reverse=True
-    )
-    where = ", ".join(f"{share:.0%} {text}" for share, text in parts if share >= signals.MIN_SHARE)
+    producers = case.made_by
+    parts = sorted(((producers.share(s), text) for s, text in WAIT_WORDS.items()), reverse=True)
+    where = ", ".join(f"{part:.0%} {text}" for part, text in parts if part >= signals.MIN_SHARE)
     wait = "waits" if producers.count == 1 else "wait"
-    own_lock = producers.share(LOCK) >= signals.OWN_LOCK_SHARE
-    return nonempty(
-        f"{named(producers)} {wait} off the cores for {producers.waiting:.0%} of the time "
+    return _nonempty(
+        f"{_named(producers)} {wait} off the cores for {producers.waiting:.0%} of the time "
         f"({where})",
-        hottest_line(producers),
-        "they wait for a lock of their own: more producers would only wait longer"
-        if own_lock and not signals.lock_contended(evidence)
-        else "",
+        _hottest_line(producers),
     )
 
 
-def disks(evidence: Evidence, producers: ProducerProfile) -> tuple[str, ...]:
+def disks(case: Case, share: float) -> Texts:
     """Return the evidence of producers that wait for block I/O."""
-    rate = evidence.machine.disk_read_nbytes_s / 1e6
-    return nonempty(
-        f"{named(producers)}: {producers.share(DISK):.0%} of the time in block I/O, while "
+    rate = case.evidence.machine.disk_read_nbytes_s / 1e6
+    return _nonempty(
+        f"{_named(case.made_by)}: {case.made_by.share(DISK):.0%} of the time in block I/O, while "
         f"{rate:.0f} MB/s are read from the disks",
-        hottest_line(producers),
+        _hottest_line(case.made_by),
     )
 
 
-def lock(evidence: Evidence, producers: ProducerProfile) -> tuple[str, ...]:
+def lock(case: Case, share: float) -> Texts:
     """Return the evidence of producers that hold the interpreter lock."""
-    late_s, line = evidence.gil_late_s, hottest_line(producers)
-    return nonempty(
-        f"{named(producers)}: {producers.python:.0%} of the time in Python that holds the "
+    producers, late_s = case.made_by, case.evidence.gil_late_s
+    line = _hottest_line(producers)
+    late = ""
+    if late_s is not None and producers.kind != "processes":
+        late = (
+            f"a thread that asks for the interpreter lock gets it {late_s * 1e3:.1f} ms late "
+            "(idle: 0.1 ms)"
+        )
+    return _nonempty(
+        f"{_named(producers)}: {producers.python:.0%} of the time in Python that holds the "
         "interpreter lock or waits for it",
-        f"a thread that asks for the interpreter lock gets it {late_s * 1e3:.1f} ms late (idle: "
-        "0.1 ms)"
-        if late_s is not None and producers.kind != "processes"
-        else "",
+        late,
         line and f"{line}, with the interpreter lock held",
     )
 
 
-def cores(evidence: Evidence, producers: ProducerProfile) -> tuple[str, ...]:
-    """Return the evidence of cores that are all in use."""
-    machine = evidence.machine
-    pools = ", ".join(f"{name}: {count} threads" for name, count in evidence.pools.items())
-    return nonempty(
-        f"{named(producers)}: {producers.native + producers.python:.0%} of the time on a core or "
+def cores(case: Case, share: float) -> Texts:
+    """Return the evidence of work on the cores."""
+    producers, machine = case.made_by, case.evidence.machine
+    return _nonempty(
+        f"{_named(producers)}: {producers.native + producers.python:.0%} of the time on a core or "
         f"ready for one; {machine.runnable:.1f} threads compete for {machine.cores} cores and use "
         f"{machine.own_cpu:.1f} of them",
-        hottest_line(producers),
-        f"native thread pools: {pools}"
-        if pools and signals.oversubscribed(evidence, producers)
-        else "",
+        _hottest_line(producers),
     )
 
 
-def copies(evidence: Evidence, producers: ProducerProfile) -> tuple[str, ...]:
-    """Return the evidence of conversions and copies in the producers."""
-    leaves = evidence.loop.leaves if evidence.loop is not None else ()
-    wide = [leaf for leaf in leaves if leaf.dtype in signals.WIDE_DTYPES]
-    return nonempty(
-        f"{named(producers)}: {producers.copying:.0%} of the time in conversions and copies"
+def crowd(case: Case, share: float) -> Texts:
+    """Return the evidence of far more threads than cores."""
+    pools = case.evidence.pools.items()
+    named = ", ".join(f"{name}: {count} threads" for name, count in pools)
+    return _nonempty(*cores(case, share), f"native thread pools: {named}" if named else "")
+
+
+def copies(case: Case, share: float) -> Texts:
+    """Return the evidence of conversions and copies."""
+    producers, loop = case.made_by, case.evidence.loop
+    leaves = loop.leaves if loop is not None else ()
+    odd = [
+        leaf
+        for leaf in leaves
+        if leaf.dtype in signals.WIDE_DTYPES or leaf.kind in ("list", "tuple")
+    ]
+    converted = case.ledger.share(case.ledger.converted) if case.converts else 0.0
+    retouched = case.feed.now.retouched
+    inside = "inside Session.run" if case.loop_kind == "session" else "before the step"
+    return _nonempty(
+        f"the training thread converts its input {inside}, for {converted:.0%} of the time"
+        if converted
+        else "",
+        f"{_named(producers)}: {producers.copying:.0%} of the time in conversions and copies"
         if producers.copying
         else "",
         f"first accesses of fresh memory take {producers.faulting:.0%} of their CPU time"
         if producers.faulting >= signals.COPYING_SHARE
         else "",
-        hottest_line(producers),
-        "; ".join(f"{leaf.path} is {leaf.dtype} {leaf.shape}" for leaf in wide),
-    )
-
-
-def retouched(evidence: Evidence) -> tuple[str, ...]:
-    """Return the evidence of memory that from_generator makes the process return."""
-    share = signals.retouched_share(evidence, waits=False)
-    return (
         "from_generator makes the process return free memory at once: touching it again takes "
-        f"{share:.0%} of a step",
-    )
-
-
-def ipc(evidence: Evidence, producers: ProducerProfile) -> tuple[str, ...]:
-    """Return the evidence of batches that are pickled and copied between processes."""
-    pickling = signals.pickling_share(evidence, producers)
-    handover = signals.handover_share(evidence, producers)
-    return nonempty(
-        f"pickling and copying between processes take {pickling:.0%} of the producers' time"
-        if pickling >= signals.MIN_SHARE
+        f"{retouched:.0%} of a step"
+        if retouched
         else "",
-        f"the training thread spends {handover:.0%} of its waits on reading and unpickling the "
-        f"batches of {named(producers)}"
-        if handover >= signals.HANDOVER_SHARE
-        else "",
-        hottest_line(producers),
-    )
-
-
-def converted(evidence: Evidence, share: float) -> tuple[str, ...]:
-    """Return the evidence of a session that converts its feed, or of a loop that prepares its
-    batches."""
-    loop = evidence.loop
-    if loop is None or loop.kind != "session":
-        prepares = max(evidence.parts_of("input"), key=lambda part: part.share)
-        return (
-            f"the training thread prepares its batches before the step, for {share:.0%} of the "
-            f"time ({prepares.place})",
-        )
-    odd = [
-        leaf
-        for leaf in loop.leaves
-        if leaf.dtype in signals.WIDE_DTYPES or leaf.kind in ("list", "tuple")
-    ]
-    return nonempty(
-        f"the training thread converts its feed inside Session.run, for {share:.0%} of the time",
+        _hottest_line(producers),
         "; ".join(f"{leaf.path} is a {leaf.kind} of {leaf.dtype} {leaf.shape}" for leaf in odd[:4]),
     )
 
 
-def noise(evidence: Evidence) -> tuple[str, ...]:
+def ipc(case: Case, share: float) -> Texts:
+    """Return the evidence of batches that are pickled and copied between processes."""
+    handover = signals.handover_share(case.evidence, case.made_by)
+    pickling = case.feed.now.pickling
+    return _nonempty(
+        f"pickling and copying between processes take {pickling:.0%} of the producers' time"
+        if pickling >= signals.MIN_SHARE
+        else "",
+        f"the training thread spends {handover:.0%} of its waits on reading and unpickling the "
+        f"batches of {_named(case.made_by)}"
+        if handover >= signals.MIN_SHARE
+        else "",
+        _hottest_line(case.made_by),
+    )
+
+
+def noise(case: Case, share: float) -> Texts:
     """Return the evidence of other processes on the cores."""
-    machine = evidence.machine
+    machine, producers = case.evidence.machine, case.made_by
     names = ", ".join(f"{name}: {cores:.1f} cores" for name, cores in machine.noisy[:3])
-    return nonempty(
+    waits = producers.share(RUNNABLE)
+    return _nonempty(
         f"other processes use {machine.other_cpu:.1f} of {machine.cores} cores"
         + (f" ({names})" if names else ""),
-        f"the hypervisor keeps {machine.steal:.1f} cores" if machine.steal >= MIN_STEAL else "",
+        f"the hypervisor keeps {machine.steal:.1f} cores" if machine.steal >= 0.05 else "",
+        f"{_named(producers)}: ready to run but without a core for {waits:.0%} of the time"
+        if waits >= signals.MIN_SHARE
+        else "",
     )
 
 
-def noise_beside(evidence: Evidence, producers: ProducerProfile) -> tuple[str, ...]:
-    """Return the evidence of producers that other processes keep from the cores."""
-    return (
-        *noise(evidence),
-        f"{named(producers)}: ready to run but without a core for {producers.share(RUNNABLE):.0%} "
-        "of the time",
-    )
-
-
-def straggling(table: StepTable, producers: ProducerProfile | None) -> tuple[str, ...]:
+def straggling(case: Case, share: float) -> Texts:
     """Return the evidence of few long waits."""
-    longest = np.sort(table.wait)[::-1][: max(1, len(table.wait) // 10)]
-    share = float(longest.sum()) / max(1e-9, float(table.wait.sum()))
-    idle = 1 - producers.active if producers is not None and producers.known else 0.0
-    return nonempty(
-        f"a tenth of the steps have {share:.0%} of the waiting: up to {table.wait.max() * 1e3:.0f} "
-        f"ms, with a median of {np.median(table.wait) * 1e3:.1f} ms",
+    wait, producers = case.ledger.wait, case.made_by
+    longest = np.sort(wait)[::-1][: max(1, len(wait) // 10)]
+    part = float(longest.sum()) / max(1e-9, float(wait.sum()))
+    idle = 1 - producers.active if producers.known else 0.0
+    return _nonempty(
+        f"a tenth of the steps have {part:.0%} of the waiting: up to {wait.max() * 1e3:.0f} ms, "
+        f"with a median of {np.median(wait) * 1e3:.1f} ms",
         f"the producers wait at a full buffer for {idle:.0%} of the time"
         if idle >= signals.MIN_SHARE
         else "",
     )
 
 
-def gaps(table: StepTable) -> tuple[str, ...]:
+def gaps(case: Case, share: float) -> Texts:
     """Return the evidence of waits at the start of epochs."""
-    gaps_s = table.boundary[table.boundary > 0]
+    gaps_s = case.ledger.start[case.ledger.start > 0]
     return (f"{len(gaps_s)} epochs began with a wait of {float(np.median(gaps_s)):.2g} s (median)",)
 
 
-def pauses(table: StepTable) -> tuple[str, ...]:
+def pauses(case: Case, share: float) -> Texts:
     """Return the evidence of pauses between steps."""
-    known = [pause for pause in table.pauses if pause[1] > 0]
+    known = case.ledger.pauses
+    if not known:
+        return ()
     names = ", ".join(sorted({name for _, _, name in known if name}))
     length_s = float(np.median([length_s for _, length_s, _ in known]))
     between = np.diff([start_s for start_s, _, _ in known])
@@ -230,27 +223,24 @@ def pauses(table: StepTable) -> tuple[str, ...]:
     return (f"{len(known)} pauses of {length_s:.2g} s{every}{': ' if names else ''}{names}",)
 
 
-def host(evidence: Evidence, table: StepTable) -> tuple[str, ...]:
+def host(case: Case, share: float) -> Texts:
     """Return the evidence of Python in the loop itself."""
-    simulated = signals.simulated_share(evidence) > 0  # sleeping lines belong to the step
-    parts = evidence.parts_of("host")
-    lines = [part for part in parts if not (simulated and signals.sleeps(part))]
-    lines.sort(key=lambda part: -part.share)
-    beside = table.share(table.host)
-    return nonempty(
-        f"steps take {np.median(table.inside) * 1e3:.2g} ms, mostly in Python of the loop and in "
-        "calls of the framework",
+    lines = sorted(case.evidence.parts_of("host"), key=lambda part: -part.share)
+    beside = case.ledger.share(case.ledger.host)
+    named = [f"{p.place}: {p.share:.0%}" for p in lines[:3] if p.share >= MIN_LINE_SHARE]
+    return _nonempty(
+        f"steps take {np.median(case.ledger.inside) * 1e3:.2g} ms, mostly in Python of the loop "
+        "and in calls of the framework",
         f"{beside:.0%} of the time lies between the steps" if beside >= signals.MIN_SHARE else "",
-        "; ".join(
-            f"{part.place}: {part.share:.0%}" for part in lines[:3] if part.share >= MIN_LINE_SHARE
-        ),
+        "; ".join(named),
     )
 
 
-def step(table: StepTable) -> tuple[str, ...]:
+def step(case: Case, share: float) -> Texts:
     """Return the evidence of an input that keeps up."""
+    ledger = case.ledger
     return (
-        f"the step takes {np.median(table.inside) * 1e3:.3g} ms of "
-        f"{np.median(table.period) * 1e3:.3g} ms; it waits for input for {table.starvation:.1%} of "
-        "the time",
+        f"the step takes {np.median(ledger.inside) * 1e3:.3g} ms of "
+        f"{np.median(ledger.period) * 1e3:.3g} ms; it waits for input for {ledger.starvation:.1%} "
+        "of the time",
     )

@@ -49,6 +49,7 @@ def page(diagnosis: Diagnosis) -> str:
         form.__name__: form for form in (words.percents, words.factor, words.factors, words.rate)
     }
     told.filters |= {"known": words.known, "roughness": words.roughness}
+    told.filters |= {"doubtful": words.doubtful, "unseen": words.unseen}
     told.filters |= {"lines": _lines, "coded": _coded}
     return told.get_template("page.html.jinja").render(
         d=diagnosis,

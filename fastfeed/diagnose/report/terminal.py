@@ -101,6 +101,8 @@ def _head(diagnosis: Diagnosis) -> RenderableType:
     if diagnosis.verdict is not None:
         meaning = CODES.get(diagnosis.verdict, "")
         lines.append(Text.assemble((diagnosis.verdict, "bold"), f": {meaning}"))
+    if doubt := words.doubtful(diagnosis.doubt):
+        lines.append(Text(doubt, style="yellow"))
     if diagnosis.abstained and diagnosis.abstained not in diagnosis.headline:
         lines.append(Text.assemble(("no verdict", "bold"), f": {clean(diagnosis.abstained)}"))
     return Group(*lines)
@@ -185,14 +187,20 @@ def _item(bullet: str, text: Text, *, indent: int = 0) -> Table:
 
 
 def _advice(diagnosis: Diagnosis) -> RenderableType | None:
-    if not diagnosis.recommendations:
-        return None
-    lines: list[RenderableType] = [
-        Text("Next steps, with the speed-up of the whole loop that is predicted", style="bold")
-    ]
-    for number, one in enumerate(diagnosis.recommendations, 1):
-        lines.append(_item(f"{number:>4}.", Text("\n").join(_recommendation(one))))
-    return Group(*lines)
+    titles = {
+        "Next steps, with the speed-up of the whole loop that is predicted": (
+            diagnosis.recommendations
+        ),
+        "May cost: changes that may as well make the loop slower": diagnosis.may_cost,
+    }
+    lines: list[RenderableType] = []
+    if diagnosis.no_change:
+        lines.append(Text(clean(f"{diagnosis.no_change}.")))
+    for title, changes in titles.items():
+        lines += [Text(title, style="bold")] * bool(changes)
+        for number, one in enumerate(changes, 1):
+            lines.append(_item(f"{number:>4}.", Text("\n").join(_recommendation(one))))
+    return Group(*lines) if lines else None
 
 
 def _recommendation(one: Recommendation) -> Iterator[Text]:
@@ -204,6 +212,8 @@ def _recommendation(one: Recommendation) -> Iterator[Text]:
     yield first.append(f"\u00a0({gain.replace(' ', chr(160))})" if gain else "")
     if one.why:
         yield Text(clean(one.why), style="dim")
+    if one.code:
+        yield Text(clean(f"{one.where}  {one.code}" if one.where else one.code), style="cyan")
 
 
 def _foot(diagnosis: Diagnosis) -> RenderableType:
@@ -217,6 +227,8 @@ def _foot(diagnosis: Diagnosis) -> RenderableType:
         if ceiling is not None:
             free += f", a step of {duration(ceiling.step_s)}, {clean(ceiling.how)}"
         lines.append(free)
+    if part := words.unseen(diagnosis.accounts):
+        lines.append(part)
     if rough := words.roughness(diagnosis.reproduction):
         lines.append(rough)
     if seen.loop is not None and seen.loop.note:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import NamedTuple
 
-from fastfeed.diagnose.diagnosis import Diagnosis, Figures, Reproduction
+from fastfeed.diagnose.diagnosis import Account, Diagnosis, Doubt, Figures, Reproduction
 
 NO_VALUE = "–"
+MAX_UNSEEN = 0.02  # share of the watched time that may be in no account
 # The parts of a step's time in the order of a bar: their names, and their fill without colours.
 PARTS = {
     "step": ("step", "█"),
@@ -61,6 +63,25 @@ def roughness(found: Reproduction | None) -> str:
         busy = " and ".join(found.overcounted)
         text += f" Counters say that {busy} had more work than there was time."
     return text
+
+
+def doubtful(doubt: Doubt | None) -> str:
+    """Return between which verdicts the answer lies; "" if all judgements agree."""
+    if doubt is None or not doubt.between:
+        return ""
+    return (
+        f"The verdict is between {' and '.join(doubt.between)}: {doubt.sure:.0%} of the judgements, "
+        "of the whole watch and of its halves, agree with the first; a longer watch (--seconds) "
+        "tells more."
+    )
+
+
+def unseen(accounts: Iterable[Account]) -> str:
+    """Return which part of the watched time is in no account; "" if it is next to nothing."""
+    share = sum(one.share for one in accounts if one.name == "unseen")
+    if share <= MAX_UNSEEN:
+        return ""
+    return f"{share:.0%} of the watched time lies before, after or beside the steps that count."
 
 
 def split(figures: Figures) -> list[StepSegment]:

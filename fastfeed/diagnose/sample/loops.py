@@ -117,11 +117,14 @@ def loop_parts(
                 kind = INPUT_KIND if fetches else STEP  # whatever else happens on the line
             groups[kind, one.first][activity] = weight
     total = sum(sum(activities.values()) for activities in groups.values())
+    # The thread may do something else for a part of the time, such as an evaluation.
+    inside = sum(position_of(s, found.code, context=context) is not None for s in samples)
+    scale = inside / len(samples) / total if total else 0.0
     parts = []
     for (kind, first), activities in groups.items():
         place = found.place(context.places, first)
         part = _part(kind, place, activities=activities, context=context)
-        parts.append(replace(part, share=part.share / total))
+        parts.append(replace(part, share=part.share * scale))
     return tuple(sorted(parts, key=lambda part: -part.share)), []
 
 
@@ -255,7 +258,7 @@ def locate(
 ) -> LocatedLoop | None:
     """Return the innermost loop of the user's code that the thread is in all the time, or None.
 
-    `where`: only consider loops around that line, "train.py:41".
+    `where`: the innermost loop around that line, "train.py:41", however much of the time it takes.
     """
     on_stack: Counter[CodeType] = Counter()
     for sample in samples:
@@ -265,7 +268,7 @@ def locate(
     candidates = [
         code
         for code, count in on_stack.items()
-        if count >= MIN_STACK_SHARE * len(samples)
+        if (where is not None or count >= MIN_STACK_SHARE * len(samples))
         and context.places.file(code.co_filename)[1]
         and not STEP_FUNCTION.search(code.co_name)
     ]
@@ -295,9 +298,8 @@ def _locate_in(
         if os.path.basename(file) != os.path.basename(code.co_filename) or not line.isdigit():
             return None
         loops = [loop for loop in loops if loop.lineno <= int(line) <= slices.last_line(loop)]
-    around = [
-        loop for loop in reversed(loops) if _samples_inside(loop, counts) >= MIN_LOOP_SHARE * total
-    ]
+    least = 1.0 if where is not None else MIN_LOOP_SHARE * total
+    around = [loop for loop in reversed(loops) if _samples_inside(loop, counts) >= least]
     if (
         len(around) > 1
         and slices.is_plain_repetition(around[0])

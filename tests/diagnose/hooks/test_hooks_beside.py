@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from fastfeed.diagnose.evidence import NATIVE, PYTHON
-from fastfeed.diagnose.judge.figures import step_table_of
+from fastfeed.diagnose.judge.entries import ledger_of
 from fastfeed.diagnose.judge.judgement import judge
 from fastfeed.diagnose.run.launch import ReportReason, ReportRequest
 from fastfeed.diagnose.run.observe import DiagnosisObserver, calls_beside
@@ -46,7 +46,7 @@ def test_what_is_called_beside_a_step_is_a_part_of_it() -> None:
 
 def test_what_such_a_call_waits_is_waiting() -> None:
     seen, loop = timeline(wait_ms=25.0)
-    rows = step_table_of(evidence(loop, beside=calls_beside(loop, seen, start_s=0.0)))
+    rows = ledger_of(evidence(loop, beside=calls_beside(loop, seen, start_s=0.0)))
     assert rows.starvation == pytest.approx(25 / 40, abs=1e-6)
     assert rows.share(rows.inside) == pytest.approx(15 / 40, abs=1e-6)
 
@@ -68,7 +68,7 @@ def test_an_epoch_begins_with_the_gap_before_it(in_gap: float) -> None:
             steps.append(Step(now, now + 0.01, 0.0))
             now = steps[-1].end_s
         now += 0.5
-    rows = step_table_of(evidence(Loop("fit", "keras", 1, steps=steps, buffer=8), marks=marks))
+    rows = ledger_of(evidence(Loop("fit", "keras", 1, steps=steps, buffer=8), marks=marks))
     assert rows.boundary.sum() == pytest.approx(5 * 0.5, abs=1e-6)
     assert rows.pause.sum() == 0.0
 

@@ -8,7 +8,7 @@ import pytest
 
 from fastfeed.diagnose.evidence import FRAMEWORK, NATIVE, PYTHON, SLEEP, LoopPart
 from fastfeed.diagnose.judge.judgement import judge
-from fastfeed.diagnose.judge.producer_count import LOADER_HANDOVER_S
+from fastfeed.diagnose.judge.knobs import LOADER_HANDOVER_S
 from fastfeed.steps.timeline import ARRAYS_NOTE, Step
 from tests.diagnose.evidences import CALL, evidence, loop_of, producers, task, trainer
 

@@ -1,0 +1,77 @@
+"""Everything that is known of a training when its causes are judged."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from fastfeed.diagnose.diagnosis import Figures, Recommendation
+from fastfeed.diagnose.evidence import Evidence
+from fastfeed.diagnose.judge import signals
+from fastfeed.diagnose.judge.host import host_share
+from fastfeed.diagnose.judge.knobs import step_cost
+from fastfeed.diagnose.judge.ledger import Ledger
+from fastfeed.diagnose.judge.observed_feed import Change, ObservedFeed
+from fastfeed.diagnose.judge.producer_profile import ProducerProfile
+from fastfeed.probes.machine_log import SATURATED
+
+
+@dataclass(frozen=True)
+class Case:
+    """The basis of causes and recommendations."""
+
+    evidence: Evidence
+    ledger: Ledger
+    figures: Figures
+    producers: ProducerProfile | None
+    feed: ObservedFeed
+
+    @property
+    def made_by(self) -> ProducerProfile:
+        """The producers; without any, ones that do nothing known."""
+        return self.producers or ProducerProfile("trainer", 0)
+
+    @property
+    def full(self) -> bool:
+        """True if the script uses all cores."""
+        machine = self.evidence.machine
+        return machine.own_cpu >= SATURATED * machine.cores
+
+    @property
+    def held(self) -> bool:
+        """True if bytecode of the producers is a matter of the interpreter lock.
+
+        Each worker process has a lock of its own: if they fill the cores, cores are missing.
+        """
+        return not (self.made_by.kind == "processes" and self.full)
+
+    @property
+    def loop_kind(self) -> str:
+        """The kind of the loop, see `Loop`."""
+        return self.evidence.loop.kind if self.evidence.loop is not None else ""
+
+    @cached_property
+    def host(self) -> float:
+        """Share of the time that the loop's own Python takes."""
+        return host_share(self.evidence, self.ledger)
+
+    @cached_property
+    def converts(self) -> bool:
+        """True if what the training thread does to its batches before the step is converting."""
+        _, copying = signals.preparation(self.evidence, self.ledger.waited)
+        session = signals.conversion_share(self.evidence) >= signals.MIN_SHARE
+        return session or copying >= signals.COPYING_SHARE
+
+    def without(self, share: float) -> Change:
+        """Return the change that takes this share of the loop's time from its steps."""
+        removed_s = share * self.ledger.seconds / max(1, len(self.ledger))
+        step_s = float((self.ledger.inside + self.ledger.host).mean())
+        return step_cost(max(0.0, 1 - removed_s / max(1e-9, step_s)))
+
+    def recommend(
+        self, text: str, knob: tuple[str, str], *changes: Change, why: str = ""
+    ) -> Recommendation:
+        """Return a change of the feed with its gain; further changes are its least and greatest
+        effect."""
+        speedup, interval = self.feed.gain(*changes)
+        return Recommendation(text, *knob, speedup, interval, why)

@@ -1,0 +1,261 @@
+"""Entries of the ledger: what the observed steps, marks and samples say of the loop's time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from fastfeed.diagnose.evidence import FRAMEWORK, LOCK, OTHER, Evidence
+from fastfeed.diagnose.judge import signals
+from fastfeed.diagnose.judge.backlog import backlog_steps, before_pace_change
+from fastfeed.diagnose.judge.ledger import Floats, Ledger
+from fastfeed.steps.timeline import OBSERVING, UNOBSERVED, Mark, Step
+
+PAUSE_KINDS = ("evaluation", "checkpoint", "callback", "pause")
+FASTFEED_KINDS = ("experiment", OBSERVING, UNOBSERVED)
+Pause = tuple[float, float, str]  # start, seconds, name
+NEAR_S = 1e-3  # pauses nearer to each other have no step between them
+BETWEEN_EPOCHS = "work between epochs"
+MAX_INPUT_SHARE = 0.95  # share of the time: with more input the rest says nothing
+OUTLIER_RATIO = 5.0  # a step of this multiple of the median, and
+OUTLIER_S = 0.03  # of this many seconds above it, contains a pause
+USUAL_SHARE = 0.3  # share of the steps: marks of more steps are typical of the loop, not pauses
+MAX_RARE_SHARE = 0.1  # the same for outliers
+MAX_REGULAR_SHARE = 1 / 3  # the same for outliers at every n-th step
+MIN_EQUAL_INTERVALS = 5  # equal intervals that are no coincidence
+MIN_WORKING_SHARE = 0.7  # share of the time that a device or a thread works, or waits
+EPOCH_START_STEPS = 2  # steps of an epoch that wait for its start
+
+
+def ledger_of(evidence: Evidence) -> Ledger:
+    """Return the ledger of the main loop's steps between the evidence's start and end.
+
+    What runs between epochs is no input, unless it is a request for a batch: the first waits, and
+    marks of kind "start" (a loader that starts its workers).
+    """
+    pairs = _measured(evidence)
+    if not pairs:
+        return Ledger(*[np.zeros(0)] * 8)
+    begin, end, following, period, wait, gap = _times(evidence, pairs)
+    body = np.maximum(period - gap - wait, 0.0)
+    pauses, usual = _pauses(evidence, begin, end=following)
+    beside = _covered(begin, following, marks=usual)
+    in_body, in_gap = (
+        np.minimum(part, _covered(since, until, marks=pauses))
+        for part, since, until in ((body, begin + wait, end), (gap, end, following))
+    )
+    body, gap = body - in_body, gap - in_gap
+    first = _first_of_epochs(begin, epochs=[m for m in evidence.marks if m.kind == "epoch"])
+    starting = np.minimum(gap, _covered(end, following, marks=_starts(evidence, following)))
+    gap, excess = gap - starting, np.maximum(wait - np.median(wait), 0.0) * first
+    wait = wait - excess
+    body_out, gap_out = _outliers(body), _outliers(gap)
+    if _dispatches(evidence, float(body_out.sum() / period.sum())):
+        body_out = np.zeros(len(body))
+    # a loop that is over for good does something else before the next epoch, however short
+    at_end = _ends_epoch(first)
+    gap_out = np.where(at_end, np.maximum(gap - np.median(gap), 0.0), gap_out)
+    named = [(m.start_s, m.end_s - m.start_s, m.label or m.kind) for m in pauses]
+    for extra, name in ((body_out + gap_out * ~at_end, ""), (gap_out * at_end, BETWEEN_EPOCHS)):
+        named += [(float(b), float(s), name) for b, s in zip(begin, extra, strict=True) if s > 0]
+    body, gap = body - body_out, gap - gap_out
+    wait, host = _gap_parts(evidence, wait, gap=gap)
+    body, host = np.maximum(body - np.maximum(beside - host, 0.0), 0.0), np.maximum(host, beside)
+    pause = in_body + in_gap + body_out + gap_out
+    wait, start, pause, body, host = _within(period, wait, excess + starting, pause, body, host)
+    converted = _converted(evidence, body, period=period, waited=float((wait + start).sum()))
+    return Ledger(
+        begin, period, wait, start, converted, body - converted, host, pause, _joined(named)
+    )
+
+
+def _joined(pauses: Sequence[Pause]) -> tuple[Pause, ...]:
+    """Return the pauses in order; those that follow each other without a step are one."""
+    found: list[Pause] = []
+    for start_s, length_s, name in sorted(one for one in pauses if one[1] > 0):
+        if found and start_s - sum(found[-1][:2]) < NEAR_S:
+            first_s, before_s, names = found.pop()
+            name = ", ".join(dict.fromkeys(filter(None, (names, name))))
+            start_s, length_s = first_s, before_s + length_s
+        found.append((start_s, length_s, name))
+    return tuple(found)
+
+
+def observing_s(evidence: Evidence, ledger: Ledger) -> float:
+    """Return the seconds of the watch that are fastfeed's own, with its experiments.
+
+    They lie between the first and the last step, and in no step of the ledger.
+    """
+    if not len(ledger):
+        return 0.0
+    span_s = float(ledger.begin[-1] + ledger.period[-1] - ledger.begin[0])
+    return max(0.0, span_s - ledger.seconds)
+
+
+def _kind(evidence: Evidence, *kinds: str) -> list[Mark]:
+    return [mark for mark in evidence.marks if mark.kind in kinds]
+
+
+def _measured(evidence: Evidence) -> list[tuple[Step, Step]]:
+    """Return the steps that count, each with the next one."""
+    steps = list(evidence.loop.steps) if evidence.loop is not None else []
+    backlog = backlog_steps(steps, evidence.marks)
+    observed = [
+        i
+        for i in range(len(steps) - 1)
+        if i not in backlog and not steps[i].free and steps[i].begin_s >= evidence.start_s
+        if steps[i + 1].begin_s <= evidence.end_s
+    ]
+    counted = before_pace_change(observed, steps, marks=evidence.marks)
+    return [(steps[i], steps[i + 1]) for i in counted]
+
+
+def _starts(evidence: Evidence, following: Floats) -> list[Mark]:
+    """Return the marks of loaders that start for the loop: the last one before a step.
+
+    Others start for an evaluation.
+    """
+    marks = _kind(evidence, "start")
+    return list({int(np.searchsorted(following, mark.start_s)): mark for mark in marks}.values())
+
+
+def _times(evidence: Evidence, pairs: list[tuple[Step, Step]]) -> tuple[Floats, ...]:
+    """Return begin, end, begin of the next step, period, wait and gap of each step.
+
+    The last three are without the time that the diagnosis itself took.
+    """
+    columns = np.array([[s.begin_s, s.end_s, s.wait_s, t.begin_s] for s, t in pairs], np.float64)
+    begin, end, wait, following = columns.T
+    own = _kind(evidence, *FASTFEED_KINDS)
+    period = np.maximum(following - begin - _covered(begin, following, marks=own), 1e-9)
+    gap = np.maximum(following - end, 0.0)
+    gap = np.maximum(gap - _covered(end, following, marks=own), 0.0)
+    calls = [Mark("step", s.begin_s, s.end_s) for s in evidence.beside]
+    waiting = [Mark("step", s.begin_s, s.begin_s + s.wait_s) for s in evidence.beside]
+    gap = np.maximum(gap - _covered(end, following, marks=calls), 0.0)
+    wait = np.clip(wait + _covered(end, following, marks=waiting), 0.0, period)
+    wait, period = _unslowed(evidence, wait, period=period)
+    return begin, end, following, period, wait, np.minimum(gap, period - wait)
+
+
+def _unslowed(evidence: Evidence, wait: Floats, *, period: Floats) -> tuple[Floats, Floats]:
+    """Return waits and periods without the slow-down by tracing, if iterations were traced seldom.
+
+    Tracing slows the code that makes the input. Input then gets the share of the time that samples
+    of the whole time show; the rest of an iteration takes as long as before.
+    """
+    made, waited = sum(part.share for part in evidence.parts_of("input")), float(wait.sum())
+    if not waited or not 0 < made < MAX_INPUT_SHARE or not _kind(evidence, UNOBSERVED):
+        return wait, period
+    untraced = (float(period.sum()) - waited) * made / (1 - made)
+    corrected = wait * min(1.0, untraced / waited)
+    return corrected, period - wait + corrected
+
+
+def _pauses(evidence: Evidence, begin: Floats, *, end: Floats) -> tuple[list[Mark], list[Mark]]:
+    """Return the marks that are pauses, and those of so many steps that they are typical of the
+    loop."""
+    marks = [m for m in _kind(evidence, *PAUSE_KINDS) if begin[0] <= m.start_s <= end[-1]]
+    counts: dict[str, int] = {}
+    for mark in marks:
+        counts[mark.label or mark.kind] = counts.get(mark.label or mark.kind, 0) + 1
+    names = {name for name, count in counts.items() if count > USUAL_SHARE * len(begin)}
+    usual = [mark for mark in marks if (mark.label or mark.kind) in names]
+    return [mark for mark in marks if (mark.label or mark.kind) not in names], usual
+
+
+def _covered(begin: Floats, end: Floats, *, marks: Sequence[Mark]) -> Floats:
+    """Return how much of each interval the marks cover; overlaps count once."""
+    covered, until = np.zeros(len(begin)), -np.inf
+    for mark in sorted(marks, key=lambda m: m.start_s):
+        since, stop = max(mark.start_s, until), mark.end_s
+        if stop > since:
+            covered += np.maximum(np.minimum(end, stop) - np.maximum(begin, since), 0.0)
+            until = stop
+    return covered
+
+
+def _within(period: Floats, *parts: Floats) -> list[Floats]:
+    """Return the parts of each period, each one cut to what those before it leave over."""
+    left, found = period.copy(), []
+    for part in parts:
+        found.append(np.clip(part, 0.0, left))
+        left = left - found[-1]
+    return found
+
+
+def _first_of_epochs(begin: Floats, *, epochs: Sequence[Mark]) -> Any:
+    """Return a mask of the first steps of each epoch that began after the first observed step."""
+    first = np.zeros(len(begin), bool)
+    for mark in epochs:
+        at = int(np.searchsorted(begin, mark.start_s))
+        if 0 < at < len(begin):
+            first[at : at + EPOCH_START_STEPS] = True
+    return first
+
+
+def _ends_epoch(first: Any) -> Any:
+    """Return a mask of the steps before the first one of an epoch."""
+    ends = np.zeros(len(first), bool)
+    ends[:-1] = first[1:] & ~first[:-1]
+    return ends
+
+
+def _outliers(values: Floats) -> Floats:
+    """Return the excess of outliers over the median; zeros if outliers are not rare."""
+    if len(values) < EPOCH_START_STEPS:
+        return np.zeros(len(values))
+    middle = float(np.median(values))
+    far = values > max(OUTLIER_RATIO * middle, middle + OUTLIER_S)
+    between = np.diff(np.flatnonzero(far))
+    regular = len(between) >= MIN_EQUAL_INTERVALS and bool(np.all(between == between[0]))
+    rare = far.mean() <= (MAX_REGULAR_SHARE if regular else MAX_RARE_SHARE)
+    return np.where(far, values - middle, 0.0) if rare else np.zeros(len(values))
+
+
+def _dispatches(evidence: Evidence, share: float) -> bool:
+    """Return True if short steps only enqueue work that later long steps wait for.
+
+    The long steps have the `share` of the time. In it the loop's thread waits, inside the step or
+    in a line that only waits, while an accelerator or native threads work.
+    """
+    trainer = evidence.trainer
+    if trainer is None or not share or not evidence.parts:
+        return False
+    native = sum(task.cpu_s for task in evidence.tasks_of(FRAMEWORK)) / evidence.seconds
+    works = max(native, *(gpu.busy for gpu in evidence.machine.gpus), 0.0) >= MIN_WORKING_SHARE
+    elsewhere = sum(
+        part.share
+        for part in evidence.parts
+        if part.kind != "step" and part.share_in(LOCK, OTHER) < MIN_WORKING_SHARE * part.share
+    )
+    waits = trainer.share(LOCK, OTHER) >= MIN_WORKING_SHARE * share
+    return works and waits and elsewhere < 0.5 * share
+
+
+def _gap_parts(evidence: Evidence, wait: Floats, *, gap: Floats) -> tuple[Floats, Floats]:
+    """Return the waits and the host's work.
+
+    If steps contain no wait, their input is made between them, and only samples show its share.
+    """
+    made = sum(part.share for part in evidence.parts_of("input"))
+    if evidence.loop is None or evidence.loop.waits != "none" or not made:
+        return wait, gap
+    of_gap = made / (made + sum(part.share for part in evidence.parts_of("host")))
+    return wait + gap * of_gap, gap * (1 - of_gap)
+
+
+def _converted(evidence: Evidence, inside: Floats, *, period: Floats, waited: float) -> Floats:
+    """Return the time of conversions in each step, the same part of all steps.
+
+    Samples of the loop's thread give that part: a session converts its feed before it runs, and
+    loops prepare the batches that they receive.
+    """
+    share = signals.conversion_share(evidence)
+    share += signals.preparation(evidence, waited / float(period.sum()))[0]
+    total = float(inside.sum())
+    if share < signals.MIN_SHARE or not total:
+        return np.zeros(len(inside))
+    return inside * min(signals.MAX_CONVERTED, share * float(period.sum()) / total)

@@ -32,6 +32,8 @@ def anonymised(recording: Recording) -> Recording:
         tasks=tuple(map(hidden.task, seen.tasks)),
         machine=replace(seen.machine, noisy=noisy),
         parts=tuple(map(hidden.part, seen.parts)),
+        hint=seen.hint and seen.hint._replace(place=hidden.place(seen.hint.place)),
+        children=tuple(replace(one, name=hidden.of("process", one.name)) for one in seen.children),
         missing=tuple(text.partition(":")[0] for text in seen.missing),
     )
     died = tuple(map(hidden.dead, recording.died))

@@ -136,6 +136,24 @@ class LoopPart:
         return self.share * sum(self.busy.get(state, 0.0) for state in states)
 
 
+class MarkHint(NamedTuple):
+    """Line of the user's to mark with `watch` where no step is seen, and the share (0 to 1) of the
+    time in which it was on the stack; `loops`: it is a loop, and no single call."""
+
+    place: Place
+    share: float
+    loops: bool
+
+
+@dataclass(frozen=True)
+class ChildRate:
+    """Steps of a child process that trains."""
+
+    name: str
+    steps: int
+    steps_per_second: float
+
+
 @dataclass(frozen=True)
 class Evidence:
     """Everything that is known when a judgement is made.
@@ -144,7 +162,8 @@ class Evidence:
     median delay of a thread that asks for the interpreter lock, and `gil_late_p90_s`; None: not
     measured. `pools`: threads of native libraries by name ("OpenCV": 2), as the libraries report
     them. `missing`: what could not be measured. `overhead_s`: CPU seconds of the diagnosis.
-    `first_batch_s`: from the loop's start to its first step.
+    `first_batch_s`: from the loop's start to its first step. `children`: the processes that train,
+    if the script itself does not; all else is about the loop of one of them, of median speed.
     """
 
     loop: Loop | None
@@ -165,6 +184,8 @@ class Evidence:
     # calls of the loop's thread between its steps that are parts of them, in order
     beside: tuple[Step, ...] = ()
     waiting_now_s: float = 0.0  # time without the end of a step, at end_s
+    hint: MarkHint | None = None  # if too few steps were seen
+    children: tuple[ChildRate, ...] = ()
 
     @property
     def seconds(self) -> float:

@@ -272,7 +272,8 @@ class _Feed:
                 waiting = self._threads_on[self._trainer] * (1 - 1 / crowd)
                 runnable -= min(waiting, max(0.0, self._threads_on[self._trainer] - 1))
         share = workload.cores / runnable if runnable > workload.cores else 1.0
-        native.speed, python.speed = share / slowness(workload, runnable), share
+        own = runnable - workload.other_cpu
+        native.speed, python.speed = share / slowness(workload, own), share
         pools.speed = native.speed / crowd
         for lock in held:
             lock.speed = share / len(lock.tasks)

@@ -67,6 +67,10 @@ class HookLog(StepLog):
         if self.active:
             self.died.append(dead._replace(time_s=perf_counter()))
 
+    def restart(self, *, max_steps: int) -> None:
+        """Start over in a forked child, for its own loops: the hooks refer to this log."""
+        vars(self).update(vars(HookLog(Timeline())), max_steps=max_steps)
+
     def stop(self) -> None:
         """Let every hook only call the original from now on."""
         self.active = False

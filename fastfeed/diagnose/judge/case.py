@@ -69,9 +69,15 @@ class Case:
         return step_cost(max(0.0, 1 - removed_s / max(1e-9, step_s)))
 
     def recommend(
-        self, text: str, knob: tuple[str, str], *changes: Change, why: str = ""
+        self,
+        text: str,
+        knob: tuple[str, str],
+        *changes: Change,
+        why: str = "",
+        adds_work: bool = False,
     ) -> Recommendation:
         """Return a change of the feed with its gain; further changes are its least and greatest
-        effect."""
-        speedup, interval = self.feed.gain(*changes)
-        return Recommendation(text, *knob, speedup, interval, why)
+        effect. Only one that adds work, such as more producers, may lose."""
+        speedup, (low, high) = self.feed.gain(*changes)
+        least = 0.0 if adds_work else 1.0
+        return Recommendation(text, *knob, max(least, speedup), (max(least, low), high), why)

@@ -10,26 +10,32 @@ from fastfeed.diagnose.diagnosis import Cause, Recommendation
 from fastfeed.diagnose.evidence import DISK
 from fastfeed.diagnose.judge import changes, knobs, sentences
 from fastfeed.diagnose.judge.case import Case
+from fastfeed.diagnose.judge.host import between_steps
 from fastfeed.diagnose.judge.observed_feed import Change, FeedModel
 from fastfeed.model.workload import INPUT_BOUND
 
 # Share of the time from which a loss that is no lack of input outranks the step.
 MIN_OUTRANKING = 0.1
+# Share of the time from which what was measured beside the step, or instead of it, outranks what is
+# inferred of its composition.
+CERTAIN_LOSS = 0.25
 STEP, HOST = "step.bound", "step.host"
+WAITS, TAIL = "input.latency", "input.straggler"
 
 
 class CauseRow(NamedTuple):
     """A cause.
 
     `seen`: the signals that it needs are there. `without`: the counterfactual, the feed without the
-    cause, whose gain is its share. `say`: its evidence in sentences. `advise`: what removes it.
+    cause, whose gain is its share. `say`: its evidence in sentences. `advise`: what
+    removes it, with True if it is the first cause.
     """
 
     code: str
     seen: Callable[[Case], bool]
     without: Callable[[Case], Change]
     say: Callable[[Case, float], tuple[str, ...]]
-    advise: Callable[[Case, float], list[Recommendation]]
+    advise: Callable[[Case, bool], list[Recommendation]]
 
 
 def _always(change: Change) -> Callable[[Case], Change]:
@@ -86,7 +92,7 @@ ROWS = (
         changes.noise,
     ),
     CauseRow(
-        "input.straggler",
+        TAIL,
         lambda case: case.feed.now.tail,
         _always(knobs.even_batches),
         sentences.straggling,
@@ -128,9 +134,9 @@ ROWS = (
         changes.more_producers,
     ),
     CauseRow(
-        "input.latency",
+        WAITS,
         lambda case: case.made_by.waiting > 0,
-        _always(knobs.no_usual_waits),
+        _always(knobs.no_waits),
         sentences.latency,
         changes.more_producers,
     ),
@@ -169,32 +175,36 @@ BY_CODE = {row.code: row for row in ROWS}
 def losses_of(case: Case) -> dict[str, float]:
     """Return the share of the time that each cause takes: what the loop gains without it.
 
-    None takes more than all input does, if it is one of the input.
+    None takes more than all input does, if it is one of the input. Of waits counts what no waits
+    gain beyond even ones.
     """
     most = case.feed.lost(knobs.free_input)
     found = {row.code: case.feed.lost(row.without(case)) for row in ROWS if row.seen(case)}
+    if WAITS in found:
+        found[WAITS] = max(0.0, found[WAITS] - found.get(TAIL, 0.0))
     return {
         code: min(share, most) if code.startswith("input.") else share
         for code, share in found.items()
     }
 
 
-def ranked(losses: dict[str, float], *, starved: float) -> list[tuple[str, float]]:
+def ranked(losses: dict[str, float], case: Case) -> list[tuple[str, float]]:
     """Return the causes that count with their shares, the verdict first.
 
     The step has what no cause takes. A loss outranks it from 5 % if it is input, from 10 % if it is
-    not; the loop's own Python if it takes more than the rest of the step. How much of a step is
-    Python is inferred, so that a lack of input that was measured comes before it.
+    not. The loop's own Python does from 25 % beside the step, or if it takes more than the rest of
+    the step. How much of a step is Python is inferred: a great lack of input comes before it.
     """
     found = [(code, share) for code, share in losses.items() if share >= INPUT_BOUND]
-    lacks = starved >= INPUT_BOUND and any(code.startswith("input.") for code, _ in found)
-    found.sort(key=lambda pair: (lacks and pair[0] == HOST, -round(pair[1], 3)))
+    starves = case.ledger.starvation >= CERTAIN_LOSS
+    found.sort(key=lambda pair: (starves and pair[0] == HOST, -round(pair[1], 3)))
     others = [pair for pair in found if pair[0] != HOST]
-    whole = max((share for _, share in others), default=0.0)
-    host = losses.get(HOST, 0.0)
-    left = max(0.0, 1.0 - whole - host)
-    outranked = host > left or any(
-        share >= MIN_OUTRANKING or code.startswith("input.") for code, share in others
+    host, beside = losses.get(HOST, 0.0), between_steps(case.evidence, case.ledger)
+    left = max(0.0, 1.0 - host - max((share for _, share in others), default=0.0))
+    outranked = (
+        host > left
+        or min(host, beside) >= CERTAIN_LOSS
+        or any(share >= MIN_OUTRANKING or code.startswith("input.") for code, share in others)
     )
     return found if outranked else [(STEP, left), *found]
 
@@ -217,8 +227,8 @@ def advice_of(case: Case, shares: list[tuple[str, float]]) -> tuple[Recommendati
     The number of producers is one decision.
     """
     found: dict[str, Recommendation] = {}
-    for code, share in shares:
-        for one in BY_CODE[code].advise(case, share) if code in BY_CODE else ():
+    for code, _ in shares:
+        for one in BY_CODE[code].advise(case, code == shares[0][0]) if code in BY_CODE else ():
             counts = changes.COUNT_KNOBS if one.knob in changes.COUNT_KNOBS else (one.knob,)
             if one.predicted_speedup >= changes.MIN_GAIN and not any(k in found for k in counts):
                 found[one.knob] = one

@@ -9,16 +9,15 @@ from fastfeed.diagnose.evidence import CALLED_BACK, DISK, LOCK, PRODUCER
 from fastfeed.diagnose.judge import host as host_work
 from fastfeed.diagnose.judge import knobs, signals
 from fastfeed.diagnose.judge.case import Case
+from fastfeed.diagnose.judge.observed_costs import Observed
 from fastfeed.diagnose.judge.observed_feed import Change
 from fastfeed.model.workload import Outcome, Producers
-from fastfeed.steps.timeline import ARRAYS_NOTE
 
 # The number of producers, by the names that it has.
 COUNT_KNOBS = ("threads", "processes", "num_workers", "num_parallel_calls")
 TRIED_COUNTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 NEAR_BEST = 0.95  # share of the best rate: more producers are not worth it
 MIN_GAIN = 1.03  # a smaller speed-up is no gain
-WASTEFUL_RATIO = 4.0  # bytes read / bytes of a batch from which much is read in vain
 OWN_LOCK_SHARE = 0.3  # share of their time that producers wait for a lock of their own
 TENTH = 0.1  # what is left of a cost if it comes a tenth as often
 # A call of a small compiled step: 0.3 to 0.8 ms were measured with TensorFlow.
@@ -27,21 +26,20 @@ COMPILED_CALL_S = 5e-4
 MAP_STAGES = re.compile(r"^tf\.data: (?!.*FlatMap).*\b(Map|ParallelMap|MapAndBatch)\b")
 
 
-def serial(case: Case, share: float) -> list[Recommendation]:
+def serial(case: Case, first: bool) -> list[Recommendation]:
     """Return batches that are made, or prepared, ahead of the step."""
     if case.made_by.kind == "trainer" and case.producers is not None:
-        return more_producers(case, share)
+        return more_producers(case, first)
     change = "prepare batches in the producers, ahead of the step, not on the training thread"
     knob = ("threads", str(case.evidence.threads))
     return [case.recommend(change, knob, knobs.no_conversion)]
 
 
-def more_producers(case: Case, share: float) -> list[Recommendation]:
+def more_producers(case: Case, first: bool) -> list[Recommendation]:
     """Return the smallest number of threads, or of processes if bytecode holds the lock, near the
     best rate, if it gains something."""
     producers, now = case.made_by, case.feed.now
-    in_memory = case.evidence.loop is not None and case.evidence.loop.note.startswith(ARRAYS_NOTE)
-    if not producers.known or (producers.kind == "native" and (case.full or in_memory)):
+    if not producers.known or (producers.kind == "native" and (case.full or signals.in_memory(case.evidence))):
         return []
     held = case.held and producers.python >= max(producers.native, producers.waiting)
     processes = producers.kind == "processes" or held or _by_loader(case)
@@ -74,7 +72,8 @@ def more_producers(case: Case, share: float) -> list[Recommendation]:
     # A disk may have no more to give.
     disks = max(1.0, producers.count * producers.active * producers.share(DISK))
     least = [lambda feed: tried[count](feed).with_(disks=disks)] * bool(producers.share(DISK))
-    return [case.recommend(text, (knob, str(count)), tried[count], *least, why=why)]
+    changed = [tried[count], *least]
+    return [case.recommend(text, (knob, str(count)), *changed, why=why, adds_work=True)]
 
 
 def _by_loader(case: Case) -> bool:
@@ -116,7 +115,8 @@ def _in_words(case: Case, count: int, *, processes: bool) -> tuple[str, str]:
         return knob, f"{knob} {producers.count} -> {count}{pool}"
     noun = "worker process" if processes else "thread"
     plural = ("es" if processes else "s") if count > 1 else ""
-    return knob, f"make the batches in {count} {noun}{plural}, ahead of the step"
+    ahead = "" if processes else ", ahead of the step"
+    return knob, f"make the batches in {count} {noun}{plural}{ahead}"
 
 
 def _pool(case: Case, option: str, *, count: int) -> str:
@@ -128,31 +128,27 @@ def _pool(case: Case, option: str, *, count: int) -> str:
     return f" and {option}={count}" if count > case.evidence.machine.cores else ""
 
 
-def disk(case: Case, share: float) -> list[Recommendation]:
+def disk(case: Case, first: bool) -> list[Recommendation]:
     """Return less to read, more parallel reads, and data in memory."""
-    producers, found = case.made_by, more_producers(case, share)
-    read = case.evidence.machine.disk_read_nbytes_s / case.figures.steps_per_second
-    used = signals.batch_nbytes(case.evidence)
-    if used and read > WASTEFUL_RATIO * used:
+    found = more_producers(case, first)
+    wasted = Observed(case.evidence, case.ledger, case.producers).wasted
+    if wasted:
+        read = case.evidence.machine.disk_read_nbytes_s / case.figures.steps_per_second
         change = (
             f"read only what is used: {read / 1e6:.3g} MB are read for a batch of "
-            f"{used / 1e6:.2g} MB"
+            f"{signals.batch_nbytes(case.evidence) / 1e6:.2g} MB"
         )
-        # The reading function also handles the bytes that are not used: into the page cache, out of
-        # it, copied.
-        wasted = 1 - used / read
-        function = max(producers.share(DISK), producers.function_share)
-        less = [knobs.batch_cost(1 - function * wasted), lambda feed: feed.batch(disk=1 - wasted)]
+        less = [knobs.batch_cost(1 - wasted), lambda feed: feed.batch(disk=1 - wasted)]
         # Of equal changes the one that asks the disk for less comes first.
         found.insert(0, case.recommend(change, ("cache", "what is used"), *less))
     change = "keep the data in memory, or in fewer and larger files that are read in order"
     return [*found, case.recommend(change, ("cache", "memory"), knobs.no_disk)]
 
 
-def cores(case: Case, share: float) -> list[Recommendation]:
+def cores(case: Case, first: bool) -> list[Recommendation]:
     """Return more producers as long as there are cores; then only less work helps."""
-    more = more_producers(case, share)
-    if any(one.predicted_speedup >= MIN_GAIN for one in more):
+    more = more_producers(case, first)
+    if not first or signals.in_memory(case.evidence) or any(o.predicted_speedup >= MIN_GAIN for o in more):
         return more
     change = (
         "halve the cost of a batch (smaller images, cheaper operations, cached results), or use "
@@ -161,7 +157,7 @@ def cores(case: Case, share: float) -> list[Recommendation]:
     return [case.recommend(change, ("work", "half"), knobs.batch_cost(0.5))]
 
 
-def copies(case: Case, share: float) -> list[Recommendation]:
+def copies(case: Case, first: bool) -> list[Recommendation]:
     """Return batches of the final dtype, in memory that is reused."""
     now, loop = case.feed.now, case.evidence.loop
     if now.retouched and case.made_by.copies < signals.COPYING_SHARE and not case.converts:
@@ -185,10 +181,10 @@ def copies(case: Case, share: float) -> list[Recommendation]:
     one = case.recommend(
         change, knob, lambda feed: knobs.no_conversion(feed.batch(1 - feed.copying))
     )
-    return [one] if case.converts else [one, *more_producers(case, share)]
+    return [one] if case.converts else [one, *more_producers(case, first)]
 
 
-def ipc(case: Case, share: float) -> list[Recommendation]:
+def ipc(case: Case, first: bool) -> list[Recommendation]:
     """Return shared memory instead of pickling."""
     change = (
         "pass batches through shared memory instead of pickling them: "
@@ -197,7 +193,7 @@ def ipc(case: Case, share: float) -> list[Recommendation]:
     return [case.recommend(change, ("transport", "shared memory"), knobs.no_pickling)]
 
 
-def oversubscribed(case: Case, share: float) -> list[Recommendation]:
+def oversubscribed(case: Case, first: bool) -> list[Recommendation]:
     """Return fewer threads of native pools in each producer, and fewer producers."""
     producers, pools = case.made_by, list(case.evidence.pools) or ["native libraries"]
     found = []
@@ -210,13 +206,12 @@ def oversubscribed(case: Case, share: float) -> list[Recommendation]:
         name = "num_workers" if _by_loader(case) else producers.kind
         change = f"lower {name} to {count}: there are more producers than cores"
         fewer = Producers(1, count) if producers.kind == "processes" else Producers(count)
-        found.append(
-            case.recommend(change, (name, str(count)), knobs.made_by(fewer, same=True))
-        )
+        one = knobs.made_by(fewer, same=True)
+        found.append(case.recommend(change, (name, str(count)), one, adds_work=True))
     return found
 
 
-def straggler(case: Case, share: float) -> list[Recommendation]:
+def straggler(case: Case, first: bool) -> list[Recommendation]:
     """Return ready batches first."""
     change = (
         "deliver ready batches first (order='any'), or make more batches ahead (memory=, a larger "
@@ -230,7 +225,7 @@ def straggler(case: Case, share: float) -> list[Recommendation]:
     return [case.recommend(change, ("order", "any"), knobs.any_order)]
 
 
-def epoch_gap(case: Case, share: float) -> list[Recommendation]:
+def epoch_gap(case: Case, first: bool) -> list[Recommendation]:
     """Return workers that live on between epochs."""
     change = (
         "keep the workers between epochs (persistent_workers=True; a FeedRunner makes the next "
@@ -239,21 +234,21 @@ def epoch_gap(case: Case, share: float) -> list[Recommendation]:
     return [case.recommend(change, ("epochs", "warm workers"), knobs.warm_epochs)]
 
 
-def pause(case: Case, share: float) -> list[Recommendation]:
+def pause(case: Case, first: bool) -> list[Recommendation]:
     """Return rarer pauses."""
     names = ", ".join(sorted({name for _, _, name in case.ledger.pauses if name}))
     change = f"do it less often, or beside the training: {names or 'the work between steps'}"
     return [case.recommend(change, ("every", "10x the steps"), knobs.pauses(TENTH))]
 
 
-def noise(case: Case, share: float) -> list[Recommendation]:
+def noise(case: Case, first: bool) -> list[Recommendation]:
     """Return a machine without the other processes."""
     names = ", ".join(name for name, _ in case.evidence.machine.noisy[:3]) or "other processes"
     change = f"stop what takes the cores from the training: {names}"
     return [case.recommend(change, ("cores", "free"), knobs.no_others)]
 
 
-def host(case: Case, share: float) -> list[Recommendation]:
+def host(case: Case, first: bool) -> list[Recommendation]:
     """Return less work between the steps, or fewer calls.
 
     A step of many small calls can become one call, which costs COMPILED_CALL_S.
@@ -267,9 +262,9 @@ def host(case: Case, share: float) -> list[Recommendation]:
     where = str(top[0]) if top is not None and top[0].users else "callbacks, metrics, logs"
     if lines:
         where = str(max(lines, key=lambda part: part.share).place)
-    change = f"do the work between the steps every 10 steps, or beside the training: {where}"
-    left = case.without((1 - TENTH) * between)
-    return [case.recommend(change, ("every", "10 steps"), left)]
+    change = f"do the work between the steps every 100 steps, or beside the training: {where}"
+    left = case.without((1 - TENTH**2) * between)
+    return [case.recommend(change, ("every", "100 steps"), left)]
 
 
 def _fewer_calls(case: Case) -> Recommendation:

@@ -122,13 +122,11 @@ def _is_framework(place: Place) -> bool:
 
 
 def place_diversity(task: Task) -> float:
-    """Return the number of places that the samples of a task are spread over.
-
-    This is the inverse of Simpson's index of the innermost places.
-    """
+    """Return the number of places outside of the user's code that the samples of a task are spread
+    over: the inverse of Simpson's index of the innermost ones."""
     counts: dict[Place, int] = {}
     for stack, count in task.stacks.items():
-        if stack:
+        if stack and not stack[-1].users:
             counts[stack[-1]] = counts.get(stack[-1], 0) + count
     total = sum(counts.values())
     pairs = sum(count * (count - 1) for count in counts.values())

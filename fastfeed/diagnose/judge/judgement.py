@@ -49,8 +49,7 @@ def judge(evidence: Evidence, *, script: str = "", died: Sequence[DeadProducer] 
         halves = [_case_of(evidence, one, producers, whole) for one in ledger.blocks(2)]
         enough = len(ledger) >= 2 * MIN_STEPS
         judged = [whole, *(case for case in halves if case is not None and enough)]
-        losses = [losses_of(case) for case in judged]
-        shares, doubt = _agreed(losses, [case.ledger.starvation for case in judged])
+        shares, doubt = _agreed(judged)
     causes = causes_of(whole, shares) if whole is not None else ()
     if died:
         causes, doubt = (_dead(evidence, died),), None
@@ -105,25 +104,22 @@ def _case_of(
     return Case(evidence, observed.ledger, figures, producers, feed)
 
 
-def _agreed(
-    losses: Sequence[dict[str, float]], starved: Sequence[float]
-) -> tuple[list[tuple[str, float]], Doubt | None]:
+def _agreed(cases: Sequence[Case]) -> tuple[list[tuple[str, float]], Doubt | None]:
     """Return the causes with their shares, and how sure the verdict is.
 
-    The losses are those of the whole watch and of its halves. If these lead to different verdicts,
+    The cases are those of the whole watch and of its halves. If these lead to different verdicts,
     the causes are ranked by the mean of their shares.
     """
-    ranks = [ranked(one, starved=share) for one, share in zip(losses, starved, strict=True)]
+    losses = [losses_of(case) for case in cases]
+    ranks = [ranked(one, case) for one, case in zip(losses, cases, strict=True)]
     verdicts = [rank[0][0] if rank else STEP for rank in ranks]
-    others = [code for code in verdicts if code != verdicts[0]]
-    if not others:
-        return ranks[0], Doubt(1.0, ()) if len(losses) > 1 else None
+    if len(set(verdicts)) == 1:
+        return ranks[0], Doubt(1.0, ()) if len(cases) > 1 else None
     codes = dict.fromkeys(code for one in losses for code in one)
     mean = {code: sum(one.get(code, 0.0) for one in losses) / len(losses) for code in codes}
-    shares = ranked(mean, starved=sum(starved) / len(starved))
+    shares = ranked(mean, cases[0])
     sure = verdicts.count(shares[0][0]) / len(verdicts)
-    between = tuple(dict.fromkeys([shares[0][0], *verdicts]))
-    return shares, Doubt(sure, between)
+    return shares, Doubt(sure, tuple(dict.fromkeys([shares[0][0], *verdicts])))
 
 
 def _dead(evidence: Evidence, died: Sequence[DeadProducer]) -> Cause:
@@ -145,6 +141,12 @@ def _reason_to_abstain(
         return (
             "no training step was observed; a verdict needs a loop over batches that is known (a "
             "session, Keras, tf.data, a DataLoader, a FeedRunner) or marked with fastfeed.watch"
+        )
+    if len(ledger) < MIN_STEPS and loop.waits == "hidden":
+        return (
+            f"{loop.name} was observed for {len(ledger)} calls, and their waits for input, if there "
+            "are any, are hidden in them; take the batches outside of the call, or mark the input "
+            "with fastfeed.watch"
         )
     if len(ledger) < MIN_STEPS:
         return (

@@ -18,10 +18,9 @@ def free_input(feed: FeedModel) -> FeedModel:
     return new_loader(feed).batch(0.0).with_(epoch_batches=0)
 
 
-def no_usual_waits(feed: FeedModel) -> FeedModel:
-    """Return the feed without waits off the cores, but with the slow batches of its tail."""
-    batches = feed.workload.batches - feed.usual_wait.workload.batches
-    return feed.batch(wait=0.0).with_(batches=feed.batch(wait=0.0).workload.batches + batches)
+def no_waits(feed: FeedModel) -> FeedModel:
+    """Return the feed whose producers never wait off the cores, apart from the disk."""
+    return feed.batch(wait=0.0)
 
 
 def even_batches(feed: FeedModel) -> FeedModel:

@@ -41,6 +41,7 @@ from fastfeed.model.workload import (
 )
 from fastfeed.probes.machine_log import Machine
 
+WASTEFUL_RATIO = 4.0  # bytes read / bytes of a batch from which much is read in vain
 CROWDED_PER_CORE = 1.5  # runnable threads for each core from which pools lose time to each other
 # Steps of an experiment. The first of each burst does not count: it still feels the wait before it.
 MIN_FREE_STEPS = 4
@@ -70,20 +71,32 @@ class Observed:
 
     @property
     def fought(self) -> bool:
-        """True if the loop's thread waits for the interpreter lock, or for a core that its own
-        producers use: slow steps and pauses without a name are what they lose by it."""
-        trainer, machine = self.evidence.trainer, self.evidence.machine
-        if trainer is None or self.beside is None:
+        """True if the loop's thread waits for the interpreter lock, or for a core that producers or
+        other processes use: slow steps and pauses without a name are what they lose by it."""
+        trainer, foreign = self.evidence.trainer, foreign_share(self.evidence.machine)
+        if trainer is None:
             return False
-        own = machine.own_cpu / max(1e-9, machine.own_cpu + machine.other_cpu)
-        queued = own * trainer.queued_s / max(1e-9, trainer.wall_s)
-        held = trainer.share(LOCK_PYTHON) if signals.lock_contended(self.evidence) else 0.0
-        return max(held, queued) >= INPUT_BOUND
+        queued = trainer.queued_s / max(1e-9, trainer.wall_s)
+        if self.beside is None:
+            queued *= foreign
+        contended = self.beside is not None and signals.lock_contended(self.evidence)
+        return max(queued, contended * trainer.share(LOCK_PYTHON)) >= INPUT_BOUND
 
     @property
     def retouched(self) -> float:
         """Share of a step in which it touches memory again that from_generator had it return."""
         return signals.retouched_share(self.evidence, waits=self.ledger.waited >= INPUT_BOUND)
+
+    @property
+    def wasted(self) -> float:
+        """Share of the producers' work for bytes that are read from disks and not used."""
+        producers, used = self.producers, signals.batch_nbytes(self.evidence)
+        rate = len(self.ledger) / self.ledger.seconds
+        read = self.evidence.machine.disk_read_nbytes_s / rate
+        if not used or read <= WASTEFUL_RATIO * used or producers is None:
+            return 0.0
+        # The reading function also handles these bytes: into the page cache, out of it, copied.
+        return max(producers.share(DISK), producers.function_share) * (1 - used / read)
 
     @property
     def tail(self) -> bool:
@@ -101,26 +114,34 @@ class Observed:
         middle = float(np.median(self.ledger.inside))
         medians = [float(np.median(part.inside)) for part in self.ledger.blocks()]
         low, high, how = min(medians), max(medians), "the time of the steps without their waits"
-        if len(free) >= MIN_FREE_STEPS:
-            low, high = float(np.quantile(free, 0.25)), float(np.quantile(free, 0.75))
+        measured = len(free) >= MIN_FREE_STEPS
+        if measured:
+            # what lies beside the call of a step may suffer from producers as well
+            each = middle / max(1e-9, float(np.median(self.ledger.inside + self.ledger.host)))
+            low, middle, high = (each * float(np.quantile(free, one)) for one in (0.25, 0.5, 0.75))
             # A producer that holds the lock goes on for a while after the others have stopped.
             waits = self.fought or self.ledger.waited >= INPUT_BOUND
-            fought = signals.lock_contended(self.evidence) and waits
-            middle = low if fought else float(np.median(free))
+            middle = low if signals.lock_contended(self.evidence) and waits else middle
             how = f"measured: {len(free)} steps of the running job had their batches at hand"
         if left < 1:
             how += ", without memory that from_generator makes it return and touch again"
-        measured = len(free) >= MIN_FREE_STEPS
         return Ceiling(left * middle, left * low, high, experiment=measured, how=how)
 
     def _free_steps(self) -> list[float]:
-        """Return the seconds of the steps of experiments, without their waits and conversions."""
+        """Return the seconds from step to step in experiments, without waits and conversions."""
         loop = self.evidence.loop
         steps = list(loop.steps) if loop is not None else []
         waits = loop is not None and loop.waits != "none"
-        converted_s = float(np.median(self.ledger.converted))
-        pairs = [b for a, b in zip(steps, steps[1:], strict=False) if a.free and b.free]
-        return [max(0.0, b.end_s - b.begin_s - b.wait_s * waits - converted_s) for b in pairs]
+        less_s = float(np.median(self.ledger.converted)) + self._beside_s
+        rows = zip(steps, steps[1:], steps[2:], strict=False)
+        pairs = [(b, c) for a, b, c in rows if a.free and b.free]
+        return [max(0.0, c.begin_s - b.begin_s - b.wait_s * waits - less_s) for b, c in pairs]
+
+    @property
+    def _beside_s(self) -> float:
+        """Seconds of input that is made between two calls of a step, as in a usual step."""
+        none = self.evidence.loop is not None and self.evidence.loop.waits == "none"
+        return float(np.median(self.ledger.wait)) * none
 
 
 def feed_of(observed: Observed) -> FeedModel:
@@ -160,8 +181,9 @@ def feed_of(observed: Observed) -> FeedModel:
     if observed.producers is not None:
         pickling = min(1.0, signals.pickling_share(evidence, observed.producers))
         copying = min(1 - pickling, observed.producers.copies)
-        reading = copying * observed.producers.reading
-        feed = replace(feed, pickling=pickling, copying=copying - reading, reading=reading)
+        reading = max(copying * observed.producers.reading, observed.wasted * (1 - pickling))
+        copying = min(copying * (1 - observed.producers.reading), 1 - pickling - reading)
+        feed = replace(feed, pickling=pickling, copying=copying, reading=reading)
     # Nothing is made between epochs.
     return _reconciled(_alone(feed, observed), len(ledger) / max(1e-9, ledger.seconds - gaps_s))
 
@@ -176,18 +198,19 @@ def _steps(observed: Observed) -> tuple[Floats, float]:
     """Return rows of steps with their input at hand, and the threads that compute one."""
     evidence, ledger = observed.evidence, observed.ledger
     median_s = float(np.median(ledger.inside))
+    host = ledger.host
     pure = observed.ceiling.step_s / max(1e-9, median_s * (1 - observed.retouched))
     # Slow steps stay slow with any input, unless they lose their time to producers.
     lost = observed.fought or pure < 1 - INPUT_BOUND
     inside = np.full(len(ledger), median_s) if lost else ledger.inside
-    inside = inside * min(1.0, pure)
-    mean_s, host_s = max(1e-9, float(inside.mean())), float(ledger.host.mean())
+    inside, host = inside * min(1.0, pure), host * min(1.0, pure)
+    mean_s, host_s = max(1e-9, float(inside.mean())), float(host.mean())
     python_s, cpu_s, queued_s = _work_of_step(observed)
     lock_s = min(mean_s, max(0.0, python_s - host_s))
     native_s = max(0.0, cpu_s - lock_s - host_s)
     # The simulation adds what a step loses to other processes, which get as much as it does: it is
     # left out here.
-    foreign_s = queued_s * _foreign_share(evidence.machine)
+    foreign_s = queued_s * foreign_share(evidence.machine)
     ready_s = native_s + min(foreign_s, native_s * evidence.machine.other_cpu)
     threads = max(1.0, min(ready_s / max(1e-9, mean_s - lock_s), evidence.machine.cores))
     scale = min(1.0, threads * (mean_s - lock_s) / max(1e-9, ready_s))
@@ -197,11 +220,11 @@ def _steps(observed: Observed) -> tuple[Floats, float]:
     lines = evidence.parts_of("host")
     share = sum(part.share for part in lines)
     held = sum(part.share_in(PYTHON) for part in lines) / share if share else 1.0
-    costs = {"accelerator": accelerator + (1 - held) * ledger.host, "native": native, "lock": lock}
-    return rows_of(STEP_PARTS, **costs, host=held * ledger.host, pause=ledger.pause), threads
+    costs = {"accelerator": accelerator + (1 - held) * host, "native": native, "lock": lock}
+    return rows_of(STEP_PARTS, **costs, host=held * host, pause=ledger.pause), threads
 
 
-def _foreign_share(machine: Machine) -> float:
+def foreign_share(machine: Machine) -> float:
     """Return the share of the script's waits for a core that other processes cause; none if there
     are cores for both.
 

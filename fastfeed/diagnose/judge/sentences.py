@@ -15,6 +15,7 @@ from fastfeed.diagnose.evidence import (
 )
 from fastfeed.diagnose.judge import signals
 from fastfeed.diagnose.judge.case import Case
+from fastfeed.diagnose.judge.host import is_bytecode
 from fastfeed.diagnose.judge.producer_profile import ProducerProfile
 
 WAIT_WORDS = {
@@ -225,8 +226,9 @@ def pauses(case: Case, share: float) -> Texts:
 
 def host(case: Case, share: float) -> Texts:
     """Return the evidence of Python in the loop itself."""
-    lines = sorted(case.evidence.parts_of("host"), key=lambda part: -part.share)
+    lines = [part for part in case.evidence.parts_of("host") if is_bytecode(part)]
     beside = case.ledger.share(case.ledger.host)
+    lines.sort(key=lambda part: -part.share)
     named = [f"{p.place}: {p.share:.0%}" for p in lines[:3] if p.share >= MIN_LINE_SHARE]
     return _nonempty(
         f"steps take {np.median(case.ledger.inside) * 1e3:.2g} ms, mostly in Python of the loop "

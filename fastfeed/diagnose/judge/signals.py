@@ -24,7 +24,7 @@ from fastfeed.model.workload import INPUT_BOUND
 from fastfeed.probes.lock import CONTENDED_S, LATE_S
 from fastfeed.probes.machine_log import SATURATED
 from fastfeed.probes.places import Place
-from fastfeed.steps.timeline import Leaf
+from fastfeed.steps.timeline import ARRAYS_NOTE, Leaf
 
 MAX_CONVERTED = 0.98  # share of a step: the most that conversions of its input take
 # Share of the time from which a loss counts. All losses are held to the threshold of starvation.
@@ -47,6 +47,11 @@ MIN_RETOUCHED = 0.15  # share of a step on the cores
 COMPUTING_SHARE = 0.75  # share of its time on a core for a step that only computes
 MIN_STEP_CORES = 0.5  # cores that native threads use if the steps compute on them
 MIN_FAULTING = 0.1  # share of the CPU time that page faults take
+
+
+def in_memory(evidence: Evidence) -> bool:
+    """Return True if all batches are slices of arrays in memory, which need no producer."""
+    return evidence.loop is not None and evidence.loop.note.startswith(ARRAYS_NOTE)
 
 
 def lock_contended(evidence: Evidence) -> bool:

@@ -16,6 +16,7 @@ from markupsafe import Markup, escape
 from fastfeed import __version__
 from fastfeed.diagnose.diagnosis import CODES, DIAGNOSIS_SCHEMA, Diagnosis
 from fastfeed.diagnose.report import charts, words
+from fastfeed.diagnose.report.activity import activity, training_children
 from fastfeed.diagnose.report.files import write_whole
 from fastfeed.diagnose.report.json import stages
 
@@ -60,6 +61,8 @@ def page(diagnosis: Diagnosis) -> str:
         schema=DIAGNOSIS_SCHEMA,
         version=__version__,
         tone=words.tone(diagnosis),
+        activity=activity(diagnosis),
+        children=training_children(seen),
         parts=words.split(diagnosis.figures) if diagnosis.figures else [],
         timeline=charts.timeline(seen),
         stages=[stage | {"busy": charts.busy(stage["busy"])} for stage in stages(seen)],

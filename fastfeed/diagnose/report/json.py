@@ -11,7 +11,8 @@ from typing import Any
 
 from fastfeed import __version__
 from fastfeed.diagnose.diagnosis import DIAGNOSIS_SCHEMA, Diagnosis, Figures, Reproduction
-from fastfeed.diagnose.evidence import PRODUCER, TASK_STATES, Evidence, Task
+from fastfeed.diagnose.evidence import PRODUCER, TASK_STATES, Evidence, MarkHint, Task
+from fastfeed.diagnose.report.activity import activity
 from fastfeed.diagnose.report.bins import binned
 from fastfeed.diagnose.report.files import write_whole
 from fastfeed.errors import OptionError
@@ -83,6 +84,9 @@ def json_of(diagnosis: Diagnosis) -> Json:
             "died": diagnosis.died,
             "not_measured": seen.missing,
             "overhead": diagnosis.overhead,
+            "activity": activity(diagnosis),
+            "mark": seen.hint and _hint(seen.hint),
+            "children": [vars(one) for one in seen.children],
             "figures": figures and _figures(figures),
             "ceiling": diagnosis.ceiling and vars(diagnosis.ceiling),
             "watched": _watched(seen),
@@ -115,6 +119,10 @@ def plain(value: Any) -> Any:
 
 def _reproduction(found: Reproduction | None) -> Json | None:
     return None if found is None else {**vars(found), "rough": found.rough}
+
+
+def _hint(hint: MarkHint) -> Json:
+    return {"place": str(hint.place), "share": hint.share, "loop": hint.loops}
 
 
 def _figures(figures: Figures) -> Json:

@@ -14,6 +14,7 @@ from rich.text import Text
 
 from fastfeed.diagnose.diagnosis import CODES, Diagnosis, Figures, Recommendation
 from fastfeed.diagnose.report import words
+from fastfeed.diagnose.report.activity import activity, training_children
 from fastfeed.diagnose.report.words import (
     clean,
     clean_lines,
@@ -45,6 +46,7 @@ def render(diagnosis: Diagnosis) -> RenderableType:
     blocks = [
         _head(diagnosis),
         _died(diagnosis.died),
+        _activity(diagnosis),
         _time(diagnosis),
         _causes(diagnosis),
         _advice(diagnosis),
@@ -105,7 +107,17 @@ def _head(diagnosis: Diagnosis) -> RenderableType:
         lines.append(Text(doubt, style="yellow"))
     if diagnosis.abstained and diagnosis.abstained not in diagnosis.headline:
         lines.append(Text.assemble(("no verdict", "bold"), f": {clean(diagnosis.abstained)}"))
+    if children := training_children(diagnosis.evidence):
+        lines.append(Text(clean(children)))
     return Group(*lines)
+
+
+def _activity(diagnosis: Diagnosis) -> RenderableType | None:
+    lines = activity(diagnosis)
+    if not lines:
+        return None
+    title = Text("What the process did", style="bold")
+    return Group(title, *(_item("    •", Text(clean(line))) for line in lines))
 
 
 def _died(died: Sequence[str]) -> RenderableType | None:
@@ -219,7 +231,7 @@ def _recommendation(one: Recommendation) -> Iterator[Text]:
 def _foot(diagnosis: Diagnosis) -> RenderableType:
     seen, ceiling, figures = diagnosis.evidence, diagnosis.ceiling, diagnosis.figures
     lines = []
-    if words.known(diagnosis.speedup_if_input_free):
+    if figures is not None and words.known(diagnosis.speedup_if_input_free):
         span = factors(diagnosis.speedup_range)
         free = f"If input cost nothing: {factor(diagnosis.speedup_if_input_free)}" + (
             f" ({span})" if span else ""

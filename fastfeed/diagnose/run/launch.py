@@ -12,8 +12,7 @@ import time
 import warnings
 import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from enum import Enum
+from dataclasses import replace
 from typing import Any, Protocol
 
 from fastfeed.diagnose.evidence import DeadProducer
@@ -22,59 +21,37 @@ from fastfeed.diagnose.hooks.hook_log import HookLog
 from fastfeed.diagnose.hooks.imports import ImportHooks
 from fastfeed.diagnose.run.endings import flush_output, prepare_hard_exit, run_exit_handlers
 from fastfeed.diagnose.run.hidden_thread import HiddenThread
-from fastfeed.diagnose.run.lifecycle import Lifecycle, Phase, WatchPlan
+from fastfeed.diagnose.run.lifecycle import Lifecycle, Phase, WatchPlan, is_importing
+from fastfeed.diagnose.run.report_request import ReportReason, ReportRequest
 from fastfeed.diagnose.run.script import EXIT_INTERRUPTED, Script
+from fastfeed.diagnose.run.training_children import TrainingChildren, end_processes
 from fastfeed.diagnose.run.watchdog import FeedStall, Watchdog, record_thread_deaths
-from fastfeed.steps.timeline import Loop, Timeline
+from fastfeed.probes.family import descendants
+from fastfeed.probes.pending_calls import is_call_pending
+from fastfeed.steps.timeline import Timeline
 
 END_POLL_S = 0.1
 WATCHDOG_S = 0.5
-RETRY_S = 1.0  # between two searches for a loop when the time is over
+PENDING_S = 1.0  # for a call that the main thread is to make
 SCRIPT_STOP_S = 5.0  # for a script that was asked to stop
 REPORT_WAIT_S = 30.0  # most that the end of the script waits for a report in progress
+WITH_CHILDREN = (
+    ReportReason.END,
+    ReportReason.EXIT,
+    ReportReason.UNSEEN,
+    ReportReason.CHILDREN,
+    ReportReason.CRASH,
+)
 MEASURING, REPORTING = "measuring", "the report"  # what failed
-
-
-class ReportReason(Enum):
-    """Reason why a report is made now; after BLOCKED there may be another report."""
-
-    TIME = "time"  # the time is over
-    END = "end"  # the script has ended
-    CRASH = "crash"  # by an exception
-    EXIT = "exit"  # it calls os._exit
-    DEAD = "dead"  # the feed is dead; the process is ended right after the report
-    BLOCKED = "blocked"  # the feed delivers nothing, but may go on
-    STEPLESS = "no steps"  # the time is over without a loop; the request is repeated
-
-
-@dataclass(frozen=True)
-class ReportRequest:
-    """Input of a report.
-
-    `died`: producers that have ended or are blocked. `missing`: what could not be measured.
-    """
-
-    script: str
-    reason: ReportReason
-    loop: Loop | None
-    timeline: Timeline
-    start_s: float  # of the measured time, by time.perf_counter
-    end_s: float
-    warmup_s: float
-    begin_s: float  # start of the script
-    died: tuple[DeadProducer, ...] = ()
-    missing: tuple[str, ...] = ()
-    waiting_now_s: float = 0.0
-    rank: int | None = None  # RANK of torchrun, if there are several
 
 
 class Observer(Protocol):
     """Measures a script and reports.
 
-    `watch` is called before the script starts; `measure` when the warm-up is over, and again if
-    another loop becomes the main one; `report` from any thread. `report` returns False if there was
-    nothing to report, which is allowed only for STEPLESS. Their exceptions are noted and do not
-    reach the script.
+    `watch` is called before the script starts; `measure` when its imports are over, when the
+    warm-up is over, and again if another loop becomes the main one; `report` from any thread.
+    `report` returns False if there was nothing to report, which is allowed only for STEPLESS. Their
+    exceptions are noted and do not reach the script.
     """
 
     def watch(self, log: HookLog) -> None: ...
@@ -116,6 +93,8 @@ class Launch:
         self._lifecycle = Lifecycle(plan, self.log, begin_s=self._begin_s, thread=self._thread)
         self._watchdog = Watchdog(self.log, self._thread, dead_s=plan.dead_s)
         self._observing = HiddenThread(self.log, self._observe, name="observing the script")
+        self._children = TrainingChildren(plan, self.log, thread=self._thread)
+        self._told_unseen = False
         self._reporting = threading.RLock()
         self._reported_stall: FeedStall | None = None
         self._code: int | None = None
@@ -157,12 +136,14 @@ class Launch:
         finally:
             self._reporting.release()
             self._observing.stop()
+            self._children.stop()
 
     def close(self) -> None:
         """Undo all patches, for a process that continues."""
         self.log.stop()
         self._observing.stop(join_s=SCRIPT_STOP_S)
         self._imports.undo()
+        self._children.stop()
         atexit.unregister(self.at_exit)
         while self._undo:
             self._undo.pop()()
@@ -176,7 +157,11 @@ class Launch:
         if self._plan.experiments:
             self.log.experiments = Experiments(self.log)
         atexit.register(self.at_exit)
-        self._undo += [record_thread_deaths(self.log), self._patch_exit()]
+        self._undo += [
+            record_thread_deaths(self.log),
+            self._patch_exit(),
+            self._children.install(),
+        ]
         launch = weakref.ref(self)
         os.register_at_fork(after_in_child=lambda: _switch_off(launch()))
         self._imports.start()
@@ -198,18 +183,10 @@ class Launch:
     def _observe(self) -> None:
         """Run the observing thread."""
         watchdog_s = 0.0
-        retry_s = self._begin_s + self._plan.seconds
         while self._observing.pause(END_POLL_S):
             now_s = time.perf_counter()
             with self._reporting:
-                phase = self._lifecycle.update(now_s)
-                if phase == Phase.MEASURING:
-                    self._measure()
-                elif phase == Phase.REPORTING:
-                    self._report_and_finish(ReportReason.TIME)
-                elif now_s > retry_s and not (self._lifecycle.loop or self._reported_stall):
-                    retry_s = now_s + RETRY_S
-                    self._report_and_finish(ReportReason.STEPLESS)
+                self._advance(now_s)
             if self._lifecycle.phase == Phase.OVER:
                 break
             if now_s - watchdog_s >= WATCHDOG_S:
@@ -217,23 +194,54 @@ class Launch:
                 stall = self._watchdog.check(now_s, self._lifecycle.loop)
                 if stall is not None:
                     self._handle_stall(stall)
+        trainers = self._children.running() if self._children.watching else []
+        self._children.stop()
         if self._plan.stop:
-            self._stop()
+            self._stop(trainers)
 
-    def _measure(self) -> None:
-        if self.log.experiments is not None:
+    def _advance(self, now_s: float) -> None:
+        """Do what is due now."""
+        importing = is_importing(sys._current_frames().get(self._thread))
+        phase = self._lifecycle.update(now_s, importing=importing)
+        if phase in (Phase.WORKING, Phase.MEASURING):
+            self._measure(phase)
+        elif phase == Phase.REPORTING:
+            self._report_and_finish(ReportReason.TIME)
+        elif phase == Phase.UNSEEN:
+            self._report_unseen()
+        elif phase == Phase.SEARCHING and not self._reported_stall:
+            self._report_and_finish(ReportReason.STEPLESS)
+        if self._lifecycle.loop is None and self._lifecycle.phase != Phase.OVER:
+            if self._children.begin(now_s):
+                self._measure(phase)
+            elif self._children.have_reported(now_s):
+                self._report_and_finish(ReportReason.CHILDREN)
+
+    def _measure(self, phase: Phase) -> None:
+        if self.log.experiments is not None and phase == Phase.MEASURING:
             self.log.experiments.plan(self._lifecycle.start_s, self._lifecycle.end_s)
         self._guard(lambda: self._observer.measure(self._lifecycle.start_s), MEASURING)
+
+    def _report_unseen(self) -> None:
+        """Report what the script did; if it goes on and children do not train, observe it on."""
+        request = self._request(ReportReason.UNSEEN)
+        if self._plan.stop or request.children:
+            return self._finish(request)
+        self._told_unseen = True
+        self._report(replace(request, final=False))
 
     def _report_and_finish(self, reason: ReportReason) -> None:
         """Report and stop observing; without a loop and a report, continue to observe."""
         request = self._request(reason)  # it records deaths, while the log is active
-        if reason == ReportReason.STEPLESS and not self._report(request):
-            return
+        if reason != ReportReason.STEPLESS or self._report(request):
+            told = self._told_unseen and not (request.loop or request.children or request.died)
+            self._finish(None if told or reason == ReportReason.STEPLESS else request)
+
+    def _finish(self, request: ReportRequest | None) -> None:
         self._lifecycle.finish()
         self._imports.stop()
         self.log.stop()
-        if reason != ReportReason.STEPLESS:
+        if request is not None:
             self._report(request)
 
     def _handle_stall(self, stall: FeedStall) -> None:
@@ -249,7 +257,8 @@ class Launch:
                 self._exit(1)
             elif self._reported_stall is None:
                 self._reported_stall = stall
-                self._report(self._request(ReportReason.BLOCKED, stall))
+                blocked = self._request(ReportReason.BLOCKED, stall)
+                self._report(replace(blocked, final=False))
 
     def _report(self, request: ReportRequest) -> bool:
         return bool(self._guard(lambda: self._observer.report(request), REPORTING))
@@ -260,10 +269,11 @@ class Launch:
         died = stall.died if stall else self._deaths(reason)
         asked_s = self.log.waiting.get(life.loop.thread) if life.loop else None
         waits_s = stall.waited_s if stall else 0.0 if asked_s is None else now_s - asked_s
+        steps_elsewhere = life.loop is None and reason in WITH_CHILDREN
         return ReportRequest(
             script=self._script.name,
             reason=reason,
-            loop=life.loop,
+            loop=life.seen_loop if reason == ReportReason.UNSEEN else life.loop,
             timeline=self.log.timeline,
             start_s=life.start_s,
             end_s=now_s,
@@ -273,6 +283,7 @@ class Launch:
             missing=tuple(self.log.missing),
             waiting_now_s=waits_s,
             rank=rank_of(),
+            children=self._children.collect() if steps_elsewhere else (),
         )
 
     def _deaths(self, reason: ReportReason) -> tuple[DeadProducer, ...]:
@@ -295,16 +306,26 @@ class Launch:
                 sys.stderr.write(f"fastfeed: {what} failed: {type(error).__name__}: {error}\n")
             return True  # the next one would fail, too
 
-    def _stop(self) -> None:
-        """End the script as by sys.exit(0), or abruptly if it does not return to Python."""
+    def _stop(self, trainers: list[int]) -> None:
+        """End the script as by sys.exit(0), and abruptly what does not end within some seconds."""
         if self._code is not None or self._stopped:
             return
+        if is_call_pending():  # as long as the main thread waits for its children
+            end_processes(trainers)
+            until_s = time.monotonic() + PENDING_S
+            while is_call_pending() and time.monotonic() < until_s:
+                time.sleep(PENDING_S / 100)
         ctypes.pythonapi.PyThreadState_SetAsyncExc(
             ctypes.c_ulong(self._thread), ctypes.py_object(SystemExit)
         )
-        if self._observing.pause(SCRIPT_STOP_S) and self._code is None:
-            prepare_hard_exit()
-            self._exit(0)
+        end_processes(trainers)
+        if not self._observing.pause(SCRIPT_STOP_S) or self._code is not None:
+            time.sleep(2 * SCRIPT_STOP_S)  # a process that ends does not wait for this thread
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            end_processes([one.pid for one in descendants(self._pid)], number)
+            time.sleep(END_POLL_S)
+        prepare_hard_exit()
+        self._exit(self._code or 0)
 
 
 def _switch_off(launch: Launch | None) -> None:

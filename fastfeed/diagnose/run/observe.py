@@ -1,34 +1,21 @@
-"""Observer that turns what hooks and samples found into evidence, a diagnosis and its reports."""
+"""Observer that turns the evidence about a script into a diagnosis and its reports."""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from fastfeed.diagnose.anonymous import anonymised
 from fastfeed.diagnose.diagnosis import Diagnosis
-from fastfeed.diagnose.evidence import PRODUCER, DeadProducer, Evidence, LoopPart
+from fastfeed.diagnose.evidence import ChildRate, DeadProducer, Evidence
 from fastfeed.diagnose.evidence_file import Recording, write_evidence
-from fastfeed.diagnose.hooks.experiments import BURSTS
 from fastfeed.diagnose.hooks.hook_log import HookLog
-from fastfeed.diagnose.judge.signals import CALL_LOOPS
-from fastfeed.diagnose.run.hidden_thread import HiddenThread
-from fastfeed.diagnose.run.launch import ReportReason, ReportRequest
-from fastfeed.diagnose.run.lifecycle import LOOP_TIMEOUT_S
-from fastfeed.diagnose.sample.iterations import SAMPLED, IterationTracker
-from fastfeed.diagnose.sample.sampler import LineRole, Sampler
-from fastfeed.probes.lock import CONTENDED_S
-from fastfeed.probes.native_pools import pools_of
-from fastfeed.steps.timeline import Loop, Step, Timeline
+from fastfeed.diagnose.run.collector import EvidenceCollector
+from fastfeed.diagnose.run.report_request import ReportReason, ReportRequest
+from fastfeed.probes.machine_log import Machine
 
-LOOP_SEARCH_S = 1.0
 DEAD_WAIT_S = 5.0  # without a step: a feed that was found dead still is
-KNOWN_WAITS = ("exact", "modelled")  # waits of a loop's steps
-CALL_KINDS = (*CALL_LOOPS, "keras")  # loops whose steps are calls, with time between them
-# What the known line of a loop does, where it does not fetch batches.
-ROLES = {"keras": LineRole.FIT, **dict.fromkeys(CALL_LOOPS, LineRole.STEP)}
 
 
 class DiagnosisObserver:
@@ -46,45 +33,36 @@ class DiagnosisObserver:
         self._evidence_path = evidence
         self._anonymous = anonymous
         self._files = files  # by the kind of the report
-        self._sampler = Sampler()
-        self._log: HookLog | None = None
-        self._tracker: IterationTracker | None = None
+        self._collector = EvidenceCollector()
         self._reported = False
         self._died: tuple[DeadProducer, ...] = ()
 
     def watch(self, log: HookLog) -> None:
         """Start sampling before the script starts."""
-        self._log = log
-        self._sampler.observe(ours=log.ours, deaths=log.deaths)
-        log.contended = self._contended
-        self._sampler.start()
-        self._sampler.begin(asking=False)
-        self._search = HiddenThread(log, self._search_loop, name="the search for a loop")
-        self._search.start()
+        self._collector.watch(log)
 
     def measure(self, start_s: float) -> None:
-        """Start measuring after the warm-up."""
-        loop = self._log.main if self._log is not None else None
-        if loop is not None and loop.kind != SAMPLED:
-            self._stop_tracker()
-        self._sampler.begin(loop.thread if loop is not None else None)
+        """Start measuring."""
+        self._collector.measure(start_s)
 
     def report(self, request: ReportRequest) -> bool:
         """Judge, write the files and publish; return False if there is nothing to report yet."""
         reason = request.reason
         early = reason == ReportReason.STEPLESS and request.loop is None
-        if self._reported or (early and self._sampler.sampled_loop() is None):
+        if self._reported or (early and not self._collector.sees_loop()):
             return False  # there will be another report, at the latest when the script ends
         # These import numpy, which must not happen before the script has had a chance to set the
         # thread counts of its libraries.
         from fastfeed.diagnose.judge.judgement import judge
         from fastfeed.diagnose.report.writers import write_reports
 
-        evidence = self._evidence(request)
-        self._reported = reason != ReportReason.BLOCKED
+        if request.children:
+            evidence = merged(request.children, self._collector.machine())
+        else:
+            evidence = self._collector.evidence(request)
+        self._reported = request.final
         if self._reported:
-            self._stop_tracker()
-            self._sampler.stop()
+            self._collector.stop()
         if reason in (ReportReason.DEAD, ReportReason.BLOCKED, ReportReason.CRASH):
             self._died = request.died
         ended = reason in (ReportReason.DEAD, ReportReason.CRASH)
@@ -101,77 +79,6 @@ class DiagnosisObserver:
             self._publish(diagnosis, written)
         return True
 
-    def _contended(self) -> int:
-        late_s, _ = self._sampler.lock_delays()
-        if late_s is not None and late_s > CONTENDED_S:
-            return BURSTS
-        return int(self._sampler.producers_compete)
-
-    def _search_loop(self) -> None:
-        """Search for a loop in the samples, and track its iterations, until a hook sees one."""
-        while self._search.pause(LOOP_SEARCH_S) and self._log is not None and not self._reported:
-            loops = list(self._log.timeline.loops.values())
-            if any(len(loop.steps) > 1 and loop.kind != SAMPLED for loop in loops):
-                return
-            tracker = self._tracker
-            if tracker is not None:
-                tracker.wake()
-                if tracker.given_up or tracker.is_running(LOOP_TIMEOUT_S):
-                    continue
-            found = self._sampler.track_iterations(self._log.timeline)
-            if found is not None and not (tracker and found.tracks_same_loop(tracker)):
-                self._stop_tracker()  # its loop is over: it read files, and now the script trains
-                self._tracker = found
-                found.start()
-
-    def _stop_tracker(self) -> None:
-        if self._tracker is not None:
-            self._tracker.stop()
-
-    def _evidence(self, request: ReportRequest) -> Evidence:
-        sampler = self._sampler
-        loop = request.loop or sampler.sampled_loop()
-        late_s, late_p90_s = sampler.lock_delays()
-        first = loop.steps[0] if loop and loop.steps else None
-        parts: tuple[LoopPart, ...] = ()
-        if loop:
-            role = ROLES.get(loop.kind, LineRole.FETCH)
-            since_s = first.begin_s if first else 0.0
-            parts = sampler.parts(loop.where or None, since_s=since_s, role=role)
-        known = list(loop.steps) if loop and loop.waits in KNOWN_WAITS else ()
-        tasks = sampler.tasks(parts, steps=known)
-        return Evidence(
-            loop=_with_notes(loop, trims=request.timeline.trims),
-            marks=tuple(sorted(request.timeline.marks, key=lambda mark: mark.start_s)),
-            tasks=tasks,
-            machine=sampler.machine(),
-            start_s=request.start_s,
-            end_s=request.end_s,
-            parts=parts,
-            gil_late_s=late_s,
-            gil_late_p90_s=late_p90_s,
-            pools=pools_of(sys.modules),
-            missing=tuple(dict.fromkeys((*request.missing, *sampler.missing, *self._untracked()))),
-            overhead_s=sampler.overhead_s,
-            first_batch_s=first.begin_s + first.wait_s - request.begin_s if first else None,
-            warmup_s=request.warmup_s,
-            beside=calls_beside(loop, request.timeline, start_s=request.start_s),
-            threads=max(1, sum(task.role == PRODUCER for task in tasks)),
-            waiting_now_s=request.waiting_now_s,
-        )
-
-    def _untracked(self) -> list[str]:
-        reason = self._tracker.given_up if self._tracker else ""
-        return [f"each iteration of the loop: {reason}"] if reason else []
-
-
-def _with_notes(loop: Loop | None, *, trims: bool) -> Loop | None:
-    """Return the loop with the current note of its feed, and with `trims` of the process."""
-    if loop is None:
-        return None
-    note = "; ".join(filter(None, (loop.note, loop.status() if loop.status is not None else "")))
-    return replace(loop, note=note, status=None, trims=trims)
-
 
 def _rank_path(path: Path | None, rank: int | None) -> Path | None:
     """Return a file name of its own for each of several ranks."""
@@ -180,14 +87,18 @@ def _rank_path(path: Path | None, rank: int | None) -> Path | None:
     return path.with_name(f"{path.stem}.rank{rank}{path.suffix}")
 
 
-def calls_beside(loop: Loop | None, timeline: Timeline, *, start_s: float) -> tuple[Step, ...]:
-    """Return the calls that the loop's thread makes beside the loop's steps.
+def merged(children: Sequence[Recording], machine: Machine) -> Evidence:
+    """Return the evidence of the child with the median speed, and the speeds of all.
 
-    Examples: the generator of a GAN, or the run that fetches a batch for the run that trains.
+    `machine`: as the script's own process sees it, for which no child is another process.
     """
-    if loop is None or loop.kind not in CALL_KINDS:
-        return ()
-    others = [one for one in list(timeline.loops.values()) if one is not loop]
-    others = [one for one in others if one.kind in CALL_KINDS and one.thread == loop.thread]
-    steps = [step for one in others for step in list(one.steps)]
-    return tuple(sorted(step for step in steps if step.begin_s >= start_s))
+    from fastfeed.diagnose.judge.judgement import judge
+
+    seen = [replace(one.evidence, machine=machine) for one in children]
+    figures = [judge(one).figures for one in seen]
+    rates = tuple(
+        ChildRate(child.script, one.steps if one else 0, one.steps_per_second if one else 0.0)
+        for child, one in zip(children, figures, strict=True)
+    )
+    ranked = sorted(range(len(rates)), key=lambda i: rates[i].steps_per_second)
+    return replace(seen[ranked[(len(ranked) - 1) // 2]], children=rates)

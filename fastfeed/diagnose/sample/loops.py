@@ -18,7 +18,7 @@ from types import CodeType
 from typing import NamedTuple
 
 from fastfeed.diagnose import evidence as ev
-from fastfeed.diagnose.evidence import LoopPart
+from fastfeed.diagnose.evidence import LoopPart, MarkHint
 from fastfeed.diagnose.sample import callee, slices
 from fastfeed.diagnose.sample.child_processes import work_of_stack
 from fastfeed.diagnose.sample.iterations import LoopLines
@@ -29,6 +29,7 @@ from fastfeed.probes.interpreter import SUSPENDS, TRACED_FACTOR
 from fastfeed.probes.places import Place, Places, line_of
 
 MIN_STACK_SHARE = 0.97  # of the samples: the frame of a loop is on the stack in nearly all
+NEAR_MOST = 0.9  # of the samples of the most frequent loop: an inner one is as good to mark
 MIN_LOOP_SHARE = 0.9  # of the samples of the loop's frame: the line is inside the loop
 # Functions of one step, whether or not they contain loops.
 STEP_FUNCTION = re.compile(r"step$|^(forward|backward|call|update|loss\w*)$")
@@ -126,6 +127,40 @@ def loop_parts(
         part = _part(kind, place, activities=activities, context=context)
         parts.append(replace(part, share=part.share * scale))
     return tuple(sorted(parts, key=lambda part: -part.share)), []
+
+
+def mark_hint(samples: Iterable[Sample], context: AttributionContext) -> MarkHint | None:
+    """Return the line to mark: the innermost loop that is on the stack most of the time.
+
+    Without a loop of the user's own, it is the call that takes most of it.
+    """
+    loops: Counter[Place] = Counter()
+    calls: Counter[Place] = Counter()
+    depths: dict[Place, int] = {}
+    total = 0
+    for sample in samples:
+        total += 1
+        places = [(spot, context.places.of(spot)) for spot in sample.stack]
+        users = [(spot[0], place) for spot, place in places if place.users]
+        calls.update(place for _, place in users[:1])
+        around = [one for code, place in users for one in _loops_around(code, place)]
+        depths.update({place: len(around) - i for i, place in enumerate(around)})
+        loops.update(set(around))
+    found = loops or calls
+    if not found:
+        return None
+    near = [place for place in found if found[place] >= NEAR_MOST * max(found.values())]
+    best = max(near, key=lambda place: (depths.get(place, 0), found[place]))
+    return MarkHint(best, found[best] / total, bool(loops))
+
+
+def _loops_around(code: CodeType, place: Place) -> list[Place]:
+    """Return the loops of a function around a line of it, the innermost first."""
+    tree = _tree_of(code.co_filename)
+    numbers = [line for _, _, line in code.co_lines() if line]
+    loops = slices.loops_in(tree, min(numbers), last=max(numbers)) if tree else []
+    around = [one for one in loops if one.lineno <= place.line <= slices.last_line(one)]
+    return [place._replace(line=one.lineno) for one in reversed(around)]
 
 
 def loop_lines(samples: Iterable[Sample], context: AttributionContext) -> LoopLines | None:

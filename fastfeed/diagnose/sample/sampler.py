@@ -12,12 +12,12 @@ from collections.abc import Iterable, Mapping, Set
 from dataclasses import replace
 from enum import Enum
 
-from fastfeed.diagnose.evidence import PRODUCER, LoopPart, Task
+from fastfeed.diagnose.evidence import PRODUCER, LoopPart, MarkHint, Task
 from fastfeed.diagnose.sample.callback_parts import callback_parts
 from fastfeed.diagnose.sample.callbacks import drop_callbacks, waiting_samples
 from fastfeed.diagnose.sample.child_processes import Children
 from fastfeed.diagnose.sample.iterations import SAMPLED, IterationTracker
-from fastfeed.diagnose.sample.loops import loop_lines, loop_parts
+from fastfeed.diagnose.sample.loops import loop_lines, loop_parts, mark_hint
 from fastfeed.diagnose.sample.pace import next_due
 from fastfeed.diagnose.sample.repeats import sampled_loop
 from fastfeed.diagnose.sample.tasks import AttributionContext, settle_roles, thread_tasks
@@ -236,6 +236,11 @@ class Sampler:
                 if found is not None:
                     return found
             return None
+
+    def mark_hint(self) -> MarkHint | None:
+        """Return the line to mark if no steps are seen; None without samples."""
+        with self._mutex:
+            return mark_hint([one for _, one in self._threads.trace], self._attribution())
 
     @property
     def samples(self) -> int:

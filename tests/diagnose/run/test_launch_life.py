@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from fastfeed.diagnose.hooks.hook_log import HookLog
-from fastfeed.diagnose.run.lifecycle import Lifecycle, Phase, WatchPlan
+from fastfeed.diagnose.run.lifecycle import (
+    GRACE_S,
+    IMPORTS_OVER_S,
+    Lifecycle,
+    Phase,
+    WatchPlan,
+)
 from fastfeed.steps.timeline import Loop, Step, Timeline
 
 
@@ -54,14 +64,80 @@ def test_warm_up_lasts_five_steps() -> None:
 
 
 def test_slow_steps_are_given_more_time() -> None:
+    """As long as there can be enough of them."""
     found, context = life()
-    loop = stepped(context, "train", to_s=125.0, period_s=3.0)
+    stepped(context, "train", to_s=118.0, period_s=1.4)
+    assert found.update(118.0) == Phase.MEASURING
+    ends = (now for now in range(119, 170) if reports_at(found, context, now, period_s=1.4))
+    assert next(ends) == 148, "20 steps after 118 s"
+    found, context = life()
+    stepped(context, "train", to_s=125.0, period_s=3.0)
     assert found.update(125.0) == Phase.MEASURING
-    for now in range(126, 170):
-        stepped(context, "train", to_s=now, period_s=3.0)
-        assert found.update(now) == Phase.WAITING
-    assert len(loop.steps) == 19
-    assert found.update(174.0) == Phase.REPORTING, "three times as much, not more"
+    ends = (now for now in range(126, 170) if reports_at(found, context, now, period_s=3.0))
+    assert next(ends) == 135, "there cannot be 20 within 30 s more"
+
+
+def reports_at(found: Lifecycle, context: HookLog, now: float, *, period_s: float) -> bool:
+    stepped(context, "train", to_s=now, period_s=period_s)
+    return found.update(now) == Phase.REPORTING
+
+
+@given(
+    seconds=st.floats(1, 60),
+    imports_s=st.floats(0, 90),
+    first_s=st.one_of(st.none(), st.floats(0, 100)),
+    period_s=st.floats(0.05, 200),
+    count=st.integers(0, 2000),
+    stop=st.booleans(),
+)
+def test_a_report_comes_in_all_cases(
+    seconds: float, imports_s: float, first_s: float | None, period_s: float, **more: Any
+) -> None:
+    """Within --seconds and 30 s of the start of the work, or of the first of two steps."""
+    count: int = more["count"] if first_s is not None else 0
+    context = HookLog(Timeline())
+    plan = WatchPlan(seconds, min(2.0, seconds / 2), stop=more["stop"])
+    found = Lifecycle(plan, context, begin_s=0.0, thread=1)
+    begin_s = imports_s + (first_s or 0.0)
+    ends = [begin_s + (i + 1) * period_s for i in range(count)]
+    latest_s = imports_s + IMPORTS_OVER_S + seconds + GRACE_S
+    now, reported_s, loop = 0.0, None, None
+    while reported_s is None and now < 600:
+        now += 0.5
+        while ends and ends[0] <= now:
+            loop = context.timeline.loop("train", name="train", kind="watch", thread=1)
+            loop.steps.append(Step(ends[0] - period_s, ends[0], 0.0))
+            ends.pop(0)
+            if len(loop.steps) == 2 and now < latest_s:
+                latest_s = max(latest_s, now + seconds + GRACE_S)
+        if found.update(now, importing=now < imports_s) in (Phase.REPORTING, Phase.UNSEEN):
+            reported_s = now
+    assert reported_s is not None and reported_s <= latest_s + 1.0
+
+
+def test_nothing_is_seen() -> None:
+    """The clock starts with the end of the imports; later steps still get their own report."""
+    found, context = life()
+    assert found.update(130.0, importing=True) == Phase.WAITING
+    assert found.update(131.0) == Phase.WAITING
+    assert found.update(132.5) == Phase.WORKING
+    assert found.start_s == 131.0
+    assert found.update(150.0) == Phase.WAITING
+    assert found.update(151.5) == Phase.SEARCHING
+    assert found.update(181.0) == Phase.UNSEEN
+    assert found.update(190.0) == Phase.WAITING
+    loop = context.timeline.loop("train", name="train", kind="watch", thread=1)
+    loop.steps += [Step(190.0 + i, 191.0 + i, 0.0) for i in range(6)]
+    assert found.seen_loop is loop
+    assert found.update(196.0) == Phase.WARMING_UP
+    assert found.update(196.5) == Phase.MEASURING
+
+
+def test_a_loop_that_ends_at_once_gets_its_report() -> None:
+    found, context = life()
+    stepped(context, "train", to_s=110.3)
+    assert found.update(111.0) == Phase.WARMING_UP
+    assert found.update(161.0) == Phase.REPORTING
 
 
 def test_another_loop_takes_over() -> None:

@@ -1,0 +1,167 @@
+"""Collection of evidence about the loop of one process."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from statistics import median
+
+from fastfeed.diagnose.diagnosis import MIN_STEPS
+from fastfeed.diagnose.evidence import PRODUCER, Evidence, LoopPart
+from fastfeed.diagnose.hooks.experiments import BURSTS
+from fastfeed.diagnose.hooks.hook_log import HookLog
+from fastfeed.diagnose.judge.signals import CALL_LOOPS
+from fastfeed.diagnose.run.hidden_thread import HiddenThread
+from fastfeed.diagnose.run.lifecycle import LOOP_TIMEOUT_S
+from fastfeed.diagnose.run.report_request import ReportRequest
+from fastfeed.diagnose.sample.iterations import SAMPLED, IterationTracker
+from fastfeed.diagnose.sample.sampler import LineRole, Sampler
+from fastfeed.diagnose.sample.slices import INPUT_KIND
+from fastfeed.probes.lock import CONTENDED_S
+from fastfeed.probes.machine_log import Machine
+from fastfeed.probes.native_pools import pools_of
+from fastfeed.steps.timeline import Loop, Step, Timeline
+
+LOOP_SEARCH_S = 1.0
+LONG_CALL_S = 1.0  # an iteration that takes longer and fetches no batch is no single step
+WHOLE_EPOCHS_NOTE = (
+    "an iteration takes seconds and fetches no batch: it is a call that takes its batches itself, "
+    "such as a compiled epoch; figures are per call, and waits for input are hidden in it"
+)
+KNOWN_WAITS = ("exact", "modelled")  # waits of a loop's steps
+CALL_KINDS = (*CALL_LOOPS, "keras")  # loops whose steps are calls, with time between them
+# What the known line of a loop does, where it does not fetch batches.
+ROLES = {"keras": LineRole.FIT, **dict.fromkeys(CALL_LOOPS, LineRole.STEP)}
+
+
+class EvidenceCollector:
+    """Samples a process, and puts what hooks and samples found into evidence."""
+
+    def __init__(self) -> None:
+        self._sampler = Sampler()
+        self._log: HookLog | None = None
+        self._tracker: IterationTracker | None = None
+        self._stopped = False
+
+    def watch(self, log: HookLog) -> None:
+        """Start sampling before the script starts."""
+        self._log = log
+        self._sampler.observe(ours=log.ours, deaths=log.deaths)
+        log.contended = self._contended
+        self._sampler.start()
+        self._sampler.begin(asking=False)
+        self._search = HiddenThread(log, self._search_loop, name="the search for a loop")
+        self._search.start()
+
+    def measure(self, start_s: float) -> None:
+        """Start measuring after the warm-up."""
+        loop = self._log.main if self._log is not None else None
+        if loop is not None and loop.kind != SAMPLED:
+            self._stop_tracker()
+        self._sampler.begin(loop.thread if loop is not None else None)
+
+    def sees_loop(self) -> bool:
+        """Return True if samples alone tell the steps of a loop apart."""
+        return self._sampler.sampled_loop() is not None
+
+    def machine(self) -> Machine:
+        """Return the use of the machine by this process and its children, and by others."""
+        return self._sampler.machine()
+
+    def stop(self) -> None:
+        """Stop sampling."""
+        self._stopped = True
+        self._stop_tracker()
+        self._sampler.stop()
+
+    def _contended(self) -> int:
+        late_s, _ = self._sampler.lock_delays()
+        if late_s is not None and late_s > CONTENDED_S:
+            return BURSTS
+        return int(self._sampler.producers_compete)
+
+    def _search_loop(self) -> None:
+        """Search for a loop in the samples, and track its iterations, until a hook sees one."""
+        while self._search.pause(LOOP_SEARCH_S) and self._log is not None and not self._stopped:
+            loops = list(self._log.timeline.loops.values())
+            if any(len(loop.steps) > 1 and loop.kind != SAMPLED for loop in loops):
+                return
+            tracker = self._tracker
+            if tracker is not None:
+                tracker.wake()
+                if tracker.given_up or tracker.is_running(LOOP_TIMEOUT_S):
+                    continue
+            found = self._sampler.track_iterations(self._log.timeline)
+            if found is not None and not (tracker and found.tracks_same_loop(tracker)):
+                self._stop_tracker()  # its loop is over: it read files, and now the script trains
+                self._tracker = found
+                found.start()
+
+    def _stop_tracker(self) -> None:
+        if self._tracker is not None:
+            self._tracker.stop()
+
+    def evidence(self, request: ReportRequest) -> Evidence:
+        """Return everything that was observed."""
+        sampler = self._sampler
+        loop = request.loop or sampler.sampled_loop()
+        late_s, late_p90_s = sampler.lock_delays()
+        first = loop.steps[0] if loop and loop.steps else None
+        parts: tuple[LoopPart, ...] = ()
+        if loop:
+            role = ROLES.get(loop.kind, LineRole.FETCH)
+            since_s = first.begin_s if first else 0.0
+            parts = sampler.parts(loop.where or None, since_s=since_s, role=role)
+        known = list(loop.steps) if loop and loop.waits in KNOWN_WAITS else ()
+        tasks = sampler.tasks(parts, steps=known)
+        return Evidence(
+            loop=_with_notes(loop, parts, trims=request.timeline.trims),
+            marks=tuple(sorted(request.timeline.marks, key=lambda mark: mark.start_s)),
+            tasks=tasks,
+            machine=sampler.machine(),
+            start_s=request.start_s,
+            end_s=request.end_s,
+            parts=parts,
+            gil_late_s=late_s,
+            gil_late_p90_s=late_p90_s,
+            pools=pools_of(sys.modules),
+            missing=tuple(dict.fromkeys((*request.missing, *sampler.missing, *self._untracked()))),
+            overhead_s=sampler.overhead_s,
+            first_batch_s=first.begin_s + first.wait_s - request.begin_s if first else None,
+            warmup_s=request.warmup_s,
+            beside=calls_beside(loop, request.timeline, start_s=request.start_s),
+            threads=max(1, sum(task.role == PRODUCER for task in tasks)),
+            waiting_now_s=request.waiting_now_s,
+            hint=sampler.mark_hint() if loop is None or len(loop.steps) < MIN_STEPS else None,
+        )
+
+    def _untracked(self) -> list[str]:
+        reason = self._tracker.given_up if self._tracker else ""
+        return [f"each iteration of the loop: {reason}"] if reason else []
+
+
+def _with_notes(loop: Loop | None, parts: tuple[LoopPart, ...], *, trims: bool) -> Loop | None:
+    """Return the loop with the current note of its feed, and with `trims` of the process.
+
+    Iterations of seconds that fetch no batch are calls that take their batches themselves.
+    """
+    if loop is None:
+        return None
+    inside = loop.kind == SAMPLED and not any(part.kind == INPUT_KIND for part in parts)
+    if inside and loop.steps and median(s.end_s - s.begin_s for s in loop.steps) >= LONG_CALL_S:
+        loop = replace(loop, waits="hidden", note=WHOLE_EPOCHS_NOTE)
+    note = "; ".join(filter(None, (loop.note, loop.status() if loop.status is not None else "")))
+    return replace(loop, note=note, status=None, trims=trims)
+
+
+def calls_beside(loop: Loop | None, timeline: Timeline, *, start_s: float) -> tuple[Step, ...]:
+    """Return the calls that the loop's thread makes beside the loop's steps.
+
+    Examples: the generator of a GAN, or the run that fetches a batch for the run that trains.
+    """
+    if loop is None or loop.kind not in CALL_KINDS:
+        return ()
+    others = [one for one in list(timeline.loops.values()) if one is not loop]
+    others = [one for one in others if one.kind in CALL_KINDS and one.thread == loop.thread]
+    steps = [step for one in others for step in list(one.steps)]
+    return tuple(sorted(step for step in steps if step.begin_s >= start_s))

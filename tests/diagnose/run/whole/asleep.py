@@ -1,0 +1,11 @@
+"""A script that waits for ever."""
+
+import time
+
+
+def wait_for_files():
+    while True:
+        time.sleep(3600)
+
+
+wait_for_files()

@@ -18,7 +18,6 @@ MODEL_ERROR = 0.1
 RESAMPLES, FEW_STEPS = 4, 300
 MAX_FITTED = 4.0  # contention, or factor of a cost
 FIT_CUTS = 12
-NOISE_CORES = 0.25  # that other processes got: less explains nothing
 EXPLAINED = MODEL_ERROR**2 / 10  # misfit of live runs that need no fit
 
 
@@ -66,14 +65,11 @@ def resampled(workload: Workload, *, seed: int) -> Workload:
     return replace(workload, batches=batches, steps=steps)
 
 
-def calibrated(
-    workload: Workload, live: Sequence[tuple[Workload, LivePoint]]
-) -> dict[str, float]:
-    """Return the contention, the turns at the lock, or the cores that others want, whichever
-    explains live runs, as a field of the workload; {} if they need no fit.
+def calibrated(workload: Workload, live: Sequence[tuple[Workload, LivePoint]]) -> dict[str, float]:
+    """Return the contention, or the turns at the lock, that explain live runs, as a field of the
+    workload; {} if they need no fit.
 
-    Each live run comes with the workload of its setting. Of other processes only is known what they
-    got.
+    Each live run comes with the workload of its setting.
     """
 
     def total(**fields: Any) -> float:
@@ -88,9 +84,6 @@ def calibrated(
         {"contention": least(lambda value: total(contention=value), MAX_FITTED)},
         {"turns": least(lambda value: total(turns=value), turns)},
     ]
-    if workload.other_cpu >= NOISE_CORES:
-        most = MAX_FITTED * workload.cores
-        fits.append({"other_cpu": least(lambda value: total(other_cpu=value), most)})
     return min(fits, key=lambda fields: total(**fields))
 
 

@@ -62,11 +62,12 @@ class Workload:
     `depth` batches are made ahead; producers that found no room go on when the share `refill` of
     them is left. If `ordered`, batches leave in the order of their items, and behind a slow one
     `early` more are made. Native code runs in `pool` threads for a batch, in `step_threads` for a
-    step; those of a step may spin while they wait for each other, as OpenMP's do (`step_spins`). A step asks `turns` times for the interpreter lock, which takes up to `turn_s` for each
-    thread of the process that wants it, too. `disks` reads run at once. Other processes want
-    `other_cpu` cores. Epochs have `epoch_batches` batches (0: one endless epoch); producers begin
-    one when the training asks for it, and take `epoch_start_s` longer for their first batch.
-    `contention`: see CONTENTION.
+    step; those of a step may spin while they wait for each other, as OpenMP's do (`step_spins`). A
+    step asks `turns` times for the interpreter lock, which takes up to `turn_s` for each thread of
+    the process that wants it, too. `disks` reads run at once. Other processes want `other_cpu`
+    cores. Epochs have `epoch_batches` batches (0: one endless epoch); producers begin one when the
+    training asks for it, and take `epoch_start_s` longer for their first batch. `contention`: see
+    CONTENTION.
 
     Raise OptionError for parts that cannot be, with their name.
     """

@@ -34,8 +34,8 @@ class Mark(NamedTuple):
     """An interval beside the steps of a loop.
 
     Kinds: "epoch" (begins at start_s), "start" (a loader starts its workers), "evaluation",
-    "checkpoint", "callback", "compile", "experiment" (time that fastfeed took), "batch" (made by the
-    producer `label`), "dead", OBSERVING or UNOBSERVED.
+    "checkpoint", "callback", "compile", "experiment" (time that fastfeed took), "batch" (made by
+    the producer `label`), "dead", OBSERVING or UNOBSERVED.
     """
 
     kind: str

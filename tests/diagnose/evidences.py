@@ -101,7 +101,9 @@ def cases() -> dict[str, Evidence]:
     starved = [40.0] * 200
     fed = [0.02] * 300
     threads = {"tasks": (trainer(), *producers(2, asleep))}
-    busy_machine = replace(MACHINE, other_cpu=1.6, own_cpu=0.4, noisy=(("burn", 1.6),))
+    busy_machine = replace(
+        MACHINE, other_cpu=1.4, own_cpu=0.6, runnable=2.0, noisy=(("burn", 1.4),)
+    )
     crowd = replace(MACHINE, runnable=9.0, own_cpu=2.0)
     full = replace(MACHINE, runnable=4.0, own_cpu=2.0)
     wide = (Leaf("batch[0]", "float64", (32, 28, 28), "numpy.ndarray"),)

@@ -20,7 +20,8 @@ MIN_OUTRANKING = 0.1
 # inferred of its composition.
 CERTAIN_LOSS = 0.25
 STEP, HOST = "step.bound", "step.host"
-WAITS, TAIL = "input.latency", "input.straggler"
+SERIAL, WAITS, TAIL = "input.serial", "input.latency", "input.straggler"
+NOISE = "external.noise"
 
 
 class CauseRow(NamedTuple):
@@ -78,14 +79,14 @@ def _copies(case: Case) -> Change:
 # The order decides between equal shares: what contains another cause comes first.
 ROWS = (
     CauseRow(
-        "input.serial",
+        SERIAL,
         lambda case: _by_trainer(case) or _prepared(case),
         _serial,
         sentences.serial,
         changes.serial,
     ),
     CauseRow(
-        "external.noise",
+        NOISE,
         lambda case: case.feed.now.workload.other_cpu > 0,
         _always(knobs.no_others),
         sentences.noise,
@@ -131,7 +132,7 @@ ROWS = (
         lambda case: case.made_by.python > 0,
         _bytecode,
         sentences.lock,
-        changes.more_producers,
+        changes.processes,
     ),
     CauseRow(
         WAITS,
@@ -175,17 +176,20 @@ BY_CODE = {row.code: row for row in ROWS}
 def losses_of(case: Case) -> dict[str, float]:
     """Return the share of the time that each cause takes: what the loop gains without it.
 
-    None takes more than all input does, if it is one of the input. Of waits counts what no waits
-    gain beyond even ones.
+    None of the input takes more than all input does. Without work on the cores there is none that
+    other processes slow, and without waits none that are uneven: what counts is the gain beyond
+    that of these causes.
     """
     most = case.feed.lost(knobs.free_input)
     found = {row.code: case.feed.lost(row.without(case)) for row in ROWS if row.seen(case)}
-    if WAITS in found:
-        found[WAITS] = max(0.0, found[WAITS] - found.get(TAIL, 0.0))
-    return {
-        code: min(share, most) if code.startswith("input.") else share
-        for code, share in found.items()
-    }
+    shares = dict(found)
+    for code in found:
+        if code.startswith("input.") and code != SERIAL:
+            contained = NOISE if code != WAITS else TAIL
+            shares[code] = min(found[code], most)
+            if code != contained:
+                shares[code] = max(0.0, shares[code] - found.get(contained, 0.0))
+    return shares
 
 
 def ranked(losses: dict[str, float], case: Case) -> list[tuple[str, float]]:

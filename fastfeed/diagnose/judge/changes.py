@@ -35,13 +35,23 @@ def serial(case: Case, first: bool) -> list[Recommendation]:
     return [case.recommend(change, knob, knobs.no_conversion)]
 
 
+def processes(case: Case, first: bool) -> list[Recommendation]:
+    """Return worker processes, each of which has an interpreter lock of its own."""
+    return _producers(case, held=True)
+
+
 def more_producers(case: Case, first: bool) -> list[Recommendation]:
-    """Return the smallest number of threads, or of processes if bytecode holds the lock, near the
-    best rate, if it gains something."""
-    producers, now = case.made_by, case.feed.now
-    if not producers.known or (producers.kind == "native" and (case.full or signals.in_memory(case.evidence))):
-        return []
+    """Return more threads, or processes if bytecode holds the lock."""
+    producers = case.made_by
     held = case.held and producers.python >= max(producers.native, producers.waiting)
+    return _producers(case, held=held)
+
+
+def _producers(case: Case, *, held: bool) -> list[Recommendation]:
+    """Return the smallest number of producers near the best rate, if it gains something."""
+    producers, now = case.made_by, case.feed.now
+    if not producers.known or (producers.kind == "native" and case.full):
+        return []
     processes = producers.kind == "processes" or held or _by_loader(case)
     same = producers.kind == ("processes" if processes else "threads")
     taken_s = knobs.LOADER_HANDOVER_S if producers.kind == "trainer" and _by_loader(case) else 0.0
@@ -148,7 +158,7 @@ def disk(case: Case, first: bool) -> list[Recommendation]:
 def cores(case: Case, first: bool) -> list[Recommendation]:
     """Return more producers as long as there are cores; then only less work helps."""
     more = more_producers(case, first)
-    if not first or signals.in_memory(case.evidence) or any(o.predicted_speedup >= MIN_GAIN for o in more):
+    if not first or any(one.predicted_speedup >= MIN_GAIN for one in more):
         return more
     change = (
         "halve the cost of a batch (smaller images, cheaper operations, cached results), or use "

@@ -39,8 +39,8 @@ def ledger_of(evidence: Evidence) -> Ledger:
     if not pairs:
         return Ledger(*[np.zeros(0)] * 8)
     begin, end, following, period, wait, gap = _times(evidence, pairs)
-    if signals.in_memory(evidence):  # what slices arrays is the framework's part of the loop
-        wait, gap = np.zeros(len(wait)), np.minimum(gap + wait, period)
+    if signals.in_memory(evidence):  # slicing arrays is the framework's part of a step
+        wait = np.zeros(len(wait))
     body = np.maximum(period - gap - wait, 0.0)
     pauses, usual = _pauses(evidence, begin, end=following)
     beside = _covered(begin, following, marks=usual)

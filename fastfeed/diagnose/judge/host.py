@@ -40,11 +40,11 @@ def host_share(evidence: Evidence, ledger: Ledger) -> float:
         found = max(found, own)
     short = float(np.median(ledger.inside)) < SHORT_EAGER_STEP_S
     eager = short or own >= EAGER_BYTECODE * awake
-    if eager and pools < IDLE_POOLS * (own + native) and own + native >= MOST * awake:
-        # One long call of native code is a step; many short ones, from many places, are the cost of
-        # calling. A long step is made of such calls only if they come from twice as many places.
-        if place_diversity(trainer) >= (MANY_PLACES if short else 2 * MANY_PLACES):
-            found = max(found, own + native)
+    # One long call of native code is a step; many short ones, from many places, are the cost of
+    # calling. A long step is made of such calls only if they come from twice as many places.
+    many = place_diversity(trainer) >= (MANY_PLACES if short else 2 * MANY_PLACES)
+    if eager and many and pools < IDLE_POOLS * (own + native) and own + native >= MOST * awake:
+        found = max(found, own + native)
     return min(1.0 - ledger.starvation, found)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from fastfeed.diagnose.diagnosis import (
     CODES,
@@ -18,8 +17,8 @@ from fastfeed.diagnose.diagnosis import (
 from fastfeed.diagnose.evidence import FRAMEWORK, NATIVE, PYTHON, DeadProducer, Evidence
 from fastfeed.diagnose.judge import signals
 from fastfeed.diagnose.judge.case import Case
-from fastfeed.diagnose.judge.changes import MIN_GAIN
 from fastfeed.diagnose.judge.causes import HOST, STEP, advice_of, causes_of, losses_of, ranked
+from fastfeed.diagnose.judge.changes import MIN_GAIN
 from fastfeed.diagnose.judge.entries import ledger_of, observing_s
 from fastfeed.diagnose.judge.host import between_steps
 from fastfeed.diagnose.judge.knobs import free_input
@@ -144,9 +143,9 @@ def _reason_to_abstain(
         )
     if len(ledger) < MIN_STEPS and loop.waits == "hidden":
         return (
-            f"{loop.name} was observed for {len(ledger)} calls, and their waits for input, if there "
-            "are any, are hidden in them; take the batches outside of the call, or mark the input "
-            "with fastfeed.watch"
+            f"{loop.name} was observed for {len(ledger)} calls, and their waits for input, if any, "
+            "are hidden in them; take the batches outside of the call, or mark the input with "
+            "fastfeed.watch"
         )
     if len(ledger) < MIN_STEPS:
         return (
@@ -209,10 +208,12 @@ def _no_change(case: Case, speedup: float) -> str:
     """Return why no change is recommended."""
     limit = case.feed.now.run().limit
     if speedup < MIN_GAIN:
-        return f"No change of the input gains anything: with free input the loop is as fast ({limit})"
+        return (
+            f"No change of the input gains anything: with free input the loop is as fast ({limit})"
+        )
     return (
-        f"No change is sure to gain anything: free input would give {speedup:.2f}x, but the limit is "
-        f"{limit}, and making batches elsewhere takes from it what it gives"
+        f"No change is sure to gain anything: free input would give {speedup:.2f}x, but what would "
+        f"make the batches takes from the step, too (the limit is {limit})"
     )
 
 

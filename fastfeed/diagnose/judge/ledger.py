@@ -12,6 +12,8 @@ import numpy as np
 from fastfeed.diagnose.diagnosis import Account, Figures
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
+MIN_INTERVALS = 3  # intervals between pauses, and
+REGULAR_SPREAD = 0.25  # their relative spread, that are no coincidence
 BLOCKS = 10  # parts of the time whose differences give the ranges
 MODELLED_ERROR = 0.03  # error of a starvation that follows from other events
 
@@ -81,7 +83,11 @@ class Ledger:
         return (self.part(a, b) for a, b in itertools.pairwise(edges))
 
     def without_unnamed_pauses(self) -> Ledger:
-        """Return the ledger without the pauses that have no name."""
+        """Return the ledger without the pauses that have no name, unless they come at equal
+        intervals."""
+        between = np.diff([start_s for start_s, _, _ in self.pauses])
+        if len(between) >= MIN_INTERVALS and between.std() <= REGULAR_SPREAD * between.mean():
+            return self
         total, unnamed_s = float(self.pause.sum()), self.unnamed_s
         return replace(self, pause=self.pause * max(0.0, 1 - unnamed_s / total)) if total else self
 

@@ -29,6 +29,7 @@ from fastfeed.model.bounds import (
     demands,
     slowness,
 )
+from fastfeed.model.prediction import MAX_FITTED
 from fastfeed.model.simulate import crowding
 from fastfeed.model.workload import (
     BATCH_PARTS,
@@ -39,7 +40,7 @@ from fastfeed.model.workload import (
     Workload,
     rows_of,
 )
-from fastfeed.probes.machine_log import Machine
+from fastfeed.probes.machine_log import MIN_OTHER_CORES, Machine
 
 WASTEFUL_RATIO = 4.0  # bytes read / bytes of a batch from which much is read in vain
 CROWDED_PER_CORE = 1.5  # runnable threads for each core from which pools lose time to each other
@@ -166,7 +167,7 @@ def feed_of(observed: Observed) -> FeedModel:
         ordered=observed.tail or in_turn,
         step_threads=threads,
         step_spins="torch" in evidence.pools,
-        other_cpu=evidence.machine.other_cpu + evidence.machine.steal,
+        other_cpu=_wanted_by_others(evidence),
         epoch_batches=len(ledger) // (epochs + 1) if gaps_s else 0,
         epoch_start_s=gaps_s / max(1, epochs),
     )
@@ -222,6 +223,21 @@ def _steps(observed: Observed) -> tuple[Floats, float]:
     held = sum(part.share_in(PYTHON) for part in lines) / share if share else 1.0
     costs = {"accelerator": accelerator + (1 - held) * host, "native": native, "lock": lock}
     return rows_of(STEP_PARTS, **costs, host=held * host, pause=ledger.pause), threads
+
+
+def _wanted_by_others(evidence: Evidence) -> float:
+    """Return the cores that other processes want, of which only is known what they got.
+
+    All threads that want one of n cores get the same share. If the script's own r threads get only
+    the share 1 - q of what they want, there are n / (1 - q) - r others.
+    """
+    machine = evidence.machine
+    got = machine.other_cpu + machine.steal
+    if machine.runnable + got <= machine.cores:
+        return got
+    cpu_s, queued_s = (sum(getattr(t, n) for t in evidence.tasks) for n in ("cpu_s", "queued_s"))
+    wanted = machine.cores * (1 + queued_s / max(1e-9, cpu_s)) - machine.runnable
+    return min(max(got, wanted), MAX_FITTED * machine.cores) if got >= MIN_OTHER_CORES else got
 
 
 def foreign_share(machine: Machine) -> float:

@@ -29,10 +29,10 @@ class FeedModel:
     """A workload and its producers, as observed or as changed.
 
     `copying`, `pickling`, `reading` and `crowded` are the shares of a batch's work in copies, in
-    pickling, in memory for what is read from disks, and lost to pools of too many threads. `converted_s` is the part of the hand-over in which the
-    training thread converts a batch. `retouched` is the share of a step in which it touches memory
-    again that its loader made it return. `tail`: few batches are slow. `overcounted`: see
-    `Reproduction`.
+    pickling, for what is read from disks, and lost to pools of too many threads. `converted_s` is
+    the part of the hand-over in which the training thread converts a batch. `retouched` is the
+    share of a step in which it touches memory again that its loader made it return. `tail`: few
+    batches are slow. `overcounted`: see `Reproduction`.
     """
 
     workload: Workload

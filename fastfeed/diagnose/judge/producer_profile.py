@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from fastfeed.core.unix import PAGE_NBYTES
 from fastfeed.diagnose.evidence import (
     EMPTY,
     FRAMEWORK,
@@ -25,7 +26,6 @@ from fastfeed.diagnose.evidence import (
     LoopPart,
     Task,
 )
-from fastfeed.core.unix import PAGE_NBYTES
 from fastfeed.probes.places import Place
 
 # The thread of the loop itself, threads, worker processes, or threads of the framework.

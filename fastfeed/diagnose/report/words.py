@@ -70,9 +70,9 @@ def doubtful(doubt: Doubt | None) -> str:
     if doubt is None or not doubt.between:
         return ""
     return (
-        f"The verdict is between {' and '.join(doubt.between)}: {doubt.sure:.0%} of the judgements, "
-        "of the whole watch and of its halves, agree with the first; a longer watch (--seconds) "
-        "tells more."
+        f"The verdict is between {' and '.join(doubt.between)}: of the judgements, of the whole "
+        f"watch and of its halves, {doubt.sure:.0%} agree with the first; a longer watch "
+        "(--seconds) tells more."
     )
 
 

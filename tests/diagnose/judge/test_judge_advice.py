@@ -103,7 +103,7 @@ def test_a_function_that_reads_what_nobody_uses(used: int) -> None:
     rate = 200 / (loop.steps[-1].end_s - loop.steps[0].begin_s)
     read = replace(given.machine, disk_read_nbytes_s=rate * (24 << 20))
     found = judge(replace(given, machine=read))
-    assert found.verdict == "input.disk"
+    assert found.verdict == ("input.disk" if used == 4096 else "input.cpu")
     change = next((one for one in found.recommendations if one.value == "what is used"), None)
     if used > 4096:
         assert change is None
@@ -315,5 +315,5 @@ def test_pools_that_fight_for_the_cores_lose_more_than_their_number_says() -> No
     found = judge(
         evidence(loop_of([40.0] * 200), (trainer(), *spins), machine=machine, pools={"torch": 2})
     )
-    (best,) = found.recommendations
+    best = next(one for one in found.recommendations if one.knob == "OMP_NUM_THREADS")
     assert best.predicted_speedup == pytest.approx(2**0.6, rel=0.02)

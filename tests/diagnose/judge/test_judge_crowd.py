@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from fastfeed.diagnose.evidence import EMPTY, NATIVE, PYTHON, RUNNABLE, LoopPart
+from fastfeed.diagnose.evidence import EMPTY, FULL, NATIVE, PYTHON, RUNNABLE, LoopPart
 from fastfeed.diagnose.judge.judgement import judge
 from tests.diagnose.evidences import CALL, LINE, MACHINE, evidence, loop_of, producers, trainer
 
@@ -20,7 +20,8 @@ def test_who_waits_for_a_core_does_not_read(runnable: float, verdict: str) -> No
         LoopPart("input", CALL, 0.35, {RUNNABLE: 0.4, PYTHON: 0.2}, inner=LINE),
         LoopPart("step", CALL, 0.65),
     )
-    made = producers(4, {NATIVE: 0.5, RUNNABLE: 0.5}, pid=200, queued_s=5.0)
+    busy = {NATIVE: 0.5, RUNNABLE: 0.5} if runnable > 4 else {NATIVE: 0.05, FULL: 0.95}
+    made = producers(4, busy, pid=200)
     loop = loop_of([7.0] * 200, 14.0)
     found = judge(
         evidence(loop, (trainer(), *made), parts=parts, machine=machine, pools={"torch": 4})
@@ -45,4 +46,5 @@ def test_threads_that_get_one_core_between_them_want_the_lock(
         )
     )
     assert found.verdict == verdict
-    assert (found.recommendations[0].knob == "processes") == (verdict == "input.gil")
+    changes = [*found.recommendations, *found.may_cost]
+    assert ("processes" in [one.knob for one in changes]) == (verdict == "input.gil")

@@ -1,5 +1,4 @@
-"""Steps of which a part lies beside the call that is seen: a line that sleeps, as a simulated
-accelerator does."""
+"""Loops with a line that sleeps beside the call of their step, as a simulated accelerator does."""
 
 from __future__ import annotations
 
@@ -37,28 +36,22 @@ def fought_for(function: str) -> Diagnosis:
     return judge(evidence(loop, tasks, parts=beside(function), gil_late_s=5e-3))
 
 
-@pytest.mark.parametrize(
-    ("function", "verdict", "step_s", "free"),
-    [("<module>", "input.gil", 0.025, 25 / 20), ("log_to_server", "step.host", 0.005, 1.0)],
-)
-def test_what_sleeps_between_the_calls_is_the_step_unless_it_reports(
-    function: str, verdict: str, step_s: float, free: float
-) -> None:
-    found = fought_for(function)
-    assert found.verdict == verdict
+def test_what_sleeps_between_the_calls_is_no_step_but_may_lose_time_to_producers() -> None:
+    found = fought_for("<module>")
+    assert found.verdict == "input.gil"
     assert found.figures is not None
-    assert found.figures.step_s == pytest.approx(step_s, rel=0.02)
-    assert found.speedup_if_input_free == pytest.approx(free, rel=0.05)
+    assert found.figures.step_s == pytest.approx(0.005, rel=0.02)
+    assert found.speedup_if_input_free == pytest.approx(25 / 20, rel=0.05)
 
 
-def test_a_call_of_keras_and_a_sleep_are_one_step() -> None:
+def test_a_sleep_beside_a_call_of_keras_is_neither_step_nor_overhead() -> None:
     loop = loop_of([0.0] * 200, 10.0, gap_ms=40.0, waits="none", buffer=0, kind="call")
     found = judge(
         evidence(loop, (trainer({NATIVE: 0.5, SLEEP: 0.5}),), parts=beside("device", made=0.4))
     )
     assert [cause.code for cause in found.causes] == ["input.serial", "input.cpu"]
     assert found.figures is not None
-    assert found.figures.step_s == pytest.approx(0.030, rel=0.02)
+    assert found.figures.step_s == pytest.approx(0.010, rel=0.02)
     assert found.figures.starvation == pytest.approx(0.4, abs=0.01)
     (best,) = [one for one in found.recommendations if one.knob == "threads"]
     assert best.predicted_speedup == pytest.approx(50 / 30, rel=0.05)
@@ -82,7 +75,7 @@ def test_callbacks_of_keras_that_sleep_and_that_compute() -> None:
     said = "; ".join(found.causes[0].evidence)
     assert str(CALL) in said and str(SLEEPS) not in said
     assert found.figures is not None
-    assert found.figures.step_s == pytest.approx(0.008, rel=0.05)
+    assert found.figures.step_s == pytest.approx(0.003, rel=0.05)
     (best,) = found.recommendations
     assert best.predicted_speedup == pytest.approx(20 / 8, rel=0.05) and str(CALL) in best.change
 
@@ -152,7 +145,9 @@ def test_a_step_of_many_calls_and_one_that_sleeps(asleep: float, verdict: str) -
 
 
 @pytest.mark.parametrize(("share", "verdict"), [(0.35, "step.host"), (0.15, "step.bound")])
-def test_a_diary_that_takes_a_good_part_of_the_time(share: float, verdict: str) -> None:
+def test_work_beside_the_step_that_takes_a_good_part_of_the_time(
+    share: float, verdict: str
+) -> None:
     """The step beside it takes most of the time and needs no change."""
     notes = Place("<module>", "train.py", 14, users=True)
     parts = (
@@ -186,5 +181,6 @@ def test_what_makes_the_input_on_the_loops_thread_is_no_overhead_of_the_step() -
             parts=parts,
         )
     )
-    assert [cause.code for cause in found.causes] == ["input.serial", "input.cpu"]
+    codes = [cause.code for cause in found.causes]
+    assert codes == ["input.serial", "input.cpu", "input.gil"]
     assert {change.knob for change in found.recommendations} == {"threads"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import resource
 import signal
 import statistics
 import subprocess
@@ -15,6 +16,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from bench.public.prepare import Prepared
 from bench.scenarios_runs import SAID
@@ -28,6 +31,10 @@ FASTFEED = (sys.executable, "-c", "from fastfeed.cli import main; main()")
 
 class RunFailed(Exception):
     """A run without figures; the text says why in one line."""
+
+
+class Disturbed(Exception):
+    """A run beside which other processes took too much of the machine."""
 
 
 def rate(prepared: Prepared, *, seconds: float, warmup: float) -> dict[str, Any]:
@@ -70,13 +77,28 @@ def diagnose(prepared: Prepared, *, seconds: float, evidence: Path) -> dict[str,
         path = Path(folder) / "diagnosis.json"
         options = ["--stop", "--json", str(path), "--evidence", str(evidence)]
         command = [*FASTFEED, "diagnose", "--seconds", f"{seconds:g}", *options, "--"]
+        before, own = _spent()
         code, errors, took = execute(
             [*command, *prepared.script], prepared, seconds + START_S + GRACE_S
         )
+        after, own_after = _spent()
         if not path.exists():
             raise RunFailed(f"no diagnosis within {took:.0f} s: exit {code}: {errors}")
         said = json.loads(path.read_text())
-        return {"took_s": took, **{key: said[key] for key in KEPT if key in said}}
+        foreign = (after - before - own_after + own) / took
+        return {
+            "took_s": took,
+            "foreign": foreign,
+            **{key: said[key] for key in KEPT if key in said},
+        }
+
+
+def _spent() -> tuple[float, float]:
+    """Return CPU seconds of the machine, and of the children of this process that have ended."""
+    times = psutil.cpu_times()
+    children = resource.getrusage(resource.RUSAGE_CHILDREN)
+    idle = times.idle + getattr(times, "iowait", 0.0)
+    return sum(times) - idle - times.guest, children.ru_utime + children.ru_stime
 
 
 def execute(command: Sequence[str], prepared: Prepared, limit_s: float) -> tuple[int, str, float]:

@@ -85,7 +85,7 @@ def cost(cell: dict[str, Any]) -> dict[str, float]:
     weights = weights.astype(np.float32)
 
     def rate(**shard: Any) -> float:
-        runner = FeedRunner((images,), batch_size=128, shuffle=True, seed=1, epochs=50, **shard)
+        runner = FeedRunner((images,), batch_size=128, shuffle=True, seed=1, epochs=10**6, **shard)
         with runner:
             batches = iter(runner)
             for _ in range(20):

@@ -2,6 +2,8 @@
 turn, alone, into a training step on the same cores, and into a simulated accelerator.
 
 FASTFEED_DATA=folder python -m bench.metric_learning --rounds 5 --output build/metric.json
+
+Rounds are added to those that the file already has.
 """
 
 from __future__ import annotations
@@ -198,8 +200,11 @@ def main() -> None:
         print(json.dumps(one_run(args.one, args.seconds, workers=args.workers)))
         return
     runs: dict[str, list[dict[str, float]]] = {name: [] for name in LOADERS}
+    if args.output and args.output.exists():
+        runs = json.loads(args.output.read_text())
     names = list(LOADERS)
-    for number in tqdm(range(args.rounds * len(names)), "runs"):
+    first = min(map(len, runs.values())) * len(names)
+    for number in tqdm(range(first, first + args.rounds * len(names)), "runs"):
         # each round begins with another loader
         name = names[(number + number // len(names)) % len(names)]
         rest = ["--seconds", str(args.seconds), "--workers", str(args.workers)]
@@ -210,9 +215,9 @@ def main() -> None:
             timeout=300,
         )
         runs[name].append(json.loads(done.stdout.splitlines()[-1]))
+        if args.output:
+            args.output.write_text(json.dumps(runs, indent=1) + "\n")
     print(table(runs))
-    if args.output:
-        args.output.write_text(json.dumps(runs, indent=1) + "\n")
 
 
 def table(runs: dict[str, list[dict[str, float]]]) -> str:

@@ -1,9 +1,10 @@
-"""Asynchronous data parallelism in TensorFlow: parameters on a server, workers at their own pace.
+"""Asynchronous data parallelism: parameters on a server, workers at their own pace.
 
     python examples/async_parallel.py --workers 3
     python examples/async_parallel.py --workers 3 --slow 4      # worker 1 takes 4 times as long
     python examples/async_parallel.py --workers 3 --die 1       # worker 1 is killed on the way
     python examples/async_parallel.py --sweep 1,2,4,8 --plot async.png
+    python examples/async_parallel.py --framework torch         # or jax, see async_arrays.py
 
 Each worker reads the parameters, computes a gradient, and applies it without waiting for anybody.
 Meanwhile others have changed the parameters: the updates in between are the staleness, the price of
@@ -11,9 +12,10 @@ the speed. A ShardServer hands out the batches as the workers ask, so each recor
 an epoch whoever is slow, and the batches of a worker that died go to another. The parameter server
 counts how often each record was applied.
 
-Every worker builds the graph for itself and runs its own session ("between-graph replication"), so
-its FeedRunner lives in the process that trains. The ClusterCoordinator of TensorFlow 2 would send
-datasets to the workers, and Python functions such as a FeedRunner cannot be sent.
+With TensorFlow, every worker builds the graph for itself and runs its own session ("between-graph
+replication"), so its FeedRunner lives in the process that trains. The ClusterCoordinator of
+TensorFlow 2 would send datasets to the workers, and Python functions such as a FeedRunner cannot be
+sent.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ from contextlib import contextmanager, suppress
 from itertools import pairwise
 from typing import Any, NamedTuple
 
+import async_arrays
 import numpy as np
 from local_cluster import SPAWN, LocalCluster, RankDied, free_addresses
 
@@ -36,7 +39,7 @@ from fastfeed import FeedRunner
 from fastfeed.benchmark import digits
 from fastfeed.ranks import ShardServer
 
-SIZES = (784, 100, 10)
+SIZES = async_arrays.SIZES
 
 
 class Model(NamedTuple):
@@ -193,12 +196,9 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
             applied = session.run(model.applied)
             reached = accuracy()
         return {
-            "workers": args.workers,
             "accuracy": reached,
             "applied": Counter(applied.tolist()),
-            "seconds": max(seconds for _, seconds, _ in sent),
-            "staleness": sorted(sum((steps for *_, steps in sent), Counter()).elements()),
-            "rates": {index: steps.total() / seconds for index, seconds, steps in sent},
+            "sent": sent,
             "given_again": shards.report().given_again,
         }
 
@@ -223,6 +223,18 @@ def chief(cluster: dict[str, list[str]], args: argparse.Namespace) -> Iterator[t
                 return float((session.run(found, {images: data.x_test}) == data.y_test).mean())
 
             yield session, model, accuracy
+
+
+def summary(found: dict[str, Any], workers: int) -> dict[str, Any]:
+    """Add the figures of all workers to what a run has found."""
+    sent = found["sent"]
+    return {
+        **found,
+        "workers": workers,
+        "seconds": max(seconds for _, seconds, _ in sent),
+        "staleness": sorted(sum((steps for *_, steps in sent), Counter()).elements()),
+        "rates": {index: steps.total() / seconds for index, seconds, steps in sent},
+    }
 
 
 def show(found: dict[str, Any], args: argparse.Namespace) -> None:
@@ -271,6 +283,8 @@ def options() -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add, number = parser.add_argument, {"type": int, "metavar": "N"}
+    kinds = ("tensorflow", "torch", "jax")
+    add("--framework", choices=kinds, default=kinds[0], help="of the workers (tensorflow)")
     add("--workers", default=2, help="workers (2)", **number)
     add("--sweep", help="numbers of workers to compare, such as 1,2,4")
     add("--slow", type=float, default=1.0, help="worker 1 takes so many times as long (1)")
@@ -296,7 +310,9 @@ def main() -> None:
     numbers = [int(n) for n in args.sweep.split(",")] if args.sweep else [args.workers]
     sweep = []
     for workers in numbers:
-        sweep.append(run(argparse.Namespace(**{**vars(args), "workers": workers})))
+        one = argparse.Namespace(**{**vars(args), "workers": workers})
+        found = run(one) if args.framework == "tensorflow" else async_arrays.run(one)
+        sweep.append(summary(found, workers))
         show(sweep[-1], args)
     if args.plot:
         plot(sweep, args.plot)

@@ -56,8 +56,9 @@ def rank(number: int, addresses: list[str], args: argparse.Namespace, results: A
             history = train(strategy, runner, data, steps=steps, number=number, args=args)
     except (OptionError, TimeoutError) as error:
         sys.exit(f"rank {number}: {error}")
-    except (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.InternalError) as error:
-        what = f"another rank died or cannot be reached ({type(error).__name__} of TensorFlow)"
+    except tf.errors.OpError as error:
+        reason = error.message.partition("\n")[0]  # also ranks with another list of addresses
+        what = f"another rank died or cannot be reached ({type(error).__name__}: {reason})"
         sys.exit(f"rank {number}: {what}")
     if number == 0:
         results.send(history)

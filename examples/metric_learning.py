@@ -31,7 +31,9 @@ NEAREST = 7  # neighbours in the picture
 SHOWN = 8  # queries in the picture
 TESTED = 64  # pairs of a test batch
 SMALLEST = 16  # pairs of a batch: fewer give an anchor little to be told from
+STEPS = 1000  # of a training at least: a third of them learned less from as many pairs
 LARGE = 64  # pairs of a step that is measured, beside one of a quarter
+STEPS_TIMED = 12
 
 
 def main():
@@ -115,7 +117,8 @@ def feed(images, pairs, args, **given):
 
 
 def measured_batch(images, args):
-    """Return the batch that balances input and step, both measured alone on this machine."""
+    """Return the batch that balances input and step, both measured alone on this machine, or the
+    largest one that leaves enough steps."""
     classes = len(set(images.labels.tolist()))
     large = min(LARGE, classes)
     small = max(large // 4, 1)
@@ -130,8 +133,9 @@ def measured_batch(images, args):
     model = build(args.model, images)
     step = step_of(model, keras.optimizers.Adam())
     shape = (images.side, images.side, images.channels)
-    steps = [(b, step_time(step, np.zeros((2 * b, *shape), np.uint8))) for b in (small, large)]
-    found = balanced_batch(source_s, steps, most=classes)
+    steps = step_times(step, [np.zeros((2 * pairs, *shape), np.uint8) for pairs in (small, large)])
+    most = max(min(args.pairs // STEPS, classes), min(SMALLEST, classes))
+    found = balanced_batch(source_s, steps, most=most)
     batch = max(found.batch, min(SMALLEST, classes))
     times = ", ".join(f"{seconds * 1e3:.0f} ms for {pairs}" for pairs, seconds in steps)
     print(
@@ -141,14 +145,17 @@ def measured_batch(images, args):
     return batch
 
 
-def step_time(step, images):
-    """Return the shortest of five steps in seconds, after the one that traces."""
-    times = []
-    for _ in range(6):
-        began = time.perf_counter()
-        step(images).numpy()
-        times.append(time.perf_counter() - began)
-    return min(times[1:])
+def step_times(step, batches):
+    """Return (pairs, seconds) for each batch: the shortest of several steps, the batches in turn,
+    after those that trace."""
+    times = np.empty((1 + STEPS_TIMED, len(batches)))
+    for row in times:
+        for place, images in enumerate(batches):
+            began = time.perf_counter()
+            step(images).numpy()
+            row[place] = time.perf_counter() - began
+    pairs = [len(images) // 2 for images in batches]
+    return list(zip(pairs, times[1:].min(axis=0).tolist(), strict=True))
 
 
 def learn(model, train, test, *, batch, args):

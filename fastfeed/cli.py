@@ -41,6 +41,11 @@ def main() -> None:
     "--threads; 0: producer threads in the trainer.",
 )
 @click.option(
+    "--remote",
+    default=None,
+    help="Make --processes remote producers: local, auto or the address of a Ray cluster.",
+)
+@click.option(
     "--workload",
     default="sleep:50ms",
     show_default=True,
@@ -287,7 +292,7 @@ def top(pid: int | None, *, once: bool, as_json: bool) -> None:
     with _exit_on_errors():
         from fastfeed.live.top import view
 
-        view(pid, once=once, as_json=as_json, console=Console())
+        view(pid, once=once, as_json=as_json, console=Console(markup=False))
 
 
 @main.command()
@@ -301,7 +306,7 @@ def postmortem(file: Path | None) -> None:
         from fastfeed.live.postmortem import read
         from fastfeed.live.postmortem_view import render
 
-        Console().print(render(read(file)))
+        Console(markup=False).print(render(read(file)))
 
 
 @main.command()
@@ -314,7 +319,7 @@ def doctor(*, as_json: bool) -> None:
     if as_json:
         click.echo(json_of(found))
     else:
-        Console().print(table_of(found))
+        Console(markup=False).print(table_of(found))
 
 
 @contextmanager

@@ -9,8 +9,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from fastfeed import __version__
+from fastfeed.cli import main
+from fastfeed.live import doctor
 
 QUICK = ["--consumer", "sim:1ms", "--workload", "sleep:2ms", "--steps", "20", "--repeats", "1"]
 
@@ -114,7 +117,8 @@ def test_a_build_service_needs_the_core_alone(workload: str, consumer: str, tmp_
         env={**os.environ, "FASTFEED_DATA": str(tmp_path)},
     )
     assert done.returncode == 0, done.stderr
-    assert (tmp_path / "bench.json").exists() and "no plots" in done.stdout
+    assert (tmp_path / "bench.json").exists()
+    assert "no plots" in done.stdout and "pip install 'fastfeed[plot]'" in done.stdout
 
 
 def test_the_bench_has_a_command_of_its_own_with_a_version() -> None:
@@ -134,6 +138,13 @@ def test_the_doctor_names_what_is_missing_and_how_to_get_it() -> None:
     assert found["fastfeed"]["found"] == __version__
     for one in found.values():
         assert one["fit"] or one["remedy"]
+
+
+def test_the_doctor_prints_commands_as_they_are_typed(monkeypatch: pytest.MonkeyPatch) -> None:
+    package = ("Nothing", ("no-such-distribution",), "nothing", "tests")
+    monkeypatch.setattr(doctor, "PACKAGES", (package,))
+    done = CliRunner().invoke(main, ["doctor"])
+    assert "'fastfeed[nothing]'" in done.stdout
 
 
 @pytest.mark.slow

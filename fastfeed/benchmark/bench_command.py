@@ -62,7 +62,7 @@ def _measure_sweep(options: dict[str, Any]) -> bool:
     if least_au is not None:
         check_step(options["consumer"])
     sweep = _sweep(options)
-    console = Console()
+    console = Console(markup=False)
     show(console, tables_of(sweep))
     write_results(console, sweep, output=output, writers=(write_json, write_plots))
     console.print(advise(sweep), style="bold", soft_wrap=True, highlight=False)
@@ -101,7 +101,7 @@ def _measure_executors(augment: str, executors: str, *, options: dict[str, Any])
         found = compare_executors(
             options["workload"], consumer, spec=spec, executors=chosen, plan=plan, progress=report
         )
-    console = Console()
+    console = Console(markup=False)
     show(console, [table_of(found)])
     write_results(console, found, output=options["output"], writers=(write_json, write_plots))
     console.print(advise(found), style="bold", soft_wrap=True, highlight=False)
@@ -110,7 +110,8 @@ def _measure_executors(augment: str, executors: str, *, options: dict[str, Any])
 def _plan(options: dict[str, Any]) -> SweepPlan:
     threads = parse_counts(options["threads"], "--threads", least=1, such_as="1,4,8")
     processes = parse_counts(options["processes"], "--processes", least=0, such_as="0,1,2")
-    others = {name: options[name] for name in ("seconds", "steps", "repeats", "baseline")}
+    names = ("seconds", "steps", "repeats", "baseline", "remote")
+    others = {name: options[name] for name in names}
     return SweepPlan(threads, options["batch_size"], processes=processes, **others)
 
 
@@ -118,13 +119,13 @@ def _plan(options: dict[str, Any]) -> SweepPlan:
 def progress_bar() -> Iterator[Callable[[str, float], None]]:
     """Show a progress bar; yields a function of a text and the finished share (0 to 1)."""
     columns = (
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         TaskProgressColumn(),
         TimeElapsedColumn(),
     )
     last = ("", -1.0)
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    with Progress(*columns, console=Console(stderr=True, markup=False), transient=True) as bar:
         task = bar.add_task("starting", total=1.0)
 
         def report(text: str, share: float) -> None:
@@ -152,5 +153,5 @@ def write_results(console: Console, found: Any, *, output: Path | None, writers:
     try:
         written += write_plots(found, output)
     except MissingExtra as error:
-        console.print(f"no plots: {error}", style="yellow")
+        console.print(f"no plots: {error}", style="yellow", soft_wrap=True)
     console.print("written: " + ", ".join(map(str, written)), soft_wrap=True)

@@ -227,6 +227,9 @@ def _column(values: Sequence[Any], pad: Pad, *, where: str) -> _Column:
         return _Column(values, None)
     arrays = [_record_array(v, where) for v in values]
     first = next((a for a in arrays if a.size), arrays[0])
+    if all(a.dtype.kind == "S" for a in arrays):  # a record of an array has a width of its own
+        first = max(arrays, key=lambda a: a.dtype.itemsize)
+        arrays = [a.astype(first.dtype) for a in arrays]
     # an empty list has no dtype of its own
     arrays = [a if a.size else a.astype(first.dtype) for a in arrays]
     if any(a.dtype != first.dtype for a in arrays):

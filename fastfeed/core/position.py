@@ -114,6 +114,11 @@ class Position:
             self._log[at] = stream, item, have - gone
             rows -= gone
 
+    @property
+    def waits_for_others(self) -> bool:
+        """True while only other ranks of the job hold batches; never without a job."""
+        return False
+
     def commit(self) -> None:
         """Do nothing: no other rank needs to know."""
 

@@ -88,6 +88,7 @@ class _Aliases:
             loop,
             name=loop.name if loop.name.startswith(KEPT_TEXTS) else f"{loop.kind} loop",
             where=self._file(file) + colon + line if loop.where else "",
+            text="",
             leaves=tuple(map(self._leaf, loop.leaves)),
             note=loop.note if loop.note.startswith(KEPT_TEXTS) else "",
             status=None,

@@ -31,6 +31,11 @@ class ClaimedPosition(Position):
         self._settling = threading.Lock()  # `close` may come from any thread
         source.claim_from(self._claims.next)
 
+    @property
+    def waits_for_others(self) -> bool:
+        """True while only other ranks of the job hold batches."""
+        return self._claims.waits_for_others
+
     def commit(self) -> None:
         """Report all that was delivered."""
         self._claims.report(self._settled())

@@ -55,7 +55,7 @@ class Feed:
         starts = resume.starts
         source = source_from(given, options, start=starts.get(ONLY_STREAM))
         self.schedule = schedule = EpochSchedule(resume, again=source.repeatable)
-        streams = list(range(resume.streams or options.producers))
+        streams = list(range(resume.streams or options.parallel))
         streams = [ONLY_STREAM] if source.ordered else streams
         callable_streams = [] if source.ordered else streams
         passed = tuple(starts.get(n, FROM_THE_START).first for n in callable_streams)
@@ -318,6 +318,8 @@ class Feed:
             try:
                 return self._producers.take(self.options.stall_timeout_s)
             except Timeout:
+                if self._position.waits_for_others:
+                    continue  # a rank that is slow ends no other
                 if self._starving is None or self._starving():
                     self._fail(stalled(self.options.stall_timeout_s, self.stacks()))
             except BaseException as error:

@@ -138,7 +138,7 @@ def view(
     With `once`, or if the output is no terminal, show one frame. Without `pid`, show the only job
     that answers, or list them if there are several. Raise OptionError with a text for the user.
     """
-    console = console or Console()
+    console = console or Console(markup=False)
     if pid is None:
         pid = _only_job(console, as_json=as_json)
         if pid is None:

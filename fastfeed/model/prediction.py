@@ -65,7 +65,7 @@ def resampled(workload: Workload, *, seed: int) -> Workload:
     return replace(workload, batches=batches, steps=steps)
 
 
-def calibrated(workload: Workload, live: Sequence[tuple[Workload, LivePoint]]) -> dict[str, float]:
+def calibrated(workload: Workload, live: Sequence[tuple[Workload, LivePoint]]) -> dict[str, Any]:
     """Return the contention, or the turns at the lock, that explain live runs, as a field of the
     workload; {} if they need no fit.
 

@@ -34,7 +34,7 @@ def plan(words: Sequence[str], options: dict[str, Any], *, given: Collection[str
         output.mkdir(parents=True, exist_ok=True)
     profile = None if options["workload"] is None else _profile(options)
     found = make_plan(figures, profile)
-    console = Console()
+    console = Console(markup=False)
     show(console, plan_tables(found))
     for warning in found.warnings:
         console.print(f"warning: {warning}", style="yellow", soft_wrap=True, highlight=False)

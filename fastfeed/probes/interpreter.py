@@ -88,6 +88,8 @@ class TraceLineTracer:
         another thread waits a moment: an exception that it then sends there must not be lost in a
         call from here."""
         self._over = True
+        if not self._woke_s:
+            return  # the main thread has executed nothing since `start`, and may never do so
         in_main(self._end)
         if threading.current_thread() is not threading.main_thread():
             self._ended.wait(TRACER_STOP_S)

@@ -37,7 +37,8 @@ class JobClaims:
         self._address = address
         self._where = f"{address.host}:{address.port}"
         self._sending = threading.Lock()
-        self._closed = False
+        self._closed = self._asks = False
+        self._held = 0  # batches that were claimed and not reported yet
         self._socket = self._connected(timeout_s)
         self._lines = self._socket.makefile("rb")
         name = f"{platform.node()} {os.getpid()}"
@@ -58,6 +59,7 @@ class JobClaims:
     def next(self, epoch: int) -> int | None:
         """Return the serial number of the next batch, or None at the end of the epoch, and once
         this was closed. Raise ConnectionError if the server has gone."""
+        self._asks = True
         try:
             answer = self._ask({"claim": epoch})
         except (OSError, ValueError) as error:
@@ -67,18 +69,28 @@ class JobClaims:
                 f"the ShardServer at {self._where} has gone, and nobody knows any more which "
                 "batches are left: keep the process that runs it alive until every rank has ended"
             ) from error
+        finally:
+            self._asks = False
         item: int | None = answer["item"]
+        self._held += item is not None
         return item
+
+    @property
+    def waits_for_others(self) -> bool:
+        """True while only other ranks hold batches, which are given to this one if they die."""
+        return self._asks and self._held <= 0
 
     def report(self, serials: Sequence[int]) -> None:
         """Report batches as consumed. Without a server, do nothing: the next claim fails."""
         if serials:
+            self._held -= len(serials)
             with suppress(OSError):
                 self._send(self._socket, {"done": serials})
 
     def state(self, serials: Sequence[int]) -> dict[str, Any]:
         """Report batches as consumed, and return the state of the job. Raise FeedTimeout if the
         server has gone."""
+        self._held -= len(serials)
         question = {"token": self._address.token, "state_of": self.rank, "done": serials}
         # a claim may wait for its answer on the other connection
         with self._connected(CONNECT_TIMEOUT_S) as connection:

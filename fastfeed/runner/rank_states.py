@@ -59,6 +59,12 @@ def merged_state(
 def _refuse_incomplete(states: Sequence[Mapping[str, Any]]) -> None:
     """Raise OptionError unless these are the states of ranks 0 to world - 1 of one job."""
     worlds = {state["of"]["world"] for state in states}
+    if any(worlds) and any("rank" not in state["of"] for state in states):
+        raise OptionError(
+            'restore() of the states of several ranks: they were saved with order="kept", which '
+            'only as many ranks can keep. Save them with order="any", or restore each in its own '
+            "rank"
+        )
     ranks = sorted(int(state["of"].get("rank", 0)) for state in states)
     if len(worlds) != 1 or ranks != list(range(int(worlds.pop() or 1))):
         raise OptionError(

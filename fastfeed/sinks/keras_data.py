@@ -10,6 +10,7 @@ from types import MethodType
 from typing import TYPE_CHECKING, Any
 
 from fastfeed.augment.device import on_host
+from fastfeed.core.dtypes import BYTES
 from fastfeed.core.structure import describe, lists_to_tuples, rebuild
 from fastfeed.errors import FeedError, SpecError, StateError, required
 
@@ -188,6 +189,12 @@ def _check(spec: BatchSpec) -> None:
             f"{describe(container)}: put several inputs into one tuple or dict, ((a, b), y)"
         )
     for leaf in spec.leaves:
+        if leaf.dtype == BYTES:
+            raise SpecError(
+                f"{leaf.path} holds {leaf.name}, which runner.keras() cannot carry: make numbers "
+                "in transform=, as in np.frombuffer(text.encode(), np.uint8). With TensorFlow, "
+                "runner.dataset() carries bytes and text"
+            )
         if leaf.dtype.kind not in "biuf":
             raise SpecError(
                 f"{leaf.path} has dtype {leaf.dtype}, which Keras does not have: make numbers in "

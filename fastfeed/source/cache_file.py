@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from fastfeed.core.collate import ALIGN, Allocate
+from fastfeed.core.collate import ALIGN, Allocate, Blank
 from fastfeed.core.machine import free_memory_nbytes
 from fastfeed.core.unix import lock, reserve
 from fastfeed.errors import OptionError
@@ -49,6 +49,7 @@ class CacheFile:
     def __init__(self, path: str, length: int, *, nbytes: int, run: int = 0) -> None:
         self.path, self.length, self._nbytes = path, length, nbytes
         self.columns: list[Array] = []
+        self._rows: list[Blank] = []  # shape and dtype of one record
         self.full = False  # no space for the columns
         self.capacity = 0  # rows; none before `learn`
         try:
@@ -159,6 +160,7 @@ class CacheFile:
                 columns.append(np.empty(shape, array.dtype))
             at += _column_nbytes(array, self.capacity)
         self.columns = columns
+        self._rows = [(column.shape[1:], column.dtype) for column in columns]
 
     def put(self, index: int, leaves: Sequence[Array]) -> None:
         """Write a record, if it has a row."""
@@ -188,15 +190,16 @@ class CacheFile:
     def gather(self, indices: Sequence[int], allocate: Allocate) -> list[Array] | None:
         """Return the columns of these records in memory from `allocate`, or None unless all of them
         were written or checked in this run."""
-        if not self.columns or max(indices) >= self.capacity:
+        rows = np.array(indices)  # once: each use of a list would convert it
+        if not self.columns or rows.max() >= self.capacity:
             return None
-        if not (self.states.take(indices) == self.run).all():
+        if not (self.states.take(rows) == self.run).all():
             return None
-        blanks = [((len(indices), *column.shape[1:]), column.dtype) for column in self.columns]
+        blanks = [((len(rows), *shape), dtype) for shape, dtype in self._rows]
         found = list(allocate(blanks))
         for column, out in zip(self.columns, found, strict=True):
             # With the default mode numpy copies twice.
-            np.take(column, indices, axis=0, out=out, mode="clip")
+            column.take(rows, 0, out, "clip")
         return found
 
 

@@ -43,6 +43,7 @@ class CachedRecords:
         self._nbytes = nbytes
         self._structure: Structure = None
         self._known = False
+        self._warned = False  # of damage: a file that was cut off has thousands of such records
         self._lock = threading.Lock()
         self._damaged_before = self._file.damaged
 
@@ -83,10 +84,14 @@ class CachedRecords:
         if state == FILTERED_OUT:
             return FILTERED
         if state and file.is_damaged(index):
-            LOG.warning(
-                "record %d of the cache %s was damaged, and is made again", index, file.path
+            LOG.log(
+                logging.DEBUG if self._warned else logging.WARNING,
+                "record %d of the cache %s was damaged, and is made again, as are all others like "
+                "it: snapshot().remade counts them",
+                index,
+                file.path,
             )
-            state = ABSENT
+            self._warned, state = True, ABSENT
         if state:
             return rebuild(self._structure, [column[index] for column in file.columns])
         return self._made(index)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import linecache
 import os
 import sys
 import sysconfig
@@ -287,6 +288,7 @@ class StepRecorder:
         self.loop = log.timeline.loop(self._key, name=loop.name, kind=loop.kind, thread=thread)
         self.loop.thread, self.loop.where, self.loop.buffer = thread, where, loop.buffer
         self.loop.status = loop.status
+        self.loop.text = self.loop.text or text_at(frame)
         (log.nested.discard if self._outer is None else log.nested.add)(id(self.loop))
         self._previous_end_s = log.ended_s.get(self._key)
 
@@ -346,20 +348,25 @@ def site_of(frame: Any) -> str:
 
     If no caller is the user's code, return the closest line outside of fastfeed, or "".
     """
-    at, nearest = frame, None
+    file, line = _nearest(frame)
+    return f"{os.path.basename(file)}:{line}" if file else ""
+
+
+def text_at(frame: Any) -> str:
+    """Return the source of that line; "" if it is unknown."""
+    return linecache.getline(*_nearest(frame)).strip()
+
+
+def _nearest(frame: Any) -> tuple[str, int]:
+    at, nearest = frame, ("", 0)
     while at is not None:
         file = at.f_code.co_filename
         if not _is_own(file):
-            nearest = nearest or at
             if is_users(file):
-                nearest = at
-                break
+                return file, at.f_lineno
+            nearest = nearest if nearest[0] else (file, at.f_lineno)
         at = at.f_back
-    return (
-        ""
-        if nearest is None
-        else f"{os.path.basename(nearest.f_code.co_filename)}:{nearest.f_lineno}"
-    )
+    return nearest
 
 
 @cache

@@ -72,6 +72,7 @@ class Loop:
     thread: int  # threading.get_ident() of the loop
     waits: str = "exact"
     where: str = ""
+    text: str = ""  # the source of that line, if known
     buffer: int | None = None
     steps: list[Step] = field(default_factory=list)
     leaves: tuple[Leaf, ...] = ()  # of a batch

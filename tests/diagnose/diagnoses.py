@@ -9,23 +9,29 @@ from dataclasses import replace
 
 from fastfeed.diagnose.diagnosis import (
     CODES,
+    Account,
     Cause,
     Ceiling,
     Diagnosis,
+    Doubt,
     Figures,
     Recommendation,
     Reproduction,
 )
-from fastfeed.diagnose.evidence import PRODUCER, TRAINER, Evidence, LoopPart, Task
+from fastfeed.diagnose.evidence import (
+    PRODUCER,
+    TRAINER,
+    ChildRate,
+    Evidence,
+    LoopPart,
+    MarkHint,
+    Task,
+)
 from fastfeed.probes.gpu import GpuUsage
 from fastfeed.probes.machine_log import Machine
 from fastfeed.probes.places import Place
-from fastfeed.steps.timeline import (
-    Leaf,
-    Loop,
-    Mark,
-    Step,
-)
+from fastfeed.steps.timeline import Leaf, Loop, Mark, Step
+from tests.diagnose.example_cases import CASES
 
 ODD = (
     'x </script><script>alert("1")</script> <img src=x onerror=alert(2)> & '
@@ -42,64 +48,6 @@ MAIN = Place("main", "train.py", 30, True)
 STEP = Place("train_on_batch", "train.py", 41, True)
 START_S = 1000.0
 
-# By code: the share of step, wait, host and pause; the headline; the second cause.
-CASES: dict[str, tuple[tuple[float, float, float, float], str, str]] = {
-    "step.bound": (
-        (0.97, 0.01, 0.02, 0.0),
-        "Input keeps up: the step itself is the limit, 98 % of the time.",
-        "",
-    ),
-    "step.host": ((0.30, 0.02, 0.68, 0.0), "The loop's own Python takes 68 % of the time.", ""),
-    "input.serial": (
-        (0.28, 0.71, 0.01, 0.0),
-        "Training waits for input 71 % of the time: batches are made on the training thread.",
-        "input.latency",
-    ),
-    "input.latency": (
-        (0.25, 0.74, 0.01, 0.0),
-        "Two producers that mostly wait are too few.",
-        "input.cpu",
-    ),
-    "input.disk": (
-        (0.40, 0.58, 0.02, 0.0),
-        "Producers wait for the disk, which gives 92 MB/s.",
-        "",
-    ),
-    "input.gil": (
-        (0.35, 0.60, 0.05, 0.0),
-        "Producer threads hold the interpreter lock.",
-        "step.host",
-    ),
-    "input.cpu": (
-        (0.45, 0.53, 0.02, 0.0),
-        "Native work of the producers saturates the cores.",
-        "external.noise",
-    ),
-    "input.oversubscribed": (
-        (0.50, 0.45, 0.05, 0.0),
-        "41 threads want to run on 8 cores.",
-        "input.cpu",
-    ),
-    "input.ipc": (
-        (0.50, 0.48, 0.02, 0.0),
-        "Workers spend half of their time on pickling.",
-        "input.copy",
-    ),
-    "input.copy": ((0.55, 0.43, 0.02, 0.0), "float64 batches are cast to float32 on the way.", ""),
-    "input.straggler": ((0.70, 0.29, 0.01, 0.0), "One batch in fifty takes ten times as long.", ""),
-    "input.epoch_gap": ((0.66, 0.03, 0.01, 0.30), "30 % of the time goes by between epochs.", ""),
-    "pause.periodic": (
-        (0.72, 0.01, 0.01, 0.26),
-        "Checkpoints take 26 % of the time.",
-        "input.latency",
-    ),
-    "external.noise": ((0.60, 0.38, 0.02, 0.0), "Another process takes 6 of the 8 cores.", ""),
-    "feed.dead": (
-        (0.05, 0.95, 0.0, 0.0),
-        "No batch has come for 14 s: the producer thread ended.",
-        "",
-    ),
-}
 TRACE = (
     "Thread feeder-1 ended:\nTraceback (most recent call last):\n"
     '  File "data.py", line 41, in decode\n    image = np.load(path)\n'
@@ -267,6 +215,38 @@ def abstained() -> Diagnosis:
     )
 
 
+def doubtful() -> Diagnosis:
+    """The halves of the watch lead to different verdicts, and one change may cost."""
+    one = diagnosis("input.latency")
+    slower = Recommendation("Make batches in a process", "num_workers", "1", 1.04, (0.92, 1.1))
+    advice = replace(one.recommendations[0], where="train.py:8", code="FeedRunner(..., threads=4)")
+    return replace(
+        one,
+        recommendations=(advice,),
+        may_cost=(slower,),
+        doubt=Doubt(2 / 3, ("input.latency", "input.cpu")),
+        accounts=(
+            Account("input", 0.74, 0.03),
+            Account("step elsewhere", 0.2, 0.01),
+            Account("unseen", 0.06, 0.0),
+        ),
+    )
+
+
+def no_gain() -> Diagnosis:
+    """No change is recommended."""
+    why = "No change of the input gains anything: with free input the loop is as fast (the step)"
+    return replace(diagnosis("step.bound"), recommendations=(), no_change=why)
+
+
+def whole_epochs() -> Diagnosis:
+    """Two child processes train, each call of which is an epoch."""
+    one = abstained()
+    rates = tuple(ChildRate(f"Process-{i} (process {4100 + i})", 8, 0.4) for i in (1, 2))
+    hint = MarkHint(STEP, 0.97, False)
+    return replace(one, evidence=replace(one.evidence, children=rates, hint=hint))
+
+
 def no_steps() -> Diagnosis:
     """Evidence without observations."""
     seen = Evidence(None, (), (), Machine(2), START_S, START_S + 20.0, missing=("steps",))
@@ -362,3 +342,4 @@ def _of(code: str) -> Callable[[], Diagnosis]:
 
 EXAMPLES: dict[str, Callable[[], Diagnosis]] = {code: _of(code) for code in CODES}
 EXAMPLES |= {f.__name__: f for f in (abstained, no_steps, unknown, long, odd)}
+EXAMPLES |= {f.__name__: f for f in (doubtful, no_gain, whole_epochs)}

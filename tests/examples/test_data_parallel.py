@@ -15,6 +15,19 @@ ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
 LIMIT_S = 150
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2")
+DIFFERENT_WORLDS = """
+import multiprocessing
+import data_parallel
+from local_cluster import LocalCluster, free_addresses
+
+if __name__ == "__main__":
+    args, addresses = data_parallel.options(), free_addresses(3)
+    _, results = multiprocessing.get_context("spawn").Pipe(duplex=False)
+    with LocalCluster(limit_s=120) as cluster:
+        for rank, known in enumerate((addresses[:2], addresses, addresses)):
+            cluster.start(f"rank {rank}", data_parallel.rank, rank, known, args, results)
+        cluster.wait()
+"""
 pytestmark = pytest.mark.slow
 
 
@@ -78,6 +91,18 @@ class TestSynchronous:
         assert re.search(absent, errors)
         assert "Start all ranks, with the same list of addresses" in errors
 
+    def test_ranks_with_different_worlds_end_with_both_sizes(
+        self, environment: dict[str, str], tmp_path: Path
+    ) -> None:
+        pytest.importorskip("tensorflow")
+        file = tmp_path / "program.py"
+        file.write_text(DIFFERENT_WORLDS)
+        environment["PYTHONPATH"] += f":{EXAMPLES}"
+        code, _, errors = run(environment, str(file), "--quick", "--connect-s", "10")
+        assert code == 1
+        assert re.search("group with size ?3, but that group has size 2|Unexpected task", errors)
+        assert "rank 0: another rank died or cannot be reached (" in errors
+
     def test_fewer_records_than_ranks_are_refused(self, environment: dict[str, str]) -> None:
         pytest.importorskip("tensorflow")
         options = ("--quick", "--records", "1")
@@ -120,19 +145,25 @@ class TestTorch:
 
 
 class TestAsynchronous:
+    @pytest.mark.parametrize("framework", ["tensorflow", "torch", "jax"])
     @pytest.mark.parametrize("options", [(), ("--slow", "4")], ids=["alike", "one slow"])
     def test_every_record_is_applied_once_an_epoch(
-        self, options: tuple[str, ...], environment: dict[str, str]
+        self, framework: str, options: tuple[str, ...], environment: dict[str, str]
     ) -> None:
-        pytest.importorskip("tensorflow")
-        code, out, errors = run(environment, "async_parallel.py", "--quick", *options)
+        pytest.importorskip(framework)
+        quick = ("async_parallel.py", "--quick", "--framework", framework)
+        code, out, errors = run(environment, *quick, *options)
         assert code == 0, errors
         assert "applied in 2 epochs: 1280 records 2 times\n" in out
         assert re.search(r"staleness \d+ \(median\), \d+ \(95 %\), \d+ \(most\)", out)
+        assert float(re.search(r"test accuracy (\S+)", out)[1]) > 0.6, "guessing gives 0.1"
 
-    def test_the_batches_of_a_dead_worker_go_to_another(self, environment: dict[str, str]) -> None:
-        pytest.importorskip("tensorflow")
-        options = ("--quick", "--workers", "2", "--die", "1")
+    @pytest.mark.parametrize("framework", ["tensorflow", "torch", "jax"])
+    def test_the_batches_of_a_dead_worker_go_to_another(
+        self, framework: str, environment: dict[str, str]
+    ) -> None:
+        pytest.importorskip(framework)
+        options = ("--quick", "--framework", framework, "--workers", "2", "--die", "1")
         code, out, errors = run(environment, "async_parallel.py", *options)
         assert code == 0, errors
         counts = re.findall(r"(\d+) records (\d) times", out)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import sys
 import threading
 from collections.abc import Iterator
@@ -38,6 +39,30 @@ def test_a_debugger_is_left_alone() -> None:
         sys.settrace(None)
     assert not loop.steps
     assert "debugger" in found.given_up
+
+
+@traces
+def test_a_thread_that_executes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It waits in one call since before the start: the end does not wait for it."""
+    monkeypatch.setattr(eyes, "TRACER_STOP_S", threading.TIMEOUT_MAX)
+    found, loop, _ = turns_of(train)
+    lock = _thread.allocate_lock()
+    lock.acquire()
+
+    def watch() -> None:
+        found.start()
+        found.stop()
+        lock.release()
+
+    interval_s = sys.getswitchinterval()
+    sys.setswitchinterval(60.0)  # the thread runs once this one waits
+    try:
+        _thread.start_new_thread(watch, ())
+        lock.acquire()
+    finally:
+        sys.setswitchinterval(interval_s)
+    train(50)
+    assert not loop.steps and sys.gettrace() is None
 
 
 def slow(number: int) -> bool:

@@ -26,6 +26,7 @@ from fastfeed import (
     StateError,
 )
 from fastfeed.core.shard_address import ShardAddress
+from fastfeed.engine.claimed_position import ClaimedPosition
 from fastfeed.ranks import ShardServer
 from fastfeed.ranks.job_claims import JobClaims
 
@@ -76,6 +77,34 @@ class TestOneEpochAfterTheOther:
             slow.stop()
             found += list(rest)
         assert seen([first], found) == Counter(dict.fromkeys(range(20), 2))
+
+    def test_a_rank_that_waits_for_the_last_batches_of_others_is_not_stalled(
+        self, server: ShardServer, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Longer than its stall_timeout_s."""
+        timeouts, longer = [], threading.Event()
+        waits = ClaimedPosition.waits_for_others.fget
+
+        def counted(position: ClaimedPosition) -> bool:
+            timeouts.append(waits(position))
+            if timeouts.count(True) == 3:
+                longer.set()
+            return timeouts[-1]
+
+        monkeypatch.setattr(ClaimedPosition, "waits_for_others", property(counted))
+        with (
+            rank(server, epochs=1) as slow,
+            rank(server, epochs=1, stall_timeout_s=0.02, prefetch=1) as fast,
+        ):
+            batches = iter(slow)
+            held = [next(batches)]
+            rest: list[Any] = []
+            other = threading.Thread(target=lambda: rest.extend(fast))
+            other.start()
+            assert longer.wait(30)
+            held += list(batches)
+            other.join(30)
+        assert set(seen(held, rest).values()) == {1} and len(seen(held, rest)) == 20
 
     def test_the_order_is_that_of_one_feed_with_the_same_seed(self, server: ShardServer) -> None:
         with rank(server, shuffle=True, seed=5) as shared:

@@ -106,6 +106,8 @@ class TestRefusals:
             job(3, states, order="kept")
         with pytest.raises(OptionError, match="world was 2 and is 3"):
             job(3, states[0], order="kept")
+        with pytest.raises(OptionError, match='they were saved with order="kept"'):
+            job(3, states)
 
     def test_a_rank_that_is_missing(self) -> None:
         _, states = consume(job(3), 1)

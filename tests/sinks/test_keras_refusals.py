@@ -101,7 +101,8 @@ def test_a_runner_that_was_stopped_amid_fit() -> None:
     ("transform", "text"),
     [
         (lambda i: record(i) * 2, r"needs batches \(x,\), \(x, y\)"),
-        (lambda i: (b"text", np.float32(i)), r"batch\[0\] has dtype"),
+        (lambda i: (b"text", np.float32(i)), r"batch\[0\] holds bytes.*frombuffer"),
+        (lambda i: ("text", np.float32(i)), r"batch\[0\] holds text.*runner.dataset\(\)"),
         (lambda i: (np.complex64(i), np.float32(i)), r"batch\[0\] has dtype complex64"),
     ],
 )

@@ -165,6 +165,16 @@ def test_text_is_text(threads: int, processes: int, *, kind: Any) -> None:
         np.testing.assert_array_equal(images, X[numbers])
 
 
+@in_each
+@pytest.mark.parametrize("batch_size", [1, 8])
+def test_bytes_have_any_length(threads: int, processes: int, *, batch_size: int) -> None:
+    names = [b"%d.png" % 10**n for n in range(LENGTH)]
+    options = {"threads": threads, "processes": processes, "batch_size": batch_size}
+    for column in (names, np.array(names)):
+        found = [name for _, part in batches((X, column), **options) for name in part.tolist()]
+        assert found == names
+
+
 def test_text_in_batches_and_in_single_records() -> None:
     (batch,) = batches(
         [{"name": np.array(["a", "bcd"]), "x": X[:2]}], records=False, batch_size=None

@@ -141,6 +141,17 @@ def test_a_damaged_record_is_made_again_and_counted(
     assert processes or "record 21 of the cache" in caplog.text
 
 
+def test_a_file_that_was_cut_off_is_one_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    rows(range(LENGTH), cache=tmp_path)
+    os.truncate(tmp_path / cache_file.FILE_NAME, cache_file.HEADER_NBYTES + 8 * LENGTH)
+    with FeedRunner(range(LENGTH), batch_size=8, transform=made, cache=tmp_path) as runner:
+        assert sum(len(batch["label"]) for batch in runner) == LENGTH
+        assert runner.snapshot().remade == LENGTH - 1  # the first one is all zeros
+    assert len(caplog.records) == 1
+
+
 @pytest.mark.parametrize(
     "other",
     [

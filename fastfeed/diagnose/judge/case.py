@@ -10,9 +10,9 @@ from fastfeed.diagnose.evidence import Evidence
 from fastfeed.diagnose.judge import signals
 from fastfeed.diagnose.judge.host import host_share
 from fastfeed.diagnose.judge.knobs import step_cost
-from fastfeed.diagnose.judge.ledger import Ledger
 from fastfeed.diagnose.judge.observed_feed import Change, ObservedFeed
 from fastfeed.diagnose.judge.producer_profile import ProducerProfile
+from fastfeed.diagnose.judge.step_ledger import Ledger
 from fastfeed.probes.machine_log import SATURATED
 
 

@@ -19,7 +19,7 @@ MIN_OUTRANKING = 0.1
 # Share of the time from which what was measured beside the step, or instead of it, outranks what is
 # inferred of its composition.
 CERTAIN_LOSS = 0.25
-STEP, HOST = "step.bound", "step.host"
+STEP_BOUND, STEP_HOST = "step.bound", "step.host"
 SERIAL, WAITS, TAIL = "input.serial", "input.latency", "input.straggler"
 NOISE = "external.noise"
 
@@ -163,7 +163,7 @@ ROWS = (
         changes.pause,
     ),
     CauseRow(
-        HOST,
+        STEP_HOST,
         lambda case: case.host > 0,
         lambda case: case.without(case.host),
         sentences.host,
@@ -201,16 +201,16 @@ def ranked(losses: dict[str, float], case: Case) -> list[tuple[str, float]]:
     """
     found = [(code, share) for code, share in losses.items() if share >= INPUT_BOUND]
     starves = case.ledger.starvation >= CERTAIN_LOSS
-    found.sort(key=lambda pair: (starves and pair[0] == HOST, -round(pair[1], 3)))
-    others = [pair for pair in found if pair[0] != HOST]
-    host, beside = losses.get(HOST, 0.0), between_steps(case.evidence, case.ledger)
+    found.sort(key=lambda pair: (starves and pair[0] == STEP_HOST, -round(pair[1], 3)))
+    others = [pair for pair in found if pair[0] != STEP_HOST]
+    host, beside = losses.get(STEP_HOST, 0.0), between_steps(case.evidence, case.ledger)
     left = max(0.0, 1.0 - host - max((share for _, share in others), default=0.0))
     outranked = (
         host > left
         or min(host, beside) >= CERTAIN_LOSS
         or any(share >= MIN_OUTRANKING or code.startswith("input.") for code, share in others)
     )
-    return found if outranked else [(STEP, left), *found]
+    return found if outranked else [(STEP_BOUND, left), *found]
 
 
 def causes_of(case: Case, shares: list[tuple[str, float]]) -> tuple[Cause, ...]:

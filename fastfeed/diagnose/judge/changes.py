@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 from fastfeed.diagnose.diagnosis import Recommendation
 from fastfeed.diagnose.evidence import CALLED_BACK, DISK, LOCK, PRODUCER
@@ -22,6 +23,10 @@ OWN_LOCK_SHARE = 0.3  # share of their time that producers wait for a lock of th
 TENTH = 0.1  # what is left of a cost if it comes a tenth as often
 # A call of a small compiled step: 0.3 to 0.8 ms were measured with TensorFlow.
 COMPILED_CALL_S = 5e-4
+# What a for loop iterates over, also inside enumerate(), tqdm() and the like.
+LOOP_SOURCE = re.compile(
+    r"^for\b.*\bin (?:(?:enumerate|iter|tqdm|tqdm\.tqdm)\()*(?P<name>[A-Za-z_][\w.]*)\s*[,):]"
+)
 # A generator is a FlatMap, and no map of the user's.
 MAP_STAGES = re.compile(r"^tf\.data: (?!.*FlatMap).*\b(Map|ParallelMap|MapAndBatch)\b")
 
@@ -83,7 +88,24 @@ def _producers(case: Case, *, held: bool) -> list[Recommendation]:
     disks = max(1.0, producers.count * producers.active * producers.share(DISK))
     least = [lambda feed: tried[count](feed).with_(disks=disks)] * bool(producers.share(DISK))
     changed = [tried[count], *least]
-    return [case.recommend(text, (knob, str(count)), *changed, why=why, adds_work=True)]
+    one = case.recommend(text, (knob, str(count)), *changed, why=why, adds_work=True)
+    where = case.evidence.loop.where if case.evidence.loop is not None else ""
+    return [replace(one, where=where, code=_code(case, knob, count=count))]
+
+
+def _code(case: Case, knob: str, *, count: int) -> str:
+    """Return the change in Python, with the name of what the loop iterates over; "" if unknown."""
+    loop = case.evidence.loop
+    found = LOOP_SOURCE.search(loop.text) if loop is not None else None
+    if found is None:
+        return ""
+    name = found["name"]
+    forms = {
+        "num_workers": f"{name} = DataLoader(..., num_workers={count}, persistent_workers=True)",
+        "num_parallel_calls": f"{name} = ....map(..., num_parallel_calls={count}).prefetch(2)",
+    }
+    runner = "FeedRunner(..., " if case.loop_kind == "runner" else f"FeedRunner({name}, "
+    return forms.get(knob, f"{name} = {runner}{knob}={count})")
 
 
 def _by_loader(case: Case) -> bool:

@@ -10,7 +10,7 @@ import numpy as np
 from fastfeed.diagnose.evidence import FRAMEWORK, LOCK, OTHER, Evidence
 from fastfeed.diagnose.judge import signals
 from fastfeed.diagnose.judge.backlog import backlog_steps, before_pace_change
-from fastfeed.diagnose.judge.ledger import Floats, Ledger
+from fastfeed.diagnose.judge.step_ledger import Floats, Ledger
 from fastfeed.steps.timeline import OBSERVING, UNOBSERVED, Mark, Step
 
 PAUSE_KINDS = ("evaluation", "checkpoint", "callback", "pause")
@@ -37,7 +37,8 @@ def ledger_of(evidence: Evidence) -> Ledger:
     """
     pairs = _measured(evidence)
     if not pairs:
-        return Ledger(*[np.zeros(0)] * 8)
+        none = np.zeros(0)
+        return Ledger(none, none, none, none, none, none, none, none)
     begin, end, following, period, wait, gap = _times(evidence, pairs)
     if signals.in_memory(evidence):  # slicing arrays is the framework's part of a step
         wait = np.zeros(len(wait))

@@ -7,7 +7,7 @@ import re
 import numpy as np
 
 from fastfeed.diagnose.evidence import FRAMEWORK, NATIVE, PYTHON, SLEEP, Evidence, LoopPart, Task
-from fastfeed.diagnose.judge.ledger import Ledger
+from fastfeed.diagnose.judge.step_ledger import Ledger
 from fastfeed.probes.places import Place
 
 SHORT_EAGER_STEP_S = 0.05  # a longer step is not all overhead
@@ -34,7 +34,7 @@ def host_share(evidence: Evidence, ledger: Ledger) -> float:
     found = max(between_steps(evidence, ledger), _mostly_calls(evidence, ledger))
     if trainer is None or not trainer.busy:
         return min(found, host + inside)
-    own, native, pools = _work_beside_input(evidence, ledger, trainer)
+    own, native, pools = _work_beside_input(evidence, ledger, trainer=trainer)
     awake = max(0.0, inside - trainer.share(SLEEP))  # a simulated accelerator sleeps
     if own > native + pools and own >= MOST * awake:
         found = max(found, own)
@@ -49,7 +49,7 @@ def host_share(evidence: Evidence, ledger: Ledger) -> float:
 
 
 def _work_beside_input(
-    evidence: Evidence, ledger: Ledger, trainer: Task
+    evidence: Evidence, ledger: Ledger, *, trainer: Task
 ) -> tuple[float, float, float]:
     """Return bytecode and native code of the loop's thread, and native code of pools, as shares of
     the time, without what the thread does for its input."""

@@ -17,15 +17,22 @@ from fastfeed.diagnose.diagnosis import (
 from fastfeed.diagnose.evidence import FRAMEWORK, NATIVE, PYTHON, DeadProducer, Evidence
 from fastfeed.diagnose.judge import signals
 from fastfeed.diagnose.judge.case import Case
-from fastfeed.diagnose.judge.causes import HOST, STEP, advice_of, causes_of, losses_of, ranked
+from fastfeed.diagnose.judge.causes import (
+    STEP_BOUND,
+    STEP_HOST,
+    advice_of,
+    causes_of,
+    losses_of,
+    ranked,
+)
 from fastfeed.diagnose.judge.changes import MIN_GAIN
 from fastfeed.diagnose.judge.entries import ledger_of, observing_s
 from fastfeed.diagnose.judge.host import between_steps
 from fastfeed.diagnose.judge.knobs import free_input
-from fastfeed.diagnose.judge.ledger import Ledger, accounts_of, figures_of
 from fastfeed.diagnose.judge.observed_costs import Observed, feed_of
 from fastfeed.diagnose.judge.observed_feed import ObservedFeed
 from fastfeed.diagnose.judge.producer_profile import ProducerProfile, producer_profile_of
+from fastfeed.diagnose.judge.step_ledger import Ledger, accounts_of, figures_of
 from fastfeed.model.workload import INPUT_BOUND
 from fastfeed.steps.timeline import OBSERVING
 
@@ -41,11 +48,14 @@ def judge(evidence: Evidence, *, script: str = "", died: Sequence[DeadProducer] 
     `died`: producers that have ended or are blocked.
     """
     ledger, producers = ledger_of(evidence), producer_profile_of(evidence)
-    whole = _case_of(evidence, ledger, producers)
+    whole = _case_of(evidence, ledger, producers=producers)
     shares: list[tuple[str, float]] = []
     doubt = None
     if whole is not None:
-        halves = [_case_of(evidence, one, producers, whole) for one in ledger.blocks(2)]
+        halves = [
+            _case_of(evidence, one, producers=producers, whole=whole)
+            for one in whole.ledger.blocks(2)
+        ]
         enough = len(ledger) >= 2 * MIN_STEPS
         judged = [whole, *(case for case in halves if case is not None and enough)]
         shares, doubt = _agreed(judged)
@@ -87,6 +97,7 @@ def judge(evidence: Evidence, *, script: str = "", died: Sequence[DeadProducer] 
 def _case_of(
     evidence: Evidence,
     ledger: Ledger,
+    *,
     producers: ProducerProfile | None,
     whole: Case | None = None,
 ) -> Case | None:
@@ -96,8 +107,12 @@ def _case_of(
     if figures is None:
         return None
     observed = Observed(evidence, ledger, producers)
-    if observed.fought:
-        observed = Observed(evidence, ledger.without_unnamed_pauses(), producers)
+    if observed.fought and whole is None:
+        observed = Observed(
+            evidence,
+            ledger.without_unnamed_pauses(regular=signals.lock_contended(evidence)),
+            producers,
+        )
     like = whole.feed if whole is not None else None
     feed = ObservedFeed(feed_of(observed), figures, pure=observed.ceiling.experiment, like=like)
     return Case(evidence, observed.ledger, figures, producers, feed)
@@ -111,7 +126,7 @@ def _agreed(cases: Sequence[Case]) -> tuple[list[tuple[str, float]], Doubt | Non
     """
     losses = [losses_of(case) for case in cases]
     ranks = [ranked(one, case) for one, case in zip(losses, cases, strict=True)]
-    verdicts = [rank[0][0] if rank else STEP for rank in ranks]
+    verdicts = [rank[0][0] if rank else STEP_BOUND for rank in ranks]
     if len(set(verdicts)) == 1:
         return ranks[0], Doubt(1.0, ()) if len(cases) > 1 else None
     codes = dict.fromkeys(code for one in losses for code in one)
@@ -153,7 +168,7 @@ def _reason_to_abstain(
             "raise --seconds or lower --warmup"
         )
     code, machine = causes[0].code if causes else "", evidence.machine
-    if loop.waits == "hidden" and code == STEP:
+    if loop.waits == "hidden" and code == STEP_BOUND:
         return (
             f"the waits for input of {loop.name} lie inside its steps, where they cannot be "
             "measured; take the batches outside of the call, or mark the input with fastfeed.watch"
@@ -195,7 +210,7 @@ def _headline(
     if figures is None:
         return f"{first.code}: {CODES[first.code]}"
     rate = f"{figures.steps_per_second:.3g} steps/s"
-    if first.code in (STEP, HOST):
+    if first.code in (STEP_BOUND, STEP_HOST):
         keeps_up = f"the input keeps up (starvation {figures.starvation:.0%})"
         return f"{rate}: {keeps_up}; {CODES[first.code]}."
     text = f"{rate}, {first.share:.0%} of the time is lost: {CODES[first.code]}"

@@ -18,9 +18,9 @@ from fastfeed.diagnose.evidence import (
     Evidence,
 )
 from fastfeed.diagnose.judge import signals
-from fastfeed.diagnose.judge.ledger import Ledger
 from fastfeed.diagnose.judge.observed_feed import FeedModel
 from fastfeed.diagnose.judge.producer_profile import ProducerProfile
+from fastfeed.diagnose.judge.step_ledger import Ledger
 from fastfeed.model.bounds import (
     LIMIT_CORES,
     LIMIT_DISK,
@@ -233,11 +233,15 @@ def _wanted_by_others(evidence: Evidence) -> float:
     """
     machine = evidence.machine
     got = machine.other_cpu + machine.steal
-    if machine.runnable + got <= machine.cores:
+    fits = machine.runnable + got <= machine.cores
+    # The difference of two large numbers is no measure.
+    crowded = machine.runnable > CROWDED_PER_CORE * machine.cores
+    if fits or crowded or got < MIN_OTHER_CORES:
         return got
-    cpu_s, queued_s = (sum(getattr(t, n) for t in evidence.tasks) for n in ("cpu_s", "queued_s"))
+    cpu_s = sum(task.cpu_s for task in evidence.tasks)
+    queued_s = sum(task.queued_s for task in evidence.tasks)
     wanted = machine.cores * (1 + queued_s / max(1e-9, cpu_s)) - machine.runnable
-    return min(max(got, wanted), MAX_FITTED * machine.cores) if got >= MIN_OTHER_CORES else got
+    return min(max(got, wanted), MAX_FITTED * machine.cores)
 
 
 def foreign_share(machine: Machine) -> float:

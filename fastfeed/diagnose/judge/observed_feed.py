@@ -110,9 +110,9 @@ class ObservedFeed:
         if like is None:
             # Observed steps contain what they lose to producers, which the simulation adds again.
             if not pure and observed.run().rate < rate:
-                self._fit(observed, FeedModel.step, 1.0)
+                self._fit(observed, FeedModel.step, most=1.0)
             if observed.workload.epoch_start_s > 0 or observed.tail:
-                self._fit(observed, FeedModel.stalled, MAX_FITTED)
+                self._fit(observed, FeedModel.stalled, most=MAX_FITTED)
             found = self._fitted(observed).workload
             fields = calibrated(found, [(found, self._point)])
             self.fits = (*self.fits, lambda feed: feed.with_(**fields))
@@ -129,7 +129,7 @@ class ObservedFeed:
         return feed
 
     def _fit(
-        self, observed: FeedModel, change: Callable[[FeedModel, float], FeedModel], most: float
+        self, observed: FeedModel, change: Callable[[FeedModel, float], FeedModel], *, most: float
     ) -> None:
         """Fit the factor of a change to what was observed."""
         feed = self._fitted(observed)

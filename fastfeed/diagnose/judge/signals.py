@@ -37,7 +37,6 @@ MIN_ACTIVE = 0.2  # share of their time at work: producers below it could make f
 WIDE_DTYPES = ("float64", "object")  # dtypes that no accelerator uses
 MIN_WIDE_SHARE = 0.1  # share of the fed numbers that have such a dtype
 TIMED_LOOPS = ("queue", "torch", "runner", "watch")  # kinds whose call for a batch is timed
-CALL_LOOPS = ("session", "call")  # kinds that are known by the calls of their steps
 SEND_FUNCTIONS = ("_send", "_send_bytes", "_feed", "put")
 SEND_FILES = re.compile(r"(^|/)multiprocess(ing)?/(connection|queues|pool)\.py$")
 LIST_NUMBER_S = 2e-8  # seconds to convert one number of a list into one of an array, at least

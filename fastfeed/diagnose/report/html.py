@@ -16,9 +16,9 @@ from markupsafe import Markup, escape
 from fastfeed import __version__
 from fastfeed.diagnose.diagnosis import CODES, DIAGNOSIS_SCHEMA, Diagnosis
 from fastfeed.diagnose.report import charts, words
-from fastfeed.diagnose.report.activity import activity, training_children
 from fastfeed.diagnose.report.files import write_whole
 from fastfeed.diagnose.report.json import stages
+from fastfeed.diagnose.report.process_activity import activity, training_children
 
 MAX_TASK_ROWS = 60  # rows of a table; the JSON file has more
 FLAMES = 8
@@ -52,10 +52,11 @@ def page(diagnosis: Diagnosis) -> str:
     told.filters |= {"known": words.known, "roughness": words.roughness}
     told.filters |= {"doubtful": words.doubtful, "unseen": words.unseen}
     told.filters |= {"lines": _lines, "coded": _coded}
+    figures = words.told_figures(diagnosis)
     return told.get_template("page.html.jinja").render(
         d=diagnosis,
         seen=seen,
-        figures=diagnosis.figures,
+        figures=figures,
         machine=seen.machine,
         codes=CODES,
         schema=DIAGNOSIS_SCHEMA,
@@ -63,7 +64,7 @@ def page(diagnosis: Diagnosis) -> str:
         tone=words.tone(diagnosis),
         activity=activity(diagnosis),
         children=training_children(seen),
-        parts=words.split(diagnosis.figures) if diagnosis.figures else [],
+        parts=words.split(figures) if figures else [],
         timeline=charts.timeline(seen),
         stages=[stage | {"busy": charts.busy(stage["busy"])} for stage in stages(seen)],
         tasks=[_task(task) for task in seen.tasks[:MAX_TASK_ROWS]],

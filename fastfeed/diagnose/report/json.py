@@ -12,9 +12,9 @@ from typing import Any
 from fastfeed import __version__
 from fastfeed.diagnose.diagnosis import DIAGNOSIS_SCHEMA, Diagnosis, Figures, Reproduction
 from fastfeed.diagnose.evidence import PRODUCER, TASK_STATES, Evidence, MarkHint, Task
-from fastfeed.diagnose.report.activity import activity
 from fastfeed.diagnose.report.bins import binned
 from fastfeed.diagnose.report.files import write_whole
+from fastfeed.diagnose.report.process_activity import activity
 from fastfeed.errors import OptionError
 from fastfeed.probes.machine_log import Machine
 from fastfeed.steps.timeline import NOT_LOOP_EVENTS, Mark

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from fastfeed.diagnose.diagnosis import CODES, Diagnosis, Figures, Recommendation
 from fastfeed.diagnose.report import words
-from fastfeed.diagnose.report.activity import activity, training_children
+from fastfeed.diagnose.report.process_activity import activity, training_children
 from fastfeed.diagnose.report.words import (
     clean,
     clean_lines,
@@ -135,7 +135,7 @@ def _last_lines(text: str) -> RenderableType:
 
 
 def _time(diagnosis: Diagnosis) -> RenderableType | None:
-    figures = diagnosis.figures
+    figures = words.told_figures(diagnosis)
     if figures is None:
         return None
     parts = words.split(figures)
@@ -177,7 +177,7 @@ def _numbers(diagnosis: Diagnosis, figures: Figures) -> Text:
 
 
 def _causes(diagnosis: Diagnosis) -> RenderableType | None:
-    if not diagnosis.causes:
+    if diagnosis.verdict is None or not diagnosis.causes:
         return None
     lines: list[RenderableType] = [Text("Causes, by their share of the time", style="bold")]
     for cause in diagnosis.causes:
@@ -206,7 +206,7 @@ def _advice(diagnosis: Diagnosis) -> RenderableType | None:
         "May cost: changes that may as well make the loop slower": diagnosis.may_cost,
     }
     lines: list[RenderableType] = []
-    if diagnosis.no_change:
+    if diagnosis.verdict is not None and diagnosis.no_change:
         lines.append(Text(clean(f"{diagnosis.no_change}.")))
     for title, changes in titles.items():
         lines += [Text(title, style="bold")] * bool(changes)
@@ -229,7 +229,7 @@ def _recommendation(one: Recommendation) -> Iterator[Text]:
 
 
 def _foot(diagnosis: Diagnosis) -> RenderableType:
-    seen, ceiling, figures = diagnosis.evidence, diagnosis.ceiling, diagnosis.figures
+    seen, ceiling, figures = diagnosis.evidence, diagnosis.ceiling, words.told_figures(diagnosis)
     lines = []
     if figures is not None and words.known(diagnosis.speedup_if_input_free):
         span = factors(diagnosis.speedup_range)

@@ -101,6 +101,13 @@ def split(figures: Figures) -> list[StepSegment]:
     ]
 
 
+def told_figures(diagnosis: Diagnosis) -> Figures | None:
+    """Return the figures of the steps; None if, without a verdict, their waits are hidden."""
+    loop = diagnosis.evidence.loop
+    hidden = diagnosis.verdict is None and loop is not None and loop.waits == "hidden"
+    return None if hidden else diagnosis.figures
+
+
 def known(number: float | None) -> bool:
     """Return True if it is a number."""
     return number is not None and math.isfinite(number)

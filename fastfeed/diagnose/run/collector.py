@@ -10,7 +10,6 @@ from fastfeed.diagnose.diagnosis import MIN_STEPS
 from fastfeed.diagnose.evidence import PRODUCER, Evidence, LoopPart
 from fastfeed.diagnose.hooks.experiments import BURSTS
 from fastfeed.diagnose.hooks.hook_log import HookLog
-from fastfeed.diagnose.judge.signals import CALL_LOOPS
 from fastfeed.diagnose.run.hidden_thread import HiddenThread
 from fastfeed.diagnose.run.lifecycle import LOOP_TIMEOUT_S
 from fastfeed.diagnose.run.report_request import ReportRequest
@@ -29,6 +28,7 @@ WHOLE_EPOCHS_NOTE = (
     "such as a compiled epoch; figures are per call, and waits for input are hidden in it"
 )
 KNOWN_WAITS = ("exact", "modelled")  # waits of a loop's steps
+CALL_LOOPS = ("session", "call")  # kinds that are known by the calls of their steps
 CALL_KINDS = (*CALL_LOOPS, "keras")  # loops whose steps are calls, with time between them
 # What the known line of a loop does, where it does not fetch batches.
 ROLES = {"keras": LineRole.FIT, **dict.fromkeys(CALL_LOOPS, LineRole.STEP)}

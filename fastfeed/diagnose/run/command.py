@@ -64,7 +64,7 @@ def replay(path: Path, *, evidence: Path | None, anonymous: bool, **options: Any
 
 
 def _show(diagnosis: Diagnosis, written: list[Path]) -> None:
-    console = Console(stderr=True)
+    console = Console(stderr=True, markup=False)
     console.print(render(diagnosis))
     if written:
         console.print("written: " + ", ".join(map(str, written)), soft_wrap=True)

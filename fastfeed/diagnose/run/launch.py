@@ -32,7 +32,6 @@ from fastfeed.steps.timeline import Timeline
 
 END_POLL_S = 0.1
 WATCHDOG_S = 0.5
-PENDING_S = 1.0  # for a call that the main thread is to make
 SCRIPT_STOP_S = 5.0  # for a script that was asked to stop
 REPORT_WAIT_S = 30.0  # most that the end of the script waits for a report in progress
 WITH_CHILDREN = (
@@ -253,6 +252,7 @@ class Launch:
                 self._lifecycle.finish()
                 self.log.stop()
                 self._report(self._request(ReportReason.DEAD, stall))
+                self._children.stop()
                 prepare_hard_exit()
                 self._exit(1)
             elif self._reported_stall is None:
@@ -312,9 +312,9 @@ class Launch:
             return
         if is_call_pending():  # as long as the main thread waits for its children
             end_processes(trainers)
-            until_s = time.monotonic() + PENDING_S
+            until_s = time.monotonic() + SCRIPT_STOP_S
             while is_call_pending() and time.monotonic() < until_s:
-                time.sleep(PENDING_S / 100)
+                time.sleep(END_POLL_S)
         ctypes.pythonapi.PyThreadState_SetAsyncExc(
             ctypes.c_ulong(self._thread), ctypes.py_object(SystemExit)
         )

@@ -14,6 +14,7 @@ from fastfeed.steps.timeline import Loop
 WARMUP_STEPS = 5  # or half of the planned time, if steps are slower
 # Most that a report is later than planned: it waits for a loop, or for enough slow steps.
 GRACE_S = 30.0
+REPORT_S = 5.0  # of these, to judge and to write
 IMPORTS_OVER_S = 1.0  # without an import: the script works
 RETRY_S = 1.0  # between two searches for a loop when the time is over
 STALL_WAIT_S = 12.0  # most that a report waits for a loop that stands still
@@ -131,7 +132,7 @@ class Lifecycle:
         if self._work.update(now_s, importing=importing):
             self.start_s = self._work.work_s or now_s
             self._retry_s = self.start_s + self._plan.seconds
-            self._latest_s = self._retry_s + GRACE_S
+            self._latest_s = self._retry_s + GRACE_S - REPORT_S
             return Phase.WORKING
         if now_s >= self._latest_s:
             self._latest_s = float("inf")

@@ -92,13 +92,13 @@ def merged(children: Sequence[Recording], machine: Machine) -> Evidence:
 
     `machine`: as the script's own process sees it, for which no child is another process.
     """
-    from fastfeed.diagnose.judge.judgement import judge
+    from fastfeed.diagnose.judge.entries import ledger_of
 
     seen = [replace(one.evidence, machine=machine) for one in children]
-    figures = [judge(one).figures for one in seen]
+    ledgers = [ledger_of(one) for one in seen]
     rates = tuple(
-        ChildRate(child.script, one.steps if one else 0, one.steps_per_second if one else 0.0)
-        for child, one in zip(children, figures, strict=True)
+        ChildRate(child.script, len(one), len(one) / one.seconds if len(one) else 0.0)
+        for child, one in zip(children, ledgers, strict=True)
     )
     ranked = sorted(range(len(rates)), key=lambda i: rates[i].steps_per_second)
     return replace(seen[ranked[(len(ranked) - 1) // 2]], children=rates)

@@ -8,39 +8,37 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import inspect
 import os
 import shutil
 import signal
 import tempfile
-import threading
 import time
-from collections.abc import Callable
 from dataclasses import asdict
 from multiprocessing import process, spawn
 from pathlib import Path
 from typing import Any
 
-from fastfeed.diagnose.evidence_file import Recording, read_evidence, write_evidence
+from fastfeed.diagnose.evidence_file import Recording, read_evidence
 from fastfeed.diagnose.hooks.hook_log import HookLog
-from fastfeed.diagnose.hooks.imports import ImportHooks
 from fastfeed.diagnose.hooks.patches import Undo, patch, undo_all
-from fastfeed.diagnose.run.collector import EvidenceCollector
-from fastfeed.diagnose.run.hidden_thread import HiddenThread
-from fastfeed.diagnose.run.lifecycle import Lifecycle, Phase, WatchPlan
-from fastfeed.diagnose.run.report_request import ReportReason, ReportRequest
+from fastfeed.diagnose.run.child_observation import (
+    MAX_KEPT_STEPS,
+    REPORT,
+    STARTED,
+    UNASKED_POLL_S,
+    WATCH,
+    WRITTEN,
+    TrainingChild,
+    runs_users_code,
+)
+from fastfeed.diagnose.run.lifecycle import WatchPlan
 from fastfeed.probes import procfs
-from fastfeed.steps.recorder import is_users
-from fastfeed.steps.timeline import Timeline
 
-POLL_S, UNASKED_POLL_S = 0.1, 0.5
+ANSWER_POLL_S = 0.1
 # The script only waits: its thread uses less than that of a core, its children more.
 IDLE_SCRIPT_CORES, WORKING_CHILD_CORES = 0.05, 0.2
 WAITING_S = 2.0  # for so long
 ANSWER_S = 5.0  # for children that were asked for their evidence
-MAX_KEPT_STEPS = 20_000  # of a child's loop
-WATCH, REPORT, STARTED, WRITTEN = "watch", "report", ".started", ".evidence"
-LAUNCHERS = ("torch.multiprocessing",)  # libraries whose targets call the user's function
 # Executed in a started interpreter before the main module is imported.
 PREPARATION = """
 from multiprocessing import process
@@ -48,7 +46,7 @@ def prepare(original=process.BaseProcess._bootstrap):
     def _bootstrap(self, *args, **options):
         process.BaseProcess._bootstrap = original
         try:
-            from fastfeed.diagnose.run.training_children import observe_started
+            from fastfeed.diagnose.run.child_observation import observe_started
         except ImportError:
             return original(self, *args, **options)
         call = lambda: original(self, *args, **options)
@@ -75,7 +73,8 @@ class TrainingChildren:
     """
 
     def __init__(self, plan: WatchPlan, log: HookLog, *, thread: int) -> None:
-        self.folder = Path(tempfile.mkdtemp(prefix="fastfeed-diagnose-"))
+        self._folder: Path | None = None  # from the start of the first such child on
+        self._over = False
         self._plan = plan
         self._log = log
         self._clock = time.pthread_getcpuclockid(thread)
@@ -87,11 +86,12 @@ class TrainingChildren:
     @property
     def watching(self) -> bool:
         """True if children were asked to observe their loops."""
-        return (self.folder / WATCH).exists()
+        return self._folder is not None and (self._folder / WATCH).exists()
 
     def install(self) -> Undo:
         """Patch multiprocessing; return a function that undoes it."""
         patches = [
+            patch(process.BaseProcess, "start", wrap=self._wrap_start),
             patch(process.BaseProcess, "_bootstrap", wrap=self._wrap_bootstrap),
             patch(spawn, "get_preparation_data", wrap=self._wrap_preparation),
         ]
@@ -120,7 +120,7 @@ class TrainingChildren:
         if not self.watching:
             return False
         running = self.running()
-        missing = [pid for pid in running if not self._path(pid, WRITTEN).exists()]
+        missing = [pid for pid in running if not self._has_written(pid)]
         if self._answered_s is None and len(missing) < len(running):
             self._answered_s = now_s
         late = self._answered_s is not None and now_s - self._answered_s > ANSWER_S
@@ -128,33 +128,46 @@ class TrainingChildren:
 
     def collect(self) -> tuple[Recording, ...]:
         """Return the evidence of all children that have seen a loop."""
-        if not self.watching:
+        if self._folder is None or not self.watching:
             return ()
         self._touch(REPORT)
         until_s = time.monotonic() + ANSWER_S
-        while time.monotonic() < until_s and not all(
-            self._path(pid, WRITTEN).exists() for pid in self.running()
-        ):
-            time.sleep(POLL_S)
-        found = [read_evidence(path) for path in sorted(self.folder.glob("*" + WRITTEN))]
+        while time.monotonic() < until_s and not all(map(self._has_written, self.running())):
+            time.sleep(ANSWER_POLL_S)
+        found = [read_evidence(path) for path in sorted(self._folder.glob("*" + WRITTEN))]
         return tuple(one for one in found if one.evidence.loop and len(one.evidence.loop.steps) > 1)
 
     def running(self) -> list[int]:
         """Return the pids of the children that have started and not ended."""
-        started = [int(path.stem) for path in self.folder.glob("*" + STARTED)]
+        paths = self._folder.glob("*" + STARTED) if self._folder is not None else ()
+        started = [int(path.stem) for path in paths]
         return [pid for pid in started if procfs.stat_fields(pid)[:1] not in ([], ["Z"])]
 
     def stop(self) -> None:
         """Let the children observe nothing from here on."""
         if os.getpid() == self._pid:
-            shutil.rmtree(self.folder, ignore_errors=True)
+            self._over = True
+            if self._folder is not None:
+                shutil.rmtree(self._folder, ignore_errors=True)
 
     def _touch(self, name: str) -> None:
-        with contextlib.suppress(FileNotFoundError):  # the diagnosis is over
-            (self.folder / name).touch()
+        if self._folder is not None:
+            with contextlib.suppress(FileNotFoundError):  # the diagnosis is over
+                (self._folder / name).touch()
 
-    def _path(self, pid: int, suffix: str) -> Path:
-        return self.folder / f"{pid}{suffix}"
+    def _has_written(self, pid: int) -> bool:
+        return self._folder is not None and (self._folder / f"{pid}{WRITTEN}").exists()
+
+    def _wrap_start(self, original: Any) -> Any:
+        @functools.wraps(original)
+        def start(one: Any) -> Any:
+            ours = os.getpid() == self._pid and not self._over
+            if ours and self._folder is None and runs_users_code(one):
+                with contextlib.suppress(OSError):  # no room for it: children are not seen
+                    self._folder = Path(tempfile.mkdtemp(prefix="fastfeed-diagnose-"))
+            return original(one)
+
+        return start
 
     def _wrap_bootstrap(self, original: Any) -> Any:
         @functools.wraps(original)
@@ -162,10 +175,11 @@ class TrainingChildren:
             def call() -> Any:
                 return original(one, *args, **options)
 
-            if os.getppid() != self._pid or not self.folder.exists() or not runs_users_code(one):
+            folder = self._folder if os.getppid() == self._pid else None
+            if folder is None or not folder.exists() or not runs_users_code(one):
                 return call()
             self._log.restart(max_steps=MAX_KEPT_STEPS)
-            return TrainingChild(self._log, self._plan, folder=self.folder).run(call)
+            return TrainingChild(self._log, self._plan, folder=folder).run(call)
 
         return _bootstrap
 
@@ -173,106 +187,12 @@ class TrainingChildren:
         @functools.wraps(original)
         def get_preparation_data(name: str) -> Any:
             data = original(name)
-            if os.getpid() == self._pid and self.folder.exists():
-                values = {"folder": str(self.folder), "plan": asdict(self._plan)}
+            if os.getpid() == self._pid and self._folder is not None and not self._over:
+                values = {"folder": str(self._folder), "plan": asdict(self._plan)}
                 data["fastfeed"] = Preparation(PREPARATION.format(**values))
             return data
 
         return get_preparation_data
-
-
-class TrainingChild:
-    """Observation of a child process from within: `run` runs the child's work."""
-
-    def __init__(self, log: HookLog, plan: WatchPlan, *, folder: Path) -> None:
-        self._log = log
-        self._folder = folder
-        self._plan = plan
-        self._pid = os.getpid()
-        self._begin_s = time.perf_counter()
-        self._collector: EvidenceCollector | None = None
-        self._lifecycle: Lifecycle | None = None
-        self._written = threading.Lock()
-        self._thread = HiddenThread(log, self._observe, name="observing a child process")
-
-    def run(self, call: Callable[[], Any]) -> Any:
-        """Return or raise what `call` does."""
-        with contextlib.suppress(FileNotFoundError):
-            (self._folder / f"{self._pid}{STARTED}").touch()
-            self._thread.start()
-        try:
-            return call()
-        finally:
-            if os.getpid() == self._pid:
-                self._thread.stop()
-                self._write()
-
-    def _observe(self) -> None:
-        """Run the observing thread."""
-        while self._thread.pause(POLL_S if self._collector else UNASKED_POLL_S):
-            if not self._folder.exists():
-                break
-            now_s = time.perf_counter()
-            if self._collector is None or self._lifecycle is None:
-                if (self._folder / WATCH).exists():
-                    thread = threading.main_thread().ident or 0
-                    self._lifecycle = Lifecycle(self._plan, self._log, begin_s=now_s, thread=thread)
-                    self._collector = EvidenceCollector()
-                    self._collector.watch(self._log)
-                continue
-            phase = self._lifecycle.update(now_s)
-            if phase in (Phase.WORKING, Phase.MEASURING):
-                self._collector.measure(self._lifecycle.start_s)
-            elif phase == Phase.REPORTING or (self._folder / REPORT).exists():
-                break
-        self._write()
-
-    def _write(self) -> None:
-        """Write the evidence once, and observe nothing from here on."""
-        self._log.stop()
-        if self._lifecycle is None or self._collector is None or not self._written.acquire(False):
-            return
-        life = self._lifecycle
-        request = ReportRequest(
-            script=f"{process.current_process().name} (process {self._pid})",
-            reason=ReportReason.TIME,
-            loop=life.loop,
-            timeline=self._log.timeline,
-            start_s=life.start_s,
-            end_s=time.perf_counter(),
-            warmup_s=life.warmup_s,
-            begin_s=self._begin_s,
-            missing=tuple(self._log.missing),
-        )
-        found = self._collector.evidence(request)
-        self._collector.stop()
-        part = self._folder / f"{self._pid}.part"
-        with contextlib.suppress(FileNotFoundError):  # the diagnosis is over
-            write_evidence(Recording(found, request.script), part)
-            part.rename(self._folder / f"{self._pid}{WRITTEN}")
-
-
-def observe_started(one: Any, call: Callable[[], Any], *, folder: str, plan: dict[str, Any]) -> Any:
-    """Run a child that began as an interpreter of its own, and observe it if it may train."""
-    if not os.path.exists(folder) or not runs_users_code(one):
-        return call()
-    log = HookLog(Timeline())
-    log.max_steps = MAX_KEPT_STEPS
-    ImportHooks(log).start()
-    os.register_at_fork(after_in_child=log.stop)
-    return TrainingChild(log, WatchPlan(**plan), folder=Path(folder)).run(call)
-
-
-def runs_users_code(one: Any) -> bool:
-    """Return True if a process of multiprocessing runs a function of the user's."""
-    run = type(one).run
-    target = getattr(one, "_target", None) if run is process.BaseProcess.run else run
-    while isinstance(target, functools.partial):
-        target = target.func
-    if getattr(target, "__module__", "").startswith(LAUNCHERS):
-        return True
-    code = getattr(inspect.unwrap(target) if callable(target) else None, "__code__", None)
-    return code is not None and is_users(code.co_filename)
 
 
 def cpu_s(pid: int) -> float:

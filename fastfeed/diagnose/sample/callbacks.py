@@ -5,11 +5,10 @@ An example is tf.numpy_function in a tf.function.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from types import CodeType
-
-import numpy as np
 
 from fastfeed.diagnose.evidence import LoopPart
 from fastfeed.diagnose.sample.slices import INPUT_KIND
@@ -37,15 +36,13 @@ def waiting_samples(
     if len(trace) != context.samples:  # the oldest samples are gone
         return frozenset()
     input_lines = {(part.place.file, part.place.line) for part in parts if part.kind == INPUT_KIND}
-    edges = np.array(
-        [(one.begin_s, one.begin_s + one.wait_s) for one in steps if one.wait_s > 0]
-    ).reshape(-1)
+    waits = [one for one in steps if one.wait_s > 0]
+    edges = [edge for one in waits for edge in (one.begin_s, one.begin_s + one.wait_s)]
     # Odd positions among the edges lie between the two edges of a wait.
-    in_wait = np.searchsorted(edges, [now_s for now_s, _ in trace], side="right") % 2 == 1
     return frozenset(
         n
-        for n, (_, sample) in enumerate(trace)
-        if in_wait[n] or _is_at_line(sample, input_lines, context=context)
+        for n, (now_s, sample) in enumerate(trace)
+        if bisect_right(edges, now_s) % 2 or _is_at_line(sample, input_lines, context=context)
     )
 
 

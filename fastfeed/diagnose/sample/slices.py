@@ -19,7 +19,8 @@ STEP_NAME = re.compile(
 INPUT_NAME = re.compile(
     r"^(__next__|next|get|load|read|make|fetch|decode|sample|generate|produce|prepare|preprocess|"
     r"augment|collate|batch|dequeue|pull|take|recv|receive|choice|permutation|stack|concatenate|"
-    r"open|parse|crop|resize|draw)(_|\d|$)|_(batch|data|input|inputs|batches)$|^get_|loader"
+    r"open|parse|crop|resize|draw)(_|\d|$)|_(batch|data|input|inputs|batches|set|samples?|examples?)$|"
+    r"^get_|loader"
 )
 # Calls that train on a batch, and calls that use one: neither produces a batch.
 TRAINS_ON_BATCH = re.compile(r"^(train|fit|learn|update)_(on_|one_|a_)?batch$")

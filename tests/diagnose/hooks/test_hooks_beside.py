@@ -1,15 +1,15 @@
 """Several calls make one step: those of a GAN, a run that fetches and one that trains. Epochs that
-begin in a gap."""
+end in a gap."""
 
 from __future__ import annotations
 
 import pytest
 
 from fastfeed.diagnose.evidence import NATIVE, PYTHON
-from fastfeed.diagnose.judge.entries import ledger_of
+from fastfeed.diagnose.judge.entries import BETWEEN_EPOCHS, ledger_of
 from fastfeed.diagnose.judge.judgement import judge
-from fastfeed.diagnose.run.launch import ReportReason, ReportRequest
-from fastfeed.diagnose.run.observe import DiagnosisObserver, calls_beside
+from fastfeed.diagnose.run.collector import EvidenceCollector, calls_beside
+from fastfeed.diagnose.run.report_request import ReportReason, ReportRequest
 from fastfeed.steps.timeline import (
     Loop,
     Mark,
@@ -59,7 +59,7 @@ def test_only_calls_of_the_same_thread_and_time_count() -> None:
 
 
 @pytest.mark.parametrize("in_gap", [0.0, 0.5, 1.0])
-def test_an_epoch_begins_with_the_gap_before_it(in_gap: float) -> None:
+def test_an_epoch_ends_with_the_gap_after_it(in_gap: float) -> None:
     """The mark may lie anywhere in the gap."""
     steps, marks, now = [], [], 0.0
     for epoch in range(6):
@@ -69,8 +69,9 @@ def test_an_epoch_begins_with_the_gap_before_it(in_gap: float) -> None:
             now = steps[-1].end_s
         now += 0.5
     rows = ledger_of(evidence(Loop("fit", "keras", 1, steps=steps, buffer=8), marks=marks))
-    assert rows.boundary.sum() == pytest.approx(5 * 0.5, abs=1e-6)
-    assert rows.pause.sum() == 0.0
+    assert rows.pause.sum() == pytest.approx(5 * 0.5, abs=1e-6), "no batch is requested in it"
+    assert {name for _, _, name in rows.pauses} == {BETWEEN_EPOCHS}
+    assert rows.starved.sum() == 0.0
 
 
 def test_a_loop_is_not_beside_itself_in_what_is_judged() -> None:
@@ -85,8 +86,6 @@ def test_a_loop_is_not_beside_itself_in_what_is_judged() -> None:
         warmup_s=0.0,
         begin_s=0.0,
     )
-    watcher = DiagnosisObserver(lambda *_: None)
-    with watcher._sampler:
-        found = watcher._evidence(told)
+    found = EvidenceCollector().evidence(told)
     assert found.beside == calls_beside(loop, timeline_, start_s=0.0)
     assert len(found.beside) == STEPS

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from fastfeed.diagnose.hooks import patches
 from fastfeed.diagnose.hooks import torch as hook
 from fastfeed.diagnose.hooks.hook_log import HookLog
 from fastfeed.diagnose.hooks.patches import RECORDER
@@ -68,15 +69,23 @@ def test_the_same_as_without(log: HookLog) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
-def test_workers(log: HookLog) -> None:
+@pytest.mark.parametrize("persistent", [True, False])
+def test_workers(log: HookLog, persistent: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They start for each epoch, or are told that it begins: the loop waits for either."""
+    monkeypatch.setattr(patches, "MIN_MARK_S", 0.0)
     loader = data.DataLoader(
-        Numbers(), batch_size=2, num_workers=2, persistent_workers=True, prefetch_factor=2
+        Numbers(), batch_size=2, num_workers=2, persistent_workers=persistent, prefetch_factor=2
     )
     for _ in range(2):
         assert taken(loader) == list(range(12))
     (loop,) = log.timeline.loops.values()
     assert (loop.buffer, len(loop.steps)) == (4, 12)
-    assert [mark.kind for mark in log.timeline.marks] == ["epoch"]
+    marks = log.timeline.marks
+    assert [mark.kind for mark in marks] == ["start", "start", "epoch"]
+    assert marks[0].end_s <= loop.steps[0].begin_s
+    assert loop.steps[5].end_s <= marks[1].start_s < marks[1].end_s <= loop.steps[6].begin_s
+    if not persistent:
+        return
     steps = loader._iterator.__dict__[RECORDER]
     assert not steps.source.reuses_memory
     assert steps.source.idle() is True

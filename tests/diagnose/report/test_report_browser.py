@@ -93,7 +93,8 @@ def check(seen: dict[str, Any], told: Diagnosis) -> None:
     assert seen["labels"]
     assert (seen["twice"], seen["unnamed"], seen["images"]) == ([], 0, 0)
     assert [one.split()[0] for one in seen["causes"]] == [cause.code for cause in told.causes]
-    assert len(seen["advice"]) == len(seen["gains"]) == len(told.recommendations)
+    changes = (*told.recommendations, *told.may_cost)
+    assert len(seen["advice"]) == len(seen["gains"]) == len(changes)
     steps = told.evidence.loop.steps if told.evidence.loop else []
     assert (seen["steps"] > 0) == bool(steps)
     assert seen["nodes"] < 9000

@@ -11,9 +11,20 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from fastfeed.diagnose.diagnosis import CODES, Diagnosis, Reproduction
+from fastfeed.diagnose.evidence import FRAMEWORK, Task
 from fastfeed.diagnose.report import terminal
 from fastfeed.diagnose.report.words import clean, split
-from tests.diagnose.diagnoses import EXAMPLES, NAN, diagnosis, odd, unknown
+from tests.diagnose.diagnoses import (
+    EXAMPLES,
+    NAN,
+    abstained,
+    diagnosis,
+    doubtful,
+    no_gain,
+    odd,
+    unknown,
+    whole_epochs,
+)
 
 GLYPHS = "█▓▒░"
 
@@ -100,8 +111,55 @@ def test_the_bar_is_as_long_as_the_shares() -> None:
 
 def test_no_verdict() -> None:
     text = words_of(shown(EXAMPLES["abstained"]()))
-    assert text.startswith("No verdict: the script ended after 12 steps, and 20 are needed. Where")
+    assert text.startswith(
+        "No verdict: the script ended after 12 steps, and 20 are needed. What the process did • "
+    )
+    assert "Where a step's time goes" in text
     assert "input." not in text
+
+
+def test_no_causes_without_a_verdict() -> None:
+    """They are what a verdict would be made of."""
+    one = abstained()
+    text = shown(replace(one, causes=diagnosis("input.serial").causes))
+    assert text == shown(one)
+
+
+def test_a_thread_that_waits_for_native_threads() -> None:
+    one = abstained()
+    waits = replace(one.evidence.tasks[0], busy={"lock": 0.97, "native": 0.03})
+    pool = Task("2 threads of XLA", 4000, 4003, FRAMEWORK, 20.0, 30.0)
+    for tasks, words in (
+        ((waits, pool), "waits for the framework's threads 97 %"),
+        ((waits,), "lock 97 %"),
+    ):
+        seen = replace(one.evidence, tasks=tasks)
+        assert f"Its thread: {words}, native" in words_of(shown(replace(one, evidence=seen)))
+
+
+def test_doubt_and_changes_that_may_cost() -> None:
+    text = words_of(shown(doubtful()))
+    assert "The verdict is between input.latency and input.cpu: of the judgements, of the" in text
+    assert "May cost: changes that may as well make the loop slower 1. Make batches in a" in text
+    assert "train.py:8 FeedRunner(..., threads=4)" in text
+    assert "6% of the watched time lies before, after or beside the steps that count." in text
+    assert "No change of the input gains anything" in words_of(shown(no_gain()))
+
+
+def test_waits_that_are_hidden_in_steps() -> None:
+    """Without a verdict the figures would read as if there were no waits."""
+    one = abstained()
+    assert one.evidence.loop is not None
+    loop = replace(one.evidence.loop, waits="hidden")
+    text = words_of(shown(replace(one, evidence=replace(one.evidence, loop=loop))))
+    assert "starvation" not in text and "Where a step's time goes" not in text
+    assert "Watched: " in text
+
+
+def test_children_that_train() -> None:
+    text = words_of(shown(whole_epochs()))
+    assert "2 child processes train, 0.80 steps/s together: Process-1 (process 4101) 0.40," in text
+    assert "running: `train_on_batch` at train.py:41 took 97 % of the time. Let it do fewer" in text
 
 
 def test_what_is_not_known_is_no_number() -> None:

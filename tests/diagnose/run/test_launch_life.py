@@ -125,12 +125,13 @@ def test_nothing_is_seen() -> None:
     assert found.update(150.0) == Phase.WAITING
     assert found.update(151.5) == Phase.SEARCHING
     assert found.update(181.0) == Phase.UNSEEN
-    assert found.update(190.0) == Phase.WAITING
+    assert found.update(190.0) == Phase.SEARCHING, "samples may still show a loop"
     loop = context.timeline.loop("train", name="train", kind="watch", thread=1)
     loop.steps += [Step(190.0 + i, 191.0 + i, 0.0) for i in range(6)]
-    assert found.seen_loop is loop
-    assert found.update(196.0) == Phase.WARMING_UP
-    assert found.update(196.5) == Phase.MEASURING
+    assert found.seen_loop is loop and found.loop is None
+    assert found.update(191.5) == Phase.WARMING_UP
+    assert found.update(196.0) == Phase.MEASURING
+    assert found.end_s == 211.0
 
 
 def test_a_loop_that_ends_at_once_gets_its_report() -> None:

@@ -117,6 +117,29 @@ def test_the_loop_may_be_known(samples: list[Sample]) -> None:
     ), "a line that is on no stack"
 
 
+def evaluate(count: int) -> None:
+    for _ in range(count):
+        record(5, RUNNING)
+
+
+def test_a_known_loop_with_an_evaluation_beside_it(samples: list[Sample]) -> None:
+    """Its frame is on the stack for half of the time: its parts are found, and add up to that."""
+    evaluate(20)
+    samples = list(record.samples)
+    where = f"test_sample_loops.py:{train.__code__.co_firstlineno + 1}"
+    found = locate(samples, attribution(), where=where)
+    assert found is not None and found.code is train.__code__
+    parts, unclear = loop_parts(samples, attribution(), where=where)
+    assert not unclear
+    assert {part.kind: round(part.share, 3) for part in parts} == {
+        "input": 0.15,
+        "step": 0.3,
+        "host": 0.05,
+    }
+    unknown = locate(samples, attribution())
+    assert unknown is None or unknown.code is not train.__code__
+
+
 def rest(count: int) -> None:
     """The step of a simulated accelerator; the sampler gets the lock here if the line before held
     it."""

@@ -8,4 +8,5 @@ def wait_for_files():
         time.sleep(3600)
 
 
+print("start", flush=True)
 wait_for_files()

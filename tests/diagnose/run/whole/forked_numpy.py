@@ -13,7 +13,7 @@ def make_batch(rng):
 def train(rank):
     rng = np.random.default_rng(rank)
     weights = np.zeros(128)
-    for step in range(10_000_000):
+    for _ in range(10_000_000):
         x, y = make_batch(rng)
         slope = x.T @ (x @ weights - y) / len(y)
         weights = weights - 0.001 * slope
@@ -23,6 +23,7 @@ if __name__ == "__main__":
     workers = [
         multiprocessing.get_context("fork").Process(target=train, args=(rank,)) for rank in range(2)
     ]
+    print("start", flush=True)
     for worker in workers:
         worker.start()
     for worker in workers:

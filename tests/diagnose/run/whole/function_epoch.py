@@ -19,11 +19,12 @@ def train_epoch():
         with tf.GradientTape() as tape:
             loss = tf.reduce_mean((model(x) - y) ** 2)
         slopes = tape.gradient(loss, model.trainable_variables)
-        for variable, slope in zip(model.trainable_variables, slopes):
+        for variable, slope in zip(model.trainable_variables, slopes, strict=True):
             variable.assign_sub(rate * slope)
         total += loss
     return total
 
 
+print("start", flush=True)
 for epoch in range(10_000):
     print(epoch, float(train_epoch()), flush=True)

@@ -25,6 +25,7 @@ if __name__ == "__main__":
     model = torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.ReLU(), torch.nn.Linear(256, 8))
     model.share_memory()
     processes = [mp.Process(target=train, args=(rank, model)) for rank in range(2)]
+    print("start", flush=True)
     for process in processes:
         process.start()
     for process in processes:

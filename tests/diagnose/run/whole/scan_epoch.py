@@ -24,10 +24,11 @@ def run_epoch(weights, batches):
 
 
 def main(epochs=10_000):
-    weights = {"first": jnp.ones((256, 512)) / 16, "second": jnp.ones((512, 16)) / 16}
+    weights = {"first": jnp.ones((256, 1024)) / 16, "second": jnp.ones((1024, 16)) / 16}
     for epoch in range(epochs):
         weights, losses = run_epoch(weights, (images, labels))
         print(epoch, float(losses.mean()), flush=True)
 
 
+print("start", flush=True)
 main()

@@ -82,11 +82,15 @@ class Ledger:
         edges = np.linspace(0, len(self), min(count, len(self)) + 1).astype(int)
         return (self.part(a, b) for a, b in itertools.pairwise(edges))
 
-    def without_unnamed_pauses(self) -> Ledger:
-        """Return the ledger without the pauses that have no name, unless they come at equal
-        intervals."""
+    def without_unnamed_pauses(self, *, regular: bool) -> Ledger:
+        """Return the ledger without the pauses that have no name; also without those that come at
+        equal intervals, if `regular`."""
         between = np.diff([start_s for start_s, _, _ in self.pauses])
-        if len(between) >= MIN_INTERVALS and between.std() <= REGULAR_SPREAD * between.mean():
+        if (
+            not regular
+            and len(between) >= MIN_INTERVALS
+            and between.std() <= REGULAR_SPREAD * between.mean()
+        ):
             return self
         total, unnamed_s = float(self.pause.sum()), self.unnamed_s
         return replace(self, pause=self.pause * max(0.0, 1 - unnamed_s / total)) if total else self

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from statistics import median
 
 from fastfeed.diagnose.diagnosis import Diagnosis
-from fastfeed.diagnose.evidence import Evidence, MarkHint, Task
+from fastfeed.diagnose.evidence import FRAMEWORK, LOCK, Evidence, MarkHint, Task
 from fastfeed.diagnose.report.words import STATE_WORDS, duration, percent, rate
 from fastfeed.probes.lock import CONTENDED_S
 from fastfeed.probes.places import Place
@@ -15,6 +15,7 @@ from fastfeed.probes.places import Place
 MAX_PLACES = 3  # of a thread
 MAX_SHOWN_CHILDREN = 8
 MIN_SHOWN = 0.03  # share of a thread's time
+MIN_READY_SHARE = 0.5  # of a wait: native threads work meanwhile, or are ready to
 
 
 def activity(diagnosis: Diagnosis) -> tuple[str, ...]:
@@ -28,44 +29,46 @@ def training_children(seen: Evidence) -> str:
     """Return the speeds of the child processes that train; "" if there are none."""
     if not seen.children:
         return ""
-    rates = [one.steps_per_second for one in seen.children]
     parts = [f"{one.name} {rate(one.steps_per_second)}" for one in seen.children]
     left = len(parts) - MAX_SHOWN_CHILDREN
-    shown = ", ".join(parts[:MAX_SHOWN_CHILDREN]) + (f" and {left} more" if left > 0 else "")
+    parts[MAX_SHOWN_CHILDREN:] = [f"{left} more"] if left > 0 else []
+    train = "process trains" if len(seen.children) == 1 else "processes train"
+    total = rate(sum(one.steps_per_second for one in seen.children))
     return (
-        f"{len(rates)} child {'process trains' if len(rates) == 1 else 'processes train'}, "
-        f"{rate(sum(rates))} steps/s together: {shown}. The figures are those of one of them, of "
-        "median speed."
+        f"{len(seen.children)} child {train}, {total} steps/s together: {', '.join(parts)}. "
+        "The figures are those of one of them, of median speed."
     )
 
 
 def _sentences(seen: Evidence) -> Iterator[str]:
     if seen.loop is not None and seen.loop.steps:
         yield _calls(seen)
-    trainer = seen.trainer
+    trainer, machine = seen.trainer, seen.machine
     if trainer is not None:
-        yield f"Its thread: {_states(trainer)}."
+        yield f"Its thread: {_states(seen, trainer)}."
         yield from _places(trainer)
-    threads = [task for task in seen.tasks if trainer and task.pid == trainer.pid != task.tid]
-    cores = sum(task.cpu_s / task.wall_s for task in threads if task.wall_s > 0)
-    if threads:
-        yield f"Its {len(threads)} other threads: {cores:.1f} cores."
-    machine = seen.machine
+        threads = [task for task in seen.tasks if task.pid == trainer.pid != task.tid]
+        if threads:
+            yield f"Its other threads ({len(threads)}): {_cores(threads):.1f} cores."
     yield (
         f"Cores: {machine.own_cpu:.1f} of {machine.cores} by the script and its processes, "
         f"{machine.other_cpu:.1f} by others."
     )
-    late_s = seen.gil_late_s
-    if late_s is not None:
-        held = late_s > CONTENDED_S
-        yield f"Interpreter lock: {f'comes after {duration(late_s)}' if held else 'free'}."
+    if seen.gil_late_s is not None:
+        late = f"comes after {duration(seen.gil_late_s)}"
+        yield f"Interpreter lock: {late if seen.gil_late_s > CONTENDED_S else 'free'}."
     children = [task for task in seen.tasks if trainer is None or task.pid != trainer.pid]
     for task in sorted(children, key=lambda task: -task.cpu_s)[:MAX_SHOWN_CHILDREN]:
         top = task.top()
         where = f", {percent(top[1])} in {top[0]}" if top else ""
-        yield f"{task.name}: {task.cpu_s / max(task.wall_s, 1e-9):.1f} cores{where}."
+        yield f"{task.name}: {_cores([task]):.1f} cores{where}."
     if seen.hint is not None:
-        yield _hint(seen.hint)
+        yield _hint(seen.hint, whole=seen.loop is not None and seen.loop.waits == "hidden")
+
+
+def _cores(tasks: list[Task]) -> float:
+    """Return the cores that tasks use."""
+    return sum(task.cpu_s / task.wall_s for task in tasks if task.wall_s > 0)
 
 
 def _calls(seen: Evidence) -> str:
@@ -74,13 +77,19 @@ def _calls(seen: Evidence) -> str:
     lengths = sorted(step.end_s - step.begin_s for step in steps)
     span = f" ({duration(lengths[0])} to {duration(lengths[-1])})" if len(lengths) > 1 else ""
     each = duration(median(lengths))
-    return f"{len(lengths)} calls or iterations of {seen.loop.name}, {each} each{span}."
+    return f"Calls or iterations of {seen.loop.name}: {len(lengths)}, {each} each{span}."
 
 
-def _states(task: Task) -> str:
+def _states(seen: Evidence, task: Task) -> str:
+    """Return what a thread does; one that waits for native threads which work waits for no lock."""
+    words = dict(STATE_WORDS)
+    ready_s = sum(one.cpu_s + one.queued_s for one in seen.tasks_of(FRAMEWORK))
+    if ready_s >= MIN_READY_SHARE * task.share(LOCK) * task.wall_s:
+        words[LOCK] = "waits for the framework's threads"
     shown = sorted(task.busy.items(), key=lambda item: -item[1])
-    words = [f"{STATE_WORDS[state]} {percent(s)}" for state, s in shown if s >= MIN_SHOWN]
-    return ", ".join(words) or "not observed"
+    return ", ".join(f"{words[state]} {percent(s)}" for state, s in shown if s >= MIN_SHOWN) or (
+        "not observed"
+    )
 
 
 def _places(task: Task) -> Iterator[str]:
@@ -97,14 +106,18 @@ def _places(task: Task) -> Iterator[str]:
             yield f"{percent(count / total)} of its time: {own_place}{below}."
 
 
-def _hint(hint: MarkHint) -> str:
-    if hint.loops:
+def _hint(hint: MarkHint, *, whole: bool) -> str:
+    """Return which line to mark. `whole`: what the loop repeats is a call with many steps."""
+    fewer = "do fewer steps a call, in a loop, with `with watch.step():` around the call."
+    line, share = f"{hint.place.file}:{hint.place.line}", percent(hint.share)
+    if not hint.loops:
         return (
-            f"Mark its steps: the loop at {hint.place.file}:{hint.place.line} was running for "
-            f"{percent(hint.share)} of the time. Write `for batch in watch(...)` there, or "
-            "`with watch.step():` around what it repeats."
+            f"No loop of the script's own was running: {hint.place} took {share} of the time. Let "
+            f"it {fewer}"
         )
+    if whole:
+        return f"The loop at {line} has a call that takes its batches itself. Let it {fewer}"
     return (
-        f"No loop of the script's own was running: {hint.place} took {percent(hint.share)} of the "
-        "time. Let it do fewer steps a call, in a loop, with `with watch.step():` around the call."
+        f"Mark its steps: the loop at {line} was running for {share} of the time. Write `for batch "
+        "in watch(...)` there, or `with watch.step():` around what it repeats."
     )

@@ -1,0 +1,100 @@
+"""Scripts without a step that could be seen: epochs in one call, children that train, no loop."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+WHOLE = Path(__file__).parent / "whole"
+FASTFEED = [sys.executable, "-c", "from fastfeed.cli import main; main()", "diagnose"]
+
+
+def line_of(name: str, text: str) -> int:
+    """Return the number of the first line with a text."""
+    lines = (WHOLE / name).read_text().splitlines()
+    return next(i for i, line in enumerate(lines, 1) if text in line)
+
+
+def diagnosed(name: str, folder: Path, *, needs: str = "") -> tuple[dict[str, Any], str]:
+    """Return the report of a script that would run for ever, as JSON and on the terminal.
+
+    The script ends with its report, and leaves nothing behind.
+    """
+    if needs:
+        pytest.importorskip(needs)
+    told = folder / "told.json"
+    before = set(Path(tempfile.gettempdir()).glob("fastfeed-diagnose-*"))
+    words = ["--seconds", "6", "--warmup", "1", "--stop", "--json", str(told)]
+    done = subprocess.run(
+        [*FASTFEED, *words, "--", str(WHOLE / name)], capture_output=True, text=True, timeout=170
+    )
+    assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stderr
+    assert set(Path(tempfile.gettempdir()).glob("fastfeed-diagnose-*")) <= before
+    return json.loads(told.read_text()), " ".join(done.stderr.split())
+
+
+@pytest.mark.slow
+def test_epochs_that_are_one_compiled_call(tmp_path: Path) -> None:
+    found, text = diagnosed("scan_epoch.py", tmp_path, needs="jax")
+    assert found["loop"]["kind"] == "sampled" and found["loop"]["waits"] == "hidden"
+    line = line_of("scan_epoch.py", "for epoch in")
+    assert f"scan_epoch.py:{line}" in found["loop"]["where"]
+    if found["verdict"] == "external.noise":
+        return  # the machine is busy, which twenty calls show
+    assert found["verdict"] is None
+    assert "hidden in them; take the batches outside of the call" in found["abstained"]
+    assert any("Calls or iterations of the loop in `main`" in one for one in found["activity"])
+    assert found["mark"]["loop"] and f"scan_epoch.py:{line}" in found["mark"]["place"]
+    assert "has a call that takes its batches itself. Let it do fewer steps a call" in text
+    assert "Causes" not in text and "starvation" not in text
+
+
+@pytest.mark.slow
+def test_epochs_that_are_one_function(tmp_path: Path) -> None:
+    found, text = diagnosed("function_epoch.py", tmp_path, needs="tensorflow")
+    assert (found["loop"]["name"], found["loop"]["waits"]) == ("train_epoch()", "hidden")
+    if found["verdict"] == "external.noise":
+        return
+    assert found["verdict"] is None
+    assert any("Calls or iterations of train_epoch()" in one for one in found["activity"])
+    assert "Causes" not in text and "starvation" not in text
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "kind", "needs"),
+    [("hogwild.py", "torch", "torch"), ("forked_numpy.py", "sampled", "")],
+)
+def test_children_that_train(tmp_path: Path, name: str, kind: str, needs: str) -> None:
+    """The children of the first are started, those of the second forked."""
+    found, text = diagnosed(name, tmp_path, needs=needs)
+    assert found["loop"]["kind"] == kind
+    assert len(found["children"]) == 2
+    assert all(child["steps"] >= 20 for child in found["children"])
+    assert found["figures"]["steps"] in [child["steps"] for child in found["children"]]
+    assert "2 child processes train" in text and "of one of them, of median speed" in text
+
+
+@pytest.mark.slow
+def test_a_call_without_any_loop(tmp_path: Path) -> None:
+    found, text = diagnosed("no_loop.py", tmp_path, needs="jax")
+    assert found["verdict"] is found["loop"] is found["figures"] is None
+    line = line_of("no_loop.py", "jax.jit")
+    assert not found["mark"]["loop"] and f"no_loop.py:{line}" in found["mark"]["place"]
+    assert "No loop of the script's own was running" in text
+    assert "waits for the framework's threads" in text
+
+
+@pytest.mark.slow
+def test_a_script_that_only_sleeps(tmp_path: Path) -> None:
+    found, text = diagnosed("asleep.py", tmp_path)
+    assert found["verdict"] is found["figures"] is None
+    assert f"asleep.py:{line_of('asleep.py', 'while True')}" in found["mark"]["place"]
+    assert "Its thread: sleeps 100 %" in text

@@ -219,6 +219,6 @@ def _parsed() -> argparse.Namespace:
     unknown = set(given.names) - {recipe.name for recipe in RECIPES}
     if unknown:
         parser.error(f"no such script: {', '.join(sorted(unknown))}; --list names all")
-    if not given.list and given.checkouts is None:
+    if not (given.list or given.report) and given.checkouts is None:
         parser.error("--checkouts: needed a folder of checkouts of the repositories of --list")
     return given

@@ -209,7 +209,7 @@ class CacheFile:
     def release(self) -> None:
         """Give all maps of the file back, but keep the number of damaged records."""
         self._complete, self.columns = False, []
-        self.states = self._sums = np.zeros(0, np.uint32)
+        self.states, self._sums = np.zeros(0, np.int32), np.zeros(0, np.uint32)
         self._runs = self._runs.copy()
 
     def _look_for_end(self, count: int) -> None:

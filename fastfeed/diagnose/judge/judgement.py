@@ -49,16 +49,7 @@ def judge(evidence: Evidence, *, script: str = "", died: Sequence[DeadProducer] 
     """
     ledger, producers = ledger_of(evidence), producer_profile_of(evidence)
     whole = _case_of(evidence, ledger, producers=producers)
-    shares: list[tuple[str, float]] = []
-    doubt = None
-    if whole is not None:
-        halves = [
-            _case_of(evidence, one, producers=producers, whole=whole)
-            for one in whole.ledger.blocks(2)
-        ]
-        enough = len(ledger) >= 2 * MIN_STEPS
-        judged = [whole, *(case for case in halves if case is not None and enough)]
-        shares, doubt = _agreed(judged)
+    shares, doubt = _agreed(whole) if whole is not None else ([], None)
     causes = causes_of(whole, shares) if whole is not None else ()
     if died:
         causes, doubt = (_dead(evidence, died),), None
@@ -82,9 +73,7 @@ def judge(evidence: Evidence, *, script: str = "", died: Sequence[DeadProducer] 
         speedup_range=interval,
         recommendations=safe,
         may_cost=tuple(one for one in advice if one not in safe),
-        no_change=_no_change(whole, speedup)
-        if whole is not None and not (safe or died or abstained)
-        else "",
+        no_change="" if safe or died or abstained or whole is None else _no_change(whole, speedup),
         abstained=abstained,
         evidence=evidence,
         script=script,
@@ -120,12 +109,17 @@ def _case_of(
     return Case(evidence, observed.ledger, figures, producers, feed)
 
 
-def _agreed(cases: Sequence[Case]) -> tuple[list[tuple[str, float]], Doubt | None]:
+def _agreed(whole: Case) -> tuple[list[tuple[str, float]], Doubt | None]:
     """Return the causes with their shares, and how sure the verdict is.
 
-    The cases are those of the whole watch and of its halves. If these lead to different verdicts,
-    the causes are ranked by the mean of their shares.
+    The whole watch and its halves are judged. If these lead to different verdicts, the causes are
+    ranked by the mean of their shares.
     """
+    cases = [whole]
+    if len(whole.ledger) >= 2 * MIN_STEPS:
+        for part in whole.ledger.blocks(2):
+            half = _case_of(whole.evidence, part, producers=whole.producers, whole=whole)
+            cases += [half] if half is not None else []
     losses = [losses_of(case) for case in cases]
     ranks = [ranked(one, case) for one, case in zip(losses, cases, strict=True)]
     verdicts = [rank[0][0] if rank else STEP_BOUND for rank in ranks]

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fastfeed import FeedOptions, FeedRunner, FeedWarning, OptionError, Shuffle
-from fastfeed.core.machine import free_memory_nbytes, workers_that_fit
+from fastfeed.core.machine import free_memory_nbytes, threads_that_fit, workers_that_fit
 from fastfeed.options import BYTE_UNITS, feed_options, options_from, parse_bytes
 
 
@@ -127,6 +127,15 @@ def test_processes_that_do_not_fit_are_refused_at_once() -> None:
     assert most >= 1 and limit
     with pytest.raises(OptionError, match=r"processes=1000000 do not fit: \d+ do, because of"):
         FeedRunner(range(10), batch_size=2, processes=1_000_000)
+
+
+@pytest.mark.parametrize(("processes", "where"), [(0, ""), (2, " in each of processes=2")])
+def test_threads_that_do_not_fit_are_refused_at_once(processes: int, where: str) -> None:
+    most, limit = threads_that_fit(1)
+    assert most >= threads_that_fit(1000)[0] >= 1 and limit
+    text = rf"threads=1000000 do not fit{where}: \d+ do, because of"
+    with pytest.raises(OptionError, match=text):
+        FeedRunner(range(10), batch_size=2, threads=1_000_000, processes=processes)
 
 
 @pytest.mark.parametrize("options", [{"threads": 3}, {"processes": 2}])

@@ -12,6 +12,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 
 from fastfeed.benchmark.sweep import Sweep, SweepPlan, parse_counts
 from fastfeed.errors import MissingExtra, OptionError
+from fastfeed.runner.unfit_options import refuse_too_many
 
 # options that another one makes useless, and why
 IGNORED_BESIDE = {
@@ -112,7 +113,10 @@ def _plan(options: dict[str, Any]) -> SweepPlan:
     processes = parse_counts(options["processes"], "--processes", least=0, such_as="0,1,2")
     names = ("seconds", "steps", "repeats", "baseline", "remote")
     others = {name: options[name] for name in names}
-    return SweepPlan(threads, options["batch_size"], processes=processes, **others)
+    plan = SweepPlan(threads, options["batch_size"], processes=processes, **others)
+    for producers in plan.grid:
+        refuse_too_many(producers.threads, 0 if producers.remote else producers.processes)
+    return plan
 
 
 @contextmanager

@@ -10,10 +10,12 @@ import psutil
 
 from fastfeed.core.unix import resource
 
-ROOT = Path("/sys/fs/cgroup")
+ROOT, KERNEL = Path("/sys/fs/cgroup"), Path("/proc/sys")
 MIN_FREE_NBYTES = 2**20
 WORKER_NBYTES, WORKER_FILES = 30_000_000, 5  # of a worker process, without the user's modules
 TRAINER_FILES = 64  # of the trainer, beside its workers
+# Of a producer thread: touched stack and Python's own state, and parts of the map of the process.
+THREAD_NBYTES, THREAD_MAPS = 40_000, 3
 # Ranks of one machine, as told by torchrun, Open MPI, Intel MPI, MPICH, MVAPICH, Horovod and Slurm.
 LOCAL_RANKS = (
     "LOCAL_WORLD_SIZE",
@@ -56,13 +58,35 @@ def workers_that_fit() -> tuple[int, str]:
             limits.append(
                 ((files - TRAINER_FILES) // WORKER_FILES, f"`ulimit -n`, which is {files}")
             )
+    return min((max(1, count), why) for count, why in limits + _task_limits())
+
+
+def threads_that_fit(processes: int) -> tuple[int, str]:
+    """Return how many threads each of so many processes can hold, and what limits them."""
+    limits = [(free_memory_nbytes() // THREAD_NBYTES, "the free memory, at 40 KB each")]
+    limits = [(count // processes, why) for count, why in limits + _task_limits()]
+    maps = _number(KERNEL, "vm/max_map_count")
+    if maps is not None:
+        limits.append((maps // THREAD_MAPS, f"vm.max_map_count, which is {maps}"))
+    return min((max(1, count), why) for count, why in limits)
+
+
+def _task_limits() -> list[tuple[int, str]]:
+    """Return the limits on threads and processes together, and their names."""
+    limits = []
+    if resource is not None:
         tasks, _ = resource.getrlimit(resource.RLIMIT_NPROC)
         if tasks != resource.RLIM_INFINITY:
             limits.append((tasks, f"`ulimit -u`, which is {tasks}"))
-    tasks = _number(ROOT, "pids.max", "pids/pids.max")
-    if tasks is not None:
-        limits.append((tasks, f"pids.max of the control group, which is {tasks}"))
-    return min((max(1, count), why) for count, why in limits)
+    for folder, names, called in (
+        (ROOT, ("pids.max", "pids/pids.max"), "pids.max of the control group"),
+        (KERNEL, ("kernel/pid_max",), "kernel.pid_max"),
+        (KERNEL, ("kernel/threads-max",), "kernel.threads-max"),
+    ):
+        tasks = _number(folder, *names)
+        if tasks is not None:
+            limits.append((tasks, f"{called}, which is {tasks}"))
+    return limits
 
 
 def oom_kills(root: Path = ROOT, own: str | None = None) -> int | None:

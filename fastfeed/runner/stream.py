@@ -43,7 +43,7 @@ class Stream:
     """A source with its options, and its feeds. Raise OptionError for options that cannot work."""
 
     def __init__(self, source: Any, options: FeedOptions) -> None:
-        refuse_too_many(options)
+        refuse_too_many(options.threads, options.processes)
         self.options = options
         source = arrays_from(source, options)
         self.source = source_from(source, options)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 
-from fastfeed.core.machine import workers_that_fit
+from fastfeed.core.machine import threads_that_fit, workers_that_fit
 from fastfeed.errors import FeedWarning, OptionError
 from fastfeed.options import FeedOptions
 from fastfeed.source import SharedSource, Source
@@ -29,13 +29,20 @@ def warn_of_idle_producers(source: Source, options: FeedOptions) -> None:
     )
 
 
-def refuse_too_many(options: FeedOptions) -> None:
-    """Raise OptionError for more worker processes than this machine can hold."""
-    if options.processes <= 1:
-        return
-    most, limit = workers_that_fit()
-    if options.processes > most:
-        raise OptionError(
-            f"processes={options.processes} do not fit: {most} do, because of {limit}. More than "
-            "the cores seldom gain; threads= inside each hide waits"
-        )
+def refuse_too_many(threads: int, processes: int) -> None:
+    """Raise OptionError for more threads or worker processes than this machine can hold."""
+    if processes > 1:
+        most, limit = workers_that_fit()
+        if processes > most:
+            raise OptionError(
+                f"processes={processes} do not fit: {most} do, because of {limit}. More than the "
+                "cores seldom gain; threads= inside each hide waits"
+            )
+    if threads > 1:
+        most, limit = threads_that_fit(max(1, processes))
+        if threads > most:
+            where = f" in each of processes={processes}" if processes else ""
+            raise OptionError(
+                f"threads={threads} do not fit{where}: {most} do, because of {limit}. They hide "
+                "waits, and more than the records that wait at once gain nothing"
+            )

@@ -8,13 +8,32 @@ from typing import Any
 import numpy as np
 
 from fastfeed.core.collate import Allocate
-from fastfeed.core.structure import leaves_of, paths_of, rebuild, structure_of
+from fastfeed.core.structure import Structure, leaves_of, paths_of, rebuild, structure_of
 from fastfeed.errors import OptionError
 from fastfeed.options import FeedOptions
 from fastfeed.source.hdf5 import in_file
 
 Array = np.ndarray[Any, Any]
 HOST_DEVICES = (1, 3)  # of DLPack: the CPU, and memory pinned by CUDA
+
+
+class ColumnReader:
+    """Gathers rows of arrays of numbers, of shape (records, ...), in a structure."""
+
+    def __init__(self, structure: Structure, columns: Sequence[Any]) -> None:
+        self._structure, self._columns = structure, columns
+        # shape and dtype of one record
+        self._rows = [
+            (tuple(column.shape[1:]), column.dtype.newbyteorder("=")) for column in columns
+        ]
+
+    def gather(self, indices: Sequence[int] | Array, allocate: Allocate) -> Any:
+        """Return the rows at these indices as one batch in memory from `allocate`."""
+        rows = np.asarray(indices)
+        found = list(allocate([((len(rows), *shape), dtype) for shape, dtype in self._rows]))
+        for column, out in zip(self._columns, found, strict=True):
+            _gather(column, rows, out=out)
+        return rebuild(self._structure, found)
 
 
 class Arrays:
@@ -33,10 +52,7 @@ class Arrays:
         self._length = _common_length(self.columns, paths)
         for column, path in zip(self.columns, paths, strict=True):
             _refuse_objects(column, path, padded=options.padded)
-        # shape and dtype of one record
-        self._rows = [
-            (tuple(column.shape[1:]), column.dtype.newbyteorder("=")) for column in self.columns
-        ]
+        self._reader = ColumnReader(self._structure, self.columns)
         # Text and records of varying shape are collated one by one.
         self._regular = all(column.dtype.kind in "biufc" for column in self.columns)
 
@@ -49,14 +65,7 @@ class Arrays:
     def gather(self, indices: Sequence[int], allocate: Allocate) -> Any:
         """Return the records at these indices as one batch in memory from `allocate`, or None for
         records that are no numbers."""
-        if not self._regular:
-            return None
-        count = len(indices)
-        found = list(allocate([((count, *shape), dtype) for shape, dtype in self._rows]))
-        rows = np.array(indices)
-        for column, out in zip(self.columns, found, strict=True):
-            _gather(column, rows, out=out)
-        return rebuild(self._structure, found)
+        return self._reader.gather(indices, allocate) if self._regular else None
 
 
 def arrays_from(given: Any, options: FeedOptions) -> Any:

@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from fastfeed.core.collate import ALIGN, Allocate, Blank
+from fastfeed.core.collate import ALIGN
 from fastfeed.core.machine import free_memory_nbytes
 from fastfeed.core.unix import lock, reserve
 from fastfeed.errors import OptionError
@@ -34,6 +34,7 @@ HEADER_NBYTES = 1 << 14
 FILE_NAME = "records.fastfeed"
 # States of a record; a positive one is the number of the run that wrote or checked it last.
 ABSENT, FILTERED_OUT = 0, -1
+LOOK_AHEAD = 1 << 13  # states that one batch looks at, beside its own
 STATE_NBYTES, CHECKSUM_NBYTES = 4, 4
 MEMORY_SHARE, DISK_SHARE = 0.25, 0.9  # of what is free, for a cache without a bound
 OWN_FILES = "/proc/"  # descriptors, of memory without a name
@@ -49,7 +50,6 @@ class CacheFile:
     def __init__(self, path: str, length: int, *, nbytes: int, run: int = 0) -> None:
         self.path, self.length, self._nbytes = path, length, nbytes
         self.columns: list[Array] = []
-        self._rows: list[Blank] = []  # shape and dtype of one record
         self.full = False  # no space for the columns
         self.capacity = 0  # rows; none before `learn`
         try:
@@ -60,8 +60,7 @@ class CacheFile:
                 'cache="ram"'
             ) from error
         self._keeps = not path.startswith(OWN_FILES)
-        self._gathered = 0  # records since all states were looked at
-        self._complete = False  # True: every record was written or checked in this run
+        self._known = 0  # records before this one were written or checked in this run
         self.run = run or self._new_run()
 
     def _map(self) -> None:
@@ -108,13 +107,16 @@ class CacheFile:
             if not held:
                 room = max(0, self._nbytes - self._rows_at - ALIGN * len(leaves))
                 given["rows"] = min(self.length, room // max(1, row_nbytes))
-                if not self._reserve(file.fileno(), given["rows"], leaves=leaves):
-                    return
+            else:
+                given["rows"] = self._agreed(held, given)
+            end = self._rows_at + sum(_column_nbytes(a, given["rows"]) for a in leaves)
+            cut_off = os.fstat(file.fileno()).st_size < end
+            if (cut_off or not held) and not self._reserve(file.fileno(), end):
+                return
+            if not held:
                 file.seek(0)
                 file.write(json.dumps(given).encode())
                 file.flush()
-            else:
-                given["rows"] = self._agreed(held, given)
         self.capacity = given["rows"]
         self._lay_out(leaves)
 
@@ -132,9 +134,9 @@ class CacheFile:
             )
         return int(found["rows"])
 
-    def _reserve(self, file: int, rows: int, *, leaves: Sequence[Array]) -> bool:
+    def _reserve(self, file: int, end: int) -> bool:
         """Reserve disk space for all rows; return False if there is not enough."""
-        end = self._rows_at + sum(_column_nbytes(array, rows) for array in leaves)
+        before = os.fstat(file).st_size
         try:
             if self._keeps:
                 reserve(file, end)
@@ -143,7 +145,7 @@ class CacheFile:
         except OSError as error:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
                 raise
-            os.ftruncate(file, self._rows_at)
+            os.ftruncate(file, before)
             self.full, self.capacity = True, 0
             return False
         return True
@@ -162,7 +164,6 @@ class CacheFile:
                 columns.append(np.empty(shape, array.dtype))
             at += _column_nbytes(array, self.capacity)
         self.columns = columns
-        self._rows = [(column.shape[1:], column.dtype) for column in columns]
 
     def put(self, index: int, leaves: Sequence[Array]) -> None:
         """Write a record, if it has a row."""
@@ -176,7 +177,7 @@ class CacheFile:
 
     def is_damaged(self, index: int) -> bool:
         """Return True if a row from an earlier run is not what was written."""
-        if self.states[index] == self.run:
+        if self.states[index] >= self.run:  # of this run, or of one that began later
             return False
         damaged = bool(self._sums[index] != self._checksum(index))
         self.states[index] = ABSENT if damaged else self.run
@@ -189,35 +190,37 @@ class CacheFile:
             total = zlib.crc32(column[index].tobytes(), total)
         return total
 
-    def gather(self, indices: Sequence[int], allocate: Allocate) -> list[Array] | None:
-        """Return the columns of these records in memory from `allocate`, or None unless all of them
-        were written or checked in this run."""
-        rows = np.array(indices)  # once: each use of a list would convert it
-        if not self._complete:
-            if not self.columns or rows.max() >= self.capacity:
-                return None
-            if not (self.states.take(rows) == self.run).all():
-                return None
-            self._look_for_end(len(rows))
-        blanks = [((len(rows), *shape), dtype) for shape, dtype in self._rows]
-        found = list(allocate(blanks))
-        for column, out in zip(self.columns, found, strict=True):
-            # With the default mode numpy copies twice.
-            column.take(rows, 0, out, "clip")
-        return found
+    def holds(self, rows: Array) -> bool:
+        """Return True if all of these records were written or checked in this run."""
+        if self.complete:
+            return True
+        if not self.columns:
+            return False
+        if self.capacity < self.length and rows.max() >= self.capacity:
+            return False
+        return bool(self.states.take(rows).min() >= self.run)
+
+    @property
+    def complete(self) -> bool:
+        """True if every record was written or checked in this run, which never ends.
+
+        Looks at some states more with each call, in the order of the file, so that all of them are
+        looked at once, and not for each batch.
+        """
+        known, states = self._known, self.states
+        if known == self.length:
+            return True
+        if self.capacity < self.length or states[known] < self.run:
+            return False
+        ahead = states[known : known + LOOK_AHEAD] < self.run
+        self._known = known + (int(ahead.argmax()) if ahead.any() else len(ahead))
+        return self._known == self.length
 
     def release(self) -> None:
         """Give all maps of the file back, but keep the number of damaged records."""
-        self._complete, self.columns = False, []
+        self._known, self.capacity, self.columns = 0, 0, []
         self.states, self._sums = np.zeros(0, np.int32), np.zeros(0, np.uint32)
         self._runs = self._runs.copy()
-
-    def _look_for_end(self, count: int) -> None:
-        """After as many records as there are, look whether all of them are there for good."""
-        self._gathered += count
-        if self._gathered >= self.length:
-            self._gathered = 0
-            self._complete = self.capacity == self.length and bool((self.states == self.run).all())
 
 
 def new_cache_file(

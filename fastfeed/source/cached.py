@@ -17,6 +17,7 @@ from fastfeed.core.worker import Worker, has_parameter
 from fastfeed.errors import OptionError
 from fastfeed.mix import Mix
 from fastfeed.options import Cache, FeedOptions
+from fastfeed.source.arrays import ColumnReader
 from fastfeed.source.base import FILTERED, Source
 from fastfeed.source.cache_file import ABSENT, FILTERED_OUT, CacheFile, new_cache_file
 from fastfeed.source.indexed import IndexedSource
@@ -43,6 +44,7 @@ class CachedRecords:
         self._nbytes = nbytes
         self._structure: Structure = None
         self._known = False
+        self._reader: ColumnReader | None = None
         self._warned = False  # of damage: a file that was cut off has thousands of such records
         self._lock = threading.Lock()
         self._damaged_before = self._file.damaged
@@ -54,6 +56,7 @@ class CachedRecords:
 
     def release(self) -> None:
         """Give the memory, or the map of the file, back; no record is read any more."""
+        self._reader = None
         self._file.release()
         self.close()
 
@@ -93,13 +96,16 @@ class CachedRecords:
             )
             self._warned, state = True, ABSENT
         if state:
-            return rebuild(self._structure, [column[index] for column in file.columns])
+            # A copy: what the user's functions do to it, or keep of it, does not touch the file.
+            return rebuild(self._structure, [column[index].copy() for column in file.columns])
         return self._made(index)
 
     def gather(self, indices: Sequence[int], allocate: Allocate) -> Any:
         """Return the records as one batch, or None if some of them are still to be made."""
-        columns = self._file.gather(indices, allocate) if self._known else None
-        return None if columns is None else rebuild(self._structure, columns)
+        reader, rows = self._reader, np.asarray(indices)
+        if reader is None or not self._file.holds(rows):
+            return None
+        return reader.gather(rows, allocate)
 
     def _made(self, index: int) -> Any:
         record = self._maker(index)
@@ -141,6 +147,7 @@ class CachedRecords:
                 f"cache={place!r} holds other records: record {index} differs. It was made from "
                 "another data set, or by another transform=. Delete it, or choose another folder"
             )
+        self._reader = ColumnReader(self._structure, file.columns)
         self._known = True
 
     def _arrays(self, record: Any, index: int) -> list[Array]:

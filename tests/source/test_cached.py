@@ -12,10 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fastfeed import FeedRunner, OptionError, Worker
+from fastfeed import FeedRunner, OptionError, SpecError, Worker
 from fastfeed.mix import Mix
 from fastfeed.options import Cache
 from fastfeed.source import cache_file
+from fastfeed.source.cache_file import CacheFile, new_cache_file
 from tests.helpers.streams import LIMIT_S
 
 EXECUTORS = [(1, 0), (3, 0), (1, 2), (2, 2)]
@@ -270,8 +271,97 @@ def test_no_map_of_the_file_outlives_the_runner(tmp_path: Path) -> None:
     assert runner.snapshot().remade == 0
 
 
-def test_a_complete_cache_is_not_looked_at_again_for_each_batch(tmp_path: Path) -> None:
-    data = np.arange(LENGTH)
-    with FeedRunner((data, data), batch_size=8, epochs=4, cache=tmp_path, shuffle=True) as runner:
-        found = [x for x, _ in runner]
-    assert sorted(np.concatenate(found).tolist()) == sorted(data.tolist() * 4)
+@given(st.permutations(range(23)), st.integers(1, 30), st.integers(1, 9))
+def test_a_batch_is_read_whole_as_soon_as_its_records_are_there(
+    order: list[int], look_ahead: int, batch_size: int
+) -> None:
+    path, close, _ = new_cache_file("ram", nbytes=1 << 20)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cache_file, "LOOK_AHEAD", look_ahead)
+        file = CacheFile(path, 23, nbytes=1 << 20)
+        assert not file.holds(np.arange(3)) and not file.complete
+        file.learn([np.array(0)], "a number")
+        for done, index in enumerate(order):
+            rows = np.roll(np.arange(23), index)[:batch_size]
+            assert file.holds(rows) == (set(rows.tolist()) <= set(order[:done]))
+            assert not file.complete
+            file.put(index, [np.array(index)])
+        assert all(file.holds(np.arange(23)) for _ in range(23)) and file.complete
+    file.release()
+    assert not file.complete and not file.holds(np.arange(3))
+    close()
+
+
+def test_trainings_that_share_a_folder_check_each_record_once(tmp_path: Path) -> None:
+    path, _, _ = new_cache_file(tmp_path, nbytes=1 << 20)
+    files = []
+    for _ in range(3):
+        files.append(CacheFile(path, LENGTH, nbytes=1 << 20))
+        files[-1].learn([np.array(0)], "a number")
+    for index in range(LENGTH):
+        files[1].put(index, [np.array(index)])
+    everything = np.arange(LENGTH)
+    assert [file.holds(everything) for file in files] == [True, True, False]
+    assert not any(files[2].is_damaged(index) for index in range(LENGTH))
+    assert [file.holds(everything) for file in files] == [True, True, True]
+
+
+def test_the_functions_of_a_user_do_not_touch_the_cache() -> None:
+    kept: list[Any] = []
+
+    def collate(records: list[Any]) -> Any:
+        kept.extend(records)
+        batch = np.stack([record["image"] for record in records])
+        for record in records:
+            record["image"] += 1
+        return batch
+
+    options: dict[str, Any] = {"batch_size": 8, "transform": made, "collate": collate}
+    with FeedRunner(range(LENGTH), cache="ram", epochs=4, **options) as runner:
+        found = np.concatenate(list(runner))
+    assert found[:, 0, 0].tolist() == list(range(LENGTH)) * 4
+    assert "fastfeed-cache" not in Path("/proc/self/maps").read_text()
+
+
+def test_numbers_of_another_byte_order() -> None:
+    options: Any = {"batch_size": 8, "transform": lambda n: np.full(3, n, ">i4"), "epochs": 3}
+    with FeedRunner(range(LENGTH), **options) as plain, FeedRunner(
+        range(LENGTH), cache="ram", **options
+    ) as runner:
+        for batch, expected in zip(runner, plain, strict=True):
+            assert batch.dtype == expected.dtype and (batch == expected).all()
+
+
+def test_a_file_that_was_cut_off_on_a_full_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    rows(range(LENGTH), cache=tmp_path)
+    file = tmp_path / cache_file.FILE_NAME
+    os.truncate(file, cache_file.HEADER_NBYTES + 8 * LENGTH)
+
+    def full(file: int, start: int, nbytes: int) -> None:
+        if nbytes > os.fstat(file).st_size + cache_file.ALIGN:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    assert rows(range(LENGTH), cache=tmp_path, epochs=2) == list(range(LENGTH)) * 2
+    assert "no space for the cache" in caplog.text
+    assert file.stat().st_size == cache_file.HEADER_NBYTES + 8 * LENGTH
+
+
+def test_a_folder_on_a_read_only_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows(range(LENGTH), cache=tmp_path)
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr(Path, "touch", refuse)
+    with pytest.raises(OptionError, match=r"cannot be written \(Read-only file system\): choose"):
+        rows(range(LENGTH), cache=tmp_path)
+
+
+@in_each
+def test_a_filter_that_leaves_nothing(threads: int, processes: int) -> None:
+    options: Any = {"cache": "ram", "threads": threads, "processes": processes, "epochs": 2}
+    with pytest.raises(SpecError, match="does filter= leave nothing"):
+        rows(range(LENGTH), filter=lambda n: n < 0, **options)

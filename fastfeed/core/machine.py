@@ -15,7 +15,7 @@ MIN_FREE_NBYTES = 2**20
 WORKER_NBYTES, WORKER_FILES = 30_000_000, 5  # of a worker process, without the user's modules
 TRAINER_FILES = 64  # of the trainer, beside its workers
 # Of a producer thread: touched stack and Python's own state, and parts of the map of the process.
-THREAD_NBYTES, THREAD_MAPS = 40_000, 3
+STACK_NBYTES, THREAD_MAPS = 40_000, 3
 # Ranks of one machine, as told by torchrun, Open MPI, Intel MPI, MPICH, MVAPICH, Horovod and Slurm.
 LOCAL_RANKS = (
     "LOCAL_WORLD_SIZE",
@@ -63,7 +63,7 @@ def workers_that_fit() -> tuple[int, str]:
 
 def threads_that_fit(processes: int) -> tuple[int, str]:
     """Return how many threads each of so many processes can hold, and what limits them."""
-    limits = [(free_memory_nbytes() // THREAD_NBYTES, "the free memory, at 40 KB each")]
+    limits = [(free_memory_nbytes() // STACK_NBYTES, "the free memory, at 40 KB each")]
     limits = [(count // processes, why) for count, why in limits + _task_limits()]
     maps = _number(KERNEL, "vm/max_map_count")
     if maps is not None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import dis
 import hashlib
 import itertools
-import operator
 import pickle
 import threading
 from collections.abc import Callable, Iterator
@@ -67,8 +66,8 @@ def is_endless(stream: Any) -> bool:
 
 
 def is_finite(stream: Any) -> bool:
-    """Return True for a list that has items, and for its iterator."""
-    return isinstance(stream, FINITE_TYPES) and operator.length_hint(stream) > 0
+    """Return True for a list of items, and for its iterator."""
+    return isinstance(stream, FINITE_TYPES)
 
 
 def compared(items: Iterator[Any], compare: Callable[[int], None]) -> Iterator[Any]:

@@ -6,7 +6,6 @@ import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,9 +17,9 @@ from fastfeed.source.base import Item, chunk_size, chunks, refuse_options
 from fastfeed.source.stream_comparison import (
     WAYS_OUT,
     StreamComparison,
-    compared,
+    beginning_of,
+    digest_of,
     is_endless,
-    is_finite,
 )
 
 LOG = logging.getLogger("fastfeed")
@@ -107,16 +106,15 @@ class CallableSource:
         """Return None: the draws depend on the producer."""
 
     def _compared(self, items: Iterator[Any], stream: Any, *, worker: Worker) -> Iterator[Any]:
-        """Return the items, the first of which are compared with those of other producers."""
+        """Yield the items, after a comparison of the first ones with those of other producers."""
         seen = worker.count == 1 or worker.index in self._had_items  # in an earlier epoch
-        if self._may_end or seen or is_endless(stream):
-            return items
-        if is_finite(stream):
-            raise OptionError(
-                f"the callable returns a {type(stream).__name__}, and each of the {worker.count} "
-                f"producers reads it to its end: {WAYS_OUT}"
-            )
-        return compared(items, partial(self.compare, worker.index))
+        if not (self._may_end or seen or is_endless(stream)):
+            first = beginning_of(items)
+            digest = digest_of(first)
+            if digest is not None:
+                self.compare(worker.index, digest)
+            yield from first
+        yield from items
 
     def _end(self, worker: Worker, empty: bool) -> None:
         if empty and worker.index in self._had_items:

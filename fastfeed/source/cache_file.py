@@ -176,13 +176,19 @@ class CacheFile:
         self.states[index] = self.run
 
     def is_damaged(self, index: int) -> bool:
-        """Return True if a row from an earlier run is not what was written."""
-        if self.states[index] >= self.run:  # of this run, or of one that began later
+        """Return True, and count it, if a row from an earlier run is not what was written."""
+        if self._checked(index):
             return False
-        damaged = bool(self._sums[index] != self._checksum(index))
-        self.states[index] = ABSENT if damaged else self.run
-        self._runs[1] += damaged
-        return damaged
+        self.states[index] = ABSENT
+        self._runs[1] += 1
+        return True
+
+    def _checked(self, index: int) -> bool:
+        if self.states[index] < self.run:  # of neither this run, nor one that began later
+            if self._sums[index] != self._checksum(index):
+                return False
+            self.states[index] = self.run
+        return True
 
     def _checksum(self, index: int) -> int:
         total = 0
@@ -191,14 +197,15 @@ class CacheFile:
         return total
 
     def holds(self, rows: Array) -> bool:
-        """Return True if all of these records were written or checked in this run."""
+        """Return True if all of these records are there and no earlier run's row is damaged."""
         if self.complete:
             return True
-        if not self.columns:
+        if not self.columns or rows.max() >= self.capacity:
             return False
-        if self.capacity < self.length and rows.max() >= self.capacity:
+        states = self.states.take(rows)
+        if states.min() <= ABSENT:
             return False
-        return bool(self.states.take(rows).min() >= self.run)
+        return all(map(self._checked, rows[states < self.run].tolist()))
 
     @property
     def complete(self) -> bool:

@@ -301,9 +301,23 @@ def test_trainings_that_share_a_folder_check_each_record_once(tmp_path: Path) ->
     for index in range(LENGTH):
         files[1].put(index, [np.array(index)])
     everything = np.arange(LENGTH)
-    assert [file.holds(everything) for file in files] == [True, True, False]
-    assert not any(files[2].is_damaged(index) for index in range(LENGTH))
-    assert [file.holds(everything) for file in files] == [True, True, True]
+    for file in (*files, *files):
+        assert file.holds(everything)
+    assert files[0].states.tolist() == [3] * LENGTH  # the last run's check is enough for all
+
+
+def test_a_batch_with_a_damaged_record_is_not_read_whole(tmp_path: Path) -> None:
+    path, _, _ = new_cache_file(tmp_path, nbytes=1 << 20)
+    one, other = CacheFile(path, 9, nbytes=1 << 20), CacheFile(path, 9, nbytes=1 << 20)
+    for file in (one, other):
+        file.learn([np.array(0)], "a number")
+    for index in range(9):
+        one.put(index, [np.array(index)])
+    one.columns[0][4] = 40
+    assert other.holds(np.arange(4)) and not other.holds(np.arange(3, 6)) and not other.damaged
+    assert other.is_damaged(4) and other.damaged == 1
+    other.put(4, [np.array(4)])
+    assert other.holds(np.arange(9)) and one.holds(np.arange(9)) and one.damaged == 1
 
 
 def test_the_functions_of_a_user_do_not_touch_the_cache() -> None:

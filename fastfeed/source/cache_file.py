@@ -225,7 +225,8 @@ class CacheFile:
 
     def release(self) -> None:
         """Give all maps of the file back, but keep the number of damaged records."""
-        self._known, self.capacity, self.columns = 0, 0, []
+        self._known = self.capacity = 0
+        self.columns.clear()  # also in the frames of a traceback
         self.states = self._sums = np.zeros(0, np.uint32)
         self._runs = self._runs.copy()
 

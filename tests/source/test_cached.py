@@ -271,6 +271,18 @@ def test_no_map_of_the_file_outlives_the_runner(tmp_path: Path) -> None:
     assert runner.snapshot().remade == 0
 
 
+def test_no_map_of_the_file_outlives_a_refused_record(tmp_path: Path) -> None:
+    folder = tmp_path / "cache"
+    options: Any = {"batch_size": 8, "transform": lambda n: np.zeros(1 + n // 20), "cache": folder}
+    with (
+        pytest.raises(OptionError, match="record 20 is") as caught,
+        FeedRunner(range(LENGTH), **options) as runner,
+    ):
+        list(runner)
+    assert caught.value.__traceback__ is not None
+    assert str(folder) not in Path("/proc/self/maps").read_text()
+
+
 @given(st.permutations(range(23)), st.integers(1, 30), st.integers(1, 9))
 def test_a_batch_is_read_whole_as_soon_as_its_records_are_there(
     order: list[int], look_ahead: int, batch_size: int

@@ -227,7 +227,7 @@ class CacheFile:
         """Give all maps of the file back, but keep the number of damaged records."""
         self._known = self.capacity = 0
         self.columns.clear()  # also in the frames of a traceback
-        self.states = self._sums = np.zeros(0, np.uint32)
+        self.states, self._sums = np.zeros(0, np.int32), np.zeros(0, np.uint32)
         self._runs = self._runs.copy()
 
 

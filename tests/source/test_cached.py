@@ -351,9 +351,10 @@ def test_the_functions_of_a_user_do_not_touch_the_cache() -> None:
 
 def test_numbers_of_another_byte_order() -> None:
     options: Any = {"batch_size": 8, "transform": lambda n: np.full(3, n, ">i4"), "epochs": 3}
-    with FeedRunner(range(LENGTH), **options) as plain, FeedRunner(
-        range(LENGTH), cache="ram", **options
-    ) as runner:
+    with (
+        FeedRunner(range(LENGTH), **options) as plain,
+        FeedRunner(range(LENGTH), cache="ram", **options) as runner,
+    ):
         for batch, expected in zip(runner, plain, strict=True):
             assert batch.dtype == expected.dtype and (batch == expected).all()
 

@@ -50,7 +50,8 @@ class CacheFile:
     def __init__(self, path: str, length: int, *, nbytes: int, run: int = 0) -> None:
         self.path, self.length, self._nbytes = path, length, nbytes
         self.columns: list[Array] = []
-        self.full = False  # no space for the columns
+        self._keeps = not path.startswith(OWN_FILES)
+        self.full = False  # no space on the disk
         self.capacity = 0  # rows; none before `learn`
         try:
             self._map()
@@ -59,7 +60,6 @@ class CacheFile:
                 f"cache={path!r} cannot be written ({error.strerror}): choose another folder, or "
                 'cache="ram"'
             ) from error
-        self._keeps = not path.startswith(OWN_FILES)
         self._known = 0  # records before this one were written or checked in this run
         self.run = run or self._new_run()
 
@@ -69,8 +69,12 @@ class CacheFile:
         with open(self.path, "r+b") as file:
             lock(file)
             if os.fstat(file.fileno()).st_size < self._rows_at:
-                reserve(file.fileno(), self._rows_at)
-        head = np.memmap(self.path, np.uint8, "r+", shape=(self._rows_at,))
+                self._reserve(file.fileno(), self._rows_at)
+        head: Array
+        if self.full:
+            head = np.zeros(self._rows_at, np.uint8)
+        else:
+            head = np.memmap(self.path, np.uint8, "r+", shape=(self._rows_at,))
         table: Array = head[HEADER_NBYTES : HEADER_NBYTES + table_nbytes].view(np.ndarray)
         self.states = table[: STATE_NBYTES * self.length].view(np.int32)
         self._sums = table[STATE_NBYTES * self.length :].view(np.uint32)
@@ -100,6 +104,8 @@ class CacheFile:
             "record": text,
             "leaves": [[array.dtype.str, list(array.shape)] for array in leaves],
         }
+        if self.full:
+            return
         row_nbytes = sum(array.nbytes for array in leaves)
         with open(self.path, "r+b") as file:
             lock(file)
@@ -135,7 +141,7 @@ class CacheFile:
         return int(found["rows"])
 
     def _reserve(self, file: int, end: int) -> bool:
-        """Reserve disk space for all rows; return False if there is not enough."""
+        """Reserve disk space up to `end`; return False if there is not enough."""
         before = os.fstat(file).st_size
         try:
             if self._keeps:
@@ -146,7 +152,7 @@ class CacheFile:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
                 raise
             os.ftruncate(file, before)
-            self.full, self.capacity = True, 0
+            self.full = True
             return False
         return True
 

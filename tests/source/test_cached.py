@@ -179,19 +179,21 @@ def test_a_folder_of_another_version_is_refused(
         rows(range(LENGTH), cache=tmp_path)
 
 
+@pytest.mark.parametrize("free", [0, cache_file.HEADER_NBYTES + 8 * LENGTH + 64])
 def test_a_full_disk_costs_only_the_cache(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    free: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     reserve = os.posix_fallocate
 
     def full(file: int, start: int, nbytes: int) -> None:
-        if nbytes > cache_file.HEADER_NBYTES + 8 * LENGTH + 64:
+        if nbytes > free:
             raise OSError(errno.ENOSPC, "No space left on device")
         reserve(file, start, nbytes)
 
     monkeypatch.setattr(os, "posix_fallocate", full)
     assert rows(range(LENGTH), cache=tmp_path, epochs=2) == list(range(LENGTH)) * 2
     assert "no space for the cache" in caplog.text
+    assert (tmp_path / cache_file.FILE_NAME).stat().st_size <= free
 
 
 def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:

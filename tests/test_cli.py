@@ -147,6 +147,12 @@ def test_the_doctor_prints_commands_as_they_are_typed(monkeypatch: pytest.Monkey
     assert "'fastfeed[nothing]'" in done.stdout
 
 
+@pytest.mark.parametrize("name", ["threads", "processes"])
+def test_producers_that_do_not_fit_are_refused_before_the_first_measurement(name: str) -> None:
+    done = CliRunner().invoke(main, ["bench", f"--{name}", "1,1000000", *QUICK[2:]])
+    assert done.exit_code and f"{name}=1000000 do not fit" in done.output
+
+
 @pytest.mark.slow
 def test_nothing_of_the_start_of_tensorflow_is_shown() -> None:
     pytest.importorskip("tensorflow")

@@ -10,12 +10,13 @@ import psutil
 
 from fastfeed.core.unix import resource
 
-ROOT, KERNEL = Path("/sys/fs/cgroup"), Path("/proc/sys")
+ROOT = Path("/sys/fs/cgroup")
+KERNEL_SETTINGS = Path("/proc/sys")
 MIN_FREE_NBYTES = 2**20
 WORKER_NBYTES, WORKER_FILES = 30_000_000, 5  # of a worker process, without the user's modules
 TRAINER_FILES = 64  # of the trainer, beside its workers
 # Of a producer thread: touched stack and Python's own state, and parts of the map of the process.
-STACK_NBYTES, THREAD_MAPS = 40_000, 3
+PRODUCER_THREAD_NBYTES, PRODUCER_THREAD_MAPS = 40_000, 3
 # Ranks of one machine, as told by torchrun, Open MPI, Intel MPI, MPICH, MVAPICH, Horovod and Slurm.
 LOCAL_RANKS = (
     "LOCAL_WORLD_SIZE",
@@ -63,11 +64,11 @@ def workers_that_fit() -> tuple[int, str]:
 
 def threads_that_fit(processes: int) -> tuple[int, str]:
     """Return how many threads each of so many processes can hold, and what limits them."""
-    limits = [(free_memory_nbytes() // STACK_NBYTES, "the free memory, at 40 KB each")]
+    limits = [(free_memory_nbytes() // PRODUCER_THREAD_NBYTES, "the free memory, at 40 KB each")]
     limits = [(count // processes, why) for count, why in limits + _task_limits()]
-    maps = _number(KERNEL, "vm/max_map_count")
+    maps = _number(KERNEL_SETTINGS, "vm/max_map_count")
     if maps is not None:
-        limits.append((maps // THREAD_MAPS, f"vm.max_map_count, which is {maps}"))
+        limits.append((maps // PRODUCER_THREAD_MAPS, f"vm.max_map_count, which is {maps}"))
     return min((max(1, count), why) for count, why in limits)
 
 
@@ -80,8 +81,8 @@ def _task_limits() -> list[tuple[int, str]]:
             limits.append((tasks, f"`ulimit -u`, which is {tasks}"))
     for folder, names, called in (
         (ROOT, ("pids.max", "pids/pids.max"), "pids.max of the control group"),
-        (KERNEL, ("kernel/pid_max",), "kernel.pid_max"),
-        (KERNEL, ("kernel/threads-max",), "kernel.threads-max"),
+        (KERNEL_SETTINGS, ("kernel/pid_max",), "kernel.pid_max"),
+        (KERNEL_SETTINGS, ("kernel/threads-max",), "kernel.threads-max"),
     ):
         tasks = _number(folder, *names)
         if tasks is not None:

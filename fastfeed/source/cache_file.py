@@ -50,7 +50,8 @@ class CacheFile:
     def __init__(self, path: str, length: int, *, nbytes: int, run: int = 0) -> None:
         self.path, self.length, self._nbytes = path, length, nbytes
         self.columns: list[Array] = []
-        self.full = False  # no space for the columns
+        self._keeps = not path.startswith(OWN_FILES)
+        self.full = False  # no space on the disk
         self.capacity = 0  # rows; none before `learn`
         try:
             self._map()
@@ -59,7 +60,6 @@ class CacheFile:
                 f"cache={path!r} cannot be written ({error.strerror}): choose another folder, or "
                 'cache="ram"'
             ) from error
-        self._keeps = not path.startswith(OWN_FILES)
         self._known = 0  # records before this one were written or checked in this run
         self.run = run or self._new_run()
 
@@ -69,8 +69,12 @@ class CacheFile:
         with open(self.path, "r+b") as file:
             lock(file)
             if os.fstat(file.fileno()).st_size < self._rows_at:
-                reserve(file.fileno(), self._rows_at)
-        head = np.memmap(self.path, np.uint8, "r+", shape=(self._rows_at,))
+                self._reserve(file.fileno(), self._rows_at)
+        head: Array
+        if self.full:
+            head = np.zeros(self._rows_at, np.uint8)
+        else:
+            head = np.memmap(self.path, np.uint8, "r+", shape=(self._rows_at,))
         table: Array = head[HEADER_NBYTES : HEADER_NBYTES + table_nbytes].view(np.ndarray)
         self.states = table[: STATE_NBYTES * self.length].view(np.int32)
         self._sums = table[STATE_NBYTES * self.length :].view(np.uint32)
@@ -100,6 +104,8 @@ class CacheFile:
             "record": text,
             "leaves": [[array.dtype.str, list(array.shape)] for array in leaves],
         }
+        if self.full:
+            return
         row_nbytes = sum(array.nbytes for array in leaves)
         with open(self.path, "r+b") as file:
             lock(file)
@@ -135,7 +141,7 @@ class CacheFile:
         return int(found["rows"])
 
     def _reserve(self, file: int, end: int) -> bool:
-        """Reserve disk space for all rows; return False if there is not enough."""
+        """Reserve disk space up to `end`; return False if there is not enough."""
         before = os.fstat(file).st_size
         try:
             if self._keeps:
@@ -146,7 +152,7 @@ class CacheFile:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
                 raise
             os.ftruncate(file, before)
-            self.full, self.capacity = True, 0
+            self.full = True
             return False
         return True
 
@@ -176,13 +182,19 @@ class CacheFile:
         self.states[index] = self.run
 
     def is_damaged(self, index: int) -> bool:
-        """Return True if a row from an earlier run is not what was written."""
-        if self.states[index] >= self.run:  # of this run, or of one that began later
+        """Return True, and count it, if a row from an earlier run is not what was written."""
+        if self._checked(index):
             return False
-        damaged = bool(self._sums[index] != self._checksum(index))
-        self.states[index] = ABSENT if damaged else self.run
-        self._runs[1] += damaged
-        return damaged
+        self.states[index] = ABSENT
+        self._runs[1] += 1
+        return True
+
+    def _checked(self, index: int) -> bool:
+        if self.states[index] < self.run:  # of neither this run, nor one that began later
+            if self._sums[index] != self._checksum(index):
+                return False
+            self.states[index] = self.run
+        return True
 
     def _checksum(self, index: int) -> int:
         total = 0
@@ -191,14 +203,15 @@ class CacheFile:
         return total
 
     def holds(self, rows: Array) -> bool:
-        """Return True if all of these records were written or checked in this run."""
+        """Return True if all of these records are there and no earlier run's row is damaged."""
         if self.complete:
             return True
-        if not self.columns:
+        if not self.columns or rows.max() >= self.capacity:
             return False
-        if self.capacity < self.length and rows.max() >= self.capacity:
+        states = self.states.take(rows)
+        if states.min() <= ABSENT:
             return False
-        return bool(self.states.take(rows).min() >= self.run)
+        return all(map(self._checked, rows[states < self.run].tolist()))
 
     @property
     def complete(self) -> bool:
@@ -218,7 +231,8 @@ class CacheFile:
 
     def release(self) -> None:
         """Give all maps of the file back, but keep the number of damaged records."""
-        self._known, self.capacity, self.columns = 0, 0, []
+        self._known = self.capacity = 0
+        self.columns.clear()  # also in the frames of a traceback
         self.states, self._sums = np.zeros(0, np.int32), np.zeros(0, np.uint32)
         self._runs = self._runs.copy()
 

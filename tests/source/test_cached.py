@@ -179,19 +179,21 @@ def test_a_folder_of_another_version_is_refused(
         rows(range(LENGTH), cache=tmp_path)
 
 
+@pytest.mark.parametrize("free", [0, cache_file.HEADER_NBYTES + 8 * LENGTH + 64])
 def test_a_full_disk_costs_only_the_cache(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    free: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     reserve = os.posix_fallocate
 
     def full(file: int, start: int, nbytes: int) -> None:
-        if nbytes > cache_file.HEADER_NBYTES + 8 * LENGTH + 64:
+        if nbytes > free:
             raise OSError(errno.ENOSPC, "No space left on device")
         reserve(file, start, nbytes)
 
     monkeypatch.setattr(os, "posix_fallocate", full)
     assert rows(range(LENGTH), cache=tmp_path, epochs=2) == list(range(LENGTH)) * 2
     assert "no space for the cache" in caplog.text
+    assert (tmp_path / cache_file.FILE_NAME).stat().st_size <= free
 
 
 def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
@@ -271,6 +273,18 @@ def test_no_map_of_the_file_outlives_the_runner(tmp_path: Path) -> None:
     assert runner.snapshot().remade == 0
 
 
+def test_no_map_of_the_file_outlives_a_refused_record(tmp_path: Path) -> None:
+    folder = tmp_path / "cache"
+    options: Any = {"batch_size": 8, "transform": lambda n: np.zeros(1 + n // 20), "cache": folder}
+    with (
+        pytest.raises(OptionError, match="record 20 is") as caught,
+        FeedRunner(range(LENGTH), **options) as runner,
+    ):
+        list(runner)
+    assert caught.value.__traceback__ is not None
+    assert str(folder) not in Path("/proc/self/maps").read_text()
+
+
 @given(st.permutations(range(23)), st.integers(1, 30), st.integers(1, 9))
 def test_a_batch_is_read_whole_as_soon_as_its_records_are_there(
     order: list[int], look_ahead: int, batch_size: int
@@ -301,9 +315,23 @@ def test_trainings_that_share_a_folder_check_each_record_once(tmp_path: Path) ->
     for index in range(LENGTH):
         files[1].put(index, [np.array(index)])
     everything = np.arange(LENGTH)
-    assert [file.holds(everything) for file in files] == [True, True, False]
-    assert not any(files[2].is_damaged(index) for index in range(LENGTH))
-    assert [file.holds(everything) for file in files] == [True, True, True]
+    for file in (*files, *files):
+        assert file.holds(everything)
+    assert files[0].states.tolist() == [3] * LENGTH  # the last run's check is enough for all
+
+
+def test_a_batch_with_a_damaged_record_is_not_read_whole(tmp_path: Path) -> None:
+    path, _, _ = new_cache_file(tmp_path, nbytes=1 << 20)
+    one, other = CacheFile(path, 9, nbytes=1 << 20), CacheFile(path, 9, nbytes=1 << 20)
+    for file in (one, other):
+        file.learn([np.array(0)], "a number")
+    for index in range(9):
+        one.put(index, [np.array(index)])
+    one.columns[0][4] = 40
+    assert other.holds(np.arange(4)) and not other.holds(np.arange(3, 6)) and not other.damaged
+    assert other.is_damaged(4) and other.damaged == 1
+    other.put(4, [np.array(4)])
+    assert other.holds(np.arange(9)) and one.holds(np.arange(9)) and one.damaged == 1
 
 
 def test_the_functions_of_a_user_do_not_touch_the_cache() -> None:

@@ -81,7 +81,7 @@ def simulate(
         rate = min(rate, 1 / max(TINY_S, *needed.values()))
     busy = {name: min(1.0, rate * one) for name, one in needed.items()}
     p50, p99 = np.percentile(counted, (50, 99))
-    limit = _limit(workload, busy, starvation=starvation)
+    limit = _limit(workload, busy, rate=rate, starvation=starvation)
     return Outcome(rate, starvation, float(p50), float(p99), limit, busy)
 
 
@@ -94,14 +94,15 @@ def _thinned(workload: Workload, steps: int, *, rng: random.Random) -> Workload:
     return replace(workload, batches=found[0], steps=found[1])
 
 
-def _limit(workload: Workload, busy: dict[str, float], *, starvation: float) -> str:
+def _limit(workload: Workload, busy: dict[str, float], *, rate: float, starvation: float) -> str:
     """Return the limit in words: the step, a full resource, or what makes the buffer run empty."""
     if starvation < INPUT_BOUND and busy[LIMIT_STEP] >= 1 - INPUT_BOUND:
         return LIMIT_STEP
     name = max((LIMIT_LOCK, LIMIT_CORES, LIMIT_DISK, LIMIT_PRODUCERS), key=lambda one: busy[one])
     if busy[name] >= 1 - INPUT_BOUND or starvation < INPUT_BOUND:
         return name
-    if workload.epoch_batches and workload.epoch_start_s:
+    epochs = rate / workload.epoch_batches if workload.epoch_batches else 0.0
+    if epochs * workload.epoch_start_s >= INPUT_BOUND:
         return "the start of epochs"
     uneven = workload.batches.sum(axis=1)
     if workload.depth and len(uneven) > 1 and uneven.std() > uneven.mean() / 2:

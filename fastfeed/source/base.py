@@ -99,7 +99,7 @@ class ItemReader:
             return None
         try:
             records = list(whole(list(parts)))
-        except Exception:
+        except Exception:  # of the user's code: the record that fails raises its own error again
             LOG.debug("__getitems__ failed, records are read one by one", exc_info=True)
             return None
         return records if len(records) == len(parts) else None

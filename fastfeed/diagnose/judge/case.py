@@ -10,6 +10,7 @@ from fastfeed.diagnose.evidence import Evidence
 from fastfeed.diagnose.judge import signals
 from fastfeed.diagnose.judge.host import host_share
 from fastfeed.diagnose.judge.knobs import step_cost
+from fastfeed.diagnose.judge.observed_costs import Observed
 from fastfeed.diagnose.judge.observed_feed import Change, ObservedFeed
 from fastfeed.diagnose.judge.producer_profile import ProducerProfile
 from fastfeed.diagnose.judge.step_ledger import Ledger
@@ -20,11 +21,24 @@ from fastfeed.probes.machine_log import SATURATED
 class Case:
     """The basis of causes and recommendations."""
 
-    evidence: Evidence
-    ledger: Ledger
+    observed: Observed
     figures: Figures
-    producers: ProducerProfile | None
     feed: ObservedFeed
+
+    @property
+    def evidence(self) -> Evidence:
+        """Everything that was seen."""
+        return self.observed.evidence
+
+    @property
+    def ledger(self) -> Ledger:
+        """The accounts of the steps."""
+        return self.observed.ledger
+
+    @property
+    def producers(self) -> ProducerProfile | None:
+        """What makes the batches; None if nothing was seen that does."""
+        return self.observed.producers
 
     @property
     def made_by(self) -> ProducerProfile:

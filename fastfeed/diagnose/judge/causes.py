@@ -11,7 +11,7 @@ from fastfeed.diagnose.evidence import DISK
 from fastfeed.diagnose.judge import changes, knobs, sentences
 from fastfeed.diagnose.judge.case import Case
 from fastfeed.diagnose.judge.host import between_steps
-from fastfeed.diagnose.judge.observed_feed import Change, FeedModel
+from fastfeed.diagnose.judge.observed_feed import Change
 from fastfeed.model.workload import INPUT_BOUND
 
 # Share of the time from which a loss that is no lack of input outranks the step.
@@ -28,8 +28,8 @@ class CauseRow(NamedTuple):
     """A cause.
 
     `seen`: the signals that it needs are there. `without`: the counterfactual, the feed without the
-    cause, whose gain is its share. `say`: its evidence in sentences. `advise`: what
-    removes it, with True if it is the first cause.
+    cause, whose gain is its share. `say`: its evidence in sentences. `advise`: the changes that
+    remove it; the flag is True for the first cause.
     """
 
     code: str
@@ -67,13 +67,8 @@ def _cores(case: Case) -> Change:
 
 
 def _copies(case: Case) -> Change:
-    converts = case.converts
-
-    def change(feed: FeedModel) -> FeedModel:
-        found = knobs.new_loader(feed).work(1 - feed.copying)
-        return knobs.no_conversion(found) if converts else found
-
-    return change
+    without = knobs.no_copies(converted=case.converts)
+    return lambda feed: without(knobs.new_loader(feed))
 
 
 # The order decides between equal shares: what contains another cause comes first.

@@ -10,7 +10,6 @@ from fastfeed.diagnose.evidence import CALLED_BACK, DISK, LOCK, PRODUCER
 from fastfeed.diagnose.judge import host as host_work
 from fastfeed.diagnose.judge import knobs, signals
 from fastfeed.diagnose.judge.case import Case
-from fastfeed.diagnose.judge.observed_costs import Observed
 from fastfeed.diagnose.judge.observed_feed import Change
 from fastfeed.model.workload import Outcome, Producers
 
@@ -163,7 +162,7 @@ def _pool(case: Case, option: str, *, count: int) -> str:
 def disk(case: Case, first: bool) -> list[Recommendation]:
     """Return less to read, more parallel reads, and data in memory."""
     found = more_producers(case, first)
-    wasted = Observed(case.evidence, case.ledger, case.producers).wasted
+    wasted = case.observed.wasted
     if wasted:
         read = case.evidence.machine.disk_read_nbytes_s / case.figures.steps_per_second
         change = (
@@ -210,9 +209,7 @@ def copies(case: Case, first: bool) -> list[Recommendation]:
             "make arrays of the final dtype once, in memory that is reused (out=); send uint8 and "
             "cast on the device"
         )
-    one = case.recommend(
-        change, knob, lambda feed: knobs.no_conversion(feed.batch(1 - feed.copying))
-    )
+    one = case.recommend(change, knob, knobs.no_copies(converted=case.converts))
     return [one] if case.converts else [one, *more_producers(case, first)]
 
 

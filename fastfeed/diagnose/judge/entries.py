@@ -75,12 +75,14 @@ def ledger_of(evidence: Evidence) -> Ledger:
 
 
 def _joined(pauses: Sequence[Pause]) -> tuple[Pause, ...]:
-    """Return the pauses in order; those that follow each other without a step are one."""
+    """Return the pauses in order; those that follow each other without a step are one, with the
+    names of what runs in it."""
     found: list[Pause] = []
     for start_s, length_s, name in sorted(one for one in pauses if one[1] > 0):
         if found and start_s - sum(found[-1][:2]) < NEAR_S:
             first_s, before_s, names = found.pop()
-            name = ", ".join(dict.fromkeys(filter(None, (names, name))))
+            known = {*names.split(", "), *name.split(", ")} - {"", BETWEEN_EPOCHS}
+            name = ", ".join(sorted(known)) or names or name
             start_s, length_s = first_s, before_s + length_s
         found.append((start_s, length_s, name))
     return tuple(found)

@@ -14,7 +14,7 @@ from fastfeed.diagnose.diagnosis import (
     Figures,
     Recommendation,
 )
-from fastfeed.diagnose.evidence import FRAMEWORK, NATIVE, PYTHON, DeadProducer, Evidence
+from fastfeed.diagnose.evidence import PYTHON, DeadProducer, Evidence
 from fastfeed.diagnose.judge import signals
 from fastfeed.diagnose.judge.case import Case
 from fastfeed.diagnose.judge.causes import (
@@ -29,7 +29,7 @@ from fastfeed.diagnose.judge.changes import MIN_GAIN
 from fastfeed.diagnose.judge.entries import ledger_of, observing_s
 from fastfeed.diagnose.judge.host import between_steps
 from fastfeed.diagnose.judge.knobs import free_input
-from fastfeed.diagnose.judge.observed_costs import Observed, feed_of
+from fastfeed.diagnose.judge.observed_costs import Observed, feed_of, foreign_share
 from fastfeed.diagnose.judge.observed_feed import ObservedFeed
 from fastfeed.diagnose.judge.producer_profile import ProducerProfile, producer_profile_of
 from fastfeed.diagnose.judge.step_ledger import Ledger, accounts_of, figures_of
@@ -68,7 +68,7 @@ def judge(evidence: Evidence, *, script: str = "", died: Sequence[DeadProducer] 
         headline=headline,
         causes=causes,
         figures=whole.figures if whole is not None else None,
-        ceiling=Observed(evidence, ledger, producers).ceiling if whole is not None else None,
+        ceiling=whole.observed.ceiling if whole is not None else None,
         speedup_if_input_free=speedup,
         speedup_range=interval,
         recommendations=safe,
@@ -106,7 +106,7 @@ def _case_of(
         )
     like = whole.feed if whole is not None else None
     feed = ObservedFeed(feed_of(observed), figures, pure=observed.ceiling.experiment, like=like)
-    return Case(evidence, observed.ledger, figures, producers, feed)
+    return Case(observed, figures, feed)
 
 
 def _agreed(whole: Case) -> tuple[list[tuple[str, float]], Doubt | None]:
@@ -230,17 +230,15 @@ def _no_change(case: Case, speedup: float) -> str:
 
 def _accounts(evidence: Evidence, ledger: Ledger) -> tuple[Account, ...]:
     """Return the accounts of the loop's thread."""
-    trainer, machine = evidence.trainer, evidence.machine
+    trainer = evidence.trainer
     span_s = float(ledger.begin[-1] + ledger.period[-1]) - evidence.start_s
-    python = native = foreign = 0.0
+    python = foreign = 0.0
     if trainer is not None:
         inputs = evidence.parts_of("input")
         python = max(0.0, trainer.share(PYTHON) - sum(p.share_in(PYTHON) for p in inputs))
         python = max(0.0, python - between_steps(evidence, ledger))
-        native = sum(task.cpu_s for task in evidence.tasks_of(FRAMEWORK)) / evidence.seconds
-        native += trainer.share(NATIVE)
-        others = machine.other_cpu / max(1e-9, machine.other_cpu + machine.own_cpu)
-        foreign = others * trainer.queued_s / max(1e-9, trainer.wall_s)
+        queued = trainer.queued_s / max(1e-9, trainer.wall_s)
+        foreign = foreign_share(evidence.machine) * queued
     inside = ledger.share(ledger.inside)
     return accounts_of(
         ledger,

@@ -55,6 +55,19 @@ def no_conversion(feed: FeedModel) -> FeedModel:
     return feed.with_(batches=np.maximum(0.0, feed.workload.batches - rest))
 
 
+def no_copies(*, converted: bool) -> Change:
+    """Return the change to batches that are made in their final form.
+
+    `converted`: what the training thread does to them before the step is converting, too.
+    """
+
+    def change(feed: FeedModel) -> FeedModel:
+        found = feed.work(1 - feed.copying)
+        return no_conversion(found) if converted else found
+
+    return change
+
+
 def no_pickling(feed: FeedModel) -> FeedModel:
     """Return the feed with batches in shared memory: nothing is pickled, sent or read again."""
     taken = feed.workload.batch("handover") - feed.converted_s

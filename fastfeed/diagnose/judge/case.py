@@ -76,6 +76,12 @@ class Case:
         session = signals.conversion_share(self.evidence) >= signals.MIN_SHARE
         return session or copying >= signals.COPYING_SHARE
 
+    @cached_property
+    def producer_changes(self) -> dict[bool, list[Recommendation]]:
+        """Changes of the number of producers that were tried, by whether the lock holds them: one
+        decision, which several causes lead to."""
+        return {}
+
     def without(self, share: float) -> Change:
         """Return the change that takes this share of the loop's time from its steps."""
         removed_s = share * self.ledger.seconds / max(1, len(self.ledger))

@@ -53,6 +53,12 @@ def more_producers(case: Case, first: bool) -> list[Recommendation]:
 
 def _producers(case: Case, *, held: bool) -> list[Recommendation]:
     """Return the smallest number of producers near the best rate, if it gains something."""
+    if held not in case.producer_changes:
+        case.producer_changes[held] = _tried_producers(case, held=held)
+    return list(case.producer_changes[held])
+
+
+def _tried_producers(case: Case, *, held: bool) -> list[Recommendation]:
     producers, now = case.made_by, case.feed.now
     if not producers.known or (producers.kind == "native" and case.full):
         return []

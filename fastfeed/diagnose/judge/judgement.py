@@ -116,7 +116,7 @@ def _agreed(whole: Case) -> tuple[list[tuple[str, float]], Doubt | None]:
     ranked by the mean of their shares.
     """
     cases = [whole]
-    if len(whole.ledger) >= 2 * MIN_STEPS:
+    if len(whole.ledger) >= 2 * MIN_STEPS:  # a half has enough steps for a verdict
         for part in whole.ledger.blocks(2):
             half = _case_of(whole.evidence, part, producers=whole.producers, whole=whole)
             cases += [half] if half is not None else []

@@ -173,7 +173,7 @@ def _finite(found: Diagnosis) -> bool:
     return all(map(math.isfinite, numbers))
 
 
-@settings(max_examples=100)
+@settings(max_examples=40)
 @given(any_evidence())
 def test_any_evidence_is_judged(given_evidence: Any) -> None:
     found = judge(given_evidence)

@@ -18,10 +18,11 @@ import mmap
 import os
 import pickle
 import sys
+from collections import ChainMap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from types import SimpleNamespace
+from types import CodeType, SimpleNamespace
 from typing import Any
 
 import cloudpickle
@@ -115,9 +116,23 @@ def _places(arrays: Sequence[Array]) -> tuple[list[tuple[int, int]], int]:
     return [places[layout] for layout in layouts], end
 
 
+def _code_with_file(code: CodeType) -> tuple[Any, ...]:
+    """Reduce a function's code with the name of its file, which cloudpickle leaves out since 3.1.3:
+    a traceback of a worker shows the user's own line by it."""
+    make, arguments = cloudpickle.Pickler.dispatch_table[CodeType](code)
+    return _code_of_file, (code.co_filename, make, *arguments)
+
+
+def _code_of_file(name: str, make: Any, *arguments: Any) -> CodeType:
+    code: CodeType = make(*arguments)
+    return code.replace(co_filename=name)
+
+
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no type information
     """Pickler that returns the pickle in pieces and leaves large arrays in place: it copies nothing
     large."""
+
+    dispatch_table = ChainMap({CodeType: _code_with_file}, cloudpickle.Pickler.dispatch_table)
 
     def __init__(self) -> None:
         self.pieces: list[bytes] = []

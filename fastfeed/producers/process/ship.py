@@ -23,7 +23,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from types import CodeType, SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import cloudpickle
 import numpy as np
@@ -132,7 +132,9 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no type inf
     """Pickler that returns the pickle in pieces and leaves large arrays in place: it copies nothing
     large."""
 
-    dispatch_table = ChainMap({CodeType: _code_with_file}, cloudpickle.Pickler.dispatch_table)
+    dispatch_table: ClassVar = ChainMap(
+        {CodeType: _code_with_file}, cloudpickle.Pickler.dispatch_table
+    )
 
     def __init__(self) -> None:
         self.pieces: list[bytes] = []

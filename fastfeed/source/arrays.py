@@ -72,8 +72,10 @@ def arrays_from(given: Any, options: FeedOptions) -> Any:
     """Return the records of a structure of arrays, and any other source as it is.
 
     A tuple, a mapping or one array is such a structure if its leaves are arrays, and records=False
-    does not say that its items are batches. A list is a sequence of records.
+    does not say that its items are batches. A table of pandas or polars is a mapping of its
+    columns. A list is a sequence of records.
     """
+    given = tuple(map(_columns_of, given)) if type(given) is tuple else _columns_of(given)
     if options.records is False or not (isinstance(given, (tuple, Mapping)) or _is_array(given)):
         return given
     if isinstance(given, np.ndarray) and given.dtype.names:
@@ -86,6 +88,13 @@ def arrays_from(given: Any, options: FeedOptions) -> Any:
     ):
         return given
     return Arrays(given, options)
+
+
+def _columns_of(given: Any) -> Any:
+    """Return the columns of a table by their names, and anything else as it is."""
+    if not (hasattr(given, "to_numpy") and hasattr(given, "columns")):
+        return given
+    return {str(name): given[name].to_numpy() for name in given.columns}
 
 
 def _is_array(leaf: Any) -> bool:

@@ -67,6 +67,16 @@ def test_rows_of_arrays_are_records(
     assert type(found[0]) is type(source)
 
 
+def test_the_columns_of_a_table_are_arrays() -> None:
+    pandas = pytest.importorskip("pandas")
+    names = [f"shop {i}" for i in range(LENGTH)]
+    table = pandas.DataFrame({"name": names, "price": Y.astype(np.float64)}, index=Y[::-1])
+    for records, label in batches((table, table["price"])):
+        assert records["name"].tolist() == [names[int(price)] for price in records["price"]]
+        np.testing.assert_array_equal(label, records["price"])
+    assert [len(batch["price"]) for batch in batches(table, batch_size=25)] == [25, 25]
+
+
 def test_fields_of_a_structured_array_are_leaves() -> None:
     rows = np.zeros(LENGTH, [("image", "f4", (2, 3)), ("label", "i4")])
     rows["image"], rows["label"] = X, Y

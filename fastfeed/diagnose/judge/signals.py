@@ -40,6 +40,8 @@ TIMED_LOOPS = ("queue", "torch", "runner", "watch")  # kinds whose call for a ba
 SEND_FUNCTIONS = ("_send", "_send_bytes", "_feed", "put")
 SEND_FILES = re.compile(r"(^|/)multiprocess(ing)?/(connection|queues|pool)\.py$")
 LIST_NUMBER_S = 2e-8  # seconds to convert one number of a list into one of an array, at least
+# Seconds to convert a number of an array, at most: 1 to 3 ns were measured, with fresh memory.
+ARRAY_NUMBER_S = 1e-8
 LIST_READING_SHARE = 0.3  # share of the time that this takes, computed from the lists' lengths
 DTYPE_BITS = re.compile(r"\d+$")
 MIN_RETOUCHED = 0.15  # share of a step on the cores
@@ -174,7 +176,10 @@ def conversion_share(evidence: Evidence) -> float:
     if reading < MIN_SHARE and _numbers(wide) <= MIN_WIDE_SHARE * _numbers(loop.leaves):
         return copying * inside
     mostly = reading >= LIST_READING_SHARE or (reading >= MIN_SHARE and copying >= COPYING_SHARE)
-    return native + python * (1.0 if mostly else copying)
+    found = native + python * (1.0 if mostly else copying)
+    slow = reading >= MIN_SHARE or any(leaf.dtype == "object" for leaf in wide)
+    # The rest of such a run is what calling it costs.
+    return found if slow else min(found, copying * inside + ARRAY_NUMBER_S * rate * _numbers(wide))
 
 
 def _numbers(leaves: Iterable[Leaf]) -> int:

@@ -247,6 +247,16 @@ def test_numbers_in_lists_are_converted_all_the_time_that_the_lock_is_held(
     assert (found.verdict == "input.copy") == (share > 0.5)
 
 
+def test_a_small_array_of_doubles_is_not_what_a_call_of_a_session_costs() -> None:
+    """12,800 numbers are converted in a tenth of a millisecond."""
+    loop = loop_of([0.0] * 1000, 4.0, waits="none", buffer=0, kind="session")
+    loop.leaves = (Leaf("feed['noise:0']", "float64", (100, 128), "numpy.ndarray"),)
+    task = trainer({NATIVE: 0.3, PYTHON: 0.1, LOCK: 0.6})
+    found = judge(evidence(loop, (task,), parts=(LoopPart("step", CALL, 1.0),)))
+    assert found.verdict == "step.bound"
+    assert found.figures is not None and found.figures.starvation < 0.04
+
+
 @pytest.mark.parametrize(
     ("others", "wait_ms", "verdict"),
     [(1.0, 10.0, None), (0.0, 10.0, "input.latency"), (1.0, 40.0, "input.latency")],

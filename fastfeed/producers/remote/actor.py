@@ -30,6 +30,7 @@ from fastfeed.producers.remote.remote_outlet import RemoteOutlet
 
 STACK_FRAMES = 4
 LEASE_CHECK_S = 0.5
+DROPPED = "a remote producer has not heard of this trainer for too long"
 TaskKey = tuple[str, int]  # of a trainer, and of a task among its own
 
 
@@ -60,6 +61,7 @@ class RemoteWorker:
         self._threads: dict[TaskKey, int] = {}
         self._early: dict[TaskKey, list[Any]] = {}  # came before its task
         self._heard_s: dict[str, float] = {}  # by trainer
+        self._dropped: set[str] = set()  # trainers
         if lease_s is not None:
             threading.Thread(target=self._watch, args=(lease_s,), daemon=True).start()
 
@@ -85,6 +87,7 @@ class RemoteWorker:
                     key = (task.seed, task.first_epoch, task.rank, task.index, task.number)
                     reseed(key)
             self._heard_s[trainer] = time.monotonic()
+            self._dropped.discard(trainer)
             self._attached.notify_all()
         for number in range(len(tasks)):
             for content in self._early.pop((trainer, number), ()):
@@ -97,20 +100,25 @@ class RemoteWorker:
 
     def detach(self, trainer: str) -> None:
         """End the producers of a trainer, each before its next item."""
-        self._heard_s.pop(trainer, None)
-        for key in [key for key in list(self._jobs) if key[0] == trainer]:
-            self._jobs.pop(key).control.stop()
-            self._threads.pop(key, None)
-            self._groups.pop(key, None)
+        with self._attached:
+            self._heard_s.pop(trainer, None)
+            self._dropped.add(trainer)
+            for key in [key for key in self._jobs if key[0] == trainer]:
+                self._jobs.pop(key).control.stop()
+                self._threads.pop(key, None)
+                self._groups.pop(key, None)
+            self._attached.notify_all()  # who waits in vain for a task of it
 
     def run(self, trainer: str, number: int) -> Iterator[MessageGroup]:
         """Yield the messages of a task's producer, until its shares are done."""
         key = trainer, number
         with self._attached:
-            while key not in self._jobs:
+            while key not in self._jobs and trainer not in self._dropped:
                 self._attached.wait()
-        job = self._jobs[key]
-        self._threads[key] = threading.get_ident()
+            if trainer in self._dropped:
+                raise StateError(DROPPED)
+            job = self._jobs[key]
+            self._threads[key] = threading.get_ident()
         control = job.control
         outlet = RemoteOutlet(ordered=job.task.dispatched, place=self._place(), admit=control.admit)
         for _ in self._steps(job, outlet):
@@ -122,7 +130,7 @@ class RemoteWorker:
                 # Ray copies the group, and waits until the trainer has taken earlier ones.
                 outlet.resume(time.perf_counter() - start)
         if control.stopped:
-            raise StateError("a remote producer has not heard of this trainer for too long")
+            raise StateError(DROPPED)
         yield outlet.take()
 
     def more(self, trainer: str, number: int) -> MessageGroup | None:

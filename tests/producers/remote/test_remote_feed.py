@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import fastfeed
 from fastfeed import FeedRunner
 from fastfeed.core.worker import Worker
-from fastfeed.errors import FeedError, OptionError, ProducerDied, ProducerFailed
+from fastfeed.errors import FeedError, OptionError, ProducerDied, ProducerFailed, StateError
 from fastfeed.producers.remote import fleet
 from fastfeed.producers.remote.actor import RemoteWorker
 from tests.helpers.local_cluster import LocalCluster
@@ -191,6 +191,14 @@ def test_a_state_goes_on_with_any_other_producers(
             runner.restore(state)
             got += [batch.tolist() for batch in runner]
     assert got == want
+
+
+def test_a_stream_that_is_read_after_its_trainer_has_left_ends() -> None:
+    worker = RemoteWorker()
+    worker.attach("trainer", [], version=fastfeed.__version__, paths=())
+    worker.detach("trainer")
+    with pytest.raises(StateError, match="has not heard of this trainer"):
+        next(worker.run("trainer", 0))
 
 
 def test_a_validation_shares_the_actors(cluster: Cluster) -> None:

@@ -137,6 +137,7 @@ TF2 = (
         "05-FashionMNIST/mnist_Seqential_gradient.py",
         ENDLESS,
         count=r"loss, accuracy = train_one_step\(model, optimizer, x, y\)",
+        input_codes=BESIDE,  # TensorFlow adds a prefetch at the end of a pipeline
         free=_again("train_ds", 200),
     ),
     _tf2(

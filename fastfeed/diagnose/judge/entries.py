@@ -59,6 +59,8 @@ def ledger_of(evidence: Evidence) -> Ledger:
         body_out = np.zeros(len(body))
     # a loop that is over for good does something else before the next epoch, however short
     at_end = _ends_epoch(first)
+    made_s = _made_in_outliers(evidence, wait, gap=gap, outliers=gap_out * ~at_end, period=period)
+    wait, gap, gap_out = wait + made_s, gap - made_s, gap_out - made_s
     gap_out = np.where(at_end, np.maximum(gap - np.median(gap), 0.0), gap_out)
     named = [(m.start_s, m.end_s - m.start_s, m.label or m.kind) for m in pauses]
     for extra, name in ((body_out + gap_out * ~at_end, ""), (gap_out * at_end, BETWEEN_EPOCHS)):
@@ -250,6 +252,20 @@ def _gap_parts(evidence: Evidence, wait: Floats, *, gap: Floats) -> tuple[Floats
         return wait, gap
     of_gap = made / (made + sum(part.share for part in evidence.parts_of("host")))
     return wait + gap * of_gap, gap * (1 - of_gap)
+
+
+def _made_in_outliers(
+    evidence: Evidence, wait: Floats, *, gap: Floats, outliers: Floats, period: Floats
+) -> Floats:
+    """Return the seconds of long gaps in which input is made, as a reshuffle at the end of an epoch,
+    where only samples show it: what they see of it and the other gaps cannot hold."""
+    made = sum(part.share for part in evidence.parts_of("input"))
+    if evidence.loop is None or evidence.loop.waits != "none" or not outliers.any():
+        return np.zeros(len(gap))
+    usual = _gap_parts(evidence, wait, gap=gap - outliers)[0]
+    more = made * float(period.sum()) - float(usual.sum())
+    found: Floats = outliers * min(1.0, max(0.0, more) / float(outliers.sum()))
+    return found
 
 
 def _converted(evidence: Evidence, inside: Floats, *, period: Floats, waited: float) -> Floats:

@@ -227,7 +227,11 @@ def position_of(
     """Return the position of the loop's frame; None if it is not on the stack."""
     for i, spot in enumerate(sample.stack):
         if spot[0] is code:
-            below = sample.stack[i - 1][0].co_name if i else context.called(spot).rpartition(".")[2]
+            called = sample.stack[i - 1][0] if i else None
+            if called is None:
+                below = context.called(spot).rpartition(".")[2]
+            else:  # a generator goes on because the loop asks for its next value
+                below = "next" if called.co_flags & SUSPENDS else called.co_name
             return LoopPosition(line_of(spot), below)
     return None
 
@@ -341,7 +345,10 @@ def _locate_in(
         and not slices.counts_only(around[1])
     ):
         around = around[1:]  # it is the step of the loop around it
-    return LocatedLoop(code, around[0], slices.classify(around[0])) if around else None
+    if not around:
+        return None
+    loop = slices.loop_of_batches(around[0])
+    return LocatedLoop(code, loop, slices.classify(loop))
 
 
 def _samples_inside(loop: slices.LoopNode, counts: Counter[int]) -> int:
@@ -350,4 +357,5 @@ def _samples_inside(loop: slices.LoopNode, counts: Counter[int]) -> int:
 
 @lru_cache(16)
 def _tree_of(file: str) -> ast.AST | None:
-    return callee.parsed("".join(linecache.getlines(file)))
+    tree = callee.parsed("".join(linecache.getlines(file)))
+    return tree and slices.name_by_role(tree)

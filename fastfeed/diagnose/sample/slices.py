@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -38,6 +39,9 @@ SYNC_CALLS = frozenset(("block_until_ready", "synchronize"))
 MATRIX_PRODUCTS = frozenset(("matmul", "dot", "einsum", "tensordot"))
 COUNTING_CALLS = frozenset(("range", "count"))
 WRAPPING_CALLS = frozenset(("enumerate", "zip", "iter", "tqdm", "reversed", "list"))
+# An object with these has parameters that an optimiser trains.
+TRAINED = frozenset(("parameters", "named_parameters", "trainable_variables", "trainable_weights"))
+ENVIRONMENT = frozenset(("reset", "step"))  # the protocol of Gym
 LoopNode = ast.For | ast.AsyncFor | ast.While
 CompoundNode = (ast.If, ast.With, ast.AsyncWith, ast.Try, ast.For, ast.AsyncFor, ast.While)
 
@@ -55,6 +59,27 @@ class Statement(NamedTuple):
     calls: frozenset[str]
     inner: frozenset[str]
     head: bool = False  # of the loop itself, which asks an iterator
+
+
+def name_by_role(tree: ast.AST) -> ast.AST:
+    """Rename the methods of a tree whose object says more than their name, and return it.
+
+    What a model computes, as `agent.get_action(x)`, is "forward"; the step of an environment makes
+    data: "fetch". An object is told by the other attributes of it that the tree uses.
+    """
+    used: dict[str, set[str]] = defaultdict(set)
+    attributes = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute)]
+    for node in attributes:
+        used[dotted(node.value)].add(node.attr)
+    for node in attributes:
+        owner = dotted(node.value)
+        if owner in ("", "self"):
+            continue
+        if node.attr == "step" and used[owner] >= ENVIRONMENT:
+            node.attr = "fetch"
+        elif used[owner] & TRAINED and INPUT_NAME.search(node.attr):
+            node.attr = "forward"
+    return tree
 
 
 def loops_in(tree: ast.AST, first: int, *, last: int) -> list[LoopNode]:
@@ -185,6 +210,21 @@ def is_plain_repetition(loop: LoopNode) -> bool:
     return counts_only(loop) and not asks and not found[0].writes & reads
 
 
+def loop_of_batches(loop: LoopNode) -> LoopNode:
+    """Return the loop itself, or a loop inside it that has all its steps and takes their input: the
+    outer one counts epochs, and what else it does, as an evaluation, is no step."""
+    steps = [one for one, kind in classify(loop) if kind == STEP]
+    for inner in loops_in(loop, loop.lineno + 1, last=last_line(loop)) if steps else ():
+        found = classify(inner)
+        takes = any(
+            kind == INPUT_KIND or (kind == STEP and any(map(INPUT_NAME.search, one.inner)))
+            for one, kind in found
+        )
+        if takes and all(inner.lineno < one.first <= last_line(inner) for one in steps):
+            return loop_of_batches(inner)
+    return loop
+
+
 def classify(loop: LoopNode) -> list[tuple[Statement, str]]:
     """Return each statement with INPUT, STEP or HOST; [] if there is no step.
 
@@ -207,7 +247,9 @@ def classify(loop: LoopNode) -> list[tuple[Statement, str]]:
         return []
     steps = _between(found, steps)
     inputs = _input_statements(found, steps)
-    inputs += [one for one in found if one.head or _is_input(one)]
+    results = frozenset(name for one in steps for name in one.writes)
+    # What only reads results of the steps, as an evaluation does, is none.
+    inputs += [one for one in found if one.head or (_is_input(one) and not one.reads & results)]
     return [(one, STEP if one in steps else INPUT_KIND if one in inputs else HOST) for one in found]
 
 

@@ -105,3 +105,24 @@ def test_a_pause_that_is_not_rare_comes_every_so_many_steps(
     loop = loop_of([0.02] * 240, [230.0 if long(i) else 28.0 for i in range(240)])
     found = judge(evidence(loop, (trainer(),)))
     assert found.verdict == verdict
+
+
+@pytest.mark.parametrize(
+    ("made", "verdict"), [(0.24, "input.serial"), (0.04, "pause.periodic")], ids=["input", "else"]
+)
+def test_a_long_gap_is_input_if_samples_see_its_source(made: float, verdict: str) -> None:
+    """`x, y = data.next_batch(128)` shuffles all records again at the end of an epoch."""
+    loop, later_s = loop_of([0.0] * 300, gap_ms=0.5, kind="session", waits="none", buffer=0), 0.0
+    steps = []
+    for i, step in enumerate(loop.steps):
+        later_s += 0.15 * (i % 50 == 49)
+        steps.append(Step(step.begin_s + later_s, step.end_s + later_s, 0.0))
+    parts = (
+        LoopPart("input", CALL, made, {NATIVE: 1.0}, inner=LINE),
+        LoopPart("host", READS, 0.25 - made, {NATIVE: 1.0}),
+        LoopPart("step", CALL, 0.75),
+    )
+    found = judge(evidence(replace(loop, steps=steps), (trainer(),), parts=parts))
+    assert found.verdict == verdict
+    assert found.figures is not None
+    assert found.figures.starvation == pytest.approx(made, abs=0.01)

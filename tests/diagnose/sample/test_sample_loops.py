@@ -54,6 +54,17 @@ def train(turns_: int, *, log: Callable[[int], None]) -> None:
         log(total)
 
 
+def batches() -> Iterator[list[int]]:
+    while True:
+        record(3)
+        yield [1]
+
+
+def train_on(stream: Iterator[list[int]]) -> None:
+    for _ in range(10):
+        train_step(next(stream))
+
+
 @pytest.fixture
 def samples() -> Iterator[list[Sample]]:
     record.samples.clear()
@@ -94,6 +105,14 @@ def layers(turns_: int) -> None:
         for _ in range(3):
             dot(2)
         turn += 1
+
+
+def test_a_generator_that_is_asked_in_the_line_of_the_step_is_input() -> None:
+    record.samples.clear()
+    train_on(batches())
+    parts, _ = loop_parts(record.samples, attribution())
+    record.samples.clear()
+    assert {part.kind: round(part.share, 2) for part in parts} == {"input": 0.33, "step": 0.67}
 
 
 def test_a_loop_that_only_repeats_is_the_step_of_the_one_around_it() -> None:

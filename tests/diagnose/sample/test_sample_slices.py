@@ -176,5 +176,67 @@ def test_what_each_line_is_for(name: str) -> None:
     assert found == wanted
 
 
+def test_what_a_model_computes_is_the_step_and_an_environment_makes_data() -> None:
+    code = """
+        optimizer = Adam(agent.parameters())
+        seen, _ = env.reset()
+        while True:                                           # host
+            action = agent.get_action(seen)                   # step
+            seen, reward, over = env.step(action.numpy())     # input
+            loss = agent.get_value(seen) - reward             # step
+            loss.backward()                                   # step
+            optimizer.step()                                  # step
+    """
+    code = textwrap.dedent(code).strip()
+    tree = slices.name_by_role(ast.parse(code))
+    (loop,) = slices.loops_in(tree, 1, last=100)
+    found = {one.first: kind for one, kind in slices.classify(loop)}
+    wanted = {
+        number: line.split("# ")[1]
+        for number, line in enumerate(code.split("\n"), 1)
+        if "# " in line
+    }
+    assert found == wanted
+
+
+EPOCHS = {
+    "evaluation": """
+        for epoch in range(epochs):
+            for _ in range(batches):  # here
+                state = update(state, next(stream))
+            params = get_params(state)
+            accuracy = measure(params, images)
+    """,
+    "permutation": """
+        for epoch in range(epochs):
+            order = rng.permutation(n)
+            for i in range(n // 32):  # here
+                batch = images[order[i * 32 : i * 32 + 32]]
+                loss = train_step(batch)
+    """,
+    "several updates a batch": """
+        for batch in loader:  # here
+            for _ in range(5):
+                loss = net(batch)
+                loss.backward()
+                optimizer.step()
+    """,
+    "a step outside": """
+        for epoch in range(epochs):  # here
+            for batch in loader:
+                loss = loss + net(batch)
+            loss.backward()
+            optimizer.step()
+    """,
+}
+
+
+@pytest.mark.parametrize("name", EPOCHS)
+def test_the_loop_of_the_batches_in_a_loop_of_epochs(name: str) -> None:
+    code = textwrap.dedent(EPOCHS[name]).strip()
+    here = next(i for i, line in enumerate(code.split("\n"), start=1) if "# here" in line)
+    assert slices.loop_of_batches(parsed(code)).lineno == here
+
+
 def test_a_loop_without_a_step() -> None:
     assert slices.classify(parsed("for i in range(9):\n    total += i\n")) == []

@@ -31,21 +31,32 @@ def _carried(group: Any) -> Any:
 
 class LocalActor:
     """Everything is pickled as on the way to a node. `is_lost` is asked before each group; once it
-    has returned True, the actor is lost."""
+    has returned True, the actor is lost. With `late`, its tasks come after the first call for the
+    last of them."""
 
     def __init__(
-        self, tasks: Sequence[dict[str, Any]], given: Sequence[Any], is_lost: Callable[[], bool]
+        self,
+        tasks: Sequence[dict[str, Any]],
+        given: Sequence[Any],
+        is_lost: Callable[[], bool],
+        *,
+        late: bool = False,
     ) -> None:
         self._worker = RemoteWorker()
-        self._worker.attach(
-            TRAINER,
-            pickle.loads(pickle.dumps(tasks)),
-            *given,
-            version=fastfeed.__version__,
-            paths=(),
-        )
+        self._given = [pickle.loads(pickle.dumps(tasks)), *given]
+        self._last = len(tasks) - 1
         self._is_lost = is_lost
         self._dead = False
+        if not late:
+            self._attach()
+
+    def _attach(self) -> None:
+        given, self._given = self._given, []
+        self._worker.attach(TRAINER, *given, version=fastfeed.__version__, paths=())
+
+    def _attach_after(self, number: int) -> None:
+        if self._given and number == self._last:
+            self._attach()
 
     def whereabouts(self) -> tuple[int, str]:
         return os.getpid(), "node here"
@@ -55,9 +66,11 @@ class LocalActor:
 
     def deliver(self, number: int, content: Any) -> None:
         self._worker.deliver(TRAINER, number, content=pickle.loads(pickle.dumps(content)))
+        self._attach_after(number)
 
     def allow(self, number: int, epochs: int) -> None:
         self._worker.allow(TRAINER, number, epochs=epochs)
+        self._attach_after(number)
 
     def groups(self, number: int) -> Iterator[Any]:
         for group in self._worker.run(TRAINER, number):
@@ -81,8 +94,9 @@ class LocalCluster:
     """Stands in for a RayCluster, where a test patches its name in the module of the fleet.
     `losses` are the groups, counted over all actors, in whose place an actor is lost."""
 
-    def __init__(self, losses: Sequence[int] = ()) -> None:
+    def __init__(self, losses: Sequence[int] = (), *, late: bool = False) -> None:
         self._losses = set(losses)
+        self._late = late
         self._groups = 0
         self.actors = 0
 
@@ -105,7 +119,7 @@ class LocalCluster:
         self, tasks: Sequence[dict[str, Any]], *, given: Sequence[Any], place: Any
     ) -> LocalActor:
         self.actors += 1
-        return LocalActor(tasks, given, self._is_lost)
+        return LocalActor(tasks, given, self._is_lost, late=self._late)
 
     def _is_lost(self) -> bool:
         self._groups += 1

@@ -8,7 +8,8 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,6 +31,7 @@ from fastfeed.producers.remote.remote_outlet import RemoteOutlet
 
 STACK_FRAMES = 4
 LEASE_CHECK_S = 0.5
+MAX_STREAMS = 32  # of an actor that several trainers share, each in a thread of its own
 DROPPED = "a remote producer has not heard of this trainer for too long"
 TaskKey = tuple[str, int]  # of a trainer, and of a task among its own
 
@@ -59,7 +61,7 @@ class RemoteWorker:
         self._attached = threading.Condition()
         self._groups: dict[TaskKey, Iterator[MessageGroup]] = {}
         self._threads: dict[TaskKey, int] = {}
-        self._early: dict[TaskKey, list[Any]] = {}  # came before its task
+        self._early: dict[TaskKey, list[Callable[[], None]]] = {}  # calls that overtook its task
         self._heard_s: dict[str, float] = {}  # by trainer
         self._dropped: set[str] = set()  # trainers
         if lease_s is not None:
@@ -76,9 +78,16 @@ class RemoteWorker:
         """Take the tasks of a trainer, whose fastfeed is `version`, with the packed source of each.
         Modules are imported from its `paths`, too, which exist here on the same machine or a shared
         disk. Return the process id and the address of the node."""
+        if self._lease_s is not None and len(self._jobs) + len(tasks) > MAX_STREAMS:
+            raise OptionError(
+                f"{MAX_STREAMS} trainers and validations share a remote producer already: give each "
+                "part of the ranks a namespace of Ray of its own"
+            )
         sys.path.extend(path for path in paths if path not in sys.path and os.path.isdir(path))
         alone = len(tasks) == 1 and self._lease_s is None
         with self._attached:
+            if trainer in self._dropped:
+                raise StateError(DROPPED)
             for number, (message, shipment) in enumerate(zip(tasks, shipments, strict=True)):
                 task = WorkerTask(**message)
                 control = RemoteInbox() if task.dispatched else RemotePermit(task.allowed)
@@ -87,11 +96,10 @@ class RemoteWorker:
                     key = (task.seed, task.first_epoch, task.rank, task.index, task.number)
                     reseed(key)
             self._heard_s[trainer] = time.monotonic()
-            self._dropped.discard(trainer)
             self._attached.notify_all()
         for number in range(len(tasks)):
-            for content in self._early.pop((trainer, number), ()):
-                self.deliver(trainer, number, content=content)
+            for call in self._early.pop((trainer, number), ()):
+                call()
         return os.getpid(), self._address()
 
     def renew(self, trainer: str) -> None:
@@ -107,15 +115,19 @@ class RemoteWorker:
                 self._jobs.pop(key).control.stop()
                 self._threads.pop(key, None)
                 self._groups.pop(key, None)
+            for key in [key for key in self._early if key[0] == trainer]:
+                self._early.pop(key)
             self._attached.notify_all()  # who waits in vain for a task of it
 
     def run(self, trainer: str, number: int) -> Iterator[MessageGroup]:
         """Yield the messages of a task's producer, until its shares are done."""
         key = trainer, number
         with self._attached:
+            self._heard_s.setdefault(trainer, time.monotonic())  # its task may never come
             while key not in self._jobs and trainer not in self._dropped:
                 self._attached.wait()
             if trainer in self._dropped:
+                self._heard_s.pop(trainer, None)
                 raise StateError(DROPPED)
             job = self._jobs[key]
             self._threads[key] = threading.get_ident()
@@ -144,9 +156,8 @@ class RemoteWorker:
     def deliver(self, trainer: str, number: int, *, content: Any) -> None:
         """Take items for a task: a list, or its pickle; after the last one, how many there were.
         Calls for several tasks may overtake each other, and `attach`."""
-        job = self._jobs.get((trainer, number))
+        job = self._job(trainer, number, partial(self.deliver, trainer, number, content=content))
         if job is None:
-            self._early.setdefault((trainer, number), []).append(content)
             return
         assert isinstance(job.control, RemoteInbox)
         if isinstance(content, int):
@@ -156,7 +167,7 @@ class RemoteWorker:
 
     def allow(self, trainer: str, number: int, *, epochs: int) -> None:
         """Let `epochs` epochs in all of a task begin."""
-        job = self._jobs.get((trainer, number))
+        job = self._job(trainer, number, partial(self.allow, trainer, number, epochs=epochs))
         if job is not None:
             assert isinstance(job.control, RemotePermit)
             job.control.allow(epochs)
@@ -174,6 +185,14 @@ class RemoteWorker:
             for line in traceback.format_stack(frames.get(ident))[-STACK_FRAMES:]
         ]
         return "".join(lines).rstrip()
+
+    def _job(self, trainer: str, number: int, later: Callable[[], None]) -> RemoteJob | None:
+        """Return a job; or None, and have `attach` call `later`, if it has not come yet."""
+        key = trainer, number
+        with self._attached:
+            if key not in self._jobs and trainer not in self._dropped:
+                self._early.setdefault(key, []).append(later)
+            return self._jobs.get(key)
 
     def _watch(self, lease_s: float) -> None:
         """Drop trainers that are silent, and end the process when there was none for a while."""

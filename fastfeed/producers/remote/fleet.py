@@ -30,6 +30,7 @@ FLEET_POLL_MS = 200
 STORE_SHARE = 0.5
 # A producer that has no place for so long is reported, with what is free.
 UNPLACED_S = 10.0
+JOIN_RELAYS_S = 1.0
 SHUN_S = 30.0  # a node that has lost a producer gets none for so long, where others have room
 
 
@@ -72,8 +73,15 @@ class RemoteFleet:
 
     def start(self, groups: Sequence[Sequence[WorkerHandle]]) -> None:
         """Start an actor for each group of handles."""
-        self._launch(groups)
-        self.thread.start()
+        try:
+            self._launch(groups)
+        except BaseException:
+            self._stopping = True
+            for handle in (handle for group in groups for handle in group):
+                handle.close()
+            raise
+        finally:
+            self.thread.start()  # it also ends what was started
 
     def stop(self) -> None:
         """Kill the actors. They hold nothing that is worth a grace time."""
@@ -137,8 +145,9 @@ class RemoteFleet:
         finally:
             for process in self._alive:
                 process.kill()
+            until_s = time.perf_counter() + JOIN_RELAYS_S
             for process in self._alive:
-                process.end()
+                process.end(until_s)
                 process.close()
             self._sources.clear()
             self._over()
@@ -149,7 +158,7 @@ class RemoteFleet:
             process = self._ended.popleft()
             self._alive.remove(process)
             process.look()
-            process.end()
+            process.end(time.perf_counter() + JOIN_RELAYS_S)
             # before its start it is rather the cluster's fault than an accident
             status = int(bool(process.lost)) and (signal.SIGKILL if process.started else 1 << 8)
             if process.lost:
@@ -181,6 +190,7 @@ class RemoteFleet:
         since_s = time.perf_counter() - UNPLACED_S
         unplaced = sum(not p.started and p.created_s < since_s for p in self._alive)
         if self._reported or not unplaced or self._cluster is None:
+            self._reported = bool(unplaced)
             return
         self._reported = True
         LOG.warning(

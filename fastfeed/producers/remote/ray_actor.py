@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import fastfeed
-from fastfeed.producers.remote.actor import RemoteWorker
+from fastfeed.producers.remote.actor import MAX_STREAMS, RemoteWorker
 from fastfeed.producers.remote.messages import MessageGroup
 
 # Groups of one producer in the object store: one travels while the next one is made.
@@ -22,7 +22,6 @@ CONTROL = "control"
 NAMESPACE = "fastfeed"
 # A trainer that is silent for so long loses its share of an actor that several trainers use.
 LEASE_S, RENEW_S = 20.0, 4.0
-MAX_TRAINERS = 32  # of one actor, each in a thread of its own
 
 
 class ActorPlace(NamedTuple):
@@ -47,6 +46,9 @@ class RayActor:
         self._shared = bool(place.name)
         self._trainer = uuid.uuid4().hex
         self._renewed_s = time.monotonic()
+        self._gone = False
+        self._failure: Exception | None = None  # of a call
+        self._calls: deque[Any] = deque()  # whose answers nobody has seen
         self._actor = self._create(place, max(1, len(tasks)))
         self._attached = self._call(
             "attach", tasks, *given, version=fastfeed.__version__, paths=sys.path
@@ -58,30 +60,37 @@ class RayActor:
             return None
         try:
             pid, address = self._ray.get(self._attached)
-        except self._ray.exceptions.RayError:
-            self._ray.kill(self._actor)  # who reads its streams meets the error
+        except self._ray.exceptions.RayError as error:
+            self._fail(error)
             return None
         return pid, f"node {address}"
 
     def deliver(self, number: int, content: Any) -> None:
         """Send items for a task; return at once."""
-        self._call("deliver", number, content=content)
+        self._calls.append(self._call("deliver", number, content=content))
 
     def allow(self, number: int, epochs: int) -> None:
         """Let `epochs` epochs in all of a task begin; return at once."""
-        self._call("allow", number, epochs=epochs)
+        self._calls.append(self._call("allow", number, epochs=epochs))
 
     def groups(self, number: int) -> Iterator[MessageGroup]:
         """Yield what the producer of a task sends. Raise what Ray raises when the actor is
-        lost."""
+        lost, or when a call of it has failed."""
         refs = self._called(number) if self._is_client else self._streamed(number)
-        for ref in refs:
-            group = self._value_of(ref)
-            del ref
-            if group is None:
-                return
-            yield group
-            del group
+        try:
+            for ref in refs:
+                group = self._value_of(ref)
+                del ref
+                if group is None:
+                    return
+                yield group
+                del group
+        except self._ray.exceptions.RayError:
+            if self._failure is not None:
+                raise self._failure from None
+            raise
+        if self._failure is not None:
+            raise self._failure
 
     def stacks(self) -> str:
         """Return where its producers are, as text."""
@@ -92,6 +101,7 @@ class RayActor:
 
     def kill(self) -> None:
         """End the actor, which may have ended before, or leave it to the trainers that share it."""
+        self._gone = True
         with contextlib.suppress(Exception):
             if self._shared:
                 self._call("detach")
@@ -113,16 +123,31 @@ class RayActor:
             namespace=NAMESPACE,
             lifetime="detached",  # the first trainer may be the first to end
             get_if_exists=True,
-            max_concurrency=MAX_TRAINERS,
+            max_concurrency=MAX_STREAMS,
             **options,
         ).remote(LEASE_S)
 
     def renew(self) -> None:
-        """Tell an actor that others use, too, that this trainer is alive; return at once."""
+        """Tell an actor that others use, too, that this trainer is alive, and see which calls have
+        failed; return at once."""
+        waiting = [self._calls.popleft() for _ in range(len(self._calls))]
+        if waiting:
+            ready, left = self._ray.wait(waiting, num_returns=len(waiting), timeout=0)
+            self._calls.extendleft(reversed(left))
+            for ref in ready:
+                try:
+                    self._ray.get(ref)
+                except self._ray.exceptions.RayError as error:
+                    self._fail(error)
         now = time.monotonic()
         if self._shared and now - self._renewed_s > RENEW_S:
             self._renewed_s = now
             self._call("renew")
+
+    def _fail(self, error: Exception) -> None:
+        """Have who reads the streams meet the error, which the actor does not survive."""
+        self._failure = self._failure or error
+        self.kill()
 
     def _call(self, method: str, *given: Any, **named: Any) -> Any:
         call = getattr(self._actor, method).options(concurrency_group=CONTROL)
@@ -132,7 +157,15 @@ class RayActor:
         run = self._actor.run.options(
             num_returns="streaming", _generator_backpressure_num_objects=STORED_GROUPS
         )
-        for ref in run.remote(self._trainer, number):  # it has no `close`, as `yield from` wants
+        refs = run.remote(self._trainer, number)
+        while not self._gone:
+            # an actor that has no place, or is inside the user's code, sends nothing
+            if not self._ray.wait([refs], timeout=LOOK_S, fetch_local=False)[0]:
+                self._refuse_dead()
+                continue
+            ref = next(refs, None)
+            if ref is None:
+                return
             yield ref
             del ref
 
@@ -152,5 +185,11 @@ class RayActor:
                 found: MessageGroup | None = self._ray.get(ref, timeout=LOOK_S)
                 return found
             except self._ray.exceptions.GetTimeoutError:
-                with contextlib.suppress(self._ray.exceptions.GetTimeoutError):
-                    self._ray.get(self._call("hello"), timeout=LOOK_S)
+                if self._gone:
+                    return None
+                self._refuse_dead()
+
+    def _refuse_dead(self) -> None:
+        """Raise what Ray raises if the actor has died."""
+        with contextlib.suppress(self._ray.exceptions.GetTimeoutError):
+            self._ray.get(self._call("hello"), timeout=LOOK_S)

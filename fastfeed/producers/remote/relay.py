@@ -88,7 +88,7 @@ class Relay:
         self.thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def close(self) -> None:
-        """Close the descriptors: the thread has ended, or was never started."""
+        """Close the descriptors: the thread ends, or was never started."""
         for one in self._owned:
             one.close()
         for fd in self._fds:
@@ -108,6 +108,7 @@ class Relay:
         finally:
             with contextlib.suppress(Exception):
                 self._groups.close()  # type: ignore[attr-defined]  # a generator
+            self.close()
             self._ended(reason)
 
     def _deliver(self, group: MessageGroup) -> bool:

@@ -13,9 +13,6 @@ from fastfeed.producers.remote.item_courier import ItemCourier
 from fastfeed.producers.remote.messages import MessageGroup
 from fastfeed.producers.remote.relay import Relay
 
-JOIN_RELAY_S = 1.0
-
-
 class WorkerActor(Protocol):
     """An actor that runs a RemoteWorker."""
 
@@ -76,6 +73,11 @@ class RemoteProcess:
                 self._relays.append(
                     Relay(handle, groups, courier=courier, ended=self._note_end, lendable=lendable)
                 )
+        except BaseException:
+            actor.kill()
+            for one in (*self._relays, *self.couriers):
+                one.close()
+            raise
         finally:
             for handle in handles:
                 handle.close_worker_ends()
@@ -95,14 +97,12 @@ class RemoteProcess:
         """Kill the actor, which ends its streams."""
         self._actor.kill()
 
-    def end(self) -> None:
-        """Kill the actor, and wait for its relays."""
+    def end(self, until_s: float) -> None:
+        """Kill the actor, and wait for its relays until that time of perf_counter: one that is
+        inside the user's code here ends behind it."""
         self.kill()
-        deadline = time.perf_counter() + JOIN_RELAY_S
         for relay in self._relays:
-            relay.thread.join(max(0.0, deadline - time.perf_counter()))
-            if not relay.thread.is_alive():
-                relay.close()
+            relay.thread.join(max(0.0, until_s - time.perf_counter()))
         for courier in self.couriers:
             courier.close()
         # with their memory: the relays refer to this object, and it would wait for the collector

@@ -32,8 +32,8 @@ mixes = pytest.mark.parametrize("mix", MIXES, ids="{0[0]}+{0[1]}".format)
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
     """Have feeds use a LocalCluster with given losses; without any until it is called."""
 
-    def use(*losses: int) -> LocalCluster:
-        found = LocalCluster(losses)
+    def use(*losses: int, late: bool = False) -> LocalCluster:
+        found = LocalCluster(losses, late=late)
         monkeypatch.setattr(fleet, "RayCluster", lambda remote: found)
         return found
 
@@ -207,6 +207,20 @@ def test_a_validation_shares_the_actors(cluster: Cluster) -> None:
         validation = runner.also(RECORDS[:30], batch_size=10)
         assert (len(list(runner)), len(list(validation)), len(list(runner))) == (12, 3, 12)
     assert found.actors == 3
+
+
+def numbers(worker: Worker) -> Iterator[Any]:
+    yield from np.arange(12).reshape(6, 2)[worker.index :: worker.count]
+
+
+@pytest.mark.parametrize("source", [RECORDS[:12], numbers], ids=["items", "permits"])
+def test_calls_that_overtake_the_task_are_not_lost(source: Any, cluster: Cluster) -> None:
+    cluster(late=True)
+    with remote(RECORDS, batch_size=10) as runner:
+        validation = runner.also(source, **({} if source is numbers else {"batch_size": 2}))
+        for _ in range(2):
+            assert sorted(int(one) for batch in validation for one in batch) == list(range(12))
+        assert len(list(runner)) == 12
 
 
 @pytest.mark.parametrize(

@@ -41,6 +41,11 @@ def main() -> None:
     "--threads; 0: producer threads in the trainer.",
 )
 @click.option(
+    "--remote",
+    default=None,
+    help="Make --processes remote producers: local, auto or the address of a Ray cluster.",
+)
+@click.option(
     "--workload",
     default="sleep:50ms",
     show_default=True,

@@ -35,6 +35,7 @@ FLOORS = (
     ("source", "ring"),
     ("producers",),
     ("producers.process",),
+    ("producers.remote",),
     ("engine",),
     ("live", "sinks"),
     ("runner",),
@@ -51,13 +52,13 @@ FLOORS = (
 # Packages whose __init__ is only their description.
 LABELS = {"fastfeed.diagnose", "fastfeed.producers"}
 FRAMEWORKS = {"tensorflow", "keras", "torch", "jax", "cv2", "matplotlib", "nvidia", "sklearn"}
-FRAMEWORKS |= {"pynvml", "h5py"}
+FRAMEWORKS |= {"pynvml", "h5py", "ray"}
 # Only these files import a framework.
 FRAMEWORK_FILES = tuple(
     f"sinks/{name}_" for name in ("session", "tf", "checkpoint", "keras", "torch", "jax")
 )
 FRAMEWORK_FILES += ("benchmark/", "probes/gpu", "augment/opencv", "augment/dali", "source/hdf5")
-FRAMEWORK_FILES += ("plan/plan_plot",)
+FRAMEWORK_FILES += ("plan/plan_plot", "producers/remote/")
 # Sorted; at most 21, because `except` needs all 12 errors: 9 names for what users build.
 PUBLIC = """
 Augment BadImage Cache FeedError FeedOptions FeedRunner FeedStopped FeedTimeout FeedWarning
@@ -130,7 +131,8 @@ def room_at(parts: tuple[str, ...]) -> str:
         return "__init__"
     if parts[0] == "diagnose" and len(parts) > 1:
         return f"diagnose.{parts[1]}"
-    return "producers.process" if parts[:2] == ("producers", "process") else parts[0]
+    inner = parts[0] == "producers" and parts[1:2] in (("process",), ("remote",))
+    return ".".join(parts[:2]) if inner else parts[0]
 
 
 def room_of(file: Path) -> str:

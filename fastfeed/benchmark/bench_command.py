@@ -111,10 +111,11 @@ def _measure_executors(augment: str, executors: str, *, options: dict[str, Any])
 def _plan(options: dict[str, Any]) -> SweepPlan:
     threads = parse_counts(options["threads"], "--threads", least=1, such_as="1,4,8")
     processes = parse_counts(options["processes"], "--processes", least=0, such_as="0,1,2")
-    others = {name: options[name] for name in ("seconds", "steps", "repeats", "baseline")}
+    names = ("seconds", "steps", "repeats", "baseline", "remote")
+    others = {name: options[name] for name in names}
     plan = SweepPlan(threads, options["batch_size"], processes=processes, **others)
     for producers in plan.grid:
-        refuse_too_many(producers.threads, producers.processes)
+        refuse_too_many(producers.threads, 0 if producers.remote else producers.processes)
     return plan
 
 

@@ -35,7 +35,7 @@ class SweepPlan:
     """Plan of a sweep: every combination of `processes` and `threads`.
 
     `seconds` is the window of one run. `baseline`: the idiom is measured, too, for threads of the
-    trainer.
+    trainer. `remote`: the processes are actors of that cluster of Ray, of one thread each.
     """
 
     threads: tuple[int, ...]
@@ -45,15 +45,13 @@ class SweepPlan:
     repeats: int
     baseline: bool
     processes: tuple[int, ...] = (0,)
+    remote: str | None = None
 
     @property
     def grid(self) -> tuple[Producers, ...]:
         """The combinations, all threads of a process count together."""
-        return tuple(
-            Producers(threads, processes)
-            for processes in self.processes
-            for threads in self.threads
-        )
+        every = [self._of(threads, n) for n in self.processes for threads in self.threads]
+        return tuple(dict.fromkeys(every))
 
     @property
     def runs(self) -> tuple[tuple[Producers, str], ...]:
@@ -72,7 +70,12 @@ class SweepPlan:
         worker_counts = [n for n in self.processes if n]
         ends = sorted({min(worker_counts), max(worker_counts)}) if worker_counts else []
         in_trainer = LIVE_THREADS if 0 in self.processes else ()
-        return (*map(Producers, in_trainer), *(Producers(min(self.threads), n) for n in ends))
+        return (*map(Producers, in_trainer), *(self._of(min(self.threads), n) for n in ends))
+
+    def _of(self, threads: int, processes: int) -> Producers:
+        if processes and self.remote is not None:
+            return Producers(1, processes, self.remote)
+        return Producers(threads, processes)
 
 
 @dataclass(frozen=True)

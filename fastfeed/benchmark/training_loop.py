@@ -45,10 +45,14 @@ def runner_for(
 ) -> FeedRunner:
     """Return the runner under test: a finite iterator starts again, because speed is measured and
     not data."""
+    if producers.remote is None:
+        workers: dict[str, Any] = {"processes": producers.processes}
+    else:
+        workers = {"remote": producers.remote, "producers": producers.processes}
     return FeedRunner(
         source,
         threads=producers.threads,
-        processes=producers.processes,
+        **workers,
         batch_size=batch_size,
         epochs=FOR_EVER,
         repeat_per_producer=True,

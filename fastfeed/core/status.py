@@ -19,15 +19,15 @@ STATES = (
 STARTING, MAKING, ROOM, INPUT, IDLE, FINISHED, DEAD, RANKS = range(len(STATES))
 FEED_STATES = ("runs", "has ended", "failed", "was stopped", "waits for the next pass")
 FEED_RUNS, FEED_ENDED, FEED_FAILED, FEED_STOPPED, FEED_PAUSED = range(len(FEED_STATES))
-THREAD, PROCESS = range(2)
+THREAD, PROCESS, REMOTE = range(3)
 
 
 class ProducerStatus(NamedTuple):
     """One producer. `worker`: the number of its worker process, 0 for a thread of the trainer.
     `stream`, `item`, `record`: the record in flight, -1 for none or unknown. `where`: the
-    innermost line of the user's code, as "decode data.py:41"."""
+    innermost line of the user's code, as "decode data.py:41", or the node of a remote producer."""
 
-    kind: int  # THREAD or PROCESS
+    kind: int  # THREAD, PROCESS or REMOTE
     state: int  # an index into STATES
     worker: int
     pid: int
@@ -41,13 +41,14 @@ class ProducerStatus(NamedTuple):
 
 class WorkerStatus(NamedTuple):
     """A worker process. `handle` identifies it, and `number` its place, which its successor takes.
-    `pid` is 0 until it exists."""
+    `pid` is 0 until it exists. `node`: where it runs, if that is not this machine's own process."""
 
     handle: int
     number: int
     pid: int
     pidfd: Any  # keeps the descriptor open
     ended: bool
+    node: str = ""
 
 
 class FeedStatus(NamedTuple):

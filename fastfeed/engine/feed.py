@@ -55,7 +55,7 @@ class Feed:
         starts = resume.starts
         source = source_from(given, options, start=starts.get(ONLY_STREAM))
         self.schedule = schedule = EpochSchedule(resume, again=source.repeatable)
-        streams = list(range(resume.streams or options.producers))
+        streams = list(range(resume.streams or options.parallel))
         streams = [ONLY_STREAM] if source.ordered else streams
         callable_streams = [] if source.ordered else streams
         passed = tuple(starts.get(n, FROM_THE_START).first for n in callable_streams)

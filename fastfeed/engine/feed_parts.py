@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from fastfeed.core.position import Position
@@ -19,12 +20,16 @@ if TYPE_CHECKING:
 def producers_for(
     source: Source, options: FeedOptions, *, plan: EpochPlan, workers: SharedWorkers, leads: bool
 ) -> ProcessProducers | ThreadProducers:
-    """Return producers in worker processes, or in threads of this process."""
-    if not options.processes:
+    """Return producers in worker processes and remote ones, or in threads of this process."""
+    if not options.workers:
         return ThreadProducers(source, options, plan=plan, leads=leads)
     # a fifth of the time that `import fastfeed` would take, and only Linux has all of it
     from fastfeed.producers.process.processes import ProcessProducers
 
+    if options.remote is not None and leads:
+        from fastfeed.producers.remote.fleet import RemoteFleet
+
+        workers.employ(partial(RemoteFleet, options))
     return ProcessProducers(source, options, plan=plan, workers=workers, leads=leads)
 
 

@@ -29,7 +29,7 @@ class RuntimeWarnings:
         self._options = options
         self._rows = rows
         self.said: set[str] = set()  # warnings that were given, of all feeds of a runner
-        self._probe = None if options.processes or shares else LockProbe()
+        self._probe = None if options.workers or shares else LockProbe()
         # the time, and the producers' CPU seconds, at the start of the probe
         self._begun: tuple[float, float] | None = None
 

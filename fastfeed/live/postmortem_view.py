@@ -199,7 +199,7 @@ def _producers(producers: ProducerTable) -> RenderableType:
         table.add_column(name, justify="right" if is_number else "left")
     rows = producers.rows[:SHOWN_PRODUCERS]
     for row in rows:
-        is_process = row.kind % 2 == status.PROCESS
+        is_process = row.kind in (status.PROCESS, status.REMOTE)
         state = status.STATES[row.state] if row.state < len(status.STATES) else "unknown"
         table.add_row(
             str(row.runner),

@@ -109,7 +109,7 @@ class ProducerRow(NamedTuple):
 
     runner: int
     number: int
-    kind: int  # core.status.THREAD or PROCESS
+    kind: int  # core.status.THREAD, PROCESS or REMOTE
     state: int  # an index into core.status.STATES
     worker: int  # the index of its process
     pid: int

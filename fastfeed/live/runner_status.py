@@ -45,7 +45,7 @@ def status_of(stream: WatchedStream, runner: int) -> RunnerStatus | None:
         return None
     snapshot = stream.snapshot()
     status = feed.status()
-    rss = {w.number: rss_of(w.pid) for w in status.workers if w.pid and not w.ended}
+    rss = {w.number: rss_of(w.pid) for w in status.workers if w.pid and not (w.ended or w.node)}
     rows = [
         _row(producer, runner=runner, number=n, rss=rss.get(producer.worker, 0))
         for n, producer in enumerate(status.producers)

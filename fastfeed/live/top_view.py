@@ -129,7 +129,7 @@ def _producers(runner: dict[str, Any]) -> RenderableType:
     for name in ("#", "in", "state", "busy", "", "batches/s", "in hand", "at"):
         table.add_column(name, justify="right" if name in ("#", "", "batches/s") else "left")
     for producer in runner["producers"][:TOP_PRODUCERS]:
-        if producer["kind"] == "process":
+        if producer["kind"] != "thread":
             place = f"worker {producer['worker']} (pid {producer['pid']})"
         else:
             place = f"thread {producer['tid']}"

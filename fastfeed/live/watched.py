@@ -17,7 +17,7 @@ from fastfeed.live.runner_status import RunnerStatus, WatchedStream, status_of
 from fastfeed.options import FeedOptions
 
 RECENT_SAMPLES = 10  # one second apart
-PRODUCER_KINDS = ("thread", "process")
+PRODUCER_KINDS = ("thread", "process", "remote")
 RATES = ("steps_per_second", "starvation", "bytes_per_second", "wait_ms")
 
 
@@ -71,7 +71,8 @@ class WatchedRunner:
         for handle, worker in workers.items():
             if worker.pid and (handle not in self._workers or not self._workers[handle].pid):
                 change = "began again" if worker.number in self._started else "is there"
-                events.append(f"worker process {worker.number} {change} (pid {worker.pid})")
+                node = f"{worker.node}, " if worker.node else ""
+                events.append(f"worker process {worker.number} {change} ({node}pid {worker.pid})")
                 self._started.add(worker.number)
         self._workers, self._rows = workers, current.rows
         if current.state != self._state:
@@ -164,7 +165,8 @@ def _end_of_worker(worker: WorkerStatus, rows: list[ProducerRow]) -> str:
         if row.pid == worker.pid and row.item >= 0 and row.state != status.FINISHED
     ]
     hand = f"; last seen in its hand: {', '.join(work)}" if work else ""
-    return f"worker process {worker.number} (pid {worker.pid}) has ended{hand}"
+    node = f"{worker.node}, " if worker.node else ""
+    return f"worker process {worker.number} ({node}pid {worker.pid}) has ended{hand}"
 
 
 def _rates(seconds: float, recent: Snapshot | None) -> dict[str, float | None]:

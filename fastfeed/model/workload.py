@@ -32,11 +32,12 @@ class Producers:
     """The producers of a feed: `threads` in each of `processes` worker processes.
 
     With 0 processes the threads run in the trainer. With 0 threads the training thread makes its
-    batches itself.
+    batches itself. With `remote`, the processes are actors of that cluster of Ray.
     """
 
     threads: int
     processes: int = 0
+    remote: str | None = None
 
     @property
     def count(self) -> int:
@@ -47,6 +48,8 @@ class Producers:
         threads = f"{self.threads} thread{'s' if self.threads != 1 else ''}"
         if not self.processes:
             return threads
+        if self.remote is not None:
+            return f"{self.processes} remote producer{'s' if self.processes > 1 else ''}"
         return f"{self.processes} process{'es' if self.processes > 1 else ''} x {threads}"
 
 

@@ -6,6 +6,7 @@ import difflib
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
+from math import inf
 from typing import TYPE_CHECKING, Any, Literal
 
 from fastfeed.core.machine import free_memory_nbytes, local_ranks
@@ -13,7 +14,14 @@ from fastfeed.core.order import Recipe, is_integer
 from fastfeed.core.shard_address import ShardAddress
 from fastfeed.core.unix import ON_LINUX
 from fastfeed.errors import OptionError
-from fastfeed.options.option_values import Cache, MetricsTarget, Shuffle, parse_bytes, parse_metrics
+from fastfeed.options.option_values import (
+    Cache,
+    MetricsTarget,
+    Shuffle,
+    parse_address,
+    parse_bytes,
+    parse_metrics,
+)
 from fastfeed.options.other_loaders import OTHER_LOADERS, pool_hint
 
 if TYPE_CHECKING:
@@ -25,12 +33,13 @@ AUTO_EXECUTOR = "auto"  # the fastest one, measured
 INTEGER_OPTIONS = {
     "threads": (1, "a feed needs at least one producer thread"),
     "processes": (0, "0 uses producer threads in this process"),
+    "producers": (1, "leave it out for one remote producer"),
     "batch_size": (1, "leave it out for the default"),
     "epochs": (1, "leave it out for the default"),
     "prefetch": (1, "leave it out to bound batches by memory= only"),
     "error_limit": (0, 'use on_error="raise" to allow no error'),
 }
-OPTIONAL_INTEGER_OPTIONS = ("batch_size", "epochs", "prefetch")
+OPTIONAL_INTEGER_OPTIONS = ("producers", "batch_size", "epochs", "prefetch")
 OPTION_CHOICES = {
     "last_batch": ("keep", "drop"),
     "order": ("kept", "any"),
@@ -58,6 +67,10 @@ class FeedOptions:
         network, disk, native code); they do not speed up pure Python.
     processes: worker processes with `threads` producers each, for Python code. A worker costs
         about 0.2 s to start and 30 MB; 0 uses threads in this process.
+    remote: "local", "auto" or the address of a Ray cluster ("ray://host:port", "host:port"):
+        producers on other machines, beside those of `processes`. "local" starts Ray here.
+    producers: remote producers, of one thread each; None: one.
+    cpus_per_producer: CPUs that Ray reserves for each of them; 0.1 for producers that wait.
     transform: function of one item of the source, which runs in the producers. It parallelizes a
         source that is one stream.
     filter: function of one item, before `transform`. An item for which it returns False is left
@@ -114,6 +127,9 @@ class FeedOptions:
 
     threads: int = 1
     processes: int = 0
+    remote: str | None = None
+    producers: int | None = None
+    cpus_per_producer: float = 1.0
     records: bool | None = None
     transform: Callable[[Any], Any] | None = None
     filter: Callable[[Any], Any] | None = None
@@ -154,6 +170,7 @@ class FeedOptions:
             )
         if self.metrics is not None and not ON_LINUX:
             raise OptionError(f"metrics={self.metrics!r} requires Linux: use runner.snapshot()")
+        _check_remote(self)
         for name, choices in OPTION_CHOICES.items():
             _one_of(name, getattr(self, name), choices=choices)
         if not (self.shuffle is None or isinstance(self.shuffle, (bool, Shuffle))):
@@ -195,7 +212,7 @@ class FeedOptions:
         if self.shuffle is None:
             object.__setattr__(self, "shuffle", False)
         if self.prefetch is None:  # what a slow rank has ahead, others wait for at the end
-            object.__setattr__(self, "prefetch", 2 * self.producers)
+            object.__setattr__(self, "prefetch", 2 * self.parallel)
 
     @property
     def stealing(self) -> bool:
@@ -220,9 +237,19 @@ class FeedOptions:
         return None if self.metrics is None else parse_metrics(self.metrics)
 
     @property
-    def producers(self) -> int:
-        """The number of parallel streams."""
-        return self.threads * max(1, self.processes)
+    def remote_producers(self) -> int:
+        """The number of producers in actors of Ray."""
+        return 0 if self.remote is None else self.producers or 1
+
+    @property
+    def workers(self) -> int:
+        """The number of processes that make batches, here and elsewhere."""
+        return self.processes + self.remote_producers
+
+    @property
+    def parallel(self) -> int:
+        """The number of parallel streams, one for each producer."""
+        return self.threads * self.processes + self.remote_producers or self.threads
 
     def shipped(self) -> FeedOptions:
         """Return the options for a worker process, with dtypes that need no TensorFlow."""
@@ -288,6 +315,30 @@ def _check_functions(options: FeedOptions) -> None:
         raise OptionError(
             "filter= with shard=: the ranks would get different numbers of records. Choose the "
             "records before they are divided: sampler=indices"
+        )
+
+
+def _check_remote(options: FeedOptions) -> None:
+    """Refuse an address that is none, and what goes only with remote producers."""
+    remote, cpus = options.remote, options.cpus_per_producer
+    if remote is None:
+        if options.producers is not None or cpus != 1:
+            raise OptionError(
+                "producers= and cpus_per_producer= are those of remote=: give the cluster, such as "
+                'remote="local", or use threads= and processes='
+            )
+        return
+    parse_address(remote)
+    if not ON_LINUX:
+        raise OptionError(f"remote={remote!r} requires Linux, as processes= does. Use threads=")
+    if isinstance(cpus, bool) or not isinstance(cpus, (int, float)) or not 0 <= cpus < inf:
+        raise OptionError(f"cpus_per_producer must be a number >= 0, got {cpus!r}")
+    if cpus > 1 and cpus != int(cpus):
+        raise OptionError(f"cpus_per_producer above 1 must be whole, as Ray wants it, got {cpus!r}")
+    if options.threads > 1 and not options.processes:
+        raise OptionError(
+            f"threads={options.threads} beside remote= are the threads of local worker processes: "
+            "set processes=1, too, or raise producers="
         )
 
 

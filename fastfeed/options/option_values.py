@@ -10,6 +10,7 @@ from numbers import Integral
 
 from fastfeed.errors import OptionError
 
+OWN_CLUSTERS = ("local", "auto")  # of remote=
 METRICS_KINDS = ("tensorboard", "prometheus")
 BYTE_UNITS = {
     "": 1,
@@ -103,6 +104,20 @@ def parse_bytes(value: int | str, name: str = "memory") -> int:
     if not nbytes:
         raise OptionError(f'{name} must be a number of bytes > 0, such as "2GB", got {value!r}')
     return nbytes
+
+
+def parse_address(value: str) -> tuple[str, int] | None:
+    """Return host and port of "ray://host:port" or "host:port"; None for "local" and "auto", whose
+    address Ray knows. Raise OptionError for anything else."""
+    if value in OWN_CLUSTERS:
+        return None
+    found = re.fullmatch(r"(?:ray://)?(\[[0-9a-fA-F:.]+\]|[^:/\[\]\s]+):(\d{1,5})", str(value))
+    if not isinstance(value, str) or found is None or not 0 < int(found[2]) < 65536:
+        raise OptionError(
+            'remote must be "local" (Ray on this machine), "auto" (the cluster that this machine '
+            f'belongs to) or an address such as "ray://host:10001" or "host:6379", got {value!r}'
+        )
+    return found[1].strip("[]"), int(found[2])
 
 
 def parse_metrics(value: str) -> MetricsTarget:

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from fastfeed.errors import OptionError
-from fastfeed.model.bounds import step_seconds
-from fastfeed.model.workload import INPUT_BOUND, Workload
+from fastfeed.model.bounds import LIMIT_PRODUCERS, demands, step_seconds
+from fastfeed.model.workload import INPUT_BOUND, Producers, Workload
 from fastfeed.plan import needs
 from fastfeed.plan.footprint import FeedSize, MemoryCost
 from fastfeed.plan.hardware import assume
@@ -151,7 +151,22 @@ def _input(figures: PlanFigures, workload: Workload, *, chosen: PlannedSetting) 
     few = f"{there:.0f} with {figures['cores']:g} cores cannot keep the steps at their own speed"
     few *= machines > there
     yield Need("input", "machines", max(machines, there), "", "for cores and accelerators", few)
+    if few:
+        yield from _remote(figures, workload)
     yield from needs.balance(figures, chosen.producers.count)
+
+
+def _remote(figures: PlanFigures, workload: Workload) -> Iterator[Need]:
+    """Yield the remote producers that do the work of the missing machines."""
+    step_s, made_s = step_seconds(workload), demands(workload, Producers(1, 1))[LIMIT_PRODUCERS]
+    count = math.ceil(made_s / step_s)
+    why = "remote= on nodes without accelerators, instead of machines; each trainer"
+    yield Need("input", "remote producers", count, f"(producers={count})", why)
+    if "sample" in figures:
+        rate = figures["sample"] * figures["batch"] / step_s
+        yield Need(
+            "input", "remote link", rate, "B/s", "batches that come from there; each trainer"
+        )
 
 
 def _disturbed(profile: SourceProfile) -> Iterator[Need]:

@@ -111,8 +111,8 @@ class BatchBuilder:
 
             self._key_of = key_of
             # True if producers compete with the training or with each other for cores.
-            crowded = options.processes > 0 or options.threads > 1
-            threads = options.processes == 0
+            crowded = options.workers > 0 or options.threads > 1
+            threads = options.workers == 0
             self._executor = executor_for(
                 options.augment, options.augment_on, crowded=crowded, threads=threads
             )

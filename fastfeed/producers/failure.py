@@ -63,13 +63,15 @@ def _pickled(error: BaseException) -> bytes:
 @dataclass(frozen=True)
 class WorkerDeath:
     """End of a worker process: `status` as os.waitpid returns it, whether the kernel killed for
-    memory meanwhile, and descriptions of what its producers had in flight."""
+    memory meanwhile, and descriptions of what its producers had in flight. Of a process on another
+    machine only a `reason` is known."""
 
     worker: int
     pid: int
     status: int
     out_of_memory: bool
     in_flight: Sequence[str]
+    reason: str = ""
 
     @property
     def signal(self) -> int | None:
@@ -93,17 +95,21 @@ class WorkerDeath:
             if exit_code is not None
             else f"was killed by {_signal_name(self.signal or 0)}"
         )
+        if self.reason:
+            how = f"was lost {self.reason}"
         return ProducerDied(
             f"worker process {self.worker} (pid {self.pid}) {how}. "
             f"In flight: {' and '.join(self.in_flight) or 'nothing'}.\n{self._advice()} "
             'Set on_worker_death="restart" to continue with a new worker.',
             pid=self.pid,
-            signal=self.signal,
+            signal=None if self.reason else self.signal,
             exit_code=exit_code,
             out_of_memory=self.out_of_memory,
         )
 
     def _advice(self) -> str:
+        if self.reason:
+            return "Its node or its process has ended, or the network between."
         if self.out_of_memory:
             return (
                 "The kernel's out-of-memory killer was active in this control group: use fewer "

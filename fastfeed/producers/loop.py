@@ -7,7 +7,7 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
@@ -69,6 +69,11 @@ class Producer:
 
     def run(self) -> None:
         """Run all epochs. Never raise: a failure goes through the outlet like a batch."""
+        for _ in self.steps():
+            pass
+
+    def steps(self) -> Iterator[None]:
+        """Run as `run` does, and yield after each item and each epoch."""
         outlet = self._outlet
         self._since, self._cpu = time.perf_counter(), time.thread_time()
         try:
@@ -82,10 +87,11 @@ class Producer:
                 ]
                 # A stream that was delivered to its end is not even opened.
                 todo = [replace(w, epoch=epoch) for w in workers if w.passed < ALL_DONE]
-                if not self._run_epoch(todo, position):
+                if not (yield from self._run_epoch(todo, position)):
                     return
                 outlet.end_epoch(position)
-        except Stopped:
+                yield
+        except (Stopped, GeneratorExit):
             return
         except FeedError as error:
             outlet.fail(error, getattr(error, "ticket", None) if outlet.ordered else None)
@@ -101,7 +107,7 @@ class Producer:
         """The stream, -1 where there is only one, and the item in the epoch that are produced."""
         return -1 if self._source.ordered else self._stream, self._item
 
-    def _run_epoch(self, workers: Sequence[Worker], position: int) -> bool:
+    def _run_epoch(self, workers: Sequence[Worker], position: int) -> Generator[None, None, bool]:
         """Produce one item of each stream in turn, or the only stream at once. Return False to
         end."""
         streams = deque(
@@ -117,6 +123,7 @@ class Producer:
                     if not self._deliver(item, position, worker=stream.worker):
                         return False
                     self._item += 1
+                    yield
                 if item is None or len(streams) == 1:
                     streams.popleft()
                 else:

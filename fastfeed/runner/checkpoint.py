@@ -72,7 +72,7 @@ def fingerprint(given: Any, source: Source, *, options: FeedOptions) -> dict[str
     if options.augment is not None:
         known |= _operation_states(options.augment)
     if not source.ordered:
-        known[STREAM_COUNT_KEY] = options.producers
+        known[STREAM_COUNT_KEY] = options.parallel
     return known
 
 

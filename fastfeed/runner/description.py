@@ -36,6 +36,8 @@ def _options(stream: Stream) -> list[str]:
     parts = [f"threads={options.threads}"]
     if options.processes:
         parts.append(f"processes={options.processes}")
+    if options.remote is not None:
+        parts.append(f"remote={options.remote!r}, producers={options.remote_producers}")
     if options.batch_size is not None:
         parts.append(f"batch_size={options.batch_size}")
     return parts

@@ -200,7 +200,7 @@ class Stream:
         """Return the counters of every stage; all are 0 before anything was started."""
         feed = self.feed
         if feed is None:
-            rows = tuple(StageRow() for _ in range(self.options.producers))
+            rows = tuple(StageRow() for _ in range(self.options.parallel))
             return Snapshot(0.0, StageRow(), StageRow(), 0, 0, rows)
         found = (self._session_snapshot or feed.snapshot)()
         data = self._data
@@ -250,7 +250,7 @@ class Stream:
             state, stream=self._fingerprint, seed=self.options.seed
         )
         self.resumed = True
-        warn_of_costs(self.source, self._resume, producers=self.options.producers)
+        warn_of_costs(self.source, self._resume, producers=self.options.parallel)
 
     def _start_with(self, workers: SharedWorkers) -> None:
         """Make a feed for the workers of the leader, before they start. After a restart it

@@ -13,10 +13,12 @@ from fastfeed.source import SharedSource, Source
 def warn_of_idle_producers(source: Source, options: FeedOptions) -> None:
     """Warn about several producers for one iterator that no function of the user's follows."""
     work = (options.transform, options.augment, options.batch_transform, options.collate)
-    if not isinstance(source, SharedSource) or options.producers == 1 or any(work):
+    if not isinstance(source, SharedSource) or options.parallel == 1 or any(work):
         return
-    knobs = f"threads={options.threads}" + (
-        f", processes={options.processes}" if options.processes else ""
+    knobs = ", ".join(
+        f"{name}={getattr(options, name)}"
+        for name in ("threads", "processes", "producers")
+        if getattr(options, name)
     )
     warnings.warn(
         f"{knobs} gain nothing here: the source is one iterator, which one producer at a time "

@@ -86,3 +86,12 @@ def test_the_largest_batch_that_fits_bounds_the_balance():
     assert value(plan_of(words), "input", "balanced batch") == 171
     small = plan_of(words + " accelerator_memory=4GB")
     assert value(small, "input", "balanced batch") < 64
+
+
+def test_remote_producers_instead_of_machines_with_accelerators():
+    words = "batch=64 sample=150KB source=1ms native=100% step=10ms cores=2"
+    plan = plan_of(words)
+    assert value(plan, "input", "remote producers") == 7  # 64 ms of work for each 10 ms
+    assert value(plan, "input", "remote link") == pytest.approx(64 * 150e3 / 0.01)
+    enough = plan_of(words.replace("cores=2", "cores=8"))
+    assert not any(need.name == "remote producers" for need in enough.needs)

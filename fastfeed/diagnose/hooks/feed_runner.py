@@ -82,9 +82,9 @@ def _recorder(owner: Any, log: HookLog, *, ahead: bool = True) -> StepRecorder:
     if options is None:
         name = f"FeedRunner ({type(owner).__name__})"
         return StepRecorder(log, "runner", name=name, buffer=16, ahead=False)
-    buffer, ref = max(16, 4 * options.producers), weakref.ref(runner)
+    buffer, ref = max(16, 4 * options.parallel), weakref.ref(runner)
     source = BatchSource(
-        reuses_memory=not options.processes,
+        reuses_memory=not options.workers,
         idle=_ProducerIdleness(ref),
         get_state=partial(_state_of, ref),
         status=partial(_counters, ref),

@@ -125,6 +125,12 @@ class Dispatcher:
         """Return True if a worker has the item under a ticket. Under the lock."""
         return ticket in self._assigned.get(worker, ())
 
+    def lowest(self, worker: int) -> WorkItem | None:
+        """Return the item with the lowest ticket that a worker has, or None."""
+        # a copy, made by one call: the dict changes in another thread
+        items = list(self._assigned.get(worker, {}).values())
+        return min(items, key=lambda item: item.ticket, default=None)
+
     def received(self, worker: int, ticket: int) -> None:
         """Note that the item is back, as a batch or as none. Under the lock."""
         item = self._assigned[worker].pop(ticket)

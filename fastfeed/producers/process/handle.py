@@ -11,6 +11,7 @@ import signal
 import socket
 import time
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,12 +22,13 @@ from fastfeed.core.batch import BatchSpec
 from fastfeed.core.position import ONLY_STREAM
 from fastfeed.errors import FeedError, ProducerError
 from fastfeed.producers.failure import decode_error
+from fastfeed.producers.process.borrowed import FIRST_BORROWED, BorrowedBatches
 from fastfeed.producers.process.main import STACKS_SIGNAL, WorkerTask
 from fastfeed.producers.process.ship import Shipment
 from fastfeed.producers.reorder import ProducedBatch
 from fastfeed.ring.memory import CLOSED, Descriptor, Segment, receive
 from fastfeed.ring.reader import RingReader, SlotRef
-from fastfeed.ring.status_page import StatusPage
+from fastfeed.ring.status_page import NO_ITEM, NOT_IN_FLIGHT, InFlight, StatusPage
 from fastfeed.ring.token import HOLE, Token
 from fastfeed.ring.writer import NEWS
 
@@ -71,12 +73,16 @@ class WorkerHandle:
         self.ended: set[int] = set()  # threads that have no more items
         self.failed = False
         self.exited = False
+        self.borrowed = BorrowedBatches()  # of a remote worker
+        self.place = ""  # the node of a remote worker
+        self.lost = ""  # how a remote worker was lost
         self.spec_checked = False  # True once its spec was compared with the first worker's
         # True if its batches differ from the first worker's, or are copies
         self.mismatched = False
         self._returned, give_back = map(Descriptor, os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK))
         self._news, self._worker_news = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.work, self._worker_work = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._remote_stacks: Callable[[], str] = lambda: "  waits for a place on a node"
         self._stacks = Descriptor(os.memfd_create("fastfeed-stacks", os.MFD_CLOEXEC))
         # The file to which the process writes its stacks: the one of its first handle.
         self.stacks_file = self._stacks
@@ -105,6 +111,22 @@ class WorkerHandle:
         """Note that the process has started."""
         self.pid, self.pidfd = pid, pidfd
 
+    def start_remotely(self, pid: int, place: str, *, stacks: Callable[[], str]) -> None:
+        """Note that the worker has started at `place`, and how its stacks are asked for."""
+        self.pid, self.place, self._remote_stacks = pid, place, stacks
+
+    def lose(self, how: str) -> None:
+        """Note how a remote worker was lost."""
+        self.lost = how
+
+    def in_flight(self, thread: int, dispatcher: Any) -> InFlight:
+        """Return what a producer works on. A remote worker, whose page is filled here, works on
+        the lowest of its tickets."""
+        if not self.task.remote or dispatcher is None:
+            return self.page.in_flight(thread)
+        item = dispatcher.lowest(self.task.number)
+        return NOT_IN_FLIGHT if item is None else InFlight(item.ticket, item.number, NO_ITEM)
+
     def share_stacks_file(self, first: WorkerHandle) -> None:
         """Read the stacks from the file of the process's first handle."""
         self.stacks_file = first.stacks_file
@@ -130,6 +152,7 @@ class WorkerHandle:
         self.channels, self.pidfd = CLOSED_CHANNELS, None
         self._stacks = self.stacks_file = CLOSED
         self.reader.close()
+        self.borrowed.clear()
 
     def close_worker_ends(self) -> None:
         """Close the worker's ends, which are the worker's alone now."""
@@ -143,7 +166,9 @@ class WorkerHandle:
         trainer has sent the item to the worker."""
         kind, stream, slot, key, item, rows, room, _ = token
         batch, copied = None, False
-        if kind != HOLE and self.spec is not None:
+        if kind != HOLE and slot >= FIRST_BORROWED:
+            batch = self.borrowed.take(slot)
+        elif kind != HOLE and self.spec is not None:
             batch, copied = self.reader.lend(slot, self.spec, rows=rows, room=room)
         if dispatched:
             return ProducedBatch(batch, ONLY_STREAM, f"batch {key}", item), copied
@@ -152,10 +177,14 @@ class WorkerHandle:
     def await_memory(self, slot: int) -> bool:
         """Receive news until the slot can be opened. Return False if the worker died before it had
         sent them."""
-        while self.spec is None or slot not in self.reader.mapped:
+        while self.spec is None or not self.has_memory(slot):
             if not self._receive_news():
                 return False
         return True
+
+    def has_memory(self, slot: int) -> bool:
+        """Return True if the batch in a slot can be opened."""
+        return slot >= FIRST_BORROWED or slot in self.reader.mapped
 
     def adopt_spec(self, spec: BatchSpec | None) -> str:
         """Adopt the spec of all workers. Return how this worker's spec differs, or ""."""
@@ -219,6 +248,11 @@ class WorkerHandle:
     def stacks(self) -> str:
         """Describe what the process is doing: its state as the kernel reports it, and its answer to
         `request_stacks`."""
+        if self.task.remote:
+            return (
+                f"remote producer {self.task.index} ({self.place or 'not started'}):\n"
+                f"{'  has ended' if self.exited else self._remote_stacks()}"
+            )
         head = (
             f"worker process {self.task.index} "
             f"(pid {self.pid or 'not started'}{_state_in_words(self.pid)})"

@@ -11,18 +11,18 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Protocol
 
 from fastfeed.core.worker import Worker
-from fastfeed.producers.process.outlet import RingOutlet
+from fastfeed.producers.builder import Outlet
 from fastfeed.producers.process.ship import unpack
 from fastfeed.ring.memory import receive
 from fastfeed.ring.writer import Stopped
 from fastfeed.source import Item, ItemReader
 
 REQUEST = struct.Struct("<I")  # number of items wanted
-# b"I": items (ticket, epoch, payload, number) follow. b"F": they lie in the descriptor, in so many
-# bytes. b"E": there are no more.
+# b"I": so many items (ticket, epoch, payload, number) follow. b"F": they lie in the descriptor, in
+# so many bytes. b"E": there are no more.
 REPLY = struct.Struct("<cq")
 ALLOWED = struct.Struct("<q")  # without dispatch: how many epochs may begin
 INLINE_NBYTES = 2**15
@@ -31,6 +31,27 @@ INLINE_NBYTES = 2**15
 REQUEST_AHEAD_S = 0.01
 MAX_REQUEST = 64
 ITEM_POLL_MS = 1000
+
+
+class ItemQueue(Protocol):
+    """Items that the trainer has dispatched to this worker."""
+
+    def take(self, epoch: int, begin: Callable[[int], None]) -> Item | None:
+        """Return the item with the lowest ticket, after calling `begin` with it, or None if this
+        epoch has no more. Raise Stopped."""
+
+    def note_duration(self, seconds: float) -> None:
+        """Note how long one item took."""
+
+
+class WorkerOutlet(Outlet, Protocol):
+    """Outlet of a producer in a worker, whose items the trainer dispatches."""
+
+    def begin(self, ticket: int) -> None:
+        """Note the ticket of this producer."""
+
+    def begin_stream(self, stream: int, digest: int) -> None:
+        """Send the digest of a stream's first item, before its first batch."""
 
 
 class Inbox:
@@ -162,7 +183,7 @@ class InboxSource:
     repeatable = True
     shipped = None
 
-    def __init__(self, source: ItemReader, inbox: Inbox, *, outlet: RingOutlet) -> None:
+    def __init__(self, source: ItemReader, inbox: ItemQueue, *, outlet: WorkerOutlet) -> None:
         self.indexed = source.indexed
         self.records = source.records
         self.fetch = source.fetch

@@ -19,7 +19,7 @@ from fastfeed.core.worker import Worker
 from fastfeed.errors import FeedError, OptionError
 from fastfeed.producers.builder import BatchBuilder
 from fastfeed.producers.loop import Producer, run_with_low_priority
-from fastfeed.producers.process.inbox import EpochPermit, Inbox, InboxSource
+from fastfeed.producers.process.inbox import EpochPermit, Inbox, InboxSource, WorkerOutlet
 from fastfeed.producers.process.outlet import RingOutlet
 from fastfeed.producers.process.ship import unpack
 from fastfeed.ring.layout import MemoryShare
@@ -36,8 +36,8 @@ TRIM_NBYTES, MMAP_NBYTES = 2**27, 2**25  # glibc accepts no larger mmap threshol
 @dataclass(frozen=True)
 class WorkerTask:
     """Task of one worker process for one feed. It runs `threads` of the feed's `producers`, which
-    share `count` streams. `skip` holds, for each stream (and each producer without one), the epochs
-    and the items of the next one that were produced before."""
+    share `count` streams, from number `first` on. `skip` holds, for each stream (and each producer
+    without one), the epochs and the items of the next one that were produced before."""
 
     number: int
     index: int
@@ -55,10 +55,12 @@ class WorkerTask:
     wanted: int
     nbytes: int
     capped: bool = False
+    first: int = 0
+    remote: bool = False
 
     def producer(self, thread: int) -> int:
         """Return the number of a producer among all of the feed's."""
-        return self.index * self.threads + thread
+        return self.first + thread
 
     def streams(self, thread: int) -> range:
         """Return the streams of a producer."""
@@ -80,9 +82,9 @@ def main(message: dict[str, Any], fds: Sequence[int]) -> int:
     The first task is the training's. The tasks of feeds that share the process run at lower
     priority.
     """
-    _keep_freed_memory()
+    keep_freed_memory()
     first = WorkerTask(**message["tasks"][0])
-    _reseed((first.seed, first.first_epoch, first.rank, first.index, first.number))
+    reseed((first.seed, first.first_epoch, first.rank, first.index, first.number))
     exclusive = len(message["tasks"]) == 1 and first.threads == 1
     producers: list[Producer] = []
     low_priority: list[Producer] = []
@@ -98,7 +100,7 @@ def main(message: dict[str, Any], fds: Sequence[int]) -> int:
             (low_priority if number else producers).extend(found)
         except BaseException as error:  # unpickling runs code of the user's classes
             outlets[0].fail(
-                error if isinstance(error, FeedError) else OptionError(_setup_failure(error)), None
+                error if isinstance(error, FeedError) else OptionError(setup_failure(error)), None
             )
             if not number:
                 return 1
@@ -147,18 +149,31 @@ def _producers(
     outlets: Sequence[RingOutlet],
     exclusive: bool,
 ) -> list[Producer]:
-    given, options = unpack(shipment, task.nbytes)
+    shipped = unpack(shipment, task.nbytes)
+    return producers_of(task, shipped, control=control, outlets=outlets, exclusive=exclusive)
+
+
+def producers_of(
+    task: WorkerTask,
+    shipped: Any,
+    *,
+    control: Any,
+    outlets: Sequence[WorkerOutlet],
+    exclusive: bool,
+) -> list[Producer]:
+    """Return the producers of a task, given the source and the options that were shipped. With
+    `dispatched`, the items come from `control`, an `ItemQueue`. `exclusive`: no other producer
+    shares the process."""
+    given, options = shipped
     source = given if task.dispatched else source_from(given, options)
     if isinstance(source, CallableSource):
         source.compare = outlets[0].begin_stream
     # All threads of a process share its generators: they are seeded for each item only if there is
     # one thread.
-    builder = BatchBuilder(source, options, reseed=_reseed if exclusive else None)
+    builder = BatchBuilder(source, options, reseed=reseed if exclusive else None)
     producers = []
     for thread, outlet in enumerate(outlets):
-        own: Source = (
-            InboxSource(given, control, outlet=outlet) if isinstance(control, Inbox) else source
-        )
+        own: Source = InboxSource(given, control, outlet=outlet) if task.dispatched else source
         workers = [
             Worker(n, task.count, task.seed, task.first_epoch, passed=task.skip[n][1])
             for n in task.streams(thread)
@@ -188,7 +203,7 @@ def _run(producers: Sequence[Producer], low_priority: Sequence[Producer]) -> Non
         thread.join()
 
 
-def _keep_freed_memory() -> None:
+def keep_freed_memory() -> None:
     """Keep freed memory in the heap. glibc returns large arrays to the system after every batch,
     and the page faults of the next one cost more than copying: images/s of a worker that decodes
     photographs rose by a third with these thresholds."""
@@ -198,7 +213,7 @@ def _keep_freed_memory() -> None:
         libc.mallopt(M_TRIM_THRESHOLD, TRIM_NBYTES)
 
 
-def _reseed(key: tuple[int, ...]) -> None:
+def reseed(key: tuple[int, ...]) -> None:
     """Seed the process's generators. Forked processes share their state and would all draw the same
     numbers. An item that is processed again, elsewhere or later, draws the same numbers."""
     mixed = hash(key) & 2**64 - 1  # the hash of a tuple of integers is the same in every process
@@ -206,6 +221,7 @@ def _reseed(key: tuple[int, ...]) -> None:
     random.seed(mixed)
 
 
-def _setup_failure(error: BaseException) -> str:
+def setup_failure(error: BaseException) -> str:
+    """Return the text for a source that fails before its first item."""
     text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
     return f"the source could not be set up in a worker process:\n{text.rstrip()}"

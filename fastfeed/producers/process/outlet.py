@@ -97,6 +97,19 @@ class RingOutlet:
         self._writer.page.publish(self._thread, self.row)
         return True
 
+    def put_borrowed(
+        self, number: int, produced: ProducedBatch, *, key: int, spec: BatchSpec | None
+    ) -> None:
+        """Announce a batch that lies outside the ring, under this number."""
+        if spec is not None and spec is not self._spec:
+            self._set_spec(spec)
+        origin = self._thread if self.ordered else produced.stream
+        rows = 0 if produced.batch is None else produced.batch.rows
+        self._writer.page.publish(self._thread, self.row)
+        self._writer.send(
+            (BATCH, origin, number, key, produced.number, rows, 0, self._writer.number)
+        )
+
     def end_epoch(self, epoch: int) -> None:
         """Note that this producer has put its whole epoch."""
         if not self.ordered:
@@ -111,13 +124,16 @@ class RingOutlet:
 
     def fail(self, error: BaseException, ticket: int | None) -> None:
         """Send the error that ends this producer."""
-        self._writer.send_news(b"E", encode_error(error, ticket))
-        self._send(FAILURE, key=self.position)
+        self.report(FAILURE, encode_error(error, ticket), key=self.position)
 
     def skip(self, error: BaseException, ticket: int | None) -> None:
         """Send an error that costs one record only."""
-        self._writer.send_news(b"K", encode_error(error, ticket))
-        self._send(SKIP, key=self.position)
+        self.report(SKIP, encode_error(error, ticket), key=self.position)
+
+    def report(self, kind: int, error: bytes, *, key: int) -> None:
+        """Send an encoded error of the kind FAILURE or SKIP, in the epoch at position `key`."""
+        self._writer.send_news(b"E" if kind == FAILURE else b"K", error)
+        self._send(kind, key=key)
 
     def _fill(self, batch: Batch) -> tuple[int, int]:
         """Put the batch into a slot. Return the slot and the number of records that it is laid out

@@ -45,7 +45,7 @@ class ProcessProducers:
         self._options = options
         self._lock = threading.Lock()
         ordered = source.ordered and options.order == "kept"
-        streams = 1 if source.ordered else options.producers
+        streams = 1 if source.ordered else options.parallel
         self._reorder = ReorderBuffer[Ready](
             streams, ordered=ordered, error_limit=options.error_limit
         )
@@ -82,7 +82,7 @@ class ProcessProducers:
         """Pack the source. Return a handle for each process."""
         self._shipment = pack((self._source.shipped, self._options.shipped()), what="the source")
         channels = WorkerChannels(self._receiver.write_end, self._stop.read_end, self._shipment)
-        handles = [self._group.add(n, channels, owner=self) for n in range(self._options.processes)]
+        handles = [self._group.add(n, channels, owner=self) for n in range(self._options.workers)]
         if self._dispatcher is not None:
             for handle in handles:
                 self._dispatcher.attach(handle.task.number, handle.work)
@@ -161,7 +161,7 @@ class ProcessProducers:
         deadline = time.perf_counter() + timeout_s
         # Shared workers go on when this feed has come to its end.
         mine = self._leads and (self._stopped or not self._shared.shared)
-        ended = not mine or self._shared.supervisor.join(timeout_s)
+        ended = not mine or self._shared.join(timeout_s)
         if self._dispatcher is not None and (mine or self._stopped):
             ended = self._dispatcher.join(max(0.0, deadline - time.perf_counter())) and ended
         if ended and self._stopped and self._lock.acquire(timeout=0.1):
@@ -183,7 +183,7 @@ class ProcessProducers:
     def threads(self) -> list[threading.Thread]:
         """The threads that serve the workers."""
         own = [] if self._dispatcher is None else [self._dispatcher.thread]
-        return [self._shared.supervisor.thread, *own]
+        return [*self._shared.threads, *own]
 
     @property
     def stopped(self) -> bool:
@@ -258,7 +258,7 @@ class ProcessProducers:
         if handle is None:
             return
         if kind in (BATCH, HOLE):
-            known = kind == HOLE or (handle.spec_checked and slot in handle.reader.mapped)
+            known = kind == HOLE or (handle.spec_checked and handle.has_memory(slot))
             if (known or self._await_memory(handle, slot)) and not handle.mismatched:
                 self._insert(token, handle)
         elif kind == EPOCH and self._dispatcher is None:

@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Protocol
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from fastfeed.producers.process.handle import WorkerHandle
-    from fastfeed.producers.process.supervisor import Supervisor
-    from fastfeed.producers.process.worker_process import WorkerProcess
 
 
 class Member(Protocol):
@@ -41,6 +41,34 @@ class Member(Protocol):
         """Close all descriptors, each when no call uses it any more."""
 
 
+class WorkerLauncher(Protocol):
+    """Starts workers of one kind, learns of their end, and makes sure that none outlives the
+    feed. A Supervisor does so with processes of this machine."""
+
+    @property
+    def thread(self) -> threading.Thread:
+        """The thread that serves the workers."""
+
+    def start(self, groups: Sequence[Sequence[WorkerHandle]]) -> None:
+        """Start a worker for each group of handles. Raise OptionError for what cannot be sent."""
+
+    def stop(self) -> None:
+        """End the workers."""
+
+    def join(self, timeout_s: float) -> bool:
+        """Wait for the end of every worker. Return True if they ended within the limit."""
+
+    def release(self) -> None:
+        """Close all descriptors: every worker has ended."""
+
+
+class RemoteLauncher(WorkerLauncher, Protocol):
+    """Starts workers on other machines."""
+
+    def connect(self) -> None:
+        """Connect to them. Raise OptionError if that cannot be."""
+
+
 class SharedWorkers:
     """The workers of a runner, shared by its feed, which leads, and those of `also()`.
 
@@ -51,7 +79,9 @@ class SharedWorkers:
     def __init__(self) -> None:
         self._led = False
         self._members: list[Member] = []
-        self._supervisor: Supervisor | None = None
+        self._supervisor: WorkerLauncher | None = None
+        self._fleet: RemoteLauncher | None = None
+        self._serving = 0  # launchers that may start other workers
 
     def claim(self) -> bool:
         """Return True for the first feed, which leads: it starts and ends the workers."""
@@ -59,52 +89,83 @@ class SharedWorkers:
         return first
 
     def add(self, member: Member) -> None:
-        """Have the worker processes produce the batches of `member`, too."""
+        """Have the workers produce the batches of `member`, too."""
         self._members.append(member)
 
-    @property
-    def supervisor(self) -> Supervisor:
-        """Starts the processes and learns of their end."""
-        if self._supervisor is None:
-            from fastfeed.producers.process.supervisor import Supervisor
-
-            self._supervisor = Supervisor(
-                exited=self._exited, failed=self._failed, tick=self._tick, over=self._over
-            )
-        return self._supervisor
+    def employ(self, launcher: Callable[..., RemoteLauncher]) -> None:
+        """Start remote workers with the launcher that is returned for the callbacks of a
+        Supervisor."""
+        self._fleet = launcher(**self._callbacks())
 
     @property
     def shared(self) -> bool:
         """True if more than one feed uses the processes."""
         return len(self._members) > 1
 
+    @property
+    def threads(self) -> list[threading.Thread]:
+        """The threads that serve the workers."""
+        return [launcher.thread for launcher in self._launchers]
+
     def start(self) -> None:
-        """Start the processes. Raise what `prepare` raises."""
-        handles = zip(*(m.prepare() for m in self._members), strict=True)
-        self.supervisor.start(_processes(handles))
+        """Start the workers. Raise what `prepare` and the launchers raise."""
+        if self._fleet is not None:
+            self._fleet.connect()
+        groups = list(zip(*(m.prepare() for m in self._members), strict=True))
+        local = [group for group in groups if not group[0].task.remote]
+        if local:
+            from fastfeed.producers.process.supervisor import Supervisor
+
+            self._supervisor = Supervisor(**self._callbacks())
+        self._serving = len(self._launchers)
+        if self._fleet is not None:
+            self._fleet.start([group for group in groups if group[0].task.remote])
+        if self._supervisor is not None:
+            self._supervisor.start(local)
 
     def stop(self) -> None:
-        """Stop the other members and end the processes: the feed that leads was stopped."""
-        self.supervisor.stop()
+        """Stop the other members and end the workers: the feed that leads was stopped."""
+        for launcher in self._launchers:
+            launcher.stop()
         for member in self._members[1:]:
             member.stop()
 
+    def join(self, timeout_s: float) -> bool:
+        """Wait for the workers. Return True if all have ended within the limit."""
+        deadline = time.perf_counter() + timeout_s
+        ended = [
+            launcher.join(max(0.0, deadline - time.perf_counter())) for launcher in self._launchers
+        ]
+        return all(ended)
+
     def release(self) -> None:
         """Close all descriptors: everything was stopped, and every worker has ended."""
-        self.supervisor.release()
+        for launcher in self._launchers:
+            launcher.release()
         for member in self._members:
             member.release()
 
-    def _exited(self, process: WorkerProcess, status: int) -> list[WorkerProcess]:
+    @property
+    def _launchers(self) -> list[WorkerLauncher]:
+        return [one for one in (self._supervisor, self._fleet) if one is not None]
+
+    def _callbacks(self) -> dict[str, Any]:
+        return {
+            "exited": self._exited,
+            "failed": self._failed,
+            "tick": self._tick,
+            "over": self._over,
+        }
+
+    def _exited(self, handles: Sequence[WorkerHandle], status: int) -> list[Sequence[WorkerHandle]]:
         # any member at work may be to blame: ask them all before anything changes
-        handles = process.handles
         busy = [len(handles) > 1 and handle.owner.busy(handle) for handle in handles]
         successors = [
             handle.owner.exited(handle, status, beside=any(busy[:n] + busy[n + 1 :]))
             for n, handle in enumerate(handles)
         ]
         # each in a process of its own now: the next death shows whose record it was
-        return _processes([successor] for successor in successors if successor is not None)
+        return [[successor] for successor in successors if successor is not None]
 
     def _failed(self, error: Exception) -> None:
         for member in self._members:
@@ -115,12 +176,7 @@ class SharedWorkers:
             member.tick()
 
     def _over(self) -> None:
-        for member in self._members:
-            member.close()
-
-
-def _processes(handles: Iterable[Sequence[WorkerHandle]]) -> list[WorkerProcess]:
-    """Return a process for each group of handles. Only Linux has what it needs."""
-    from fastfeed.producers.process.worker_process import WorkerProcess
-
-    return [WorkerProcess(group) for group in handles]
+        self._serving -= 1
+        if not self._serving:
+            for member in self._members:
+                member.close()

@@ -88,7 +88,11 @@ def unpack(fd: int, nbytes: int) -> Any:
     """Return the value that was packed; the descriptor may be closed afterwards. Large arrays are
     read-only, because all workers share their memory. Raise OptionError if the value cannot be
     unpickled here."""
-    memory = memoryview(Segment(fd, nbytes, writable=False).map)
+    return unpack_from(memoryview(Segment(fd, nbytes, writable=False).map))
+
+
+def unpack_from(memory: memoryview) -> Any:
+    """Return the value that was packed into `memory`, which its large arrays keep alive."""
     end = int.from_bytes(memory[:8], "little")
     what, start, places = pickle.loads(memory[end:])
     try:

@@ -9,9 +9,10 @@ import signal
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from fastfeed.producers.process.forkserver import ForkServer, WorkerEvent
+from fastfeed.producers.process.handle import WorkerHandle
 from fastfeed.producers.process.worker_process import WorkerProcess
 from fastfeed.ring.memory import CLOSED, Descriptor, notify
 
@@ -22,14 +23,14 @@ EXIT_POLL_MS = 200
 
 
 class Supervisor:
-    """Supervisor of worker processes. It calls `exited(process, status)` for each ended worker,
-    which returns the processes to start in its place; `failed(error)` if workers cannot be started;
-    `tick()` periodically; `over()` when none will follow."""
+    """Supervisor of worker processes. It calls `exited(handles, status)` for each ended worker,
+    which returns the handles of each process to start in its place; `failed(error)` if workers
+    cannot be started; `tick()` periodically; `over()` when none will follow."""
 
     def __init__(
         self,
         *,
-        exited: Callable[[WorkerProcess, int], Sequence[WorkerProcess]],
+        exited: Callable[[Sequence[WorkerHandle], int], Iterable[Sequence[WorkerHandle]]],
         failed: Callable[[Exception], None],
         tick: Callable[[], None],
         over: Callable[[], None],
@@ -47,9 +48,9 @@ class Supervisor:
         # is left.
         self.thread = threading.Thread(target=self._run, name="fastfeed-supervisor", daemon=True)
 
-    def start(self, processes: Sequence[WorkerProcess]) -> None:
-        """Start the workers; return at once."""
-        self._waiting.extend(processes)
+    def start(self, groups: Iterable[Sequence[WorkerHandle]]) -> None:
+        """Start a worker for each group of handles; return at once."""
+        self._waiting.extend(map(WorkerProcess, groups))
         self.thread.start()
 
     def stop(self) -> None:
@@ -135,7 +136,9 @@ class Supervisor:
         return True
 
     def _handle_exit(self, number: int, status: int) -> None:
-        self._waiting.extend(self._exited(self._alive.pop(number), status))
+        self._waiting.extend(
+            map(WorkerProcess, self._exited(self._alive.pop(number).handles, status))
+        )
 
     def _handle_server_loss(self) -> None:
         """Handle the loss of the fork server. The kernel kills its workers, which may deliver until

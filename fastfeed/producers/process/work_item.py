@@ -51,7 +51,7 @@ def send_items(work: socket.socket, items: Sequence[WorkItem]) -> None:
         small = pickle.dumps(content, protocol=5)
     # A class of the main module would be pickled by its name, which means nothing in a worker.
     if small is not None and len(small) <= INLINE_NBYTES and b"main__" not in small:
-        send_message(work, REPLY.pack(b"I", 0) + small)
+        send_message(work, REPLY.pack(b"I", len(items)) + small)
         return
     shipment = pack(content, what="an item of the source")
     try:

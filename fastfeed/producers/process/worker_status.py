@@ -11,6 +11,7 @@ from fastfeed.core.status import (
     INPUT,
     MAKING,
     PROCESS,
+    REMOTE,
     ROOM,
     STARTING,
     ProducerStatus,
@@ -27,9 +28,9 @@ def producers_of(
     slots = worker.reader.audit()
     full = bool(slots.all) and not slots.free and not slots.filling
     for thread in range(worker.task.threads):
-        in_flight, n = worker.page.in_flight(thread), worker.task.producer(thread)
+        in_flight, n = worker.in_flight(thread, dispatcher), worker.task.producer(thread)
         yield ProducerStatus(
-            kind=PROCESS,
+            kind=REMOTE if worker.task.remote else PROCESS,
             state=_state(worker, thread, dispatcher=dispatcher, full=full, allowed=allowed),
             worker=worker.task.index,
             pid=worker.pid,
@@ -38,7 +39,7 @@ def producers_of(
             item=in_flight.item,
             record=in_flight.record,
             counters=worker.page.row(thread),
-            where="",
+            where=worker.place,
         )
 
 
@@ -57,6 +58,6 @@ def _state(
     if dispatcher is None:
         begun = worker.progress[worker.task.producer(thread)][0]
         return IDLE if begun >= allowed else MAKING
-    if dispatcher.has(worker.task.number, worker.page.in_flight(thread).key):
+    if dispatcher.has(worker.task.number, worker.in_flight(thread, dispatcher).key):
         return MAKING
     return ROOM if dispatcher.held else INPUT

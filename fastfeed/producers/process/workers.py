@@ -48,20 +48,21 @@ def ready_limit(options: FeedOptions, slot_nbytes: int = SMALL_NBYTES) -> int:
     which then cost fewer wake-ups. With prefetch=, as many as it says."""
     if options.prefetch is not None:
         return options.prefetch
-    small = options.processes * min(MAX_SMALL_SLOTS, SMALL_NBYTES // slot_nbytes)
-    return max(MIN_IN_FLIGHT, 4 * options.producers, small)
+    small = options.workers * min(MAX_SMALL_SLOTS, SMALL_NBYTES // slot_nbytes)
+    return max(MIN_IN_FLIGHT, 4 * options.parallel, small)
 
 
 def share_of_worker(
-    options: FeedOptions, *, dispatched: bool = False, reorders: bool = False
+    options: FeedOptions, *, remote: bool = False, dispatched: bool = False, reorders: bool = False
 ) -> MemoryShare:
-    """Return the memory of one worker's ring. `dispatched`: the trainer hands out the items;
-    `reorders`: batches wait for a straggler's."""
-    ready = max(1, ready_limit(options) // options.processes)
+    """Return the memory of one worker's ring. A `remote` one has as much in its object store.
+    `dispatched`: the trainer hands out the items; `reorders`: batches wait for a straggler's."""
+    ready = max(1, ready_limit(options) // options.workers)
+    threads = 1 if remote else options.threads
     return MemoryShare(
-        budget=options.memory_nbytes // options.processes,
-        wanted=ready + options.threads + 1 + (REORDER_SLOTS if reorders else 0),
-        threads=options.threads,
+        budget=options.memory_nbytes // options.workers // (2 if remote else 1),
+        wanted=ready + threads + 1 + (REORDER_SLOTS if reorders else 0),
+        threads=threads,
         capped=options.prefetch is not None and not dispatched,
     )
 
@@ -82,7 +83,7 @@ class WorkerGroup:
         self.aside: list[str] = []  # records that repeatedly killed their worker
         self._added = 0
         # Counters of workers that have died.
-        self._retired = [StageRow() for _ in range(options.producers)]
+        self._retired = [StageRow() for _ in range(options.parallel)]
         self._failures = FailureCounter()
         self._oom_kills = oom_kills() or 0
 
@@ -92,15 +93,21 @@ class WorkerGroup:
         """Create the `index`-th worker, or its successor, which skips what was delivered."""
         options = self._options
         passed = self._plan.passed
-        missing = options.producers - len(passed)
+        missing = options.parallel - len(passed)
         skip = skip or tuple((0, items) for items in (*passed, *(0,) * missing))
-        share = share_of_worker(options, dispatched=self._dispatched, reorders=self._reorders)
+        beyond = index - options.processes  # remote workers have the last numbers
+        first = options.threads * min(index, options.processes) + max(0, beyond)
+        share = share_of_worker(
+            options, remote=beyond >= 0, dispatched=self._dispatched, reorders=self._reorders
+        )
         task = WorkerTask(
             number=self._added,
             index=index,
-            count=len(passed) or options.producers,
-            producers=options.producers,
-            threads=options.threads,
+            count=len(passed) or options.parallel,
+            producers=options.parallel,
+            threads=share.threads,
+            first=first,
+            remote=beyond >= 0,
             seed=self._plan.seed,
             first_epoch=self._plan.epochs.start,
             epochs=len(self._plan.epochs),
@@ -151,7 +158,8 @@ class WorkerGroup:
         handles = list(self.handles.values())
         producers = [p for w in handles for p in producers_of(w, dispatcher, allowed=self._allowed)]
         workers = [
-            WorkerStatus(w.task.number, w.task.index, w.pid, w.pidfd, w.exited) for w in handles
+            WorkerStatus(w.task.number, w.task.index, w.pid, w.pidfd, w.exited, w.place)
+            for w in handles
         ]
         return producers, workers
 
@@ -178,9 +186,12 @@ class WorkerGroup:
         named = [self._name(handle, item, dispatcher=dispatcher) for item in current]
         kills_before, self._oom_kills = self._oom_kills, oom_kills() or 0
         out_of_memory = self._oom_kills > kills_before
-        death = WorkerDeath(handle.task.index, handle.pid, status, out_of_memory, named)
+        death = WorkerDeath(
+            handle.task.index, handle.pid, status, out_of_memory, named, handle.lost
+        )
         blamed = []
-        if dispatcher is not None:  # items of a callable cannot be left out
+        began = bool(handle.pid) or not handle.task.remote
+        if dispatcher is not None and began:  # items of a callable cannot be left out
             records = [(item.key, item.record) for item in current]
             blamed = self._failures.count_death(records, accidental=death.accidental, beside=beside)
         fruitful = handle.delivered > 0 or bool(blamed)
@@ -250,11 +261,12 @@ class WorkerGroup:
 
     def depth(self) -> tuple[int, int]:
         """Return the number of ready batches, and the bytes of their slots."""
-        ready = [
-            (handle.reader.audit().ready, handle.reader.slot_nbytes)
-            for handle in list(self.handles.values())
-        ]
-        return sum(n for n, _ in ready), sum(n * nbytes for n, nbytes in ready)
+        count = total = 0
+        for handle in list(self.handles.values()):
+            ready, (borrowed, nbytes) = handle.reader.audit().ready, handle.borrowed.depth
+            count += ready + borrowed
+            total += ready * handle.reader.slot_nbytes + nbytes
+        return count, total
 
     def stacks(self) -> str:
         """Describe what every worker is doing, and which state the slots are in."""
@@ -301,7 +313,7 @@ def _current_items_of(
     never cleared, only replaced. For a callable, which works before it yields, it may be the next
     item of any of the producer's streams."""
     if dispatcher is not None:
-        item = handle.page.in_flight(thread)
+        item = handle.in_flight(thread, dispatcher)
         return (
             [CurrentItem(ONLY_STREAM, *item)]
             if dispatcher.has(handle.task.number, item.key)

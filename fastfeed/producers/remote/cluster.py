@@ -1,0 +1,199 @@
+"""Connection to a cluster of Ray, which starts on this machine if the user names no other one."""
+
+from __future__ import annotations
+
+import logging
+import re
+import socket
+import threading
+import time
+from collections.abc import Callable, Sequence
+from operator import itemgetter
+from typing import Any
+
+from fastfeed.errors import OptionError, required
+from fastfeed.options import FeedOptions
+from fastfeed.options.option_values import OWN_CLUSTERS, parse_address
+from fastfeed.producers.remote.placement import RayNode, describe_nodes
+from fastfeed.producers.remote.ray_actor import ActorPlace, RayActor
+
+LOG = logging.getLogger("fastfeed")
+CONNECT_S = 10.0  # an address that does not answer for so long is refused
+CLIENT_PREFIX = "ray://"
+# a namespace that the user has not given
+ANONYMOUS = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+
+
+class RayCluster:
+    """A connection to Ray. Raise OptionError if there is no cluster, or another one than `remote`
+    names; MissingExtra without Ray."""
+
+    def __init__(self, remote: str) -> None:
+        with required("ray", "ray"):
+            import ray
+            import ray.util.client
+        self.ray: Any = ray
+        self._remote = remote
+        if not ray.is_initialized():
+            self._connect()
+        self.is_client = bool(ray.util.client.ray.is_connected())
+        self._refuse_other()
+
+    def nodes(self) -> list[RayNode]:
+        """Return the living nodes."""
+        own, free = self._own_node(), self._free()
+        nodes = []
+        for node in filter(itemgetter("Alive"), self.ray.nodes()):
+            name, cpus = node["NodeID"], node["Resources"].get("CPU", 0.0)
+            unused = free.get(name, {}).get("CPU", 0.0) if free else cpus
+            address = node["NodeManagerAddress"]
+            nodes.append(RayNode(name, address, cpus, unused, own=name == own))
+        return nodes
+
+    def store_nbytes(self) -> int:
+        """Return the size of the object store on this machine, 0 if it has none."""
+        own = self._own_node()
+        sizes = [
+            node["Resources"].get("object_store_memory", 0.0)
+            for node in self.ray.nodes()
+            if node["NodeID"] == own and node["Alive"]
+        ]
+        return int(sum(sizes))
+
+    def refuse_too_small(self, cpus: float) -> None:
+        """Raise OptionError if no node can ever hold a producer of `cpus`."""
+        nodes = self.nodes()
+        if not any(node.cpus >= cpus for node in nodes):
+            raise OptionError(
+                f"cpus_per_producer={cpus:g}: no node of the cluster has so many; "
+                f"{describe_nodes(nodes)}. Lower cpus_per_producer=, or add a larger node"
+            )
+
+    def put(self, value: Any) -> Any:
+        """Put a value into the object store. Return the reference."""
+        return self.ray.put(value)
+
+    def start_actor(
+        self, tasks: Sequence[dict[str, Any]], *, given: Sequence[Any], place: ActorPlace
+    ) -> RayActor:
+        """Create an actor for `tasks`; return at once."""
+        return RayActor(self.ray, tasks, given=given, place=place)
+
+    def job_of(self, options: FeedOptions) -> str:
+        """Return the name of the job whose trainers share their producers, or "".
+
+        They are ranks of one `shard=`, in one namespace of Ray that the user has given.
+        """
+        if options.shard is None or self._remote == OWN_CLUSTERS[0]:
+            return ""
+        namespace = str(self.ray.get_runtime_context().namespace)
+        if ANONYMOUS.fullmatch(namespace):
+            return ""
+        return f"{namespace}-{options.remote_producers}x{options.cpus_per_producer:g}"
+
+    def _connect(self) -> None:
+        start = time.perf_counter()
+        self._refuse_silence()
+        if self._remote == "local":
+            self._initialise(address="local", include_dashboard=False)
+            LOG.warning(
+                "Ray was started on this machine in %.1f s, for remote producers. It stays until "
+                "this process ends, or ray.shutdown()",
+                time.perf_counter() - start,
+            )
+        else:
+            _within(CONNECT_S, self._remote, do=lambda: self._initialise(address=self._remote))
+
+    def _initialise(self, **given: Any) -> None:
+        try:
+            self.ray.init(log_to_driver=True, logging_level=logging.WARNING, **given)
+        except ConnectionError as error:
+            raise OptionError(f"remote={self._remote!r}: no cluster answers. {error}") from error
+        except Exception as error:  # other versions of Python or Ray, refused authentication
+            raise OptionError(
+                f"remote={self._remote!r}: Ray refuses the connection. {error}"
+            ) from error
+
+    def _refuse_silence(self) -> None:
+        """Raise OptionError if nothing listens at the address. Ray itself would try for up to a
+        minute."""
+        place = parse_address(self._remote)
+        if place is None:
+            return
+        try:
+            socket.create_connection(place, timeout=CONNECT_S).close()
+        except OSError as error:
+            raise OptionError(
+                f"remote={self._remote!r}: no cluster answers at {place[0]} port {place[1]} "
+                f'({error}). Start one with `ray start --head`, or use remote="local"'
+            ) from error
+
+    def _refuse_other(self) -> None:
+        """Raise OptionError if this process is connected to another cluster than the one that the
+        user names."""
+        place = parse_address(self._remote)
+        if place is None:
+            return
+        wants_client = self._remote.startswith(CLIENT_PREFIX)
+        if self.is_client or wants_client:
+            if self.is_client and wants_client:
+                return
+            here = "as a client" if self.is_client else "as a part of the cluster"
+            raise OptionError(
+                f"remote={self._remote!r}: this process is connected to Ray {here} already: call "
+                "ray.shutdown() first, or leave out ray.init()"
+            )
+        address = self.ray.get_runtime_context().gcs_address
+        host, _, port = address.rpartition(":")
+        if int(port) != place[1] or _ip_of(host) != _ip_of(place[0]):
+            raise OptionError(
+                f"remote={self._remote!r}: this process is connected to the cluster at {address} "
+                'already: call ray.shutdown() first, or say remote="auto" for that one'
+            )
+
+    def _own_node(self) -> str:
+        if self.is_client:  # this machine is no part of the cluster
+            return ""
+        return str(self.ray.get_runtime_context().get_node_id())
+
+    def _free(self) -> dict[str, dict[str, float]]:
+        """Return what is free on each node; nothing where a client cannot know it."""
+        if self.is_client:
+            return {}
+        found: dict[str, dict[str, float]] = self.ray._private.state.available_resources_per_node()
+        return found
+
+
+def _ip_of(host: str) -> str:
+    try:
+        found = socket.gethostbyname(host)
+    except OSError:
+        return host
+    # this machine has an address of its own, too
+    if found.startswith("127."):
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            probe.connect(("192.0.2.1", 9))  # sends nothing
+            return str(probe.getsockname()[0])
+    return found
+
+
+def _within(limit_s: float, remote: str, *, do: Callable[[], None]) -> None:
+    """Call `do` in a thread. Raise what it raises, or OptionError after `limit_s`."""
+    failed: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            do()
+        except BaseException as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=run, name="fastfeed-connect", daemon=True)
+    thread.start()
+    thread.join(limit_s)
+    if failed:
+        raise failed[0]
+    if thread.is_alive():
+        raise OptionError(
+            f"remote={remote!r}: something listens there, and no cluster of Ray has answered in "
+            f"{limit_s:.0f} s"
+        )

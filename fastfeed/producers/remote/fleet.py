@@ -1,0 +1,203 @@
+"""The remote workers of a feed: a thread that starts actors, forwards items to them, and handles
+their end."""
+
+from __future__ import annotations
+
+import logging
+import os
+import select
+import signal
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from fastfeed.options import FeedOptions
+from fastfeed.producers.process.handle import WorkerHandle
+from fastfeed.producers.process.ship import Shipment
+from fastfeed.producers.remote.cluster import RayCluster
+from fastfeed.producers.remote.placement import describe_nodes, place
+from fastfeed.producers.remote.ray_actor import ActorPlace
+from fastfeed.producers.remote.remote_process import RemoteProcess
+from fastfeed.ring.memory import CLOSED, Descriptor, Segment, notify
+
+LOG = logging.getLogger("fastfeed")
+FLEET_POLL_MS = 200
+# Share of the object store for batches that the training holds; the rest is for those on the way.
+STORE_SHARE = 0.5
+# A producer that has no place for so long is reported, with what is free.
+UNPLACED_S = 10.0
+JOIN_RELAYS_S = 1.0
+SHUN_S = 30.0  # a node that has lost a producer gets none for so long, where others have room
+
+
+class RemoteFleet:
+    """Launcher of remote workers, with the callbacks of a Supervisor."""
+
+    def __init__(
+        self,
+        options: FeedOptions,
+        *,
+        exited: Callable[[Sequence[WorkerHandle], int], Iterable[Sequence[WorkerHandle]]],
+        failed: Callable[[Exception], None],
+        tick: Callable[[], None],
+        over: Callable[[], None],
+    ) -> None:
+        self._options = options
+        self._exited = exited
+        self._failed = failed
+        self._tick = tick
+        self._over = over
+        self._wakeup = Descriptor(os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC))
+        self._alive: list[RemoteProcess] = []
+        self._ended: deque[RemoteProcess] = deque()  # put in by the threads of relays
+        self._stopping = False
+        self._lendable = 0
+        self._lost_at_s: dict[str | None, float] = {}  # by node
+        self._cluster: RayCluster | None = None
+        self._sources: dict[int, tuple[Shipment, Any]] = {}
+        self._reported = False
+        self.thread = threading.Thread(target=self._run, name="fastfeed-fleet", daemon=True)
+
+    def connect(self) -> None:
+        """Connect to the cluster. Raise OptionError if there is none, or no node that is large
+        enough."""
+        assert self._options.remote is not None
+        self._cluster = RayCluster(self._options.remote)
+        self._cluster.refuse_too_small(self._options.cpus_per_producer)
+        store = min(self._options.memory_nbytes, int(STORE_SHARE * self._cluster.store_nbytes()))
+        self._lendable = store // self._options.workers
+
+    def start(self, groups: Sequence[Sequence[WorkerHandle]]) -> None:
+        """Start an actor for each group of handles."""
+        try:
+            self._launch(groups)
+        except BaseException:
+            self._stopping = True
+            for handle in (handle for group in groups for handle in group):
+                handle.close()
+            raise
+        finally:
+            self.thread.start()  # it also ends what was started
+
+    def stop(self) -> None:
+        """Kill the actors. They hold nothing that is worth a grace time."""
+        self._stopping = True
+        self._notify()
+
+    def join(self, timeout_s: float) -> bool:
+        """Wait for the thread. Return True if every worker has ended within the limit."""
+        if self.thread.ident is not None and self.thread is not threading.current_thread():
+            self.thread.join(timeout_s)
+        return not self.thread.is_alive()
+
+    def release(self) -> None:
+        """Close the wake-up descriptor: the thread has ended, or was never started."""
+        self._wakeup = CLOSED
+
+    def _launch(self, groups: Iterable[Sequence[WorkerHandle]]) -> None:
+        assert self._cluster is not None
+        waiting = list(groups)
+        cpus, job = self._options.cpus_per_producer, self._cluster.job_of(self._options)
+        # the cluster lists a dead node for a while
+        since_s = time.perf_counter() - SHUN_S
+        shunned = {node for node, lost_s in self._lost_at_s.items() if lost_s > since_s}
+        known = [n for n in self._cluster.nodes() if n.node_id not in shunned] if waiting else []
+        nodes = place(known, len(waiting), cpus=cpus)
+        for handles, node in zip(waiting, nodes, strict=True):
+            shipments = [self._put(handle.channels.shipment) for handle in handles]
+            actor = self._cluster.start_actor(
+                [handle.task.message() for handle in handles],
+                given=shipments,
+                place=ActorPlace(cpus, node, job and f"{job}-{handles[0].task.index}"),
+            )
+            process = RemoteProcess(
+                handles, actor, ended=self._note_end, lendable=self._lendable // len(handles)
+            )
+            process.node = node
+            self._alive.append(process)
+
+    def _put(self, shipment: Shipment) -> Any:
+        """Return the reference to a packed source, which is put into the object store once."""
+        assert self._cluster is not None
+        if id(shipment) not in self._sources:
+            memory = Segment(shipment.fd, shipment.nbytes, writable=False).map
+            ref = self._cluster.put(np.frombuffer(memory, np.uint8))
+            self._sources[id(shipment)] = shipment, ref
+        return self._sources[id(shipment)][1]
+
+    def _note_end(self, process: RemoteProcess) -> None:
+        self._ended.append(process)
+        self._notify()
+
+    def _notify(self) -> None:
+        notify(self._wakeup)
+
+    def _run(self) -> None:
+        try:
+            while self._alive and not self._stopping:
+                self._serve()
+        except Exception as error:
+            self._failed(error)
+        finally:
+            for process in self._alive:
+                process.kill()
+            until_s = time.perf_counter() + JOIN_RELAYS_S
+            for process in self._alive:
+                process.end(until_s)
+                process.close()
+            self._sources.clear()
+            self._over()
+
+    def _serve(self) -> None:
+        self._listen()
+        while self._ended and not self._stopping:
+            process = self._ended.popleft()
+            self._alive.remove(process)
+            process.look()
+            process.end(time.perf_counter() + JOIN_RELAYS_S)
+            # before its start it is rather the cluster's fault than an accident
+            status = int(bool(process.lost)) and (signal.SIGKILL if process.started else 1 << 8)
+            if process.lost:
+                self._lost_at_s[process.node] = time.perf_counter()
+            self._launch(self._exited(process.handles, status))
+        for process in self._alive:
+            process.look()
+        self._report_unplaced()
+        self._tick()
+
+    def _listen(self) -> None:
+        """Forward items until something else happens, for a while at most."""
+        poll = select.poll()
+        poll.register(self._wakeup.fd, select.POLLIN)
+        couriers = {c.socket.fileno(): c for p in self._alive for c in p.couriers}
+        for fd in couriers:
+            poll.register(fd, select.POLLIN)
+        until = time.perf_counter() + FLEET_POLL_MS / 1000
+        while (left_s := until - time.perf_counter()) > 0:
+            for fd, _ in poll.poll(left_s * 1000):
+                if fd == self._wakeup.fd:
+                    os.eventfd_read(fd)
+                    return
+                if not couriers[fd].forward():
+                    poll.unregister(fd)
+
+    def _report_unplaced(self) -> None:
+        """Say once which producers wait for a place, with what is free."""
+        since_s = time.perf_counter() - UNPLACED_S
+        unplaced = sum(not p.started and p.created_s < since_s for p in self._alive)
+        if self._reported or not unplaced or self._cluster is None:
+            self._reported = bool(unplaced)
+            return
+        self._reported = True
+        LOG.warning(
+            "%d of %d remote producers wait for a node: each needs %g CPUs, and %s. Lower "
+            "producers= or cpus_per_producer=, or add nodes",
+            unplaced,
+            len(self._alive),
+            self._options.cpus_per_producer,
+            describe_nodes(self._cluster.nodes()),
+        )

@@ -1,0 +1,203 @@
+"""The trainer's end of one remote producer: a thread that moves its batches into a ring, as a
+worker process would put them there."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import pickle
+import re
+import select
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import cloudpickle
+import numpy as np
+
+from fastfeed.core.batch import Batch, BatchSpec, nbytes_of
+from fastfeed.core.collate import ALIGN
+from fastfeed.errors import FeedError, ProducerFailed
+from fastfeed.producers.process.handle import WorkerHandle
+from fastfeed.producers.process.main import DESCRIPTORS
+from fastfeed.producers.process.outlet import RingOutlet
+from fastfeed.producers.remote.item_courier import ItemCourier
+from fastfeed.producers.remote.messages import (
+    DIRECT,
+    PACKED,
+    SPEC,
+    MessageGroup,
+    RemoteMessage,
+)
+from fastfeed.producers.reorder import ProducedBatch
+from fastfeed.ring.layout import MemoryShare, offsets
+from fastfeed.ring.memory import Segment
+from fastfeed.ring.status_page import StatusPage
+from fastfeed.ring.token import BATCH, END, EPOCH, FAILURE, HOLE, SKIP, STREAM
+from fastfeed.ring.writer import RingChannels, RingWriter, Stopped
+
+Array = np.ndarray[Any, Any]
+MAX_REASON = 600  # characters
+DEATH_CAUSE = re.compile(r"The actor (?:is dead|died) because.*?(?=\. Some common causes|\.? *$)")
+
+
+class Relay:
+    """Puts what `groups` yields into the ring of `handle`, and then calls `ended` with the reason
+    for a loss, or "" at the end of the stream. Large batches stay in the object store, up to
+    `lendable` bytes at a time."""
+
+    def __init__(
+        self,
+        handle: WorkerHandle,
+        groups: Iterator[MessageGroup],
+        *,
+        courier: ItemCourier,
+        ended: Callable[[str], None],
+        lendable: int = 0,
+    ) -> None:
+        task = handle.task
+        self._groups = groups
+        self._courier = courier
+        self._ended = ended
+        self._dispatched = task.dispatched
+        fds = dict(zip(DESCRIPTORS, map(os.dup, handle.worker_fds()), strict=True))
+        news = socket.socket(fileno=fds.pop("news"))
+        self._owned: list[socket.socket] = [news]
+        self._fds = list(fds.values())
+        self._poll = select.poll()
+        self._poll.register(fds["tokens"], select.POLLOUT)
+        self._poll.register(fds["stop"], select.POLLIN)
+        self._handle = handle
+        self._lendable = lendable
+        page = StatusPage(Segment(fds["page"], StatusPage.nbytes(1)), 1)
+        self._stop = fds["stop"]
+        writer = RingWriter(
+            page,
+            RingChannels(fds["returned"], fds["tokens"], news, fds["stop"]),
+            share=MemoryShare(task.budget, task.wanted, 1, capped=task.capped),
+            number=task.number,
+        )
+        epoch = task.skip[task.producer(0)][0]
+        self._outlet = RingOutlet(
+            writer, 0, ordered=task.dispatched, epoch=epoch, admit=lambda _: True
+        )
+        self._spec: BatchSpec | None = None
+        name = f"fastfeed-remote-{task.index}"
+        self.thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def close(self) -> None:
+        """Close the descriptors: the thread ends, or was never started."""
+        for one in self._owned:
+            one.close()
+        for fd in self._fds:
+            os.close(fd)
+        self._owned, self._fds = [], []
+
+    def _run(self) -> None:
+        reason = ""
+        try:
+            self._courier.begin()
+            for group in self._groups:
+                if not self._deliver(group):
+                    break
+                del group  # its memory in the object store
+        except Exception as error:
+            reason = _text_of(error)
+        finally:
+            with contextlib.suppress(Exception):
+                self._groups.close()  # type: ignore[attr-defined]  # a generator
+            self.close()
+            self._ended(reason)
+
+    def _deliver(self, group: MessageGroup) -> bool:
+        """Put a group into the ring. Return False to end: the feed is over, or has failed here."""
+        try:
+            self._put(group)
+        except Stopped:
+            return False
+        except Exception as error:
+            failure = error if isinstance(error, FeedError) else ProducerFailed("a relay", error)
+            with contextlib.suppress(Stopped):
+                self._outlet.fail(failure, None)
+                self._outlet.end()
+            return False
+        return True
+
+    def _put(self, group: MessageGroup) -> None:
+        self._outlet.row = group.row
+        items = 0
+        for message in group.messages:
+            self._wait_for_pipe()
+            self._pass_on(message, group.block)
+            items += message.kind in (BATCH, HOLE)
+        if self._dispatched:
+            self._courier.returned(items)
+
+    def _pass_on(self, message: RemoteMessage, block: Array) -> None:
+        kind, stream, key, item, *_ = message
+        outlet = self._outlet
+        if kind in (BATCH, HOLE):
+            batch = self._opened(message, block) if kind == BATCH else None
+            produced = ProducedBatch(batch, stream, "", item)
+            if message.form == DIRECT and batch is not None and self._borrows(batch):
+                number = self._handle.borrowed.add(batch.leaves, rows=batch.rows)
+                outlet.put_borrowed(number, produced, key=key, spec=self._spec)
+            else:
+                outlet.put(produced, key, item=item, spec=self._spec)
+        elif kind == SPEC:
+            self._spec = cloudpickle.loads(message.body)
+        elif kind == EPOCH:
+            outlet.end_epoch(key)
+        elif kind == END:
+            outlet.end()
+        elif kind in (FAILURE, SKIP):
+            outlet.report(kind, message.body, key=key)
+        elif kind == STREAM:
+            outlet.begin_stream(stream, key)
+
+    def _borrows(self, batch: Batch) -> bool:
+        """Return True if a batch can stay where it is: it lies as in a slot, and the object store
+        has room for it."""
+        lies_well = all(
+            leaf.flags.c_contiguous and leaf.nbytes and not leaf.ctypes.data % ALIGN
+            for leaf in batch.leaves
+        )
+        return lies_well and self._handle.borrowed.has_room(batch.nbytes, self._lendable)
+
+    def _opened(self, message: RemoteMessage, block: Array) -> Batch:
+        """Return the batch of a message as views of the group."""
+        if message.form == DIRECT:
+            leaves = tuple(message.body)
+        elif message.form == PACKED:
+            leaves = self._unpacked(message, block)
+        else:
+            leaves = tuple(pickle.loads(message.body))
+        return Batch(leaves, message.rows, sum(map(nbytes_of, leaves)))
+
+    def _unpacked(self, message: RemoteMessage, block: Array) -> tuple[Array, ...]:
+        assert self._spec is not None
+        leaves = self._spec.leaves  # no dimension of them varies
+        shapes = [(message.rows, *(n or 0 for n in leaf.shape)) for leaf in leaves]
+        dtypes = [leaf.dtype for leaf in leaves]
+        sizes = [math.prod(s) * dtype.itemsize for s, dtype in zip(shapes, dtypes, strict=True)]
+        places, _ = offsets(sizes)
+        return tuple(
+            np.ndarray(shape, dtype, block, message.body + at)
+            for shape, dtype, at in zip(shapes, dtypes, places, strict=True)
+        )
+
+    def _wait_for_pipe(self) -> None:
+        """Wait for room in the pipe of tokens. Raise Stopped: once the feed is stopped, nobody
+        reads it, and this thread cannot be killed."""
+        ready = dict(self._poll.poll())
+        if self._stop in ready:
+            raise Stopped
+
+
+def _text_of(error: Exception) -> str:
+    """Return what Ray says of a loss. The cause is one sentence of a long text."""
+    text = " ".join(str(error).split())
+    because = DEATH_CAUSE.search(text)
+    return because[0] if because else text[:MAX_REASON] or type(error).__name__

@@ -1,0 +1,126 @@
+"""A cluster of Ray without Ray: its actors run in the threads that read their streams."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+import fastfeed
+from fastfeed.core.collate import aligned_arrays
+from fastfeed.producers.remote.actor import RemoteWorker
+from fastfeed.producers.remote.placement import RayNode
+
+TRAINER = "this process"
+
+
+def _carried(group: Any) -> Any:
+    """Return a copy whose large arrays lie as in an object store, at multiples of 64."""
+    buffers: list[pickle.PickleBuffer] = []
+    data = pickle.dumps(group, protocol=5, buffer_callback=buffers.append)
+    stored = []
+    for raw in map(pickle.PickleBuffer.raw, buffers):
+        (memory,) = aligned_arrays([((raw.nbytes,), np.dtype(np.uint8))])
+        memory[...] = np.frombuffer(raw, np.uint8)
+        stored.append(memoryview(memory).toreadonly())
+    return pickle.loads(data, buffers=stored)
+
+
+class LocalActor:
+    """Everything is pickled as on the way to a node. `is_lost` is asked before each group; once it
+    has returned True, the actor is lost. With `late`, its tasks come after the first call for the
+    last of them."""
+
+    def __init__(
+        self,
+        tasks: Sequence[dict[str, Any]],
+        given: Sequence[Any],
+        is_lost: Callable[[], bool],
+        *,
+        late: bool = False,
+    ) -> None:
+        self._worker = RemoteWorker()
+        self._given = [pickle.loads(pickle.dumps(tasks)), *given]
+        self._last = len(tasks) - 1
+        self._is_lost = is_lost
+        self._dead = False
+        if not late:
+            self._attach()
+
+    def _attach(self) -> None:
+        given, self._given = self._given, []
+        self._worker.attach(TRAINER, *given, version=fastfeed.__version__, paths=())
+
+    def _attach_after(self, number: int) -> None:
+        if self._given and number == self._last:
+            self._attach()
+
+    def whereabouts(self) -> tuple[int, str]:
+        return os.getpid(), "node here"
+
+    def renew(self) -> None:
+        """Do nothing: it serves nobody else."""
+
+    def deliver(self, number: int, content: Any) -> None:
+        self._worker.deliver(TRAINER, number, content=pickle.loads(pickle.dumps(content)))
+        self._attach_after(number)
+
+    def allow(self, number: int, epochs: int) -> None:
+        self._worker.allow(TRAINER, number, epochs=epochs)
+        self._attach_after(number)
+
+    def groups(self, number: int) -> Iterator[Any]:
+        for group in self._worker.run(TRAINER, number):
+            self._dead = self._dead or self._is_lost()
+            if self._dead:
+                break
+            yield _carried(group)
+        if self._dead:
+            raise ConnectionError("The actor is dead because a test has killed it.")
+
+    def stacks(self) -> str:
+        return self._worker.stacks(TRAINER)
+
+    def kill(self) -> None:
+        """Also end a wait for items or permits, which elsewhere ends with the process."""
+        self._dead = True
+        self._worker.detach(TRAINER)
+
+
+class LocalCluster:
+    """Stands in for a RayCluster, where a test patches its name in the module of the fleet.
+    `losses` are the groups, counted over all actors, in whose place an actor is lost."""
+
+    def __init__(self, losses: Sequence[int] = (), *, late: bool = False) -> None:
+        self._losses = set(losses)
+        self._late = late
+        self._groups = 0
+        self.actors = 0
+
+    def nodes(self) -> list[RayNode]:
+        return [RayNode("here", "127.0.0.1", 8.0, 8.0)]
+
+    def store_nbytes(self) -> int:
+        return 10**7
+
+    def refuse_too_small(self, cpus: float) -> None:
+        """Accept any number: nothing is reserved."""
+
+    def job_of(self, options: Any) -> str:
+        return ""
+
+    def put(self, value: Any) -> Any:
+        return np.array(value)
+
+    def start_actor(
+        self, tasks: Sequence[dict[str, Any]], *, given: Sequence[Any], place: Any
+    ) -> LocalActor:
+        self.actors += 1
+        return LocalActor(tasks, given, self._is_lost, late=self._late)
+
+    def _is_lost(self) -> bool:
+        self._groups += 1
+        return self._groups in self._losses

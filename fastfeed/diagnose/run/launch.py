@@ -9,6 +9,7 @@ import signal
 import sys
 import threading
 import time
+import traceback
 import warnings
 import weakref
 from collections.abc import Callable, Sequence
@@ -303,7 +304,12 @@ class Launch:
         except Exception as error:
             self.log.failed(what, error)
             if what == REPORTING:
-                sys.stderr.write(f"fastfeed: {what} failed: {type(error).__name__}: {error}\n")
+                at = traceback.extract_tb(error.__traceback__)[-1]
+                sys.stderr.write(
+                    f"fastfeed: {what} failed: {type(error).__name__}: {error} "
+                    f"({os.path.basename(at.filename)}:{at.lineno}). --evidence FILE keeps what "
+                    "was seen, for a bug report\n"
+                )
             return True  # the next one would fail, too
 
     def _stop(self, trainers: list[int]) -> None:

@@ -67,14 +67,13 @@ class DiagnosisObserver:
             self._died = request.died
         ended = reason in (ReportReason.DEAD, ReportReason.CRASH)
         died = self._died if ended or request.waiting_now_s >= DEAD_WAIT_S else ()
-        diagnosis = judge(evidence, script=request.script, died=died)
-        files = {kind: _rank_path(path, request.rank) for kind, path in self._files.items()}
-        written = write_reports(diagnosis, files)
         path = _rank_path(self._evidence_path, request.rank)
-        if path is not None:
+        if path is not None:  # first: whatever becomes of the judgement, this is for a bug report
             recording = Recording(evidence, request.script, died)
             write_evidence(anonymised(recording) if self._anonymous else recording, path)
-            written.append(path)
+        diagnosis = judge(evidence, script=request.script, died=died)
+        files = {kind: _rank_path(path, request.rank) for kind, path in self._files.items()}
+        written = write_reports(diagnosis, files) + ([path] if path is not None else [])
         if not request.rank:
             self._publish(diagnosis, written)
         return True

@@ -265,7 +265,8 @@ def test_an_observer_that_fails(tmp_path: Path, capfd: Any, monkeypatch: Any) ->
         launch.close()
     out, err = capfd.readouterr()
     assert out == "ran\n"
-    assert err == "fastfeed: the report failed: KeyError: 'a bug'\n"
+    assert err.startswith("fastfeed: the report failed: KeyError: 'a bug' (test_launch_ends.py:")
+    assert err.endswith("--evidence FILE keeps what was seen, for a bug report\n")
     assert launch.log.missing[0] == "measuring: OSError: no /proc"
 
 

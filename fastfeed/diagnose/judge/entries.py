@@ -257,8 +257,8 @@ def _gap_parts(evidence: Evidence, wait: Floats, *, gap: Floats) -> tuple[Floats
 def _made_in_outliers(
     evidence: Evidence, wait: Floats, *, gap: Floats, outliers: Floats, period: Floats
 ) -> Floats:
-    """Return the seconds of long gaps in which input is made, as a reshuffle at the end of an epoch,
-    where only samples show it: what they see of it and the other gaps cannot hold."""
+    """Return the seconds of long gaps in which input is made, as a reshuffle after an epoch, where
+    only samples show it: what they see of it and the other gaps cannot hold."""
     made = sum(part.share for part in evidence.parts_of("input"))
     if evidence.loop is None or evidence.loop.waits != "none" or not outliers.any():
         return np.zeros(len(gap))

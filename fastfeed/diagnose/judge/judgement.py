@@ -34,11 +34,12 @@ from fastfeed.diagnose.judge.observed_feed import ObservedFeed
 from fastfeed.diagnose.judge.producer_profile import ProducerProfile, producer_profile_of
 from fastfeed.diagnose.judge.step_ledger import Ledger, accounts_of, figures_of
 from fastfeed.model.workload import INPUT_BOUND
-from fastfeed.steps.timeline import OBSERVING
+from fastfeed.steps.timeline import OBSERVING, Loop
 
 # Starvation below this is doubtful if it was derived from the duration of steps while other
 # processes, which prolong them as well, used the cores.
 DOUBTFUL_STARVATION = 0.2
+MIN_WORK = 0.01  # share of the time below which what follows a wait for a queue is no step
 NOISY_SHARE = 0.25  # share of the cores that other processes use
 
 
@@ -142,6 +143,26 @@ def _dead(evidence: Evidence, died: Sequence[DeadProducer]) -> Cause:
     return Cause("feed.dead", 1.0, tuple(text for text in texts if text))
 
 
+def _only_takes(evidence: Evidence, ledger: Ledger) -> bool:
+    """Return True for a loop that collects what others have made, as the results of processes."""
+    loop, steps = evidence.loop, any(part.kind == "step" for part in evidence.parts)
+    queued = loop is not None and loop.kind == "queue"
+    return queued and not steps and ledger.share(ledger.inside) < MIN_WORK
+
+
+def _too_few(loop: Loop, ledger: Ledger) -> str:
+    if loop.waits == "hidden":
+        return (
+            f"{loop.name} was observed for {len(ledger)} calls, and their waits for input, if any, "
+            "are hidden in them; take the batches outside of the call, or mark the input with "
+            "fastfeed.watch"
+        )
+    return (
+        f"too few steps: a verdict needs {MIN_STEPS} after warm-up, there were {len(ledger)}; "
+        "raise --seconds or lower --warmup"
+    )
+
+
 def _reason_to_abstain(
     evidence: Evidence, ledger: Ledger, *, causes: Sequence[Cause]
 ) -> str | None:
@@ -152,16 +173,12 @@ def _reason_to_abstain(
             "no training step was observed; a verdict needs a loop over batches that is known (a "
             "session, Keras, tf.data, a DataLoader, a FeedRunner) or marked with fastfeed.watch"
         )
-    if len(ledger) < MIN_STEPS and loop.waits == "hidden":
-        return (
-            f"{loop.name} was observed for {len(ledger)} calls, and their waits for input, if any, "
-            "are hidden in them; take the batches outside of the call, or mark the input with "
-            "fastfeed.watch"
-        )
     if len(ledger) < MIN_STEPS:
+        return _too_few(loop, ledger)
+    if _only_takes(evidence, ledger):
         return (
-            f"too few steps: a verdict needs {MIN_STEPS} after warm-up, there were {len(ledger)}; "
-            "raise --seconds or lower --warmup"
+            f"the loop around {loop.name} does next to nothing with what it takes, so it trains "
+            "nothing; mark the line that trains with fastfeed.watch"
         )
     code, machine = causes[0].code if causes else "", evidence.machine
     if loop.waits == "hidden" and code == STEP_BOUND:

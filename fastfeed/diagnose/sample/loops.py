@@ -123,6 +123,8 @@ def loop_parts(
     scale = inside / len(samples) / total if total else 0.0
     parts = []
     for (kind, first), activities in groups.items():
+        if not any(activities.values()):  # of the samples that py-spy's replace
+            continue
         place = found.place(context.places, first)
         part = _part(kind, place, activities=activities, context=context)
         parts.append(replace(part, share=part.share * scale))
@@ -263,8 +265,9 @@ def activity_weights(
     holding = {
         activity: weight for activity, weight in weights.items() if activity.state == ev.PYTHON
     } or released
-    for activity, weight in list(holding.items()):
-        weights[activity] += sum(released.values()) * weight / sum(holding.values())
+    held_s = sum(holding.values())
+    for activity, weight in list(holding.items()) if held_s else ():
+        weights[activity] += sum(released.values()) * weight / held_s
     for activity, count in spied.items():
         weights[activity] += count / context.holders.looks
     return weights

@@ -80,7 +80,7 @@ class RemoteWorker:
         disk. Return the process id and the address of the node."""
         if self._lease_s is not None and len(self._jobs) + len(tasks) > MAX_STREAMS:
             raise OptionError(
-                f"{MAX_STREAMS} trainers and validations share a remote producer already: give each "
+                f"{MAX_STREAMS} trainers and validations share a remote producer already: give a "
                 "part of the ranks a namespace of Ray of its own"
             )
         sys.path.extend(path for path in paths if path not in sys.path and os.path.isdir(path))
@@ -156,7 +156,9 @@ class RemoteWorker:
     def deliver(self, trainer: str, number: int, *, content: Any) -> None:
         """Take items for a task: a list, or its pickle; after the last one, how many there were.
         Calls for several tasks may overtake each other, and `attach`."""
-        job = self._job(trainer, number, partial(self.deliver, trainer, number, content=content))
+        job = self._job(
+            trainer, number, later=partial(self.deliver, trainer, number, content=content)
+        )
         if job is None:
             return
         assert isinstance(job.control, RemoteInbox)
@@ -167,7 +169,7 @@ class RemoteWorker:
 
     def allow(self, trainer: str, number: int, *, epochs: int) -> None:
         """Let `epochs` epochs in all of a task begin."""
-        job = self._job(trainer, number, partial(self.allow, trainer, number, epochs=epochs))
+        job = self._job(trainer, number, later=partial(self.allow, trainer, number, epochs=epochs))
         if job is not None:
             assert isinstance(job.control, RemotePermit)
             job.control.allow(epochs)
@@ -186,7 +188,7 @@ class RemoteWorker:
         ]
         return "".join(lines).rstrip()
 
-    def _job(self, trainer: str, number: int, later: Callable[[], None]) -> RemoteJob | None:
+    def _job(self, trainer: str, number: int, *, later: Callable[[], None]) -> RemoteJob | None:
         """Return a job; or None, and have `attach` call `later`, if it has not come yet."""
         key = trainer, number
         with self._attached:

@@ -13,6 +13,7 @@ from fastfeed.producers.remote.item_courier import ItemCourier
 from fastfeed.producers.remote.messages import MessageGroup
 from fastfeed.producers.remote.relay import Relay
 
+
 class WorkerActor(Protocol):
     """An actor that runs a RemoteWorker."""
 
@@ -75,8 +76,10 @@ class RemoteProcess:
                 )
         except BaseException:
             actor.kill()
-            for one in (*self._relays, *self.couriers):
-                one.close()
+            for relay in self._relays:
+                relay.close()
+            for courier in self.couriers:
+                courier.close()
             raise
         finally:
             for handle in handles:

@@ -126,3 +126,23 @@ def test_a_long_gap_is_input_if_samples_see_its_source(made: float, verdict: str
     assert found.verdict == verdict
     assert found.figures is not None
     assert found.figures.starvation == pytest.approx(made, abs=0.01)
+
+
+def test_a_loop_that_only_takes_results_trains_nothing() -> None:
+    """Its children train: `while (result := results.get()) is not None: all.append(result)`."""
+    loop = loop_of([24.9] * 300, 0.03, kind="queue", buffer=None)
+    found = judge(evidence(loop, (trainer(),)))
+    assert found.verdict is None
+    assert found.abstained is not None and "trains nothing" in found.abstained
+    parts = (LoopPart("step", CALL, 0.01),)
+    assert judge(evidence(loop, (trainer(),), parts=parts)).verdict != "step.bound"
+
+
+def test_steps_that_only_enqueue_their_work_are_not_what_it_costs() -> None:
+    """JAX returns before it has computed: most steps of an experiment are over at once."""
+    loop = loop_of(
+        [2.0] * 300, [0.1, 0.1, 0.1, 40.0] * 75, free=20, free_ms=0.1, kind="tf.data", buffer=None
+    )
+    pools = task(FRAMEWORK, {NATIVE: 0.9}, tid=9, cpu_s=8.0)
+    found = judge(evidence(loop, (trainer({LOCK: 1.0}), pools)))
+    assert 1.0 < found.speedup_if_input_free < 1.5

@@ -200,6 +200,15 @@ def test_what_holds_the_lock_is_seen_from_outside(samples: list[Sample]) -> None
     assert by_kind["step"].share == pytest.approx(0.6 / 2)
 
 
+def test_a_thread_that_has_the_lock_whenever_one_looks(samples: list[Sample]) -> None:
+    known = attribution()
+    line = train.__code__.co_firstlineno + 2
+    stack = f"thread (1): M;train ({__file__}:{line});make_batch ({__file__}:7) {MIN_SPY_SAMPLES}"
+    known.holders.add(stack, known.places, looks=MIN_SPY_SAMPLES, pid=1)
+    parts, _ = loop_parts(samples, known)
+    assert [(part.kind, part.share) for part in parts] == [("input", 1.0)]
+
+
 def test_parts_that_cannot_be_told(samples: list[Sample]) -> None:
     assert loop_parts(samples[:3], attribution()) == (
         (),

@@ -25,7 +25,7 @@ from bench.scenarios_runs import SAID
 START_S = float(os.environ.get("START_S", 30.0))  # imports and compilations
 GRACE_S = 30.0  # a report is due that long after the time it was given
 LONG_GAP, LEAST_GAP_S = 8.0, 0.02  # a pause: both times the median step and this long
-KEPT = (*SAID, "lost_to_input", "loop")
+KEPT = (*SAID, "lost_to_input", "loop", "doubt")
 FASTFEED = (sys.executable, "-c", "from fastfeed.cli import main; main()")
 
 

@@ -57,7 +57,7 @@ def judge(evidence: Evidence, *, script: str = "", died: Sequence[DeadProducer] 
     abstained = None if died else _reason_to_abstain(evidence, ledger, causes=causes)
     advice: tuple[Recommendation, ...] = ()
     speedup, interval = 1.0, (1.0, 1.0)
-    if whole is not None:
+    if whole is not None and not _only_takes(evidence, ledger):
         speedup, (low, high) = whole.feed.gain(free_input)
         speedup, interval = max(1.0, speedup), (max(1.0, low), max(1.0, high))
         if not abstained and not died:

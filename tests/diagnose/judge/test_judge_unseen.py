@@ -134,6 +134,7 @@ def test_a_loop_that_only_takes_results_trains_nothing() -> None:
     found = judge(evidence(loop, (trainer(),)))
     assert found.verdict is None
     assert found.abstained is not None and "trains nothing" in found.abstained
+    assert found.speedup_if_input_free == 1.0
     parts = (LoopPart("step", CALL, 0.01),)
     assert judge(evidence(loop, (trainer(),), parts=parts)).verdict != "step.bound"
 

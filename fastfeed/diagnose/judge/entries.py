@@ -17,6 +17,7 @@ PAUSE_KINDS = ("evaluation", "checkpoint", "callback", "pause")
 FASTFEED_KINDS = ("experiment", OBSERVING, UNOBSERVED)
 Pause = tuple[float, float, str]  # start, seconds, name
 NEAR_S = 1e-3  # pauses nearer to each other have no step between them
+OTHER_RUNS = "other runs of the session"
 BETWEEN_EPOCHS = "work between epochs"
 MAX_INPUT_SHARE = 0.95  # share of the time: with more input the rest says nothing
 OUTLIER_RATIO = 5.0  # a step of this multiple of the median, and
@@ -139,8 +140,9 @@ def _times(evidence: Evidence, pairs: list[tuple[Step, Step]]) -> tuple[Floats, 
     period = np.maximum(following - begin - _covered(begin, following, marks=own), 1e-9)
     gap = np.maximum(following - end, 0.0)
     gap = np.maximum(gap - _covered(end, following, marks=own), 0.0)
-    calls = [Mark("step", s.begin_s, s.end_s) for s in evidence.beside]
-    waiting = [Mark("step", s.begin_s, s.begin_s + s.wait_s) for s in evidence.beside]
+    beside = [] if _is_rare(evidence, len(pairs)) else evidence.beside  # else of the step
+    calls = [Mark("step", s.begin_s, s.end_s) for s in beside]
+    waiting = [Mark("step", s.begin_s, s.begin_s + s.wait_s) for s in beside]
     gap = np.maximum(gap - _covered(end, following, marks=calls), 0.0)
     wait = np.clip(wait + _covered(end, following, marks=waiting), 0.0, period)
     wait, period = _unslowed(evidence, wait, period=period)
@@ -164,13 +166,21 @@ def _unslowed(evidence: Evidence, wait: Floats, *, period: Floats) -> tuple[Floa
 def _pauses(evidence: Evidence, begin: Floats, *, end: Floats) -> tuple[list[Mark], list[Mark]]:
     """Return the marks that are pauses, and those of so many steps that they are typical of the
     loop."""
-    marks = [m for m in _kind(evidence, *PAUSE_KINDS) if begin[0] <= m.start_s <= end[-1]]
+    marks = _kind(evidence, *PAUSE_KINDS)
+    if _is_rare(evidence, len(begin)):
+        marks += [Mark("pause", s.begin_s, s.end_s, OTHER_RUNS) for s in evidence.beside]
+    marks = [mark for mark in marks if begin[0] <= mark.start_s <= end[-1]]
     counts: dict[str, int] = {}
     for mark in marks:
         counts[mark.label or mark.kind] = counts.get(mark.label or mark.kind, 0) + 1
     names = {name for name, count in counts.items() if count > USUAL_SHARE * len(begin)}
     usual = [mark for mark in marks if (mark.label or mark.kind) in names]
     return [mark for mark in marks if (mark.label or mark.kind) not in names], usual
+
+
+def _is_rare(evidence: Evidence, steps: int) -> bool:
+    """Return True if runs beside those of the step come after few steps, as for a report."""
+    return len(evidence.beside) <= USUAL_SHARE * steps
 
 
 def _covered(begin: Floats, end: Floats, *, marks: Sequence[Mark]) -> Floats:

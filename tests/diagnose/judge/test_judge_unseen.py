@@ -147,3 +147,19 @@ def test_steps_that_only_enqueue_their_work_are_not_what_it_costs() -> None:
     pools = task(FRAMEWORK, {NATIVE: 0.9}, tid=9, cpu_s=8.0)
     found = judge(evidence(loop, (trainer({LOCK: 1.0}), pools)))
     assert 1.0 < found.speedup_if_input_free < 1.5
+
+
+@pytest.mark.parametrize(("every", "verdict"), [(10, "pause.periodic"), (1, "step.bound")])
+def test_runs_beside_a_step_are_pauses_if_they_are_rare(every: int, verdict: str) -> None:
+    """`if i % 10 == 0: sess.run([loss, accuracy])`; a GAN has two runs in every step."""
+    loop, later_s = loop_of([0.0] * 200, 20.0, kind="session", waits="none", buffer=None), 0.0
+    steps, beside = [], []
+    for i, step in enumerate(loop.steps):
+        steps.append(Step(step.begin_s + later_s, step.end_s + later_s, 0.0))
+        if i % every == every - 1:
+            beside.append(Step(steps[-1].end_s, steps[-1].end_s + 0.05, 0.0))
+            later_s += 0.05
+    found = judge(evidence(replace(loop, steps=steps), (trainer(),), beside=beside))
+    assert found.verdict == verdict
+    if verdict != "step.bound":
+        assert "other runs of the session" in " ".join(found.causes[0].evidence)

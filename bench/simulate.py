@@ -117,8 +117,8 @@ def by_model(job: Job) -> float:
 CASES = {
     "even batches": Job(),
     "1 % take 10 times as long, 5 producers": Job(stragglers=0.01),
+    "1 % take 10 times as long, 10 producers": Job(stragglers=0.01, producers=10),
     "1 % take 40 times as long, 10 producers": Job(stragglers=0.01, straggling=40.0, producers=10),
-    "the same, 10 producers": Job(stragglers=0.01, producers=10),
     "each node is lost once a day": Job(losses=1 / 24),
     "storage of 20 GB/s for all": Job(storage=20e9),
     "link of 0.4 GB/s": Job(link=0.4e9),
@@ -138,7 +138,7 @@ def draw(found: dict[str, list[float]], place: Path) -> None:
     mpl.use("agg")
     from matplotlib import pyplot as plt
 
-    figure, axes = plt.subplots(figsize=(8, 4.5))
+    figure, axes = plt.subplots(figsize=(8, 5.4))
     for name, rates in found.items():
         axes.plot(ACCELERATORS, [100 * r * Job().step_s for r in rates], marker="o", label=name)
     axes.set_xscale("log", base=2)
@@ -147,7 +147,7 @@ def draw(found: dict[str, list[float]], place: Path) -> None:
     axes.set_ylabel("% of the speed of the step alone")
     axes.set_ylim(0, 105)
     axes.grid(alpha=0.3)
-    axes.legend(fontsize=8)
+    axes.legend(fontsize=8, ncols=2, loc="lower center", bbox_to_anchor=(0.5, 1.0))
     figure.tight_layout()
     figure.savefig(place, dpi=110)
 

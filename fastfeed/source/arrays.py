@@ -75,8 +75,10 @@ def arrays_from(given: Any, options: FeedOptions) -> Any:
     does not say that its items are batches. A table of pandas or polars is a mapping of its
     columns. A list is a sequence of records.
     """
+    if options.records is False:
+        return given
     given = tuple(map(_columns_of, given)) if type(given) is tuple else _columns_of(given)
-    if options.records is False or not (isinstance(given, (tuple, Mapping)) or _is_array(given)):
+    if not (isinstance(given, (tuple, Mapping)) or _is_array(given)):
         return given
     if isinstance(given, np.ndarray) and given.dtype.names:
         given = {name: given[name] for name in given.dtype.names}

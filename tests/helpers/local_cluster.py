@@ -97,11 +97,17 @@ class LocalCluster:
     def __init__(self, losses: Sequence[int] = (), *, late: bool = False) -> None:
         self._losses = set(losses)
         self._late = late
+        self.silent: set[str] = set()  # nodes that have died, which the cluster does not know yet
+        self.places: list[str | None] = []  # of the actors
         self._groups = 0
         self.actors = 0
 
     def nodes(self) -> list[RayNode]:
-        return [RayNode("here", "127.0.0.1", 8.0, 8.0)]
+        names = ["here", *sorted(self.silent)]
+        return [RayNode(name, "127.0.0.1", 8.0, 8.0 + (name != "here")) for name in names]
+
+    def answers(self, node_id: str) -> bool:
+        return node_id not in self.silent
 
     def store_nbytes(self) -> int:
         return 10**7
@@ -119,6 +125,7 @@ class LocalCluster:
         self, tasks: Sequence[dict[str, Any]], *, given: Sequence[Any], place: Any
     ) -> LocalActor:
         self.actors += 1
+        self.places.append(place.node)
         return LocalActor(tasks, given, self._is_lost, late=self._late)
 
     def _is_lost(self) -> bool:

@@ -40,7 +40,8 @@ TIMED_LOOPS = ("queue", "torch", "runner", "watch")  # kinds whose call for a ba
 SEND_FUNCTIONS = ("_send", "_send_bytes", "_feed", "put")
 SEND_FILES = re.compile(r"(^|/)multiprocess(ing)?/(connection|queues|pool)\.py$")
 LIST_NUMBER_S = 2e-8  # seconds to convert one number of a list into one of an array, at least
-# Seconds to convert a number of an array, at most: 1 to 3 ns were measured, with fresh memory.
+# Seconds to convert a number of an array, at most: 0.1 to 0.7 ns were measured from float64 to
+# float32, and 2 to 9 ns into fresh memory.
 ARRAY_NUMBER_S = 1e-8
 LIST_READING_SHARE = 0.3  # share of the time that this takes, computed from the lists' lengths
 DTYPE_BITS = re.compile(r"\d+$")

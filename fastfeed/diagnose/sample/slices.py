@@ -41,7 +41,9 @@ COUNTING_CALLS = frozenset(("range", "count"))
 WRAPPING_CALLS = frozenset(("enumerate", "zip", "iter", "tqdm", "reversed", "list"))
 # An object with these has parameters that an optimiser trains.
 TRAINED = frozenset(("parameters", "named_parameters", "trainable_variables", "trainable_weights"))
-ENVIRONMENT = frozenset(("reset", "step"))  # the protocol of Gym
+# The protocol of Gym: an environment has these, and its step returns four values, or five.
+ENVIRONMENT = frozenset(("reset", "step"))
+MIN_STEP_VALUES = 4
 LoopNode = ast.For | ast.AsyncFor | ast.While
 CompoundNode = (ast.If, ast.With, ast.AsyncWith, ast.Try, ast.For, ast.AsyncFor, ast.While)
 
@@ -71,11 +73,18 @@ def name_by_role(tree: ast.AST) -> ast.AST:
     attributes = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute)]
     for node in attributes:
         used[dotted(node.value)].add(node.attr)
+    taken_apart = {
+        id(node.value.func)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call)
+        for target in node.targets
+        if isinstance(target, ast.Tuple) and len(target.elts) >= MIN_STEP_VALUES
+    }
     for node in attributes:
         owner = dotted(node.value)
         if owner in ("", "self"):
             continue
-        if node.attr == "step" and used[owner] >= ENVIRONMENT:
+        if node.attr == "step" and used[owner] >= ENVIRONMENT and id(node) in taken_apart:
             node.attr = "fetch"
         elif used[owner] & TRAINED and INPUT_NAME.search(node.attr):
             node.attr = "forward"

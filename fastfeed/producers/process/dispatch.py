@@ -16,6 +16,7 @@ from fastfeed.core.worker import Worker
 from fastfeed.errors import FeedError, ProducerFailed
 from fastfeed.producers.epoch_gate import EpochGate, EpochPlan
 from fastfeed.producers.process.inbox import REPLY, REQUEST
+from fastfeed.producers.process.serving_thread import ServingThread
 from fastfeed.producers.process.work_item import (
     WorkItem,
     payload_nbytes,
@@ -24,7 +25,6 @@ from fastfeed.producers.process.work_item import (
     send_message,
 )
 from fastfeed.producers.reorder import END_OF_EPOCH, ReorderBuffer
-from fastfeed.ring.memory import CLOSED, Descriptor, notify
 from fastfeed.source import EpochEnd, Source
 
 MAX_READ_S = 0.002  # a worker that requests many items gets what can be read in this time
@@ -47,7 +47,7 @@ def read(source: Source, plan: EpochPlan, *, gate: EpochGate) -> Iterator[WorkIt
             yield WorkItem(position, ticket or 0, payload, epoch, number)
 
 
-class Dispatcher:
+class Dispatcher(ServingThread):
     """Reads the source in a thread of its own, which may wait in the user's code. Methods whose
     docstring says so are called under `lock`."""
 
@@ -60,6 +60,7 @@ class Dispatcher:
         wake: Callable[[], None],
         prefetch: int | None = None,
     ) -> None:
+        super().__init__("fastfeed-dispatch")
         self._items = items
         self._reorder = reorder
         self._lock = lock
@@ -81,8 +82,6 @@ class Dispatcher:
         self._strict = prefetch is not None  # batches that wait for a straggler's count, too
         self.held = False  # True if a request was put off because of that limit
         self.reading = False  # True while the thread is in the user's code
-        self._wakeup = Descriptor(os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC))
-        self.thread = threading.Thread(target=self._run, name="fastfeed-dispatch", daemon=True)
 
     def start(self) -> None:
         """Start the thread, which begins to read with the first request."""
@@ -92,16 +91,6 @@ class Dispatcher:
         """End the thread when its present call into the user's code returns."""
         self._stopping = True
         self.notify()
-
-    def join(self, timeout_s: float) -> bool:
-        """Wait for the thread. Return True if it has ended within the limit."""
-        if self.thread.ident is not None and self.thread is not threading.current_thread():
-            self.thread.join(timeout_s)
-        return not self.thread.is_alive()
-
-    def release(self) -> None:
-        """Close the wake-up descriptor: the thread has ended, or was never started."""
-        self._wakeup = CLOSED
 
     def limit(self, batches: int) -> None:
         """Set how many batches may be ready or in flight. Under the lock."""
@@ -169,10 +158,6 @@ class Dispatcher:
             self._reorder.end()
             self.notify()
             self._wake()
-
-    def notify(self) -> None:
-        """Wake the thread: there may be more to send."""
-        notify(self._wakeup)
 
     def _run(self) -> None:
         try:

@@ -6,7 +6,9 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
+
+from fastfeed.producers.process.worker_events import WorkerEvents
 
 if TYPE_CHECKING:
     from fastfeed.producers.process.handle import WorkerHandle
@@ -92,10 +94,9 @@ class SharedWorkers:
         """Have the workers produce the batches of `member`, too."""
         self._members.append(member)
 
-    def employ(self, launcher: Callable[..., RemoteLauncher]) -> None:
-        """Start remote workers with the launcher that is returned for the callbacks of a
-        Supervisor."""
-        self._fleet = launcher(**self._callbacks())
+    def employ(self, launcher: Callable[[WorkerEvents], RemoteLauncher]) -> None:
+        """Start remote workers with what `launcher` returns for the events."""
+        self._fleet = launcher(self._events())
 
     @property
     def shared(self) -> bool:
@@ -116,7 +117,7 @@ class SharedWorkers:
         if local:
             from fastfeed.producers.process.supervisor import Supervisor
 
-            self._supervisor = Supervisor(**self._callbacks())
+            self._supervisor = Supervisor(self._events())
         self._serving = len(self._launchers)
         if self._fleet is not None:
             self._fleet.start([group for group in groups if group[0].task.remote])
@@ -149,13 +150,8 @@ class SharedWorkers:
     def _launchers(self) -> list[WorkerLauncher]:
         return [one for one in (self._supervisor, self._fleet) if one is not None]
 
-    def _callbacks(self) -> dict[str, Any]:
-        return {
-            "exited": self._exited,
-            "failed": self._failed,
-            "tick": self._tick,
-            "over": self._over,
-        }
+    def _events(self) -> WorkerEvents:
+        return WorkerEvents(self._exited, self._failed, self._tick, self._over)
 
     def _exited(self, handles: Sequence[WorkerHandle], status: int) -> list[Sequence[WorkerHandle]]:
         # any member at work may be to blame: ask them all before anything changes

@@ -6,15 +6,15 @@ import contextlib
 import os
 import select
 import signal
-import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 from fastfeed.producers.process.forkserver import ForkServer, WorkerEvent
 from fastfeed.producers.process.handle import WorkerHandle
+from fastfeed.producers.process.serving_thread import ServingThread
+from fastfeed.producers.process.worker_events import WorkerEvents
 from fastfeed.producers.process.worker_process import WorkerProcess
-from fastfeed.ring.memory import CLOSED, Descriptor, notify
 
 # Time that a producer's own code has to return after a stop; then its process is killed.
 EXIT_GRACE_S = 0.5
@@ -22,31 +22,18 @@ MAX_OVERDUE_S = 0.3
 EXIT_POLL_MS = 200
 
 
-class Supervisor:
-    """Supervisor of worker processes. It calls `exited(handles, status)` for each ended worker,
-    which returns the handles of each process to start in its place; `failed(error)` if workers
-    cannot be started; `tick()` periodically; `over()` when none will follow."""
+class Supervisor(ServingThread):
+    """Supervisor of worker processes."""
 
-    def __init__(
-        self,
-        *,
-        exited: Callable[[Sequence[WorkerHandle], int], Iterable[Sequence[WorkerHandle]]],
-        failed: Callable[[Exception], None],
-        tick: Callable[[], None],
-        over: Callable[[], None],
-    ) -> None:
-        self._exited = exited
-        self._failed = failed
-        self._tick = tick
-        self._over = over
-        self._wakeup = Descriptor(os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC))
+    def __init__(self, events: WorkerEvents) -> None:
+        # The fork server dies with the thread that started it: this one, which ends when no worker
+        # is left.
+        super().__init__("fastfeed-supervisor")
+        self._events = events
         self._waiting: deque[WorkerProcess] = deque()  # to be started
         self._alive: dict[int, WorkerProcess] = {}
         self._started = 0
         self._kill_at: float | None = None
-        # The fork server dies with the thread that started it: this one, which ends when no worker
-        # is left.
-        self.thread = threading.Thread(target=self._run, name="fastfeed-supervisor", daemon=True)
 
     def start(self, groups: Iterable[Sequence[WorkerHandle]]) -> None:
         """Start a worker for each group of handles; return at once."""
@@ -57,28 +44,18 @@ class Supervisor:
         """Kill the workers if they do not end by themselves within the grace time."""
         if self._kill_at is None:
             self._kill_at = time.perf_counter() + EXIT_GRACE_S
-        notify(self._wakeup)
-
-    def join(self, timeout_s: float) -> bool:
-        """Wait for the thread. Return True if every worker has ended within the limit."""
-        if self.thread.ident is not None and self.thread is not threading.current_thread():
-            self.thread.join(timeout_s)
-        return not self.thread.is_alive()
-
-    def release(self) -> None:
-        """Close the wake-up descriptor: the thread has ended, or was never started."""
-        self._wakeup = CLOSED
+        self.notify()
 
     def _run(self) -> None:
         try:
             while self._kill_at is None and (self._waiting or self._alive):
                 self._serve(ForkServer())
         except Exception as error:
-            self._failed(error)
+            self._events.failed(error)
         finally:
             for process in (*self._waiting, *self._alive.values()):
                 process.close()
-            self._over()
+            self._events.over()
 
     def _serve(self, server: ForkServer) -> None:
         """Serve one fork server until no worker is left or the server dies."""
@@ -95,7 +72,7 @@ class Supervisor:
                     server.close()
                     self._handle_server_loss()
                     return
-                self._tick()
+                self._events.tick()
         finally:
             server.close()
 
@@ -137,7 +114,7 @@ class Supervisor:
 
     def _handle_exit(self, number: int, status: int) -> None:
         self._waiting.extend(
-            map(WorkerProcess, self._exited(self._alive.pop(number).handles, status))
+            map(WorkerProcess, self._events.exited(self._alive.pop(number).handles, status))
         )
 
     def _handle_server_loss(self) -> None:

@@ -19,6 +19,7 @@ from fastfeed.producers.remote.ray_actor import ActorPlace, RayActor
 
 LOG = logging.getLogger("fastfeed")
 CONNECT_S = 10.0  # an address that does not answer for so long is refused
+NODE_ANSWER_S = 0.5  # of a node that lives, on the network of the cluster
 CLIENT_PREFIX = "ray://"
 # a namespace that the user has not given
 ANONYMOUS = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
@@ -49,6 +50,22 @@ class RayCluster:
             address = node["NodeManagerAddress"]
             nodes.append(RayNode(name, address, cpus, unused, own=name == own))
         return nodes
+
+    def answers(self, node_id: str) -> bool:
+        """Return True if a node still listens: a dead one is listed as alive until Ray has missed
+        enough of its heartbeats. A client of Ray cannot know."""
+        places = [
+            (node["NodeManagerAddress"], node["NodeManagerPort"])
+            for node in self.ray.nodes()
+            if node["NodeID"] == node_id
+        ]
+        if self.is_client or not places:
+            return bool(places) or self.is_client
+        try:
+            socket.create_connection(places[0], timeout=NODE_ANSWER_S).close()
+        except OSError:
+            return False
+        return True
 
     def store_nbytes(self) -> int:
         """Return the size of the object store on this machine, 0 if it has none."""

@@ -7,22 +7,23 @@ import logging
 import os
 import select
 import signal
-import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
 from fastfeed.options import FeedOptions
 from fastfeed.producers.process.handle import WorkerHandle
+from fastfeed.producers.process.serving_thread import ServingThread
 from fastfeed.producers.process.ship import Shipment
+from fastfeed.producers.process.worker_events import WorkerEvents
 from fastfeed.producers.remote.cluster import RayCluster
 from fastfeed.producers.remote.placement import describe_nodes, place
 from fastfeed.producers.remote.ray_actor import ActorPlace
 from fastfeed.producers.remote.remote_process import RemoteProcess
-from fastfeed.ring.memory import CLOSED, Descriptor, Segment, notify
+from fastfeed.ring.memory import Segment
 
 LOG = logging.getLogger("fastfeed")
 FLEET_POLL_MS = 200
@@ -34,24 +35,13 @@ JOIN_RELAYS_S = 1.0
 SHUN_S = 30.0  # a node that has lost a producer gets none for so long, where others have room
 
 
-class RemoteFleet:
-    """Launcher of remote workers, with the callbacks of a Supervisor."""
+class RemoteFleet(ServingThread):
+    """Launcher of remote workers."""
 
-    def __init__(
-        self,
-        options: FeedOptions,
-        *,
-        exited: Callable[[Sequence[WorkerHandle], int], Iterable[Sequence[WorkerHandle]]],
-        failed: Callable[[Exception], None],
-        tick: Callable[[], None],
-        over: Callable[[], None],
-    ) -> None:
+    def __init__(self, options: FeedOptions, events: WorkerEvents) -> None:
+        super().__init__("fastfeed-fleet")
         self._options = options
-        self._exited = exited
-        self._failed = failed
-        self._tick = tick
-        self._over = over
-        self._wakeup = Descriptor(os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC))
+        self._events = events
         self._alive: list[RemoteProcess] = []
         self._ended: deque[RemoteProcess] = deque()  # put in by the threads of relays
         self._stopping = False
@@ -60,7 +50,6 @@ class RemoteFleet:
         self._cluster: RayCluster | None = None
         self._sources: dict[int, tuple[Shipment, Any]] = {}
         self._reported = False
-        self.thread = threading.Thread(target=self._run, name="fastfeed-fleet", daemon=True)
 
     def connect(self) -> None:
         """Connect to the cluster. Raise OptionError if there is none, or no node that is large
@@ -86,27 +75,13 @@ class RemoteFleet:
     def stop(self) -> None:
         """Kill the actors. They hold nothing that is worth a grace time."""
         self._stopping = True
-        self._notify()
-
-    def join(self, timeout_s: float) -> bool:
-        """Wait for the thread. Return True if every worker has ended within the limit."""
-        if self.thread.ident is not None and self.thread is not threading.current_thread():
-            self.thread.join(timeout_s)
-        return not self.thread.is_alive()
-
-    def release(self) -> None:
-        """Close the wake-up descriptor: the thread has ended, or was never started."""
-        self._wakeup = CLOSED
+        self.notify()
 
     def _launch(self, groups: Iterable[Sequence[WorkerHandle]]) -> None:
         assert self._cluster is not None
         waiting = list(groups)
         cpus, job = self._options.cpus_per_producer, self._cluster.job_of(self._options)
-        # the cluster lists a dead node for a while
-        since_s = time.perf_counter() - SHUN_S
-        shunned = {node for node, lost_s in self._lost_at_s.items() if lost_s > since_s}
-        known = [n for n in self._cluster.nodes() if n.node_id not in shunned] if waiting else []
-        nodes = place(known, len(waiting), cpus=cpus)
+        nodes = self._choose(len(waiting)) if waiting else []
         for handles, node in zip(waiting, nodes, strict=True):
             shipments = [self._put(handle.channels.shipment) for handle in handles]
             actor = self._cluster.start_actor(
@@ -120,6 +95,19 @@ class RemoteFleet:
             process.node = node
             self._alive.append(process)
 
+    def _choose(self, count: int) -> list[str | None]:
+        """Return a node for each of `count` producers, or None where Ray shall find one."""
+        assert self._cluster is not None
+        while True:
+            since_s = time.perf_counter() - SHUN_S
+            shunned = {node for node, lost_s in self._lost_at_s.items() if lost_s > since_s}
+            known = [node for node in self._cluster.nodes() if node.node_id not in shunned]
+            nodes = place(known, count, cpus=self._options.cpus_per_producer)
+            silent = {node for node in nodes if node and not self._cluster.answers(node)}
+            if not silent:
+                return nodes
+            self._lost_at_s.update(dict.fromkeys(silent, time.perf_counter()))
+
     def _put(self, shipment: Shipment) -> Any:
         """Return the reference to a packed source, which is put into the object store once."""
         assert self._cluster is not None
@@ -131,17 +119,14 @@ class RemoteFleet:
 
     def _note_end(self, process: RemoteProcess) -> None:
         self._ended.append(process)
-        self._notify()
-
-    def _notify(self) -> None:
-        notify(self._wakeup)
+        self.notify()
 
     def _run(self) -> None:
         try:
             while self._alive and not self._stopping:
                 self._serve()
         except Exception as error:
-            self._failed(error)
+            self._events.failed(error)
         finally:
             for process in self._alive:
                 process.kill()
@@ -150,7 +135,7 @@ class RemoteFleet:
                 process.end(until_s)
                 process.close()
             self._sources.clear()
-            self._over()
+            self._events.over()
 
     def _serve(self) -> None:
         self._listen()
@@ -163,11 +148,11 @@ class RemoteFleet:
             status = int(bool(process.lost)) and (signal.SIGKILL if process.started else 1 << 8)
             if process.lost:
                 self._lost_at_s[process.node] = time.perf_counter()
-            self._launch(self._exited(process.handles, status))
+            self._launch(self._events.exited(process.handles, status))
         for process in self._alive:
             process.look()
         self._report_unplaced()
-        self._tick()
+        self._events.tick()
 
     def _listen(self) -> None:
         """Forward items until something else happens, for a while at most."""

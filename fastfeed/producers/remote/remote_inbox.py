@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from fastfeed.producers.epoch_gate import EpochGate
 from fastfeed.ring.writer import Stopped
 from fastfeed.source import Item
 
@@ -72,33 +73,22 @@ class RemoteInbox:
         """Do nothing: the trainer sees how fast batches come."""
 
 
-class RemotePermit:
+class RemotePermit(EpochGate):
     """Gate for a producer with a stream of its own."""
 
     empty = False  # a callable's next item is not known to be slow
 
-    def __init__(self, allowed: int) -> None:
-        self.stopped = False
-        self._allowed = allowed
-        self._changed = threading.Condition()
-
-    def allow(self, epochs: int) -> None:
-        """Set how many epochs in all may begin."""
-        with self._changed:
-            self._allowed = max(self._allowed, epochs)
-            self._changed.notify()
+    @property
+    def stopped(self) -> bool:
+        """True if the trainer is gone."""
+        return self._closed
 
     def stop(self) -> None:
         """Have `admit` raise Stopped: the trainer is gone."""
-        with self._changed:
-            self.stopped = True
-            self._changed.notify()
+        self.close()
 
     def admit(self, position: int) -> bool:
         """Wait until the epoch at `position` may begin. Raise Stopped."""
-        with self._changed:
-            while position >= self._allowed and not self.stopped:
-                self._changed.wait()
-        if self.stopped:
+        if not super().admit(position):
             raise Stopped
         return True

@@ -182,7 +182,7 @@ def test_what_a_model_computes_is_the_step_and_an_environment_makes_data() -> No
         seen, _ = env.reset()
         while True:                                           # host
             action = agent.get_action(seen)                   # step
-            seen, reward, over = env.step(action.numpy())     # input
+            seen, reward, over, _ = env.step(action.numpy())  # input
             loss = agent.get_value(seen) - reward             # step
             loss.backward()                                   # step
             optimizer.step()                                  # step
@@ -197,6 +197,17 @@ def test_what_a_model_computes_is_the_step_and_an_environment_makes_data() -> No
         if "# " in line
     }
     assert found == wanted
+
+
+def test_what_has_a_step_and_a_reset_is_no_environment_for_it() -> None:
+    code = """
+        for batch in loader:
+            loss = trainer.step(batch)
+        trainer.reset()
+    """
+    tree = slices.name_by_role(ast.parse(textwrap.dedent(code)))
+    (loop,) = slices.loops_in(tree, 1, last=100)
+    assert [kind for _, kind in slices.classify(loop)] == [slices.INPUT_KIND, slices.STEP]
 
 
 EPOCHS = {

@@ -209,6 +209,14 @@ def test_a_validation_shares_the_actors(cluster: Cluster) -> None:
     assert found.actors == 3
 
 
+def test_no_producer_is_put_on_a_node_that_does_not_answer(cluster: Cluster) -> None:
+    found = cluster(3)
+    found.silent = {"dead"}  # with more free CPUs than the other
+    with remote(RECORDS, batch_size=10, on_worker_death="restart") as runner:
+        assert len(list(runner)) == 12
+    assert found.actors == 4 and set(found.places) <= {"here", None}
+
+
 def numbers(worker: Worker) -> Iterator[Any]:
     yield from np.arange(12).reshape(6, 2)[worker.index :: worker.count]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import re
 import resource
 import signal
 import statistics
@@ -26,6 +27,7 @@ START_S = float(os.environ.get("START_S", 30.0))  # imports and compilations
 GRACE_S = 30.0  # a report is due that long after the time it was given
 LONG_GAP, LEAST_GAP_S = 8.0, 0.02  # a pause: both times the median step and this long
 KEPT = (*SAID, "lost_to_input", "loop", "doubt")
+CONTROLS = re.compile(r"\x1b\[[0-9;]*m|[\x00-\x1f|]+")  # of progress bars
 FASTFEED = (sys.executable, "-c", "from fastfeed.cli import main; main()")
 
 
@@ -127,5 +129,6 @@ def execute(command: Sequence[str], prepared: Prepared, limit_s: float) -> tuple
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
     lines = (prepared.folder / "output.log").read_text(errors="replace").split("\n")
-    words = ([line.strip() for line in lines if line.strip()] or ["nothing said"])[-1]
-    return code, words[:200], time.monotonic() - begin
+    shown = [CONTROLS.sub(" ", line).strip() for line in lines]
+    words = ([line for line in shown if line] or ["nothing said"])[-1]
+    return code, words[-200:], time.monotonic() - begin

@@ -54,15 +54,12 @@ class RayCluster:
     def answers(self, node_id: str) -> bool:
         """Return True if a node still listens: a dead one is listed as alive until Ray has missed
         enough of its heartbeats. A client of Ray cannot know."""
-        places = [
-            (node["NodeManagerAddress"], node["NodeManagerPort"])
-            for node in self.ray.nodes()
-            if node["NodeID"] == node_id
-        ]
-        if self.is_client or not places:
-            return bool(places) or self.is_client
+        if self.is_client:
+            return True
+        node = next(node for node in self.ray.nodes() if node["NodeID"] == node_id)
+        place = node["NodeManagerAddress"], node["NodeManagerPort"]
         try:
-            socket.create_connection(places[0], timeout=NODE_ANSWER_S).close()
+            socket.create_connection(place, timeout=NODE_ANSWER_S).close()
         except OSError:
             return False
         return True

@@ -109,7 +109,8 @@ class RemoteFleet(ServingThread):
             self._lost_at_s.update(dict.fromkeys(silent, time.perf_counter()))
 
     def _put(self, shipment: Shipment) -> Any:
-        """Return the reference to a packed source, which is put into the object store once."""
+        """Return the reference to a packed source, which is put into the object store once, and
+        again after a loss."""
         assert self._cluster is not None
         if id(shipment) not in self._sources:
             memory = Segment(shipment.fd, shipment.nbytes, writable=False).map
@@ -148,6 +149,8 @@ class RemoteFleet(ServingThread):
             status = int(bool(process.lost)) and (signal.SIGKILL if process.started else 1 << 8)
             if process.lost:
                 self._lost_at_s[process.node] = time.perf_counter()
+                # Ray would try for 10 s or more to take what it has put from the lost node.
+                self._sources.clear()
             self._launch(self._events.exited(process.handles, status))
         for process in self._alive:
             process.look()

@@ -86,14 +86,15 @@ def test_an_error_names_the_node(ray: Any) -> None:
 
 def test_ranks_share_their_producers_and_a_slow_one_holds_none_up(ray: Any) -> None:
     """The namespace of the fixture makes them one job."""
-    ranks = [
-        remote(RECORDS, batch_size=5, shard=(rank, 2), seed=1, shuffle=True) for rank in range(2)
-    ]
+    options: dict[str, Any] = {"batch_size": 5, "seed": 1, "shuffle": True, "prefetch": 4}
+    ranks = [remote(RECORDS, shard=(rank, 2), **options) for rank in range(2)]
     with ranks[0], ranks[1]:
         first = next(iter(ranks[1])).tolist()  # and no more of it for now
-        fast = np.concatenate(list(ranks[0])).tolist()
-        wait_until(lambda: len(all_pids(ranks[1])) == 2)
+        quick = iter(ranks[0])
+        fast = next(quick).tolist()
+        wait_until(lambda: all(len(all_pids(rank)) == 2 for rank in ranks))
         assert all_pids(ranks[0]) == all_pids(ranks[1])
+        fast += np.concatenate(list(quick)).tolist()
         rest = itertools.chain.from_iterable(batch.tolist() for batch in ranks[1])
         assert len(fast) == 100
         assert set(fast).isdisjoint([*first, *rest])

@@ -67,8 +67,10 @@ def test_a_drawn_rectangle_is_followed(
     assert result["boxes"].dtype == np.float32 and result["boxes"].shape == (1, 4)
     (box,) = result["boxes"]
     # A pixel is bright or not where the box ends within it, and Affine may shift by a part of one.
+    # Each operation rounds so, and the next one enlarges what it has rounded.
+    most = 2 * len(chosen)
     for found in (bright_box(result["image"]), bright_box(255 * result["mask"])):
-        assert np.abs(found - box).max() <= 2 or (box[2:] - box[:2]).min() <= 3
+        assert np.abs(found - box).max() <= most or (box[2:] - box[:2]).min() <= 3
     assert set(np.unique(result["mask"])) <= {0, 1}, "a mask is never blended"
 
 

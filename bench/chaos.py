@@ -111,15 +111,15 @@ class Killer:
             self.over.set()
 
     def _slots_of_a_worker(self) -> int:
-        """Return the slots of a worker whose ring is open; rings differ where shapes vary."""
+        """Return the slots of a worker, once each producer has made a batch: all rings are open."""
         deadline = time.monotonic() + LONG_S
-        while (
-            slots := self._runner.snapshot().slots.all
-        ) % self._outcome.plan.processes or not slots:
+        now = self._runner.snapshot()
+        while not now.producers or not all(row.batches for row in now.producers):
             if time.monotonic() > deadline:
-                raise TimeoutError(f"{slots} slots for {self._outcome.plan.processes} workers")
+                raise TimeoutError(f"producers without a batch: {now.producers}")
             time.sleep(0.01)
-        return slots // self._outcome.plan.processes
+            now = self._runner.snapshot()
+        return now.slots.all // self._outcome.plan.processes
 
     def _audit(self) -> None:
         """free + filling + ready + lent are all the slots of the living rings; as a ring opens, its

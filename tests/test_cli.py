@@ -105,8 +105,15 @@ main()
 """
 
 
-@pytest.mark.parametrize("workload", ["sleep:1ms", "python:1ms"])
-@pytest.mark.parametrize("consumer", ["sim:1ms", "none"])
+@pytest.mark.parametrize(
+    ("workload", "consumer"),
+    [
+        ("python:1ms", "sim:1ms"),
+        pytest.param("sleep:1ms", "none", marks=pytest.mark.slow),
+        pytest.param("sleep:1ms", "sim:1ms", marks=pytest.mark.slow),
+        pytest.param("python:1ms", "none", marks=pytest.mark.slow),
+    ],
+)
 def test_a_build_service_needs_the_core_alone(workload: str, consumer: str, tmp_path: Path) -> None:
     words = f"--threads 1,2 --steps 5 --repeats 1 --workload {workload} --consumer {consumer}"
     done = subprocess.run(

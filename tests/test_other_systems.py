@@ -52,7 +52,13 @@ with tf.Graph().as_default(), tf.compat.v1.Session() as sess:
 
 
 @pytest.mark.parametrize(
-    "program", [LOOP, REFUSALS, BENCHMARK, SINKS], ids=["loop", "refusals", "benchmark", "sinks"]
+    "program",
+    [
+        pytest.param(LOOP, id="loop"),
+        pytest.param(REFUSALS, id="refusals"),
+        pytest.param(BENCHMARK, id="benchmark", marks=pytest.mark.slow),
+        pytest.param(SINKS, id="sinks", marks=pytest.mark.slow),
+    ],
 )
 def test_a_program_without_linux(program: str, tmp_path: Path) -> None:
     code = "import tests.helpers.other_system\n" + program.replace("FOLDER", str(tmp_path))

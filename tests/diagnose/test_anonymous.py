@@ -57,7 +57,8 @@ def test_the_judgement_is_the_same(case: Callable[[], Evidence] | Evidence) -> N
     ]
 
 
-@settings(max_examples=8, deadline=None)
+@pytest.mark.slow
+@settings(max_examples=8)
 @given(seen=any_evidence())
 def test_any_evidence_can_be_anonymous(seen: Evidence) -> None:
     found = anonymised(Recording(seen, "train.py --lr 1")).evidence

@@ -173,10 +173,9 @@ def _finite(found: Diagnosis) -> bool:
     return all(map(math.isfinite, numbers))
 
 
-@settings(max_examples=40)
-@given(any_evidence())
-def test_any_evidence_is_judged(given_evidence: Any) -> None:
-    found = judge(given_evidence)
+def check_any(seen: Any) -> None:
+    """What holds for every diagnosis, whatever was seen."""
+    found = judge(seen)
     assert (found.verdict is None) == (found.abstained is not None)
     assert found.verdict is None or found.verdict in CODES
     assert _finite(found)
@@ -195,6 +194,19 @@ def test_any_evidence_is_judged(given_evidence: Any) -> None:
         assert 0 < low <= found.figures.steps_per_second <= high
     if found.verdict == "step.bound" and found.figures is not None:
         assert found.figures.starvation < 0.15, "no confident word where input is waited for"
+
+
+@settings(max_examples=8)
+@given(any_evidence())
+def test_any_evidence_is_judged(seen: Any) -> None:
+    check_any(seen)
+
+
+@pytest.mark.slow
+@settings(max_examples=60)
+@given(any_evidence())
+def test_more_evidence_is_judged(seen: Any) -> None:
+    check_any(seen)
 
 
 def test_processes_that_stand_before_a_full_pipe_are_held_up_by_the_training_thread() -> None:

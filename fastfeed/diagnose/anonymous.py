@@ -92,6 +92,7 @@ class _Aliases:
             leaves=tuple(map(self._leaf, loop.leaves)),
             note=loop.note if loop.note.startswith(KEPT_TEXTS) else "",
             status=None,
+            producers=None,
         )
 
     def _leaf(self, leaf: Leaf) -> Leaf:

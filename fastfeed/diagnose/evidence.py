@@ -48,6 +48,7 @@ TRAINER, PRODUCER, FEEDER, FRAMEWORK, FOREIGN = (
     "framework",
     "foreign",
 )
+HERE = "here"  # a remote producer on this machine
 # name of a task: pools whose threads run the user's functions
 CALLED_BACK = "Python in TensorFlow's threads"
 
@@ -94,6 +95,8 @@ class Task:
     # producers in one task: `busy` is that of one of them, seconds are those of all
     producers: int = 1
     sampled: bool = True  # False: its stacks could not be read
+    # of a remote producer: HERE, or the node on which it runs
+    node: str = ""
 
     def share(self, *states: str) -> float:
         """Return the share of the task's time in these states."""

@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from fastfeed.core.stats import Snapshot
+from fastfeed.core.status import FeedStatus
 from fastfeed.engine.feed import PRODUCERS_JOIN_S, Feed
 from fastfeed.errors import FeedWarning, OptionError, StateError
 from fastfeed.options import FeedOptions, Shuffle, options_from
@@ -194,6 +195,11 @@ class FeedRunner(FrameworkAdapters):
         """Return the counters of every stage; `snapshot().starvation` is the share (0 to 1) of wall
         time for which the loop waited for input. Before the start all counters are 0."""
         return self._stream.snapshot()
+
+    def status(self) -> FeedStatus | None:
+        """Return what each producer and each worker process is doing, and where; None before the
+        start."""
+        return None if self._stream.feed is None else self._stream.feed.status()
 
     def __len__(self) -> int:
         """Return the number of batches of a run. Raise TypeError if it is not known before."""

@@ -15,6 +15,7 @@ from threading import get_ident
 from time import perf_counter
 from typing import Any, NamedTuple
 
+from fastfeed.core.status import ProducerStatus
 from fastfeed.steps.timeline import (
     Leaf,
     Loop,
@@ -37,6 +38,7 @@ class BatchSource(NamedTuple):
     # called before each batch that is prefetched
     get_state: Callable[[], Any] = lambda: None
     status: Callable[[], str] | None = None  # see Loop
+    producers: Callable[[], list[ProducerStatus]] | None = None  # see Loop
 
 
 UNKNOWN_SOURCE = BatchSource()
@@ -114,7 +116,8 @@ class StepRecorder:
     ) -> None:
         self.log = log
         # replaced when the first batch is requested
-        self.loop = Loop(name, kind, 0, buffer=buffer, status=source.status)
+        self.loop = Loop(name, kind, 0, buffer=buffer)
+        self.loop.status, self.loop.producers = source.status, source.producers
         self.allow_ahead = ahead
         self.ahead: deque[PrefetchedBatch] = deque()
         self.on_step_end: Callable[[], None] | None = None  # called before the step ends
@@ -287,7 +290,7 @@ class StepRecorder:
         recorders.append(weakref.ref(self))
         self.loop = log.timeline.loop(self._key, name=loop.name, kind=loop.kind, thread=thread)
         self.loop.thread, self.loop.where, self.loop.buffer = thread, where, loop.buffer
-        self.loop.status = loop.status
+        self.loop.status, self.loop.producers = loop.status, loop.producers
         self.loop.text = self.loop.text or text_at(frame)
         (log.nested.discard if self._outer is None else log.nested.add)(id(self.loop))
         self._previous_end_s = log.ended_s.get(self._key)

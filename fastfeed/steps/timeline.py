@@ -10,6 +10,8 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from fastfeed.core.status import ProducerStatus
+
 # Kinds of marks: the time that observation added to an iteration, and an end of observation.
 OBSERVING, UNOBSERVED = "observing", "unobserved"
 # kinds that describe producers or the observation itself, not events of the loop
@@ -79,6 +81,7 @@ class Loop:
     trims: bool = False
     note: str = ""  # a remark for the reader of a report
     status: Callable[[], str] | None = None  # a remark that is computed when the report is made
+    producers: Callable[[], list[ProducerStatus]] | None = None  # that the loop's loader names
 
     def add(self, step: Step, *, max_steps: int | None = None, waits: str | None = None) -> None:
         """Record a step; drop the older half of the steps if there are more than `max_steps`.

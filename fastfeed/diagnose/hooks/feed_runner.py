@@ -8,6 +8,7 @@ from collections.abc import Callable
 from functools import partial, wraps
 from typing import Any
 
+from fastfeed.core.status import ProducerStatus
 from fastfeed.diagnose.hooks.hook_log import HookLog
 from fastfeed.diagnose.hooks.patches import RECORDER, Undo, patch, recorder_of, undo_all
 from fastfeed.errors import FeedError
@@ -88,6 +89,7 @@ def _recorder(owner: Any, log: HookLog, *, ahead: bool = True) -> StepRecorder:
         idle=_ProducerIdleness(ref),
         get_state=partial(_state_of, ref),
         status=partial(_counters, ref),
+        producers=partial(_producers, ref),
     )
     steps = StepRecorder(
         log, "runner", name="FeedRunner", buffer=buffer, ahead=ahead, source=source
@@ -111,6 +113,13 @@ def _counters(ref: weakref.ref[Any]) -> str:
         f"full buffer for {made.wait_out_s / total_s:.0%} of their time; {snapshot.depth} batches "
         "are ready"
     )
+
+
+def _producers(ref: weakref.ref[Any]) -> list[ProducerStatus]:
+    """Return what each of the runner's producers does, nothing before its start."""
+    runner = ref()
+    status = runner.status() if runner is not None else None
+    return [] if status is None else list(status.producers)
 
 
 class _ProducerIdleness:

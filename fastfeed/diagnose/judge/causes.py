@@ -60,7 +60,13 @@ def _bytecode(case: Case) -> Change:
     return knobs.no_bytecode if case.held else lambda feed: feed
 
 
+def _waits(case: Case) -> Change:
+    return knobs.no_waits if not case.made_by.away else knobs.no_work_away(case.made_by.waiting)
+
+
 def _cores(case: Case) -> Change:
+    if case.made_by.away:
+        return knobs.no_work_away(1 - case.made_by.waiting)
     if case.held:
         return knobs.no_native_work
     return lambda feed: knobs.no_bytecode(knobs.no_native_work(feed))
@@ -103,7 +109,7 @@ ROWS = (
     ),
     CauseRow(
         "input.ipc",
-        lambda case: case.made_by.kind == "processes",
+        lambda case: case.made_by.kind == "processes" and not case.made_by.remote,
         _always(knobs.no_pickling),
         sentences.ipc,
         changes.ipc,
@@ -132,7 +138,7 @@ ROWS = (
     CauseRow(
         WAITS,
         lambda case: case.made_by.waiting > 0,
-        _always(knobs.no_waits),
+        _waits,
         sentences.latency,
         changes.more_producers,
     ),

@@ -14,7 +14,7 @@ from fastfeed.diagnose.judge.observed_feed import Change
 from fastfeed.model.workload import Outcome, Producers
 
 # The number of producers, by the names that it has.
-COUNT_KNOBS = ("threads", "processes", "num_workers", "num_parallel_calls")
+COUNT_KNOBS = ("threads", "processes", "producers", "num_workers", "num_parallel_calls")
 TRIED_COUNTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 NEAR_BEST = 0.95  # share of the best rate: more producers are not worth it
 MIN_GAIN = 1.03  # a smaller speed-up is no gain
@@ -66,7 +66,7 @@ def _tried_producers(case: Case, *, held: bool) -> list[Recommendation]:
     same = producers.kind == ("processes" if processes else "threads")
     taken_s = knobs.LOADER_HANDOVER_S if producers.kind == "trainer" and _by_loader(case) else 0.0
     most = TRIED_COUNTS[-1]
-    if processes:
+    if processes and not producers.away:
         most = (1 if held else 4) * now.workload.cores
     tried: dict[int, Change] = {
         count: knobs.made_by(
@@ -131,6 +131,8 @@ def _limits(outcomes: dict[int, Outcome], count: int, *, rate: float) -> str:
 def _in_words(case: Case, count: int, *, processes: bool) -> tuple[str, str]:
     """Return the loop's own knob for that number of producers, and the change in words."""
     producers, evidence = case.made_by, case.evidence
+    if producers.remote:
+        return "producers", f"producers {producers.count} -> {count}"
     knob = "processes" if processes else "threads"
     loop = evidence.loop
     mapped = loop is not None and any(map(MAP_STAGES.search, (loop.name, loop.note)))

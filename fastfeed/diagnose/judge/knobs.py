@@ -23,6 +23,12 @@ def no_waits(feed: FeedModel) -> FeedModel:
     return feed.batch(wait=0.0)
 
 
+def no_work_away(share: float) -> Change:
+    """Return the change to producers on nodes of their own without this share of their work, all of
+    which is waiting for this machine."""
+    return lambda feed: feed.batch(wait=1 - share)
+
+
 def even_batches(feed: FeedModel) -> FeedModel:
     """Return the feed with batches that all cost the mean."""
     mean = feed.workload.batches.mean(axis=0)

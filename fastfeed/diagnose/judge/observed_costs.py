@@ -315,6 +315,8 @@ def _batches(observed: Observed) -> Floats:
     off_s = batch_s - cpu_s
     if signals.serialised(evidence, producers):  # the rest is waiting for the lock
         off_s, lock_s = 0.0, cpu_s
+    if producers.away:  # on cores of their own
+        off_s, cpu_s, lock_s = batch_s, 0.0, 0.0
     off = producers.waiting + producers.share(DISK)
     disk_s = off_s * producers.share(DISK) / off if off else 0.0
     costs = {

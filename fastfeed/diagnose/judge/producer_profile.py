@@ -11,6 +11,7 @@ from fastfeed.diagnose.evidence import (
     EMPTY,
     FRAMEWORK,
     FULL,
+    HERE,
     LOCK,
     LOCK_PYTHON,
     NATIVE,
@@ -63,6 +64,8 @@ class ProducerProfile:
     in_framework: bool = False  # several calls at once, in threads of tf.data
     # share of the samples with a line of the user's that lie in the place's function, or below it
     function_share: float = 0.0
+    remote: bool = False  # actors on any node
+    away: bool = False  # on nodes that are not this machine
 
     @property
     def known(self) -> bool:
@@ -157,6 +160,8 @@ def _of_tasks(tasks: list[Task], *, trainer_pid: int | None) -> ProducerProfile:
         place_share=place_share,
         function_share=_within(tasks, place) if place is not None else 0.0,
         in_framework=any(task.producers > 1 for task in tasks),
+        remote=any(task.node for task in tasks),
+        away=all(task.node not in ("", HERE) for task in tasks),
     )
 
 

@@ -40,7 +40,9 @@ def _named(producers: ProducerProfile) -> str:
     if producers.kind == "native":
         return "the framework's own threads"
     one, many = ("producer thread", "producer threads")
-    if producers.kind == "processes":
+    if producers.remote:
+        one, many = ("remote producer", "remote producers")
+    elif producers.kind == "processes":
         one, many = ("worker process", "worker processes")
     return f"1 {one}" if producers.count == 1 else f"{producers.count} {many}"
 
@@ -114,6 +116,10 @@ def lock(case: Case, share: float) -> Texts:
 def cores(case: Case, share: float) -> Texts:
     """Return the evidence of work on the cores."""
     producers, machine = case.made_by, case.evidence.machine
+    if producers.away:
+        return (
+            f"{_named(producers)}: {producers.native:.0%} of the time on a core of their nodes",
+        )
     return _nonempty(
         f"{_named(producers)}: {producers.native + producers.python:.0%} of the time on a core or "
         f"ready for one; {machine.runnable:.1f} threads compete for {machine.cores} cores and use "

@@ -14,6 +14,7 @@ from fastfeed.diagnose.run.hidden_thread import HiddenThread
 from fastfeed.diagnose.run.lifecycle import LOOP_TIMEOUT_S
 from fastfeed.diagnose.run.report_request import ReportRequest
 from fastfeed.diagnose.sample.iterations import SAMPLED, IterationTracker
+from fastfeed.diagnose.sample.remote_tasks import with_remote
 from fastfeed.diagnose.sample.sampler import LineRole, Sampler
 from fastfeed.diagnose.sample.slices import INPUT_KIND
 from fastfeed.probes.lock import CONTENDED_S
@@ -114,6 +115,8 @@ class EvidenceCollector:
             parts = sampler.parts(loop.where or None, since_s=since_s, role=role)
         known = list(loop.steps) if loop and loop.waits in KNOWN_WAITS else ()
         tasks = sampler.tasks(parts, steps=known)
+        if loop is not None and loop.producers is not None:
+            tasks = with_remote(tasks, loop.producers())
         return Evidence(
             loop=_with_notes(loop, parts, trims=request.timeline.trims),
             marks=tuple(sorted(request.timeline.marks, key=lambda mark: mark.start_s)),
@@ -151,7 +154,7 @@ def _with_notes(loop: Loop | None, parts: tuple[LoopPart, ...], *, trims: bool) 
     if inside and loop.steps and median(s.end_s - s.begin_s for s in loop.steps) >= LONG_CALL_S:
         loop = replace(loop, waits="hidden", note=WHOLE_EPOCHS_NOTE)
     note = "; ".join(filter(None, (loop.note, loop.status() if loop.status is not None else "")))
-    return replace(loop, note=note, status=None, trims=trims)
+    return replace(loop, note=note, status=None, producers=None, trims=trims)
 
 
 def calls_beside(loop: Loop | None, timeline: Timeline, *, start_s: float) -> tuple[Step, ...]:

@@ -10,7 +10,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -31,9 +31,21 @@ from fastfeed.producers.remote.remote_outlet import RemoteOutlet
 
 STACK_FRAMES = 4
 LEASE_CHECK_S = 0.5
+CONTROL = "control"  # the group of the short calls
 MAX_STREAMS = 32  # of an actor that several trainers share, each in a thread of its own
 DROPPED = "a remote producer has not heard of this trainer for too long"
 TaskKey = tuple[str, int]  # of a trainer, and of a task among its own
+
+
+Method = TypeVar("Method", bound=Callable[..., Any])
+
+
+def short(method: Method) -> Method:
+    """Have Ray call a method in a thread of its own, in the order of the calls, whatever the
+    producers do. The attribute is the one that `ray.method` sets; a client of Ray cannot choose
+    the group at the call."""
+    vars(method)["__ray_concurrency_group__"] = CONTROL
+    return method
 
 
 class RemoteJob(NamedTuple):
@@ -67,6 +79,7 @@ class RemoteWorker:
         if lease_s is not None:
             threading.Thread(target=self._watch, args=(lease_s,), daemon=True).start()
 
+    @short
     def attach(
         self,
         trainer: str,
@@ -74,10 +87,10 @@ class RemoteWorker:
         *shipments: Any,
         version: str,
         paths: Sequence[str],
-    ) -> tuple[int, str]:
+    ) -> tuple[int, str, str]:
         """Take the tasks of a trainer, whose fastfeed is `version`, with the packed source of each.
         Modules are imported from its `paths`, too, which exist here on the same machine or a shared
-        disk. Return the process id and the address of the node."""
+        disk. Return the process id, and the address and the name of the node."""
         if self._lease_s is not None and len(self._jobs) + len(tasks) > MAX_STREAMS:
             raise OptionError(
                 f"{MAX_STREAMS} trainers and validations share a remote producer already: give a "
@@ -100,12 +113,14 @@ class RemoteWorker:
         for number in range(len(tasks)):
             for call in self._early.pop((trainer, number), ()):
                 call()
-        return os.getpid(), self._address()
+        return os.getpid(), *self._node()
 
+    @short
     def renew(self, trainer: str) -> None:
         """Note that a trainer is alive."""
         self._heard_s[trainer] = time.monotonic()
 
+    @short
     def detach(self, trainer: str) -> None:
         """End the producers of a trainer, each before its next item."""
         with self._attached:
@@ -153,6 +168,7 @@ class RemoteWorker:
             self._groups[key] = self.run(trainer, number)
         return next(self._groups[key], None)
 
+    @short
     def deliver(self, trainer: str, number: int, *, content: Any) -> None:
         """Take items for a task: a list, or its pickle; after the last one, how many there were.
         Calls for several tasks may overtake each other, and `attach`."""
@@ -167,6 +183,7 @@ class RemoteWorker:
         else:
             job.control.put(pickle.loads(content) if isinstance(content, bytes) else content)
 
+    @short
     def allow(self, trainer: str, number: int, *, epochs: int) -> None:
         """Let `epochs` epochs in all of a task begin."""
         job = self._job(trainer, number, later=partial(self.allow, trainer, number, epochs=epochs))
@@ -174,9 +191,11 @@ class RemoteWorker:
             assert isinstance(job.control, RemotePermit)
             job.control.allow(epochs)
 
+    @short
     def hello(self) -> None:
         """Answer: the actor is alive."""
 
+    @short
     def stacks(self, trainer: str) -> str:
         """Return where the producers of a trainer are, as text."""
         frames = sys._current_frames()
@@ -232,9 +251,11 @@ class RemoteWorker:
         )
         return producer
 
-    def _address(self) -> str:
+    def _node(self) -> tuple[str, str]:
         ray = sys.modules.get("ray")
-        return "here" if ray is None else str(ray.util.get_node_ip_address())
+        if ray is None:
+            return "here", "here"
+        return str(ray.util.get_node_ip_address()), str(ray.get_runtime_context().get_node_id())
 
     def _place(self) -> str:
-        return f"on node {self._address()}, process {os.getpid()}"
+        return f"on node {self._node()[0]}, process {os.getpid()}"

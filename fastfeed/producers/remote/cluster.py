@@ -91,7 +91,7 @@ class RayCluster:
         self, tasks: Sequence[dict[str, Any]], *, given: Sequence[Any], place: ActorPlace
     ) -> RayActor:
         """Create an actor for `tasks`; return at once."""
-        return RayActor(self.ray, tasks, given=given, place=place)
+        return RayActor(self.ray, tasks, given=given, place=place, answers=self.answers)
 
     def job_of(self, options: FeedOptions) -> str:
         """Return the name of the job whose trainers share their producers, or "".
@@ -209,5 +209,6 @@ def _within(limit_s: float, remote: str, *, do: Callable[[], None]) -> None:
     if thread.is_alive():
         raise OptionError(
             f"remote={remote!r}: something listens there, and no cluster of Ray has answered in "
-            f"{limit_s:.0f} s"
+            f"{limit_s:.0f} s. If there is one, it wants a token (RAY_AUTH_MODE=token, and "
+            "RAY_AUTH_TOKEN or the head's ~/.ray/auth_token here), or has another version of Ray"
         )

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import sys
 import time
 import uuid
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import fastfeed
-from fastfeed.producers.remote.actor import MAX_STREAMS, RemoteWorker
+from fastfeed.producers.remote.actor import CONTROL, MAX_STREAMS, RemoteWorker
 from fastfeed.producers.remote.messages import MessageGroup
 
 # Groups of one producer in the object store: one travels while the next one is made.
 STORED_GROUPS = 2
 LOOK_S = 1.0  # an object that does not come for so long may have died with its node
+# An actor is lost when it and its node do not answer for so long. Ray itself would wait for a
+# minute.
+CUT_OFF_S = 10.0
 ACTOR_ANSWER_S = 0.5  # of a healthy actor, which answers within milliseconds
-CONTROL = "control"
 NAMESPACE = "fastfeed"
 # A trainer that is silent for so long loses its share of an actor that several trainers use.
 LEASE_S, RENEW_S = 20.0, 4.0
@@ -35,12 +38,21 @@ class ActorPlace(NamedTuple):
 
 class RayActor:
     """An actor for the `tasks` of this trainer, which Ray starts as soon as there is room. `given`
-    are references to the packed source of each."""
+    are references to the packed source of each; `answers` tells whether a node can be reached."""
 
     def __init__(
-        self, ray: Any, tasks: Sequence[Any], *, given: Sequence[Any], place: ActorPlace
+        self,
+        ray: Any,
+        tasks: Sequence[Any],
+        *,
+        given: Sequence[Any],
+        place: ActorPlace,
+        answers: Callable[[str], bool],
     ) -> None:
         self._ray = ray
+        self._answers = answers
+        self._node = ""  # its name, once the actor has started
+        self._silent_since_s = math.inf
         self._is_client = bool(ray.util.client.ray.is_connected())
         self._alone = len(tasks) == 1
         self._shared = bool(place.name)
@@ -59,7 +71,7 @@ class RayActor:
         if not self._ray.wait([self._attached], timeout=0)[0]:
             return None
         try:
-            pid, address = self._ray.get(self._attached)
+            pid, address, self._node = self._ray.get(self._attached)
         except self._ray.exceptions.RayError as error:
             self._fail(error)
             return None
@@ -83,6 +95,7 @@ class RayActor:
                 del ref
                 if group is None:
                     return
+                self._silent_since_s = math.inf
                 yield group
                 del group
         except self._ray.exceptions.RayError:
@@ -150,8 +163,8 @@ class RayActor:
         self.kill()
 
     def _call(self, method: str, *given: Any, **named: Any) -> Any:
-        call = getattr(self._actor, method).options(concurrency_group=CONTROL)
-        return call.remote(*(() if method == "hello" else (self._trainer,)), *given, **named)
+        who = () if method == "hello" else (self._trainer,)
+        return getattr(self._actor, method).remote(*who, *given, **named)
 
     def _streamed(self, number: int) -> Iterator[Any]:
         run = self._actor.run.options(
@@ -190,6 +203,17 @@ class RayActor:
                 self._refuse_dead()
 
     def _refuse_dead(self) -> None:
-        """Raise what Ray raises if the actor has died."""
-        with contextlib.suppress(self._ray.exceptions.GetTimeoutError):
+        """Raise what Ray raises if the actor has died, or ConnectionError if its node is cut off.
+
+        An actor that is inside the user's code may not answer, but its node does.
+        """
+        try:
             self._ray.get(self._call("hello"), timeout=LOOK_S)
+        except self._ray.exceptions.GetTimeoutError:
+            if self._node and not self._answers(self._node):
+                now = time.monotonic()
+                self._silent_since_s = min(self._silent_since_s, now)
+                if now - self._silent_since_s < CUT_OFF_S:
+                    return
+                raise ConnectionError(f"its node has not answered for {CUT_OFF_S:g} s") from None
+        self._silent_since_s = math.inf

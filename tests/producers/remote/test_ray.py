@@ -19,6 +19,8 @@ import pytest
 
 from fastfeed import FeedRunner, MissingExtra, Worker
 from fastfeed.errors import OptionError, ProducerFailed
+from fastfeed.producers.remote import ray_actor
+from fastfeed.producers.remote.cluster import RayCluster
 
 ROOT = Path(__file__).parents[3]
 RECORDS = np.arange(200, dtype=np.int64)
@@ -71,6 +73,33 @@ def test_killed_actors_are_replaced_and_nothing_is_lost(ray: Any) -> None:
             if number in (10, 50):
                 wait_until(lambda: pids(runner))
                 os.kill(pids(runner)[0], signal.SIGKILL)
+    assert got == RECORDS.tolist()
+
+
+@pytest.mark.parametrize("reachable", [False, True])
+def test_a_silent_actor_is_lost_if_its_node_is_silent(
+    ray: Any, monkeypatch: pytest.MonkeyPatch, *, reachable: bool
+) -> None:
+    monkeypatch.setattr(ray_actor, "LOOK_S", 0.1)
+    monkeypatch.setattr(ray_actor, "CUT_OFF_S", 0.5)
+    looks, frozen = [], 0
+
+    def answers(_: object, node: str) -> bool:
+        looks.append(node)
+        if reachable and len(looks) == 20:  # inside the user's code, and back from it
+            os.kill(frozen, signal.SIGCONT)
+        return reachable or not frozen
+
+    monkeypatch.setattr(RayCluster, "answers", answers)
+    got = []
+    with remote(RECORDS, batch_size=4, transform=slow, on_worker_death="restart") as runner:
+        for number, batch in enumerate(runner):
+            got += batch[0].tolist()
+            if number == 10:
+                looks.clear()
+                frozen = pids(runner)[0]
+                os.kill(frozen, signal.SIGSTOP)
+        assert (frozen in pids(runner)) is reachable
     assert got == RECORDS.tolist()
 
 
@@ -240,3 +269,56 @@ def test_nodes_may_be_lost() -> None:
     process = run(LOSING)
     out, _ = process.communicate(timeout=150)
     assert "True" in out.split()
+
+
+SERVING = """
+import os, sys
+os.environ["RAY_AUTH_MODE"] = "disabled"
+import ray
+from ray.util.client.server.server import serve
+ray.init(address="local", num_cpus=3, object_store_memory=10**8, include_dashboard=False)
+server = serve("127.0.0.1", int(sys.argv[1]))
+print("ready", flush=True)
+sys.stdin.read()
+server.stop(0)
+ray.shutdown()
+"""
+
+FROM_OUTSIDE = """
+import os, signal, sys, time
+os.environ["RAY_AUTH_MODE"] = "disabled"
+import numpy as np
+from fastfeed import FeedRunner
+class Records:
+    def __len__(self):
+        return 200
+    def __getitem__(self, index):
+        time.sleep(0.005)
+        return np.full(2000, index)
+def stream(worker):
+    for index in range(worker.index, 50, worker.count):
+        yield np.full((2, 100_000), index)
+options = {"remote": sys.argv[1], "producers": 2, "on_worker_death": "restart"}
+got = []
+with FeedRunner(Records(), batch_size=2, **options) as runner:
+    for number, batch in enumerate(runner):
+        got += batch[:, 7].tolist()
+        if number == 20:
+            os.kill(next(w.pid for w in runner._stream.feed.status().workers), signal.SIGKILL)
+print(got == list(range(200)), flush=True)
+with FeedRunner(stream, **options) as runner:
+    print(sorted(int(batch[1, 5]) for batch in runner) == list(range(50)), flush=True)
+"""
+
+
+@pytest.mark.slow
+def test_a_trainer_outside_of_the_cluster() -> None:
+    pytest.importorskip("ray")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+    server = run(SERVING, port, stdin=subprocess.PIPE)
+    assert server.stdout is not None and server.stdout.readline() == "ready\n"
+    out, _ = run(FROM_OUTSIDE, f"ray://127.0.0.1:{port}").communicate(timeout=LIMIT_S)
+    server.communicate("", timeout=LIMIT_S)
+    assert out.split() == ["True", "True"]

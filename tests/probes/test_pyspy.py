@@ -10,6 +10,8 @@ import threading
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -20,6 +22,7 @@ from fastfeed.diagnose.sample.child_processes import (
     ChildLog,
     Children,
     add_buffer_waits,
+    waiting_alike,
     work_shares,
     working_threads,
 )
@@ -174,6 +177,45 @@ def test_who_ended_before_the_beginning_and_is_awaited_after_it() -> None:
         child.wait()
         children.refresh(1.0)
         assert children.uncounted_s() < 0.2
+
+
+def test_what_no_count_saw_was_used_by_those_that_have_ended() -> None:
+    """Workers that live for one epoch end between two counts."""
+    burn = (
+        "import sys, time\nprint(flush=True)\nsys.stdin.read()\n"
+        "while time.process_time() < 0.3: pass"
+    )
+    command = [sys.executable, "-S", "-c", burn]
+    nothing = cast(Any, SimpleNamespace(all={}, holders={}))
+    children = Children(DescriptorReader())
+    with (
+        contextlib.closing(children),
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child,
+    ):
+        assert child.stdin is not None
+        assert child.stdout is not None
+        child.stdout.readline()
+        children.begin()
+        children.refresh(1.0)
+        child.stdin.close()
+        child.wait()
+        children.refresh(1.0)
+        (task,) = children.tasks(nothing, Places())
+    assert task.exit and not task.sampled
+    assert task.cpu_s > 0.2
+    assert task.share(ev.PYTHON) == pytest.approx(task.cpu_s / task.wall_s, abs=0.1)
+
+
+def test_waits_of_those_whose_stacks_are_unknown_are_like_the_others() -> None:
+    def made(sampled: bool, **busy: float) -> Task:
+        return Task("child", 1, 1, ev.PRODUCER, 2.0, 0.2, busy=busy, sampled=sampled)
+
+    known = made(True, python=0.2, empty=0.3, full=0.3, socket=0.2)
+    unknown, alone = made(False, python=0.5, socket=0.4, empty=0.1), made(False, socket=1.0)
+    first, second = waiting_alike([known, unknown])
+    assert first == known
+    assert dict(second.busy) == pytest.approx({"python": 0.5, "socket": 0.1, "empty": 0.4})
+    assert waiting_alike([alone]) == [alone]
 
 
 @pytest.mark.parametrize(

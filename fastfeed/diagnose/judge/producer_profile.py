@@ -100,9 +100,9 @@ class ProducerProfile:
 def producer_profile_of(evidence: Evidence) -> ProducerProfile | None:
     """Return the profile of the producers; None if nothing was observed that makes batches."""
     inputs, tasks = evidence.parts_of("input"), evidence.tasks_of(PRODUCER)
-    loop, trainer = evidence.loop, evidence.trainer
+    loop = evidence.loop
     if tasks:
-        return _of_tasks(tasks, trainer_pid=trainer.pid if trainer is not None else None)
+        return _of_tasks(evidence, tasks)
     serial = loop is not None and (loop.waits == "none" or loop.buffer == 0)
     if inputs and loop is not None and (serial or loop.kind in OWN_LOOPS):
         return _of_trainer(evidence, inputs)
@@ -134,7 +134,9 @@ def _of_trainer(evidence: Evidence, inputs: list[LoopPart]) -> ProducerProfile:
     )
 
 
-def _of_tasks(tasks: list[Task], *, trainer_pid: int | None) -> ProducerProfile:
+def _of_tasks(evidence: Evidence, tasks: list[Task]) -> ProducerProfile:
+    trainer = evidence.trainer
+    trainer_pid = trainer.pid if trainer is not None else None
     walls = [task.producers * task.wall_s for task in tasks]
     weights = [
         wall_s * max(1e-6, 1 - task.share(*IDLE_STATES))
@@ -147,7 +149,7 @@ def _of_tasks(tasks: list[Task], *, trainer_pid: int | None) -> ProducerProfile:
     (place, place_share), _ = max(sampled, key=lambda pair: pair[1], default=((None, 0.0), 0.0))
     return ProducerProfile(
         "threads" if any(task.pid == trainer_pid for task in tasks) else "processes",
-        sum(task.producers for task in tasks),
+        _at_once(evidence, tasks),
         busy,
         active=total / (sum(walls) or 1.0) if total > 1e-6 else 0.0,
         cpu_s=sum(task.cpu_s for task in tasks),
@@ -163,6 +165,14 @@ def _of_tasks(tasks: list[Task], *, trainer_pid: int | None) -> ProducerProfile:
         remote=any(task.node for task in tasks),
         away=all(task.node not in ("", HERE) for task in tasks),
     )
+
+
+def _at_once(evidence: Evidence, tasks: list[Task]) -> int:
+    """Return how many producers there are at a time: each epoch may bring new ones."""
+    here = sum(task.producers for task in tasks if not task.exit)
+    longest_s = max(1e-9, *(task.wall_s for task in evidence.tasks))
+    mean = sum(task.producers * task.wall_s for task in tasks) / longest_s
+    return max(1, here, min(round(mean), sum(task.producers for task in tasks)))
 
 
 def _within(tasks: list[Task], place: Place) -> float:

@@ -6,6 +6,7 @@ import os
 import resource
 from collections import Counter, defaultdict
 from collections.abc import Iterable
+from dataclasses import replace
 
 from fastfeed.diagnose import evidence as ev
 from fastfeed.diagnose.evidence import Task
@@ -19,6 +20,7 @@ from fastfeed.probes.pyspy import PySpy, StackSample, StackSamples
 UNRELATED_CORES, UNRELATED_CPU_S = 0.2, 0.3
 MAX_SAMPLED_THREADS = 4  # threads of a child whose calls are sampled
 MIN_PRODUCER_CORES = 0.05  # a child that is not Python but uses more produces data, too
+WAITS_OF_ANY_KIND = (ev.LOCK, ev.PIPE, ev.SOCKET, ev.OTHER)  # of which some are for a queue
 StateCounts = Counter[str]
 
 
@@ -190,13 +192,21 @@ class Children:
     def tasks(self, spy: PySpy, places: Places) -> list[Task]:
         """Return one task for each process.
 
-        Processes whose interpreter lock was not sampled are assumed to hold it as the others do.
+        Processes whose interpreter lock was not sampled are assumed to hold it as the others do,
+        and those whose stacks were not sampled to wait for the same things. What no count includes
+        was used by those that have ended.
         """
         lock_share = _lock_share_of_cpu(self.logs.values(), spy)
-        return [
-            process_task(log, spy, places=places, lock_share=lock_share)
+        lost = self._lost_cores()
+        return waiting_alike(
+            process_task(log, spy, places=places, lock_share=lock_share, lost=lost)
             for log in self.logs.values()
-        ]
+        )
+
+    def _lost_cores(self) -> float:
+        """Return the cores that each process that has ended has used uncounted."""
+        wall_s = sum(log.wall_s for log in self.logs.values() if log.exit)
+        return self.uncounted_s() / wall_s if wall_s else 0.0
 
     def close(self) -> None:
         """Close all files."""
@@ -223,13 +233,34 @@ def _lock_share_of_cpu(logs: Iterable[ChildLog], spy: PySpy) -> float:
     return min(held / cpu, 1.0) if cpu else 1.0
 
 
-def process_task(log: ChildLog, spy: PySpy, *, places: Places, lock_share: float = 1.0) -> Task:
+def waiting_alike(tasks: Iterable[Task]) -> list[Task]:
+    """Return the tasks; the producers whose stacks were not sampled have nothing to do for the same
+    share of their waits as those whose stacks were."""
+    found = list(tasks)
+    sampled = [task for task in found if task.sampled and task.role == ev.PRODUCER]
+    idle_s = sum(task.wall_s * task.share(ev.EMPTY, ev.FULL) for task in sampled)
+    waits_s = sum(task.wall_s * task.share(*WAITS_OF_ANY_KIND) for task in sampled)
+    idle = idle_s / (idle_s + waits_s) if idle_s else 0.0
+    return [task if task.sampled else _idle_for(task, idle) for task in found]
+
+
+def _idle_for(task: Task, idle: float) -> Task:
+    waits = {state: task.share(state) for state in WAITS_OF_ANY_KIND}
+    left = {state: (1 - idle) * share for state, share in waits.items()}
+    empty = task.share(ev.EMPTY) + idle * sum(waits.values())
+    busy = {**task.busy, **left, ev.EMPTY: empty}
+    return replace(task, busy={state: share for state, share in busy.items() if share > 0})
+
+
+def process_task(
+    log: ChildLog, spy: PySpy, *, places: Places, lock_share: float = 1.0, lost: float = 0.0
+) -> Task:
     """Return the task of one process.
 
     `lock_share`: the share of its user CPU time in which it is assumed to hold its interpreter lock
-    if that was not sampled.
+    if that was not sampled. `lost`: cores that it has used uncounted, if it has ended.
     """
-    pid = log.process.pid
+    pid, lost = log.process.pid, lost if log.exit else 0.0
     stacks = spy.all.get(pid, StackSamples())
     holders = spy.holders.get(pid, StackSamples())
     workers = working_threads(stacks, log)
@@ -241,7 +272,7 @@ def process_task(log: ChildLog, spy: PySpy, *, places: Places, lock_share: float
     busy: dict[str, float] = defaultdict(float)
     for tid in workers:
         used = log.used(tid)
-        cpu = used.cpu_s / wall_s
+        cpu = used.cpu_s / wall_s + lost / len(workers)
         counts = add_buffer_waits(
             log.waits.get(tid, Counter()), stacks.seen.get(tid, Counter()), cpu=cpu
         )
@@ -253,6 +284,7 @@ def process_task(log: ChildLog, spy: PySpy, *, places: Places, lock_share: float
         ).items():
             busy[state] += share / len(workers)
     total = log.total()
+    total = total._replace(cpu_s=total.cpu_s + lost * wall_s)
     copying, pickling = work_shares(samples)
     produces = log.process.python or total.cpu_s > MIN_PRODUCER_CORES * wall_s
     role = ev.PRODUCER if produces and not log.is_unrelated else ev.FOREIGN
@@ -318,7 +350,7 @@ def add_buffer_waits(
         sockets |= not state and states.may_be_socket(stack_names(stack))
     for state, count in moved.items():
         room = count / sampled / (1.0 - cpu) * total
-        for source in (ev.LOCK, ev.PIPE, ev.SOCKET, ev.OTHER):
+        for source in WAITS_OF_ANY_KIND:
             taken = min(room, off[source])
             off[source] -= taken
             off[state] += taken

@@ -196,6 +196,15 @@ def check_any(seen: Any) -> None:
         assert found.figures.starvation < 0.15, "no confident word where input is waited for"
 
 
+def test_workers_of_every_epoch_are_those_that_are_there_at_a_time() -> None:
+    """Ten processes in turn, two beside each other, are two."""
+    busy = {PYTHON: 0.9, FULL: 0.1}
+    made = [one for turn in range(5) for one in producers(2, busy, pid=200 + turn, wall_s=2.0)]
+    made = [replace(one, exit="gone") for one in made[:8]] + made[8:]
+    found = judge(evidence(loop_of([40.0] * 200), (trainer(), *made)))
+    assert found.causes[0].evidence[0].startswith("2 worker processes")
+
+
 @settings(max_examples=8)
 @given(any_evidence())
 def test_any_evidence_is_judged(seen: Any) -> None:

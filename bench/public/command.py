@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from bench.public.prepare import Unprepared, prepare
-from bench.public.recipe import DEVELOPMENT, TEST, Recipe, Variant, halves
-from bench.public.recipes import COMMITS, RECIPES
+from bench.public.recipe import DEVELOPMENT, SECOND, TEST, Recipe, Variant
+from bench.public.recipes import COMMITS, HALVES, RECIPES
 from bench.public.runs import Disturbed, RunFailed, diagnose, rate
 from bench.public.score import answers, table
 from bench.public.truths import truth
@@ -35,14 +35,13 @@ Row = dict[str, Any]
 
 def main() -> None:
     given = _parsed()
-    half = halves(RECIPES)
     chosen = [
         recipe
         for recipe in RECIPES
-        if given.half in (None, half[recipe.name]) and recipe.name in (given.names or half)
+        if given.half in (None, HALVES[recipe.name]) and recipe.name in (given.names or HALVES)
     ]
     if given.list:
-        print(_listed(chosen, half))
+        print(_listed(chosen))
         return
     if given.report:
         print(report(chosen, given.output))
@@ -61,12 +60,13 @@ def main() -> None:
             if time.monotonic() - begin > given.budget:
                 print("budget spent", file=sys.stderr)
                 return
-            _measure(recipe, turn, half[recipe.name], given)
+            _measure(recipe, turn, given)
 
 
-def _measure(recipe: Recipe, turn: int, half: str, given: argparse.Namespace) -> None:
+def _measure(recipe: Recipe, turn: int, given: argparse.Namespace) -> None:
     """Run what is missing of a script's round; the diagnosis follows the first."""
     rows = read(given.output)
+    half = HALVES[recipe.name]
     row = rows.setdefault(recipe.name, {"half": half, "rounds": [], "failed": ""})
     if given.retry:
         row["failed"] = ""
@@ -162,13 +162,13 @@ def report(chosen: list[Recipe], folder: Path) -> str:
     return "\n\n".join([table(found), answers(found), *(["Failed:", *failed] if failed else [])])
 
 
-def _listed(chosen: list[Recipe], half: dict[str, str]) -> str:
+def _listed(chosen: list[Recipe]) -> str:
     lines = ["| script | half | framework | kind | repository | commit | licence | path |"]
     lines.append("|---|---|---|---|---|---|---|---|")
     for recipe in chosen:
         commit, licence = COMMITS[recipe.repository]
         lines.append(
-            f"| {recipe.name} | {half[recipe.name]} | {recipe.framework} | {recipe.kind} "
+            f"| {recipe.name} | {HALVES[recipe.name]} | {recipe.framework} | {recipe.kind} "
             f"| {recipe.repository} | {commit[:10]} | {licence} | {recipe.path} |"
         )
     return "\n".join(lines)
@@ -198,13 +198,13 @@ def write(rows: dict[str, Row], folder: Path) -> None:
 def _parsed() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench.public")
     parser.add_argument("names", nargs="*", metavar="NAME", help="scripts; all, if none is named")
-    parser.add_argument("--half", choices=(DEVELOPMENT, TEST), help="both, if not given")
+    parser.add_argument("--half", choices=(DEVELOPMENT, TEST, SECOND), help="all, if not given")
     parser.add_argument("--checkouts", type=Path, help="folder of OWNER+NAME folders")
     parser.add_argument("--output", type=Path, default=Path("build/public"))
     parser.add_argument("--work", type=Path, help="folder of the copies that run")
     parser.add_argument("--rounds", type=int, default=3, help="rounds of all variants")
     parser.add_argument("--seconds", type=float, default=5.0, help="length of a run, without start")
-    parser.add_argument("--warmup", type=float, default=1.0)
+    parser.add_argument("--warmup", type=float, default=1.0, help="seconds that do not count")
     parser.add_argument("--diagnose", action="store_true", help="diagnose after every round")
     parser.add_argument("--diagnose-seconds", type=float, default=12.0)
     parser.add_argument("--budget", type=float, default=1e9, help="start no script after that, s")

@@ -192,7 +192,58 @@ def _sounds(path: Path, rows: int | None) -> None:
     (path / "UrbanSound8K.csv").write_text("\n".join(lines) + "\n")
 
 
+def _implicit(path: Path, rows: int | None) -> None:
+    """ml-1m.train.rating and ml-1m.test.negative of 6,040 users and 3,706 films, in the folder.
+
+    A held-out film and 99 negative ones are there for one user of 165 ratings, as in the real.
+    """
+    path.mkdir(parents=True, exist_ok=True)
+    rng = np.random.default_rng(21)
+    count = rows or 994_169
+    users, films = rng.integers(0, 6040, count), rng.integers(0, 3706, count)
+    users[-1], films[-1] = 6039, 3705
+    lines = [f"{u}\t{f}\t5\t0" for u, f in zip(users, films, strict=True)]
+    (path / "ml-1m.train.rating").write_text("\n".join(lines) + "\n")
+    lines = [
+        "\t".join([f"({u},{rng.integers(0, 3706)})", *map(str, rng.integers(0, 3706, 99))])
+        for u in rng.integers(0, 6040, count // 165)
+    ]
+    (path / "ml-1m.test.negative").write_text("\n".join(lines) + "\n")
+
+
+def _masks(path: Path, rows: int | None) -> None:
+    """JPEG files of 480 x 320 in imgs, and PNG files of two values in masks."""
+    from PIL import Image
+
+    rng = np.random.default_rng(23)
+    for part in ("imgs", "masks"):
+        (path / part).mkdir(parents=True, exist_ok=True)
+    for i in range(rows or 100):
+        small = rng.integers(0, 255, (32, 48, 3), np.uint8)
+        Image.fromarray(small).resize((480, 320)).save(path / "imgs" / f"{i:05}.jpg")
+        mask = (rng.random((8, 12)) < 0.3).astype(np.uint8) * 255
+        Image.fromarray(mask).resize((480, 320), 0).save(path / "masks" / f"{i:05}_mask.png")
+
+
+def _pickled(path: Path, rows: int | None) -> None:
+    """mnist.pkl.gz: pairs of float32 images in [0, 1] and labels for training and two tests."""
+    import gzip
+    import pickle
+
+    rng = np.random.default_rng(24)
+    sets = []
+    for count in (rows or 50000, (rows or 50000) // 5, (rows or 50000) // 5):
+        x = rng.random((count, 784), np.float32)
+        x *= rng.random((count, 784), np.float32) < 0.2
+        sets.append((x, rng.integers(0, 10, count)))
+    with gzip.open(path, "wb", 1) as file:
+        pickle.dump(tuple(sets), file)
+
+
 _WRITERS = {
+    "implicit": _implicit,
+    "masks": _masks,
+    "pickled": _pickled,
     "idx": _idx,
     "ratings": _ratings,
     "series": _series,

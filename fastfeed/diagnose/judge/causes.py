@@ -21,7 +21,7 @@ MIN_OUTRANKING = 0.1
 CERTAIN_LOSS = 0.25
 STEP_BOUND, STEP_HOST = "step.bound", "step.host"
 SERIAL, WAITS, TAIL = "input.serial", "input.latency", "input.straggler"
-NOISE = "external.noise"
+NOISE, PAUSE = "external.noise", "pause.periodic"
 
 
 class CauseRow(NamedTuple):
@@ -157,7 +157,7 @@ ROWS = (
         changes.cores,
     ),
     CauseRow(
-        "pause.periodic",
+        PAUSE,
         lambda case: float(case.ledger.pause.sum()) > 0,
         _always(knobs.pauses(0.0)),
         sentences.pauses,
@@ -196,11 +196,16 @@ def losses_of(case: Case) -> dict[str, float]:
 def ranked(losses: dict[str, float], case: Case) -> list[tuple[str, float]]:
     """Return the causes that count with their shares, the verdict first.
 
-    The step has what no cause takes. A loss outranks it from 5 % if it is input, from 10 % if it is
-    not. The loop's own Python does from 25 % beside the step, or if it takes more than the rest of
-    the step. How much of a step is Python is inferred: a great lack of input comes before it.
+    The step has what no cause takes. A loss outranks it from 5 % if it is input, all of it
+    together, from 10 % if it is not. The loop's own Python does from 25 % beside the step, or if it
+    takes more than the rest of the step. How much of a step is Python is inferred: a great lack of
+    input comes before it.
     """
     found = [(code, share) for code, share in losses.items() if share >= INPUT_BOUND]
+    inputs = [pair for pair in losses.items() if pair[0].startswith("input.")]
+    greatest = max(inputs, key=lambda pair: pair[1], default=("", 0.0))
+    if 0 < greatest[1] < INPUT_BOUND <= case.feed.lost(knobs.free_input):
+        found.append(greatest)  # several make one loss
     starves = case.ledger.starvation >= CERTAIN_LOSS
     found.sort(key=lambda pair: (starves and pair[0] == STEP_HOST, -round(pair[1], 3)))
     others = [pair for pair in found if pair[0] != STEP_HOST]

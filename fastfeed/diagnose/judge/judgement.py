@@ -18,6 +18,7 @@ from fastfeed.diagnose.evidence import PYTHON, DeadProducer, Evidence
 from fastfeed.diagnose.judge import signals
 from fastfeed.diagnose.judge.case import Case
 from fastfeed.diagnose.judge.causes import (
+    PAUSE,
     STEP_BOUND,
     STEP_HOST,
     advice_of,
@@ -202,7 +203,8 @@ def _reason_to_abstain(
             f"({missing or 'no samples of the loop'}); mark the input with fastfeed.watch"
         )
     explained = any(cause.code.startswith(("input", "external")) for cause in causes)
-    if ledger.starvation >= INPUT_BOUND and not explained:
+    paused = bool(causes) and causes[0].code == PAUSE and causes[0].share > ledger.starvation
+    if ledger.starvation >= INPUT_BOUND and not explained and not paused:
         missing = missing or "no thread or process that makes batches was found"
         return (
             f"the step waits for input for {ledger.starvation:.0%} of the time, but what makes the "

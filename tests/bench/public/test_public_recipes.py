@@ -7,8 +7,18 @@ from pathlib import Path
 import pytest
 
 from bench.public.prepare import Unprepared, prepare
-from bench.public.recipe import DEVELOPMENT, TEST, Edit, Recipe, Variant, after, halves, without
-from bench.public.recipes import COMMITS, RECIPES
+from bench.public.recipe import (
+    DEVELOPMENT,
+    SECOND,
+    TEST,
+    Edit,
+    Recipe,
+    Variant,
+    after,
+    halves,
+    without,
+)
+from bench.public.recipes import COMMITS, FIRST, HALVES, LATER, RECIPES
 
 SCRIPT = "for i in range(3):\n    step(i)\n    save(i)\n"
 
@@ -33,16 +43,15 @@ def test_every_script_has_a_name_of_its_own_and_a_commit() -> None:
 
 
 def test_every_framework_is_in_both_halves() -> None:
-    half = halves(RECIPES)
-    for framework in {one.framework for one in RECIPES}:
-        names = [half[one.name] for one in RECIPES if one.framework == framework]
+    for framework in {one.framework for one in FIRST}:
+        names = [HALVES[one.name] for one in FIRST if one.framework == framework]
         assert abs(names.count(DEVELOPMENT) - names.count(TEST)) <= 1
 
 
 def test_new_scripts_at_the_end_move_none() -> None:
-    before = halves(RECIPES)
-    more = [replace(RECIPES[0], name=f"new_{i}") for i in range(4)]
-    assert before.items() <= halves([*RECIPES, *more]).items()
+    more = [replace(FIRST[0], name=f"new_{i}") for i in range(4)]
+    assert halves(FIRST).items() <= halves([*FIRST, *more]).items()
+    assert {HALVES[one.name] for one in LATER} == {SECOND}
 
 
 def test_steps_are_counted_only_for_the_truth(checkouts: Path, tmp_path: Path) -> None:

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from fastfeed.diagnose.evidence import FRAMEWORK, LOCK, NATIVE, PYTHON, Evidence, LoopPart
+from fastfeed.diagnose.judge.causes import ranked
+from fastfeed.diagnose.judge.entries import ledger_of
 from fastfeed.diagnose.judge.judgement import judge
 from fastfeed.probes.places import Place
 from fastfeed.steps.timeline import (
@@ -163,3 +167,22 @@ def test_runs_beside_a_step_are_pauses_if_they_are_rare(every: int, verdict: str
     assert found.verdict == verdict
     if verdict != "step.bound":
         assert "other runs of the session" in " ".join(found.causes[0].evidence)
+
+
+def test_a_small_wait_of_an_unknown_cause_hides_no_great_pause() -> None:
+    """The step waits for a tenth of the time for what nobody saw, and stands still for a half."""
+    steps = [1.0 if i % 20 else 61.0 for i in range(400)]
+    seen = evidence(loop_of([0.15] * 200, [1.0] * 200), (trainer(),), missing=("no stacks",))
+    assert "no stacks" in str(judge(seen).abstained)
+    paused = evidence(loop_of([0.4] * 400, steps), (trainer(),), missing=("no stacks",))
+    assert judge(paused).verdict == "pause.periodic"
+
+
+@pytest.mark.parametrize(("lost", "first"), [(0.11, "input.ipc"), (0.04, "step.bound")])
+def test_small_causes_that_make_one_loss_have_a_name(lost: float, first: str) -> None:
+    """None of them takes 5 %, and the input does."""
+    seen = evidence(loop_of([1.0] * 100), (trainer(),))
+    feed = SimpleNamespace(lost=lambda change: lost)
+    case = SimpleNamespace(feed=feed, ledger=ledger_of(seen), evidence=seen)
+    shares = ranked({"input.cpu": 0.04, "input.ipc": 0.048}, cast(Any, case))
+    assert shares[0][0] == first

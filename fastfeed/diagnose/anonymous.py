@@ -6,7 +6,7 @@ import builtins
 from collections.abc import Mapping
 from dataclasses import replace
 
-from fastfeed.diagnose.evidence import CALLED_BACK, DeadProducer, LoopPart, Task
+from fastfeed.diagnose.evidence import CALLED_BACK, HERE, DeadProducer, LoopPart, Task
 from fastfeed.diagnose.evidence_file import Recording
 from fastfeed.diagnose.function_names import telling_part
 from fastfeed.probes.places import Place
@@ -71,7 +71,8 @@ class _Aliases:
             tuple(map(self.place, stack)): count for stack, count in task.stacks.items()
         }
         name = task.name if task.name == CALLED_BACK else self.of(task.role, task.name)
-        return replace(task, name=name, stacks=stacks, exit=_last_words(task.exit))
+        node = task.node if task.node == HERE else self.of("node", task.node)
+        return replace(task, name=name, stacks=stacks, exit=_last_words(task.exit), node=node)
 
     def dead(self, dead: DeadProducer) -> DeadProducer:
         """Return a dead producer without a name, and without the text of its exception."""

@@ -116,8 +116,9 @@ class StepRecorder:
     ) -> None:
         self.log = log
         # replaced when the first batch is requested
-        self.loop = Loop(name, kind, 0, buffer=buffer)
-        self.loop.status, self.loop.producers = source.status, source.producers
+        self.loop = Loop(
+            name, kind, 0, buffer=buffer, status=source.status, producers=source.producers
+        )
         self.allow_ahead = ahead
         self.ahead: deque[PrefetchedBatch] = deque()
         self.on_step_end: Callable[[], None] | None = None  # called before the step ends

@@ -8,10 +8,11 @@ import subprocess
 import sys
 import threading
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import IO, Any, cast
 
 import pytest
 
@@ -152,23 +153,29 @@ def test_a_child_that_waits_for_work() -> None:
     assert add_buffer_waits(Counter({ev.SLEEP: 3}), Counter(), cpu=0.0) == {ev.SLEEP: 3}
 
 
+@contextlib.contextmanager
+def waiting_child(code: str) -> Iterator[tuple[Children, subprocess.Popen[bytes], IO[bytes]]]:
+    """A child that has printed a line and reads its input until that is closed."""
+    command = [sys.executable, "-S", "-c", code]
+    children = Children(DescriptorReader())
+    with (
+        contextlib.closing(children),
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child,
+    ):
+        assert child.stdin is not None and child.stdout is not None
+        child.stdout.readline()
+        yield children, child, child.stdin
+
+
 def test_who_ended_before_the_beginning_and_is_awaited_after_it() -> None:
     """Its seconds are of before."""
     burn = (
         "import sys, time\nwhile time.process_time() < 0.3: pass\n"
         "print(flush=True)\nsys.stdin.read()"
     )
-    command = [sys.executable, "-S", "-c", burn]
-    children = Children(DescriptorReader())
-    with (
-        contextlib.closing(children),
-        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child,
-    ):
-        assert child.stdin is not None
-        assert child.stdout is not None
-        child.stdout.readline()
+    with waiting_child(burn) as (children, child, stdin):
         children.refresh(0.0)
-        child.stdin.close()
+        stdin.close()
         until(
             lambda: procfs.state_char(procfs.text_of(f"/proc/{child.pid}/stat").encode()) == "Z",
             "its end",
@@ -185,19 +192,11 @@ def test_what_no_count_saw_was_used_by_those_that_have_ended() -> None:
         "import sys, time\nprint(flush=True)\nsys.stdin.read()\n"
         "while time.process_time() < 0.3: pass"
     )
-    command = [sys.executable, "-S", "-c", burn]
     nothing = cast(Any, SimpleNamespace(all={}, holders={}))
-    children = Children(DescriptorReader())
-    with (
-        contextlib.closing(children),
-        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child,
-    ):
-        assert child.stdin is not None
-        assert child.stdout is not None
-        child.stdout.readline()
+    with waiting_child(burn) as (children, child, stdin):
         children.begin()
         children.refresh(1.0)
-        child.stdin.close()
+        stdin.close()
         child.wait()
         children.refresh(1.0)
         (task,) = children.tasks(nothing, Places())

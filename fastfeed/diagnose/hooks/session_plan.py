@@ -102,14 +102,25 @@ def elements_put(flow: QueueFlow, feeds: Mapping[Any, Any] | None) -> int | None
 def fed_leaves(feeds: Mapping[Any, Any]) -> tuple[Leaf, ...]:
     """Return the arrays that a run is fed, without scalars."""
     found = []
-    for key, value in feeds.items():
-        kind = type(value)
-        shape = _numpy().shape(value)
-        if shape:
+    for key, fed in feeds.items():
+        for value, shape in _arrays(fed):
+            kind = type(value)
             dtype = str(getattr(value, "dtype", "")) or str(_numpy().asarray(value).dtype)
             name = f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins.")
-            found.append(Leaf(f"feed[{getattr(key, 'name', key)!r}]", dtype, tuple(shape), name))
+            found.append(Leaf(f"feed[{getattr(key, 'name', key)!r}]", dtype, shape, name))
     return tuple(found)
+
+
+def _arrays(value: Any) -> Iterator[tuple[Any, tuple[int, ...]]]:
+    """Yield the arrays of a fed value with their shapes: one, or those of a sparse tensor."""
+    try:
+        shape = tuple(_numpy().shape(value))
+    except ValueError:  # its indices, values and shape
+        for part in value:
+            yield from _arrays(part)
+        return
+    if shape:
+        yield value, shape
 
 
 def cast_note(feeds: Mapping[Any, Any]) -> str:

@@ -80,7 +80,8 @@ def _tried_producers(case: Case, *, held: bool) -> list[Recommendation]:
     count = next(n for n, one in outcomes.items() if one.rate >= NEAR_BEST * best)
     if same and count <= producers.count:
         return []
-    knob, text = _in_words(case, count, processes=processes)
+    local = producers.count - producers.remote if producers.remote else 0  # these stay
+    knob, text = _in_words(case, count - local, processes=processes)
     why = _limits(outcomes, count, rate=case.feed.rate)
     if held and producers.kind != "processes":
         why = (
@@ -93,9 +94,9 @@ def _tried_producers(case: Case, *, held: bool) -> list[Recommendation]:
     disks = max(1.0, producers.count * producers.active * producers.share(DISK))
     least = [lambda feed: tried[count](feed).with_(disks=disks)] * bool(producers.share(DISK))
     changed = [tried[count], *least]
-    one = case.recommend(text, (knob, str(count)), *changed, why=why, adds_work=True)
+    one = case.recommend(text, (knob, str(count - local)), *changed, why=why, adds_work=True)
     where = case.evidence.loop.where if case.evidence.loop is not None else ""
-    return [replace(one, where=where, code=_code(case, knob, count=count))]
+    return [replace(one, where=where, code=_code(case, knob, count=count - local))]
 
 
 def _code(case: Case, knob: str, *, count: int) -> str:
@@ -132,7 +133,7 @@ def _in_words(case: Case, count: int, *, processes: bool) -> tuple[str, str]:
     """Return the loop's own knob for that number of producers, and the change in words."""
     producers, evidence = case.made_by, case.evidence
     if producers.remote:
-        return "producers", f"producers {producers.count} -> {count}"
+        return "producers", f"producers {producers.remote} -> {count}"
     knob = "processes" if processes else "threads"
     loop = evidence.loop
     mapped = loop is not None and any(map(MAP_STAGES.search, (loop.name, loop.note)))

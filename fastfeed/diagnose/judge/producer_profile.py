@@ -64,7 +64,7 @@ class ProducerProfile:
     in_framework: bool = False  # several calls at once, in threads of tf.data
     # share of the samples with a line of the user's that lie in the place's function, or below it
     function_share: float = 0.0
-    remote: bool = False  # actors on any node
+    remote: int = 0  # how many of them are actors, on any node
     away: bool = False  # on nodes that are not this machine
 
     @property
@@ -148,7 +148,9 @@ def _of_tasks(evidence: Evidence, tasks: list[Task]) -> ProducerProfile:
     sampled = [(top, weight) for top, weight in tops if top is not None]
     (place, place_share), _ = max(sampled, key=lambda pair: pair[1], default=((None, 0.0), 0.0))
     return ProducerProfile(
-        "threads" if any(task.pid == trainer_pid for task in tasks) else "processes",
+        "threads"
+        if any(task.pid == trainer_pid and not task.node for task in tasks)
+        else "processes",
         _at_once(evidence, tasks),
         busy,
         active=total / (sum(walls) or 1.0) if total > 1e-6 else 0.0,
@@ -162,7 +164,7 @@ def _of_tasks(evidence: Evidence, tasks: list[Task]) -> ProducerProfile:
         place_share=place_share,
         function_share=_within(tasks, place) if place is not None else 0.0,
         in_framework=any(task.producers > 1 for task in tasks),
-        remote=any(task.node for task in tasks),
+        remote=sum(task.producers for task in tasks if task.node),
         away=all(task.node not in ("", HERE) for task in tasks),
     )
 

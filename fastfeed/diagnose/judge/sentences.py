@@ -40,7 +40,7 @@ def _named(producers: ProducerProfile) -> str:
     if producers.kind == "native":
         return "the framework's own threads"
     one, many = ("producer thread", "producer threads")
-    if producers.remote:
+    if producers.remote == producers.count:
         one, many = ("remote producer", "remote producers")
     elif producers.kind == "processes":
         one, many = ("worker process", "worker processes")

@@ -25,7 +25,7 @@ def with_remote(tasks: Sequence[Task], producers: Iterable[ProducerStatus]) -> t
     here = [producer for producer in remote if producer.where.rpartition(" ")[2] in own]
     actors = {producer.pid for producer in here}
     named = {os.getpid(), *actors, *(one.pid for one in every if one.kind != REMOTE)}
-    watched_s = max(task.wall_s for task in tasks)
+    watched_s = max((task.wall_s for task in tasks), default=0.0)
     found = []
     for task in tasks:
         if task.pid in actors:

@@ -56,7 +56,9 @@ class RayCluster:
         enough of its heartbeats. A client of Ray cannot know."""
         if self.is_client:
             return True
-        node = next(node for node in self.ray.nodes() if node["NodeID"] == node_id)
+        node = next((node for node in self.ray.nodes() if node["NodeID"] == node_id), None)
+        if node is None:
+            return False
         place = node["NodeManagerAddress"], node["NodeManagerPort"]
         try:
             socket.create_connection(place, timeout=NODE_ANSWER_S).close()

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from fastfeed.diagnose.hooks import session_watch
+from fastfeed.diagnose.hooks.session_plan import fed_leaves
 from tests.diagnose.hooked import Clock, Every, loops, watched
 from tests.diagnose.queued import ROWS, Graph
 
@@ -230,3 +231,13 @@ def test_nobody_watches_any_more(build: Any) -> None:
         graph.session.run(graph.step)
     assert log.timeline.loops == {}
     assert (tf1.Session.run, tf1.Session.make_callable) == plain
+
+
+def test_a_sparse_tensor_is_fed_as_three_arrays() -> None:
+    fed = (np.zeros((5, 2), np.int64), np.ones(5, np.float32), (3, 4))
+    leaves = fed_leaves({"x:0": fed, "y:0": np.float32(1)})
+    assert [(leaf.path, leaf.dtype, leaf.shape) for leaf in leaves] == [
+        ("feed['x:0']", "int64", (5, 2)),
+        ("feed['x:0']", "float32", (5,)),
+        ("feed['x:0']", "int64", (2,)),
+    ]

@@ -9,10 +9,12 @@ import pytest
 
 from fastfeed.core.stats import StageRow
 from fastfeed.core.status import MAKING, PROCESS, REMOTE, THREAD, ProducerStatus
+from fastfeed.diagnose.anonymous import anonymised
 from fastfeed.diagnose.evidence import FEEDER, FULL, HERE, NATIVE, PRODUCER, SLEEP, Task
+from fastfeed.diagnose.evidence_file import Recording
 from fastfeed.diagnose.judge.judgement import judge
 from fastfeed.diagnose.sample.remote_tasks import with_remote
-from tests.diagnose.evidences import evidence, loop_of, producers, trainer
+from tests.diagnose.evidences import PID, evidence, loop_of, producers, trainer
 
 AWAY = "node 203.0.113.9"  # an address for documentation, never this machine's
 BUSY = StageRow(batches=100, busy_s=9.0, cpu_s=8.5, wait_in_s=0.5, wait_out_s=0.5)
@@ -51,6 +53,23 @@ def test_counters_tell_what_producers_elsewhere_do() -> None:
         assert task.busy[NATIVE] == pytest.approx(0.85) and task.busy[FULL] == pytest.approx(0.05)
     assert [(task.node, task.cpu_s) for task in there] == [(AWAY, 0.0)] * 2
     assert (here.node, here.cpu_s) == (HERE, pytest.approx(8.5))
+
+
+def test_beside_local_processes_only_the_remote_ones_become_more() -> None:
+    both = producers(3, {SLEEP: 0.95, FULL: 0.05}, pid=5)
+    made = (both[0], *(replace(task, node=AWAY, pid=PID, cpu_s=0.0) for task in both[1:]))
+    found = judge(evidence(loop_of([20.0] * 200), (trainer(), *made)))
+    assert found.causes[0].evidence[0].startswith("3 worker processes")
+    first = found.recommendations[0]
+    assert first.knob == "producers" and int(first.value) > 2
+    assert first.change == f"producers 2 -> {first.value}"
+
+
+def test_an_anonymous_node_has_no_address() -> None:
+    made = with_remote((trainer(),), [status(REMOTE, 8, AWAY), status(REMOTE, 9, AWAY)])
+    hidden = anonymised(Recording(evidence(loop_of([20.0] * 200), made))).evidence
+    assert [task.node for task in hidden.tasks] == ["", "node 1", "node 1"]
+    assert not any("203.0.113.9" in task.name for task in hidden.tasks)
 
 
 @pytest.mark.parametrize(("busy", "code"), [(NATIVE, "input.cpu"), (SLEEP, "input.latency")])

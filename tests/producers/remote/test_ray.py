@@ -33,15 +33,15 @@ def remote(source: Any, **more: Any) -> FeedRunner:
 
 
 def pids(runner: FeedRunner) -> list[int]:
-    feed = runner._stream.feed
-    assert feed is not None
-    return [w.pid for w in feed.status().workers if w.pid and not w.ended]
+    status = runner.status()
+    assert status is not None
+    return [w.pid for w in status.workers if w.pid and not w.ended]
 
 
 def all_pids(runner: FeedRunner) -> set[int]:
-    feed = runner._stream.feed
-    assert feed is not None
-    return {w.pid for w in feed.status().workers} - {0}
+    status = runner.status()
+    assert status is not None
+    return {w.pid for w in status.workers} - {0}
 
 
 def wait_until(condition: Any) -> None:
@@ -173,7 +173,7 @@ def numbers(worker):
         yield np.zeros((1, 1000))
 runner = FeedRunner(numbers, remote="local", producers=2)
 for number, _ in enumerate(runner):
-    workers = [w.pid for w in runner._stream.feed.status().workers if w.pid]
+    workers = [w.pid for w in runner.status().workers if w.pid]
     if number > 100 and len(workers) == 2:
         print(*workers, flush=True)
         time.sleep(600)
@@ -304,7 +304,7 @@ with FeedRunner(Records(), batch_size=2, **options) as runner:
     for number, batch in enumerate(runner):
         got += batch[:, 7].tolist()
         if number == 20:
-            os.kill(next(w.pid for w in runner._stream.feed.status().workers), signal.SIGKILL)
+            os.kill(next(w.pid for w in runner.status().workers), signal.SIGKILL)
 print(got == list(range(200)), flush=True)
 with FeedRunner(stream, **options) as runner:
     print(sorted(int(batch[1, 5]) for batch in runner) == list(range(50)), flush=True)

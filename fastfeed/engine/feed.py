@@ -154,12 +154,16 @@ class Feed:
         self._consumption.row.cpu_s += seconds
 
     def stop(self, join_s: float = PRODUCERS_JOIN_S) -> bool:
-        """End every producer and wait `join_s` for them; return True if all have ended. From any
-        thread, at any time."""
+        """End every producer, from any thread; return True if all have ended within `join_s`."""
         self.warnings.stop()
         self._position.close()
         self._producers.stop()
         return self._producers.join(join_s)
+
+    def resize(self, options: FeedOptions) -> None:
+        """Go on with the producers of `options`, of a source of one order. From any thread."""
+        self.options = options
+        self._producers.resize(options)
 
     def call_on_failure(self, callback: Callable[[], None]) -> None:
         """Have `callback` called once the feed has failed and stopped."""

@@ -32,7 +32,7 @@ class BoundedBuffer:
         max_depth: int = MAX_EARLY,
     ) -> None:
         self.ordered = reorder.ordered
-        self._max_batches = max_batches
+        self.max_batches = max_batches
         self._max_nbytes = max_nbytes
         self._max_depth = max_depth
         self._lock = threading.Lock()
@@ -72,6 +72,17 @@ class BoundedBuffer:
             self._reorder.end()
             self._filled.notify()
 
+    def join(self) -> int:
+        """Add a producer. Return the first epoch that it has to end."""
+        with self._lock:
+            return self._reorder.join()
+
+    def leave(self, epoch: int) -> None:
+        """Remove a producer, which has put all epochs before `epoch`, and no other."""
+        with self._lock:
+            self._reorder.leave(epoch)
+            self._filled.notify()
+
     def want(self, epochs: int) -> None:
         """Set how many epochs the consumer waits for."""
         with self._lock:
@@ -108,7 +119,7 @@ class BoundedBuffer:
             # Waking producers one by one would cost two switches a batch. Below half full, they are
             # woken for several batches at once.
             waiting = len(ready) if self.ordered else self.depth
-            if self._blocked and (waiting * 2 <= self._max_batches or not ready):
+            if self._blocked and (waiting * 2 <= self.max_batches or not ready):
                 self._room.notify_all()
             return produced
 
@@ -155,9 +166,9 @@ class BoundedBuffer:
         if not self.depth or (key == reorder.next_key and not reorder.ready):
             return False
         if self.ordered and self.depth < self._max_depth:
-            crowded = len(reorder.ready) >= self._max_batches
+            crowded = len(reorder.ready) >= self.max_batches
         else:
-            crowded = self.depth >= self._max_batches
+            crowded = self.depth >= self.max_batches
         return crowded or self.depth_nbytes + nbytes > self._max_nbytes
 
     def _wait_for_room(self, key: int, nbytes: int, *, row: StageRow) -> None:

@@ -88,15 +88,32 @@ class ReorderBuffer(Generic[T]):
         if self.ordered:  # the end of an epoch has a ticket
             return
         self._finished[epoch] = self._finished.get(epoch, 0) + 1
-        while self._finished.get(self.next_key, 0) == self._producers:
-            del self._finished[self.next_key]
-            self.next_key += 1
-            self.ready.append(END_OF_EPOCH)
-            self.ready.extend(self.early.pop(self.next_key, ()))
+        self._end_epochs()
 
     def end(self) -> None:
         """Note that one producer has ended, for any reason."""
         self._open -= 1
+
+    def join(self) -> int:
+        """Add a producer. Return the first epoch that it has to end."""
+        self._producers += 1
+        self._open += 1
+        return 0 if self.ordered else self.next_key
+
+    def leave(self, epoch: int) -> None:
+        """Remove a producer, which has put all epochs before `epoch`, and no other."""
+        self._producers -= 1
+        self._open -= 1
+        for ended in [n for n in self._finished if n < epoch]:
+            self._finished[ended] -= 1
+        self._end_epochs()
+
+    def _end_epochs(self) -> None:
+        while not self.ordered and self._finished.get(self.next_key, 0) == self._producers:
+            self._finished.pop(self.next_key, None)
+            self.next_key += 1
+            self.ready.append(END_OF_EPOCH)
+            self.ready.extend(self.early.pop(self.next_key, ()))
 
     def want(self, epochs: int) -> None:
         """Set how many epochs the consumer waits for. The grace time of a failure in a newly wanted

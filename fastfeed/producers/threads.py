@@ -10,7 +10,7 @@ import time
 import traceback
 from collections.abc import Sequence
 from types import FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from fastfeed.core.stats import (
     SlotCounts,
     StageRow,
     copy,
+    total,
 )
 from fastfeed.core.status import FINISHED, STARTING, THREAD, ProducerStatus, WorkerStatus
 from fastfeed.core.worker import Worker, batches_ahead
@@ -34,6 +35,14 @@ from fastfeed.producers.reorder import ProducedBatch, ReorderBuffer
 from fastfeed.source import Source
 
 
+class ProducerThread(NamedTuple):
+    """A producer, its thread and its outlet."""
+
+    thread: threading.Thread
+    producer: Producer
+    outlet: ThreadOutlet
+
+
 class ThreadProducers:
     """Runs each producer in a daemon thread; all of them fill one buffer. The threads of a
     feed that does not lead run at lower priority."""
@@ -42,6 +51,7 @@ class ThreadProducers:
         self, source: Source, options: FeedOptions, *, plan: EpochPlan, leads: bool = True
     ) -> None:
         ordered = source.ordered and options.order == "kept"
+        self._source, self._plan = source, plan
         self._builder = BatchBuilder(source, options)
         self._gate = EpochGate(plan.allowed)
         passed = plan.passed or (0,) * options.threads  # by stream
@@ -53,29 +63,63 @@ class ThreadProducers:
             max_nbytes=options.memory_nbytes,
             max_depth=options.prefetch or MAX_EARLY,
         )
-        self._producers = [
-            Producer(
+        self._run = Producer.run if leads else run_with_low_priority
+        self._crew: list[ProducerThread] = []
+        self._added = 0
+        self._left = StageRow()  # the counters of those that have left
+        for i in range(options.threads):
+            self._add(
                 [
                     Worker(n, len(passed), plan.seed, plan.epochs.start, passed=passed[n])
                     for n in range(i, len(passed), options.threads)
-                ],
-                source=source,
-                builder=self._builder,
-                outlet=ThreadOutlet(self._buffer, self._gate),
-                epochs=plan.epochs,
+                ]
             )
-            for i in range(options.threads)
-        ]
-        run = Producer.run if leads else run_with_low_priority
-        self.threads = [
-            threading.Thread(target=run, args=(p,), name=f"fastfeed-producer-{i}", daemon=True)
-            for i, p in enumerate(self._producers)
-        ]
 
     def start(self) -> None:
         """Start every thread."""
         for thread in self.threads:
             thread.start()
+
+    def resize(self, options: FeedOptions) -> None:
+        """Change the number of threads, of a source of one order. Those that leave put what they
+        work on."""
+        if self.stopped:
+            return
+        self._buffer.max_batches = options.prefetch or batches_ahead(options.threads)
+        stay = [one for one in self._crew if not one.outlet.retired]
+        for one in stay[options.threads :]:
+            one.outlet.retired = True
+        self._forget_left()
+        for _ in range(options.threads - len(stay)):
+            worker = Worker(self._added, self._added + 1, self._plan.seed, self._plan.epochs.start)
+            self._add([worker], skip=self._buffer.join()).start()
+
+    def _forget_left(self) -> None:
+        """Keep only the counters of the threads that have left."""
+        left = [one for one in self._crew if one.outlet.retired and not one.thread.is_alive()]
+        self._left = total([self._left, *(one.producer.row for one in left)])
+        self._crew = [one for one in self._crew if one not in left]
+
+    def _add(self, workers: Sequence[Worker], skip: int = 0) -> threading.Thread:
+        outlet = ThreadOutlet(self._buffer, self._gate)
+        producer = Producer(
+            workers,
+            source=self._source,
+            builder=self._builder,
+            outlet=outlet,
+            epochs=self._plan.epochs,
+            skip=skip,
+        )
+        name = f"fastfeed-producer-{self._added}"
+        thread = threading.Thread(target=self._run, args=(producer,), name=name, daemon=True)
+        self._added += 1
+        self._crew = [*self._crew, ProducerThread(thread, producer, outlet)]
+        return thread
+
+    @property
+    def threads(self) -> list[threading.Thread]:
+        """The threads of the producers."""
+        return [one.thread for one in self._crew]
 
     def allow(self, epochs: int, *, asked: int) -> None:
         """Allow `epochs` epochs in all to begin; the consumer waits for `asked` of them."""
@@ -124,7 +168,8 @@ class ThreadProducers:
 
     def rows(self) -> tuple[StageRow, ...]:
         """Return the counters of each producer."""
-        return tuple(copy(p.row) for p in self._producers)
+        first, *others = (copy(one.producer.row) for one in self._crew)
+        return (total((self._left, first)), *others)
 
     def audit(self) -> SlotCounts:
         """Return an empty audit: threads have no slots."""
@@ -138,8 +183,7 @@ class ThreadProducers:
         frames = sys._current_frames()
         # with its own frame in it this would be a cycle, which holds the stream
         frames.pop(threading.get_ident(), None)
-        pairs = zip(self.threads, self._producers, strict=True)
-        return [_status_of(thread, producer, frames=frames) for thread, producer in pairs], []
+        return [_status_of(thread, made, frames=frames) for thread, made, _ in self._crew], []
 
     def stacks(self) -> str:
         """Return the Python stack of every living producer."""
@@ -184,9 +228,8 @@ class ThreadOutlet:
         self.row = StageRow()
         self._buffer = buffer
         self._gate = gate
-        self.end_epoch = buffer.end_epoch
-        self.end = buffer.end
         self.position = 0
+        self.retired = False  # True if the producer is to leave after its present batch
 
     @property
     def stopped(self) -> bool:
@@ -196,7 +239,19 @@ class ThreadOutlet:
     def admit(self, position: int) -> bool:
         """Wait until the epoch at `position` may begin. Return False once the gate is closed."""
         self.position = position
-        return self._gate.admit(position)
+        return self._gate.admit(position) and not self.retired
+
+    def end_epoch(self, epoch: int) -> None:
+        """Note that this producer has put its whole epoch."""
+        self._buffer.end_epoch(epoch)
+        self.position = epoch + 1
+
+    def end(self) -> None:
+        """Note that this producer has ended, or left."""
+        if self.retired:
+            self._buffer.leave(self.position)
+        else:
+            self._buffer.end()
 
     def allocate(self, blanks: Sequence[Blank]) -> Sequence[np.ndarray[Any, Any]]:
         """Return ordinary arrays of this process."""
@@ -214,5 +269,5 @@ class ThreadOutlet:
         self._buffer.skip(error, ticket, epoch=self.position)
 
     def put(self, produced: ProducedBatch, key: int, *, item: int, spec: BatchSpec | None) -> bool:
-        """Put a batch into the buffer. Return False if the feed was stopped."""
-        return self._buffer.put(produced, key, row=self.row)
+        """Put a batch into the buffer. Return False if no other is wanted."""
+        return self._buffer.put(produced, key, row=self.row) and not self.retired

@@ -20,6 +20,7 @@ from fastfeed.runner.description import html_of, text_of
 from fastfeed.runner.epoch import Epoch
 from fastfeed.runner.frameworks import FrameworkAdapters
 from fastfeed.runner.iteration import IterationManager
+from fastfeed.runner.resize import resize
 from fastfeed.runner.signature import documented, with_options
 from fastfeed.runner.stream import Stream, batches_of
 from fastfeed.source import IndexedSource
@@ -258,6 +259,27 @@ class FeedRunner(FrameworkAdapters):
         self._stream.restore(state)
         return self
 
+    def resize(
+        self,
+        *,
+        threads: int | None = None,
+        processes: int | None = None,
+        producers: int | None = None,
+    ) -> FeedRunner:
+        """Change the number of producers, also while the training runs: order, draws and records
+        stay what they are. Return the runner.
+
+        New producers begin as soon as they have started; those that leave make what they have
+        begun. A number that is left out stays. `memory=` is divided anew for new workers only.
+        Raise OptionError for a callable, whose streams belong to its producers, and for a kind of
+        producer that the runner does not have; StateError for a runner made by `also`.
+        """
+        self._stream.refuse_stopped()
+        wanted = {"threads": threads, "processes": processes, "producers": producers}
+        resize(self._stream, {name: n for name, n in wanted.items() if n is not None})
+        self.options = self._stream.options
+        return self
+
     @with_options(FeedOptions)
     def also(self, source: Any, **options: Any) -> FeedRunner:
         """Return a second runner for `source`, for example for validation, that shares the workers
@@ -266,7 +288,7 @@ class FeedRunner(FrameworkAdapters):
         It has its own options, except those that make the workers. Each iteration over it is one
         exact run; where cores are scarce the producers of the training go first, and they keep
         filling their buffer meanwhile. Raise StateError after the start, and OptionError for
-        processes=, which belongs to this runner.
+        processes=, remote= and what belongs to them.
         """
         self._stream.refuse_stopped()
         if self._feed is not None or self._stream.shares:
@@ -274,14 +296,14 @@ class FeedRunner(FrameworkAdapters):
                 "also() after the start, or of a runner that was made by also(): call it on the "
                 "first runner, before the start"
             )
-        if "processes" in options:
+        workers = ("processes", "remote", "producers", "cpus_per_producer")
+        if found := [name for name in workers if name in options]:
             raise OptionError(
-                "also(processes=...): the worker processes belong to the first runner; leave the "
-                "option out"
+                f"also({found[0]}=...): the workers belong to the first runner; leave it out"
             )
         names = (
+            *workers,
             "threads",
-            "processes",
             "seed",
             "memory",
             "on_worker_death",

@@ -180,7 +180,7 @@ class Stream:
 
     def stop_followers(self) -> None:
         """End the feeds that share these workers, for good."""
-        for follower in self._living_followers():
+        for follower in self.living_followers():
             if follower.feed is not None:
                 follower.feed.stop(0)
                 follower.unwatch()
@@ -261,7 +261,7 @@ class Stream:
             self._forget_feed()
         self._loop_feed(replace(self._resume, per_run=self.options.epochs or 1, held=True), workers)
 
-    def _living_followers(self) -> list[Stream]:
+    def living_followers(self) -> list[Stream]:
         return [follower for ref in self._followers if (follower := ref()) is not None]
 
     def _skip_to(self, feed: Feed, epoch: int, *, counts: tuple[int, int]) -> bool:
@@ -337,7 +337,7 @@ class Stream:
         try:
             if self._watch is None or self._watch.over:
                 self._watch = observe(self, *filter(None, [self.options.metrics_target]))
-            for follower in self._living_followers():
+            for follower in self.living_followers():
                 follower._start_with(workers)
             feed.start()
             self.refuse_stopped()

@@ -68,6 +68,7 @@ class Dispatcher(ServingThread):
         self._workers: dict[int, socket.socket] = {}
         # by worker and ticket: items that are not back yet
         self._assigned: dict[int, dict[int, WorkItem]] = {}
+        self._retired: set[int] = set()  # workers that get no other items
         self._inheritance: dict[int, deque[WorkItem]] = {}  # by worker: items of a dead worker
         self._spare: deque[WorkItem] = deque()  # read for a worker that died before it got them
         self._outstanding: dict[int, int] = {}  # by epoch: items that are not back yet
@@ -105,6 +106,21 @@ class Dispatcher(ServingThread):
         self._workers[worker] = work
         self._inheritance[worker] = deque(inherits)
         self.notify()
+
+    def retire(self, worker: int) -> None:
+        """Give a worker no other items, except those that it inherits: it ends when it has made
+        what it has. Under the lock."""
+        self._retired.add(worker)
+        self.notify()
+
+    def follow(self, worker: int, predecessor: int) -> None:
+        """Retire a worker whose predecessor was retired. Under the lock."""
+        if predecessor in self._retired:
+            self.retire(worker)
+
+    def is_retired(self, worker: int) -> bool:
+        """Return True for a worker that was retired. Under the lock."""
+        return worker in self._retired
 
     def item_of(self, worker: int, ticket: int) -> WorkItem:
         """Return the item that a worker has under a ticket. Under the lock."""
@@ -201,11 +217,13 @@ class Dispatcher(ServingThread):
     def _answer(self, worker: int, wanted: int) -> bool:
         """Send items, or the end. Return False if there is nothing to send yet."""
         items, inherits = self._inherited(worker, wanted)
-        if not inherits:
+        with self._lock:
+            retired = worker in self._retired
+        if not (inherits or retired):
             items = self._next_items(worker, wanted)
         with self._lock:
             work = self._workers.get(worker)
-            complete = self._complete
+            complete = self._complete or (retired and not inherits)
         if work is None:
             return True
         if items:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 
 from fastfeed.core.batch import BatchSpec
 from fastfeed.core.stats import SlotCounts, StageRow
@@ -58,6 +59,7 @@ class ProcessProducers:
         self._stop = StopEvent()
         self._comparison = StreamComparison()
         self._shipment: Shipment | None = None
+        self._channels: WorkerChannels | None = None
         self._leads = leads
         self._shared = workers
         workers.add(self)
@@ -81,12 +83,39 @@ class ProcessProducers:
     def prepare(self) -> Sequence[WorkerHandle]:
         """Pack the source. Return a handle for each process."""
         self._shipment = pack((self._source.shipped, self._options.shipped()), what="the source")
-        channels = WorkerChannels(self._receiver.write_end, self._stop.read_end, self._shipment)
-        handles = [self._group.add(n, channels, owner=self) for n in range(self._options.workers)]
+        self._channels = WorkerChannels(
+            self._receiver.write_end, self._stop.read_end, self._shipment
+        )
+        handles = self._new_workers()
+        if self._dispatcher is not None:
+            self._dispatcher.start()
+        return handles
+
+    def resize(self, options: FeedOptions) -> None:
+        """Change how many workers there are, for this feed, which leads, and those that share
+        them."""
+        self._options = options
+        self._shared.resize(options.processes, options.remote_producers)
+
+    def change_workers(self, processes: int, remote: int) -> Sequence[WorkerHandle]:
+        """Retire the workers that are too many. Return a handle for each new one."""
+        with self._lock:
+            if self._stopped:
+                return []
+            self._options = replace(self._options, processes=processes, producers=remote or None)
+            handles = self._new_workers()
+            sizes = [handle.reader.slot_nbytes for handle in self._group.handles.values()]
+            if self._dispatcher is not None and any(sizes):
+                self._dispatcher.limit(self._group.adapt_to(max(sizes)))
+        return handles
+
+    def _new_workers(self) -> list[WorkerHandle]:
+        assert self._channels is not None
+        places = self._group.new_places(self._options, self._dispatcher)
+        handles = [self._group.add(n, self._channels, owner=self) for n in places]
         if self._dispatcher is not None:
             for handle in handles:
                 self._dispatcher.attach(handle.task.number, handle.work)
-            self._dispatcher.start()
         return handles
 
     def close(self) -> None:
@@ -347,6 +376,8 @@ class ProcessProducers:
                     handle, status, reorder=self._reorder, dispatcher=dispatcher, beside=beside
                 )
             if successor is None and dispatcher is not None:
+                if expected and dispatcher.is_retired(handle.task.number):
+                    self._group.leave(handle)
                 dispatcher.detach(handle.task.number)
         self._receiver.wake()
         return successor

@@ -20,6 +20,9 @@ class Member(Protocol):
     def prepare(self) -> Sequence[WorkerHandle]:
         """Return one handle for each process."""
 
+    def change_workers(self, processes: int, remote: int) -> Sequence[WorkerHandle]:
+        """Retire the workers that are too many; return one handle for each new one."""
+
     def busy(self, handle: WorkerHandle) -> bool:
         """Return True if the process makes something for this member."""
 
@@ -53,6 +56,9 @@ class WorkerLauncher(Protocol):
 
     def start(self, groups: Sequence[Sequence[WorkerHandle]]) -> None:
         """Start a worker for each group of handles. Raise OptionError for what cannot be sent."""
+
+    def add(self, groups: Sequence[Sequence[WorkerHandle]]) -> None:
+        """Start other workers, beside those that are alive. From any thread."""
 
     def stop(self) -> None:
         """End the workers."""
@@ -123,6 +129,18 @@ class SharedWorkers:
             self._fleet.start([group for group in groups if group[0].task.remote])
         if self._supervisor is not None:
             self._supervisor.start(local)
+
+    def resize(self, processes: int, remote: int) -> None:
+        """Change how many workers there are, as long as there are some."""
+        if not all(launcher.thread.is_alive() for launcher in self._launchers):
+            return  # the feed has come to its end
+        groups = list(
+            zip(*(m.change_workers(processes, remote) for m in self._members), strict=True)
+        )
+        for launcher, elsewhere in ((self._supervisor, False), (self._fleet, True)):
+            added = [group for group in groups if group[0].task.remote == elsewhere]
+            if launcher is not None and added:
+                launcher.add(added)
 
     def stop(self) -> None:
         """Stop the other members and end the workers: the feed that leads was stopped."""

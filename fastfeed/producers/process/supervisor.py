@@ -40,6 +40,11 @@ class Supervisor(ServingThread):
         self._waiting.extend(map(WorkerProcess, groups))
         self.thread.start()
 
+    def add(self, groups: Iterable[Sequence[WorkerHandle]]) -> None:
+        """Start other workers, from any thread."""
+        self._waiting.extend(map(WorkerProcess, groups))
+        self.notify()
+
     def stop(self) -> None:
         """Kill the workers if they do not end by themselves within the grace time."""
         if self._kill_at is None:

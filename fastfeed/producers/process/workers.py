@@ -82,10 +82,44 @@ class WorkerGroup:
         self.min_release = 1  # number of them that is worth a message
         self.aside: list[str] = []  # records that repeatedly killed their worker
         self._added = 0
+        # By index: the first of a worker's producers, and True for a remote one.
+        self._places: list[tuple[int, bool]] = []
+        self._vacant: list[int] = []  # indices of workers that have left
         # Counters of workers that have died.
-        self._retired = [StageRow() for _ in range(options.parallel)]
+        self._retired: list[StageRow] = []
         self._failures = FailureCounter()
         self._oom_kills = oom_kills() or 0
+
+    def new_places(self, options: FeedOptions, dispatcher: Dispatcher | None) -> list[int]:
+        """Retire the workers that `options` has no place for. Return the index of each new one:
+        local ones first."""
+        self._options = options
+        added = []
+        for remote, wanted in ((False, options.processes), (True, options.remote_producers)):
+            at_work = [w for w in self._at_work(dispatcher) if w.task.remote == remote]
+            for handle in at_work[wanted:]:
+                assert dispatcher is not None
+                dispatcher.retire(handle.task.number)
+            vacant = [index for index in self._vacant if self._places[index][1] == remote]
+            for _ in range(wanted - len(at_work)):
+                added.append(vacant.pop() if vacant else self._new_place(remote))
+        self._vacant = [index for index in self._vacant if index not in added]
+        return added
+
+    def _at_work(self, dispatcher: Dispatcher | None) -> list[WorkerHandle]:
+        """Return the workers that are to go on."""
+        return [
+            handle
+            for handle in self.handles.values()
+            if not (handle.exited or len(handle.ended) == handle.task.threads)
+            and not (dispatcher is not None and dispatcher.is_retired(handle.task.number))
+        ]
+
+    def _new_place(self, remote: bool) -> int:
+        self._places.append((len(self._retired), remote))
+        threads = 1 if remote else self._options.threads
+        self._retired += [StageRow() for _ in range(threads)]
+        return len(self._places) - 1
 
     def add(
         self, index: int, channels: WorkerChannels, *, owner: Any = None, skip: Skips | None = None
@@ -93,21 +127,20 @@ class WorkerGroup:
         """Create the `index`-th worker, or its successor, which skips what was delivered."""
         options = self._options
         passed = self._plan.passed
-        missing = options.parallel - len(passed)
-        skip = skip or tuple((0, items) for items in (*passed, *(0,) * missing))
-        beyond = index - options.processes  # remote workers have the last numbers
-        first = options.threads * min(index, options.processes) + max(0, beyond)
+        first, remote = self._places[index]
+        producers = max(len(self._retired), options.parallel)
+        skip = skip or tuple((0, items) for items in (*passed, *(0,) * (producers - len(passed))))
         share = share_of_worker(
-            options, remote=beyond >= 0, dispatched=self._dispatched, reorders=self._reorders
+            options, remote=remote, dispatched=self._dispatched, reorders=self._reorders
         )
         task = WorkerTask(
             number=self._added,
             index=index,
-            count=len(passed) or options.parallel,
-            producers=options.parallel,
+            count=len(passed) or producers,
+            producers=producers,
             threads=share.threads,
             first=first,
-            remote=beyond >= 0,
+            remote=remote,
             seed=self._plan.seed,
             first_epoch=self._plan.epochs.start,
             epochs=len(self._plan.epochs),
@@ -202,7 +235,7 @@ class WorkerGroup:
             reorder.fail(death.error(), None)
             return None
         LOG.warning("%s A new worker takes its place.", str(death.error()).split("\n")[0])
-        self._retire(handle)
+        self._forget(handle)
         successor = self.add(
             handle.task.index, handle.channels, owner=handle.owner, skip=tuple(handle.progress)
         )
@@ -219,6 +252,7 @@ class WorkerGroup:
             is not None
         ]
         dispatcher.attach(successor.task.number, successor.work, inherits=kept)
+        dispatcher.follow(successor.task.number, handle.task.number)
         return successor
 
     def _leave_out(
@@ -289,7 +323,13 @@ class WorkerGroup:
             self.aside.append(describe(ticket, record, payload=payload, indexed=self._indexed))
             LOG.warning("set aside because its worker died each time: %s", self.aside[-1])
 
-    def _retire(self, handle: WorkerHandle) -> None:
+    def leave(self, handle: WorkerHandle) -> None:
+        """Forget a worker that was retired and has ended; another may take its place."""
+        self._vacant.append(handle.task.index)
+        self._forget(handle)
+
+    def _forget(self, handle: WorkerHandle) -> None:
+        """Keep only the counters of a worker."""
         del self.handles[handle.task.number]
         for thread in range(handle.task.threads):
             producer = handle.task.producer(thread)

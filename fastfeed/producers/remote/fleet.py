@@ -44,6 +44,7 @@ class RemoteFleet(ServingThread):
         self._events = events
         self._alive: list[RemoteProcess] = []
         self._ended: deque[RemoteProcess] = deque()  # put in by the threads of relays
+        self._added: deque[Sequence[WorkerHandle]] = deque()  # put in by any thread
         self._stopping = False
         self._lendable = 0
         self._lost_at_s: dict[str | None, float] = {}  # by node
@@ -71,6 +72,11 @@ class RemoteFleet(ServingThread):
             raise
         finally:
             self.thread.start()  # it also ends what was started
+
+    def add(self, groups: Sequence[Sequence[WorkerHandle]]) -> None:
+        """Start other actors, from any thread."""
+        self._added.extend(groups)
+        self.notify()
 
     def stop(self) -> None:
         """Kill the actors. They hold nothing that is worth a grace time."""
@@ -129,6 +135,8 @@ class RemoteFleet(ServingThread):
         except Exception as error:
             self._events.failed(error)
         finally:
+            for handle in (handle for group in self._added for handle in group):
+                handle.close()
             for process in self._alive:
                 process.kill()
             until_s = time.perf_counter() + JOIN_RELAYS_S
@@ -152,6 +160,8 @@ class RemoteFleet(ServingThread):
                 # Ray would try for 10 s or more to take what it has put from the lost node.
                 self._sources.clear()
             self._launch(self._events.exited(process.handles, status))
+        while self._added and not self._stopping:
+            self._launch([self._added.popleft()])
         for process in self._alive:
             process.look()
         self._report_unplaced()

@@ -96,11 +96,26 @@ def test_a_silent_actor_is_lost_if_its_node_is_silent(
         for number, batch in enumerate(runner):
             got += batch[0].tolist()
             if number == 10:
+                wait_until(lambda: pids(runner))
                 looks.clear()
                 frozen = pids(runner)[0]
                 os.kill(frozen, signal.SIGSTOP)
         assert (frozen in pids(runner)) is reachable
     assert got == RECORDS.tolist()
+
+
+def test_actors_come_and_go_while_a_feed_runs(ray: Any) -> None:
+    options: dict[str, Any] = {"batch_size": 2, "transform": slow, "epochs": 3}
+    with remote(RECORDS, **options) as runner:
+        batches = iter(runner)
+        got = [next(batches)[0].copy()]
+        runner.resize(producers=4)
+        wait_until(lambda: len(pids(runner)) == 4)
+        got += [batch[0].copy() for batch in itertools.islice(batches, 120)]
+        runner.resize(producers=1)
+        got += [batch[0].copy() for batch in batches]
+        wait_until(lambda: len(pids(runner)) == 1)
+    np.testing.assert_array_equal(np.concatenate(got), np.tile(RECORDS, 3))
 
 
 def test_an_error_names_the_node(ray: Any) -> None:

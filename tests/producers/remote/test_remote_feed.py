@@ -201,12 +201,41 @@ def test_a_stream_that_is_read_after_its_trainer_has_left_ends() -> None:
         next(worker.run("trainer", 0))
 
 
-def test_a_validation_shares_the_actors(cluster: Cluster) -> None:
+@mixes
+def test_a_validation_shares_the_workers(mix: tuple[int, int], cluster: Cluster) -> None:
     found = cluster()
-    with remote(RECORDS, batch_size=10) as runner:
+    with remote(RECORDS, mix, batch_size=10) as runner:
         validation = runner.also(RECORDS[:30], batch_size=10)
         assert (len(list(runner)), len(list(validation)), len(list(runner))) == (12, 3, 12)
-    assert found.actors == 3
+        status = validation.status()
+        assert status is not None and len(status.producers) == sum(mix)
+    assert found.actors == mix[1]
+
+
+@mixes
+def test_a_feed_goes_on_with_other_actors(mix: tuple[int, int], cluster: Cluster) -> None:
+    found = cluster()
+    options = {"batch_size": 5, "transform": drawn, "seed": 3, "shuffle": True, "epochs": 3}
+    expected = read(FeedRunner(RECORDS, **options))
+    with remote(RECORDS, mix, **options) as runner:
+        batches = iter(runner)
+        got = [next(batches)]
+        runner.resize(producers=5)
+        got += [next(batches), next(batches)]
+        runner.resize(producers=1, **({"processes": 3} if mix[0] else {}))
+        got += batches
+    assert same([[np.array(leaf) for leaf in batch] for batch in got], expected)
+    assert found.actors == max(5, mix[1])
+
+
+def test_an_actor_that_is_lost_while_it_leaves_loses_nothing(cluster: Cluster) -> None:
+    cluster(2, 2, 2)
+    with remote(RECORDS, batch_size=5, on_worker_death="restart") as runner:
+        batches = iter(runner)
+        got = [np.array(next(batches))]
+        runner.resize(producers=1)
+        got += [np.array(batch) for batch in batches]
+    assert np.array_equal(np.concatenate(got), RECORDS)
 
 
 def test_no_producer_is_put_on_a_node_that_does_not_answer(cluster: Cluster) -> None:

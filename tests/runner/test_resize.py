@@ -1,0 +1,165 @@
+"""Another number of producers while the training runs: nothing is lost, repeated or reordered."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fastfeed import FeedRunner
+from fastfeed.core.worker import Worker
+from fastfeed.errors import OptionError, StateError
+
+RECORDS = np.arange(90, dtype=np.int64)
+SIZES = st.lists(st.tuples(st.integers(0, 6), st.integers(1, 4)), max_size=5)
+
+
+def drawn(record: Any, worker: Worker) -> Any:
+    return record, worker.rng.random()
+
+
+def read(runner: FeedRunner, sizes: list[tuple[int, int]] = (), knob: str = "") -> list[Any]:  # type: ignore[assignment]
+    """Read a run; after so many batches each, go on with so many producers."""
+    got: list[Any] = []
+    with runner:
+        batches = iter(runner)
+        for before, size in sizes:
+            got += [leaf.copy() for _, (leaf, _) in zip(range(before), batches, strict=False)]
+            runner.resize(**{knob: size})
+        got += [leaf.copy() for leaf, _ in batches]
+    return got
+
+
+@pytest.mark.parametrize("order", ["kept", "any"])
+@given(sizes=SIZES)
+def test_threads_come_and_go(order: Any, sizes: list[tuple[int, int]]) -> None:
+    options: dict[str, Any] = {"batch_size": 6, "transform": drawn, "seed": 1, "epochs": 3}
+    expected = np.concatenate(read(FeedRunner(RECORDS, shuffle=True, **options)))
+    runner = FeedRunner(RECORDS, shuffle=True, threads=2, order=order, **options)
+    got = np.concatenate(read(runner, sizes, "threads"))
+    if order == "kept":
+        assert np.array_equal(got, expected)
+    else:
+        epochs = np.sort(got.reshape(3, -1), axis=1)
+        assert np.array_equal(epochs, np.tile(RECORDS, (3, 1)))
+
+
+@pytest.mark.parametrize("order", ["kept", "any"])
+@settings(max_examples=8)
+@given(sizes=SIZES)
+def test_processes_come_and_go(order: Any, sizes: list[tuple[int, int]]) -> None:
+    options: dict[str, Any] = {"batch_size": 6, "transform": drawn, "seed": 1, "epochs": 3}
+    expected = np.concatenate(read(FeedRunner(RECORDS, shuffle=True, **options)))
+    runner = FeedRunner(RECORDS, shuffle=True, processes=2, order=order, **options)
+    got = np.concatenate(read(runner, sizes, "processes"))
+    if order == "kept":
+        assert np.array_equal(got, expected)
+    else:
+        epochs = np.sort(got.reshape(3, -1), axis=1)
+        assert np.array_equal(epochs, np.tile(RECORDS, (3, 1)))
+
+
+def test_an_iterator_is_read_on_by_others() -> None:
+    with FeedRunner(iter(np.arange(60).reshape(30, 2)), processes=1, transform=abs) as runner:
+        batches = iter(runner)
+        got = [next(batches).copy()]
+        runner.resize(processes=3)
+        got += [next(batches).copy()]
+        runner.resize(processes=1)
+        got += [batch.copy() for batch in batches]
+        runner.resize(processes=2)  # the feed is over
+    assert np.array_equal(np.concatenate(got), np.arange(60))
+
+
+def test_the_next_runs_and_the_status_have_the_new_number() -> None:
+    with FeedRunner(RECORDS, batch_size=10, processes=1, threads=2) as runner:
+        runner.resize(processes=2)  # before the start
+        for processes in (2, 3, 1, 3):
+            runner.resize(processes=processes)
+            assert np.array_equal(np.concatenate([b.copy() for b in runner]), RECORDS)
+            status = runner.status()
+            assert status is not None
+            assert processes <= sum(not worker.ended for worker in status.workers)
+        assert runner.options.processes == 3
+
+
+def test_the_counters_of_producers_that_have_left_stay() -> None:
+    with FeedRunner(RECORDS, batch_size=10, threads=3) as runner:
+        for threads in (1, 4, 1, 2):
+            list(runner)
+            runner.resize(threads=threads)
+        list(runner)
+        assert sum(row.batches for row in runner.snapshot().producers) >= 5 * 9
+
+
+def test_a_worker_that_dies_while_it_leaves_loses_nothing() -> None:
+    options: dict[str, Any] = {"batch_size": 2, "on_worker_death": "restart"}
+    with FeedRunner(RECORDS, processes=3, **options) as runner:
+        batches = iter(runner)
+        got = [next(batches).copy()]
+        status = runner.status()
+        runner.resize(processes=1)
+        assert status is not None
+        os.kill(status.workers[-1].pid, signal.SIGKILL)
+        got += [batch.copy() for batch in batches]
+    assert np.array_equal(np.concatenate(got), RECORDS)
+
+
+def test_a_validation_has_the_workers_of_the_training() -> None:
+    with FeedRunner(RECORDS, batch_size=10, processes=1) as runner:
+        validation = runner.also(RECORDS[:30], batch_size=10)
+        for processes in (3, 2):
+            runner.resize(processes=processes)
+            assert (len(list(runner)), len(list(validation))) == (9, 3)
+        with pytest.raises(StateError, match="first runner"):
+            validation.resize(processes=2)
+
+
+def test_any_thread_may_resize_while_another_stops() -> None:
+    with FeedRunner(RECORDS, batch_size=10, threads=2, epochs=1000) as runner:
+        done = threading.Event()
+
+        def change() -> None:
+            for n in range(200):
+                runner.resize(threads=1 + n % 4)
+            done.set()
+
+        thread = threading.Thread(target=change)
+        thread.start()
+        for _ in runner:
+            if done.is_set():
+                break
+        thread.join()
+    assert not any(t.name.startswith("fastfeed-producer") for t in threading.enumerate())
+
+
+def own(worker: Worker) -> Iterator[Any]:
+    yield np.arange(3) + worker.index
+
+
+@pytest.mark.parametrize(
+    ("source", "options", "wanted", "text"),
+    [
+        (own, {"threads": 2}, {"threads": 3}, "a callable, has a stream of its own"),
+        (RECORDS, {"processes": 2}, {"threads": 2}, "can change processes=, not threads="),
+        (RECORDS, {}, {"processes": 2}, "can change threads=, not processes="),
+        (RECORDS, {}, {"producers": 2}, "not producers="),
+        (RECORDS, {"processes": 1}, {"processes": 0}, "processes= must be at least 1"),
+        (RECORDS, {}, {"threads": 2.5}, "threads must be an integer"),
+    ],
+)
+def test_what_cannot_be_is_refused(
+    source: Any, options: dict[str, Any], wanted: dict[str, Any], text: str
+) -> None:
+    batch = {} if source is own else {"batch_size": 10}
+    with FeedRunner(source, **batch, **options) as runner:
+        with pytest.raises(OptionError, match=text):
+            runner.resize(**wanted)
+        assert len(list(runner)) == (2 if source is own else 9)

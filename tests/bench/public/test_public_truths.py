@@ -56,3 +56,10 @@ def test_a_rate_with_pauses_is_that_of_whole_epochs() -> None:
         now += 0.1 + (1.0 if i % 10 == 0 else 0.0)
         times.append(now)
     assert steady_rate(times) == (pytest.approx(5.0), 4)
+
+
+def test_a_value_in_words_is_the_variant_of_its_first_word() -> None:
+    measured = truth([{"now": 100, "free": 100, "every=10x": 115}])
+    advice = {"knob": "every", "value": "10x the steps", "interval": [1.1, 1.2]}
+    found = score(RECIPE, measured, {"recommendations": [advice]})
+    assert found["inside"] == [True] and found["loses"] == []
